@@ -1,0 +1,151 @@
+//! The table of operations: name on the wire, request, reply, and the backend's method.
+//!
+//! Everything that must agree - the trait the daemon implements, the dispatch of the server, the path a client
+//! posts to - is generated from this one list.
+
+use crate::error::{ApiError, ErrorCode};
+use crate::types::*;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::future::Future;
+
+/// Raised when a request or reply changes its meaning.
+pub const PROTOCOL: u32 = 1;
+
+/// Who asks, as the kernel tells it, and with which command line.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: Option<i32>,
+    /// The command line, for the pool's history.
+    pub command: Option<String>,
+}
+
+/// A request on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope<T> {
+    pub protocol: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    pub request: T,
+}
+
+/// A reply on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome<T> {
+    Ok(T),
+    Err(ApiError),
+}
+
+/// A request and what it is answered with.
+pub trait Operation: Serialize + DeserializeOwned + Send + 'static {
+    /// Last part of the path: `/v1/<NAME>`.
+    const NAME: &'static str;
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+}
+
+macro_rules! operations {
+    ($($(#[$m:meta])* $method:ident($request:ty) -> $reply:ty;)*) => {
+        $(impl Operation for $request {
+            const NAME: &'static str = stringify!($method);
+            type Reply = $reply;
+        })*
+
+        /// What the daemon does for its clients. Methods run concurrently; a client that goes away drops the
+        /// future, so work that must finish is spawned by the implementation.
+        pub trait Backend: Send + Sync + 'static {
+            $($(#[$m])* fn $method(
+                &self,
+                caller: &Caller,
+                request: $request,
+            ) -> impl Future<Output = Result<$reply, ApiError>> + Send;)*
+        }
+
+        /// Every operation's name.
+        pub const OPERATIONS: &[&str] = &[$(stringify!($method)),*];
+
+        /// Runs the operation `name` with the JSON envelope `body` and gives the JSON outcome.
+        pub async fn dispatch<B: Backend>(
+            backend: &B,
+            caller: Caller,
+            name: &str,
+            body: &[u8],
+        ) -> Vec<u8> {
+            match name {
+                $(stringify!($method) => {
+                    let outcome = match open::<$request>(body) {
+                        Ok(envelope) => {
+                            let caller = Caller { command: envelope.command, ..caller };
+                            match backend.$method(&caller, envelope.request).await {
+                                Ok(reply) => Outcome::Ok(reply),
+                                Err(e) => Outcome::Err(e),
+                            }
+                        }
+                        Err(e) => Outcome::Err(e),
+                    };
+                    seal(&outcome)
+                })*
+                _ => seal(&Outcome::<()>::Err(ApiError::with(
+                    ErrorCode::BadRequest,
+                    format!("no such operation '{}'", name.chars().take(64).collect::<String>()),
+                ))),
+            }
+        }
+    };
+}
+
+operations! {
+    hello(Hello) -> HelloReply;
+    shutdown(Shutdown) -> ();
+    pool_create(PoolCreate) -> ();
+    pool_destroy(PoolDestroy) -> ();
+    pool_export(PoolExport) -> ();
+    pool_query(PoolQuery) -> Vec<PoolInfo>;
+    pool_set(PoolSet) -> ();
+    pool_scrub(PoolScrub) -> ();
+    pool_sync(PoolSync) -> ();
+    pool_history(PoolHistory) -> PoolHistoryReply;
+    pool_log(PoolLog) -> ();
+    import_search(ImportSearch) -> Vec<ImportCandidate>;
+    pool_import(PoolImport) -> ImportReply;
+    pool_wait(PoolWait) -> PoolWaitReply;
+    dataset_create(DatasetCreate) -> ();
+    dataset_destroy(DatasetDestroy) -> DestroyReply;
+    dataset_query(DatasetQuery) -> DatasetQueryReply;
+    dataset_by_path(DatasetByPath) -> String;
+    dataset_set(DatasetSet) -> ();
+    dataset_inherit(DatasetInherit) -> ();
+    dataset_mount(DatasetMount) -> ManyReply;
+    dataset_unmount(DatasetUnmount) -> ManyReply;
+    mount_list(MountList) -> Vec<MountEntry>;
+    dataset_snapshot(DatasetSnapshot) -> ();
+    dataset_clone(DatasetClone) -> ();
+    dataset_rollback(DatasetRollback) -> ();
+}
+
+/// Only the version is read first: a request of another version may have another shape.
+#[derive(Deserialize)]
+struct VersionOnly {
+    protocol: u32,
+}
+
+fn open<T: DeserializeOwned>(body: &[u8]) -> Result<Envelope<T>, ApiError> {
+    let bad = |e: serde_json::Error| ApiError::with(ErrorCode::BadRequest, format!("malformed request: {e}"));
+    let version: VersionOnly = serde_json::from_slice(body).map_err(bad)?;
+    if version.protocol != PROTOCOL {
+        return Err(ApiError::with(
+            ErrorCode::ProtocolMismatch,
+            format!("the daemon speaks protocol {PROTOCOL}, the command {}", version.protocol),
+        ));
+    }
+    serde_json::from_slice(body).map_err(bad)
+}
+
+fn seal<T: Serialize>(outcome: &Outcome<T>) -> Vec<u8> {
+    serde_json::to_vec(outcome).unwrap_or_else(|e| {
+        let error = ApiError::with(ErrorCode::Internal, format!("reply cannot be written: {e}"));
+        serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default()
+    })
+}

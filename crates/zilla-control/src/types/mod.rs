@@ -1,0 +1,28 @@
+//! What the commands and the daemon say to each other.
+//!
+//! Requests carry what the user asked for, already parsed but not yet judged: the daemon owns the pools, so it
+//! alone decides. Replies carry facts as numbers and enums, never printed text: units, columns, colours and
+//! sentences are the command's business, so a web page or a script can use the same replies.
+//!
+//! Every type is plain data with named fields; unknown fields are ignored and missing ones default where that
+//! has a meaning, so that a newer daemon and an older command still understand each other within one protocol
+//! version.
+
+mod dataset;
+mod pool;
+mod request;
+mod spec;
+mod vdev;
+
+pub use dataset::{DatasetInfo, DatasetKind, DestroyReply, MountEntry, PropValue, Source};
+pub use pool::{
+    Checkpoint, CheckpointState, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord, HistoryWhat,
+    ImportCandidate, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand, Removal, ScanFunc,
+    ScanStat, ScanState, Suspended,
+};
+pub use request::*;
+pub use spec::{LeafSpec, TopKind, TopSpec, VdevSpec};
+pub use vdev::{
+    ActivityState, AllocClass, LATENCY_BUCKETS, LeafProgress, QueueDepth, REQUEST_BUCKETS, RebuildStat,
+    VdevAux, VdevKind, VdevNode, VdevState, VdevStats, VdevStatsEx,
+};

@@ -1,0 +1,391 @@
+//! One struct per operation. `crate::operations` ties each to its reply.
+
+use super::dataset::DatasetKind;
+use super::spec::VdevSpec;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Who the daemon is; the first thing a client asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Hello {}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct HelloReply {
+    pub protocol: u32,
+    pub version: String,
+    pub pid: u32,
+    pub state_dir: String,
+}
+
+/// Ends the daemon as SIGTERM would.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Shutdown {}
+
+/// `zpool create`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolCreate {
+    pub name: String,
+    pub vdevs: VdevSpec,
+    /// `-o`: pool properties and `feature@x=enabled|disabled`, as given.
+    pub properties: BTreeMap<String, String>,
+    /// `-O`, and `-m` as `mountpoint`.
+    pub fs_properties: BTreeMap<String, String>,
+    /// `-d`: enable no feature but those named.
+    pub disable_features: bool,
+    /// `-R`: also sets `cachefile=none` unless given.
+    pub altroot: Option<String>,
+    /// `-t`: the name in memory; `name` goes to disk.
+    pub temporary_name: Option<String>,
+    /// `-f`: use devices that look used, mixed replication.
+    pub force: bool,
+}
+
+/// `zpool destroy [-f]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolDestroy {
+    pub name: String,
+    pub force: bool,
+}
+
+/// `zpool export [-f]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolExport {
+    pub name: String,
+    pub force: bool,
+    pub hard_force: bool,
+}
+
+/// Pools as they are now, in order of name: `zpool list`, `status`, `iostat`, `get`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolQuery {
+    /// Empty: all. A name that is not imported is left out of the reply; the command says so.
+    pub names: Vec<String>,
+    /// Fill `errors` (`status -v`).
+    pub errors: bool,
+    /// Fill `properties`.
+    pub properties: bool,
+    /// Fill `vdev_properties`.
+    pub vdev_properties: bool,
+    /// Fill `stats_ex` of every vdev.
+    pub extended_stats: bool,
+}
+
+/// `zpool set prop=value pool`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolSet {
+    pub name: String,
+    /// A vdev's name or guid: sets a vdev property.
+    pub vdev: Option<String>,
+    pub property: String,
+    pub value: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum ScrubCommand {
+    #[default]
+    Start,
+    Pause,
+    Stop,
+}
+
+/// `zpool scrub [-s | -p] [-e] [-C]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolScrub {
+    pub name: String,
+    pub command: ScrubCommand,
+    /// `-e`: only blocks with known errors.
+    pub errors_only: bool,
+    /// `-C`: go on from the txg of the last scrub.
+    pub from_last_txg: bool,
+}
+
+/// `zpool sync`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolSync {
+    pub name: String,
+}
+
+/// `zpool history [-il]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolHistory {
+    pub name: String,
+    pub internal: bool,
+    /// Where to go on: `next` of the reply before, 0 at first.
+    pub offset: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolHistoryReply {
+    pub records: Vec<super::HistoryRecord>,
+    /// None at the end.
+    pub next: Option<u64>,
+}
+
+/// Writes a command line to a pool's history, as every changing command does once it succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolLog {
+    pub name: String,
+    pub line: String,
+}
+
+/// Where pools to import are looked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct ImportSource {
+    /// `-d`: directories and devices, absolute. Empty: the default directories.
+    pub dirs: Vec<String>,
+    /// `-c`, or None.
+    pub cachefile: Option<String>,
+    /// `-s`: scan even where a cache would answer.
+    pub scan: bool,
+}
+
+/// Pools that could be imported, `-D` those destroyed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct ImportSearch {
+    pub source: ImportSource,
+    pub destroyed: bool,
+}
+
+/// `zpool import pool|guid [newname]`. The daemon searches again: what a client saw may be old.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolImport {
+    pub source: ImportSource,
+    pub guid: u64,
+    pub new_name: Option<String>,
+    /// `-t`
+    pub temporary_name: bool,
+    pub destroyed: bool,
+    /// `-f`
+    pub force: bool,
+    /// `-N`
+    pub no_mount: bool,
+    /// `-m`
+    pub missing_log: bool,
+    pub altroot: Option<String>,
+    pub properties: BTreeMap<String, String>,
+    /// `-O` / `-o` words that are mount options.
+    pub mount_options: Vec<String>,
+    /// `-F`, `-n`, `-X`, `-T`
+    pub rewind: bool,
+    pub rewind_dry_run: bool,
+    pub rewind_extreme: bool,
+    pub rewind_txg: Option<u64>,
+}
+
+/// What an import left undone: the pool is imported all the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct ImportReply {
+    pub name: String,
+    /// Filesystems that could not be mounted, each with its error.
+    pub mount_errors: Vec<crate::ApiError>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    Discard,
+    Free,
+    Initialize,
+    Replace,
+    Remove,
+    Resilver,
+    Scrub,
+    Trim,
+    RaidzExpand,
+}
+
+/// Returns when none of the activities is in progress or the time is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolWait {
+    pub name: String,
+    pub activities: Vec<Activity>,
+    /// At most 30 000; the client asks again.
+    pub timeout_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolWaitReply {
+    /// None of the activities asked for is in progress.
+    pub done: bool,
+    /// Activities in progress with the bytes they have left.
+    pub remaining: BTreeMap<Activity, u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSpec {
+    pub size: u64,
+    pub block_size: Option<u64>,
+    /// `-s`: no reservation.
+    pub sparse: bool,
+}
+
+/// `zfs create`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetCreate {
+    pub name: String,
+    /// None: a filesystem.
+    pub volume: Option<VolumeSpec>,
+    pub properties: BTreeMap<String, String>,
+    /// `-p`
+    pub parents: bool,
+    /// `-u`
+    pub no_mount: bool,
+}
+
+/// `zfs destroy` of a filesystem, volume, snapshot list or bookmark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetDestroy {
+    /// `pool/fs`, `pool/fs@a`, `pool/fs@a%c,e`, `pool/fs#mark`.
+    pub target: String,
+    /// `-r`
+    pub recursive: bool,
+    /// `-R`
+    pub clones: bool,
+    /// `-f`
+    pub force: bool,
+    /// `-d`
+    pub defer: bool,
+    /// `-n`
+    pub dry_run: bool,
+}
+
+/// `zfs list`, `zfs get`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetQuery {
+    /// Names (not paths: see `DatasetByPath`). Empty: every pool's root.
+    pub roots: Vec<String>,
+    /// Levels below each root; None: all. 0: only the roots.
+    pub depth: Option<u32>,
+    /// Kinds wanted in the reply.
+    pub kinds: Vec<DatasetKind>,
+    /// Properties to fill; empty: none beyond the fixed fields. `all` fills everything.
+    pub properties: Vec<String>,
+}
+
+/// The filesystem that holds an absolute path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetByPath {
+    pub path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetQueryReply {
+    /// In order of name, a dataset's snapshots before its children.
+    pub datasets: Vec<super::DatasetInfo>,
+    /// Roots that could not be opened.
+    pub errors: Vec<crate::ApiError>,
+}
+
+/// `zfs set prop=value... dataset`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetSet {
+    pub name: String,
+    pub properties: BTreeMap<String, String>,
+    /// `-u`: do not mount or unmount.
+    pub no_mount: bool,
+}
+
+/// `zfs inherit [-S] prop dataset`; recursion is the command's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetInherit {
+    pub name: String,
+    pub property: String,
+    /// `-S`
+    pub received: bool,
+}
+
+/// `zfs mount fs` or `-a`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetMount {
+    /// None: all that should be.
+    pub name: Option<String>,
+    /// `-R`: and all below
+    pub recursive: bool,
+    pub options: Vec<String>,
+    /// `-O`
+    pub overlay: bool,
+    /// `-f`
+    pub force: bool,
+    /// `-l`
+    pub load_keys: bool,
+}
+
+/// `zfs unmount fs | mountpoint | -a`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetUnmount {
+    /// Name or absolute path; None: all.
+    pub target: Option<String>,
+    pub force: bool,
+    /// `-u`
+    pub unload_keys: bool,
+}
+
+/// Every mounted filesystem of every pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct MountList {}
+
+/// Errors of an operation on many datasets; it went on after each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct ManyReply {
+    pub errors: Vec<crate::ApiError>,
+}
+
+/// `zfs snapshot [-r] [-o prop=value] fs@name...`: all or none, in one txg per pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetSnapshot {
+    pub names: Vec<String>,
+    pub recursive: bool,
+    pub properties: BTreeMap<String, String>,
+}
+
+/// `zfs clone`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetClone {
+    pub snapshot: String,
+    pub target: String,
+    pub properties: BTreeMap<String, String>,
+    pub parents: bool,
+    pub no_mount: bool,
+}
+
+/// `zfs rollback`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetRollback {
+    pub snapshot: String,
+    /// `-r`: destroy later snapshots and bookmarks
+    pub destroy_later: bool,
+    /// `-R`: and their clones
+    pub destroy_clones: bool,
+    pub force: bool,
+}
