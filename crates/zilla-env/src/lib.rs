@@ -1,0 +1,37 @@
+//! The seam between the engine and the world.
+//!
+//! Everything the engine does that is not arithmetic goes through here: device I/O ([`Device`]), time
+//! ([`Clock`]), tasks ([`Spawner`]), randomness ([`Rng`]) and opening things by path ([`Opener`]), bundled as
+//! an [`Env`]. The same engine therefore runs on io_uring, on a thread pool where io_uring is refused, on
+//! modelled or faulty devices, and in a deterministic simulator, without knowing which.
+//!
+//! What this crate keeps true:
+//!
+//! * Every submitted [`Io`] completes exactly once. A [`Completion`] that is dropped instead of called reports an
+//!   error, so that a bug in a backend becomes a failed I/O and never a hang.
+//! * Nothing here blocks the thread that submits, except for files in memory, where the "device" is a copy
+//!   by the kernel and handing it to another thread costs more than doing it.
+//! * I/O outside a device's bounds is an error, never a file that grows or a short buffer.
+//! * [`IoOp::Flush`] that completed well means: every write that completed before the flush was submitted is
+//!   stable. Nothing else orders or persists writes.
+
+mod block_on;
+mod buf;
+mod completion;
+mod device;
+mod env;
+mod image;
+mod mem;
+pub mod real;
+mod task;
+
+pub use block_on::block_on;
+pub use buf::{IoBuf, PAGE, pool_retained, set_pool_limit, trim_pool};
+pub use completion::{BatchFuture, Completion, IoFuture, ReadFuture, UnitFuture};
+pub use device::{Device, DeviceInfo, Io, IoOp, IoResult, IoVec, check_bounds};
+pub use env::{Clock, DirEntry, EntryKind, Env, OpenMode, Opener, Rng, Spawner};
+pub use futures_util::future::BoxFuture;
+pub use image::SparseImage;
+pub use mem::MemDevice;
+pub use real::{IoBackend, RealConfig, real_env, real_env_with};
+pub use task::{Elapsed, JoinHandle};

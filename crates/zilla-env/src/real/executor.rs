@@ -1,0 +1,69 @@
+//! Worker threads: a work-stealing executor. A task woken by a worker runs next on that worker, so a request
+//! that need not wait runs to completion without a thread switch.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+use std::sync::Arc;
+use std::thread;
+
+use async_executor::Executor;
+use parking_lot::Mutex;
+
+use crate::completion::{Completion, IoFuture};
+use crate::{BoxFuture, Spawner, block_on};
+
+pub(super) struct Workers {
+    executor: Arc<Executor<'static>>,
+    threads: usize,
+    /// Each completes its worker's main future, which ends the thread.
+    stops: Mutex<Vec<Completion>>,
+}
+
+impl Workers {
+    pub(super) fn start(threads: usize) -> Workers {
+        let executor = Arc::new(Executor::new());
+        let mut stops = Vec::with_capacity(threads);
+        for n in 0..threads {
+            let (stop, stopped) = Completion::oneshot();
+            let executor = executor.clone();
+            thread::Builder::new()
+                .name(format!("zilla-{n}"))
+                .spawn(move || work(&executor, stopped))
+                .expect("cannot start a worker thread");
+            stops.push(stop);
+        }
+        Workers { executor, threads, stops: Mutex::new(stops) }
+    }
+}
+
+fn work(executor: &Executor<'static>, stopped: IoFuture) {
+    // A panic that reaches this point is a bug in a task nobody waits for. State may be half changed, and what is on
+    // disk is always a whole transaction group: dying is the safe way out, going on is not.
+    let ran = catch_unwind(AssertUnwindSafe(|| block_on(executor.run(stopped))));
+    if ran.is_err() {
+        process::abort();
+    }
+}
+
+impl Spawner for Workers {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.executor.spawn(task).detach();
+    }
+
+    fn parallelism(&self) -> usize {
+        self.threads
+    }
+
+    fn drive(&self, main: BoxFuture<'_, ()>) {
+        block_on(self.executor.run(main));
+    }
+}
+
+impl Drop for Workers {
+    /// The last handle may go on a worker thread, so the threads are told and not waited for.
+    fn drop(&mut self) {
+        for stop in self.stops.get_mut().drain(..) {
+            stop.complete(Ok(None));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Opens files and block devices, and handles the few small files of the engine.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat, fstatfs,
+    ioctl_blkpbszget, ioctl_blksszget, major, minor, open, statx,
+};
+use rustix::io::Errno;
+
+use super::file::{Align, BlockingDevice, FileCore};
+use super::threads::ThreadPool;
+use super::{IoBackend, RealConfig};
+use crate::{BoxFuture, Device, DeviceInfo, DirEntry, EntryKind, OpenMode, Opener};
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+pub(super) struct RealOpener(Arc<Shared>);
+
+struct Shared {
+    config: RealConfig,
+    pool: ThreadPool,
+}
+
+impl RealOpener {
+    pub(super) fn new(config: RealConfig) -> RealOpener {
+        RealOpener(Arc::new(Shared { config, pool: ThreadPool::default() }))
+    }
+}
+
+impl Shared {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn Device>> {
+        let core = Arc::new(open_core(path, mode, self.config.direct)?);
+        let backend = match self.config.io {
+            IoBackend::Auto if core.in_memory => IoBackend::Inline,
+            other => other,
+        };
+        Ok(self.attach(core, backend))
+    }
+
+    fn attach(&self, mut core: Arc<FileCore>, backend: IoBackend) -> Arc<dyn Device> {
+        let pool = (backend != IoBackend::Inline).then(|| self.pool.clone());
+        if let Some(core) = Arc::get_mut(&mut core) {
+            core.info.backend = if pool.is_some() { "threads" } else { "inline" };
+        }
+        Arc::new(BlockingDevice { core, pool })
+    }
+}
+
+fn open_core(path: &Path, mode: OpenMode, want_direct: bool) -> io::Result<FileCore> {
+    let kind = fs::metadata(path)?.file_type();
+    let is_block_dev = kind.is_block_device();
+    if !is_block_dev && !kind.is_file() {
+        let what = format!("{} is neither a file nor a block device", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let access = if mode.write { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::CLOEXEC;
+    // On a block device O_EXCL keeps out mounts and other exclusive users; on a file it would mean something else.
+    let excl = if is_block_dev && mode.exclusive { OFlags::EXCL } else { OFlags::empty() };
+    let plain = match open(path, access | excl, Mode::empty()) {
+        Err(Errno::BUSY) => return Err(busy(path, block_holder(path))),
+        other => other?,
+    };
+    let stat = fstat(&plain)?;
+    if FileType::from_raw_mode(stat.st_mode)
+        != if is_block_dev { FileType::BlockDevice } else { FileType::RegularFile }
+    {
+        return Err(io::Error::other(format!("{} changed while it was opened", path.display())));
+    }
+    if mode.exclusive {
+        match flock(&plain, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(busy(path, lock_holder(&stat))),
+            other => other?,
+        }
+    }
+    let magic = fstatfs(&plain)?.f_type as i64;
+    let in_memory = !is_block_dev && (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC);
+    let sector = if is_block_dev { ioctl_blksszget(&plain)? } else { 512 };
+    // For a file in memory there is no cache to bypass.
+    let direct = if want_direct && !in_memory { open_direct(&plain, access, sector) } else { None };
+    let queue = Queue::of(if is_block_dev { stat.st_rdev } else { stat.st_dev });
+    let info = DeviceInfo {
+        path: path.to_owned(),
+        logical_block: sector,
+        physical_block: if is_block_dev { ioctl_blkpbszget(&plain)? } else { sector },
+        rotational: if in_memory { Some(false) } else { queue.number("rotational").map(|n| n != 0) },
+        writable: mode.write,
+        direct: direct.is_some(),
+        can_discard: !is_block_dev || queue.number("discard_max_bytes").is_some_and(|n| n > 0),
+        can_write_zeroes: !is_block_dev || queue.number("write_zeroes_max_bytes").is_some_and(|n| n > 0),
+        is_block_dev,
+        backend: "",
+    };
+    let core = FileCore { plain, direct, size: 0.into(), info, in_memory };
+    core.measure()?;
+    Ok(core)
+}
+
+/// A second descriptor of the same file for direct I/O, where its file system has that in units of a sector.
+fn open_direct(plain: &OwnedFd, access: OFlags, sector: u32) -> Option<(OwnedFd, Align)> {
+    const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+    let stat = statx(plain, "", AtFlags::EMPTY_PATH, DIOALIGN).ok()?;
+    let told = stat.stx_mask & DIOALIGN.bits() != 0;
+    let align = if told {
+        Align { memory: stat.stx_dio_mem_align as usize, offset: stat.stx_dio_offset_align as u64 }
+    } else {
+        // Kernels before 6.1 do not tell. A sector of its own is what a block device takes; of a file it is unknown.
+        Align { memory: crate::PAGE, offset: sector as u64 }
+    };
+    let usable = align.offset.is_power_of_two()
+        && align.memory.is_power_of_two()
+        && align.memory <= crate::PAGE
+        && align.offset <= sector as u64;
+    if !usable {
+        return None;
+    }
+    // By descriptor and not by path, which may name another file by now.
+    let same = format!("/proc/self/fd/{}", plain.as_raw_fd());
+    let direct = open(same, access | OFlags::DIRECT, Mode::empty()).ok()?;
+    if !told {
+        let mut probe = crate::IoBuf::scratch(sector as usize);
+        rustix::io::pread(&direct, &mut probe[..], 0).ok()?;
+    }
+    Some((direct, align))
+}
+
+fn busy(path: &Path, holder: Option<String>) -> io::Error {
+    let by = holder.unwrap_or_else(|| "another process".into());
+    io::Error::new(io::ErrorKind::ResourceBusy, format!("{} is in use by {by}", path.display()))
+}
+
+/// Who holds a lock on this file, from the kernel's table.
+fn lock_holder(stat: &Stat) -> Option<String> {
+    let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().find(|l| l.split_whitespace().nth(5) == Some(&file) && l.contains("FLOCK"))?;
+    let pid = line.split_whitespace().nth(4)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("process {pid} ({})", name.trim()))
+}
+
+/// What a block device is used for: a mount, or a device stacked on it.
+fn block_holder(path: &Path) -> Option<String> {
+    let real = fs::canonicalize(path).ok()?;
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mounted = mounts.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (from, at) = (fields.next()?, fields.next()?);
+        (fs::canonicalize(from).ok()? == real).then(|| format!("the file system mounted on {at}"))
+    });
+    let stat = rustix::fs::stat(&real).ok()?;
+    let holders = format!("/sys/dev/block/{}:{}/holders", major(stat.st_rdev), minor(stat.st_rdev));
+    mounted.or_else(|| {
+        let first = fs::read_dir(holders).ok()?.next()?.ok()?;
+        Some(first.file_name().to_string_lossy().into_owned())
+    })
+}
+
+/// The request queue's figures in sysfs; a partition's are its disk's.
+struct Queue(PathBuf);
+
+impl Queue {
+    fn of(dev: u64) -> Queue {
+        let base = PathBuf::from(format!("/sys/dev/block/{}:{}", major(dev), minor(dev)));
+        let own = base.join("queue");
+        Queue(if own.exists() { own } else { base.join("../queue") })
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        fs::read_to_string(self.0.join(name)).ok()?.trim().parse().ok()
+    }
+}
+
+/// The calls below are short and rare (import, export), so they are made where they are awaited.
+impl Opener for RealOpener {
+    fn open(&self, path: &Path, mode: OpenMode) -> BoxFuture<'static, io::Result<Arc<dyn Device>>> {
+        let (shared, path) = (self.0.clone(), path.to_owned());
+        Box::pin(async move { shared.open(&path, mode) })
+    }
+
+    fn list(&self, dir: &Path) -> BoxFuture<'static, io::Result<Vec<DirEntry>>> {
+        let dir = dir.to_owned();
+        Box::pin(async move { list(&dir) })
+    }
+
+    fn read_file(&self, path: &Path) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        let path = path.to_owned();
+        Box::pin(async move { fs::read(path) })
+    }
+
+    fn write_file(&self, path: &Path, data: Vec<u8>) -> BoxFuture<'static, io::Result<()>> {
+        let path = path.to_owned();
+        Box::pin(async move { replace(&path, &data) })
+    }
+
+    fn remove_file(&self, path: &Path) -> BoxFuture<'static, io::Result<()>> {
+        let path = path.to_owned();
+        Box::pin(async move { fs::remove_file(path) })
+    }
+
+    fn create_file(&self, path: &Path, size: u64) -> BoxFuture<'static, io::Result<()>> {
+        let path = path.to_owned();
+        Box::pin(async move { fs::File::create_new(path)?.set_len(size) })
+    }
+
+    fn canonical(&self, path: &Path) -> BoxFuture<'static, io::Result<PathBuf>> {
+        let path = path.to_owned();
+        Box::pin(async move { fs::canonicalize(path) })
+    }
+}
+
+fn list(dir: &Path) -> io::Result<Vec<DirEntry>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let kind = match fs::metadata(&path).map(|m| m.file_type()) {
+            Ok(t) if t.is_dir() => EntryKind::Directory,
+            Ok(t) if t.is_file() => EntryKind::File,
+            Ok(t) if t.is_block_device() => EntryKind::BlockDevice,
+            _ => EntryKind::Other,
+        };
+        entries.push(DirEntry { path, kind });
+    }
+    entries.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(entries)
+}
+
+/// Writes beside the file, makes that stable, and renames it over: a crash leaves the old file or the new one.
+fn replace(path: &Path, data: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".tmp");
+    let beside = PathBuf::from(beside);
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&beside)?;
+    let written =
+        file.write_all(data).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // The error that counts is the first one; a leftover only takes space.
+        let _ = fs::remove_file(&beside);
+        return written;
+    }
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(dir)?.sync_all()
+}
