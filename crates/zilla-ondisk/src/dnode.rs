@@ -1,0 +1,302 @@
+//! The dnode: one object. 64 bytes of header, then block pointers, bonus and spill pointer share the rest.
+//!
+//! ```text
+//! 0        64       192 ...                       end-128   end
+//! | header | bp[0]  | bp[1], bp[2] | bonus ......... | spill |
+//! ```
+//!
+//! The first slot has 512 bytes; a large dnode takes up to 32 slots of a 16K block, and the slots behind its
+//! first must be skipped. Most objects have one pointer and a bonus, a few (the meta dnodes) three and none.
+
+use smallvec::SmallVec;
+
+use crate::blkptr::{BLKPTR_SIZE, BlkPtr, SPA_BLKPTRSHIFT};
+use crate::bytes::{Reader, Writer};
+use crate::error::{FormatError, Problem, Result};
+use crate::object_type;
+use crate::order::ByteOrder;
+
+pub const DNODE_SHIFT: u32 = 9;
+pub const DNODE_MIN_SIZE: usize = 1 << DNODE_SHIFT;
+pub const DNODE_BLOCK_SHIFT: u32 = 14;
+pub const DNODE_BLOCK_SIZE: usize = 1 << DNODE_BLOCK_SHIFT;
+pub const DNODE_MAX_SIZE: usize = DNODE_BLOCK_SIZE;
+pub const DNODES_PER_BLOCK_SHIFT: u32 = DNODE_BLOCK_SHIFT - DNODE_SHIFT;
+pub const DNODES_PER_BLOCK: u64 = 1 << DNODES_PER_BLOCK_SHIFT;
+pub const DNODE_MAX_SLOTS: usize = DNODE_MAX_SIZE >> DNODE_SHIFT;
+pub const DNODE_CORE_SIZE: usize = 64;
+pub const DN_MIN_INDBLKSHIFT: u8 = 12;
+pub const DN_MAX_INDBLKSHIFT: u8 = 17;
+pub const DN_MAX_NBLKPTR: u8 = 3;
+/// Most levels an object can have: (64 - 9) / (12 - 7), and the data.
+pub const DN_MAX_LEVELS: u8 = 12;
+/// Objects are numbered below 2^48.
+pub const DN_MAX_OBJECT: u64 = 1 << 48;
+/// Bonus of a dnode of one slot with one pointer.
+pub const DN_OLD_MAX_BONUSLEN: usize = DNODE_MIN_SIZE - DNODE_CORE_SIZE - BLKPTR_SIZE;
+
+/// `used` is in bytes; in 512-byte sectors without it.
+pub const DNODE_FLAG_USED_BYTES: u8 = 1 << 0;
+pub const DNODE_FLAG_USERUSED_ACCOUNTED: u8 = 1 << 1;
+pub const DNODE_FLAG_SPILL_BLKPTR: u8 = 1 << 2;
+pub const DNODE_FLAG_USEROBJUSED_ACCOUNTED: u8 = 1 << 3;
+
+/// Room for a bonus in a dnode of `slots` slots with one pointer and no spill.
+pub const fn slots_to_bonuslen(slots: usize) -> usize {
+    (slots << DNODE_SHIFT) - DNODE_CORE_SIZE - BLKPTR_SIZE
+}
+
+/// One object, as it stands in a dnode block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DnodePhys {
+    /// 0 in a free slot. See [`crate::object_type`].
+    pub otype: u8,
+    pub indblkshift: u8,
+    /// 1 when the pointers lead to data.
+    pub nlevels: u8,
+    pub nblkptr: u8,
+    pub bonustype: u8,
+    pub checksum: u8,
+    pub compress: u8,
+    pub flags: u8,
+    /// Size of a data block, in 512 bytes.
+    pub datablkszsec: u16,
+    /// Slots behind the first that belong to this dnode.
+    pub extra_slots: u8,
+    /// The highest block that is there.
+    pub maxblkid: u64,
+    /// Space taken; see [`DnodePhys::used_bytes`].
+    pub used: u64,
+    pub blkptr: SmallVec<[BlkPtr; 3]>,
+    /// As it is on disk, `bonuslen` bytes in `bonus_order`: what they mean is the bonus type's affair.
+    pub bonus: Vec<u8>,
+    pub bonus_order: ByteOrder,
+    pub spill: Option<BlkPtr>,
+}
+
+impl Default for DnodePhys {
+    /// A free slot.
+    fn default() -> Self {
+        DnodePhys {
+            otype: 0,
+            indblkshift: 0,
+            nlevels: 0,
+            nblkptr: 0,
+            bonustype: 0,
+            checksum: 0,
+            compress: 0,
+            flags: 0,
+            datablkszsec: 0,
+            extra_slots: 0,
+            maxblkid: 0,
+            used: 0,
+            blkptr: SmallVec::new(),
+            bonus: Vec::new(),
+            bonus_order: ByteOrder::NATIVE,
+            spill: None,
+        }
+    }
+}
+
+const fn bad(field: &'static str, offset: usize, value: u64, why: &'static str) -> FormatError {
+    FormatError::impossible("dnode_phys", field, offset, value, why)
+}
+
+impl DnodePhys {
+    /// Reads the dnode that begins at the front of `buf`, which must reach to the end of its last slot.
+    ///
+    /// A free slot gives the default value, whatever else stands in it.
+    pub fn decode(buf: &[u8], order: ByteOrder) -> Result<DnodePhys> {
+        let mut r = Reader::new(buf, order, "dnode_phys");
+        let mut dn = DnodePhys { otype: r.u8("dn_type")?, ..Default::default() };
+        if buf.len() < DNODE_MIN_SIZE {
+            return Err(r.error("dn_type", Problem::Truncated { need: DNODE_MIN_SIZE, have: buf.len() }));
+        }
+        if dn.otype == object_type::DMU_OT_NONE {
+            return Ok(DnodePhys::default());
+        }
+        dn.indblkshift = r.u8("dn_indblkshift")?;
+        dn.nlevels = r.u8("dn_nlevels")?;
+        dn.nblkptr = r.u8("dn_nblkptr")?;
+        dn.bonustype = r.u8("dn_bonustype")?;
+        dn.checksum = r.u8("dn_checksum")?;
+        dn.compress = r.u8("dn_compress")?;
+        dn.flags = r.u8("dn_flags")?;
+        dn.datablkszsec = r.u16("dn_datablkszsec")?;
+        let bonuslen = usize::from(r.u16("dn_bonuslen")?);
+        dn.extra_slots = r.u8("dn_extra_slots")?;
+        r.skip(3, "dn_pad2")?;
+        dn.maxblkid = r.u64("dn_maxblkid")?;
+        dn.used = r.u64("dn_used")?;
+        r.skip(32, "dn_pad3")?;
+
+        dn.check_header()?;
+        let size = dn.size();
+        let bps = &buf.get(DNODE_CORE_SIZE..size).ok_or(FormatError::new(
+            "dnode_phys",
+            "dn_extra_slots",
+            12,
+            Problem::Truncated { need: size, have: buf.len() },
+        ))?;
+        for i in 0..usize::from(dn.nblkptr) {
+            dn.blkptr.push(BlkPtr::at(bps, i, order)?);
+        }
+        if bonuslen > dn.max_bonuslen() {
+            return Err(bad("dn_bonuslen", 10, bonuslen as u64, "does not fit"));
+        }
+        let bonus = bps.get(usize::from(dn.nblkptr) * BLKPTR_SIZE..).unwrap_or_default();
+        dn.bonus = bonus.get(..bonuslen).unwrap_or_default().to_vec();
+        dn.bonus_order = order;
+        if dn.flags & DNODE_FLAG_SPILL_BLKPTR != 0 {
+            let at = bps.len().saturating_sub(BLKPTR_SIZE);
+            dn.spill = Some(BlkPtr::decode(bps.get(at..).unwrap_or_default(), order)?);
+        }
+        Ok(dn)
+    }
+
+    /// What must hold before pointers and bonus can be found.
+    fn check_header(&self) -> Result<()> {
+        if !object_type::is_valid(self.otype) {
+            return Err(bad("dn_type", 0, self.otype.into(), "no such type"));
+        }
+        if self.indblkshift > DN_MAX_INDBLKSHIFT || self.indblkshift < SPA_BLKPTRSHIFT as u8 {
+            return Err(bad("dn_indblkshift", 1, self.indblkshift.into(), "7 to 17"));
+        }
+        if self.nlevels == 0 || self.nlevels > DN_MAX_LEVELS {
+            return Err(bad("dn_nlevels", 2, self.nlevels.into(), "1 to 12"));
+        }
+        if self.nblkptr == 0 || self.nblkptr > DN_MAX_NBLKPTR {
+            return Err(bad("dn_nblkptr", 3, self.nblkptr.into(), "1 to 3"));
+        }
+        if !object_type::is_valid(self.bonustype) {
+            return Err(bad("dn_bonustype", 4, self.bonustype.into(), "no such type"));
+        }
+        if usize::from(self.extra_slots) >= DNODE_MAX_SLOTS {
+            return Err(bad("dn_extra_slots", 12, self.extra_slots.into(), "over 31"));
+        }
+        let spill = usize::from(self.flags & DNODE_FLAG_SPILL_BLKPTR != 0);
+        let need = DNODE_CORE_SIZE + (usize::from(self.nblkptr) + spill) * BLKPTR_SIZE;
+        if need > self.size() {
+            return Err(bad("dn_flags", 7, self.flags.into(), "no room for a spill pointer"));
+        }
+        Ok(())
+    }
+
+    /// Writes the dnode into its slots: `slots` is exactly [`DnodePhys::size`] long and is filled whole.
+    pub fn encode_into(&self, slots: &mut [u8]) -> Result<()> {
+        if self.is_free() {
+            slots.fill(0);
+            return Ok(());
+        }
+        self.check_header()?;
+        if slots.len() != self.size() {
+            return Err(bad("dn_extra_slots", 12, slots.len() as u64, "not the bytes of the slots"));
+        }
+        if self.blkptr.len() != usize::from(self.nblkptr) {
+            return Err(bad("dn_nblkptr", 3, self.blkptr.len() as u64, "not as many pointers"));
+        }
+        if self.bonus.len() > self.max_bonuslen() {
+            return Err(bad("dn_bonuslen", 10, self.bonus.len() as u64, "does not fit"));
+        }
+        if !self.bonus.is_empty() && !self.bonus_order.is_native() {
+            return Err(bad("dn_bonus", 0, 0, "still in the other byte order"));
+        }
+        if self.spill.is_some() != (self.flags & DNODE_FLAG_SPILL_BLKPTR != 0) {
+            return Err(bad("dn_flags", 7, self.flags.into(), "spill pointer and its flag disagree"));
+        }
+        let mut w = Writer::native(slots.len());
+        self.write(&mut w, slots.len());
+        slots.copy_from_slice(&w.finish());
+        Ok(())
+    }
+
+    fn write(&self, w: &mut Writer, size: usize) {
+        w.bytes(&[
+            self.otype,
+            self.indblkshift,
+            self.nlevels,
+            self.nblkptr,
+            self.bonustype,
+            self.checksum,
+            self.compress,
+            self.flags,
+        ]);
+        w.u16(self.datablkszsec);
+        w.u16(self.bonus.len() as u16);
+        w.u8(self.extra_slots);
+        w.zeros(3);
+        w.u64(self.maxblkid);
+        w.u64(self.used);
+        w.zeros(32);
+        for bp in &self.blkptr {
+            crate::bytes::Field::write(bp, w);
+        }
+        w.bytes(&self.bonus);
+        match &self.spill {
+            Some(bp) => {
+                w.pad_to(size.saturating_sub(BLKPTR_SIZE));
+                crate::bytes::Field::write(bp, w);
+            }
+            None => w.pad_to(size),
+        }
+    }
+
+    pub const fn is_free(&self) -> bool {
+        self.otype == object_type::DMU_OT_NONE
+    }
+
+    pub const fn slots(&self) -> usize {
+        self.extra_slots as usize + 1
+    }
+
+    /// Bytes of all its slots.
+    pub const fn size(&self) -> usize {
+        self.slots() << DNODE_SHIFT
+    }
+
+    /// Room for the bonus beside the pointers there are.
+    pub const fn max_bonuslen(&self) -> usize {
+        let spill = (self.flags & DNODE_FLAG_SPILL_BLKPTR != 0) as usize;
+        self.size().saturating_sub(DNODE_CORE_SIZE + (self.nblkptr as usize + spill) * BLKPTR_SIZE)
+    }
+
+    /// Bytes of a data block.
+    pub const fn datablksz(&self) -> u64 {
+        (self.datablkszsec as u64) << crate::SPA_MINBLOCKSHIFT
+    }
+
+    pub const fn used_bytes(&self) -> u64 {
+        if self.flags & DNODE_FLAG_USED_BYTES != 0 {
+            self.used
+        } else {
+            self.used.saturating_mul(crate::SPA_MINBLOCKSIZE)
+        }
+    }
+
+    /// Brings the bonus into the machine's byte order where its type alone says how. System attributes stay as
+    /// they are: their words are found through the layout, and their magic tells the order.
+    pub fn bonus_to_native(&mut self) {
+        if !self.bonus_order.is_native() && self.bonustype != object_type::DMU_OT_SA {
+            object_type::byteswap(object_type::byteswap_class(self.bonustype), &mut self.bonus);
+            self.bonus_order = ByteOrder::NATIVE;
+        }
+    }
+}
+
+/// The dnodes of a block of dnodes, each with its slot; interior slots of large ones are skipped. A dnode that
+/// cannot be is given as its error, and the walk goes on at the next slot.
+pub fn dnodes(block: &[u8], order: ByteOrder) -> impl Iterator<Item = (usize, Result<DnodePhys>)> + '_ {
+    let mut slot = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let at = slot;
+            let buf = block.get(at << DNODE_SHIFT..).filter(|b| b.len() >= DNODE_MIN_SIZE)?;
+            let dn = DnodePhys::decode(buf, order);
+            slot += dn.as_ref().map_or(1, DnodePhys::slots);
+            match dn {
+                Ok(dn) if dn.is_free() => {}
+                dn => return Some((at, dn)),
+            }
+        }
+    })
+}
