@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::IoBuf;
 use crate::completion::{BatchFuture, Completion, IoFuture, ReadFuture, UnitFuture};
-use crate::{BoxFuture, IoBuf};
 
 /// The pieces of a gathering write, written one after another.
 pub type IoVec = SmallVec<[Bytes; 4]>;
@@ -126,12 +126,6 @@ pub trait Device: Send + Sync {
         let (each, future) = Completion::batch(ops.len());
         self.submit(ops.into_iter().zip(each).map(|(op, done)| Io { op, done }).collect());
         future
-    }
-
-    /// Completes when everything submitted before is done and the device's resources can be let go. Devices
-    /// without background work have nothing to wait for.
-    fn quiesce(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
     }
 }
 

@@ -22,6 +22,10 @@ fn everywhere(test: impl Fn(&Env, &Path)) {
             let dir = tempfile::tempdir_in(base).unwrap();
             let path = dir.path().join("disk");
             env.block_on(env.opener.create_file(&path, SIZE)).unwrap();
+            if io == IoBackend::Uring && env.block_on(env.open(&path, RW)).is_err() {
+                println!("io_uring is refused here: its runs are skipped");
+                continue;
+            }
             test(&env, &path);
         }
     }

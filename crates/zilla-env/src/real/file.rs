@@ -52,6 +52,11 @@ impl FileCore {
         Ok(size)
     }
 
+    /// Whether there is anything a flush could have to do.
+    pub(super) fn flush_matters(&self) -> bool {
+        !self.in_memory && self.info.writable
+    }
+
     /// The descriptor for an operation at this range, and whether it is the direct one.
     pub(super) fn route(&self, offset: u64, len: u64) -> (BorrowedFd<'_>, Option<Align>) {
         match &self.direct {
@@ -89,8 +94,8 @@ impl FileCore {
                 return Ok(Some(buf));
             }
             IoOp::Write { offset, data } => write_all(fd, offset, &data)?,
-            IoOp::Flush if self.in_memory || !self.info.writable => {}
-            IoOp::Flush => fdatasync(&self.plain)?,
+            IoOp::Flush if self.flush_matters() => fdatasync(&self.plain)?,
+            IoOp::Flush => {}
             IoOp::Discard { .. } | IoOp::WriteZeroes { .. } if len == 0 => {}
             IoOp::Discard { .. } => self.discard(offset, len)?,
             IoOp::WriteZeroes { .. } => self.write_zeroes(offset, len)?,

@@ -13,6 +13,7 @@ mod open;
 mod random;
 mod threads;
 mod timer;
+mod uring;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

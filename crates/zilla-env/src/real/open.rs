@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat, fstatfs,
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::file::{Align, BlockingDevice, FileCore};
 use super::threads::ThreadPool;
+use super::uring::{Ring, UringDevice};
 use super::{IoBackend, RealConfig};
 use crate::{BoxFuture, Device, DeviceInfo, DirEntry, EntryKind, OpenMode, Opener};
 
@@ -26,30 +27,46 @@ pub(super) struct RealOpener(Arc<Shared>);
 struct Shared {
     config: RealConfig,
     pool: ThreadPool,
+    ring: OnceLock<Result<Arc<Ring>, io::ErrorKind>>,
 }
 
 impl RealOpener {
     pub(super) fn new(config: RealConfig) -> RealOpener {
-        RealOpener(Arc::new(Shared { config, pool: ThreadPool::default() }))
+        RealOpener(Arc::new(Shared { config, pool: ThreadPool::default(), ring: OnceLock::new() }))
     }
 }
 
 impl Shared {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn Device>> {
-        let core = Arc::new(open_core(path, mode, self.config.direct)?);
-        let backend = match self.config.io {
-            IoBackend::Auto if core.in_memory => IoBackend::Inline,
-            other => other,
+        let mut core = open_core(path, mode, self.config.direct)?;
+        let ring = match self.config.io {
+            IoBackend::Inline | IoBackend::Threads => None,
+            IoBackend::Auto if core.in_memory => None,
+            IoBackend::Auto => self.ring().ok(),
+            IoBackend::Uring => Some(self.ring()?),
         };
-        Ok(self.attach(core, backend))
+        if let Some(ring) = ring {
+            core.info.backend = "io_uring";
+            return Ok(Arc::new(UringDevice { core: Arc::new(core), ring }));
+        }
+        let inline = match self.config.io {
+            IoBackend::Auto => core.in_memory,
+            io => io == IoBackend::Inline,
+        };
+        core.info.backend = if inline { "inline" } else { "threads" };
+        Ok(Arc::new(BlockingDevice { core: Arc::new(core), pool: (!inline).then(|| self.pool.clone()) }))
     }
 
-    fn attach(&self, mut core: Arc<FileCore>, backend: IoBackend) -> Arc<dyn Device> {
-        let pool = (backend != IoBackend::Inline).then(|| self.pool.clone());
-        if let Some(core) = Arc::get_mut(&mut core) {
-            core.info.backend = if pool.is_some() { "threads" } else { "inline" };
-        }
-        Arc::new(BlockingDevice { core, pool })
+    /// The ring, made when the first device wants one. Who is refused once is not asked again.
+    fn ring(&self) -> io::Result<Arc<Ring>> {
+        let ring = self.ring.get_or_init(|| {
+            let ring = Ring::new(self.pool.clone()).map(Arc::new);
+            if let Err(e) = &ring {
+                tracing::info!(%e, "io_uring is not available, disk I/O uses threads");
+            }
+            ring.map_err(|e| e.kind())
+        });
+        ring.clone().map_err(|kind| io::Error::new(kind, "io_uring is not available here"))
     }
 }
 
