@@ -5,15 +5,23 @@
 //! [`operations`] the list that ties them together and the [`Backend`] trait the daemon implements, [`props`]
 //! the tables of pool and dataset properties both sides judge and print by, [`status`] what is wrong with a
 //! pool in one word, [`paths`] where the daemon's files lie, [`client`] a blocking client small enough for a
-//! command that must start in a few milliseconds, and [`server`] (feature `server`) the other end.
+//! command that must start in a few milliseconds, and `server` (a feature) the other end.
 //!
 //! What it keeps true: nothing that comes through the socket is trusted, neither by the server (size, depth,
 //! time and peer are checked before a backend sees a request) nor by the client (a reply is bounded too).
 //! Absent on purpose: a network listener, and any knowledge of how pools work.
 
+pub mod client;
 pub mod error;
 pub mod operations;
+pub mod paths;
+pub mod props;
+#[cfg(feature = "server")]
+pub mod server;
+pub mod status;
 pub mod types;
 
+pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, dispatch};
+pub use paths::StateDir;

@@ -53,8 +53,8 @@ macro_rules! operations {
             type Reply = $reply;
         })*
 
-        /// What the daemon does for its clients. Methods run concurrently; a client that goes away drops the
-        /// future, so work that must finish is spawned by the implementation.
+        /// What the daemon does for its clients. Methods run concurrently; the server runs each to its end
+        /// even where the client is gone, so none may wait for ever.
         pub trait Backend: Send + Sync + 'static {
             $($(#[$m])* fn $method(
                 &self,

@@ -1,0 +1,181 @@
+//! The daemon's end of the socket.
+//!
+//! A connection is served only to the daemon's owner and to root: the socket's mode keeps others out, and the
+//! peer's credentials are asked of the kernel all the same, because folders and modes get copied. Everything a
+//! client sends is bounded: the headers, the body, the time to send them, the number of connections. An
+//! operation runs in a task of its own and to its end even where the client dies half-way, so a pool is never
+//! left between two states because somebody pressed ^C.
+
+use crate::error::{ApiError, ErrorCode};
+use crate::operations::{Backend, Caller, Outcome, dispatch};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// Longest request: a `zfs snapshot` of some ten thousand names.
+pub const REQUEST_LIMIT: usize = 4 << 20;
+const CONNECTIONS: usize = 256;
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a shutdown waits for operations that are under way.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// Makes the socket, for its owner alone. A socket left by a daemon that died is removed: the caller holds the
+/// folder's lock, so no living daemon listens on it.
+pub fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    // Between bind and chmod the socket has the mode of the umask; the folder is closed to others already.
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves until `shutdown` completes, then lets operations under way finish.
+pub async fn serve<B: Backend>(
+    listener: UnixListener,
+    backend: Arc<B>,
+    shutdown: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let owner = rustix::process::geteuid().as_raw();
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let (stop, stopped) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        // A slot first: with none free, clients wait in the kernel's queue.
+        let slot = tokio::select! {
+            slot = slots.clone().acquire_owned() => slot,
+            () = &mut shutdown => break,
+        };
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    // Out of descriptors, or the peer is gone already: neither ends the daemon.
+                    tracing::warn!("accept: {e}");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+            () = &mut shutdown => break,
+        };
+        while connections.try_join_next().is_some() {}
+        let Some(caller) = admit(&stream, owner) else { continue };
+        let backend = backend.clone();
+        let stopped = stopped.clone();
+        connections.spawn(async move {
+            let _slot = slot;
+            connection(stream, backend, caller, stopped).await;
+        });
+    }
+    drop(listener);
+    let _ = stop.send(true);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN, drained).await.is_err() {
+        tracing::warn!("operations are still under way after {} s", DRAIN.as_secs());
+    }
+    Ok(())
+}
+
+fn admit(stream: &UnixStream, owner: u32) -> Option<Caller> {
+    match stream.peer_cred() {
+        Ok(cred) if cred.uid() == owner || cred.uid() == 0 => {
+            Some(Caller { uid: cred.uid(), gid: cred.gid(), pid: cred.pid(), command: None })
+        }
+        Ok(cred) => {
+            tracing::warn!("refused a connection of uid {}", cred.uid());
+            None
+        }
+        Err(e) => {
+            tracing::warn!("refused a connection of unknown origin: {e}");
+            None
+        }
+    }
+}
+
+async fn connection<B: Backend>(
+    stream: UnixStream,
+    backend: Arc<B>,
+    caller: Caller,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let service = service_fn(move |request| {
+        let backend = backend.clone();
+        let caller = caller.clone();
+        async move { Ok::<_, Infallible>(answer(backend, caller, request).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None::<Duration>)
+        .max_buf_size(64 << 10)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(served);
+    let outcome = tokio::select! {
+        outcome = &mut served => outcome,
+        () = async { drop(stopped.wait_for(|stop| *stop).await) } => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(e) = outcome {
+        tracing::debug!("connection: {e}");
+    }
+}
+
+async fn answer<B: Backend>(
+    backend: Arc<B>,
+    caller: Caller,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
+    let Some(name) = request.uri().path().strip_prefix("/v1/").map(str::to_owned) else {
+        return refuse(StatusCode::NOT_FOUND, "no such path");
+    };
+    if request.method() != Method::POST {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "operations are posted");
+    }
+    let body = Limited::new(request.into_body(), REQUEST_LIMIT).collect();
+    let body = match tokio::time::timeout(READ_TIMEOUT, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long or cut short"),
+        Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the request takes too long"),
+    };
+    let operation = name.clone();
+    let task = tokio::spawn(async move { dispatch(&*backend, caller, &name, &body).await });
+    match task.await {
+        Ok(outcome) => respond(StatusCode::OK, outcome),
+        Err(e) => {
+            tracing::error!("operation '{operation}' died: {e}");
+            let error = ApiError::with(ErrorCode::Internal, "internal error: the daemon's log says more");
+            failure(StatusCode::INTERNAL_SERVER_ERROR, error)
+        }
+    }
+}
+
+fn refuse(status: StatusCode, message: &str) -> Response<Full<Bytes>> {
+    failure(status, ApiError::with(ErrorCode::BadRequest, message))
+}
+
+fn failure(status: StatusCode, error: ApiError) -> Response<Full<Bytes>> {
+    respond(status, serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default())
+}
+
+fn respond(status: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+    response
+}
