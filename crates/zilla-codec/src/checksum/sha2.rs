@@ -1,0 +1,31 @@
+//! SHA-256 and SHA-512/256 (with SHA-NI where the CPU has it, by the `sha2` crate).
+
+use sha2::{Digest, Sha256, Sha512_256};
+
+use super::Cksum;
+
+/// SHA-256 with the digest read big-endian, whatever the machine: so the first implementation wrote it.
+pub(super) fn sha256(data: &[u8]) -> Cksum {
+    big_endian(&Sha256::digest(data).into())
+}
+
+/// SHA-256 of parts that lie one after another, for blocks whose checksum field must be read as another value.
+pub(super) fn sha256_parts(parts: [&[u8]; 3]) -> Cksum {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+    }
+    big_endian(&hash.finalize().into())
+}
+
+pub(super) fn sha512_256(data: &[u8]) -> [u8; 32] {
+    Sha512_256::digest(data).into()
+}
+
+fn big_endian(digest: &[u8; 32]) -> Cksum {
+    let mut out = [0; 4];
+    for (word, bytes) in out.iter_mut().zip(digest.as_chunks::<8>().0) {
+        *word = u64::from_be_bytes(*bytes);
+    }
+    out
+}
