@@ -32,6 +32,7 @@ pub mod label;
 pub mod nvlist;
 pub mod object_type;
 pub mod objset;
+pub mod space_map;
 pub mod uberblock;
 pub mod zil;
 
