@@ -34,6 +34,7 @@ pub mod object_type;
 pub mod objset;
 pub mod space_map;
 pub mod uberblock;
+pub mod zap;
 pub mod zil;
 
 pub use blkptr::{BlkPtr, BpError, Dva};

@@ -2,8 +2,8 @@
 //! records and send streams are packed nvlists.
 //!
 //! A packed nvlist begins with four bytes: encoding (0 native, 1 XDR), byte order of the writer (1 little), two
-//! zeros. XDR ([`xdr`]) is what lies on disks; native ([`native`]) is what passes through ioctls and some
-//! streams, in either byte order.
+//! zeros. XDR ([`xdr`]) is what lies on disks, save for the history log; its records, and what passes through
+//! ioctls, are native ([`native`]), in the writer's byte order.
 //!
 //! Bounded against hostile bytes: nesting by [`MAX_DEPTH`], element counts by the bytes that are there.
 
@@ -185,7 +185,7 @@ impl NvList {
         }
     }
 
-    /// Packs with XDR, as everything on disk is.
+    /// Packs with XDR, as everything on disk is but the history.
     pub fn pack(&self) -> Vec<u8> {
         xdr::encode(self)
     }
