@@ -17,13 +17,19 @@ thread_local! {
 pub(super) fn compress(level: u8, src: &[u8], dst: &mut [u8]) -> Option<usize> {
     DEFLATE.with_borrow_mut(|slots| {
         let slot = slots.get_mut(usize::from(level))?;
-        let deflate = slot.get_or_insert_with(|| Deflate::new(Compression::new(u32::from(level)), true));
+        let deflate = slot.get_or_insert_with(|| Deflate::new(strength(level), true));
         deflate.reset();
         match deflate.compress(src, dst, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => usize::try_from(deflate.total_out()).ok(),
             _ => None,
         }
     })
+}
+
+/// What zlib-rs calls 1 has no codes of its own for the block and saves a quarter less than zlib's 1 on data
+/// with many literals; its 2 saves as much as zlib's 1, and is still faster.
+fn strength(level: u8) -> Compression {
+    Compression::new(u32::from(level).max(2))
 }
 
 pub(super) fn decompress(kind: Compress, src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
