@@ -20,8 +20,10 @@ mod buf;
 mod completion;
 mod device;
 mod env;
+pub mod faulty;
 mod image;
 mod mem;
+pub mod model;
 pub mod real;
 mod task;
 

@@ -17,7 +17,7 @@ impl SimRng {
         }))
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn u64(&mut self) -> u64 {
         let s = &mut self.0;
         let out = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let t = s[1] << 17;
@@ -32,7 +32,7 @@ impl SimRng {
 
     /// Uniform below `n`; 0 for an empty range.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((self.next() as u128 * n as u128) >> 64) as u64
+        ((self.u64() as u128 * n as u128) >> 64) as u64
     }
 
     /// True once in `n` times on average.
@@ -48,7 +48,7 @@ impl SimRng {
 
     pub fn fill(&mut self, out: &mut [u8]) {
         for chunk in out.chunks_mut(8) {
-            let bytes = self.next().to_le_bytes();
+            let bytes = self.u64().to_le_bytes();
             chunk.copy_from_slice(&bytes[..chunk.len()]);
         }
     }

@@ -266,7 +266,7 @@ fn a_disk_agrees_with_a_plain_array() {
                     }
                     2 => disk.flush().await.unwrap(),
                     _ => {
-                        let byte = rng.next() as u8;
+                        let byte = rng.u64() as u8;
                         disk.write(at, fill(byte, len as usize)).await.unwrap();
                         model[range].fill(byte);
                     }
