@@ -32,10 +32,13 @@ pub mod label;
 pub mod nvlist;
 pub mod object_type;
 pub mod objset;
+pub mod sa;
 pub mod space_map;
+pub mod spacemap;
 pub mod uberblock;
 pub mod zap;
 pub mod zil;
+pub mod znode;
 
 pub use blkptr::{BlkPtr, BpError, Dva};
 pub use bytes::{Field, Phys, Reader, Writer};
