@@ -12,7 +12,7 @@
 //! torn, two labels of the pool as it was before or as it is after remain. Each of the last three parts (each
 //! slot, of the ring) ends in an embedded checksum that is seeded with its own offset on the device.
 
-use crate::bytes::phys;
+use crate::bytes::{Zero, phys};
 
 pub const VDEV_LABELS: usize = 4;
 pub const VDEV_PAD_SIZE: u64 = 8 << 10;
@@ -47,6 +47,10 @@ phys! {
         magic: u64,
         cksum: [u64; 4],
     }
+}
+
+impl Zero for EckPhys {
+    const ZERO: Self = EckPhys { magic: 0, cksum: [0; 4] };
 }
 
 /// How the boot environment area is to be read (`vbe_version`).

@@ -25,18 +25,28 @@ mod error;
 mod order;
 
 pub mod blkptr;
+pub mod bpobj;
+pub mod bptree;
+pub mod ddt;
+pub mod deadlist;
 pub mod dnode;
+pub mod dsl;
 pub mod enums;
+pub mod errlog;
 pub mod feature;
+pub mod gang;
+pub mod history;
+pub mod l2arc;
 pub mod label;
 pub mod nvlist;
 pub mod object_type;
 pub mod objset;
+pub mod removal;
 pub mod sa;
-pub mod space_map;
 pub mod spacemap;
 pub mod uberblock;
 pub mod zap;
+pub mod zbookmark;
 pub mod zil;
 pub mod znode;
 
@@ -50,6 +60,7 @@ pub use object_type::ObjectType;
 pub use objset::ObjsetPhys;
 pub use order::ByteOrder;
 pub use uberblock::Uberblock;
+pub use zbookmark::ZbookmarkPhys;
 pub use zil::ZilHeader;
 
 /// Sizes and offsets in block pointers and labels are stored in units of this.
