@@ -1,0 +1,78 @@
+//! The dbuf cache: how many clean blocks stay decompressed and ready beside their dnodes.
+//!
+//! A clock: blocks enter at the back; the hand takes from the front, gives a block that was used since a second round, and
+//! makes dnodes forget the others. What it forgets is usually still in the ARC. Dirty blocks do not count here; the txg
+//! limits them.
+
+use super::dnode::Dnode;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+struct Entry {
+    dnode: Weak<Dnode>,
+    level: u8,
+    blkid: u64,
+    bytes: usize,
+}
+
+pub struct DbufCache {
+    limit: AtomicUsize,
+    bytes: AtomicUsize,
+    clock: Mutex<VecDeque<Entry>>,
+}
+
+/// A block that holds no data still costs its bookkeeping.
+const OVERHEAD: usize = 256;
+/// So that an operation which needs several huge blocks at once can finish however small the limit is.
+const MIN_ENTRIES: usize = 64;
+
+impl DbufCache {
+    pub fn new(limit: usize) -> Arc<DbufCache> {
+        Arc::new(DbufCache { limit: limit.into(), bytes: 0.into(), clock: Mutex::default() })
+    }
+
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// A block came into memory. Must be called without the dnode's lock.
+    pub(crate) fn added(&self, dnode: &Arc<Dnode>, level: u8, blkid: u64, len: usize) {
+        let entry = Entry { dnode: Arc::downgrade(dnode), level, blkid, bytes: len + OVERHEAD };
+        let total = self.bytes.fetch_add(entry.bytes, Ordering::Relaxed) + entry.bytes;
+        self.clock.lock().push_back(entry);
+        if total > self.limit.load(Ordering::Relaxed) {
+            self.shrink();
+        }
+    }
+
+    fn shrink(&self) {
+        // Two rounds at most: a block spared once is not spared twice in one go.
+        let mut tries = self.clock.lock().len() * 2;
+        while tries > 0 && self.bytes() > self.limit.load(Ordering::Relaxed) {
+            tries -= 1;
+            let entry = {
+                let mut clock = self.clock.lock();
+                if clock.len() <= MIN_ENTRIES {
+                    return;
+                }
+                clock.pop_front()
+            };
+            let Some(entry) = entry else { return };
+            let gone = match entry.dnode.upgrade() {
+                Some(dn) => dn.evict(entry.level, entry.blkid).is_some(),
+                None => true,
+            };
+            if gone {
+                self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
+            } else {
+                self.clock.lock().push_back(entry);
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A level-0 block in memory: what is on disk (the *base*) and, on top of it, one *layer* a txg that changed it.
+//!
+//! This is where writes learn not to read. A write into an uncached record lands in a partial layer that knows which of
+//! its bytes are valid, and returns. Whoever needs the rest (a reader, or the sync of that txg if nothing filled the
+//! record meanwhile) asks for the base; nobody else ever does. Layers keep txgs apart: a write in the open txg puts a
+//! new, initially empty, layer above the one being synced, so that nothing is copied and nobody waits.
+//!
+//! ```text
+//!   layer txg 12 (open)       [....WWWW........]   partial: valid bytes W
+//!   layer txg 11 (quiescing)  [hole]               freed: all zeroes
+//!   layer txg 10 (syncing)    [WWWWWWWWWWWWWWWW]   full, frozen: the buffer itself goes to disk
+//!   base                      unknown | hole | bytes
+//! ```
+//!
+//! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the next to be synced, and
+//! once synced its contents become the base. A crash loses layers, which is what a txg that was not synced means.
+
+use super::range::RangeSet;
+use crate::types::Txg;
+use bytes::Bytes;
+use smallvec::SmallVec;
+use zilla_env::IoBuf;
+
+/// The block as of the last synced txg.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Base {
+    /// On disk; nobody has needed it yet.
+    #[default]
+    Unknown,
+    Hole,
+    /// May be shorter than the block (the block grew since): the rest is zeroes.
+    Data(Bytes),
+}
+
+enum LayerData {
+    Partial { buf: IoBuf, valid: RangeSet },
+    Full(IoBuf),
+    /// Shared: with the syncer, with the ARC, or with the caller who handed the buffer in.
+    Frozen(Bytes),
+    Hole,
+}
+
+struct Layer {
+    txg: Txg,
+    data: LayerData,
+}
+
+/// What the sync of one txg has to put on disk for one block.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Frozen {
+    Data(Bytes),
+    Hole,
+    /// The layer has gaps and the base is not in memory: load it and ask again.
+    NeedsBase,
+}
+
+#[derive(Default)]
+pub(crate) struct Dbuf {
+    base: Base,
+    layers: SmallVec<[Layer; 1]>,
+    /// For the dbuf cache's clock: used since the hand last passed.
+    pub(crate) touched: bool,
+}
+
+/// Copies `src[off..]` into `out`, zeroes where `src` ends.
+fn copy_extended(src: &[u8], off: usize, out: &mut [u8]) {
+    let have = src.len().saturating_sub(off).min(out.len());
+    if have > 0 {
+        out[..have].copy_from_slice(&src[off..off + have]);
+    }
+    out[have..].fill(0);
+}
+
+impl Dbuf {
+    pub(crate) fn with_base(base: Base) -> Dbuf {
+        Dbuf { base, ..Dbuf::default() }
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    pub(crate) fn base_known(&self) -> bool {
+        !matches!(self.base, Base::Unknown)
+    }
+
+    pub(crate) fn base_len(&self) -> usize {
+        if let Base::Data(b) = &self.base { b.len() } else { 0 }
+    }
+
+    pub(crate) fn set_base(&mut self, base: Base) {
+        self.base = base;
+    }
+
+    /// Whether the newest contents of `off..off + len` can be had without the disk.
+    pub(crate) fn resident(&self, off: usize, len: usize) -> bool {
+        if self.base_known() {
+            return true;
+        }
+        let mut missing: SmallVec<[(u64, u64); 2]> = smallvec::smallvec![(off as u64, (off + len) as u64)];
+        for layer in self.layers.iter().rev() {
+            let LayerData::Partial { valid, .. } = &layer.data else { return true };
+            missing = missing.iter().flat_map(|&(s, e)| valid.gaps(s, e)).collect();
+            if missing.is_empty() {
+                return true;
+            }
+        }
+        missing.is_empty()
+    }
+
+    /// Copies the newest contents out; false (and `out` undefined) if the base is needed and not in memory.
+    #[must_use]
+    pub(crate) fn read(&self, off: usize, out: &mut [u8]) -> bool {
+        self.read_below(self.layers.len(), off, out)
+    }
+
+    /// As [`Dbuf::read`], but seeing only the lowest `depth` layers.
+    fn read_below(&self, depth: usize, off: usize, out: &mut [u8]) -> bool {
+        let mut missing: SmallVec<[(u64, u64); 2]> = smallvec::smallvec![(off as u64, (off + out.len()) as u64)];
+        let part = |s: u64, e: u64| (s as usize - off)..(e as usize - off);
+        for layer in self.layers[..depth].iter().rev() {
+            match &layer.data {
+                LayerData::Partial { buf, valid } => {
+                    let mut rest = SmallVec::new();
+                    for &(s, e) in &missing {
+                        let gaps = valid.gaps(s, e);
+                        let mut at = s;
+                        for &(gs, ge) in gaps.iter().chain(std::iter::once(&(e, e))) {
+                            copy_extended(buf, at as usize, &mut out[part(at, gs)]);
+                            at = ge;
+                        }
+                        rest.extend(gaps);
+                    }
+                    missing = rest;
+                    if missing.is_empty() {
+                        return true;
+                    }
+                }
+                LayerData::Full(buf) => {
+                    missing.iter().for_each(|&(s, e)| copy_extended(buf, s as usize, &mut out[part(s, e)]));
+                    return true;
+                }
+                LayerData::Frozen(b) => {
+                    missing.iter().for_each(|&(s, e)| copy_extended(b, s as usize, &mut out[part(s, e)]));
+                    return true;
+                }
+                LayerData::Hole => {
+                    missing.iter().for_each(|&(s, e)| out[part(s, e)].fill(0));
+                    return true;
+                }
+            }
+        }
+        match &self.base {
+            Base::Unknown => missing.is_empty(),
+            Base::Hole => {
+                missing.iter().for_each(|&(s, e)| out[part(s, e)].fill(0));
+                true
+            }
+            Base::Data(b) => {
+                missing.iter().for_each(|&(s, e)| copy_extended(b, s as usize, &mut out[part(s, e)]));
+                true
+            }
+        }
+    }
+
+    /// The newest contents without a copy, if they are one shared buffer of `blksz` bytes.
+    pub(crate) fn shared(&self, blksz: usize) -> Option<Bytes> {
+        match self.layers.last() {
+            Some(Layer { data: LayerData::Frozen(b), .. }) if b.len() == blksz => Some(b.clone()),
+            None => match &self.base {
+                Base::Data(b) if b.len() == blksz => Some(b.clone()),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The newest contents by reference, where they are one whole buffer (the usual case for metadata).
+    pub(crate) fn slice(&self) -> Option<&[u8]> {
+        match self.layers.last().map(|l| &l.data) {
+            Some(LayerData::Full(buf)) => Some(buf),
+            Some(LayerData::Frozen(b)) => Some(b),
+            Some(LayerData::Partial { .. } | LayerData::Hole) => None,
+            None => if let Base::Data(b) = &self.base { Some(b) } else { None },
+        }
+    }
+
+    /// Whether the newest contents are known to be all zeroes without looking at a byte.
+    pub(crate) fn is_hole(&self) -> bool {
+        match self.layers.last() {
+            Some(l) => matches!(l.data, LayerData::Hole),
+            None => matches!(self.base, Base::Hole),
+        }
+    }
+
+    /// Writes into the block in `txg`. Never needs the base.
+    pub(crate) fn write(&mut self, txg: Txg, blksz: usize, off: usize, data: &[u8]) {
+        debug_assert!(off + data.len() <= blksz);
+        let layer = self.top(txg, blksz);
+        let full = match &mut layer.data {
+            LayerData::Partial { buf, valid } => {
+                buf[off..off + data.len()].copy_from_slice(data);
+                valid.insert(off as u64, (off + data.len()) as u64);
+                valid.contains_range(0, buf.len() as u64)
+            }
+            LayerData::Full(buf) => {
+                buf[off..off + data.len()].copy_from_slice(data);
+                false
+            }
+            LayerData::Frozen(_) | LayerData::Hole => unreachable!("top() gives a writable layer"),
+        };
+        if full {
+            layer.data = match std::mem::replace(&mut layer.data, LayerData::Hole) {
+                LayerData::Partial { buf, .. } => LayerData::Full(buf),
+                other => other,
+            };
+        }
+    }
+
+    /// Replaces the whole block by a buffer that is handed over, not copied.
+    pub(crate) fn write_all(&mut self, txg: Txg, data: Bytes) {
+        self.put(txg, LayerData::Frozen(data));
+    }
+
+    /// Frees the block in `txg`: reads as zeroes from now on.
+    pub(crate) fn free(&mut self, txg: Txg) {
+        self.put(txg, LayerData::Hole);
+    }
+
+    fn put(&mut self, txg: Txg, data: LayerData) {
+        match self.layers.last_mut() {
+            Some(l) if l.txg == txg => l.data = data,
+            _ => self.layers.push(Layer { txg, data }),
+        }
+    }
+
+    /// Changes the block in place, seeing all of it; None if the base is needed and not in memory.
+    pub(crate) fn modify<R>(&mut self, txg: Txg, blksz: usize, f: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        let ready = matches!(self.layers.last(),
+            Some(Layer { txg: t, data: LayerData::Full(b) }) if *t == txg && b.len() == blksz);
+        if !ready {
+            let mut buf = IoBuf::for_overwrite(blksz);
+            if !self.read(0, &mut buf) {
+                return None;
+            }
+            self.put(txg, LayerData::Full(buf));
+        }
+        match self.layers.last_mut().map(|l| &mut l.data) {
+            Some(LayerData::Full(buf)) => Some(f(buf)),
+            _ => unreachable!("made so above"),
+        }
+    }
+
+    /// The layer of `txg`, writable and `blksz` long, made if need be.
+    fn top(&mut self, txg: Txg, blksz: usize) -> &mut Layer {
+        debug_assert!(self.layers.last().is_none_or(|l| l.txg <= txg), "a write into an older txg");
+        if self.layers.last().is_none_or(|l| l.txg < txg) {
+            let data = LayerData::Partial { buf: IoBuf::for_overwrite(blksz), valid: RangeSet::default() };
+            self.layers.push(Layer { txg, data });
+        }
+        let at = self.layers.len() - 1;
+        let layer = &mut self.layers[at];
+        layer.data = match std::mem::replace(&mut layer.data, LayerData::Hole) {
+            LayerData::Full(buf) if buf.len() >= blksz => LayerData::Full(buf),
+            LayerData::Full(old) => LayerData::Full(copied(&old, blksz)),
+            LayerData::Frozen(old) => LayerData::Full(copied(&old, blksz)),
+            LayerData::Hole => LayerData::Full(IoBuf::zeroed(blksz)),
+            LayerData::Partial { buf, valid } if buf.len() >= blksz => LayerData::Partial { buf, valid },
+            LayerData::Partial { buf: old, valid } => {
+                // Beyond the old end the block was zeroes only if nothing below is longer, so the new part stays a gap.
+                LayerData::Partial { buf: copied(&old, blksz), valid }
+            }
+        };
+        layer
+    }
+
+    /// Hands out what `txg` leaves on disk. The layer stays, frozen, until [`Dbuf::synced`].
+    pub(crate) fn freeze(&mut self, txg: Txg) -> Option<Frozen> {
+        let at = self.layers.iter().position(|l| l.txg == txg)?;
+        debug_assert_eq!(at, 0, "older layers must have been synced before");
+        if let LayerData::Partial { buf, .. } = &self.layers[at].data {
+            let mut whole = IoBuf::for_overwrite(buf.len());
+            if !self.read_below(at + 1, 0, &mut whole) {
+                return Some(Frozen::NeedsBase);
+            }
+            self.layers[at].data = LayerData::Full(whole);
+        }
+        let layer = &mut self.layers[at];
+        let frozen = match std::mem::replace(&mut layer.data, LayerData::Hole) {
+            LayerData::Full(buf) => buf.into_bytes(),
+            LayerData::Frozen(b) => b,
+            LayerData::Hole => return Some(Frozen::Hole),
+            LayerData::Partial { .. } => unreachable!("made whole above"),
+        };
+        layer.data = LayerData::Frozen(frozen.clone());
+        Some(Frozen::Data(frozen))
+    }
+
+    /// The layer of `txg` is on its way to disk with these contents: it becomes the base.
+    pub(crate) fn synced(&mut self, txg: Txg, base: Base) {
+        self.layers.retain(|l| l.txg != txg);
+        self.base = base;
+    }
+}
+
+fn copied(old: &[u8], len: usize) -> IoBuf {
+    let mut buf = IoBuf::for_overwrite(len);
+    copy_extended(old, 0, &mut buf);
+    buf
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,565 @@
+//! An object in memory: its latest state, what each unsynced txg changed, and its cached blocks.
+//!
+//! The *open* state (`head`, `bonus`, the dbufs' top layers) is what callers see. The *synced* state (`phys`, the indirect
+//! blocks, the dbufs' bases) is what the last synced txg left on disk; only the sync task changes it, and publishes the
+//! change in one step under the lock. `pending` says, for each txg between, what has to be carried from one to the other.
+//!
+//! Lock order: a dnode's lock is a leaf, except that the dbuf cache's and the dirty list's locks may be taken inside it. Nothing
+//! waits under it.
+
+use super::cache::DbufCache;
+use super::dbuf::{Base, Dbuf};
+use super::fault::{Need, Now, Stop};
+use super::range::RangeSet;
+use super::tree::{self, Indirects, Lookup};
+use crate::error::{Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::{Bookmark, ObjectId, TXG_SIZE, Txg};
+use crate::zio::{BlockStore, Priority};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zilla_env::IoBuf;
+use zilla_ondisk::dnode::DnodePhys;
+
+/// What all dnodes of an objset share.
+pub(crate) struct Shared {
+    pub(crate) objset: u64,
+    pub(crate) store: Arc<dyn BlockStore>,
+    pub(crate) cache: Arc<DbufCache>,
+    pub(crate) dirty: [Mutex<Vec<Arc<Dnode>>>; TXG_SIZE],
+}
+
+/// The fixed part of a dnode, in its open state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) otype: u8,
+    pub(crate) bonustype: u8,
+    pub(crate) blksz: u32,
+    pub(crate) indblkshift: u8,
+    pub(crate) nblkptr: u8,
+    /// Slots of 512 bytes that the dnode takes.
+    pub(crate) slots: u8,
+    pub(crate) checksum: u8,
+    pub(crate) compress: u8,
+    pub(crate) maxblkid: u64,
+}
+
+/// What one txg changed.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) dirty: bool,
+    /// Level-0 blocks with a layer of this txg.
+    pub(crate) blocks: BTreeSet<u64>,
+    /// Blocks freed as ranges.
+    pub(crate) frees: RangeSet,
+    pub(crate) head: Option<Head>,
+    pub(crate) bonus: Option<Arc<[u8]>>,
+    pub(crate) spill: Option<Option<Bytes>>,
+    /// The object itself is freed.
+    pub(crate) free_object: bool,
+}
+
+#[derive(Clone, Default)]
+pub(crate) enum Spill {
+    /// On disk, not loaded.
+    #[default]
+    Unknown,
+    None,
+    Data(Bytes),
+}
+
+pub(crate) struct Inner {
+    pub(crate) head: Head,
+    pub(crate) bonus: Arc<[u8]>,
+    pub(crate) spill: Spill,
+    pub(crate) freed: bool,
+    pub(crate) pending: [Pending; TXG_SIZE],
+    /// Synced state from here on.
+    pub(crate) phys: DnodePhys,
+    pub(crate) indirects: Indirects,
+    pub(crate) dbufs: BTreeMap<u64, Dbuf>,
+    /// Counts publications of the synced state, so that a slow read cannot install what has since been replaced.
+    pub(crate) generation: u64,
+}
+
+pub struct Dnode {
+    id: ObjectId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) inner: Mutex<Inner>,
+    /// One compound operation at a time (a ZAP insert, a directory change): taken by `zap` and `zpl`, never across a wait.
+    pub(crate) op: Mutex<()>,
+}
+
+impl Inner {
+    pub(crate) fn dbuf(&mut self, blkid: u64) -> &mut Dbuf {
+        let (phys, pending) = (&self.phys, &self.pending);
+        self.dbufs.entry(blkid).or_insert_with(|| {
+            let hole = phys.nlevels == 0
+                || blkid > phys.maxblkid
+                || pending.iter().any(|p| p.free_object || p.frees.contains(blkid));
+            Dbuf::with_base(if hole { Base::Hole } else { Base::Unknown })
+        })
+    }
+}
+
+impl Dnode {
+    pub(crate) fn new(id: ObjectId, shared: Arc<Shared>, phys: DnodePhys) -> Arc<Dnode> {
+        let head = Head {
+            otype: phys.otype,
+            bonustype: phys.bonustype,
+            blksz: u32::from(phys.datablkszsec) << 9,
+            indblkshift: phys.indblkshift,
+            nblkptr: phys.nblkptr,
+            slots: phys.extra_slots + 1,
+            checksum: phys.checksum,
+            compress: phys.compress,
+            maxblkid: phys.maxblkid,
+        };
+        let inner = Inner {
+            head,
+            bonus: phys.bonus.as_slice().into(),
+            spill: if phys.spill.is_some() { Spill::Unknown } else { Spill::None },
+            freed: false,
+            pending: Default::default(),
+            phys,
+            indirects: Indirects::default(),
+            dbufs: BTreeMap::new(),
+            generation: 0,
+        };
+        Arc::new(Dnode { id, shared, inner: Mutex::new(inner), op: Mutex::new(()) })
+    }
+
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+    pub fn objset_id(&self) -> u64 {
+        self.shared.objset
+    }
+    pub fn otype(&self) -> u8 {
+        self.inner.lock().head.otype
+    }
+    pub fn bonus_type(&self) -> u8 {
+        self.inner.lock().head.bonustype
+    }
+    /// The size of a data block in bytes; an object of one block may still change it.
+    pub fn blksz(&self) -> u32 {
+        self.inner.lock().head.blksz
+    }
+    pub fn indblkshift(&self) -> u8 {
+        self.inner.lock().head.indblkshift
+    }
+    /// The highest block that was ever written and not truncated away; 0 also for an empty object.
+    pub fn maxblkid(&self) -> u64 {
+        self.inner.lock().head.maxblkid
+    }
+    pub fn slots(&self) -> u8 {
+        self.inner.lock().head.slots
+    }
+    /// How many bytes of bonus the dnode can hold.
+    pub fn max_bonus_len(&self) -> usize {
+        let h = self.inner.lock().head;
+        max_bonus(h.slots, h.nblkptr)
+    }
+    /// Space on disk as of the last synced txg, in bytes.
+    pub fn used(&self) -> u64 {
+        self.inner.lock().phys.used
+    }
+    pub fn is_freed(&self) -> bool {
+        self.inner.lock().freed
+    }
+    /// Whether some txg's changes are not on disk yet.
+    pub fn is_dirty(&self) -> bool {
+        self.inner.lock().pending.iter().any(|p| p.dirty)
+    }
+    /// The dnode as the last synced txg left it on disk.
+    pub fn phys(&self) -> DnodePhys {
+        self.inner.lock().phys.clone()
+    }
+
+    pub fn bonus(&self) -> Arc<[u8]> {
+        self.inner.lock().bonus.clone()
+    }
+
+    pub fn set_bonus(self: &Arc<Self>, tx: &Tx, data: &[u8]) {
+        let mut inner = self.dirty(tx);
+        let bonus: Arc<[u8]> = data.into();
+        debug_assert!(data.len() <= max_bonus(inner.head.slots, inner.head.nblkptr));
+        inner.pending[tx.txg().slot()].bonus = Some(bonus.clone());
+        inner.bonus = bonus;
+    }
+
+    pub fn set_types(self: &Arc<Self>, tx: &Tx, otype: u8, bonustype: u8) {
+        let mut inner = self.dirty(tx);
+        inner.head.otype = otype;
+        inner.head.bonustype = bonustype;
+        inner.pending[tx.txg().slot()].head = Some(inner.head);
+    }
+
+    /// Sets the block size (and the indirect blocks', 0 to keep it). Only an object of at most one block can change.
+    pub fn set_blksz(self: &Arc<Self>, tx: &Tx, blksz: u32, indblkshift: u8) -> Result<()> {
+        debug_assert!(blksz > 0 && blksz.is_multiple_of(512));
+        let mut inner = self.dirty(tx);
+        if inner.head.maxblkid > 0 {
+            return Err(Error::os(crate::error::Errno::NotSup, "the object has more than one block"));
+        }
+        if indblkshift != 0 && inner.phys.nlevels <= 1 {
+            inner.head.indblkshift = indblkshift;
+        }
+        if inner.head.blksz != blksz {
+            inner.head.blksz = blksz;
+            // The block must be written anew at its new size, unless there is none.
+            let db = inner.dbuf(0);
+            if !db.is_hole() {
+                db.write(tx.txg(), blksz as usize, 0, &[]);
+                inner.pending[tx.txg().slot()].blocks.insert(0);
+            }
+        }
+        inner.pending[tx.txg().slot()].head = Some(inner.head);
+        Ok(())
+    }
+
+    pub fn spill(self: &Arc<Self>) -> Now<Option<Bytes>> {
+        match &self.inner.lock().spill {
+            Spill::None => Ok(None),
+            Spill::Data(b) => Ok(Some(b.clone())),
+            Spill::Unknown => Err(Stop::Need(Need::Spill { dnode: self.clone() })),
+        }
+    }
+
+    pub fn set_spill(self: &Arc<Self>, tx: &Tx, data: Option<Bytes>) {
+        let mut inner = self.dirty(tx);
+        inner.spill = data.clone().map_or(Spill::None, Spill::Data);
+        inner.pending[tx.txg().slot()].spill = Some(data);
+    }
+
+    /// Copies out what is at `off`. Beyond the last block there are zeroes.
+    pub fn read(self: &Arc<Self>, off: u64, out: &mut [u8]) -> Now<()> {
+        let mut inner = self.inner.lock();
+        let blksz = u64::from(inner.head.blksz.max(1));
+        let mut done = 0;
+        while done < out.len() {
+            let at = off + done as u64;
+            let (blkid, within) = (at / blksz, (at % blksz) as usize);
+            let n = (blksz as usize - within).min(out.len() - done);
+            let part = &mut out[done..done + n];
+            if blkid > inner.head.maxblkid {
+                part.fill(0);
+            } else {
+                let db = inner.dbuf(blkid);
+                db.touched = true;
+                if !db.read(within, part) {
+                    return Err(self.need(blkid));
+                }
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn need(self: &Arc<Self>, blkid: u64) -> Stop {
+        Stop::Need(Need::Block { dnode: self.clone(), level: 0, blkid })
+    }
+
+    /// A whole block's newest contents, shared where possible.
+    pub fn block(self: &Arc<Self>, blkid: u64) -> Now<Bytes> {
+        let mut inner = self.inner.lock();
+        let blksz = inner.head.blksz as usize;
+        let db = inner.dbuf(blkid);
+        db.touched = true;
+        if let Some(b) = db.shared(blksz) {
+            return Ok(b);
+        }
+        if !db.resident(0, blksz) {
+            return Err(self.need(blkid));
+        }
+        let mut buf = IoBuf::for_overwrite(blksz);
+        let whole = db.read(0, &mut buf);
+        debug_assert!(whole);
+        Ok(buf.into_bytes())
+    }
+
+    /// Looks at a whole block's newest contents in place.
+    pub fn with_block<R>(self: &Arc<Self>, blkid: u64, f: impl FnOnce(&[u8]) -> R) -> Now<R> {
+        let mut inner = self.inner.lock();
+        let blksz = inner.head.blksz as usize;
+        let db = inner.dbuf(blkid);
+        db.touched = true;
+        if let Some(s) = db.slice().filter(|s| s.len() == blksz) {
+            return Ok(f(s));
+        }
+        let mut buf = vec![0; blksz];
+        if !db.read(0, &mut buf) {
+            return Err(self.need(blkid));
+        }
+        Ok(f(&buf))
+    }
+
+    /// Whether a block's newest contents are in memory; the first step of an operation that changes several blocks.
+    pub fn require(self: &Arc<Self>, blkid: u64) -> Now<()> {
+        let mut inner = self.inner.lock();
+        let blksz = inner.head.blksz as usize;
+        if inner.dbuf(blkid).resident(0, blksz) { Ok(()) } else { Err(self.need(blkid)) }
+    }
+
+    /// Writes without ever reading: a partly covered record becomes a partial one.
+    pub fn write(self: &Arc<Self>, tx: &Tx, off: u64, data: &[u8]) {
+        let blksz = u64::from(self.blksz());
+        let mut done = 0;
+        while done < data.len() {
+            let at = off + done as u64;
+            let (blkid, within) = (at / blksz, (at % blksz) as usize);
+            let n = (blksz as usize - within).min(data.len() - done);
+            let part = &data[done..done + n];
+            if n == blksz as usize {
+                // A whole record: copied before the lock is taken, then handed over.
+                self.write_block(tx, blkid, IoBuf::from_slice(part).into_bytes());
+            } else {
+                let mut inner = self.dirty(tx);
+                inner.dbuf(blkid).write(tx.txg(), blksz as usize, within, part);
+                self.block_dirtied(&mut inner, tx, blkid);
+            }
+            done += n;
+        }
+        tx.dirtied(data.len() as u64);
+    }
+
+    /// Replaces a whole block by a buffer that is handed over; `data` is exactly one block long.
+    pub fn write_block(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes) {
+        let mut inner = self.dirty(tx);
+        debug_assert_eq!(data.len(), inner.head.blksz as usize);
+        inner.dbuf(blkid).write_all(tx.txg(), data);
+        self.block_dirtied(&mut inner, tx, blkid);
+    }
+
+    /// Changes a block in place, seeing all of it.
+    pub fn modify<R>(self: &Arc<Self>, tx: &Tx, blkid: u64, f: impl FnOnce(&mut [u8]) -> R) -> Now<R> {
+        self.require(blkid)?;
+        let mut inner = self.dirty(tx);
+        let blksz = inner.head.blksz as usize;
+        let Some(r) = inner.dbuf(blkid).modify(tx.txg(), blksz, f) else { return Err(self.need(blkid)) };
+        if inner.pending[tx.txg().slot()].blocks.insert(blkid) {
+            tx.dirtied(blksz as u64);
+        }
+        self.block_dirtied(&mut inner, tx, blkid);
+        Ok(r)
+    }
+
+    fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) {
+        let slot = tx.txg().slot();
+        inner.pending[slot].blocks.insert(blkid);
+        inner.pending[slot].frees.remove(blkid, blkid + 1);
+        if blkid > inner.head.maxblkid {
+            inner.head.maxblkid = blkid;
+            inner.pending[slot].head = Some(inner.head);
+        }
+    }
+
+    /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole blocks give their space back.
+    pub fn free_range(self: &Arc<Self>, tx: &Tx, off: u64, len: u64) {
+        let mut inner = self.dirty(tx);
+        let txg = tx.txg();
+        let blksz = u64::from(inner.head.blksz);
+        let limit = (inner.head.maxblkid + 1).saturating_mul(blksz);
+        let to_end = off.saturating_add(len) >= limit;
+        let end = off.saturating_add(len).min(limit);
+        if off >= end {
+            return;
+        }
+        let first = off.div_ceil(blksz);
+        let last = if to_end { inner.head.maxblkid + 1 } else { end / blksz };
+        // The ragged ends are overwritten with zeroes; a write never reads.
+        let zero = |inner: &mut Inner, from: u64, to: u64| {
+            let (blkid, a, b) = (from / blksz, (from % blksz) as usize, (from % blksz + (to - from)) as usize);
+            if !inner.dbuf(blkid).is_hole() {
+                inner.dbuf(blkid).write(txg, blksz as usize, a, &vec![0; b - a]);
+                inner.pending[txg.slot()].blocks.insert(blkid);
+            }
+        };
+        if first > last {
+            zero(&mut inner, off, end);
+            return;
+        }
+        if off < first * blksz {
+            zero(&mut inner, off, (first * blksz).min(end));
+        }
+        if last * blksz < end {
+            zero(&mut inner, last * blksz, end);
+        }
+        if first >= last {
+            return;
+        }
+        let Inner { dbufs, pending, head, .. } = &mut *inner;
+        let p = &mut pending[txg.slot()];
+        for (&blkid, db) in dbufs.range_mut(first..last) {
+            db.free(txg);
+            p.blocks.insert(blkid);
+        }
+        p.frees.insert(first, last);
+        if to_end {
+            head.maxblkid = first.saturating_sub(1);
+            p.head = Some(*head);
+        }
+    }
+
+    /// Frees the object with all its blocks.
+    pub(crate) fn free_object(self: &Arc<Self>, tx: &Tx) {
+        let mut inner = self.dirty(tx);
+        inner.freed = true;
+        inner.pending[tx.txg().slot()].free_object = true;
+    }
+
+    /// The lock, with the dnode on the dirty list of `tx`'s txg.
+    pub(crate) fn dirty(self: &Arc<Self>, tx: &Tx) -> MutexGuard<'_, Inner> {
+        let mut inner = self.inner.lock();
+        let p = &mut inner.pending[tx.txg().slot()];
+        if !p.dirty {
+            p.dirty = true;
+            self.shared.dirty[tx.txg().slot()].lock().push(self.clone());
+        }
+        inner
+    }
+
+    /// Brings a block (or an indirect block) into memory.
+    pub fn load(self: &Arc<Self>, level: u8, blkid: u64) -> BoxFuture<'_, Result<()>> {
+        self.load_with(level, blkid, Priority::SyncRead)
+    }
+
+    pub(crate) fn load_with(self: &Arc<Self>, level: u8, blkid: u64, prio: Priority) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            loop {
+                let (found, generation) = {
+                    let mut inner = self.inner.lock();
+                    let there = if level == 0 {
+                        inner.dbuf(blkid).base_known()
+                    } else {
+                        inner.indirects.get(level, blkid).is_some()
+                    };
+                    if there {
+                        return Ok(());
+                    }
+                    (tree::lookup(&inner.phys, &inner.indirects, level, blkid), inner.generation)
+                };
+                let bp = match found {
+                    Lookup::NeedIndirect { level, blkid } => {
+                        self.load_with(level, blkid, prio).await?;
+                        continue;
+                    }
+                    Lookup::Bp(bp) if !bp.is_hole() => bp,
+                    Lookup::Bp(_) | Lookup::Hole => {
+                        if self.install(level, blkid, None, generation) {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                };
+                let bookmark = Bookmark::new(self.shared.objset, self.id, level, blkid);
+                let data = match self.shared.store.cached(&bp) {
+                    Some(data) => data,
+                    None => self.shared.store.read(bp, bookmark, prio).await?,
+                };
+                if self.install(level, blkid, Some(data), generation) {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    /// Makes what was read the synced contents, unless a sync has published something newer since.
+    fn install(self: &Arc<Self>, level: u8, blkid: u64, data: Option<Bytes>, generation: u64) -> bool {
+        let len = data.as_ref().map_or(0, Bytes::len);
+        {
+            let mut inner = self.inner.lock();
+            if inner.generation != generation {
+                return false;
+            }
+            match (level, data) {
+                (0, data) => {
+                    let db = inner.dbuf(blkid);
+                    if !db.base_known() {
+                        db.set_base(data.map_or(Base::Hole, Base::Data));
+                    }
+                    db.touched = true;
+                }
+                (_, Some(data)) => inner.indirects.insert(level, blkid, data),
+                (_, None) => {
+                    // An indirect block that is a hole: an empty buffer reads as holes only.
+                    inner.indirects.insert(level, blkid, Bytes::new());
+                }
+            }
+        }
+        self.shared.cache.added(self, level, blkid, len);
+        true
+    }
+
+    pub(crate) async fn load_spill(self: &Arc<Self>) -> Result<()> {
+        loop {
+            let (bp, generation) = {
+                let inner = self.inner.lock();
+                match (&inner.spill, &inner.phys.spill) {
+                    (Spill::Unknown, Some(bp)) => (*bp, inner.generation),
+                    _ => return Ok(()),
+                }
+            };
+            let bookmark = Bookmark { blkid: Bookmark::SPILL_BLKID, ..Bookmark::new(self.shared.objset, self.id, 0, 0) };
+            let data = self.shared.store.read(bp, bookmark, Priority::SyncRead).await?;
+            let mut inner = self.inner.lock();
+            if inner.generation == generation && matches!(inner.spill, Spill::Unknown) {
+                inner.spill = Spill::Data(data);
+            }
+        }
+    }
+
+    /// For the dbuf cache: forgets a clean block. Returns the bytes given back, or None if it must stay a while.
+    pub(crate) fn evict(&self, level: u8, blkid: u64) -> Option<usize> {
+        let mut inner = self.inner.lock();
+        if level > 0 {
+            return Some(inner.indirects.remove(level, blkid).map_or(0, |b| b.len()));
+        }
+        let Some(db) = inner.dbufs.get_mut(&blkid) else { return Some(0) };
+        if std::mem::take(&mut db.touched) || !db.is_clean() {
+            return None;
+        }
+        let len = db.base_len();
+        inner.dbufs.remove(&blkid);
+        Some(len)
+    }
+
+    /// Reads, waiting for the disk where need be.
+    pub async fn read_wait(self: &Arc<Self>, off: u64, out: &mut [u8]) -> Result<()> {
+        loop {
+            match self.read(off, out) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Err(e)) => return Err(e),
+                Err(Stop::Need(_)) => {
+                    let blksz = u64::from(self.blksz());
+                    let blocks = (off / blksz)..=((off + out.len() as u64 - 1) / blksz);
+                    let loads = blocks.map(|b| self.load(0, b));
+                    for r in futures_util::future::join_all(loads).await {
+                        r?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The block pointer of a synced level-0 block, if all that leads to it is in memory.
+    pub fn block_pointer(self: &Arc<Self>, blkid: u64) -> Now<Option<zilla_ondisk::blkptr::BlkPtr>> {
+        let inner = self.inner.lock();
+        match tree::lookup(&inner.phys, &inner.indirects, 0, blkid) {
+            Lookup::Bp(bp) => Ok(Some(bp)),
+            Lookup::Hole => Ok(None),
+            Lookup::NeedIndirect { level, blkid } => {
+                Err(Stop::Need(Need::Block { dnode: self.clone(), level, blkid }))
+            }
+        }
+    }
+}
+
+/// Bonus space of a dnode of `slots` slots with `nblkptr` pointers.
+pub(crate) fn max_bonus(slots: u8, nblkptr: u8) -> usize {
+    (usize::from(slots) << 9) - 64 - (usize::from(nblkptr) << tree::BLKPTR_SHIFT)
+}
+

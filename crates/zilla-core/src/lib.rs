@@ -1,0 +1,7 @@
+//! zilla's engine: OpenZFS's on-disk format behind an asynchronous core. See ARCHITECTURE.md for the map.
+
+pub mod dmu;
+pub mod error;
+pub mod spa;
+pub mod types;
+pub mod zio;

@@ -1,0 +1,3 @@
+//! The pool: what is imported, its transaction groups, its configuration.
+
+pub mod txg;

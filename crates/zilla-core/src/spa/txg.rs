@@ -1,0 +1,271 @@
+//! Transaction groups: which is open, who is still in it, which is being synced, and how much they hold.
+//!
+//! Three txgs are in flight: the *open* one takes changes; the *quiescing* one waits for its last holders; the *syncing*
+//! one is being written. A hold is a counter, taken and dropped without waiting. Throttling happens when a transaction is
+//! assigned: as dirty data nears its limit each new transaction is delayed a little more (Adam Leventhal's write throttle:
+//! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync.
+//!
+//! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
+
+use crate::error::{Errno, Error, Result};
+use crate::types::{TXG_SIZE, Txg};
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use zilla_env::Env;
+
+struct State {
+    open: Txg,
+    /// Highest txg that no one holds any more and that may be synced.
+    quiesced: Txg,
+    synced: Txg,
+    holds: [u64; TXG_SIZE],
+    /// Someone waits for this txg to be synced, so the sync task does not wait for its timer.
+    wanted: Txg,
+    stopped: bool,
+}
+
+/// Limits on dirty data, in bytes (OpenZFS's zfs_dirty_data_max and zfs_delay_*).
+#[derive(Clone, Copy, Debug)]
+pub struct DirtyLimits {
+    pub max: u64,
+    /// Percentage of `max` above which transactions are delayed.
+    pub delay_min_percent: u64,
+    /// Percentage of `max` above which a txg is pushed out.
+    pub sync_percent: u64,
+    pub delay_scale_ns: u64,
+}
+
+impl Default for DirtyLimits {
+    fn default() -> Self {
+        DirtyLimits { max: 256 << 20, delay_min_percent: 60, sync_percent: 20, delay_scale_ns: 500_000 }
+    }
+}
+
+pub struct TxgState {
+    env: Env,
+    state: Mutex<State>,
+    changed: Event,
+    /// Bytes dirtied and not yet synced, by txg slot, and their sum.
+    dirty: [AtomicU64; TXG_SIZE],
+    dirty_total: AtomicU64,
+    limits: Mutex<DirtyLimits>,
+}
+
+/// A place in a transaction group: whatever is done under one `Tx` reaches the disk in the same txg, or not at all.
+pub struct Tx {
+    txg: Txg,
+    held: Option<Arc<TxgState>>,
+}
+
+impl Tx {
+    pub fn txg(&self) -> Txg {
+        self.txg
+    }
+    /// A transaction of the sync task itself, in the txg being synced.
+    pub fn syncing(txg: Txg) -> Tx {
+        Tx { txg, held: None }
+    }
+    pub fn is_syncing(&self) -> bool {
+        self.held.is_none()
+    }
+    /// Notes that `bytes` more of memory wait for this txg's sync.
+    pub fn dirtied(&self, bytes: u64) {
+        if let Some(s) = &self.held {
+            s.dirty[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
+            s.dirty_total.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if let Some(s) = self.held.take() {
+            let mut st = s.state.lock();
+            let slot = &mut st.holds[self.txg.slot()];
+            *slot -= 1;
+            if *slot == 0 && st.open > self.txg {
+                drop(st);
+                s.changed.notify(usize::MAX);
+            }
+        }
+    }
+}
+
+impl TxgState {
+    /// `last` is the txg of the uberblock the pool was opened from.
+    pub fn new(env: Env, last: Txg) -> Arc<TxgState> {
+        Arc::new(TxgState {
+            env,
+            state: Mutex::new(State {
+                open: last.next(),
+                quiesced: last,
+                synced: last,
+                holds: [0; TXG_SIZE],
+                wanted: Txg(0),
+                stopped: false,
+            }),
+            changed: Event::new(),
+            dirty: Default::default(),
+            dirty_total: AtomicU64::new(0),
+            limits: Mutex::new(DirtyLimits::default()),
+        })
+    }
+
+    pub fn set_limits(&self, limits: DirtyLimits) {
+        *self.limits.lock() = limits;
+    }
+
+    pub fn open(&self) -> Txg {
+        self.state.lock().open
+    }
+
+    pub fn synced(&self) -> Txg {
+        self.state.lock().synced
+    }
+
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_total.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place in the open txg at once, if dirty data allows it.
+    pub fn try_assign(self: &Arc<Self>) -> Option<Tx> {
+        let limits = *self.limits.lock();
+        if self.dirty_bytes() * 100 >= limits.max * limits.delay_min_percent {
+            return None;
+        }
+        let mut st = self.state.lock();
+        if st.stopped {
+            return None;
+        }
+        Some(self.hold(&mut st))
+    }
+
+    fn hold(self: &Arc<Self>, st: &mut State) -> Tx {
+        st.holds[st.open.slot()] += 1;
+        Tx { txg: st.open, held: Some(self.clone()) }
+    }
+
+    /// Takes a place in the open txg, waiting as the write throttle demands.
+    pub async fn assign(self: &Arc<Self>) -> Result<Tx> {
+        if let Some(tx) = self.try_assign() {
+            return Ok(tx);
+        }
+        loop {
+            let listener = self.changed.listen();
+            let limits = *self.limits.lock();
+            let dirty = self.dirty_bytes();
+            {
+                let mut st = self.state.lock();
+                if st.stopped {
+                    return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
+                }
+                if dirty < limits.max {
+                    let min = limits.max * limits.delay_min_percent / 100;
+                    if dirty <= min {
+                        return Ok(self.hold(&mut st));
+                    }
+                    drop(st);
+                    let delay = (u128::from(limits.delay_scale_ns) * u128::from(dirty - min)
+                        / u128::from(limits.max - dirty))
+                    .min(100_000_000) as u64;
+                    self.env.clock.sleep(Duration::from_nanos(delay)).await;
+                    let mut st = self.state.lock();
+                    if st.stopped {
+                        return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
+                    }
+                    return Ok(self.hold(&mut st));
+                }
+                st.wanted = st.wanted.max(st.open);
+            }
+            self.changed.notify(usize::MAX);
+            listener.await;
+        }
+    }
+
+    /// Waits until `txg` is synced, hurrying it.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<()> {
+        loop {
+            let listener = self.changed.listen();
+            {
+                let mut st = self.state.lock();
+                if st.synced >= txg {
+                    return Ok(());
+                }
+                if st.stopped {
+                    return Err(Error::os(Errno::Io, "the pool was closed or suspended before the txg was synced"));
+                }
+                st.wanted = st.wanted.max(txg);
+            }
+            self.changed.notify(usize::MAX);
+            listener.await;
+        }
+    }
+
+    /// Whether the sync task should close the open txg now instead of waiting for its timer.
+    fn hurry(&self, st: &State) -> bool {
+        let limits = *self.limits.lock();
+        let open_dirty = self.dirty[st.open.slot()].load(Ordering::Relaxed);
+        st.stopped || st.wanted >= st.open || open_dirty * 100 >= limits.max * limits.sync_percent
+    }
+
+    /// For the sync task: waits up to `timeout` or until someone is in a hurry.
+    pub(crate) async fn wait_for_work(&self, timeout: Duration) {
+        let deadline = self.env.clock.now() + timeout;
+        loop {
+            let listener = self.changed.listen();
+            if self.hurry(&self.state.lock()) {
+                return;
+            }
+            let now = self.env.clock.now();
+            if now >= deadline {
+                return;
+            }
+            // Writers do not notify as they dirty data, so the dirty limit is looked at every so often.
+            let nap = self.env.clock.sleep((deadline - now).min(Duration::from_millis(50)));
+            futures_util::future::select(listener, nap).await;
+        }
+    }
+
+    /// For the sync task: closes the open txg, opens the next and returns the closed one once nobody holds it.
+    pub(crate) async fn quiesce(&self) -> Txg {
+        let closing = {
+            let mut st = self.state.lock();
+            let closing = st.open;
+            debug_assert!(closing.0 - st.synced.0 < TXG_SIZE as u64 - 1);
+            st.open = closing.next();
+            closing
+        };
+        loop {
+            let listener = self.changed.listen();
+            {
+                let mut st = self.state.lock();
+                if st.holds[closing.slot()] == 0 {
+                    st.quiesced = closing;
+                    return closing;
+                }
+            }
+            listener.await;
+        }
+    }
+
+    /// For the sync task: `txg` is on stable storage.
+    pub(crate) fn done(&self, txg: Txg) {
+        self.state.lock().synced = txg;
+        let freed = self.dirty[txg.slot()].swap(0, Ordering::Relaxed);
+        self.dirty_total.fetch_sub(freed, Ordering::Relaxed);
+        self.changed.notify(usize::MAX);
+    }
+
+    /// No more transactions: the pool is closing, or cannot write any more.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify(usize::MAX);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+}

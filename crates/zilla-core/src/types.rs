@@ -1,0 +1,79 @@
+//! The engine's newtypes: numbers that must not be mixed up.
+
+use std::fmt;
+
+/// A transaction group's number. Txg 0 means "none"; a pool's first txg is 4, as in OpenZFS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Txg(pub u64);
+
+/// How many txgs can hold changes at once (open, quiescing, syncing), rounded up to a power of two.
+pub const TXG_SIZE: usize = 4;
+/// Frees of the last txgs stay unallocated this long, so that an import can go back to an older uberblock.
+pub const TXG_DEFER_SIZE: usize = 2;
+/// The txg in which a pool is born.
+pub const TXG_INITIAL: Txg = Txg(4);
+
+impl Txg {
+    /// The slot of this txg in per-txg arrays of [`TXG_SIZE`].
+    pub fn slot(self) -> usize {
+        (self.0 as usize) & (TXG_SIZE - 1)
+    }
+    pub fn next(self) -> Txg {
+        Txg(self.0 + 1)
+    }
+    pub fn prev(self) -> Txg {
+        Txg(self.0.saturating_sub(1))
+    }
+}
+
+impl fmt::Display for Txg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// An object's number within its objset. 0 is the meta-dnode; the accounting objects are negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(pub u64);
+
+impl ObjectId {
+    pub const META_DNODE: ObjectId = ObjectId(0);
+    pub const USERUSED: ObjectId = ObjectId(-1i64 as u64);
+    pub const GROUPUSED: ObjectId = ObjectId(-2i64 as u64);
+    pub const PROJECTUSED: ObjectId = ObjectId(-3i64 as u64);
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0 as i64)
+    }
+}
+
+/// Where a block belongs: what zdb prints as `<objset, object, level, blkid>`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bookmark {
+    pub objset: u64,
+    pub object: u64,
+    pub level: i64,
+    pub blkid: u64,
+}
+
+impl Bookmark {
+    /// The level under which OpenZFS names an objset's root block.
+    pub const ROOT_LEVEL: i64 = -1;
+    /// The block id under which a spill block is named (at level 0).
+    pub const SPILL_BLKID: u64 = u64::MAX - 1;
+
+    pub fn new(objset: u64, object: ObjectId, level: u8, blkid: u64) -> Bookmark {
+        Bookmark { objset, object: object.0, level: i64::from(level), blkid }
+    }
+    pub fn root(objset: u64) -> Bookmark {
+        Bookmark { objset, object: 0, level: Self::ROOT_LEVEL, blkid: 0 }
+    }
+}
+
+impl fmt::Display for Bookmark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{}, {}, {}, {}>", self.objset, self.object as i64, self.level, self.blkid)
+    }
+}
