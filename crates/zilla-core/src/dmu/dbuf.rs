@@ -239,7 +239,7 @@ impl Dbuf {
         let ready = matches!(self.layers.last(),
             Some(Layer { txg: t, data: LayerData::Full(b) }) if *t == txg && b.len() == blksz);
         if !ready {
-            let mut buf = IoBuf::for_overwrite(blksz);
+            let mut buf = IoBuf::scratch(blksz);
             if !self.read(0, &mut buf) {
                 return None;
             }
@@ -255,7 +255,7 @@ impl Dbuf {
     fn top(&mut self, txg: Txg, blksz: usize) -> &mut Layer {
         debug_assert!(self.layers.last().is_none_or(|l| l.txg <= txg), "a write into an older txg");
         if self.layers.last().is_none_or(|l| l.txg < txg) {
-            let data = LayerData::Partial { buf: IoBuf::for_overwrite(blksz), valid: RangeSet::default() };
+            let data = LayerData::Partial { buf: IoBuf::scratch(blksz), valid: RangeSet::default() };
             self.layers.push(Layer { txg, data });
         }
         let at = self.layers.len() - 1;
@@ -279,7 +279,7 @@ impl Dbuf {
         let at = self.layers.iter().position(|l| l.txg == txg)?;
         debug_assert_eq!(at, 0, "older layers must have been synced before");
         if let LayerData::Partial { buf, .. } = &self.layers[at].data {
-            let mut whole = IoBuf::for_overwrite(buf.len());
+            let mut whole = IoBuf::scratch(buf.len());
             if !self.read_below(at + 1, 0, &mut whole) {
                 return Some(Frozen::NeedsBase);
             }
@@ -304,7 +304,7 @@ impl Dbuf {
 }
 
 fn copied(old: &[u8], len: usize) -> IoBuf {
-    let mut buf = IoBuf::for_overwrite(len);
+    let mut buf = IoBuf::scratch(len);
     copy_extended(old, 0, &mut buf);
     buf
 }

@@ -275,7 +275,7 @@ impl Dnode {
         if !db.resident(0, blksz) {
             return Err(self.need(blkid));
         }
-        let mut buf = IoBuf::for_overwrite(blksz);
+        let mut buf = IoBuf::scratch(blksz);
         let whole = db.read(0, &mut buf);
         debug_assert!(whole);
         Ok(buf.into_bytes())

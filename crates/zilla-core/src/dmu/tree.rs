@@ -13,7 +13,7 @@ use zilla_ondisk::ByteOrder;
 /// log2 of a block pointer's size.
 pub(crate) const BLKPTR_SHIFT: u8 = 7;
 /// Levels beyond any that a 64-bit file needs; more is corruption.
-pub(crate) const MAX_LEVELS: u8 = 8;
+pub(crate) use zilla_ondisk::dnode::DN_MAX_LEVELS as MAX_LEVELS;
 
 /// Where the pointer to a block is.
 #[derive(Debug, PartialEq)]
@@ -110,5 +110,6 @@ mod tests {
         assert_eq!(levels_for(1024, 1, 17), 3);
         assert_eq!(levels_for(2, 3, 17), 1);
         assert_eq!(levels_for(u64::MAX, 1, 17), 8);
+        assert_eq!(levels_for(u64::MAX, 1, 12), 12);
     }
 }

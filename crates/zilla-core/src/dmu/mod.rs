@@ -1,0 +1,41 @@
+//! The data management unit: objects in objsets, changed in transactions, synced in batches.
+//!
+//! An *objset* is an array of objects: a file system, a volume, or the pool's own metadata (the MOS). On disk it is one block
+//! (`ObjsetPhys`) whose meta-dnode's data is the array of dnodes; each dnode is the root of a tree of indirect blocks
+//! with the object's data as leaves.
+//!
+//! ```text
+//!   ObjsetPhys -> meta-dnode -> indirect ... -> dnode blocks: [dnode 1][dnode 2]...
+//!                                                    |
+//!                                                    +-> indirect ... -> data
+//! ```
+//!
+//! In memory an object has its latest state for callers and one record a txg of what changed (`dnode`), its blocks carry one
+//! layer a txg (`dbuf`), and nothing ever waits to read before it writes. A sync (`sync`) takes everything one txg changed, level by
+//! level, as a few large batches: level-0 blocks of all objects, then their parents, up to the one block whose pointer
+//! is the result. Code that must look before it changes uses `fault`.
+//!
+//! **Invariants.** Blocks are never overwritten in place: a sync writes new blocks and hands out the old pointers as *killed*, so that
+//! until the uberblock is replaced the old tree is whole, and a crash at any point leaves it. The synced state in memory equals
+//! what the last sync returned. A txg's layers are on the bottom when it is synced, because txgs are synced in order.
+//!
+//! **Lock order.** An objset's dnode table, then a dnode, then the dirty lists and the dbuf cache. No lock is held while waiting.
+//!
+//! **Deliberately absent.** There are no per-block write states, no override or rewrite records, no holds that make a reader wait for a writer.
+
+mod cache;
+mod dbuf;
+mod dnode;
+mod fault;
+mod objset;
+mod range;
+mod sync;
+pub mod testing;
+mod tree;
+
+pub use cache::DbufCache;
+pub use dnode::Dnode;
+pub use fault::{Need, Now, Stop, resident};
+pub use objset::{NewObject, Objset, Owner, OwnerFn, WriteProps};
+pub use range::RangeSet;
+pub use sync::{ObjsetSync, Usage};

@@ -1,0 +1,465 @@
+//! An objset in memory: its objects by number, and the allocation of new ones.
+//!
+//! Numbers are handed out in ascending order from a cursor, which goes back to the lowest number freed by each sync. A number
+//! is free when its slot on disk is free *and* no object of that number is in memory: an object freed in a txg that is not synced
+//! stays in the table until its slot is free on disk, so a number never means two objects at once.
+
+use super::cache::DbufCache;
+use super::dnode::{Dnode, Shared, max_bonus};
+use super::fault::{Need, Now, Stop};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::{Bookmark, ObjectId, Txg};
+use crate::zio::{BlockStore, Priority};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::CompressSpec;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dnode::{
+    DN_MAX_INDBLKSHIFT, DN_MAX_OBJECT, DNODE_BLOCK_SIZE, DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys,
+};
+use zilla_ondisk::objset::{ObjsetPhys, ObjsetSize};
+use zilla_ondisk::{ByteOrder, object_type};
+
+/// How blocks of an objset are written: its dataset's properties, resolved.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteProps {
+    pub checksum: Checksum,
+    pub compress: CompressSpec,
+    pub copies: u8,
+    /// Copies of metadata (one more than of data, three in the MOS).
+    pub metadata_copies: u8,
+    pub metadata_compress: CompressSpec,
+    /// Holes remember their birth (feature hole_birth).
+    pub hole_birth: bool,
+    /// Tiny blocks may live in their pointer (feature embedded_data).
+    pub embed: bool,
+}
+
+/// Whom an object's space is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    pub uid: u64,
+    pub gid: u64,
+    pub projid: Option<u64>,
+}
+
+/// Reads an object's owner from its bonus type and bonus; None for objects that are nobody's.
+pub type OwnerFn = fn(u8, &[u8]) -> Option<Owner>;
+
+/// What a new object is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct NewObject {
+    pub otype: u8,
+    pub blksz: u32,
+    pub indblkshift: u8,
+    pub bonustype: u8,
+    pub bonuslen: usize,
+    /// Dnode size in bytes, 512 to 16384.
+    pub dnodesize: usize,
+}
+
+impl NewObject {
+    pub fn new(otype: u8, blksz: u32) -> NewObject {
+        NewObject { otype, blksz, indblkshift: DN_MAX_INDBLKSHIFT, bonustype: 0, bonuslen: 0, dnodesize: 512 }
+    }
+    pub fn bonus(self, bonustype: u8, bonuslen: usize) -> NewObject {
+        NewObject { bonustype, bonuslen, ..self }
+    }
+}
+
+pub struct Objset {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) meta: Arc<Dnode>,
+    /// User, group and project accounting objects, where the objset has them.
+    pub(crate) special: Mutex<[Option<Arc<Dnode>>; 3]>,
+    dnodes: Mutex<HashMap<ObjectId, Arc<Dnode>>>,
+    /// Where to look for a free number next.
+    cursor: AtomicU64,
+    pub(crate) phys: Mutex<ObjsetPhys>,
+    props: RwLock<WriteProps>,
+    pub(crate) owner: Mutex<Option<OwnerFn>>,
+}
+
+const SPECIAL: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
+
+impl Objset {
+    fn build(
+        id: u64,
+        store: Arc<dyn BlockStore>,
+        cache: Arc<DbufCache>,
+        phys: ObjsetPhys,
+        props: WriteProps,
+    ) -> Arc<Objset> {
+        let shared = Arc::new(Shared { objset: id, store, cache, dirty: Default::default() });
+        let meta = Dnode::new(ObjectId::META_DNODE, shared.clone(), phys.meta_dnode.clone());
+        let used = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
+        let special = std::array::from_fn(|i| {
+            (used[i].otype != 0).then(|| Dnode::new(SPECIAL[i], shared.clone(), used[i].clone()))
+        });
+        Arc::new(Objset {
+            shared,
+            meta,
+            special: Mutex::new(special),
+            dnodes: Mutex::default(),
+            cursor: AtomicU64::new(1),
+            phys: Mutex::new(phys),
+            props: RwLock::new(props),
+            owner: Mutex::new(None),
+        })
+    }
+
+    /// An empty objset; it comes to be on disk with the first sync.
+    pub fn create(
+        id: u64,
+        os_type: u64,
+        store: Arc<dyn BlockStore>,
+        cache: Arc<DbufCache>,
+        props: WriteProps,
+    ) -> Arc<Objset> {
+        let mut phys = ObjsetPhys::new(ObjsetSize::V3, os_type);
+        phys.meta_dnode = DnodePhys {
+            otype: object_type::DMU_OT_DNODE,
+            indblkshift: DN_MAX_INDBLKSHIFT,
+            nlevels: meta_levels(),
+            nblkptr: 3,
+            datablkszsec: (DNODE_BLOCK_SIZE >> 9) as u16,
+            flags: zilla_ondisk::dnode::DNODE_FLAG_USED_BYTES,
+            blkptr: smallvec::smallvec![BlkPtr::ZERO; 3],
+            ..DnodePhys::default()
+        };
+        Objset::build(id, store, cache, phys, props)
+    }
+
+    /// Opens the objset whose root block `bp` points to.
+    pub async fn open(
+        id: u64,
+        bp: &BlkPtr,
+        store: Arc<dyn BlockStore>,
+        cache: Arc<DbufCache>,
+        props: WriteProps,
+    ) -> Result<Arc<Objset>> {
+        let bookmark = Bookmark::root(id);
+        let data = store.read(*bp, bookmark, Priority::SyncRead).await?;
+        let phys = ObjsetPhys::decode(&data, ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(bookmark), "", e.to_string()))?;
+        if phys.meta_dnode.otype != object_type::DMU_OT_DNODE
+            || phys.meta_dnode.datablkszsec as usize != DNODE_BLOCK_SIZE >> 9
+        {
+            return Err(Error::corrupt(Some(bookmark), "", "the meta-dnode is not one"));
+        }
+        Ok(Objset::build(id, store, cache, phys, props))
+    }
+
+    /// The dataset's object number in the MOS; 0 is the MOS itself.
+    pub fn id(&self) -> u64 {
+        self.shared.objset
+    }
+    pub fn os_type(&self) -> u64 {
+        self.phys.lock().os_type
+    }
+    pub fn phys(&self) -> ObjsetPhys {
+        self.phys.lock().clone()
+    }
+    pub fn store(&self) -> &Arc<dyn BlockStore> {
+        &self.shared.store
+    }
+    pub fn props(&self) -> WriteProps {
+        *self.props.read()
+    }
+    pub fn set_props(&self, props: WriteProps) {
+        *self.props.write() = props;
+    }
+    /// From now on, syncs report whose space changes (see [`super::ObjsetSync::usage`]).
+    pub fn set_owner_fn(&self, f: OwnerFn) {
+        *self.owner.lock() = Some(f);
+    }
+
+    /// Changes the objset's flags or intent log header; they reach the disk with the next sync that writes anything.
+    pub fn with_phys<R>(&self, f: impl FnOnce(&mut ObjsetPhys) -> R) -> R {
+        f(&mut self.phys.lock())
+    }
+
+    /// An accounting object (user, group, project).
+    pub fn special(&self, id: ObjectId) -> Option<Arc<Dnode>> {
+        let i = SPECIAL.iter().position(|s| *s == id)?;
+        self.special.lock()[i].clone()
+    }
+
+    /// Makes the accounting objects, as ZAPs yet to be initialised by the caller.
+    pub fn create_special(self: &Arc<Self>, tx: &Tx, id: ObjectId, spec: NewObject) -> Option<Arc<Dnode>> {
+        let i = SPECIAL.iter().position(|s| *s == id)?;
+        let dn = self.new_dnode(tx, id, spec);
+        self.special.lock()[i] = Some(dn.clone());
+        Some(dn)
+    }
+
+    /// Whether `txg` changed anything here.
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        !self.shared.dirty[txg.slot()].lock().is_empty()
+    }
+
+    /// The object of this number.
+    pub fn hold(self: &Arc<Self>, id: ObjectId) -> Now<Arc<Dnode>> {
+        if let Some(dn) = self.dnodes.lock().get(&id) {
+            return if dn.is_freed() { Err(self.no_object(id)) } else { Ok(dn.clone()) };
+        }
+        if let Some(dn) = self.special(id) {
+            return Ok(dn);
+        }
+        if id.0 == 0 || id.0 >= DN_MAX_OBJECT {
+            return Err(self.no_object(id));
+        }
+        let (blkid, at) = (id.0 / DNODES_PER_BLOCK, (id.0 % DNODES_PER_BLOCK) as usize);
+        let phys = match self.meta.with_block(blkid, |b| decode_slot(b, at)) {
+            Ok(found) => found,
+            Err(Stop::Need(_)) => return Err(Stop::Need(Need::Object { objset: self.clone(), id })),
+            Err(e) => return Err(e),
+        };
+        match phys {
+            Ok(Some(phys)) => {
+                let mut table = self.dnodes.lock();
+                let fresh = || Dnode::new(id, self.shared.clone(), phys);
+                Ok(table.entry(id).or_insert_with(fresh).clone())
+            }
+            Ok(None) => Err(self.no_object(id)),
+            Err(what) => {
+                let b = Bookmark::new(self.id(), ObjectId::META_DNODE, 0, blkid);
+                Err(Error::corrupt(Some(b), "", format!("object {id}: {what}")).into())
+            }
+        }
+    }
+
+    fn no_object(&self, id: ObjectId) -> Stop {
+        Stop::Err(Error::no_ent(format!("objset {} has no object {id}", self.id())))
+    }
+
+    /// Brings the dnode block of an object into memory.
+    pub(crate) async fn load(self: &Arc<Self>, id: ObjectId) -> Result<()> {
+        self.meta.load(0, id.0 / DNODES_PER_BLOCK).await
+    }
+
+    /// The object of this number, waiting for the disk where need be.
+    pub async fn hold_wait(self: &Arc<Self>, id: ObjectId) -> Result<Arc<Dnode>> {
+        super::resident(|| self.hold(id)).await
+    }
+
+    fn new_dnode(self: &Arc<Self>, tx: &Tx, id: ObjectId, spec: NewObject) -> Arc<Dnode> {
+        let slots = (spec.dnodesize >> DNODE_SHIFT).clamp(1, 32) as u8;
+        let nblkptr = if spec.bonustype == object_type::DMU_OT_SA {
+            1
+        } else {
+            let room = max_bonus(slots, 1).saturating_sub(spec.bonuslen);
+            (1 + (room >> 7)).min(3) as u8
+        };
+        let dn = Dnode::new(id, self.shared.clone(), DnodePhys::default());
+        {
+            let mut inner = dn.dirty(tx);
+            inner.head.otype = spec.otype;
+            inner.head.bonustype = spec.bonustype;
+            inner.head.blksz = spec.blksz.max(512).next_multiple_of(512);
+            inner.head.indblkshift = if spec.indblkshift == 0 { DN_MAX_INDBLKSHIFT } else { spec.indblkshift };
+            inner.head.nblkptr = nblkptr;
+            inner.head.slots = slots;
+            inner.head.maxblkid = 0;
+            inner.bonus = vec![0; spec.bonuslen].into();
+            let (head, bonus) = (inner.head, inner.bonus.clone());
+            let p = &mut inner.pending[tx.txg().slot()];
+            p.head = Some(head);
+            p.bonus = Some(bonus);
+        }
+        dn
+    }
+
+    /// Makes an object with the next free number.
+    pub fn alloc(self: &Arc<Self>, tx: &Tx, spec: NewObject) -> Now<Arc<Dnode>> {
+        let slots = (spec.dnodesize >> DNODE_SHIFT).clamp(1, 32) as u64;
+        loop {
+            let from = self.cursor.load(Ordering::Relaxed);
+            if from >= DN_MAX_OBJECT {
+                return Err(Error::os(Errno::NoSpc, "the objset is full").into());
+            }
+            let blkid = from / DNODES_PER_BLOCK;
+            let block_end = (blkid + 1) * DNODES_PER_BLOCK;
+            if self.block_is_full(blkid, from)? {
+                self.move_cursor(from, block_end);
+                continue;
+            }
+            let used = match self.meta.with_block(blkid, used_slots) {
+                Ok(used) => used,
+                Err(Stop::Need(_)) => {
+                    return Err(Stop::Need(Need::Object { objset: self.clone(), id: ObjectId(from) }));
+                }
+                Err(e) => return Err(e),
+            };
+            let mut table = self.dnodes.lock();
+            let Some(id) = free_run(used, &table, blkid * DNODES_PER_BLOCK, from, slots) else {
+                drop(table);
+                self.move_cursor(from, block_end);
+                continue;
+            };
+            let dn = self.new_dnode(tx, ObjectId(id), spec);
+            table.insert(ObjectId(id), dn.clone());
+            drop(table);
+            self.cursor.fetch_max(id + slots, Ordering::Relaxed);
+            return Ok(dn);
+        }
+    }
+
+    fn move_cursor(&self, from: u64, to: u64) {
+        let _ = self.cursor.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether the pointer to a dnode block says that all its dnodes are in use, so that it need not be read.
+    fn block_is_full(&self, blkid: u64, from: u64) -> Now<bool> {
+        // Only worth asking on entering a block.
+        if !from.is_multiple_of(DNODES_PER_BLOCK) {
+            return Ok(false);
+        }
+        match self.meta.block_pointer(blkid) {
+            Ok(Some(bp)) => Ok(!bp.is_hole() && bp.fill() >= DNODES_PER_BLOCK),
+            Ok(None) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes an object of a given number.
+    pub fn claim(self: &Arc<Self>, tx: &Tx, id: ObjectId, spec: NewObject) -> Now<Arc<Dnode>> {
+        match self.hold(id) {
+            Ok(_) => return Err(Error::os(Errno::Exist, format!("object {id} exists")).into()),
+            Err(Stop::Err(e)) if e.is(Errno::NoEnt) => {}
+            Err(e) => return Err(e),
+        }
+        let mut table = self.dnodes.lock();
+        if table.contains_key(&id) {
+            return Err(Error::os(Errno::Busy, format!("object {id} is being freed")).into());
+        }
+        let dn = self.new_dnode(tx, id, spec);
+        table.insert(id, dn.clone());
+        Ok(dn)
+    }
+
+    /// Frees an object and all its blocks.
+    pub fn free(&self, tx: &Tx, dn: &Arc<Dnode>) {
+        dn.free_object(tx);
+    }
+
+    /// The lowest number of an object after `id` (as of the last synced txg, and those in memory).
+    pub fn next_object(self: &Arc<Self>, id: ObjectId) -> Now<Option<ObjectId>> {
+        let mut at = id.0 + 1;
+        let limit = (self.meta.maxblkid() + 1) * DNODES_PER_BLOCK;
+        let in_memory = self.dnodes.lock().values().filter(|d| !d.is_freed() && d.id().0 > id.0).map(|d| d.id().0).min();
+        while at < limit {
+            let blkid = at / DNODES_PER_BLOCK;
+            let end = (blkid + 1) * DNODES_PER_BLOCK;
+            if in_memory.is_some_and(|m| m <= at) {
+                break;
+            }
+            let hole = matches!(self.meta.block_pointer(blkid)?, None | Some(BlkPtr::ZERO));
+            if !hole {
+                let used = match self.meta.with_block(blkid, used_slots) {
+                    Ok(u) => u,
+                    Err(Stop::Need(_)) => {
+                        return Err(Stop::Need(Need::Object { objset: self.clone(), id: ObjectId(at) }));
+                    }
+                    Err(e) => return Err(e),
+                };
+                for i in at..end {
+                    let first_slot = used[(i % DNODES_PER_BLOCK) as usize] == Slot::Head;
+                    let freed = self.dnodes.lock().get(&ObjectId(i)).is_some_and(|d| d.is_freed());
+                    if first_slot && !freed {
+                        return Ok(Some(ObjectId(in_memory.map_or(i, |m| m.min(i)))));
+                    }
+                }
+            }
+            at = end;
+        }
+        Ok(in_memory.map(ObjectId))
+    }
+
+    /// After a sync: `id` is free on disk and may be given out again.
+    pub(crate) fn forget(&self, id: ObjectId) {
+        self.dnodes.lock().remove(&id);
+        self.cursor.fetch_min(id.0.max(1), Ordering::Relaxed);
+    }
+
+    /// Drops clean objects that nobody holds, so that the table does not grow with every file ever looked at.
+    pub fn trim(&self, keep: usize) {
+        let mut table = self.dnodes.lock();
+        if table.len() > keep {
+            table.retain(|_, d| Arc::strong_count(d) > 1 || d.is_dirty());
+        }
+    }
+}
+
+/// A meta-dnode is always deep enough for every possible object, so that its shape never changes.
+fn meta_levels() -> u8 {
+    let mut levels = 1;
+    let per_level = u32::from(DN_MAX_INDBLKSHIFT) - 7;
+    while (3u64 << (5 + (levels - 1) * per_level)) < DN_MAX_OBJECT {
+        levels += 1;
+    }
+    levels as u8
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slot {
+    Free,
+    Head,
+    /// Belongs to the large dnode before it.
+    Tail,
+}
+
+/// Which slots of a dnode block are in use.
+pub(crate) fn used_slots(block: &[u8]) -> [Slot; DNODES_PER_BLOCK as usize] {
+    let mut out = [Slot::Free; DNODES_PER_BLOCK as usize];
+    let mut i = 0;
+    while i < out.len() {
+        let Some(head) = block.get(i << DNODE_SHIFT..(i << DNODE_SHIFT) + 16) else { break };
+        if head[0] == 0 {
+            i += 1;
+            continue;
+        }
+        out[i] = Slot::Head;
+        // dn_extra_slots is byte 12 of the dnode.
+        let extra = usize::from(head[12]);
+        for s in out.iter_mut().skip(i + 1).take(extra) {
+            *s = Slot::Tail;
+        }
+        i += 1 + extra;
+    }
+    out
+}
+
+fn decode_slot(block: &[u8], at: usize) -> Result<Option<DnodePhys>, String> {
+    if used_slots(block)[at] != Slot::Head {
+        return Ok(None);
+    }
+    let phys = DnodePhys::decode(&block[at << DNODE_SHIFT..], ByteOrder::NATIVE).map_err(|e| e.to_string())?;
+    Ok(Some(phys))
+}
+
+fn free_run(
+    used: [Slot; DNODES_PER_BLOCK as usize],
+    table: &HashMap<ObjectId, Arc<Dnode>>,
+    base: u64,
+    from: u64,
+    slots: u64,
+) -> Option<u64> {
+    let mut taken = used.map(|s| s != Slot::Free);
+    for i in 0..DNODES_PER_BLOCK {
+        if let Some(dn) = table.get(&ObjectId(base + i)) {
+            for t in taken.iter_mut().skip(i as usize).take(usize::from(dn.slots().max(1))) {
+                *t = true;
+            }
+        }
+    }
+    taken[0] |= base == 0;
+    let start = (from - base) as usize;
+    (start..=(DNODES_PER_BLOCK - slots) as usize)
+        .find(|&i| taken[i..i + slots as usize].iter().all(|t| !t))
+        .map(|i| base + i as u64)
+}

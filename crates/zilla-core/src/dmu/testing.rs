@@ -1,0 +1,169 @@
+//! A block store in memory, for the tests of everything that stands on objects.
+//!
+//! It keeps every block it was ever given by DVA, refuses what a pool would refuse, and can forget its "cache" so that reads
+//! go the slow way. It checks what real pools check late: a block freed twice, or read after it was freed.
+
+use super::objset::{Objset, WriteProps};
+use super::{DbufCache, ObjsetSync};
+use crate::error::{Error, Result};
+use crate::types::{Bookmark, Txg};
+use crate::zio::{BlockStore, Priority, WriteReq};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::{Compress, CompressSpec};
+use zilla_ondisk::blkptr::{BlkPtr, Dva};
+
+#[derive(Default)]
+pub struct MemStore {
+    blocks: Mutex<HashMap<u64, Bytes>>,
+    next: AtomicU64,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+}
+
+impl MemStore {
+    /// Takes blocks away, as the pool does with what a sync killed. A block that is not there was freed twice.
+    pub fn free(&self, killed: &[BlkPtr]) {
+        let mut blocks = self.blocks.lock();
+        for bp in killed.iter().filter(|b| !b.is_embedded()) {
+            assert!(blocks.remove(&bp.dva(0).offset).is_some(), "freed twice: {bp:?}");
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.blocks.lock().len()
+    }
+}
+
+impl BlockStore for MemStore {
+    fn cached(&self, _bp: &BlkPtr) -> Option<Bytes> {
+        None
+    }
+
+    fn read(&self, bp: BlkPtr, bookmark: Bookmark, _prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let found = self.blocks.lock().get(&bp.dva(0).offset).cloned();
+        Box::pin(async move {
+            // A real read takes a while: let others run in between.
+            yield_once().await;
+            found.ok_or_else(|| Error::corrupt(Some(bookmark), "memory", "no such block"))
+        })
+    }
+
+    fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        let mut out = Vec::with_capacity(reqs.len());
+        for r in reqs {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            if r.compress.kind != Compress::Off && r.data.iter().all(|b| *b == 0) {
+                out.push(BlkPtr::hole(r.data.len() as u64, r.otype, r.level, txg.0));
+                continue;
+            }
+            let offset = (self.next.fetch_add(1, Ordering::Relaxed) + 1) << 20;
+            let lsize = r.data.len() as u64;
+            self.blocks.lock().insert(offset, r.data);
+            let mut bp = BlkPtr::ZERO;
+            bp.set_dva(0, Dva { vdev: 0, offset, asize: lsize, ..Dva::default() });
+            bp.set_lsize(lsize);
+            bp.set_psize(lsize);
+            bp.set_otype(r.otype);
+            bp.set_level(r.level);
+            bp.set_checksum_kind(r.checksum as u8);
+            bp.set_compress(Compress::Off as u8);
+            bp.set_birth(txg.0);
+            bp.set_fill(r.fill);
+            out.push(bp);
+        }
+        Box::pin(async move {
+            yield_once().await;
+            Ok(out)
+        })
+    }
+
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        if bp.is_hole() || bp.is_embedded() { 0 } else { bp.asize() }
+    }
+}
+
+async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+/// Properties as a fresh pool's datasets have them, uncompressed so that tests see their bytes.
+pub fn props() -> WriteProps {
+    WriteProps {
+        checksum: Checksum::Fletcher4,
+        compress: CompressSpec::from(Compress::Off),
+        copies: 1,
+        metadata_copies: 2,
+        metadata_compress: CompressSpec::from(Compress::Lz4),
+        hole_birth: true,
+        embed: true,
+    }
+}
+
+/// An objset on a store in memory, with its syncs: `Harness::sync` does what the pool does with the result.
+pub struct Harness {
+    pub store: Arc<MemStore>,
+    pub cache: Arc<DbufCache>,
+    pub objset: Arc<Objset>,
+    pub root: BlkPtr,
+    /// The txg that changes go to.
+    pub txg: Txg,
+}
+
+impl Harness {
+    pub fn new(os_type: u64) -> Harness {
+        let store = Arc::new(MemStore::default());
+        let cache = DbufCache::new(64 << 20);
+        let objset = Objset::create(1, os_type, store.clone(), cache.clone(), props());
+        Harness { store, cache, objset, root: BlkPtr::ZERO, txg: Txg(10) }
+    }
+
+    pub fn tx(&self) -> crate::spa::txg::Tx {
+        crate::spa::txg::Tx::syncing(self.txg)
+    }
+
+    /// Opens the next txg without syncing this one.
+    pub fn next_txg(&mut self) -> Txg {
+        self.txg = self.txg.next();
+        self.txg.prev()
+    }
+
+    pub async fn sync(&mut self, txg: Txg) -> ObjsetSync {
+        let out = match self.objset.sync(txg, self.root).await {
+            Ok(out) => out,
+            Err(e) => panic!("sync of {txg} failed: {e}"),
+        };
+        self.store.free(&out.killed);
+        self.root = out.root;
+        out
+    }
+
+    /// Closes and syncs the open txg.
+    pub async fn sync_open(&mut self) -> ObjsetSync {
+        let txg = self.next_txg();
+        self.sync(txg).await
+    }
+
+    /// Forgets everything in memory and opens the objset from its root again, as an import after a crash does.
+    pub async fn reopen(&mut self) {
+        let opened = Objset::open(1, &self.root, self.store.clone(), self.cache.clone(), props()).await;
+        self.objset = match opened {
+            Ok(os) => os,
+            Err(e) => panic!("reopen failed: {e}"),
+        };
+    }
+}
