@@ -33,7 +33,10 @@ pub(crate) enum Base {
 }
 
 enum LayerData {
-    Partial { buf: IoBuf, valid: RangeSet },
+    Partial {
+        buf: IoBuf,
+        valid: RangeSet,
+    },
     Full(IoBuf),
     /// Shared: with the syncer, with the ARC, or with the caller who handed the buffer in.
     Frozen(Bytes),
@@ -116,7 +119,8 @@ impl Dbuf {
 
     /// As [`Dbuf::read`], but seeing only the lowest `depth` layers.
     fn read_below(&self, depth: usize, off: usize, out: &mut [u8]) -> bool {
-        let mut missing: SmallVec<[(u64, u64); 2]> = smallvec::smallvec![(off as u64, (off + out.len()) as u64)];
+        let mut missing: SmallVec<[(u64, u64); 2]> =
+            smallvec::smallvec![(off as u64, (off + out.len()) as u64)];
         let part = |s: u64, e: u64| (s as usize - off)..(e as usize - off);
         for layer in self.layers[..depth].iter().rev() {
             match &layer.data {
@@ -181,7 +185,13 @@ impl Dbuf {
             Some(LayerData::Full(buf)) => Some(buf),
             Some(LayerData::Frozen(b)) => Some(b),
             Some(LayerData::Partial { .. } | LayerData::Hole) => None,
-            None => if let Base::Data(b) = &self.base { Some(b) } else { None },
+            None => {
+                if let Base::Data(b) = &self.base {
+                    Some(b)
+                } else {
+                    None
+                }
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use super::range::RangeSet;
 use super::tree::{self, Indirects, Lookup};
 use crate::error::{Error, Result};
 use crate::spa::txg::Tx;
-use crate::types::{Bookmark, ObjectId, TXG_SIZE, Txg};
+use crate::types::{Bookmark, ObjectId, TXG_SIZE};
 use crate::zio::{BlockStore, Priority};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -372,7 +372,8 @@ impl Dnode {
         let last = if to_end { inner.head.maxblkid + 1 } else { end / blksz };
         // The ragged ends are overwritten with zeroes; a write never reads.
         let zero = |inner: &mut Inner, from: u64, to: u64| {
-            let (blkid, a, b) = (from / blksz, (from % blksz) as usize, (from % blksz + (to - from)) as usize);
+            let (blkid, a, b) =
+                (from / blksz, (from % blksz) as usize, (from % blksz + (to - from)) as usize);
             if !inner.dbuf(blkid).is_hole() {
                 inner.dbuf(blkid).write(txg, blksz as usize, a, &vec![0; b - a]);
                 inner.pending[txg.slot()].blocks.insert(blkid);
@@ -427,7 +428,12 @@ impl Dnode {
         self.load_with(level, blkid, Priority::SyncRead)
     }
 
-    pub(crate) fn load_with(self: &Arc<Self>, level: u8, blkid: u64, prio: Priority) -> BoxFuture<'_, Result<()>> {
+    pub(crate) fn load_with(
+        self: &Arc<Self>,
+        level: u8,
+        blkid: u64,
+        prio: Priority,
+    ) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             loop {
                 let (found, generation) = {
@@ -503,7 +509,8 @@ impl Dnode {
                     _ => return Ok(()),
                 }
             };
-            let bookmark = Bookmark { blkid: Bookmark::SPILL_BLKID, ..Bookmark::new(self.shared.objset, self.id, 0, 0) };
+            let bookmark =
+                Bookmark { blkid: Bookmark::SPILL_BLKID, ..Bookmark::new(self.shared.objset, self.id, 0, 0) };
             let data = self.shared.store.read(bp, bookmark, Priority::SyncRead).await?;
             let mut inner = self.inner.lock();
             if inner.generation == generation && matches!(inner.spill, Spill::Unknown) {
@@ -562,4 +569,3 @@ impl Dnode {
 pub(crate) fn max_bonus(slots: u8, nblkptr: u8) -> usize {
     (usize::from(slots) << 9) - 64 - (usize::from(nblkptr) << tree::BLKPTR_SHIFT)
 }
-

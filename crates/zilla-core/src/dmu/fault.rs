@@ -35,7 +35,9 @@ impl Need {
 impl std::fmt::Debug for Need {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Need::Block { dnode, level, blkid } => write!(f, "block {level}:{blkid} of object {}", dnode.id()),
+            Need::Block { dnode, level, blkid } => {
+                write!(f, "block {level}:{blkid} of object {}", dnode.id())
+            }
             Need::Spill { dnode } => write!(f, "spill of object {}", dnode.id()),
             Need::Object { id, .. } => write!(f, "object {id}"),
         }

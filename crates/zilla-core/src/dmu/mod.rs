@@ -39,3 +39,6 @@ pub use fault::{Need, Now, Stop, resident};
 pub use objset::{NewObject, Objset, Owner, OwnerFn, WriteProps};
 pub use range::RangeSet;
 pub use sync::{ObjsetSync, Usage};
+
+#[cfg(test)]
+mod tests;

@@ -261,7 +261,8 @@ impl Objset {
             inner.head.otype = spec.otype;
             inner.head.bonustype = spec.bonustype;
             inner.head.blksz = spec.blksz.max(512).next_multiple_of(512);
-            inner.head.indblkshift = if spec.indblkshift == 0 { DN_MAX_INDBLKSHIFT } else { spec.indblkshift };
+            inner.head.indblkshift =
+                if spec.indblkshift == 0 { DN_MAX_INDBLKSHIFT } else { spec.indblkshift };
             inner.head.nblkptr = nblkptr;
             inner.head.slots = slots;
             inner.head.maxblkid = 0;
@@ -351,7 +352,8 @@ impl Objset {
     pub fn next_object(self: &Arc<Self>, id: ObjectId) -> Now<Option<ObjectId>> {
         let mut at = id.0 + 1;
         let limit = (self.meta.maxblkid() + 1) * DNODES_PER_BLOCK;
-        let in_memory = self.dnodes.lock().values().filter(|d| !d.is_freed() && d.id().0 > id.0).map(|d| d.id().0).min();
+        let in_memory =
+            self.dnodes.lock().values().filter(|d| !d.is_freed() && d.id().0 > id.0).map(|d| d.id().0).min();
         while at < limit {
             let blkid = at / DNODES_PER_BLOCK;
             let end = (blkid + 1) * DNODES_PER_BLOCK;
@@ -438,7 +440,8 @@ fn decode_slot(block: &[u8], at: usize) -> Result<Option<DnodePhys>, String> {
     if used_slots(block)[at] != Slot::Head {
         return Ok(None);
     }
-    let phys = DnodePhys::decode(&block[at << DNODE_SHIFT..], ByteOrder::NATIVE).map_err(|e| e.to_string())?;
+    let phys =
+        DnodePhys::decode(&block[at << DNODE_SHIFT..], ByteOrder::NATIVE).map_err(|e| e.to_string())?;
     Ok(Some(phys))
 }
 

@@ -30,7 +30,7 @@ use zilla_ondisk::dnode::{
     DNODE_FLAG_SPILL_BLKPTR, DNODE_FLAG_USED_BYTES, DNODE_FLAG_USEROBJUSED_ACCOUNTED,
     DNODE_FLAG_USERUSED_ACCOUNTED, DNODE_MIN_SIZE, DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys,
 };
-use zilla_ondisk::{ByteOrder, object_type};
+use zilla_ondisk::object_type;
 
 /// How many objects may have reads of old blocks under way at once.
 const PREPARE_CONCURRENCY: usize = 64;
@@ -149,7 +149,8 @@ impl Objset {
             let mut at = Vec::new();
             let mut reqs = Vec::new();
             for (i, w) in works.iter_mut().enumerate() {
-                let ids: Vec<u64> = w.indirects.range((level, 0)..=(level, u64::MAX)).map(|(k, _)| k.1).collect();
+                let ids: Vec<u64> =
+                    w.indirects.range((level, 0)..=(level, u64::MAX)).map(|(k, _)| k.1).collect();
                 for blkid in ids {
                     let Some(ind) = w.indirects.get(&(level, blkid)) else { continue };
                     if ind.bps.iter().all(BlkPtr::is_hole) {
@@ -343,7 +344,9 @@ fn fill_of(phys: &DnodePhys, data: &[u8]) -> u64 {
 /// Metadata is always checksummed, and by something strong enough for it.
 fn metadata_checksum(data: Checksum) -> Checksum {
     match data {
-        Checksum::Inherit | Checksum::On | Checksum::Off | Checksum::Fletcher2 | Checksum::NoParity => Checksum::Fletcher4,
+        Checksum::Inherit | Checksum::On | Checksum::Off | Checksum::Fletcher2 | Checksum::NoParity => {
+            Checksum::Fletcher4
+        }
         other => other,
     }
 }
@@ -476,7 +479,13 @@ impl Work {
                     Some(Frozen::Data(data)) => {
                         self.blocks.insert(blkid, Some(data));
                     }
-                    _ => return Err(Error::corrupt(None, "", format!("block {blkid} has no contents to write"))),
+                    _ => {
+                        return Err(Error::corrupt(
+                            None,
+                            "",
+                            format!("block {blkid} has no contents to write"),
+                        ));
+                    }
                 }
             }
         }
@@ -603,11 +612,8 @@ impl Work {
         }
         let lsize =
             if level == 0 { u64::from(self.phys.datablkszsec) << 9 } else { 1u64 << self.phys.indblkshift };
-        let hole = if props.hole_birth {
-            BlkPtr::hole(lsize, self.phys.otype, level, txg.0)
-        } else {
-            BlkPtr::ZERO
-        };
+        let hole =
+            if props.hole_birth { BlkPtr::hole(lsize, self.phys.otype, level, txg.0) } else { BlkPtr::ZERO };
         self.set(level, blkid, hole, txg);
     }
 
@@ -654,7 +660,8 @@ impl Work {
             for c in from..=to {
                 self.free_under(level - 1, c, first, last, txg, props).await?;
             }
-            let empty = self.indirects.get(&(level, blkid)).is_some_and(|i| i.bps.iter().all(BlkPtr::is_hole));
+            let empty =
+                self.indirects.get(&(level, blkid)).is_some_and(|i| i.bps.iter().all(BlkPtr::is_hole));
             if empty {
                 self.indirects.remove(&(level, blkid));
                 self.written.push((level, blkid, Bytes::new()));
@@ -685,7 +692,7 @@ impl Work {
         } else {
             match Compress::from_u8(self.phys.compress) {
                 None | Some(Compress::Inherit) => props.compress,
-                Some(kind) => CompressSpec::from(kind),
+                Some(kind) => CompressSpec::new(kind),
             }
         };
         let checksum = match Checksum::from_u8(self.phys.checksum) {

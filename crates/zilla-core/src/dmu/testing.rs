@@ -105,10 +105,10 @@ async fn yield_once() {
 pub fn props() -> WriteProps {
     WriteProps {
         checksum: Checksum::Fletcher4,
-        compress: CompressSpec::from(Compress::Off),
+        compress: CompressSpec::new(Compress::Off),
         copies: 1,
         metadata_copies: 2,
-        metadata_compress: CompressSpec::from(Compress::Lz4),
+        metadata_compress: CompressSpec::new(Compress::Lz4),
         hole_birth: true,
         embed: true,
     }

@@ -6,9 +6,9 @@
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use zilla_ondisk::ByteOrder;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
-use zilla_ondisk::ByteOrder;
 
 /// log2 of a block pointer's size.
 pub(crate) const BLKPTR_SHIFT: u8 = 7;
@@ -20,7 +20,10 @@ pub(crate) use zilla_ondisk::dnode::DN_MAX_LEVELS as MAX_LEVELS;
 pub(crate) enum Lookup {
     Bp(BlkPtr),
     /// The indirect block that holds it is not in memory.
-    NeedIndirect { level: u8, blkid: u64 },
+    NeedIndirect {
+        level: u8,
+        blkid: u64,
+    },
     Hole,
 }
 

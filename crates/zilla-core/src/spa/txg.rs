@@ -195,7 +195,10 @@ impl TxgState {
                     return Ok(());
                 }
                 if st.stopped {
-                    return Err(Error::os(Errno::Io, "the pool was closed or suspended before the txg was synced"));
+                    return Err(Error::os(
+                        Errno::Io,
+                        "the pool was closed or suspended before the txg was synced",
+                    ));
                 }
                 st.wanted = st.wanted.max(txg);
             }

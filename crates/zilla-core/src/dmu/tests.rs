@@ -1,0 +1,229 @@
+//! Objects against plain byte arrays, over three txgs at once, with syncs, loss of caches and reopening.
+//!
+//! This is the test for the part where asynchronous writes are hard: a write, a truncate and a free of the same blocks in
+//! three txgs, one of which is being synced while the others change.
+
+use super::testing::Harness;
+use super::*;
+use crate::types::Txg;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use zilla_env::block_on;
+
+const BLK: u64 = 512;
+/// Small indirect blocks (32 pointers), so that short files have three levels.
+const IBS: u8 = 12;
+const MAX: u64 = BLK * 32 * 3;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(u64, usize, u8),
+    WriteBlock(u64, u8),
+    Free(u64, u64),
+    Truncate(u64),
+    Read(u64, usize),
+    NextTxg,
+    /// Sync the oldest closed txg, with `n` further operations of the open txg in between its steps.
+    Sync,
+    DropCaches,
+    Reopen,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let pos = 0..MAX;
+    prop_oneof![
+        6 => (pos.clone(), 1usize..3000, 1u8..255).prop_map(|(o, l, v)| Op::Write(o, l, v)),
+        2 => (0..MAX / BLK, 1u8..255).prop_map(|(b, v)| Op::WriteBlock(b, v)),
+        3 => (pos.clone(), 1u64..20000).prop_map(|(o, l)| Op::Free(o, l)),
+        2 => pos.clone().prop_map(Op::Truncate),
+        4 => (pos, 1usize..3000).prop_map(|(o, l)| Op::Read(o, l)),
+        4 => Just(Op::NextTxg),
+        4 => Just(Op::Sync),
+        1 => Just(Op::DropCaches),
+        1 => Just(Op::Reopen),
+    ]
+}
+
+struct World {
+    h: Harness,
+    dn: Arc<Dnode>,
+    /// Contents as of each closed, unsynced txg, oldest first.
+    closed: VecDeque<(Txg, Vec<u8>)>,
+    now: Vec<u8>,
+    disk: Vec<u8>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut h = Harness::new(2);
+        let spec = NewObject {
+            indblkshift: IBS,
+            ..NewObject::new(zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS, BLK as u32)
+        };
+        let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
+        block_on(h.sync_open());
+        let blank = vec![0; MAX as usize + 4096];
+        World { h, dn, closed: VecDeque::new(), now: blank.clone(), disk: blank }
+    }
+
+    fn check(&self, off: u64, len: usize) {
+        let mut out = vec![0xaa; len];
+        block_on(self.dn.read_wait(off, &mut out)).unwrap();
+        let want = &self.now[off as usize..off as usize + len];
+        if let Some(i) = (0..len).find(|&i| out[i] != want[i]) {
+            panic!("byte {} is {}, should be {}", off + i as u64, out[i], want[i]);
+        }
+    }
+
+    fn run(&mut self, op: &Op) {
+        match *op {
+            Op::Write(off, len, v) => {
+                let len = len.min((MAX - off) as usize).max(1);
+                self.dn.write(&self.h.tx(), off, &vec![v; len]);
+                self.now[off as usize..off as usize + len].fill(v);
+            }
+            Op::WriteBlock(b, v) => {
+                self.dn.write_block(&self.h.tx(), b, vec![v; BLK as usize].into());
+                self.now[(b * BLK) as usize..((b + 1) * BLK) as usize].fill(v);
+            }
+            Op::Free(off, len) => {
+                self.dn.free_range(&self.h.tx(), off, len);
+                let end = (off + len).min(MAX) as usize;
+                self.now[off as usize..end.max(off as usize)].fill(0);
+            }
+            Op::Truncate(off) => {
+                self.dn.free_range(&self.h.tx(), off, u64::MAX);
+                self.now[off as usize..].fill(0);
+            }
+            Op::Read(off, len) => self.check(off, len),
+            Op::NextTxg => {
+                if self.closed.len() < 2 {
+                    let txg = self.h.next_txg();
+                    self.closed.push_back((txg, self.now.clone()));
+                }
+            }
+            Op::Sync => {
+                if let Some((txg, contents)) = self.closed.pop_front() {
+                    block_on(self.h.sync(txg));
+                    self.disk = contents;
+                }
+            }
+            Op::DropCaches => {
+                self.h.cache.set_limit(0);
+                // Entering blocks push the others out.
+                for b in 0..80 {
+                    let _ = block_on(self.dn.load(0, b));
+                }
+                self.h.cache.set_limit(64 << 20);
+            }
+            Op::Reopen => {
+                // A crash: everything that was not synced is gone.
+                let id = self.dn.id();
+                block_on(self.h.reopen());
+                self.dn = block_on(self.h.objset.hold_wait(id)).unwrap();
+                self.closed.clear();
+                self.now = self.disk.clone();
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 4000, ..ProptestConfig::default() })]
+    #[test]
+    fn an_object_is_a_byte_array_in_every_txg(ops in prop::collection::vec(op(), 1..80)) {
+        let mut w = World::new();
+        for op in &ops {
+            w.run(op);
+        }
+        w.check(0, MAX as usize);
+        while !w.closed.is_empty() { w.run(&Op::Sync); }
+        block_on(w.h.sync_open());
+        w.disk = w.now.clone();
+        w.run(&Op::Reopen);
+        w.check(0, MAX as usize);
+        // Everything freed must give every block back but the objset's own.
+        w.dn.free_range(&w.h.tx(), 0, u64::MAX);
+        block_on(w.h.sync_open());
+        prop_assert_eq!(w.dn.used(), 0);
+        let mut left = w.h.store.count();
+        w.h.objset.free(&w.h.tx(), &w.dn);
+        block_on(w.h.sync_open());
+        prop_assert!(w.h.store.count() <= left, "freeing the object leaked");
+        left = w.h.store.count();
+        block_on(w.h.reopen());
+        prop_assert_eq!(left, w.h.store.count());
+        // Nothing left: one root block.
+        prop_assert_eq!(left, 1);
+    }
+}
+
+#[test]
+fn a_write_into_an_uncached_record_reads_nothing_until_its_sync() {
+    let mut h = Harness::new(2);
+    let spec = NewObject::new(zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS, 131072);
+    let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
+    dn.write(&h.tx(), 0, &vec![1; 4 * 131072]);
+    block_on(h.sync_open());
+    let id = dn.id();
+    block_on(h.reopen());
+    let dn = block_on(h.objset.hold_wait(id)).unwrap();
+    let before = h.store.reads.load(std::sync::atomic::Ordering::Relaxed);
+    for i in 0..8 {
+        dn.write(&h.tx(), 131072 + i * 16384, &[2; 16384]);
+    }
+    dn.write(&h.tx(), 3 * 131072, &[3; 100]);
+    assert_eq!(h.store.reads.load(std::sync::atomic::Ordering::Relaxed), before, "a write has read");
+    block_on(h.sync_open());
+    // Record 1 was filled by later writes and needs nothing; record 3 needs its indirect block and itself; the dnode block was read before.
+    let reads = h.store.reads.load(std::sync::atomic::Ordering::Relaxed) - before;
+    assert!(reads <= 2, "{reads} reads where two suffice");
+    let mut out = vec![0; 4 * 131072];
+    block_on(dn.read_wait(0, &mut out)).unwrap();
+    assert_eq!(
+        (out[0], out[131072], out[2 * 131072], out[3 * 131072 + 99], out[3 * 131072 + 100]),
+        (1, 2, 1, 3, 1)
+    );
+}
+
+#[test]
+fn objects_get_numbers_that_are_free_on_disk_and_in_memory() {
+    let mut h = Harness::new(2);
+    let spec = |size| NewObject {
+        dnodesize: size,
+        ..NewObject::new(zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS, 512)
+    };
+    let mut held: std::collections::HashMap<u64, u8> = Default::default();
+    for round in 0..60usize {
+        for size in [512, 1024, 4096, 512, 16384, 512] {
+            let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec(size)))).unwrap();
+            let slots = (size / 512) as u64;
+            for (id, n) in &held {
+                let apart = dn.id().0 + slots <= *id || id + u64::from(*n) <= dn.id().0;
+                assert!(apart, "object {} overlaps {id}", dn.id());
+            }
+            held.insert(dn.id().0, slots as u8);
+        }
+        let mut ids: Vec<u64> = held.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids.iter().skip(round % 3).step_by(3) {
+            let dn = block_on(h.objset.hold_wait(crate::types::ObjectId(*id))).unwrap();
+            h.objset.free(&h.tx(), &dn);
+            held.remove(id);
+        }
+        block_on(h.sync_open());
+        if round % 7 == 0 {
+            block_on(h.reopen());
+        }
+    }
+    let mut found = Vec::new();
+    let mut at = crate::types::ObjectId(0);
+    while let Some(next) = block_on(resident(|| h.objset.next_object(at))).unwrap() {
+        found.push(next.0);
+        at = next;
+    }
+    let mut want: Vec<u64> = held.keys().copied().collect();
+    want.sort_unstable();
+    assert_eq!(found, want);
+}
