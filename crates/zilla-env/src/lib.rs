@@ -26,6 +26,7 @@ mod mem;
 pub mod model;
 pub mod real;
 mod task;
+mod wrap;
 
 pub use block_on::block_on;
 pub use buf::{IoBuf, PAGE, pool_retained, set_pool_limit, trim_pool};

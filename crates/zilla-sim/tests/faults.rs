@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
-use zilla_env::{Device, MemDevice};
+use zilla_env::{Device, MemDevice, OpenMode};
 use zilla_sim::Sim;
 
 const SIZE: u64 = 1 << 20;
@@ -124,6 +124,26 @@ fn unflushed_writes_are_seen_and_can_be_lost() {
         assert_eq!(dev.lose_unflushed(), 1);
         assert!(dev.read(0, 16_384).await.unwrap()[..] == expected[..]);
         assert!(dev.write(SIZE - 10, data(1, 100)).await.is_err());
+    });
+}
+
+#[test]
+fn a_world_can_wrap_what_it_opens() {
+    let sim = Sim::new(5);
+    sim.add_disk("/good", SIZE);
+    sim.add_disk("/bad", SIZE);
+    let plain = sim.env();
+    let env = sim.env().wrap_devices(move |path, device| {
+        let faulty = FaultyDevice::new(device, &plain);
+        if path == std::path::Path::new("/bad") {
+            faulty.add(Rule::new(Ops::All, Fault::Error(EIO)));
+        }
+        Arc::new(faulty)
+    });
+    sim.block_on(async {
+        let good = env.open("/good".as_ref(), OpenMode::default()).await.unwrap();
+        let bad = env.open("/bad".as_ref(), OpenMode::default()).await.unwrap();
+        assert!(good.read(0, 512).await.is_ok() && bad.read(0, 512).await.is_err());
     });
 }
 

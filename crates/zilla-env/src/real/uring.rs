@@ -5,8 +5,9 @@
 //! is one box that owns its buffers, its descriptor and its completion; its address travels through the kernel as
 //! the operation's user data, and the box lives until the kernel answers, whatever becomes of the caller.
 //!
-//! Deliberately absent: registered buffers (they count against the locked-memory limit, which for ordinary users is
-//! a few MiB, and save only the pinning of pages) and SQPOLL (a thread that spins).
+//! Deliberately absent: registered buffers. They save the pinning of pages, measured at 0.02-0.04 CPU seconds per GiB of
+//! 128 KiB direct I/O, but count against the locked-memory limit (8 MiB for ordinary users), and a buffer's memory must
+//! then never be given back while the ring knows it. SQPOLL: a thread that spins.
 //!
 //! Lock order: `submit`, then `reap`. Completions run under neither.
 
