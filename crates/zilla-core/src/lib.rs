@@ -4,4 +4,5 @@ pub mod dmu;
 pub mod error;
 pub mod spa;
 pub mod types;
+pub mod zap;
 pub mod zio;

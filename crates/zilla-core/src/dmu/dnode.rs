@@ -18,7 +18,7 @@ use crate::types::{Bookmark, ObjectId, TXG_SIZE};
 use crate::zio::{BlockStore, Priority};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_env::IoBuf;
@@ -91,6 +91,8 @@ pub struct Dnode {
     pub(crate) inner: Mutex<Inner>,
     /// One compound operation at a time (a ZAP insert, a directory change): taken by `zap` and `zpl`, never across a wait.
     pub(crate) op: Mutex<()>,
+    /// What `zap` keeps in memory of an object that is a ZAP.
+    pub(crate) zap: RwLock<crate::zap::State>,
 }
 
 impl Inner {
@@ -129,7 +131,7 @@ impl Dnode {
             dbufs: BTreeMap::new(),
             generation: 0,
         };
-        Arc::new(Dnode { id, shared, inner: Mutex::new(inner), op: Mutex::new(()) })
+        Arc::new(Dnode { id, shared, inner: Mutex::new(inner), op: Mutex::new(()), zap: RwLock::default() })
     }
 
     pub fn id(&self) -> ObjectId {

@@ -51,11 +51,13 @@ pub const ZAP_FLAG_PRE_HASHED_KEY: u64 = 4;
 const ZAP_FLAGS_ALL: u64 = ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY | ZAP_FLAG_PRE_HASHED_KEY;
 
 /// Bits of `normflags`: how names are made comparable before they are hashed and compared.
-pub const U8_TEXTPREP_TOUPPER: u64 = 0x10;
-pub const U8_TEXTPREP_NFD: u64 = 0x100;
-pub const U8_TEXTPREP_NFC: u64 = 0x200;
-pub const U8_TEXTPREP_NFKD: u64 = 0x400;
-pub const U8_TEXTPREP_NFKC: u64 = 0x800;
+pub const U8_TEXTPREP_TOUPPER: u64 = 0x2;
+pub const U8_TEXTPREP_TOLOWER: u64 = 0x4;
+/// Canonical decomposition; composition and compatibility are bits of their own.
+pub const U8_TEXTPREP_NFD: u64 = 0x10;
+pub const U8_TEXTPREP_NFC: u64 = 0x50;
+pub const U8_TEXTPREP_NFKD: u64 = 0x20;
+pub const U8_TEXTPREP_NFKC: u64 = 0x60;
 
 /// Longest name, with its NUL; 1024 for directories with the feature `longname`.
 pub const ZAP_MAXNAMELEN: usize = 256;

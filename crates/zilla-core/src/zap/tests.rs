@@ -1,0 +1,302 @@
+use super::*;
+use crate::dmu::resident;
+use crate::dmu::testing::Harness;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use zilla_env::block_on;
+use zilla_ondisk::object_type::{DMU_OT_DIRECTORY_CONTENTS, DMU_OTN_ZAP_METADATA};
+
+fn make(h: &Harness, opts: CreateOpts) -> Zap {
+    let tx = h.tx();
+    block_on(Zap::make(&h.objset, &tx, DMU_OT_DIRECTORY_CONTENTS, &opts)).unwrap()
+}
+
+/// Syncs, and opens the ZAP again from what is on "disk".
+fn reopen(h: &mut Harness, zap: Zap) -> Zap {
+    let id = zap.id();
+    drop(zap);
+    block_on(h.sync_open());
+    block_on(h.reopen());
+    block_on(Zap::open(&h.objset, id)).unwrap()
+}
+
+fn all(zap: &Zap) -> BTreeMap<Vec<u8>, Value> {
+    let list = block_on(zap.entries()).unwrap();
+    let n = list.len();
+    let map: BTreeMap<_, _> = list.into_iter().map(|e| (e.name, e.value)).collect();
+    assert_eq!(map.len(), n, "an entry was seen twice");
+    assert_eq!(block_on(zap.len()).unwrap(), n as u64);
+    map
+}
+
+#[test]
+fn grows_from_micro_to_fat() {
+    let mut h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let mut expect = BTreeMap::new();
+    let name = |i: u64| format!("file-{i:05}").into_bytes();
+    for i in 0..2047 {
+        let tx = h.tx();
+        zap.add_u64(&tx, &name(i), i).unwrap();
+        expect.insert(name(i), Value::u64(i));
+    }
+    assert!(zap.is_micro().unwrap());
+    assert_eq!(zap.dnode().blksz(), 128 << 10);
+    assert_eq!(all(&zap), expect);
+    let zap = reopen(&mut h, zap);
+    assert!(block_on(resident(|| zap.is_micro())).unwrap());
+    assert_eq!(all(&zap), expect);
+    let tx = h.tx();
+    zap.add_u64(&tx, &name(2047), 2047).unwrap();
+    expect.insert(name(2047), Value::u64(2047));
+    assert!(!zap.is_micro().unwrap());
+    assert_eq!(zap.dnode().blksz(), 16 << 10);
+    assert_eq!(all(&zap), expect);
+    let zap = reopen(&mut h, zap);
+    assert_eq!(all(&zap), expect);
+    assert_eq!(block_on(zap.get_u64("file-00077")).unwrap(), 77);
+}
+
+#[test]
+fn a_hundred_thousand_names() {
+    let mut h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let n = 100_000u64;
+    let tx = h.tx();
+    for i in 0..n {
+        zap.add_u64(&tx, format!("a rather ordinary name {i}").as_bytes(), i).unwrap();
+    }
+    let zap = reopen(&mut h, zap);
+    assert_eq!(block_on(zap.len()).unwrap(), n);
+    let tx = h.tx();
+    for i in (0..n).step_by(3) {
+        block_on(zap.delete(&tx, &format!("a rather ordinary name {i}"))).unwrap();
+    }
+    for i in (0..n).step_by(101) {
+        let v = block_on(zap.try_get_u64(&format!("a rather ordinary name {i}"))).unwrap();
+        assert_eq!(v, (!i.is_multiple_of(3)).then_some(i));
+    }
+    assert_eq!(all(&zap).len() as u64, n - n.div_ceil(3));
+}
+
+#[test]
+fn what_makes_it_fat() {
+    let h = Harness::new(2);
+    let tx = h.tx();
+    for (name, value) in [
+        ("x".repeat(50), Value::u64(1)),
+        ("x".into(), Value::u64s(&[1, 2])),
+        ("x".into(), Value::string("text")),
+        ("x".into(), Value::u32s(&[7])),
+    ] {
+        let zap = make(&h, CreateOpts::default());
+        zap.add_u64(&tx, &[b'y'; 49], 5).unwrap();
+        assert!(zap.is_micro().unwrap());
+        zap.add(&tx, name.as_bytes(), &value).unwrap();
+        assert!(!zap.is_micro().unwrap());
+        assert_eq!(zap.lookup(name.as_bytes()).unwrap(), Some(value));
+        assert_eq!(zap.lookup_u64(&[b'y'; 49]).unwrap(), Some(5));
+    }
+}
+
+#[test]
+fn errors_are_openzfs() {
+    let h = Harness::new(2);
+    let tx = h.tx();
+    let errno = |r: Now<()>| match r {
+        Err(Stop::Err(e)) => e.errno(),
+        other => panic!("{other:?}"),
+    };
+    for fat in [false, true] {
+        let zap = make(&h, CreateOpts::default());
+        if fat {
+            zap.add(&tx, b"s", &Value::string("x")).unwrap();
+        }
+        zap.add_u64(&tx, b"a", 1).unwrap();
+        assert_eq!(errno(zap.add_u64(&tx, b"a", 2)), Errno::Exist);
+        assert_eq!(errno(zap.remove(&tx, b"b")), Errno::NoEnt);
+        assert_eq!(errno(zap.add_u64(&tx, b"", 2)), Errno::Inval);
+        assert_eq!(errno(zap.add_u64(&tx, &[b'n'; 1024], 2)), Errno::NameTooLong);
+        assert_eq!(errno(zap.add(&tx, b"big", &Value::bytes(&[0; 8193]))), Errno::TooBig);
+        zap.increment(&tx, b"count", 5).unwrap();
+        zap.increment(&tx, b"count", -3).unwrap();
+        assert_eq!(zap.lookup_u64(b"count").unwrap(), Some(2));
+        zap.increment(&tx, b"count", -2).unwrap();
+        assert_eq!(zap.lookup_u64(b"count").unwrap(), None);
+    }
+    let zap = Zap::new(&Zap::create(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &CreateOpts::default()).unwrap());
+    assert_eq!(errno(zap.add_u64(&tx, &[b'n'; 256], 2)), Errno::NameTooLong);
+}
+
+#[test]
+fn number_keys() {
+    let mut h = Harness::new(2);
+    let flags = ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY;
+    let zap = make(&h, CreateOpts { flags, leaf_shift: 12, ..CreateOpts::default() });
+    let tx = h.tx();
+    for i in 0..5000u64 {
+        zap.add_key(&tx, &[i, i * i], &Value::u64s(&[i, 1, 2])).unwrap();
+    }
+    let zap = reopen(&mut h, zap);
+    assert_eq!(zap.dnode().blksz(), 4096);
+    for i in 0..5000u64 {
+        let v = block_on(resident(|| zap.lookup_key(&[i, i * i]))).unwrap();
+        assert_eq!(v, Some(Value::u64s(&[i, 1, 2])));
+    }
+    assert_eq!(block_on(zap.entries()).unwrap().len(), 5000);
+    let tx = h.tx();
+    zap.remove_key(&tx, &[7, 49]).unwrap();
+    assert_eq!(zap.lookup_key(&[7, 49]).unwrap(), None);
+}
+
+#[test]
+fn case_insensitive() {
+    let h = Harness::new(2);
+    let tx = h.tx();
+    for fat in [false, true] {
+        let zap = make(&h, CreateOpts { normflags: U8_TEXTPREP_TOUPPER, ..CreateOpts::default() });
+        if fat {
+            zap.add(&tx, b"s", &Value::string("x")).unwrap();
+        }
+        zap.add_u64(&tx, b"Readme", 1).unwrap();
+        let f = zap.lookup_norm(b"README", Match::Normalized).unwrap().unwrap();
+        assert_eq!((f.name.as_slice(), f.value.as_u64(), f.conflict), (&b"Readme"[..], Some(1), false));
+        assert_eq!(zap.lookup_norm(b"README", Match::NormalizedCase).unwrap(), None);
+        assert_eq!(zap.lookup(b"README").unwrap(), None);
+        // What the file system forbids on an insensitive dataset a mixed one has.
+        zap.add_u64(&tx, b"README", 2).unwrap();
+        let f = zap.lookup_norm(b"readme", Match::Normalized).unwrap().unwrap();
+        assert_eq!((f.name.as_slice(), f.conflict), (&b"Readme"[..], true));
+        let f = zap.lookup_norm(b"README", Match::NormalizedCase).unwrap().unwrap();
+        assert_eq!((f.value.as_u64(), f.conflict), (Some(2), true));
+        assert!(block_on(zap.entries()).unwrap().iter().filter(|e| e.name != b"s").all(|e| e.conflict));
+        zap.remove_norm(&tx, b"ReadMe", Match::Normalized).unwrap();
+        assert_eq!(zap.lookup_u64(b"README").unwrap(), Some(2));
+    }
+}
+
+/// What a cursor promises: entries that are there all the time are seen once, whatever else happens.
+#[test]
+fn a_cursor_survives_changes() {
+    let h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    for i in 0..1500u64 {
+        zap.add_u64(&tx, format!("keep{i}").as_bytes(), i).unwrap();
+    }
+    let mut seen = HashMap::new();
+    let (mut at, mut n) = (0, 0u64);
+    while at != END {
+        let b = zap.read_from(at, 7).unwrap();
+        at = b.entries.last().map_or(END, |e| e.next);
+        for e in b.entries {
+            *seen.entry(e.name).or_insert(0) += 1;
+        }
+        for _ in 0..20 {
+            zap.add_u64(&tx, format!("more{n}").as_bytes(), n).unwrap();
+            n += 1;
+        }
+    }
+    assert!(!zap.is_micro().unwrap());
+    for i in 0..1500 {
+        assert_eq!(seen.get(format!("keep{i}").as_bytes()), Some(&1));
+    }
+    assert!(seen.values().all(|n| *n == 1));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Add(u8, usize, u8),
+    Update(u8, usize, u8),
+    Remove(u8, usize),
+    Sync,
+}
+
+fn name(i: u8, len: usize) -> Vec<u8> {
+    let mut n = format!("{i:03}").into_bytes();
+    n.resize(3 + len, b'.');
+    n
+}
+
+fn value(kind: u8, i: u8) -> Value {
+    match kind {
+        0..=200 => Value::u64(i.into()),
+        201..=220 => Value::bytes(&vec![i; usize::from(kind) * 3]),
+        221..=240 => Value::u16s(&[i.into(), 5]),
+        _ => Value::u64s(&vec![i.into(); usize::from(kind)]),
+    }
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let len = prop_oneof![8 => Just(0usize), 1 => Just(60), 1 => Just(240)];
+    prop_oneof![
+        6 => (any::<u8>(), len.clone(), any::<u8>()).prop_map(|(i, l, v)| Op::Add(i, l, v)),
+        3 => (any::<u8>(), len.clone(), any::<u8>()).prop_map(|(i, l, v)| Op::Update(i, l, v)),
+        3 => (any::<u8>(), len).prop_map(|(i, l)| Op::Remove(i, l)),
+        1 => Just(Op::Sync),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn is_a_map(ops in proptest::collection::vec(op(), 1..600)) {
+        let mut h = Harness::new(2);
+        let mut zap = make(&h, CreateOpts::default());
+        let mut model = BTreeMap::new();
+        for op in ops {
+            let tx = h.tx();
+            match op {
+                Op::Add(i, len, v) => {
+                    let (n, v) = (name(i, len), value(v, i));
+                    let r = block_on(resident(|| zap.add(&tx, &n, &v)));
+                    prop_assert_eq!(r.is_ok(), !model.contains_key(&n));
+                    model.entry(n).or_insert(v);
+                }
+                Op::Update(i, len, v) => {
+                    let (n, v) = (name(i, len), value(v, i));
+                    block_on(resident(|| zap.update(&tx, &n, &v))).unwrap();
+                    model.insert(n, v);
+                }
+                Op::Remove(i, len) => {
+                    let n = name(i, len);
+                    let r = block_on(resident(|| zap.remove(&tx, &n)));
+                    prop_assert_eq!(r.is_ok(), model.remove(&n).is_some());
+                }
+                Op::Sync => zap = reopen(&mut h, zap),
+            }
+        }
+        prop_assert_eq!(all(&zap), model);
+    }
+
+    /// A damaged block gives an error or wrong entries; never a panic or an endless loop.
+    #[test]
+    fn damage_is_an_error(fat: bool, at in 0usize..16384, byte: u8, block in 0u64..3) {
+        let h = Harness::new(2);
+        let zap = make(&h, CreateOpts::default());
+        let tx = h.tx();
+        for i in 0..if fat { 400u64 } else { 100 } {
+            zap.add_u64(&tx, format!("name{i}").as_bytes(), i).unwrap();
+        }
+        if fat {
+            zap.add(&tx, b"fat", &Value::string("x")).unwrap();
+        }
+        let block = if fat { block } else { 0 };
+        zap.dnode().modify(&tx, block, |b| { let at = at % b.len(); b[at] ^= byte }).unwrap();
+        *zap.dnode().zap.write() = State::Unknown;
+        for i in 0..400u64 {
+            let n = format!("name{i}").into_bytes();
+            let _ = zap.lookup(&n);
+            let _ = zap.update(&tx, &n, &Value::u64s(&[i, i]));
+            let _ = zap.remove(&tx, &n);
+            let _ = zap.add_u64(&tx, format!("new{i}").as_bytes(), i);
+        }
+        let mut at = 0;
+        for _ in 0..10_000 {
+            match zap.read_from(at, 100) {
+                Ok(b) if b.next != END => at = b.next,
+                _ => break,
+            }
+        }
+    }
+}
