@@ -52,8 +52,8 @@ impl DbufCache {
     }
 
     fn shrink(&self) {
-        // Two rounds at most: a block spared once is not spared twice in one go.
-        let mut tries = self.clock.lock().len() * 2;
+        // Each block is looked at once, and the newest not at all: whoever loaded it is about to use it.
+        let mut tries = self.clock.lock().len().saturating_sub(1);
         while tries > 0 && self.bytes() > self.limit.load(Ordering::Relaxed) {
             tries -= 1;
             let entry = {
@@ -64,15 +64,21 @@ impl DbufCache {
                 clock.pop_front()
             };
             let Some(entry) = entry else { return };
-            let gone = match entry.dnode.upgrade() {
-                Some(dn) => dn.evict(entry.level, entry.blkid).is_some(),
-                None => true,
-            };
-            if gone {
-                self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
-            } else {
-                self.clock.lock().push_back(entry);
+            let fate = entry.dnode.upgrade().map_or(Evicted::Gone, |dn| dn.evict(entry.level, entry.blkid));
+            match fate {
+                Evicted::Gone => {
+                    self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
+                }
+                Evicted::Used => self.clock.lock().push_back(entry),
             }
         }
     }
+}
+
+/// What became of a block that the hand came to.
+pub(crate) enum Evicted {
+    /// Not on the clock any more: forgotten, or dirty (its sync puts it back).
+    Gone,
+    /// Used since the hand last passed: it stays for another round.
+    Used,
 }

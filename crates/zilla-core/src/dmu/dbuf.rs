@@ -63,6 +63,8 @@ pub(crate) struct Dbuf {
     layers: SmallVec<[Layer; 1]>,
     /// For the dbuf cache's clock: used since the hand last passed.
     pub(crate) touched: bool,
+    /// On the dbuf cache's clock already; twice there, it would push itself out.
+    pub(crate) on_clock: bool,
 }
 
 /// Copies `src[off..]` into `out`, zeroes where `src` ends.
@@ -85,10 +87,6 @@ impl Dbuf {
 
     pub(crate) fn base_known(&self) -> bool {
         !matches!(self.base, Base::Unknown)
-    }
-
-    pub(crate) fn base_len(&self) -> usize {
-        if let Base::Data(b) = &self.base { b.len() } else { 0 }
     }
 
     pub(crate) fn set_base(&mut self, base: Base) {

@@ -7,7 +7,7 @@
 //! Lock order: a dnode's lock is a leaf, except that the dbuf cache's and the dirty list's locks may be taken inside it. Nothing
 //! waits under it.
 
-use super::cache::DbufCache;
+use super::cache::{DbufCache, Evicted};
 use super::dbuf::{Base, Dbuf};
 use super::fault::{Need, Now, Stop};
 use super::range::RangeSet;
@@ -478,27 +478,26 @@ impl Dnode {
     /// Makes what was read the synced contents, unless a sync has published something newer since.
     fn install(self: &Arc<Self>, level: u8, blkid: u64, data: Option<Bytes>, generation: u64) -> bool {
         let len = data.as_ref().map_or(0, Bytes::len);
-        {
+        let fresh = {
             let mut inner = self.inner.lock();
             if inner.generation != generation {
                 return false;
             }
-            match (level, data) {
-                (0, data) => {
-                    let db = inner.dbuf(blkid);
-                    if !db.base_known() {
-                        db.set_base(data.map_or(Base::Hole, Base::Data));
-                    }
-                    db.touched = true;
+            if level == 0 {
+                let db = inner.dbuf(blkid);
+                if !db.base_known() {
+                    db.set_base(data.map_or(Base::Hole, Base::Data));
                 }
-                (_, Some(data)) => inner.indirects.insert(level, blkid, data),
-                (_, None) => {
-                    // An indirect block that is a hole: an empty buffer reads as holes only.
-                    inner.indirects.insert(level, blkid, Bytes::new());
-                }
+                db.touched = true;
+                !std::mem::replace(&mut db.on_clock, true)
+            } else {
+                // An indirect block that is a hole: an empty buffer reads as holes only.
+                inner.indirects.insert(level, blkid, data.unwrap_or_default())
             }
+        };
+        if fresh {
+            self.shared.cache.added(self, level, blkid, len);
         }
-        self.shared.cache.added(self, level, blkid, len);
         true
     }
 
@@ -521,19 +520,23 @@ impl Dnode {
         }
     }
 
-    /// For the dbuf cache: forgets a clean block. Returns the bytes given back, or None if it must stay a while.
-    pub(crate) fn evict(&self, level: u8, blkid: u64) -> Option<usize> {
+    /// For the dbuf cache: forgets a clean block that was not used lately.
+    pub(crate) fn evict(&self, level: u8, blkid: u64) -> Evicted {
         let mut inner = self.inner.lock();
         if level > 0 {
-            return Some(inner.indirects.remove(level, blkid).map_or(0, |b| b.len()));
+            inner.indirects.remove(level, blkid);
+            return Evicted::Gone;
         }
-        let Some(db) = inner.dbufs.get_mut(&blkid) else { return Some(0) };
-        if std::mem::take(&mut db.touched) || !db.is_clean() {
-            return None;
+        let Some(db) = inner.dbufs.get_mut(&blkid) else { return Evicted::Gone };
+        if !db.is_clean() {
+            db.on_clock = false;
+            return Evicted::Gone;
         }
-        let len = db.base_len();
+        if std::mem::take(&mut db.touched) {
+            return Evicted::Used;
+        }
         inner.dbufs.remove(&blkid);
-        Some(len)
+        Evicted::Gone
     }
 
     /// Reads, waiting for the disk where need be.

@@ -279,14 +279,18 @@ impl Objset {
             inner.phys = w.phys;
             inner.pending[txg.slot()].frees = Default::default();
             for (blkid, base) in w.bases {
-                if let Base::Data(data) = &base {
-                    cached.push((0, blkid, data.len()));
+                let len = if let Base::Data(data) = &base { data.len() } else { 0 };
+                let db = inner.dbuf(blkid);
+                db.synced(txg, base);
+                if !std::mem::replace(&mut db.on_clock, true) {
+                    cached.push((0, blkid, len));
                 }
-                inner.dbuf(blkid).synced(txg, base);
             }
             for (level, blkid, data) in w.written {
-                cached.push((level, blkid, data.len()));
-                inner.indirects.insert(level, blkid, data);
+                let len = data.len();
+                if inner.indirects.insert(level, blkid, data) {
+                    cached.push((level, blkid, len));
+                }
             }
             if w.freed {
                 inner.indirects.clear();

@@ -36,11 +36,12 @@ impl Indirects {
     pub(crate) fn get(&self, level: u8, blkid: u64) -> Option<&Bytes> {
         self.blocks.get(&(level, blkid))
     }
-    pub(crate) fn insert(&mut self, level: u8, blkid: u64, data: Bytes) {
-        self.blocks.insert((level, blkid), data);
+    /// True if the block was not there before (and so is not on the dbuf cache's clock).
+    pub(crate) fn insert(&mut self, level: u8, blkid: u64, data: Bytes) -> bool {
+        self.blocks.insert((level, blkid), data).is_none()
     }
-    pub(crate) fn remove(&mut self, level: u8, blkid: u64) -> Option<Bytes> {
-        self.blocks.remove(&(level, blkid))
+    pub(crate) fn remove(&mut self, level: u8, blkid: u64) {
+        self.blocks.remove(&(level, blkid));
     }
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
