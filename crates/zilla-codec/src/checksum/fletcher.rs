@@ -13,7 +13,9 @@ use crate::cpu::{self, Level};
 
 /// fletcher4 of a block.
 pub fn fletcher4(data: &[u8], swap: bool) -> Cksum {
-    fletcher4_at(cpu::level(), data, swap)
+    let mut sum = Fletcher4::new(swap);
+    sum.update(data);
+    sum.finish()
 }
 
 /// fletcher4 with the kernel of a given level, for tests and benchmarks; levels this CPU lacks fall back.
@@ -42,7 +44,9 @@ impl Fletcher4 {
 
     /// Adds the next piece, whose length is a multiple of 4.
     pub fn update(&mut self, data: &[u8]) {
-        self.update_at(cpu::level(), data);
+        // Twice the lanes take twice as long to put together: short stretches are better off with fewer.
+        let widest = if data.len() < 64 << 10 { Level::Avx2 } else { Level::Avx512 };
+        self.update_at(cpu::level().min(widest), data);
     }
 
     fn update_at(&mut self, level: Level, data: &[u8]) {
@@ -123,38 +127,50 @@ pub(super) struct Lanes<const N: usize> {
 
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 impl<const N: usize> Lanes<N> {
-    /// The sums of the whole stretch.
+    /// For each lane, how its sums count in b (two factors), c (three) and d (four) of the whole.
     ///
     /// A word that lane s counts u steps before the end is m = N*u - s words before the end. The lane knows
-    /// the sums over 1, u, u(u+1)/2 and u(u+1)(u+2)/6; the coefficients below write 1, m, m(m+1)/2 and
-    /// m(m+1)(m+2)/6 in those terms.
-    pub fn combine(&self) -> Cksum {
-        let n = N as i64;
-        let mut out = [0u64; 4];
-        let [la, lb, lc, ld] = &self.sums;
-        for (s, (((&a, &b), &c), &d)) in la.iter().zip(lb).zip(lc).zip(ld).enumerate() {
-            let s = s as i64;
-            let b_of = [-s, n];
-            let c_of = [s * (s - 1) / 2, -(n * (n + 2 * s - 1)) / 2, n * n];
-            let d_of = [
+    /// the sums over 1, u, u(u+1)/2 and u(u+1)(u+2)/6; the factors write 1, m, m(m+1)/2 and m(m+1)(m+2)/6 in
+    /// those terms. Negative ones stand as their two's complement: the same number modulo 2^64.
+    const FACTORS: [[u64; 9]; N] = {
+        let mut table = [[0; 9]; N];
+        let (n, mut s) = (N as i64, 0);
+        while s < n {
+            let factors = [
+                -s,
+                n,
+                s * (s - 1) / 2,
+                -(n * (n + 2 * s - 1)) / 2,
+                n * n,
                 -(s * (s - 1) * (s - 2)) / 6,
                 (n * n * n + 3 * n * n * s + 3 * n * s * s - 3 * n * n - 6 * n * s + 2 * n) / 6,
                 n * n - n * n * n - n * n * s,
                 n * n * n,
             ];
-            out[0] = out[0].wrapping_add(a);
-            out[1] = out[1].wrapping_add(dot(&b_of, [a, b]));
-            out[2] = out[2].wrapping_add(dot(&c_of, [a, b, c]));
-            out[3] = out[3].wrapping_add(dot(&d_of, [a, b, c, d]));
+            let mut i = 0;
+            while i < 9 {
+                table[s as usize][i] = factors[i] as u64;
+                i += 1;
+            }
+            s += 1;
+        }
+        table
+    };
+
+    /// The sums of the whole stretch.
+    pub fn combine(&self) -> Cksum {
+        let (mul, add) = (u64::wrapping_mul, u64::wrapping_add);
+        let mut out = [0u64; 4];
+        let [la, lb, lc, ld] = &self.sums;
+        for ((((f, &a), &b), &c), &d) in Self::FACTORS.iter().zip(la).zip(lb).zip(lc).zip(ld) {
+            out[0] = add(out[0], a);
+            out[1] = add(out[1], add(mul(f[0], a), mul(f[1], b)));
+            out[2] = add(out[2], add(add(mul(f[2], a), mul(f[3], b)), mul(f[4], c)));
+            let d = add(add(mul(f[5], a), mul(f[6], b)), add(mul(f[7], c), mul(f[8], d)));
+            out[3] = add(out[3], d);
         }
         out
     }
-}
-
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-fn dot<const K: usize>(coefficients: &[i64; K], sums: [u64; K]) -> u64 {
-    // A negative coefficient as its two's complement is the same number modulo 2^64.
-    coefficients.iter().zip(sums).fold(0, |acc, (k, x)| acc.wrapping_add((*k as u64).wrapping_mul(x)))
 }
 
 /// fletcher2 of a block: two interleaved pairs of sums over 64-bit words.

@@ -43,48 +43,60 @@ fn chain(key: &mut [u64; 8], tweak: [u64; 2], block: &[u8; BLOCK]) {
     ks[8] = key.iter().fold(0x1bd1_1bda_a9fc_1a22, |parity, word| parity ^ word);
     let ts = [tweak[0], tweak[1], tweak[0] ^ tweak[1]];
 
-    let mut x = message;
-    let inject = |x: &mut [u64; 8], s: usize| {
-        for (i, word) in x.iter_mut().enumerate() {
-            *word = word.wrapping_add(ks[(s + i) % 9]);
-        }
-        x[5] = x[5].wrapping_add(ts[s % 3]);
-        x[6] = x[6].wrapping_add(ts[(s + 1) % 3]);
-        x[7] = x[7].wrapping_add(s as u64);
-    };
-    inject(&mut x, 0);
-    macro_rules! four_rounds {
+    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = message;
+    // Everything below is written out, so that every index and rotation is a constant and the eight words
+    // stay in registers; the permutation between rounds is in the order of the names.
+    macro_rules! inject {
         ($s:literal) => {
-            for rotate in &ROTATE[($s - 1) % 2 * 4..][..4] {
-                for pair in 0..4 {
-                    let (a, b) = (x[2 * pair], x[2 * pair + 1]);
-                    x[2 * pair] = a.wrapping_add(b);
-                    x[2 * pair + 1] = b.rotate_left(rotate[pair]) ^ x[2 * pair];
-                }
-                x = [x[2], x[1], x[4], x[7], x[6], x[5], x[0], x[3]];
-            }
-            inject(&mut x, $s);
+            a = a.wrapping_add(ks[$s % 9]);
+            b = b.wrapping_add(ks[($s + 1) % 9]);
+            c = c.wrapping_add(ks[($s + 2) % 9]);
+            d = d.wrapping_add(ks[($s + 3) % 9]);
+            e = e.wrapping_add(ks[($s + 4) % 9]);
+            f = f.wrapping_add(ks[($s + 5) % 9]).wrapping_add(ts[$s % 3]);
+            g = g.wrapping_add(ks[($s + 6) % 9]).wrapping_add(ts[($s + 1) % 3]);
+            h = h.wrapping_add(ks[($s + 7) % 9]).wrapping_add($s);
         };
     }
-    // Written out so that every index and rotation is a constant.
-    four_rounds!(1);
-    four_rounds!(2);
-    four_rounds!(3);
-    four_rounds!(4);
-    four_rounds!(5);
-    four_rounds!(6);
-    four_rounds!(7);
-    four_rounds!(8);
-    four_rounds!(9);
-    four_rounds!(10);
-    four_rounds!(11);
-    four_rounds!(12);
-    four_rounds!(13);
-    four_rounds!(14);
-    four_rounds!(15);
-    four_rounds!(16);
-    four_rounds!(17);
-    four_rounds!(18);
+    macro_rules! mix {
+        ($x:ident, $y:ident, $round:literal, $pair:literal) => {
+            $x = $x.wrapping_add($y);
+            $y = $y.rotate_left(ROTATE[$round][$pair]) ^ $x;
+        };
+    }
+    macro_rules! round {
+        ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident $h:ident, $round:literal) => {
+            mix!($a, $b, $round, 0);
+            mix!($c, $d, $round, 1);
+            mix!($e, $f, $round, 2);
+            mix!($g, $h, $round, 3);
+        };
+    }
+    macro_rules! eight_rounds {
+        ($odd:literal, $even:literal) => {
+            round!(a b c d e f g h, 0);
+            round!(c b e h g f a d, 1);
+            round!(e b g d a f c h, 2);
+            round!(g b a h c f e d, 3);
+            inject!($odd);
+            round!(a b c d e f g h, 4);
+            round!(c b e h g f a d, 5);
+            round!(e b g d a f c h, 6);
+            round!(g b a h c f e d, 7);
+            inject!($even);
+        };
+    }
+    inject!(0);
+    eight_rounds!(1, 2);
+    eight_rounds!(3, 4);
+    eight_rounds!(5, 6);
+    eight_rounds!(7, 8);
+    eight_rounds!(9, 10);
+    eight_rounds!(11, 12);
+    eight_rounds!(13, 14);
+    eight_rounds!(15, 16);
+    eight_rounds!(17, 18);
+    let x = [a, b, c, d, e, f, g, h];
     for ((key, x), message) in key.iter_mut().zip(x).zip(message) {
         *key = x ^ message;
     }

@@ -156,6 +156,11 @@ fn solve(
     targets: &mut [&mut [u8]],
     needed: usize,
 ) {
+    if let ([(0, parity)], [target]) = (used, &mut *targets) {
+        // P alone: the missing column is the exclusive or of everything else, and P is one column more.
+        let all: SmallVec<[&[u8]; 32]> = known.iter().copied().chain([*parity]).collect();
+        return sums(level, &all, 0, Rows(1), [target, &mut [], &mut []]);
+    }
     let rows = Rows(used.iter().fold(0, |rows, (row, _)| rows | 1 << row));
     let mut space = [[0u8; STRETCH]; 3];
     for from in (0..needed).step_by(STRETCH) {
@@ -168,10 +173,12 @@ fn solve(
         for (target, factors) in targets.iter_mut().zip(&matrix.rows) {
             let Some(target) = target.get_mut(from..) else { continue };
             let length = length.min(target.len());
-            let target = &mut target[..length];
-            for (i, ((row, _), factor)) in used.iter().zip(factors).enumerate() {
-                multiply(level, *factor, &space[*row][..length], target, i > 0);
-            }
+            let terms: SmallVec<[(u8, &[u8]); 3]> = used
+                .iter()
+                .zip(factors)
+                .map(|((row, _), factor)| (*factor, &space[*row][..length]))
+                .collect();
+            combine(level, &terms, &mut target[..length]);
         }
     }
 }
@@ -192,10 +199,10 @@ fn sums(level: Level, data: &[&[u8]], from: usize, rows: Rows, mut out: [&mut [u
     }
 }
 
-/// `dst` = `factor` * `src`, or that added to `dst`.
-fn multiply(level: Level, factor: u8, src: &[u8], dst: &mut [u8], add: bool) {
-    let done = multiply_wide(level, factor, src, dst, add);
-    scalar::multiply(factor, &src[done..], &mut dst[done..], add);
+/// `dst` = the sum of the terms, each a factor and a string of bytes as long as `dst`.
+fn combine(level: Level, terms: &[(u8, &[u8])], dst: &mut [u8]) {
+    let done = combine_wide(level, terms, dst);
+    scalar::combine(terms, done, dst);
 }
 
 fn xor(dst: &mut [u8], src: &[u8]) {
@@ -205,10 +212,10 @@ fn xor(dst: &mut [u8], src: &[u8]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-use x86::{multiply as multiply_wide, sums as sums_wide};
+use x86::{combine as combine_wide, sums as sums_wide};
 
 #[cfg(not(target_arch = "x86_64"))]
-fn multiply_wide(_: Level, _: u8, _: &[u8], _: &mut [u8], _: bool) -> usize {
+fn combine_wide(_: Level, _: &[(u8, &[u8])], _: &mut [u8]) -> usize {
     0
 }
 

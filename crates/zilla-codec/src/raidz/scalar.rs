@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{Rows, gf};
 
+/// Bytes of every column that are carried through at a time, in registers where the compiler finds enough.
 const STRIP: usize = 64;
 
 /// Doubles each of the eight bytes of a word.
@@ -17,50 +18,69 @@ fn double(x: u64) -> u64 {
 
 /// The parities `rows` of the bytes `range` of `data`, in which each column is there wholly or not at all.
 pub(super) fn sums(data: &[&[u8]], range: Range<usize>, rows: Rows, out: [&mut [u8]; 3]) {
-    let [p, q, r] = out;
+    // What is not asked for is not worked out: three kernels, by the last row wanted.
+    match rows.0 {
+        0 | 1 => up_to::<1>(data, range, rows, out),
+        2 | 3 => up_to::<2>(data, range, rows, out),
+        _ => up_to::<3>(data, range, rows, out),
+    }
+}
+
+fn up_to<const N: usize>(data: &[&[u8]], range: Range<usize>, rows: Rows, out: [&mut [u8]; 3]) {
     for (i, from) in range.clone().step_by(STRIP).enumerate() {
         let length = STRIP.min(range.end - from);
-        let (mut ps, mut qs, mut rs) = ([0u64; 8], [0u64; 8], [0u64; 8]);
+        let mut sums = [[0u64; STRIP / 8]; N];
         for column in data {
-            let mut words = [0u64; 8];
+            let mut words = [0u64; STRIP / 8];
             if let Some(bytes) = column.get(from..from + length) {
                 load(&mut words, bytes);
             }
-            for (((p, q), r), word) in ps.iter_mut().zip(&mut qs).zip(&mut rs).zip(words) {
-                *p ^= word;
-                *q = double(*q) ^ word;
-                *r = double(double(*r)) ^ word;
+            for (row, sum) in sums.iter_mut().enumerate() {
+                for (sum, word) in sum.iter_mut().zip(&words) {
+                    let times = match row {
+                        0 => *sum,
+                        1 => double(*sum),
+                        _ => double(double(*sum)),
+                    };
+                    *sum = times ^ word;
+                }
             }
         }
-        for (row, (out, sum)) in [(&mut *p, &ps), (&mut *q, &qs), (&mut *r, &rs)].into_iter().enumerate() {
+        for (row, sum) in sums.iter().enumerate() {
             if rows.has(row) {
-                store(&mut out[i * STRIP..][..length], sum);
+                store(&mut out[row][i * STRIP..][..length], sum);
             }
         }
     }
 }
 
-fn load(words: &mut [u64; 8], bytes: &[u8]) {
-    let (whole, rest) = bytes.as_chunks::<8>();
-    for (word, bytes) in words.iter_mut().zip(whole) {
+#[inline(always)]
+fn load(words: &mut [u64; STRIP / 8], bytes: &[u8]) {
+    // A whole strip, which all but the last are, is loaded without asking at each word.
+    let mut padded = [0; STRIP];
+    let strip = bytes.first_chunk::<STRIP>().unwrap_or_else(|| {
+        padded[..bytes.len()].copy_from_slice(bytes);
+        &padded
+    });
+    for (word, bytes) in words.iter_mut().zip(strip.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
-    for (i, byte) in rest.iter().enumerate() {
-        words[whole.len()] |= u64::from(*byte) << (8 * i);
-    }
 }
 
-fn store(bytes: &mut [u8], words: &[u64; 8]) {
+fn store(bytes: &mut [u8], words: &[u64; STRIP / 8]) {
     for (bytes, word) in bytes.chunks_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
     }
 }
 
-/// `dst` = `factor` * `src`, or that added to `dst`.
-pub(super) fn multiply(factor: u8, src: &[u8], dst: &mut [u8], add: bool) {
-    let [low, high] = gf::nibbles(factor);
-    for (dst, src) in dst.iter_mut().zip(src) {
-        let product = low[usize::from(src & 15)] ^ high[usize::from(src >> 4)];
-        *dst = if add { *dst ^ product } else { product };
+/// The bytes of `dst` from `from` on: the sum of the terms, each a factor and a string of bytes.
+pub(super) fn combine(terms: &[(u8, &[u8])], from: usize, dst: &mut [u8]) {
+    let dst = &mut dst[from..];
+    dst.fill(0);
+    for (factor, src) in terms {
+        let [low, high] = gf::nibbles(*factor);
+        for (dst, src) in dst.iter_mut().zip(&src[from..]) {
+            *dst ^= low[usize::from(src & 15)] ^ high[usize::from(src >> 4)];
+        }
     }
 }

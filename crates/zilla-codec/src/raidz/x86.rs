@@ -221,58 +221,74 @@ unsafe fn strip_avx2<const N: usize, const P: bool, const Q: bool, const R: bool
     }
 }
 
-/// `dst` = `factor` * `src`, or that added to `dst`, for the first bytes, as many as make whole vectors; how
-/// many that is. Both slices have the same length.
-pub(super) fn multiply(level: Level, factor: u8, src: &[u8], dst: &mut [u8], add: bool) -> usize {
-    match level {
-        Level::Scalar => 0,
-        // SAFETY: the level says that the CPU has AVX2.
-        Level::Avx2 | Level::Avx512 => unsafe { multiply_avx2(factor, src, dst, add) },
-        // SAFETY: the level says that the CPU has AVX-512 and GFNI.
-        Level::Avx512Gfni => unsafe { multiply_gfni(factor, src, dst, add) },
+/// The first bytes of `dst`, as many as make whole vectors, become the sum of the terms; how many that is.
+/// Each term is a factor and a string of bytes as long as `dst`.
+pub(super) fn combine(level: Level, terms: &[(u8, &[u8])], dst: &mut [u8]) -> usize {
+    let vector = match level {
+        Level::Scalar => return 0,
+        Level::Avx2 | Level::Avx512 => 32,
+        Level::Avx512Gfni => 64,
+    };
+    let length = dst.len() / vector * vector;
+    let dst = &mut dst[..length];
+    match (vector, terms) {
+        // SAFETY: in all of these, the level says that the CPU has the instructions.
+        (64, [a]) => unsafe { combine_gfni([*a], dst) },
+        // SAFETY: as above.
+        (64, [a, b]) => unsafe { combine_gfni([*a, *b], dst) },
+        // SAFETY: as above.
+        (64, [a, b, c]) => unsafe { combine_gfni([*a, *b, *c], dst) },
+        // SAFETY: as above.
+        (32, [a]) => unsafe { combine_avx2([*a], dst) },
+        // SAFETY: as above.
+        (32, [a, b]) => unsafe { combine_avx2([*a, *b], dst) },
+        // SAFETY: as above.
+        (32, [a, b, c]) => unsafe { combine_avx2([*a, *b, *c], dst) },
+        _ => return 0,
     }
+    length
 }
 
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
-fn multiply_gfni(factor: u8, src: &[u8], dst: &mut [u8], add: bool) -> usize {
-    let matrix = _mm512_set1_epi64(gf::bit_matrix(factor) as i64);
-    let (src, dst) = (src.as_chunks::<64>().0, dst.as_chunks_mut::<64>().0);
-    let length = 64 * src.len().min(dst.len());
-    for (src, dst) in src.iter().zip(dst) {
-        // SAFETY: both are 64 bytes; loads and stores ask for no alignment.
-        unsafe {
-            let x = _mm512_loadu_si512(src.as_ptr().cast());
-            let mut x = _mm512_gf2p8affine_epi64_epi8::<0>(x, matrix);
-            if add {
-                x = _mm512_xor_si512(x, _mm512_loadu_si512(dst.as_ptr().cast()));
-            }
-            _mm512_storeu_si512(dst.as_mut_ptr().cast(), x);
-        }
+fn combine_gfni<const N: usize>(terms: [(u8, &[u8]); N], dst: &mut [u8]) {
+    let mut matrices = [_mm512_setzero_si512(); N];
+    for (matrix, (factor, _)) in matrices.iter_mut().zip(&terms) {
+        *matrix = _mm512_set1_epi64(gf::bit_matrix(*factor) as i64);
     }
-    length
+    let sources = terms.map(|(_, src)| src[..dst.len()].as_chunks::<64>().0);
+    for (i, dst) in dst.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+        let mut sum = _mm512_setzero_si512();
+        for (src, matrix) in sources.iter().zip(&matrices) {
+            // SAFETY: the chunk is 64 bytes, and the load asks for no alignment.
+            let x = unsafe { _mm512_loadu_si512(src[i].as_ptr().cast()) };
+            sum = _mm512_xor_si512(sum, _mm512_gf2p8affine_epi64_epi8::<0>(x, *matrix));
+        }
+        // SAFETY: the chunk is 64 bytes, and the store asks for no alignment.
+        unsafe { _mm512_storeu_si512(dst.as_mut_ptr().cast(), sum) };
+    }
 }
 
 #[target_feature(enable = "avx2")]
-fn multiply_avx2(factor: u8, src: &[u8], dst: &mut [u8], add: bool) -> usize {
-    let [low, high] = gf::nibbles(factor).map(|table| {
-        // SAFETY: the table is 16 bytes, and the load asks for no alignment.
-        unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())) }
-    });
-    let nibble = _mm256_set1_epi8(15);
-    let (src, dst) = (src.as_chunks::<32>().0, dst.as_chunks_mut::<32>().0);
-    let length = 32 * src.len().min(dst.len());
-    for (src, dst) in src.iter().zip(dst) {
-        // SAFETY: both are 32 bytes; loads and stores ask for no alignment.
-        unsafe {
-            let x = _mm256_loadu_si256(src.as_ptr().cast());
-            let lows = _mm256_shuffle_epi8(low, _mm256_and_si256(x, nibble));
-            let highs = _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi16::<4>(x), nibble));
-            let mut x = _mm256_xor_si256(lows, highs);
-            if add {
-                x = _mm256_xor_si256(x, _mm256_loadu_si256(dst.as_ptr().cast()));
-            }
-            _mm256_storeu_si256(dst.as_mut_ptr().cast(), x);
+fn combine_avx2<const N: usize>(terms: [(u8, &[u8]); N], dst: &mut [u8]) {
+    let mut tables = [[_mm256_setzero_si256(); 2]; N];
+    for (tables, (factor, _)) in tables.iter_mut().zip(&terms) {
+        for (table, nibbles) in tables.iter_mut().zip(gf::nibbles(*factor)) {
+            // SAFETY: the table is 16 bytes, and the load asks for no alignment.
+            *table = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(nibbles.as_ptr().cast())) };
         }
     }
-    length
+    let nibble = _mm256_set1_epi8(15);
+    let sources = terms.map(|(_, src)| src[..dst.len()].as_chunks::<32>().0);
+    for (i, dst) in dst.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let mut sum = _mm256_setzero_si256();
+        for (src, [low, high]) in sources.iter().zip(&tables) {
+            // SAFETY: the chunk is 32 bytes, and the load asks for no alignment.
+            let x = unsafe { _mm256_loadu_si256(src[i].as_ptr().cast()) };
+            let lows = _mm256_shuffle_epi8(*low, _mm256_and_si256(x, nibble));
+            let highs = _mm256_shuffle_epi8(*high, _mm256_and_si256(_mm256_srli_epi16::<4>(x), nibble));
+            sum = _mm256_xor_si256(sum, _mm256_xor_si256(lows, highs));
+        }
+        // SAFETY: the chunk is 32 bytes, and the store asks for no alignment.
+        unsafe { _mm256_storeu_si256(dst.as_mut_ptr().cast(), sum) };
+    }
 }
