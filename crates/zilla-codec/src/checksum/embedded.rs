@@ -9,6 +9,8 @@
 //!
 //! On disk: magic u64, checksum 4 x u64, all in the writer's order.
 
+#![deny(clippy::indexing_slicing)]
+
 use super::{ByteOrder, Checksum, Cksum, Fletcher4, fletcher, sha2};
 
 /// `ZEC_MAGIC`.
@@ -92,7 +94,9 @@ fn layout(kind: Checksum, buf: &[u8], eck: usize, order: ByteOrder) -> Result<La
 /// The sum of the block with `verifier` standing where the checksum is.
 fn sum(kind: Checksum, buf: &[u8], layout: &Layout, verifier: &Cksum) -> Cksum {
     let verifier = to_bytes(verifier, layout.order);
-    let (before, after) = (&buf[..layout.sum], &buf[layout.sum + 32..layout.size]);
+    // The layout lies inside the block: it was made from it.
+    let before = buf.get(..layout.sum).unwrap_or_default();
+    let after = buf.get(layout.sum + 32..layout.size).unwrap_or_default();
     let swap = layout.order.is_swapped();
     match kind {
         Checksum::Zilog2 => {
@@ -120,9 +124,12 @@ pub fn seal(kind: Checksum, buf: &mut [u8], verifier: &Cksum, order: ByteOrder) 
     let eck = eck_offset(kind, buf)?;
     let layout = layout(kind, buf, eck, order)?;
     let magic = if order == ByteOrder::Big { MAGIC.to_be_bytes() } else { MAGIC.to_le_bytes() };
-    buf[eck..layout.sum].copy_from_slice(&magic);
-    let sum = sum(kind, buf, &layout, verifier);
-    buf[layout.sum..layout.sum + 32].copy_from_slice(&to_bytes(&sum, order));
+    let sum = |buf: &[u8]| to_bytes(&sum(kind, buf, &layout, verifier), order);
+    let short = EmbeddedError::TooShort { size: buf.len() };
+    // The magic is summed, so it must be there before the sum is taken.
+    *buf.get_mut(eck..).and_then(|eck| eck.first_chunk_mut()).ok_or(short)? = magic;
+    let sum = sum(buf);
+    *buf.get_mut(layout.sum..).and_then(|at| at.first_chunk_mut()).ok_or(short)? = sum;
     Ok(())
 }
 

@@ -19,6 +19,9 @@ const HEADER: usize = 8;
 const ABORT_LEVEL: i32 = 3;
 const ABORT_SIZE: usize = 128 << 10;
 
+/// A compressor that has grown beyond this is given back.
+const KEEP: usize = 16 << 20;
+
 thread_local! {
     static COMPRESS: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
     static DECOMPRESS: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
@@ -61,7 +64,13 @@ fn frame(level: i32, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         }
         let context = slot.as_mut()?;
         context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
-        context.compress2(dst, src).ok()
+        let length = context.compress2(dst, src).ok();
+        // High levels of large records take a hundred megabytes, which no idle thread may sit on. They are
+        // so slow that asking the system for it again does not show.
+        if context.sizeof() > KEEP {
+            *slot = None;
+        }
+        length
     })
 }
 

@@ -14,8 +14,8 @@
 //! parities determine any m columns (the rows are those of a Vandermonde matrix with distinct nodes, up to
 //! 255 columns), so the matrix can always be inverted.
 //!
-//! - [`gf`]: the field's arithmetic on single bytes, and the inversion;
-//! - [`scalar`], [`x86`]: the kernels, which do not know what a RAID-Z is.
+//! - `gf`: the field's arithmetic on single bytes, and the inversion;
+//! - `scalar`, `x86`: the kernels, which do not know what a RAID-Z is.
 
 mod gf;
 mod scalar;
