@@ -17,6 +17,9 @@
 //! Values are kept as words in the machine's order; accessors cut the bits. Whatever the bits are, no accessor
 //! panics: [`BlkPtr::validate`] says whether they can be.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use crate::bytes::{Field, Phys, Reader, Writer, Zero};
