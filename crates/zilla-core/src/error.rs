@@ -65,6 +65,7 @@ pub enum Errno {
     Loop = 40,
     NoData = 61,
     Overflow = 75,
+    IlSeq = 84,
     NotSup = 95,
     Stale = 116,
     DQuot = 122,

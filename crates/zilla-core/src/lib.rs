@@ -6,3 +6,4 @@ pub mod spa;
 pub mod types;
 pub mod zap;
 pub mod zio;
+pub mod zpl;

@@ -28,6 +28,7 @@ mod dbuf;
 mod dnode;
 mod fault;
 mod objset;
+mod pieces;
 mod range;
 mod sync;
 pub mod testing;

@@ -157,7 +157,7 @@ impl TxgState {
             let listener = self.changed.listen();
             let limits = *self.limits.lock();
             let dirty = self.dirty_bytes();
-            {
+            let delay = {
                 let mut st = self.state.lock();
                 if st.stopped {
                     return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
@@ -167,18 +167,22 @@ impl TxgState {
                     if dirty <= min {
                         return Ok(self.hold(&mut st));
                     }
-                    drop(st);
-                    let delay = (u128::from(limits.delay_scale_ns) * u128::from(dirty - min)
-                        / u128::from(limits.max - dirty))
-                    .min(100_000_000) as u64;
-                    self.env.clock.sleep(Duration::from_nanos(delay)).await;
-                    let mut st = self.state.lock();
-                    if st.stopped {
-                        return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
-                    }
-                    return Ok(self.hold(&mut st));
+                    Some(
+                        u128::from(limits.delay_scale_ns) * u128::from(dirty - min)
+                            / u128::from(limits.max - dirty),
+                    )
+                } else {
+                    st.wanted = st.wanted.max(st.open);
+                    None
                 }
-                st.wanted = st.wanted.max(st.open);
+            };
+            if let Some(ns) = delay {
+                self.env.clock.sleep(Duration::from_nanos(ns.min(100_000_000) as u64)).await;
+                let mut st = self.state.lock();
+                if st.stopped {
+                    return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
+                }
+                return Ok(self.hold(&mut st));
             }
             self.changed.notify(usize::MAX);
             listener.await;

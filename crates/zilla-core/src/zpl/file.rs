@@ -1,0 +1,327 @@
+//! Contents of files: reading, writing, truncating, punching holes, and finding them.
+//!
+//! A file's block size is settled by its first block: it grows with the file, in steps of 512 bytes, until the recordsize is reached;
+//! with a second block it stays. A write that covers whole records takes over the caller's buffer; no write reads.
+
+use super::attrs::Attrs;
+use super::fs::Zfs;
+use super::types::{S_ISGID, S_ISUID, Time, Whence};
+use super::znode::{State, Znode, is_regular, stale};
+use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_SPARSE, err};
+use crate::dmu::{Dnode, Need, Now, Stop, resident};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What was read: pieces of shared buffers, in order.
+pub type ReadData = SmallVec<[Bytes; 2]>;
+
+/// Nothing in a file lies beyond this offset.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+/// How far a sequential reader is read ahead.
+const READ_AHEAD: u64 = 8 << 20;
+
+/// The mode a file keeps after an unprivileged write.
+pub(super) fn without_suid(mode: u64) -> u64 {
+    let mut out = mode & !u64::from(S_ISUID);
+    if mode & 0o010 != 0 {
+        out &= !u64::from(S_ISGID);
+    }
+    out
+}
+
+impl Zfs {
+    fn check_file(zn: &Znode, state: &State) -> Result<()> {
+        if state.gone {
+            return Err(stale(zn.id()));
+        }
+        if state.attrs.is_dir() {
+            return err(Errno::IsDir, "is a directory");
+        }
+        if !is_regular(&state.attrs) {
+            return err(Errno::Inval, "not a regular file");
+        }
+        Ok(())
+    }
+
+    /// The bytes of a file, if they are in memory; fewer at its end.
+    pub fn try_read(&self, id: u64, off: u64, len: usize) -> Now<ReadData> {
+        let zn = self.znode(id)?;
+        let size = {
+            let state = zn.state.lock();
+            Zfs::check_file(&zn, &state)?;
+            state.attrs.size
+        };
+        let mut out = ReadData::new();
+        let len = (len as u64).min(size.saturating_sub(off));
+        if len > 0 {
+            zn.dnode().read_shared(off, len as usize, &mut out)?;
+            zn.read_end.store(off + len, Ordering::Relaxed);
+        }
+        self.accessed(&zn);
+        Ok(out)
+    }
+
+    /// The bytes of a file; fewer at its end.
+    pub async fn read(self: &Arc<Self>, id: u64, off: u64, len: usize) -> Result<ReadData> {
+        loop {
+            match self.try_read(id, off, len) {
+                Ok(data) => return Ok(data),
+                Err(Stop::Err(e)) => return Err(e),
+                Err(Stop::Need(Need::Block { dnode, level: 0, .. })) => {
+                    let zn = resident(|| self.znode(id)).await?;
+                    self.read_ahead(&zn, off, len as u64);
+                    let blksz = u64::from(dnode.blksz().max(1));
+                    let last =
+                        (off.saturating_add(len as u64).saturating_sub(1) / blksz).min(dnode.maxblkid());
+                    let loads = (off / blksz..=last).map(|b| dnode.load(0, b));
+                    for r in join_all(loads).await {
+                        r?;
+                    }
+                }
+                Err(Stop::Need(need)) => need.load().await?,
+            }
+        }
+    }
+
+    /// A reader that goes on where it stopped finds what comes next in memory already.
+    fn read_ahead(self: &Arc<Self>, zn: &Arc<Znode>, off: u64, len: u64) {
+        let sequential = zn.read_end.load(Ordering::Relaxed) == off && off > 0;
+        if !sequential {
+            zn.read_ahead.store(0, Ordering::Relaxed);
+            return;
+        }
+        let size = zn.state.lock().attrs.size;
+        let blksz = u64::from(zn.dnode().blksz().max(1));
+        let from = zn.read_ahead.load(Ordering::Relaxed).max(off + len);
+        let to = (off + len).saturating_add(READ_AHEAD).min(size);
+        if from >= to {
+            return;
+        }
+        zn.read_ahead.store(to, Ordering::Relaxed);
+        let dnode: Arc<Dnode> = zn.dnode().clone();
+        self.env.spawn(async move {
+            let loads = (from / blksz..to.div_ceil(blksz)).map(|b| dnode.load(0, b));
+            // A block that cannot be read will be asked for again by whoever needs it, and report why.
+            let _ = join_all(loads).await;
+        });
+    }
+
+    /// The block size for a file that is about to reach `end`; None if it stays as it is.
+    fn grown_blksz(&self, dn: &Dnode, size: u64, end: u64) -> Option<u32> {
+        let (blksz, max) = (dn.blksz(), self.props().recordsize);
+        if dn.maxblkid() > 0 || size > u64::from(blksz) || end <= u64::from(blksz) {
+            return None;
+        }
+        let limit = if blksz > max && !blksz.is_power_of_two() { blksz.next_power_of_two() } else { max };
+        let want = end.next_multiple_of(512).min(u64::from(limit)) as u32;
+        (want > blksz).then_some(want)
+    }
+
+    fn grow(&self, tx: &Tx, dn: &Arc<Dnode>, size: u64, end: u64) -> Result<()> {
+        match self.grown_blksz(dn, size, end) {
+            Some(blksz) => dn.set_blksz(tx, blksz, 0),
+            None => Ok(()),
+        }
+    }
+
+    fn check_write(zn: &Znode, state: &State, off: u64) -> Result<()> {
+        Zfs::check_file(zn, state)?;
+        let flags = state.attrs.pflags;
+        if flags & ZFS_IMMUTABLE != 0 || (flags & ZFS_APPENDONLY != 0 && off < state.attrs.size) {
+            return err(Errno::Perm, "the file is immutable or append-only");
+        }
+        Ok(())
+    }
+
+    /// Writes `data`, which is split only where records begin. Returns the file's size after it.
+    fn write_now(&self, tx: &Tx, id: u64, at: Option<u64>, data: &Bytes, kill_suidgid: bool) -> Now<u64> {
+        let zn = self.znode(id)?;
+        let mut state = zn.state.lock();
+        let off = at.unwrap_or(state.attrs.size);
+        Zfs::check_write(&zn, &state, off)?;
+        let end = match off.checked_add(data.len() as u64) {
+            Some(end) if end <= OFFSET_MAX => end,
+            _ => return Err(Error::os(Errno::FBig, "the file would be too large").into()),
+        };
+        self.check_quotas(&state.attrs, false)?;
+        self.space.admit(tx, data.len() as u64, false)?;
+        let now = self.now();
+        let plan = self.plan(tx, &zn, &state, |a| {
+            a.size = a.size.max(end);
+            self.content_modified(a, now);
+            if kill_suidgid {
+                a.mode = without_suid(a.mode);
+            }
+        })?;
+        let dn = zn.dnode();
+        self.grow(tx, dn, state.attrs.size, end)?;
+        write_records(tx, dn, off, data);
+        plan.apply(tx, &zn, &mut state);
+        Ok(state.attrs.size)
+    }
+
+    /// Writes at `off`. Whole records are taken over from `data`, not copied.
+    pub async fn write(&self, id: u64, off: u64, data: &Bytes, kill_suidgid: bool) -> Result<u64> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.change(|tx| self.write_now(tx, id, Some(off), data, kill_suidgid)).await
+    }
+
+    /// Writes at the end of the file; returns its new size.
+    pub async fn append(&self, id: u64, data: &Bytes) -> Result<u64> {
+        self.change(|tx| self.write_now(tx, id, None, data, false)).await
+    }
+
+    /// Cuts or extends the contents; part of a setattr, after the checks.
+    pub(super) fn resize(&self, tx: &Tx, zn: &Znode, old: u64, new: u64) -> Result<()> {
+        let dn = zn.dnode();
+        if new < old {
+            dn.free_range(tx, new, u64::MAX);
+        } else if new > old {
+            self.grow(tx, dn, old, new)?;
+        }
+        Ok(())
+    }
+
+    /// What a new size means for the attributes.
+    pub(super) fn resized(attrs: &mut Attrs, size: u64) {
+        if size == 0 {
+            attrs.pflags &= !ZFS_SPARSE;
+        }
+        attrs.size = size;
+    }
+
+    pub(super) fn check_size(size: u64) -> Result<()> {
+        if size > OFFSET_MAX { err(Errno::FBig, "the file would be too large") } else { Ok(()) }
+    }
+
+    /// Makes a range read as zeroes and gives its blocks back; with `extend` the file reaches its end afterwards at least.
+    pub async fn punch(&self, id: u64, off: u64, len: u64, extend: bool, kill_suidgid: bool) -> Result<()> {
+        let end = off.checked_add(len).ok_or_else(|| Error::os(Errno::FBig, "the range is too large"))?;
+        Zfs::check_size(end)?;
+        self.change(|tx| {
+            let zn = self.znode(id)?;
+            let mut state = zn.state.lock();
+            Zfs::check_write(&zn, &state, off)?;
+            self.space.admit(tx, 0, true)?;
+            let (now, old) = (self.now(), state.attrs.size);
+            let size = if extend { old.max(end) } else { old };
+            let plan = self.plan(tx, &zn, &state, |a| {
+                a.size = size;
+                self.content_modified(a, now);
+                if kill_suidgid {
+                    a.mode = without_suid(a.mode);
+                }
+            })?;
+            if off < old {
+                zn.dnode().free_range(tx, off, len.min(old - off));
+            }
+            self.resize(tx, &zn, old, size)?;
+            plan.apply(tx, &zn, &mut state);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Makes the file reach to `end` at least; its space is not reserved, for a copy-on-write file system cannot keep such a promise.
+    pub async fn extend(&self, id: u64, end: u64, kill_suidgid: bool) -> Result<()> {
+        Zfs::check_size(end)?;
+        self.change(|tx| {
+            let zn = self.znode(id)?;
+            let mut state = zn.state.lock();
+            Zfs::check_write(&zn, &state, end)?;
+            let (now, old) = (self.now(), state.attrs.size);
+            self.check_quotas(&state.attrs, false)?;
+            self.space.admit(tx, end.saturating_sub(old), false)?;
+            let plan = self.plan(tx, &zn, &state, |a| {
+                a.size = old.max(end);
+                self.state_changed(a, now);
+                if end > old {
+                    self.content_modified(a, now);
+                }
+                if kill_suidgid {
+                    a.mode = without_suid(a.mode);
+                }
+            })?;
+            self.resize(tx, &zn, old, old.max(end))?;
+            plan.apply(tx, &zn, &mut state);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The next data or hole from `off` on; the end of the file counts as a hole.
+    pub async fn seek(&self, id: u64, off: u64, whence: Whence) -> Result<u64> {
+        resident(|| {
+            let zn = self.znode(id)?;
+            let size = {
+                let state = zn.state.lock();
+                Zfs::check_file(&zn, &state)?;
+                state.attrs.size
+            };
+            let beyond = || Err(Error::os(Errno::NxIo, "nothing there before the end of the file").into());
+            if off >= size {
+                return beyond();
+            }
+            let blksz = u64::from(zn.dnode().blksz().max(1));
+            let found = zn.dnode().next_block(off / blksz, whence == Whence::Hole)?;
+            match (found.map(|b| b.saturating_mul(blksz).max(off)), whence) {
+                (Some(at), _) if at < size => Ok(at),
+                (_, Whence::Hole) => Ok(size),
+                (_, Whence::Data) => beyond(),
+            }
+        })
+        .await
+    }
+
+    /// What a symbolic link points to, if it is in memory.
+    pub fn try_readlink(&self, id: u64) -> Now<Bytes> {
+        let zn = self.znode(id)?;
+        let state = zn.state.lock();
+        if !state.attrs.is_symlink() {
+            return Err(Error::os(Errno::Inval, "not a symbolic link").into());
+        }
+        let a = &state.attrs;
+        if !a.symlink.is_empty() || a.size == 0 {
+            return Ok(Bytes::copy_from_slice(&a.symlink));
+        }
+        // A long link of an old file system lies in the file's only block.
+        let len = a.size.min(super::SYMLINK_MAX as u64 + 1) as usize;
+        let mut out = vec![0; len];
+        zn.dnode().read(0, &mut out)?;
+        Ok(out.into())
+    }
+
+    pub async fn readlink(&self, id: u64) -> Result<Bytes> {
+        resident(|| self.try_readlink(id)).await
+    }
+
+    /// The time now, as new files get it.
+    pub fn time(&self) -> Time {
+        self.now()
+    }
+}
+
+/// Writes with whole records handed over and the ragged ends copied.
+fn write_records(tx: &Tx, dn: &Arc<Dnode>, off: u64, data: &Bytes) {
+    let blksz = u64::from(dn.blksz());
+    let mut done = 0;
+    while done < data.len() {
+        let at = off + done as u64;
+        let within = at % blksz;
+        let n = ((blksz - within) as usize).min(data.len() - done);
+        if within == 0 && n as u64 == blksz {
+            dn.write_block(tx, at / blksz, data.slice(done..done + n));
+            tx.dirtied(n as u64);
+        } else {
+            dn.write(tx, at, &data[done..done + n]);
+        }
+        done += n;
+    }
+}

@@ -1,0 +1,266 @@
+//! A file system in memory: what its master node says, its properties, and the loop all operations run in.
+
+use super::sa::SaTable;
+use super::types::{StatFs, Time};
+use super::znode::Znodes;
+use super::{MASTER_NODE_OBJ, NAME_MAX, ZPL_VERSION, ZPL_VERSION_SA, err};
+use crate::dmu::{Now, Objset, Stop, resident};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::{Tx, TxgState};
+use crate::types::{ObjectId, Txg};
+use crate::zap::{Match, U8_TEXTPREP_TOUPPER, Zap};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use zilla_env::Env;
+
+/// When reading updates the access time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atime {
+    Off,
+    /// Only if it is older than the last change, or than a day.
+    #[default]
+    Relative,
+    On,
+}
+
+/// A file system's changeable properties, as far as files feel them.
+#[derive(Clone, Copy, Debug)]
+pub struct FsProps {
+    /// Largest block of new files, a power of two from 512 to 16M.
+    pub recordsize: u32,
+    pub readonly: bool,
+    pub atime: Atime,
+    /// Extended attributes go beside the other attributes while they fit (`xattr=sa`), or into a directory (`xattr=dir`).
+    pub xattr_sa: bool,
+    pub xattr: bool,
+    /// POSIX ACLs are kept and inherited (`acltype=posix`).
+    pub posix_acl: bool,
+    /// Dnode size of new files in bytes.
+    pub dnodesize: usize,
+    /// The pool accounts for projects.
+    pub project_quota: bool,
+    /// Quotas that hold where a user, group or project has none of its own: bytes, or 0.
+    pub default_quotas: [u64; 3],
+}
+
+impl Default for FsProps {
+    fn default() -> FsProps {
+        FsProps {
+            recordsize: 128 << 10,
+            readonly: false,
+            atime: Atime::default(),
+            xattr_sa: true,
+            xattr: true,
+            posix_acl: false,
+            dnodesize: 512,
+            project_quota: true,
+            default_quotas: [0; 3],
+        }
+    }
+}
+
+/// What a file system asks of the dataset it lies in.
+pub trait Space: Send + Sync {
+    /// Bytes referenced by the dataset, and bytes still to be had.
+    fn usage(&self) -> (u64, u64);
+    /// Refuses with ENOSPC or EDQUOT if about `bytes` more cannot be promised. An operation that ends up with less space
+    /// in use says so (`frees`), and is let through until almost nothing is left.
+    fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()>;
+}
+
+/// A dataset without bounds.
+pub struct Unlimited;
+
+impl Space for Unlimited {
+    fn usage(&self) -> (u64, u64) {
+        (0, u64::MAX >> 2)
+    }
+    fn admit(&self, _: &Tx, _: u64, _: bool) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// An open file system.
+pub struct Zfs {
+    pub(super) env: Env,
+    pub(super) objset: Arc<Objset>,
+    /// None for a snapshot or a pool that is imported read-only: nothing can be changed.
+    txgs: Option<Arc<TxgState>>,
+    pub(super) space: Arc<dyn Space>,
+    pub(super) master: Zap,
+    pub(super) unlinked: Option<Zap>,
+    root: u64,
+    pub(super) version: u64,
+    pub(super) utf8_only: bool,
+    /// Names are compared by their normalized form.
+    pub(super) name_match: Match,
+    pub(super) sa: SaTable,
+    props: RwLock<FsProps>,
+    pub(super) znodes: Znodes,
+    /// Directories change their parents one at a time, so that none becomes its own ancestor.
+    pub(super) rename: Mutex<()>,
+    /// Quota objects of the master node, looked up once; [`Zfs::quotas_changed`] makes them be looked up again.
+    pub(super) quotas: Mutex<Option<super::quota::QuotaObjs>>,
+}
+
+impl Zfs {
+    /// Opens the file system in `objset`.
+    pub async fn open(
+        env: Env,
+        objset: Arc<Objset>,
+        txgs: Option<Arc<TxgState>>,
+        space: Arc<dyn Space>,
+        props: FsProps,
+    ) -> Result<Arc<Zfs>> {
+        let opened = resident(|| Zfs::open_now(&env, &objset, &txgs, &space, props)).await?;
+        objset.set_owner_fn(super::owner_of);
+        Ok(Arc::new(opened))
+    }
+
+    fn open_now(
+        env: &Env,
+        objset: &Arc<Objset>,
+        txgs: &Option<Arc<TxgState>>,
+        space: &Arc<dyn Space>,
+        props: FsProps,
+    ) -> Now<Zfs> {
+        let damaged =
+            |what: &str| Error::corrupt(None, format!("master node of objset {}", objset.id()), what);
+        let master = Zap::new(&objset.hold(ObjectId(MASTER_NODE_OBJ))?);
+        let number = |name: &str| master.lookup_u64(name.as_bytes());
+        let version = number("VERSION")?.ok_or_else(|| damaged("no VERSION"))?;
+        if version == 0 || version > ZPL_VERSION {
+            return Err(
+                Error::os(Errno::NotSup, format!("file system version {version} is not known")).into()
+            );
+        }
+        let root = number("ROOT")?.ok_or_else(|| damaged("no ROOT"))?;
+        let sa_obj = if version >= ZPL_VERSION_SA { number("SA_ATTRS")?.unwrap_or(0) } else { 0 };
+        let unlinked = match number("DELETE_QUEUE")? {
+            Some(o) => Some(Zap::new(&objset.hold(ObjectId(o))?)),
+            None => None,
+        };
+        let case = number("casesensitivity")?.unwrap_or(0);
+        let mut norm = number("normalization")?.unwrap_or(0);
+        if case != 0 {
+            norm |= U8_TEXTPREP_TOUPPER;
+        }
+        // Mixed means: stored for both, compared with case unless a Windows client asks otherwise.
+        let name_match = match (norm, case) {
+            (0, _) => Match::Exact,
+            (_, 1) => Match::Normalized,
+            (_, 0) => Match::Normalized,
+            _ => Match::NormalizedCase,
+        };
+        Ok(Zfs {
+            env: env.clone(),
+            objset: objset.clone(),
+            txgs: txgs.clone(),
+            space: space.clone(),
+            unlinked,
+            root,
+            version,
+            utf8_only: number("utf8only")?.unwrap_or(0) != 0,
+            name_match,
+            sa: SaTable::open(objset, sa_obj)?,
+            props: RwLock::new(props),
+            znodes: Znodes::default(),
+            rename: Mutex::new(()),
+            quotas: Mutex::new(None),
+            master,
+        })
+    }
+
+    pub fn objset(&self) -> &Arc<Objset> {
+        &self.objset
+    }
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+    /// The root directory's number.
+    pub fn root(&self) -> u64 {
+        self.root
+    }
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+    pub fn props(&self) -> FsProps {
+        *self.props.read()
+    }
+    pub fn set_props(&self, props: FsProps) {
+        *self.props.write() = props;
+    }
+    pub fn is_readonly(&self) -> bool {
+        self.txgs.is_none() || self.props().readonly
+    }
+
+    pub(super) fn normflags(&self) -> Now<u64> {
+        Zap::new(&self.objset.hold(ObjectId(self.root))?).normflags()
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::from_wall(self.env.wall())
+    }
+
+    pub(super) fn open_txg(&self) -> u64 {
+        self.txgs.as_ref().map_or(0, |t| t.open().0)
+    }
+
+    fn txgs(&self) -> Result<&Arc<TxgState>> {
+        match &self.txgs {
+            Some(t) if !self.props().readonly => Ok(t),
+            _ => err(Errno::ROFs, "the file system is read-only"),
+        }
+    }
+
+    /// Runs `op` in a transaction until all it needs is in memory.
+    pub(super) async fn change<T>(&self, mut op: impl FnMut(&Tx) -> Now<T>) -> Result<T> {
+        let txgs = self.txgs()?;
+        loop {
+            let tx = txgs.assign().await?;
+            match op(&tx) {
+                Ok(v) => return Ok(v),
+                Err(Stop::Err(e)) => return Err(e),
+                Err(Stop::Need(need)) => {
+                    drop(tx);
+                    need.load().await?;
+                }
+            }
+        }
+    }
+
+    /// Waits until all that was done so far is on stable storage.
+    pub async fn sync(&self) -> Result<()> {
+        let Some(txgs) = &self.txgs else { return Ok(()) };
+        self.flush_atimes().await?;
+        let open: Txg = txgs.open();
+        txgs.wait_synced(open).await
+    }
+
+    /// Waits until what was done to a file so far is on stable storage. A file that nothing was done to waits for nothing.
+    pub async fn fsync(&self, id: u64) -> Result<()> {
+        let Some(txgs) = &self.txgs else { return Ok(()) };
+        let open = txgs.open();
+        let zn = resident(|| self.znode(id)).await?;
+        // A clean file may have got its name in a txg that is not on disk yet, which the directory entry's txg bounds.
+        if txgs.synced() >= zn.last_txg() {
+            return Ok(());
+        }
+        txgs.wait_synced(zn.last_txg().min(open)).await
+    }
+
+    pub fn statfs(&self) -> StatFs {
+        let (used, free) = self.space.usage();
+        // Objects are limited by space alone; OpenZFS reports one for each 512 bytes left.
+        let files_free = (free >> 9).min(1 << 48);
+        StatFs {
+            bytes_total: used.saturating_add(free),
+            bytes_free: free,
+            files_total: files_free
+                .saturating_add(self.objset.phys().meta_dnode.maxblkid.saturating_add(1) * 32),
+            files_free,
+            name_max: NAME_MAX as u32,
+            fsid: self.objset.id(),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! POSIX files on objects: what OpenZFS calls the ZFS POSIX layer.
+//!
+//! A file system is an objset whose object 1, the *master node*, is a ZAP that names the rest: VERSION, ROOT (the root directory),
+//! DELETE_QUEUE (files that have no name any more but may still be open), SA_ATTRS (how attributes are packed, see `sa`), and the
+//! properties that are fixed at creation. A file is an object; its attributes lie in its bonus (`attrs`). A directory is a ZAP from
+//! names to `type << 60 | object number`. Its size is its number of entries plus two, its link count two plus its subdirectories.
+//!
+//! **In memory** each file that is in use has one [`Znode`]: its attributes, decoded once, behind a lock. Every operation is a plain function
+//! over what is in memory (`*_now`), run by a loop that joins a txg, tries, and loads what was missing with neither lock nor txg held
+//! (`Zfs::change`). A hit is therefore one function call on the caller's thread.
+//!
+//! **Order within an operation.** First everything that can find something missing or refuse: lookups, packing of the new attributes
+//! (which may add a layout; that is harmless), allocation, and then the changes of ZAPs, each of which takes place whole or reports what it
+//! needs. A second ZAP change that finds something missing makes the first be taken back; that always succeeds, since what a
+//! held txg has dirtied stays in memory. Attributes are written last and cannot fail.
+//!
+//! **Crash.** All an operation changes lies in one txg. A file without a name is in the delete queue in the same txg that took its last
+//! name away, and is freed when its last user goes or at the next mount ([`Zfs::drain_unlinked`]), so none is lost and none is leaked.
+//!
+//! **Lock order.** The rename lock, znodes by ascending object number, the tables of `sa`, a ZAP's state, a dnode. The znode table's
+//! shards are leaves. Nothing waits under any of them.
+//!
+//! **Deliberately absent.** No permission checks: servers have their own (FUSE lets the kernel do them from the attributes and ACLs).
+//! No byte range locks: the kernel's or the client's are enough. No conversion of old znodes to new ones; they are written as they are.
+
+pub(crate) mod acl;
+mod attrs;
+mod create;
+mod dir;
+mod file;
+mod fs;
+mod mkfs;
+mod posix_acl;
+mod quota;
+mod reap;
+mod remove;
+mod rename;
+mod sa;
+mod setattr;
+mod types;
+mod xattr;
+mod xattr_dir;
+mod znode;
+
+#[cfg(test)]
+mod tests;
+
+pub use attrs::owner_of;
+pub use file::ReadData;
+pub use fs::{Atime, FsProps, Space, Unlimited, Zfs};
+pub use mkfs::{ZplProps, create_fs};
+pub use types::*;
+pub use znode::{Held, Znode};
+
+use crate::error::{Errno, Error, Result};
+
+/// The object that names all others of a file system.
+pub const MASTER_NODE_OBJ: u64 = 1;
+/// The version new file systems have, and the highest one known.
+pub const ZPL_VERSION: u64 = 5;
+/// From this version on directory entries tell the file's type.
+const ZPL_VERSION_DIRENT_TYPE: u64 = 2;
+/// From this version on ACLs and owners are FUIDs.
+const ZPL_VERSION_FUID: u64 = 3;
+/// From this version on attributes are system attributes.
+const ZPL_VERSION_SA: u64 = 5;
+/// Project of files that belong to none.
+pub const DEFAULT_PROJID: u64 = 0;
+
+// File flags, kept in the attribute ZPL_FLAGS.
+const PFLAG_XATTR: u64 = 0x1;
+const PFLAG_ACL_TRIVIAL: u64 = 0x4;
+const PFLAG_ACL_AUTO_INHERIT: u64 = 0x40;
+const PFLAG_NO_EXECS_DENIED: u64 = 0x100;
+pub const ZFS_ARCHIVE: u64 = 0x8_0000_0000;
+pub const ZFS_IMMUTABLE: u64 = 0x10_0000_0000;
+pub const ZFS_NOUNLINK: u64 = 0x20_0000_0000;
+pub const ZFS_APPENDONLY: u64 = 0x40_0000_0000;
+pub const ZFS_NODUMP: u64 = 0x80_0000_0000;
+const ZFS_AV_MODIFIED: u64 = 0x400_0000_0000;
+const ZFS_SPARSE: u64 = 0x2000_0000_0000;
+pub const ZFS_PROJINHERIT: u64 = 0x4000_0000_0000;
+const PFLAG_PROJID: u64 = 0x8000_0000_0000;
+/// File flags that a caller may change.
+pub const SETTABLE_FLAGS: u64 = ZFS_IMMUTABLE | ZFS_NOUNLINK | ZFS_APPENDONLY | ZFS_NODUMP | ZFS_PROJINHERIT;
+
+/// Longest name of a directory entry, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link.
+pub const SYMLINK_MAX: usize = 4095;
+
+const DIRENT_OBJ_MASK: u64 = (1 << 48) - 1;
+
+fn err<T>(errno: Errno, what: &'static str) -> Result<T> {
+    Err(Error::os(errno, what))
+}
+
+/// A FUID's upper half names a domain of Windows identities; none of those have a number here, so the rid stands for itself.
+fn fuid_to_id(fuid: u64) -> u32 {
+    fuid as u32
+}
+
+/// What a directory entry holds.
+fn dirent(version: u64, id: u64, mode: u32) -> u64 {
+    if version >= ZPL_VERSION_DIRENT_TYPE { id | u64::from((mode & S_IFMT) >> 12) << 60 } else { id }
+}
+
+fn dirent_obj(value: u64) -> u64 {
+    value & DIRENT_OBJ_MASK
+}

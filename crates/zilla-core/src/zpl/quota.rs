@@ -1,0 +1,85 @@
+//! Quotas of users, groups and projects.
+//!
+//! A quota is an entry of a ZAP that the master node names (`userquota@` and so on), what is used an entry of the objset's accounting
+//! objects; both by id in hexadecimal, the count of objects under `obj-` and the id. Usage is as of the last synced txg, so a
+//! quota can be overrun by what a few seconds write, as in OpenZFS.
+
+use super::attrs::Attrs;
+use super::err;
+use super::fs::Zfs;
+use crate::dmu::Now;
+use crate::error::Errno;
+use crate::types::ObjectId;
+use crate::zap::Zap;
+
+/// Names in the master node: bytes and objects, of users, groups and projects.
+const NAMES: [[&str; 2]; 3] = [
+    ["userquota@", "userobjquota@"],
+    ["groupquota@", "groupobjquota@"],
+    ["projectquota@", "projectobjquota@"],
+];
+const USED: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
+
+/// The ZAPs of quotas that are set.
+#[derive(Clone, Default)]
+pub(super) struct QuotaObjs([[Option<Zap>; 2]; 3]);
+
+impl Zfs {
+    /// Someone set a quota: look for the quota objects again.
+    pub fn quotas_changed(&self) {
+        *self.quotas.lock() = None;
+    }
+
+    fn quota_objs(&self) -> Now<QuotaObjs> {
+        if let Some(objs) = &*self.quotas.lock() {
+            return Ok(objs.clone());
+        }
+        let mut objs = QuotaObjs::default();
+        for (kinds, names) in objs.0.iter_mut().zip(NAMES) {
+            for (slot, name) in kinds.iter_mut().zip(names) {
+                if let Some(o) = self.master.lookup_u64(name.as_bytes())? {
+                    *slot = Some(Zap::new(&self.objset.hold(ObjectId(o))?));
+                }
+            }
+        }
+        *self.quotas.lock() = Some(objs.clone());
+        Ok(objs)
+    }
+
+    /// Refuses with EDQUOT what would add to a user, group or project over its quota; `new_object` also counts objects.
+    pub(super) fn check_quotas(&self, attrs: &Attrs, new_object: bool) -> Now<()> {
+        let objs = self.quota_objs()?;
+        let defaults = self.props().default_quotas;
+        let ids = [attrs.uid, attrs.gid, attrs.projid];
+        for (i, ((kinds, id), default)) in objs.0.iter().zip(ids).zip(defaults).enumerate() {
+            if i == 2 && (attrs.projid == super::DEFAULT_PROJID || !self.props().project_quota) {
+                continue;
+            }
+            let Some(used) = USED.get(i).and_then(|o| self.objset.special(*o)).map(|dn| Zap::new(&dn)) else {
+                continue;
+            };
+            let [bytes, objects] = kinds;
+            self.check_quota(bytes.as_ref(), default, &used, &format!("{id:x}"), "")?;
+            if new_object {
+                self.check_quota(objects.as_ref(), 0, &used, &format!("{id:x}"), "obj-")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_quota(&self, quotas: Option<&Zap>, default: u64, used: &Zap, id: &str, prefix: &str) -> Now<()> {
+        let own = match quotas {
+            Some(q) => q.lookup_u64(id.as_bytes())?,
+            None => None,
+        };
+        let quota = own.unwrap_or(default);
+        if quota == 0 {
+            return Ok(());
+        }
+        let used = used.lookup_u64(format!("{prefix}{id}").as_bytes())?.unwrap_or(0);
+        if used >= quota {
+            err(Errno::DQuot, "over quota")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Freeing files that have neither a name nor a user any more.
+//!
+//! Until then they stand in the delete queue, so that a crash (or an unmount with files open) only puts the freeing off to the next
+//! mount. The freeing itself is one transaction: out of the queue, and the object with all its blocks.
+
+use super::fs::Zfs;
+use super::znode::Locked;
+use super::{PFLAG_XATTR, acl, dirent_obj};
+use crate::dmu::{Now, Stop, resident};
+use crate::error::{Errno, Result};
+use crate::spa::txg::Tx;
+use crate::types::ObjectId;
+use crate::zap::{END, Zap};
+use futures_util::FutureExt;
+use std::sync::Arc;
+
+impl Zfs {
+    /// Frees a file that lost its last user, if it has no name. At once if all it takes is in memory; else a task does it.
+    pub(super) fn reap_if_unlinked(self: &Arc<Self>, id: u64) {
+        if self.is_readonly() {
+            return;
+        }
+        let Ok(zn) = self.znode(id) else { return };
+        let unlinked = {
+            let state = zn.state.lock();
+            state.attrs.links == 0 && !state.gone
+        };
+        drop(zn);
+        if !unlinked {
+            return;
+        }
+        let zfs = self.clone();
+        let mut task = Box::pin(async move {
+            // Failing (the pool is suspended or closing) leaves the file in the queue for the next mount.
+            let _ = zfs.reap(id).await;
+        });
+        if (&mut task).now_or_never().is_none() {
+            self.env.spawner.spawn(task);
+        }
+    }
+
+    /// Frees a file, and then the directory of its extended attributes, which the same transaction put into the queue.
+    async fn reap(self: &Arc<Self>, id: u64) -> Result<()> {
+        let mut next = id;
+        while next != 0 {
+            let id = next;
+            let zn = resident(|| self.znode(id)).await?;
+            let (is_xattr_dir, xattr_obj) = {
+                let a = &zn.state.lock().attrs;
+                (a.is_dir() && a.pflags & PFLAG_XATTR != 0, a.xattr_obj)
+            };
+            drop(zn);
+            if is_xattr_dir {
+                self.purge_xattr_dir(id).await?;
+            }
+            let freed = self.change(|tx| self.reap_now(tx, id, xattr_obj)).await?;
+            next = if freed { xattr_obj } else { 0 };
+        }
+        Ok(())
+    }
+
+    /// Frees the file; false if someone has come to use it again.
+    fn reap_now(&self, tx: &Tx, id: u64, xattr_obj: u64) -> Now<bool> {
+        let zn = self.znode(id)?;
+        let xattr_dir = if xattr_obj == 0 { None } else { self.znode_if_any(xattr_obj)? };
+        let mut locked = match &xattr_dir {
+            Some(x) => Locked::new(&[&zn, x]),
+            None => Locked::new(&[&zn]),
+        };
+        let state = locked.get(&zn);
+        if state.gone || state.attrs.links != 0 || self.znodes.in_use(id) {
+            return Ok(false);
+        }
+        let extern_acl = state.attrs.legacy_acl().map_or(0, acl::legacy_extern);
+        let acl_obj = if extern_acl == 0 { None } else { Some(self.objset.hold(ObjectId(extern_acl))?) };
+        let plan = match &xattr_dir {
+            Some(x) => Some(self.plan(tx, x, locked.get(x), |a| a.links = 0)?),
+            None => None,
+        };
+        if xattr_dir.is_some() {
+            self.enqueue(tx, xattr_obj)?;
+        }
+        match self.delete_queue()?.remove(tx, Zfs::queue_key(id).as_bytes()) {
+            // After a rollback it may not be in the queue.
+            Err(Stop::Err(e)) if e.is(Errno::NoEnt) => {}
+            Ok(()) => {}
+            Err(stop) => {
+                if xattr_dir.is_some() {
+                    self.dequeue(tx, xattr_obj);
+                }
+                return Err(stop);
+            }
+        }
+        if let (Some(x), Some(plan)) = (&xattr_dir, plan) {
+            plan.apply(tx, x, locked.get_mut(x));
+        }
+        if let Some(dn) = acl_obj {
+            self.objset.free(tx, &dn);
+        }
+        locked.get_mut(&zn).gone = true;
+        self.objset.free(tx, zn.dnode());
+        drop(locked);
+        self.znodes.forget(id);
+        Ok(true)
+    }
+
+    fn znode_if_any(&self, id: u64) -> Now<Option<Arc<super::Znode>>> {
+        match self.znode(id) {
+            Ok(zn) => Ok(Some(zn)),
+            Err(Stop::Err(e)) if e.is(Errno::NoEnt) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Frees the files in a directory of extended attributes. Nobody else can reach them: the directory's file is gone.
+    async fn purge_xattr_dir(self: &Arc<Self>, id: u64) -> Result<()> {
+        loop {
+            let left = self
+                .change(|tx| {
+                    let dir = self.znode(id)?;
+                    let zap = Zap::new(dir.dnode());
+                    let batch = zap.read_from(0, 1)?;
+                    let Some(e) = batch.entries.into_iter().next() else { return Ok(false) };
+                    let child = match e.value.as_u64() {
+                        Some(v) => self.znode_if_any(dirent_obj(v))?,
+                        None => None,
+                    };
+                    zap.remove(tx, &e.name)?;
+                    if let Some(child) = child {
+                        child.state.lock().gone = true;
+                        self.objset.free(tx, child.dnode());
+                        self.znodes.forget(child.id());
+                    }
+                    Ok(true)
+                })
+                .await?;
+            if !left {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Frees everything in the delete queue that nobody uses: what a crash or an unmount left. Run once after a mount.
+    pub async fn drain_unlinked(self: &Arc<Self>) -> Result<u64> {
+        if self.is_readonly() {
+            return Ok(0);
+        }
+        let Some(queue) = &self.unlinked else { return Ok(0) };
+        let (mut at, mut done) = (0, 0);
+        while at != END {
+            let batch = resident(|| queue.read_from(at, 64)).await?;
+            at = batch.next;
+            for id in batch.entries.into_iter().filter_map(|e| e.value.as_u64()) {
+                match self.drain_one(id).await {
+                    Ok(()) => done += 1,
+                    // One damaged file must not keep the others.
+                    Err(e) => tracing::warn!("cannot free unlinked file {id}: {e}"),
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    async fn drain_one(self: &Arc<Self>, id: u64) -> Result<()> {
+        let zn = resident(|| self.znode_if_any(id)).await?;
+        let Some(zn) = zn else {
+            // Queued, but its object is gone: only the entry is left to take away.
+            return self.change(|tx| self.delete_queue()?.remove(tx, Zfs::queue_key(id).as_bytes())).await;
+        };
+        {
+            // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link count says.
+            let mut state = zn.state.lock();
+            state.attrs.links = 0;
+        }
+        drop(zn);
+        self.reap(id).await
+    }
+}

@@ -1,0 +1,140 @@
+//! Taking names away.
+
+use super::dir::check_name;
+use super::fs::Zfs;
+use super::znode::{Locked, Plan, State, Znode};
+use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NOUNLINK, dirent_obj, err};
+use crate::dmu::{Now, Stop};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::zap::{Match, Zap};
+use std::sync::Arc;
+
+impl Zfs {
+    pub(super) fn remove_entry(&self, tx: &Tx, dir: &Znode, name: &[u8]) -> Now<()> {
+        let zap = self.dir_zap(dir);
+        if self.name_match == Match::Exact {
+            zap.remove(tx, name)
+        } else {
+            zap.remove_norm(tx, name, self.name_match)
+        }
+    }
+
+    /// A file's attributes once it has lost a name, and whether that was its last.
+    pub(super) fn plan_unlink(&self, tx: &Tx, zn: &Znode, state: &State) -> Now<(Plan, bool)> {
+        let now = self.now();
+        let last = state.attrs.is_dir() || state.attrs.links <= 1;
+        let plan = self.plan(tx, zn, state, |a| {
+            if last {
+                a.links = 0;
+            } else {
+                a.links -= 1;
+                self.state_changed(a, now);
+            }
+        })?;
+        Ok((plan, last))
+    }
+
+    pub(super) fn delete_queue(&self) -> Result<&Zap> {
+        self.unlinked.as_ref().ok_or_else(|| Error::os(Errno::ROFs, "the file system has no delete queue"))
+    }
+
+    /// The key of an object in the delete queue.
+    pub(super) fn queue_key(id: u64) -> String {
+        format!("{id:x}")
+    }
+
+    /// Puts a file that loses its last name into the delete queue.
+    pub(super) fn enqueue(&self, tx: &Tx, id: u64) -> Now<()> {
+        match self.delete_queue()?.add_u64(tx, Zfs::queue_key(id).as_bytes(), id) {
+            // A crash between two txgs cannot leave it there, but damage can; what matters is that it is there.
+            Err(Stop::Err(e)) if e.is(Errno::Exist) => Ok(()),
+            r => r,
+        }
+    }
+
+    /// Undoes [`Zfs::enqueue`] in the same txg.
+    pub(super) fn dequeue(&self, tx: &Tx, id: u64) {
+        let undone = self.delete_queue().map(|q| q.remove(tx, Zfs::queue_key(id).as_bytes()));
+        debug_assert!(matches!(undone, Ok(Ok(()))), "what a held txg dirtied is in memory");
+    }
+
+    /// Refuses to take the name of a file that its flags protect.
+    pub(super) fn check_unlink(state: &State) -> Result<()> {
+        if state.attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY | ZFS_NOUNLINK) != 0 {
+            return err(Errno::Perm, "the file is immutable, append-only or may not be unlinked");
+        }
+        Ok(())
+    }
+
+    fn remove_now(&self, tx: &Tx, dir: &Arc<Znode>, name: &[u8], want_dir: bool) -> Now<Arc<Znode>> {
+        self.check_dir(dir)?;
+        let missing = || Stop::Err(Error::os(Errno::NoEnt, "no such file or directory"));
+        let id = dirent_obj(self.find_entry(dir, name)?.ok_or_else(missing)?);
+        let zn = self.znode(id)?;
+        let mut locked = Locked::new(&[dir, &zn]);
+        // Before the locks were taken another file may have come to have the name.
+        if self.find_entry(dir, name)?.map(dirent_obj) != Some(id) {
+            drop(locked);
+            return self.remove_now(tx, dir, name, want_dir);
+        }
+        self.check_dir_change(dir, locked.get(dir), false)?;
+        let state = locked.get(&zn);
+        Zfs::check_unlink(state)?;
+        let is_dir = state.attrs.is_dir();
+        match (want_dir, is_dir) {
+            (true, false) => return Err(Error::os(Errno::NotDir, "not a directory").into()),
+            (false, true) => return Err(Error::os(Errno::IsDir, "is a directory").into()),
+            (true, true) if self.dir_zap(&zn).count()? != 0 => {
+                return Err(Error::os(Errno::NotEmpty, "the directory is not empty").into());
+            }
+            _ => {}
+        }
+        self.space.admit(tx, 0, true)?;
+        let (file, last) = self.plan_unlink(tx, &zn, state)?;
+        let parent = self.plan_dir(tx, dir, locked.get(dir), -1, -i64::from(is_dir))?;
+        if last {
+            self.enqueue(tx, id)?;
+        }
+        if let Err(stop) = self.remove_entry(tx, dir, name) {
+            if last {
+                self.dequeue(tx, id);
+            }
+            return Err(stop);
+        }
+        file.apply(tx, &zn, locked.get_mut(&zn));
+        parent.apply(tx, dir, locked.get_mut(dir));
+        drop(locked);
+        Ok(zn)
+    }
+
+    async fn remove(self: &Arc<Self>, dir: u64, name: &[u8], want_dir: bool) -> Result<()> {
+        check_name(self, name)?;
+        // Held, so that the file is freed here and now if nobody else uses it.
+        let held = self
+            .change(|tx| {
+                let dzn = self.znode(dir)?;
+                Ok(self.held(self.remove_now(tx, &dzn, name, want_dir)?))
+            })
+            .await?;
+        drop(held);
+        Ok(())
+    }
+
+    /// Takes a file's name away; the file goes with its last name and last user.
+    pub async fn unlink(self: &Arc<Self>, dir: u64, name: &[u8]) -> Result<()> {
+        if matches!(name, b"." | b"..") {
+            return err(Errno::IsDir, "is a directory");
+        }
+        self.remove(dir, name, false).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(self: &Arc<Self>, dir: u64, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => err(Errno::Inval, "a directory cannot be removed from within"),
+            b".." => err(Errno::NotEmpty, "the directory is not empty"),
+            _ => self.remove(dir, name, true).await,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Renaming: within and across directories, over an existing name, by exchange, and leaving a whiteout behind.
+
+use super::dir::check_name;
+use super::fs::Zfs;
+use super::types::*;
+use super::znode::{Held, Locked, Znode};
+use super::{PFLAG_XATTR, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_PROJINHERIT, dirent, dirent_obj, err};
+use crate::dmu::{Now, Stop};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use std::sync::Arc;
+
+/// Deeper trees than this are taken for a loop.
+const MAX_DEPTH: usize = 1 << 16;
+const RENAME_COST: u64 = 16 << 10;
+
+/// The two names of a rename.
+struct Names<'a> {
+    from: &'a Arc<Znode>,
+    old: &'a [u8],
+    to: &'a Arc<Znode>,
+    new: &'a [u8],
+}
+
+fn refuse<T>(errno: Errno, what: &'static str) -> Now<T> {
+    Err(Error::os(errno, what).into())
+}
+
+impl Zfs {
+    /// Renames `old` in `from` to `new` in `to`. What stood under the new name loses it.
+    pub async fn rename(
+        self: &Arc<Self>,
+        from: u64,
+        old: &[u8],
+        to: u64,
+        new: &[u8],
+        flags: RenameFlags,
+        cred: Cred,
+    ) -> Result<()> {
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return err(Errno::Inval, "an exchange always replaces");
+        }
+        for name in [old, new] {
+            if matches!(name, b"." | b"..") {
+                return err(Errno::Busy, "a directory's own names cannot be renamed");
+            }
+            check_name(self, name)?;
+        }
+        let gone: Option<Held> = self
+            .change(|tx| {
+                let _one_at_a_time = self.rename.lock();
+                let (from, to) = (self.znode(from)?, self.znode(to)?);
+                let names = Names { from: &from, old, to: &to, new };
+                Ok(self.rename_now(tx, &names, flags, cred)?.map(|zn| self.held(zn)))
+            })
+            .await?;
+        // Frees the replaced file if that was its last name and nobody uses it.
+        drop(gone);
+        Ok(())
+    }
+
+    /// Refuses to move a directory below itself.
+    fn check_ancestry(&self, moved: &Znode, to: &Znode) -> Now<()> {
+        let mut at = to.id();
+        for _ in 0..MAX_DEPTH {
+            if at == moved.id() {
+                return refuse(Errno::Inval, "a directory cannot be moved into itself");
+            }
+            if at == self.root() {
+                return Ok(());
+            }
+            let parent = self.znode(at)?.state.lock().attrs.parent;
+            if parent == at {
+                return Ok(());
+            }
+            at = parent;
+        }
+        refuse(Errno::Loop, "the directories form a loop")
+    }
+
+    fn rename_now(
+        self: &Arc<Self>,
+        tx: &Tx,
+        names: &Names<'_>,
+        flags: RenameFlags,
+        cred: Cred,
+    ) -> Now<Option<Arc<Znode>>> {
+        self.check_dir(names.from)?;
+        self.check_dir(names.to)?;
+        let entry = |dir: &Znode, name: &[u8]| Ok::<_, Stop>(self.find_entry(dir, name)?.map(dirent_obj));
+        let Some(source) = entry(names.from, names.old)? else {
+            return refuse(Errno::NoEnt, "no such file or directory");
+        };
+        let src = self.znode(source)?;
+        let target = entry(names.to, names.new)?;
+        let tgt = match target {
+            Some(id) => Some(self.znode(id)?),
+            None => None,
+        };
+        if src.state.lock().attrs.is_dir() {
+            self.check_ancestry(&src, names.to)?;
+        }
+        if let Some(t) = tgt.as_ref().filter(|t| flags.exchange && t.state.lock().attrs.is_dir()) {
+            self.check_ancestry(t, names.from)?;
+        }
+        let mut all = vec![names.from, names.to, &src];
+        all.extend(tgt.as_ref());
+        let locked = Locked::new(&all);
+        if entry(names.from, names.old)? != Some(source) || entry(names.to, names.new)? != target {
+            // Another thread was faster; look again.
+            drop(locked);
+            return self.rename_now(tx, names, flags, cred);
+        }
+        self.check_rename(names, &locked, &src, tgt.as_ref(), flags)?;
+        if tgt.as_ref().is_some_and(|t| t.id() == src.id()) && !self.only_spelling(names) {
+            return Ok(None);
+        }
+        self.space.admit(tx, RENAME_COST, tgt.is_some() && !flags.exchange)?;
+        match &tgt {
+            Some(t) if flags.exchange => self.exchange(tx, names, locked, &src, t).map(|()| None),
+            Some(t) if t.id() != src.id() => self.move_entry(tx, names, locked, &src, Some(t), flags, cred),
+            _ => self.move_entry(tx, names, locked, &src, None, flags, cred),
+        }
+    }
+
+    /// Whether both names are one entry of a directory that ignores case, which is to be spelled anew.
+    fn only_spelling(&self, names: &Names<'_>) -> bool {
+        names.from.id() == names.to.id()
+            && names.old != names.new
+            && self.name_match != crate::zap::Match::Exact
+    }
+
+    fn check_rename(
+        &self,
+        names: &Names<'_>,
+        locked: &Locked<'_>,
+        src: &Arc<Znode>,
+        tgt: Option<&Arc<Znode>>,
+        flags: RenameFlags,
+    ) -> Now<()> {
+        let (from, to, s) = (locked.get(names.from), locked.get(names.to), locked.get(src));
+        if (from.attrs.pflags ^ to.attrs.pflags) & PFLAG_XATTR != 0 {
+            return refuse(Errno::Inval, "extended attributes cannot be moved");
+        }
+        self.check_dir_change(names.from, from, false)?;
+        self.check_dir_change(names.to, to, true)?;
+        Zfs::check_unlink(s)?;
+        let same_dir = names.from.id() == names.to.id();
+        if !same_dir && to.attrs.pflags & ZFS_PROJINHERIT != 0 && to.attrs.projid != s.attrs.projid {
+            return refuse(Errno::XDev, "the directory belongs to another project");
+        }
+        let Some(tgt) = tgt else {
+            return if flags.exchange { refuse(Errno::NoEnt, "nothing to exchange with") } else { Ok(()) };
+        };
+        let t = locked.get(tgt);
+        if flags.no_replace {
+            return refuse(Errno::Exist, "the file exists");
+        }
+        if src.id() == tgt.id() {
+            return Ok(());
+        }
+        if t.attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
+            return refuse(Errno::Perm, "the file is immutable or append-only");
+        }
+        if !same_dir
+            && flags.exchange
+            && from.attrs.pflags & ZFS_PROJINHERIT != 0
+            && from.attrs.projid != t.attrs.projid
+        {
+            return refuse(Errno::XDev, "the directory belongs to another project");
+        }
+        if flags.exchange {
+            return Ok(());
+        }
+        self.check_dir_change(names.to, to, false)?;
+        Zfs::check_unlink(t)?;
+        match (s.attrs.is_dir(), t.attrs.is_dir()) {
+            (true, false) => refuse(Errno::NotDir, "the target is not a directory"),
+            (false, true) => refuse(Errno::IsDir, "the target is a directory"),
+            (true, true) if self.dir_zap(tgt).count()? != 0 => {
+                refuse(Errno::NotEmpty, "the target is not empty")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes what an entry holds. The name is the directory's own spelling where spelling does not matter.
+    fn set_entry(&self, tx: &Tx, dir: &Znode, name: &[u8], value: u64) -> Now<()> {
+        let zap = self.dir_zap(dir);
+        if self.name_match == crate::zap::Match::Exact {
+            return zap.update_u64(tx, name, value);
+        }
+        match zap.lookup_norm(name, self.name_match)? {
+            Some(found) => zap.update_u64(tx, &found.name, value),
+            None => zap.update_u64(tx, name, value),
+        }
+    }
+
+    /// Swaps what two names mean.
+    fn exchange(
+        &self,
+        tx: &Tx,
+        names: &Names<'_>,
+        mut locked: Locked<'_>,
+        src: &Arc<Znode>,
+        tgt: &Arc<Znode>,
+    ) -> Now<()> {
+        let now = self.now();
+        let moved = |a: &mut super::attrs::Attrs, to: u64| {
+            a.parent = to;
+            self.state_changed(a, now);
+        };
+        let (s, t) = (locked.get(src), locked.get(tgt));
+        let values =
+            [dirent(self.version, src.id(), s.attrs.fmt()), dirent(self.version, tgt.id(), t.attrs.fmt())];
+        let dirs = i64::from(t.attrs.is_dir()) - i64::from(s.attrs.is_dir());
+        let s_plan = self.plan(tx, src, s, |a| moved(a, names.to.id()))?;
+        let t_plan = self.plan(tx, tgt, t, |a| moved(a, names.from.id()))?;
+        let same_dir = names.from.id() == names.to.id();
+        let from_plan =
+            self.plan_dir(tx, names.from, locked.get(names.from), 0, if same_dir { 0 } else { dirs })?;
+        let to_plan = match same_dir {
+            true => None,
+            false => Some(self.plan_dir(tx, names.to, locked.get(names.to), 0, -dirs)?),
+        };
+        self.set_entry(tx, names.to, names.new, values[0])?;
+        if let Err(stop) = self.set_entry(tx, names.from, names.old, values[1]) {
+            let undone = self.set_entry(tx, names.to, names.new, values[1]);
+            debug_assert!(undone.is_ok(), "what a held txg dirtied is in memory");
+            return Err(stop);
+        }
+        s_plan.apply(tx, src, locked.get_mut(src));
+        t_plan.apply(tx, tgt, locked.get_mut(tgt));
+        from_plan.apply(tx, names.from, locked.get_mut(names.from));
+        if let Some(p) = to_plan {
+            p.apply(tx, names.to, locked.get_mut(names.to));
+        }
+        Ok(())
+    }
+
+    /// Moves a name, over `tgt` if there is one; returns that.
+    #[allow(clippy::too_many_arguments)]
+    fn move_entry(
+        self: &Arc<Self>,
+        tx: &Tx,
+        names: &Names<'_>,
+        mut locked: Locked<'_>,
+        src: &Arc<Znode>,
+        tgt: Option<&Arc<Znode>>,
+        flags: RenameFlags,
+        cred: Cred,
+    ) -> Now<Option<Arc<Znode>>> {
+        let now = self.now();
+        let s = locked.get(src);
+        let is_dir = i64::from(s.attrs.is_dir());
+        let value = dirent(self.version, src.id(), s.attrs.fmt());
+        let s_plan = self.plan(tx, src, s, |a| {
+            a.parent = names.to.id();
+            self.state_changed(a, now);
+        })?;
+        let t_plan = match tgt {
+            Some(t) => Some((t, self.plan_unlink(tx, t, locked.get(t))?)),
+            None => None,
+        };
+        let replaced = i64::from(tgt.is_some());
+        // A directory over a directory: one comes, one goes. What leaves `from` counts there.
+        let whiteout = i64::from(flags.whiteout);
+        let same_dir = names.from.id() == names.to.id();
+        let dirs_to = is_dir - if tgt.is_some() { is_dir } else { 0 };
+        let (from_by, from_dirs) = (whiteout - 1, -is_dir);
+        let (to_by, to_dirs) = (1 - replaced, dirs_to);
+        let (from_plan, to_plan) = if same_dir {
+            (
+                self.plan_dir(tx, names.from, locked.get(names.from), from_by + to_by, from_dirs + to_dirs)?,
+                None,
+            )
+        } else {
+            let to = self.plan_dir(tx, names.to, locked.get(names.to), to_by, to_dirs)?;
+            (self.plan_dir(tx, names.from, locked.get(names.from), from_by, from_dirs)?, Some(to))
+        };
+        let white = match flags.whiteout {
+            true => Some(self.alloc_whiteout(tx, names.from, &locked.get(names.from).attrs, cred)?),
+            false => None,
+        };
+        let back = |stop: Stop| {
+            if let Some((dn, _)) = &white {
+                self.objset.free(tx, dn);
+            }
+            Err(stop)
+        };
+        let last = matches!(&t_plan, Some((_, (_, true))));
+        if let Some(t) = tgt.filter(|_| last)
+            && let Err(stop) = self.enqueue(tx, t.id())
+        {
+            return back(stop);
+        }
+        let old_value = tgt.map(|t| dirent(self.version, t.id(), locked.get(t).attrs.fmt()));
+        let mut changed = match old_value {
+            Some(_) => self.set_entry(tx, names.to, names.new, value),
+            None if self.only_spelling(names) => Ok(()),
+            None => self.dir_zap(names.to).add_u64(tx, names.new, value),
+        };
+        if changed.is_ok() {
+            changed = match &white {
+                Some((dn, _)) => {
+                    self.set_entry(tx, names.from, names.old, dirent(self.version, dn.id().0, S_IFCHR))
+                }
+                None => self.remove_entry(tx, names.from, names.old),
+            };
+            if changed.is_ok() && old_value.is_none() && self.only_spelling(names) {
+                // The one entry was just taken away; in its place, and memory, comes the new spelling.
+                changed = self.dir_zap(names.to).add_u64(tx, names.new, value);
+            } else if changed.is_err() {
+                let undone = match old_value {
+                    Some(v) => self.set_entry(tx, names.to, names.new, v),
+                    None if self.only_spelling(names) => Ok(()),
+                    None => self.dir_zap(names.to).remove(tx, names.new),
+                };
+                debug_assert!(undone.is_ok(), "what a held txg dirtied is in memory");
+            }
+        }
+        if let Err(stop) = changed {
+            if let Some(t) = tgt.filter(|_| last) {
+                self.dequeue(tx, t.id());
+            }
+            return back(stop);
+        }
+        s_plan.apply(tx, src, locked.get_mut(src));
+        if let Some((t, (plan, _))) = t_plan {
+            plan.apply(tx, t, locked.get_mut(t));
+        }
+        from_plan.apply(tx, names.from, locked.get_mut(names.from));
+        if let Some(p) = to_plan {
+            p.apply(tx, names.to, locked.get_mut(names.to));
+        }
+        if let Some((dn, attrs)) = white {
+            self.adopt(dn, attrs).touched(tx);
+        }
+        Ok(tgt.cloned())
+    }
+
+    /// The character device 0:0 that overlay file systems take for "removed".
+    fn alloc_whiteout(
+        &self,
+        tx: &Tx,
+        dir: &Znode,
+        parent: &super::attrs::Attrs,
+        cred: Cred,
+    ) -> Now<(Arc<crate::dmu::Dnode>, super::attrs::Attrs)> {
+        let attrs = self.new_attrs(tx, dir.id(), parent, &NewFile::new(S_IFCHR, cred))?;
+        let packed = self.pack_new(tx, &attrs)?;
+        Ok((self.alloc_file(tx, &attrs, packed, 0)?, attrs))
+    }
+}

@@ -1,0 +1,176 @@
+//! Changing attributes: chmod, chown, truncate, utimens, project and flags, with what POSIX ties to them.
+
+use super::attrs::encode_time;
+use super::fs::Zfs;
+use super::posix_acl;
+use super::types::*;
+use super::znode::{Locked, State, Znode, is_regular, stale};
+use super::{SETTABLE_FLAGS, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, acl, err};
+use crate::dmu::Now;
+use crate::error::{Errno, Result};
+use crate::spa::txg::Tx;
+use std::sync::Arc;
+
+impl Zfs {
+    /// Changes attributes; returns them all as they are then.
+    pub async fn setattr(&self, id: u64, set: SetAttr) -> Result<Attr> {
+        self.change(|tx| {
+            let zn = self.znode(id)?;
+            let xattr_obj = zn.state.lock().attrs.xattr_obj;
+            let owner = set.uid.is_some() || set.gid.is_some() || set.projid.is_some();
+            // The directory of extended attributes belongs to the same owner, for the accounting's sake.
+            let xattr_dir = if owner && xattr_obj != 0 { Some(self.znode(xattr_obj)?) } else { None };
+            self.setattr_now(tx, &zn, xattr_dir.as_ref(), &set)
+        })
+        .await
+    }
+
+    fn check_setattr(&self, zn: &Znode, state: &State, set: &SetAttr) -> Result<()> {
+        if state.gone {
+            return Err(stale(zn.id()));
+        }
+        let pflags = state.attrs.pflags;
+        let unlocks = set.flags.is_some_and(|(_, clear)| clear & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0);
+        if pflags & ZFS_IMMUTABLE != 0 && !unlocks {
+            return err(Errno::Perm, "the file is immutable");
+        }
+        if let Some(size) = set.size {
+            if state.attrs.is_dir() {
+                return err(Errno::IsDir, "is a directory");
+            }
+            if !is_regular(&state.attrs) {
+                return err(Errno::Inval, "not a regular file");
+            }
+            if pflags & ZFS_APPENDONLY != 0 {
+                return err(Errno::Perm, "the file is append-only");
+            }
+            Zfs::check_size(size)?;
+        }
+        if set.flags.is_some_and(|(on, off)| (on | off) & !SETTABLE_FLAGS != 0) {
+            return err(Errno::NotSup, "no such file flag");
+        }
+        if set.projid.is_some() && (state.attrs.legacy || !self.props().project_quota) {
+            return err(Errno::NotSup, "the file system has no projects");
+        }
+        Ok(())
+    }
+
+    fn setattr_now(
+        &self,
+        tx: &Tx,
+        zn: &Arc<Znode>,
+        xattr_dir: Option<&Arc<Znode>>,
+        set: &SetAttr,
+    ) -> Now<Attr> {
+        let mut all = vec![zn];
+        all.extend(xattr_dir);
+        let mut locked = Locked::new(&all);
+        let state = locked.get(zn);
+        self.check_setattr(zn, state, set)?;
+        let old = state.attrs.size;
+        if set.size.is_some_and(|s| s > old) {
+            self.check_quotas(&state.attrs, false)?;
+        }
+        self.space.admit(tx, 0, set.size.is_some_and(|s| s < old))?;
+        let now = self.now();
+        let mut attrs = state.attrs.clone();
+        self.change_owner(&mut attrs, set);
+        let owner_changed = attrs.uid != state.attrs.uid || attrs.gid != state.attrs.gid;
+        if owner_changed || attrs.projid != state.attrs.projid {
+            self.check_quotas(&attrs, true)?;
+        }
+        if let Some(mode) = set.mode {
+            attrs.mode = u64::from(attrs.fmt() | mode & !S_IFMT);
+        }
+        if set.kill_suidgid {
+            attrs.mode = super::file::without_suid(attrs.mode);
+        }
+        if set.mode.is_some() {
+            attrs.set_trivial_acl(&self.sa, self.version >= ZPL_VERSION_FUID);
+            self.chmod_posix_acl(&mut attrs)?;
+        } else if owner_changed && !self.props().posix_acl && !attrs.legacy && !attrs.aces.is_empty() {
+            attrs.mode = acl::mode_of(attrs.mode, &attrs.aces, attrs.uid, attrs.gid);
+        }
+        let pick = |t: SetTime| encode_time(if let SetTime::To(t) = t { t } else { now });
+        if let Some(size) = set.size {
+            Zfs::resized(&mut attrs, size);
+            self.content_modified(&mut attrs, now);
+        }
+        // Only reading the clock's changes of times leave the rest alone; every other change is one of the file's state.
+        self.state_changed(&mut attrs, now);
+        if let Some(t) = set.atime {
+            attrs.atime = pick(t);
+        }
+        if let Some(t) = set.mtime {
+            attrs.mtime = pick(t);
+        }
+        if let Some(t) = set.ctime {
+            attrs.ctime = encode_time(t);
+        }
+        if let Some((on, off)) = set.flags {
+            attrs.pflags = attrs.pflags & !off | on;
+        }
+        let (uid, gid, projid) = (attrs.uid, attrs.gid, attrs.projid);
+        let has_projid = set.projid.is_some();
+        let keeps_xattrs = Arc::ptr_eq(&attrs.dxattr, &state.attrs.dxattr);
+        let plan = self.pack(tx, zn, attrs)?;
+        let x_plan = match xattr_dir {
+            Some(x) => Some((
+                x,
+                self.plan(tx, x, locked.get(x), |a| {
+                    (a.uid, a.gid) = (uid, gid);
+                    if has_projid {
+                        a.add_projid(&self.sa);
+                        a.projid = projid;
+                    }
+                    self.state_changed(a, now);
+                })?,
+            )),
+            None => None,
+        };
+        if let Some(size) = set.size {
+            self.resize(tx, zn, old, size)?;
+        }
+        let state = locked.get_mut(zn);
+        plan.apply(tx, zn, state);
+        if !keeps_xattrs {
+            state.xattrs = None;
+        }
+        let attr = self.attr_of(zn, state);
+        if let Some((x, plan)) = x_plan {
+            plan.apply(tx, x, locked.get_mut(x));
+        }
+        tx.dirtied(512);
+        Ok(attr)
+    }
+
+    fn change_owner(&self, attrs: &mut super::attrs::Attrs, set: &SetAttr) {
+        if let Some(uid) = set.uid {
+            attrs.uid = u64::from(uid);
+        }
+        if let Some(gid) = set.gid {
+            attrs.gid = u64::from(gid);
+        }
+        if let Some(projid) = set.projid {
+            attrs.add_projid(&self.sa);
+            attrs.projid = u64::from(projid);
+        }
+    }
+
+    /// A chmod of a file with a POSIX ACL changes the ACL's mask, as `posix_acl_chmod` does.
+    fn chmod_posix_acl(&self, attrs: &mut super::attrs::Attrs) -> Result<()> {
+        if !self.props().posix_acl || attrs.dxattr.is_empty() {
+            return Ok(());
+        }
+        let mut list = super::xattr::unpack(&attrs.dxattr)?;
+        let Some(mut acl) =
+            super::xattr::list_get(&list, posix_acl::ACCESS).and_then(posix_acl::PosixAcl::decode)
+        else {
+            return Ok(());
+        };
+        acl.chmod(attrs.mode as u32);
+        super::xattr::list_set(&mut list, posix_acl::ACCESS, &acl.encode());
+        attrs.dxattr = list.pack().into();
+        Ok(())
+    }
+}

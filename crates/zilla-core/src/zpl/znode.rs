@@ -1,0 +1,386 @@
+//! Files in memory: one [`Znode`] for each object in use, found by its number.
+//!
+//! A change of attributes is prepared first ([`Zfs::plan`]: new attributes and their bytes, nothing changed) and applied last
+//! ([`Plan::apply`], which cannot fail). The table forgets files nobody uses once it holds more than [`KEEP`]; what the kernel's
+//! inode cache remembers is only counted, so that a client's `find` over a million files costs a counter each.
+
+use super::attrs::{Attrs, decode_time, encode_time};
+use super::fs::{Atime, Zfs};
+use super::sa::Packed;
+use super::types::{Attr, S_IFREG, Time};
+use super::{ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION_FUID};
+use crate::dmu::{Dnode, Now, resident};
+use crate::error::{Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::{ObjectId, Txg};
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zilla_ondisk::nvlist::NvList;
+
+const SHARDS: usize = 64;
+/// Files kept in memory though nobody uses them.
+const KEEP: usize = 64 << 10;
+
+/// A file in memory.
+pub struct Znode {
+    id: u64,
+    dnode: Arc<Dnode>,
+    pub(super) state: Mutex<State>,
+    /// The txg of the newest change of the file or of a name of it.
+    last_txg: AtomicU64,
+    /// Where the last read ended: the next one there is part of a sequence.
+    pub(super) read_end: AtomicU64,
+    /// Up to where a sequence of reads was read ahead.
+    pub(super) read_ahead: AtomicU64,
+}
+
+pub(super) struct State {
+    pub(super) attrs: Attrs,
+    /// The extended attributes in `attrs.dxattr`, once they were looked at.
+    pub(super) xattrs: Option<Arc<NvList>>,
+    /// The access time in memory is newer than the one on disk.
+    pub(super) atime_dirty: bool,
+    /// The object is being freed.
+    pub(super) gone: bool,
+}
+
+impl Znode {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+    pub(super) fn dnode(&self) -> &Arc<Dnode> {
+        &self.dnode
+    }
+    pub(super) fn last_txg(&self) -> Txg {
+        Txg(self.last_txg.load(Ordering::Relaxed))
+    }
+    pub(super) fn touched(&self, tx: &Tx) {
+        self.last_txg.fetch_max(tx.txg().0, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Znode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Znode({})", self.id)
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    znodes: HashMap<u64, Arc<Znode>>,
+    /// Who uses a file, by its number: [`Held`]s, and references that clients have.
+    users: HashMap<u64, u64>,
+}
+
+pub(super) struct Znodes {
+    shards: [Mutex<Shard>; SHARDS],
+    /// Files whose access time is to be written some time.
+    pub(super) atimes: Mutex<BTreeSet<u64>>,
+}
+
+impl Default for Znodes {
+    fn default() -> Self {
+        Znodes { shards: std::array::from_fn(|_| Mutex::default()), atimes: Mutex::default() }
+    }
+}
+
+impl Znodes {
+    fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
+        self.shards[(id as usize).wrapping_mul(0x9E37_79B1) >> 8 & (SHARDS - 1)].lock()
+    }
+
+    fn get(&self, id: u64) -> Option<Arc<Znode>> {
+        self.shard(id).znodes.get(&id).cloned()
+    }
+
+    /// Puts a file in the table, unless another thread was faster: then that one's is taken.
+    fn insert(&self, zn: Arc<Znode>) -> Arc<Znode> {
+        let mut shard = self.shard(zn.id);
+        if shard.znodes.len() >= KEEP / SHARDS {
+            // Half of them at once, so that the search is rare. Hash order is as good as any.
+            let mut spare = shard.znodes.len() / 2;
+            shard.znodes.retain(|_, z| {
+                let unused = spare > 0 && Arc::strong_count(z) == 1;
+                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty);
+                spare -= usize::from(idle);
+                !idle
+            });
+        }
+        shard.znodes.entry(zn.id).or_insert(zn).clone()
+    }
+
+    pub(super) fn forget(&self, id: u64) {
+        self.shard(id).znodes.remove(&id);
+    }
+
+    pub(super) fn use_more(&self, id: u64, n: u64) {
+        *self.shard(id).users.entry(id).or_insert(0) += n;
+    }
+
+    /// Takes `n` uses back; true if that were the last.
+    fn use_less(&self, id: u64, n: u64) -> bool {
+        let mut shard = self.shard(id);
+        let Some(count) = shard.users.get_mut(&id) else { return false };
+        *count = count.saturating_sub(n);
+        if *count > 0 {
+            return false;
+        }
+        shard.users.remove(&id);
+        true
+    }
+
+    pub(super) fn in_use(&self, id: u64) -> bool {
+        self.shard(id).users.contains_key(&id)
+    }
+}
+
+/// A file that someone uses: while there is one, the file is not freed even if its last name goes.
+pub struct Held {
+    zfs: Arc<Zfs>,
+    zn: Arc<Znode>,
+}
+
+impl Held {
+    /// Leaves the use standing, for a client that will give it back by number with [`Zfs::forget`].
+    pub fn leak(self) -> u64 {
+        let id = self.zn.id;
+        self.zfs.znodes.use_more(id, 1);
+        id
+    }
+    pub fn zfs(&self) -> &Arc<Zfs> {
+        &self.zfs
+    }
+}
+
+impl Deref for Held {
+    type Target = Arc<Znode>;
+    fn deref(&self) -> &Arc<Znode> {
+        &self.zn
+    }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Held {
+        self.zfs.held(self.zn.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.zfs.forget(self.zn.id, 1);
+    }
+}
+
+/// New attributes of a file, ready to be written.
+pub(super) struct Plan {
+    pub(super) attrs: Attrs,
+    packed: Packed,
+}
+
+impl Plan {
+    /// Makes the planned attributes the file's.
+    pub(super) fn apply(self, tx: &Tx, zn: &Znode, state: &mut State) {
+        zn.dnode.set_bonus(tx, &self.packed.bonus);
+        let had_spill = !matches!(zn.dnode.spill(), Ok(None));
+        if self.packed.spill.is_some() || had_spill {
+            zn.dnode.set_spill(tx, self.packed.spill.map(Into::into));
+        }
+        state.attrs = self.attrs;
+        state.atime_dirty = false;
+        zn.touched(tx);
+    }
+}
+
+/// Locks of several files, taken in ascending order.
+pub(super) struct Locked<'a> {
+    guards: SmallVec<[(u64, MutexGuard<'a, State>); 4]>,
+}
+
+impl<'a> Locked<'a> {
+    pub(super) fn new(znodes: &[&'a Arc<Znode>]) -> Locked<'a> {
+        let mut sorted: SmallVec<[&'a Arc<Znode>; 4]> = znodes.iter().copied().collect();
+        sorted.sort_by_key(|z| z.id);
+        sorted.dedup_by_key(|z| z.id);
+        Locked { guards: sorted.iter().map(|z| (z.id, z.state.lock())).collect() }
+    }
+
+    pub(super) fn get(&self, zn: &Znode) -> &State {
+        &self.guards.iter().find(|(id, _)| *id == zn.id).expect("locked together").1
+    }
+
+    pub(super) fn get_mut(&mut self, zn: &Znode) -> &mut State {
+        &mut self.guards.iter_mut().find(|(id, _)| *id == zn.id).expect("locked together").1
+    }
+}
+
+impl Zfs {
+    /// The file of this number.
+    pub(super) fn znode(&self, id: u64) -> Now<Arc<Znode>> {
+        if let Some(zn) = self.znodes.get(id) {
+            return Ok(zn);
+        }
+        let dnode = self.objset.hold(ObjectId(id))?;
+        let attrs = Attrs::load(&self.sa, &dnode)?;
+        Ok(self.adopt(dnode, attrs))
+    }
+
+    /// Puts an object whose attributes are known into the table.
+    pub(super) fn adopt(&self, dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
+        let gone = dnode.is_freed();
+        // What a file that is not in memory was last changed in is not known; if it is clean, it is on disk.
+        let last = if dnode.is_dirty() { self.open_txg() } else { 0 };
+        self.znodes.insert(Arc::new(Znode {
+            id: dnode.id().0,
+            dnode,
+            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone }),
+            last_txg: last.into(),
+            read_end: 0.into(),
+            read_ahead: 0.into(),
+        }))
+    }
+
+    pub(super) fn held(self: &Arc<Self>, zn: Arc<Znode>) -> Held {
+        self.znodes.use_more(zn.id, 1);
+        Held { zfs: self.clone(), zn }
+    }
+
+    /// The file of this number, in use.
+    pub async fn hold(self: &Arc<Self>, id: u64) -> Result<Held> {
+        let held = resident(|| Ok(self.held(self.znode(id)?))).await?;
+        if held.state.lock().gone {
+            return Err(stale(id));
+        }
+        Ok(held)
+    }
+
+    /// Gives back `n` uses of a file; its space is freed if they were the last and it has no name.
+    pub fn forget(self: &Arc<Self>, id: u64, n: u64) {
+        if self.znodes.use_less(id, n) {
+            self.reap_if_unlinked(id);
+        }
+    }
+
+    /// Prepares a change of attributes: `f` makes it on a copy.
+    pub(super) fn plan(&self, tx: &Tx, zn: &Znode, state: &State, f: impl FnOnce(&mut Attrs)) -> Now<Plan> {
+        let mut attrs = state.attrs.clone();
+        f(&mut attrs);
+        self.pack(tx, zn, attrs)
+    }
+
+    pub(super) fn pack(&self, tx: &Tx, zn: &Znode, attrs: Attrs) -> Now<Plan> {
+        let packed = attrs.pack(&self.sa, tx, bonus_room(&zn.dnode))?;
+        Ok(Plan { attrs, packed })
+    }
+
+    /// Notes that contents were changed, as OpenZFS does: both times, and the flags backup programs look at.
+    pub(super) fn content_modified(&self, attrs: &mut Attrs, now: Time) {
+        attrs.mtime = encode_time(now);
+        attrs.ctime = encode_time(now);
+        if self.version >= ZPL_VERSION_FUID {
+            attrs.pflags |= ZFS_ARCHIVE | ZFS_AV_MODIFIED;
+        }
+    }
+
+    /// Notes that attributes were changed.
+    pub(super) fn state_changed(&self, attrs: &mut Attrs, now: Time) {
+        attrs.ctime = encode_time(now);
+        if self.version >= ZPL_VERSION_FUID {
+            attrs.pflags |= ZFS_ARCHIVE;
+        }
+    }
+
+    pub(super) fn attr_of(&self, zn: &Znode, state: &State) -> Attr {
+        state.attrs.attr(zn.id, &zn.dnode, self.props().recordsize)
+    }
+
+    pub(super) fn attr(&self, zn: &Znode) -> Attr {
+        self.attr_of(zn, &zn.state.lock())
+    }
+
+    /// A file's attributes, if they are in memory.
+    pub fn try_getattr(&self, id: u64) -> Now<Attr> {
+        let zn = self.znode(id)?;
+        let state = zn.state.lock();
+        if state.gone {
+            return Err(stale(id).into());
+        }
+        Ok(self.attr_of(&zn, &state))
+    }
+
+    pub async fn getattr(&self, id: u64) -> Result<Attr> {
+        resident(|| self.try_getattr(id)).await
+    }
+
+    /// Notes that a file was read.
+    pub(super) fn accessed(&self, zn: &Znode) {
+        let mode = self.props().atime;
+        if mode == Atime::Off || self.is_readonly() {
+            return;
+        }
+        let now = self.now();
+        let mut state = zn.state.lock();
+        let a = &mut state.attrs;
+        let old = decode_time(a.atime);
+        let due = mode == Atime::On
+            || old <= decode_time(a.mtime)
+            || old <= decode_time(a.ctime)
+            || now.sec.saturating_sub(old.sec) >= 24 * 3600;
+        // A second is fine enough for a time that costs a write.
+        if !due || (mode == Atime::On && old.sec == now.sec) {
+            return;
+        }
+        a.atime = encode_time(now);
+        if !state.atime_dirty {
+            state.atime_dirty = true;
+            drop(state);
+            self.znodes.atimes.lock().insert(zn.id);
+        }
+    }
+
+    /// Writes access times that are only in memory.
+    pub async fn flush_atimes(&self) -> Result<()> {
+        let ids = std::mem::take(&mut *self.znodes.atimes.lock());
+        if self.is_readonly() {
+            return Ok(());
+        }
+        for id in ids {
+            let Some(zn) = self.znodes.get(id) else { continue };
+            self.change(|tx| {
+                let mut state = zn.state.lock();
+                if state.atime_dirty && !state.gone {
+                    let plan = self.plan(tx, &zn, &state, |_| ())?;
+                    plan.apply(tx, &zn, &mut state);
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the attributes of every file in memory anew: after a rollback nothing of it is true any more.
+    pub fn forget_all(&self) {
+        self.znodes.atimes.lock().clear();
+        for shard in &self.znodes.shards {
+            shard.lock().znodes.clear();
+        }
+    }
+}
+
+pub(super) fn stale(id: u64) -> Error {
+    Error::os(crate::error::Errno::Stale, format!("file {id} is gone"))
+}
+
+/// Room for a file's bonus when it has no spill pointer.
+pub(super) fn bonus_room(dnode: &Dnode) -> usize {
+    dnode.max_bonus_len()
+}
+
+/// Whether a file has contents of its own, and not a meaning.
+pub(super) fn is_regular(attrs: &Attrs) -> bool {
+    attrs.fmt() == S_IFREG
+}
