@@ -1,0 +1,122 @@
+//! What the layers above the devices share of one pool: its store, its txgs, its MOS, its features, and the two queues that
+//! lead into the sync task.
+//!
+//! *Sync tasks* are how everything changes the MOS: a closure that runs in the syncing context of one txg, after that txg's
+//! data is written, alone. *Frees* are how space comes back: layers hand in block pointers nobody refers to any more, and the
+//! sync task gives them to the metaslabs in the right pass.
+
+use super::features::Features;
+use super::txg::{Tx, TxgState};
+use crate::dmu::{DbufCache, Objset};
+use crate::error::{Errno, Error, Result};
+use crate::types::{TXG_SIZE, Txg};
+use crate::zio::BlockStore;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use zilla_env::Env;
+use zilla_ondisk::blkptr::BlkPtr;
+
+type Task = Box<dyn FnOnce(Tx) -> BoxFuture<'static, ()> + Send>;
+
+pub struct PoolCtx {
+    pub env: Env,
+    pub store: Arc<dyn BlockStore>,
+    pub cache: Arc<DbufCache>,
+    pub txgs: Arc<TxgState>,
+    pub features: Features,
+    pub guid: u64,
+    pub readonly: bool,
+    mos: OnceLock<Arc<Objset>>,
+    frees: Mutex<Vec<BlkPtr>>,
+    tasks: [Mutex<Vec<Task>>; TXG_SIZE],
+}
+
+impl PoolCtx {
+    pub fn new(
+        env: Env,
+        store: Arc<dyn BlockStore>,
+        cache: Arc<DbufCache>,
+        txgs: Arc<TxgState>,
+        guid: u64,
+        readonly: bool,
+    ) -> Arc<PoolCtx> {
+        Arc::new(PoolCtx {
+            env,
+            store,
+            cache,
+            txgs,
+            features: Features::default(),
+            guid,
+            readonly,
+            mos: OnceLock::new(),
+            frees: Mutex::default(),
+            tasks: Default::default(),
+        })
+    }
+
+    /// The pool's own objset; set once while a pool is opened or created, before anything asks for it.
+    pub fn set_mos(&self, mos: Arc<Objset>) {
+        let fresh = self.mos.set(mos).is_ok();
+        debug_assert!(fresh, "a pool has one MOS");
+    }
+
+    pub fn mos(&self) -> &Arc<Objset> {
+        match self.mos.get() {
+            Some(mos) => mos,
+            None => unreachable!("the MOS is opened before anything that stands on it"),
+        }
+    }
+
+    /// Hands in a block that nothing refers to any more, as of the txg being synced. Holes and embedded blocks are ignored.
+    pub fn free(&self, bp: &BlkPtr) {
+        if !bp.is_hole() && !bp.is_embedded() {
+            self.frees.lock().push(*bp);
+        }
+    }
+
+    pub(crate) fn take_frees(&self) -> Vec<BlkPtr> {
+        std::mem::take(&mut *self.frees.lock())
+    }
+
+    /// Runs `f` in the syncing context of some txg and waits until that txg is stable.
+    pub async fn sync_task<T, F>(&self, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Tx) -> BoxFuture<'static, Result<T>> + Send + 'static,
+    {
+        if self.readonly {
+            return Err(Error::os(Errno::ROFs, "the pool is imported read-only"));
+        }
+        let slot = Arc::new(Mutex::new(None));
+        let out = slot.clone();
+        let txg = {
+            let tx = self.txgs.assign().await?;
+            let task: Task = Box::new(move |tx| {
+                Box::pin(async move {
+                    let result = f(tx).await;
+                    *out.lock() = Some(result);
+                })
+            });
+            self.tasks[tx.txg().slot()].lock().push(task);
+            tx.txg()
+        };
+        let stable = self.txgs.wait_synced(txg).await;
+        let result = slot.lock().take();
+        match (stable, result) {
+            (Ok(()), Some(result)) => result,
+            (Err(e), _) => Err(e),
+            (Ok(()), None) => {
+                Err(Error::os(Errno::Canceled, "the pool was closed before the change was made"))
+            }
+        }
+    }
+
+    pub(crate) fn take_tasks(&self, txg: Txg) -> Vec<Task> {
+        std::mem::take(&mut *self.tasks[txg.slot()].lock())
+    }
+
+    pub(crate) fn has_tasks(&self, txg: Txg) -> bool {
+        !self.tasks[txg.slot()].lock().is_empty()
+    }
+}
