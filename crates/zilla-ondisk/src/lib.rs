@@ -43,7 +43,6 @@ pub mod object_type;
 pub mod objset;
 pub mod removal;
 pub mod sa;
-pub mod space_map;
 pub mod spacemap;
 pub mod uberblock;
 pub mod zap;
