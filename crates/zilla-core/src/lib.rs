@@ -2,6 +2,7 @@
 
 pub mod dmu;
 pub mod error;
+pub mod metaslab;
 pub mod spa;
 pub mod types;
 pub mod zap;

@@ -1,0 +1,399 @@
+//! The pool's metaslabs as the allocator: classes, turns among vdevs, copies apart.
+
+use super::log::Log;
+use super::range_tree::RangeTree;
+use super::slab::{Metaslab, State};
+use super::space_map::SpaceFeatures;
+use super::sync::FeatureCounts;
+use super::vdev::{CLASSES, Found, Group, SpaceClass, SpaceStat, VdevSpace, VdevSpec};
+use crate::dmu::Objset;
+use crate::error::{Errno, Error, Result};
+use crate::types::{TXG_SIZE, Txg};
+use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
+use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::blkptr::Dva;
+
+/// Size of a gang block's header.
+const GANG_HEADER: u64 = 512;
+
+/// Whose turn it is in a class.
+#[derive(Default)]
+struct Rotor {
+    at: usize,
+    used: u64,
+}
+
+/// The vdevs of one class.
+#[derive(Default)]
+struct Class {
+    /// Vdev, and the number of its group.
+    members: Vec<(Arc<VdevSpace>, usize)>,
+    rotor: Mutex<Rotor>,
+}
+
+impl Class {
+    fn group(&self, i: usize) -> Option<(&Arc<VdevSpace>, &Group)> {
+        let (v, g) = self.members.get(i)?;
+        Some((v, v.groups.get(*g)?))
+    }
+
+    /// The member whose turn it is to take `psize` bytes.
+    fn turn(&self, psize: u64) -> usize {
+        let mut r = self.rotor.lock();
+        let n = self.members.len().max(1);
+        r.at %= n;
+        let at = r.at;
+        r.used += psize;
+        if self.group(at).is_none_or(|(_, g)| r.used >= g.aliquot.load(Ordering::Relaxed)) {
+            *r = Rotor { at: (at + 1) % n, used: 0 };
+        }
+        at
+    }
+}
+
+#[derive(Default)]
+struct Pool {
+    vdevs: BTreeMap<u32, Arc<VdevSpace>>,
+    classes: BTreeMap<SpaceClass, Arc<Class>>,
+}
+
+/// All metaslabs of a pool.
+pub struct Metaslabs {
+    pool: RwLock<Pool>,
+    pub(super) features: RwLock<SpaceFeatures>,
+    /// Metaslabs that something happened to, by txg.
+    pub(super) dirty: [Mutex<Vec<(u32, u64)>>; TXG_SIZE],
+    /// Those that the syncing txg has been through and that its end concerns.
+    pub(super) synced: Mutex<BTreeSet<(u32, u64)>>,
+    pub(super) log: Mutex<Log>,
+    pub(super) counts: Mutex<FeatureCounts>,
+}
+
+impl Metaslabs {
+    pub fn new(features: SpaceFeatures) -> Arc<Metaslabs> {
+        Arc::new(Metaslabs {
+            pool: RwLock::default(),
+            features: RwLock::new(features),
+            dirty: Default::default(),
+            synced: Mutex::default(),
+            log: Mutex::default(),
+            counts: Mutex::default(),
+        })
+    }
+
+    pub fn set_features(&self, features: SpaceFeatures) {
+        *self.features.write() = features;
+    }
+
+    /// Adds a new, empty vdev.
+    pub fn add_vdev(&self, spec: VdevSpec) -> Result<()> {
+        self.insert(VdevSpace::new(spec, Vec::new())?)
+    }
+
+    /// Adds a vdev of a pool that is being imported. [`Metaslabs::load_logs`] completes the import.
+    pub async fn open_vdev(&self, mos: &Arc<Objset>, spec: VdevSpec) -> Result<()> {
+        let maps = VdevSpace::maps(mos, &spec).await?;
+        self.insert(VdevSpace::new(spec, maps)?)
+    }
+
+    fn insert(&self, vdev: VdevSpace) -> Result<()> {
+        let mut pool = self.pool.write();
+        let id = vdev.spec.id;
+        if pool.vdevs.contains_key(&id) {
+            return Err(Error::os(Errno::Exist, format!("vdev {id} is there twice")));
+        }
+        pool.vdevs.insert(id, Arc::new(vdev));
+        pool.classes = CLASSES.map(|c| (c, Arc::new(Class::of(c, &pool.vdevs)))).into();
+        drop(pool);
+        self.rebalance();
+        Ok(())
+    }
+
+    pub(super) fn vdevs(&self) -> Vec<Arc<VdevSpace>> {
+        self.pool.read().vdevs.values().cloned().collect()
+    }
+
+    pub(super) fn vdev(&self, id: u32) -> Result<Arc<VdevSpace>> {
+        let found = self.pool.read().vdevs.get(&id).cloned();
+        found.ok_or_else(|| Error::corrupt(None, format!("vdev {id}"), "there is no such top-level vdev"))
+    }
+
+    fn class(&self, class: SpaceClass) -> Option<Arc<Class>> {
+        self.pool.read().classes.get(&class).cloned()
+    }
+
+    /// Whether new blocks may go to a vdev: not while it is missing, faulted or being removed.
+    pub fn set_allocatable(&self, vdev: u32, yes: bool) -> Result<()> {
+        self.vdev(vdev)?.allocatable.store(yes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn vdev_stat(&self, vdev: u32) -> Result<SpaceStat> {
+        Ok(self.vdev(vdev)?.stat())
+    }
+
+    /// The space of a class. That of the embedded log is part of its vdevs'; the normal class here is without it.
+    pub fn class_stat(&self, class: SpaceClass) -> SpaceStat {
+        let mut sum = SpaceStat::default();
+        let (mut weighted, mut known) = (0u128, true);
+        let Some(c) = self.class(class) else { return sum };
+        for i in 0..c.members.len() {
+            let Some((v, g)) = c.group(i) else { continue };
+            let whole = v.stat();
+            let (space, alloc, deferred) = if v.groups.len() == 1 {
+                (whole.space, whole.alloc, whole.deferred)
+            } else {
+                let others: Vec<(u64, u64)> = v.groups.iter().map(Group::usage).collect();
+                let log = others.get(1).copied().unwrap_or_default();
+                match g.class {
+                    SpaceClass::EmbeddedLog => (log.1, log.0, 0),
+                    _ => (whole.space - log.1, whole.alloc.saturating_sub(log.0), whole.deferred),
+                }
+            };
+            sum.space += space;
+            sum.alloc += alloc;
+            sum.deferred += deferred;
+            sum.dspace += v.deflated(space);
+            sum.dalloc += v.deflated(alloc);
+            known &= whole.fragmentation.is_some();
+            weighted += u128::from(whole.fragmentation.unwrap_or(0)) * u128::from(space);
+        }
+        if known && sum.space > 0 {
+            sum.fragmentation = Some((weighted / u128::from(sum.space)) as u64);
+        }
+        sum
+    }
+
+    /// Space that only the pool itself may use, so that a full pool can still free.
+    pub fn slop(&self) -> u64 {
+        let space = self.class_stat(SpaceClass::Normal).dspace;
+        let slop = (space >> 5).min(128 << 30);
+        let embedded = self.class_stat(SpaceClass::EmbeddedLog).dspace;
+        (slop - embedded.min(slop >> 1)).max((space >> 1).min(128 << 20))
+    }
+
+    /// Whether a txg changed any space that is not in a map or log yet.
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        let list = self.dirty[txg.slot()].lock().clone();
+        list.iter().any(|&(v, m)| {
+            self.metaslab(v, m).is_ok_and(|(_, ms)| {
+                let st = ms.state();
+                !st.allocating[txg.slot()].is_empty() || !st.freeing.is_empty()
+            })
+        })
+    }
+
+    pub(super) fn metaslab(&self, vdev: u32, id: u64) -> Result<(Arc<VdevSpace>, Arc<Metaslab>)> {
+        let v = self.vdev(vdev)?;
+        let ms = v.all.get(id as usize).cloned();
+        let what = || Error::corrupt(None, format!("vdev {vdev}"), format!("there is no metaslab {id}"));
+        ms.map(|ms| (v, ms)).ok_or_else(what)
+    }
+
+    /// Puts a metaslab on a txg's list, unless it is there.
+    pub(super) fn list(&self, txg: Txg, vdev: u32, ms: &Metaslab, st: &mut State) {
+        if !std::mem::replace(&mut st.listed[txg.slot()], true) {
+            self.dirty[txg.slot()].lock().push((vdev, ms.id));
+        }
+    }
+
+    /// Gives turns lengths that even out how full the vdevs of a class are.
+    pub(super) fn rebalance(&self) {
+        for class in CLASSES.into_iter().filter_map(|c| self.class(c)) {
+            let usage: Vec<_> =
+                (0..class.members.len()).filter_map(|i| class.group(i)).map(|(_, g)| g.usage()).collect();
+            let sum = usage.iter().fold((0, 0), |(u, a), (u2, a2)| (u + u2, a + a2));
+            for (i, own) in usage.into_iter().enumerate() {
+                if let Some((v, g)) = class.group(i) {
+                    g.set_aliquot(v.spec.data_disks, own, sum);
+                    g.reassess();
+                }
+            }
+        }
+    }
+
+    fn place(&self, txg: Txg, req: &AllocReq) -> Result<Dvas, AllocStop> {
+        use SpaceClass::*;
+        let order: &[SpaceClass] = match req.class {
+            AllocClass::Normal => &[Normal],
+            AllocClass::Log => &[Log, EmbeddedLog, Normal],
+            AllocClass::Special => &[Special, Normal],
+            AllocClass::Dedup => &[Dedup, Special, Normal],
+        };
+        for class in order.iter().filter_map(|c| self.class(*c)) {
+            match self.place_in(&class, txg, req) {
+                Err(AllocStop::NoSpc) => {}
+                out => return out,
+            }
+        }
+        Err(AllocStop::NoSpc)
+    }
+
+    fn place_in(&self, class: &Class, txg: Txg, req: &AllocReq) -> Result<Dvas, AllocStop> {
+        let n = class.members.len();
+        if n == 0 {
+            return Err(AllocStop::NoSpc);
+        }
+        let mut dvas = Dvas::new();
+        let mut first = class.turn(req.psize);
+        for lane in 0..usize::from(req.copies.clamp(1, 3)) {
+            match self.place_copy(class, txg, req, lane, first, &dvas) {
+                Ok((member, dva)) => {
+                    dvas.push(dva);
+                    first = (member + 1) % n;
+                }
+                Err(stop) => {
+                    for d in &dvas {
+                        self.unalloc(txg, d).map_err(AllocStop::Err)?;
+                    }
+                    return Err(stop);
+                }
+            }
+        }
+        Ok(dvas)
+    }
+
+    fn place_copy(
+        &self,
+        class: &Class,
+        txg: Txg,
+        req: &AllocReq,
+        lane: usize,
+        first: usize,
+        others: &Dvas,
+    ) -> Result<(usize, Dva), AllocStop> {
+        let n = class.members.len();
+        for hard in [false, true] {
+            for member in (0..n).map(|k| (first + k) % n) {
+                let Some((v, g)) = class.group(member) else { continue };
+                // A block on two places of one vdev is second best while there are others.
+                let used = others.iter().any(|d| d.vdev == v.spec.id);
+                if !v.allocatable.load(Ordering::Relaxed) || (used && !hard && n > others.len()) {
+                    continue;
+                }
+                let asize = v.asize(req.psize);
+                match g.alloc(v, txg, lane, asize, others, hard) {
+                    Found::At(offset) => {
+                        let vdev = v.spec.id;
+                        if let Ok(ms) = v.metaslab_of(offset, asize) {
+                            self.list(txg, vdev, ms, &mut ms.state());
+                        }
+                        return Ok((member, Dva { vdev, offset, asize, gang: req.gang_header }));
+                    }
+                    Found::Load(metaslab) => return Err(AllocStop::Load { vdev: v.spec.id, metaslab }),
+                    Found::Nothing => {}
+                }
+            }
+        }
+        Err(AllocStop::NoSpc)
+    }
+
+    /// The vdev, metaslab and true size of what a DVA points to.
+    fn locate(&self, dva: &Dva) -> Result<(Arc<VdevSpace>, Arc<Metaslab>, u64)> {
+        let v = self.vdev(dva.vdev)?;
+        // A gang's DVA has the size of all its members; its own place holds the header only.
+        let size = if dva.gang { v.asize(GANG_HEADER) } else { dva.asize };
+        let ms = v.metaslab_of(dva.offset, size)?.clone();
+        Ok((v, ms, size))
+    }
+
+    /// Takes back an allocation of this txg to which nothing was written.
+    pub fn unalloc(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        let (_, ms, size) = self.locate(dva)?;
+        let mut st = ms.state();
+        ms.unalloc(&mut st, txg, dva.offset, size)
+    }
+
+    /// Frees in the syncing txg; the space is given out again two txgs later.
+    pub fn free_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        let (v, ms, size) = self.locate(dva)?;
+        let mut st = ms.state();
+        ms.free(&mut st, dva.offset, size)?;
+        self.list(txg, v.spec.id, &ms, &mut st);
+        Ok(())
+    }
+
+    /// Claims a place (see [`Allocator::claim`]), loading its metaslab where need be.
+    pub async fn claim_wait(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        let (_, ms, _) = self.locate(dva)?;
+        ms.load().await?;
+        self.claim(txg, dva)
+    }
+
+    /// Everything that is free for allocation now in a metaslab that is loaded; for checks.
+    pub fn free_ranges(&self, vdev: u32, metaslab: u64) -> Result<Option<RangeTree>> {
+        let (_, ms) = self.metaslab(vdev, metaslab)?;
+        let st = ms.state();
+        Ok(st.loaded.then(|| st.free.clone()))
+    }
+
+    /// What the maps and logs on disk call allocated, of a whole vdev; for checks. Nothing may be being synced.
+    pub async fn allocated_ranges(&self, vdev: u32) -> Result<RangeTree> {
+        let v = self.vdev(vdev)?;
+        let mut out = RangeTree::new();
+        for ms in &v.all {
+            let (reader, length, allocs, frees) = {
+                let st = ms.state();
+                let Some(sm) = &st.sm else { continue };
+                (sm.reader(), st.synced_length, st.unflushed_allocs.clone(), st.unflushed_frees.clone())
+            };
+            let mut free = reader.load_free(length).await?;
+            free.remove_all(&allocs).and_then(|()| free.add_all(&frees)).map_err(|e| ms.corrupt(e))?;
+            let mut used = RangeTree::new();
+            used.add(ms.start, ms.size).and_then(|()| used.remove_all(&free)).map_err(|e| ms.corrupt(e))?;
+            out.add_all(&used).map_err(|e| ms.corrupt(e))?;
+        }
+        Ok(out)
+    }
+}
+
+impl Class {
+    fn of(class: SpaceClass, vdevs: &BTreeMap<u32, Arc<VdevSpace>>) -> Class {
+        let members = vdevs
+            .values()
+            .flat_map(|v| {
+                v.groups.iter().enumerate().filter(|(_, g)| g.class == class).map(|(i, _)| (v.clone(), i))
+            })
+            .collect();
+        Class { members, rotor: Mutex::default() }
+    }
+}
+
+impl Allocator for Metaslabs {
+    fn alloc(&self, txg: Txg, reqs: &[AllocReq], out: &mut Vec<Dvas>) -> Result<(), AllocStop> {
+        while let Some(req) = reqs.get(out.len()) {
+            out.push(self.place(txg, req)?);
+        }
+        Ok(())
+    }
+
+    fn load(&self, vdev: u32, metaslab: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let (_, ms) = self.metaslab(vdev, metaslab)?;
+            ms.load().await
+        })
+    }
+
+    fn free(&self, txg: Txg, dva: &Dva, _born: Txg) {
+        // Blocks born in this txg are deferred as well: an earlier pass may have a write to that place in flight.
+        if let Err(e) = self.free_dva(txg, dva) {
+            // A pointer that lies must not take space from others. At worst the space is lost.
+            tracing::error!("not freed: {dva:?}: {e}");
+        }
+    }
+
+    fn claim(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        let (v, ms, size) = self.locate(dva)?;
+        let mut st = ms.state();
+        if !st.loaded {
+            return Err(Error::os(Errno::Again, format!("metaslab {} is not loaded", ms.id)));
+        }
+        ms.claim(&mut st, txg, dva.offset, size)?;
+        self.list(txg, v.spec.id, &ms, &mut st);
+        Ok(())
+    }
+}

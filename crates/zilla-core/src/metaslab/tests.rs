@@ -1,0 +1,410 @@
+//! The allocator against a model: what is given out never overlaps, what is freed stays untouched for two txgs, and a
+//! pool opened from the last synced txg (a crash) has exactly what that txg had.
+
+use super::*;
+use crate::dmu::testing::Harness;
+use crate::dmu::{Objset, resident};
+use crate::spa::txg::Tx;
+use crate::types::{ObjectId, Txg};
+use crate::zap::{CreateOpts, Zap};
+use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_env::block_on;
+use zilla_ondisk::blkptr::Dva;
+use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA};
+
+const MODERN: SpaceFeatures =
+    SpaceFeatures { spacemap_histogram: true, spacemap_v2: true, log_spacemap: true };
+const OLD: SpaceFeatures =
+    SpaceFeatures { spacemap_histogram: false, spacemap_v2: false, log_spacemap: false };
+
+/// A pool's metaslabs on a MOS in memory.
+struct World {
+    h: Harness,
+    ms: Arc<Metaslabs>,
+    specs: Vec<VdevSpec>,
+    features: SpaceFeatures,
+    log_users: i64,
+    histogram_users: i64,
+}
+
+fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
+    VdevSpec {
+        id,
+        class,
+        ashift: 12,
+        asize: metaslabs << 24,
+        ms_shift: 24,
+        ms_array: ObjectId(0),
+        top_zap: ObjectId(0),
+        data_disks: 1,
+        psize_to_asize: Arc::new(|p| p.next_multiple_of(4096)),
+    }
+}
+
+impl World {
+    async fn new(features: SpaceFeatures, mut specs: Vec<VdevSpec>) -> World {
+        let mut h = Harness::new(0);
+        let tx = h.tx();
+        let directory = resident(|| {
+            Zap::create_claim(&h.objset, &tx, ObjectId(1), DMU_OT_OBJECT_DIRECTORY, &CreateOpts::default())
+        });
+        directory.await.unwrap();
+        let ms = Metaslabs::new(features);
+        for s in &mut specs {
+            let zap = Zap::make(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &CreateOpts::default()).await.unwrap();
+            s.top_zap = zap.dnode().id();
+            ms.add_vdev(s.clone()).unwrap();
+            s.ms_array = ms.create_array(&h.objset, &tx, s.id).await.unwrap();
+        }
+        let txg = h.next_txg();
+        h.sync(txg).await;
+        World { h, ms, specs, features, log_users: 0, histogram_users: 0 }
+    }
+
+    fn mos(&self) -> &Arc<Objset> {
+        &self.h.objset
+    }
+
+    async fn alloc(&self, reqs: &[AllocReq]) -> Vec<Dvas> {
+        let mut out = Vec::new();
+        loop {
+            match self.ms.alloc(self.h.txg, reqs, &mut out) {
+                Ok(()) | Err(AllocStop::NoSpc) => return out,
+                Err(AllocStop::Load { vdev, metaslab }) => self.ms.load(vdev, metaslab).await.unwrap(),
+                Err(AllocStop::Err(e)) => panic!("{e}"),
+            }
+        }
+    }
+
+    /// Syncs the open txg as the pool does, without the MOS's own blocks coming from here.
+    async fn sync(&mut self) -> Txg {
+        let txg = self.h.txg;
+        for pass in 1..4 {
+            self.ms.sync(self.mos(), txg, pass).await.unwrap();
+            assert!(!self.ms.is_dirty(txg));
+        }
+        let counts = self.ms.take_feature_counts();
+        self.log_users += counts.log_spacemap;
+        self.histogram_users += counts.spacemap_histogram;
+        self.h.next_txg();
+        self.h.sync(txg).await;
+        self.ms.sync_done(txg).unwrap();
+        txg
+    }
+
+    /// A crash, and what the import after it finds.
+    async fn reopen(&mut self) {
+        self.h.reopen().await;
+        self.ms = Metaslabs::new(self.features);
+        for s in &self.specs {
+            self.ms.open_vdev(self.mos(), s.clone()).await.unwrap();
+        }
+        self.ms.load_logs(self.mos()).await.unwrap();
+    }
+}
+
+fn req(psize: u64, copies: u8) -> AllocReq {
+    AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false }
+}
+
+fn tree_of<'a>(dvas: impl Iterator<Item = &'a Dva>, vdev: u32) -> RangeTree {
+    let mut t = RangeTree::new();
+    dvas.filter(|d| d.vdev == vdev).for_each(|d| t.add(d.offset, d.asize).unwrap());
+    t
+}
+
+fn ranges(t: &RangeTree) -> Vec<(u64, u64)> {
+    t.iter().collect()
+}
+
+/// One random step of the model test.
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { sizes: Vec<u16>, copies: u8 },
+    Free(Vec<u16>),
+    Sync,
+    FlushAll,
+    Crash,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (prop::collection::vec(1u16..256, 1..20), 1u8..4).prop_map(|(sizes, copies)| Step::Alloc { sizes, copies }),
+        3 => prop::collection::vec(any::<u16>(), 1..20).prop_map(Step::Free),
+        3 => Just(Step::Sync),
+        1 => Just(Step::FlushAll),
+        1 => Just(Step::Crash),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+async fn run_model(features: SpaceFeatures, steps: Vec<Step>) {
+    let specs = vec![spec(0, 9, SpaceClass::Normal), spec(1, 6, SpaceClass::Normal)];
+    let mut w = World::new(features, specs).await;
+    let mut live: Vec<Dva> = Vec::new();
+    let mut synced = live.clone();
+    // Places by the txg up to which they must stay as they are.
+    let mut held: BTreeMap<(u32, u64), (u64, Txg)> = BTreeMap::new();
+    for step in steps {
+        match step {
+            Step::Alloc { sizes, copies } => {
+                let reqs: Vec<_> = sizes.iter().map(|s| req(u64::from(*s) * 512, copies)).collect();
+                for dvas in w.alloc(&reqs).await {
+                    assert_eq!(dvas.len(), usize::from(copies));
+                    assert!(copies == 1 || dvas[0].vdev != dvas[1].vdev);
+                    for d in dvas {
+                        let clash = held.range(..(d.vdev, d.offset + d.asize)).next_back();
+                        if let Some((&(v, at), &(size, until))) = clash {
+                            let overlaps = v == d.vdev && at + size > d.offset;
+                            assert!(
+                                !overlaps || until < w.h.txg,
+                                "{d:?} is held until {until}, now {}",
+                                w.h.txg
+                            );
+                        }
+                        live.push(d);
+                    }
+                }
+            }
+            Step::Free(which) => {
+                for i in which {
+                    if !live.is_empty() {
+                        let d = live.swap_remove(usize::from(i) % live.len());
+                        w.ms.free_dva(w.h.txg, &d).unwrap();
+                        assert!(w.ms.free_dva(w.h.txg, &d).is_err(), "freed twice");
+                        held.insert((d.vdev, d.offset), (d.asize, Txg(w.h.txg.0 + 2)));
+                    }
+                }
+            }
+            Step::FlushAll => w.ms.request_flush_all(),
+            Step::Sync => {
+                let txg = w.sync().await;
+                held.retain(|_, (_, until)| *until >= txg);
+                synced = live.clone();
+                for v in 0..2 {
+                    let want = tree_of(live.iter(), v);
+                    assert_eq!(ranges(&w.ms.allocated_ranges(v).await.unwrap()), ranges(&want));
+                    let stat = w.ms.vdev_stat(v).unwrap();
+                    assert_eq!(stat.alloc - stat.deferred, want.space());
+                }
+            }
+            Step::Crash => {
+                w.reopen().await;
+                for v in 0..2 {
+                    let want = tree_of(synced.iter(), v);
+                    assert_eq!(ranges(&w.ms.allocated_ranges(v).await.unwrap()), ranges(&want));
+                    assert_eq!(w.ms.vdev_stat(v).unwrap().alloc, want.space());
+                }
+                // Life goes on from there.
+                live = synced.clone();
+                held.clear();
+            }
+        }
+    }
+    assert!(w.log_users <= 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn like_the_model_with_logs(steps in steps()) {
+        block_on(run_model(MODERN, steps));
+    }
+
+    #[test]
+    fn like_the_model_without_logs(steps in steps()) {
+        block_on(run_model(OLD, steps));
+    }
+}
+
+#[test]
+fn neighbours_in_time_are_neighbours_on_disk() {
+    block_on(async {
+        let w = World::new(MODERN, vec![spec(0, 8, SpaceClass::Normal)]).await;
+        let got = w.alloc(&[req(128 << 10, 2); 10]).await;
+        for copy in 0..2 {
+            let at: Vec<u64> = got.iter().map(|d| d[copy].offset).collect();
+            assert!(at.windows(2).all(|p| p[1] == p[0] + (128 << 10)), "{at:x?}");
+        }
+        assert!(got.iter().all(|d| d[0].offset >> 24 != d[1].offset >> 24));
+    });
+}
+
+#[test]
+fn vdevs_take_turns_and_the_emptier_longer_ones() {
+    block_on(async {
+        let mut w =
+            World::new(MODERN, vec![spec(0, 40, SpaceClass::Normal), spec(1, 40, SpaceClass::Normal)]).await;
+        w.ms.set_allocatable(1, false).unwrap();
+        w.alloc(&[req(1 << 20, 1); 320]).await;
+        w.sync().await;
+        w.ms.set_allocatable(1, true).unwrap();
+        let got = w.alloc(&[req(1 << 20, 1); 120]).await;
+        let on = |v| got.iter().filter(|d| d[0].vdev == v).count();
+        assert!(on(1) > on(0) + 20 && on(0) > 20, "{} {}", on(0), on(1));
+    });
+}
+
+#[test]
+fn log_blocks_go_to_log_devices_then_to_the_embedded_log() {
+    block_on(async {
+        let specs = vec![spec(0, 70, SpaceClass::Normal), spec(1, 1, SpaceClass::Log)];
+        let w = World::new(MODERN, specs).await;
+        let r = AllocReq { class: AllocClass::Log, ..req(1 << 20, 1) };
+        let got = w.alloc(&[r; 40]).await;
+        assert_eq!(got.iter().filter(|d| d[0].vdev == 1).count(), 16);
+        let rest: Vec<u64> = got.iter().filter(|d| d[0].vdev == 0).map(|d| d[0].offset >> 24).collect();
+        assert_eq!(rest.iter().filter(|m| **m == rest[0]).count(), 16);
+        assert!(w.alloc(&[req(1 << 20, 1)]).await[0][0].offset >> 24 != rest[0]);
+        let c = |c| w.ms.class_stat(c).space;
+        assert_eq!(
+            (c(SpaceClass::Normal), c(SpaceClass::EmbeddedLog), c(SpaceClass::Log)),
+            (69 << 24, 1 << 24, 1 << 24)
+        );
+    });
+}
+
+#[test]
+fn a_full_pool_says_so_and_frees_help() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 4, SpaceClass::Normal)]).await;
+        let got = w.alloc(&[req(16 << 20, 1); 6]).await;
+        assert_eq!(got.len(), 4);
+        w.sync().await;
+        w.ms.free_dva(w.h.txg, &got[2][0]).unwrap();
+        assert!(w.alloc(&[req(4096, 1)]).await.is_empty());
+        w.sync().await;
+        // Nothing is deferred in a pool this full.
+        assert_eq!(w.alloc(&[req(16 << 20, 1)]).await, [got[2].clone()]);
+    });
+}
+
+#[test]
+fn logs_are_bounded_and_an_export_leaves_one_empty_of_news() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 16, SpaceClass::Normal)]).await;
+        let mut old: Vec<Dvas> = Vec::new();
+        for _ in 0..30 {
+            let new = w.alloc(&[req(8192, 1); 50]).await;
+            for d in old.drain(..) {
+                w.ms.free_dva(w.h.txg, &d[0]).unwrap();
+            }
+            old = new;
+            w.sync().await;
+        }
+        assert_eq!(w.log_users, 1);
+        w.ms.request_flush_all();
+        w.alloc(&[req(8192, 1)]).await;
+        w.sync().await;
+        let zap = Zap::open(w.mos(), 1).await.unwrap().get_u64("com.delphix:log_spacemap_zap").await.unwrap();
+        assert_eq!(Zap::open(w.mos(), zap).await.unwrap().len().await.unwrap(), 1);
+        let maps = w.specs[0].ms_array;
+        let array = w.mos().hold_wait(maps).await.unwrap();
+        let mut buf = [0; 16 * 8];
+        array.read_wait(0, &mut buf).await.unwrap();
+        let made = buf.chunks(8).filter(|c| c.iter().any(|b| *b != 0)).count() as i64;
+        assert_eq!(w.histogram_users, made + 1);
+    });
+}
+
+#[test]
+fn long_histories_are_condensed() {
+    block_on(async {
+        let mut w =
+            World::new(SpaceFeatures { log_spacemap: false, ..MODERN }, vec![spec(0, 1, SpaceClass::Normal)])
+                .await;
+        let keep = w.alloc(&[req(4096, 1); 8]).await;
+        let (mut longest, mut condensed) = (0, false);
+        let mut old: Vec<Dvas> = Vec::new();
+        for _ in 0..40 {
+            let new = w.alloc(&[req(4096, 1); 2000]).await;
+            // Every other one, so that neither entries nor what is free merge into few.
+            for d in old.iter().step_by(2).chain(old.iter().skip(1).step_by(2)) {
+                w.ms.free_dva(w.h.txg, &d[0]).unwrap();
+            }
+            old = new;
+            let (keep, free): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut old).into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+            w.sync().await;
+            for (_, d) in free {
+                w.ms.free_dva(w.h.txg, &d[0]).unwrap();
+            }
+            old = keep.into_iter().map(|(_, d)| d).collect();
+            w.sync().await;
+            let (_, slab) = w.ms.metaslab(0, 0).unwrap();
+            let length = slab.state().sm.as_ref().unwrap().length();
+            condensed |= length < longest;
+            longest = longest.max(length);
+        }
+        assert!(condensed, "{longest}");
+        let want = tree_of(keep.iter().chain(&old).flatten(), 0);
+        assert_eq!(ranges(&w.ms.allocated_ranges(0).await.unwrap()), ranges(&want));
+    });
+}
+
+#[test]
+fn space_maps_come_back() {
+    block_on(async {
+        for (features, vdev) in [(OLD, None), (MODERN, None), (MODERN, Some(5))] {
+            let mut h = Harness::new(0);
+            let tx = h.tx();
+            let dn =
+                space_map::create_object(&h.objset, &tx, 512, features.spacemap_histogram).await.unwrap();
+            let mut sm = SpaceMap::open(dn.clone(), 1 << 30, 1 << 40, 9).unwrap();
+            let (mut allocs, mut frees) = (RangeTree::new(), RangeTree::new());
+            for i in 0..200u64 {
+                allocs.add((1 << 30) + i * (64 << 20), (i + 1) << 12).unwrap();
+                frees.add((1 << 30) + i * (64 << 20), 512 * (1 + i % 4)).unwrap();
+            }
+            allocs.add((1 << 30) + (1 << 38), 1 << 37).unwrap();
+            let how = space_map::Append { tx: &tx, pass: 1, v2: features.spacemap_v2 };
+            sm.append(how, &allocs, MapType::Alloc, vdev).unwrap();
+            sm.append(how, &frees, MapType::Free, vdev).unwrap();
+            sm.add_to_histogram(&tx, &frees);
+            assert_eq!(sm.allocated() as u64, allocs.space() - frees.space());
+            let txg = h.next_txg();
+            h.sync(txg).await;
+            h.reopen().await;
+            let dn = h.objset.hold_wait(dn.id()).await.unwrap();
+            let sm = SpaceMap::open(dn, 1 << 30, 1 << 40, 9).unwrap();
+            assert_eq!(
+                sm.histogram().map(|h| (h[0], h[1], h[2])),
+                features.spacemap_histogram.then_some((50, 100, 50))
+            );
+            let mut want = RangeTree::new();
+            want.add(1 << 30, 1 << 40).unwrap();
+            want.remove_all(&allocs).unwrap();
+            want.add_all(&frees).unwrap();
+            assert_eq!(ranges(&sm.reader().load_free(sm.length()).await.unwrap()), ranges(&want));
+        }
+    });
+}
+
+#[test]
+fn a_map_that_lies_is_not_allocated_from() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal)]).await;
+        w.alloc(&[req(4096, 1)]).await;
+        w.sync().await;
+        w.ms.request_flush_all();
+        w.alloc(&[req(4096, 1)]).await;
+        w.sync().await;
+        // Says again what the map says already.
+        let tx = Tx::syncing(w.h.txg);
+        let (_, slab) = w.ms.metaslab(0, 0).unwrap();
+        let mut twice = RangeTree::new();
+        twice.add(0, 4096).unwrap();
+        let how = space_map::Append { tx: &tx, pass: 1, v2: true };
+        slab.state().sm.as_mut().unwrap().append(how, &twice, MapType::Alloc, None).unwrap();
+        let txg = w.h.next_txg();
+        w.h.sync(txg).await;
+        w.reopen().await;
+        let got = w.alloc(&[req(1 << 20, 1); 40]).await;
+        assert_eq!(got.len(), 16);
+        assert!(got.iter().all(|d| d[0].offset >= 1 << 24));
+    });
+}

@@ -1,0 +1,360 @@
+//! The space of one top-level vdev: its metaslabs, who allocates from which, and what is used.
+
+use super::slab::{Metaslab, State};
+use super::space_map::SpaceMap;
+use crate::dmu::{Dnode, Objset};
+use crate::error::{Error, Result};
+use crate::types::{ObjectId, Txg};
+use crate::zio::Dvas;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+const DEFAULT_MS_COUNT: u64 = 200;
+const MIN_MS_COUNT: u64 = 16;
+const MS_COUNT_LIMIT: u64 = 1 << 17;
+const DEFAULT_MS_SHIFT: u8 = 29;
+const MAX_MS_SHIFT: u8 = 34;
+/// A metaslab holds at least the largest block.
+const MIN_MS_SHIFT: u8 = 24;
+/// With more metaslabs than this one of them is kept for the intent log.
+const EMBEDDED_LOG_MIN_MS: usize = 64;
+/// How much is allocated from one vdev before it is the next one's turn, for every disk's worth of bandwidth.
+const ALIQUOT: u64 = 2 << 20;
+/// A lane leaves its metaslab when another one's largest free range is this many times (log2) larger.
+const SWITCH_CLASSES: u64 = 2;
+
+/// The size of a new vdev's metaslabs (log2), for so many bytes: OpenZFS's choice.
+pub fn metaslab_shift(asize: u64) -> u8 {
+    let highbit = |v: u64| (64 - v.leading_zeros()) as u8;
+    let count = asize >> DEFAULT_MS_SHIFT;
+    let shift = if count < MIN_MS_COUNT {
+        highbit(asize / MIN_MS_COUNT)
+    } else if count > DEFAULT_MS_COUNT {
+        highbit(asize / DEFAULT_MS_COUNT)
+    } else {
+        DEFAULT_MS_SHIFT
+    };
+    if shift < MIN_MS_SHIFT {
+        MIN_MS_SHIFT
+    } else if shift > MAX_MS_SHIFT {
+        if asize >> MAX_MS_SHIFT > MS_COUNT_LIMIT { highbit(asize / MS_COUNT_LIMIT) } else { MAX_MS_SHIFT }
+    } else {
+        shift
+    }
+}
+
+/// What a top-level vdev is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SpaceClass {
+    Normal,
+    Log,
+    /// The metaslabs of normal vdevs that are kept for the intent log.
+    EmbeddedLog,
+    Special,
+    Dedup,
+}
+
+pub(super) const CLASSES: [SpaceClass; 5] =
+    [SpaceClass::Normal, SpaceClass::Log, SpaceClass::EmbeddedLog, SpaceClass::Special, SpaceClass::Dedup];
+
+/// What the metaslabs need to know of a top-level vdev.
+#[derive(Clone)]
+pub struct VdevSpec {
+    pub id: u32,
+    pub class: SpaceClass,
+    pub ashift: u8,
+    pub asize: u64,
+    pub ms_shift: u8,
+    /// The object that lists the space maps; 0 before there is one.
+    pub ms_array: ObjectId,
+    /// The vdev's own ZAP; 0 in old pools.
+    pub top_zap: ObjectId,
+    /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single disk's.
+    pub data_disks: u64,
+    /// What a block of so many bytes takes, with parity and padding.
+    pub psize_to_asize: Arc<dyn Fn(u64) -> u64 + Send + Sync>,
+}
+
+/// Space in use, in bytes of the vdev.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceStat {
+    /// Allocated, with what is freed but still deferred.
+    pub alloc: u64,
+    pub deferred: u64,
+    pub space: u64,
+    /// `space` and `alloc` as users see them: without parity.
+    pub dspace: u64,
+    pub dalloc: u64,
+    /// Percent; None where some space map has no histogram.
+    pub fragmentation: Option<u64>,
+}
+
+/// Metaslabs of one vdev that serve one class, and from which of them each copy of blocks is being allocated.
+pub(super) struct Group {
+    pub(super) class: SpaceClass,
+    pub(super) metaslabs: Vec<Arc<Metaslab>>,
+    /// One for each copy, so that the copies of neighbours are neighbours too.
+    lanes: Mutex<[Option<u64>; 3]>,
+    pub(super) aliquot: AtomicU64,
+}
+
+pub(super) struct VdevSpace {
+    pub(super) spec: VdevSpec,
+    pub(super) ms_array: AtomicU64,
+    pub(super) array: Mutex<Option<Arc<Dnode>>>,
+    /// Where the metaslabs' unflushed txgs are noted.
+    pub(super) unflushed: Mutex<Option<Arc<Dnode>>>,
+    pub(super) all: Vec<Arc<Metaslab>>,
+    pub(super) groups: Vec<Group>,
+    pub(super) allocatable: AtomicBool,
+    alloc: AtomicI64,
+    deferred: AtomicI64,
+    /// 512ths of dspace in 512 bytes of space.
+    deflate: u64,
+}
+
+/// Outcome of looking for space in one group.
+pub(super) enum Found {
+    At(u64),
+    Nothing,
+    /// This metaslab looks good and must be loaded.
+    Load(u64),
+}
+
+impl VdevSpace {
+    /// A vdev's metaslabs, with the space maps they have (by metaslab number).
+    pub(super) fn new(spec: VdevSpec, mut maps: Vec<Option<Arc<Dnode>>>) -> Result<VdevSpace> {
+        let count = if spec.ms_shift == 0 { 0 } else { spec.asize >> spec.ms_shift };
+        if !(9..=MAX_MS_SHIFT).contains(&spec.ashift)
+            || spec.ms_shift >= 56
+            || spec.ms_shift < spec.ashift
+            || count > 1 << 24
+        {
+            let what =
+                format!("ashift {}, metaslab shift {} of {} bytes", spec.ashift, spec.ms_shift, spec.asize);
+            return Err(Error::corrupt(None, format!("vdev {}", spec.id), what));
+        }
+        maps.resize(count as usize, None);
+        let mut all = Vec::with_capacity(count as usize);
+        let mut used = 0u64;
+        for (id, map) in maps.into_iter().enumerate() {
+            let ms = Metaslab::new(id as u64, (id as u64) << spec.ms_shift, 1 << spec.ms_shift, spec.ashift);
+            if let Some(dnode) = map {
+                let sm = SpaceMap::open(dnode, ms.start, ms.size, spec.ashift)?;
+                let mut st = ms.state();
+                st.allocated = u64::try_from(sm.allocated()).unwrap_or(0).min(ms.size);
+                st.synced_length = sm.length();
+                st.sm = Some(sm);
+                used += st.allocated;
+                ms.reweigh(&st);
+            }
+            all.push(Arc::new(ms));
+        }
+        let deflate = {
+            let asize = (spec.psize_to_asize)(128 << 10);
+            (128u64 << 10).checked_div(asize >> 9).unwrap_or(512)
+        };
+        let groups = Group::divide(spec.class, &all);
+        Ok(VdevSpace {
+            ms_array: AtomicU64::new(spec.ms_array.0),
+            array: Mutex::new(None),
+            unflushed: Mutex::new(None),
+            all,
+            groups,
+            allocatable: AtomicBool::new(true),
+            alloc: AtomicI64::new(used as i64),
+            deferred: AtomicI64::new(0),
+            deflate,
+            spec,
+        })
+    }
+
+    /// The objects of a vdev's space maps, as its metaslab array lists them.
+    pub(super) async fn maps(mos: &Arc<Objset>, spec: &VdevSpec) -> Result<Vec<Option<Arc<Dnode>>>> {
+        if spec.ms_array.0 == 0 || spec.ms_shift == 0 || spec.ms_shift >= 56 {
+            return Ok(Vec::new());
+        }
+        let array = mos.hold_wait(spec.ms_array).await?;
+        let count = (spec.asize >> spec.ms_shift).min(1 << 24);
+        let mut buf = vec![0; count as usize * 8];
+        array.read_wait(0, &mut buf).await?;
+        let mut out = Vec::with_capacity(count as usize);
+        for id in buf.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)) {
+            out.push(if id == 0 { None } else { Some(mos.hold_wait(ObjectId(id)).await?) });
+        }
+        Ok(out)
+    }
+
+    pub(super) fn asize(&self, psize: u64) -> u64 {
+        (self.spec.psize_to_asize)(psize)
+    }
+
+    /// The metaslab that holds this range, if one does.
+    pub(super) fn metaslab_of(&self, offset: u64, size: u64) -> Result<&Arc<Metaslab>> {
+        let ms = self.all.get((offset >> self.spec.ms_shift) as usize);
+        let grain = (1u64 << self.spec.ashift) - 1;
+        ms.filter(|m| {
+            let end = offset.checked_add(size);
+            size > 0 && (offset | size) & grain == 0 && end.is_some_and(|e| e <= m.start + m.size)
+        })
+        .ok_or_else(|| {
+            let what = format!("{size:#x} bytes at {offset:#x} are not a place for a block");
+            Error::corrupt(None, format!("vdev {}", self.spec.id), what)
+        })
+    }
+
+    pub(super) fn count_space(&self, alloc: i64, deferred: i64) {
+        self.alloc.fetch_add(alloc, Ordering::Relaxed);
+        self.deferred.fetch_add(deferred, Ordering::Relaxed);
+    }
+
+    pub(super) fn deflated(&self, space: u64) -> u64 {
+        (space >> 9).saturating_mul(self.deflate)
+    }
+
+    pub(super) fn stat(&self) -> SpaceStat {
+        let space = (self.all.len() as u64) << self.spec.ms_shift;
+        let alloc = self.alloc.load(Ordering::Relaxed).max(0) as u64;
+        SpaceStat {
+            alloc,
+            deferred: self.deferred.load(Ordering::Relaxed).max(0) as u64,
+            space,
+            dspace: self.deflated(space),
+            dalloc: self.deflated(alloc),
+            fragmentation: self.groups.first().and_then(Group::fragmentation),
+        }
+    }
+}
+
+impl Group {
+    /// All metaslabs for the vdev's own class; of many, the emptiest for the intent log.
+    fn divide(class: SpaceClass, all: &[Arc<Metaslab>]) -> Vec<Group> {
+        let group = |class, metaslabs| Group {
+            class,
+            metaslabs,
+            lanes: Mutex::default(),
+            aliquot: AtomicU64::new(ALIQUOT),
+        };
+        if class != SpaceClass::Normal || all.len() <= EMBEDDED_LOG_MIN_MS {
+            return vec![group(class, all.to_vec())];
+        }
+        let log = all.iter().min_by_key(|m| m.state().allocated).cloned();
+        let rest = all.iter().filter(|m| log.as_ref().is_none_or(|l| l.id != m.id)).cloned().collect();
+        vec![group(class, rest), group(SpaceClass::EmbeddedLog, log.into_iter().collect())]
+    }
+
+    /// Used and whole bytes.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        self.metaslabs.iter().fold((0, 0), |(used, all), m| {
+            let st = m.state();
+            (used + st.allocated + st.deferred(), all + m.size)
+        })
+    }
+
+    fn fragmentation(&self) -> Option<u64> {
+        let (mut weighted, mut total, mut valid) = (0u64, 0u64, 0usize);
+        for m in &self.metaslabs {
+            let st = m.state();
+            let Some(f) = m.fragmentation(&st) else { continue };
+            let free = m.size.saturating_sub(st.allocated) / 512;
+            valid += 1;
+            total = total.saturating_add(free);
+            weighted = weighted.saturating_add(f.saturating_mul(free));
+        }
+        if valid < self.metaslabs.len().div_ceil(2) {
+            None
+        } else {
+            weighted.checked_div(total).map(|f| f.min(100))
+        }
+    }
+
+    /// Sets how long its turn is: longer the emptier the vdev is beside the others of its class.
+    pub(super) fn set_aliquot(&self, data_disks: u64, own: (u64, u64), class: (u64, u64)) {
+        let share = |(used, all): (u64, u64)| (all.saturating_sub(used) >> 20, (all >> 20).max(1));
+        let ((of, oa), (cf, ca)) = (share(own), share(class));
+        let base = ALIQUOT.saturating_mul(data_disks.max(1));
+        let scaled =
+            u128::from(base) * u128::from(of) * u128::from(ca) / (u128::from(oa) * u128::from(cf.max(1)));
+        let turn = u64::try_from(scaled).unwrap_or(u64::MAX).clamp(base / 8, base.saturating_mul(8));
+        self.aliquot.store(turn, Ordering::Relaxed);
+    }
+
+    /// Looks for `asize` bytes for copy number `lane` of a block whose other copies are at `others`.
+    pub(super) fn alloc(
+        &self,
+        vdev: &VdevSpace,
+        txg: Txg,
+        lane: usize,
+        asize: u64,
+        others: &Dvas,
+        hard: bool,
+    ) -> Found {
+        let near: Vec<u64> = others
+            .iter()
+            .filter(|d| d.vdev == vdev.spec.id)
+            .map(|d| d.offset >> vdev.spec.ms_shift)
+            .collect();
+        let distance = |m: &Metaslab| near.iter().map(|o| o.abs_diff(m.id)).min().unwrap_or(u64::MAX);
+        let apart = (vdev.all.len() as u64 / 8).max(1);
+        let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize);
+
+        let mut lanes = self.lanes.lock();
+        let current = lanes.get(lane).copied().flatten();
+        if let Some(m) = current.and_then(|id| self.get(id)).filter(|m| distance(m) >= apart) {
+            if let Some(at) = take(m, &mut m.state()) {
+                return Found::At(at);
+            }
+        }
+        let elsewhere = |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
+        let mut candidates: Vec<&Arc<Metaslab>> =
+            self.metaslabs.iter().filter(|m| m.may_fit(asize) && (hard || distance(m) > 0)).collect();
+        candidates.sort_by_key(|m| {
+            let far = distance(m);
+            (far < apart, far == 0, elsewhere(m), std::cmp::Reverse(m.weight()), m.id)
+        });
+        for m in candidates {
+            let mut st = m.state();
+            if st.broken {
+                continue;
+            }
+            if !st.loaded {
+                return Found::Load(m.id);
+            }
+            if let Some(at) = take(m, &mut st) {
+                if let Some(l) = lanes.get_mut(lane) {
+                    *l = Some(m.id);
+                }
+                return Found::At(at);
+            }
+        }
+        Found::Nothing
+    }
+
+    fn get(&self, id: u64) -> Option<&Arc<Metaslab>> {
+        self.metaslabs.binary_search_by_key(&id, |m| m.id).ok().and_then(|i| self.metaslabs.get(i))
+    }
+
+    /// Lets lanes go on elsewhere whose metaslab has become much worse than the best one.
+    pub(super) fn reassess(&self) {
+        let best = self.metaslabs.iter().map(|m| m.weight() >> 56).max().unwrap_or(0);
+        for l in self.lanes.lock().iter_mut() {
+            if l.and_then(|id| self.get(id)).is_some_and(|m| (m.weight() >> 56) + SWITCH_CLASSES <= best) {
+                *l = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::metaslab_shift;
+
+    #[test]
+    fn metaslab_sizes_are_openzfs_s() {
+        // 64M, 1G, 8G, 50G, 100G, 1T, 10T, 1P, 4P
+        let sizes = [1u64 << 26, 1 << 30, 1 << 33, 50 << 30, 100 << 30, 1 << 40, 10 << 40, 1 << 50, 1 << 52];
+        let shifts = sizes.map(metaslab_shift);
+        assert_eq!(shifts, [24, 27, 29, 29, 29, 33, 34, 34, 36]);
+    }
+}

@@ -1,0 +1,67 @@
+//! The seam between block writes and space: who says where a block goes.
+//!
+//! Writing asks for many blocks at a time, so that neighbours in an object become neighbours on disk and the
+//! allocator's locks are taken once a run. Allocation never waits: what it needs from disk (a metaslab's space map) it names,
+//! the writer loads that and goes on with the requests that are left.
+//!
+//! The writer, not the allocator, makes gang blocks: [`AllocStop::NoSpc`] says that no run of the size is left, not
+//! that the pool is full.
+
+use crate::error::{Error, Result};
+use crate::types::Txg;
+use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
+use zilla_ondisk::blkptr::Dva;
+
+/// The copies of one block. Their `asize` includes parity and padding.
+pub type Dvas = SmallVec<[Dva; 3]>;
+
+/// Which vdevs a block may go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AllocClass {
+    Normal,
+    /// Intent log blocks: log devices first, the normal ones when they are full or missing.
+    Log,
+    Special,
+    Dedup,
+}
+
+/// One block to be placed.
+#[derive(Clone, Copy, Debug)]
+pub struct AllocReq {
+    pub class: AllocClass,
+    /// Bytes to be written; a multiple of 512.
+    pub psize: u64,
+    /// How many copies (1 to 3), on different top-level vdevs as far as there are any.
+    pub copies: u8,
+    /// The block is a gang's header: of 512 bytes, and worth space that is held back from others.
+    pub gang_header: bool,
+}
+
+/// Why allocation stopped before the last request.
+#[derive(Debug)]
+pub enum AllocStop {
+    /// No contiguous run for the next request.
+    NoSpc,
+    /// The metaslab must be loaded ([`Allocator::load`]) to go on.
+    Load {
+        vdev: u32,
+        metaslab: u64,
+    },
+    Err(Error),
+}
+
+/// What the writer needs of the metaslabs.
+pub trait Allocator: Send + Sync {
+    /// Places `reqs[out.len()..]` in order and appends to `out`. All of a request's copies are placed or none.
+    fn alloc(&self, txg: Txg, reqs: &[AllocReq], out: &mut Vec<Dvas>) -> Result<(), AllocStop>;
+
+    fn load(&self, vdev: u32, metaslab: u64) -> BoxFuture<'_, Result<()>>;
+
+    /// Gives space back. A block that was `born` in this very txg was never reachable from an uberblock and may be used
+    /// again at once; others when it is certain that no import goes back to them.
+    fn free(&self, txg: Txg, dva: &Dva, born: Txg);
+
+    /// Takes a given place out of the free space: blocks that an intent log reaches after a crash.
+    fn claim(&self, txg: Txg, dva: &Dva) -> Result<()>;
+}
