@@ -223,6 +223,8 @@ pub struct PoolInfo {
     pub hostname: String,
     /// This machine's own, to compare with.
     pub system_hostid: u64,
+    /// When the pool was last written, seconds since the epoch, as its newest uberblock tells.
+    pub timestamp: u64,
     pub errata: u64,
     pub suspended: Option<Suspended>,
     /// The root vdev: `children` are the top-level vdevs in order of their ids, log and special ones among

@@ -132,7 +132,8 @@ pub struct PoolHistoryReply {
     pub next: Option<u64>,
 }
 
-/// Writes a command line to a pool's history, as every changing command does once it succeeded.
+/// Writes a command line to a pool's history. Commands post it once they changed a pool, so other operations do
+/// not log; only destroy and export, after which there is nothing to log to, take the line from the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolLog {
@@ -178,7 +179,7 @@ pub struct PoolImport {
     pub missing_log: bool,
     pub altroot: Option<String>,
     pub properties: BTreeMap<String, String>,
-    /// `-O` / `-o` words that are mount options.
+    /// Words of `-o` that are mount options.
     pub mount_options: Vec<String>,
     /// `-F`, `-n`, `-X`, `-T`
     pub rewind: bool,

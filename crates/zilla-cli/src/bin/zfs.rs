@@ -1,0 +1,5 @@
+//! `zfs`: see the library.
+
+fn main() -> std::process::ExitCode {
+    zilla_cli::main(Some("zfs"))
+}

@@ -1,0 +1,5 @@
+//! `zpool`: see the library.
+
+fn main() -> std::process::ExitCode {
+    zilla_cli::main(Some("zpool"))
+}

@@ -1,0 +1,304 @@
+//! `zpool create`.
+
+use super::vdevspec::{self, SpecError};
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use std::collections::BTreeMap;
+use zilla_control::error::ErrorCode;
+use zilla_control::props;
+use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, VdevSpec};
+
+pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, ":fndR:m:o:O:t:", &[]);
+    let mut request = PoolCreate::default();
+    let (mut dry_run, mut mountpoint) = (false, None);
+    for option in options {
+        match option {
+            Opt::Flag('f', _) => request.force = true,
+            Opt::Flag('n', _) => dry_run = true,
+            Opt::Flag('d', _) => request.disable_features = true,
+            Opt::Flag('R', root) => {
+                add_pool_prop(cx, &mut request.properties, "altroot", &root)?;
+                request.properties.entry("cachefile".to_owned()).or_insert_with(|| "none".to_owned());
+            }
+            Opt::Flag('m', path) => mountpoint = Some(path),
+            Opt::Flag('o', text) => {
+                let (name, value) = assignment(cx, &text, 'o')?;
+                add_pool_prop(cx, &mut request.properties, name, value)?;
+                let old = value.parse::<u64>().is_ok_and(|v| v < zilla_control::status::SPA_VERSION);
+                if name == "version" && old {
+                    request.disable_features = true;
+                }
+            }
+            Opt::Flag('O', text) => {
+                let (name, value) = assignment(cx, &text, 'O')?;
+                if name == "mountpoint" {
+                    mountpoint = Some(value.to_owned());
+                } else {
+                    add_fs_prop(cx, &mut request.fs_properties, name, value)?;
+                }
+            }
+            Opt::Flag('t', name) => {
+                if name.contains('/') {
+                    cx.err(format!("cannot create '{name}': invalid character '/' in temporary name"));
+                    cx.err("use 'zfs create' to create a dataset");
+                    return Ok(1);
+                }
+                request.properties.entry("cachefile".to_owned()).or_insert_with(|| "none".to_owned());
+                request.temporary_name = Some(name);
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    let Some((name, words)) = operands.split_first() else {
+        return cx.bad_usage("missing pool name argument");
+    };
+    if words.is_empty() {
+        return cx.bad_usage("missing vdev specification");
+    }
+    if name.contains('/') {
+        cx.err(format!("cannot create '{name}': invalid character '/' in pool name"));
+        cx.err("use 'zfs create' to create a dataset");
+        return Ok(1);
+    }
+    request.name = name.clone();
+    request.vdevs = spec(cx, words, &request)?;
+    // The altroot travels on its own: it is not written to the pool.
+    request.altroot = request.properties.remove("altroot");
+    if let Some(root) = request.altroot.as_ref().filter(|r| !r.starts_with('/')) {
+        cx.err(format!("invalid alternate root '{root}': must be an absolute path"));
+        return Ok(1);
+    }
+    check_mountpoint(cx, &request, mountpoint.as_deref())?;
+    if let Some(path) = mountpoint {
+        request.fs_properties.insert("mountpoint".to_owned(), path);
+    }
+    if dry_run {
+        cx.out.put(layout(name, &request.vdevs));
+        return Ok(0);
+    }
+    match cx.call(&request)? {
+        Ok(()) => {
+            let name = request.temporary_name.as_ref().unwrap_or(&request.name).clone();
+            cx.log_history(&name)?;
+            Ok(0)
+        }
+        Err(e) if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) => {
+            refuse(cx, &e.details, e.code == ErrorCode::VdevOverridable);
+            Ok(1)
+        }
+        Err(e) => {
+            cx.refused(&format!("cannot create '{name}'"), &e);
+            if e.code == ErrorCode::InvalidName {
+                cx.err("pool name may have been omitted");
+            }
+            Ok(1)
+        }
+    }
+}
+
+fn spec(cx: &mut Cx, words: &[String], request: &PoolCreate) -> Result<VdevSpec, Exit> {
+    if let Some(ashift) = request.properties.get("ashift") {
+        match props::parse_size(ashift) {
+            Err(_) => {
+                cx.err("ashift must be a number.");
+                return Err(Exit(1));
+            }
+            Ok(n) if n != 0 && !(9..=16).contains(&n) => {
+                cx.err(format!("invalid 'ashift={n}' property: only values between 9 and 16 are allowed."));
+                return Err(Exit(1));
+            }
+            Ok(_) => {}
+        }
+    }
+    let parsed = vdevspec::parse(words).and_then(|spec| {
+        if !request.force {
+            vdevspec::check_replication(&spec)?;
+        }
+        if spec.tops.iter().all(|t| t.class != AllocClass::Normal) {
+            return Err(SpecError::Overridable(vec![
+                "at least one general top-level vdev must be specified".to_owned(),
+            ]));
+        }
+        Ok(spec)
+    });
+    match parsed {
+        Ok(spec) => Ok(spec),
+        Err(SpecError::Invalid(lines)) => {
+            for line in lines {
+                cx.err(line);
+            }
+            Err(Exit(1))
+        }
+        Err(SpecError::Overridable(lines)) => {
+            refuse(cx, &lines, !request.force);
+            Err(Exit(1))
+        }
+    }
+}
+
+/// Doubts about devices, with what to do about them.
+fn refuse(cx: &mut Cx, lines: &[String], overridable: bool) {
+    cx.err("invalid vdev specification");
+    cx.err(if overridable {
+        "use '-f' to override the following errors:"
+    } else {
+        "the following errors must be manually repaired:"
+    });
+    for line in lines {
+        cx.err(line);
+    }
+}
+
+/// `name=value` of an option.
+pub fn assignment<'a>(cx: &mut Cx, text: &'a str, letter: char) -> Result<(&'a str, &'a str), Exit> {
+    match text.split_once('=') {
+        Some(pair) => Ok(pair),
+        None => {
+            cx.err(format!("missing '=' for -{letter} option"));
+            Err(Exit(1))
+        }
+    }
+}
+
+/// A pool property of the command line, under its proper name.
+pub fn add_pool_prop(
+    cx: &mut Cx,
+    props: &mut BTreeMap<String, String>,
+    name: &str,
+    value: &str,
+) -> Result<(), Exit> {
+    let proper = match props::pool_prop(name) {
+        Some(desc) => desc.name,
+        None if props::is_feature_prop(name) => name,
+        None => {
+            cx.err(format!("property '{name}' is not a valid pool or vdev property"));
+            return Err(Exit(1));
+        }
+    };
+    let feature = props.keys().any(|k| props::is_feature_prop(k));
+    if (props::is_feature_prop(name) && props.contains_key("version")) || (proper == "version" && feature) {
+        cx.err("'feature@' and 'version' properties cannot be specified together");
+        return Err(Exit(1));
+    }
+    let other = |props: &BTreeMap<String, String>| props.get("compatibility").is_some_and(|c| c != "legacy");
+    let clash = (proper == "compatibility" && value != "legacy" && props.contains_key("version"))
+        || (proper == "version" && other(props));
+    if clash {
+        cx.err("when 'version' is specified, the 'compatibility' feature may only be set to 'legacy'");
+        return Err(Exit(1));
+    }
+    if props.contains_key(proper) && proper != "cachefile" {
+        cx.err(format!("property '{name}' specified multiple times"));
+        return Err(Exit(1));
+    }
+    props.insert(proper.to_owned(), value.to_owned());
+    Ok(())
+}
+
+/// A property of the pool's root filesystem.
+fn add_fs_prop(
+    cx: &mut Cx,
+    props: &mut BTreeMap<String, String>,
+    name: &str,
+    value: &str,
+) -> Result<(), Exit> {
+    let proper = match props::dataset_prop(name) {
+        Some(desc) if desc.applies_to(props::FS) => desc.name,
+        _ if props::is_user_prop(name) || props::is_userquota_prop(name) => name,
+        _ => {
+            cx.err(format!("property '{name}' is not a valid filesystem property"));
+            return Err(Exit(1));
+        }
+    };
+    if props.contains_key(proper) {
+        cx.err(format!("property '{name}' specified multiple times"));
+        return Err(Exit(1));
+    }
+    props.insert(proper.to_owned(), value.to_owned());
+    Ok(())
+}
+
+/// The mountpoint must be a path, and nothing may be hidden below it.
+fn check_mountpoint(cx: &mut Cx, request: &PoolCreate, mountpoint: Option<&str>) -> Result<(), Exit> {
+    if matches!(mountpoint, Some("legacy" | "none")) {
+        return Ok(());
+    }
+    if let Some(path) = mountpoint.filter(|p| !p.starts_with('/')) {
+        cx.err(format!("invalid mountpoint '{path}': must be an absolute path, 'legacy', or 'none'"));
+        return Err(Exit(1));
+    }
+    let root = request.altroot.as_deref().unwrap_or("");
+    let path = match mountpoint {
+        Some(path) => format!("{root}{path}"),
+        None => format!("{root}/{}", request.name),
+    };
+    match std::fs::read_dir(&path) {
+        Ok(mut entries) => {
+            if entries.next().is_some() {
+                cx.err(format!("mountpoint '{path}' exists and is not empty"));
+                cx.err("use '-m' option to provide a different default");
+                return Err(Exit(1));
+            }
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => {
+            cx.err(format!("mountpoint '{path}' : {}", plain(&e)));
+            cx.err("use '-m' option to provide a different default");
+            return Err(Exit(1));
+        }
+    }
+    Ok(())
+}
+
+/// An error of the system in strerror's words.
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// What `-n` prints.
+pub fn layout(name: &str, spec: &VdevSpec) -> String {
+    let mut text = format!("would create '{name}' with the following layout:\n\n");
+    let classes = [
+        (name, AllocClass::Normal),
+        ("dedup", AllocClass::Dedup),
+        ("special", AllocClass::Special),
+        ("logs", AllocClass::Log),
+    ];
+    for (title, class) in classes {
+        let mut titled = false;
+        for top in spec.tops.iter().filter(|t| t.class == class) {
+            if !titled {
+                text.push_str(&format!("\t{title}\n"));
+                titled = true;
+            }
+            let indent = match top.kind {
+                TopKind::Single => 2,
+                TopKind::Mirror => {
+                    text.push_str("\t  mirror\n");
+                    4
+                }
+                TopKind::Raidz { parity } => {
+                    text.push_str(&format!("\t  raidz{parity}\n"));
+                    4
+                }
+            };
+            leaves(&mut text, &top.leaves, indent);
+        }
+    }
+    for (title, list) in [("cache", &spec.l2cache), ("spares", &spec.spares)] {
+        if !list.is_empty() {
+            text.push_str(&format!("\t{title}\n"));
+            leaves(&mut text, list, 2);
+        }
+    }
+    text
+}
+
+fn leaves(text: &mut String, leaves: &[LeafSpec], indent: usize) {
+    for leaf in leaves {
+        let name = leaf.path.strip_prefix("/dev/").unwrap_or(&leaf.path);
+        text.push_str(&format!("\t{:indent$}{name}\n", ""));
+    }
+}

@@ -1,0 +1,294 @@
+//! `zpool get` and `zpool set`.
+
+use super::{list, status_json};
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use crate::fmt::json::{self, Obj};
+use crate::fmt::poolprop;
+use crate::fmt::proplist::{self, Column, Entry, GetRow, GetTable, Of};
+use zilla_control::types::{PoolInfo, PoolQuery, PoolSet};
+
+struct Options {
+    scripted: bool,
+    literal: bool,
+    json: bool,
+    json_int: bool,
+    key_guid: bool,
+    columns: Vec<Column>,
+}
+
+pub fn get(cx: &mut Cx, args: Vec<String>) -> Run {
+    const LONG: &[args::Long] =
+        &[("json", false, 'j'), ("json-int", false, '\u{1}'), ("json-pool-key-guid", false, '\u{2}')];
+    let (options, mut operands) = args::parse(&args, ":jHpo:", LONG);
+    let mut opts = Options {
+        scripted: false,
+        literal: false,
+        json: false,
+        json_int: false,
+        key_guid: false,
+        columns: Column::DEFAULT.to_vec(),
+    };
+    for option in options {
+        match option {
+            Opt::Flag('H', _) => opts.scripted = true,
+            Opt::Flag('p', _) => opts.literal = true,
+            Opt::Flag('j', _) => opts.json = true,
+            Opt::Flag('\u{1}', _) => (opts.json_int, opts.literal) = (true, true),
+            Opt::Flag('\u{2}', _) => opts.key_guid = true,
+            Opt::Flag('o', text) => opts.columns = columns(cx, &text)?,
+            other => return cx.bad_option(other),
+        }
+    }
+    if !opts.json && opts.json_int {
+        return cx.bad_usage("'--json-int' only works with '-j' option");
+    }
+    if !opts.json && opts.key_guid {
+        return cx.bad_usage("'json-pool-key-guid' only works with '-j' option");
+    }
+    if operands.is_empty() {
+        return cx.bad_usage("missing property argument");
+    }
+    let wanted = operands.remove(0);
+    let query = || PoolQuery { properties: true, vdev_properties: true, ..PoolQuery::default() };
+    let all = cx.ask("cannot list pools", &query())?.ok_or(Exit(1))?;
+    let known = |name: &String| all.iter().any(|p| p.name == *name);
+    if let Some(first) = operands.first()
+        && !known(first)
+    {
+        cx.err(format!("Cannot get properties of {first}: no such pool available."));
+        return Ok(1);
+    }
+    if operands.iter().all(known) {
+        let (pools, failed) = cx.pools(&operands, query())?;
+        let entries = match proplist::parse(&wanted, Of::Pools) {
+            Ok(entries) => entries,
+            Err(e) => return cx.bad_usage(format!("bad property list: {}", e.description())),
+        };
+        let entries = list::expand(entries.as_deref(), &pools, opts.literal);
+        show_pools(cx, &pools, entries, wanted == "all", &opts);
+        return Ok(u8::from(failed));
+    }
+    match all.iter().find(|p| p.name == operands[0]) {
+        Some(pool) => vdevs(cx, pool, &operands[1..], &wanted, &opts),
+        None => Ok(1),
+    }
+}
+
+/// `-o name,value` of `get`; `all` is every column.
+pub fn columns(cx: &mut Cx, text: &str) -> Result<Vec<Column>, Exit> {
+    let mut columns = Vec::new();
+    for word in text.split(',') {
+        if columns.len() == Column::ALL.len() {
+            return cx.bad_usage("too many fields given to -o option");
+        }
+        match Column::parse(word) {
+            // Pools receive nothing.
+            Some(Column::Received) if cx.program == "zpool" => {
+                return cx.bad_usage(format!("invalid column name '{word}'"));
+            }
+            Some(column) => columns.push(column),
+            None if word == "all" && columns.is_empty() => {
+                let all = if cx.program == "zpool" { Column::DEFAULT } else { Column::ALL };
+                return Ok(all.to_vec());
+            }
+            None if word == "all" => {
+                return cx.bad_usage("\"all\" conflicts with specific fields given to -o option");
+            }
+            None => return cx.bad_usage(format!("invalid column name '{word}'")),
+        }
+    }
+    Ok(columns)
+}
+
+fn show_pools(cx: &mut Cx, pools: &[PoolInfo], entries: Vec<Entry>, all: bool, opts: &Options) {
+    // `all` begins with the name, which is not among its rows.
+    let entries: Vec<Entry> = entries.into_iter().skip(usize::from(all)).collect();
+    if opts.json {
+        let mut members = Obj::new();
+        for pool in pools {
+            let mut item = status_json::pool_info(pool, true, opts.json_int);
+            let mut properties = Obj::new();
+            for entry in &entries {
+                if let Some(value) = poolprop::get(pool, &entry.name, opts.literal) {
+                    properties.obj(entry.name.as_str(), json::property(&value.value, &value, opts.json_int));
+                }
+            }
+            item.obj("properties", properties);
+            let key = if opts.key_guid { pool.guid.to_string() } else { pool.name.clone() };
+            members.obj(key, item);
+        }
+        let mut root = json::schema("zpool", "get");
+        root.obj("pools", members);
+        cx.out.line(root.render());
+        return;
+    }
+    cx.out.put(print_pools(pools, &entries, opts.literal, opts.scripted, &opts.columns));
+}
+
+/// The table for pools.
+pub fn print_pools(
+    pools: &[PoolInfo],
+    entries: &[Entry],
+    literal: bool,
+    scripted: bool,
+    columns: &[Column],
+) -> String {
+    let mut rows = Vec::new();
+    for pool in pools {
+        for entry in entries {
+            if let Some(value) = poolprop::get(pool, &entry.name, literal) {
+                rows.push(GetRow { name: pool.name.clone(), property: entry.name.clone(), value });
+            } else if !entry.from_all && entry.desc.is_none() {
+                let value = zilla_control::types::PropValue::new("-", Default::default());
+                rows.push(GetRow { name: pool.name.clone(), property: entry.name.clone(), value });
+            }
+        }
+    }
+    let names: Vec<&str> = pools.iter().map(|p| p.name.as_str()).collect();
+    table(&rows, &names, entries, scripted, columns)
+}
+
+/// Rows under a header, with the widths of every object and property asked for.
+pub fn table(
+    rows: &[GetRow],
+    names: &[&str],
+    entries: &[Entry],
+    scripted: bool,
+    columns: &[Column],
+) -> String {
+    let table = GetTable {
+        columns,
+        scripted,
+        name_width: names.iter().map(|n| n.chars().count()).max().unwrap_or(0),
+        property_width: entries.iter().map(|e| e.name.chars().count()).max().unwrap_or(0),
+        value_width: entries.iter().map(|e| e.width).max().unwrap_or(0),
+        received_width: rows
+            .iter()
+            .filter_map(|r| r.value.received.as_ref())
+            .map(|v| v.chars().count())
+            .max()
+            .unwrap_or(0),
+    };
+    let mut text = String::new();
+    if !scripted && !rows.is_empty() {
+        text.push_str(&table.header());
+    }
+    for row in rows {
+        text.push_str(&table.row(row));
+    }
+    text
+}
+
+fn vdevs(cx: &mut Cx, pool: &PoolInfo, names: &[String], wanted: &str, opts: &Options) -> Run {
+    let mut chosen = Vec::new();
+    let everything = names.len() == 1 && names.iter().all(|n| n == "all-vdevs");
+    let mut unknown = Vec::new();
+    if everything {
+        chosen.extend(pool.vdev_properties.keys().cloned());
+    } else {
+        for name in names {
+            let name = if name == "root" { "root-0" } else { name };
+            let found = pool.vdev_properties.keys().find(|n| *n == name || n.ends_with(&format!("/{name}")));
+            match found {
+                Some(found) => chosen.push(found.clone()),
+                None => unknown.push(name.to_owned()),
+            }
+        }
+    }
+    if !unknown.is_empty() {
+        cx.err(format!("Expected a list of vdevs in \"{}\", but got:", pool.name));
+        for name in unknown {
+            cx.err(format!("\t{name}"));
+        }
+        cx.err("");
+        return cx.print_usage();
+    }
+    let entries = match proplist::parse(wanted, Of::Vdevs) {
+        Ok(entries) => entries,
+        Err(e) => return cx.bad_usage(format!("bad property list: {}", e.description())),
+    };
+    let mut entries = entries.unwrap_or_else(|| proplist::all(Of::Vdevs));
+    let mut rows = Vec::new();
+    for name in &chosen {
+        let Some(properties) = pool.vdev_properties.get(name) else { continue };
+        for entry in &mut entries {
+            if let Some(value) = properties.get(&entry.name) {
+                let mut value = value.clone();
+                if !opts.literal {
+                    value.value = nice_vdev(&entry.name, &value.value);
+                }
+                entry.widen(&value.value);
+                rows.push(GetRow { name: name.clone(), property: entry.name.clone(), value });
+            }
+        }
+    }
+    if opts.json {
+        let mut members = Obj::new();
+        for name in &chosen {
+            let mut properties = Obj::new();
+            for row in rows.iter().filter(|r| r.name == *name) {
+                let value = json::property(&row.value.value, &row.value, opts.json_int);
+                properties.obj(row.property.as_str(), value);
+            }
+            let mut item = Obj::new();
+            item.str("name", name.as_str());
+            item.str("type", "VDEV");
+            item.obj("properties", properties);
+            members.obj(name.as_str(), item);
+        }
+        let mut root = json::schema("zpool", "get");
+        root.obj("vdevs", members);
+        cx.out.line(root.render());
+        return Ok(0);
+    }
+    let names: Vec<&str> = chosen.iter().map(String::as_str).collect();
+    cx.out.put(table(&rows, &names, &entries, opts.scripted, &opts.columns));
+    Ok(0)
+}
+
+/// A vdev's value for the eye.
+fn nice_vdev(name: &str, raw: &str) -> String {
+    use zilla_control::props::nicenum::{nicebytes, nicenum};
+    let Ok(number) = raw.parse::<u64>() else { return raw.to_owned() };
+    match name {
+        "capacity" | "fragmentation" => format!("{number}%"),
+        "guid" | "ashift" | "parity" | "numchildren" => raw.to_owned(),
+        "expandsize" if number == 0 => "-".to_owned(),
+        "asize" | "psize" | "size" | "bootsize" | "allocated" | "free" | "expandsize" => nicebytes(number),
+        _ => nicenum(number),
+    }
+}
+
+pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
+    if let Some(letter) = args.first().and_then(|a| a.strip_prefix('-')) {
+        return cx.bad_usage(format!("invalid option '{}'", letter.chars().next().unwrap_or('-')));
+    }
+    let (assignment, name, vdev) = match args.as_slice() {
+        [] => return cx.bad_usage("missing property=value argument"),
+        [_] => return cx.bad_usage("missing pool name"),
+        [assignment, name] => (assignment, name, None),
+        [assignment, name, vdev] => (assignment, name, Some(vdev.clone())),
+        _ => return cx.bad_usage("too many pool names"),
+    };
+    let Some((property, value)) = assignment.split_once('=') else {
+        return cx.bad_usage("missing value in property=value argument");
+    };
+    let pools =
+        cx.ask("cannot list pools", &PoolQuery { names: vec![name.clone()], ..PoolQuery::default() })?;
+    if pools.is_none_or(|p| p.is_empty()) {
+        cx.err(format!("cannot open '{name}': is not a pool"));
+        return Ok(22);
+    }
+    let request = PoolSet {
+        name: name.clone(),
+        vdev: vdev.map(|v| if v == "root" { "root-0".to_owned() } else { v }),
+        property: property.to_owned(),
+        value: value.to_owned(),
+    };
+    if cx.ask(&format!("cannot set property for '{name}'"), &request)?.is_none() {
+        return Ok(1);
+    }
+    cx.log_history(name)?;
+    Ok(0)
+}

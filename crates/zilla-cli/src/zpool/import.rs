@@ -1,0 +1,273 @@
+//! `zpool import`.
+
+mod show;
+
+use super::create::add_pool_prop;
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use crate::fmt::time;
+use std::collections::BTreeMap;
+use zilla_control::types::{
+    ImportCandidate, ImportSearch, ImportSource, MmpState, PoolImport, PoolLabelState, PoolQuery,
+};
+
+pub use show::show;
+
+#[derive(Default)]
+struct Options {
+    all: bool,
+    destroyed: bool,
+    rewind: bool,
+    dry_run: bool,
+    extreme: bool,
+    load_keys: bool,
+    request: PoolImport,
+}
+
+pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
+    let opts = options(cx, &args)?;
+    let (opts, operands) = opts;
+    let cached = opts.request.source.cachefile.is_some();
+    let source = opts.request.source.clone();
+    let search = ImportSearch { source, destroyed: opts.destroyed };
+    let found = cx.ask("cannot discover pools", &search)?.ok_or(Exit(1))?;
+    let taken = match operands.first() {
+        None => false,
+        Some(wanted) => {
+            let pools = cx.ask("cannot list pools", &PoolQuery::default())?.ok_or(Exit(1))?;
+            pools.iter().any(|p| p.name == *wanted || p.guid.to_string() == *wanted)
+        }
+    };
+    if let Some(wanted) = operands.first() {
+        let same_name = operands.get(1).is_none_or(|new| new == wanted);
+        if taken && !found.is_empty() && same_name {
+            cx.err(format!("cannot import '{wanted}': a pool with that name already exists"));
+            cx.err("use the form 'zpool import <pool | id> <newpool>' to give it a new name");
+            return Ok(1);
+        }
+        if taken && found.is_empty() {
+            cx.err(format!("cannot import '{wanted}': a pool with that name is already created/imported,"));
+            cx.err("and no additional pools with that name were found");
+            return Ok(1);
+        }
+    }
+    let found: Vec<ImportCandidate> = found
+        .into_iter()
+        .filter(|c| (c.pool.label_state == PoolLabelState::Destroyed) == opts.destroyed)
+        .collect();
+    let code = match operands.first() {
+        Some(wanted) => one(cx, &opts, &found, wanted, operands.get(1))?,
+        None => every(cx, &opts, &found)?,
+    };
+    if code != 0 && cached {
+        // What the cache file says is out of date: look at the devices themselves.
+        cx.out.line("cachefile import failed, retrying");
+        let source = ImportSource { scan: true, ..opts.request.source.clone() };
+        let search = ImportSearch { source, destroyed: opts.destroyed };
+        let found = cx.ask("cannot discover pools", &search)?.ok_or(Exit(1))?;
+        return match operands.first() {
+            Some(wanted) => one(cx, &opts, &found, wanted, operands.get(1)),
+            None => every(cx, &opts, &found),
+        };
+    }
+    Ok(code)
+}
+
+fn options(cx: &mut Cx, args: &[String]) -> Result<(Options, Vec<String>), Exit> {
+    const LONG: &[args::Long] = &[("rewind-to-checkpoint", false, '\u{1}')];
+    let (options, operands) = args::parse(args, ":aCc:d:DEfFlmnNo:R:stT:VX", LONG);
+    let mut opts = Options::default();
+    let mut props = BTreeMap::new();
+    for option in options {
+        let request = &mut opts.request;
+        match option {
+            Opt::Flag('a', _) => opts.all = true,
+            Opt::Flag('c', file) => request.source.cachefile = Some(absolute(&file)),
+            Opt::Flag('d', dir) => request.source.dirs.push(absolute(&dir)),
+            Opt::Flag('D', _) => opts.destroyed = true,
+            Opt::Flag('f', _) => request.force = true,
+            Opt::Flag('F', _) => opts.rewind = true,
+            Opt::Flag('l', _) => opts.load_keys = true,
+            Opt::Flag('m', _) => request.missing_log = true,
+            Opt::Flag('n', _) => opts.dry_run = true,
+            Opt::Flag('N', _) => request.no_mount = true,
+            Opt::Flag('o', text) => match text.split_once('=') {
+                Some((name, value)) => add_pool_prop(cx, &mut props, name, value)?,
+                None => request.mount_options.extend(text.split(',').map(str::to_owned)),
+            },
+            Opt::Flag('R', root) => {
+                add_pool_prop(cx, &mut props, "altroot", &root)?;
+                props.entry("cachefile".to_owned()).or_insert_with(|| "none".to_owned());
+            }
+            Opt::Flag('s', _) => request.source.scan = true,
+            Opt::Flag('t', _) => {
+                request.temporary_name = true;
+                props.entry("cachefile".to_owned()).or_insert_with(|| "none".to_owned());
+            }
+            Opt::Flag('T', text) => match text.parse() {
+                Ok(txg) => request.rewind_txg = Some(txg),
+                Err(_) => return cx.bad_usage("invalid txg value"),
+            },
+            Opt::Flag('X', _) => opts.extreme = true,
+            Opt::Flag('\u{1}', _) => {
+                cx.err("zpool: 'import --rewind-to-checkpoint' is not supported by zilla yet");
+                return Err(Exit(2));
+            }
+            Opt::Flag(letter @ ('C' | 'E' | 'V'), _) => {
+                cx.err(format!("zpool: 'import -{letter}' is not supported by zilla yet"));
+                return Err(Exit(2));
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    let source = &opts.request.source;
+    if source.cachefile.is_some() && !source.dirs.is_empty() {
+        return cx.bad_usage("-c is incompatible with -d");
+    }
+    if source.cachefile.is_some() && source.scan {
+        return cx.bad_usage("-c is incompatible with -s");
+    }
+    if opts.load_keys && opts.request.no_mount {
+        return cx.bad_usage("-l is incompatible with -N");
+    }
+    if opts.load_keys && !opts.all && operands.is_empty() {
+        return cx.bad_usage("-l is only meaningful during an import");
+    }
+    if (opts.dry_run || opts.extreme) && !opts.rewind {
+        return cx.bad_usage("-n or -X only meaningful with -F");
+    }
+    if (opts.all && !operands.is_empty()) || operands.len() > 2 {
+        return cx.bad_usage("too many arguments");
+    }
+    if opts.load_keys {
+        cx.err("zpool: 'import -l' is not supported by zilla yet");
+        return Err(Exit(2));
+    }
+    if source.dirs.is_empty()
+        && let Ok(path) = std::env::var("ZPOOL_IMPORT_PATH")
+    {
+        opts.request.source.dirs = path.split(':').filter(|d| !d.is_empty()).map(absolute).collect();
+    }
+    let request = &mut opts.request;
+    request.altroot = props.remove("altroot");
+    request.properties = props;
+    request.destroyed = opts.destroyed;
+    request.rewind = opts.rewind;
+    request.rewind_dry_run = opts.dry_run;
+    request.rewind_extreme = opts.extreme;
+    Ok((opts, operands))
+}
+
+fn absolute(path: impl AsRef<str>) -> String {
+    let path = path.as_ref();
+    std::path::absolute(path).map_or_else(|_| path.to_owned(), |p| p.to_string_lossy().into_owned())
+}
+
+/// Without a name: list, or import all.
+fn every(cx: &mut Cx, opts: &Options, found: &[ImportCandidate]) -> Run {
+    if found.is_empty() {
+        cx.err("no pools available to import");
+        return Ok(if opts.all { 0 } else { 1 });
+    }
+    let mut code = 0;
+    for (i, candidate) in found.iter().enumerate() {
+        if opts.all {
+            code |= import(cx, opts, candidate, None)?;
+        } else {
+            if i > 0 {
+                cx.out.line("");
+            }
+            cx.out.put(show(candidate));
+        }
+    }
+    Ok(code)
+}
+
+/// The pool of that name or guid.
+fn one(
+    cx: &mut Cx,
+    opts: &Options,
+    found: &[ImportCandidate],
+    wanted: &str,
+    new_name: Option<&String>,
+) -> Run {
+    let guid: Option<u64> = wanted.parse().ok();
+    let mut matching = found
+        .iter()
+        .filter(|c| if let Some(guid) = guid { c.pool.guid == guid } else { c.pool.name == wanted });
+    let Some(candidate) = matching.next() else {
+        cx.err(format!("cannot import '{wanted}': no such pool available"));
+        return Ok(1);
+    };
+    if matching.next().is_some() && guid.is_none() {
+        cx.err(format!("cannot import '{wanted}': more than one matching pool"));
+        cx.err("import by numeric ID instead");
+        return Ok(1);
+    }
+    import(cx, opts, candidate, new_name)
+}
+
+fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Option<&String>) -> Run {
+    let pool = &candidate.pool;
+    let name = pool.name.as_str();
+    if !((1..=28).contains(&pool.version) || pool.version == zilla_control::status::SPA_VERSION) {
+        cx.err(format!("cannot import '{name}': pool is formatted using an unsupported ZFS version"));
+        return Ok(1);
+    }
+    if force_required(candidate) && !opts.request.force {
+        cx.err(foreign(candidate));
+        return Ok(1);
+    }
+    let request = PoolImport { guid: pool.guid, new_name: new_name.cloned(), ..opts.request.clone() };
+    let action = match new_name {
+        Some(new) => format!("cannot import '{name}' as '{new}'"),
+        None => format!("cannot import '{name}'"),
+    };
+    let Some(reply) = cx.ask(&action, &request)? else { return Ok(1) };
+    for error in &reply.mount_errors {
+        let subject = error.subject.as_deref().unwrap_or(&reply.name);
+        cx.refused(&format!("cannot mount '{subject}'"), error);
+    }
+    if !reply.mount_errors.is_empty() {
+        cx.err("Import was successful, but unable to mount some datasets");
+    }
+    let readonly = opts.request.properties.get("readonly").is_some_and(|v| v == "on");
+    if !readonly && !opts.request.rewind_dry_run {
+        cx.log_history(&reply.name)?;
+    }
+    Ok(0)
+}
+
+/// The pool was not exported, and not by this host.
+fn force_required(candidate: &ImportCandidate) -> bool {
+    let pool = &candidate.pool;
+    let active = pool.label_state == PoolLabelState::Active;
+    candidate.mmp != MmpState::Inactive
+        || (active && pool.hostid != 0 && pool.hostid != pool.system_hostid)
+        || (pool.label_state == PoolLabelState::Destroyed)
+}
+
+fn foreign(candidate: &ImportCandidate) -> String {
+    let pool = &candidate.pool;
+    let name = &pool.name;
+    let unknown = "<unknown>".to_owned();
+    match candidate.mmp {
+        MmpState::Active => format!(
+            "cannot import '{name}': pool is imported on {} (hostid: 0x{:x})\nExport the pool on the other \
+             system, then run 'zpool import'.",
+            candidate.mmp_hostname.as_ref().unwrap_or(&unknown),
+            candidate.mmp_hostid
+        ),
+        MmpState::NoHostid => format!(
+            "Cannot import '{name}': pool has the multihost property on and the\nsystem's hostid is not set. \
+             Set a unique hostid with the zgenhostid(8) command."
+        ),
+        MmpState::Inactive => format!(
+            "cannot import '{name}': pool was previously in use from another system.\nLast accessed by {} \
+             (hostid={:x}) at {}\nThe pool can be imported, use 'zpool import -f' to import the pool.",
+            if pool.hostname.is_empty() { &unknown } else { &pool.hostname },
+            pool.hostid,
+            time::ctime(pool.timestamp)
+        ),
+    }
+}

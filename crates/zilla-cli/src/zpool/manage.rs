@@ -1,0 +1,74 @@
+//! `zpool destroy`, `export` and `sync`.
+
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use zilla_control::types::{PoolDestroy, PoolExport, PoolQuery, PoolSync};
+
+pub fn destroy(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "f", &[]);
+    let mut force = false;
+    for option in options {
+        match option {
+            Opt::Flag('f', _) => force = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    let [name] = operands.as_slice() else {
+        return cx.bad_usage(if operands.is_empty() {
+            "missing pool argument"
+        } else {
+            "too many arguments"
+        });
+    };
+    let (pools, _) = cx.pools(&operands, PoolQuery::default())?;
+    if pools.is_empty() {
+        if name.contains('/') {
+            cx.err("use 'zfs destroy' to destroy a dataset");
+        }
+        return Err(Exit(1));
+    }
+    let done = cx.ask(&format!("cannot destroy '{name}'"), &PoolDestroy { name: name.clone(), force })?;
+    Ok(u8::from(done.is_none()))
+}
+
+pub fn export(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "afF", &[]);
+    let (mut all, mut force, mut hard_force) = (false, false, false);
+    for option in options {
+        match option {
+            Opt::Flag('a', _) => all = true,
+            Opt::Flag('f', _) => force = true,
+            Opt::Flag('F', _) => hard_force = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    if all && !operands.is_empty() {
+        return cx.bad_usage("too many arguments");
+    }
+    if !all && operands.is_empty() {
+        return cx.bad_usage("missing pool argument");
+    }
+    let (pools, mut failed) = cx.pools(&operands, PoolQuery::default())?;
+    for pool in pools {
+        let name = pool.name;
+        let action = format!("cannot export '{name}'");
+        failed |= cx.ask(&action, &PoolExport { name, force, hard_force })?.is_none();
+    }
+    Ok(u8::from(failed))
+}
+
+pub fn sync(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "f", &[]);
+    for option in options {
+        match option {
+            Opt::Flag('f', _) => {}
+            other => return cx.bad_option(other),
+        }
+    }
+    let (pools, mut failed) = cx.pools(&operands, PoolQuery::default())?;
+    for pool in pools {
+        let name = pool.name;
+        failed |= cx.ask(&format!("sync of pool '{name}' failed"), &PoolSync { name })?.is_none();
+    }
+    Ok(u8::from(failed))
+}

@@ -1,0 +1,209 @@
+//! `zpool`: the table of commands, their usage, and the way into them.
+
+mod create;
+mod get;
+mod history;
+mod import;
+mod iostat;
+mod list;
+mod manage;
+mod scrub;
+mod status;
+mod status_json;
+mod status_text;
+#[cfg(test)]
+mod tests;
+mod vdevspec;
+mod version;
+mod wait;
+
+use crate::cx::{Command, Cx, Exit};
+use zilla_control::props::{self, PropAttr};
+
+/// In the order of the usage message; None is a blank line there.
+static COMMANDS: &[Option<Command>] = &[
+    command("version", "\tversion [-j]\n", Some(version::run)),
+    None,
+    command(
+        "create",
+        "\tcreate [-fnd] [-o property=value] ... \n\t    [-O file-system-property=value] ... \n\t    \
+         [-m mountpoint] [-R root] <pool> <vdev> ...\n",
+        Some(create::run),
+    ),
+    command("destroy", "\tdestroy [-f] <pool>\n", Some(manage::destroy)),
+    None,
+    command("add", "\tadd [-afgLnP] [-o property=value] <pool> <vdev> ...\n", None),
+    command("remove", "\tremove [-npsw] <pool> <device> ...\n", None),
+    None,
+    command("labelclear", "\tlabelclear [-f] <vdev>\n", None),
+    None,
+    command("checkpoint", "\tcheckpoint [-d [-w]] <pool> ...\n", None),
+    command("prefetch", "\tprefetch -t <type> [<type opts>] <pool>\n\t    -t ddt <pool>\n", None),
+    None,
+    command(
+        "list",
+        "\tlist [-gHLpPv] [-o property[,...]] [-j [--json-int, --json-pool-key-guid]] ...\n\t    [-T d|u] \
+         [pool] [interval [count]]\n",
+        Some(list::run),
+    ),
+    command(
+        "iostat",
+        "\tiostat [[[-c [script1,script2,...][-lq]]|[-rw]] [-T d | u] [-ghHLpPvy]\n\t    [[pool ...]|[pool \
+         vdev ...]|[vdev ...]] [[-n] interval [count]]\n",
+        Some(iostat::run),
+    ),
+    command(
+        "status",
+        "\tstatus [-DdegiLPpstvx] [-c script1[,script2,...]] ...\n\t    [-j|--json [--json-flat-vdevs] \
+         [--json-int] [--json-pool-key-guid]] ...\n\t    [-T d|u] [--power] [pool] [interval [count]]\n",
+        Some(status::run),
+    ),
+    None,
+    command("online", "\tonline [--power][-e] <pool> <device> ...\n", None),
+    command("offline", "\toffline [--power]|[[-f][-t]] <pool> <device> ...\n", None),
+    command("clear", "\tclear [[--power]|[-nF]] <pool> [device]\n", None),
+    command("reopen", "\treopen [-n] <pool>\n", None),
+    None,
+    command("attach", "\tattach [-fsw] [-o property=value] <pool> <device> <new-device>\n", None),
+    command("detach", "\tdetach <pool> <device>\n", None),
+    command("replace", "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n", None),
+    command(
+        "split",
+        "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\t    [-o property=value] <pool> <newpool> [<device> \
+         ...]\n",
+        None,
+    ),
+    None,
+    command("initialize", "\tinitialize [-c | -s | -u] [-w] <pool> [<device> ...]\n", None),
+    command("resilver", "\tresilver <pool> ...\n", None),
+    command("scrub", "\tscrub [-e | -s | -p | -C] [-w] <pool> ...\n", Some(scrub::run)),
+    command("trim", "\ttrim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]\n", None),
+    None,
+    command(
+        "import",
+        "\timport [-d dir] [-D]\n\timport [-o mntopts] [-o property=value] ... \n\t    [-d dir | -c \
+         cachefile] [-D] [-l] [-f] [-m] [-N] [-R root] [-F [-n]] -a\n\timport [-o mntopts] [-o \
+         property=value] ... \n\t    [-d dir | -c cachefile] [-D] [-l] [-f] [-m] [-N] [-R root] [-F \
+         [-n]]\n\t    [--rewind-to-checkpoint] <pool | id> [newpool]\n",
+        Some(import::run),
+    ),
+    command("export", "\texport [-af] <pool> ...\n", Some(manage::export)),
+    command("upgrade", "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n", None),
+    command("reguid", "\treguid [-g guid] <pool>\n", None),
+    None,
+    command("history", "\thistory [-il] [<pool>] ...\n", Some(history::run)),
+    command("events", "\tevents [-vHf [pool] | -c]\n", None),
+    None,
+    command(
+        "get",
+        "\tget [-Hp] [-j [--json-int, --json-pool-key-guid]] ...\n\t    [-o \"all\" | field[,...]] <\"all\" | \
+         property[,...]> <pool> ...\n",
+        Some(get::get),
+    ),
+    command(
+        "set",
+        "\tset <property=value> <pool>\n\tset <vdev_property=value> <pool> <vdev>\n",
+        Some(get::set),
+    ),
+    command("sync", "\tsync [pool] ...\n", Some(manage::sync)),
+    None,
+    command("wait", "\twait [-Hp] [-T d|u] [-t <activity>[,...]] <pool> [interval]\n", Some(wait::run)),
+    None,
+    command("ddtprune", "\tddtprune -d|-p <amount> <pool>\n", None),
+];
+
+const fn command(
+    name: &'static str,
+    usage: &'static str,
+    run: Option<fn(&mut Cx, Vec<String>) -> Result<u8, Exit>>,
+) -> Option<Command> {
+    Some(Command { name, usage, run })
+}
+
+/// Runs `zpool` with these arguments; the program's name is not among them.
+pub fn main(args: Vec<String>) -> u8 {
+    let mut cx = Cx::new("zpool", &args, usage);
+    let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
+    cx.out.flush();
+    code
+}
+
+fn run(cx: &mut Cx, mut args: Vec<String>) -> Result<u8, Exit> {
+    if args.is_empty() {
+        return cx.bad_usage("missing command");
+    }
+    let word = args[0].clone();
+    match word.as_str() {
+        "-?" | "--help" | "help" => {
+            usage(cx, true);
+            return Ok(0);
+        }
+        "-V" | "--version" => return version::run(cx, Vec::new()),
+        _ => {}
+    }
+    let found = COMMANDS.iter().flatten().find(|c| c.name == word);
+    let found = match found {
+        Some(command) => {
+            args.remove(0);
+            command
+        }
+        // `zpool prop=value pool` is `zpool set`.
+        None if word.contains('=') => match COMMANDS.iter().flatten().find(|c| c.name == "set") {
+            Some(command) => command,
+            None => return cx.print_usage(),
+        },
+        None => return cx.bad_usage(format!("unrecognized command '{word}'")),
+    };
+    cx.command = found.name;
+    match found.run {
+        Some(run) => run(cx, args),
+        None => {
+            cx.err(format!("zpool: '{}' is not supported by zilla yet", found.name));
+            Err(Exit(2))
+        }
+    }
+}
+
+/// The usage message: of the current command, or of all.
+fn usage(cx: &mut Cx, requested: bool) {
+    let mut text = String::new();
+    match COMMANDS.iter().flatten().find(|c| c.name == cx.command) {
+        None => {
+            text.push_str("usage: zpool command args ...\nwhere 'command' is one of the following:\n\n");
+            for command in COMMANDS {
+                text.push_str(command.as_ref().map_or("\n", |c| c.usage));
+            }
+            text.push_str("\nFor further help on a command or topic, run: zpool help [<topic>]\n");
+        }
+        Some(command) => {
+            text.push_str("usage:\n");
+            text.push_str(command.usage);
+            if matches!(command.name, "get" | "set" | "list") {
+                text.push_str(&property_help());
+            }
+        }
+    }
+    if requested {
+        cx.out.put(text);
+    } else {
+        eprint!("{text}");
+    }
+}
+
+fn property_help() -> String {
+    let mut text = format!(
+        "\nthe following properties are supported:\n\n\t{:<19}  {}   {}\n\n",
+        "PROPERTY", "EDIT", "VALUES"
+    );
+    let mut rows: Vec<_> = props::POOL_PROPS.iter().filter(|p| p.visible).collect();
+    rows.sort_by_key(|p| (p.attr != PropAttr::ReadOnly, p.name));
+    for row in rows {
+        let edit = if row.readonly() { "  NO   " } else { " YES   " };
+        text.push_str(&format!("\t{:<19}  {edit}{}\n", row.name, row.values));
+    }
+    text.push_str(&format!("\t{:<19}   YES   disabled | enabled | active\n", "feature@..."));
+    text.push_str(
+        "\nThe feature@ properties must be appended with a feature name.\nSee zpool-features(7).\n",
+    );
+    text
+}

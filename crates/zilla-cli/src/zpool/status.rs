@@ -1,0 +1,710 @@
+//! `zpool status`.
+
+use super::{status_json, status_text};
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Run};
+use crate::fmt::color::{self, BLUE, RED, YELLOW, bold, paint};
+use crate::fmt::interval::{Interval, Stamp};
+use crate::fmt::vdev::{self, NameFlags};
+use crate::fmt::{json, left, time};
+use zilla_control::props::nicenum::{nicebytes, nicenum};
+use zilla_control::status::{Compatibility, StatusReason, reason_of};
+use zilla_control::types::{
+    ActivityState, Checkpoint, CheckpointState, ErrorEntry, ErrorScrub, LeafProgress, PoolInfo, PoolQuery,
+    RaidzExpand, RebuildStat, Removal, ScanFunc, ScanStat, ScanState, VdevAux, VdevKind, VdevNode, VdevState,
+};
+
+/// What to show.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pub names: NameFlags,
+    pub literal: bool,
+    pub verbose: bool,
+    pub explain: bool,
+    pub dedup: bool,
+    pub unhealthy_only: bool,
+    pub initialize: bool,
+    pub trim: bool,
+    pub slow: bool,
+    pub direct: bool,
+    pub power: bool,
+    pub json: bool,
+    pub json_int: bool,
+    pub flat: bool,
+    pub key_guid: bool,
+    /// The time printed and computed with; 0: now.
+    pub now: u64,
+}
+
+pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
+    const LONG: &[args::Long] = &[
+        ("power", false, '\u{1}'),
+        ("json", false, 'j'),
+        ("json-int", false, '\u{2}'),
+        ("json-flat-vdevs", false, '\u{3}'),
+        ("json-pool-key-guid", false, '\u{4}'),
+    ];
+    let (options, mut operands) = args::parse(&args, "c:jdDegiLpPstT:vx", LONG);
+    let mut opts = Options { names: NameFlags::from_env(), ..Options::default() };
+    let mut stamp = None;
+    for option in options {
+        match option {
+            Opt::Flag('c', _) | Opt::Missing('c') => {
+                cx.err("zpool: 'status -c' is not supported by zilla yet");
+                return Ok(2);
+            }
+            Opt::Flag('d', _) => opts.direct = true,
+            Opt::Flag('D', _) => opts.dedup = true,
+            Opt::Flag('e', _) => opts.unhealthy_only = true,
+            Opt::Flag('g', _) => opts.names.guid = true,
+            Opt::Flag('i', _) => opts.initialize = true,
+            Opt::Flag('L', _) => opts.names.follow_links = true,
+            Opt::Flag('p', _) => opts.literal = true,
+            Opt::Flag('P', _) => opts.names.path = true,
+            Opt::Flag('s', _) => opts.slow = true,
+            Opt::Flag('t', _) => opts.trim = true,
+            Opt::Flag('T', text) => stamp = Some(Stamp::parse(cx, &text)?),
+            Opt::Flag('v', _) => opts.verbose = true,
+            Opt::Flag('j', _) => opts.json = true,
+            Opt::Flag('x', _) => opts.explain = true,
+            Opt::Flag('\u{1}', _) => opts.power = true,
+            Opt::Flag('\u{2}', _) => (opts.json_int, opts.literal) = (true, true),
+            Opt::Flag('\u{3}', _) => opts.flat = true,
+            Opt::Flag('\u{4}', _) => opts.key_guid = true,
+            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
+            other => return cx.bad_option(other),
+        }
+    }
+    let mut interval = Interval::take(cx, &mut operands)?;
+    if opts.flat && !opts.json {
+        return cx.bad_usage("'--json-flat-vdevs' only works with '-j' option");
+    }
+    if opts.json_int && !opts.json {
+        return cx.bad_usage("'--json-int' only works with '-j' option");
+    }
+    if opts.key_guid && !opts.json {
+        return cx.bad_usage("'json-pool-key-guid' only works with '-j' option");
+    }
+    loop {
+        opts.now = time::now();
+        let query = PoolQuery { errors: opts.verbose, properties: true, ..PoolQuery::default() };
+        let (pools, failed) = cx.pools(&operands, query)?;
+        if opts.json {
+            let mut root = json::schema("zpool", "status");
+            if let Some(stamp) = stamp {
+                status_json::stamp(&mut root, stamp, &opts);
+            }
+            root.obj("pools", status_json::pools(&pools, &opts));
+            if !failed {
+                cx.out.line(root.render());
+            }
+        } else {
+            if let Some(stamp) = stamp {
+                cx.out.line(stamp.now());
+            }
+            show(cx, &pools, operands.is_empty(), &opts);
+        }
+        if failed {
+            return Ok(1);
+        }
+        if !interval.next(cx) {
+            return Ok(0);
+        }
+    }
+}
+
+fn show(cx: &mut Cx, pools: &[PoolInfo], all: bool, opts: &Options) {
+    let mut first = true;
+    for pool in pools {
+        let reason = reason_of(pool, &compatibility(pool));
+        if opts.explain && harmless(reason) {
+            if !all {
+                cx.out.line(format!("pool '{}' is healthy", pool.name));
+                first = false;
+            }
+            continue;
+        }
+        if !first {
+            cx.out.line("");
+        }
+        first = false;
+        cx.out.put(print(pool, reason, opts));
+    }
+    if all && pools.is_empty() {
+        cx.err("no pools available");
+    } else if opts.explain && first && all {
+        cx.out.line("all pools are healthy");
+    }
+}
+
+/// Reasons that `-x` does not count as problems.
+pub fn harmless(reason: StatusReason) -> bool {
+    use StatusReason::*;
+    matches!(reason, Ok | VersionOlder | FeatDisabled | CompatibilityErr | IncompatibleFeat)
+}
+
+/// The features that a pool's `compatibility` property stands for: the files it names, intersected.
+pub fn compatibility(pool: &PoolInfo) -> Compatibility {
+    let value = pool.properties.get("compatibility").map_or("off", |p| p.value.as_str());
+    match value {
+        "" | "off" | "-" => return Compatibility::All,
+        "legacy" => return Compatibility::Legacy,
+        _ => {}
+    }
+    let mut listed: Option<Vec<String>> = None;
+    for file in value.split(',') {
+        let path = |dir: &str| std::path::Path::new(dir).join(file);
+        let text = std::fs::read_to_string(path("/etc/zfs/compatibility.d"))
+            .or_else(|_| std::fs::read_to_string(path("/usr/share/zfs/compatibility.d")));
+        let Ok(text) = text else { return Compatibility::Broken };
+        let names: Vec<String> = text
+            .lines()
+            .flat_map(|line| line.split('#').next().unwrap_or("").split([' ', '\t', ',']))
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect();
+        listed = Some(match listed {
+            None => names,
+            Some(before) => before.into_iter().filter(|n| names.contains(n)).collect(),
+        });
+    }
+    listed.map_or(Compatibility::All, Compatibility::Listed)
+}
+
+/// The whole report on one pool.
+pub fn print(pool: &PoolInfo, reason: StatusReason, opts: &Options) -> String {
+    let state = vdev::pool_state(pool);
+    let mut text = format!("  {} {}\n", bold("pool:"), pool.name);
+    text.push_str(&format!(" {}{}\n", bold("state: "), paint(color::of_health(state), state)));
+    let (status, action) = status_text::explain(reason, pool);
+    for (title, paragraph) in [("status: ", status), ("action: ", action)] {
+        if !paragraph.is_empty() {
+            text.push_str(&bold(title));
+            text.push_str(&paint(Some(YELLOW), &paragraph));
+        }
+    }
+    if let Some(id) = reason.message_id() {
+        text.push_str(&format!("   {} https://openzfs.github.io/openzfs-docs/msg/{id}\n", bold("see:")));
+    }
+    text.push_str(&scans(pool, opts.now));
+    text.push_str(&removal(pool, opts.now));
+    text.push_str(&checkpoint(pool.checkpoint.as_ref()));
+    text.push_str(&expansion(pool, opts.now));
+
+    let width = vdev::max_width(pool, opts.names, true).max(10);
+    let mut heading = format!(
+        "config:\n\n\t{}  {:<8} {:>5} {:>5} {:>5}",
+        left("NAME", width),
+        "STATE",
+        "READ",
+        "WRITE",
+        "CKSUM"
+    );
+    for (on, title) in [(opts.slow, "SLOW"), (opts.power, "POWER"), (opts.direct, "DIO")] {
+        if on {
+            heading.push_str(&format!(" {title:>5}"));
+        }
+    }
+    text.push_str(&bold(&heading));
+    text.push('\n');
+    let mut tree = Tree { pool, opts, width, text };
+    tree.vdev(&pool.name, &pool.root, 0, false, None);
+    for &(class, title) in vdev::CLASSES {
+        let mut members = vdev::class_children(&pool.root, class).peekable();
+        if members.peek().is_some() {
+            tree.text.push_str(&format!("\t{title}\t\n"));
+        }
+        for member in members {
+            tree.vdev(&vdev::name(member, opts.names, true), member, 2, false, None);
+        }
+    }
+    for (list, title, spare) in [(&pool.l2cache, "cache", false), (&pool.spares, "spares", true)] {
+        if !list.is_empty() {
+            tree.text.push_str(&format!("\t{title}\n"));
+        }
+        for member in list {
+            tree.vdev(&vdev::name(member, opts.names, false), member, 2, spare, None);
+        }
+    }
+    let mut text = tree.text;
+    text.push('\n');
+    text.push_str(&errors(pool, opts));
+    if opts.dedup {
+        text.push_str("\n dedup: no DDT entries\n");
+    }
+    text
+}
+
+fn errors(pool: &PoolInfo, opts: &Options) -> String {
+    if pool.error_count == 0 {
+        return "errors: No known data errors\n".to_owned();
+    }
+    if !opts.verbose {
+        let text = format!("errors: {} data errors, use '-v' for a list\n", pool.error_count);
+        return paint(Some(RED), &text);
+    }
+    let mut text = "errors: Permanent errors have been detected in the following files:\n\n".to_owned();
+    for error in &pool.errors {
+        text.push_str(&format!("{:>7} {}\n", "", error_path(error)));
+    }
+    text
+}
+
+/// A damaged place as a path, or as numbers where no path can be told.
+pub fn error_path(error: &ErrorEntry) -> String {
+    match (&error.dataset, &error.path, &error.mountpoint) {
+        (Some(_), Some(path), Some(mountpoint)) => format!("{}{path}", mountpoint.trim_end_matches('/')),
+        (Some(dataset), Some(path), None) => format!("{dataset}:{path}"),
+        (Some(dataset), None, _) => format!("{dataset}:<0x{:x}>", error.object),
+        (None, ..) if error.dataset_id == 0 => format!("<metadata>:<0x{:x}>", error.object),
+        (None, ..) => format!("<0x{:x}>:<0x{:x}>", error.dataset_id, error.object),
+    }
+}
+
+struct Tree<'a> {
+    pool: &'a PoolInfo,
+    opts: &'a Options,
+    width: usize,
+    text: String,
+}
+
+impl Tree<'_> {
+    fn vdev(
+        &mut self,
+        name: &str,
+        vdev: &VdevNode,
+        depth: usize,
+        spare: bool,
+        rebuild: Option<&RebuildStat>,
+    ) {
+        if vdev.kind == VdevKind::Indirect {
+            return;
+        }
+        if self.opts.unhealthy_only && depth > 0 && healthy(vdev, self.opts.slow) {
+            return;
+        }
+        let stats = &vdev.stats;
+        let state =
+            if spare { vdev::spare_state_name(vdev) } else { vdev::state_name(stats.state, stats.aux) };
+        let name = left(name, self.width.saturating_sub(depth));
+        let head = format!("\t{:depth$}{name}  {state:<8}", "");
+        self.text.push_str(&paint(color::of_health(state), &head));
+        if !spare {
+            self.counters(vdev);
+        }
+        self.remarks(vdev, spare, rebuild);
+        self.text.push('\n');
+        for child in vdev::normal_children(vdev) {
+            let rebuild = rebuild.or(vdev.rebuild.as_ref());
+            let name = vdev::name(child, self.opts.names, true);
+            self.vdev(&name, child, depth + 2, spare, rebuild);
+        }
+    }
+
+    fn counters(&mut self, vdev: &VdevNode) {
+        let stats = &vdev.stats;
+        let number = |n: u64| if self.opts.literal { n.to_string() } else { nicenum(n) };
+        for errors in [stats.read_errors, stats.write_errors, stats.checksum_errors] {
+            let color = (errors > 0).then_some(RED);
+            self.text.push(' ');
+            self.text.push_str(&paint(color, &format!("{:>5}", number(errors))));
+        }
+        let leaf = vdev.children.is_empty();
+        if self.opts.slow {
+            let slow = if leaf || self.opts.literal { number(stats.slow_ios) } else { "-".to_owned() };
+            let color = (stats.slow_ios > 0).then_some(BLUE);
+            self.text.push_str(&paint(color, &format!(" {slow:>5}")));
+        }
+        if self.opts.power {
+            self.text.push_str(&format!(" {:>5}", "-"));
+        }
+        if self.opts.direct {
+            self.text.push_str(&format!(" {:>5}", number(stats.dio_verify_errors)));
+        }
+    }
+
+    fn remarks(&mut self, vdev: &VdevNode, spare: bool, rebuild: Option<&RebuildStat>) {
+        let stats = &vdev.stats;
+        let leaf = vdev.children.is_empty();
+        if vdev.not_present {
+            self.text.push_str(&format!("  was {}", vdev.path.as_deref().unwrap_or("")));
+        } else if stats.aux != VdevAux::None {
+            self.text.push_str(&format!("  {}", paint(Some(RED), aux_text(vdev))));
+        } else if leaf && !spare && stats.configured_ashift < stats.physical_ashift {
+            self.text.push_str(&format!(
+                "  block size: {}B configured, {}B native",
+                1u64.checked_shl(stats.configured_ashift as u32).unwrap_or(0),
+                1u64.checked_shl(stats.physical_ashift as u32).unwrap_or(0)
+            ));
+        }
+        if stats.scan_removing {
+            self.text.push_str("  (removing)");
+        } else if stats.noalloc {
+            self.text.push_str("  (non-allocating)");
+        }
+        let healthy_leaf = leaf && stats.state == VdevState::Healthy;
+        if let Some(scan) = self.pool.scan.as_ref().filter(|s| s.state == ScanState::Scanning)
+            && healthy_leaf
+        {
+            if stats.scan_processed != 0 {
+                let what = if scan.func == ScanFunc::Resilver { "resilvering" } else { "repairing" };
+                self.text.push_str(&format!("  ({what})"));
+            } else if stats.resilver_deferred {
+                self.text.push_str("  (awaiting resilver)");
+            }
+        }
+        let rebuilding = rebuild.is_some_and(|r| r.state == ActivityState::Active);
+        if rebuilding && healthy_leaf && stats.rebuild_processed != 0 {
+            self.text.push_str("  (resilvering)");
+        }
+        if leaf {
+            let initialize = progress(&stats.initialize, self.opts.initialize, "initialized", "initializing");
+            let trim = progress(&stats.trim, self.opts.trim, "trimmed", "trimming");
+            self.text.push_str(&initialize);
+            self.text.push_str(&trim);
+        }
+    }
+}
+
+/// Nothing below is in trouble, for `-e`; slow I/Os count where they are shown.
+pub fn healthy(vdev: &VdevNode, slow: bool) -> bool {
+    if !vdev.children.is_empty() {
+        return vdev.children.iter().all(|c| healthy(c, slow));
+    }
+    let s = &vdev.stats;
+    s.state == VdevState::Healthy
+        && s.read_errors == 0
+        && s.write_errors == 0
+        && s.checksum_errors == 0
+        && (!slow || s.slow_ios == 0)
+}
+
+/// What lies behind a state.
+pub fn aux_text(vdev: &VdevNode) -> &'static str {
+    let s = &vdev.stats;
+    match s.aux {
+        VdevAux::None => "",
+        VdevAux::OpenFailed => "cannot open",
+        VdevAux::BadGuidSum => "missing device",
+        VdevAux::NoReplicas => "insufficient replicas",
+        VdevAux::VersionNewer => "newer version",
+        VdevAux::UnsupFeat => "unsupported feature(s)",
+        VdevAux::AshiftTooBig => "unsupported minimum blocksize",
+        VdevAux::Spared => "currently in use",
+        VdevAux::ErrExceeded => {
+            let quiet = s.read_errors == 0 && s.write_errors == 0 && s.checksum_errors == 0;
+            if quiet && vdev.children.is_empty() && s.slow_ios > 0 {
+                "too many slow I/Os"
+            } else {
+                "too many errors"
+            }
+        }
+        VdevAux::IoFailure => "experienced I/O failures",
+        VdevAux::BadLog => "bad intent log",
+        VdevAux::External => "external device fault",
+        VdevAux::SplitPool => "split into new pool",
+        VdevAux::Active => "currently in use",
+        VdevAux::ChildrenOffline => "all children offline",
+        VdevAux::BadLabel => "invalid label",
+        _ => "corrupted data",
+    }
+}
+
+/// How far an initialize or trim is: always told while it runs, at length where asked for.
+fn progress(progress: &LeafProgress, long: bool, done: &str, running: &str) -> String {
+    let when = match progress.state {
+        ActivityState::Active if !long => return format!("  ({running})"),
+        _ if !long => return String::new(),
+        ActivityState::Active => "started at",
+        ActivityState::Suspended => "suspended, started at",
+        ActivityState::Complete => "completed at",
+        _ if progress.unsupported => return "  (trim unsupported)".to_owned(),
+        _ => return format!("  (un{done})"),
+    };
+    let percent = match progress.state {
+        ActivityState::Complete => 100,
+        _ => u128::from(progress.done) * 100 / (u128::from(progress.estimate) + 1),
+    };
+    format!("  ({percent}% {done}, {when} {})", time::ctime(progress.action_time))
+}
+
+fn scans(pool: &PoolInfo, now: u64) -> String {
+    let mut text = String::new();
+    let scan = pool.scan.as_ref();
+    let scrub = scan.filter(|s| s.func == ScanFunc::Scrub);
+    let resilver = scan.filter(|s| s.func == ScanFunc::Resilver);
+    let error_scrub = pool.error_scrub.as_ref().filter(|s| s.state != ScanState::None);
+    match (scrub, error_scrub) {
+        (Some(s), e) if e.is_none_or(|e| s.start_time > e.start_time) => text.push_str(&scan_line(s, now)),
+        (_, Some(e)) if e.start_time >= scan.map_or(0, |s| s.start_time) => {
+            text.push_str(&error_scrub_line(e))
+        }
+        _ => {}
+    }
+    let rebuilds: Vec<_> = pool
+        .root
+        .children
+        .iter()
+        .filter_map(|top| top.rebuild.as_ref().filter(|r| r.state != ActivityState::None).map(|r| (top, r)))
+        .collect();
+    let rebuilding = rebuilds.iter().any(|(_, r)| r.state == ActivityState::Active);
+    let rebuilt = rebuilds.iter().map(|(_, r)| r.end_time).max().unwrap_or(0);
+    let resilvering = resilver.is_some_and(|s| s.state == ScanState::Scanning);
+    let resilvered = resilver.map_or(0, |s| s.end_time);
+    if let Some(s) = resilver.filter(|_| resilvering || (!rebuilding && resilvered > rebuilt)) {
+        text.push_str(&scan_line(s, now));
+    } else if rebuilding || rebuilt > resilvered {
+        for (top, rebuild) in rebuilds {
+            text.push_str(&rebuild_line(&vdev::name(top, NameFlags::default(), true), rebuild));
+        }
+    }
+    let checkpoint = pool.checkpoint.as_ref().filter(|c| c.state == CheckpointState::Exists);
+    if let (Some(s), Some(c)) = (scan, checkpoint) {
+        let what = "blocks that are only referenced by the checkpoint.\n";
+        match s.state {
+            ScanState::Scanning => text.push_str(&format!("    scan warning: skipping {what}")),
+            ScanState::Finished | ScanState::Canceled if s.end_time >= c.start_time => {
+                text.push_str(&format!("    scan warning: skipped {what}"));
+            }
+            _ => {}
+        }
+    }
+    text
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+/// The line about a scrub or resilver, three lines while it runs.
+pub fn scan_line(scan: &ScanStat, now: u64) -> String {
+    let mut text = format!("  {} ", bold("scan:"));
+    let resilver = scan.func == ScanFunc::Resilver;
+    let (start, end) = (time::ctime(scan.start_time), time::ctime(scan.end_time));
+    let processed = nicebytes(scan.processed);
+    match scan.state {
+        ScanState::None => return text + "none requested\n",
+        ScanState::Finished => {
+            let what = if resilver { "resilvered" } else { "scrub repaired" };
+            let took = time::duration(scan.end_time.saturating_sub(scan.start_time));
+            return text + &format!("{what} {processed} in {took} with {} errors on {end}\n", scan.errors);
+        }
+        ScanState::Canceled => {
+            let what = if resilver { "resilver" } else { "scrub" };
+            return text + &format!("{what} canceled on {end}\n");
+        }
+        ScanState::Scanning => {}
+    }
+    let paused = scan.pass_scrub_pause != 0;
+    if resilver {
+        text.push_str(&format!("resilver in progress since {start}\n"));
+    } else if paused {
+        let pause = time::ctime(scan.pass_scrub_pause);
+        text.push_str(&format!("scrub paused since {pause}\n\tscrub started on {start}\n"));
+    } else {
+        text.push_str(&format!("scrub in progress since {start}\n"));
+    }
+    let to_issue = scan.to_examine.saturating_sub(scan.skipped);
+    let elapsed = now.saturating_sub(scan.pass_start).saturating_sub(scan.pass_scrub_spent_paused).max(1);
+    let (scan_rate, issue_rate) = (scan.pass_exam / elapsed, scan.pass_issued / elapsed);
+    text.push_str(&format!("\t{} / {} scanned", nicebytes(scan.examined), nicebytes(scan.to_examine)));
+    if !paused && scan_rate > 0 {
+        text.push_str(&format!(" at {}/s", nicebytes(scan_rate)));
+    }
+    text.push_str(&format!(", {} / {} issued", nicebytes(scan.issued), nicebytes(to_issue)));
+    if !paused && issue_rate > 0 {
+        text.push_str(&format!(" at {}/s", nicebytes(issue_rate)));
+    }
+    let what = if resilver { "resilvered" } else { "repaired" };
+    text.push_str(&format!("\n\t{processed} {what}, {:.2}% done", percent(scan.issued, to_issue)));
+    // Below 10 MB/s, or before anything was done, a guess would be worth nothing.
+    let begun = if resilver { scan.processed > 0 } else { scan.issued > 0 };
+    if paused {
+        text.push('\n');
+    } else if to_issue >= scan.issued && issue_rate >= 10 << 20 && begun {
+        text.push_str(&format!(", {} to go\n", time::duration((to_issue - scan.issued) / issue_rate)));
+    } else {
+        text.push_str(", no estimated completion time\n");
+    }
+    text
+}
+
+fn error_scrub_line(scrub: &ErrorScrub) -> String {
+    let (start, end) = (time::ctime(scrub.start_time), time::ctime(scrub.end_time));
+    let took = scrub.end_time.saturating_sub(scrub.start_time);
+    match scrub.state {
+        ScanState::None => String::new(),
+        ScanState::Finished => format!(
+            " scrub: scrubbed {} error blocks in {} days {} on {end}\n",
+            scrub.examined,
+            took / 86400,
+            time::duration(took % 86400)
+        ),
+        ScanState::Canceled => format!(" scrub: error scrub canceled on {end}\n"),
+        ScanState::Scanning => {
+            let mut text = match scrub.pause_time {
+                0 => format!(" scrub: error scrub in progress since {start}\n"),
+                pause => format!(
+                    " scrub: error scrub paused since {}\n\terror scrub started on {start}\n",
+                    time::ctime(pause)
+                ),
+            };
+            let done = percent(scrub.examined, scrub.to_examine.saturating_add(scrub.examined));
+            text.push_str(&format!("\t{done:.2}% done, issued I/O for {} error blocks\n", scrub.examined));
+            text
+        }
+    }
+}
+
+fn rebuild_line(name: &str, rebuild: &RebuildStat) -> String {
+    let mut text = format!("  {} ", bold("scan:"));
+    let rebuilt = nicebytes(rebuild.bytes_rebuilt);
+    match rebuild.state {
+        ActivityState::Complete => {
+            let took = time::duration(rebuild.scan_time_ms / 1000);
+            let end = time::ctime(rebuild.end_time);
+            text.push_str(&format!(
+                "resilvered ({name}) {rebuilt} in {took} with {} errors on {end}\n",
+                rebuild.errors
+            ));
+        }
+        ActivityState::Canceled => {
+            text.push_str(&format!("resilver ({name}) canceled on {}\n", time::ctime(rebuild.end_time)));
+        }
+        _ => {
+            let rate = |bytes: u64| (bytes / rebuild.pass_time_ms.saturating_add(1)).saturating_mul(1000);
+            let (scan_rate, issue_rate) = (rate(rebuild.pass_bytes_scanned), rate(rebuild.pass_bytes_issued));
+            let total = rebuild.bytes_est;
+            text.push_str(&format!(
+                "resilver ({name}) in progress since {}\n",
+                time::ctime(rebuild.start_time)
+            ));
+            text.push_str(&format!("\t{} / {} scanned", nicebytes(rebuild.bytes_scanned), nicebytes(total)));
+            if scan_rate > 0 {
+                text.push_str(&format!(" at {}/s", nicebytes(scan_rate)));
+            }
+            text.push_str(&format!(", {} / {} issued", nicebytes(rebuild.bytes_issued), nicebytes(total)));
+            if issue_rate > 0 {
+                text.push_str(&format!(" at {}/s", nicebytes(issue_rate)));
+            }
+            let done = percent(rebuild.bytes_scanned, total.saturating_add(1)).min(100.0);
+            text.push_str(&format!("\n\t{rebuilt} resilvered, {done:.2}% done"));
+            if total >= rebuild.bytes_scanned && scan_rate >= 10 << 20 {
+                let left = time::duration((total - rebuild.bytes_scanned) / scan_rate);
+                text.push_str(&format!(", {left} to go\n"));
+            } else {
+                text.push_str(", no estimated completion time\n");
+            }
+        }
+    }
+    text
+}
+
+fn removal(pool: &PoolInfo, now: u64) -> String {
+    let Some(removal) = pool.removal.as_ref().filter(|r| r.state != ScanState::None) else {
+        return String::new();
+    };
+    let Removal { state, removing_vdev, start_time, end_time, to_copy, copied, mapping_memory } = *removal;
+    let name = pool
+        .root
+        .children
+        .iter()
+        .find(|c| c.id == removing_vdev)
+        .map_or_else(|| removing_vdev.to_string(), |c| vdev::name(c, NameFlags::default(), true));
+    let mut text = bold("remove: ");
+    match state {
+        ScanState::Finished => {
+            let minutes = end_time.saturating_sub(start_time) / 60;
+            text.push_str(&format!(
+                "Removal of vdev {removing_vdev} copied {} in {}h{}m, completed on {}\n",
+                nicenum(copied),
+                minutes / 60,
+                minutes % 60,
+                time::ctime(end_time)
+            ));
+        }
+        ScanState::Canceled => {
+            text.push_str(&format!("Removal of {name} canceled on {}\n", time::ctime(end_time)));
+        }
+        _ => {
+            text.push_str(&format!("Evacuation of {name} in progress since {}\n", time::ctime(start_time)));
+            text.push_str(&copy_progress(copied, to_copy, now.saturating_sub(start_time)));
+        }
+    }
+    if mapping_memory > 0 {
+        text.push_str(&format!("\t{} memory used for removed device mappings\n", nicenum(mapping_memory)));
+    }
+    text
+}
+
+fn copy_progress(copied: u64, total: u64, elapsed: u64) -> String {
+    let copied = copied.max(1);
+    let rate = (copied / elapsed.max(1)).max(1);
+    let minutes = total.saturating_sub(copied) / rate / 60;
+    let mut text = format!(
+        "\t{} copied out of {} at {}/s, {:.2}% done",
+        nicenum(copied),
+        nicenum(total),
+        nicenum(rate),
+        percent(copied, total)
+    );
+    if minutes / 60 < 30 * 24 {
+        text.push_str(&format!(", {}h{}m to go\n", minutes / 60, minutes % 60));
+    } else {
+        text.push_str(", (copy is slow, no estimated time)\n");
+    }
+    text
+}
+
+fn expansion(pool: &PoolInfo, now: u64) -> String {
+    let Some(expand) = pool.raidz_expand.as_ref().filter(|e| e.state != ScanState::None) else {
+        return String::new();
+    };
+    let RaidzExpand { state, expanding_vdev, start_time, end_time, to_reflow, reflowed, .. } = *expand;
+    let name = pool
+        .root
+        .children
+        .iter()
+        .find(|c| c.id == expanding_vdev)
+        .map_or_else(|| expanding_vdev.to_string(), |c| vdev::name(c, NameFlags::default(), true));
+    let mut text = bold("expand: ");
+    if state == ScanState::Finished {
+        let took = time::duration(end_time.saturating_sub(start_time));
+        text.push_str(&format!(
+            "expanded {name} copied {} in {took}, on {}\n",
+            nicenum(reflowed),
+            time::ctime(end_time)
+        ));
+    } else {
+        text.push_str(&format!("expansion of {name} in progress since {}\n", time::ctime(start_time)));
+        let copied = reflowed.max(1);
+        let rate = (copied / now.saturating_sub(start_time).max(1)).max(1);
+        text.push_str(&format!(
+            "\t{} / {} copied at {}/s, {:.2}% done",
+            nicenum(copied),
+            nicenum(to_reflow),
+            nicenum(rate),
+            percent(copied, to_reflow)
+        ));
+        if expand.waiting_for_resilver {
+            text.push_str(", paused for resilver or clear\n");
+        } else if to_reflow.saturating_sub(copied) / rate < 30 * 24 * 3600 {
+            text.push_str(&format!(", {} to go\n", time::duration(to_reflow.saturating_sub(copied) / rate)));
+        } else {
+            text.push_str(", (copy is slow, no estimated time)\n");
+        }
+    }
+    text
+}
+
+fn checkpoint(checkpoint: Option<&Checkpoint>) -> String {
+    match checkpoint {
+        Some(c) if c.state == CheckpointState::Exists => {
+            format!("checkpoint: created {}, consumes {}\n", time::ctime(c.start_time), nicenum(c.space))
+        }
+        Some(c) if c.state == CheckpointState::Discarding => {
+            format!("checkpoint: discarding, {} remaining.\n", nicenum(c.space))
+        }
+        _ => String::new(),
+    }
+}

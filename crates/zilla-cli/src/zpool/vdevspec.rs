@@ -1,0 +1,378 @@
+//! The grammar of vdevs on the command line of `zpool create`.
+//!
+//! A word is a grouping (`mirror`, `raidz2`, `log`, ...) or a device. `mirror` and `raidz` take the devices up
+//! to the next grouping; `log`, `special` and `dedup` say what the vdevs after them are for; `spare` and
+//! `cache` collect devices. A device is an absolute path, or a name to be looked up in `/dev`.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use zilla_control::types::{AllocClass, LeafSpec, TopKind, TopSpec, VdevSpec};
+
+const RAIDZ_MAXPARITY: u8 = 3;
+const RAIDZ_MAXCHILDREN: usize = 255;
+/// Sizes within a vdev may differ by so much before it is taken for a mistake.
+const SIZE_FUZZ: u64 = 16 << 20;
+
+/// What is wrong with a specification.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SpecError {
+    /// Lines to be printed as they are.
+    Invalid(Vec<String>),
+    /// Doubts that `-f` overrides.
+    Overridable(Vec<String>),
+}
+
+fn invalid(message: impl AsRef<str>) -> SpecError {
+    SpecError::Invalid(vec![format!("invalid vdev specification: {}", message.as_ref())])
+}
+
+/// A grouping word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Mirror,
+    Raidz(u8),
+    Draid,
+    Class(AllocClass),
+}
+
+fn group(word: &str) -> Option<Group> {
+    Some(match word {
+        "mirror" => Group::Mirror,
+        "spare" => Group::Class(AllocClass::Spare),
+        "log" => Group::Class(AllocClass::Log),
+        "special" => Group::Class(AllocClass::Special),
+        "dedup" => Group::Class(AllocClass::Dedup),
+        "cache" => Group::Class(AllocClass::Cache),
+        "raidz" => Group::Raidz(1),
+        _ if word.starts_with("draid") => {
+            let digits = word.trim_start_matches("draid").split(':').next().unwrap_or("");
+            match digits {
+                "" | "1" | "2" | "3" => Group::Draid,
+                _ => return None,
+            }
+        }
+        _ => {
+            // No leading zero, nothing behind the number: `raidz01` and `raidz1x` are names of devices.
+            let digits = word.strip_prefix("raidz").filter(|d| !d.starts_with('0') && !d.starts_with('+'))?;
+            let parity = digits.parse().ok().filter(|p| (1..=RAIDZ_MAXPARITY).contains(p))?;
+            Group::Raidz(parity)
+        }
+    })
+}
+
+/// Reads the words. Devices must exist.
+pub fn parse(words: &[String]) -> Result<VdevSpec, SpecError> {
+    let mut spec = VdevSpec::default();
+    let mut class = AllocClass::Normal;
+    let (mut seen_logs, mut logs) = (false, 0);
+    let (mut seen_spares, mut seen_cache) = (false, false);
+    let mut rest = words;
+    while let Some((word, tail)) = rest.split_first() {
+        let Some(found) = group(word) else {
+            let leaves = vec![leaf(word)?];
+            spec.tops.push(TopSpec { kind: TopKind::Single, class, leaves });
+            logs += usize::from(class == AllocClass::Log);
+            rest = tail;
+            continue;
+        };
+        match found {
+            Group::Class(AllocClass::Log) => {
+                if seen_logs {
+                    return Err(invalid("'log' can be specified only once"));
+                }
+                seen_logs = true;
+                class = AllocClass::Log;
+                rest = tail;
+                continue;
+            }
+            Group::Class(c @ (AllocClass::Special | AllocClass::Dedup)) => {
+                class = c;
+                rest = tail;
+                continue;
+            }
+            Group::Class(AllocClass::Spare) if seen_spares => {
+                return Err(invalid("'spare' can be specified only once"));
+            }
+            Group::Class(AllocClass::Cache) if seen_cache => {
+                return Err(invalid("'cache' can be specified only once"));
+            }
+            Group::Class(_) => class = AllocClass::Normal,
+            Group::Draid => {
+                return Err(SpecError::Invalid(vec!["zpool: 'draid' is not supported by zilla yet".into()]));
+            }
+            Group::Raidz(_) if class != AllocClass::Normal => {
+                let what = if class == AllocClass::Log { "log" } else { "special" };
+                return Err(invalid(format!("unsupported '{what}' device: raidz")));
+            }
+            Group::Mirror | Group::Raidz(_) => {}
+        }
+        let count = tail.iter().take_while(|w| group(w).is_none()).count();
+        let (devices, tail) = tail.split_at(count);
+        let leaves = devices.iter().map(|d| leaf(d)).collect::<Result<Vec<_>, _>>()?;
+        let minimum = match found {
+            Group::Mirror => 2,
+            Group::Raidz(parity) => usize::from(parity) + 1,
+            _ => 1,
+        };
+        if leaves.len() < minimum {
+            return Err(invalid(format!("{word} requires at least {minimum} devices")));
+        }
+        if matches!(found, Group::Raidz(_)) && leaves.len() > RAIDZ_MAXCHILDREN {
+            return Err(invalid(format!("{word} supports no more than {RAIDZ_MAXCHILDREN} devices")));
+        }
+        match found {
+            Group::Class(AllocClass::Spare) => (spec.spares, seen_spares) = (leaves, true),
+            Group::Class(_) => (spec.l2cache, seen_cache) = (leaves, true),
+            Group::Raidz(parity) => {
+                spec.tops.push(TopSpec { kind: TopKind::Raidz { parity }, class, leaves });
+            }
+            _ => {
+                logs += usize::from(class == AllocClass::Log);
+                spec.tops.push(TopSpec { kind: TopKind::Mirror, class, leaves });
+            }
+        }
+        rest = tail;
+    }
+    if spec.tops.is_empty() {
+        return Err(invalid("at least one toplevel vdev must be specified"));
+    }
+    if seen_logs && logs == 0 {
+        return Err(invalid("log requires at least 1 device"));
+    }
+    Ok(spec)
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaf {
+    Disk,
+    File,
+}
+
+fn leaf(word: &str) -> Result<LeafSpec, SpecError> {
+    let path = if word.starts_with('/') {
+        if Path::new(word).canonicalize().is_err() {
+            return Err(SpecError::Invalid(vec![format!("cannot resolve path '{word}'")]));
+        }
+        word.to_owned()
+    } else {
+        let path = format!("/dev/{word}");
+        if !Path::new(&path).exists() {
+            return Err(SpecError::Invalid(vec![
+                format!("cannot open '{word}': no such device in /dev"),
+                "must be a full path or shorthand device name".to_owned(),
+            ]));
+        }
+        path
+    };
+    match kind_of(&path) {
+        Some(_) => Ok(LeafSpec { path }),
+        None => Err(SpecError::Invalid(vec![format!(
+            "cannot use '{path}': must be a block device or regular file"
+        )])),
+    }
+}
+
+fn kind_of(path: &str) -> Option<Leaf> {
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    if kind.is_block_device() {
+        Some(Leaf::Disk)
+    } else if kind.is_file() {
+        Some(Leaf::File)
+    } else {
+        None
+    }
+}
+
+/// The size of a file; a device's is the daemon's to find out.
+fn size_of(path: &str) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|m| m.len()).filter(|&size| size != 0)
+}
+
+/// How much a top-level vdev can lose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Replication {
+    name: &'static str,
+    parity: u64,
+    children: u64,
+}
+
+/// Doubts about redundancy: mixed kinds, widths and sizes. Checked only without `-f`.
+pub fn check_replication(spec: &VdevSpec) -> Result<(), SpecError> {
+    let mut doubts = Vec::new();
+    let mut last: Option<Replication> = None;
+    for top in spec.tops.iter().filter(|t| t.class != AllocClass::Log) {
+        let children = top.leaves.len() as u64;
+        let this = match top.kind {
+            TopKind::Single => {
+                let disk = top.leaves.first().and_then(|l| kind_of(&l.path)) == Some(Leaf::Disk);
+                Replication { name: if disk { "disk" } else { "file" }, parity: 0, children: 1 }
+            }
+            TopKind::Mirror => Replication { name: "mirror", parity: 0, children },
+            TopKind::Raidz { parity } => Replication { name: "raidz", parity: u64::from(parity), children },
+        };
+        if top.kind != TopKind::Single {
+            leaf_doubts(top, this.name, &mut doubts);
+        }
+        if let Some(last) = last {
+            doubts.extend(mismatch(last, this));
+        }
+        last = Some(this);
+    }
+    if doubts.is_empty() { Ok(()) } else { Err(SpecError::Overridable(doubts)) }
+}
+
+fn leaf_doubts(top: &TopSpec, name: &str, doubts: &mut Vec<String>) {
+    let kinds: Vec<_> = top.leaves.iter().filter_map(|l| kind_of(&l.path)).collect();
+    if kinds.windows(2).any(|pair| pair[0] != pair[1]) {
+        doubts.push(format!("mismatched replication level: {name} contains both files and devices"));
+        return;
+    }
+    let sizes: Vec<u64> = top.leaves.iter().filter_map(|l| size_of(&l.path)).collect();
+    if sizes.windows(2).any(|pair| pair[0].abs_diff(pair[1]) > SIZE_FUZZ) {
+        doubts.push(format!("{name} contains devices of different sizes"));
+    }
+}
+
+fn mismatch(last: Replication, this: Replication) -> Option<String> {
+    let pair = match (last.name, this.name) {
+        ("raidz", "mirror") => Some((last, this)),
+        ("mirror", "raidz") => Some((this, last)),
+        _ => None,
+    };
+    let head = "mismatched replication level:";
+    if let Some((raidz, mirror)) = pair {
+        let spare = mirror.children.saturating_sub(1);
+        return (raidz.parity != spare).then(|| {
+            format!(
+                "{head} raidz and mirror vdevs with different redundancy, {} vs. {spare} ({}-way) are present",
+                raidz.parity, mirror.children
+            )
+        });
+    }
+    if last.name != this.name {
+        return Some(format!("{head} both {} and {} vdevs are present", last.name, this.name));
+    }
+    if last.parity != this.parity {
+        return Some(format!(
+            "{head} both {} and {} device parity {} vdevs are present",
+            last.parity, this.parity, this.name
+        ));
+    }
+    (last.children != this.children).then(|| {
+        format!("{head} both {}-way and {}-way {} vdevs are present", last.children, this.children, this.name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Files(tempfile::TempDir);
+
+    impl Files {
+        fn new() -> Files {
+            let dir = tempfile::tempdir().unwrap();
+            for name in ["a", "b", "c", "d", "e", "f"] {
+                std::fs::File::create(dir.path().join(name)).unwrap().set_len(64 << 20).unwrap();
+            }
+            std::fs::File::create(dir.path().join("big")).unwrap().set_len(128 << 20).unwrap();
+            Files(dir)
+        }
+
+        /// `@a` stands for the file `a`.
+        fn words(&self, text: &str) -> Vec<String> {
+            let path = |w: &str| match w.strip_prefix('@') {
+                Some(name) => self.0.path().join(name).to_str().unwrap().to_owned(),
+                None => w.to_owned(),
+            };
+            text.split_whitespace().map(path).collect()
+        }
+
+        fn shape(&self, text: &str) -> String {
+            match parse(&self.words(text)) {
+                Ok(spec) => {
+                    let tops =
+                        spec.tops.iter().map(|t| format!("{:?}/{:?}*{}", t.kind, t.class, t.leaves.len()));
+                    let tops: Vec<_> = tops.collect();
+                    format!("{} spares {} cache {}", tops.join(" "), spec.spares.len(), spec.l2cache.len())
+                }
+                Err(SpecError::Invalid(lines) | SpecError::Overridable(lines)) => lines.join("|"),
+            }
+        }
+    }
+
+    #[test]
+    fn grammar() {
+        let f = Files::new();
+        for (text, shape) in [
+            ("@a @b", "Single/Normal*1 Single/Normal*1 spares 0 cache 0"),
+            ("mirror @a @b mirror @c @d", "Mirror/Normal*2 Mirror/Normal*2 spares 0 cache 0"),
+            ("raidz2 @a @b @c spare @d", "Raidz { parity: 2 }/Normal*3 spares 1 cache 0"),
+            ("@a log mirror @b @c cache @d @e", "Single/Normal*1 Mirror/Log*2 spares 0 cache 2"),
+            (
+                "@a special mirror @b @c dedup @d",
+                "Single/Normal*1 Mirror/Special*2 Single/Dedup*1 spares 0 cache 0",
+            ),
+            ("log @b mirror @c @d", "Single/Log*1 Mirror/Log*2 spares 0 cache 0"),
+            ("mirror @a", "invalid vdev specification: mirror requires at least 2 devices"),
+            ("raidz3 @a @b @c", "invalid vdev specification: raidz3 requires at least 4 devices"),
+            ("@a log", "invalid vdev specification: log requires at least 1 device"),
+            ("@a log @b log @c", "invalid vdev specification: 'log' can be specified only once"),
+            ("@a spare @b spare @c", "invalid vdev specification: 'spare' can be specified only once"),
+            ("@a log raidz @b @c", "invalid vdev specification: unsupported 'log' device: raidz"),
+            ("spare @a", "invalid vdev specification: at least one toplevel vdev must be specified"),
+            (
+                "nosuchdevice",
+                "cannot open 'nosuchdevice': no such device in /dev|must be a full path or shorthand device name",
+            ),
+            ("/no/such", "cannot resolve path '/no/such'"),
+            ("/", "cannot use '/': must be a block device or regular file"),
+            (
+                "raidz4",
+                "cannot open 'raidz4': no such device in /dev|must be a full path or shorthand device name",
+            ),
+        ] {
+            assert_eq!(f.shape(text), shape, "{text}");
+        }
+    }
+
+    #[test]
+    fn replication() {
+        let f = Files::new();
+        for (text, doubt) in [
+            ("mirror @a @b mirror @c @d", ""),
+            ("raidz @a @b @c mirror @d @e", ""),
+            ("@a mirror @b @c", "mismatched replication level: both file and mirror vdevs are present"),
+            (
+                "raidz2 @a @b @c mirror @d @e",
+                "mismatched replication level: raidz and mirror vdevs with different redundancy, 2 vs. 1 (2-way) are present",
+            ),
+            (
+                "mirror @a @b mirror @c @d @e",
+                "mismatched replication level: both 2-way and 3-way mirror vdevs are present",
+            ),
+            (
+                "raidz @a @b @c raidz2 @d @e @f",
+                "mismatched replication level: both 1 and 2 device parity raidz vdevs are present",
+            ),
+            ("mirror @a @big", "mirror contains devices of different sizes"),
+            ("@a log mirror @b @c", ""),
+        ] {
+            let spec = parse(&f.words(text)).unwrap();
+            let found = match check_replication(&spec) {
+                Ok(()) => String::new(),
+                Err(SpecError::Overridable(lines) | SpecError::Invalid(lines)) => lines.join("|"),
+            };
+            assert_eq!(found, doubt, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn survives_anything(words in proptest::collection::vec("(mirror|raidz[0-9]{0,2}|log|spare|cache|special|dedup|draid[:0-9]{0,3}|/|/dev/null|[a-z]{1,3})", 0..10)) {
+            let _ = parse(&words);
+        }
+    }
+}
