@@ -99,7 +99,7 @@ macro_rules! operations {
 operations! {
     hello(Hello) -> HelloReply;
     shutdown(Shutdown) -> ();
-    pool_create(PoolCreate) -> ();
+    pool_create(PoolCreate) -> MountedReply;
     pool_destroy(PoolDestroy) -> ();
     pool_export(PoolExport) -> ();
     pool_query(PoolQuery) -> Vec<PoolInfo>;
@@ -111,17 +111,17 @@ operations! {
     import_search(ImportSearch) -> Vec<ImportCandidate>;
     pool_import(PoolImport) -> ImportReply;
     pool_wait(PoolWait) -> PoolWaitReply;
-    dataset_create(DatasetCreate) -> ();
+    dataset_create(DatasetCreate) -> MountedReply;
     dataset_destroy(DatasetDestroy) -> DestroyReply;
     dataset_query(DatasetQuery) -> DatasetQueryReply;
     dataset_by_path(DatasetByPath) -> String;
-    dataset_set(DatasetSet) -> ();
-    dataset_inherit(DatasetInherit) -> ();
+    dataset_set(DatasetSet) -> MountedReply;
+    dataset_inherit(DatasetInherit) -> MountedReply;
     dataset_mount(DatasetMount) -> ManyReply;
     dataset_unmount(DatasetUnmount) -> ManyReply;
     mount_list(MountList) -> Vec<MountEntry>;
     dataset_snapshot(DatasetSnapshot) -> ();
-    dataset_clone(DatasetClone) -> ();
+    dataset_clone(DatasetClone) -> MountedReply;
     dataset_rollback(DatasetRollback) -> ();
 }
 

@@ -78,10 +78,13 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         return Ok(0);
     }
     match cx.call(&request)? {
-        Ok(()) => {
+        Ok(reply) => {
             let name = request.temporary_name.as_ref().unwrap_or(&request.name).clone();
             cx.log_history(&name)?;
-            Ok(0)
+            if let Some(e) = &reply.mount_error {
+                cx.refused(&format!("cannot mount '{name}'"), e);
+            }
+            Ok(u8::from(reply.mount_error.is_some()))
         }
         Err(e) if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) => {
             refuse(cx, &e.details, e.code == ErrorCode::VdevOverridable);

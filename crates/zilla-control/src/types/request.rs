@@ -42,6 +42,13 @@ pub struct PoolCreate {
     pub force: bool,
 }
 
+/// A change is made, but a filesystem it concerns could not be mounted (or mounted anew).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct MountedReply {
+    pub mount_error: Option<crate::ApiError>,
+}
+
 /// `zpool destroy [-f]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
@@ -253,6 +260,10 @@ pub struct DatasetCreate {
 }
 
 /// `zfs destroy` of a filesystem, volume, snapshot list or bookmark.
+///
+/// What stands in the way is refused with `HasDependents`: `message` is "filesystem has children" or "... has
+/// dependent clones", the first of `details` what to do ("use '-r' to destroy the following datasets:"), the
+/// rest the names. Rollback does the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetDestroy {
@@ -276,10 +287,12 @@ pub struct DatasetDestroy {
 pub struct DatasetQuery {
     /// Names (not paths: see `DatasetByPath`). Empty: every pool's root.
     pub roots: Vec<String>,
-    /// Levels below each root; None: all. 0: only the roots.
+    /// Levels below each root; None: all. 0: only the roots. A snapshot is one level below its dataset.
     pub depth: Option<u32>,
-    /// Kinds wanted in the reply.
+    /// Kinds wanted in the reply. A root of another kind is only the place to start from.
     pub kinds: Vec<DatasetKind>,
+    /// Snapshots only of pools whose `listsnapshots` property is on; those named as roots always.
+    pub pool_lists_snapshots: bool,
     /// Properties to fill; empty: none beyond the fixed fields. `all` fills everything.
     pub properties: Vec<String>,
 }
