@@ -1,0 +1,87 @@
+//! How much memory the cache may take: what the machine and the cgroup leave.
+//!
+//! The most it may ever take is half of the memory this process can have. While it runs it looks once a second how much is
+//! left; when that gets short it shrinks at once by what is missing, and when there is plenty it grows back in small steps.
+
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::time::Duration;
+
+use zilla_env::{Env, Opener};
+
+use super::Cache;
+
+/// Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What this process can have at most.
+    pub total: u64,
+    /// What is left of it now.
+    pub available: u64,
+}
+
+impl Memory {
+    /// The cache's largest size in this much memory.
+    pub fn arc_max(&self) -> u64 {
+        self.total / 2
+    }
+}
+
+async fn number(opener: &dyn Opener, path: PathBuf) -> Option<u64> {
+    let text = opener.read_file(&path).await.ok()?;
+    // "max" says that there is no limit.
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+fn field(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|l| l.starts_with(name))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Reads what the kernel says; `None` where there is no kernel to ask (a simulated world).
+pub async fn read(opener: &dyn Opener) -> Option<Memory> {
+    let meminfo = opener.read_file(Path::new("/proc/meminfo")).await.ok()?;
+    let meminfo = String::from_utf8_lossy(&meminfo);
+    let mut total = field(&meminfo, "MemTotal:")?;
+    let mut available = field(&meminfo, "MemAvailable:")?;
+    // The limits of our cgroup and of all above it count (version 2; its root has none).
+    let own = opener.read_file(Path::new("/proc/self/cgroup")).await.unwrap_or_default();
+    let own = String::from_utf8_lossy(&own).into_owned();
+    let path = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or_default().to_owned();
+    let mut dir = Path::new("/sys/fs/cgroup").join(path);
+    loop {
+        if let Some(max) = number(opener, dir.join("memory.max")).await {
+            let used = number(opener, dir.join("memory.current")).await.unwrap_or(0);
+            total = total.min(max);
+            available = available.min(max.saturating_sub(used));
+        }
+        if dir == Path::new("/sys/fs/cgroup") || !dir.pop() {
+            break;
+        }
+    }
+    Some(Memory { total, available })
+}
+
+/// What the limit should become with this much memory left.
+pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
+    // Keep a sixteenth of the memory free for everyone else.
+    let reserve = memory.total / 16;
+    if memory.available < reserve {
+        used.min(limit).saturating_sub(reserve - memory.available)
+    } else if memory.available > 2 * reserve {
+        limit.saturating_add((memory.available - 2 * reserve) / 16)
+    } else {
+        limit
+    }
+}
+
+/// Looks after the limit until the cache is gone. To be spawned.
+pub async fn watch(arc: Weak<Cache>, env: Env) {
+    loop {
+        env.sleep(Duration::from_secs(1)).await;
+        let Some(memory) = read(&*env.opener).await else { return };
+        let Some(arc) = arc.upgrade() else { return };
+        arc.set_limit(adjusted(arc.limit(), arc.size(), &memory));
+    }
+}

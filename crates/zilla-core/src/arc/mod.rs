@@ -1,0 +1,183 @@
+//! The adaptive replacement cache: blocks by where they are on disk.
+//!
+//! A block's key is its physical identity (first DVA and birth), so clones and snapshots that share a block share its one
+//! buffer. Blocks are kept as they are on disk, compressed where they are; what is hot stands decompressed in the dbuf cache above.
+//! A block that is not compressed is the very buffer that the dbuf holds, or that went to the disk.
+//!
+//! Two lists, recent (MRU: seen once) and frequent (MFU), each with a list of ghosts, the keys that were evicted from it. A hit
+//! on a ghost says which list should have been longer and moves the target `p` (Megiddo and Modha's ARC). The cache is cut into shards by
+//! key, each an ARC of its own with its own lock: a hit takes one lock, allocates nothing, and no two cores meet except on
+//! the same shard.
+//!
+//! What is kept true: the sizes of all blocks together stay under the limit ([`Cache::set_limit`], moved by [`memory`] with the memory
+//! that is left); a block that is rewritten in place within a txg replaces its older self.
+
+pub mod memory;
+mod shard;
+mod stats;
+
+use bytes::Bytes;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use zilla_codec::compress::Compress;
+use zilla_ondisk::blkptr::BlkPtr;
+
+use shard::{Hit, Shard};
+pub use stats::ArcStats;
+
+/// A block's physical identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub vdev: u32,
+    pub offset: u64,
+    pub birth: u64,
+}
+
+impl Key {
+    /// `None` for holes and embedded blocks, which are nowhere.
+    pub fn of(bp: &BlkPtr) -> Option<Key> {
+        let dva = bp.dvas().next()?;
+        Some(Key { vdev: dva.vdev, offset: dva.offset, birth: bp.phys_birth() })
+    }
+}
+
+/// A block as the cache holds it.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// As on disk, without the padding to sectors; in the machine's byte order if it is not compressed.
+    pub data: Bytes,
+    pub compress: Compress,
+    pub lsize: u32,
+    pub metadata: bool,
+}
+
+/// Blocks smaller than a page are copied into memory of their own size: an I/O buffer is a page at least.
+const SMALL: usize = 4096;
+const SHARDS: usize = 32;
+/// The limit never goes below this (OpenZFS: a thirty-second of memory, at least 32M).
+pub const MIN_LIMIT: u64 = 32 << 20;
+
+/// The cache.
+pub struct Cache {
+    shards: Box<[Mutex<Shard>]>,
+    hash: RandomState,
+    limit: AtomicU64,
+    max: AtomicU64,
+    pub stats: ArcStats,
+}
+
+impl Cache {
+    pub fn new(limit: u64) -> Cache {
+        Cache {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            hash: RandomState::new(),
+            limit: AtomicU64::new(limit.max(MIN_LIMIT)),
+            max: AtomicU64::new(limit.max(MIN_LIMIT)),
+            stats: ArcStats::default(),
+        }
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        let i = self.hash.hash_one(key) as usize % self.shards.len();
+        &self.shards[i]
+    }
+
+    /// `c`: how much the cache may hold now.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// `c_max`.
+    pub fn max(&self) -> u64 {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// The most the cache may ever hold (`zfs_arc_max`).
+    pub fn set_max(&self, max: u64) {
+        self.max.store(max.max(MIN_LIMIT), Ordering::Relaxed);
+        self.set_limit(self.limit().min(max));
+    }
+
+    pub fn set_limit(&self, limit: u64) {
+        let limit = limit.clamp(MIN_LIMIT, self.max());
+        let old = self.limit.swap(limit, Ordering::Relaxed);
+        if limit < old {
+            for shard in &self.shards {
+                let gone = shard.lock().trim(self.per_shard());
+                drop(gone);
+            }
+        }
+    }
+
+    fn per_shard(&self) -> u64 {
+        self.limit() / self.shards.len() as u64
+    }
+
+    /// Looks a block up. A prefetch does not make a block look used.
+    pub fn get(&self, key: &Key, prefetch: bool) -> Option<Block> {
+        let hit = self.shard(key).lock().get(key, prefetch);
+        match hit {
+            Some((block, list)) => {
+                self.stats.hit(block.metadata, prefetch, list == Hit::Mfu);
+                Some(block)
+            }
+            None => None,
+        }
+    }
+
+    /// Counts a lookup that had to go to disk.
+    pub fn missed(&self, metadata: bool, prefetch: bool) {
+        self.stats.miss(metadata, prefetch);
+    }
+
+    pub fn contains(&self, key: &Key) -> bool {
+        self.shard(key).lock().contains(key)
+    }
+
+    pub fn insert(&self, key: Key, mut block: Block, prefetch: bool) {
+        if block.data.len() < SMALL {
+            block.data = Bytes::copy_from_slice(&block.data);
+        }
+        if block.data.len() as u64 > self.per_shard() {
+            return;
+        }
+        let limit = self.per_shard();
+        let (ghost, gone) = self.shard(&key).lock().insert(key, block, prefetch, limit);
+        self.stats.inserted(ghost, gone.len());
+        // Buffers are freed here, outside the lock.
+        drop(gone);
+    }
+
+    /// Forgets a block: it was freed, or its contents changed.
+    pub fn remove(&self, key: &Key) {
+        let gone = self.shard(key).lock().remove(key);
+        drop(gone);
+    }
+
+    /// Empties the cache (export).
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            let gone = std::mem::take(&mut *shard.lock());
+            drop(gone);
+        }
+    }
+
+    /// Bytes held.
+    pub fn size(&self) -> u64 {
+        self.shards.iter().map(|s| s.lock().size()).sum()
+    }
+
+    /// Name and value of everything OpenZFS's `arcstats` would say that exists here.
+    pub fn arcstats(&self) -> Vec<(&'static str, u64)> {
+        let mut sums = shard::Sizes::default();
+        for s in &self.shards {
+            sums.add(&s.lock().sizes());
+        }
+        self.stats.list(&sums, self.limit(), self.max())
+    }
+}
+
+#[cfg(test)]
+mod tests;

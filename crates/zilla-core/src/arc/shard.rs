@@ -1,0 +1,284 @@
+//! One shard: four lists over one table of entries.
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use super::{Block, Key};
+
+const NIL: u32 = u32::MAX;
+/// Bytes of bookkeeping an entry costs; ghosts are bounded by this.
+const OVERHEAD: u64 = 128;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+enum List {
+    Mru = 0,
+    Mfu = 1,
+    MruGhost = 2,
+    MfuGhost = 3,
+    Free = 4,
+}
+
+/// Which list a hit was on before it moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hit {
+    Mru,
+    Mfu,
+}
+
+/// Which ghosts an insertion met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ghost {
+    None,
+    Mru,
+    Mfu,
+}
+
+struct Entry {
+    key: Key,
+    block: Option<Block>,
+    size: u64,
+    prev: u32,
+    next: u32,
+    list: List,
+    /// Came by prefetch and was not asked for since.
+    prefetched: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    head: u32,
+    tail: u32,
+    size: u64,
+    count: u64,
+}
+
+#[derive(Default, Clone, Copy, Debug)]
+pub struct Sizes {
+    pub mru: u64,
+    pub mfu: u64,
+    pub mru_ghost: u64,
+    pub mfu_ghost: u64,
+    pub p: u64,
+    pub data: u64,
+    pub metadata: u64,
+    pub uncompressed: u64,
+    pub entries: u64,
+}
+
+impl Sizes {
+    pub fn add(&mut self, o: &Sizes) {
+        self.mru += o.mru;
+        self.mfu += o.mfu;
+        self.mru_ghost += o.mru_ghost;
+        self.mfu_ghost += o.mfu_ghost;
+        self.p += o.p;
+        self.data += o.data;
+        self.metadata += o.metadata;
+        self.uncompressed += o.uncompressed;
+        self.entries += o.entries;
+    }
+}
+
+pub struct Shard {
+    map: HashMap<Key, u32>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    lists: [Ends; 4],
+    /// Target size of the MRU list.
+    p: u64,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        let empty = Ends { head: NIL, tail: NIL, size: 0, count: 0 };
+        Shard { map: HashMap::new(), entries: Vec::new(), free: Vec::new(), lists: [empty; 4], p: 0 }
+    }
+}
+
+/// Buffers that were let go, to be freed outside the lock.
+pub type Gone = SmallVec<[Block; 4]>;
+
+impl Shard {
+    pub fn size(&self) -> u64 {
+        self.lists[0].size + self.lists[1].size
+    }
+
+    pub fn contains(&self, key: &Key) -> bool {
+        self.map.get(key).is_some_and(|&i| self.entries[i as usize].block.is_some())
+    }
+
+    pub fn get(&mut self, key: &Key, prefetch: bool) -> Option<(Block, Hit)> {
+        let i = *self.map.get(key)?;
+        let e = &mut self.entries[i as usize];
+        let block = e.block.clone()?;
+        let list = e.list;
+        if prefetch {
+            return Some((block, if list == List::Mfu { Hit::Mfu } else { Hit::Mru }));
+        }
+        // The first use of what was prefetched is what the prefetch was for, not a second use.
+        let first = std::mem::take(&mut e.prefetched);
+        let to = if list == List::Mru && first { List::Mru } else { List::Mfu };
+        self.unlink(i);
+        self.push_front(i, to);
+        Some((block, if list == List::Mfu { Hit::Mfu } else { Hit::Mru }))
+    }
+
+    pub fn insert(&mut self, key: Key, block: Block, prefetch: bool, limit: u64) -> (Ghost, Gone) {
+        let size = block.data.len() as u64 + OVERHEAD;
+        let mut gone = Gone::new();
+        let mut ghost = Ghost::None;
+        let mut to = List::Mru;
+        if let Some(&i) = self.map.get(&key) {
+            let was = self.entries[i as usize].list;
+            match was {
+                List::MruGhost => {
+                    ghost = Ghost::Mru;
+                    let ratio = (self.lists[3].size / self.lists[2].size.max(1)).max(1);
+                    self.p = (self.p + size * ratio).min(limit);
+                    to = List::Mfu;
+                }
+                List::MfuGhost => {
+                    ghost = Ghost::Mfu;
+                    let ratio = (self.lists[2].size / self.lists[3].size.max(1)).max(1);
+                    self.p = self.p.saturating_sub(size * ratio);
+                    to = List::Mfu;
+                }
+                // New contents of a block that is here already: its place stays.
+                other => to = other,
+            }
+            self.unlink(i);
+            let e = &mut self.entries[i as usize];
+            gone.extend(e.block.replace(block));
+            e.size = size;
+            e.prefetched = prefetch;
+            self.push_front(i, to);
+        } else {
+            let entry = Entry {
+                key,
+                block: Some(block),
+                size,
+                prev: NIL,
+                next: NIL,
+                list: List::Free,
+                prefetched: prefetch,
+            };
+            let i = match self.free.pop() {
+                Some(i) => {
+                    self.entries[i as usize] = entry;
+                    i
+                }
+                None => {
+                    self.entries.push(entry);
+                    (self.entries.len() - 1) as u32
+                }
+            };
+            self.map.insert(key, i);
+            self.push_front(i, to);
+        }
+        gone.extend(self.trim(limit));
+        (ghost, gone)
+    }
+
+    /// Evicts until the shard is within `limit`; keys become ghosts.
+    pub fn trim(&mut self, limit: u64) -> Gone {
+        let mut gone = Gone::new();
+        while self.size() > limit {
+            let from_mru =
+                self.lists[0].count > 0 && (self.lists[0].size > self.p || self.lists[1].count == 0);
+            let (list, ghost) =
+                if from_mru { (List::Mru, List::MruGhost) } else { (List::Mfu, List::MfuGhost) };
+            let i = self.lists[list as usize].tail;
+            if i == NIL {
+                break;
+            }
+            self.unlink(i);
+            let e = &mut self.entries[i as usize];
+            gone.extend(e.block.take());
+            self.push_front(i, ghost);
+        }
+        // Ghosts remember as much again as the cache holds, but not more keys than it would be cheap to remember.
+        for ghost in [List::MruGhost, List::MfuGhost] {
+            while self.lists[ghost as usize].size > limit / 2
+                || self.lists[ghost as usize].count * OVERHEAD > limit / 8
+            {
+                let i = self.lists[ghost as usize].tail;
+                if i == NIL {
+                    break;
+                }
+                self.forget(i);
+            }
+        }
+        self.p = self.p.min(limit);
+        gone
+    }
+
+    pub fn remove(&mut self, key: &Key) -> Option<Block> {
+        let i = *self.map.get(key)?;
+        let block = self.entries[i as usize].block.take();
+        self.forget(i);
+        block
+    }
+
+    fn forget(&mut self, i: u32) {
+        self.unlink(i);
+        let e = &mut self.entries[i as usize];
+        e.list = List::Free;
+        e.block = None;
+        let key = e.key;
+        self.map.remove(&key);
+        self.free.push(i);
+    }
+
+    fn unlink(&mut self, i: u32) {
+        let Entry { prev, next, list, size, .. } = self.entries[i as usize];
+        let Some(ends) = self.lists.get_mut(list as usize) else { return };
+        ends.size -= size;
+        ends.count -= 1;
+        if prev == NIL {
+            ends.head = next;
+        }
+        if next == NIL {
+            ends.tail = prev;
+        }
+        if prev != NIL {
+            self.entries[prev as usize].next = next;
+        }
+        if next != NIL {
+            self.entries[next as usize].prev = prev;
+        }
+    }
+
+    fn push_front(&mut self, i: u32, list: List) {
+        let ends = &mut self.lists[list as usize];
+        let head = ends.head;
+        ends.head = i;
+        if ends.tail == NIL {
+            ends.tail = i;
+        }
+        ends.size += self.entries[i as usize].size;
+        ends.count += 1;
+        let e = &mut self.entries[i as usize];
+        (e.prev, e.next, e.list) = (NIL, head, list);
+        if head != NIL {
+            self.entries[head as usize].prev = i;
+        }
+    }
+
+    pub fn sizes(&self) -> Sizes {
+        let mut s = Sizes {
+            mru: self.lists[0].size,
+            mfu: self.lists[1].size,
+            mru_ghost: self.lists[2].size,
+            mfu_ghost: self.lists[3].size,
+            p: self.p,
+            ..Sizes::default()
+        };
+        for b in self.entries.iter().filter_map(|e| e.block.as_ref()) {
+            *(if b.metadata { &mut s.metadata } else { &mut s.data }) += b.data.len() as u64;
+            s.uncompressed += u64::from(b.lsize);
+            s.entries += 1;
+        }
+        s
+    }
+}

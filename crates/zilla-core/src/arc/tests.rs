@@ -1,0 +1,72 @@
+use super::*;
+
+fn block(n: usize) -> Block {
+    Block { data: Bytes::from(vec![n as u8; 8192]), compress: Compress::Off, lsize: 8192, metadata: false }
+}
+
+fn key(n: u64) -> Key {
+    Key { vdev: 0, offset: n * 8192, birth: 7 }
+}
+
+#[test]
+fn stays_within_its_limit_and_keeps_the_frequent() {
+    let arc = Cache::new(MIN_LIMIT);
+    let fits = MIN_LIMIT / (8192 + 128);
+    // A working set that is used again and again ...
+    for _ in 0..3 {
+        for n in 0..fits / 4 {
+            if arc.get(&key(n), false).is_none() {
+                arc.insert(key(n), block(n as usize), false);
+            }
+        }
+    }
+    // ... survives a scan of ten times the cache.
+    for n in 0..fits * 10 {
+        arc.insert(key(1_000_000 + n), block(1), false);
+        assert!(arc.size() <= MIN_LIMIT);
+    }
+    let left = (0..fits / 4).filter(|n| arc.get(&key(*n), false).is_some()).count() as u64;
+    assert!(left > fits / 4 * 9 / 10, "{left} of {}", fits / 4);
+}
+
+#[test]
+fn replaces_and_removes() {
+    let arc = Cache::new(MIN_LIMIT);
+    arc.insert(key(1), block(1), false);
+    arc.insert(key(1), block(2), false);
+    assert_eq!(arc.get(&key(1), false).unwrap().data[0], 2);
+    arc.remove(&key(1));
+    assert!(arc.get(&key(1), false).is_none() && arc.size() == 0);
+    arc.insert(key(2), block(1), true);
+    arc.get(&key(2), false);
+    let stats: std::collections::HashMap<_, _> = arc.arcstats().into_iter().collect();
+    assert_eq!(stats["mru_size"], 8192 + 128, "a prefetched block's first use leaves it in the MRU");
+    arc.clear();
+    assert_eq!(arc.size(), 0);
+}
+
+#[test]
+fn a_ghost_hit_moves_the_target() {
+    let arc = Cache::new(MIN_LIMIT);
+    let p = |arc: &Cache| arc.arcstats().into_iter().find(|(n, _)| *n == "p").unwrap().1;
+    let fits = MIN_LIMIT / (8192 + 128);
+    for n in 0..fits + fits / 4 {
+        arc.insert(key(n), block(1), false);
+    }
+    assert_eq!(p(&arc), 0);
+    for n in 0..fits / 8 {
+        if !arc.contains(&key(n)) {
+            arc.insert(key(n), block(1), false);
+        }
+    }
+    assert!(p(&arc) > 0, "recent blocks were evicted too early");
+}
+
+#[test]
+fn limits_follow_memory() {
+    use memory::{Memory, adjusted};
+    let m = |available| Memory { total: 16 << 30, available };
+    assert_eq!(adjusted(8 << 30, 8 << 30, &m(512 << 20)), (8 << 30) - (512 << 20));
+    assert_eq!(adjusted(1 << 30, 1 << 30, &m(3 << 29)), 1 << 30);
+    assert!(adjusted(1 << 30, 1 << 30, &m(8 << 30)) > 1 << 30);
+}
