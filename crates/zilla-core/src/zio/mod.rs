@@ -1,7 +1,170 @@
 //! Block I/O: from a block pointer to verified bytes and back.
+//!
+//! [`Zio`] is the pool's [`BlockStore`]. A read looks in the cache and among the blocks still on their way to disk, then tries the
+//! block's copies in turn, each from whichever leaves can give it; what it finds damaged it repairs. A write takes a batch:
+//! its blocks are compressed, checksummed, placed and split into columns by as many tasks as there are cores, a stretch of
+//! about a megabyte each, so that every byte is touched while it is in the core's cache and neighbours end up as
+//! neighbours on disk.
+//!
+//! ```text
+//! BlkPtr -- embedded? decode            WriteReq -- zero? hole
+//!        -- cached, in flight?                   -- compress, embed?
+//!        -- for each DVA: vdev read              -- checksum
+//!             gang? header, then children        -- allocate (gang when no run is left)
+//!             check, heal                        -- parity, join, submit
+//!        -- decompress, byteswap                 -> BlkPtr at once; stable with its txg
+//! ```
+//!
+//! What is kept true:
+//! - Bytes are given out only when the pointer's checksum says that they are the block.
+//! - A location is never written while an older write to it is on its way: rewriting or freeing a block born in the
+//!   txg that is being synced first waits for its write.
+//! - When [`Zio::wait_txg`] returns well, every block of the txg is stable on enough leaves to be read back.
+//!
+//! A crash loses blocks of txgs that were not finished, and no uberblock names those.
 
 mod alloc;
+mod byteswap;
+mod free;
+mod gang;
+mod inflight;
+mod pending;
+mod read;
 mod store;
+mod track;
+mod verify;
+mod write;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+use zilla_codec::checksum::Salted;
+use zilla_env::Env;
+
+use crate::arc::Cache;
+use crate::error::{Errno, Error, Result};
+use crate::types::{Bookmark, Txg};
+use crate::vdev::VdevTree;
 
 pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
+pub use read::Scrubbed;
 pub use store::{BlockStore, Priority, WriteReq};
+
+/// What the pool's feature flags allow a writer.
+#[derive(Debug, Default)]
+pub struct ZioFeatures {
+    /// Tiny blocks may live in their pointer (`embedded_data` is enabled).
+    pub embedded_data: AtomicBool,
+    /// Holes remember when they were made (`hole_birth` is active).
+    pub hole_birth: AtomicBool,
+}
+
+/// The pool's block I/O. A cheap handle.
+#[derive(Clone)]
+pub struct Zio(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    tree: RwLock<Arc<VdevTree>>,
+    cache: Arc<Cache>,
+    allocator: OnceLock<Arc<dyn Allocator>>,
+    salt: RwLock<Option<Arc<Salted>>>,
+    features: ZioFeatures,
+    pending: pending::PendingReads,
+    inflight: inflight::Inflight,
+    track: track::Track,
+    /// Blocks that could not be read from any copy, for the pool's error log.
+    damaged: Mutex<Vec<Bookmark>>,
+}
+
+/// More damaged blocks than this are not remembered one by one.
+const MAX_DAMAGED: usize = 10_000;
+
+impl Zio {
+    pub fn new(env: &Env, tree: Arc<VdevTree>, cache: Arc<Cache>) -> Zio {
+        Zio(Arc::new(Inner {
+            env: env.clone(),
+            tree: RwLock::new(tree),
+            cache,
+            allocator: OnceLock::new(),
+            salt: RwLock::new(None),
+            features: ZioFeatures::default(),
+            pending: pending::PendingReads::default(),
+            inflight: inflight::Inflight::default(),
+            track: track::Track::default(),
+            damaged: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub fn tree(&self) -> Arc<VdevTree> {
+        self.0.tree.read().clone()
+    }
+
+    /// Puts another tree in the old one's place (the trusted configuration of the MOS instead of the labels'; later a changed
+    /// one). I/O that is under way ends on the old one.
+    pub fn set_tree(&self, tree: Arc<VdevTree>) {
+        *self.0.tree.write() = tree;
+    }
+
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.0.cache
+    }
+
+    pub fn features(&self) -> &ZioFeatures {
+        &self.0.features
+    }
+
+    pub fn set_hole_birth(&self, on: bool) {
+        self.0.features.hole_birth.store(on, Ordering::Release);
+    }
+
+    pub fn set_embedded_data(&self, on: bool) {
+        self.0.features.embedded_data.store(on, Ordering::Release);
+    }
+
+    /// The metaslabs, once they are there. Before, nothing can be written.
+    pub fn set_allocator(&self, allocator: Arc<dyn Allocator>) {
+        if self.0.allocator.set(allocator).is_err() {
+            tracing::error!("a pool's allocator was set twice");
+        }
+    }
+
+    fn allocator(&self) -> Result<&Arc<dyn Allocator>> {
+        self.0.allocator.get().ok_or_else(|| Error::os(Errno::ROFs, "the pool is not open for writing"))
+    }
+
+    /// The pool's checksum salt, once it was read from the MOS (or made).
+    pub fn set_salt(&self, salt: &[u8; 32]) {
+        *self.0.salt.write() = Some(Arc::new(Salted::new(salt)));
+    }
+
+    fn salt(&self) -> Option<Arc<Salted>> {
+        self.0.salt.read().clone()
+    }
+
+    /// Takes the list of blocks found unreadable since the last call.
+    pub fn take_damaged(&self) -> Vec<Bookmark> {
+        std::mem::take(&mut self.0.damaged.lock())
+    }
+
+    fn damaged(&self, bookmark: Bookmark) {
+        let mut list = self.0.damaged.lock();
+        if list.len() < MAX_DAMAGED && !list.contains(&bookmark) {
+            list.push(bookmark);
+        }
+    }
+
+    /// Waits until every block written in `txg` is on its leaves and stable there. An error means that some block is not, and
+    /// that the txg must not be finished.
+    pub async fn wait_txg(&self, txg: Txg) -> Result<()> {
+        let missed = self.0.track.wait(txg).await;
+        let tree = self.tree();
+        if !missed.is_empty() {
+            let result = tree.missed(txg.0, &missed);
+            tree.check_leaves(&missed).await;
+            result?;
+        }
+        tree.flush_all(txg.0).await
+    }
+}

@@ -1,0 +1,108 @@
+//! The dirty time log: the txgs whose writes a leaf missed.
+//!
+//! A block whose birth lies in a leaf's DTL is not on that leaf, so reads do not try it there and a resilver rewrites it.
+//! In memory it is a set of ranges; on disk (written by the pool's sync) a space map whose "space" is txgs.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// Half-open ranges of txgs, merged where they touch.
+#[derive(Default)]
+pub struct Dtl {
+    ranges: Mutex<BTreeMap<u64, u64>>,
+    /// Spares every read of a healthy leaf the lock.
+    any: AtomicBool,
+}
+
+impl Dtl {
+    /// Adds the txgs `start..end`.
+    pub fn add(&self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        let mut ranges = self.ranges.lock();
+        let (mut start, mut end) = (start, end);
+        // Every range that overlaps or touches is swallowed.
+        while let Some((&s, &e)) = ranges.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            ranges.remove(&s);
+            start = start.min(s);
+            end = end.max(e);
+        }
+        ranges.insert(start, end);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Takes the txgs `start..end` out: they have been resilvered.
+    pub fn remove(&self, start: u64, end: u64) {
+        let mut ranges = self.ranges.lock();
+        let hit: Vec<(u64, u64)> =
+            ranges.range(..end).filter(|&(_, &e)| e > start).map(|(&s, &e)| (s, e)).collect();
+        for (s, e) in hit {
+            ranges.remove(&s);
+            if s < start {
+                ranges.insert(s, start);
+            }
+            if e > end {
+                ranges.insert(end, e);
+            }
+        }
+        self.any.store(!ranges.is_empty(), Ordering::Release);
+    }
+
+    pub fn contains(&self, txg: u64) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self.ranges.lock().range(..=txg).next_back().is_some_and(|(_, &e)| e > txg)
+    }
+
+    /// Whether anything of `start..end` is missing.
+    pub fn intersects(&self, start: u64, end: u64) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self.ranges.lock().range(..end).next_back().is_some_and(|(_, &e)| e > start)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+    }
+
+    pub fn ranges(&self) -> Vec<(u64, u64)> {
+        self.ranges.lock().iter().map(|(&s, &e)| (s, e)).collect()
+    }
+
+    /// Replaces the whole log, as it was loaded from disk.
+    pub fn set(&self, new: impl IntoIterator<Item = (u64, u64)>) {
+        self.ranges.lock().clear();
+        self.any.store(false, Ordering::Release);
+        for (start, end) in new {
+            self.add(start, end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_merge_and_split() {
+        let d = Dtl::default();
+        assert!(!d.contains(5) && d.is_empty());
+        d.add(5, 6);
+        d.add(7, 9);
+        d.add(6, 7);
+        assert_eq!(d.ranges(), [(5, 9)]);
+        d.add(1, 3);
+        d.add(2, 12);
+        assert_eq!(d.ranges(), [(1, 12)]);
+        d.remove(4, 6);
+        assert_eq!(d.ranges(), [(1, 4), (6, 12)]);
+        assert!(d.contains(3) && !d.contains(4) && !d.contains(5) && d.contains(6) && !d.contains(12));
+        assert!(d.intersects(4, 7) && !d.intersects(4, 6));
+        d.remove(0, 100);
+        assert!(d.is_empty());
+    }
+}

@@ -1,0 +1,206 @@
+//! Reading what stands in a leaf's labels: its configuration and its ring of uberblocks.
+//!
+//! There are four copies, each part with a checksum of its own that is seeded with its place. A configuration counts if it
+//! parses and its checksum is right; of several the newest does, but none that is newer than the uberblock it is to be used
+//! with (its txg was never finished).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zilla_codec::checksum::{Checksum, embedded};
+use zilla_env::Device;
+use zilla_ondisk::enums::{PoolState, is_supported_version};
+use zilla_ondisk::label::{
+    UBERBLOCK_SHIFT, VDEV_LABEL_SIZE, VDEV_LABELS, VDEV_PHYS_OFFSET, VdevLabel, label_offset,
+};
+use zilla_ondisk::{ByteOrder, NvList, Uberblock};
+
+use crate::types::Txg;
+
+/// One of the four labels.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// Where it begins on the device.
+    pub offset: u64,
+    pub config: Option<NvList>,
+    /// Why there is no configuration.
+    pub problem: Option<String>,
+    /// The 256K, for the uberblocks.
+    pub raw: Bytes,
+}
+
+/// A valid uberblock, and where it was.
+#[derive(Clone, Debug)]
+pub struct FoundUberblock {
+    pub ub: Uberblock,
+    pub order: ByteOrder,
+    pub label: usize,
+    /// Offset on the device.
+    pub offset: u64,
+}
+
+impl FoundUberblock {
+    pub fn txg(&self) -> Txg {
+        Txg(self.ub.txg)
+    }
+}
+
+/// What a device's labels say of the pool it belongs to.
+#[derive(Clone, Debug)]
+pub struct LabelInfo {
+    /// The newest configuration.
+    pub config: NvList,
+    /// How many of the four labels are valid.
+    pub valid: usize,
+    /// The best uberblock of this device.
+    pub uberblock: Option<FoundUberblock>,
+    /// The device's size in bytes.
+    pub size: u64,
+}
+
+impl LabelInfo {
+    pub fn pool_guid(&self) -> Option<u64> {
+        self.config.u64("pool_guid")
+    }
+    pub fn pool_name(&self) -> Option<&str> {
+        self.config.str("name")
+    }
+    pub fn guid(&self) -> Option<u64> {
+        self.config.u64("guid")
+    }
+    pub fn top_guid(&self) -> Option<u64> {
+        self.config.u64("top_guid")
+    }
+    pub fn txg(&self) -> u64 {
+        self.config.u64("txg").unwrap_or(0)
+    }
+    pub fn state(&self) -> Option<PoolState> {
+        self.config.u64("state").and_then(PoolState::from_number)
+    }
+    /// The top-level vdev this device is part of.
+    pub fn vdev_tree(&self) -> Option<&NvList> {
+        self.config.list("vdev_tree")
+    }
+}
+
+/// Reads all labels that can be read.
+pub async fn read_labels(device: &Arc<dyn Device>) -> Vec<Label> {
+    let size = device.size();
+    let offsets: Vec<u64> = (0..VDEV_LABELS).filter_map(|l| label_offset(size, l)).collect();
+    let reads: Vec<_> = offsets.iter().map(|o| device.read(*o, VDEV_LABEL_SIZE as usize)).collect();
+    let mut out = Vec::new();
+    for (offset, read) in offsets.into_iter().zip(reads) {
+        let label = match read.await {
+            Ok(buf) => parse(offset, buf.into_bytes()),
+            Err(e) => Label { offset, config: None, problem: Some(e.to_string()), raw: Bytes::new() },
+        };
+        out.push(label);
+    }
+    out
+}
+
+fn parse(offset: u64, raw: Bytes) -> Label {
+    let config = config_of(offset, &raw);
+    let (config, problem) = match config {
+        Ok(c) => (Some(c), None),
+        Err(e) => (None, Some(e)),
+    };
+    Label { offset, config, problem, raw }
+}
+
+fn config_of(offset: u64, raw: &[u8]) -> Result<NvList, String> {
+    let label = VdevLabel::split(raw).ok_or("short label")?;
+    let verifier = embedded::label_verifier(offset + VDEV_PHYS_OFFSET);
+    embedded::verify(Checksum::Label, label.vdev_phys, &verifier).map_err(|e| e.to_string())?;
+    NvList::unpack(label.nvlist()).map_err(|e| e.to_string())
+}
+
+/// The newest configuration of txg `max` or before. Labels without a txg (spares, a device being added) count as the oldest.
+pub fn best_config(labels: &[Label], max: u64) -> Option<&NvList> {
+    let all = labels.iter().filter_map(|l| l.config.as_ref());
+    let txg = |c: &NvList| c.u64("txg").unwrap_or(0);
+    // Of equals the first.
+    all.filter(|c| txg(c) <= max).rev().max_by_key(|c| txg(c))
+}
+
+/// Every valid uberblock of the labels.
+pub fn uberblocks(labels: &[Label], ashift: u32) -> Vec<FoundUberblock> {
+    let mut out = Vec::new();
+    for (i, label) in labels.iter().enumerate() {
+        let Some(parts) = VdevLabel::split(&label.raw) else { continue };
+        for (at, slot) in parts.slots(ashift) {
+            let offset = label.offset + at;
+            let Ok((ub, order)) = Uberblock::decode_slot(slot) else { continue };
+            if !is_supported_version(ub.version) {
+                continue;
+            }
+            let verifier = embedded::label_verifier(offset);
+            if embedded::verify(Checksum::Label, slot, &verifier).is_ok_and(|o| o == codec(order)) {
+                out.push(FoundUberblock { ub, order, label: i, offset });
+            }
+        }
+    }
+    out
+}
+
+fn codec(order: ByteOrder) -> zilla_codec::checksum::ByteOrder {
+    match order {
+        ByteOrder::Little => zilla_codec::checksum::ByteOrder::Little,
+        ByteOrder::Big => zilla_codec::checksum::ByteOrder::Big,
+    }
+}
+
+/// The active one of a set: highest txg not above `max`, then timestamp, then multihost sequence.
+pub fn best_uberblock(found: &[FoundUberblock], max: u64) -> Option<&FoundUberblock> {
+    found.iter().filter(|f| f.ub.txg <= max).max_by_key(|f| f.ub.rank())
+}
+
+/// Puts together what an import wants to know of a device.
+pub fn info(labels: &[Label], size: u64) -> Option<LabelInfo> {
+    let config = best_config(labels, u64::MAX)?.clone();
+    let ashift = config.list("vdev_tree").and_then(|v| v.u64("ashift")).unwrap_or(0);
+    let ashift = u32::try_from(ashift).unwrap_or(UBERBLOCK_SHIFT);
+    let uberblock = best_uberblock(&uberblocks(labels, ashift), u64::MAX).cloned();
+    let valid = labels.iter().filter(|l| l.config.is_some()).count();
+    Some(LabelInfo { config, valid, uberblock, size })
+}
+
+/// What one pass over the labels of a pool's readable leaves found.
+#[derive(Clone, Debug, Default)]
+pub struct PoolLabels {
+    /// All valid uberblocks, the best first, each txg once.
+    pub uberblocks: Vec<FoundUberblock>,
+    /// By leaf index.
+    pub labels: Vec<(usize, Vec<Label>)>,
+}
+
+impl PoolLabels {
+    /// The configuration to be used with an uberblock: the newest that is not newer.
+    pub fn config(&self, ub: &Uberblock) -> Option<&NvList> {
+        let all = self.labels.iter().filter_map(|(_, l)| best_config(l, ub.txg));
+        all.max_by_key(|c| c.u64("txg").unwrap_or(0))
+    }
+}
+
+impl super::VdevTree {
+    /// Reads the labels of all leaves of the pool.
+    pub async fn read_labels(&self) -> PoolLabels {
+        let mut reads = Vec::new();
+        for top in &self.tops {
+            for leaf in top.leaves().filter(|l| l.readable()) {
+                let ashift = top.ashift();
+                if let Some(device) = leaf.device() {
+                    reads.push(async move { (leaf.index, ashift, read_labels(&device).await) });
+                }
+            }
+        }
+        let mut out = PoolLabels::default();
+        for (index, ashift, labels) in futures_util::future::join_all(reads).await {
+            out.uberblocks.extend(uberblocks(&labels, ashift));
+            out.labels.push((index, labels));
+        }
+        out.uberblocks.sort_by_key(|f| std::cmp::Reverse(f.ub.rank()));
+        out.uberblocks.dedup_by_key(|f| f.ub.txg);
+        out
+    }
+}

@@ -1,0 +1,448 @@
+//! A leaf: one device, its queue, its state on this machine, and what it has done and failed to do.
+//!
+//! I/O enters by [`Leaf::submit`] as a list, goes through the queue, and comes back by each I/O's [`IoDone`]. A failed I/O
+//! is tried once more, alone; a second failure is counted and reported. Devices that complete inside `submit` (memory)
+//! would turn "completion issues the next I/O" into recursion, so a completion that runs inside a submit on the same thread only notes
+//! that its leaf has room again, and the outermost submit goes round.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use event_listener::Event;
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use zilla_env::{Clock, Completion, Device, Io, IoBuf, IoOp, IoVec};
+use zilla_ondisk::enums::{VdevAux, VdevState};
+
+use super::dtl::Dtl;
+use super::gather::{Gather, IoDone};
+use super::queue::{QIo, QOp, Queue, Run, Ticket};
+use super::state::StateCell;
+use super::stats::{IoKind, LeafStats};
+use crate::zio::Priority;
+
+/// One I/O to be put into a leaf's queue. Offsets are the device's.
+pub struct LeafIo {
+    pub op: QOp,
+    pub offset: u64,
+    pub len: u64,
+    pub class: Priority,
+    pub done: Arc<dyn IoDone>,
+    pub slot: usize,
+}
+
+/// Remembers where the I/Os of a read wait, so that they can be promoted.
+#[derive(Default)]
+pub struct Tickets(Mutex<TicketState>);
+
+#[derive(Default)]
+struct TicketState {
+    promoted: Option<Priority>,
+    waiting: SmallVec<[(Arc<Leaf>, Ticket); 2]>,
+}
+
+impl Tickets {
+    /// Someone waits for the read now: what of it still queues, or will, does so in class `to`.
+    pub fn promote(&self, to: Priority) {
+        let waiting = {
+            let mut state = self.0.lock();
+            if state.promoted.is_some_and(|p| p <= to) {
+                return;
+            }
+            state.promoted = Some(to);
+            std::mem::take(&mut state.waiting)
+        };
+        for (leaf, ticket) in waiting {
+            leaf.queue.lock().promote(ticket, to);
+            leaf.pump();
+        }
+    }
+
+    fn class(&self, class: Priority) -> Priority {
+        self.0.lock().promoted.map_or(class, |p| p.min(class))
+    }
+}
+
+pub struct Leaf {
+    pub guid: u64,
+    /// Place in [`super::VdevTree::leaves`].
+    pub index: usize,
+    clock: Arc<dyn Clock>,
+    path: RwLock<String>,
+    device: RwLock<Option<Arc<dyn Device>>>,
+    pub(super) queue: Mutex<Queue>,
+    pub(super) state: StateCell,
+    /// Usable bytes of the device, labels included.
+    psize: AtomicU64,
+    /// The administrator took it offline (kept in the configuration).
+    pub offline: AtomicBool,
+    /// Reads or writes are refused because they failed too often.
+    cant_read: AtomicBool,
+    cant_write: AtomicBool,
+    pub dtl: Dtl,
+    pub stats: LeafStats,
+    pub read_errors: AtomicU64,
+    pub write_errors: AtomicU64,
+    pub checksum_errors: AtomicU64,
+    /// Written to since the last flush.
+    dirty: AtomicBool,
+    /// Nothing queues or runs any more.
+    idle: Event,
+}
+
+thread_local! {
+    /// While a device's submit runs on this thread: leaves whose completions ran inside it.
+    static INSIDE: RefCell<Option<Vec<Arc<Leaf>>>> = const { RefCell::new(None) };
+}
+
+fn no_device() -> io::Error {
+    io::Error::from_raw_os_error(6)
+}
+
+impl Leaf {
+    pub(super) fn new(guid: u64, index: usize, path: String, clock: Arc<dyn Clock>) -> Arc<Leaf> {
+        Arc::new(Leaf {
+            guid,
+            index,
+            clock,
+            path: RwLock::new(path),
+            device: RwLock::new(None),
+            queue: Mutex::new(Queue::new()),
+            state: StateCell::new(VdevState::Closed, VdevAux::None),
+            psize: AtomicU64::new(0),
+            offline: AtomicBool::new(false),
+            cant_read: AtomicBool::new(false),
+            cant_write: AtomicBool::new(false),
+            dtl: Dtl::default(),
+            stats: LeafStats::default(),
+            read_errors: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
+            checksum_errors: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            idle: Event::new(),
+        })
+    }
+
+    pub fn path(&self) -> String {
+        self.path.read().clone()
+    }
+
+    pub fn set_path(&self, path: String) {
+        *self.path.write() = path;
+    }
+
+    pub fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.read().clone()
+    }
+
+    pub(super) fn set_device(&self, device: Option<Arc<dyn Device>>) {
+        if let Some(d) = &device {
+            self.psize.store(zilla_ondisk::label::usable_size(d.size()), Ordering::Release);
+            self.queue.lock().rotational = d.info().rotational.unwrap_or(false);
+            self.cant_read.store(false, Ordering::Release);
+            self.cant_write.store(!d.info().writable, Ordering::Release);
+        }
+        *self.device.write() = device;
+    }
+
+    pub fn state(&self) -> (VdevState, VdevAux) {
+        self.state.get()
+    }
+
+    /// Whole labels' worth of the device's size; 0 when it was never opened.
+    pub fn psize(&self) -> u64 {
+        self.psize.load(Ordering::Acquire)
+    }
+
+    /// Open, and worth sending reads to.
+    pub fn readable(&self) -> bool {
+        self.state.get().0 >= VdevState::Degraded && !self.cant_read.load(Ordering::Acquire)
+    }
+
+    pub fn writable(&self) -> bool {
+        self.state.get().0 >= VdevState::Degraded && !self.cant_write.load(Ordering::Acquire)
+    }
+
+    /// Whether the leaf should hold a block of this birth.
+    pub fn holds(&self, birth: u64) -> bool {
+        !self.dtl.contains(birth)
+    }
+
+    /// The cost of reading `offset` here next: what queues already, and whether the head must move.
+    pub(super) fn read_cost(&self, offset: u64) -> usize {
+        const NEAR: u64 = 1 << 20;
+        let q = self.queue.lock();
+        let seek = match (q.rotational, q.last_offset.abs_diff(offset)) {
+            (_, 0) => 0,
+            (false, _) => 1,
+            (true, d) if d < NEAR => 2,
+            (true, _) => 5,
+        };
+        q.load() + seek
+    }
+
+    /// Puts I/Os into the queue and starts what the device may have.
+    pub fn submit(self: &Arc<Self>, ios: impl IntoIterator<Item = LeafIo>, tickets: Option<&Tickets>) {
+        let now = self.clock.now();
+        let mut refused: SmallVec<[LeafIo; 4]> = SmallVec::new();
+        let mut batch: Vec<Io> = Vec::new();
+        {
+            let mut waiting: SmallVec<[Ticket; 4]> = SmallVec::new();
+            let mut queue = self.queue.lock();
+            for io in ios {
+                let reads = matches!(io.op, QOp::Read);
+                if !(if reads { self.readable_device() } else { self.writable_device() }) {
+                    refused.push(io);
+                    continue;
+                }
+                let class = tickets.map_or(io.class, |t| t.class(io.class));
+                let LeafIo { op, offset, len, done, slot, .. } = io;
+                match queue.enter(QIo { op, offset, len, class, at: now, retry: false, done, slot }) {
+                    Ok(io) => batch.push(self.start(SmallVec::from_iter([io]), now)),
+                    Err(ticket) => waiting.push(ticket),
+                }
+            }
+            drop(queue);
+            if let Some(t) = tickets
+                && !waiting.is_empty()
+            {
+                let mut state = t.0.lock();
+                if let Some(to) = state.promoted {
+                    drop(state);
+                    let mut queue = self.queue.lock();
+                    waiting.iter().for_each(|w| queue.promote(*w, to));
+                } else {
+                    state.waiting.extend(waiting.into_iter().map(|w| (self.clone(), w)));
+                }
+            }
+        }
+        for io in refused {
+            io.done.done(io.slot, Err(no_device()));
+        }
+        if !batch.is_empty() {
+            self.send(batch);
+        }
+    }
+
+    /// A device that labels may be read from, whatever the leaf's state is (it is being found out).
+    fn readable_device(&self) -> bool {
+        !self.cant_read.load(Ordering::Acquire)
+    }
+
+    fn writable_device(&self) -> bool {
+        !self.cant_write.load(Ordering::Acquire)
+    }
+
+    /// Starts what waits and has room.
+    pub(super) fn pump(self: &Arc<Self>) {
+        let now = self.clock.now();
+        let mut batch = Vec::new();
+        {
+            let mut queue = self.queue.lock();
+            while let Some(run) = queue.next(now) {
+                batch.push(run);
+            }
+        }
+        if !batch.is_empty() {
+            let batch = batch.into_iter().map(|run| self.start(run, now)).collect();
+            self.send(batch);
+        }
+    }
+
+    /// Hands I/Os to the device.
+    fn send(self: &Arc<Self>, batch: Vec<Io>) {
+        let Some(device) = self.device() else {
+            // Dropping a completion reports an error to its I/O.
+            return;
+        };
+        let outermost = INSIDE.with_borrow_mut(|inside| {
+            let outermost = inside.is_none();
+            inside.get_or_insert_default();
+            outermost
+        });
+        device.submit(batch);
+        if !outermost {
+            return;
+        }
+        while let Some(leaf) = INSIDE.with_borrow_mut(|inside| inside.as_mut().and_then(Vec::pop)) {
+            leaf.pump();
+        }
+        INSIDE.with_borrow_mut(|inside| *inside = None);
+    }
+
+    /// Makes the device's operation of a run.
+    fn start(self: &Arc<Self>, mut run: Run, now: Duration) -> Io {
+        let class = run.first().map_or(Priority::SyncRead, |io| io.class);
+        let (start, end) = match (run.first(), run.last()) {
+            (Some(a), Some(b)) => (a.offset, b.offset + b.len),
+            _ => (0, 0),
+        };
+        let merged = run.len() > 1;
+        for io in &run {
+            self.stats.queued(class as usize, now.saturating_sub(io.at), io.len, merged);
+        }
+        let op = match run.first().map(|io| &io.op) {
+            Some(QOp::Read) | None => {
+                IoOp::Read { offset: start, buf: IoBuf::scratch((end - start) as usize) }
+            }
+            Some(QOp::Discard) => IoOp::Discard { offset: start, len: end - start },
+            Some(QOp::WriteZeroes) => IoOp::WriteZeroes { offset: start, len: end - start },
+            Some(QOp::Write(_)) => {
+                // The pieces stay with the run as well, in case they must be sent again one by one.
+                let mut data = IoVec::new();
+                for io in &run {
+                    if let QOp::Write(pieces) = &io.op {
+                        data.extend(pieces.iter().cloned());
+                    }
+                }
+                self.dirty.store(true, Ordering::Release);
+                IoOp::Write { offset: start, data }
+            }
+        };
+        let leaf = self.clone();
+        // A lone write that was already tried will not be sent again: let its buffers go as soon as they are written.
+        if let [QIo { retry: true, op, .. }] = &mut run[..] {
+            if let QOp::Write(pieces) = op {
+                pieces.clear();
+            }
+        }
+        Io { op, done: Completion::call(move |result| leaf.completed(run, class, start, now, result)) }
+    }
+
+    fn completed(
+        self: Arc<Self>,
+        run: Run,
+        class: Priority,
+        start: u64,
+        sent: Duration,
+        result: zilla_env::IoResult,
+    ) {
+        let now = self.clock.now();
+        self.queue.lock().left(class);
+        match result {
+            Ok(buf) => {
+                let data = buf.map(IoBuf::into_bytes);
+                for io in run {
+                    let write = !matches!(io.op, QOp::Read);
+                    self.stats.took(write, now.saturating_sub(sent), now.saturating_sub(io.at));
+                    let (kind, data) = match (&io.op, &data) {
+                        (QOp::Read, Some(d)) => {
+                            let at = (io.offset - start) as usize;
+                            (IoKind::Read, d.slice(at..at + io.len as usize))
+                        }
+                        (QOp::Discard, _) => (IoKind::Trim, Bytes::new()),
+                        _ => (IoKind::Write, Bytes::new()),
+                    };
+                    self.stats.count(kind, 1, io.len);
+                    // The write's buffers go before its waiter is told, who may reuse them.
+                    let (done, slot) = (io.done, io.slot);
+                    drop(io.op);
+                    done.done(slot, Ok(data));
+                }
+            }
+            Err(e) => self.failed(run, now, &e),
+        }
+        let me = INSIDE.with_borrow_mut(|inside| match inside {
+            Some(list) => {
+                if !list.iter().any(|l| Arc::ptr_eq(l, &self)) {
+                    list.push(self.clone());
+                }
+                None
+            }
+            None => Some(()),
+        });
+        if me.is_some() {
+            self.pump();
+        }
+        if self.queue.lock().load() == 0 {
+            self.idle.notify(usize::MAX);
+        }
+    }
+
+    /// First failure: each member once more by itself. Second: it is an error.
+    fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
+        for mut io in run {
+            let gone = e.raw_os_error() == Some(6) || self.device.read().is_none();
+            if !io.retry && !gone {
+                io.retry = true;
+                let mut queue = self.queue.lock();
+                let entered = queue.enter(io);
+                drop(queue);
+                if let Ok(io) = entered {
+                    let again = self.start(SmallVec::from_iter([io]), now);
+                    self.send(vec![again]);
+                }
+                continue;
+            }
+            let errors = if matches!(io.op, QOp::Read) { &self.read_errors } else { &self.write_errors };
+            errors.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(path = %self.path(), offset = io.offset, len = io.len, error = %e, "I/O failed");
+            let copy = e
+                .raw_os_error()
+                .map_or_else(|| io::Error::new(e.kind(), e.to_string()), io::Error::from_raw_os_error);
+            io.done.done(io.slot, Err(copy));
+        }
+    }
+
+    /// One read, past the block layer: labels, probes.
+    pub async fn read_at(self: &Arc<Self>, offset: u64, len: u64, class: Priority) -> io::Result<Bytes> {
+        let gather = Gather::new(1);
+        self.submit([LeafIo { op: QOp::Read, offset, len, class, done: gather.clone(), slot: 0 }], None);
+        one(gather.wait().await)
+    }
+
+    /// One write, past the block layer.
+    pub async fn write_at(self: &Arc<Self>, offset: u64, data: Bytes, class: Priority) -> io::Result<()> {
+        let gather = Gather::new(1);
+        let len = data.len() as u64;
+        let op = QOp::Write(SmallVec::from_iter([data]));
+        self.submit([LeafIo { op, offset, len, class, done: gather.clone(), slot: 0 }], None);
+        one(gather.wait().await).map(drop)
+    }
+
+    /// Makes what was written stable. A device that was not written to since the last time is left alone. A failed flush
+    /// is final: what it covered may be lost, and trying again could succeed without it.
+    pub async fn flush(self: &Arc<Self>) -> io::Result<()> {
+        if !self.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let device = self.device().ok_or_else(no_device)?;
+        let result = device.flush().await;
+        self.stats.count(IoKind::Flush, 1, 0);
+        if let Err(e) = &result {
+            self.write_errors.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(path = %self.path(), error = %e, "flush failed");
+        }
+        result
+    }
+
+    /// Waits for what is under way, then closes the device.
+    pub async fn close(&self) {
+        loop {
+            let listener = self.idle.listen();
+            if self.queue.lock().load() == 0 {
+                break;
+            }
+            listener.await;
+        }
+        let device = self.device.write().take();
+        if device.is_some() {
+            self.state.set(VdevState::Closed, VdevAux::None);
+        }
+    }
+
+    /// Takes the leaf out of use: it has failed too often.
+    pub(super) fn set_faulted(&self, aux: VdevAux) {
+        self.state.set(VdevState::Faulted, aux);
+        self.cant_read.store(true, Ordering::Release);
+        self.cant_write.store(true, Ordering::Release);
+    }
+}
+
+fn one(mut results: super::gather::Results) -> io::Result<Bytes> {
+    results.pop().flatten().unwrap_or_else(|| Err(no_device()))
+}

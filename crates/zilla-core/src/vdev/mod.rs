@@ -1,0 +1,59 @@
+//! Virtual devices: from a top-level vdev's address space to bytes on disks, with the redundancy in between.
+//!
+//! A pool's vdevs form a tree. The root's children, the *top-level* vdevs, each give one linear address space that a block
+//! pointer's DVA names by vdev number and offset. Below a top-level stand its leaves: one disk or file, copies of each
+//! other (mirror, and replacing and spare, which are mirrors for a time), or the columns of a RAID-Z.
+//!
+//! - [`Vdev`] is a node: what the configuration says of it, its state, its error counts;
+//! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z of units, and a unit
+//!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
+//! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed);
+//! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
+//!
+//! On disk a leaf is two labels, a boot area, the data, two labels (see `zilla_ondisk::label`). A DVA's offset 0 is 4M into
+//! the device.
+//!
+//! What is kept true:
+//! - A read gives bytes that the caller's check accepts, or an error. Copies that fail the check are counted against
+//!   their leaf, and written again from the good ones.
+//! - A write that reached too few leaves to be read back is an error of its txg; one that reached enough is recorded in
+//!   the DTL of the leaves it did not reach, before the txg's uberblock is written.
+//! - Locks are leaves in the lock order: a queue's and a DTL's lock are held for a few instructions, never one under
+//!   another, and never while a device is called.
+//!
+//! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
+//! overwritten in place within the txgs an import may go back to.
+//!
+//! Deliberately absent: dRAID, RAID-Z expansion and indirect (removed) vdevs. A configuration that has them is refused by name.
+
+mod config;
+mod dtl;
+mod gather;
+pub mod gpt;
+pub mod label;
+pub mod label_write;
+mod leaf;
+mod node;
+mod open;
+mod probe;
+mod queue;
+pub(crate) mod raidz;
+mod read;
+mod spec;
+mod state;
+mod stats;
+mod tree;
+pub(crate) mod write;
+
+pub use dtl::Dtl;
+pub use gather::IoDone;
+pub use label::{FoundUberblock, LabelInfo};
+pub use leaf::{Leaf, Tickets};
+pub use node::{Vdev, VdevKind};
+pub use open::OpenArgs;
+pub use probe::{open_device, probe, probe_path};
+pub use read::{DvaFailure, Reader};
+pub use spec::{LeafSpec, PoolSpec, TopSpec};
+pub use stats::{IoKind, LeafStats, StatSnapshot};
+pub use tree::{Layout, Top, Unit, VdevTree};
+pub use zilla_ondisk::enums::{VdevAux, VdevState};

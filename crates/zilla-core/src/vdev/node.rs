@@ -1,0 +1,184 @@
+//! A node of the vdev tree: what the configuration says of it.
+//!
+//! The configuration it came from is kept whole, so that what this version does not know (or does not act on) is written back
+//! as it was; what the engine itself decides (path, sizes, state) is put over it when the configuration is generated.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use zilla_ondisk::NvList;
+use zilla_ondisk::enums::{VdevAux, VdevState};
+
+use super::leaf::Leaf;
+use super::state::StateCell;
+use super::stats::StatSnapshot;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VdevKind {
+    Root,
+    Mirror,
+    Replacing,
+    Spare,
+    Raidz {
+        nparity: u8,
+    },
+    Disk,
+    File,
+    /// A device no configuration was found for.
+    Missing,
+    /// A number that a removed log device left free.
+    Hole,
+}
+
+impl VdevKind {
+    pub const fn type_name(self) -> &'static str {
+        match self {
+            VdevKind::Root => "root",
+            VdevKind::Mirror => "mirror",
+            VdevKind::Replacing => "replacing",
+            VdevKind::Spare => "spare",
+            VdevKind::Raidz { .. } => "raidz",
+            VdevKind::Disk => "disk",
+            VdevKind::File => "file",
+            VdevKind::Missing => "missing",
+            VdevKind::Hole => "hole",
+        }
+    }
+
+    /// Children hold the same bytes.
+    pub const fn is_mirror(self) -> bool {
+        matches!(self, VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare)
+    }
+}
+
+pub struct Vdev {
+    /// Place among its siblings.
+    pub id: u64,
+    pub guid: u64,
+    pub kind: VdevKind,
+    pub children: Vec<Arc<Vdev>>,
+    /// What the configuration says, children left out.
+    pub(super) config: Mutex<NvList>,
+    /// There for disks and files.
+    pub leaf: Option<Arc<Leaf>>,
+    /// Of a node that is not a leaf.
+    pub(super) state: StateCell,
+    /// Of a top-level: log2 of its sector size. 0 until found out.
+    pub(super) ashift: AtomicU64,
+    /// Allocatable bytes: of a top-level what the pool counts on, of others what they could give.
+    pub(super) asize: AtomicU64,
+    pub(super) ms_array: AtomicU64,
+    pub(super) ms_shift: AtomicU64,
+    pub is_log: bool,
+    /// `special` or `dedup`.
+    pub bias: Option<String>,
+    /// Errors that redundancy below this node could not cover.
+    pub read_errors: AtomicU64,
+    pub write_errors: AtomicU64,
+    pub checksum_errors: AtomicU64,
+}
+
+impl Vdev {
+    pub fn is_leaf(&self) -> bool {
+        self.leaf.is_some()
+    }
+
+    pub fn state(&self) -> (VdevState, VdevAux) {
+        self.leaf.as_ref().map_or_else(|| self.state.get(), |l| l.state())
+    }
+
+    pub(super) fn set_state(&self, state: VdevState, aux: VdevAux) {
+        match &self.leaf {
+            Some(l) => l.state.set(state, aux),
+            None => self.state.set(state, aux),
+        }
+    }
+
+    pub fn ashift(&self) -> u32 {
+        self.ashift.load(Ordering::Acquire) as u32
+    }
+
+    pub fn asize(&self) -> u64 {
+        self.asize.load(Ordering::Acquire)
+    }
+
+    pub fn metaslab_array(&self) -> u64 {
+        self.ms_array.load(Ordering::Acquire)
+    }
+
+    pub fn metaslab_shift(&self) -> u32 {
+        self.ms_shift.load(Ordering::Acquire) as u32
+    }
+
+    /// Sets what the metaslabs decide for a new top-level.
+    pub fn set_metaslabs(&self, array: u64, shift: u32) {
+        self.ms_array.store(array, Ordering::Release);
+        self.ms_shift.store(u64::from(shift), Ordering::Release);
+    }
+
+    /// Holds blocks: neither a hole nor missing.
+    pub fn is_concrete(&self) -> bool {
+        !matches!(self.kind, VdevKind::Hole | VdevKind::Missing)
+    }
+
+    /// A number of the configuration that this crate does not use itself.
+    pub fn config_u64(&self, name: &str) -> Option<u64> {
+        self.config.lock().u64(name)
+    }
+
+    pub fn config_str(&self, name: &str) -> Option<String> {
+        self.config.lock().str(name).map(str::to_owned)
+    }
+
+    /// Changes the part of the configuration that is kept as it is (`DTL`, ZAP object numbers, `create_txg`, ...).
+    pub fn set_config_u64(&self, name: &str, value: u64) {
+        self.config.lock().set(name, value);
+    }
+
+    pub fn remove_config(&self, name: &str) {
+        self.config.lock().remove(name);
+    }
+
+    /// The node and everything below it, parents first.
+    pub fn walk(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
+        let mut out = vec![self.clone()];
+        let mut i = 0;
+        while let Some(v) = out.get(i).cloned() {
+            let at = i + 1;
+            out.splice(at..at, v.children.iter().cloned());
+            i += 1;
+        }
+        out
+    }
+
+    /// What its leaves did, and the errors counted at the node itself.
+    pub fn stats(self: &Arc<Self>) -> StatSnapshot {
+        let mut sum = StatSnapshot::default();
+        for v in self.walk() {
+            if let Some(l) = &v.leaf {
+                sum.add(&l.stats.snapshot());
+            }
+        }
+        let load = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        let of = |own: &AtomicU64, leaf: fn(&Leaf) -> &AtomicU64| {
+            self.leaf.as_ref().map_or_else(|| load(own), |l| load(leaf(l)))
+        };
+        sum.read_errors = of(&self.read_errors, |l| &l.read_errors);
+        sum.write_errors = of(&self.write_errors, |l| &l.write_errors);
+        sum.checksum_errors = of(&self.checksum_errors, |l| &l.checksum_errors);
+        sum
+    }
+
+    /// Sets the error counts of the node back, as `zpool clear` does.
+    pub fn clear_errors(self: &Arc<Self>) {
+        for v in self.walk() {
+            let own = [&v.read_errors, &v.write_errors, &v.checksum_errors];
+            own.iter().for_each(|a| a.store(0, Ordering::Relaxed));
+            if let Some(l) = &v.leaf {
+                let leaf = [&l.read_errors, &l.write_errors, &l.checksum_errors];
+                leaf.iter().for_each(|a| a.store(0, Ordering::Relaxed));
+            }
+        }
+    }
+}

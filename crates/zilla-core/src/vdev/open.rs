@@ -1,0 +1,198 @@
+//! Opening a tree's devices, and finding out what state that leaves each vdev in.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::join_all;
+use zilla_env::{Device, OpenMode};
+use zilla_ondisk::enums::{VdevAux, VdevState};
+use zilla_ondisk::label::{SPA_MINDEVSIZE, VDEV_LABEL_END_SIZE, VDEV_LABEL_START_SIZE, VDEV_PAD_SIZE};
+
+use super::config::{ASHIFT_MAX, ASHIFT_MIN};
+use super::label;
+use super::leaf::Leaf;
+use super::node::{Vdev, VdevKind};
+use super::probe::open_device;
+use super::tree::VdevTree;
+use crate::error::{Errno, Error, Result};
+use crate::zio::Priority;
+
+const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
+/// A device that says its sectors are larger gets no larger ones by itself.
+const MAX_AUTO_ASHIFT: u32 = 14;
+
+/// How to open a tree.
+#[derive(Clone, Default)]
+pub struct OpenArgs {
+    pub write: bool,
+    /// Devices already open, by leaf guid (an import's scan has them); the others are opened by their path.
+    pub devices: HashMap<u64, Arc<dyn Device>>,
+    /// The guid that labels must carry; `None` for a pool that is being created.
+    pub pool_guid: Option<u64>,
+}
+
+impl VdevTree {
+    /// Opens every leaf and works out all states. An error says what the whole pool cannot do without; a single device that
+    /// is missing is only a state.
+    pub async fn open(&self, args: &OpenArgs) -> Result<()> {
+        self.set_writable(args.write);
+        join_all(self.leaves.iter().map(|l| self.open_leaf(l, args))).await;
+        if let Some(pool) = args.pool_guid {
+            join_all(self.pool_leaves().map(|l| validate(l, pool, self.top_guid_of(l)))).await;
+        }
+        for top in &self.tops {
+            self.open_top(&top.vdev)?;
+        }
+        self.propagate();
+        Ok(())
+    }
+
+    async fn open_leaf(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
+        if leaf.offline.load(Ordering::Relaxed) {
+            leaf.state.set(VdevState::Offline, VdevAux::None);
+            return;
+        }
+        let mode = OpenMode { write: args.write, exclusive: args.write };
+        let device = match args.devices.get(&leaf.guid) {
+            Some(d) => Ok(d.clone()),
+            None => open_device(&self.env, &PathBuf::from(leaf.path()), mode).await,
+        };
+        match device {
+            Ok(d) if d.size() < SPA_MINDEVSIZE => {
+                leaf.state.set(VdevState::CantOpen, VdevAux::TooSmall);
+            }
+            Ok(d) => {
+                leaf.set_device(Some(d));
+                leaf.state.set(VdevState::Healthy, VdevAux::None);
+            }
+            Err(e) => {
+                tracing::warn!(path = %leaf.path(), error = %e, "cannot open");
+                leaf.state.set(VdevState::CantOpen, VdevAux::OpenFailed);
+            }
+        }
+    }
+
+    fn top_guid_of(&self, leaf: &Arc<Leaf>) -> u64 {
+        let has = |l: &Arc<Leaf>| Arc::ptr_eq(l, leaf);
+        self.tops.iter().find(|t| t.leaves().any(has)).map_or(0, |t| t.vdev.guid)
+    }
+
+    /// Sizes and sector size of a top-level, from what its leaves turned out to be.
+    fn open_top(&self, top: &Arc<Vdev>) -> Result<()> {
+        if !top.is_concrete() {
+            top.set_state(
+                if top.kind == VdevKind::Hole { VdevState::Healthy } else { VdevState::CantOpen },
+                if top.kind == VdevKind::Hole { VdevAux::None } else { VdevAux::OpenFailed },
+            );
+            return Ok(());
+        }
+        let (mut logical, mut physical) = (0, 0);
+        for l in
+            top.walk().iter().filter_map(|v| v.leaf.clone()).filter(|l| l.state().0 == VdevState::Healthy)
+        {
+            if let Some(d) = l.device() {
+                let info = d.info();
+                logical = logical.max(info.logical_block.max(1).ilog2());
+                physical = physical.max(info.physical_block.max(1).ilog2());
+            }
+        }
+        let asize = available(top);
+        if top.asize() == 0 {
+            let name =
+                || top.config_str("path").unwrap_or_else(|| format!("{}-{}", top.kind.type_name(), top.id));
+            let asize = asize.ok_or_else(|| Error::os(Errno::NxIo, format!("{}: cannot open", name())))?;
+            let mut ashift = top.ashift();
+            if ashift < logical {
+                if logical > ASHIFT_MAX {
+                    return Err(Error::os(Errno::Inval, format!("{}: sectors of 2^{logical} bytes", name())));
+                }
+                if ashift != 0 {
+                    tracing::warn!(vdev = %name(), ashift, logical, "ashift raised to the device's sector size");
+                }
+                ashift = logical.max(physical.min(MAX_AUTO_ASHIFT)).max(ASHIFT_MIN);
+            }
+            top.ashift.store(u64::from(ashift.max(ASHIFT_MIN)), Ordering::Release);
+            top.asize.store(asize, Ordering::Release);
+            return Ok(());
+        }
+        // A device whose sectors have become larger than the pool's blocks are cannot be written correctly, and one that
+        // shrank has lost blocks.
+        for v in top.walk() {
+            let Some(l) = v.leaf.clone().filter(|l| l.state().0 == VdevState::Healthy) else { continue };
+            let sector = l.device().map_or(0, |d| d.info().logical_block.max(1).ilog2());
+            let needed = min_asize(top, &v);
+            if sector > top.ashift() || l.psize().saturating_sub(LABELS) < needed {
+                l.state.set(VdevState::CantOpen, VdevAux::BadLabel);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl VdevTree {
+    /// Looks at leaves whose I/O failed: one that cannot even read and write its own front pad is taken out of use.
+    pub async fn check_leaves(&self, which: &[usize]) {
+        let mut changed = false;
+        for leaf in which.iter().filter_map(|i| self.leaves.get(*i)).filter(|l| l.writable()) {
+            let pad = leaf.read_at(0, VDEV_PAD_SIZE, Priority::SyncRead).await;
+            let ok = match pad {
+                Ok(data) => leaf.write_at(0, data, Priority::SyncWrite).await.is_ok(),
+                Err(_) => false,
+            };
+            if !ok {
+                tracing::error!(path = %leaf.path(), "the device fails every I/O: it is taken out of use");
+                leaf.set_faulted(VdevAux::ErrExceeded);
+                changed = true;
+            }
+        }
+        if changed {
+            self.propagate();
+        }
+    }
+}
+
+/// Bytes a vdev can give, as far as its children are open.
+fn available(v: &Vdev) -> Option<u64> {
+    if let Some(l) = &v.leaf {
+        return (l.psize() > LABELS).then(|| l.psize() - LABELS);
+    }
+    let least = v.children.iter().filter_map(|c| available(c)).min()?;
+    match v.kind {
+        VdevKind::Raidz { .. } => Some(least * v.children.len() as u64),
+        _ => Some(least),
+    }
+}
+
+/// What a leaf must give for its top-level to have the size the pool counts on, in whole metaslabs.
+fn min_asize(top: &Vdev, leaf: &Vdev) -> u64 {
+    let shift = top.metaslab_shift();
+    let counted = if shift == 0 { top.asize() } else { top.asize() >> shift << shift };
+    match top.kind {
+        VdevKind::Raidz { .. } if top.guid != leaf.guid => counted.div_ceil(top.children.len().max(1) as u64),
+        _ => counted,
+    }
+}
+
+/// Whether the device at a leaf's path really is that leaf.
+async fn validate(leaf: &Arc<Leaf>, pool: u64, top_guid: u64) {
+    if !leaf.readable() {
+        return;
+    }
+    let Some(device) = leaf.device() else { return };
+    let labels = label::read_labels(&device).await;
+    let fail = |aux| leaf.state.set(VdevState::CantOpen, aux);
+    let Some(config) = label::best_config(&labels, u64::MAX) else {
+        return fail(VdevAux::BadLabel);
+    };
+    if config.u64("pool_guid") != Some(pool) {
+        return fail(VdevAux::CorruptData);
+    }
+    let guid = config.u64("guid").unwrap_or(0);
+    let top = config.u64("top_guid").unwrap_or(0);
+    // A leaf whose sibling was just detached has taken its parent's guid; its label may still be the old one.
+    if guid != leaf.guid && top != leaf.guid && guid != top_guid {
+        fail(VdevAux::CorruptData);
+    }
+}

@@ -1,0 +1,226 @@
+//! A leaf's queue: which of the waiting I/Os the device gets next.
+//!
+//! Classes in order of urgency (OpenZFS's priorities), each with a least and a most number of I/Os at the device. First every
+//! class gets its least, in order of urgency; then, again in that order, up to its most. Within a synchronous class the
+//! oldest goes first; the others go in the order of the disk from where the last one was, unless the oldest has waited
+//! too long. An I/O that is taken brings its neighbours of the same class along as one larger I/O.
+//!
+//! A prefetch that someone begins to wait for is moved to the synchronous class, so that it cannot be held up by what is
+//! less urgent than its waiter.
+//!
+//! This is only the data structure; [`super::leaf`] moves I/Os between it and the device.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use zilla_env::IoVec;
+
+use super::gather::IoDone;
+use super::stats::CLASSES;
+use crate::zio::Priority;
+
+/// Least and most I/Os of a class at the device.
+const LIMITS: [(u32, u32); CLASSES] = [
+    (10, 10), // sync read
+    (10, 10), // sync write
+    (1, 3),   // async read
+    (2, 10),  // async write
+    (1, 3),   // scrub
+    (1, 2),   // removal
+    (1, 1),   // initialize
+    (1, 2),   // trim
+];
+/// I/Os of all classes at the device.
+const MAX_ACTIVE: u32 = 1000;
+/// How long the oldest of a class that goes in disk order may be passed over.
+const DEADLINE: Duration = Duration::from_millis(500);
+/// Bytes that may be read for nothing between two wanted ranges, where seeking costs more than reading.
+const READ_GAP: u64 = 32 << 10;
+/// How large an I/O may grow by taking neighbours along.
+const MERGE_ROTATIONAL: u64 = 1 << 20;
+const MERGE_OTHER: u64 = 128 << 10;
+
+pub enum QOp {
+    Read,
+    Write(IoVec),
+    Discard,
+    WriteZeroes,
+}
+
+/// One I/O of a leaf. Offsets are the device's.
+pub struct QIo {
+    pub op: QOp,
+    pub offset: u64,
+    pub len: u64,
+    pub class: Priority,
+    /// When it entered the queue.
+    pub at: Duration,
+    /// It failed once and is tried for the last time, alone.
+    pub retry: bool,
+    pub done: Arc<dyn IoDone>,
+    pub slot: usize,
+}
+
+impl QIo {
+    fn mergeable(&self, other: &QIo) -> bool {
+        !self.retry
+            && !other.retry
+            && matches!((&self.op, &other.op), (QOp::Read, QOp::Read) | (QOp::Write(_), QOp::Write(_)))
+    }
+}
+
+/// I/Os that go to the device as one, in the order of their offsets.
+pub type Run = SmallVec<[QIo; 1]>;
+
+#[derive(Default)]
+struct Class {
+    waiting: BTreeMap<(u64, u64), QIo>,
+    /// Number of entry to offset: the oldest is first.
+    by_age: BTreeMap<u64, u64>,
+    active: u32,
+}
+
+pub struct Queue {
+    classes: [Class; CLASSES],
+    active: u32,
+    waiting: usize,
+    next_id: u64,
+    /// Where the last I/O ended.
+    pub last_offset: u64,
+    pub rotational: bool,
+}
+
+/// Names a waiting I/O, for promotion.
+pub type Ticket = u64;
+
+impl Queue {
+    pub fn new() -> Queue {
+        Queue {
+            classes: Default::default(),
+            active: 0,
+            waiting: 0,
+            next_id: 0,
+            last_offset: 0,
+            rotational: false,
+        }
+    }
+
+    /// Takes the I/O at once if nothing waits and its class has room; else it waits.
+    pub fn enter(&mut self, io: QIo) -> Result<QIo, Ticket> {
+        let class = io.class as usize;
+        if self.waiting == 0 && self.active < MAX_ACTIVE {
+            let c = &mut self.classes[class];
+            if c.active < LIMITS[class].1 {
+                c.active += 1;
+                self.active += 1;
+                self.last_offset = io.offset + io.len;
+                return Ok(io);
+            }
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.waiting += 1;
+        let c = &mut self.classes[class];
+        c.by_age.insert(id, io.offset);
+        c.waiting.insert((io.offset, id), io);
+        Err(id)
+    }
+
+    /// How busy the device is, for the choice between mirror sides.
+    pub fn load(&self) -> usize {
+        self.waiting + self.active as usize
+    }
+
+    /// The next I/O for the device, with its neighbours; counted as active until [`Queue::left`].
+    pub fn next(&mut self, now: Duration) -> Option<Run> {
+        if self.waiting == 0 || self.active >= MAX_ACTIVE {
+            return None;
+        }
+        let below = |limit: fn((u32, u32)) -> u32| {
+            let mut all = self.classes.iter().zip(LIMITS);
+            all.position(|(c, l)| !c.waiting.is_empty() && c.active < limit(l))
+        };
+        let class = below(|l| l.0).or_else(|| below(|l| l.1))?;
+        let fifo = class <= Priority::SyncWrite as usize;
+        let from = self.last_offset;
+        let c = &mut self.classes[class];
+        let (&id, &offset) = c.by_age.first_key_value()?;
+        let oldest = (offset, id);
+        let late = || c.waiting.get(&oldest).is_some_and(|io| now.saturating_sub(io.at) > DEADLINE);
+        let key = if fifo || late() {
+            oldest
+        } else {
+            let next = c.waiting.range((from, 0)..).next().or_else(|| c.waiting.iter().next());
+            next.map_or(oldest, |(k, _)| *k)
+        };
+        let mut run = Run::new();
+        run.push(self.take(class, key)?);
+        self.grow(class, key, &mut run);
+        self.classes[class].active += 1;
+        self.active += 1;
+        self.last_offset = run.last().map_or(0, |io| io.offset + io.len);
+        Some(run)
+    }
+
+    fn take(&mut self, class: usize, key: (u64, u64)) -> Option<QIo> {
+        let c = &mut self.classes[class];
+        let io = c.waiting.remove(&key)?;
+        c.by_age.remove(&key.1);
+        self.waiting -= 1;
+        Some(io)
+    }
+
+    /// Takes neighbours on both sides along.
+    fn grow(&mut self, class: usize, key: (u64, u64), run: &mut Run) {
+        let limit = if self.rotational { MERGE_ROTATIONAL } else { MERGE_OTHER };
+        let gap = if self.rotational && matches!(run[0].op, QOp::Read) { READ_GAP } else { 0 };
+        let mut start = run[0].offset;
+        let mut end = start + run[0].len;
+        if end - start >= limit {
+            return;
+        }
+        while let Some((&k, io)) = self.classes[class].waiting.range(key..).next() {
+            let near = io.offset >= end && io.offset - end <= gap && io.offset + io.len - start <= limit;
+            if !near || !io.mergeable(&run[0]) {
+                break;
+            }
+            end = io.offset + io.len;
+            if let Some(io) = self.take(class, k) {
+                run.push(io);
+            }
+        }
+        while let Some((&k, io)) = self.classes[class].waiting.range(..key).next_back() {
+            let tail = io.offset + io.len;
+            let near = tail <= start && start - tail <= gap && end - io.offset <= limit;
+            if !near || !io.mergeable(&run[0]) {
+                break;
+            }
+            start = io.offset;
+            if let Some(io) = self.take(class, k) {
+                run.insert(0, io);
+            }
+        }
+    }
+
+    /// An I/O of the class has come back from the device.
+    pub fn left(&mut self, class: Priority) {
+        self.classes[class as usize].active -= 1;
+        self.active -= 1;
+    }
+
+    /// Moves a waiting I/O to a more urgent class.
+    pub fn promote(&mut self, id: Ticket, to: Priority) {
+        let from = self.classes.iter().position(|c| c.by_age.contains_key(&id));
+        let Some(from) = from.filter(|&from| from > to as usize) else { return };
+        let Some(&offset) = self.classes[from].by_age.get(&id) else { return };
+        if let Some(mut io) = self.take(from, (offset, id)) {
+            io.class = to;
+            self.waiting += 1;
+            let c = &mut self.classes[to as usize];
+            c.by_age.insert(id, offset);
+            c.waiting.insert((offset, id), io);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Reading one copy of a block from a top-level vdev: from whichever leaf is best, from another if that is damaged, from
+//! parity if need be; and writing what was damaged again.
+//!
+//! The caller's check says whether bytes are the block. What fails it is counted as a checksum error of its leaf once it is
+//! known which leaf that was: in a mirror at once; in a RAID-Z, where one sum covers all columns, when a
+//! combination of columns was found that passes, by comparing each column read with what it should be.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use zilla_env::IoBuf;
+use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
+
+use super::gather::Gather;
+use super::leaf::{Leaf, LeafIo, Tickets};
+use super::queue::QOp;
+use super::raidz::Map;
+use super::tree::{Layout, Top, Unit, VdevTree};
+use crate::zio::Priority;
+
+/// How many combinations of columns are tried before a RAID-Z block is given up.
+const MAX_COMBINATIONS: usize = 20_000;
+
+/// Why a copy could not be read.
+#[derive(Clone, Debug)]
+pub struct DvaFailure {
+    /// "path at offset", of the last attempt.
+    pub place: String,
+    pub what: String,
+    /// Bytes came, but not the right ones.
+    pub checksum: bool,
+}
+
+/// Says what is wrong with bytes that should be a block.
+pub type Check<'a> = &'a (dyn Fn(&[u8]) -> Result<(), String> + Sync);
+
+/// A read of one copy.
+pub struct Reader<'a> {
+    pub tree: &'a VdevTree,
+    pub top: &'a Top,
+    /// In the top-level's address space.
+    pub offset: u64,
+    pub psize: u64,
+    /// The block's physical birth: leaves that missed this txg are not asked.
+    pub birth: u64,
+    pub class: Priority,
+    pub tickets: Option<&'a Tickets>,
+    pub check: Check<'a>,
+    /// Read and check every copy and all parity (scrub).
+    pub every_copy: bool,
+}
+
+/// What happened on the way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Healing {
+    /// Leaves (by index) whose bytes were wrong, or could not be read.
+    pub bad: SmallVec<[usize; 2]>,
+    pub repaired: usize,
+}
+
+type Outcome = Result<(Bytes, Healing), DvaFailure>;
+
+impl Reader<'_> {
+    pub async fn read(&self) -> Outcome {
+        match &self.top.layout {
+            Layout::Plain(unit) => self.read_unit(unit).await,
+            Layout::Raidz { nparity, units } => self.read_raidz(*nparity, units).await,
+            Layout::Nothing => Err(DvaFailure {
+                place: format!("vdev {}", self.top.id),
+                what: "the device is not there".into(),
+                checksum: false,
+            }),
+        }
+    }
+
+    fn sectors(&self) -> u64 {
+        self.psize.next_multiple_of(1 << self.top.ashift())
+    }
+
+    async fn read_unit(&self, unit: &Unit) -> Outcome {
+        let at = self.offset + VDEV_LABEL_START_SIZE;
+        let size = self.sectors();
+        let mut order: SmallVec<[&Arc<Leaf>; 4]> =
+            unit.leaves.iter().filter(|l| l.readable() && l.holds(self.birth)).collect();
+        if order.len() > 1 {
+            // Whoever queues least; of equals, the one whose turn the offset says, so that readers spread.
+            let turn = (at >> 20) as usize % order.len();
+            order.rotate_left(turn);
+            order.sort_by_cached_key(|l| (l.state().0 < super::VdevState::Healthy, l.read_cost(at)));
+        }
+        // As a last resort also the leaves that should not have it: a DTL may say more than is true.
+        let doubtful = unit.leaves.iter().filter(|l| l.readable() && !l.holds(self.birth));
+        order.extend(doubtful);
+        let mut last = DvaFailure {
+            place: unit.leaves.first().map(|l| l.path()).unwrap_or_default(),
+            what: "no device that should hold it can be read".into(),
+            checksum: false,
+        };
+        let mut good: Option<Bytes> = None;
+        let mut bad: SmallVec<[&Arc<Leaf>; 2]> = SmallVec::new();
+        let mut healing = Healing::default();
+        for leaf in order {
+            if good.is_some() && !self.every_copy {
+                break;
+            }
+            if good.is_some() && !leaf.holds(self.birth) {
+                continue;
+            }
+            let place = || format!("{} at {at}", leaf.path());
+            match self.leaf_read(leaf, at, size).await {
+                Ok(data) => {
+                    let data = data.slice(..self.psize as usize);
+                    match (self.check)(&data) {
+                        Ok(()) => {
+                            good.get_or_insert(data);
+                        }
+                        Err(what) => {
+                            if leaf.holds(self.birth) {
+                                leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                                bad.push(leaf);
+                            }
+                            last = DvaFailure { place: place(), what, checksum: true };
+                        }
+                    }
+                }
+                Err(e) => {
+                    bad.push(leaf);
+                    last = DvaFailure { place: place(), what: e.to_string(), checksum: false };
+                }
+            }
+        }
+        let Some(data) = good else { return Err(last) };
+        healing.bad = bad.iter().map(|l| l.index).collect();
+        // Leaves that missed the block get it now that it is at hand.
+        bad.extend(unit.leaves.iter().filter(|l| l.writable() && !l.holds(self.birth)));
+        if !bad.is_empty() && self.tree.is_writable() {
+            let padded = pad(&data, size);
+            let writes = bad.iter().map(|l| repair(l, at, padded.clone()));
+            healing.repaired = join_all(writes).await.into_iter().filter(|ok| *ok).count();
+        }
+        Ok((data, healing))
+    }
+
+    async fn leaf_read(&self, leaf: &Arc<Leaf>, at: u64, len: u64) -> io::Result<Bytes> {
+        let gather = Gather::new(1);
+        let io = LeafIo { op: QOp::Read, offset: at, len, class: self.class, done: gather.clone(), slot: 0 };
+        leaf.submit([io], self.tickets);
+        let missing = || Err(io::Error::from_raw_os_error(6));
+        gather.wait().await.pop().flatten().unwrap_or_else(missing)
+    }
+
+    async fn read_raidz(&self, nparity: usize, units: &[Unit]) -> Outcome {
+        let map = Map::new(self.offset, self.sectors(), self.top.ashift(), units.len(), nparity);
+        let n = map.cols.len();
+        // Per column: the leaf to ask, and what came.
+        let leaf_of = |i: usize| -> Option<&Arc<Leaf>> {
+            let at = map.cols[i].offset + VDEV_LABEL_START_SIZE;
+            let unit = &units[map.cols[i].child];
+            let ok = unit.leaves.iter().filter(|l| l.readable() && l.holds(self.birth));
+            ok.min_by_key(|l| l.read_cost(at))
+        };
+        let leaves: SmallVec<[Option<&Arc<Leaf>>; 8]> = (0..n).map(leaf_of).collect();
+        let mut cols: SmallVec<[Option<Bytes>; 8]> = (0..n).map(|_| None).collect();
+        let mut asked: SmallVec<[bool; 8]> = (0..n).map(|_| false).collect();
+        let mut failed: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut why = String::from("too few devices can be read");
+
+        let data_there = (nparity..n).all(|i| leaves[i].is_some());
+        let first = if data_there && !self.every_copy { nparity } else { 0 };
+        self.read_cols(&map, first..n, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
+        let missing = |cols: &[Option<Bytes>]| cols.iter().skip(nparity).filter(|c| c.is_none()).count();
+        if missing(&cols) > 0 && first > 0 {
+            self.read_cols(&map, 0..n, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
+        }
+        let place = || format!("raidz{nparity}-{} at {}", self.top.id, self.offset);
+        let mut good = None;
+        let mut checksum = false;
+        if let Some(block) = map.assemble(&cols) {
+            match self.passes(block) {
+                Ok(block) => good = Some(block),
+                Err(what) => (why, checksum) = (what, true),
+            }
+        }
+        if good.is_none() && checksum {
+            self.read_cols(&map, 0..n, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
+            good = self.combinations(&map, &cols);
+        }
+        let Some(block) = good else {
+            if checksum {
+                self.top.vdev.checksum_errors.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.top.vdev.read_errors.fetch_add(1, Ordering::Relaxed);
+            }
+            return Err(DvaFailure { place: place(), what: why, checksum });
+        };
+        let mut healing = Healing::default();
+        let suspicious =
+            checksum || self.every_copy || !failed.is_empty() || leaves.iter().any(Option::is_none);
+        if suspicious {
+            healing = self.heal_raidz(&map, units, &leaves, &cols, &failed, &block).await;
+        }
+        Ok((block.slice(..self.psize as usize), healing))
+    }
+
+    fn passes(&self, block: IoBuf) -> Result<Bytes, String> {
+        (self.check)(block.get(..self.psize as usize).unwrap_or_default())?;
+        Ok(block.into_bytes())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn read_cols(
+        &self,
+        map: &Map,
+        range: std::ops::Range<usize>,
+        leaves: &[Option<&Arc<Leaf>>],
+        cols: &mut [Option<Bytes>],
+        asked: &mut [bool],
+        failed: &mut SmallVec<[usize; 4]>,
+        why: &mut String,
+    ) {
+        let wanted: SmallVec<[usize; 8]> = range.filter(|&i| !asked[i] && leaves[i].is_some()).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let gather = Gather::new(wanted.len());
+        for (slot, &i) in wanted.iter().enumerate() {
+            asked[i] = true;
+            let offset = map.cols[i].offset + VDEV_LABEL_START_SIZE;
+            let (len, class, done) = (map.cols[i].size, self.class, gather.clone());
+            if let Some(leaf) = leaves[i] {
+                leaf.submit([LeafIo { op: QOp::Read, offset, len, class, done, slot }], self.tickets);
+            }
+        }
+        for (&i, result) in wanted.iter().zip(gather.wait().await) {
+            match result {
+                Some(Ok(data)) => cols[i] = Some(data),
+                Some(Err(e)) => {
+                    *why = format!("{}: {e}", leaves[i].map(|l| l.path()).unwrap_or_default());
+                    failed.push(i);
+                }
+                None => failed.push(i),
+            }
+        }
+    }
+
+    /// Bytes came from enough columns, but some lie: leaves out one, then two, then three, until the rest agrees.
+    fn combinations(&self, map: &Map, cols: &[Option<Bytes>]) -> Option<Bytes> {
+        let there: SmallVec<[usize; 16]> = (0..cols.len()).filter(|&i| cols[i].is_some()).collect();
+        let spare = there.len().saturating_sub(map.data_cols().len());
+        let mut tries = 0;
+        for leave_out in 1..=spare {
+            let mut pick: SmallVec<[usize; 3]> = (0..leave_out).collect();
+            loop {
+                tries += 1;
+                if tries > MAX_COMBINATIONS {
+                    return None;
+                }
+                // Leaving out parity alone changes nothing unless data is missing too.
+                if pick.iter().any(|&p| there[p] >= map.nparity) || there.len() < cols.len() {
+                    let mut some: SmallVec<[Option<Bytes>; 8]> = cols.iter().cloned().collect();
+                    pick.iter().for_each(|&p| some[there[p]] = None);
+                    if let Some(block) = map.assemble(&some)
+                        && let Ok(block) = self.passes(block)
+                    {
+                        return Some(block);
+                    }
+                }
+                // The next combination in lexical order.
+                let Some(i) = (0..leave_out).rev().find(|&i| pick[i] < there.len() - leave_out + i) else {
+                    break;
+                };
+                pick[i] += 1;
+                for j in i + 1..leave_out {
+                    pick[j] = pick[j - 1] + 1;
+                }
+            }
+        }
+        None
+    }
+
+    /// Compares each column with what it should be, counts the leaves that lied, and writes theirs and the failed ones again.
+    async fn heal_raidz(
+        &self,
+        map: &Map,
+        units: &[Unit],
+        leaves: &[Option<&Arc<Leaf>>],
+        cols: &[Option<Bytes>],
+        failed: &[usize],
+        block: &Bytes,
+    ) -> Healing {
+        let parity = map.parity(block);
+        let data = map.ranges().map(|r| block.slice(r));
+        let right: SmallVec<[Bytes; 8]> = parity.into_iter().chain(data).collect();
+        let mut healing = Healing::default();
+        let mut writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]> = SmallVec::new();
+        for (i, right) in right.into_iter().enumerate() {
+            let col = &map.cols[i];
+            let at = col.offset + VDEV_LABEL_START_SIZE;
+            if let (Some(leaf), Some(read)) = (leaves[i], &cols[i])
+                && *read != right
+            {
+                leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                healing.bad.push(leaf.index);
+                writes.push((leaf.clone(), at, right.clone()));
+            }
+            if let (Some(leaf), true) = (leaves[i], failed.contains(&i)) {
+                healing.bad.push(leaf.index);
+                writes.push((leaf.clone(), at, right.clone()));
+            }
+            for leaf in units[col.child].leaves.iter().filter(|l| l.writable() && !l.holds(self.birth)) {
+                writes.push((leaf.clone(), at, right.clone()));
+            }
+        }
+        if self.tree.is_writable() && !writes.is_empty() {
+            let all = writes.into_iter().map(|(l, at, data)| async move { repair(&l, at, data).await });
+            healing.repaired = join_all(all).await.into_iter().filter(|ok| *ok).count();
+        }
+        healing
+    }
+}
+
+/// Bytes padded with zeros to whole sectors.
+pub(super) fn pad(data: &Bytes, size: u64) -> Bytes {
+    if data.len() as u64 == size {
+        return data.clone();
+    }
+    let mut buf = IoBuf::zeroed(size as usize);
+    if let Some(front) = buf.get_mut(..data.len()) {
+        front.copy_from_slice(data);
+    }
+    buf.into_bytes()
+}
+
+/// Writes good bytes over bad ones. Whether that worked is the disk's problem, not the reader's.
+async fn repair(leaf: &Arc<Leaf>, at: u64, data: Bytes) -> bool {
+    if !leaf.writable() {
+        return false;
+    }
+    let len = data.len() as u64;
+    let ok = leaf.write_at(at, data, Priority::AsyncWrite).await.is_ok();
+    if ok {
+        leaf.stats.self_healed.fetch_add(len, Ordering::Relaxed);
+    }
+    ok
+}

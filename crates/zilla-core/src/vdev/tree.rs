@@ -1,0 +1,300 @@
+//! The whole tree, and the view of it that I/O takes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use zilla_env::Env;
+use zilla_ondisk::NvList;
+use zilla_ondisk::blkptr::{BlkPtr, Dva};
+use zilla_ondisk::enums::VdevState;
+
+pub use super::config::ConfigFor;
+use super::config::Parser;
+use super::leaf::Leaf;
+use super::node::{Vdev, VdevKind};
+use super::raidz;
+use super::state::{self, ChildState};
+use crate::error::{Errno, Error, Result};
+
+/// Leaves that hold the same bytes.
+#[derive(Clone)]
+pub struct Unit {
+    pub leaves: SmallVec<[Arc<Leaf>; 2]>,
+}
+
+impl Unit {
+    pub fn readable(&self) -> bool {
+        self.leaves.iter().any(|l| l.readable())
+    }
+}
+
+#[derive(Clone)]
+pub enum Layout {
+    /// One unit: a lone leaf or a mirror.
+    Plain(Unit),
+    Raidz {
+        nparity: usize,
+        units: Vec<Unit>,
+    },
+    /// A hole or a missing vdev: nothing can be read from it.
+    Nothing,
+}
+
+/// A top-level vdev as I/O sees it.
+#[derive(Clone)]
+pub struct Top {
+    pub id: u32,
+    pub vdev: Arc<Vdev>,
+    pub layout: Layout,
+}
+
+impl Top {
+    fn new(vdev: &Arc<Vdev>) -> Top {
+        let layout = match vdev.kind {
+            VdevKind::Raidz { nparity } => Layout::Raidz {
+                nparity: usize::from(nparity),
+                units: vdev.children.iter().map(unit).collect(),
+            },
+            VdevKind::Hole | VdevKind::Missing => Layout::Nothing,
+            _ => Layout::Plain(unit(vdev)),
+        };
+        Top { id: vdev.id as u32, vdev: vdev.clone(), layout }
+    }
+
+    pub fn ashift(&self) -> u32 {
+        self.vdev.ashift()
+    }
+
+    /// Space that `psize` bytes take here.
+    pub fn psize_to_asize(&self, psize: u64) -> u64 {
+        let ashift = self.ashift();
+        match &self.layout {
+            Layout::Raidz { nparity, units } => {
+                raidz::psize_to_asize(psize, ashift, units.len() as u64, *nparity as u64)
+            }
+            _ => psize.next_multiple_of(1 << ashift),
+        }
+    }
+
+    /// 512 is no overhead. What space users see of allocated space is this share of it.
+    pub fn deflate_ratio(&self) -> u64 {
+        (1 << 17) / (self.psize_to_asize(1 << 17) >> 9).max(1)
+    }
+
+    pub fn leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
+        let units: &[Unit] = match &self.layout {
+            Layout::Plain(u) => std::slice::from_ref(u),
+            Layout::Raidz { units, .. } => units,
+            Layout::Nothing => &[],
+        };
+        units.iter().flat_map(|u| u.leaves.iter())
+    }
+
+    /// Whether writes can go here: enough leaves take them to be read back.
+    pub fn writable(&self) -> bool {
+        let ok = |u: &Unit| u.leaves.iter().any(|l| l.writable());
+        match &self.layout {
+            Layout::Plain(u) => ok(u),
+            Layout::Raidz { nparity, units } => units.iter().filter(|u| !ok(u)).count() <= *nparity,
+            Layout::Nothing => false,
+        }
+    }
+}
+
+fn unit(vdev: &Arc<Vdev>) -> Unit {
+    Unit { leaves: vdev.walk().iter().filter_map(|v| v.leaf.clone()).collect() }
+}
+
+pub struct VdevTree {
+    pub env: Env,
+    pub root: Arc<Vdev>,
+    /// By number, holes included.
+    pub tops: Vec<Top>,
+    /// Of the pool proper, then spares and cache devices.
+    pub leaves: Vec<Arc<Leaf>>,
+    pub spares: Vec<Arc<Vdev>>,
+    pub cache: Vec<Arc<Vdev>>,
+    writable: std::sync::atomic::AtomicBool,
+}
+
+impl VdevTree {
+    /// Makes the tree a root's configuration describes (`spares` and `l2cache` arrays in it included). No device is touched.
+    pub fn from_config(env: &Env, config: &NvList) -> Result<VdevTree> {
+        let mut parser = Parser { clock: env.clock.clone(), leaves: Vec::new() };
+        let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
+        let aux = |parser: &mut Parser, name: &str| {
+            let all = config.lists(name).unwrap_or_default();
+            all.iter().enumerate().map(|(i, c)| parser.aux(c, i)).collect::<Result<Vec<_>>>()
+        };
+        let spares = aux(&mut parser, "spares")?;
+        let cache = aux(&mut parser, "l2cache")?;
+        let tops = root.children.iter().map(Top::new).collect();
+        let writable = false.into();
+        Ok(VdevTree { env: env.clone(), root, tops, leaves: parser.leaves, spares, cache, writable })
+    }
+
+    pub fn top(&self, id: u32) -> Result<&Top> {
+        let top = self.tops.get(id as usize);
+        top.ok_or_else(|| Error::corrupt(None, format!("vdev {id}"), "there is no such vdev"))
+    }
+
+    /// Leaves of top-level vdevs.
+    pub fn pool_leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
+        self.tops.iter().flat_map(Top::leaves)
+    }
+
+    /// The node with this guid, aux devices included.
+    pub fn find(&self, guid: u64) -> Option<Arc<Vdev>> {
+        let aux = self.spares.iter().chain(&self.cache).cloned();
+        self.root.walk().into_iter().chain(aux).find(|v| v.guid == guid)
+    }
+
+    /// Sum of the guids of all vdevs of the pool, which an uberblock repeats.
+    pub fn guid_sum(&self) -> u64 {
+        self.root.walk().iter().fold(0, |sum, v| sum.wrapping_add(v.guid))
+    }
+
+    /// The smallest block the pool writes: a sector of its coarsest ordinary vdev is not split.
+    pub fn min_ashift(&self) -> u32 {
+        let shifts = self.tops.iter().filter(|t| t.vdev.is_concrete() && !t.vdev.is_log).map(Top::ashift);
+        shifts.filter(|s| *s > 0).min().unwrap_or(9)
+    }
+
+    pub fn max_ashift(&self) -> u32 {
+        let shifts = self.tops.iter().filter(|t| t.vdev.is_concrete() && !t.vdev.is_log).map(Top::ashift);
+        shifts.max().unwrap_or(9)
+    }
+
+    /// Space a copy takes as users see it.
+    pub fn dva_dsize(&self, dva: &Dva) -> u64 {
+        match self.tops.get(dva.vdev as usize) {
+            Some(top) if dva.is_valid() && top.vdev.is_concrete() => (dva.asize >> 9) * top.deflate_ratio(),
+            _ => 0,
+        }
+    }
+
+    pub fn dsize(&self, bp: &BlkPtr) -> u64 {
+        bp.dvas().map(|d| self.dva_dsize(&d)).sum()
+    }
+
+    /// Refuses a DVA that does not lie on its vdev.
+    pub fn check_dva(&self, dva: &Dva, psize: u64) -> Result<&Top> {
+        let top = self.top(dva.vdev)?;
+        let asize = if dva.gang { top.psize_to_asize(512) } else { top.psize_to_asize(psize) };
+        let place = || format!("vdev {} at {:#x}", dva.vdev, dva.offset);
+        if !top.vdev.is_concrete() {
+            return Err(Error::corrupt(
+                None,
+                place(),
+                format!("the vdev is a {}", top.vdev.kind.type_name()),
+            ));
+        }
+        let end = dva.offset.checked_add(asize);
+        if end.is_none_or(|end| end > top.vdev.asize()) {
+            return Err(Error::corrupt(None, place(), "the block leaves its vdev"));
+        }
+        if dva.offset & ((1 << top.ashift()) - 1) != 0 {
+            return Err(Error::corrupt(None, place(), "the block does not begin at a sector"));
+        }
+        Ok(top)
+    }
+
+    pub fn generate_config(&self, what: ConfigFor) -> NvList {
+        self.root.generate(what, None)
+    }
+
+    /// The configuration of one top-level: the `vdev_tree` of its leaves' labels.
+    pub fn generate_top(&self, top: &Top) -> NvList {
+        top.vdev.generate(ConfigFor::Label, Some(top.vdev.guid))
+    }
+
+    pub fn generate_aux(&self, aux: &[Arc<Vdev>]) -> Vec<NvList> {
+        aux.iter().map(|v| v.generate(ConfigFor::Mos, None)).collect()
+    }
+
+    /// Numbers of the holes, as labels list them.
+    pub fn hole_array(&self) -> Vec<u64> {
+        self.tops.iter().filter(|t| t.vdev.kind == VdevKind::Hole).map(|t| t.vdev.id).collect()
+    }
+
+    pub(super) fn set_writable(&self, writable: bool) {
+        self.writable.store(writable, Ordering::Release);
+    }
+
+    pub fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
+    /// Works out the states of all inner nodes from their leaves'.
+    pub fn propagate(&self) {
+        self.propagate_node(&self.root);
+    }
+
+    fn propagate_node(&self, v: &Arc<Vdev>) -> ChildState {
+        if v.is_leaf() || !v.is_concrete() {
+            let hole = v.kind == VdevKind::Hole;
+            let (state, aux) = if hole { (VdevState::Healthy, super::VdevAux::None) } else { v.state() };
+            let ok = |l: &Arc<Leaf>| l.readable() && (l.writable() || !self.is_writable());
+            let usable = hole || v.leaf.as_ref().is_some_and(ok);
+            return ChildState { state, aux, usable, is_log: v.is_log };
+        }
+        let children: Vec<ChildState> = v.children.iter().map(|c| self.propagate_node(c)).collect();
+        let (state, aux) = match v.kind {
+            VdevKind::Root => state::root(&children),
+            VdevKind::Raidz { nparity } => state::parent(&children, Some(usize::from(nparity))),
+            _ => state::parent(&children, None),
+        };
+        let was = v.state();
+        // A reason found out when the vdev was opened (too small, bad label) is better than "insufficient replicas".
+        let keep =
+            was.0 == VdevState::CantOpen && state == VdevState::CantOpen && was.1 != super::VdevAux::None;
+        if !keep {
+            v.set_state(state, aux);
+        }
+        ChildState { state, aux, usable: state >= VdevState::Degraded, is_log: v.is_log }
+    }
+
+    /// Makes everything written stable, on every leaf that was written to. A leaf whose flush fails is as if it had missed
+    /// the txg; the error of a top-level that cannot bear that is returned.
+    pub async fn flush_all(&self, txg: u64) -> Result<()> {
+        let leaves: Vec<Arc<Leaf>> = self.leaves.iter().filter(|l| l.writable()).cloned().collect();
+        let results = join_all(leaves.iter().map(|l| l.flush())).await;
+        let failed: Vec<usize> =
+            leaves.iter().zip(&results).filter(|(_, r)| r.is_err()).map(|(l, _)| l.index).collect();
+        self.missed(txg, &failed)
+    }
+
+    /// Records that leaves (by index) missed writes of `txg`. An error if what was written can then not be read back.
+    pub fn missed(&self, txg: u64, failed: &[usize]) -> Result<()> {
+        if failed.is_empty() {
+            return Ok(());
+        }
+        for l in failed.iter().filter_map(|i| self.leaves.get(*i)) {
+            l.dtl.add(txg, txg + 1);
+        }
+        for top in &self.tops {
+            let lost = |u: &Unit| !u.leaves.iter().any(|l| l.writable() && l.holds(txg));
+            let bad = match &top.layout {
+                Layout::Plain(u) => lost(u),
+                Layout::Raidz { nparity, units } => units.iter().filter(|u| lost(u)).count() > *nparity,
+                Layout::Nothing => false,
+            };
+            let touched = top.leaves().any(|l| failed.contains(&l.index));
+            if bad && touched {
+                top.vdev.write_errors.fetch_add(1, Ordering::Relaxed);
+                let name = top.vdev.kind.type_name();
+                return Err(Error::os(
+                    Errno::Io,
+                    format!("{name}-{}: too few devices took the writes of txg {txg}", top.id),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn close(&self) {
+        join_all(self.leaves.iter().map(|l| l.close())).await;
+    }
+}

@@ -1,0 +1,191 @@
+//! Which bytes go to which leaf for a block, and handing many blocks' bytes to the leaves as few large writes.
+//!
+//! Nothing is copied: a mirror's leaves get the same buffer, a RAID-Z's data columns are slices of the block. Sectors that a
+//! RAID-Z block only reserves are written (as zeros) where that joins two blocks into one write, and left alone elsewhere.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zilla_env::{IoBuf, IoVec};
+use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
+
+use super::gather::{Gather, IoDone};
+use super::leaf::LeafIo;
+use super::queue::QOp;
+use super::raidz::Map;
+use super::read::pad;
+use super::tree::{Layout, Top, VdevTree};
+use crate::zio::Priority;
+
+/// Writes are joined up to this size and number of pieces (the system's limit on pieces is 1024).
+const MAX_WRITE: u64 = 1 << 20;
+const MAX_PIECES: usize = 512;
+
+/// Bytes for one leaf.
+pub struct PlannedWrite {
+    pub leaf: usize,
+    /// On the device.
+    pub offset: u64,
+    pub data: Bytes,
+    /// Only worth writing between two others.
+    pub filler: bool,
+}
+
+/// What a set of blocks means for the leaves.
+#[derive(Default)]
+pub struct Plan {
+    pub writes: Vec<PlannedWrite>,
+    /// Leaves that should have got something but take no writes.
+    pub missed: Vec<usize>,
+    zeros: Option<Bytes>,
+}
+
+impl Plan {
+    /// Adds a block at `offset` of a top-level's address space.
+    pub fn block(&mut self, top: &Top, offset: u64, data: &Bytes) {
+        let data = pad(data, (data.len() as u64).next_multiple_of(1 << top.ashift()));
+        match &top.layout {
+            Layout::Plain(unit) => {
+                for leaf in &unit.leaves {
+                    self.put(leaf, offset, data.clone(), false);
+                }
+            }
+            Layout::Raidz { nparity, units } => {
+                let map = Map::new(offset, data.len() as u64, top.ashift(), units.len(), *nparity);
+                let parity = map.parity(&data);
+                let slices = map.ranges().map(|r| data.slice(r));
+                for (col, bytes) in map.cols.iter().zip(parity.into_iter().chain(slices)) {
+                    for leaf in &units[col.child].leaves {
+                        self.put(leaf, col.offset, bytes.clone(), false);
+                    }
+                }
+                for skip in &map.skips {
+                    let size = skip.size as usize;
+                    let zeros = self.zeros.get_or_insert_with(|| IoBuf::zeroed(size).into_bytes());
+                    let zeros =
+                        if zeros.len() == size { zeros.clone() } else { IoBuf::zeroed(size).into_bytes() };
+                    for leaf in &units[skip.child].leaves {
+                        self.put(leaf, skip.offset, zeros.clone(), true);
+                    }
+                }
+            }
+            Layout::Nothing => {}
+        }
+    }
+
+    fn put(&mut self, leaf: &Arc<super::Leaf>, offset: u64, data: Bytes, filler: bool) {
+        if leaf.writable() {
+            let offset = offset + VDEV_LABEL_START_SIZE;
+            self.writes.push(PlannedWrite { leaf: leaf.index, offset, data, filler });
+        } else if !self.missed.contains(&leaf.index) {
+            self.missed.push(leaf.index);
+        }
+    }
+
+    /// Sorts and joins: per leaf, the writes it gets.
+    pub fn join(mut self) -> Vec<(usize, Vec<JoinedWrite>)> {
+        self.writes.sort_by_key(|w| (w.leaf, w.offset));
+        let mut out: Vec<(usize, Vec<JoinedWrite>)> = Vec::new();
+        for w in self.writes {
+            if out.last().is_none_or(|(leaf, _)| *leaf != w.leaf) {
+                finish(&mut out);
+                out.push((w.leaf, Vec::new()));
+            }
+            let Some((_, list)) = out.last_mut() else { continue };
+            let len = w.data.len() as u64;
+            if let Some(last) = list.last_mut()
+                && last.offset + last.len == w.offset
+                && last.len + len <= MAX_WRITE
+                && last.data.len() < MAX_PIECES
+            {
+                last.data.push(w.data);
+                last.len += len;
+                last.filler_tail = if w.filler { last.filler_tail + 1 } else { 0 };
+                continue;
+            }
+            if let Some(last) = list.last_mut() {
+                last.trim();
+            }
+            if !w.filler {
+                list.push(JoinedWrite {
+                    offset: w.offset,
+                    len,
+                    data: IoVec::from_iter([w.data]),
+                    filler_tail: 0,
+                });
+            }
+        }
+        finish(&mut out);
+        out
+    }
+}
+
+fn finish(out: &mut [(usize, Vec<JoinedWrite>)]) {
+    if let Some(last) = out.last_mut().and_then(|(_, list)| list.last_mut()) {
+        last.trim();
+    }
+}
+
+pub struct JoinedWrite {
+    pub offset: u64,
+    pub len: u64,
+    pub data: IoVec,
+    /// How many of the last pieces are only filler.
+    filler_tail: usize,
+}
+
+impl JoinedWrite {
+    fn trim(&mut self) {
+        for _ in 0..std::mem::take(&mut self.filler_tail) {
+            if let Some(piece) = self.data.pop() {
+                self.len -= piece.len() as u64;
+            }
+        }
+    }
+}
+
+impl VdevTree {
+    /// Hands joined writes to their leaves. `done` is called once a write, with the leaf's index as slot.
+    pub fn submit_writes(
+        &self,
+        joined: Vec<(usize, Vec<JoinedWrite>)>,
+        class: Priority,
+        done: &Arc<dyn IoDone>,
+    ) {
+        for (index, list) in joined {
+            let Some(leaf) = self.leaves.get(index) else { continue };
+            let ios = list.into_iter().map(|w| LeafIo {
+                op: QOp::Write(w.data),
+                offset: w.offset,
+                len: w.len,
+                class,
+                done: done.clone(),
+                slot: index,
+            });
+            leaf.submit(ios, None);
+        }
+    }
+
+    /// Writes a block again over a damaged copy. Whether that worked is the disk's problem.
+    pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes) {
+        let mut plan = Plan::default();
+        plan.block(top, offset, data);
+        let mut joined = plan.join();
+        let total: usize = joined.iter().map(|(_, list)| list.len()).sum();
+        if total == 0 {
+            return;
+        }
+        let gather = Gather::new(total);
+        let mut slot = 0;
+        for (index, list) in joined.drain(..) {
+            let Some(leaf) = self.leaves.get(index) else { continue };
+            for w in list {
+                let (offset, len, done) = (w.offset, w.len, gather.clone());
+                let class = Priority::AsyncWrite;
+                leaf.submit([LeafIo { op: QOp::Write(w.data), offset, len, class, done, slot }], None);
+                slot += 1;
+            }
+        }
+        gather.wait().await;
+    }
+}

@@ -1,0 +1,69 @@
+//! Giving blocks back.
+
+use zilla_ondisk::Dva;
+use zilla_ondisk::blkptr::BlkPtr;
+
+use super::{Priority, Zio};
+use crate::arc::Key;
+use crate::error::Result;
+use crate::types::{Bookmark, Txg};
+
+impl Zio {
+    /// Gives back the space of blocks. One that was written in this very txg is waited for first, so that whoever gets its place
+    /// next cannot be overtaken by it. Gang blocks are read to find their pieces; a gang whose header cannot be read
+    /// gives back only the header (what it led to is lost until the pool is made anew, and counted as a damaged block).
+    pub async fn free(&self, txg: Txg, bps: &[BlkPtr]) -> Result<()> {
+        for bp in bps {
+            self.free_one(txg, bp).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn free_one(&self, txg: Txg, bp: &BlkPtr) -> Result<()> {
+        let Some(key) = Key::of(bp) else { return Ok(()) };
+        if let Some(batch) = self.0.inflight.batch(&key) {
+            batch.wait().await;
+        }
+        self.0.cache.remove(&key);
+        let allocator = self.allocator()?;
+        let born = Txg(bp.phys_birth());
+        if bp.is_gang() {
+            let tree = self.tree();
+            let bookmark = Bookmark::default();
+            for dva in bp.dvas() {
+                // Every copy of the header leads to the same children: one is enough.
+                match self.gang_children(&tree, bp, &dva, bookmark, Priority::SyncRead, false).await {
+                    Ok(children) => {
+                        for child in children {
+                            Box::pin(self.free_one(txg, &child)).await?;
+                        }
+                        break;
+                    }
+                    Err(e) => tracing::warn!(error = %e, "a gang block that is freed cannot be read"),
+                }
+            }
+        }
+        for dva in bp.dvas() {
+            let dva = if dva.gang { self.header_dva(&dva) } else { dva };
+            allocator.free(txg, &dva, born);
+        }
+        Ok(())
+    }
+
+    /// A gang's DVA as it was allocated: the header alone.
+    pub(super) fn header_dva(&self, dva: &Dva) -> Dva {
+        let tree = self.tree();
+        let asize = tree.top(dva.vdev).map_or(dva.asize, |t| t.psize_to_asize(super::gang::GANG_HEADER_SIZE));
+        Dva { asize, gang: false, ..*dva }
+    }
+
+    /// Takes back a placement that was not used after all.
+    pub(super) fn unplace(&self, txg: Txg, dvas: &[Dva]) {
+        if let Ok(allocator) = self.allocator() {
+            for dva in dvas {
+                let dva = if dva.gang { self.header_dva(dva) } else { *dva };
+                allocator.free(txg, &dva, txg);
+            }
+        }
+    }
+}

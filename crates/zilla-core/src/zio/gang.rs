@@ -1,0 +1,205 @@
+//! Gang blocks: a block in pieces, for when no run of its size is free.
+//!
+//! The pointer's DVAs (gang bit set) lead to a header of 512 bytes: three block pointers and a checksum that is seeded with the first DVA
+//! and the birth. The children together are the block; a child that found no run either is a gang itself. A gang's DVA
+//! counts the space of all below it in its asize, while its header alone lies at its offset.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use zilla_codec::checksum::{self, ByteOrder, Checksum, embedded};
+use zilla_env::IoBuf;
+use zilla_ondisk::blkptr::{BLKPTR_SIZE, BlkPtr};
+use zilla_ondisk::enums::ZIO_CHECKSUM_OFF;
+use zilla_ondisk::object_type::DMU_OT_NONE;
+use zilla_ondisk::{ByteOrder as DiskOrder, Dva};
+
+use super::write::{Place, Placement};
+use super::{AllocReq, Priority, Zio, verify};
+use crate::error::{Errno, Error, Result};
+use crate::types::{Bookmark, Txg};
+use crate::vdev::{Reader, VdevTree};
+
+pub const GANG_HEADER_SIZE: u64 = 512;
+const GANG_CHILDREN: usize = 3;
+/// Each level divides by three, so sixteen megabytes in sectors of 512 bytes are ten levels.
+const MAX_DEPTH: usize = 12;
+/// `ZIO_COMPRESS_OFF`.
+const COMPRESS_OFF: u8 = 2;
+
+impl Zio {
+    /// Reads a gang header and checks what it says against its block pointer. `every_copy` reads all redundancy of it.
+    pub(super) async fn gang_children(
+        &self,
+        tree: &VdevTree,
+        bp: &BlkPtr,
+        dva: &Dva,
+        bookmark: Bookmark,
+        class: Priority,
+        every_copy: bool,
+    ) -> Result<Vec<BlkPtr>> {
+        let first = bp.dva(0);
+        let birth = bp.phys_birth();
+        let check = |data: &[u8]| verify::gang_header(&first, birth, data).map(drop);
+        let top = tree.check_dva(dva, GANG_HEADER_SIZE)?;
+        let reader = Reader {
+            tree,
+            top,
+            offset: dva.offset,
+            psize: GANG_HEADER_SIZE,
+            birth,
+            class,
+            tickets: None,
+            check: &check,
+            every_copy,
+        };
+        let (header, _) = reader.read().await.map_err(|f| Error::corrupt(Some(bookmark), f.place, f.what))?;
+        let bad = |what: String| {
+            let place = format!("gang header at vdev {} offset {}", dva.vdev, dva.offset);
+            Error::corrupt(Some(bookmark), place, what)
+        };
+        let order = verify::gang_header(&first, birth, &header).map_err(bad)?;
+        let mut children = Vec::new();
+        let mut sum = 0;
+        for i in 0..GANG_CHILDREN {
+            let child = BlkPtr::at(&header, i, order).map_err(|e| bad(e.to_string()))?;
+            if child.is_hole() {
+                continue;
+            }
+            child.validate().map_err(|e| bad(format!("child {i}: {e}")))?;
+            if child.is_embedded() || child.psize() >= bp.psize() {
+                return Err(bad(format!("child {i} is impossible")));
+            }
+            sum += child.psize();
+            children.push(child);
+        }
+        if sum != bp.psize() {
+            return Err(bad(format!("children of {sum} bytes for a block of {}", bp.psize())));
+        }
+        Ok(children)
+    }
+
+    /// Reads a gang block.
+    pub(super) fn read_gang<'a>(
+        &'a self,
+        tree: &'a VdevTree,
+        bp: &'a BlkPtr,
+        dva: &'a Dva,
+        bookmark: Bookmark,
+        class: Priority,
+        depth: usize,
+    ) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            if depth > MAX_DEPTH {
+                return Err(Error::corrupt(Some(bookmark), "gang block", "nested too deeply"));
+            }
+            let children = self.gang_children(tree, bp, dva, bookmark, class, false).await?;
+            let mut out = IoBuf::scratch(bp.psize() as usize);
+            let mut rest = &mut out[..];
+            for child in &children {
+                let data = self.read_child(tree, child, bookmark, class, depth).await?;
+                let Some((front, back)) = rest.split_at_mut_checked(data.len()) else { break };
+                front.copy_from_slice(&data);
+                rest = back;
+            }
+            Ok(out.into_bytes())
+        })
+    }
+
+    async fn read_child(
+        &self,
+        tree: &VdevTree,
+        child: &BlkPtr,
+        bookmark: Bookmark,
+        class: Priority,
+        depth: usize,
+    ) -> Result<Bytes> {
+        if !child.is_gang() {
+            return Box::pin(self.read_copies(child, bookmark, class, None)).await;
+        }
+        let mut last = None;
+        for dva in child.dvas() {
+            match self.read_gang(tree, child, &dva, bookmark, class, depth + 1).await {
+                Ok(data) => return Ok(data),
+                Err(e) => last = Some(e),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::corrupt(Some(bookmark), "gang block", "a child without copies")))
+    }
+
+    /// Places a block in pieces: headers and children are added to `places`, the DVAs for the block's pointer returned.
+    /// `what` is the block's own placement request.
+    pub(super) fn place_gang<'a>(
+        &'a self,
+        txg: Txg,
+        what: AllocReq,
+        kind: Checksum,
+        data: Bytes,
+        places: &'a mut Vec<Placement>,
+        depth: usize,
+    ) -> BoxFuture<'a, Result<Vec<Dva>>> {
+        Box::pin(async move {
+            let full = || Error::os(Errno::NoSpc, "no space left in the pool");
+            if depth > MAX_DEPTH || what.psize <= GANG_HEADER_SIZE {
+                return Err(full());
+            }
+            let tree = self.tree();
+            // The header is worth more than what it leads to: one copy more.
+            let copies = (what.copies + 1).min(3);
+            let header_req = AllocReq { psize: GANG_HEADER_SIZE, copies, gang_header: true, ..what };
+            let Place::At(mut dvas) = self.place_one(txg, header_req).await? else { return Err(full()) };
+            dvas.iter_mut().for_each(|d| d.gang = true);
+            let unit = 1u64 << tree.min_ashift();
+            let mut header = IoBuf::zeroed(GANG_HEADER_SIZE as usize);
+            let mut at = 0;
+            for i in 0..GANG_CHILDREN {
+                let rest = what.psize - at;
+                if rest == 0 {
+                    break;
+                }
+                let share = rest.div_ceil((GANG_CHILDREN - i) as u64);
+                let size = share.next_multiple_of(unit).min(rest);
+                let piece = data.slice(at as usize..(at + size) as usize);
+                at += size;
+                let req = AllocReq { psize: size, ..what };
+                let child_dvas = match self.place_one(txg, req).await {
+                    Ok(Place::At(dvas)) => {
+                        places.push(Placement { dvas: dvas.to_vec(), data: piece.clone() });
+                        dvas.to_vec()
+                    }
+                    Ok(Place::NoRun) => {
+                        match self.place_gang(txg, req, kind, piece.clone(), places, depth + 1).await {
+                            Ok(dvas) => dvas,
+                            Err(e) => {
+                                self.unplace(txg, &dvas);
+                                return Err(e);
+                            }
+                        }
+                    }
+                    Err(e) => return Err(e),
+                };
+                let mut child = BlkPtr::ZERO;
+                child_dvas.iter().enumerate().for_each(|(n, d)| child.set_dva(n, *d));
+                child.set_lsize(size);
+                child.set_psize(size);
+                child.set_compress(COMPRESS_OFF);
+                child.set_checksum_kind(if kind.is_embedded() { ZIO_CHECKSUM_OFF } else { kind as u8 });
+                child.set_otype(DMU_OT_NONE);
+                child.set_byteorder(DiskOrder::NATIVE);
+                child.set_births(txg.0, txg.0);
+                child.set_cksum(checksum::compute(kind, &piece, false, self.salt().as_deref()));
+                if let Some(slot) = header.get_mut(i * BLKPTR_SIZE..(i + 1) * BLKPTR_SIZE) {
+                    slot.copy_from_slice(&child.encode());
+                }
+                for (own, below) in dvas.iter_mut().zip(&child_dvas) {
+                    own.asize += below.asize;
+                }
+            }
+            let first = dvas.first().copied().unwrap_or_default();
+            let verifier = embedded::gang_verifier(u64::from(first.vdev), first.offset, txg.0);
+            embedded::seal(Checksum::GangHeader, &mut header, &verifier, ByteOrder::NATIVE)
+                .map_err(|e| Error::inval(e.to_string()))?;
+            places.push(Placement { dvas: dvas.to_vec(), data: header.into_bytes() });
+            Ok(dvas.to_vec())
+        })
+    }
+}

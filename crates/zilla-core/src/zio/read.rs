@@ -1,0 +1,308 @@
+//! Reading blocks.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use zilla_codec::compress::{self, Compress};
+use zilla_env::IoBuf;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE};
+
+use super::pending::Join;
+use super::{BlockStore, Priority, WriteReq, Zio, byteswap, verify};
+use crate::arc::{Block, Key};
+use crate::error::{Errno, Error, Result};
+use crate::types::{Bookmark, Txg};
+use crate::vdev::{DvaFailure, Reader, Tickets, VdevTree};
+
+/// What a scrub found of one block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes read, all copies and parity together as allocated.
+    pub bytes: u64,
+    /// Copies (or columns) that were bad, and how many of them were written again.
+    pub bad: usize,
+    pub repaired: usize,
+}
+
+fn is_prefetch(class: Priority) -> bool {
+    class > Priority::SyncWrite
+}
+
+impl Zio {
+    /// The block as on disk, from the cache, a write on its way, or the pointer itself.
+    fn cached_block(&self, bp: &BlkPtr, prefetch: bool) -> Option<Block> {
+        let key = Key::of(bp)?;
+        self.0.inflight.get(&key).or_else(|| self.0.cache.get(&key, prefetch))
+    }
+
+    async fn read_block(&self, bp: BlkPtr, bookmark: Bookmark, class: Priority) -> Result<Block> {
+        bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
+        let prefetch = is_prefetch(class);
+        let Some(key) = Key::of(&bp) else {
+            return Err(Error::corrupt(Some(bookmark), "block pointer", "the block has no copies"));
+        };
+        loop {
+            if let Some(block) = self.cached_block(&bp, prefetch) {
+                return Ok(block);
+            }
+            match self.0.pending.join(key, class) {
+                Join::Wait(pending) => {
+                    if let Some(outcome) = pending.wait().await {
+                        return outcome;
+                    }
+                }
+                Join::Lead(lead) => {
+                    self.0.cache.missed(bp.is_metadata(), prefetch);
+                    let read = self.read_copies(&bp, bookmark, class, Some(&lead.pending.tickets));
+                    let outcome = match read.await {
+                        Ok(raw) => self.to_block(&bp, raw, bookmark),
+                        Err(e) => Err(e),
+                    };
+                    if let Ok(block) = &outcome {
+                        self.0.cache.insert(key, block.clone(), prefetch);
+                    }
+                    lead.finish(&outcome);
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    /// What the cache keeps of a block that was read.
+    fn to_block(&self, bp: &BlkPtr, raw: Bytes, bookmark: Bookmark) -> Result<Block> {
+        let compress = Compress::from_u8(bp.compress()).filter(|c| *c == Compress::Off || c.is_function());
+        let compress = compress.ok_or_else(|| {
+            let what = format!("compression {} does not exist", bp.compress());
+            Error::corrupt(Some(bookmark), "block pointer", what)
+        })?;
+        if compress == Compress::Off && bp.lsize() != bp.psize() {
+            let what = format!("uncompressed, but of {} bytes stored as {}", bp.lsize(), bp.psize());
+            return Err(Error::corrupt(Some(bookmark), "block pointer", what));
+        }
+        if bp.is_encrypted() {
+            return Err(Error::os(Errno::Access, "the block is encrypted"));
+        }
+        let data = match compress {
+            Compress::Off => byteswap::block(bp, raw),
+            _ => raw,
+        };
+        Ok(Block { data, compress, lsize: bp.lsize() as u32, metadata: bp.is_metadata() })
+    }
+
+    /// The logical contents of a cached block.
+    fn expand(&self, bp: &BlkPtr, block: &Block, bookmark: Option<Bookmark>) -> Result<Bytes> {
+        if block.compress == Compress::Off {
+            return Ok(block.data.clone());
+        }
+        let raw = decompress(block.compress, &block.data, u64::from(block.lsize))
+            .map_err(|e| Error::corrupt(bookmark, bp.to_string(), e))?;
+        Ok(byteswap::block(bp, raw))
+    }
+
+    fn embedded(&self, bp: &BlkPtr, bookmark: Option<Bookmark>) -> Result<Bytes> {
+        let bad = |what: String| Error::corrupt(bookmark, "embedded block pointer", what);
+        bp.validate().map_err(|e| bad(e.to_string()))?;
+        if bp.is_redacted() {
+            return Err(Error::os(Errno::Io, "the block was redacted"));
+        }
+        let payload = bp.embedded_data();
+        let stored = payload.get(..bp.embedded_psize()).unwrap_or_default();
+        let lsize = u64::from(bp.embedded_lsize());
+        let raw = match Compress::from_u8(bp.compress()) {
+            Some(Compress::Off) if stored.len() as u64 == lsize => Bytes::copy_from_slice(stored),
+            Some(c) if c.is_function() => decompress(c, stored, lsize).map_err(bad)?,
+            _ => return Err(bad(format!("compression {}", bp.compress()))),
+        };
+        Ok(byteswap::block(bp, raw))
+    }
+
+    /// The bytes of a block as stored, from the first copy that can be read. Copies that could not are written again.
+    pub(super) async fn read_copies(
+        &self,
+        bp: &BlkPtr,
+        bookmark: Bookmark,
+        class: Priority,
+        tickets: Option<&Tickets>,
+    ) -> Result<Bytes> {
+        let tree = self.tree();
+        let salt = self.salt();
+        let check = |data: &[u8]| verify::block(bp, data, salt.as_deref());
+        let mut dvas: smallvec::SmallVec<[Dva; 3]> = bp.dvas().collect();
+        // A copy on a vdev that lacks a device is slower to get; those that are whole first.
+        dvas.sort_by_key(|d| {
+            tree.tops.get(d.vdev as usize).is_none_or(|t| t.vdev.state().0 < crate::vdev::VdevState::Healthy)
+        });
+        let mut failures: Vec<(Dva, DvaFailure)> = Vec::new();
+        for dva in dvas {
+            match self.read_dva(&tree, bp, &dva, bookmark, class, tickets, &check).await {
+                Ok(data) => {
+                    self.rewrite_copies(&tree, &failures, &data).await;
+                    return Ok(data);
+                }
+                Err(f) => failures.push((dva, f)),
+            }
+        }
+        self.damaged(bookmark);
+        let Some((_, last)) = failures.pop() else {
+            return Err(Error::corrupt(Some(bookmark), "block pointer", "the block has no copies"));
+        };
+        tracing::warn!(%bookmark, place = %last.place, what = %last.what, "block cannot be read");
+        Err(Error::corrupt(Some(bookmark), last.place, last.what))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn read_dva(
+        &self,
+        tree: &VdevTree,
+        bp: &BlkPtr,
+        dva: &Dva,
+        bookmark: Bookmark,
+        class: Priority,
+        tickets: Option<&Tickets>,
+        check: &(dyn Fn(&[u8]) -> Result<(), String> + Sync),
+    ) -> Result<Bytes, DvaFailure> {
+        let failure = |e: Error| DvaFailure {
+            place: format!("vdev {} at {}", dva.vdev, dva.offset),
+            what: e.to_string(),
+            checksum: false,
+        };
+        let top = tree.check_dva(dva, bp.psize()).map_err(failure)?;
+        if dva.gang {
+            return self.read_gang(tree, bp, dva, bookmark, class, 0).await.map_err(failure);
+        }
+        let (offset, psize, birth) = (dva.offset, bp.psize(), bp.phys_birth());
+        let reader = Reader { tree, top, offset, psize, birth, class, tickets, check, every_copy: false };
+        reader.read().await.map(|(data, _)| data)
+    }
+
+    /// Writes copies that could not be read again, from one that could.
+    async fn rewrite_copies(&self, tree: &VdevTree, failures: &[(Dva, DvaFailure)], data: &Bytes) {
+        for (dva, failure) in failures.iter().filter(|(d, f)| !d.gang && f.checksum) {
+            if let Ok(top) = tree.check_dva(dva, data.len() as u64)
+                && tree.is_writable()
+            {
+                tracing::info!(place = %failure.place, "rewriting a damaged copy from another one");
+                tree.rewrite(top, dva.offset, data).await;
+            }
+        }
+    }
+
+    /// Reads every copy of a block with all its redundancy, checks all and repairs what is bad.
+    pub async fn scrub(&self, bp: BlkPtr, bookmark: Bookmark) -> Result<Scrubbed> {
+        let mut out = Scrubbed::default();
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(out);
+        }
+        bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
+        let tree = self.tree();
+        let salt = self.salt();
+        let check = |data: &[u8]| verify::block(&bp, data, salt.as_deref());
+        let mut good = None;
+        let mut failures = Vec::new();
+        for dva in bp.dvas() {
+            out.bytes += dva.asize;
+            if dva.gang {
+                // The header's copies, then each child as a block of its own.
+                let children = self.gang_children(&tree, &bp, &dva, bookmark, Priority::Scrub, true).await;
+                match children {
+                    Ok(children) => {
+                        for child in children {
+                            match Box::pin(self.scrub(child, bookmark)).await {
+                                Ok(s) => {
+                                    out.bad += s.bad;
+                                    out.repaired += s.repaired;
+                                }
+                                Err(_) => out.bad += 1,
+                            }
+                        }
+                        good.get_or_insert(Bytes::new());
+                    }
+                    Err(e) => {
+                        let what = e.to_string();
+                        failures.push((dva, DvaFailure { place: String::new(), what, checksum: true }));
+                    }
+                }
+                continue;
+            }
+            let read = match tree.check_dva(&dva, bp.psize()) {
+                Ok(top) => {
+                    let (offset, psize, birth) = (dva.offset, bp.psize(), bp.phys_birth());
+                    let (tree, class, tickets) = (&*tree, Priority::Scrub, None);
+                    let reader = Reader {
+                        tree,
+                        top,
+                        offset,
+                        psize,
+                        birth,
+                        class,
+                        tickets,
+                        check: &check,
+                        every_copy: true,
+                    };
+                    reader.read().await
+                }
+                Err(e) => Err(DvaFailure { place: String::new(), what: e.to_string(), checksum: false }),
+            };
+            match read {
+                Ok((data, healing)) => {
+                    out.bad += healing.bad.len();
+                    out.repaired += healing.repaired;
+                    good = Some(data);
+                }
+                Err(f) => failures.push((dva, f)),
+            }
+        }
+        out.bad += failures.len();
+        match good {
+            Some(data) => {
+                if !data.is_empty() {
+                    self.rewrite_copies(&tree, &failures, &data).await;
+                    out.repaired += failures.iter().filter(|(d, f)| !d.gang && f.checksum).count();
+                }
+                Ok(out)
+            }
+            None => {
+                self.damaged(bookmark);
+                let (place, what) = failures.pop().map(|(_, f)| (f.place, f.what)).unwrap_or_default();
+                Err(Error::corrupt(Some(bookmark), place, what))
+            }
+        }
+    }
+}
+
+fn decompress(kind: Compress, stored: &[u8], lsize: u64) -> Result<Bytes, String> {
+    if lsize > SPA_MAXBLOCKSIZE {
+        return Err(format!("the block would be {lsize} bytes"));
+    }
+    let mut out = IoBuf::scratch(lsize as usize);
+    compress::decompress(kind, stored, &mut out).map_err(|e| e.to_string())?;
+    Ok(out.into_bytes())
+}
+
+impl BlockStore for Zio {
+    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+        if bp.is_embedded() {
+            return self.embedded(bp, None).ok();
+        }
+        let block = self.cached_block(bp, false)?;
+        self.expand(bp, &block, None).ok()
+    }
+
+    fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            if bp.is_embedded() {
+                return self.embedded(&bp, Some(bookmark));
+            }
+            let block = self.read_block(bp, bookmark, priority).await?;
+            self.expand(&bp, &block, Some(bookmark))
+        })
+    }
+
+    fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        Box::pin(self.write_batch(txg, reqs))
+    }
+
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        self.0.tree.read().dsize(bp)
+    }
+}

@@ -1,0 +1,52 @@
+//! Whether bytes are the block a pointer means.
+
+use zilla_codec::checksum::{self, ByteOrder as CodecOrder, Checksum, Salted, embedded};
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::object_type::DMU_OT_OBJSET;
+use zilla_ondisk::{ByteOrder, Dva};
+
+/// Checks a block, as stored on disk, against its pointer.
+pub fn block(bp: &BlkPtr, data: &[u8], salt: Option<&Salted>) -> Result<(), String> {
+    let kind = kind_of(bp)?;
+    if matches!(kind, Checksum::Off | Checksum::NoParity) {
+        return Ok(());
+    }
+    if kind.is_embedded() {
+        let verifier = match kind {
+            // Log blocks are seeded by the checksum words of the pointer that leads to them.
+            Checksum::Zilog | Checksum::Zilog2 => bp.cksum(),
+            _ => return Err(format!("checksum {} in a block pointer", kind.name())),
+        };
+        return embedded::verify(kind, data, &verifier).map(drop).map_err(|e| e.to_string());
+    }
+    let mut actual = checksum::compute(kind, data, !bp.byteorder().is_native(), salt);
+    let mut expected = bp.cksum();
+    if bp.uses_crypt() && bp.otype() != DMU_OT_OBJSET {
+        // Two words of the pointer hold the authentication code instead.
+        if !kind.is_dedup() {
+            actual[0] ^= actual[2];
+            actual[1] ^= actual[3];
+        }
+        (actual[2], actual[3], expected[2], expected[3]) = (0, 0, 0, 0);
+    }
+    if actual == expected {
+        return Ok(());
+    }
+    let words = |c: [u64; 4]| c.map(|w| format!("{w:x}")).join(":");
+    Err(format!("{} checksum is {}, should be {}", kind.name(), words(actual), words(expected)))
+}
+
+fn kind_of(bp: &BlkPtr) -> Result<Checksum, String> {
+    let kind = Checksum::from_u8(bp.checksum_kind()).filter(|k| k.is_function());
+    kind.ok_or_else(|| format!("checksum kind {} does not exist", bp.checksum_kind()))
+}
+
+/// Checks a gang header and says in which order it was written.
+pub fn gang_header(dva: &Dva, birth: u64, data: &[u8]) -> Result<ByteOrder, String> {
+    let verifier = embedded::gang_verifier(u64::from(dva.vdev), dva.offset, birth);
+    match embedded::verify(Checksum::GangHeader, data, &verifier) {
+        Ok(CodecOrder::Little) => Ok(ByteOrder::Little),
+        Ok(CodecOrder::Big) => Ok(ByteOrder::Big),
+        Err(e) => Err(e.to_string()),
+    }
+}

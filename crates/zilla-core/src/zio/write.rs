@@ -1,0 +1,352 @@
+//! Writing batches of blocks.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use zilla_codec::checksum::{self, Checksum, Cksum, Salted};
+use zilla_codec::compress::{self, Compress, CompressSpec};
+use zilla_env::IoBuf;
+use zilla_ondisk::blkptr::{BPE_PAYLOAD_SIZE, BlkPtr};
+use zilla_ondisk::{ByteOrder, Dva, SPA_MAXBLOCKSIZE, object_type};
+
+use super::track::Batch;
+use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
+use crate::arc::{Block, Key};
+use crate::error::{Errno, Error, Result};
+use crate::types::Txg;
+use crate::vdev::{IoDone, write::Plan};
+
+/// A stretch of a batch that one task takes: what a core's cache holds, and enough neighbours for a large write.
+const STRETCH_BYTES: usize = 1 << 20;
+const STRETCH_BLOCKS: usize = 256;
+
+/// What became of a block before it is placed.
+enum Prepared {
+    /// Nothing needs a place: a hole or an embedded block.
+    Done(BlkPtr),
+    Block {
+        data: Bytes,
+        compress: Compress,
+        cksum: Cksum,
+    },
+}
+
+/// Bytes and where they go.
+pub struct Placement {
+    pub dvas: Vec<Dva>,
+    pub data: Bytes,
+}
+
+pub enum Place {
+    At(Dvas),
+    /// No contiguous run.
+    NoRun,
+}
+
+struct Job {
+    zio: Zio,
+    txg: Txg,
+    reqs: Vec<WriteReq>,
+    stretches: Vec<Range<usize>>,
+    next: AtomicUsize,
+    out: Mutex<Vec<BlkPtr>>,
+}
+
+impl Zio {
+    pub(super) async fn write_batch(&self, txg: Txg, reqs: Vec<WriteReq>) -> Result<Vec<BlkPtr>> {
+        self.allocator()?;
+        let stretches = stretches(&reqs);
+        let tasks = self.0.env.spawner.parallelism().clamp(1, stretches.len().max(1));
+        let out = Mutex::new(vec![BlkPtr::ZERO; reqs.len()]);
+        let next = AtomicUsize::new(0);
+        let job = Arc::new(Job { zio: self.clone(), txg, reqs, stretches, next, out });
+        let helpers: Vec<_> = (1..tasks)
+            .map(|_| {
+                let job = job.clone();
+                self.0.env.spawn_with_result(async move { job.run().await })
+            })
+            .collect();
+        let mut result = job.run().await;
+        for helper in helpers {
+            let other = helper.await;
+            result = result.and(other);
+        }
+        result?;
+        Ok(std::mem::take(&mut *job.out.lock()))
+    }
+
+    /// Asks the allocator for one block, loading what it needs.
+    pub(super) async fn place_one(&self, txg: Txg, req: AllocReq) -> Result<Place> {
+        let mut out = Vec::with_capacity(1);
+        loop {
+            match self.allocator()?.alloc(txg, &[req], &mut out) {
+                Ok(()) => break,
+                Err(AllocStop::NoSpc) => return Ok(Place::NoRun),
+                Err(AllocStop::Err(e)) => return Err(e),
+                Err(AllocStop::Load { vdev, metaslab }) => self.allocator()?.load(vdev, metaslab).await?,
+            }
+        }
+        let dvas = out.pop().filter(|d| !d.is_empty());
+        dvas.map(Place::At).ok_or_else(|| Error::os(Errno::NoSpc, "the allocator placed nothing"))
+    }
+}
+
+fn stretches(reqs: &[WriteReq]) -> Vec<Range<usize>> {
+    let mut out = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (i, r) in reqs.iter().enumerate() {
+        if i > start && (bytes + r.data.len() > STRETCH_BYTES || i - start >= STRETCH_BLOCKS) {
+            out.push(start..i);
+            (start, bytes) = (i, 0);
+        }
+        bytes += r.data.len();
+    }
+    if start < reqs.len() {
+        out.push(start..reqs.len());
+    }
+    out
+}
+
+impl Job {
+    async fn run(&self) -> Result<()> {
+        while let Some(stretch) = self.stretches.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let done = self.stretch(stretch.clone()).await;
+            match done {
+                Ok(bps) => {
+                    let mut out = self.out.lock();
+                    if let Some(slots) = out.get_mut(stretch.clone()) {
+                        slots.copy_from_slice(&bps);
+                    }
+                }
+                Err(e) => {
+                    // The others need not begin what cannot be finished.
+                    self.next.store(self.stretches.len(), Ordering::Relaxed);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn stretch(&self, range: Range<usize>) -> Result<Vec<BlkPtr>> {
+        let (zio, txg) = (&self.zio, self.txg);
+        let reqs = self.reqs.get(range).unwrap_or_default();
+        let salt = zio.salt();
+        let tree = zio.tree();
+        let unit = 1u64 << tree.min_ashift();
+        let prepared: Vec<Prepared> =
+            reqs.iter().map(|r| prepare(zio, txg, r, unit, salt.as_deref())).collect::<Result<_>>()?;
+
+        // Blocks that may stay where this txg already wrote them, and places for the others.
+        let mut kept: Vec<Option<Vec<Dva>>> = Vec::with_capacity(reqs.len());
+        let mut wanted: Vec<AllocReq> = Vec::new();
+        let mut freed: Vec<BlkPtr> = Vec::new();
+        for (req, p) in reqs.iter().zip(&prepared) {
+            let old = &req.prev;
+            let ours =
+                !old.is_hole() && !old.is_embedded() && old.phys_birth() == txg.0 && old.birth() == txg.0;
+            let mut stay = None;
+            if let Prepared::Block { data, .. } = p {
+                let copies = req.copies.clamp(1, 3);
+                if ours
+                    && !old.is_gang()
+                    && old.psize() == data.len() as u64
+                    && old.ndvas() == usize::from(copies)
+                {
+                    stay = Some(old.dvas().collect::<Vec<_>>());
+                    if let Some(batch) = Key::of(old).and_then(|k| zio.0.inflight.batch(&k)) {
+                        batch.wait().await;
+                    }
+                } else {
+                    let psize = data.len() as u64;
+                    wanted.push(AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false });
+                }
+            }
+            if ours && stay.is_none() {
+                freed.push(*old);
+            }
+            kept.push(stay);
+        }
+        let places = self.place(&wanted).await?;
+        let mut places = places.into_iter();
+
+        let mut bps = Vec::with_capacity(reqs.len());
+        let mut placements: Vec<Placement> = Vec::with_capacity(reqs.len());
+        let mut blocks: Vec<(Key, Block)> = Vec::with_capacity(reqs.len());
+        for ((req, p), stay) in reqs.iter().zip(prepared).zip(kept) {
+            let (data, compress, cksum) = match p {
+                Prepared::Done(bp) => {
+                    bps.push(bp);
+                    continue;
+                }
+                Prepared::Block { data, compress, cksum } => (data, compress, cksum),
+            };
+            let kind = checksum_of(req);
+            let psize = data.len() as u64;
+            let dvas = match stay {
+                Some(dvas) => {
+                    placements.push(Placement { dvas: dvas.clone(), data: data.clone() });
+                    dvas
+                }
+                None => match places.next().flatten() {
+                    Some(dvas) => {
+                        placements.push(Placement { dvas: dvas.to_vec(), data: data.clone() });
+                        dvas.to_vec()
+                    }
+                    None => {
+                        let copies = req.copies.clamp(1, 3);
+                        let what = AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false };
+                        let mut dvas =
+                            zio.place_gang(txg, what, kind, data.clone(), &mut placements, 0).await?;
+                        dvas.truncate(3);
+                        dvas
+                    }
+                },
+            };
+            let bp = pointer(txg, req, &dvas, psize, compress, kind, cksum);
+            if let Some(key) = Key::of(&bp) {
+                let lsize = req.data.len() as u32;
+                let metadata = bp.is_metadata();
+                blocks.push((key, Block { data, compress, lsize, metadata }));
+            }
+            bps.push(bp);
+        }
+        self.submit(placements, blocks);
+        for bp in &freed {
+            zio.free_one(txg, bp).await?;
+        }
+        Ok(bps)
+    }
+
+    /// Places many blocks; `None` for those that no run was found for.
+    async fn place(&self, wanted: &[AllocReq]) -> Result<Vec<Option<Dvas>>> {
+        let allocator = self.zio.allocator()?;
+        let mut out: Vec<Option<Dvas>> = Vec::with_capacity(wanted.len());
+        let mut found = Vec::with_capacity(wanted.len());
+        while out.len() < wanted.len() {
+            let rest = wanted.get(out.len()..).unwrap_or_default();
+            let stop = allocator.alloc(self.txg, rest, &mut found);
+            out.extend(found.drain(..).map(Some));
+            match stop {
+                Ok(()) => break,
+                Err(AllocStop::NoSpc) => out.push(None),
+                Err(AllocStop::Load { vdev, metaslab }) => allocator.load(vdev, metaslab).await?,
+                Err(AllocStop::Err(e)) => return Err(e),
+            }
+        }
+        Ok(out)
+    }
+
+    fn submit(&self, placements: Vec<Placement>, blocks: Vec<(Key, Block)>) {
+        let zio = &self.zio;
+        let tree = zio.tree();
+        let mut plan = Plan::default();
+        for p in &placements {
+            for dva in &p.dvas {
+                if let Ok(top) = tree.top(dva.vdev) {
+                    plan.block(top, dva.offset, &p.data);
+                }
+            }
+        }
+        drop(placements);
+        let missed = std::mem::take(&mut plan.missed);
+        let joined = plan.join();
+        let writes = joined.iter().map(|(_, list)| list.len()).sum();
+        let keys = blocks.iter().map(|(key, _)| *key).collect();
+        let batch = Batch::new(zio, self.txg, writes, missed, keys);
+        zio.0.inflight.insert(&blocks, &batch);
+        for (key, block) in blocks {
+            zio.0.cache.insert(key, block, false);
+        }
+        let done: Arc<dyn IoDone> = batch.clone();
+        tree.submit_writes(joined, Priority::AsyncWrite, &done);
+        batch.submitted();
+    }
+}
+
+fn checksum_of(req: &WriteReq) -> Checksum {
+    match req.checksum {
+        Checksum::On | Checksum::Inherit => Checksum::ON_VALUE,
+        other => other,
+    }
+}
+
+fn prepare(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64, salt: Option<&Salted>) -> Result<Prepared> {
+    let lsize = req.data.len() as u64;
+    if lsize > SPA_MAXBLOCKSIZE || lsize % 512 != 0 {
+        return Err(Error::inval(format!("block {} of {lsize} bytes", req.bookmark)));
+    }
+    let compress = match req.compress.kind {
+        Compress::On | Compress::Inherit => CompressSpec::ON_VALUE,
+        _ => req.compress,
+    };
+    if lsize == 0 || (compress.kind != Compress::Off && compress::is_zero(&req.data)) {
+        let lsize = if lsize == 0 { req.prev.lsize() } else { lsize };
+        let remember = zio.0.features.hole_birth.load(Ordering::Relaxed) && req.prev.birth() != 0;
+        let birth = if remember { txg.0 } else { 0 };
+        return Ok(Prepared::Done(BlkPtr::hole(lsize, req.otype, req.level, birth)));
+    }
+    let packed = if compress.kind == Compress::Off { None } else { squeeze(compress, &req.data) };
+    let embed = req.may_embed && req.level == 0 && !object_type::has_fill(req.otype);
+    if let Some(packed) = &packed
+        && embed
+        && packed.len() <= BPE_PAYLOAD_SIZE
+        && zio.0.features.embedded_data.load(Ordering::Relaxed)
+    {
+        let kind = compress.kind as u8;
+        if let Some(bp) = BlkPtr::embedded(packed, kind, lsize, req.otype, req.level, txg.0) {
+            return Ok(Prepared::Done(bp));
+        }
+    }
+    // Stored in whole sectors; what saves none is stored as it is.
+    let packed = packed.filter(|p| (p.len() as u64).next_multiple_of(unit) < lsize);
+    let (data, compress) = match packed {
+        Some(p) => {
+            let mut buf = IoBuf::scratch(p.len().next_multiple_of(unit as usize));
+            let (front, pad) = buf.split_at_mut(p.len());
+            front.copy_from_slice(&p);
+            pad.fill(0);
+            (buf.into_bytes(), compress.kind)
+        }
+        None => (req.data.clone(), Compress::Off),
+    };
+    let cksum = checksum::compute(checksum_of(req), &data, false, salt);
+    Ok(Prepared::Block { data, compress, cksum })
+}
+
+/// Compresses, if that saves an eighth.
+fn squeeze(spec: CompressSpec, data: &[u8]) -> Option<IoBuf> {
+    let mut buf = IoBuf::scratch(data.len() - (data.len() >> 3));
+    let n = compress::compress(spec, data, &mut buf)?;
+    buf.truncate(n);
+    Some(buf)
+}
+
+fn pointer(
+    txg: Txg,
+    req: &WriteReq,
+    dvas: &[Dva],
+    psize: u64,
+    compress: Compress,
+    kind: Checksum,
+    cksum: Cksum,
+) -> BlkPtr {
+    let mut bp = BlkPtr::ZERO;
+    for (i, dva) in dvas.iter().enumerate() {
+        bp.set_dva(i, *dva);
+    }
+    bp.set_lsize(req.data.len() as u64);
+    bp.set_psize(psize);
+    bp.set_compress(compress as u8);
+    bp.set_checksum_kind(kind as u8);
+    bp.set_otype(req.otype);
+    bp.set_level(req.level);
+    bp.set_byteorder(ByteOrder::NATIVE);
+    bp.set_births(txg.0, txg.0);
+    bp.set_fill(req.fill);
+    bp.set_cksum(cksum);
+    bp
+}
