@@ -377,7 +377,7 @@ pub fn owner_of(bonustype: u8, bonus: &[u8]) -> Option<Owner> {
     match bonustype {
         DMU_OT_ZNODE => {
             let word = |at: usize| Some(one(bonus.get(at..at + 8)?));
-            Some(Owner { uid: word(136)?, gid: word(144)?, projid: Some(0) })
+            Some(Owner { uid: word(128)?, gid: word(136)?, projid: Some(0) })
         }
         DMU_OT_SA => {
             let magic = u32::from_ne_bytes(bonus.get(..4)?.try_into().ok()?);

@@ -4,10 +4,8 @@ use super::table::{SaTable, Swap};
 use crate::dmu::Now;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
+use zilla_ondisk::sa::{SA_MAGIC, header_size, place};
 
-pub(crate) const SA_MAGIC: u32 = 0x2F_505A;
-/// Magic, layout and one length.
-pub(crate) const SA_HDR_SIZE: usize = 8;
 const BLKPTR: usize = 128;
 /// A spill block is at most as large as blocks were before large ones.
 pub(crate) const SA_MAX_SPILL: usize = 128 << 10;
@@ -100,34 +98,6 @@ pub(crate) struct Packed {
     pub(crate) spill: Option<Vec<u8>>,
 }
 
-struct Sizes {
-    header: usize,
-    total: usize,
-}
-
-/// Header and data of a buffer with these attributes.
-fn sizes(attrs: &[(u16, usize, bool)]) -> Sizes {
-    let vars = attrs.iter().filter(|(_, _, var)| *var).count();
-    let total = attrs.iter().fold(0usize, |t, (_, len, _)| t.next_multiple_of(8) + len);
-    Sizes { header: SA_HDR_SIZE + 2 * vars.saturating_sub(1), total }
-}
-
-/// Whether the attributes fit the bonus; if not, how many of the first stay in it, beside the pointer to the rest.
-fn split(attrs: &[(u16, usize, bool)], room: usize) -> Option<usize> {
-    let all = sizes(attrs);
-    let vars = attrs.iter().filter(|(_, _, var)| *var).count();
-    let fits =
-        all.total + all.header.next_multiple_of(8) <= room && (vars <= 1 || all.header + all.total < room);
-    if fits {
-        return None;
-    }
-    let stays = (1..=attrs.len()).find(|&n| {
-        let s = sizes(attrs.get(..n).unwrap_or_default());
-        s.total + s.header.next_multiple_of(8) > room - BLKPTR
-    });
-    Some(stays.map_or(attrs.len(), |n| n - 1))
-}
-
 fn pack_one(
     table: &SaTable,
     tx: &Tx,
@@ -136,9 +106,8 @@ fn pack_one(
 ) -> Now<Vec<u8>> {
     let numbers: smallvec::SmallVec<[u16; 24]> = attrs.iter().map(|a| a.0).collect();
     let layout = table.find_layout(tx, &numbers)?;
-    let s = sizes(attrs);
-    let header = s.header.next_multiple_of(8);
-    let mut out = Vec::with_capacity(header + s.total + 8);
+    let header = header_size(attrs.iter().filter(|(_, _, var)| *var).count());
+    let mut out = Vec::with_capacity(512);
     out.extend_from_slice(&SA_MAGIC.to_ne_bytes());
     out.extend_from_slice(&(((header / 8) as u16) << 10 | layout).to_ne_bytes());
     for (_, len, _) in attrs.iter().filter(|(_, _, var)| *var) {
@@ -173,12 +142,15 @@ pub(crate) fn pack(
         }
         attrs.push((a, n, fixed == 0));
     }
-    let Some(stays) = split(&attrs, room) else {
+    let lens = |part: &[(u16, usize, bool)]| {
+        part.iter().map(|a| (a.1, a.2)).collect::<smallvec::SmallVec<[_; 24]>>()
+    };
+    let Some(stays) = place(&lens(&attrs), room, false).spill_at else {
         return Ok(Packed { bonus: pack_one(table, tx, &attrs, &mut put)?, spill: None });
     };
     let (here, there) = attrs.split_at(stays);
-    let s = sizes(there);
-    if s.total + s.header.next_multiple_of(8) > SA_MAX_SPILL {
+    let s = place(&lens(there), 0, true);
+    if s.total + s.hdrsize > SA_MAX_SPILL {
         return Err(Error::os(Errno::FBig, "the system attributes are too long together").into());
     }
     let mut bonus = pack_one(table, tx, here, &mut put)?;

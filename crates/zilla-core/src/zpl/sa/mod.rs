@@ -21,6 +21,3 @@ mod table;
 
 pub(crate) use codec::{Packed, SA_ATTR_MAX_LEN, SA_MAX_SPILL, Values, decode, pack};
 pub(crate) use table::{Kind, SaTable};
-
-#[cfg(test)]
-mod tests;

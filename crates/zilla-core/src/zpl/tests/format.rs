@@ -1,0 +1,147 @@
+//! What lies on disk, byte for byte, where OpenZFS's own tools look without asking the tables.
+
+use super::super::*;
+use super::world::{CRED, World};
+use crate::dmu::{Owner, resident};
+use crate::types::ObjectId;
+use bytes::Bytes;
+use zilla_env::block_on;
+use zilla_ondisk::object_type::{DMU_OT_SA, DMU_OT_ZNODE};
+
+fn file(w: &World, name: &[u8], mode: u32) -> u64 {
+    block_on(w.zfs.create(w.zfs.root(), name, NewFile::new(mode, CRED))).unwrap().0.id()
+}
+
+#[test]
+fn a_new_file_has_openzfs_attributes_in_openzfs_order() {
+    let w = World::new(5, FsProps::default());
+    let id = file(&w, b"f", S_IFREG | 0o644);
+    let dn = block_on(w.objset.hold_wait(ObjectId(id))).unwrap();
+    let bonus = dn.bonus();
+    assert_eq!(dn.bonus_type(), DMU_OT_SA);
+    let word = |at: usize| u64::from_ne_bytes(bonus[at..at + 8].try_into().unwrap());
+    assert_eq!(&bonus[..4], &0x2f505au32.to_ne_bytes());
+    // The root directory's layout is the first, 2; a plain file has the same attributes.
+    assert_eq!(&bonus[4..6], &(1u16 << 10 | 2).to_ne_bytes());
+    assert_eq!(word(8), 0o100644);
+    assert_eq!(word(8 + 24), 1000);
+    assert_eq!(word(8 + 40), w.zfs.root());
+    assert_eq!(word(8 + 48), 0x8408_0000_0004, "flags: archive, av-modified, project, trivial ACL");
+    assert_eq!(word(8 + 136), 3, "access control entries");
+    assert_eq!(bonus.len(), 8 + 144 + 24);
+    assert_eq!(owner_of(DMU_OT_SA, &bonus), Some(Owner { uid: 1000, gid: 100, projid: Some(0) }));
+}
+
+#[test]
+fn an_old_file_has_a_znode_of_264_bytes() {
+    let w = World::new(4, FsProps::default());
+    let id = file(&w, b"f", S_IFREG | 0o600);
+    let dn = block_on(w.objset.hold_wait(ObjectId(id))).unwrap();
+    let bonus = dn.bonus();
+    assert_eq!((dn.bonus_type(), bonus.len()), (DMU_OT_ZNODE, 264));
+    assert_eq!(owner_of(DMU_OT_ZNODE, &bonus), Some(Owner { uid: 1000, gid: 100, projid: Some(0) }));
+}
+
+#[test]
+fn the_registry_holds_every_attribute() {
+    let w = World::new(5, FsProps::default());
+    let master = crate::zap::Zap::new(&block_on(w.objset.hold_wait(ObjectId(1))).unwrap());
+    let hold = |o: u64| crate::zap::Zap::new(&block_on(w.objset.hold_wait(ObjectId(o))).unwrap());
+    let sa = hold(block_on(resident(|| master.lookup_u64(b"SA_ATTRS"))).unwrap().unwrap());
+    let registry = hold(block_on(resident(|| sa.lookup_u64(b"REGISTRY"))).unwrap().unwrap());
+    let get = |n: &str| block_on(resident(|| registry.lookup_u64(n.as_bytes()))).unwrap();
+    assert_eq!(block_on(resident(|| registry.count())).unwrap(), 22);
+    assert_eq!(get("ZPL_ATIME"), Some(16 << 24));
+    assert_eq!(get("ZPL_DACL_COUNT"), Some(8 << 24 | 16));
+    assert_eq!(get("ZPL_DACL_ACES"), Some(4 << 16 | 19));
+    assert_eq!(get("ZPL_DXATTR"), Some(3 << 16 | 20));
+    assert_eq!(get("ZPL_PROJID"), Some(8 << 24 | 21));
+}
+
+#[test]
+fn blocks_grow_with_the_file_up_to_the_recordsize() {
+    let w = World::new(5, FsProps { recordsize: 4096, ..FsProps::default() });
+    let id = file(&w, b"f", S_IFREG | 0o644);
+    let blksz = || block_on(w.objset.hold_wait(ObjectId(id))).unwrap().blksz();
+    for (end, want) in [(100u64, 512), (600, 1024), (3000, 3072), (5000, 4096), (100_000, 4096)] {
+        block_on(w.zfs.write(id, end - 10, &Bytes::from(vec![1; 10]), false)).unwrap();
+        assert_eq!(blksz(), want, "at {end}");
+    }
+    assert_eq!(block_on(w.zfs.getattr(id)).unwrap().size, 100_000);
+}
+
+#[test]
+fn holes_are_found() {
+    let mut w = World::new(5, FsProps { recordsize: 4096, ..FsProps::default() });
+    let id = file(&w, b"f", S_IFREG | 0o644);
+    let write = |w: &World, off| block_on(w.zfs.write(id, off, &Bytes::from(vec![1; 4096]), false)).unwrap();
+    write(&w, 0);
+    write(&w, 1 << 40);
+    for _ in 0..2 {
+        let seek = |off, whence| block_on(w.zfs.seek(id, off, whence)).map_err(|e| e.errno());
+        assert_eq!(seek(0, Whence::Data), Ok(0));
+        assert_eq!(seek(5, Whence::Data), Ok(5));
+        assert_eq!(seek(0, Whence::Hole), Ok(4096));
+        assert_eq!(seek(4096, Whence::Data), Ok(1 << 40));
+        assert_eq!(seek((1 << 40) + 1, Whence::Hole), Ok((1 << 40) + 4096));
+        assert_eq!(seek((1 << 40) + 4096, Whence::Data), Err(Errno::NxIo));
+        w.sync();
+        w.crash();
+    }
+}
+
+#[test]
+fn an_unlinked_file_lives_until_its_last_user_goes() {
+    let mut w = World::new(5, FsProps::default());
+    let (held, _) = block_on(w.zfs.create(w.zfs.root(), b"f", NewFile::new(S_IFREG | 0o644, CRED))).unwrap();
+    let id = held.id();
+    block_on(w.zfs.write(id, 0, &Bytes::from_static(b"hello"), false)).unwrap();
+    block_on(w.zfs.unlink(w.zfs.root(), b"f")).unwrap();
+    assert_eq!(w.read(id), b"hello");
+    assert_eq!(block_on(w.zfs.getattr(id)).unwrap().nlink, 0);
+    drop(held);
+    assert!(block_on(w.zfs.getattr(id)).is_err());
+    // And across a crash.
+    let (held, _) = block_on(w.zfs.create(w.zfs.root(), b"g", NewFile::new(S_IFREG | 0o644, CRED))).unwrap();
+    let id = held.leak();
+    block_on(w.zfs.unlink(w.zfs.root(), b"g")).unwrap();
+    w.sync();
+    w.crash();
+    assert!(block_on(w.zfs.getattr(id)).is_ok());
+    assert_eq!(block_on(w.zfs.drain_unlinked()).unwrap(), 1);
+    assert!(block_on(w.zfs.getattr(id)).is_err());
+}
+
+#[test]
+fn acls_are_inherited_and_follow_chmod() {
+    let w = World::new(5, FsProps { posix_acl: true, ..FsProps::default() });
+    let (dir, _) = block_on(w.zfs.create(w.zfs.root(), b"d", NewFile::new(S_IFDIR | 0o755, CRED))).unwrap();
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [tag.to_le_bytes(), perm.to_le_bytes()]
+            .concat()
+            .into_iter()
+            .chain(id.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    let acl: Vec<u8> = 2u32
+        .to_le_bytes()
+        .into_iter()
+        .chain(
+            [entry(1, 7, !0), entry(2, 7, 42), entry(4, 5, !0), entry(16, 7, !0), entry(32, 0, !0)].concat(),
+        )
+        .collect();
+    let (default, access) = (b"system.posix_acl_default", b"system.posix_acl_access");
+    block_on(w.zfs.setxattr(dir.id(), default, &acl, XattrMode::Any)).unwrap();
+    let new = NewFile { umask: 0o077, ..NewFile::new(S_IFREG | 0o666, CRED) };
+    let (f, attr) = block_on(w.zfs.create(dir.id(), b"f", new)).unwrap();
+    assert_eq!(attr.mode & 0o777, 0o660, "the default ACL, not the umask");
+    let got = block_on(w.zfs.getxattr(f.id(), access)).unwrap();
+    assert_eq!(
+        &got[4..],
+        &[entry(1, 6, !0), entry(2, 7, 42), entry(4, 5, !0), entry(16, 6, !0), entry(32, 0, !0)].concat()
+    );
+    block_on(w.zfs.setattr(f.id(), SetAttr { mode: Some(0o600), ..SetAttr::default() })).unwrap();
+    let got = block_on(w.zfs.getxattr(f.id(), access)).unwrap();
+    assert_eq!(&got[28..36], &entry(16, 0, !0)[..]);
+    assert_eq!(block_on(w.zfs.getattr(f.id())).unwrap().mode & 0o777, 0o600);
+}
