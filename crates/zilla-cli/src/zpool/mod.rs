@@ -17,12 +17,15 @@ mod vdevspec;
 mod version;
 mod wait;
 
+pub use get::{columns as get_columns, table as get_table};
+pub use version::run as print_version;
+
 use crate::cx::{Command, Cx, Exit};
 use zilla_control::props::{self, PropAttr};
 
 /// In the order of the usage message; None is a blank line there.
 static COMMANDS: &[Option<Command>] = &[
-    command("version", "\tversion [-j]\n", Some(version::run)),
+    command("version", "\tversion [-j]\n", Some(print_version)),
     None,
     command(
         "create",
@@ -138,7 +141,7 @@ fn run(cx: &mut Cx, mut args: Vec<String>) -> Result<u8, Exit> {
             usage(cx, true);
             return Ok(0);
         }
-        "-V" | "--version" => return version::run(cx, Vec::new()),
+        "-V" | "--version" => return print_version(cx, Vec::new()),
         _ => {}
     }
     let found = COMMANDS.iter().flatten().find(|c| c.name == word);

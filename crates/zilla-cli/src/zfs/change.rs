@@ -1,0 +1,158 @@
+//! `zfs set` and `zfs inherit`.
+
+use super::select::Selection;
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use std::collections::BTreeMap;
+use zilla_control::props::{self, PropAttr, naming::pool_of, types_of};
+use zilla_control::types::{DatasetInherit, DatasetKind, DatasetSet};
+
+const DATASETS: &[DatasetKind] = &[DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot];
+
+/// `property=value` of an option or operand.
+pub fn parse_prop(cx: &mut Cx, props: &mut BTreeMap<String, String>, text: &str) -> Result<(), Exit> {
+    let Some((name, value)) = text.split_once('=') else {
+        cx.err("missing '=' for property=value argument");
+        return Err(Exit(1));
+    };
+    if props.insert(name.to_owned(), value.to_owned()).is_some() {
+        cx.err(format!("property '{name}' specified multiple times"));
+        return Err(Exit(1));
+    }
+    Ok(())
+}
+
+pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "u", &[]);
+    let mut no_mount = false;
+    for option in options {
+        match option {
+            Opt::Flag('u', _) => no_mount = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    match operands.as_slice() {
+        [] => return cx.bad_usage("missing arguments"),
+        [only] if only.contains('=') => return cx.bad_usage("missing dataset name(s)"),
+        [_] => return cx.bad_usage("missing property=value argument(s)"),
+        _ => {}
+    }
+    let first = operands.iter().position(|word| !word.contains('='));
+    let Some(first) = first else { return cx.bad_usage("missing dataset name(s)") };
+    let (assignments, names) = operands.split_at(first);
+    if names.iter().any(|word| word.contains('=')) {
+        // With a dataset first, what follows are names that cannot be: both orders are wrong.
+        if !assignments.is_empty() {
+            return cx.bad_usage("invalid argument order");
+        }
+        cx.err("missing '=' for property=value argument");
+        return Ok(255);
+    }
+    let mut properties = BTreeMap::new();
+    for assignment in assignments {
+        if parse_prop(cx, &mut properties, assignment).is_err() {
+            return Ok(255);
+        }
+    }
+    let selection = Selection { operands: names.to_vec(), kinds: DATASETS.to_vec(), ..Selection::default() };
+    let (datasets, mut failed) = selection.find(cx, Vec::new())?;
+    let mut changed = Vec::new();
+    for dataset in datasets {
+        let name = dataset.name;
+        let request = DatasetSet { name: name.clone(), properties: properties.clone(), no_mount };
+        match cx.ask(&format!("cannot set property for '{name}'"), &request)? {
+            None => failed = true,
+            Some(reply) => {
+                if let Some(e) = &reply.mount_error {
+                    cx.refused(&format!("cannot mount '{name}'"), e);
+                    cx.err("property may be set but unable to remount filesystem");
+                    failed = true;
+                }
+                changed.push(pool_of(&name).to_owned());
+            }
+        }
+    }
+    log(cx, changed, failed)?;
+    Ok(u8::from(failed))
+}
+
+/// One line in the history of every pool that changed, if all went well.
+pub fn log(cx: &mut Cx, mut pools: Vec<String>, failed: bool) -> Result<(), Exit> {
+    pools.sort();
+    pools.dedup();
+    if !failed {
+        for pool in pools {
+            cx.log_history(&pool)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn inherit(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "rS", &[]);
+    let (mut recursive, mut received) = (false, false);
+    for option in options {
+        match option {
+            Opt::Flag('r', _) => recursive = true,
+            Opt::Flag('S', _) => received = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    let Some((property, names)) = operands.split_first() else {
+        return cx.bad_usage("missing property argument");
+    };
+    if names.is_empty() {
+        return cx.bad_usage("missing dataset argument");
+    }
+    let desc = props::dataset_prop(property);
+    match desc {
+        Some(desc) if desc.attr == PropAttr::ReadOnly => {
+            cx.err(format!("{property} property is read-only"));
+            return Ok(1);
+        }
+        Some(desc) if !desc.inheritable() && !received => {
+            cx.err(format!("'{property}' property cannot be inherited"));
+            if matches!(desc.name, "quota" | "reservation" | "refquota" | "refreservation") {
+                cx.err(format!("use 'zfs set {property}=none' to clear"));
+                cx.err(format!("use 'zfs inherit -S {property}' to revert to received value"));
+            }
+            return Ok(1);
+        }
+        Some(desc) if received && matches!(desc.name, "volsize" | "version") => {
+            cx.err(format!("'{property}' property cannot be reverted to a received value"));
+            return Ok(1);
+        }
+        None if !props::is_user_prop(property) => {
+            return cx.bad_usage(format!("invalid property '{property}'"));
+        }
+        _ => {}
+    }
+    let selection =
+        Selection { operands: names.to_vec(), recursive, kinds: DATASETS.to_vec(), ..Selection::default() };
+    let (datasets, mut failed) = selection.find(cx, Vec::new())?;
+    let mut changed = Vec::new();
+    for dataset in datasets {
+        // Below the one named, what cannot have the property is passed over.
+        if recursive && desc.is_some_and(|d| !d.applies_to(types_of(dataset.kind))) {
+            continue;
+        }
+        let name = dataset.name;
+        let request = DatasetInherit {
+            name: name.clone(),
+            property: desc.map_or(property.as_str(), |d| d.name).to_owned(),
+            received,
+        };
+        match cx.ask(&format!("cannot inherit {property} for '{name}'"), &request)? {
+            None => failed = true,
+            Some(reply) => {
+                if let Some(e) = &reply.mount_error {
+                    cx.refused(&format!("cannot mount '{name}'"), e);
+                    failed = true;
+                }
+                changed.push(pool_of(&name).to_owned());
+            }
+        }
+    }
+    log(cx, changed, failed)?;
+    Ok(u8::from(failed))
+}

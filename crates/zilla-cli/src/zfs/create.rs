@@ -1,0 +1,203 @@
+//! `zfs create` and `zfs clone`.
+
+use super::change::parse_prop;
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use std::collections::BTreeMap;
+use zilla_control::error::ErrorCode;
+use zilla_control::props::naming::{check_dataset_name, pool_of};
+use zilla_control::props::{self, FS, SNAP, VOL, parse_dataset_prop, parse_size};
+use zilla_control::types::{
+    DatasetClone, DatasetCreate, DatasetKind, DatasetQuery, MountedReply, PoolQuery, VolumeSpec,
+};
+
+const DEFAULT_VOLBLOCKSIZE: u64 = 16 << 10;
+
+pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, ":PV:b:nso:puv", &[]);
+    let mut request = DatasetCreate::default();
+    let (mut size, mut block_size, mut sparse) = (None, None, false);
+    let (mut dry_run, mut verbose, mut parsable) = (false, false, false);
+    for option in options {
+        match option {
+            Opt::Flag('V', text) => match parse_size(&text) {
+                Ok(n) => size = Some(n),
+                Err(e) => {
+                    cx.err(format!("bad volume size '{text}': {}", e.description()));
+                    return Ok(1);
+                }
+            },
+            Opt::Flag('b', text) => match parse_size(&text) {
+                Ok(n) => block_size = Some(n),
+                Err(e) => {
+                    cx.err(format!("bad volume block size '{text}': {}", e.description()));
+                    return Ok(1);
+                }
+            },
+            Opt::Flag('P', _) => (verbose, parsable) = (true, true),
+            Opt::Flag('p', _) => request.parents = true,
+            Opt::Flag('n', _) => dry_run = true,
+            Opt::Flag('o', text) => parse_prop(cx, &mut request.properties, &text)?,
+            Opt::Flag('s', _) => sparse = true,
+            Opt::Flag('u', _) => request.no_mount = true,
+            Opt::Flag('v', _) => verbose = true,
+            Opt::Missing(_) => return cx.bad_usage("missing size argument"),
+            other => return cx.bad_option(other),
+        }
+    }
+    if (block_size.is_some() || sparse) && size.is_none() {
+        return cx.bad_usage("'-s' and '-b' can only be used when creating a volume");
+    }
+    if request.no_mount && size.is_some() {
+        return cx.bad_usage("'-u' can only be used when creating a filesystem");
+    }
+    let name = match operands.as_slice() {
+        [name] => name.clone(),
+        [] => {
+            let kind = if size.is_some() { "volume" } else { "filesystem" };
+            return cx.bad_usage(format!("missing {kind} argument"));
+        }
+        _ => return cx.bad_usage("too many arguments"),
+    };
+    request.name = name.clone();
+    let types = if size.is_some() { VOL } else { FS };
+    if dry_run || size.is_some() {
+        let pool = pool_of(&name).to_owned();
+        let (pools, _) = cx.pools(&[pool], PoolQuery::default())?;
+        if pools.is_empty() {
+            return Ok(1);
+        }
+        let action = format!("cannot {} '{name}'", if dry_run { "verify" } else { "create" });
+        for (property, text) in &request.properties {
+            if let Err(e) = parse_dataset_prop(property, text, types, true, None) {
+                cx.refused(&action, &e);
+                return Ok(1);
+            }
+        }
+    }
+    if let Some(size) = size {
+        // The size grows to whole blocks.
+        let given = request.properties.get("volblocksize").and_then(|t| parse_size(t).ok());
+        let block = block_size.or(given).filter(|&b| b != 0).unwrap_or(DEFAULT_VOLBLOCKSIZE);
+        let Some(size) = size.checked_next_multiple_of(block) else {
+            cx.err(format!("bad volume size '{size}': numeric value is too large"));
+            return Ok(1);
+        };
+        request.volume = Some(VolumeSpec { size, block_size, sparse });
+    }
+    if request.parents && check_dataset_name(&name, types, true).is_ok() {
+        if exists(cx, &name)? {
+            return Ok(0);
+        }
+        if verbose {
+            cx.out.line(match (parsable, dry_run) {
+                (true, _) => format!("create_ancestors\t{name}"),
+                (_, true) => format!("would create ancestors of {name}"),
+                _ => format!("create ancestors of {name}"),
+            });
+        }
+    }
+    if verbose {
+        cx.out.line(match (parsable, dry_run) {
+            (true, _) => format!("create\t{name}"),
+            (_, true) => format!("would create {name}"),
+            _ => format!("create {name}"),
+        });
+        let volume = request.volume.as_ref();
+        let numbers =
+            [("volsize", volume.map(|v| v.size)), ("volblocksize", volume.and_then(|v| v.block_size))];
+        let numbers = numbers.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.to_string())));
+        for (property, text) in numbers.chain(request.properties.clone()) {
+            cx.out.line(if parsable {
+                format!("property\t{property}\t{text}")
+            } else {
+                format!("\t{property}={text}")
+            });
+        }
+    }
+    if dry_run {
+        return Ok(0);
+    }
+    let action = format!("cannot create '{name}'");
+    let done = cx.ask(&action, &request)?;
+    finish(cx, &name, done)
+}
+
+/// The history, and what to say where the new filesystem could not be mounted.
+fn finish(cx: &mut Cx, name: &str, done: Option<MountedReply>) -> Run {
+    let Some(reply) = done else { return Ok(1) };
+    cx.log_history(pool_of(name))?;
+    match &reply.mount_error {
+        None => Ok(0),
+        Some(e) if e.code == ErrorCode::Perm && e.message.is_none() => {
+            cx.err("filesystem successfully created, but it may only be mounted by root");
+            Ok(1)
+        }
+        Some(e) => {
+            cx.refused(&format!("cannot mount '{name}'"), e);
+            cx.err("filesystem successfully created, but not mounted");
+            Ok(1)
+        }
+    }
+}
+
+fn exists(cx: &mut Cx, name: &str) -> Result<bool, Exit> {
+    let request = DatasetQuery {
+        roots: vec![name.to_owned()],
+        depth: Some(0),
+        kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
+        ..DatasetQuery::default()
+    };
+    Ok(cx.call(&request)?.is_ok_and(|reply| reply.datasets.iter().any(|d| d.name == name)))
+}
+
+pub fn clone(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "o:p", &[]);
+    let mut properties = BTreeMap::new();
+    let mut parents = false;
+    for option in options {
+        match option {
+            Opt::Flag('o', text) => parse_prop(cx, &mut properties, &text)?,
+            Opt::Flag('p', _) => parents = true,
+            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
+            other => return cx.bad_option(other),
+        }
+    }
+    let (snapshot, target) = match operands.as_slice() {
+        [snapshot, target] => (snapshot.clone(), target.clone()),
+        [] => return cx.bad_usage("missing source dataset argument"),
+        [_] => return cx.bad_usage("missing target dataset argument"),
+        _ => return cx.bad_usage("too many arguments"),
+    };
+    if let Err(e) = check_dataset_name(&snapshot, SNAP, false) {
+        cx.refused(&format!("cannot open '{snapshot}'"), &e);
+        return Ok(1);
+    }
+    let query = DatasetQuery {
+        roots: vec![snapshot.clone()],
+        depth: Some(0),
+        kinds: vec![DatasetKind::Snapshot],
+        ..DatasetQuery::default()
+    };
+    if let Some(reply) = cx.ask(&format!("cannot open '{snapshot}'"), &query)? {
+        for e in &reply.errors {
+            cx.refused(&format!("cannot open '{snapshot}'"), e);
+        }
+        if !reply.errors.is_empty() {
+            return Ok(1);
+        }
+    } else {
+        return Ok(1);
+    }
+    let action = format!("cannot create '{target}'");
+    if let Err(e) = check_dataset_name(&target, props::HEADS, true) {
+        cx.refused(&action, &e);
+        return Ok(1);
+    }
+    if parents && exists(cx, &target)? {
+        return Ok(0);
+    }
+    let request = DatasetClone { snapshot, target: target.clone(), properties, parents, no_mount: false };
+    let done = cx.ask(&action, &request)?;
+    finish(cx, &target, done)
+}

@@ -1,0 +1,141 @@
+//! `zfs mount` and `zfs unmount`.
+
+use super::select::Selection;
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Run};
+use crate::fmt::json::{self, Obj};
+use zilla_control::types::{DatasetKind, DatasetMount, DatasetUnmount, ManyReply, MountList};
+
+pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, ":ajRlvo:Of", &[("json", false, 'j')]);
+    let mut request = DatasetMount::default();
+    let (mut all, mut as_json) = (false, false);
+    for option in options {
+        match option {
+            Opt::Flag('a', _) => all = true,
+            Opt::Flag('R', _) => request.recursive = true,
+            // Progress of `-a -v` would be over before it could be read.
+            Opt::Flag('v', _) => {}
+            Opt::Flag('l', _) => request.load_keys = true,
+            Opt::Flag('j', _) => as_json = true,
+            Opt::Flag('o', text) if text.is_empty() => {
+                return cx.bad_usage("empty mount options (-o) specified");
+            }
+            Opt::Flag('o', text) => request.options.extend(text.split(',').map(str::to_owned)),
+            Opt::Flag('O', _) => request.overlay = true,
+            Opt::Flag('f', _) => request.force = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    if as_json && !operands.is_empty() {
+        return cx.bad_usage("too many arguments");
+    }
+    if all && !operands.is_empty() {
+        return cx.bad_usage("too many arguments");
+    }
+    if request.recursive && operands.is_empty() {
+        return cx.bad_usage("no dataset provided");
+    }
+    if all {
+        let done = cx.ask("cannot mount", &request)?;
+        return report(cx, "mount", "", done);
+    }
+    if operands.is_empty() {
+        if !request.options.is_empty() {
+            return cx.bad_usage("missing filesystem argument (specify -a for all)");
+        }
+        return show(cx, as_json);
+    }
+    if operands.len() > 1 && !request.recursive {
+        return cx.bad_usage("too many arguments");
+    }
+    let (datasets, missing) = filesystems(cx, &operands)?;
+    if missing {
+        return if request.recursive { cx.print_usage() } else { Ok(1) };
+    }
+    let mut code = 0;
+    for name in datasets {
+        let request = DatasetMount { name: Some(name.clone()), ..request.clone() };
+        let done = cx.ask(&format!("cannot mount '{name}'"), &request)?;
+        code |= report(cx, "mount", &name, done)?;
+    }
+    Ok(code)
+}
+
+/// Names of existing filesystems, or a complaint about each that is none.
+fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<String>, bool), crate::cx::Exit> {
+    let selection = Selection {
+        operands: operands.to_vec(),
+        kinds: vec![DatasetKind::Filesystem],
+        ..Selection::default()
+    };
+    let (datasets, failed) = selection.find(cx, Vec::new())?;
+    Ok((datasets.into_iter().map(|d| d.name).collect(), failed))
+}
+
+fn report(cx: &mut Cx, verb: &str, name: &str, done: Option<ManyReply>) -> Run {
+    let Some(reply) = done else { return Ok(1) };
+    for e in &reply.errors {
+        let subject = e.subject.as_deref().unwrap_or(name);
+        cx.refused(&format!("cannot {verb} '{subject}'"), e);
+    }
+    Ok(u8::from(!reply.errors.is_empty()))
+}
+
+fn show(cx: &mut Cx, as_json: bool) -> Run {
+    let Some(mounts) = cx.ask("cannot list mounts", &MountList {})? else { return Ok(1) };
+    if as_json {
+        let mut members = Obj::new();
+        for mount in &mounts {
+            let mut item = Obj::new();
+            item.str("filesystem", mount.dataset.as_str());
+            item.str("mountpoint", mount.mountpoint.as_str());
+            members.obj(mount.dataset.as_str(), item);
+        }
+        if !members.is_empty() {
+            let mut root = json::schema("zfs", "mount");
+            root.obj("datasets", members);
+            cx.out.line(root.render());
+        }
+        return Ok(0);
+    }
+    for mount in &mounts {
+        cx.out.line(format!("{:<30}  {}", mount.dataset, mount.mountpoint));
+    }
+    Ok(0)
+}
+
+pub fn unmount(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "afu", &[]);
+    let mut request = DatasetUnmount::default();
+    let mut all = false;
+    for option in options {
+        match option {
+            Opt::Flag('a', _) => all = true,
+            Opt::Flag('f', _) => request.force = true,
+            Opt::Flag('u', _) => request.unload_keys = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    if all {
+        if !operands.is_empty() {
+            return cx.bad_usage("too many arguments");
+        }
+        let done = cx.ask("cannot unmount", &request)?;
+        return report(cx, "unmount", "", done);
+    }
+    let target = match operands.as_slice() {
+        [target] => target.clone(),
+        [] => return cx.bad_usage("missing filesystem argument"),
+        _ => return cx.bad_usage("too many arguments"),
+    };
+    if !target.starts_with('/') {
+        let (_, missing) = filesystems(cx, &operands)?;
+        if missing {
+            return Ok(1);
+        }
+    }
+    request.target = Some(target.clone());
+    let done = cx.ask(&format!("cannot unmount '{target}'"), &request)?;
+    report(cx, "unmount", &target, done)
+}
