@@ -1,5 +1,40 @@
-//! The project's own tools: `cargo xtask tidy | bench | sim`.
-fn main() {
-    eprintln!("usage: cargo xtask tidy");
-    std::process::exit(2);
+//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy | fuzz`.
+//!
+//! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
+//! house style can be checked in seconds on a tree that does not build.
+
+mod fuzz;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy               check the house style
+       cargo xtask fuzz [--seconds N]  run every fuzz target, N seconds each (default 60)
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["tidy"] => tidy::main(&root()),
+        ["fuzz"] => fuzz::main(&root(), 60),
+        ["fuzz", "--seconds", n] => match n.parse() {
+            Ok(seconds) => fuzz::main(&root(), seconds),
+            Err(_) => usage(),
+        },
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprint!("{USAGE}");
+    ExitCode::from(2)
+}
+
+/// The workspace's folder: the parent of this package's.
+fn root() -> PathBuf {
+    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.pop();
+    path
 }

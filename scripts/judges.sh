@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The long proofs, as root: 200 kills, pjdfstest, fsx, the whole corpus, 100,000 names, and OpenZFS's kernel module in a virtual
+# machine. Hours on two cores. `scripts/judges.sh kill|posix|corpus|oracle` runs one.
+set -euo pipefail
+top=$(cd "$(dirname "$0")/.." && pwd)
+cd "$top"
+. scripts/packages.sh
+need_to_build
+need zstd=zstd tar=tar setfattr=attr setfacl=acl
+need_fuse || die '/dev/fuse is missing'
+export CI=1
+which=${1:-all}
+wants() { [ "$which" = all ] || [ "$which" = "$1" ]; }
+out=${JUDGES_OUT:-${CARGO_TARGET_DIR:-$top/target}/judges}
+mkdir -p "$out"
+
+cargo build --workspace --bins --locked
+if wants kill; then
+  ZILLA_KILLS=${ZILLA_KILLS:-200} cargo test --locked -p zilla-e2e --test kill -- --nocapture
+fi
+if wants posix; then
+  have pjdfstest || cargo install --locked pjdfstest
+  have fsx || cargo install --locked fsx
+  cargo test --locked -p zilla-e2e --test posix -- --ignored --nocapture
+fi
+if wants corpus; then
+  cargo test --locked -p zilla-interop -- --nocapture
+  ZILLA_NAMES=100000 cargo test --locked -p zilla-e2e --test names -- --nocapture
+fi
+if wants oracle; then
+  oracle=${ZILLA_ORACLE:-../shared/judges/oracle}
+  [ -x "$oracle/oracle" ] || die "OpenZFS's virtual machine is not at $oracle"
+  vm=${ZILLA_ORACLE_VM:-$out/vm}
+  [ -e "$vm/root.img" ] || "$oracle/oracle" build "$vm"
+  # Makes a pool of every kind, keeps images and expectation, and after OpenZFS has written to it imports it again.
+  ZILLA_ORACLE=$(cd "$oracle" && pwd) ZILLA_ORACLE_VM=$(cd "$vm" && pwd) \
+    cargo test --locked -p zilla-interop --test oracle -- --ignored --nocapture --test-threads 1
+fi
+say "judges: $which passed; see $out"

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Every test of the project. Installs what the tests need; where OpenZFS's judges lie beside the checkout, those too.
+# With CI set, a test that cannot run here fails; without it, it says so and is passed over.
+set -euo pipefail
+top=$(cd "$(dirname "$0")/.." && pwd)
+cd "$top"
+. scripts/packages.sh
+
+need_to_build
+need zstd=zstd tar=tar setfattr=attr setfacl=acl
+if ! need_fuse; then
+  say "/dev/fuse is missing or closed to $(id -un): tests that mount cannot run here"
+fi
+if [ -x ../shared/judges/install ] && ! have zdb; then
+  say "installing OpenZFS's tools and the other judges (needs root)"
+  as_root ../shared/judges/install >/dev/null
+fi
+have zdb || say "OpenZFS's zdb is not installed: pools are not checked by it"
+
+cargo build --workspace --bins --locked
+cargo test --workspace --locked "$@"

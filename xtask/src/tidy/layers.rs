@@ -1,0 +1,145 @@
+//! Who may depend on whom: a dependency only points down.
+//!
+//! The floors of the house, from the ground: leaves that know nothing of each other, the engine, the facade, the servers that
+//! stand on it, the daemon, the commands, and above all what only tests or measures. A crate may use any floor below
+//! its own. What a dev-dependency pulls in does not reach the product, so it may point to the simulator as well, but not further up.
+
+use super::Finding;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Crate and floor. A crate that is not listed has no place yet: that is an error, to be mended here.
+const FLOORS: &[(&str, u8)] = &[
+    ("zilla-codec", 0),
+    ("zilla-ondisk", 0),
+    ("zilla-env", 0),
+    ("zilla-control", 0),
+    ("zilla-core", 1),
+    ("zilla", 2),
+    ("zilla-sim", 3),
+    ("zilla-fuse", 3),
+    ("zilla-nbd", 3),
+    ("zilla-nfs", 3),
+    ("zilla-daemon", 4),
+    ("zilla-cli", 5),
+    ("zilla-e2e", 6),
+    ("zilla-interop", 7),
+    ("zilla-bench", 7),
+    ("xtask", 7),
+];
+
+/// The simulator's floor: what tests of lower floors may reach for.
+const SIMULATOR: u8 = 3;
+
+/// The engine and what it stands on know no runtime, no socket and no kernel protocol.
+const RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "hyper", "axum", "fuser"];
+const RUNTIME_FREE: &[&str] = &["zilla-codec", "zilla-ondisk", "zilla-env", "zilla-core", "zilla"];
+
+/// Only the seam talks to the kernel's I/O rings.
+const RINGS: &str = "io-uring";
+
+pub fn check(metadata: &Value) -> Result<Vec<Finding>, String> {
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let members: BTreeSet<&str> =
+        metadata["workspace_members"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let floors: BTreeMap<&str, u8> = FLOORS.iter().copied().collect();
+    let mut findings = Vec::new();
+    for package in packages.iter().filter(|p| p["id"].as_str().is_some_and(|id| members.contains(id))) {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(&floor) = floors.get(name) else {
+            findings.push(Finding::error(name, "has no floor: give it one in xtask/src/tidy/layers.rs"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            let dev = dependency["kind"].as_str() == Some("dev");
+            if to == RINGS && name != "zilla-env" && !dev {
+                findings.push(Finding::error(name, format!("depends on {to}, which is zilla-env's alone")));
+            }
+            let Some(&below) = floors.get(to) else { continue };
+            let ceiling = if dev { floor.max(SIMULATOR + 1) } else { floor };
+            if to != name && below >= ceiling {
+                findings
+                    .push(Finding::error(name, format!("depends on {to}: a dependency only points down")));
+            }
+        }
+    }
+    findings.extend(runtimes(metadata, packages));
+    Ok(findings)
+}
+
+/// Follows normal dependencies as they are resolved.
+fn runtimes(metadata: &Value, packages: &[Value]) -> Vec<Finding> {
+    let names: BTreeMap<&str, &str> =
+        packages.iter().filter_map(|p| Some((p["id"].as_str()?, p["name"].as_str()?))).collect();
+    let mut uses: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for node in metadata["resolve"]["nodes"].as_array().into_iter().flatten() {
+        let normal = node["deps"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|d| d["dep_kinds"].as_array().into_iter().flatten().any(|k| k["kind"].is_null()));
+        if let Some(id) = node["id"].as_str() {
+            uses.insert(id, normal.filter_map(|d| d["pkg"].as_str()).collect());
+        }
+    }
+    let mut findings = Vec::new();
+    for (&id, &name) in names.iter().filter(|(_, name)| RUNTIME_FREE.contains(name)) {
+        let (mut seen, mut stack) = (BTreeSet::new(), vec![id]);
+        while let Some(next) = stack.pop() {
+            if !seen.insert(next) {
+                continue;
+            }
+            if let Some(&found) = names.get(next)
+                && RUNTIMES.contains(&found)
+            {
+                findings.push(Finding::error(name, format!("reaches {found}: the engine knows no runtime")));
+            }
+            stack.extend(uses.get(next).into_iter().flatten());
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Value {
+        let list: Vec<Value> = dependencies.iter().map(|(n, k)| json!({"name": n, "kind": k})).collect();
+        json!({"id": name, "name": name, "dependencies": list})
+    }
+
+    fn messages(packages: Vec<Value>, nodes: Value) -> Vec<String> {
+        let members: Vec<Value> = packages.iter().map(|p| p["id"].clone()).collect();
+        let metadata =
+            json!({"packages": packages, "workspace_members": members, "resolve": {"nodes": nodes}});
+        check(&metadata).unwrap().into_iter().map(|f| f.message).collect()
+    }
+
+    #[test]
+    fn dependencies_point_down() {
+        assert!(messages(vec![package("zilla-core", &[("zilla-codec", None)])], json!([])).is_empty());
+        assert_eq!(messages(vec![package("zilla-codec", &[("zilla-core", None)])], json!([])).len(), 1);
+        assert_eq!(messages(vec![package("zilla-codec", &[("zilla-ondisk", None)])], json!([])).len(), 1);
+        assert!(messages(vec![package("zilla-core", &[("zilla-sim", Some("dev"))])], json!([])).is_empty());
+        assert_eq!(
+            messages(vec![package("zilla-core", &[("zilla-daemon", Some("dev"))])], json!([])).len(),
+            1
+        );
+        assert_eq!(messages(vec![package("zilla-new", &[])], json!([])).len(), 1);
+    }
+
+    #[test]
+    fn the_engine_knows_no_runtime() {
+        let dep = |to: &str| json!({"pkg": to, "dep_kinds": [{"kind": null}]});
+        let nodes = json!([{"id": "zilla-core", "deps": [dep("x")]}, {"id": "x", "deps": [dep("tokio")]}]);
+        let mut metadata = json!({"packages": [package("zilla-core", &[])], "workspace_members": ["zilla-core"],
+            "resolve": {"nodes": nodes}});
+        for name in ["x", "tokio"] {
+            metadata["packages"].as_array_mut().unwrap().push(package(name, &[]));
+        }
+        assert_eq!(check(&metadata).unwrap().len(), 1);
+    }
+}
