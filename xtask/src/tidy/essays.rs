@@ -30,7 +30,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     if engine.is_some() {
         let essay = head.join(" ").to_lowercase();
         for (what, any) in [
-            ("what it keeps true (Invariants)", &["invariant", "keeps true"][..]),
+            ("what it keeps true (Invariants)", &["invariant", "keeps true", "kept true"][..]),
             ("why a crash at any point is safe (Crash)", &["crash"][..]),
             ("its lock order (Locks)", &["lock"][..]),
         ] {
