@@ -51,6 +51,15 @@ fn nesting_is_bounded() {
     }
 }
 
+#[test]
+fn names_fit_both_encodings() {
+    let longest = NvList::new().with("n".repeat(i16::MAX as usize - 1), 1u64);
+    assert_eq!(NvList::unpack(&longest.pack()).unwrap(), longest);
+    assert_eq!(NvList::unpack(&longest.pack_native()).unwrap(), longest);
+    let longer = NvList::new().with("n".repeat(i16::MAX as usize), 1u64);
+    assert_eq!(NvList::unpack(&longer.pack()).unwrap_err().field, "name");
+}
+
 fn value() -> impl Strategy<Value = NvValue> {
     let leaf = prop_oneof![
         Just(NvValue::Boolean),

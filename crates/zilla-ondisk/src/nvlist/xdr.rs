@@ -12,6 +12,9 @@ use crate::bytes::{Reader, Writer};
 use crate::error::{Problem, Result};
 use crate::order::ByteOrder;
 
+/// A name's length, with its NUL, is a signed 16-bit number in the native encoding.
+const MAX_NAME: usize = i16::MAX as usize - 1;
+
 /// Decodes a packed list, header included; also gives the bytes it takes.
 pub fn decode(buf: &[u8]) -> Result<(NvList, usize)> {
     let mut r = Reader::new(buf, ByteOrder::Big, "nvlist(xdr)");
@@ -93,7 +96,13 @@ fn array<T>(
 }
 
 fn pair(r: &mut Reader<'_>, depth: usize) -> Result<(String, NvValue)> {
+    let at = *r;
     let name = string(r, "name")?;
+    if name.len() > MAX_NAME {
+        return Err(
+            at.error("name", Problem::Impossible { value: name.len() as u64, why: "over 32766 bytes" })
+        );
+    }
     let kind = r.u32("type")?;
     let n = r.u32("nelem")? as usize;
     if n != 1 && matches!(kind, 2..=9 | 18 | 19 | 21..=23 | 27) {

@@ -100,9 +100,12 @@ impl<'a> Leaf<'a> {
             let problem = Problem::Magic { found: magic.into(), wanted: ZAP_LEAF_MAGIC.into() };
             return Err(FormatError::new(S, "lh_magic", 24, problem));
         }
-        let len = leaf.header().prefix_len;
-        if len > 48 {
-            return Err(FormatError::impossible(S, "lh_prefix_len", 32, len.into(), "over 48"));
+        let LeafHeader { prefix, prefix_len, .. } = leaf.header();
+        if prefix_len > 48 {
+            return Err(FormatError::impossible(S, "lh_prefix_len", 32, prefix_len.into(), "over 48"));
+        }
+        if prefix >> prefix_len != 0 {
+            return Err(FormatError::impossible(S, "lh_prefix", 16, prefix, "longer than its length"));
         }
         Ok(leaf)
     }

@@ -53,6 +53,17 @@ fn fat_header() {
     assert_eq!(ZapPhys::parse(&block, other).unwrap(), z);
 }
 
+#[test]
+fn a_prefix_has_the_bits_its_length_says() {
+    // A leaf of length 0 takes every hash; bits of a prefix would turn up when it is split. Found by fuzzing.
+    let mut block = vec![0; 1024];
+    LeafMut::init(&mut block, 0, 0, true).unwrap();
+    block[16..24].copy_from_slice(&5u64.to_ne_bytes());
+    assert_eq!(Leaf::new(&block, ByteOrder::NATIVE).unwrap_err().field, "lh_prefix");
+    LeafMut::init(&mut block, 5, 3, true).unwrap();
+    assert!(Leaf::new(&block, ByteOrder::NATIVE).is_ok());
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Insert(u8, Vec<u64>),
