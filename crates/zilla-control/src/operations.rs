@@ -54,13 +54,19 @@ macro_rules! operations {
         })*
 
         /// What the daemon does for its clients. Methods run concurrently; the server runs each to its end
-        /// even where the client is gone, so none may wait for ever.
+        /// even where the client is gone, so none may wait for ever. An operation that is left out is refused.
         pub trait Backend: Send + Sync + 'static {
             $($(#[$m])* fn $method(
                 &self,
                 caller: &Caller,
                 request: $request,
-            ) -> impl Future<Output = Result<$reply, ApiError>> + Send;)*
+            ) -> impl Future<Output = Result<$reply, ApiError>> + Send {
+                let _ = (caller, request);
+                std::future::ready(Err(ApiError::with(
+                    ErrorCode::Unsupported,
+                    concat!("'", stringify!($method), "' is not supported by this daemon"),
+                )))
+            })*
         }
 
         /// Every operation's name.

@@ -2,7 +2,7 @@
 //!
 //! A connection is served only to the daemon's owner and to root: the socket's mode keeps others out, and the
 //! peer's credentials are asked of the kernel all the same, because folders and modes get copied. Everything a
-//! client sends is bounded: the headers, the body, the time to send them, the number of connections. An
+//! client sends is bounded: the headers, the body and the time to send it, the number of connections. An
 //! operation runs in a task of its own and to its end even where the client dies half-way, so a pool is never
 //! left between two states because somebody pressed ^C.
 
