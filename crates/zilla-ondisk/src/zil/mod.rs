@@ -10,7 +10,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use record::{CreateBody, LogRecord, LrHeader, RecordBody, Xvattr};
+pub use record::{CreateBody, Foid, LogRecord, LrAcl, LrHeader, RecordBody, Xvattr};
 
 use crate::blkptr::BlkPtr;
 use crate::bytes::{Field, Phys, phys};
