@@ -225,14 +225,18 @@ mod tests {
         let mut dn = DnodePhys::default();
         dn.otype = 19;
         dn.nblkptr = 1;
+        dn.indblkshift = 17;
+        dn.nlevels = 2;
+        dn.datablkszsec = 256;
         dn.maxblkid = 0x0102_0304;
-        dn.blkptr = vec![BlkPtr([7; 16])];
+        dn.blkptr = [BlkPtr([7; 16])].into_iter().collect();
         let mut native = [0; 512];
         dn.encode_into(&mut native).unwrap();
         let mut foreign = native;
         dnode(&mut foreign);
         assert_ne!(foreign, native);
-        let read = DnodePhys::decode(&foreign, ByteOrder::NATIVE.swapped()).unwrap();
+        let mut read = DnodePhys::decode(&foreign, ByteOrder::NATIVE.swapped()).unwrap();
+        read.bonus_order = ByteOrder::NATIVE;
         assert_eq!(read, DnodePhys::decode(&native, ByteOrder::NATIVE).unwrap());
         // Twice is where it was, bonus length aside, which is read after it was swapped.
         let mut back = foreign;

@@ -168,3 +168,6 @@ impl Zio {
         tree.flush_all(txg.0).await
     }
 }
+
+#[cfg(test)]
+mod tests;
