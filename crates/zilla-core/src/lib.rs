@@ -2,6 +2,7 @@
 
 pub mod arc;
 pub mod dmu;
+pub mod dsl;
 pub mod error;
 pub mod metaslab;
 pub mod spa;

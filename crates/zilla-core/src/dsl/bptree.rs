@@ -1,0 +1,97 @@
+//! The queue of destroyed datasets whose blocks are still to be freed (bptree).
+//!
+//! Destroying a dataset puts its root pointer here, and the blocks are freed a few each txg, from its tree. A bookmark in the
+//! entry says how far that has come, so that an import after a crash goes on instead of beginning again.
+
+use super::DslPool;
+use super::bpobj::Space;
+use crate::dmu::{Dnode, NewObject, resident};
+use crate::error::{Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::{Bookmark, ObjectId};
+use std::sync::Arc;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::bptree::{BptreeEntryPhys, BptreePhys};
+use zilla_ondisk::object_type::{DMU_OT_OBJSET, DMU_OTN_UINT64_METADATA};
+use zilla_ondisk::{ByteOrder, Field, Phys, SPA_OLD_MAXBLOCKSIZE};
+
+impl DslPool {
+    pub(crate) async fn bptree_alloc(&self, tx: &Tx) -> Result<u64> {
+        let spec = NewObject::new(DMU_OTN_UINT64_METADATA, SPA_OLD_MAXBLOCKSIZE as u32)
+            .bonus(DMU_OTN_UINT64_METADATA, BptreePhys::SIZE);
+        Ok(resident(|| self.mos().alloc(tx, spec)).await?.id().0)
+    }
+
+    async fn bptree(&self, id: u64) -> Result<(Arc<Dnode>, BptreePhys)> {
+        let dn = self.mos().hold_wait(ObjectId(id)).await?;
+        let phys = BptreePhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
+        Ok((dn, phys))
+    }
+
+    /// Queues the tree under `bp`, of which the blocks born after `birth_txg` are to be freed.
+    pub(crate) async fn bptree_add(
+        &self,
+        tx: &Tx,
+        id: u64,
+        bp: BlkPtr,
+        birth_txg: u64,
+        s: Space,
+    ) -> Result<()> {
+        let (dn, mut phys) = self.bptree(id).await?;
+        let entry = BptreeEntryPhys { bp, birth_txg, zb: Default::default() };
+        dn.write(tx, phys.end * BptreeEntryPhys::SIZE as u64, &entry.encode());
+        phys.end += 1;
+        phys.bytes += s.used;
+        phys.comp += s.comp;
+        phys.uncomp += s.uncomp;
+        dn.set_bonus(tx, &phys.encode());
+        Ok(())
+    }
+
+    /// Space that is still to be freed, and whether nothing is left.
+    pub(crate) async fn bptree_state(&self, id: u64) -> Result<(Space, bool)> {
+        let (_, p) = self.bptree(id).await?;
+        Ok((Space { used: p.bytes, comp: p.comp, uncomp: p.uncomp }, p.begin == p.end))
+    }
+
+    /// Takes up to about `max` blocks off the first tree. They are the caller's to free.
+    pub(crate) async fn bptree_take(&self, tx: &Tx, id: u64, max: usize) -> Result<Vec<BlkPtr>> {
+        let (dn, mut phys) = self.bptree(id).await?;
+        if phys.begin >= phys.end {
+            return Ok(Vec::new());
+        }
+        let at = phys.begin * BptreeEntryPhys::SIZE as u64;
+        let mut raw = vec![0; BptreeEntryPhys::SIZE];
+        dn.read_wait(at, &mut raw).await?;
+        let mut entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
+        let from = super::traverse::Position::from_phys(&entry.zb);
+        let (bps, next) =
+            super::traverse::collect(&self.ctx.store, entry.bp, entry.birth_txg, from, max).await?;
+        let mut gone = Space::default();
+        for bp in &bps {
+            gone.add(super::bp_space(&*self.ctx.store, bp));
+        }
+        phys.bytes = phys.bytes.saturating_sub(gone.used);
+        phys.comp = phys.comp.saturating_sub(gone.comp);
+        phys.uncomp = phys.uncomp.saturating_sub(gone.uncomp);
+        match next {
+            Some(next) => {
+                entry.zb = next.to_phys();
+                dn.write(tx, at, &entry.encode());
+            }
+            None => {
+                phys.begin += 1;
+                if phys.begin == phys.end {
+                    // What rounding or an embedded block left over goes with the last entry.
+                    (phys.bytes, phys.comp, phys.uncomp) = (0, 0, 0);
+                }
+                dn.free_range(tx, at, BptreeEntryPhys::SIZE as u64);
+            }
+        }
+        dn.set_bonus(tx, &phys.encode());
+        debug_assert!(entry.bp.is_hole() || entry.bp.otype() == DMU_OT_OBJSET);
+        Ok(bps)
+    }
+}

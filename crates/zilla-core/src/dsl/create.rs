@@ -1,0 +1,350 @@
+//! New dirs and datasets: file systems and clones.
+
+use super::DslPool;
+use super::dataset::DslDataset;
+use super::dir::DslDir;
+use super::name;
+use crate::dmu::{NewObject, Objset, resident};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::zap::{CreateOpts, U8_TEXTPREP_TOUPPER, Zap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::dsl::{
+    DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_LIVELIST, DD_FIELD_SNAPSHOT_COUNT, DD_FLAG_USED_BREAKDOWN,
+    DMU_POOL_ROOT_DATASET, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
+    DslDirPhys,
+};
+use zilla_ondisk::enums::ObjsetType;
+use zilla_ondisk::feature;
+use zilla_ondisk::object_type::{
+    DMU_OT_DSL_CLONES, DMU_OT_DSL_DATASET, DMU_OT_DSL_DIR, DMU_OT_DSL_DIR_CHILD_MAP, DMU_OT_DSL_DS_SNAP_MAP,
+    DMU_OT_DSL_PROPS, DMU_OT_NEXT_CLONES,
+};
+use zilla_ondisk::objset::{
+    OBJSET_FLAG_PROJECTQUOTA_COMPLETE, OBJSET_FLAG_USERACCOUNTING_COMPLETE,
+    OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE,
+};
+use zilla_ondisk::{Field, Phys};
+
+/// fsid_guid has 56 bits.
+const FSID_MASK: u64 = (1 << 56) - 1;
+
+impl DslPool {
+    async fn new_zap(&self, tx: &Tx, otype: u8) -> Result<u64> {
+        Ok(Zap::make(self.mos(), tx, otype, &CreateOpts::default()).await?.id())
+    }
+
+    /// A new, empty dir; the root dir where there is no parent.
+    pub(super) async fn create_dir(
+        &self,
+        tx: &Tx,
+        parent: Option<&Arc<DslDir>>,
+        name: &str,
+    ) -> Result<Arc<DslDir>> {
+        let spec = NewObject::new(DMU_OT_DSL_DIR, 512).bonus(DMU_OT_DSL_DIR, DslDirPhys::SIZE);
+        let dn = resident(|| self.mos().alloc(tx, spec)).await?;
+        let id = dn.id().0;
+        match parent {
+            Some(p) => {
+                Zap::open(self.mos(), p.phys().child_dir_zapobj).await?.insert_u64(tx, name, id).await?;
+                self.count_adjust(tx, p, 1, DD_FIELD_FILESYSTEM_COUNT).await?;
+            }
+            None => self.directory().await?.insert_u64(tx, DMU_POOL_ROOT_DATASET, id).await?,
+        }
+        let phys = DslDirPhys {
+            creation_time: self.ctx.env.wall().as_secs(),
+            parent_obj: parent.map_or(0, |p| p.id),
+            props_zapobj: self.new_zap(tx, DMU_OT_DSL_PROPS).await?,
+            child_dir_zapobj: self.new_zap(tx, DMU_OT_DSL_DIR_CHILD_MAP).await?,
+            flags: DD_FLAG_USED_BREAKDOWN,
+            ..DslDirPhys::default()
+        };
+        dn.set_bonus(tx, &phys.encode());
+        Ok(self.insert_dir(DslDir::new(dn, phys, parent.cloned(), name.to_owned(), 0)))
+    }
+
+    async fn new_dataset_object(&self, tx: &Tx) -> Result<Arc<crate::dmu::Dnode>> {
+        let spec = NewObject::new(DMU_OT_DSL_DATASET, 512).bonus(DMU_OT_DSL_DATASET, DslDatasetPhys::SIZE);
+        resident(|| self.mos().alloc(tx, spec)).await
+    }
+
+    /// A new dataset object and what all of them begin with.
+    pub(super) async fn new_dataset(
+        &self,
+        tx: &Tx,
+        dir: &DslDir,
+    ) -> Result<(Arc<crate::dmu::Dnode>, DslDatasetPhys)> {
+        let dn = self.new_dataset_object(tx).await?;
+        let phys = DslDatasetPhys {
+            dir_obj: dir.id,
+            fsid_guid: self.random() & FSID_MASK,
+            guid: self.random(),
+            ..DslDatasetPhys::default()
+        };
+        Ok((dn, phys))
+    }
+
+    /// The head dataset of a dir that has none: empty, or with the contents of snapshot `origin`.
+    pub(super) async fn create_dataset_dd(
+        &self,
+        tx: &Tx,
+        dir: &Arc<DslDir>,
+        origin: Option<&Arc<DslDataset>>,
+        flags: u64,
+    ) -> Result<Arc<DslDataset>> {
+        let (dn, mut p) = self.new_dataset(tx, dir).await?;
+        let id = dn.id().0;
+        let opts = CreateOpts { normflags: U8_TEXTPREP_TOUPPER, ..CreateOpts::default() };
+        p.snapnames_zapobj = Zap::make(self.mos(), tx, DMU_OT_DSL_DS_SNAP_MAP, &opts).await?.id();
+        p.creation_time = self.ctx.env.wall().as_secs();
+        p.creation_txg = DslPool::creation_txg(tx);
+        p.flags = flags | DS_FLAG_UNIQUE_ACCURATE;
+        let origin = match (origin, self.origin_snap()) {
+            (Some(o), _) => Some(o.clone()),
+            (None, 0) => None,
+            (None, id) => Some(self.dataset(id).await?),
+        };
+        match &origin {
+            None => p.deadlist_obj = self.deadlist_alloc(tx).await?,
+            Some(o) => self.attach_to_origin(tx, o, dir, id, &mut p).await?,
+        }
+        dn.set_bonus(tx, &p.encode());
+        let ds = self.insert_dataset(dn, p, dir.clone());
+        if let Some(o) = &origin {
+            let active: Vec<_> = o.features.lock().iter().copied().collect();
+            for f in active {
+                self.activate_feature(tx, &ds, f).await?;
+            }
+        }
+        dir.change(tx, |d| d.head_dataset_obj = id);
+        Ok(ds)
+    }
+
+    async fn attach_to_origin(
+        &self,
+        tx: &Tx,
+        o: &Arc<DslDataset>,
+        dir: &Arc<DslDir>,
+        id: u64,
+        p: &mut DslDatasetPhys,
+    ) -> Result<()> {
+        let op = o.phys();
+        p.prev_snap_obj = o.id;
+        p.prev_snap_txg = op.creation_txg;
+        p.referenced_bytes = op.referenced_bytes;
+        p.compressed_bytes = op.compressed_bytes;
+        p.uncompressed_bytes = op.uncompressed_bytes;
+        p.bp = op.bp;
+        p.flags |= op.flags & (DS_FLAG_INCONSISTENT | DS_FLAG_CI_DATASET);
+        let origin_dir = o.dir();
+        let head = self.head(&origin_dir).await?;
+        let dl = self.deadlist_open(head.phys().deadlist_obj).await?;
+        p.deadlist_obj = self.deadlist_clone(tx, &dl, p.prev_snap_txg).await?;
+        let clones = match op.next_clones_obj {
+            0 => self.new_zap(tx, DMU_OT_NEXT_CLONES).await?,
+            id => id,
+        };
+        o.change(tx, |op| {
+            op.num_children += 1;
+            op.next_clones_obj = clones;
+        });
+        Zap::open(self.mos(), clones).await?.add_int(tx, id).await?;
+        dir.change(tx, |d| d.origin_obj = o.id);
+        dir.origin_txg.store(op.creation_txg, Ordering::Relaxed);
+        if origin_dir.phys().clones == 0 {
+            let zap = self.new_zap(tx, DMU_OT_DSL_CLONES).await?;
+            origin_dir.change(tx, |d| d.clones = zap);
+        }
+        Zap::open(self.mos(), origin_dir.phys().clones).await?.add_int(tx, id).await
+    }
+
+    /// Counts a feature that a dataset's contents need.
+    pub(super) async fn activate_feature(&self, tx: &Tx, ds: &DslDataset, name: &'static str) -> Result<()> {
+        if ds.feature_is_active(name) {
+            return Ok(());
+        }
+        let Some(f) = feature::by_name(name) else { return Err(Error::inval(format!("no feature {name}"))) };
+        self.feature_incr(tx, name).await?;
+        self.zapify(tx, &ds.dn).await?.insert_u64(tx, f.guid, 0).await?;
+        ds.features.lock().insert(f.name);
+        Ok(())
+    }
+
+    pub(super) async fn deactivate_feature(
+        &self,
+        tx: &Tx,
+        ds: &DslDataset,
+        name: &'static str,
+    ) -> Result<()> {
+        let (Some(f), Some(zap)) = (feature::by_name(name), ds.zap()) else { return Ok(()) };
+        zap.delete(tx, f.guid).await?;
+        ds.features.lock().remove(name);
+        self.feature_decr(tx, name).await
+    }
+
+    /// What must hold for a dataset of this name to be made.
+    pub async fn create_check(&self, name: &str) -> Result<Arc<DslDir>> {
+        name::check(name)?;
+        if name.contains('@') {
+            return Err(Error::inval("snapshot delimiter '@' is not expected here"));
+        }
+        let Some((up, last)) = name::parent(name) else {
+            return Err(Error::os(Errno::Exist, "dataset already exists"));
+        };
+        let parent = self.dir_by_name(up).await.map_err(|e| match e.is(Errno::NoEnt) {
+            true => Error::no_ent("parent does not exist"),
+            false => e,
+        })?;
+        let children = Zap::open(self.mos(), parent.phys().child_dir_zapobj).await?;
+        if children.try_get_u64(last).await?.is_some() {
+            return Err(Error::os(Errno::Exist, "dataset already exists"));
+        }
+        if name::split(name).fs.split('/').count() > name::MAX_DATASET_NESTING {
+            return Err(Error::os(Errno::NameTooLong, "name is nested too deep"));
+        }
+        if self.os_type_of(&parent).await? == Some(ObjsetType::Zvol) {
+            return Err(Error::inval("parent is not a filesystem"));
+        }
+        Ok(parent)
+    }
+
+    async fn os_type_of(&self, dir: &Arc<DslDir>) -> Result<Option<ObjsetType>> {
+        if dir.phys().head_dataset_obj == 0 {
+            return Ok(None);
+        }
+        let ds = self.head(dir).await?;
+        if ds.phys().bp.is_hole() && ds.open_objset().is_none() {
+            return Ok(None);
+        }
+        Ok(ObjsetType::from_number(self.objset(&ds).await?.os_type()))
+    }
+
+    /// Makes a file system or volume. Its objset is empty; the caller fills it in the same txg.
+    pub async fn create_fs(
+        &self,
+        tx: &Tx,
+        name: &str,
+        os_type: ObjsetType,
+        flags: u64,
+    ) -> Result<Arc<DslDataset>> {
+        let parent = self.create_check(name).await?;
+        let last = name::parent(name).map_or(name, |p| p.1);
+        let ds = self.create_dataset_sync(tx, &parent, last, None, flags).await?;
+        self.new_objset(tx, &ds, os_type).await?;
+        Ok(ds)
+    }
+
+    pub(super) async fn create_dataset_sync(
+        &self,
+        tx: &Tx,
+        parent: &Arc<DslDir>,
+        last: &str,
+        origin: Option<&Arc<DslDataset>>,
+        flags: u64,
+    ) -> Result<Arc<DslDataset>> {
+        let dir = self.create_dir(tx, Some(parent), last).await?;
+        let ds = self.create_dataset_dd(tx, &dir, origin, flags).await?;
+        if self.feature_active("filesystem_limits") {
+            let zap = self.zapify(tx, &dir.dn).await?;
+            zap.insert_u64(tx, DD_FIELD_FILESYSTEM_COUNT, 0).await?;
+            zap.insert_u64(tx, DD_FIELD_SNAPSHOT_COUNT, 0).await?;
+        }
+        Ok(ds)
+    }
+
+    /// The empty objset of a new dataset.
+    pub async fn new_objset(
+        &self,
+        tx: &Tx,
+        ds: &Arc<DslDataset>,
+        os_type: ObjsetType,
+    ) -> Result<Arc<Objset>> {
+        debug_assert!(ds.phys().bp.is_hole(), "the dataset has an objset");
+        let props = self.write_props(ds).await?;
+        let os =
+            Objset::create(ds.id, os_type.number(), self.ctx.store.clone(), self.ctx.cache.clone(), props);
+        if os_type == ObjsetType::Zfs {
+            let mut flags = OBJSET_FLAG_USERACCOUNTING_COMPLETE;
+            for (feature, flag) in [
+                ("userobj_accounting", OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE),
+                ("project_quota", OBJSET_FLAG_PROJECTQUOTA_COMPLETE),
+            ] {
+                if self.feature_enabled(feature) {
+                    self.activate_feature(tx, ds, feature).await?;
+                    flags |= flag;
+                }
+            }
+            os.with_phys(|p| p.flags |= flags);
+            os.set_owner_fn(crate::zpl::owner_of);
+        }
+        *ds.objset.lock() = Some(os.clone());
+        Ok(os)
+    }
+
+    /// The objset of a dataset, opened if need be.
+    pub async fn objset(&self, ds: &Arc<DslDataset>) -> Result<Arc<Objset>> {
+        if let Some(os) = ds.open_objset() {
+            return Ok(os);
+        }
+        let p = ds.phys();
+        if p.bp.is_hole() {
+            return Err(Error::inval(format!("{} has no contents", ds.name())));
+        }
+        let props = self.write_props(ds).await?;
+        let os = Objset::open(ds.id, &p.bp, self.ctx.store.clone(), self.ctx.cache.clone(), props).await?;
+        let counted = os.phys().flags & OBJSET_FLAG_USERACCOUNTING_COMPLETE != 0;
+        if !ds.is_snapshot() && os.os_type() == ObjsetType::Zfs.number() && counted {
+            os.set_owner_fn(crate::zpl::owner_of);
+        }
+        let mut slot = ds.objset.lock();
+        Ok(slot.get_or_insert(os).clone())
+    }
+
+    /// Makes a clone of a snapshot.
+    pub async fn clone_ds(&self, tx: &Tx, name: &str, origin: &str) -> Result<Arc<DslDataset>> {
+        let parent = self.create_check(name).await?;
+        let o = self.by_name(origin).await?;
+        if !o.is_snapshot() {
+            return Err(Error::inval("the origin of a clone must be a snapshot"));
+        }
+        let last = name::parent(name).map_or(name, |p| p.1);
+        let ds = self.create_dataset_sync(tx, &parent, last, Some(&o), 0).await?;
+        if self.feature_enabled("livelist") {
+            let id = self.deadlist_alloc(tx).await?;
+            let zap = self.zapify(tx, &ds.dir().dn).await?;
+            zap.insert_u64(tx, DD_FIELD_LIVELIST, id).await?;
+            self.feature_incr(tx, "livelist").await?;
+        }
+        self.zero_zil(&ds).await?;
+        Ok(ds)
+    }
+
+    /// A clone or a rolled back head begins without the intent log of the snapshot.
+    pub(super) async fn zero_zil(&self, ds: &Arc<DslDataset>) -> Result<()> {
+        let os = self.objset(ds).await?;
+        if os.phys().zil_header != Default::default() {
+            os.with_phys(|p| p.zil_header = Default::default());
+            ds.rewrite_root.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The number of the dir's livelist, if it has one.
+    pub(super) async fn livelist(&self, dir: &DslDir) -> Result<Option<u64>> {
+        match dir.zap() {
+            Some(zap) => zap.try_get_u64(DD_FIELD_LIVELIST).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Drops a clone's livelist: it says what the clone has written, and we do not keep it up to date.
+    pub(super) async fn remove_livelist(&self, tx: &Tx, dir: &DslDir) -> Result<()> {
+        let Some(id) = self.livelist(dir).await? else { return Ok(()) };
+        if let Some(zap) = dir.zap() {
+            zap.delete(tx, DD_FIELD_LIVELIST).await?;
+        }
+        self.deadlist_free(tx, id).await?;
+        self.feature_decr(tx, "livelist").await
+    }
+}

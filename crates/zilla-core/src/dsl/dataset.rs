@@ -1,0 +1,173 @@
+//! A dataset: the head of a dir, or a snapshot.
+
+use super::dir::DslDir;
+use crate::dmu::{Dnode, Objset};
+use crate::error::{Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::Bookmark;
+use crate::zap::Zap;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use zilla_ondisk::dsl::{DS_FLAG_DEFER_DESTROY, DS_FLAG_INCONSISTENT, DslDatasetPhys};
+use zilla_ondisk::object_type::{DMU_OT_DSL_DATASET, DMU_OTN_ZAP_METADATA};
+use zilla_ondisk::{ByteOrder, Phys};
+
+pub struct DslDataset {
+    pub(super) id: u64,
+    pub(super) dn: Arc<Dnode>,
+    phys: RwLock<DslDatasetPhys>,
+    dir: Mutex<Arc<DslDir>>,
+    /// Of a snapshot.
+    pub(super) snapname: Mutex<String>,
+    pub(super) objset: Mutex<Option<Arc<Objset>>>,
+    /// Feature flags (short names) that its contents need.
+    pub(super) features: Mutex<BTreeSet<&'static str>>,
+    /// Those that data of a txg not yet synced needs.
+    pub(super) activating: Mutex<BTreeSet<&'static str>>,
+    /// The properties refquota and refreservation, which are looked at for every transaction.
+    pub(super) refquota: AtomicU64,
+    pub(super) reserved: AtomicU64,
+    pub(super) userrefs: AtomicU64,
+    /// Long holds: mounts, sends. What is held is not destroyed.
+    pub(super) long_holds: AtomicU64,
+    pub(super) gone: AtomicBool,
+    /// The objset's root changed without any object of it.
+    pub(super) rewrite_root: AtomicBool,
+}
+
+impl DslDataset {
+    pub(super) fn decode(dn: &Arc<Dnode>) -> Result<DslDatasetPhys> {
+        let b = Some(Bookmark::new(0, dn.id(), 0, 0));
+        if dn.bonus_type() != DMU_OT_DSL_DATASET {
+            return Err(Error::corrupt(b, "", format!("object {} is not a dataset", dn.id())));
+        }
+        DslDatasetPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(b, "", e.to_string()))
+    }
+
+    pub(super) fn new(dn: Arc<Dnode>, phys: DslDatasetPhys, dir: Arc<DslDir>) -> Arc<DslDataset> {
+        Arc::new(DslDataset {
+            id: dn.id().0,
+            dn,
+            phys: RwLock::new(phys),
+            dir: Mutex::new(dir),
+            snapname: Mutex::default(),
+            objset: Mutex::new(None),
+            features: Mutex::default(),
+            activating: Mutex::default(),
+            refquota: 0.into(),
+            reserved: 0.into(),
+            userrefs: 0.into(),
+            long_holds: 0.into(),
+            gone: false.into(),
+            rewrite_root: false.into(),
+        })
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn phys(&self) -> DslDatasetPhys {
+        *self.phys.read()
+    }
+
+    pub fn dir(&self) -> Arc<DslDir> {
+        self.dir.lock().clone()
+    }
+
+    pub(super) fn set_dir(&self, dir: Arc<DslDir>) {
+        *self.dir.lock() = dir;
+    }
+
+    pub(super) fn change<R>(&self, tx: &Tx, f: impl FnOnce(&mut DslDatasetPhys) -> R) -> R {
+        let mut p = self.phys.write();
+        let r = f(&mut p);
+        self.dn.set_bonus(tx, &p.encode());
+        r
+    }
+
+    pub fn is_snapshot(&self) -> bool {
+        self.phys().snapnames_zapobj == 0
+    }
+
+    pub fn name(&self) -> String {
+        let dir = self.dir().name();
+        if self.is_snapshot() { format!("{dir}@{}", self.snapname.lock()) } else { dir }
+    }
+
+    pub fn snapshot_name(&self) -> String {
+        self.snapname.lock().clone()
+    }
+
+    pub fn guid(&self) -> u64 {
+        self.phys().guid
+    }
+
+    pub fn is_inconsistent(&self) -> bool {
+        self.phys().flags & DS_FLAG_INCONSISTENT != 0
+    }
+
+    pub fn is_defer_destroy(&self) -> bool {
+        self.phys().flags & DS_FLAG_DEFER_DESTROY != 0
+    }
+
+    pub fn is_zapified(&self) -> bool {
+        self.dn.otype() == DMU_OTN_ZAP_METADATA
+    }
+
+    pub fn zap(&self) -> Option<Zap> {
+        self.is_zapified().then(|| Zap::new(&self.dn))
+    }
+
+    pub fn feature_is_active(&self, name: &str) -> bool {
+        self.features.lock().contains(name)
+    }
+
+    /// Notes that data written in the open txg needs a feature; it is counted when that txg is synced.
+    pub fn will_need_feature(&self, name: &'static str) {
+        if !self.feature_is_active(name) {
+            self.activating.lock().insert(name);
+        }
+    }
+
+    pub fn userrefs(&self) -> u64 {
+        self.userrefs.load(Ordering::Relaxed)
+    }
+
+    /// The objset, if it is open.
+    pub fn open_objset(&self) -> Option<Arc<Objset>> {
+        self.objset.lock().clone()
+    }
+
+    /// Keeps the dataset from being destroyed, until the hold is dropped.
+    pub fn hold(self: &Arc<Self>) -> LongHold {
+        self.long_holds.fetch_add(1, Ordering::AcqRel);
+        LongHold(self.clone())
+    }
+
+    pub fn is_long_held(&self) -> bool {
+        self.long_holds.load(Ordering::Acquire) > 0
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// Someone uses the dataset.
+pub struct LongHold(Arc<DslDataset>);
+
+impl LongHold {
+    pub fn dataset(&self) -> &Arc<DslDataset> {
+        &self.0
+    }
+}
+
+impl Drop for LongHold {
+    fn drop(&mut self) {
+        self.0.long_holds.fetch_sub(1, Ordering::AcqRel);
+    }
+}

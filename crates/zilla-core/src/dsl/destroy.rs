@@ -1,0 +1,346 @@
+//! Destroying snapshots and datasets.
+//!
+//! What a snapshot alone held are the blocks on its successor's deadlist that were born after its predecessor. They go, as whole
+//! lists, to the pool's list of blocks to be freed; the rest of both deadlists is joined. A head without snapshots is queued
+//! as a tree, and freed bit by bit in later txgs.
+
+use super::DslPool;
+use super::bpobj::Delta;
+use super::dataset::DslDataset;
+use super::dir::DslDir;
+use super::name;
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::ObjectId;
+use crate::zap::Zap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::dsl::{
+    DD_FIELD_FILESYSTEM_COUNT, DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP, DMU_POOL_BPTREE_OBJ,
+    DS_FIELD_BOOKMARK_NAMES, DS_FLAG_DEFER_DESTROY,
+};
+
+impl DslPool {
+    /// Why a snapshot cannot be destroyed, if it cannot.
+    pub async fn destroy_snapshot_check(&self, snap: &DslDataset, defer: bool) -> Result<()> {
+        if !snap.is_snapshot() {
+            return Err(Error::inval(format!("{} is not a snapshot", snap.name())));
+        }
+        if snap.is_long_held() {
+            return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", snap.name())));
+        }
+        if defer {
+            return Ok(());
+        }
+        if snap.userrefs() > 0 {
+            return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", snap.name())));
+        }
+        if snap.phys().num_children > 1 {
+            return Err(Error::os(Errno::Exist, format!("{}: snapshot has dependent clones", snap.name())));
+        }
+        Ok(())
+    }
+
+    /// Destroys snapshots, all or none. Those that do not exist are passed over; with `defer`, those in use go when they no
+    /// longer are.
+    pub async fn destroy_snapshots(&self, tx: &Tx, names: &[String], defer: bool) -> Result<()> {
+        let mut all = Vec::new();
+        for n in names {
+            match self.by_name(n).await {
+                Ok(s) => {
+                    self.destroy_snapshot_check(&s, defer).await?;
+                    all.push(s);
+                }
+                Err(e) if e.is(Errno::NoEnt) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        for s in all {
+            self.destroy_snapshot_sync(tx, &s, defer).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn destroy_snapshot_sync(
+        &self,
+        tx: &Tx,
+        ds: &Arc<DslDataset>,
+        defer: bool,
+    ) -> Result<()> {
+        let p = ds.phys();
+        if defer && (ds.userrefs() > 0 || p.num_children > 1) {
+            ds.change(tx, |p| p.flags |= DS_FLAG_DEFER_DESTROY);
+            return Ok(());
+        }
+        let dir = ds.dir();
+        let head = self.head(&dir).await?;
+        let active: Vec<_> = ds.features.lock().iter().copied().collect();
+        for f in active {
+            self.deactivate_feature(tx, ds, f).await?;
+        }
+
+        // Out of the chain.
+        let prev = self.prev(ds).await?;
+        let mut branch = false;
+        if let Some(prev) = &prev {
+            let pp = prev.phys();
+            branch = pp.next_snap_obj != ds.id;
+            if branch && pp.next_clones_obj != 0 {
+                let clones = Zap::open(self.mos(), pp.next_clones_obj).await?;
+                clones.remove_int(tx, ds.id).await?;
+                if p.next_snap_obj != 0 {
+                    clones.add_int(tx, p.next_snap_obj).await?;
+                }
+            }
+            if !branch {
+                prev.change(tx, |pp| pp.next_snap_obj = p.next_snap_obj);
+            }
+        }
+        let next = self.dataset(p.next_snap_obj).await?;
+        let old_unique = next.phys().unique_bytes;
+        next.change(tx, |np| {
+            np.prev_snap_obj = p.prev_snap_obj;
+            np.prev_snap_txg = p.prev_snap_txg;
+        });
+
+        // Blocks: to the predecessor's unique space, to the free list, or into the joined deadlist.
+        let mut dl = self.deadlist_open(next.phys().deadlist_obj).await?;
+        if let (Some(prev), false) = (&prev, branch) {
+            let s = self.deadlist_space_range(&dl, prev.phys().prev_snap_txg, p.prev_snap_txg).await?;
+            prev.change(tx, |pp| pp.unique_bytes += s.used);
+        }
+        let freed = self.deadlist_space_range(&dl, p.prev_snap_txg, u64::MAX).await?;
+        dir.diduse(tx, DD_USED_SNAP, -Delta::from(freed));
+        let special = self.special();
+        self.deadlist_move_bpobj(tx, &mut dl, &special.free_bpobj, p.prev_snap_txg).await?;
+        special.free.diduse(tx, DD_USED_HEAD, freed);
+        self.deadlist_merge(tx, &mut dl, p.deadlist_obj).await?;
+        self.free_object(tx, p.deadlist_obj).await?;
+        ds.change(tx, |p| p.deadlist_obj = 0);
+
+        // A bookmark of this txg needs the key in later deadlists.
+        if !self.bookmark_at(&head, p.creation_txg).await? {
+            self.remove_clones_key(tx, &dir, p.creation_txg).await?;
+            if next.is_snapshot() {
+                let mut hdl = self.deadlist_open(head.phys().deadlist_obj).await?;
+                self.deadlist_remove_key(tx, &mut hdl, p.creation_txg).await?;
+            }
+        }
+        if next.is_snapshot() {
+            // What only this one and its successor shared is the successor's alone now.
+            let after = self.dataset(next.phys().next_snap_obj).await?;
+            let adl = self.deadlist_open(after.phys().deadlist_obj).await?;
+            let s = self.deadlist_space_range(&adl, p.prev_snap_txg, p.creation_txg).await?;
+            next.change(tx, |np| np.unique_bytes += s.used);
+        } else {
+            self.recalc_head_unique(tx, &next).await?;
+            let reserved = next.reserved.load(Ordering::Relaxed);
+            if old_unique < reserved {
+                let new = next.phys().unique_bytes;
+                let less = new.saturating_sub(old_unique).min(reserved - old_unique) as i64;
+                dir.diduse(tx, DD_USED_REFRSRV, Delta { used: -less, ..Delta::default() });
+            }
+        }
+        let snapname = ds.snapshot_name();
+        self.snap_remove(tx, &head, &snapname, true).await?;
+        for id in [p.next_clones_obj, p.props_obj, p.userrefs_obj] {
+            if id != 0 {
+                self.free_object(tx, id).await?;
+            }
+        }
+        self.forget_dataset(ds);
+        self.free_zapified(tx, &ds.dn).await
+    }
+
+    /// A head's unique space, from what it refers to and what its snapshot still holds.
+    pub(super) async fn recalc_head_unique(&self, tx: &Tx, head: &DslDataset) -> Result<()> {
+        let p = head.phys();
+        let shared = match self.prev(head).await? {
+            Some(prev) => {
+                let dead = self.deadlist_open(p.deadlist_obj).await?.space()?.used;
+                prev.phys().referenced_bytes.saturating_sub(dead)
+            }
+            None => 0,
+        };
+        head.change(tx, |p| {
+            p.unique_bytes = p.referenced_bytes.saturating_sub(shared);
+            p.flags |= zilla_ondisk::dsl::DS_FLAG_UNIQUE_ACCURATE;
+        });
+        Ok(())
+    }
+
+    /// Joins the range of a destroyed snapshot in the deadlists of all clones that were made after it.
+    async fn remove_clones_key(&self, tx: &Tx, dir: &Arc<DslDir>, min_txg: u64) -> Result<()> {
+        let mut todo = vec![dir.clone()];
+        while let Some(d) = todo.pop() {
+            let id = d.phys().clones;
+            if id == 0 {
+                continue;
+            }
+            for clone in Zap::open(self.mos(), id).await?.ints().await? {
+                let clone = self.dataset(clone).await?;
+                let cd = clone.dir();
+                if cd.origin_txg.load(Ordering::Relaxed) > min_txg {
+                    let mut dl = self.deadlist_open(clone.phys().deadlist_obj).await?;
+                    self.deadlist_remove_key(tx, &mut dl, min_txg).await?;
+                    todo.push(cd);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a bookmark of a head was made from a snapshot of this txg.
+    async fn bookmark_at(&self, head: &DslDataset, txg: u64) -> Result<bool> {
+        let Some(zap) = head.zap() else { return Ok(false) };
+        let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await? else { return Ok(false) };
+        let all = Zap::open(self.mos(), id).await?.entries().await?;
+        Ok(all.iter().any(|e| e.value.as_u64s().and_then(|v| v.get(1).copied()) == Some(txg)))
+    }
+
+    /// Why a file system, volume or clone cannot be destroyed, if it cannot.
+    pub async fn destroy_head_check(&self, ds: &Arc<DslDataset>) -> Result<()> {
+        let name = ds.name();
+        if ds.is_snapshot() {
+            return Err(Error::inval(format!("{name} is a snapshot")));
+        }
+        if ds.is_long_held() {
+            return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
+        }
+        let prev = self.prev(ds).await?;
+        if prev.as_ref().is_some_and(|p| p.phys().next_snap_obj == ds.id) {
+            return Err(Error::os(Errno::Busy, format!("{name}: filesystem has snapshots")));
+        }
+        let children = Zap::open(self.mos(), ds.dir().phys().child_dir_zapobj).await?;
+        if !children.is_empty().await? {
+            return Err(Error::os(Errno::Exist, format!("{name}: filesystem has children")));
+        }
+        if self.dies_with(ds).await?.is_some_and(|o| o.is_long_held()) {
+            return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
+        }
+        Ok(())
+    }
+
+    /// The origin snapshot that only waits for this clone to go.
+    async fn dies_with(&self, ds: &Arc<DslDataset>) -> Result<Option<Arc<DslDataset>>> {
+        if !self.is_clone(&ds.dir()) {
+            return Ok(None);
+        }
+        let prev = self.prev(ds).await?;
+        Ok(prev.filter(|o| o.is_defer_destroy() && o.phys().num_children == 2 && o.userrefs() == 0))
+    }
+
+    /// Destroys a file system, volume or clone that has no snapshots and no children.
+    pub async fn destroy_head(&self, tx: &Tx, name: &str) -> Result<()> {
+        if name::parent(name).is_none() {
+            return Err(Error::inval(format!("{name}: the root dataset cannot be destroyed")));
+        }
+        let ds = self.by_name(name).await?;
+        self.destroy_head_check(&ds).await?;
+        self.destroy_head_sync(tx, &ds).await
+    }
+
+    pub(super) async fn destroy_head_sync(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {
+        let dir = ds.dir();
+        let origin = self.dies_with(ds).await?;
+        let prev = self.prev(ds).await?;
+        if ds.reserved.load(Ordering::Relaxed) != 0 {
+            self.set_refreservation(tx, ds, 0);
+        }
+        let active: Vec<_> = ds.features.lock().iter().copied().collect();
+        for f in active {
+            self.deactivate_feature(tx, ds, f).await?;
+        }
+        if let Some(prev) = &prev {
+            let clones = prev.phys().next_clones_obj;
+            if clones != 0 {
+                Zap::open(self.mos(), clones).await?.remove_int(tx, ds.id).await?;
+            }
+            prev.change(tx, |p| p.num_children -= 1);
+        }
+        let p = ds.phys();
+        self.deadlist_free(tx, p.deadlist_obj).await?;
+        self.remove_livelist(tx, &dir).await?;
+        self.queue_tree(tx, ds, &dir).await?;
+        if let Some(prev) = &prev {
+            let clones = prev.dir().phys().clones;
+            if clones != 0 {
+                Zap::open(self.mos(), clones).await?.remove_int(tx, ds.id).await?;
+            }
+        }
+        self.free_object(tx, p.snapnames_zapobj).await?;
+        self.free_bookmarks(tx, ds).await?;
+        dir.change(tx, |d| d.head_dataset_obj = 0);
+        self.forget_dataset(ds);
+        self.free_zapified(tx, &ds.dn).await?;
+        self.destroy_dir_sync(tx, &dir).await?;
+        match origin {
+            Some(o) => self.destroy_snapshot_sync(tx, &o, false).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Queues a head's blocks to be freed, and moves their account to `$FREE`.
+    async fn queue_tree(&self, tx: &Tx, ds: &DslDataset, dir: &Arc<DslDir>) -> Result<()> {
+        let (p, space) = (ds.phys(), dir.space());
+        if self.feature_enabled("async_destroy") {
+            let mut id = self.bptree_obj.load(Ordering::Relaxed);
+            if id == 0 {
+                id = self.bptree_alloc(tx).await?;
+                self.directory().await?.insert_u64(tx, DMU_POOL_BPTREE_OBJ, id).await?;
+                self.bptree_obj.store(id, Ordering::Relaxed);
+                self.feature_incr(tx, "async_destroy").await?;
+            }
+            self.bptree_add(tx, id, p.bp, p.prev_snap_txg, space).await?;
+        } else {
+            // An old pool has no queue for trees; its list of blocks takes them.
+            let (bps, _) =
+                super::traverse::collect(&self.ctx.store, p.bp, p.prev_snap_txg, None, usize::MAX).await?;
+            self.push_bpobj(&self.special().free_bpobj, tx, &bps).await?;
+        }
+        dir.diduse(tx, DD_USED_HEAD, -Delta::from(space));
+        self.special().free.diduse(tx, DD_USED_HEAD, space);
+        Ok(())
+    }
+
+    async fn free_bookmarks(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
+        let Some(zap) = ds.zap() else { return Ok(()) };
+        let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await? else { return Ok(()) };
+        for e in Zap::open(self.mos(), id).await?.entries().await? {
+            let words = e.value.as_u64s().unwrap_or_default();
+            let flags = words.get(4).copied().unwrap_or(0);
+            if flags & zilla_ondisk::dsl::ZBM_FLAG_HAS_FBN != 0 {
+                self.feature_decr(tx, "bookmark_written").await?;
+            }
+        }
+        self.free_object(tx, id).await?;
+        self.feature_decr(tx, "bookmarks").await
+    }
+
+    async fn destroy_dir_sync(&self, tx: &Tx, dir: &Arc<DslDir>) -> Result<()> {
+        let Some(parent) = dir.parent() else { return Err(Error::inval("the root dir cannot be destroyed")) };
+        self.count_adjust(tx, &parent, -1, DD_FIELD_FILESYSTEM_COUNT).await?;
+        dir.set_reservation(tx, 0);
+        let p = dir.phys();
+        debug_assert_eq!(p.used_bytes, 0, "{}: space left over", dir.name());
+        for id in [p.child_dir_zapobj, p.props_zapobj, p.clones] {
+            if id != 0 {
+                self.free_object(tx, id).await?;
+            }
+        }
+        if p.deleg_zapobj != 0 {
+            // Each entry of a delegation is a ZAP of its own.
+            for e in Zap::open(self.mos(), p.deleg_zapobj).await?.entries().await? {
+                if let Some(id) = e.value.as_u64() {
+                    self.free_object(tx, id).await?;
+                }
+            }
+            self.free_object(tx, p.deleg_zapobj).await?;
+        }
+        let children = Zap::open(self.mos(), parent.phys().child_dir_zapobj).await?;
+        children.delete(tx, &dir.short_name()).await?;
+        self.forget_dir(dir);
+        let dn = self.mos().hold_wait(ObjectId(dir.id)).await?;
+        self.free_zapified(tx, &dn).await
+    }
+}

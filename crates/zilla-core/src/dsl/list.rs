@@ -1,0 +1,181 @@
+//! Looking at the tree: children, snapshots, and the numbers `zfs list` and `zfs get` show.
+
+use super::DslPool;
+use super::dataset::DslDataset;
+use super::dir::DslDir;
+use crate::error::Result;
+use crate::zap::Zap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::dsl::{
+    DD_FIELD_SNAPSHOTS_CHANGED, DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD, DD_USED_REFRSRV,
+    DD_USED_SNAP,
+};
+
+/// A name and its object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    pub name: String,
+    pub id: u64,
+}
+
+/// What a dataset's structures say of it. Sizes are in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatasetInfo {
+    pub name: String,
+    pub id: u64,
+    pub snapshot: bool,
+    /// `ObjsetType`'s number; 0 where there are no contents yet.
+    pub os_type: u64,
+    pub guid: u64,
+    pub creation: u64,
+    pub createtxg: u64,
+    pub used: u64,
+    pub available: u64,
+    pub referenced: u64,
+    pub logical_used: u64,
+    pub logical_referenced: u64,
+    /// In hundredths.
+    pub compressratio: u64,
+    pub refcompressratio: u64,
+    pub used_by_dataset: u64,
+    pub used_by_snapshots: u64,
+    pub used_by_children: u64,
+    pub used_by_refreservation: u64,
+    /// Written since the latest snapshot.
+    pub written: u64,
+    pub unique: u64,
+    pub quota: u64,
+    pub reservation: u64,
+    pub refquota: u64,
+    pub refreservation: u64,
+    /// The snapshot a clone was made from.
+    pub origin: Option<String>,
+    /// Clones of a snapshot.
+    pub clones: Vec<String>,
+    pub userrefs: u64,
+    pub defer_destroy: bool,
+    pub inconsistent: bool,
+    /// Seconds and nanoseconds; when a snapshot was last taken or destroyed.
+    pub snapshots_changed: Option<(u64, u64)>,
+}
+
+fn ratio(uncomp: u64, comp: u64) -> u64 {
+    if comp == 0 { 100 } else { (u128::from(uncomp) * 100 / u128::from(comp)) as u64 }
+}
+
+impl DslPool {
+    /// Dirs right below a dir, by name, without the pool's own.
+    pub async fn children(&self, dir: &DslDir) -> Result<Vec<Child>> {
+        self.names(dir.phys().child_dir_zapobj, |n| !n.starts_with(['$', '%'])).await
+    }
+
+    async fn names(&self, zapobj: u64, wanted: impl Fn(&str) -> bool) -> Result<Vec<Child>> {
+        let mut out = Vec::new();
+        for e in Zap::open(self.mos(), zapobj).await?.entries().await? {
+            let name = e.name_str().into_owned();
+            if let Some(id) = e.value.as_u64().filter(|_| wanted(&name)) {
+                out.push(Child { name, id });
+            }
+        }
+        out.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(out)
+    }
+
+    pub async fn child_dirs(&self, dir: &DslDir) -> Result<Vec<Arc<DslDir>>> {
+        let mut out = Vec::new();
+        for c in self.children(dir).await? {
+            out.push(self.dir(c.id).await?);
+        }
+        Ok(out)
+    }
+
+    /// A head's snapshots, oldest first.
+    pub async fn snapshots(&self, head: &DslDataset) -> Result<Vec<Arc<DslDataset>>> {
+        let zapobj = head.phys().snapnames_zapobj;
+        if zapobj == 0 {
+            return Ok(Vec::new());
+        }
+        let mut out = Vec::new();
+        for c in self.names(zapobj, |_| true).await? {
+            out.push(self.dataset(c.id).await?);
+        }
+        out.sort_by_key(|s| (s.phys().creation_txg, s.id));
+        Ok(out)
+    }
+
+    /// Names of the clones of a snapshot.
+    pub async fn clones(&self, snap: &DslDataset) -> Result<Vec<String>> {
+        let id = snap.phys().next_clones_obj;
+        if id == 0 {
+            return Ok(Vec::new());
+        }
+        let mut out = Vec::new();
+        for id in Zap::open(self.mos(), id).await?.ints().await? {
+            out.push(self.dataset(id).await?.dir().name());
+        }
+        out.sort();
+        Ok(out)
+    }
+
+    pub async fn info(&self, ds: &Arc<DslDataset>) -> Result<DatasetInfo> {
+        let p = ds.phys();
+        let dir = ds.dir();
+        let mut i = DatasetInfo {
+            name: ds.name(),
+            id: ds.id,
+            snapshot: ds.is_snapshot(),
+            guid: p.guid,
+            creation: p.creation_time,
+            createtxg: p.creation_txg,
+            referenced: p.referenced_bytes,
+            logical_referenced: p.uncompressed_bytes,
+            unique: p.unique_bytes,
+            refcompressratio: ratio(p.uncompressed_bytes, p.compressed_bytes),
+            userrefs: ds.userrefs(),
+            defer_destroy: ds.is_defer_destroy(),
+            inconsistent: ds.is_inconsistent(),
+            ..DatasetInfo::default()
+        };
+        if !p.bp.is_hole() || ds.open_objset().is_some() {
+            i.os_type = self.objset(ds).await?.os_type();
+        }
+        i.written = self.written(ds).await?;
+        if i.snapshot {
+            i.used = p.unique_bytes;
+            i.compressratio = i.refcompressratio;
+            i.clones = self.clones(ds).await?;
+            return Ok(i);
+        }
+        let d = dir.phys();
+        let kinds = d.used_breakdown;
+        i.used = d.used_bytes;
+        i.available = self.dataset_space(ds).1;
+        i.logical_used = d.uncompressed_bytes;
+        i.compressratio = ratio(d.uncompressed_bytes, d.compressed_bytes);
+        i.used_by_dataset = kinds[DD_USED_HEAD];
+        i.used_by_snapshots = kinds[DD_USED_SNAP];
+        i.used_by_children = kinds[DD_USED_CHILD] + kinds[DD_USED_CHILD_RSRV];
+        i.used_by_refreservation = kinds[DD_USED_REFRSRV];
+        i.quota = d.quota;
+        i.reservation = d.reserved;
+        i.refquota = ds.refquota.load(Ordering::Relaxed);
+        i.refreservation = ds.reserved.load(Ordering::Relaxed);
+        if self.is_clone(&dir) {
+            i.origin = Some(self.dataset(d.origin_obj).await?.name());
+        }
+        if let Some(zap) = dir.zap() {
+            let at = zap.try_get(DD_FIELD_SNAPSHOTS_CHANGED).await?.and_then(|v| v.as_u64s());
+            i.snapshots_changed = at.and_then(|v| Some((*v.first()?, *v.get(1)?)));
+        }
+        Ok(i)
+    }
+
+    /// Space written since the snapshot before: what is referenced now less what was, plus what was dropped since.
+    pub async fn written(&self, ds: &DslDataset) -> Result<u64> {
+        let p = ds.phys();
+        let Some(prev) = self.prev(ds).await? else { return Ok(p.referenced_bytes) };
+        let dead = self.deadlist_open(p.deadlist_obj).await?.space()?.used;
+        Ok((p.referenced_bytes + dead).saturating_sub(prev.phys().referenced_bytes))
+    }
+}

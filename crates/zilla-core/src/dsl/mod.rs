@@ -1,0 +1,61 @@
+//! The dataset and snapshot layer: the tree of datasets of a pool, their properties, and who owes what space to whom.
+//!
+//! All of it lies in the MOS. A *dir* ([`DslDir`]) is a node of the tree that `zfs list` shows, with children, properties and
+//! space accounting; a *dataset* ([`DslDataset`]) is one state of its contents: the head, or a snapshot.
+//!
+//! ```text
+//!   object directory -> root dir -> child dirs ...
+//!                          |  \
+//!                          |   props, clones
+//!                        head -> snapshot -> snapshot ...   each with a deadlist and the root of an objset
+//! ```
+//!
+//! **Blocks and snapshots.** A block that a head drops is free if it was born after the latest snapshot; otherwise it goes to the
+//! head's *deadlist*, because that snapshot holds it. When a snapshot is destroyed the blocks only it held are on its successor's
+//! deadlist, sorted by birth, and are moved as whole lists to the pool's list of blocks to be freed.
+//!
+//! **Invariants.** Only the sync task changes anything here, with transactions of the syncing txg; others look. A dir's `used` is the sum of
+//! its breakdown; a dataset's `unique` is what destroying it would free; what `$MOS` and `$FREE` use is counted in dirs of theirs.
+//! Whatever is freed goes through [`crate::spa::PoolCtx::free`], which the pool drains every pass.
+//!
+//! **Crash.** All changes of a txg are in the MOS that its uberblock points to, or none.
+//!
+//! **Lock order.** The tables of dirs and datasets, a dataset, a dir, the MOS's objects. No lock is held while waiting.
+//!
+//! **Deliberately absent.** Pool versions below 28 with their flat deadlists; writing livelists: a clone's livelist goes as
+//! soon as the clone is written to, as OpenZFS itself may do at any time.
+
+pub mod bpobj;
+mod bptree;
+mod create;
+mod dataset;
+pub mod deadlist;
+mod destroy;
+mod dir;
+mod list;
+mod name;
+mod pool;
+mod props;
+mod snapshot;
+mod space;
+mod sync;
+mod traverse;
+mod userspace;
+
+pub use bpobj::{Bpobj, Space};
+pub use dataset::{DslDataset, LongHold};
+pub use dir::DslDir;
+pub use list::{Child, DatasetInfo};
+pub use pool::{DslPool, PoolSpace};
+pub use props::{PropSource, PropValue, Setting};
+pub use space::SpaceCheck;
+pub use userspace::{Quota, UserSpace};
+
+use crate::zio::BlockStore;
+use zilla_ondisk::blkptr::BlkPtr;
+
+/// What a block counts in a list, a dataset or a dir. Metadata is counted as it lies on disk.
+pub(crate) fn bp_space(store: &dyn BlockStore, bp: &BlkPtr) -> Space {
+    let uncomp = if bp.is_metadata() { bp.psize() } else { bp.lsize() };
+    Space { used: store.dsize(bp), comp: bp.psize(), uncomp }
+}

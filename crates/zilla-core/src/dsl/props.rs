@@ -1,0 +1,366 @@
+//! Properties: values set on a dir (or snapshot), inherited by those below.
+//!
+//! A dir's properties are a ZAP: `name` is what was set here, `name$recvd` what a stream brought, and `name$inherit` says that a
+//! received value does not count. Numbers are numbers; everything else is a string with its NUL. What nobody set has its default,
+//! which is known further up; only those that this layer itself obeys are known here.
+
+use super::DslPool;
+use super::bpobj::Delta;
+use super::dataset::DslDataset;
+use super::dir::DslDir;
+use crate::dmu::WriteProps;
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::zap::{CreateOpts, Value, Zap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::{Compress, CompressSpec};
+use zilla_ondisk::dsl::DD_USED_REFRSRV;
+use zilla_ondisk::object_type::DMU_OT_DSL_PROPS;
+
+const INHERIT: &str = "$inherit";
+const RECVD: &str = "$recvd";
+/// Set where any property was ever received.
+const HAS_RECVD: &str = "$hasrecvd";
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropSource {
+    Local,
+    Received,
+    /// From the dir of this name.
+    Inherited(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PropValue {
+    pub value: Value,
+    pub source: PropSource,
+}
+
+/// How a property is to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    Local(Value),
+    /// `zfs inherit`.
+    Inherit,
+    /// `zfs inherit -S`: back to the received value.
+    Revert,
+    Received(Value),
+}
+
+/// Properties that hold for one dataset only.
+const NOT_INHERITABLE: &[&str] = &[
+    "quota",
+    "reservation",
+    "refquota",
+    "refreservation",
+    "volsize",
+    "volblocksize",
+    "canmount",
+    "filesystem_limit",
+    "snapshot_limit",
+    "version",
+    "normalization",
+    "utf8only",
+    "casesensitivity",
+    "encryption",
+    "keyformat",
+    "keylocation",
+    "pbkdf2iters",
+    "redact_snaps",
+    "defaultuserquota",
+    "defaultgroupquota",
+    "defaultprojectquota",
+    "defaultuserobjquota",
+    "defaultgroupobjquota",
+    "defaultprojectobjquota",
+];
+
+pub fn is_inheritable(name: &str) -> bool {
+    !NOT_INHERITABLE.contains(&name)
+}
+
+impl DslPool {
+    /// The value a dataset has of a property, if anyone set it.
+    pub async fn prop(&self, ds: &DslDataset, name: &str) -> Result<Option<PropValue>> {
+        let snapshot = ds.is_snapshot();
+        if snapshot && ds.phys().props_obj != 0 {
+            let zap = Zap::open(self.mos(), ds.phys().props_obj).await?;
+            for (key, source) in
+                [(name.to_owned(), PropSource::Local), (format!("{name}{RECVD}"), PropSource::Received)]
+            {
+                if let Some(value) = zap.try_get(&key).await? {
+                    return Ok(Some(PropValue { value, source }));
+                }
+            }
+        }
+        self.dir_prop(&ds.dir(), name, snapshot).await
+    }
+
+    async fn dir_prop(&self, dir: &Arc<DslDir>, name: &str, snapshot: bool) -> Result<Option<PropValue>> {
+        for d in dir.ancestry() {
+            let inherited = d.id != dir.id || snapshot;
+            if inherited && !is_inheritable(name) {
+                break;
+            }
+            let source = |own| if inherited { PropSource::Inherited(d.name()) } else { own };
+            let zap = Zap::open(self.mos(), d.phys().props_zapobj).await?;
+            if let Some(value) = zap.try_get(name).await? {
+                return Ok(Some(PropValue { value, source: source(PropSource::Local) }));
+            }
+            if zap.try_get(&format!("{name}{INHERIT}")).await?.is_some() {
+                continue;
+            }
+            if let Some(value) = zap.try_get(&format!("{name}{RECVD}")).await? {
+                return Ok(Some(PropValue { value, source: source(PropSource::Received) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All properties that someone set, native and of users.
+    pub async fn all_props(&self, ds: &DslDataset) -> Result<BTreeMap<String, PropValue>> {
+        let mut out = BTreeMap::new();
+        let snapshot = ds.is_snapshot();
+        if snapshot && ds.phys().props_obj != 0 {
+            let zap = Zap::open(self.mos(), ds.phys().props_obj).await?;
+            collect(&zap, &mut out, |_| true, |s| s).await?;
+        }
+        let dir = ds.dir();
+        for d in dir.ancestry() {
+            let zap = Zap::open(self.mos(), d.phys().props_zapobj).await?;
+            if d.id == dir.id && !snapshot {
+                collect(&zap, &mut out, |_| true, |s| s).await?;
+            } else {
+                let name = d.name();
+                collect(&zap, &mut out, is_inheritable, |_| PropSource::Inherited(name.clone())).await?;
+            }
+        }
+        Ok(out)
+    }
+
+    /// A number, or the default.
+    pub async fn prop_u64(&self, ds: &DslDataset, name: &str, default: u64) -> Result<u64> {
+        Ok(self.prop(ds, name).await?.and_then(|p| p.value.as_u64()).unwrap_or(default))
+    }
+
+    /// How the dataset's blocks are to be written.
+    pub async fn write_props(&self, ds: &DslDataset) -> Result<WriteProps> {
+        let checksum = self.prop_u64(ds, "checksum", Checksum::On as u64).await? & 0xff;
+        let checksum = match Checksum::ALL.iter().find(|c| **c as u64 == checksum) {
+            None | Some(Checksum::On | Checksum::Inherit) => Checksum::Fletcher4,
+            Some(c) => *c,
+        };
+        let lz4 = self.feature_active("lz4_compress");
+        let on = if lz4 { CompressSpec::ON_VALUE } else { CompressSpec::new(Compress::Lzjb) };
+        let compress = self.prop_u64(ds, "compression", Compress::On as u64).await?;
+        let compress = match CompressSpec::from_prop(compress) {
+            None => on,
+            Some(c) if matches!(c.kind, Compress::On | Compress::Inherit) => on,
+            Some(c) => c,
+        };
+        let copies = self.prop_u64(ds, "copies", 1).await?.clamp(1, 3) as u8;
+        // all, most: one more of metadata; some, none: not.
+        let redundant = self.prop_u64(ds, "redundant_metadata", 0).await? <= 1;
+        Ok(WriteProps {
+            checksum,
+            compress,
+            copies,
+            metadata_copies: (copies + u8::from(redundant)).min(3),
+            metadata_compress: on,
+            hole_birth: self.feature_active("hole_birth"),
+            embed: self.feature_active("embedded_data"),
+        })
+    }
+
+    /// Changes properties of a file system, volume or snapshot, all in this txg or none.
+    pub async fn set_props(&self, tx: &Tx, ds: &Arc<DslDataset>, props: &[(String, Setting)]) -> Result<()> {
+        for (name, s) in props {
+            self.set_prop_check(ds, name, s).await?;
+        }
+        for (name, s) in props {
+            self.set_prop_sync(tx, ds, name, s).await?;
+        }
+        if !ds.is_snapshot() {
+            self.props_changed(&ds.dir()).await?;
+        }
+        Ok(())
+    }
+
+    /// Why a property cannot be set, if it cannot.
+    pub async fn set_prop_check(&self, ds: &Arc<DslDataset>, name: &str, s: &Setting) -> Result<()> {
+        if name.len() >= crate::zap::ZAP_MAXNAMELEN {
+            return Err(Error::os(Errno::NameTooLong, format!("property name '{name}' is too long")));
+        }
+        let (dir, p) = (ds.dir(), ds.phys());
+        let value = match s {
+            Setting::Local(v) | Setting::Received(v) => {
+                if v.stored().len() > crate::zap::ZAP_MAXVALUELEN {
+                    return Err(Error::os(Errno::TooBig, format!("property value of '{name}' is too long")));
+                }
+                v.as_u64().unwrap_or(0)
+            }
+            Setting::Inherit | Setting::Revert => 0,
+        };
+        let d = dir.phys();
+        let no_space = |what: String| Err(Error::os(Errno::NoSpc, what));
+        match name {
+            "quota" if value != 0 && (value < d.used_bytes || value < d.reserved) => no_space(format!(
+                "cannot set property for '{}': size is less than current used or reserved space",
+                ds.name()
+            )),
+            "reservation" => {
+                let delta = d.used_bytes.max(value).saturating_sub(d.used_bytes.max(d.reserved));
+                let avail = match dir.parent() {
+                    Some(parent) => self.available(&parent, false),
+                    None => self.adjusted_size(super::SpaceCheck::Normal).saturating_sub(d.used_bytes),
+                };
+                if delta > 0 && (delta > avail || (d.quota != 0 && value > d.quota)) {
+                    return no_space(format!(
+                        "cannot set property for '{}': size is greater than available space",
+                        ds.name()
+                    ));
+                }
+                Ok(())
+            }
+            "refquota" if value != 0 => {
+                let reserved = ds.reserved.load(Ordering::Relaxed);
+                if value < p.referenced_bytes || value < reserved {
+                    return no_space(format!(
+                        "cannot set property for '{}': size is less than current used or reserved space",
+                        ds.name()
+                    ));
+                }
+                Ok(())
+            }
+            "refreservation" => {
+                let old = ds.reserved.load(Ordering::Relaxed);
+                let delta = p.unique_bytes.max(value).saturating_sub(p.unique_bytes.max(old));
+                let quota = d.quota;
+                if delta > 0 && (delta > self.available(&dir, false) || (quota != 0 && value > quota)) {
+                    return no_space(format!(
+                        "cannot set property for '{}': size is greater than available space",
+                        ds.name()
+                    ));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn props_zap(&self, tx: &Tx, ds: &DslDataset, make: bool) -> Result<Option<Zap>> {
+        let id = if ds.is_snapshot() { ds.phys().props_obj } else { ds.dir().phys().props_zapobj };
+        if id != 0 {
+            return Ok(Some(Zap::open(self.mos(), id).await?));
+        }
+        if !make {
+            return Ok(None);
+        }
+        let zap = Zap::make(self.mos(), tx, DMU_OT_DSL_PROPS, &CreateOpts::default()).await?;
+        ds.change(tx, |p| p.props_obj = zap.id());
+        Ok(Some(zap))
+    }
+
+    pub(super) async fn set_prop_sync(
+        &self,
+        tx: &Tx,
+        ds: &Arc<DslDataset>,
+        name: &str,
+        s: &Setting,
+    ) -> Result<()> {
+        let make = !matches!(s, Setting::Revert);
+        let Some(zap) = self.props_zap(tx, ds, make).await? else { return Ok(()) };
+        let (inherit, recvd) = (format!("{name}{INHERIT}"), format!("{name}{RECVD}"));
+        match s {
+            Setting::Local(v) => {
+                zap.delete_if_there(tx, &inherit).await?;
+                zap.set(tx, name, v).await?;
+            }
+            Setting::Inherit => {
+                zap.delete_if_there(tx, name).await?;
+                if zap.try_get(HAS_RECVD).await?.is_some() {
+                    zap.set_u64(tx, &inherit, 0).await?;
+                }
+            }
+            Setting::Revert => {
+                zap.delete_if_there(tx, name).await?;
+                zap.delete_if_there(tx, &inherit).await?;
+            }
+            Setting::Received(v) => {
+                zap.set_u64(tx, HAS_RECVD, 0).await?;
+                zap.set(tx, &recvd, v).await?;
+            }
+        }
+        if ds.is_snapshot() {
+            if zap.is_empty().await? {
+                self.mos().free(tx, zap.dnode());
+                ds.change(tx, |p| p.props_obj = 0);
+            }
+            return Ok(());
+        }
+        let now = self.dir_prop(&ds.dir(), name, false).await?.and_then(|p| p.value.as_u64()).unwrap_or(0);
+        match name {
+            "quota" => ds.dir().change(tx, |d| d.quota = now),
+            "reservation" => ds.dir().set_reservation(tx, now),
+            "refquota" => ds.refquota.store(now, Ordering::Relaxed),
+            "refreservation" => self.set_refreservation(tx, ds, now),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_refreservation(&self, tx: &Tx, ds: &Arc<DslDataset>, new: u64) {
+        let unique = ds.phys().unique_bytes;
+        let old = ds.reserved.swap(new, Ordering::Relaxed);
+        let used = unique.max(new).wrapping_sub(unique.max(old)) as i64;
+        ds.dir().diduse(tx, DD_USED_REFRSRV, Delta { used, ..Delta::default() });
+    }
+
+    /// Tells the open objsets of a dir and below how to write from now on.
+    pub(super) async fn props_changed(&self, dir: &Arc<DslDir>) -> Result<()> {
+        for ds in self.open_datasets() {
+            let Some(os) = ds.open_objset() else { continue };
+            if ds.dir().ancestry().iter().any(|d| d.id == dir.id) {
+                os.set_props(self.write_props(&ds).await?);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn collect(
+    zap: &Zap,
+    out: &mut BTreeMap<String, PropValue>,
+    wanted: impl Fn(&str) -> bool,
+    source: impl Fn(PropSource) -> PropSource,
+) -> Result<()> {
+    let all = zap.entries().await?;
+    let local = all.iter().filter(|e| !e.name.contains(&b'$'));
+    let mut found: Vec<(String, PropValue)> = local
+        .map(|e| {
+            (
+                e.name_str().into_owned(),
+                PropValue { value: e.value.clone(), source: source(PropSource::Local) },
+            )
+        })
+        .collect();
+    for e in &all {
+        let name = e.name_str();
+        let Some(base) = name.strip_suffix(RECVD) else { continue };
+        let inherit = format!("{base}{INHERIT}");
+        if !all.iter().any(|o| o.name_str() == inherit) && !found.iter().any(|(n, _)| n == base) {
+            let v = PropValue { value: e.value.clone(), source: source(PropSource::Received) };
+            found.push((base.to_owned(), v));
+        }
+    }
+    for (name, v) in found {
+        if wanted(&name) {
+            out.entry(name).or_insert(v);
+        }
+    }
+    Ok(())
+}

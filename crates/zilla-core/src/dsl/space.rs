@@ -1,0 +1,108 @@
+//! How much may still be written, and by whom.
+//!
+//! Each transaction says what it may use at most, and every dir from its own to the root is asked, against quotas, reservations
+//! and, at the root, the pool's size less its slop. An estimate of what open txgs may use is kept per dir until they are synced.
+
+use super::DslPool;
+use super::dataset::DslDataset;
+use super::dir::DslDir;
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How far into the slop an operation may go: those that free space or administer go further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceCheck {
+    Normal,
+    Reserved,
+    ExtraReserved,
+    None,
+}
+
+impl DslPool {
+    /// The pool's size as datasets may use it.
+    pub fn adjusted_size(&self, check: SpaceCheck) -> u64 {
+        let s = self.pool_space();
+        let space = s.dspace.saturating_sub(s.deferred_frees);
+        let slop = match check {
+            SpaceCheck::Normal => s.slop,
+            SpaceCheck::Reserved => s.slop / 2,
+            SpaceCheck::ExtraReserved => s.slop / 4,
+            SpaceCheck::None => 0,
+        };
+        space.saturating_sub(slop)
+    }
+
+    /// What the dir may still use; `on_disk_only` leaves open transactions out.
+    pub fn available(&self, dir: &Arc<DslDir>, on_disk_only: bool) -> u64 {
+        let mut avail = u64::MAX;
+        // From the root down: each dir can use what its parent leaves it and what is reserved for it.
+        for d in dir.ancestry().iter().rev() {
+            let p = d.phys();
+            let used = p.used_bytes + if on_disk_only { 0 } else { d.towrite() };
+            let mut quota = if p.quota != 0 { p.quota } else { u64::MAX };
+            if d.parent().is_none() {
+                quota = quota.min(self.adjusted_size(SpaceCheck::Normal));
+            }
+            if p.reserved > used && avail != u64::MAX {
+                avail = avail.saturating_add(p.reserved - used);
+            }
+            avail = if used > quota { 0 } else { avail.min(quota - used) };
+        }
+        avail
+    }
+
+    /// Asks for room for `bytes` more in a transaction of `tx`, and notes them. `frees`: the transaction will rather free
+    /// space than use it, and is let through as long as that is possible at all.
+    pub fn reserve(&self, ds: &Arc<DslDataset>, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
+        let dir = ds.dir();
+        let refquota = ds.refquota.load(Ordering::Relaxed);
+        if refquota != 0 && !frees {
+            let used = ds.phys().referenced_bytes;
+            if used >= refquota || used + dir.towrite() >= refquota.saturating_add(refquota >> 5) {
+                return Err(Error::os(Errno::DQuot, format!("{}: out of its refquota", ds.name())));
+            }
+        }
+        let mut need = bytes;
+        for d in dir.ancestry() {
+            let p = d.phys();
+            let inflight = d.towrite();
+            let mut errno = Errno::DQuot;
+            let mut quota = if p.quota == 0 || frees { u64::MAX } else { p.quota };
+            if d.parent().is_none() {
+                let check = if frees { SpaceCheck::Reserved } else { SpaceCheck::Normal };
+                let avail = self.adjusted_size(check).saturating_sub(self.pool_space().deferred);
+                if avail < quota {
+                    (quota, errno) = (avail, Errno::NoSpc);
+                }
+            }
+            let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
+            if p.used_bytes >= quota || p.used_bytes.saturating_add(inflight) >= quota.saturating_add(slack) {
+                return Err(Error::os(errno, format!("{}: no space left", d.name())));
+            }
+            d.add_towrite(tx, need);
+            // The part that a reservation covers was charged to the parents already.
+            let used = p.used_bytes.saturating_add(inflight);
+            let before = used.max(p.reserved);
+            need = used.saturating_add(need).max(p.reserved) - before;
+            if need == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Free space as statfs gives it: referenced and available bytes, objects in use.
+    pub fn dataset_space(&self, ds: &DslDataset) -> (u64, u64, u64) {
+        let p = ds.phys();
+        let mut avail = self.available(&ds.dir(), true);
+        avail = avail.saturating_add(ds.reserved.load(Ordering::Relaxed).saturating_sub(p.unique_bytes));
+        let refquota = ds.refquota.load(Ordering::Relaxed);
+        if refquota != 0 {
+            avail = avail.min(refquota.saturating_sub(p.referenced_bytes));
+        }
+        let objects = if p.bp.is_hole() { 0 } else { p.bp.fill() };
+        (p.referenced_bytes, avail, objects)
+    }
+}

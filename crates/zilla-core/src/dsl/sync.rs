@@ -1,0 +1,245 @@
+//! What a txg did to each dataset: blocks born and killed, counted and put where they belong.
+
+use super::DslPool;
+use super::bpobj::{Delta, Space};
+use super::dataset::DslDataset;
+use crate::dmu::ObjsetSync;
+use crate::error::Result;
+use crate::spa::txg::Tx;
+use crate::types::Txg;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_codec::checksum::Checksum;
+use zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
+
+/// Blocks that async destroys free in one txg.
+const FREE_BATCH: usize = 100_000;
+
+impl DslPool {
+    /// Whether some dataset has changes of `txg` that are not written.
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        self.open_datasets().iter().any(|ds| self.wants_sync(ds, txg))
+    }
+
+    fn wants_sync(&self, ds: &DslDataset, txg: Txg) -> bool {
+        ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(|os| os.is_dirty(txg))
+    }
+
+    /// Writes everything the datasets changed in `txg`, and accounts for it. Called in every pass of a sync, before the
+    /// sync tasks: a dataset is written again only if a sync task has just made it.
+    pub async fn sync_datasets(self: &Arc<Self>, tx: &Tx) -> Result<()> {
+        let txg = tx.txg();
+        for ds in self.open_datasets() {
+            if !self.wants_sync(&ds, txg) {
+                continue;
+            }
+            ds.rewrite_root.store(false, Ordering::Relaxed);
+            let os = self.objset(&ds).await?;
+            // The dataset's own account first, then what its users' accounts change; both are in this txg.
+            let mut out = os.sync(txg, ds.phys().bp).await?;
+            let usage = std::mem::take(&mut out.usage);
+            self.account(tx, &ds, out).await?;
+            if !usage.is_empty() {
+                super::userspace::update(tx, &os, &usage).await?;
+                let out = os.sync(txg, ds.phys().bp).await?;
+                self.account(tx, &ds, out).await?;
+            }
+            self.activate_pending(tx, &ds).await?;
+        }
+        Ok(())
+    }
+
+    async fn account(&self, tx: &Tx, ds: &Arc<DslDataset>, out: ObjsetSync) -> Result<()> {
+        ds.change(tx, |p| p.bp = out.root);
+        self.blocks_born(tx, ds, &out.born);
+        self.blocks_killed(tx, ds, &out.killed).await
+    }
+
+    fn parent_delta(ds: &DslDataset, unique: u64, delta: i64) -> i64 {
+        let reserved = ds.reserved.load(Ordering::Relaxed);
+        if reserved == 0 {
+            return delta;
+        }
+        let new = unique.saturating_add_signed(delta).max(reserved);
+        new.wrapping_sub(unique.max(reserved)) as i64
+    }
+
+    fn blocks_born(&self, tx: &Tx, ds: &Arc<DslDataset>, bps: &[BlkPtr]) {
+        let mut sum = Delta::default();
+        let mut needs = BTreeSet::new();
+        for bp in bps {
+            debug_assert!(bp.birth() > ds.phys().prev_snap_txg || bp.is_hole());
+            if bp.is_hole() {
+                continue;
+            }
+            sum += super::bp_space(&*self.ctx.store, bp).into();
+            needs.extend(feature_of(bp));
+        }
+        for f in needs {
+            ds.will_need_feature(f);
+        }
+        if sum == Delta::default() {
+            return;
+        }
+        let unique = ds.phys().unique_bytes;
+        let up = Self::parent_delta(ds, unique, sum.used);
+        ds.change(tx, |p| {
+            p.referenced_bytes += sum.used as u64;
+            p.compressed_bytes += sum.comp as u64;
+            p.uncompressed_bytes += sum.uncomp as u64;
+            p.unique_bytes += sum.used as u64;
+        });
+        ds.dir().diduse_transfer(tx, Delta { used: up, ..sum }, sum.used, DD_USED_REFRSRV, DD_USED_HEAD);
+    }
+
+    async fn blocks_killed(&self, tx: &Tx, ds: &Arc<DslDataset>, bps: &[BlkPtr]) -> Result<()> {
+        let p = ds.phys();
+        let dir = ds.dir();
+        let origin_txg = dir.origin_txg.load(Ordering::Relaxed);
+        let prev = self.prev(ds).await?;
+        let (mut freed, mut all) = (Delta::default(), Delta::default());
+        let (mut to_snap, mut prev_unique) = (0u64, 0u64);
+        let mut dead = Vec::new();
+        for bp in bps.iter().filter(|b| !b.is_hole() && !b.is_redacted()) {
+            let s = super::bp_space(&*self.ctx.store, bp);
+            all += s.into();
+            if bp.birth() > p.prev_snap_txg {
+                self.ctx.free(bp);
+                freed += s.into();
+                continue;
+            }
+            dead.push(*bp);
+            if let Some(prev) = &prev {
+                let pp = prev.phys();
+                if pp.next_snap_obj == ds.id && bp.birth() > pp.prev_snap_txg {
+                    prev_unique += s.used;
+                }
+            }
+            if bp.birth() > origin_txg {
+                to_snap += s.used;
+            }
+        }
+        if all == Delta::default() && dead.is_empty() {
+            return Ok(());
+        }
+        if freed != Delta::default() {
+            let up = Self::parent_delta(ds, p.unique_bytes, -freed.used);
+            ds.change(tx, |p| p.unique_bytes = p.unique_bytes.saturating_sub(freed.used as u64));
+            let d = Delta { used: up, comp: -freed.comp, uncomp: -freed.uncomp };
+            dir.diduse_transfer(tx, d, -freed.used, DD_USED_REFRSRV, DD_USED_HEAD);
+        }
+        if !dead.is_empty() {
+            let mut dl = self.deadlist_open(p.deadlist_obj).await?;
+            self.deadlist_insert(tx, &mut dl, &dead).await?;
+        }
+        if let (Some(prev), 1..) = (&prev, prev_unique) {
+            prev.change(tx, |p| p.unique_bytes += prev_unique);
+        }
+        dir.transfer(tx, to_snap as i64, DD_USED_HEAD, DD_USED_SNAP);
+        ds.change(tx, |p| {
+            p.referenced_bytes = p.referenced_bytes.saturating_sub(all.used as u64);
+            p.compressed_bytes = p.compressed_bytes.saturating_sub(all.comp as u64);
+            p.uncompressed_bytes = p.uncompressed_bytes.saturating_sub(all.uncomp as u64);
+        });
+        // A livelist tells what the clone has written since its origin; now it would lie.
+        if origin_txg > 1 {
+            self.remove_livelist(tx, &dir).await?;
+        }
+        Ok(())
+    }
+
+    async fn activate_pending(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {
+        let pending = std::mem::take(&mut *ds.activating.lock());
+        for f in pending {
+            self.activate_feature(tx, ds, f).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes what writing the MOS did to its own space. It is counted in the next txg, as the MOS cannot change while
+    /// it is written.
+    pub fn mos_synced(&self, out: &ObjsetSync) {
+        let mut sum = Delta::default();
+        for bp in out.born.iter().filter(|b| !b.is_hole()) {
+            sum += super::bp_space(&*self.ctx.store, bp).into();
+        }
+        for bp in out.killed.iter().filter(|b| !b.is_hole()) {
+            sum += -Delta::from(super::bp_space(&*self.ctx.store, bp));
+        }
+        *self.mos_delta.lock() += sum;
+    }
+
+    /// Counts what the MOS used since the last txg; only where this txg changes something anyway, so that an idle pool
+    /// comes to rest.
+    pub async fn sync_dirs(&self, tx: &Tx) -> Result<()> {
+        if !self.mos().is_dirty(tx.txg()) {
+            return Ok(());
+        }
+        let sum = std::mem::take(&mut *self.mos_delta.lock());
+        if sum != Delta::default() {
+            self.special().mos.diduse(tx, DD_USED_HEAD, sum);
+        }
+        Ok(())
+    }
+
+    /// `txg` is stable: estimates of what it might use are replaced by what it used.
+    pub fn sync_done(&self, txg: Txg) {
+        for d in self.open_dirs() {
+            d.clear_towrite(txg.slot());
+        }
+    }
+
+    /// Frees some of what destroyed snapshots and datasets left. Says whether there is more.
+    pub async fn process_async_frees(&self, tx: &Tx) -> Result<bool> {
+        let special = self.special();
+        let id = self.bptree_obj.load(Ordering::Relaxed);
+        if id == 0 && special.free_bpobj.is_empty()? {
+            return Ok(false);
+        }
+        let before = self.freeing().await?;
+        let mut bps = self.pop_bpobj(&special.free_bpobj, tx, FREE_BATCH).await?;
+        if id != 0 && bps.len() < FREE_BATCH {
+            bps.extend(self.bptree_take(tx, id, FREE_BATCH - bps.len()).await?);
+            if self.bptree_state(id).await?.1 {
+                self.end_async_destroy(tx, id).await?;
+            }
+        }
+        for bp in &bps {
+            self.ctx.free(bp);
+        }
+        // What the lists counted of these blocks no longer waits to be freed.
+        let after = self.freeing().await?;
+        let gone = Delta {
+            used: after.used.wrapping_sub(before.used) as i64,
+            comp: after.comp.wrapping_sub(before.comp) as i64,
+            uncomp: after.uncomp.wrapping_sub(before.uncomp) as i64,
+        };
+        special.free.diduse(tx, DD_USED_HEAD, gone);
+        Ok(after != Space::default())
+    }
+
+    async fn end_async_destroy(&self, tx: &Tx, id: u64) -> Result<()> {
+        self.directory().await?.delete(tx, zilla_ondisk::dsl::DMU_POOL_BPTREE_OBJ).await?;
+        self.free_object(tx, id).await?;
+        self.bptree_obj.store(0, Ordering::Relaxed);
+        self.feature_decr(tx, "async_destroy").await
+    }
+}
+
+/// The feature that a block's shape needs, if any.
+fn feature_of(bp: &BlkPtr) -> impl Iterator<Item = &'static str> + use<> {
+    let large = (bp.lsize() > SPA_OLD_MAXBLOCKSIZE && !bp.is_embedded()).then_some("large_blocks");
+    let checksum = match bp.checksum_kind() {
+        k if k == Checksum::Sha512 as u8 => Some("sha512"),
+        k if k == Checksum::Skein as u8 => Some("skein"),
+        k if k == Checksum::Edonr as u8 => Some("edonr"),
+        k if k == Checksum::Blake3 as u8 => Some("blake3"),
+        _ => None,
+    };
+    let zstd = zilla_codec::compress::Compress::Zstd as u8;
+    let compress = (bp.compress() == zstd).then_some("zstd_compress");
+    [large, checksum, compress].into_iter().flatten()
+}

@@ -1,0 +1,99 @@
+//! What each user, group and project uses in a file system: the accounting objects.
+//!
+//! Three ZAPs of negative number: id in hexadecimal to bytes, and `obj-` and the id to objects.
+
+use super::DslPool;
+use super::dataset::DslDataset;
+use crate::dmu::{NewObject, Objset, Usage};
+use crate::error::{Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::ObjectId;
+use crate::zap::{CreateOpts, Zap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_ondisk::object_type::DMU_OT_USERGROUP_USED;
+use zilla_ondisk::objset::{OBJSET_FLAG_PROJECTQUOTA_COMPLETE, OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE};
+
+/// Whose account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quota {
+    User,
+    Group,
+    Project,
+}
+
+impl Quota {
+    fn object(self) -> ObjectId {
+        match self {
+            Quota::User => ObjectId::USERUSED,
+            Quota::Group => ObjectId::GROUPUSED,
+            Quota::Project => ObjectId::PROJECTUSED,
+        }
+    }
+}
+
+/// One account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserSpace {
+    pub id: u64,
+    pub bytes: u64,
+    pub objects: u64,
+}
+
+const OBJECTS: &str = "obj-";
+
+pub(super) async fn update(tx: &Tx, os: &Arc<Objset>, usage: &[Usage]) -> Result<()> {
+    let flags = os.phys().flags;
+    let mut sums: BTreeMap<(Quota, String), i64> = BTreeMap::new();
+    for u in usage {
+        let project = u.owner.projid.filter(|_| flags & OBJSET_FLAG_PROJECTQUOTA_COMPLETE != 0);
+        let whose =
+            [(Quota::User, Some(u.owner.uid)), (Quota::Group, Some(u.owner.gid)), (Quota::Project, project)];
+        for (kind, id) in whose {
+            let Some(id) = id else { continue };
+            *sums.entry((kind, format!("{id:x}"))).or_default() += u.bytes;
+            if flags & OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE != 0 {
+                *sums.entry((kind, format!("{OBJECTS}{id:x}"))).or_default() += u.objects;
+            }
+        }
+    }
+    for ((kind, key), delta) in sums {
+        if delta == 0 {
+            continue;
+        }
+        let zap = match os.special(kind.object()) {
+            Some(dn) => Zap::new(&dn),
+            None => {
+                let spec = NewObject::new(DMU_OT_USERGROUP_USED, 512);
+                let dn = os
+                    .create_special(tx, kind.object(), spec)
+                    .ok_or_else(|| Error::inval("no such accounting object"))?;
+                crate::dmu::resident(|| Zap::init(&dn, tx, &CreateOpts::default())).await?;
+                Zap::new(&dn)
+            }
+        };
+        zap.bump(tx, &key, delta).await?;
+    }
+    Ok(())
+}
+
+impl DslPool {
+    /// All accounts of a kind.
+    pub async fn userspace(&self, ds: &Arc<DslDataset>, kind: Quota) -> Result<Vec<UserSpace>> {
+        let os = self.objset(ds).await?;
+        let Some(dn) = os.special(kind.object()) else { return Ok(Vec::new()) };
+        let mut all: BTreeMap<u64, UserSpace> = BTreeMap::new();
+        for e in Zap::new(&dn).entries().await? {
+            let name = e.name_str();
+            let (hex, objects) = match name.strip_prefix(OBJECTS) {
+                Some(hex) => (hex, true),
+                None => (&*name, false),
+            };
+            let Ok(id) = u64::from_str_radix(hex, 16) else { continue };
+            let account = all.entry(id).or_insert(UserSpace { id, ..UserSpace::default() });
+            let v = e.value.as_u64().unwrap_or(0);
+            if objects { account.objects = v } else { account.bytes = v }
+        }
+        Ok(all.into_values().collect())
+    }
+}
