@@ -15,13 +15,16 @@ pub struct Exit(pub u8);
 /// How commands end: with a code, early or not.
 pub type Run = Result<u8, Exit>;
 
+/// What a command does with its arguments.
+pub type Action = fn(&mut Cx, Vec<String>) -> Run;
+
 /// One command as the table of its program has it.
 pub struct Command {
     pub name: &'static str,
     /// Usage lines, each with its tab and line end.
     pub usage: &'static str,
     /// None: known to OpenZFS, not supported by zilla yet.
-    pub run: Option<fn(&mut Cx, Vec<String>) -> Run>,
+    pub run: Option<Action>,
 }
 
 pub struct Cx {

@@ -12,7 +12,7 @@ mod snapshot;
 mod tests;
 mod value;
 
-use crate::cx::{Command, Cx, Exit};
+use crate::cx::{Action, Command, Cx, Exit};
 use crate::zpool;
 use zilla_control::props::{self, PropAttr};
 
@@ -171,11 +171,7 @@ static COMMANDS: &[Option<Command>] = &[
     command("unzone", "\tunzone <nsfile> <filesystem>\n", None),
 ];
 
-const fn command(
-    name: &'static str,
-    usage: &'static str,
-    run: Option<fn(&mut Cx, Vec<String>) -> Result<u8, Exit>>,
-) -> Option<Command> {
+const fn command(name: &'static str, usage: &'static str, run: Option<Action>) -> Option<Command> {
     Some(Command { name, usage, run })
 }
 

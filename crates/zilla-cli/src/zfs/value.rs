@@ -24,9 +24,9 @@ pub fn get(dataset: &DatasetInfo, name: &str, literal: bool) -> Option<PropValue
     if name == "snapshots_changed" && prop.value == "0" {
         return None;
     }
-    let show = |raw: &str| if literal { as_literal(name, raw) } else { nice(name, raw) };
-    prop.value = show(&prop.value);
-    prop.received = prop.received.as_deref().map(show);
+    let show = if literal { as_literal } else { nice };
+    prop.value = show(name, &prop.value);
+    prop.received = prop.received.as_deref().map(|raw| show(name, raw));
     Some(prop)
 }
 

@@ -99,7 +99,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             if let Some(stamp) = stamp {
                 cx.out.line(stamp.now());
             }
-            let again = !headers_once && round % height == 0;
+            let again = !headers_once && round.is_multiple_of(height);
             if ((round == 1 && !skip) || skip != verbose || again) && !opts.histogram() && !opts.scripted {
                 cx.out.put(printer.header());
             }

@@ -20,7 +20,7 @@ mod wait;
 pub use get::{columns as get_columns, table as get_table};
 pub use version::run as print_version;
 
-use crate::cx::{Command, Cx, Exit};
+use crate::cx::{Action, Command, Cx, Exit};
 use zilla_control::props::{self, PropAttr};
 
 /// In the order of the usage message; None is a blank line there.
@@ -115,11 +115,7 @@ static COMMANDS: &[Option<Command>] = &[
     command("ddtprune", "\tddtprune -d|-p <amount> <pool>\n", None),
 ];
 
-const fn command(
-    name: &'static str,
-    usage: &'static str,
-    run: Option<fn(&mut Cx, Vec<String>) -> Result<u8, Exit>>,
-) -> Option<Command> {
+const fn command(name: &'static str, usage: &'static str, run: Option<Action>) -> Option<Command> {
     Some(Command { name, usage, run })
 }
 

@@ -35,7 +35,7 @@ pub fn format(num: u64, format: Nice) -> String {
         unit += 1;
     }
     let name = units.get(unit).copied().unwrap_or("");
-    if num % divisor == 0 {
+    if num.is_multiple_of(divisor) {
         return format!("{whole}{name}");
     }
     if format == Nice::Time {

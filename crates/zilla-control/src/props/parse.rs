@@ -286,21 +286,17 @@ fn check_pool_value(
     let name = desc.name;
     let bad_path = |message: String| Err(ApiError::with(ErrorCode::BadPath, message));
     match (name, value) {
-        ("version", TypedValue::Num(n)) => {
-            if *n < version || !((1..=28).contains(n) || *n == 5000) {
-                return Err(ApiError::with(
-                    ErrorCode::BadVersion,
-                    format!("property '{name}' number {n} is invalid."),
-                ));
-            }
+        ("version", TypedValue::Num(n)) if *n < version || !((1..=28).contains(n) || *n == 5000) => {
+            return Err(ApiError::with(
+                ErrorCode::BadVersion,
+                format!("property '{name}' number {n} is invalid."),
+            ));
         }
-        ("ashift", TypedValue::Num(n)) => {
-            if *n != 0 && !(ASHIFT_MIN..=ASHIFT_MAX).contains(n) {
-                return Err(bad(format!(
-                    "property '{name}' number {n} is invalid, only values between {ASHIFT_MIN} and \
-                     {ASHIFT_MAX} are allowed."
-                )));
-            }
+        ("ashift", TypedValue::Num(n)) if *n != 0 && !(ASHIFT_MIN..=ASHIFT_MAX).contains(n) => {
+            return Err(bad(format!(
+                "property '{name}' number {n} is invalid, only values between {ASHIFT_MIN} and {ASHIFT_MAX} \
+                 are allowed."
+            )));
         }
         ("bootfs", _) if context != PoolPropContext::Set => {
             return Err(bad(format!("property '{name}' cannot be set at creation or import time")));
