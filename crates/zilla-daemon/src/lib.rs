@@ -1,0 +1,163 @@
+//! zillad: the process that owns imported pools and serves the control API.
+//!
+//! This library is the process around the pools: [`instance`] claims a state folder so that two daemons never
+//! share one, [`log`] keeps what the daemon has to say, and [`run`] brings a backend up, serves it and takes it
+//! down again. The pools themselves are behind [`Pools`], which the program implements on the facade.
+//!
+//! What it keeps true: at most one daemon lives in a state folder, for as long as it holds the lock on
+//! `zillad.lock`, which the kernel gives back however the daemon ends; the socket is open only while there is a
+//! backend to answer; on SIGTERM and SIGINT no new request is taken, those under way finish, and then the pools
+//! are closed. A crash at any point leaves files that the next start cleans up: a socket nobody listens on, a pid
+//! that is nobody's. Absent on purpose: forking into the background, which whoever starts the daemon does better.
+
+pub mod instance;
+pub mod log;
+
+use instance::Instance;
+use std::future::Future;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use zilla_control::types::HelloReply;
+use zilla_control::{Backend, PROTOCOL, StateDir, server};
+
+/// A backend that holds pools open.
+pub trait Pools: Backend {
+    /// Unmounts what is mounted and closes every pool, without exporting it: the next start opens it again. Called
+    /// once, after the last request.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error("{0}")]
+    StateDir(String),
+    #[error("another zillad{} already uses the state folder '{dir}'", pid.map(|p| format!(" (pid {p})")).unwrap_or_default())]
+    Running { dir: String, pid: Option<u32> },
+    #[error("{what}: {error}")]
+    Io { what: String, error: std::io::Error },
+    #[error("{0}")]
+    Backend(String),
+}
+
+/// How the daemon was called.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Started by a command rather than at a terminal: standard error is the log, and the terminal's end is not
+    /// the daemon's.
+    pub background: bool,
+}
+
+/// The daemon's side of what a backend may ask of it.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    dir: StateDir,
+    stop: Arc<watch::Sender<bool>>,
+}
+
+impl Handle {
+    pub fn new(dir: StateDir) -> Handle {
+        Handle { dir, stop: Arc::new(watch::channel(false).0) }
+    }
+
+    pub fn state_dir(&self) -> &StateDir {
+        &self.dir
+    }
+
+    /// Ends the daemon as SIGTERM does.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// What the operation `hello` answers.
+    pub fn hello(&self) -> HelloReply {
+        HelloReply {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            state_dir: self.dir.path().to_string_lossy().into_owned(),
+        }
+    }
+
+    async fn stopped(&self) {
+        let mut stop = self.stop.subscribe();
+        // The sender lives as long as this handle.
+        let _ = stop.wait_for(|stop| *stop).await;
+    }
+}
+
+/// Claims the state folder, brings the backend up, serves it until a signal or [`Handle::stop`], and takes it
+/// down. `open` gets the handle; what it does first (import the pools of the cache file, clear stale mounts)
+/// happens before the socket is there, so that who connects finds the pools.
+pub fn run<B, F>(options: Options, handle: Handle, open: impl FnOnce(Handle) -> F) -> Result<(), DaemonError>
+where
+    B: Pools,
+    F: Future<Output = Result<B, DaemonError>>,
+{
+    let dir = handle.dir.clone();
+    // Nothing the daemon makes is for others, whatever the umask of whoever started it.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let instance = Instance::claim(&dir, options.background)?;
+    log::start(&dir, options.background)?;
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |error| DaemonError::Io { what, error }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .map_err(io("cannot start threads"))?;
+    runtime.block_on(async {
+        // Signals first: one that comes while pools are being imported must not be lost.
+        let signals = Signals::new().map_err(io("cannot watch for signals"))?;
+        tracing::info!("zillad {} starts in '{}'", env!("CARGO_PKG_VERSION"), dir.path().display());
+        let backend = Arc::new(open(handle.clone()).await?);
+        let socket = dir.socket();
+        let listener = server::listen(&socket).map_err(io(&format!("'{}'", socket.display())))?;
+        let shutdown = async {
+            tokio::select! {
+                name = signals.wait(options.background) => tracing::info!("{name}: shutting down"),
+                () = handle.stopped() => tracing::info!("asked to shut down"),
+            }
+        };
+        let served = server::serve(listener, backend.clone(), shutdown).await;
+        backend.close().await;
+        served.map_err(io("cannot serve"))
+    })?;
+    tracing::info!("all pools are closed");
+    drop(instance);
+    Ok(())
+}
+
+struct Signals {
+    term: tokio::signal::unix::Signal,
+    int: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The name of the signal that ends the daemon. A terminal that goes away ends only a daemon that ran in it.
+    async fn wait(mut self, background: bool) -> &'static str {
+        loop {
+            tokio::select! {
+                _ = self.term.recv() => return "SIGTERM",
+                _ = self.int.recv() => return "SIGINT",
+                _ = self.hangup.recv() => {
+                    if !background {
+                        return "SIGHUP";
+                    }
+                }
+            }
+        }
+    }
+}
