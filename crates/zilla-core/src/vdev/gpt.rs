@@ -69,7 +69,7 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
     b.get(at..)?.first_chunk().map(|c| u64::from_le_bytes(*c))
 }
 
-fn crc32(data: &[u8]) -> u32 {
+pub(super) fn crc32(data: &[u8]) -> u32 {
     !data.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |c, _| (c >> 1) ^ (0xedb8_8320 & (c & 1).wrapping_neg()))
     })

@@ -57,3 +57,6 @@ pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};
 pub use tree::{ConfigFor, Layout, Top, Unit, VdevTree};
 pub use zilla_ondisk::enums::{VdevAux, VdevState};
+
+#[cfg(test)]
+mod tests;

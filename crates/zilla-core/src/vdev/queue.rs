@@ -224,3 +224,101 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vdev::gather::Gather;
+
+    fn io(class: Priority, offset: u64, len: u64, at: u64) -> QIo {
+        let done = Gather::new(1);
+        let at = Duration::from_millis(at);
+        QIo { op: QOp::Read, offset, len, class, at, retry: false, done, slot: 0 }
+    }
+
+    /// Fills the class's room so that what comes next waits.
+    fn busy(q: &mut Queue, class: Priority) -> u32 {
+        let mut n = 0;
+        while q.enter(io(class, 1 << 40, 512, 0)).is_ok() {
+            n += 1;
+        }
+        q.waiting -= 1;
+        let c = &mut q.classes[class as usize];
+        c.waiting.clear();
+        c.by_age.clear();
+        n
+    }
+
+    fn offsets(run: &Run) -> Vec<u64> {
+        run.iter().map(|io| io.offset).collect()
+    }
+
+    #[test]
+    fn neighbours_go_together_and_in_disk_order() {
+        let mut q = Queue::new();
+        assert_eq!(busy(&mut q, Priority::AsyncRead), 3);
+        for offset in [40_960, 8192, 4096, 0, 1 << 20] {
+            assert!(q.enter(io(Priority::AsyncRead, offset, 4096, 0)).is_err());
+        }
+        assert!(q.next(Duration::ZERO).is_none(), "its most is at the device");
+        q.left(Priority::AsyncRead);
+        q.last_offset = 3000;
+        // From where the head is; both sides come along.
+        assert_eq!(offsets(&q.next(Duration::ZERO).unwrap()), [0, 4096, 8192]);
+        q.left(Priority::AsyncRead);
+        assert_eq!(offsets(&q.next(Duration::ZERO).unwrap()), [40_960]);
+        q.left(Priority::AsyncRead);
+        assert_eq!(offsets(&q.next(Duration::ZERO).unwrap()), [1 << 20]);
+        assert_eq!(q.load(), 3);
+    }
+
+    #[test]
+    fn a_disk_reads_small_gaps_along_and_a_merge_has_its_limit() {
+        let mut q = Queue::new();
+        q.rotational = true;
+        busy(&mut q, Priority::Scrub);
+        for i in 0..40 {
+            assert!(q.enter(io(Priority::Scrub, i * 65_536, 49_152, 0)).is_err());
+        }
+        q.left(Priority::Scrub);
+        q.last_offset = 0;
+        let run = q.next(Duration::ZERO).unwrap();
+        assert_eq!(run.len(), 16);
+    }
+
+    #[test]
+    fn urgent_classes_first_but_every_class_its_least() {
+        let mut q = Queue::new();
+        busy(&mut q, Priority::SyncRead);
+        assert!(q.enter(io(Priority::SyncRead, 0, 512, 0)).is_err());
+        assert!(q.enter(io(Priority::SyncRead, 4096, 512, 0)).is_err());
+        assert!(q.enter(io(Priority::Scrub, 0, 512, 0)).is_err());
+        assert!(q.enter(io(Priority::AsyncWrite, 0, 512, 0)).is_err());
+        assert_eq!(q.next(Duration::ZERO).unwrap()[0].class, Priority::AsyncWrite);
+        assert_eq!(q.next(Duration::ZERO).unwrap()[0].class, Priority::Scrub);
+        assert!(q.next(Duration::ZERO).is_none());
+        q.left(Priority::SyncRead);
+        assert_eq!(q.next(Duration::ZERO).unwrap()[0].class, Priority::SyncRead);
+    }
+
+    #[test]
+    fn the_oldest_is_not_starved_and_a_promoted_prefetch_goes_first() {
+        let mut q = Queue::new();
+        busy(&mut q, Priority::AsyncRead);
+        assert!(q.enter(io(Priority::AsyncRead, 0, 512, 0)).is_err());
+        for i in 1..100 {
+            assert!(q.enter(io(Priority::AsyncRead, i << 20, 512, 400)).is_err());
+        }
+        q.left(Priority::AsyncRead);
+        q.last_offset = 1;
+        assert_eq!(offsets(&q.next(Duration::from_millis(450)).unwrap()), [1 << 20]);
+        q.left(Priority::AsyncRead);
+        assert_eq!(offsets(&q.next(Duration::from_millis(501)).unwrap()), [0]);
+        let Err(ticket) = q.enter(io(Priority::AsyncRead, 77 << 30, 512, 502)) else { panic!("it had room") };
+        q.promote(ticket, Priority::SyncRead);
+        assert_eq!(offsets(&q.next(Duration::from_millis(502)).unwrap()), [77 << 30]);
+        // Twice, or when it is gone already, is nothing.
+        q.promote(ticket, Priority::SyncRead);
+        assert_eq!(q.waiting, 98);
+    }
+}
