@@ -86,9 +86,15 @@ fn one(v: &[u8]) -> u64 {
     x
 }
 
-/// The kernel's number of a device in its 32-bit form, which is what the format stores 64 bits of.
-pub(crate) fn rdev32(rdev: u64) -> u32 {
-    rdev as u32
+/// A device's number as `stat` gives it, from the kernel's inner form (12 bits major, 20 minor) that is on disk.
+pub(crate) fn decode_rdev(disk: u64) -> u32 {
+    let (major, minor) = ((disk >> 20) as u32 & 0xfff, disk as u32 & 0xf_ffff);
+    minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+pub(crate) fn encode_rdev(rdev: u32) -> u64 {
+    let (major, minor) = (rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00);
+    u64::from(major) << 20 | u64::from(minor)
 }
 
 impl Attrs {
@@ -319,7 +325,7 @@ impl Attrs {
             nlink: self.links.min(u64::from(u32::MAX)) as u32,
             uid: super::fuid_to_id(self.uid),
             gid: super::fuid_to_id(self.gid),
-            rdev: rdev32(self.rdev),
+            rdev: decode_rdev(self.rdev),
             projid: self.projid as u32,
             size: self.size,
             // As OpenZFS counts: the blocks, and the slots of the dnode itself.
@@ -331,6 +337,7 @@ impl Attrs {
             ctime: decode_time(self.ctime),
             crtime: decode_time(self.crtime),
             flags: self.pflags,
+            settled: !dnode.is_dirty(),
         }
     }
 }

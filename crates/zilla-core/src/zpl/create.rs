@@ -1,6 +1,6 @@
 //! Making files, directories, symbolic links, devices, and further names of files.
 
-use super::attrs::{Attrs, encode_time, legacy_order, new_file_order};
+use super::attrs::{Attrs, encode_rdev, encode_time, legacy_order, new_file_order};
 use super::dir::check_name;
 use super::fs::Zfs;
 use super::posix_acl::{self, PosixAcl};
@@ -99,7 +99,7 @@ impl Zfs {
             ctime: time,
             crtime: time,
             links: if is_dir { 2 } else { 1 },
-            rdev: if matches!(fmt, S_IFBLK | S_IFCHR) { u64::from(new.rdev) } else { 0 },
+            rdev: if matches!(fmt, S_IFBLK | S_IFCHR) { encode_rdev(new.rdev) } else { 0 },
             projid: if inherits { parent.projid } else { super::DEFAULT_PROJID },
             symlink: new.target.into(),
             legacy: !is_sa,

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Entries read at a time: a few dnode blocks' worth.
 const BATCH: usize = 128;
 
+/// The position behind the last entry, as callers see it: they take positions for file offsets.
+const DIR_END: u64 = i64::MAX as u64;
+
 /// Refuses names that cannot be.
 pub(super) fn check_name(zfs: &Zfs, name: &[u8]) -> Result<()> {
     if name.is_empty() {
@@ -107,13 +110,11 @@ impl Zfs {
         if cookie <= 1 {
             out.push(dot(b"..", dzn.state.lock().attrs.parent, 2));
         }
-        let at = if cookie <= 2 { 0 } else { cookie - 2 };
-        // Positions are 60 bits; the end is the one that is not.
-        let at = if cookie == END { END } else { at };
+        let at = if cookie >= DIR_END { END } else { cookie.saturating_sub(2) };
         let batch = self.dir_zap(&dzn).read_from(at, BATCH)?;
         for e in batch.entries {
             let Some(v) = e.value.as_u64() else { continue };
-            let cookie = if e.next == END { i64::MAX as u64 } else { e.next + 2 };
+            let cookie = if e.next == END { DIR_END } else { e.next + 2 };
             out.push(DirEntry { name: e.name, ino: dirent_obj(v), dtype: (v >> 60) as u8, cookie });
         }
         self.accessed(&dzn);

@@ -165,10 +165,11 @@ impl Zfs {
         Ok(state.attrs.size)
     }
 
-    /// Writes at `off`. Whole records are taken over from `data`, not copied.
+    /// Writes at `off`; returns the file's size then. Whole records are taken over from `data`, not copied; so a small slice of a
+    /// large buffer, which would keep all of it in memory, should be copied by the caller first.
     pub async fn write(&self, id: u64, off: u64, data: &Bytes, kill_suidgid: bool) -> Result<u64> {
         if data.is_empty() {
-            return Ok(0);
+            return Ok(self.getattr(id).await?.size);
         }
         self.change(|tx| self.write_now(tx, id, Some(off), data, kill_suidgid)).await
     }

@@ -7,7 +7,8 @@ use super::{
     MASTER_NODE_OBJ, PFLAG_ACL_AUTO_INHERIT, PFLAG_PROJID, ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION,
     ZPL_VERSION_FUID, ZPL_VERSION_SA,
 };
-use crate::dmu::{Now, Objset};
+use crate::dmu::{Now, Objset, resident};
+use crate::error::Result;
 use crate::spa::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{CreateOpts, U8_TEXTPREP_TOUPPER, Zap};
@@ -50,8 +51,13 @@ impl ZplProps {
     }
 }
 
-/// Makes master node, delete queue, attribute tables and the root directory. The objset must be empty.
-pub fn create_fs(objset: &Arc<Objset>, tx: &Tx, props: &ZplProps) -> Now<()> {
+/// Makes master node, delete queue, attribute tables and the root directory. The objset must be empty (and so there is nothing
+/// that could be missing from memory half-way).
+pub async fn create_fs(objset: &Arc<Objset>, tx: &Tx, props: &ZplProps) -> Result<()> {
+    resident(|| create_fs_now(objset, tx, props)).await
+}
+
+fn create_fs_now(objset: &Arc<Objset>, tx: &Tx, props: &ZplProps) -> Now<()> {
     let plain = CreateOpts::default();
     let master = Zap::create_claim(objset, tx, ObjectId(MASTER_NODE_OBJ), DMU_OT_MASTER_NODE, &plain)?;
     let master = Zap::new(&master);

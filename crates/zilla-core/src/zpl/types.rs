@@ -38,6 +38,7 @@ pub struct Attr {
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
+    /// As `stat` gives it.
     pub rdev: u32,
     pub projid: u32,
     pub size: u64,
@@ -51,6 +52,8 @@ pub struct Attr {
     pub crtime: Time,
     /// OpenZFS's file flags (`ZFS_IMMUTABLE`...).
     pub flags: u64,
+    /// All changes are on disk, so that `blocks` will not change by itself.
+    pub settled: bool,
 }
 
 impl Attr {

@@ -145,3 +145,12 @@ fn acls_are_inherited_and_follow_chmod() {
     assert_eq!(&got[28..36], &entry(16, 0, !0)[..]);
     assert_eq!(block_on(w.zfs.getattr(f.id())).unwrap().mode & 0o777, 0o600);
 }
+
+#[test]
+fn device_numbers_are_stored_as_the_kernel_keeps_them() {
+    use super::super::attrs::{decode_rdev, encode_rdev};
+    assert_eq!(encode_rdev(0x103), 0x10_0003);
+    for rdev in [0, 0x103, 0x801, 0xffff_ffff, 0x0010_0100] {
+        assert_eq!(decode_rdev(encode_rdev(rdev)), rdev);
+    }
+}

@@ -43,7 +43,7 @@ impl World {
         {
             let tx = block_on(txgs.assign()).unwrap();
             let zpl = ZplProps { version, ..ZplProps::new(CRED.uid, CRED.gid, Time::from_wall(env.wall())) };
-            block_on(resident(|| create_fs(&objset, &tx, &zpl))).unwrap();
+            block_on(create_fs(&objset, &tx, &zpl)).unwrap();
         }
         let zfs = block_on(Zfs::open(
             env.clone(),

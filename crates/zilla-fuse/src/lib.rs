@@ -1,0 +1,38 @@
+//! A file system under a mount point, by the kernel's FUSE protocol, spoken directly.
+//!
+//! Libraries for FUSE copy the data, hand each request to another thread, or make a system call a part; here a request costs two system
+//! calls, one read and one write, on the thread that took it:
+//!
+//! ```text
+//!   read(/dev/fuse) -> decode -> operation over what is in memory -> writev(/dev/fuse)
+//!                                    | something missing
+//!                                    +-> the rest of the operation becomes a task; the thread reads on
+//! ```
+//!
+//! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffer, laid out so that the data of a write
+//! begins on a page and is handed to the engine as it is. Data read goes out of the engine's own buffers.
+//!
+//! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
+//! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Files need no handles: opening and closing
+//! is the kernel's business alone (it is answered once that there is nothing to open), and a file that is open though unlinked lives on because the
+//! kernel still counts its inode ([`zilla::Filesystem::forget`]).
+//!
+//! **Permissions** are checked by the kernel (`default_permissions`), from modes and POSIX ACLs.
+//!
+//! **A crash** of this process leaves a mount that answers "transport endpoint is not connected"; [`clear_stale`] takes it away.
+//! Everything that was acknowledged by fsync is on disk; the rest is the engine's last txg.
+//!
+//! **Deliberately absent.** No locks: the kernel's own are right, for it sees all users. No write-back cache by default: it costs each file one
+//! more request to save small writes that programs already gather ([`Options::writeback`] turns it on).
+
+mod abi;
+mod dev;
+mod mount;
+mod notify;
+mod ops;
+mod reply;
+mod session;
+
+pub use mount::clear_stale;
+pub use notify::Notifier;
+pub use session::{Mount, Options, mount};

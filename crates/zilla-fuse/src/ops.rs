@@ -1,0 +1,473 @@
+//! Each request of the kernel, as an operation of the file system.
+
+use crate::abi::{self, Args, Short, fattr, ioc, op};
+use crate::reply::{Out, Reply, from_kernel, put_dirent};
+use crate::session::{Request, Session};
+use zilla::zpl::{S_IFDIR, S_IFLNK, S_ISGID};
+use zilla::{
+    Attr, Cred, DirEntry, Entry, Errno, NewFile, Now, RenameFlags, SetAttr, SetTime, Stop, Time, Whence,
+    XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_PROJINHERIT,
+};
+
+const ENOSYS: i32 = 38;
+const EINVAL: i32 = 22;
+const ENOTTY: i32 = 25;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+const FALLOC_KEEP_SIZE: u32 = 1;
+const FALLOC_PUNCH_HOLE: u32 = 2;
+const FALLOC_ZERO_RANGE: u32 = 0x10;
+
+type Done = Result<Reply, Short>;
+
+/// An answer, `None` for requests that get none; or not at once, because something must be read first.
+pub(crate) type AtOnce = Option<Result<Option<Reply>, Short>>;
+
+fn now<T>(r: Now<T>, reply: impl FnOnce(T) -> Reply) -> AtOnce {
+    match r {
+        Ok(v) => Some(Ok(Some(reply(v)))),
+        Err(Stop::Err(e)) => Some(Ok(Some(Reply::err(&e)))),
+        Err(Stop::Need(_)) => None,
+    }
+}
+
+fn sized(value: &[u8], size: u32) -> Reply {
+    if size == 0 {
+        let mut out = Out::with(8);
+        out.u32(value.len() as u32).u32(0);
+        return Reply::head(out.0);
+    }
+    if value.len() > size as usize { Errno::Range.into() } else { Reply::head(value.to_vec()) }
+}
+
+impl Session {
+    fn entry(&self, e: Entry) -> Reply {
+        let reply = Reply::entry(e.node, &e.attr, e.lasting, self.root());
+        e.leak();
+        reply
+    }
+
+    /// The frequent requests, answered without a future where everything is in memory.
+    pub(crate) fn at_once(&self, r: &Request) -> AtOnce {
+        let (node, mut a) = (r.header.node, r.args());
+        match r.header.opcode {
+            op::LOOKUP => {
+                let name = match a.string() {
+                    Ok(n) => n,
+                    Err(short) => return Some(Err(short)),
+                };
+                match self.fs.try_lookup(node, name) {
+                    Ok(Some(e)) => Some(Ok(Some(self.entry(e)))),
+                    Err(Stop::Err(e)) if e.is(Errno::NoEnt) => Some(Ok(Some(Reply::negative()))),
+                    Err(Stop::Err(e)) => Some(Ok(Some(Reply::err(&e)))),
+                    Ok(None) | Err(Stop::Need(_)) => None,
+                }
+            }
+            op::GETATTR => now(self.fs.try_getattr(node), |attr| Reply::attr(&attr, self.root())),
+            op::READ => {
+                let (Ok(()), Ok(off), Ok(size)) = (a.skip(8), a.u64(), a.u32()) else {
+                    return Some(Err(Short));
+                };
+                now(self.fs.try_read(node, off, size as usize), Reply::data)
+            }
+            op::READLINK => now(self.fs.try_readlink(node), Reply::bytes),
+            op::STATFS => Some(Ok(Some(self.statfs()))),
+            op::FORGET => Some(self.forget(node, &mut a).map(|()| None)),
+            op::BATCH_FORGET => Some(self.batch_forget(&mut a).map(|()| None)),
+            // What is interrupted finishes all the same: nothing waits for anything but the disk.
+            op::INTERRUPT => Some(Ok(None)),
+            _ => None,
+        }
+    }
+
+    fn forget(&self, node: u64, a: &mut Args<'_>) -> Result<(), Short> {
+        self.fs.forget(node, a.u64()?);
+        Ok(())
+    }
+
+    fn batch_forget(&self, a: &mut Args<'_>) -> Result<(), Short> {
+        let count = a.u32()?;
+        a.skip(4)?;
+        for _ in 0..count {
+            let (node, n) = (a.u64()?, a.u64()?);
+            self.fs.forget(from_kernel(node, self.root()), n);
+        }
+        Ok(())
+    }
+
+    fn statfs(&self) -> Reply {
+        Reply::statfs(&self.fs.statfs(), self.fs.zfs().props().recordsize)
+    }
+
+    /// Any request.
+    pub(crate) async fn perform(&self, r: &Request) -> Done {
+        let (node, mut a) = (r.header.node, r.args());
+        let a = &mut a;
+        match r.header.opcode {
+            op::LOOKUP => self.lookup(node, a.string()?).await,
+            op::GETATTR => {
+                Ok(self.fs.getattr(node).await.map_or_else(Reply::from, |at| Reply::attr(&at, self.root())))
+            }
+            op::SETATTR => self.setattr(node, a).await,
+            op::READLINK => Ok(self.fs.readlink(node).await.map_or_else(Reply::from, Reply::bytes)),
+            op::SYMLINK | op::MKNOD | op::MKDIR => self.make(r, a).await,
+            op::UNLINK => done(self.fs.unlink(node, a.string()?).await),
+            op::RMDIR => done(self.fs.rmdir(node, a.string()?).await),
+            op::RENAME | op::RENAME2 => self.rename(r, a).await,
+            op::LINK => {
+                let old = from_kernel(a.u64()?, self.root());
+                Ok(self.fs.link(old, node, a.string()?).await.map_or_else(Reply::from, |e| self.entry(e)))
+            }
+            op::READ => {
+                a.skip(8)?;
+                let (off, size) = (a.u64()?, a.u32()?);
+                Ok(self.fs.read(node, off, size as usize).await.map_or_else(Reply::from, Reply::data))
+            }
+            op::WRITE => self.write(r, a).await,
+            op::STATFS => Ok(self.statfs()),
+            op::FSYNC | op::FSYNCDIR => done(self.fs.fsync(node).await),
+            op::SYNCFS => done(self.fs.sync().await),
+            op::SETXATTR => self.setxattr(node, a).await,
+            op::GETXATTR => {
+                let size = a.u32()?;
+                a.skip(4)?;
+                let value = self.fs.getxattr(node, a.string()?).await;
+                Ok(value.map_or_else(Reply::from, |v| sized(&v, size)))
+            }
+            op::LISTXATTR => {
+                let size = a.u32()?;
+                let names = self.fs.listxattr(node).await;
+                Ok(names.map_or_else(Reply::from, |n| {
+                    sized(&n.into_iter().flat_map(|n| n.into_iter().chain([0])).collect::<Vec<u8>>(), size)
+                }))
+            }
+            op::REMOVEXATTR => done(self.fs.removexattr(node, a.string()?).await),
+            op::READDIR => self.readdir(node, a, false).await,
+            op::READDIRPLUS => self.readdir(node, a, true).await,
+            op::FALLOCATE => self.fallocate(node, a).await,
+            op::LSEEK => self.lseek(node, a).await,
+            op::COPY_FILE_RANGE => self.copy(node, a).await,
+            op::IOCTL => self.ioctl(node, a).await,
+            op::DESTROY => Ok(Reply::ok()),
+            // Opening, closing, access checks, locks: the kernel does them by itself once it has been told.
+            _ => Ok(Reply::errno(ENOSYS)),
+        }
+    }
+
+    async fn lookup(&self, dir: u64, name: &[u8]) -> Done {
+        Ok(match self.fs.lookup(dir, name).await {
+            Ok(e) => self.entry(e),
+            // In the control directory a name can come to be without the kernel's help.
+            Err(e) if e.is(Errno::NoEnt) && dir >> 48 == 0 => Reply::negative(),
+            Err(e) => e.into(),
+        })
+    }
+
+    async fn setattr(&self, node: u64, a: &mut Args<'_>) -> Done {
+        let valid = a.u32()?;
+        a.skip(12)?;
+        let size = a.u64()?;
+        a.skip(8)?;
+        let secs = [a.u64()?, a.u64()?, a.u64()?];
+        let nsecs = [a.u32()?, a.u32()?, a.u32()?];
+        let mode = a.u32()?;
+        a.skip(4)?;
+        let (uid, gid) = (a.u32()?, a.u32()?);
+        let on = |bit: u32| valid & bit != 0;
+        let time = |i: usize| Time { sec: secs[i] as i64, nsec: nsecs[i] };
+        let set_time = |set: u32, current: u32, i: usize| match (on(set), on(current)) {
+            (_, true) => Some(SetTime::Now),
+            (true, _) => Some(SetTime::To(time(i))),
+            _ => None,
+        };
+        let set = SetAttr {
+            mode: on(fattr::MODE).then_some(mode),
+            uid: on(fattr::UID).then_some(uid),
+            gid: on(fattr::GID).then_some(gid),
+            size: on(fattr::SIZE).then_some(size),
+            atime: set_time(fattr::ATIME, fattr::ATIME_NOW, 0),
+            mtime: set_time(fattr::MTIME, fattr::MTIME_NOW, 1),
+            ctime: on(fattr::CTIME).then(|| time(2)),
+            kill_suidgid: on(fattr::KILL_SUIDGID),
+            ..SetAttr::default()
+        };
+        Ok(self.fs.setattr(node, set).await.map_or_else(Reply::from, |at| Reply::attr(&at, self.root())))
+    }
+
+    async fn make(&self, r: &Request, a: &mut Args<'_>) -> Done {
+        let cred = Cred { uid: r.header.uid, gid: r.header.gid };
+        let mut new = NewFile::new(S_IFLNK | 0o777, cred);
+        let name = match r.header.opcode {
+            op::MKNOD => {
+                (new.mode, new.rdev, new.umask) = (a.u32()?, a.u32()?, a.u32()?);
+                a.skip(4)?;
+                a.string()?
+            }
+            op::MKDIR => {
+                (new.mode, new.umask) = (a.u32()? | S_IFDIR, a.u32()?);
+                a.string()?
+            }
+            _ => {
+                let name = a.string()?;
+                new.target = a.string()?;
+                name
+            }
+        };
+        Ok(self.fs.create(r.header.node, name, new).await.map_or_else(Reply::from, |e| self.entry(e)))
+    }
+
+    async fn rename(&self, r: &Request, a: &mut Args<'_>) -> Done {
+        let to = from_kernel(a.u64()?, self.root());
+        let mut flags = 0;
+        if r.header.opcode == op::RENAME2 {
+            flags = a.u32()?;
+            a.skip(4)?;
+        }
+        if flags & !7 != 0 {
+            return Ok(Reply::errno(EINVAL));
+        }
+        let flags =
+            RenameFlags { no_replace: flags & 1 != 0, exchange: flags & 2 != 0, whiteout: flags & 4 != 0 };
+        let (old, new) = (a.string()?, a.string()?);
+        let cred = Cred { uid: r.header.uid, gid: r.header.gid };
+        done(self.fs.rename(r.header.node, old, to, new, flags, cred).await)
+    }
+
+    async fn write(&self, r: &Request, a: &mut Args<'_>) -> Done {
+        a.skip(8)?;
+        let (off, size, flags) = (a.u64()?, a.u32()?, a.u32()?);
+        let end = abi::WRITE_HEADER.checked_add(size as usize).filter(|e| *e <= r.all.len()).ok_or(Short)?;
+        let data = r.all.slice(abi::WRITE_HEADER..end);
+        let kill = flags & abi::WRITE_KILL_SUIDGID != 0;
+        Ok(match self.fs.write(r.header.node, off, &data, kill).await {
+            Ok(_) => {
+                let mut out = Out::with(8);
+                out.u32(size).u32(0);
+                Reply::head(out.0)
+            }
+            Err(e) => e.into(),
+        })
+    }
+
+    async fn setxattr(&self, node: u64, a: &mut Args<'_>) -> Done {
+        let (size, flags, more) = (a.u32()?, a.u32()?, a.u32()?);
+        a.skip(4)?;
+        let name = a.string()?;
+        let value = a.bytes(size as usize)?;
+        let mode = match flags {
+            0 => XattrMode::Any,
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => return Ok(Reply::errno(EINVAL)),
+        };
+        if let Err(e) = self.fs.setxattr(node, name, value, mode).await {
+            return Ok(e.into());
+        }
+        if more & abi::SETXATTR_ACL_KILL_SGID != 0 {
+            return done(self.kill_sgid(node).await);
+        }
+        Ok(Reply::ok())
+    }
+
+    async fn kill_sgid(&self, node: u64) -> zilla::Result<()> {
+        let mode = self.fs.getattr(node).await?.mode;
+        if mode & S_ISGID != 0 {
+            self.fs
+                .setattr(node, SetAttr { mode: Some(mode & 0o7777 & !S_ISGID), ..SetAttr::default() })
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn readdir(&self, dir: u64, a: &mut Args<'_>, plus: bool) -> Done {
+        a.skip(8)?;
+        let (mut cookie, room) = (a.u64()?, (a.u32()? as usize).min(1 << 20));
+        let mut out = Out::with(room.min(64 << 10));
+        loop {
+            let batch = match self.fs.readdir(dir, cookie).await {
+                Ok(b) => b,
+                // What was read so far is good; the error will come again.
+                Err(_) if !out.0.is_empty() => break,
+                Err(e) => return Ok(e.into()),
+            };
+            let Some(last) = batch.last() else { break };
+            let before = cookie;
+            cookie = last.cookie;
+            let full = if plus {
+                match self.put_plus(dir, &batch, &mut out, room).await {
+                    Ok(full) => full,
+                    Err(e) => return Ok(e.into()),
+                }
+            } else {
+                !batch.iter().all(|e| put_dirent(&mut out, room, e, self.root(), None))
+            };
+            if full || cookie == before {
+                break;
+            }
+        }
+        Ok(Reply::head(out.0))
+    }
+
+    /// Entries with their files' attributes; true if they did not all fit. The kernel counts a use of each file it is told of.
+    async fn put_plus(
+        &self,
+        dir: u64,
+        batch: &[DirEntry],
+        out: &mut Out,
+        room: usize,
+    ) -> zilla::Result<bool> {
+        // What certainly does not fit is not looked up.
+        let mut left = room.saturating_sub(out.0.len());
+        let fits = batch
+            .iter()
+            .take_while(|e| {
+                let len = 152 + e.name.len().next_multiple_of(8);
+                let fits = left >= len;
+                left = left.saturating_sub(len);
+                fits
+            })
+            .count();
+        let (batch, rest) = batch.split_at(fits);
+        let files = self.fs.entries(dir, batch).await?;
+        for (e, file) in batch.iter().zip(files) {
+            // The dots are not looked up: the kernel has them, and does not count them.
+            let file = file.filter(|_| !matches!(&e.name[..], b"." | b".."));
+            let about = file.as_ref().map(|f| (f.node, &f.attr, f.lasting));
+            if !put_dirent(out, room, e, self.root(), Some(about)) {
+                return Ok(true);
+            }
+            if let Some(f) = file {
+                f.leak();
+            }
+        }
+        Ok(!rest.is_empty())
+    }
+
+    async fn fallocate(&self, node: u64, a: &mut Args<'_>) -> Done {
+        a.skip(8)?;
+        let (off, len, mode) = (a.u64()?, a.u64()?, a.u32()?);
+        let Some(end) = off.checked_add(len) else { return Ok(Errno::FBig.into()) };
+        let keep = mode & FALLOC_KEEP_SIZE != 0;
+        match mode & !FALLOC_KEEP_SIZE {
+            FALLOC_PUNCH_HOLE if keep => done(self.fs.punch(node, off, len, false, false).await),
+            FALLOC_ZERO_RANGE => done(self.fs.punch(node, off, len, !keep, false).await),
+            // Space cannot be set aside for what will be written elsewhere anyway; what remains of it is the size.
+            0 if keep => done(self.fs.getattr(node).await.map(drop)),
+            0 => done(self.fs.extend(node, end, false).await),
+            _ => Ok(Errno::NotSup.into()),
+        }
+    }
+
+    async fn lseek(&self, node: u64, a: &mut Args<'_>) -> Done {
+        a.skip(8)?;
+        let (off, whence) = (a.u64()?, a.u32()?);
+        let whence = match whence {
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
+            _ => return Ok(Reply::errno(EINVAL)),
+        };
+        Ok(match self.fs.seek(node, off, whence).await {
+            Ok(at) => {
+                let mut out = Out::with(8);
+                out.u64(at);
+                Reply::head(out.0)
+            }
+            Err(e) => e.into(),
+        })
+    }
+
+    async fn copy(&self, node: u64, a: &mut Args<'_>) -> Done {
+        a.skip(8)?;
+        let (off, to) = (a.u64()?, from_kernel(a.u64()?, self.root()));
+        a.skip(8)?;
+        let (to_off, len) = (a.u64()?, a.u64()?);
+        Ok(match self.fs.copy_range(node, off, to, to_off, len).await {
+            Ok(n) => {
+                let mut out = Out::with(8);
+                out.u32(n as u32).u32(0);
+                Reply::head(out.0)
+            }
+            Err(e) => e.into(),
+        })
+    }
+
+    /// File flags and projects, for chattr, lsattr and project quota tools.
+    async fn ioctl(&self, node: u64, a: &mut Args<'_>) -> Done {
+        a.skip(12)?;
+        let cmd = a.u32()?;
+        a.skip(8)?;
+        let (in_size, out_size) = (a.u32()?, a.u32()?);
+        let input = a.bytes(in_size as usize)?;
+        let word = |at: usize| Args(input.get(at..).unwrap_or_default()).u32();
+        let mut out = Out::with(64);
+        out.u32(0).u32(0).u32(0).u32(0);
+        let attr = match self.fs.getattr(node).await {
+            Ok(a) => a,
+            Err(e) => return Ok(e.into()),
+        };
+        let set = match cmd {
+            ioc::GETFLAGS => {
+                out.u32(fl_bits(&attr));
+                None
+            }
+            ioc::FSGETXATTR => {
+                out.u32(x_bits(&attr)).u32(0).u32(0).u32(attr.projid);
+                out.0.resize(16 + 28, 0);
+                None
+            }
+            ioc::SETFLAGS => {
+                let bits = word(0)?;
+                let known = FLAGS.iter().fold(0, |k, f| k | f.1);
+                if bits & !known & !fl_bits(&attr) != 0 {
+                    return Ok(Errno::NotSup.into());
+                }
+                Some(SetAttr { flags: Some(flags_from(bits, |f| f.1)), ..SetAttr::default() })
+            }
+            ioc::FSSETXATTR => {
+                let projid = word(12)?;
+                Some(SetAttr {
+                    flags: Some(flags_from(word(0)?, |f| f.2)),
+                    projid: (projid != attr.projid).then_some(projid),
+                    ..SetAttr::default()
+                })
+            }
+            _ => return Ok(Reply::errno(ENOTTY)),
+        };
+        if let Some(set) = set
+            && let Err(e) = self.fs.setattr(node, set).await
+        {
+            return Ok(e.into());
+        }
+        out.0.truncate(16 + out_size as usize);
+        Ok(Reply::head(out.0))
+    }
+}
+
+/// File flag, its bit for chattr, its bit for project tools.
+type Flag = (u64, u32, u32);
+const FLAGS: [Flag; 4] = [
+    (ZFS_IMMUTABLE, ioc::IMMUTABLE_FL, ioc::XFLAG_IMMUTABLE),
+    (ZFS_APPENDONLY, ioc::APPEND_FL, ioc::XFLAG_APPEND),
+    (ZFS_NODUMP, ioc::NODUMP_FL, ioc::XFLAG_NODUMP),
+    (ZFS_PROJINHERIT, ioc::PROJINHERIT_FL, ioc::XFLAG_PROJINHERIT),
+];
+
+fn bits_of(attr: &Attr, bit: impl Fn(&Flag) -> u32) -> u32 {
+    FLAGS.iter().filter(|f| attr.flags & f.0 != 0).fold(0, |b, f| b | bit(f))
+}
+fn fl_bits(attr: &Attr) -> u32 {
+    bits_of(attr, |f| f.1)
+}
+fn x_bits(attr: &Attr) -> u32 {
+    bits_of(attr, |f| f.2)
+}
+/// What to set and what to clear.
+fn flags_from(bits: u32, bit: impl Fn(&Flag) -> u32) -> (u64, u64) {
+    FLAGS
+        .iter()
+        .fold((0, 0), |(on, off), f| if bits & bit(f) != 0 { (on | f.0, off) } else { (on, off | f.0) })
+}
+
+fn done(r: zilla::Result<()>) -> Done {
+    Ok(r.map_or_else(Reply::from, |()| Reply::ok()))
+}

@@ -1,0 +1,297 @@
+//! A mounted file system: its threads, and how a request gets from one of them to an answer.
+
+use crate::abi::{self, Args, Header, Short, cap, op};
+use crate::dev::{Buffer, Dev, Read};
+use crate::mount::{attach, detach};
+use crate::notify::Notifier;
+use crate::reply::{Out, Reply, from_kernel};
+use bytes::Bytes;
+use event_listener::Event;
+use futures_util::FutureExt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use zilla::{Filesystem, NodeId};
+use zilla_env::Env;
+
+/// The most data in one request.
+const MAX_WRITE: usize = 1 << 20;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What /proc/mounts shows: the dataset's name.
+    pub source: String,
+    pub readonly: bool,
+    pub setuid: bool,
+    pub devices: bool,
+    pub exec: bool,
+    pub atime: bool,
+    /// Others than the mounting user may look in. Root only, unless /etc/fuse.conf says otherwise.
+    pub allow_other: bool,
+    /// Let the kernel gather writes (see the crate's head for why not).
+    pub writeback: bool,
+    pub threads: usize,
+}
+
+impl Options {
+    pub fn new(source: impl Into<String>) -> Options {
+        Options {
+            source: source.into(),
+            readonly: false,
+            setuid: true,
+            devices: true,
+            exec: true,
+            atime: true,
+            allow_other: rustix::process::geteuid().is_root(),
+            writeback: false,
+            threads: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
+        }
+    }
+}
+
+pub(crate) struct Session {
+    pub(crate) fs: Arc<Filesystem>,
+    pub(crate) dev: Arc<Dev>,
+    pub(crate) env: Env,
+    pub(crate) writeback: bool,
+    /// The root's number, which a rollback does not change.
+    root: NodeId,
+    threads: AtomicUsize,
+    gone: AtomicBool,
+    ended: Event,
+}
+
+/// A mounted file system. Dropping it leaves the mount standing as long as its threads run.
+pub struct Mount {
+    session: Arc<Session>,
+    mountpoint: PathBuf,
+}
+
+/// A request, out of the thread's buffer.
+pub(crate) struct Request {
+    pub(crate) header: Header,
+    /// All of it, the header too.
+    pub(crate) all: Bytes,
+}
+
+impl Request {
+    pub(crate) fn args(&self) -> Args<'_> {
+        Args(self.all.get(abi::IN_HEADER..).unwrap_or_default())
+    }
+}
+
+/// Mounts `fs` at a directory and serves it on threads of its own until it is unmounted.
+pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -> io::Result<Mount> {
+    let mountpoint = mountpoint.canonicalize()?;
+    let dev = Arc::new(Dev::new(attach(&mountpoint, opts)?));
+    let threads = opts.threads.max(1);
+    let root = fs.root();
+    let session = Arc::new(Session {
+        fs,
+        dev,
+        env,
+        writeback: opts.writeback,
+        root,
+        threads: threads.into(),
+        gone: false.into(),
+        ended: Event::new(),
+    });
+    let started = session.clone().start(threads);
+    if let Err(e) = started {
+        let _ = detach(&mountpoint, true);
+        return Err(e);
+    }
+    read_ahead_more(&mountpoint);
+    Ok(Mount { session, mountpoint })
+}
+
+/// The kernel reads 128K ahead; a request may be larger, which only root may say.
+fn read_ahead_more(mountpoint: &Path) {
+    if let Ok(st) = rustix::fs::stat(mountpoint) {
+        let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
+        // Without the right to it all works, a little slower.
+        let _ = std::fs::write(
+            format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+            (MAX_WRITE / 1024).to_string(),
+        );
+    }
+}
+
+impl Mount {
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+    pub fn notifier(&self) -> Notifier {
+        Notifier(self.session.clone())
+    }
+    /// Unmounts. Without `force`, files in use make it fail. [`Mount::gone`] tells when the last request is through.
+    pub fn unmount(&self, force: bool) -> io::Result<()> {
+        if self.is_gone() {
+            return Ok(());
+        }
+        detach(&self.mountpoint, force)
+    }
+    /// Whether someone unmounted it.
+    pub fn is_gone(&self) -> bool {
+        self.session.gone.load(Ordering::Acquire)
+    }
+    /// Waits until it is unmounted and nothing of it runs any more.
+    pub async fn gone(&self) {
+        loop {
+            let listener = self.session.ended.listen();
+            if self.is_gone() {
+                return;
+            }
+            listener.await;
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn root(&self) -> NodeId {
+        self.root
+    }
+
+    fn start(self: Arc<Self>, threads: usize) -> io::Result<()> {
+        self.init()?;
+        for i in 0..threads {
+            let session = self.clone();
+            let run = move || {
+                session.serve();
+                if session.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    session.gone.store(true, Ordering::Release);
+                    session.ended.notify(usize::MAX);
+                }
+            };
+            std::thread::Builder::new().name(format!("fuse-{i}")).spawn(run)?;
+        }
+        Ok(())
+    }
+
+    /// The first request, which settles what both sides can do.
+    fn init(&self) -> io::Result<()> {
+        let mut buf = Buffer::new(MAX_WRITE);
+        let request = loop {
+            match self.dev.read(buf.space())? {
+                Read::Request(n) => break buf.take(n),
+                Read::Again => {}
+                Read::Gone => return Err(io::Error::other("unmounted before it was ready")),
+            }
+        };
+        let strange = |_| io::Error::other("the kernel's first request is not INIT");
+        let header = Header::decode(&request).map_err(strange)?;
+        let request = Request { header, all: request };
+        if header.opcode != op::INIT {
+            return Err(strange(Short));
+        }
+        let reply = self.negotiate(&request).map_err(strange)?;
+        let refused = reply.error;
+        self.dev.reply(header.unique, &reply)?;
+        if refused != 0 {
+            return Err(io::Error::other("the kernel's FUSE is older than 7.23"));
+        }
+        Ok(())
+    }
+
+    fn negotiate(&self, request: &Request) -> Result<Reply, Short> {
+        let mut a = request.args();
+        let (major, minor, readahead, flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
+        if major != abi::MAJOR || minor < 23 {
+            return Ok(Reply::errno(71));
+        }
+        let theirs = u64::from(flags)
+            | if u64::from(flags) & cap::INIT_EXT != 0 { u64::from(a.u32()?) << 32 } else { 0 };
+        let mut want = cap::ASYNC_READ
+            | cap::EXPORT_SUPPORT
+            | cap::BIG_WRITES
+            | cap::DONT_MASK
+            | cap::DO_READDIRPLUS
+            | cap::READDIRPLUS_AUTO
+            | cap::ASYNC_DIO
+            | cap::NO_OPEN_SUPPORT
+            | cap::PARALLEL_DIROPS
+            | cap::MAX_PAGES
+            | cap::CACHE_SYMLINKS
+            | cap::NO_OPENDIR_SUPPORT
+            | cap::HANDLE_KILLPRIV_V2
+            | cap::SETXATTR_EXT
+            | cap::INIT_EXT;
+        if self.fs.zfs().props().posix_acl {
+            want |= cap::POSIX_ACL;
+        }
+        if self.writeback {
+            want |= cap::WRITEBACK_CACHE;
+        }
+        let agreed = want & theirs;
+        let mut out = Out::with(64);
+        out.u32(abi::MAJOR)
+            .u32(abi::MINOR.min(minor))
+            .u32(readahead.max(MAX_WRITE as u32))
+            .u32(agreed as u32);
+        // Requests in flight for readahead and write-back; the default of 12 starves a pool of several disks.
+        out.u16(128).u16(96).u32(MAX_WRITE as u32).u32(1);
+        out.u16((MAX_WRITE / 4096) as u16).u16(0).u32((agreed >> 32) as u32);
+        out.0.resize(64, 0);
+        Ok(Reply::head(out.0))
+    }
+
+    /// A thread's life.
+    fn serve(self: &Arc<Self>) {
+        // An answer must go through the door its request came in by.
+        let dev = self.dev.another().map_or_else(|_| self.dev.clone(), Arc::new);
+        let mut buf = Buffer::new(MAX_WRITE);
+        loop {
+            match dev.read(buf.space()) {
+                Ok(Read::Request(n)) => self.handle(&dev, buf.take(n)),
+                Ok(Read::Again) => {}
+                Ok(Read::Gone) => return,
+                Err(e) => {
+                    tracing::error!("reading from /dev/fuse: {e}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, all: Bytes) {
+        let Ok(mut header) = Header::decode(&all) else {
+            tracing::error!("a request of the kernel is cut short");
+            return;
+        };
+        header.node = from_kernel(header.node, self.root);
+        let request = Request { header, all };
+        match self.at_once(&request) {
+            Some(Ok(Some(reply))) => self.answer(dev, header.unique, &reply),
+            Some(Ok(None)) => {}
+            Some(Err(Short)) => self.answer(dev, header.unique, &Reply::errno(22)),
+            None => self.later(dev, request),
+        }
+    }
+
+    /// Runs the operation here as far as it goes; if it has to wait, the rest becomes a task.
+    fn later(self: &Arc<Self>, dev: &Arc<Dev>, request: Request) {
+        let unique = request.header.unique;
+        let session = self.clone();
+        let mut work = Box::pin(async move {
+            let reply = session.perform(&request).await.unwrap_or_else(|Short| Reply::errno(22));
+            (session, reply)
+        });
+        if let Some((_, reply)) = (&mut work).now_or_never() {
+            self.answer(dev, unique, &reply);
+            return;
+        }
+        let dev = dev.clone();
+        self.env.spawn(async move {
+            let (session, reply) = work.await;
+            session.answer(&dev, unique, &reply);
+        });
+    }
+
+    pub(crate) fn answer(&self, dev: &Dev, unique: u64, reply: &Reply) {
+        if let Err(e) = dev.reply(unique, reply) {
+            tracing::error!("answering the kernel: {e}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `.zfs/snapshot`: the directory that is not there, and the snapshots in it.
+//!
+//! A file's node number is its object number; in a snapshot, the upper 16 bits say in which. The control directory's own nodes
+//! have all 16 set. The numbers of snapshots are given out as they are first looked into and hold as long as the file system is open.
+
+use crate::filesystem::NodeId;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use zilla_core::error::{Errno, Error, Result};
+use zilla_core::zpl::{Attr, S_IFDIR, Time, Zfs};
+
+const SHIFT: u32 = 48;
+const OBJECT: u64 = (1 << SHIFT) - 1;
+const CONTROL: u64 = 0xffff;
+/// `.zfs`
+pub(crate) const CTL_ROOT: NodeId = CONTROL << SHIFT | 1;
+/// `.zfs/snapshot`
+pub(crate) const CTL_SNAPSHOT: NodeId = CONTROL << SHIFT | 2;
+
+/// Where a file system finds its snapshots.
+pub trait Snapshots: Send + Sync {
+    /// Their names.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<String>>>;
+    /// Opens one read-only.
+    fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>>;
+}
+
+/// A file system that has none: a snapshot itself.
+pub struct NoSnapshots;
+
+impl Snapshots for NoSnapshots {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn open(&self, _: &str) -> BoxFuture<'_, Result<Arc<Zfs>>> {
+        Box::pin(async { Err(Error::no_ent("no such snapshot")) })
+    }
+}
+
+/// Snapshots that were looked into.
+#[derive(Default)]
+pub(crate) struct Opened {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    by_name: HashMap<String, u64>,
+    by_number: HashMap<u64, Arc<Zfs>>,
+    last: u64,
+}
+
+impl Opened {
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.inner.lock().by_name.get(name).copied()
+    }
+
+    pub(crate) fn add(&self, name: &str, zfs: Arc<Zfs>) -> Result<u64> {
+        let mut inner = self.inner.lock();
+        if let Some(n) = inner.by_name.get(name) {
+            return Ok(*n);
+        }
+        // Numbers are not given out twice: a client may still hold files of a snapshot that was destroyed.
+        let n = inner.last + 1;
+        if n >= CONTROL {
+            return Err(Error::os(Errno::NoMem, "too many snapshots were looked into"));
+        }
+        inner.last = n;
+        inner.by_name.insert(name.to_owned(), n);
+        inner.by_number.insert(n, zfs);
+        Ok(n)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Zfs>> {
+        self.inner.lock().by_number.get(&number).cloned()
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        let n = inner.by_name.remove(name)?;
+        inner.by_number.remove(&n);
+        Some(n)
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut inner = self.inner.lock();
+        inner.by_name.clear();
+        inner.by_number.clear();
+    }
+}
+
+pub(crate) fn is_control(node: NodeId) -> bool {
+    node >> SHIFT == CONTROL
+}
+
+/// Snapshot number and object number.
+pub(crate) fn split(node: NodeId) -> (u64, u64) {
+    (node >> SHIFT, node & OBJECT)
+}
+
+pub(crate) fn join(snapshot: u64, object: u64) -> NodeId {
+    snapshot << SHIFT | object & OBJECT
+}
+
+/// The control directory's attributes: everyone may look, nobody change.
+pub(crate) fn attr(node: NodeId, entries: u64, time: Time) -> Attr {
+    Attr {
+        ino: node,
+        generation: 0,
+        mode: S_IFDIR | 0o555,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        projid: 0,
+        size: entries,
+        blocks: 0,
+        blksize: 512,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        flags: 0,
+        settled: false,
+    }
+}

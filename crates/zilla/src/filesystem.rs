@@ -1,0 +1,430 @@
+//! A dataset's files by node number.
+
+use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Opened, Snapshots};
+use bytes::Bytes;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zilla_core::dmu::{Now, Stop, resident};
+use zilla_core::error::{Errno, Error, Result};
+use zilla_core::zpl::*;
+
+/// A file's number as servers use it: the object's, with the snapshot's in the upper 16 bits.
+pub type NodeId = u64;
+
+/// The longest single copy of [`Filesystem::copy_range`], so that a client can be interrupted in between.
+const COPY_MAX: u64 = 8 << 20;
+
+/// A name that was found or made. As long as it lives the file stays, whatever happens to its names.
+pub struct Entry {
+    pub node: NodeId,
+    pub attr: Attr,
+    /// May be remembered as long as the client likes: all changes come through this file system.
+    pub lasting: bool,
+    held: Option<Held>,
+}
+
+impl Entry {
+    fn new(snapshot: u64, held: Held, mut attr: Attr) -> Entry {
+        attr.ino = ctldir::join(snapshot, attr.ino);
+        Entry { node: attr.ino, attr, lasting: true, held: Some(held) }
+    }
+
+    fn control(node: NodeId, time: Time) -> Entry {
+        Entry { node, attr: ctldir::attr(node, 2, time), lasting: false, held: None }
+    }
+
+    /// Leaves the file in use on behalf of a client, who gives it back with [`Filesystem::forget`].
+    pub fn leak(self) -> NodeId {
+        if let Some(held) = self.held {
+            held.leak();
+        }
+        self.node
+    }
+}
+
+/// Where a node number leads.
+enum Place {
+    Main(Arc<Zfs>, u64),
+    Snapshot(Arc<Zfs>, u64, u64),
+    Control,
+}
+
+/// The files of a dataset and, below `.zfs/snapshot`, of its snapshots.
+pub struct Filesystem {
+    zfs: RwLock<Arc<Zfs>>,
+    snapshots: Arc<dyn Snapshots>,
+    opened: Opened,
+    /// `.zfs` is listed in the root directory (`snapdir=visible`).
+    snapdir_visible: AtomicBool,
+}
+
+fn read_only<T>() -> Result<T> {
+    Err(Error::os(Errno::ROFs, "snapshots do not change"))
+}
+
+fn name_of(name: &[u8]) -> Result<&str> {
+    std::str::from_utf8(name).map_err(|_| Error::no_ent("no such snapshot"))
+}
+
+impl Filesystem {
+    pub fn new(zfs: Arc<Zfs>, snapshots: Arc<dyn Snapshots>) -> Arc<Filesystem> {
+        Arc::new(Filesystem {
+            zfs: RwLock::new(zfs),
+            snapshots,
+            opened: Opened::default(),
+            snapdir_visible: AtomicBool::new(false),
+        })
+    }
+
+    /// The live file system.
+    pub fn zfs(&self) -> Arc<Zfs> {
+        self.zfs.read().clone()
+    }
+
+    /// After a rollback: the dataset's objset is another one. Servers must make their clients forget what they remember.
+    pub fn replace(&self, zfs: Arc<Zfs>) {
+        *self.zfs.write() = zfs;
+        self.opened.clear();
+    }
+
+    pub fn set_snapdir_visible(&self, on: bool) {
+        self.snapdir_visible.store(on, Ordering::Relaxed);
+    }
+
+    /// A snapshot was destroyed or renamed: closes it. Returns the node of its root directory if anyone had looked into it.
+    pub fn snapshot_gone(&self, name: &str) -> Option<NodeId> {
+        self.opened.remove(name).map(|n| ctldir::join(n, 0))
+    }
+
+    /// The node of `.zfs/snapshot`, for servers that tell their clients to forget a name in it.
+    pub fn snapdir_node(&self) -> NodeId {
+        CTL_SNAPSHOT
+    }
+
+    pub fn root(&self) -> NodeId {
+        self.zfs.read().root()
+    }
+
+    fn place(&self, node: NodeId) -> Result<Place> {
+        if ctldir::is_control(node) {
+            return Ok(Place::Control);
+        }
+        match ctldir::split(node) {
+            (0, id) => Ok(Place::Main(self.zfs.read().clone(), id)),
+            (n, id) => match self.opened.get(n) {
+                Some(zfs) => Ok(Place::Snapshot(zfs, n, id)),
+                None => Err(Error::os(Errno::Stale, "the snapshot is gone")),
+            },
+        }
+    }
+
+    /// A file that may be changed.
+    fn live(&self, node: NodeId) -> Result<(Arc<Zfs>, u64)> {
+        match self.place(node)? {
+            Place::Main(zfs, id) => Ok((zfs, id)),
+            Place::Snapshot(..) | Place::Control => read_only(),
+        }
+    }
+
+    /// A file that has contents.
+    fn any(&self, node: NodeId) -> Result<(Arc<Zfs>, u64, u64)> {
+        match self.place(node)? {
+            Place::Main(zfs, id) => Ok((zfs, 0, id)),
+            Place::Snapshot(zfs, n, id) => Ok((zfs, n, id)),
+            Place::Control => Err(Error::os(Errno::IsDir, "is a directory")),
+        }
+    }
+
+    fn control_time(&self) -> Time {
+        self.zfs.read().time()
+    }
+
+    /// Finds a name, if all it takes is in memory. In the control directory it never is.
+    pub fn try_lookup(&self, dir: NodeId, name: &[u8]) -> Now<Option<Entry>> {
+        let (zfs, n, id) = match self.place(dir)? {
+            Place::Main(zfs, id) if id == zfs.root() && name == b".zfs" => return Ok(None),
+            Place::Main(zfs, id) => (zfs, 0, id),
+            Place::Snapshot(zfs, n, id) => (zfs, n, id),
+            Place::Control => return Ok(None),
+        };
+        let (held, attr) = zfs.try_lookup(id, name)?;
+        Ok(Some(Entry::new(n, held, attr)))
+    }
+
+    pub async fn lookup(&self, dir: NodeId, name: &[u8]) -> Result<Entry> {
+        loop {
+            match self.try_lookup(dir, name) {
+                Ok(Some(e)) => return Ok(e),
+                Ok(None) => return self.lookup_control(dir, name).await,
+                Err(Stop::Err(e)) => return Err(e),
+                Err(Stop::Need(need)) => need.load().await?,
+            }
+        }
+    }
+
+    async fn lookup_control(&self, dir: NodeId, name: &[u8]) -> Result<Entry> {
+        let time = self.control_time();
+        match (dir, name) {
+            (CTL_ROOT | CTL_SNAPSHOT, b".") => return Ok(Entry::control(dir, time)),
+            (CTL_SNAPSHOT, b"..") => return Ok(Entry::control(CTL_ROOT, time)),
+            (CTL_ROOT, b"..") => {
+                let zfs = self.zfs();
+                let held = zfs.hold(zfs.root()).await?;
+                let attr = zfs.getattr(zfs.root()).await?;
+                return Ok(Entry::new(0, held, attr));
+            }
+            (CTL_ROOT, b"snapshot") => return Ok(Entry::control(CTL_SNAPSHOT, time)),
+            (CTL_SNAPSHOT, _) => {}
+            (_, b".zfs") if !ctldir::is_control(dir) => return Ok(Entry::control(CTL_ROOT, time)),
+            _ => return Err(Error::no_ent("no such file or directory")),
+        }
+        let name = name_of(name)?;
+        let n = match self.opened.number(name) {
+            Some(n) => n,
+            None => self.opened.add(name, self.snapshots.open(name).await?)?,
+        };
+        let zfs = self.opened.get(n).ok_or_else(|| Error::no_ent("the snapshot was just destroyed"))?;
+        let held = zfs.hold(zfs.root()).await?;
+        let attr = zfs.getattr(zfs.root()).await?;
+        Ok(Entry { lasting: false, ..Entry::new(n, held, attr) })
+    }
+
+    /// Gives back `n` uses that [`Entry::leak`] left.
+    pub fn forget(&self, node: NodeId, n: u64) {
+        match self.place(node) {
+            Ok(Place::Main(zfs, id) | Place::Snapshot(zfs, _, id)) => zfs.forget(id, n),
+            Ok(Place::Control) | Err(_) => {}
+        }
+    }
+
+    pub fn try_getattr(&self, node: NodeId) -> Now<Attr> {
+        let (zfs, n, id) = match self.place(node)? {
+            Place::Main(zfs, id) => (zfs, 0, id),
+            Place::Snapshot(zfs, n, id) => (zfs, n, id),
+            Place::Control => return Ok(ctldir::attr(node, 2, self.control_time())),
+        };
+        let mut attr = zfs.try_getattr(id)?;
+        attr.ino = ctldir::join(n, attr.ino);
+        Ok(attr)
+    }
+
+    pub async fn getattr(&self, node: NodeId) -> Result<Attr> {
+        resident(|| self.try_getattr(node)).await
+    }
+
+    /// Entries of a directory from `cookie` on; none at its end.
+    pub async fn readdir(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
+        let (zfs, n, id) = match self.place(dir)? {
+            Place::Main(zfs, id) => (zfs, 0, id),
+            Place::Snapshot(zfs, n, id) => (zfs, n, id),
+            Place::Control => return self.readdir_control(dir, cookie).await,
+        };
+        let mut entries = zfs.readdir(id, cookie).await?;
+        if cookie == 0 && n == 0 && id == zfs.root() && self.snapdir_visible.load(Ordering::Relaxed) {
+            // Between `..` and the rest, with the cookie of `..`: who stops here sees `.zfs` again, and nothing else twice.
+            let at = entries.iter().take_while(|e| matches!(&e.name[..], b"." | b"..")).count();
+            entries.insert(at, DirEntry { name: b".zfs".to_vec(), ino: CTL_ROOT, dtype: 4, cookie: 2 });
+        }
+        if n != 0 {
+            entries.iter_mut().for_each(|e| e.ino = ctldir::join(n, e.ino));
+        }
+        Ok(entries)
+    }
+
+    async fn readdir_control(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
+        let mut all = vec![(b".".to_vec(), dir)];
+        if dir == CTL_ROOT {
+            all.push((b"..".to_vec(), self.root()));
+            all.push((b"snapshot".to_vec(), CTL_SNAPSHOT));
+        } else {
+            all.push((b"..".to_vec(), CTL_ROOT));
+            let mut names = self.snapshots.list().await?;
+            names.sort();
+            // The number it will have once looked into is not known; any that is no file's will do.
+            all.extend(
+                names.into_iter().enumerate().map(|(i, n)| (n.into_bytes(), CTL_SNAPSHOT + 1 + i as u64)),
+            );
+        }
+        let entry = |(i, (name, ino)): (usize, (Vec<u8>, u64))| DirEntry {
+            name,
+            ino,
+            dtype: 4,
+            cookie: i as u64 + 1,
+        };
+        Ok(all.into_iter().enumerate().map(entry).skip(cookie as usize).collect())
+    }
+
+    /// The files behind entries of a directory; None where there is none to be had without looking it up by name.
+    pub async fn entries(&self, dir: NodeId, entries: &[DirEntry]) -> Result<Vec<Option<Entry>>> {
+        let (zfs, n) = match self.place(dir)? {
+            Place::Main(zfs, _) => (zfs, 0),
+            Place::Snapshot(zfs, n, _) => (zfs, n),
+            Place::Control => return Ok(entries.iter().map(|_| None).collect()),
+        };
+        let mut plain = entries.to_vec();
+        plain
+            .iter_mut()
+            .for_each(|e| e.ino = if ctldir::is_control(e.ino) { 0 } else { ctldir::split(e.ino).1 });
+        let found = zfs.entries(&plain).await;
+        Ok(found.into_iter().map(|f| f.map(|(held, attr)| Entry::new(n, held, attr))).collect())
+    }
+
+    pub async fn create(&self, dir: NodeId, name: &[u8], new: NewFile<'_>) -> Result<Entry> {
+        let (zfs, id) = self.live(dir)?;
+        if id == zfs.root() && name == b".zfs" {
+            return Err(Error::os(Errno::Exist, "the file exists"));
+        }
+        let (held, attr) = zfs.create(id, name, new).await?;
+        Ok(Entry::new(0, held, attr))
+    }
+
+    pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<Entry> {
+        let ((zfs, id), (_, dir)) = (self.live(node)?, self.live(dir)?);
+        let (held, attr) = zfs.link(id, dir, name).await?;
+        Ok(Entry::new(0, held, attr))
+    }
+
+    pub async fn unlink(&self, dir: NodeId, name: &[u8]) -> Result<()> {
+        let (zfs, id) = self.live(dir)?;
+        zfs.unlink(id, name).await
+    }
+
+    pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<()> {
+        let (zfs, id) = self.live(dir)?;
+        zfs.rmdir(id, name).await
+    }
+
+    pub async fn rename(
+        &self,
+        from: NodeId,
+        old: &[u8],
+        to: NodeId,
+        new: &[u8],
+        flags: RenameFlags,
+        cred: Cred,
+    ) -> Result<()> {
+        let ((zfs, from), (_, to)) = (self.live(from)?, self.live(to)?);
+        zfs.rename(from, old, to, new, flags, cred).await
+    }
+
+    pub async fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr> {
+        let (zfs, id) = self.live(node)?;
+        zfs.setattr(id, set).await
+    }
+
+    pub fn try_readlink(&self, node: NodeId) -> Now<Bytes> {
+        let (zfs, _, id) = self.any(node)?;
+        zfs.try_readlink(id)
+    }
+
+    pub async fn readlink(&self, node: NodeId) -> Result<Bytes> {
+        resident(|| self.try_readlink(node)).await
+    }
+
+    pub fn try_read(&self, node: NodeId, off: u64, len: usize) -> Now<ReadData> {
+        let (zfs, _, id) = self.any(node)?;
+        zfs.try_read(id, off, len)
+    }
+
+    pub async fn read(&self, node: NodeId, off: u64, len: usize) -> Result<ReadData> {
+        let (zfs, _, id) = self.any(node)?;
+        zfs.read(id, off, len).await
+    }
+
+    /// Writes; returns the file's size then.
+    pub async fn write(&self, node: NodeId, off: u64, data: &Bytes, kill_suidgid: bool) -> Result<u64> {
+        let (zfs, id) = self.live(node)?;
+        zfs.write(id, off, data, kill_suidgid).await
+    }
+
+    pub async fn append(&self, node: NodeId, data: &Bytes) -> Result<u64> {
+        let (zfs, id) = self.live(node)?;
+        zfs.append(id, data).await
+    }
+
+    /// Makes a range zeroes and frees it; with `extend` the file ends no earlier than the range.
+    pub async fn punch(
+        &self,
+        node: NodeId,
+        off: u64,
+        len: u64,
+        extend: bool,
+        kill_suidgid: bool,
+    ) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.punch(id, off, len, extend, kill_suidgid).await
+    }
+
+    pub async fn extend(&self, node: NodeId, end: u64, kill_suidgid: bool) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.extend(id, end, kill_suidgid).await
+    }
+
+    /// Copies a part of a file into another (or the same); returns how much, which may be less.
+    pub async fn copy_range(&self, from: NodeId, off: u64, to: NodeId, to_off: u64, len: u64) -> Result<u64> {
+        let len = len.min(COPY_MAX);
+        let mut done = 0;
+        while done < len {
+            let data = self.read(from, off + done, (len - done).min(1 << 20) as usize).await?;
+            if data.is_empty() {
+                break;
+            }
+            for part in data {
+                self.write(to, to_off + done, &part, false).await?;
+                done += part.len() as u64;
+            }
+        }
+        Ok(done)
+    }
+
+    pub async fn seek(&self, node: NodeId, off: u64, whence: Whence) -> Result<u64> {
+        let (zfs, _, id) = self.any(node)?;
+        zfs.seek(id, off, whence).await
+    }
+
+    pub fn try_getxattr(&self, node: NodeId, name: &[u8]) -> Now<Vec<u8>> {
+        if ctldir::is_control(node) {
+            return Err(Error::os(Errno::NoData, "no such extended attribute").into());
+        }
+        let (zfs, _, id) = self.any(node)?;
+        zfs.try_getxattr(id, name)
+    }
+
+    pub async fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        resident(|| self.try_getxattr(node, name)).await
+    }
+
+    pub async fn listxattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
+        if ctldir::is_control(node) {
+            return Ok(Vec::new());
+        }
+        let (zfs, _, id) = self.any(node)?;
+        zfs.listxattr(id).await
+    }
+
+    pub async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.setxattr(id, name, value, mode).await
+    }
+
+    pub async fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.removexattr(id, name).await
+    }
+
+    pub async fn fsync(&self, node: NodeId) -> Result<()> {
+        match self.place(node)? {
+            Place::Main(zfs, id) => zfs.fsync(id).await,
+            Place::Snapshot(..) | Place::Control => Ok(()),
+        }
+    }
+
+    pub async fn sync(&self) -> Result<()> {
+        self.zfs().sync().await
+    }
+
+    pub fn statfs(&self) -> StatFs {
+        self.zfs.read().statfs()
+    }
+}
