@@ -27,7 +27,7 @@ const MAX_SHIFT: u32 = 20;
 
 /// The header of a fat ZAP, checked.
 #[derive(Clone, Debug)]
-pub(super) struct Fat {
+pub(crate) struct Fat {
     /// log2 of the block size.
     pub shift: u32,
     pub phys: ZapPhys,

@@ -26,7 +26,7 @@ pub enum Match {
 
 /// What of a ZAP's header the hash of a key depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct HashSpec {
+pub(crate) struct HashSpec {
     pub salt: u64,
     pub normflags: u64,
     pub flags: u64,

@@ -13,7 +13,7 @@ type Result<T> = std::result::Result<T, FormatError>;
 /// Chunks that an entry of a micro-ZAP takes at most in a leaf: itself, three of name, one of value.
 const LEAF_CHUNKS: usize = 5;
 
-pub(super) struct Micro {
+pub(crate) struct Micro {
     pub spec: HashSpec,
     /// (hash >> 32, cd) -> slot.
     pub index: BTreeMap<(u32, u32), u32>,
