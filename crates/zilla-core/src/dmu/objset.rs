@@ -124,7 +124,8 @@ impl Objset {
         phys.meta_dnode = DnodePhys {
             otype: object_type::DMU_OT_DNODE,
             indblkshift: DN_MAX_INDBLKSHIFT,
-            nlevels: meta_levels(),
+            // The MOS is synced several times a txg and only by the sync task: its tree grows as it needs.
+            nlevels: if id == 0 { 1 } else { meta_levels() },
             nblkptr: 3,
             datablkszsec: (DNODE_BLOCK_SIZE >> 9) as u16,
             flags: zilla_ondisk::dnode::DNODE_FLAG_USED_BYTES,

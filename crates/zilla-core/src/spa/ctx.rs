@@ -75,6 +75,10 @@ impl PoolCtx {
         }
     }
 
+    pub(crate) fn has_frees(&self) -> bool {
+        !self.frees.lock().is_empty()
+    }
+
     pub(crate) fn take_frees(&self) -> Vec<BlkPtr> {
         std::mem::take(&mut *self.frees.lock())
     }
@@ -114,9 +118,5 @@ impl PoolCtx {
 
     pub(crate) fn take_tasks(&self, txg: Txg) -> Vec<Task> {
         std::mem::take(&mut *self.tasks[txg.slot()].lock())
-    }
-
-    pub(crate) fn has_tasks(&self, txg: Txg) -> bool {
-        !self.tasks[txg.slot()].lock().is_empty()
     }
 }

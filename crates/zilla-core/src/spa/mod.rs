@@ -1,9 +1,129 @@
 //! The pool: what is imported, its transaction groups, its configuration.
 //!
+//! On disk a pool is found through labels ([`discover`]); the newest uberblock leads to the MOS, whose directory (object 1) names
+//! everything else: the configuration ([`config`]), features ([`features`]), space, datasets, history ([`history`]).
+//!
+//! ```text
+//!   label -> uberblock -> MOS: 1 directory -> config, features_for_*, root_dataset, sync_bplist, history, ...
+//! ```
+//!
+//! **Invariants.** The MOS changes only in the sync task ([`sync`]). Nothing is written before the pool is known to be ours
+//! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
+//! are only believed as far as finding it goes.
+//!
+//! **Lock order.** The locks here are leaves; none is held across a wait.
+//!
 //! **Deliberately absent.** Nothing here knows of files or datasets' insides; `dsl` and `zpl` stand on [`PoolCtx`].
 
+pub mod config;
+mod create;
 mod ctx;
+mod discover;
 pub mod features;
+mod history;
+mod open;
+mod sync;
 pub mod txg;
 
+pub use config::Host;
+pub use create::CreateOpts;
 pub use ctx::PoolCtx;
+pub use discover::{FoundPool, discover};
+pub use open::OpenOpts;
+
+use crate::dsl::{Bpobj, DslPool};
+use crate::error::{Error, Result};
+use crate::metaslab::Metaslabs;
+use crate::spa::txg::Tx;
+use crate::vdev::VdevTree;
+use crate::zio::Zio;
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::{BlkPtr, NvList, Uberblock};
+
+/// What can change of a pool's identity.
+struct State {
+    name: String,
+    version: u64,
+    state: PoolState,
+    host: Host,
+    comment: Option<String>,
+}
+
+/// An imported pool.
+pub struct Spa {
+    pub ctx: Arc<PoolCtx>,
+    pub zio: Zio,
+    pub metaslabs: Arc<Metaslabs>,
+    pub dsl: Arc<DslPool>,
+    state: Mutex<State>,
+    mos_root: Mutex<BlkPtr>,
+    uberblock: Mutex<Uberblock>,
+    config_object: u64,
+    history_object: u64,
+    has_vdev_zaps: bool,
+    deferred: Option<Bpobj>,
+    config_dirty: AtomicBool,
+    suspended: Mutex<Option<Error>>,
+    sync_over: AtomicBool,
+    sync_ended: Event,
+}
+
+impl Spa {
+    pub fn name(&self) -> String {
+        self.state.lock().name.clone()
+    }
+    pub fn guid(&self) -> u64 {
+        self.ctx.guid
+    }
+    pub fn version(&self) -> u64 {
+        self.state.lock().version
+    }
+    pub fn tree(&self) -> Arc<VdevTree> {
+        self.zio.tree()
+    }
+    pub fn uberblock(&self) -> Uberblock {
+        self.uberblock.lock().clone()
+    }
+    /// Why the pool takes no more changes, if it does not.
+    pub fn suspended(&self) -> Option<Error> {
+        self.suspended.lock().clone()
+    }
+
+    /// Waits until everything done so far is stable.
+    pub async fn sync(&self) -> Result<()> {
+        if self.ctx.readonly {
+            return Ok(());
+        }
+        let txg = self.ctx.txgs.open();
+        self.ctx.txgs.wait_synced(txg).await
+    }
+
+    /// Adds a record to the pool's history.
+    pub async fn log_history(self: &Arc<Self>, record: NvList) -> Result<()> {
+        let spa = self.clone();
+        self.ctx.sync_task(move |tx| Box::pin(async move { spa.append_history(&tx, record).await })).await
+    }
+
+    async fn append_history(&self, tx: &Tx, record: NvList) -> Result<()> {
+        if self.history_object == 0 {
+            return Ok(());
+        }
+        history::append(self.ctx.mos(), tx, self.history_object, &record).await
+    }
+
+    pub async fn history(&self) -> Result<Vec<NvList>> {
+        if self.history_object == 0 {
+            return Ok(Vec::new());
+        }
+        history::read(self.ctx.mos(), self.history_object).await
+    }
+
+    /// Work of other subsystems (scrub) that belongs into every txg.
+    async fn sync_hooks(&self, _tx: &Tx) -> Result<()> {
+        Ok(())
+    }
+}

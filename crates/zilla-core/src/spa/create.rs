@@ -1,0 +1,218 @@
+//! Making a pool.
+//!
+//! The devices get labels of txg 0 first, which belong to no pool; then the first txg is built in memory as OpenZFS builds it and synced
+//! like any other. A crash before its uberblock leaves devices that no import takes for a pool.
+
+use super::config::{self, Host, SPA_VERSION};
+use super::features::SUPPORTED;
+use super::open::{DIRECTORY, apply_features, mos_props, space_features, vdev_specs};
+use super::{PoolCtx, Spa, State, history};
+use crate::arc::Cache;
+use crate::dmu::{DbufCache, Objset};
+use crate::dsl::{Bpobj, DslPool};
+use crate::error::{Errno, Error, Result};
+use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
+use crate::spa::txg::{Tx, TxgState};
+use crate::types::{TXG_INITIAL, Txg};
+use crate::vdev::spec::{PoolSpec, new_guid};
+use crate::vdev::{OpenArgs, Vdev, VdevTree};
+use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
+use crate::zio::Zio;
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA};
+use zilla_ondisk::{BlkPtr, Uberblock};
+
+/// Blocks of the deferred-free list: it is not compressed, so that it does not change its size between passes.
+const BPOBJ_BLKSZ: u32 = 1 << 14;
+/// Objset type of the MOS.
+const DMU_OST_META: u64 = 1;
+
+/// How a pool is to be made.
+#[derive(Clone)]
+pub struct CreateOpts {
+    pub name: String,
+    pub host: Host,
+    pub comment: Option<String>,
+    /// Features to enable, by short name; None for all that zilla has.
+    pub features: Option<Vec<String>>,
+    pub dbuf_cache: usize,
+    pub arc_max: u64,
+}
+
+impl Spa {
+    pub async fn create(env: &Env, spec: &PoolSpec, opts: CreateOpts) -> Result<Arc<Spa>> {
+        let guid = new_guid(&*env.rng);
+        let mut nv = spec.config(guid, &*env.rng)?;
+        nv.set("create_txg", TXG_INITIAL.0);
+        for top in nv.lists_mut("children").into_iter().flatten() {
+            top.set("create_txg", TXG_INITIAL.0);
+        }
+        let tree = Arc::new(VdevTree::from_config(env, &nv)?);
+        let opened = tree.open(&OpenArgs { write: true, ..OpenArgs::default() }).await;
+        let result = match opened {
+            Ok(()) => Self::create_on(env, tree.clone(), guid, opts).await,
+            Err(e) => Err(e),
+        };
+        if result.is_err() {
+            tree.close().await;
+        }
+        result
+    }
+
+    async fn create_on(env: &Env, tree: Arc<VdevTree>, guid: u64, opts: CreateOpts) -> Result<Arc<Spa>> {
+        for leaf in &tree.leaves {
+            if !leaf.writable() {
+                let (_, aux) = leaf.state();
+                let why = match aux {
+                    zilla_ondisk::enums::VdevAux::TooSmall => "device is too small",
+                    _ => "cannot be opened for writing, or is in use",
+                };
+                return Err(Error::os(Errno::Busy, format!("{}: {why}", leaf.path())));
+            }
+        }
+        for top in &tree.tops {
+            top.vdev.set_metaslabs(0, u32::from(metaslab_shift(top.vdev.asize())));
+        }
+        let txgs = TxgState::new(env.clone(), TXG_INITIAL.prev());
+        let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
+        let cache = DbufCache::new(opts.dbuf_cache);
+        let store = Arc::new(zio.clone());
+        let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, guid, false);
+        ctx.set_mos(Objset::create(0, DMU_OST_META, store, cache, mos_props(true)));
+        let metaslabs = Metaslabs::new(SpaceFeatures::default());
+        zio.set_allocator(metaslabs.clone());
+        for spec in vdev_specs(&tree) {
+            metaslabs.add_vdev(spec)?;
+        }
+        let identity = config::Identity {
+            name: opts.name.clone(),
+            version: SPA_VERSION,
+            state: PoolState::Active,
+            txg: Txg(0),
+            guid,
+            host: opts.host.clone(),
+            comment: opts.comment.clone(),
+            compatibility: None,
+        };
+        let ub = Uberblock { version: SPA_VERSION, ..Uberblock::default() };
+        tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
+
+        let tx = Tx::syncing(TXG_INITIAL);
+        let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, &opts, &tx).await?;
+        let spa = Arc::new(Spa {
+            zio,
+            metaslabs,
+            dsl: made.dsl,
+            state: Mutex::new(State {
+                name: opts.name,
+                version: SPA_VERSION,
+                state: PoolState::Active,
+                host: opts.host,
+                comment: opts.comment,
+            }),
+            mos_root: Mutex::new(BlkPtr::ZERO),
+            uberblock: Mutex::new(ub),
+            config_object: made.config_object,
+            history_object: made.history_object,
+            has_vdev_zaps: true,
+            deferred: Some(made.deferred),
+            config_dirty: AtomicBool::new(true),
+            suspended: Mutex::new(None),
+            sync_over: AtomicBool::new(false),
+            sync_ended: Event::new(),
+            ctx: ctx.clone(),
+        });
+        env.spawn(spa.clone().sync_loop());
+        spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
+        Ok(spa)
+    }
+
+    /// Everything the MOS of a new pool holds.
+    async fn first_txg(
+        ctx: &Arc<PoolCtx>,
+        zio: &Zio,
+        metaslabs: &Arc<Metaslabs>,
+        tree: &Arc<VdevTree>,
+        opts: &CreateOpts,
+        tx: &Tx,
+    ) -> Result<Made> {
+        let mos = ctx.mos();
+        let claim = || Zap::create_claim(mos, tx, DIRECTORY.into(), DMU_OT_OBJECT_DIRECTORY, &ZapOpts::default());
+        let directory = Zap::new(&crate::dmu::resident(claim).await?);
+        ctx.features.create(mos, &directory, tx).await?;
+        let wanted: Vec<&str> = match &opts.features {
+            Some(list) => list.iter().map(String::as_str).collect(),
+            None => SUPPORTED.to_vec(),
+        };
+        for name in wanted {
+            ctx.features.enable(mos, &directory, tx, name).await?;
+        }
+        apply_features(ctx, zio);
+        metaslabs.set_features(space_features(ctx));
+        let mut salt = [0; 32];
+        ctx.env.rng.fill(&mut salt);
+        directory.insert(tx, "org.illumos:checksum_salt", &Value::bytes(&salt)).await?;
+        zio.set_salt(&salt);
+
+        let dsl = DslPool::create(ctx, tx).await?;
+        Self::make_vdev_objects(ctx, metaslabs, tree, &directory, tx).await?;
+        let history_object = history::create(mos, tx, metaslabs.class_stat(SpaceClass::Normal).dspace).await?.0;
+        directory.insert_u64(tx, "history", history_object).await?;
+        let config_object = config::create_packed(mos, tx).await?.0;
+        directory.insert_u64(tx, "config", config_object).await?;
+        directory.insert_u64(tx, "creation_version", SPA_VERSION).await?;
+        directory.insert_u64(tx, "deflate", 1).await?;
+        let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
+        directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
+        Ok(Made { dsl, history_object, config_object, deferred })
+    }
+
+    /// Metaslab arrays, and a ZAP for the root, for each top-level vdev and each leaf.
+    async fn make_vdev_objects(
+        ctx: &Arc<PoolCtx>,
+        metaslabs: &Arc<Metaslabs>,
+        tree: &Arc<VdevTree>,
+        directory: &Zap,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mos = ctx.mos();
+        let all = Zap::make(mos, tx, DMU_OTN_ZAP_METADATA, &ZapOpts::default()).await?;
+        directory.insert_u64(tx, "com.delphix:vdev_zap_map", all.id()).await?;
+        let make = async |vdev: &Arc<Vdev>, name: &str| -> Result<Zap> {
+            let zap = Zap::make(mos, tx, DMU_OTN_ZAP_METADATA, &ZapOpts::default()).await?;
+            all.add_int(tx, zap.id()).await?;
+            vdev.set_config_u64(name, zap.id());
+            Ok(zap)
+        };
+        if ctx.features.is_enabled("vdev_zaps_v2") {
+            make(&tree.root, "com.klarasystems:vdev_zap_root").await?;
+            ctx.features.add(mos, tx, "vdev_zaps_v2", 1).await?;
+        }
+        for top in &tree.tops {
+            for v in top.vdev.walk().iter().filter(|v| v.is_leaf()) {
+                make(v, "com.delphix:vdev_zap_leaf").await?;
+            }
+            let zap = make(&top.vdev, "com.delphix:vdev_zap_top").await?;
+            metaslabs.set_top_zap(top.id, zap.id())?;
+            if let Some(bias) = top.vdev.config_str("alloc_bias") {
+                zap.set_str(tx, "org.zfsonlinux:allocation_bias", &bias).await?;
+                ctx.features.add(mos, tx, "allocation_classes", 1).await?;
+            }
+            let array = metaslabs.create_array(mos, tx, top.id).await?;
+            top.vdev.set_metaslabs(array.0, top.vdev.metaslab_shift());
+        }
+        Ok(())
+    }
+}
+
+struct Made {
+    dsl: Arc<DslPool>,
+    history_object: u64,
+    config_object: u64,
+    deferred: Bpobj,
+}

@@ -1,0 +1,235 @@
+//! Opening a pool that exists.
+//!
+//! Twice: first as the labels describe it, without touching anything, to read the configuration in the MOS; then as that configuration
+//! describes it, exclusively where it is to be written. Until the second opening has succeeded nothing was changed.
+
+use super::config::{self, Host};
+use super::discover::{FoundPool, set_paths};
+use super::{PoolCtx, Spa, State};
+use crate::arc::Cache;
+use crate::dmu::{DbufCache, Objset, WriteProps};
+use crate::dsl::{Bpobj, DslPool};
+use crate::error::{Errno, Error, Result};
+use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
+use crate::spa::txg::TxgState;
+use crate::types::{ObjectId, Txg};
+use crate::vdev::{OpenArgs, VdevKind, VdevTree};
+use crate::zap::Zap;
+use crate::zio::Zio;
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::{Compress, CompressSpec};
+use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::{NvList, Uberblock};
+
+/// Object 1 of every MOS.
+pub(super) const DIRECTORY: u64 = 1;
+
+/// How to open a pool.
+#[derive(Clone, Default)]
+pub struct OpenOpts {
+    pub readonly: bool,
+    /// Open even if another host used it last, or it is not exported.
+    pub force: bool,
+    pub host: Host,
+    /// A new name; lasting if the pool is writable.
+    pub name: Option<String>,
+    /// Bytes of decompressed blocks kept beside the ARC.
+    pub dbuf_cache: usize,
+    /// Bytes of the ARC.
+    pub arc_max: u64,
+}
+
+/// How the MOS is written.
+pub(super) fn mos_props(lz4: bool) -> WriteProps {
+    let compress = CompressSpec::new(if lz4 { Compress::Lz4 } else { Compress::Lzjb });
+    WriteProps {
+        checksum: Checksum::Fletcher4,
+        compress,
+        copies: 3,
+        metadata_copies: 3,
+        metadata_compress: compress,
+        hole_birth: false,
+        embed: true,
+    }
+}
+
+/// What the metaslabs must know of each top-level vdev.
+pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
+    let concrete = tree.tops.iter().filter(|t| t.vdev.is_concrete());
+    concrete
+        .map(|top| {
+            let data_disks = match top.vdev.kind {
+                VdevKind::Raidz { nparity } => top.vdev.children.len() as u64 - u64::from(nparity),
+                _ => 1,
+            };
+            let class = match top.vdev.config_str("alloc_bias").as_deref() {
+                _ if top.vdev.is_log => SpaceClass::Log,
+                Some("special") => SpaceClass::Special,
+                Some("dedup") => SpaceClass::Dedup,
+                _ => SpaceClass::Normal,
+            };
+            let own = top.clone();
+            VdevSpec {
+                id: top.id,
+                class,
+                ashift: top.ashift() as u8,
+                asize: top.vdev.asize(),
+                ms_shift: top.vdev.metaslab_shift() as u8,
+                ms_array: ObjectId(top.vdev.metaslab_array()),
+                top_zap: ObjectId(top.vdev.config_u64("com.delphix:vdev_zap_top").unwrap_or(0)),
+                data_disks,
+                psize_to_asize: Arc::new(move |psize| own.psize_to_asize(psize)),
+            }
+        })
+        .collect()
+}
+
+pub(super) fn space_features(ctx: &PoolCtx) -> SpaceFeatures {
+    SpaceFeatures {
+        spacemap_histogram: ctx.features.is_enabled("spacemap_histogram"),
+        spacemap_v2: ctx.features.is_active("spacemap_v2"),
+        log_spacemap: ctx.features.is_enabled("log_spacemap"),
+    }
+}
+
+/// Opens the MOS that an uberblock leads to.
+async fn open_mos(zio: &Zio, ub: &Uberblock, cache: &Arc<DbufCache>) -> Result<Arc<Objset>> {
+    Objset::open(0, &ub.rootbp, Arc::new(zio.clone()), cache.clone(), mos_props(true)).await
+}
+
+impl Spa {
+    pub async fn open(env: &Env, found: &FoundPool, opts: OpenOpts) -> Result<Arc<Spa>> {
+        if found.state == PoolState::Destroyed && !opts.force {
+            return Err(Error::no_ent(format!("pool '{}' was destroyed", found.name)));
+        }
+        let trusted = Self::trusted_config(env, found, &opts).await?;
+        if !opts.force && !opts.readonly {
+            config::check_host(&trusted, &opts.host)?;
+        }
+        let mut tree_config = trusted
+            .list("vdev_tree")
+            .cloned()
+            .ok_or_else(|| Error::corrupt(None, "MOS", "the configuration has no vdev_tree"))?;
+        set_paths(&mut tree_config, &found.paths);
+        let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
+        let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
+        let opened = tree.open(&args).await;
+        let result = match opened {
+            Ok(()) => Self::open_on(env, found, &trusted, tree.clone(), opts).await,
+            Err(e) => Err(e),
+        };
+        if result.is_err() {
+            tree.close().await;
+        }
+        result
+    }
+
+    /// Reads the MOS's configuration through the devices that labels speak of.
+    async fn trusted_config(env: &Env, found: &FoundPool, opts: &OpenOpts) -> Result<NvList> {
+        let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
+        set_paths(&mut tree_config, &found.paths);
+        let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
+        tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await?;
+        let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
+        let cache = DbufCache::new(opts.dbuf_cache);
+        let result = async {
+            let ub = best_uberblock(&tree, &found.name).await?;
+            let mos = open_mos(&zio, &ub, &cache).await?;
+            let id = Zap::open(&mos, DIRECTORY).await?.get_u64("config").await?;
+            config::read_packed(&mos, id).await
+        };
+        let result = result.await;
+        tree.close().await;
+        result
+    }
+
+    async fn open_on(
+        env: &Env,
+        found: &FoundPool,
+        trusted: &NvList,
+        tree: Arc<VdevTree>,
+        opts: OpenOpts,
+    ) -> Result<Arc<Spa>> {
+        let ub = best_uberblock(&tree, &found.name).await?;
+        let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
+        let cache = DbufCache::new(opts.dbuf_cache);
+        let txgs = TxgState::new(env.clone(), Txg(ub.txg));
+        let store = Arc::new(zio.clone());
+        let ctx = PoolCtx::new(env.clone(), store, cache.clone(), txgs, found.guid, opts.readonly);
+        let mos = open_mos(&zio, &ub, &cache).await?;
+        ctx.set_mos(mos.clone());
+        let directory = Zap::open(&mos, DIRECTORY).await?;
+        ctx.features.load(&mos, &directory).await?;
+        ctx.features.check(&mos, !opts.readonly).await?;
+        if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await? {
+            if let Ok(salt) = <&[u8; 32]>::try_from(&salt.to_bytes()[..]) {
+                zio.set_salt(salt);
+            }
+        }
+        apply_features(&ctx, &zio);
+        let metaslabs = Metaslabs::new(space_features(&ctx));
+        zio.set_allocator(metaslabs.clone());
+        for spec in vdev_specs(&tree) {
+            metaslabs.open_vdev(&mos, spec).await?;
+        }
+        metaslabs.load_logs(&mos).await?;
+        let dsl = DslPool::open(&ctx).await?;
+        let deferred = match directory.try_get_u64("sync_bplist").await? {
+            Some(id) => Some(Bpobj::open(&mos, id).await?),
+            None => None,
+        };
+        let name = opts.name.clone().unwrap_or_else(|| found.name.clone());
+        let spa = Arc::new(Spa {
+            zio,
+            metaslabs,
+            dsl,
+            state: Mutex::new(State {
+                name,
+                version: ub.version,
+                state: PoolState::Active,
+                host: opts.host,
+                comment: trusted.str("comment").map(str::to_string),
+            }),
+            mos_root: Mutex::new(ub.rootbp),
+            uberblock: Mutex::new(ub),
+            config_object: directory.get_u64("config").await?,
+            history_object: directory.try_get_u64("history").await?.unwrap_or(0),
+            has_vdev_zaps: trusted.flag("com.delphix:has_per_vdev_zaps"),
+            deferred,
+            // The first txg says that the pool is ours now.
+            config_dirty: AtomicBool::new(!ctx.readonly),
+            suspended: Mutex::new(None),
+            sync_over: AtomicBool::new(false),
+            sync_ended: Event::new(),
+            ctx: ctx.clone(),
+        });
+        if !ctx.readonly {
+            env.spawn(spa.clone().sync_loop());
+            spa.sync().await?;
+        }
+        Ok(spa)
+    }
+}
+
+/// What the pool's features allow those who write blocks.
+pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
+    zio.set_hole_birth(ctx.features.is_active("hole_birth"));
+    zio.set_embedded_data(ctx.features.is_enabled("embedded_data"));
+    let mos = ctx.mos();
+    let mut props = mos_props(ctx.features.is_active("lz4_compress"));
+    props.hole_birth = ctx.features.is_active("hole_birth");
+    mos.set_props(props);
+}
+
+async fn best_uberblock(tree: &VdevTree, name: &str) -> Result<Uberblock> {
+    let labels = tree.read_labels().await;
+    match labels.uberblocks.first() {
+        Some(found) => Ok(found.ub.clone()),
+        None => Err(Error::os(Errno::Io, format!("pool '{name}': no valid uberblock on any of its devices"))),
+    }
+}

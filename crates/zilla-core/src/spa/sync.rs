@@ -1,0 +1,221 @@
+//! The sync task: one txg after another is made the pool.
+//!
+//! ```text
+//!   datasets' data -> sync tasks -> datasets again -> passes over the MOS until nothing changes -> wait for all writes
+//!   -> labels and uberblock -> what was deferred may be used again
+//! ```
+//!
+//! The MOS describes the space that writing the MOS itself takes, hence the passes: each writes down what the one before
+//! allocated. They end because from the second pass on a block born in this txg is rewritten where it is, and what is freed
+//! goes to a list that the next txg frees (`sync_bplist`); from the sixth pass on nothing is compressed, so that no
+//! block changes its size any more.
+//!
+//! A crash anywhere before the uberblock leaves the last txg; the order of labels and uberblock is `vdev/label_write.rs`'s.
+//! An error means that this txg can never be completed: the pool stops taking changes and says so.
+
+use super::Spa;
+use super::config::{self, Identity};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::Txg;
+use crate::vdev::ConfigFor;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zilla_codec::compress::CompressSpec;
+use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::uberblock::{MMP_MAGIC, UBERBLOCK_MAGIC};
+use zilla_ondisk::{BlkPtr, Uberblock};
+
+/// A txg is closed at least this often while anything changes (zfs_txg_timeout).
+pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
+const PASS_DEFERRED_FREE: u64 = 2;
+const PASS_DONT_COMPRESS: u64 = 6;
+/// More passes than this mean that they do not converge.
+const MAX_PASSES: u64 = 100;
+
+impl Spa {
+    /// Runs until the pool is closed or cannot be written any more.
+    pub(super) async fn sync_loop(self: Arc<Self>) {
+        loop {
+            self.ctx.txgs.wait_for_work(TXG_TIMEOUT).await;
+            let last = self.ctx.txgs.is_stopped();
+            let txg = self.ctx.txgs.quiesce().await;
+            match self.sync_txg(txg).await {
+                Ok(()) => self.ctx.txgs.done(txg),
+                Err(e) => {
+                    tracing::error!(pool = %self.name(), %txg, error = %e, "cannot write; the pool is suspended");
+                    *self.suspended.lock() = Some(e);
+                    self.ctx.txgs.stop();
+                    break;
+                }
+            }
+            if last {
+                break;
+            }
+        }
+        self.sync_over.store(true, Ordering::Release);
+        self.sync_ended.notify(usize::MAX);
+    }
+
+    /// Makes `txg` stable.
+    pub(super) async fn sync_txg(self: &Arc<Self>, txg: Txg) -> Result<()> {
+        let tx = Tx::syncing(txg);
+        let mos = self.ctx.mos();
+        self.dsl.sync_datasets(&tx).await?;
+        for task in self.ctx.take_tasks(txg) {
+            task(Tx::syncing(txg)).await;
+            self.dsl.sync_datasets(&tx).await?;
+        }
+        self.dsl.process_async_frees(&tx).await?;
+        self.sync_hooks(&tx).await?;
+        self.dsl.sync_dirs(&tx).await?;
+        let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);
+        if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees() && !self.metaslabs.is_dirty(txg) {
+            // Nothing happened: the last uberblock says it all. Deferred space still moves on.
+            self.metaslabs.sync(mos, txg, 1).await?;
+            return self.metaslabs.sync_done(txg);
+        }
+        self.free_deferred(&tx).await?;
+        let props = mos.props();
+        let mut pass = 1;
+        loop {
+            if pass == PASS_DONT_COMPRESS {
+                let mut plain = props;
+                plain.metadata_compress = CompressSpec::OFF;
+                plain.compress = CompressSpec::OFF;
+                mos.set_props(plain);
+            }
+            let more = self.pass(&tx, pass, config_dirty).await;
+            if !matches!(more, Ok(true)) || pass == MAX_PASSES {
+                mos.set_props(props);
+            }
+            if !more? {
+                break;
+            }
+            if pass == MAX_PASSES {
+                return Err(Error::os(Errno::Io, format!("txg {txg} does not converge")));
+            }
+            pass += 1;
+        }
+        tracing::debug!(pool = %self.name(), %txg, passes = pass, "synced");
+        self.zio.wait_txg(txg).await?;
+        let ub = self.make_uberblock(txg);
+        let labels = config_dirty.then(|| config::pool_part(&self.identity(txg), &self.ctx.features.for_labels()));
+        self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
+        *self.uberblock.lock() = ub;
+        self.dsl.sync_done(txg);
+        self.metaslabs.sync_done(txg)
+    }
+
+    /// One pass over the MOS; whether another is needed.
+    async fn pass(self: &Arc<Self>, tx: &Tx, pass: u64, config_dirty: bool) -> Result<bool> {
+        let (txg, mos) = (tx.txg(), self.ctx.mos());
+        if pass == 1 && config_dirty {
+            self.write_config(tx).await?;
+        }
+        let frees = self.ctx.take_frees();
+        if pass < PASS_DEFERRED_FREE {
+            self.zio.free(txg, &frees).await?;
+        } else if !frees.is_empty() {
+            self.defer(tx, &frees).await?;
+        }
+        self.metaslabs.sync(mos, txg, pass).await?;
+        let counts = self.metaslabs.take_feature_counts();
+        for (name, delta) in [("spacemap_histogram", counts.spacemap_histogram), ("log_spacemap", counts.log_spacemap)] {
+            if delta != 0 {
+                self.ctx.features.add(mos, tx, name, delta).await?;
+            }
+        }
+        if mos.is_dirty(txg) {
+            let root = *self.mos_root.lock();
+            let out = mos.sync(txg, root).await?;
+            *self.mos_root.lock() = out.root;
+            self.dsl.mos_synced(&out);
+            for bp in &out.killed {
+                self.ctx.free(bp);
+            }
+        }
+        Ok(self.ctx.has_frees() || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg))
+    }
+
+    async fn write_config(&self, tx: &Tx) -> Result<()> {
+        let id = self.identity(tx.txg());
+        let nv = config::generate(&id, &self.ctx, &self.tree(), ConfigFor::Mos, self.has_vdev_zaps);
+        config::write_packed(self.ctx.mos(), tx, self.config_object, &nv).await
+    }
+
+    /// Frees what the txg before put off.
+    async fn free_deferred(&self, tx: &Tx) -> Result<()> {
+        if let Some(list) = &self.deferred {
+            while !list.is_empty()? {
+                let some = self.dsl.pop_bpobj(list, tx, 1 << 16).await?;
+                self.zio.free(tx.txg(), &some).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn defer(&self, tx: &Tx, frees: &[BlkPtr]) -> Result<()> {
+        match &self.deferred {
+            Some(list) => self.dsl.push_bpobj(list, tx, frees).await,
+            None => self.zio.free(tx.txg(), frees).await,
+        }
+    }
+
+    pub(super) fn identity(&self, txg: Txg) -> Identity {
+        let st = self.state.lock();
+        Identity {
+            name: st.name.clone(),
+            version: st.version,
+            state: st.state,
+            txg,
+            guid: self.ctx.guid,
+            host: st.host.clone(),
+            comment: st.comment.clone(),
+            compatibility: None,
+        }
+    }
+
+    fn make_uberblock(&self, txg: Txg) -> Uberblock {
+        Uberblock {
+            magic: UBERBLOCK_MAGIC,
+            version: self.state.lock().version,
+            txg: txg.0,
+            guid_sum: self.tree().guid_sum(),
+            timestamp: self.ctx.env.clock.wall().as_secs(),
+            rootbp: *self.mos_root.lock(),
+            software_version: config::SPA_VERSION,
+            mmp_magic: MMP_MAGIC,
+            ..Uberblock::default()
+        }
+    }
+
+    /// Closes the pool: everything is synced; with `state`, the labels say so (exported, destroyed).
+    pub async fn close(self: &Arc<Self>, state: Option<PoolState>) -> Result<()> {
+        if !self.ctx.readonly && self.suspended().is_none() {
+            if let Some(s) = state {
+                self.state.lock().state = s;
+                self.metaslabs.request_flush_all();
+                self.config_dirty.store(true, Ordering::Release);
+            }
+            let txg = self.ctx.txgs.open();
+            self.ctx.txgs.wait_synced(txg).await?;
+        }
+        self.ctx.txgs.stop();
+        if !self.ctx.readonly {
+            loop {
+                let listener = self.sync_ended.listen();
+                if self.sync_over.load(Ordering::Acquire) {
+                    break;
+                }
+                listener.await;
+            }
+        }
+        self.tree().close().await;
+        match self.suspended() {
+            Some(e) => Err(e),
+            None => Ok(()),
+        }
+    }
+}
