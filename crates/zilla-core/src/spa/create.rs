@@ -18,13 +18,15 @@ use crate::vdev::spec::{PoolSpec, new_guid};
 use crate::vdev::{OpenArgs, Vdev, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
 use crate::zio::Zio;
+use crate::zpl::{Time, ZplProps, create_fs};
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
-use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA};
+use zilla_ondisk::enums::ObjsetType;
+use zilla_ondisk::object_type::DMU_OTN_ZAP_METADATA;
 use zilla_ondisk::{BlkPtr, Uberblock};
 
 /// Blocks of the deferred-free list: it is not compressed, so that it does not change its size between passes.
@@ -38,6 +40,8 @@ pub struct CreateOpts {
     pub name: String,
     pub host: Host,
     pub comment: Option<String>,
+    /// Uid and gid of the root directory.
+    pub owner: (u32, u32),
     /// Features to enable, by short name; None for all that zilla has.
     pub features: Option<Vec<String>>,
     pub dbuf_cache: usize,
@@ -86,9 +90,6 @@ impl Spa {
         ctx.set_mos(Objset::create(0, DMU_OST_META, store, cache, mos_props(true)));
         let metaslabs = Metaslabs::new(SpaceFeatures::default());
         zio.set_allocator(metaslabs.clone());
-        for spec in vdev_specs(&tree) {
-            metaslabs.add_vdev(spec)?;
-        }
         let identity = config::Identity {
             name: opts.name.clone(),
             version: SPA_VERSION,
@@ -142,24 +143,21 @@ impl Spa {
         tx: &Tx,
     ) -> Result<Made> {
         let mos = ctx.mos();
-        let claim = || Zap::create_claim(mos, tx, DIRECTORY.into(), DMU_OT_OBJECT_DIRECTORY, &ZapOpts::default());
-        let directory = Zap::new(&crate::dmu::resident(claim).await?);
-        ctx.features.create(mos, &directory, tx).await?;
         let wanted: Vec<&str> = match &opts.features {
             Some(list) => list.iter().map(String::as_str).collect(),
             None => SUPPORTED.to_vec(),
         };
-        for name in wanted {
-            ctx.features.enable(mos, &directory, tx, name).await?;
-        }
+        let (dsl, root) = DslPool::create(ctx.clone(), &opts.name, tx, &wanted).await?;
+        let directory = Zap::open(mos, DIRECTORY).await?;
         apply_features(ctx, zio);
         metaslabs.set_features(space_features(ctx));
         let mut salt = [0; 32];
         ctx.env.rng.fill(&mut salt);
         directory.insert(tx, "org.illumos:checksum_salt", &Value::bytes(&salt)).await?;
         zio.set_salt(&salt);
-
-        let dsl = DslPool::create(ctx, tx).await?;
+        let objset = dsl.new_objset(tx, &root, ObjsetType::Zfs).await?;
+        let props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from(ctx.env.clock.wall()));
+        crate::dmu::resident(|| create_fs(&objset, tx, &props)).await?;
         Self::make_vdev_objects(ctx, metaslabs, tree, &directory, tx).await?;
         let history_object = history::create(mos, tx, metaslabs.class_stat(SpaceClass::Normal).dspace).await?.0;
         directory.insert_u64(tx, "history", history_object).await?;
@@ -198,13 +196,17 @@ impl Spa {
                 make(v, "com.delphix:vdev_zap_leaf").await?;
             }
             let zap = make(&top.vdev, "com.delphix:vdev_zap_top").await?;
-            metaslabs.set_top_zap(top.id, zap.id())?;
             if let Some(bias) = top.vdev.config_str("alloc_bias") {
                 zap.set_str(tx, "org.zfsonlinux:allocation_bias", &bias).await?;
                 ctx.features.add(mos, tx, "allocation_classes", 1).await?;
             }
-            let array = metaslabs.create_array(mos, tx, top.id).await?;
-            top.vdev.set_metaslabs(array.0, top.vdev.metaslab_shift());
+        }
+        for spec in vdev_specs(tree) {
+            let id = spec.id;
+            metaslabs.add_vdev(spec)?;
+            let array = metaslabs.create_array(mos, tx, id).await?;
+            let vdev = &tree.top(id)?.vdev;
+            vdev.set_metaslabs(array.0, vdev.metaslab_shift());
         }
         Ok(())
     }
