@@ -59,7 +59,7 @@ pub fn pool_part(id: &Identity, features: &[&'static str]) -> NvList {
     if id.version >= SPA_VERSION {
         let mut list = NvList::new();
         for f in features {
-            list.add_flag(f);
+            list.add_flag(*f);
         }
         nv.add("features_for_read", list);
     }

@@ -9,7 +9,9 @@ use super::open::{DIRECTORY, apply_features, mos_props, space_features, vdev_spe
 use super::{PoolCtx, Spa, State, history};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset};
-use crate::dsl::{Bpobj, DslPool};
+use crate::dmu::NewObject;
+use crate::dsl::DslPool;
+use crate::dsl::bpobj::Bpobj;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::spa::txg::{Tx, TxgState};
@@ -26,10 +28,11 @@ use std::sync::atomic::AtomicBool;
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::enums::ObjsetType;
-use zilla_ondisk::object_type::DMU_OTN_ZAP_METADATA;
+use zilla_ondisk::bpobj::BPOBJ_SIZE_V2;
+use zilla_ondisk::object_type::{DMU_OT_BPOBJ, DMU_OT_BPOBJ_HDR, DMU_OTN_ZAP_METADATA};
 use zilla_ondisk::{BlkPtr, Uberblock};
 
-/// Blocks of the deferred-free list: it is not compressed, so that it does not change its size between passes.
+/// Blocks of the deferred-free list: small ones, as passes rewrite them.
 const BPOBJ_BLKSZ: u32 = 1 << 14;
 /// Objset type of the MOS.
 const DMU_OST_META: u64 = 1;
@@ -156,7 +159,7 @@ impl Spa {
         directory.insert(tx, "org.illumos:checksum_salt", &Value::bytes(&salt)).await?;
         zio.set_salt(&salt);
         let objset = dsl.new_objset(tx, &root, ObjsetType::Zfs).await?;
-        let props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from(ctx.env.clock.wall()));
+        let props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from_wall(ctx.env.clock.wall()));
         crate::dmu::resident(|| create_fs(&objset, tx, &props)).await?;
         Self::make_vdev_objects(ctx, metaslabs, tree, &directory, tx).await?;
         let history_object = history::create(mos, tx, metaslabs.class_stat(SpaceClass::Normal).dspace).await?.0;
@@ -165,8 +168,10 @@ impl Spa {
         directory.insert_u64(tx, "config", config_object).await?;
         directory.insert_u64(tx, "creation_version", SPA_VERSION).await?;
         directory.insert_u64(tx, "deflate", 1).await?;
-        let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
-        directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
+        let spec = NewObject::new(DMU_OT_BPOBJ, BPOBJ_BLKSZ).bonus(DMU_OT_BPOBJ_HDR, BPOBJ_SIZE_V2);
+        let deferred = crate::dmu::resident(|| mos.alloc(tx, spec)).await?.id().0;
+        directory.insert_u64(tx, "sync_bplist", deferred).await?;
+        let deferred = dsl.bpobj_open(deferred).await?;
         Ok(Made { dsl, history_object, config_object, deferred })
     }
 

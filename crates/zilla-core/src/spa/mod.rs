@@ -31,7 +31,8 @@ pub use ctx::PoolCtx;
 pub use discover::{FoundPool, discover};
 pub use open::OpenOpts;
 
-use crate::dsl::{Bpobj, DslPool};
+use crate::dsl::DslPool;
+use crate::dsl::bpobj::Bpobj;
 use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
 use crate::spa::txg::Tx;

@@ -8,7 +8,7 @@ use super::discover::{FoundPool, set_paths};
 use super::{PoolCtx, Spa, State};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset, WriteProps};
-use crate::dsl::{Bpobj, DslPool};
+use crate::dsl::DslPool;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::txg::TxgState;
@@ -167,7 +167,7 @@ impl Spa {
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
         if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await? {
-            if let Ok(salt) = <&[u8; 32]>::try_from(&salt.to_bytes()[..]) {
+            if let Some(Ok(salt)) = salt.as_bytes().map(<&[u8; 32]>::try_from) {
                 zio.set_salt(salt);
             }
         }
@@ -178,12 +178,12 @@ impl Spa {
             metaslabs.open_vdev(&mos, spec).await?;
         }
         metaslabs.load_logs(&mos).await?;
-        let dsl = DslPool::open(&ctx).await?;
+        let name = opts.name.clone().unwrap_or_else(|| found.name.clone());
+        let dsl = DslPool::open(ctx.clone(), &name).await?;
         let deferred = match directory.try_get_u64("sync_bplist").await? {
-            Some(id) => Some(Bpobj::open(&mos, id).await?),
+            Some(id) => Some(dsl.bpobj_open(id).await?),
             None => None,
         };
-        let name = opts.name.clone().unwrap_or_else(|| found.name.clone());
         let spa = Arc::new(Spa {
             zio,
             metaslabs,

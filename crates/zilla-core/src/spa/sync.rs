@@ -67,9 +67,8 @@ impl Spa {
             task(Tx::syncing(txg)).await;
             self.dsl.sync_datasets(&tx).await?;
         }
-        self.dsl.process_async_frees(&tx).await?;
+        self.dsl.free_some(&tx).await?;
         self.sync_hooks(&tx).await?;
-        self.dsl.sync_dirs(&tx).await?;
         let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);
         if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees() && !self.metaslabs.is_dirty(txg) {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
@@ -104,7 +103,6 @@ impl Spa {
         let labels = config_dirty.then(|| config::pool_part(&self.identity(txg), &self.ctx.features.for_labels()));
         self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
         *self.uberblock.lock() = ub;
-        self.dsl.sync_done(txg);
         self.metaslabs.sync_done(txg)
     }
 
@@ -131,10 +129,7 @@ impl Spa {
             let root = *self.mos_root.lock();
             let out = mos.sync(txg, root).await?;
             *self.mos_root.lock() = out.root;
-            self.dsl.mos_synced(&out);
-            for bp in &out.killed {
-                self.ctx.free(bp);
-            }
+            self.dsl.mos_diduse(tx, &out.born, &out.killed);
         }
         Ok(self.ctx.has_frees() || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg))
     }
@@ -149,7 +144,7 @@ impl Spa {
     async fn free_deferred(&self, tx: &Tx) -> Result<()> {
         if let Some(list) = &self.deferred {
             while !list.is_empty()? {
-                let some = self.dsl.pop_bpobj(list, tx, 1 << 16).await?;
+                let some = self.dsl.bpobj_take(tx, list, 1 << 16).await?;
                 self.zio.free(tx.txg(), &some).await?;
             }
         }
@@ -158,7 +153,7 @@ impl Spa {
 
     async fn defer(&self, tx: &Tx, frees: &[BlkPtr]) -> Result<()> {
         match &self.deferred {
-            Some(list) => self.dsl.push_bpobj(list, tx, frees).await,
+            Some(list) => self.dsl.bpobj_enqueue(tx, list, frees).await,
             None => self.zio.free(tx.txg(), frees).await,
         }
     }

@@ -48,6 +48,8 @@ pub struct TxgState {
     env: Env,
     state: Mutex<State>,
     changed: Event,
+    /// For the sync task alone.
+    hurried: Event,
     /// Bytes dirtied and not yet synced, by txg slot, and their sum.
     dirty: [AtomicU64; TXG_SIZE],
     dirty_total: AtomicU64,
@@ -108,6 +110,7 @@ impl TxgState {
                 stopped: false,
             }),
             changed: Event::new(),
+            hurried: Event::new(),
             dirty: Default::default(),
             dirty_total: AtomicU64::new(0),
             limits: Mutex::new(DirtyLimits::default()),
@@ -204,10 +207,18 @@ impl TxgState {
                         "the pool was closed or suspended before the txg was synced",
                     ));
                 }
-                st.wanted = st.wanted.max(txg);
+                self.want(&mut st, txg);
             }
-            self.changed.notify(usize::MAX);
             listener.await;
+        }
+    }
+
+    /// Tells the sync task, once, that someone waits for `txg`. (Telling it at every look would wake all waiters, and the
+    /// caller first of all.)
+    fn want(&self, st: &mut State, txg: Txg) {
+        if st.wanted < txg {
+            st.wanted = txg;
+            self.hurried.notify(usize::MAX);
         }
     }
 
@@ -222,7 +233,7 @@ impl TxgState {
     pub(crate) async fn wait_for_work(&self, timeout: Duration) {
         let deadline = self.env.clock.now() + timeout;
         loop {
-            let listener = self.changed.listen();
+            let listener = self.hurried.listen();
             if self.hurry(&self.state.lock()) {
                 return;
             }
@@ -269,6 +280,7 @@ impl TxgState {
     /// No more transactions: the pool is closing, or cannot write any more.
     pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
+        self.hurried.notify(usize::MAX);
         self.changed.notify(usize::MAX);
     }
 
