@@ -123,6 +123,8 @@ pub fn check_host(config: &NvList, us: &Host) -> Result<()> {
     let host = config.str("hostname").unwrap_or("another system");
     Err(Error::os(
         Errno::Busy,
-        format!("pool was previously in use from another system ({host}, hostid {id:x}); use '-f' to import anyway"),
+        format!(
+            "pool was previously in use from another system ({host}, hostid {id:x}); use '-f' to import anyway"
+        ),
     ))
 }

@@ -9,27 +9,24 @@ use super::open::{DIRECTORY, apply_features, mos_props, space_features, vdev_spe
 use super::{PoolCtx, Spa, State, history};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset};
-use crate::dmu::NewObject;
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::spa::txg::{Tx, TxgState};
-use crate::types::{TXG_INITIAL, Txg};
+use crate::types::{ObjectId, TXG_INITIAL, Txg};
 use crate::vdev::spec::{PoolSpec, new_guid};
 use crate::vdev::{OpenArgs, Vdev, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
 use crate::zio::Zio;
-use crate::zpl::{Time, ZplProps, create_fs};
+use crate::zpl::{Time, ZplProps};
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
-use zilla_ondisk::enums::ObjsetType;
-use zilla_ondisk::bpobj::BPOBJ_SIZE_V2;
-use zilla_ondisk::object_type::{DMU_OT_BPOBJ, DMU_OT_BPOBJ_HDR, DMU_OTN_ZAP_METADATA};
+use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA};
 use zilla_ondisk::{BlkPtr, Uberblock};
 
 /// Blocks of the deferred-free list: small ones, as passes rewrite them.
@@ -131,6 +128,7 @@ impl Spa {
             sync_ended: Event::new(),
             ctx: ctx.clone(),
         });
+        spa.update_space()?;
         env.spawn(spa.clone().sync_loop());
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
         Ok(spa)
@@ -146,32 +144,36 @@ impl Spa {
         tx: &Tx,
     ) -> Result<Made> {
         let mos = ctx.mos();
+        let claim =
+            || Zap::create_claim(mos, tx, ObjectId(DIRECTORY), DMU_OT_OBJECT_DIRECTORY, &ZapOpts::default());
+        let directory = Zap::new(&crate::dmu::resident(claim).await?);
+        ctx.features.create(mos, &directory, tx).await?;
         let wanted: Vec<&str> = match &opts.features {
             Some(list) => list.iter().map(String::as_str).collect(),
             None => SUPPORTED.to_vec(),
         };
-        let (dsl, root) = DslPool::create(ctx.clone(), &opts.name, tx, &wanted).await?;
-        let directory = Zap::open(mos, DIRECTORY).await?;
+        for name in wanted {
+            ctx.features.enable(mos, &directory, tx, name).await?;
+        }
         apply_features(ctx, zio);
         metaslabs.set_features(space_features(ctx));
         let mut salt = [0; 32];
         ctx.env.rng.fill(&mut salt);
         directory.insert(tx, "org.illumos:checksum_salt", &Value::bytes(&salt)).await?;
         zio.set_salt(&salt);
-        let objset = dsl.new_objset(tx, &root, ObjsetType::Zfs).await?;
         let props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from_wall(ctx.env.clock.wall()));
-        crate::dmu::resident(|| create_fs(&objset, tx, &props)).await?;
+        let dsl = DslPool::create(ctx, tx, &props).await?;
+        dsl.set_name(&opts.name);
         Self::make_vdev_objects(ctx, metaslabs, tree, &directory, tx).await?;
-        let history_object = history::create(mos, tx, metaslabs.class_stat(SpaceClass::Normal).dspace).await?.0;
+        let history_object =
+            history::create(mos, tx, metaslabs.class_stat(SpaceClass::Normal).dspace).await?.0;
         directory.insert_u64(tx, "history", history_object).await?;
         let config_object = config::create_packed(mos, tx).await?.0;
         directory.insert_u64(tx, "config", config_object).await?;
         directory.insert_u64(tx, "creation_version", SPA_VERSION).await?;
         directory.insert_u64(tx, "deflate", 1).await?;
-        let spec = NewObject::new(DMU_OT_BPOBJ, BPOBJ_BLKSZ).bonus(DMU_OT_BPOBJ_HDR, BPOBJ_SIZE_V2);
-        let deferred = crate::dmu::resident(|| mos.alloc(tx, spec)).await?.id().0;
-        directory.insert_u64(tx, "sync_bplist", deferred).await?;
-        let deferred = dsl.bpobj_open(deferred).await?;
+        let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
+        directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
         Ok(Made { dsl, history_object, config_object, deferred })
     }
 

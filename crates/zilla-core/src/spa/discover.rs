@@ -56,7 +56,9 @@ async fn candidates(env: &Env, places: &[PathBuf]) -> Result<Vec<PathBuf>> {
                     .map(|e| e.path),
             ),
             Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => out.push(place.clone()),
-            Err(e) => return Err(Error::os(Error::from(e).errno(), format!("cannot open '{}'", place.display()))),
+            Err(e) => {
+                return Err(Error::os(Error::from(e).errno(), format!("cannot open '{}'", place.display())));
+            }
         }
     }
     Ok(out)
@@ -89,7 +91,8 @@ fn assemble(guid: u64, devices: Vec<Seen>) -> Option<FoundPool> {
     for own in ["vdev_tree", "top_guid", "guid", "is_log", "hole_array", "create_txg"] {
         config.remove(own);
     }
-    let root = NvList::new().with("type", "root").with("id", 0u64).with("guid", guid).with("children", children);
+    let root =
+        NvList::new().with("type", "root").with("id", 0u64).with("guid", guid).with("children", children);
     config.set("vdev_tree", root);
     let newest = devices.iter().filter_map(|s| s.uberblock).max().unwrap_or((0, 0));
     let paths = devices.iter().filter_map(|s| Some((s.config.u64("guid")?, s.path.clone()))).collect();

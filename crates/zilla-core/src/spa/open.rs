@@ -9,6 +9,7 @@ use super::{PoolCtx, Spa, State};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset, WriteProps};
 use crate::dsl::DslPool;
+use crate::dsl::bpobj::Bpobj;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::txg::TxgState;
@@ -179,9 +180,10 @@ impl Spa {
         }
         metaslabs.load_logs(&mos).await?;
         let name = opts.name.clone().unwrap_or_else(|| found.name.clone());
-        let dsl = DslPool::open(ctx.clone(), &name).await?;
+        let dsl = DslPool::open(&ctx).await?;
+        dsl.set_name(&name);
         let deferred = match directory.try_get_u64("sync_bplist").await? {
-            Some(id) => Some(dsl.bpobj_open(id).await?),
+            Some(id) => Some(Bpobj::open(&mos, id).await?),
             None => None,
         };
         let spa = Arc::new(Spa {
@@ -208,6 +210,7 @@ impl Spa {
             sync_ended: Event::new(),
             ctx: ctx.clone(),
         });
+        spa.update_space()?;
         if !ctx.readonly {
             env.spawn(spa.clone().sync_loop());
             spa.sync().await?;

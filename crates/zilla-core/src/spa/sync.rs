@@ -15,7 +15,9 @@
 
 use super::Spa;
 use super::config::{self, Identity};
+use crate::dsl::PoolSpace;
 use crate::error::{Errno, Error, Result};
+use crate::metaslab::SpaceClass;
 use crate::spa::txg::Tx;
 use crate::types::Txg;
 use crate::vdev::ConfigFor;
@@ -67,8 +69,9 @@ impl Spa {
             task(Tx::syncing(txg)).await;
             self.dsl.sync_datasets(&tx).await?;
         }
-        self.dsl.free_some(&tx).await?;
+        self.dsl.process_async_frees(&tx).await?;
         self.sync_hooks(&tx).await?;
+        self.dsl.sync_dirs(&tx).await?;
         let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);
         if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees() && !self.metaslabs.is_dirty(txg) {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
@@ -100,10 +103,29 @@ impl Spa {
         tracing::debug!(pool = %self.name(), %txg, passes = pass, "synced");
         self.zio.wait_txg(txg).await?;
         let ub = self.make_uberblock(txg);
-        let labels = config_dirty.then(|| config::pool_part(&self.identity(txg), &self.ctx.features.for_labels()));
+        let labels =
+            config_dirty.then(|| config::pool_part(&self.identity(txg), &self.ctx.features.for_labels()));
         self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
         *self.uberblock.lock() = ub;
-        self.metaslabs.sync_done(txg)
+        self.dsl.sync_done(txg);
+        self.metaslabs.sync_done(txg)?;
+        self.update_space()
+    }
+
+    /// Tells the datasets how much space there is.
+    pub(super) fn update_space(&self) -> Result<()> {
+        let normal = self.metaslabs.class_stat(SpaceClass::Normal);
+        let deferred_frees = match &self.deferred {
+            Some(list) => list.space()?.used,
+            None => 0,
+        };
+        self.dsl.set_pool_space(PoolSpace {
+            dspace: normal.dspace,
+            slop: self.metaslabs.slop(),
+            deferred: normal.deferred,
+            deferred_frees,
+        });
+        Ok(())
     }
 
     /// One pass over the MOS; whether another is needed.
@@ -120,7 +142,9 @@ impl Spa {
         }
         self.metaslabs.sync(mos, txg, pass).await?;
         let counts = self.metaslabs.take_feature_counts();
-        for (name, delta) in [("spacemap_histogram", counts.spacemap_histogram), ("log_spacemap", counts.log_spacemap)] {
+        for (name, delta) in
+            [("spacemap_histogram", counts.spacemap_histogram), ("log_spacemap", counts.log_spacemap)]
+        {
             if delta != 0 {
                 self.ctx.features.add(mos, tx, name, delta).await?;
             }
@@ -129,7 +153,8 @@ impl Spa {
             let root = *self.mos_root.lock();
             let out = mos.sync(txg, root).await?;
             *self.mos_root.lock() = out.root;
-            self.dsl.mos_diduse(tx, &out.born, &out.killed);
+            self.dsl.mos_synced(&out);
+            out.killed.iter().for_each(|bp| self.ctx.free(bp));
         }
         Ok(self.ctx.has_frees() || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg))
     }
@@ -144,7 +169,7 @@ impl Spa {
     async fn free_deferred(&self, tx: &Tx) -> Result<()> {
         if let Some(list) = &self.deferred {
             while !list.is_empty()? {
-                let some = self.dsl.bpobj_take(tx, list, 1 << 16).await?;
+                let some = self.dsl.pop_bpobj(list, tx, 1 << 16).await?;
                 self.zio.free(tx.txg(), &some).await?;
             }
         }
@@ -153,7 +178,7 @@ impl Spa {
 
     async fn defer(&self, tx: &Tx, frees: &[BlkPtr]) -> Result<()> {
         match &self.deferred {
-            Some(list) => self.dsl.bpobj_enqueue(tx, list, frees).await,
+            Some(list) => self.dsl.push_bpobj(list, tx, frees).await,
             None => self.zio.free(tx.txg(), frees).await,
         }
     }
