@@ -1,0 +1,44 @@
+//! What a test needs of the machine.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// `/dev/fuse`, and `fusermount3` for those who are not root.
+    Fuse,
+    /// OpenZFS's own `zdb`.
+    Zdb,
+    Root,
+}
+
+/// Where OpenZFS's tools are. Ours have the same names, so no search along `PATH`.
+pub const ZDB: &str = "/usr/sbin/zdb";
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn has(need: Need) -> bool {
+    match need {
+        Need::Fuse => {
+            let open = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+            open && (is_root() || Path::new("/usr/bin/fusermount3").exists())
+        }
+        Need::Zdb => Path::new(ZDB).exists(),
+        Need::Root => is_root(),
+    }
+}
+
+/// Whether this machine has all of it. Where `CI` is set a test must not pass by doing nothing: then what is missing is a panic.
+pub fn can(needs: &[Need]) -> bool {
+    let missing: Vec<Need> = needs.iter().copied().filter(|&n| !has(n)).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    // Root is a property of who runs the tests, not of the machine: CI may run them as an ordinary user as well.
+    let excused = missing.iter().all(|&n| n == Need::Root);
+    assert!(excused || std::env::var_os("CI").is_none(), "this test needs {missing:?}");
+    eprintln!("not run: needs {missing:?}");
+    false
+}

@@ -1,0 +1,76 @@
+//! Datasets: properties and where they come from, snapshots to look into, rollback, clones, destroy.
+
+use std::fs;
+use zilla_e2e::{Kind, Need, Pool, World, can, tree};
+
+#[test]
+fn properties_are_inherited_and_survive() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create -o compression=zstd tank/a").ok();
+    world.zfs("create -p tank/a/b/c").ok();
+    world.zfs("set user:note=hello tank/a/b").ok();
+    let get =
+        |property: &str, name: &str| world.zfs(&format!("get -H -o value,source {property} {name}")).ok();
+    assert_eq!(get("compression", "tank/a/b/c"), "zstd\tinherited from tank/a\n");
+    assert_eq!(get("user:note", "tank/a/b/c"), "hello\tinherited from tank/a/b\n");
+    world.zfs("inherit compression tank/a").ok();
+    world.zfs("set compression=gzip-3 tank/a/b").ok();
+    pool.export();
+    world.stop();
+    pool.import();
+    assert_eq!(get("compression", "tank/a/b"), "gzip-3\tlocal\n");
+    assert_eq!(get("compression", "tank/a/b/c"), "gzip-3\tinherited from tank/a/b\n");
+    let names = world.zfs("list -H -o name -r tank").ok();
+    assert_eq!(names, "tank\ntank/a\ntank/a/b\ntank/a/b/c\n");
+    pool.judge();
+}
+
+#[test]
+fn snapshots_clones_and_rollback() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let source = world.path().join("source");
+    tree::sample(&source, 6);
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let a = pool.root().join("a");
+    tree::copy(&source, &a.join("copy"));
+    world.zfs("snapshot tank/a@one").ok();
+    fs::remove_dir_all(a.join("copy/sub")).expect("remove");
+    fs::write(a.join("copy/empty"), "not any more").expect("write");
+    world.zfs("snapshot tank/a@two").ok();
+    tree::same(&source, &a.join(".zfs/snapshot/one/copy"));
+    assert_eq!(fs::read_to_string(a.join(".zfs/snapshot/two/copy/empty")).expect("read"), "not any more");
+    assert!(fs::write(a.join(".zfs/snapshot/one/copy/empty"), "x").is_err(), "a snapshot can be written");
+
+    world.zfs("clone tank/a@one tank/clone").ok();
+    tree::same(&source, &pool.root().join("clone/copy"));
+    fs::write(pool.root().join("clone/only here"), "x").expect("write");
+    assert!(!a.join("only here").exists());
+    // The origin of a clone stays.
+    let told = world.zfs("destroy tank/a@one").fails();
+    assert!(told.contains("snapshot has dependent clones"), "{told}");
+
+    // Newer snapshots stand in the way of a rollback, and go with -r.
+    let told = world.zfs("rollback tank/a@one").fails();
+    assert!(told.contains("more recent snapshots or bookmarks exist"), "{told}");
+    world.zfs("rollback -r tank/a@one").ok();
+    tree::same(&source, &a.join("copy"));
+    pool.export();
+    pool.import();
+    tree::same(&source, &a.join("copy"));
+    tree::same(&source, &pool.root().join("clone/copy"));
+
+    world.zfs("destroy tank/clone").ok();
+    world.zfs("destroy tank/a@one").ok();
+    world.zfs("destroy -r tank/a").ok();
+    assert_eq!(world.zfs("list -H -o name -t all -r tank").ok(), "tank\n");
+    world.zpool("wait -t free tank").ok();
+    pool.judge();
+}

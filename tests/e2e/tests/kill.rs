@@ -1,0 +1,119 @@
+//! `kill -9` of the daemon at random moments of a copy: each import succeeds at once, with every file that was synced.
+//!
+//! `ZILLA_KILLS` says how often (200 for the proof, a few in every run), `ZILLA_SEED` repeats a run.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use zilla_e2e::{Kind, Need, Pool, Random, World, can, pool};
+
+/// A file that was synced: its name and the seed and size of its contents.
+#[derive(Debug, Clone)]
+struct Synced {
+    name: String,
+    seed: u64,
+    size: usize,
+}
+
+#[test]
+fn killed_at_any_moment_of_a_copy() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let kills: usize = std::env::var("ZILLA_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let mut random = Random::from_env();
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 512 << 20, &[]);
+    let synced = Arc::new(Mutex::new(Vec::<Synced>::new()));
+    for round in 0..kills {
+        let (stop, root) = (Arc::new(AtomicBool::new(false)), pool.root());
+        let writer = {
+            let (stop, synced, seed) = (stop.clone(), synced.clone(), random.word());
+            std::thread::spawn(move || write(root, round, seed, &stop, &synced))
+        };
+        std::thread::sleep(Duration::from_millis(50 + random.below(1500)));
+        world.kill();
+        stop.store(true, Ordering::Relaxed);
+        writer.join().expect("writer");
+        // The pool is not exported; the same host may take it again without being told to. The new daemon may have done so
+        // by itself, from its cache file.
+        if world.zpool("list -H -o name tank").code != 0 {
+            pool.import();
+        }
+        for file in synced.lock().expect("list").iter() {
+            let found = fs::read(pool.root().join(&file.name));
+            let expected = Random::new(file.seed).bytes(file.size);
+            match found {
+                Ok(found) => {
+                    assert!(found == expected, "round {round}: {file:?} was synced, and is different")
+                }
+                Err(e) => panic!("round {round}: {file:?} was synced, and is lost: {e}"),
+            }
+        }
+        // Room for the next rounds.
+        let old: Vec<Synced> = {
+            let mut list = synced.lock().expect("list");
+            let half = list.len() / 2;
+            list.drain(..half).collect()
+        };
+        for file in old {
+            fs::remove_file(pool.root().join(&file.name)).expect("remove");
+        }
+        if round % 20 == 19 {
+            pool.judge();
+            pool.import();
+        }
+        eprintln!("kill {}: {} synced files are there", round + 1, synced.lock().expect("list").len());
+    }
+    pool.scrub();
+    pool.export();
+    pool::zdb_clean(&world.disks(), "tank");
+}
+
+/// Writes files until the daemon is gone, syncing each third; what fsync acknowledged goes on the list.
+fn write(root: PathBuf, round: usize, seed: u64, stop: &AtomicBool, synced: &Mutex<Vec<Synced>>) {
+    let mut random = Random::new(seed);
+    for i in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let (seed, size) = (random.word(), random.below(300_000) as usize);
+        let name = format!("r{round}-{i}");
+        let bytes = Random::new(seed).bytes(size);
+        let write = || -> std::io::Result<bool> {
+            let mut file = fs::File::create(root.join(&name))?;
+            file.write_all(&bytes)?;
+            if i % 3 == 0 {
+                file.sync_all()?;
+            }
+            Ok(i % 3 == 0)
+        };
+        match write() {
+            Ok(true) => synced.lock().expect("list").push(Synced { name, seed, size }),
+            Ok(false) => {}
+            // The daemon is gone, and with it the mount.
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+#[test]
+fn sigterm_leaves_everything_clean() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    fs::write(pool.root().join("a"), "kept").expect("write");
+    world.stop();
+    assert!(world.mounts().is_empty(), "mounts are left: {:?}", world.mounts());
+    pool::zdb_clean(&world.disks(), "tank");
+    if world.zpool("list -H -o name tank").code != 0 {
+        pool.import();
+    }
+    assert_eq!(fs::read_to_string(pool.root().join("a")).expect("read"), "kept");
+    pool.judge();
+}

@@ -1,0 +1,143 @@
+//! The main job, on every kind of pool: create, copy a tree in, scrub, export, import, compare, and OpenZFS agrees.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use zilla_e2e::{Kind, Need, Pool, World, can, pool, tree};
+
+const SIZE: u64 = 256 << 20;
+
+fn round(kind: Kind) {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let source = world.path().join("source");
+    tree::sample(&source, 1);
+    let pool = Pool::create(&world, "tank", kind, SIZE, &[]);
+    tree::copy(&source, &pool.root().join("copy"));
+    tree::same(&source, &pool.root().join("copy"));
+    pool.scrub();
+    pool.export();
+    pool::zdb_clean(&world.disks(), "tank");
+    pool.import();
+    tree::same(&source, &pool.root().join("copy"));
+    // And it goes on living: half of it away, a second copy.
+    fs::remove_dir_all(pool.root().join("copy/sub")).expect("remove");
+    tree::copy(&source, &pool.root().join("again"));
+    pool.sync();
+    world.stop();
+    pool.import();
+    tree::same(&source, &pool.root().join("again"));
+    assert!(!pool.root().join("copy/sub").exists());
+    pool.judge();
+}
+
+#[test]
+fn single() {
+    round(Kind::Single);
+}
+
+#[test]
+fn mirror() {
+    round(Kind::Mirror);
+}
+
+#[test]
+fn raidz1() {
+    round(Kind::Raidz1);
+}
+
+#[test]
+fn raidz2() {
+    round(Kind::Raidz2);
+}
+
+#[test]
+fn raidz3() {
+    round(Kind::Raidz3);
+}
+
+#[test]
+fn mixed() {
+    round(Kind::Mixed);
+}
+
+/// A tree is served whole while as many disks as there is redundancy are damaged from end to end, and a scrub heals them.
+fn heals(kind: Kind, damaged: usize) {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let source = world.path().join("source");
+    tree::sample(&source, 2);
+    let pool = Pool::create(&world, "tank", kind, SIZE, &[]);
+    tree::copy(&source, &pool.root().join("copy"));
+    pool.export();
+    world.stop();
+    for disk in &pool.disks[..damaged] {
+        // All of the data, none of the labels.
+        let file = fs::File::options().write(true).open(disk).expect("disk");
+        let noise = zilla_e2e::Random::new(3).bytes(1 << 20);
+        for at in (5 << 20..SIZE - (2 << 20)).step_by(1 << 20) {
+            file.write_all_at(&noise, at).expect("disk");
+        }
+    }
+    pool.import();
+    tree::same(&source, &pool.root().join("copy"));
+    world.zpool("scrub -w tank").ok();
+    let status = world.zpool("status tank").ok();
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    world.zpool("clear tank");
+    pool.scrub();
+    pool.judge();
+}
+
+#[test]
+fn a_mirror_heals() {
+    heals(Kind::Mirror, 1);
+}
+
+#[test]
+fn raidz1_heals() {
+    heals(Kind::Raidz1, 1);
+}
+
+#[test]
+fn raidz2_heals() {
+    heals(Kind::Raidz2, 2);
+}
+
+#[test]
+fn raidz3_heals() {
+    heals(Kind::Raidz3, 3);
+}
+
+#[test]
+fn a_missing_disk_leaves_the_pool_degraded_and_working() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let source = world.path().join("source");
+    tree::sample(&source, 4);
+    let pool = Pool::create(&world, "tank", Kind::Raidz1, SIZE, &[]);
+    tree::copy(&source, &pool.root().join("copy"));
+    pool.export();
+    world.stop();
+    let away = world.path().join("away.img");
+    fs::rename(&pool.disks[1], &away).expect("rename");
+    pool.import();
+    assert_eq!(world.zpool("list -H -o health tank").ok().trim(), "DEGRADED");
+    tree::same(&source, &pool.root().join("copy"));
+    tree::copy(&source, &pool.root().join("written while degraded"));
+    pool.export();
+    // Two missing are too many: refused, and nothing is lost.
+    let second = world.path().join("second.img");
+    fs::rename(&pool.disks[2], &second).expect("rename");
+    let words = format!("import -d {} tank", world.disks().display());
+    world.zpool(&words).fails();
+    fs::rename(&second, &pool.disks[2]).expect("rename");
+    pool.import();
+    tree::same(&source, &pool.root().join("written while degraded"));
+    pool.export();
+}
