@@ -24,8 +24,7 @@ use parking_lot::Mutex;
 use zilla_codec::compress::Compress;
 use zilla_ondisk::blkptr::BlkPtr;
 
-use shard::{Hit, Shard};
-pub use stats::ArcStats;
+use shard::Shard;
 
 /// A block's physical identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +64,6 @@ pub struct Cache {
     hash: RandomState,
     limit: AtomicU64,
     max: AtomicU64,
-    pub stats: ArcStats,
 }
 
 impl Cache {
@@ -75,7 +73,6 @@ impl Cache {
             hash: RandomState::new(),
             limit: AtomicU64::new(limit.max(MIN_LIMIT)),
             max: AtomicU64::new(limit.max(MIN_LIMIT)),
-            stats: ArcStats::default(),
         }
     }
 
@@ -117,19 +114,12 @@ impl Cache {
 
     /// Looks a block up. A prefetch does not make a block look used.
     pub fn get(&self, key: &Key, prefetch: bool) -> Option<Block> {
-        let hit = self.shard(key).lock().get(key, prefetch);
-        match hit {
-            Some((block, list)) => {
-                self.stats.hit(block.metadata, prefetch, list == Hit::Mfu);
-                Some(block)
-            }
-            None => None,
-        }
+        self.shard(key).lock().get(key, prefetch)
     }
 
     /// Counts a lookup that had to go to disk.
-    pub fn missed(&self, metadata: bool, prefetch: bool) {
-        self.stats.miss(metadata, prefetch);
+    pub fn missed(&self, key: &Key, metadata: bool, prefetch: bool) {
+        self.shard(key).lock().counters.misses[usize::from(prefetch)][usize::from(metadata)] += 1;
     }
 
     pub fn contains(&self, key: &Key) -> bool {
@@ -144,8 +134,7 @@ impl Cache {
             return;
         }
         let limit = self.per_shard();
-        let (ghost, gone) = self.shard(&key).lock().insert(key, block, prefetch, limit);
-        self.stats.inserted(ghost, gone.len());
+        let gone = self.shard(&key).lock().insert(key, block, prefetch, limit);
         // Buffers are freed here, outside the lock.
         drop(gone);
     }
@@ -171,11 +160,14 @@ impl Cache {
 
     /// Name and value of everything OpenZFS's `arcstats` would say that exists here.
     pub fn arcstats(&self) -> Vec<(&'static str, u64)> {
-        let mut sums = shard::Sizes::default();
-        for s in &self.shards {
-            sums.add(&s.lock().sizes());
+        let mut sizes = shard::Sizes::default();
+        let mut counters = stats::Counters::default();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            sizes.add(&shard.sizes());
+            counters.add(&shard.counters);
         }
-        self.stats.list(&sums, self.limit(), self.max())
+        stats::list(&counters, &sizes, self.limit(), self.max())
     }
 }
 

@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
+use super::stats::Counters;
 use super::{Block, Key};
 
 const NIL: u32 = u32::MAX;
@@ -17,21 +18,6 @@ enum List {
     MruGhost = 2,
     MfuGhost = 3,
     Free = 4,
-}
-
-/// Which list a hit was on before it moved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hit {
-    Mru,
-    Mfu,
-}
-
-/// Which ghosts an insertion met.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ghost {
-    None,
-    Mru,
-    Mfu,
 }
 
 struct Entry {
@@ -87,12 +73,20 @@ pub struct Shard {
     lists: [Ends; 4],
     /// Target size of the MRU list.
     p: u64,
+    pub counters: Counters,
 }
 
 impl Default for Shard {
     fn default() -> Self {
         let empty = Ends { head: NIL, tail: NIL, size: 0, count: 0 };
-        Shard { map: HashMap::new(), entries: Vec::new(), free: Vec::new(), lists: [empty; 4], p: 0 }
+        Shard {
+            map: HashMap::new(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            lists: [empty; 4],
+            p: 0,
+            counters: Counters::default(),
+        }
     }
 }
 
@@ -108,38 +102,43 @@ impl Shard {
         self.map.get(key).is_some_and(|&i| self.entries[i as usize].block.is_some())
     }
 
-    pub fn get(&mut self, key: &Key, prefetch: bool) -> Option<(Block, Hit)> {
+    pub fn get(&mut self, key: &Key, prefetch: bool) -> Option<Block> {
         let i = *self.map.get(key)?;
         let e = &mut self.entries[i as usize];
         let block = e.block.clone()?;
         let list = e.list;
+        self.counters.hits[usize::from(prefetch)][usize::from(block.metadata)] += 1;
+        if list == List::Mfu {
+            self.counters.mfu_hits += 1;
+        } else {
+            self.counters.mru_hits += 1;
+        }
         if prefetch {
-            return Some((block, if list == List::Mfu { Hit::Mfu } else { Hit::Mru }));
+            return Some(block);
         }
         // The first use of what was prefetched is what the prefetch was for, not a second use.
         let first = std::mem::take(&mut e.prefetched);
         let to = if list == List::Mru && first { List::Mru } else { List::Mfu };
         self.unlink(i);
         self.push_front(i, to);
-        Some((block, if list == List::Mfu { Hit::Mfu } else { Hit::Mru }))
+        Some(block)
     }
 
-    pub fn insert(&mut self, key: Key, block: Block, prefetch: bool, limit: u64) -> (Ghost, Gone) {
+    pub fn insert(&mut self, key: Key, block: Block, prefetch: bool, limit: u64) -> Gone {
         let size = block.data.len() as u64 + OVERHEAD;
         let mut gone = Gone::new();
-        let mut ghost = Ghost::None;
         let mut to = List::Mru;
         if let Some(&i) = self.map.get(&key) {
             let was = self.entries[i as usize].list;
             match was {
                 List::MruGhost => {
-                    ghost = Ghost::Mru;
+                    self.counters.mru_ghost_hits += 1;
                     let ratio = (self.lists[3].size / self.lists[2].size.max(1)).max(1);
                     self.p = (self.p + size * ratio).min(limit);
                     to = List::Mfu;
                 }
                 List::MfuGhost => {
-                    ghost = Ghost::Mfu;
+                    self.counters.mfu_ghost_hits += 1;
                     let ratio = (self.lists[2].size / self.lists[3].size.max(1)).max(1);
                     self.p = self.p.saturating_sub(size * ratio);
                     to = List::Mfu;
@@ -177,7 +176,7 @@ impl Shard {
             self.push_front(i, to);
         }
         gone.extend(self.trim(limit));
-        (ghost, gone)
+        gone
     }
 
     /// Evicts until the shard is within `limit`; keys become ghosts.
@@ -195,6 +194,7 @@ impl Shard {
             self.unlink(i);
             let e = &mut self.entries[i as usize];
             gone.extend(e.block.take());
+            self.counters.deleted += 1;
             self.push_front(i, ghost);
         }
         // Ghosts remember as much again as the cache holds, but not more keys than it would be cheap to remember.

@@ -1,103 +1,69 @@
 //! The cache's counters, under the names OpenZFS's `arcstats` has for them.
+//!
+//! They live in the shards, under the lock a lookup holds anyway, so that counting is no meeting point of all cores.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::shard::Sizes;
 
-use super::shard::{Ghost, Sizes};
-
-#[derive(Default)]
-pub struct ArcStats {
-    demand_data_hits: AtomicU64,
-    demand_data_misses: AtomicU64,
-    demand_metadata_hits: AtomicU64,
-    demand_metadata_misses: AtomicU64,
-    prefetch_data_hits: AtomicU64,
-    prefetch_data_misses: AtomicU64,
-    prefetch_metadata_hits: AtomicU64,
-    prefetch_metadata_misses: AtomicU64,
-    mru_hits: AtomicU64,
-    mfu_hits: AtomicU64,
-    mru_ghost_hits: AtomicU64,
-    mfu_ghost_hits: AtomicU64,
-    deleted: AtomicU64,
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// By prefetch (0 demand, 1 prefetch) and kind (0 data, 1 metadata).
+    pub hits: [[u64; 2]; 2],
+    pub misses: [[u64; 2]; 2],
+    pub mru_hits: u64,
+    pub mfu_hits: u64,
+    pub mru_ghost_hits: u64,
+    pub mfu_ghost_hits: u64,
+    pub deleted: u64,
 }
 
-impl ArcStats {
-    pub(super) fn hit(&self, metadata: bool, prefetch: bool, frequent: bool) {
-        let kind = match (prefetch, metadata) {
-            (false, false) => &self.demand_data_hits,
-            (false, true) => &self.demand_metadata_hits,
-            (true, false) => &self.prefetch_data_hits,
-            (true, true) => &self.prefetch_metadata_hits,
-        };
-        kind.fetch_add(1, Ordering::Relaxed);
-        let list = if frequent { &self.mfu_hits } else { &self.mru_hits };
-        list.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn miss(&self, metadata: bool, prefetch: bool) {
-        let kind = match (prefetch, metadata) {
-            (false, false) => &self.demand_data_misses,
-            (false, true) => &self.demand_metadata_misses,
-            (true, false) => &self.prefetch_data_misses,
-            (true, true) => &self.prefetch_metadata_misses,
-        };
-        kind.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn inserted(&self, ghost: Ghost, evicted: usize) {
-        match ghost {
-            Ghost::None => {}
-            Ghost::Mru => {
-                self.mru_ghost_hits.fetch_add(1, Ordering::Relaxed);
-            }
-            Ghost::Mfu => {
-                self.mfu_ghost_hits.fetch_add(1, Ordering::Relaxed);
-            }
+impl Counters {
+    pub fn add(&mut self, o: &Counters) {
+        for (a, b) in self.hits.iter_mut().flatten().zip(o.hits.iter().flatten()) {
+            *a += b;
         }
-        if evicted > 0 {
-            self.deleted.fetch_add(evicted as u64, Ordering::Relaxed);
+        for (a, b) in self.misses.iter_mut().flatten().zip(o.misses.iter().flatten()) {
+            *a += b;
         }
+        self.mru_hits += o.mru_hits;
+        self.mfu_hits += o.mfu_hits;
+        self.mru_ghost_hits += o.mru_ghost_hits;
+        self.mfu_ghost_hits += o.mfu_ghost_hits;
+        self.deleted += o.deleted;
     }
+}
 
-    pub(super) fn list(&self, s: &Sizes, c: u64, c_max: u64) -> Vec<(&'static str, u64)> {
-        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
-        let hits = [
-            ("demand_data_hits", get(&self.demand_data_hits)),
-            ("demand_metadata_hits", get(&self.demand_metadata_hits)),
-            ("prefetch_data_hits", get(&self.prefetch_data_hits)),
-            ("prefetch_metadata_hits", get(&self.prefetch_metadata_hits)),
-        ];
-        let misses = [
-            ("demand_data_misses", get(&self.demand_data_misses)),
-            ("demand_metadata_misses", get(&self.demand_metadata_misses)),
-            ("prefetch_data_misses", get(&self.prefetch_data_misses)),
-            ("prefetch_metadata_misses", get(&self.prefetch_metadata_misses)),
-        ];
-        let mut out =
-            vec![("hits", hits.iter().map(|h| h.1).sum()), ("misses", misses.iter().map(|m| m.1).sum())];
-        out.extend(hits);
-        out.extend(misses);
-        out.extend([
-            ("mru_hits", get(&self.mru_hits)),
-            ("mru_ghost_hits", get(&self.mru_ghost_hits)),
-            ("mfu_hits", get(&self.mfu_hits)),
-            ("mfu_ghost_hits", get(&self.mfu_ghost_hits)),
-            ("deleted", get(&self.deleted)),
-            ("hash_elements", s.entries),
-            ("p", s.p),
-            ("c", c),
-            ("c_min", super::MIN_LIMIT),
-            ("c_max", c_max),
-            ("size", s.mru + s.mfu),
-            ("compressed_size", s.data + s.metadata),
-            ("uncompressed_size", s.uncompressed),
-            ("data_size", s.data),
-            ("metadata_size", s.metadata),
-            ("mru_size", s.mru),
-            ("mru_ghost_size", s.mru_ghost),
-            ("mfu_size", s.mfu),
-            ("mfu_ghost_size", s.mfu_ghost),
-        ]);
-        out
-    }
+pub fn list(n: &Counters, s: &Sizes, c: u64, c_max: u64) -> Vec<(&'static str, u64)> {
+    let [[ddh, dmh], [pdh, pmh]] = n.hits;
+    let [[ddm, dmm], [pdm, pmm]] = n.misses;
+    vec![
+        ("hits", ddh + dmh + pdh + pmh),
+        ("misses", ddm + dmm + pdm + pmm),
+        ("demand_data_hits", ddh),
+        ("demand_data_misses", ddm),
+        ("demand_metadata_hits", dmh),
+        ("demand_metadata_misses", dmm),
+        ("prefetch_data_hits", pdh),
+        ("prefetch_data_misses", pdm),
+        ("prefetch_metadata_hits", pmh),
+        ("prefetch_metadata_misses", pmm),
+        ("mru_hits", n.mru_hits),
+        ("mru_ghost_hits", n.mru_ghost_hits),
+        ("mfu_hits", n.mfu_hits),
+        ("mfu_ghost_hits", n.mfu_ghost_hits),
+        ("deleted", n.deleted),
+        ("hash_elements", s.entries),
+        ("p", s.p),
+        ("c", c),
+        ("c_min", super::MIN_LIMIT),
+        ("c_max", c_max),
+        ("size", s.mru + s.mfu),
+        ("compressed_size", s.data + s.metadata),
+        ("uncompressed_size", s.uncompressed),
+        ("data_size", s.data),
+        ("metadata_size", s.metadata),
+        ("mru_size", s.mru),
+        ("mru_ghost_size", s.mru_ghost),
+        ("mfu_size", s.mfu),
+        ("mfu_ghost_size", s.mfu_ghost),
+    ]
 }
