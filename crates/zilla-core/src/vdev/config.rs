@@ -121,6 +121,8 @@ impl Parser {
         let path = nv.str("path").unwrap_or_default().to_owned();
         let leaf = Leaf::new(guid, self.leaves.len(), path, self.clock.clone());
         leaf.offline.store(nv.u64("offline").unwrap_or(0) != 0, Ordering::Relaxed);
+        // A diagnosis of another machine does not matter here; what the administrator said does.
+        leaf.external_fault.store(nv.str("aux_state") == Some("external"), Ordering::Relaxed);
         self.leaves.push(leaf.clone());
         leaf
     }

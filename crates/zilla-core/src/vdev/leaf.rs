@@ -90,6 +90,10 @@ pub struct Leaf {
     pub checksum_errors: AtomicU64,
     /// Written to since the last flush.
     dirty: AtomicBool,
+    /// I/O failed since the leaf was last looked at.
+    suspect: AtomicBool,
+    /// The administrator declared it faulty, for good (kept in the configuration).
+    pub external_fault: AtomicBool,
     /// Nothing queues or runs any more.
     idle: Event,
 }
@@ -123,6 +127,8 @@ impl Leaf {
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
+            external_fault: AtomicBool::new(false),
             idle: Event::new(),
         })
     }
@@ -380,6 +386,7 @@ impl Leaf {
             }
             let errors = if matches!(io.op, QOp::Read) { &self.read_errors } else { &self.write_errors };
             errors.fetch_add(1, Ordering::Relaxed);
+            self.suspect.store(true, Ordering::Relaxed);
             tracing::warn!(path = %self.path(), offset = io.offset, len = io.len, error = %e, "I/O failed");
             let copy = e
                 .raw_os_error()
@@ -433,6 +440,11 @@ impl Leaf {
         if device.is_some() {
             self.state.set(VdevState::Closed, VdevAux::None);
         }
+    }
+
+    /// Whether I/O failed since this was last asked.
+    pub(super) fn take_suspect(&self) -> bool {
+        self.suspect.swap(false, Ordering::Relaxed)
     }
 
     /// Takes the leaf out of use: it has failed too often.

@@ -54,6 +54,10 @@ impl VdevTree {
             leaf.state.set(VdevState::Offline, VdevAux::None);
             return;
         }
+        if leaf.external_fault.load(Ordering::Relaxed) {
+            leaf.set_faulted(VdevAux::External);
+            return;
+        }
         let mode = OpenMode { write: args.write, exclusive: args.write };
         let device = match args.devices.get(&leaf.guid) {
             Some(d) => Ok(d.clone()),
@@ -133,9 +137,9 @@ impl VdevTree {
 
 impl VdevTree {
     /// Looks at leaves whose I/O failed: one that cannot even read and write its own front pad is taken out of use.
-    pub async fn check_leaves(&self, which: &[usize]) {
+    pub async fn check_suspects(&self) {
         let mut changed = false;
-        for leaf in which.iter().filter_map(|i| self.leaves.get(*i)).filter(|l| l.writable()) {
+        for leaf in self.leaves.iter().filter(|l| l.take_suspect() && l.writable()) {
             let pad = leaf.read_at(0, VDEV_PAD_SIZE, Priority::SyncRead).await;
             let ok = match pad {
                 Ok(data) => leaf.write_at(0, data, Priority::SyncWrite).await.is_ok(),

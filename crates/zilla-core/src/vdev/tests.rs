@@ -221,7 +221,7 @@ fn a_failing_device_is_counted_retried_and_taken_out() {
         assert_eq!(leaf.write_errors.load(Ordering::Relaxed), 1);
         tree.missed(9, &[0]).unwrap();
         assert!(leaf.dtl.contains(9));
-        tree.check_leaves(&[0]).await;
+        tree.check_suspects().await;
         assert_eq!(leaf.state(), (VdevState::Faulted, VdevAux::ErrExceeded));
         assert_eq!(tree.root.state().0, VdevState::Degraded);
         let kept = tree.generate_config(ConfigFor::Mos);

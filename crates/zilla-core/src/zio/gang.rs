@@ -66,7 +66,7 @@ impl Zio {
                 continue;
             }
             child.validate().map_err(|e| bad(format!("child {i}: {e}")))?;
-            if child.is_embedded() || child.psize() >= bp.psize() {
+            if child.is_embedded() || child.psize() > bp.psize() {
                 return Err(bad(format!("child {i} is impossible")));
             }
             sum += child.psize();
@@ -139,16 +139,16 @@ impl Zio {
     ) -> BoxFuture<'a, Result<Vec<Dva>>> {
         Box::pin(async move {
             let full = || Error::os(Errno::NoSpc, "no space left in the pool");
-            if depth > MAX_DEPTH || what.psize <= GANG_HEADER_SIZE {
+            let unit = 1u64 << self.tree().min_ashift();
+            // Where not even one sector is free, pieces do not help.
+            if depth > MAX_DEPTH || what.psize <= unit {
                 return Err(full());
             }
-            let tree = self.tree();
             // The header is worth more than what it leads to: one copy more.
             let copies = (what.copies + 1).min(3);
             let header_req = AllocReq { psize: GANG_HEADER_SIZE, copies, gang_header: true, ..what };
             let Place::At(mut dvas) = self.place_one(txg, header_req).await? else { return Err(full()) };
             dvas.iter_mut().for_each(|d| d.gang = true);
-            let unit = 1u64 << tree.min_ashift();
             let mut header = IoBuf::zeroed(GANG_HEADER_SIZE as usize);
             let mut at = 0;
             for i in 0..GANG_CHILDREN {

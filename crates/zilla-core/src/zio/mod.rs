@@ -160,11 +160,9 @@ impl Zio {
     pub async fn wait_txg(&self, txg: Txg) -> Result<()> {
         let missed = self.0.track.wait(txg).await;
         let tree = self.tree();
-        if !missed.is_empty() {
-            let result = tree.missed(txg.0, &missed);
-            tree.check_leaves(&missed).await;
-            result?;
-        }
+        let readable = tree.missed(txg.0, &missed);
+        tree.check_suspects().await;
+        readable?;
         tree.flush_all(txg.0).await
     }
 }

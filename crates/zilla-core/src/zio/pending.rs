@@ -19,8 +19,15 @@ pub struct PendingReads(Mutex<HashMap<Key, Arc<Pending>>>);
 
 pub struct Pending {
     pub tickets: Tickets,
-    outcome: Mutex<Option<Result<Block>>>,
+    outcome: Mutex<Outcome>,
     over: Event,
+}
+
+enum Outcome {
+    Running,
+    Done(Result<Block>),
+    /// The leader went away.
+    Abandoned,
 }
 
 /// Held by whoever does the read.
@@ -45,8 +52,11 @@ impl PendingReads {
             }
             return Join::Wait(p);
         }
-        let pending =
-            Arc::new(Pending { tickets: Tickets::default(), outcome: Mutex::new(None), over: Event::new() });
+        let pending = Arc::new(Pending {
+            tickets: Tickets::default(),
+            outcome: Mutex::new(Outcome::Running),
+            over: Event::new(),
+        });
         map.insert(key, pending.clone());
         Join::Lead(Lead { reads: self, key, pending })
     }
@@ -55,27 +65,33 @@ impl PendingReads {
 impl Pending {
     /// The leader's outcome; `None` if it went away.
     pub async fn wait(self: Arc<Self>) -> Option<Result<Block>> {
-        // Whether the read is over is told by its having been taken out of the map, which holds one reference.
-        let listener = self.over.listen();
-        if let Some(r) = self.outcome.lock().clone() {
-            return Some(r);
-        }
-        if Arc::strong_count(&self) > 1 {
+        loop {
+            let listener = self.over.listen();
+            match &*self.outcome.lock() {
+                Outcome::Running => {}
+                Outcome::Done(r) => return Some(r.clone()),
+                Outcome::Abandoned => return None,
+            }
             listener.await;
         }
-        self.outcome.lock().clone()
     }
 }
 
 impl Lead<'_> {
     pub fn finish(self, outcome: &Result<Block>) {
-        *self.pending.outcome.lock() = Some(outcome.clone());
+        *self.pending.outcome.lock() = Outcome::Done(outcome.clone());
     }
 }
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         self.reads.0.lock().remove(&self.key);
+        {
+            let mut outcome = self.pending.outcome.lock();
+            if matches!(*outcome, Outcome::Running) {
+                *outcome = Outcome::Abandoned;
+            }
+        }
         self.pending.over.notify(usize::MAX);
     }
 }

@@ -52,7 +52,7 @@ impl Zio {
                     }
                 }
                 Join::Lead(lead) => {
-                    self.0.cache.missed(bp.is_metadata(), prefetch);
+                    self.0.cache.missed(&key, bp.is_metadata(), prefetch);
                     let read = self.read_copies(&bp, bookmark, class, Some(&lead.pending.tickets));
                     let outcome = match read.await {
                         Ok(raw) => self.to_block(&bp, raw, bookmark),

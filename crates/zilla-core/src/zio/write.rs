@@ -112,8 +112,10 @@ fn stretches(reqs: &[WriteReq]) -> Vec<Range<usize>> {
 
 impl Job {
     async fn run(&self) -> Result<()> {
-        while let Some(stretch) = self.stretches.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            let done = self.stretch(stretch.clone()).await;
+        loop {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(stretch) = self.stretches.get(turn) else { return Ok(()) };
+            let done = self.stretch(turn, stretch.clone()).await;
             match done {
                 Ok(bps) => {
                     let mut out = self.out.lock();
@@ -128,10 +130,9 @@ impl Job {
                 }
             }
         }
-        Ok(())
     }
 
-    async fn stretch(&self, range: Range<usize>) -> Result<Vec<BlkPtr>> {
+    async fn stretch(&self, turn: usize, range: Range<usize>) -> Result<Vec<BlkPtr>> {
         let (zio, txg) = (&self.zio, self.txg);
         let reqs = self.reqs.get(range).unwrap_or_default();
         let salt = zio.salt();
@@ -162,7 +163,7 @@ impl Job {
                     }
                 } else {
                     let psize = data.len() as u64;
-                    wanted.push(AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false });
+                    wanted.push(AllocReq { class: class_of(req), psize, copies, gang_header: false });
                 }
             }
             if ours && stay.is_none() {
@@ -198,7 +199,7 @@ impl Job {
                     }
                     None => {
                         let copies = req.copies.clamp(1, 3);
-                        let what = AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false };
+                        let what = AllocReq { class: class_of(req), psize, copies, gang_header: false };
                         let mut dvas =
                             zio.place_gang(txg, what, kind, data.clone(), &mut placements, 0).await?;
                         dvas.truncate(3);
@@ -214,7 +215,7 @@ impl Job {
             }
             bps.push(bp);
         }
-        self.submit(placements, blocks);
+        self.submit(turn, placements, blocks);
         for bp in &freed {
             zio.free_one(txg, bp).await?;
         }
@@ -240,7 +241,7 @@ impl Job {
         Ok(out)
     }
 
-    fn submit(&self, placements: Vec<Placement>, blocks: Vec<(Key, Block)>) {
+    fn submit(&self, turn: usize, placements: Vec<Placement>, blocks: Vec<(Key, Block)>) {
         let zio = &self.zio;
         let tree = zio.tree();
         let mut plan = Plan::default();
@@ -253,7 +254,12 @@ impl Job {
         }
         drop(placements);
         let missed = std::mem::take(&mut plan.missed);
-        let joined = plan.join();
+        let mut joined = plan.join();
+        // Tasks that work on neighbouring stretches begin with different leaves, so that they do not meet at each in turn.
+        if !joined.is_empty() {
+            let n = joined.len();
+            joined.rotate_left(turn % n);
+        }
         let writes = joined.iter().map(|(_, list)| list.len()).sum();
         let keys = blocks.iter().map(|(key, _)| *key).collect();
         let batch = Batch::new(zio, self.txg, writes, missed, keys);
@@ -265,6 +271,12 @@ impl Job {
         tree.submit_writes(joined, Priority::AsyncWrite, &done);
         batch.submitted();
     }
+}
+
+/// Metadata goes to special vdevs where there are any.
+fn class_of(req: &WriteReq) -> AllocClass {
+    let metadata = req.level > 0 || object_type::is_metadata(req.otype);
+    if metadata { AllocClass::Special } else { AllocClass::Normal }
 }
 
 fn checksum_of(req: &WriteReq) -> Checksum {
