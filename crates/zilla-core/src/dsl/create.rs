@@ -279,6 +279,8 @@ impl DslPool {
             os.set_owner_fn(crate::zpl::owner_of);
         }
         *ds.objset.lock() = Some(os.clone());
+        // Even an empty objset has a root.
+        ds.rewrite_root.store(true, Ordering::Relaxed);
         Ok(os)
     }
 

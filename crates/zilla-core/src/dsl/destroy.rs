@@ -119,12 +119,9 @@ impl DslPool {
         ds.change(tx, |p| p.deadlist_obj = 0);
 
         // A bookmark of this txg needs the key in later deadlists.
-        if !self.bookmark_at(&head, p.creation_txg).await? {
+        let keep_key = self.bookmark_at(&head, p.creation_txg).await?;
+        if !keep_key {
             self.remove_clones_key(tx, &dir, p.creation_txg).await?;
-            if next.is_snapshot() {
-                let mut hdl = self.deadlist_open(head.phys().deadlist_obj).await?;
-                self.deadlist_remove_key(tx, &mut hdl, p.creation_txg).await?;
-            }
         }
         if next.is_snapshot() {
             // What only this one and its successor shared is the successor's alone now.
@@ -132,6 +129,10 @@ impl DslPool {
             let adl = self.deadlist_open(after.phys().deadlist_obj).await?;
             let s = self.deadlist_space_range(&adl, p.prev_snap_txg, p.creation_txg).await?;
             next.change(tx, |np| np.unique_bytes += s.used);
+            if !keep_key {
+                let mut hdl = self.deadlist_open(head.phys().deadlist_obj).await?;
+                self.deadlist_remove_key(tx, &mut hdl, p.creation_txg).await?;
+            }
         } else {
             self.recalc_head_unique(tx, &next).await?;
             let reserved = next.reserved.load(Ordering::Relaxed);

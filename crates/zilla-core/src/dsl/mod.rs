@@ -51,6 +51,9 @@ pub use props::{PropSource, PropValue, Setting};
 pub use space::SpaceCheck;
 pub use userspace::{Quota, UserSpace};
 
+#[cfg(test)]
+mod tests;
+
 use crate::zio::BlockStore;
 use zilla_ondisk::blkptr::BlkPtr;
 

@@ -1,0 +1,452 @@
+//! A pool on a store in memory: every operation, then the whole pool is checked block by block.
+
+use super::traverse::collect;
+use super::*;
+use crate::dmu::testing::{MemStore, props};
+use crate::dmu::{DbufCache, NewObject, Objset, resident};
+use crate::error::{Errno, Result};
+use crate::spa::PoolCtx;
+use crate::spa::txg::{Tx, TxgState};
+use crate::types::{ObjectId, TXG_INITIAL, Txg};
+use crate::zap::{Value, Zap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zilla_env::block_on;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::enums::ObjsetType;
+use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+
+const FEATURES: &[&str] = &[
+    "async_destroy",
+    "empty_bpobj",
+    "lz4_compress",
+    "enabled_txg",
+    "hole_birth",
+    "extensible_dataset",
+    "embedded_data",
+    "large_blocks",
+    "userobj_accounting",
+    "project_quota",
+];
+
+struct Pool {
+    store: Arc<MemStore>,
+    cache: Arc<DbufCache>,
+    dsl: Arc<DslPool>,
+    txg: Txg,
+    root: BlkPtr,
+}
+
+fn ctx(store: &Arc<MemStore>, cache: &Arc<DbufCache>, mos: Arc<Objset>) -> Arc<PoolCtx> {
+    let env = zilla_env::real_env(1);
+    let txgs = TxgState::new(env.clone(), TXG_INITIAL);
+    let ctx = PoolCtx::new(env, store.clone(), cache.clone(), txgs, 1, false);
+    ctx.set_mos(mos);
+    ctx
+}
+
+impl Pool {
+    fn new() -> Pool {
+        let store = Arc::new(MemStore::default());
+        let cache = DbufCache::new(64 << 20);
+        let mos = Objset::create(0, 1, store.clone(), cache.clone(), props());
+        let tx = Tx::syncing(TXG_INITIAL);
+        let made = DslPool::create(ctx(&store, &cache, mos), "tank", &tx, FEATURES);
+        let (dsl, ds) = block_on(made).unwrap();
+        block_on(dsl.new_objset(&tx, &ds, ObjsetType::Other)).unwrap();
+        dsl.set_pool_space(PoolSpace { dspace: 1 << 40, ..PoolSpace::default() });
+        let mut pool = Pool { store, cache, dsl, txg: TXG_INITIAL, root: BlkPtr::ZERO };
+        pool.sync();
+        pool
+    }
+
+    fn tx(&self) -> Tx {
+        Tx::syncing(self.txg)
+    }
+
+    /// Syncs the open txg as the pool's sync task does.
+    fn sync(&mut self) {
+        let tx = self.tx();
+        block_on(async {
+            self.dsl.sync_datasets(&tx).await.unwrap();
+            self.dsl.free_some(&tx).await.unwrap();
+            self.passes(&tx).await;
+        });
+        self.dsl.sync_done(self.txg);
+        self.txg = self.txg.next();
+    }
+
+    async fn passes(&mut self, tx: &Tx) {
+        let mos = self.dsl.mos().clone();
+        for pass in 0.. {
+            assert!(pass < 50, "does not converge");
+            self.store.free(&self.dsl.ctx().take_frees());
+            if !mos.is_dirty(tx.txg()) {
+                break;
+            }
+            let out = mos.sync(tx.txg(), self.root).await.unwrap();
+            self.root = out.root;
+            self.dsl.mos_diduse(tx, &out.born, &out.killed);
+        }
+    }
+
+    /// Runs a sync task: the open txg's data first, as in a pool.
+    fn task<T>(&mut self, f: impl AsyncFnOnce(Arc<DslPool>, &Tx) -> Result<T>) -> Result<T> {
+        let tx = self.tx();
+        let out = block_on(async {
+            self.dsl.sync_datasets(&tx).await.unwrap();
+            let out = f(self.dsl.clone(), &tx).await;
+            self.dsl.sync_datasets(&tx).await.unwrap();
+            self.passes(&tx).await;
+            out
+        });
+        self.txg = self.txg.next();
+        out
+    }
+
+    fn reopen(&mut self) {
+        let os = Objset::open(0, &self.root, self.store.clone(), self.cache.clone(), props());
+        let ctx = ctx(&self.store, &self.cache, block_on(os).unwrap());
+        self.dsl = block_on(async {
+            let directory = Zap::open(ctx.mos(), 1).await.unwrap();
+            ctx.features.load(ctx.mos(), &directory).await.unwrap();
+            DslPool::open(ctx, "tank").await.unwrap()
+        });
+        self.dsl.set_pool_space(PoolSpace { dspace: 1 << 40, ..PoolSpace::default() });
+    }
+
+    fn ds(&self, name: &str) -> Arc<DslDataset> {
+        block_on(self.dsl.by_name(name)).unwrap()
+    }
+
+    /// Writes `blocks` blocks of an object from `first` on, in the open txg.
+    fn write(&self, fs: &str, object: u64, first: u64, blocks: u64, byte: u8) {
+        let (ds, tx) = (self.ds(fs), self.tx());
+        let os = block_on(self.dsl.objset(&ds)).unwrap();
+        let dn = match block_on(os.hold_wait(ObjectId(object))) {
+            Ok(dn) => dn,
+            Err(_) => {
+                let spec = NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, 4096);
+                block_on(resident(|| os.claim(&tx, ObjectId(object), spec))).unwrap()
+            }
+        };
+        for b in first..first + blocks {
+            dn.write(&tx, b * 4096, &[byte; 4096]);
+        }
+    }
+
+    fn read(&self, fs: &str, object: u64, block: u64) -> u8 {
+        let os = block_on(self.dsl.objset(&self.ds(fs))).unwrap();
+        let dn = block_on(os.hold_wait(ObjectId(object))).unwrap();
+        let mut buf = [0; 4096];
+        block_on(dn.read_wait(block * 4096, &mut buf)).unwrap();
+        assert!(buf.iter().all(|b| *b == buf[0]));
+        buf[0]
+    }
+
+    fn create(&mut self, name: &str) {
+        self.task(async |p, tx| p.create_fs(tx, name, ObjsetType::Other, 0).await).unwrap();
+    }
+    fn snapshot(&mut self, name: &str) {
+        self.task(async |p, tx| p.snapshot(tx, &[name.to_owned()]).await).unwrap();
+    }
+    fn destroy_snapshot(&mut self, name: &str) {
+        self.task(async |p, tx| p.destroy_snapshots(tx, &[name.to_owned()], false).await).unwrap();
+    }
+    fn destroy(&mut self, name: &str) {
+        self.task(async |p, tx| p.destroy_head(tx, name).await).unwrap();
+    }
+
+    /// Every block of the store belongs to something, every sum is right.
+    fn check(&mut self) {
+        // What the last txgs left to be freed, first.
+        for _ in 0..3 {
+            self.sync();
+        }
+        self.reopen();
+        block_on(self.check_all());
+    }
+
+    async fn check_all(&self) {
+        let dsl = &self.dsl;
+        let store: Arc<dyn BlockStore> = self.store.clone();
+        let mut seen = BTreeSet::new();
+        let mut add = |bps: Vec<BlkPtr>| {
+            bps.iter().filter(|b| !b.is_embedded()).for_each(|b| {
+                seen.insert(b.dva(0).offset);
+            })
+        };
+        add(collect(&store, self.root, 0, None, usize::MAX).await.unwrap().0);
+        let mut todo = vec![dsl.root_dir()];
+        let mut sums = Vec::new();
+        while let Some(dir) = todo.pop() {
+            for e in Zap::open(dsl.mos(), dir.phys().child_dir_zapobj).await.unwrap().entries().await.unwrap()
+            {
+                todo.push(dsl.dir(e.value.as_u64().unwrap()).await.unwrap());
+            }
+            let d = dir.phys();
+            assert_eq!(d.used_breakdown.iter().sum::<u64>(), d.used_bytes, "{}: breakdown", dir.name());
+            if d.head_dataset_obj == 0 {
+                continue;
+            }
+            let head = dsl.head(&dir).await.unwrap();
+            let mut all = dsl.snapshots(&head).await.unwrap();
+            all.push(head);
+            for ds in &all {
+                add(self.check_dataset(&store, ds).await);
+            }
+            sums.push((dir, all));
+        }
+        for (dir, all) in &sums {
+            self.check_dir(&store, dir, all).await;
+        }
+        assert_eq!(seen.len(), self.store.count(), "blocks that nothing refers to");
+        assert_eq!(dsl.freeing().await.unwrap(), Space::default());
+    }
+
+    async fn check_dataset(&self, store: &Arc<dyn BlockStore>, ds: &Arc<DslDataset>) -> Vec<BlkPtr> {
+        let p = ds.phys();
+        let (bps, _) = collect(store, p.bp, 0, None, usize::MAX).await.unwrap();
+        let used: u64 = bps.iter().map(|b| store.dsize(b)).sum();
+        assert_eq!(p.referenced_bytes, used, "{}: referenced", ds.name());
+        // The blocks only this one has: not in the snapshot before, not in the one after.
+        let offsets = |bps: &[BlkPtr]| {
+            bps.iter().map(|b| (b.dva(0).offset, store.dsize(b))).collect::<BTreeMap<_, _>>()
+        };
+        let mut own = offsets(&bps);
+        let mut others = Vec::new();
+        others.extend(self.dsl.prev(ds).await.unwrap());
+        if p.next_snap_obj != 0 {
+            others.push(self.dsl.dataset(p.next_snap_obj).await.unwrap());
+        }
+        if p.next_clones_obj != 0 {
+            for id in Zap::open(self.dsl.mos(), p.next_clones_obj).await.unwrap().ints().await.unwrap() {
+                others.push(self.dsl.dataset(id).await.unwrap());
+            }
+        }
+        for o in others {
+            let (theirs, _) = collect(store, o.phys().bp, 0, None, usize::MAX).await.unwrap();
+            own.retain(|k, _| !offsets(&theirs).contains_key(k));
+        }
+        if p.num_children <= 1 {
+            assert_eq!(p.unique_bytes, own.values().sum::<u64>(), "{}: unique", ds.name());
+        }
+        // The deadlist: what the one before has and this one has not, by birth.
+        if let Some(prev) = self.dsl.prev(ds).await.unwrap() {
+            let (theirs, _) = collect(store, prev.phys().bp, 0, None, usize::MAX).await.unwrap();
+            let mine = offsets(&bps);
+            let dead: u64 =
+                theirs.iter().filter(|b| !mine.contains_key(&b.dva(0).offset)).map(|b| store.dsize(b)).sum();
+            let dl = self.dsl.deadlist_open(p.deadlist_obj).await.unwrap();
+            assert_eq!(dl.space().unwrap().used, dead, "{}: deadlist", ds.name());
+            let mut listed = 0;
+            for (&key, &id) in &dl.entries {
+                for bp in self.dsl.bpobj_all(id).await.unwrap() {
+                    let next = dl.entries.range(key + 1..).next().map_or(u64::MAX, |(k, _)| *k);
+                    assert!(bp.birth() > key && bp.birth() <= next, "{}: in a wrong list", ds.name());
+                    listed += store.dsize(&bp);
+                }
+            }
+            assert_eq!(listed, dead);
+        }
+        bps
+    }
+
+    /// A dir uses what its head and snapshots have that its origin had not.
+    async fn check_dir(&self, store: &Arc<dyn BlockStore>, dir: &Arc<DslDir>, all: &[Arc<DslDataset>]) {
+        let mut blocks = BTreeMap::new();
+        for ds in all {
+            let (bps, _) = collect(store, ds.phys().bp, 0, None, usize::MAX).await.unwrap();
+            let origin = dir.origin_txg.load(std::sync::atomic::Ordering::Relaxed);
+            blocks
+                .extend(bps.iter().filter(|b| b.birth() > origin).map(|b| (b.dva(0).offset, store.dsize(b))));
+        }
+        let k = dir.phys().used_breakdown;
+        let own: u64 = blocks.values().sum();
+        assert_eq!(k[0] + k[1], own, "{}: head and snapshots", dir.name());
+    }
+}
+
+#[test]
+fn a_new_pool_is_in_order() {
+    let mut p = Pool::new();
+    p.check();
+    assert_eq!(p.ds("tank").name(), "tank");
+    assert!(block_on(p.dsl.by_name("tank/$MOS")).is_err());
+    assert!(block_on(p.dsl.children(&p.dsl.root_dir())).unwrap().is_empty());
+}
+
+#[test]
+fn snapshots_keep_what_was() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    p.write("tank/fs", 1, 0, 40, 1);
+    p.snapshot("tank/fs@a");
+    p.write("tank/fs", 1, 10, 10, 2);
+    p.snapshot("tank/fs@b");
+    p.write("tank/fs", 1, 15, 10, 3);
+    p.write("tank/fs", 2, 0, 30, 4);
+    p.snapshot("tank/fs@c");
+    p.write("tank/fs", 2, 0, 30, 5);
+    p.check();
+    for (ds, block, byte) in [
+        ("tank/fs@a", 15, 1),
+        ("tank/fs@b", 15, 2),
+        ("tank/fs@c", 15, 3),
+        ("tank/fs", 9, 1),
+        ("tank/fs@c", 12, 2),
+    ] {
+        assert_eq!(p.read(ds, 1, block), byte, "{ds} {block}");
+    }
+    p.destroy_snapshot("tank/fs@b");
+    p.check();
+    assert_eq!(p.read("tank/fs@a", 1, 15), 1);
+    p.destroy_snapshot("tank/fs@a");
+    p.check();
+    p.destroy_snapshot("tank/fs@c");
+    p.check();
+    assert_eq!((p.read("tank/fs", 1, 15), p.read("tank/fs", 2, 3)), (3, 5));
+    p.destroy("tank/fs");
+    p.check();
+    assert!(block_on(p.dsl.by_name("tank/fs")).is_err());
+}
+
+#[test]
+fn clones_share_and_part() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    p.write("tank/fs", 1, 0, 40, 1);
+    p.snapshot("tank/fs@a");
+    p.write("tank/fs", 1, 0, 10, 2);
+    p.snapshot("tank/fs@b");
+    p.task(async |p, tx| p.clone_ds(tx, "tank/clone", "tank/fs@b").await).unwrap();
+    p.write("tank/clone", 1, 5, 20, 9);
+    p.snapshot("tank/clone@x");
+    p.write("tank/clone", 1, 6, 2, 8);
+    p.check();
+    assert_eq!((p.read("tank/clone", 1, 4), p.read("tank/clone", 1, 6), p.read("tank/fs", 1, 6)), (2, 8, 2));
+    let busy = p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/fs@b".into()], false).await);
+    assert!(busy.unwrap_err().is(Errno::Exist));
+    p.destroy_snapshot("tank/fs@a");
+    p.check();
+    p.destroy_snapshot("tank/clone@x");
+    p.check();
+    // A snapshot marked for destruction goes with its last clone.
+    p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/fs@b".into()], true).await).unwrap();
+    assert!(p.ds("tank/fs@b").is_defer_destroy());
+    p.destroy("tank/clone");
+    assert!(block_on(p.dsl.by_name("tank/fs@b")).is_err());
+    p.check();
+}
+
+#[test]
+fn properties_inherit() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.create("tank/a/b");
+    let set = |name: &str, v: Value| vec![(name.to_owned(), Setting::Local(v))];
+    let (root, a, b) = (p.ds("tank"), p.ds("tank/a"), p.ds("tank/a/b"));
+    p.task(async |p, tx| p.set_props(tx, &root, &set("compression", Value::u64(2))).await).unwrap();
+    p.task(async |p, tx| p.set_props(tx, &a, &set("com.example:x", Value::string("hello"))).await).unwrap();
+    p.task(async |p, tx| p.set_props(tx, &a, &set("quota", Value::u64(1 << 30))).await).unwrap();
+    p.snapshot("tank/a/b@s");
+    p.reopen();
+    let get = |p: &Pool, ds: &Arc<DslDataset>, name| block_on(p.dsl.prop(ds, name)).unwrap();
+    let b2 = p.ds("tank/a/b@s");
+    for ds in [&b, &b2] {
+        let v = get(&p, ds, "com.example:x").unwrap();
+        assert_eq!((v.value.as_str(), v.source), (Some("hello"), PropSource::Inherited("tank/a".into())));
+    }
+    assert_eq!(get(&p, &b, "quota"), None);
+    assert_eq!(get(&p, &p.ds("tank/a"), "quota").unwrap().source, PropSource::Local);
+    let all = block_on(p.dsl.all_props(&p.ds("tank/a/b"))).unwrap();
+    assert_eq!(all.keys().map(String::as_str).collect::<Vec<_>>(), ["com.example:x", "compression"]);
+    let a = p.ds("tank/a");
+    p.task(async |p, tx| p.set_props(tx, &a, &[("com.example:x".into(), Setting::Inherit)]).await).unwrap();
+    assert_eq!(get(&p, &p.ds("tank/a/b"), "com.example:x"), None);
+    let small = p.task(async |p, tx| p.set_props(tx, &a, &set("quota", Value::u64(1))).await);
+    assert!(small.unwrap_err().is(Errno::NoSpc));
+    p.check();
+}
+
+#[test]
+fn reservations_are_charged_upwards() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.create("tank/a/b");
+    let b = p.ds("tank/a/b");
+    let before = p.ds("tank").dir().phys().used_bytes;
+    let props = [("reservation".to_owned(), Setting::Local(Value::u64(64 << 20)))];
+    p.task(async |p, tx| p.set_props(tx, &b, &props).await).unwrap();
+    let after = p.ds("tank").dir().phys().used_bytes;
+    assert!(after - before > 63 << 20, "{before} {after}");
+    p.write("tank/a/b", 1, 0, 100, 1);
+    p.check();
+    let b = p.ds("tank/a/b");
+    let props = [("refreservation".to_owned(), Setting::Local(Value::u64(32 << 20)))];
+    p.task(async |p, tx| p.set_props(tx, &b, &props).await).unwrap();
+    p.write("tank/a/b", 1, 0, 50, 2);
+    p.snapshot("tank/a/b@s");
+    p.write("tank/a/b", 1, 0, 50, 3);
+    p.check();
+    p.destroy_snapshot("tank/a/b@s");
+    p.check();
+    p.destroy("tank/a/b");
+    p.check();
+}
+
+/// Random operations, checked whole after each few.
+#[test]
+fn random_life() {
+    let mut p = Pool::new();
+    let mut seed = 42u64;
+    let mut rnd = move |n: u64| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) % n
+    };
+    p.create("tank/f0");
+    let mut fs = vec!["tank/f0".to_owned()];
+    let mut snaps: Vec<String> = Vec::new();
+    for i in 0..120 {
+        match rnd(10) {
+            0..=3 => {
+                let f = &fs[rnd(fs.len() as u64) as usize];
+                p.write(f, 1 + rnd(3), rnd(60), 1 + rnd(20), 1 + rnd(200) as u8);
+            }
+            4..=5 => {
+                let f = &fs[rnd(fs.len() as u64) as usize];
+                let s = format!("{f}@s{i}");
+                p.snapshot(&s);
+                snaps.push(s);
+            }
+            6 if !snaps.is_empty() && fs.len() < 6 => {
+                let s = snaps[rnd(snaps.len() as u64) as usize].clone();
+                let f = format!("tank/c{i}");
+                p.task(async |p, tx| p.clone_ds(tx, &f, &s).await).unwrap();
+                fs.push(f);
+            }
+            7..=8 if !snaps.is_empty() => {
+                let at = rnd(snaps.len() as u64) as usize;
+                let names = [snaps[at].clone()];
+                match p.task(async |p, tx| p.destroy_snapshots(tx, &names, false).await) {
+                    Ok(()) => {
+                        snaps.remove(at);
+                    }
+                    Err(e) => assert!(e.is(Errno::Exist), "{e}"),
+                }
+            }
+            9 if fs.len() > 1 => {
+                let f = fs[1 + rnd(fs.len() as u64 - 1) as usize].clone();
+                match p.task(async |p, tx| p.destroy_head(tx, &f).await) {
+                    Ok(()) => fs.retain(|x| *x != f),
+                    Err(e) => assert!(e.is(Errno::Busy), "{e}"),
+                }
+            }
+            _ => p.sync(),
+        }
+        if i % 10 == 9 {
+            p.check();
+        }
+    }
+    p.check();
+}
