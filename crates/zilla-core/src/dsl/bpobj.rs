@@ -88,6 +88,12 @@ impl Bpobj {
         Ok(Bpobj { dn })
     }
 
+    /// A list that is never part of another one, in blocks of `blksz`.
+    pub async fn create_plain(mos: &Arc<Objset>, tx: &Tx, blksz: u32) -> Result<Bpobj> {
+        let spec = NewObject::new(DMU_OT_BPOBJ, blksz).bonus(DMU_OT_BPOBJ_HDR, BPOBJ_SIZE_V2);
+        Ok(Bpobj { dn: resident(|| mos.alloc(tx, spec)).await? })
+    }
+
     pub fn id(&self) -> u64 {
         self.dn.id().0
     }
@@ -127,7 +133,7 @@ impl Bpobj {
 }
 
 impl DslPool {
-    pub async fn bpobj_open(&self, id: u64) -> Result<Bpobj> {
+    pub(crate) async fn bpobj_open(&self, id: u64) -> Result<Bpobj> {
         Bpobj::open(self.mos(), id).await
     }
 
@@ -178,7 +184,7 @@ impl DslPool {
     }
 
     /// Appends pointers.
-    pub async fn bpobj_enqueue(&self, tx: &Tx, obj: &Bpobj, bps: &[BlkPtr]) -> Result<()> {
+    pub async fn push_bpobj(&self, obj: &Bpobj, tx: &Tx, bps: &[BlkPtr]) -> Result<()> {
         if bps.is_empty() {
             return Ok(());
         }
@@ -283,7 +289,7 @@ impl DslPool {
     }
 
     /// Takes up to `max` pointers off a list, last first, sub-lists before the list's own.
-    pub async fn bpobj_take(&self, tx: &Tx, obj: &Bpobj, max: usize) -> Result<Vec<BlkPtr>> {
+    pub async fn pop_bpobj(&self, obj: &Bpobj, tx: &Tx, max: usize) -> Result<Vec<BlkPtr>> {
         let mut path = vec![obj.clone()];
         let mut out = Vec::new();
         while let Some(top) = path.last().cloned() {

@@ -99,7 +99,7 @@ impl DslPool {
         }
         for (key, bps) in by_key {
             let list = self.own_list(tx, dl, key).await?;
-            self.bpobj_enqueue(tx, &list, &bps).await?;
+            self.push_bpobj(&list, tx, &bps).await?;
         }
         dl.change(tx, |s| s.add(sum))
     }

@@ -297,7 +297,7 @@ impl DslPool {
             // An old pool has no queue for trees; its list of blocks takes them.
             let (bps, _) =
                 super::traverse::collect(&self.ctx.store, p.bp, p.prev_snap_txg, None, usize::MAX).await?;
-            self.bpobj_enqueue(tx, &self.special().free_bpobj, &bps).await?;
+            self.push_bpobj(&self.special().free_bpobj, tx, &bps).await?;
         }
         dir.diduse(tx, DD_USED_HEAD, -Delta::from(space));
         self.special().free.diduse(tx, DD_USED_HEAD, space);

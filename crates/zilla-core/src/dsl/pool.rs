@@ -19,9 +19,7 @@ use zilla_ondisk::dsl::{
     DMU_POOL_ROOT_DATASET, DMU_POOL_TMP_USERREFS, DS_FLAG_CI_DATASET, DslDatasetPhys, DslDirPhys,
 };
 use zilla_ondisk::feature;
-use zilla_ondisk::object_type::{
-    DMU_OT_DSL_DATASET, DMU_OT_DSL_DIR, DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA,
-};
+use zilla_ondisk::object_type::{DMU_OT_DSL_DATASET, DMU_OT_DSL_DIR, DMU_OTN_ZAP_METADATA};
 
 pub(super) const MOS_DIR_NAME: &str = "$MOS";
 pub(super) const FREE_DIR_NAME: &str = "$FREE";
@@ -60,13 +58,15 @@ pub struct DslPool {
     dirs: Mutex<HashMap<u64, Arc<DslDir>>>,
     datasets: Mutex<HashMap<u64, Arc<DslDataset>>>,
     space: RwLock<PoolSpace>,
+    /// What the MOS has come to use since its dir was last told.
+    pub(super) mos_delta: Mutex<super::bpobj::Delta>,
 }
 
 impl DslPool {
-    fn build(ctx: Arc<PoolCtx>, name: &str) -> Arc<DslPool> {
+    fn build(ctx: Arc<PoolCtx>) -> Arc<DslPool> {
         Arc::new(DslPool {
             ctx,
-            name: RwLock::new(name.to_owned()),
+            name: RwLock::default(),
             special: RwLock::new(None),
             empty_bpobj: Mutex::new(0),
             bptree_obj: AtomicU64::new(0),
@@ -74,23 +74,16 @@ impl DslPool {
             dirs: Mutex::default(),
             datasets: Mutex::default(),
             space: RwLock::default(),
+            mos_delta: Mutex::default(),
         })
     }
 
-    /// Fills the MOS of a new pool, up to the root dataset, which it returns. `features` are enabled (short names) once the
-    /// special dirs are there. The caller makes the root dataset's objset and a file system in it.
-    pub async fn create(
-        ctx: Arc<PoolCtx>,
-        name: &str,
-        tx: &Tx,
-        features: &[&str],
-    ) -> Result<(Arc<DslPool>, Arc<DslDataset>)> {
-        let pool = DslPool::build(ctx, name);
-        let mos = pool.mos().clone();
-        let (id, none) = (ObjectId(DMU_POOL_DIRECTORY_OBJECT), CreateOpts::default());
-        crate::dmu::resident(|| Zap::create_claim(&mos, tx, id, DMU_OT_OBJECT_DIRECTORY, &none)).await?;
+    /// Makes the datasets of a new pool, with a root file system as `props` has it. The object directory and the features are
+    /// there.
+    pub async fn create(ctx: &Arc<PoolCtx>, tx: &Tx, props: &crate::zpl::ZplProps) -> Result<Arc<DslPool>> {
+        let pool = DslPool::build(ctx.clone());
         let directory = pool.directory().await?;
-        let root = pool.create_dir(tx, None, name).await?;
+        let root = pool.create_dir(tx, None, "").await?;
         let mos_dir = pool.create_dir(tx, Some(&root), MOS_DIR_NAME).await?;
         let free_dir = pool.create_dir(tx, Some(&root), FREE_DIR_NAME).await?;
         let free_id = pool.bpobj_alloc(tx).await?;
@@ -107,15 +100,13 @@ impl DslPool {
         let snap = pool.snapshot_sync(tx, &origin, ORIGIN_DIR_NAME, now).await?;
         pool.set_origin(snap.id);
 
-        pool.ctx.features.create(&mos, &directory, tx).await?;
-        for f in features {
-            pool.ctx.features.enable(&mos, &directory, tx, f).await?;
-        }
         let ds = pool.create_dataset_dd(tx, &root, None, 0).await?;
-        Ok((pool, ds))
+        let os = pool.new_objset(tx, &ds, zilla_ondisk::enums::ObjsetType::Zfs).await?;
+        crate::zpl::create_fs(&os, tx, props).await?;
+        Ok(pool)
     }
 
-    /// The pool is called something else now, and its root dataset with it.
+    /// The pool's name, which is the root dataset's too; told by whoever opens the pool.
     pub fn set_name(&self, name: &str) {
         *self.name.write() = name.to_owned();
         if let Some(s) = &*self.special.read() {
@@ -138,8 +129,8 @@ impl DslPool {
     }
 
     /// Opens an existing pool's dataset layer. The MOS and the features are loaded before.
-    pub async fn open(ctx: Arc<PoolCtx>, name: &str) -> Result<Arc<DslPool>> {
-        let pool = DslPool::build(ctx, name);
+    pub async fn open(ctx: &Arc<PoolCtx>) -> Result<Arc<DslPool>> {
+        let pool = DslPool::build(ctx.clone());
         let directory = pool.directory().await?;
         let root = pool.dir(directory.get_u64(DMU_POOL_ROOT_DATASET).await?).await?;
         let mos = pool.special_dir(&root, MOS_DIR_NAME).await?;

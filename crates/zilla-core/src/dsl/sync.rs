@@ -159,19 +159,30 @@ impl DslPool {
         Ok(())
     }
 
-    /// A pass over the MOS wrote and dropped these: counts them, which changes the MOS again, and frees what was dropped.
-    pub fn mos_diduse(&self, tx: &Tx, born: &[BlkPtr], killed: &[BlkPtr]) {
+    /// Notes what writing the MOS did to its own space. It is counted in the next txg, as the MOS cannot change while
+    /// it is written.
+    pub fn mos_synced(&self, out: &ObjsetSync) {
         let mut sum = Delta::default();
-        for bp in born.iter().filter(|b| !b.is_hole()) {
+        for bp in out.born.iter().filter(|b| !b.is_hole()) {
             sum += super::bp_space(&*self.ctx.store, bp).into();
         }
-        for bp in killed.iter().filter(|b| !b.is_hole()) {
-            self.ctx.free(bp);
+        for bp in out.killed.iter().filter(|b| !b.is_hole()) {
             sum += -Delta::from(super::bp_space(&*self.ctx.store, bp));
         }
+        *self.mos_delta.lock() += sum;
+    }
+
+    /// Counts what the MOS used since the last txg; only where this txg changes something anyway, so that an idle pool
+    /// comes to rest.
+    pub async fn sync_dirs(&self, tx: &Tx) -> Result<()> {
+        if !self.mos().is_dirty(tx.txg()) {
+            return Ok(());
+        }
+        let sum = std::mem::take(&mut *self.mos_delta.lock());
         if sum != Delta::default() {
             self.special().mos.diduse(tx, DD_USED_HEAD, sum);
         }
+        Ok(())
     }
 
     /// `txg` is stable: estimates of what it might use are replaced by what it used.
@@ -182,14 +193,14 @@ impl DslPool {
     }
 
     /// Frees some of what destroyed snapshots and datasets left. Says whether there is more.
-    pub async fn free_some(&self, tx: &Tx) -> Result<bool> {
+    pub async fn process_async_frees(&self, tx: &Tx) -> Result<bool> {
         let special = self.special();
         let id = self.bptree_obj.load(Ordering::Relaxed);
         if id == 0 && special.free_bpobj.is_empty()? {
             return Ok(false);
         }
         let before = self.freeing().await?;
-        let mut bps = self.bpobj_take(tx, &special.free_bpobj, FREE_BATCH).await?;
+        let mut bps = self.pop_bpobj(&special.free_bpobj, tx, FREE_BATCH).await?;
         if id != 0 && bps.len() < FREE_BATCH {
             bps.extend(self.bptree_take(tx, id, FREE_BATCH - bps.len()).await?);
             if self.bptree_state(id).await?.1 {
