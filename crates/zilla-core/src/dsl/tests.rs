@@ -8,13 +8,15 @@ use crate::error::{Errno, Result};
 use crate::spa::PoolCtx;
 use crate::spa::txg::{Tx, TxgState};
 use crate::types::{ObjectId, TXG_INITIAL, Txg};
-use crate::zap::{Value, Zap};
+use crate::zap::{CreateOpts, Value, Zap};
+use crate::zpl::{Time, ZplProps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_env::block_on;
 use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
 use zilla_ondisk::enums::ObjsetType;
-use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
 
 const FEATURES: &[&str] = &[
     "async_destroy",
@@ -51,9 +53,21 @@ impl Pool {
         let cache = DbufCache::new(64 << 20);
         let mos = Objset::create(0, 1, store.clone(), cache.clone(), props());
         let tx = Tx::syncing(TXG_INITIAL);
-        let made = DslPool::create(ctx(&store, &cache, mos), "tank", &tx, FEATURES);
-        let (dsl, ds) = block_on(made).unwrap();
-        block_on(dsl.new_objset(&tx, &ds, ObjsetType::Other)).unwrap();
+        let ctx = ctx(&store, &cache, mos.clone());
+        let dsl = block_on(async {
+            let none = CreateOpts::default();
+            let id = ObjectId(DMU_POOL_DIRECTORY_OBJECT);
+            let dn = resident(|| Zap::create_claim(&mos, &tx, id, DMU_OT_OBJECT_DIRECTORY, &none)).await?;
+            let directory = Zap::new(&dn);
+            ctx.features.create(&mos, &directory, &tx).await?;
+            for f in FEATURES {
+                ctx.features.enable(&mos, &directory, &tx, f).await?;
+            }
+            let props = ZplProps::new(0, 0, Time::from_wall(ctx.env.wall()));
+            DslPool::create(&ctx, &tx, &props).await
+        })
+        .unwrap();
+        dsl.set_name("tank");
         dsl.set_pool_space(PoolSpace { dspace: 1 << 40, ..PoolSpace::default() });
         let mut pool = Pool { store, cache, dsl, txg: TXG_INITIAL, root: BlkPtr::ZERO };
         pool.sync();
@@ -69,7 +83,8 @@ impl Pool {
         let tx = self.tx();
         block_on(async {
             self.dsl.sync_datasets(&tx).await.unwrap();
-            self.dsl.free_some(&tx).await.unwrap();
+            self.dsl.process_async_frees(&tx).await.unwrap();
+            self.dsl.sync_dirs(&tx).await.unwrap();
             self.passes(&tx).await;
         });
         self.dsl.sync_done(self.txg);
@@ -86,7 +101,8 @@ impl Pool {
             }
             let out = mos.sync(tx.txg(), self.root).await.unwrap();
             self.root = out.root;
-            self.dsl.mos_diduse(tx, &out.born, &out.killed);
+            self.dsl.mos_synced(&out);
+            out.killed.iter().for_each(|bp| self.dsl.ctx().free(bp));
         }
     }
 
@@ -110,7 +126,9 @@ impl Pool {
         self.dsl = block_on(async {
             let directory = Zap::open(ctx.mos(), 1).await.unwrap();
             ctx.features.load(ctx.mos(), &directory).await.unwrap();
-            DslPool::open(ctx, "tank").await.unwrap()
+            let dsl = DslPool::open(&ctx).await.unwrap();
+            dsl.set_name("tank");
+            dsl
         });
         self.dsl.set_pool_space(PoolSpace { dspace: 1 << 40, ..PoolSpace::default() });
     }
@@ -395,6 +413,103 @@ fn reservations_are_charged_upwards() {
     p.check();
 }
 
+#[test]
+fn rollback_forgets() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    p.write("tank/fs", 1, 0, 40, 1);
+    p.snapshot("tank/fs@a");
+    p.write("tank/fs", 1, 0, 10, 2);
+    p.snapshot("tank/fs@b");
+    p.write("tank/fs", 1, 5, 20, 3);
+    p.sync();
+    let wrong = p.task(async |p, tx| p.rollback(tx, "tank/fs", Some("tank/fs@a")).await);
+    assert!(wrong.unwrap_err().is(Errno::Exist));
+    p.task(async |p, tx| p.rollback(tx, "tank/fs", Some("tank/fs@b")).await).unwrap();
+    p.check();
+    assert_eq!((p.read("tank/fs", 1, 6), p.read("tank/fs", 1, 20)), (2, 1));
+    p.write("tank/fs", 1, 5, 20, 4);
+    p.check();
+    p.destroy_snapshot("tank/fs@b");
+    p.task(async |p, tx| p.rollback(tx, "tank/fs", None).await).unwrap();
+    p.check();
+    assert_eq!(p.read("tank/fs", 1, 6), 1);
+}
+
+#[test]
+fn promotion_turns_the_family_around() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    p.write("tank/fs", 1, 0, 40, 1);
+    p.snapshot("tank/fs@a");
+    p.write("tank/fs", 1, 0, 10, 2);
+    p.snapshot("tank/fs@b");
+    p.task(async |p, tx| p.clone_ds(tx, "tank/c", "tank/fs@b").await).unwrap();
+    p.task(async |p, tx| p.clone_ds(tx, "tank/d", "tank/fs@a").await).unwrap();
+    p.write("tank/fs", 1, 20, 5, 5);
+    p.snapshot("tank/fs@e");
+    p.write("tank/fs", 1, 22, 5, 6);
+    p.write("tank/c", 1, 5, 20, 7);
+    p.snapshot("tank/c@x");
+    p.write("tank/c", 1, 8, 20, 8);
+    p.write("tank/d", 1, 8, 20, 9);
+    p.check();
+    p.task(async |p, tx| p.promote(tx, "tank/c").await).unwrap();
+    p.check();
+    let names = |p: &Pool, fs: &str| -> Vec<String> {
+        block_on(p.dsl.snapshots(&p.ds(fs))).unwrap().iter().map(|s| s.snapshot_name()).collect()
+    };
+    assert_eq!(
+        (names(&p, "tank/c"), names(&p, "tank/fs")),
+        (vec!["a".into(), "b".into(), "x".into()], vec!["e".into()])
+    );
+    assert_eq!(block_on(p.dsl.info(&p.ds("tank/fs"))).unwrap().origin.as_deref(), Some("tank/c@b"));
+    assert_eq!(block_on(p.dsl.info(&p.ds("tank/d"))).unwrap().origin.as_deref(), Some("tank/c@a"));
+    assert_eq!((p.read("tank/fs", 1, 23), p.read("tank/c", 1, 9), p.read("tank/c@b", 1, 9)), (6, 8, 2));
+    // A clone of a clone, and back again.
+    p.task(async |p, tx| p.promote(tx, "tank/fs").await).unwrap();
+    p.check();
+    p.task(async |p, tx| p.promote(tx, "tank/d").await).unwrap();
+    p.check();
+    p.destroy_snapshot("tank/fs@e");
+    p.check();
+}
+
+#[test]
+fn renames_move_space() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.create("tank/b");
+    p.create("tank/a/c");
+    p.write("tank/a/c", 1, 0, 40, 1);
+    p.snapshot("tank/a/c@s");
+    p.task(async |p, tx| p.rename(tx, "tank/a/c", "tank/b/d").await).unwrap();
+    p.check();
+    assert_eq!(p.read("tank/b/d@s", 1, 3), 1);
+    let own = p.task(async |p, tx| p.rename(tx, "tank/b", "tank/b/d/e").await);
+    assert!(own.unwrap_err().is(Errno::Inval));
+    p.task(async |p, tx| p.rename_snapshot(tx, "tank", "s", "t", true).await).unwrap();
+    p.task(async |p, tx| p.rename(tx, "tank/b", "tank/x").await).unwrap();
+    p.reopen();
+    assert_eq!(p.read("tank/x/d@t", 1, 3), 1);
+    p.check();
+}
+
+#[test]
+fn holds_keep_snapshots() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.snapshot("tank/a@s");
+    p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@s", "mine").await).unwrap();
+    p.reopen();
+    let held = p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], false).await);
+    assert!(held.unwrap_err().is(Errno::Busy));
+    p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], true).await).unwrap();
+    p.task(async |p, tx| p.release_snapshot(tx, "tank/a@s", "mine").await).unwrap();
+    assert!(block_on(p.dsl.by_name("tank/a@s")).is_err());
+    p.check();
+}
+
 /// Random operations, checked whole after each few.
 #[test]
 fn random_life() {
@@ -407,8 +522,30 @@ fn random_life() {
     p.create("tank/f0");
     let mut fs = vec!["tank/f0".to_owned()];
     let mut snaps: Vec<String> = Vec::new();
-    for i in 0..120 {
-        match rnd(10) {
+    for i in 0..200 {
+        match rnd(12) {
+            10 => {
+                let f = fs[rnd(fs.len() as u64) as usize].clone();
+                match p.task(async |p, tx| p.rollback(tx, &f, None).await) {
+                    Ok(()) => {}
+                    Err(e) => assert!(e.is(Errno::NoEnt) || e.is(Errno::Exist), "{e}"),
+                }
+            }
+            11 => {
+                let f = fs[rnd(fs.len() as u64) as usize].clone();
+                match p.task(async |p, tx| p.promote(tx, &f).await) {
+                    // The shared snapshots have the clone's name now.
+                    Ok(()) => {
+                        snaps.clear();
+                        for f in &fs {
+                            snaps.extend(
+                                block_on(p.dsl.snapshots(&p.ds(f))).unwrap().iter().map(|s| s.name()),
+                            );
+                        }
+                    }
+                    Err(e) => assert!(e.is(Errno::Inval), "{e}"),
+                }
+            }
             0..=3 => {
                 let f = &fs[rnd(fs.len() as u64) as usize];
                 p.write(f, 1 + rnd(3), rnd(60), 1 + rnd(20), 1 + rnd(200) as u8);

@@ -1,0 +1,59 @@
+//! User holds: named references that keep a snapshot from being destroyed.
+
+use super::DslPool;
+use super::dataset::DslDataset;
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::zap::{CreateOpts, Zap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::object_type::DMU_OT_USERREFS;
+
+impl DslPool {
+    /// The holds of a snapshot: tag and when it was made.
+    pub async fn holds(&self, snap: &DslDataset) -> Result<Vec<(String, u64)>> {
+        let id = snap.phys().userrefs_obj;
+        if id == 0 {
+            return Ok(Vec::new());
+        }
+        let all = Zap::open(self.mos(), id).await?.entries().await?;
+        Ok(all.iter().map(|e| (e.name_str().into_owned(), e.value.as_u64().unwrap_or(0))).collect())
+    }
+
+    /// Holds a snapshot under a tag that is not in use there.
+    pub async fn hold_snapshot(&self, tx: &Tx, name: &str, tag: &str) -> Result<()> {
+        let snap = self.by_name(name).await?;
+        if !snap.is_snapshot() {
+            return Err(Error::inval(format!("{name} is not a snapshot")));
+        }
+        let zap = match snap.phys().userrefs_obj {
+            0 => {
+                let zap = Zap::make(self.mos(), tx, DMU_OT_USERREFS, &CreateOpts::default()).await?;
+                snap.change(tx, |p| p.userrefs_obj = zap.id());
+                zap
+            }
+            id => Zap::open(self.mos(), id).await?,
+        };
+        if zap.try_get(tag).await?.is_some() {
+            return Err(Error::os(Errno::Exist, "tag already exists on this dataset"));
+        }
+        zap.insert_u64(tx, tag, self.ctx.env.wall().as_secs()).await?;
+        snap.userrefs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Releases a hold; a snapshot that only waited for it to be destroyed goes.
+    pub async fn release_snapshot(&self, tx: &Tx, name: &str, tag: &str) -> Result<()> {
+        let snap: Arc<DslDataset> = self.by_name(name).await?;
+        let id = snap.phys().userrefs_obj;
+        if id == 0 {
+            return Err(Error::no_ent("no such tag on this dataset"));
+        }
+        Zap::open(self.mos(), id).await?.delete(tx, tag).await?;
+        let left = snap.userrefs.fetch_sub(1, Ordering::Relaxed) - 1;
+        if left == 0 && snap.is_defer_destroy() && snap.phys().num_children <= 1 {
+            self.destroy_snapshot_sync(tx, &snap, false).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Rolling a head back to its latest snapshot.
+//!
+//! A clone of the snapshot is made beside the head, the two change places, and the clone, which now has the discarded
+//! contents, is destroyed.
+
+use super::DslPool;
+use super::bpobj::Delta;
+use super::dataset::DslDataset;
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::TXG_INITIAL;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
+
+impl DslPool {
+    /// Why a head cannot be rolled back to `to` (a whole name), if it cannot.
+    pub async fn rollback_check(&self, fs: &str, to: Option<&str>) -> Result<Arc<DslDataset>> {
+        let ds = self.by_name(fs).await?;
+        let p = ds.phys();
+        if ds.is_snapshot() {
+            return Err(Error::inval(format!("{fs} is a snapshot")));
+        }
+        if p.prev_snap_txg < TXG_INITIAL.0 {
+            return Err(Error::no_ent(format!("{fs}: no snapshot to roll back to")));
+        }
+        let Some(prev) = self.prev(&ds).await? else {
+            return Err(Error::no_ent(format!("{fs}: no snapshot")));
+        };
+        if let Some(to) = to {
+            let target = self.by_name(to).await?;
+            if target.id != prev.id {
+                return Err(Error::os(Errno::Exist, format!("{to} is not the latest snapshot of {fs}")));
+            }
+        }
+        let refquota = ds.refquota.load(Ordering::Relaxed);
+        if refquota != 0 && prev.phys().referenced_bytes > refquota {
+            return Err(Error::os(Errno::DQuot, format!("{fs}: the snapshot is over the refquota")));
+        }
+        let unused = ds.reserved.load(Ordering::Relaxed).min(p.unique_bytes);
+        if unused > self.available(&ds.dir(), true) {
+            return Err(Error::os(Errno::NoSpc, format!("{fs}: out of space")));
+        }
+        Ok(ds)
+    }
+
+    /// Rolls a head back. Nobody may use its objset meanwhile; it is to be opened anew.
+    pub async fn rollback(&self, tx: &Tx, fs: &str, to: Option<&str>) -> Result<()> {
+        let ds = self.rollback_check(fs, to).await?;
+        let Some(prev) = self.prev(&ds).await? else { return Err(Error::no_ent("no snapshot")) };
+        if prev.phys().creation_txg >= tx.txg().0 {
+            return Err(Error::os(Errno::Again, format!("{fs}: the snapshot is of this txg")));
+        }
+        let clone = self.create_dataset_sync(tx, &ds.dir(), "%rollback", Some(&prev), 0).await?;
+        self.clone_swap(tx, &clone, &ds, &prev).await?;
+        self.zero_zil(&ds).await?;
+        self.destroy_head_sync(tx, &clone).await
+    }
+
+    /// Exchanges the contents of a head and a clone of its latest snapshot.
+    pub(super) async fn clone_swap(
+        &self,
+        tx: &Tx,
+        clone: &Arc<DslDataset>,
+        head: &Arc<DslDataset>,
+        origin: &Arc<DslDataset>,
+    ) -> Result<()> {
+        let (cf, hf) = (clone.features.lock().clone(), head.features.lock().clone());
+        for &f in cf.difference(&hf) {
+            self.deactivate_feature(tx, clone, f).await?;
+            self.activate_feature(tx, head, f).await?;
+        }
+        for &f in hf.difference(&cf) {
+            self.deactivate_feature(tx, head, f).await?;
+            self.activate_feature(tx, clone, f).await?;
+        }
+        *clone.objset.lock() = None;
+        *head.objset.lock() = None;
+        let (cp, hp) = (clone.phys(), head.phys());
+        let reserved = head.reserved.load(Ordering::Relaxed);
+        let unused = reserved.min(hp.unique_bytes) as i64 - reserved.min(cp.unique_bytes) as i64;
+
+        let cdl = self.deadlist_open(cp.deadlist_obj).await?;
+        let hdl = self.deadlist_open(hp.deadlist_obj).await?;
+        let after = origin.phys().prev_snap_txg;
+        let unique = self.deadlist_space_range(&cdl, after, u64::MAX).await?.used;
+        origin.change(tx, |o| o.unique_bytes = unique);
+
+        let (cs, hs) = (cdl.space()?, hdl.space()?);
+        let d = Delta {
+            used: (cp.referenced_bytes + cs.used) as i64 - (hp.referenced_bytes + hs.used) as i64,
+            comp: (cp.compressed_bytes + cs.comp) as i64 - (hp.compressed_bytes + hs.comp) as i64,
+            uncomp: (cp.uncompressed_bytes + cs.uncomp) as i64 - (hp.uncompressed_bytes + hs.uncomp) as i64,
+        };
+        let dir = head.dir();
+        dir.diduse(tx, DD_USED_HEAD, d);
+        clone.dir().diduse(tx, DD_USED_HEAD, -d);
+        // Snapshots use more or less by what the head's deadlist changes.
+        let origin_txg = dir.origin_txg.load(Ordering::Relaxed);
+        let c = self.deadlist_space_range(&cdl, origin_txg, u64::MAX).await?.used;
+        let h = self.deadlist_space_range(&hdl, origin_txg, u64::MAX).await?.used;
+        dir.transfer(tx, c as i64 - h as i64, DD_USED_HEAD, DD_USED_SNAP);
+
+        let exchange = |to: &DslDataset, from: &zilla_ondisk::dsl::DslDatasetPhys| {
+            to.change(tx, |p| {
+                p.bp = from.bp;
+                p.referenced_bytes = from.referenced_bytes;
+                p.compressed_bytes = from.compressed_bytes;
+                p.uncompressed_bytes = from.uncompressed_bytes;
+                p.unique_bytes = from.unique_bytes;
+                p.deadlist_obj = from.deadlist_obj;
+            });
+        };
+        exchange(head, &cp);
+        exchange(clone, &hp);
+        dir.diduse(tx, DD_USED_REFRSRV, Delta { used: unused, ..Delta::default() });
+        self.remove_livelist(tx, &clone.dir()).await?;
+        self.remove_livelist(tx, &dir).await
+    }
+}
