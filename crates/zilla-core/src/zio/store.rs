@@ -36,7 +36,8 @@ pub struct WriteReq {
     pub copies: u8,
     /// Non-hole level-0 blocks (for a dnode block: dnodes) below and including this one.
     pub fill: u64,
-    /// What the pointer held before. If it was born in this very txg, its space is used again where that is possible, or freed.
+    /// What the pointer held before. If it was born in this very txg and the new block has its size, it is rewritten where it
+    /// is. Freeing what is not used again is the caller's business.
     pub prev: BlkPtr,
     /// Whether a tiny result may live in the block pointer itself.
     pub may_embed: bool,

@@ -144,7 +144,6 @@ impl Job {
         // Blocks that may stay where this txg already wrote them, and places for the others.
         let mut kept: Vec<Option<Vec<Dva>>> = Vec::with_capacity(reqs.len());
         let mut wanted: Vec<AllocReq> = Vec::new();
-        let mut freed: Vec<BlkPtr> = Vec::new();
         for (req, p) in reqs.iter().zip(&prepared) {
             let old = &req.prev;
             let ours =
@@ -165,9 +164,6 @@ impl Job {
                     let psize = data.len() as u64;
                     wanted.push(AllocReq { class: class_of(req), psize, copies, gang_header: false });
                 }
-            }
-            if ours && stay.is_none() {
-                freed.push(*old);
             }
             kept.push(stay);
         }
@@ -216,9 +212,6 @@ impl Job {
             bps.push(bp);
         }
         self.submit(turn, placements, blocks);
-        for bp in &freed {
-            zio.free_one(txg, bp).await?;
-        }
         Ok(bps)
     }
 
