@@ -5,6 +5,7 @@ pub mod dmu;
 pub mod dsl;
 pub mod error;
 pub mod metaslab;
+pub mod scan;
 pub mod spa;
 pub mod types;
 pub mod vdev;

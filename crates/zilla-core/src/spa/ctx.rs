@@ -9,6 +9,7 @@ use super::features::Features;
 use super::txg::{Tx, TxgState};
 use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
+use crate::scan::Scan;
 use crate::types::{TXG_SIZE, Txg};
 use crate::zio::BlockStore;
 use futures_util::future::BoxFuture;
@@ -28,6 +29,7 @@ pub struct PoolCtx {
     pub guid: u64,
     pub readonly: bool,
     mos: OnceLock<Arc<Objset>>,
+    scan: OnceLock<Arc<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
     tasks: [Mutex<Vec<Task>>; TXG_SIZE],
 }
@@ -50,6 +52,7 @@ impl PoolCtx {
             guid,
             readonly,
             mos: OnceLock::new(),
+            scan: OnceLock::new(),
             frees: Mutex::default(),
             tasks: Default::default(),
         })
@@ -68,9 +71,22 @@ impl PoolCtx {
         }
     }
 
+    /// The pool's scrub; set once the datasets are open.
+    pub fn set_scan(&self, scan: Arc<Scan>) {
+        let fresh = self.scan.set(scan).is_ok();
+        debug_assert!(fresh, "a pool has one scan");
+    }
+
+    pub fn scan(&self) -> Option<&Arc<Scan>> {
+        self.scan.get()
+    }
+
     /// Hands in a block that nothing refers to any more, as of the txg being synced. Holes and embedded blocks are ignored.
     pub fn free(&self, bp: &BlkPtr) {
         if !bp.is_hole() && !bp.is_embedded() {
+            if let Some(scan) = self.scan() {
+                scan.freed(bp);
+            }
             self.frees.lock().push(*bp);
         }
     }

@@ -1,0 +1,255 @@
+//! The pool's error log: blocks of which no copy is good, so that `zpool status -v` can name the files.
+//!
+//! There are two logs, ZAPs named in the pool's directory: *last* is what is known; during a scrub new errors go to *scrub*,
+//! and the scrub's end makes that the last one, so that what was repaired or overwritten goes. With the feature
+//! `head_errlog` a log is a ZAP of ZAPs, by head dataset; before, one of places.
+//!
+//! Errors are noted in memory at once and written by the sync task. A crash loses what was noted in the last txg; the next read finds it again.
+
+use super::traverse;
+use crate::dmu::resident;
+use crate::error::{Error, Result};
+use crate::spa::PoolCtx;
+use crate::spa::txg::Tx;
+use crate::types::{Bookmark, ObjectId};
+use crate::zap::{CreateOpts, Zap};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use zilla_ondisk::dsl::{
+    DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_ERRLOG_LAST, DMU_POOL_ERRLOG_SCRUB, DslDatasetPhys, DslDirPhys,
+};
+use zilla_ondisk::errlog::{ErrPhys, bookmark_name, parse_bookmark};
+use zilla_ondisk::object_type::DMU_OT_ERROR_LOG;
+use zilla_ondisk::zbookmark::ZbookmarkPhys;
+use zilla_ondisk::{ByteOrder, Phys};
+
+/// Errors noted and not written yet; a pool that is broken all over does not need them one by one.
+const MAX_PENDING: usize = 10_000;
+
+/// A damaged block, as the log knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedError {
+    /// With the feature `head_errlog`: the head of the dataset that has it, or had it.
+    pub objset: u64,
+    pub object: u64,
+    pub level: i64,
+    pub blkid: u64,
+    /// 0 where the log does not say.
+    pub birth: u64,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    scrub: u64,
+    scrubbing: bool,
+    /// (objset, object, level, blkid), birth.
+    pending: BTreeSet<((u64, u64, i64, u64), u64)>,
+}
+
+pub struct ErrLog {
+    ctx: Arc<PoolCtx>,
+    state: Mutex<State>,
+}
+
+impl ErrLog {
+    pub async fn open(ctx: &Arc<PoolCtx>) -> Result<Arc<ErrLog>> {
+        let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
+        let last = directory.try_get_u64(DMU_POOL_ERRLOG_LAST).await?.unwrap_or(0);
+        let scrub = directory.try_get_u64(DMU_POOL_ERRLOG_SCRUB).await?.unwrap_or(0);
+        let state = State { last, scrub, scrubbing: scrub != 0, ..State::default() };
+        Ok(Arc::new(ErrLog { ctx: ctx.clone(), state: Mutex::new(state) }))
+    }
+
+    /// Notes a block that cannot be read. Its birth is looked up where it is not known.
+    pub fn log(&self, at: Bookmark, birth: Option<u64>) {
+        let mut st = self.state.lock();
+        if st.pending.len() < MAX_PENDING {
+            st.pending.insert(((at.objset, at.object, at.level, at.blkid), birth.unwrap_or(0)));
+        }
+    }
+
+    pub fn has_news(&self) -> bool {
+        !self.state.lock().pending.is_empty()
+    }
+
+    pub(super) fn begin_scrub(&self) {
+        self.state.lock().scrubbing = true;
+    }
+
+    fn by_head(&self) -> bool {
+        self.ctx.features.is_enabled("head_errlog")
+    }
+
+    async fn make(&self, tx: &Tx) -> Result<Zap> {
+        let opts = CreateOpts::default();
+        Ok(Zap::new(&resident(|| Zap::create(self.ctx.mos(), tx, DMU_OT_ERROR_LOG, &opts)).await?))
+    }
+
+    /// Writes what was noted; part of any txg.
+    pub async fn sync(&self, tx: &Tx) -> Result<()> {
+        let (pending, scrubbing, known) = {
+            let mut st = self.state.lock();
+            let known = if st.scrubbing { st.scrub } else { st.last };
+            (std::mem::take(&mut st.pending), st.scrubbing, known)
+        };
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let mos = self.ctx.mos();
+        let log = if known != 0 {
+            Zap::open(mos, known).await?
+        } else {
+            let log = self.make(tx).await?;
+            let name = if scrubbing { DMU_POOL_ERRLOG_SCRUB } else { DMU_POOL_ERRLOG_LAST };
+            Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.set_u64(tx, name, log.id()).await?;
+            let mut st = self.state.lock();
+            *(if scrubbing { &mut st.scrub } else { &mut st.last }) = log.id();
+            log
+        };
+        for ((objset, object, level, blkid), birth) in pending {
+            if !self.by_head() {
+                let name = bookmark_name(&ZbookmarkPhys::new(objset, object, level, blkid));
+                log.set_str(tx, &name, "").await?;
+                continue;
+            }
+            let at = Bookmark { objset, object, level, blkid };
+            let birth = if birth != 0 { birth } else { self.birth_of(at).await };
+            let head = self.head_of(objset).await.unwrap_or(objset);
+            let key = format!("{head:x}");
+            let list = match log.try_get_u64(&key).await? {
+                Some(id) => Zap::open(mos, id).await?,
+                None => {
+                    let list = self.make(tx).await?;
+                    log.set_u64(tx, &key, list.id()).await?;
+                    list
+                }
+            };
+            list.set_str(tx, &ErrPhys { object, level, blkid, birth }.name(), "").await?;
+        }
+        Ok(())
+    }
+
+    async fn dataset(&self, ds: u64) -> Result<DslDatasetPhys> {
+        let dn = self.ctx.mos().hold_wait(ObjectId(ds)).await?;
+        DslDatasetPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(ds), 0, 0)), "", e.to_string()))
+    }
+
+    async fn head_of(&self, ds: u64) -> Result<u64> {
+        let dd = self.dataset(ds).await?.dir_obj;
+        let dn = self.ctx.mos().hold_wait(ObjectId(dd)).await?;
+        let dir = DslDirPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(dd), 0, 0)), "", e.to_string()))?;
+        Ok(dir.head_dataset_obj)
+    }
+
+    /// When a block was born; 0 when that cannot be found out, which matches no snapshot's version in particular.
+    async fn birth_of(&self, at: Bookmark) -> u64 {
+        let Ok(ds) = self.dataset(at.objset).await else { return 0 };
+        let found = traverse::find(&self.ctx.store, ds.bp, at).await;
+        found.ok().flatten().map_or(0, |bp| bp.birth())
+    }
+
+    /// A scrub is over: what it found is what is known now. As in OpenZFS that is so for one that was stopped, too.
+    pub(super) async fn end_scrub(&self, tx: &Tx) -> Result<()> {
+        self.sync(tx).await?;
+        let (last, scrub) = {
+            let mut st = self.state.lock();
+            st.scrubbing = false;
+            (st.last, st.scrub)
+        };
+        let mos = self.ctx.mos();
+        let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
+        self.free_log(tx, last).await?;
+        if scrub != 0 {
+            directory.delete(tx, DMU_POOL_ERRLOG_SCRUB).await?;
+            directory.set_u64(tx, DMU_POOL_ERRLOG_LAST, scrub).await?;
+        } else {
+            directory.delete_if_there(tx, DMU_POOL_ERRLOG_LAST).await?;
+        }
+        let mut st = self.state.lock();
+        (st.last, st.scrub) = (scrub, 0);
+        Ok(())
+    }
+
+    async fn free_log(&self, tx: &Tx, id: u64) -> Result<()> {
+        if id == 0 {
+            return Ok(());
+        }
+        let mos = self.ctx.mos();
+        let log = Zap::open(mos, id).await?;
+        for e in log.entries().await? {
+            if let (true, Some(list)) = (self.by_head(), e.value.as_u64()) {
+                mos.free(tx, &mos.hold_wait(ObjectId(list)).await?);
+            }
+        }
+        mos.free(tx, log.dnode());
+        Ok(())
+    }
+
+    /// A dataset is destroyed: its errors are nobody's any more.
+    pub async fn forget_dataset(&self, tx: &Tx, head: u64) -> Result<()> {
+        if !self.by_head() {
+            return Ok(());
+        }
+        let mos = self.ctx.mos();
+        for id in self.logs() {
+            let log = Zap::open(mos, id).await?;
+            let key = format!("{head:x}");
+            if let Some(list) = log.try_get_u64(&key).await? {
+                mos.free(tx, &mos.hold_wait(ObjectId(list)).await?);
+                log.delete(tx, &key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn logs(&self) -> Vec<u64> {
+        let st = self.state.lock();
+        [st.last, st.scrub].into_iter().filter(|id| *id != 0).collect()
+    }
+
+    /// All errors in the log, and those not yet written.
+    pub async fn entries(&self) -> Result<Vec<LoggedError>> {
+        let mos = self.ctx.mos();
+        let mut out = Vec::new();
+        let mut add = |e: LoggedError| {
+            if !out.contains(&e) {
+                out.push(e);
+            }
+        };
+        let bad = |e: zilla_ondisk::FormatError| Error::corrupt(None, "error log", e.to_string());
+        for id in self.logs() {
+            for e in Zap::open(mos, id).await?.entries().await? {
+                // Logs from before the feature was enabled hold places themselves.
+                if let Ok(zb) = parse_bookmark(&e.name) {
+                    let (object, level, blkid) = (zb.object, zb.level(), zb.blkid);
+                    add(LoggedError { objset: zb.objset, object, level, blkid, birth: 0 });
+                    continue;
+                }
+                let name = e.name_str().into_owned();
+                let (Ok(head), Some(list)) = (u64::from_str_radix(&name, 16), e.value.as_u64()) else {
+                    continue;
+                };
+                for e in Zap::open(mos, list).await?.entries().await? {
+                    let p = ErrPhys::parse(&e.name).map_err(bad)?;
+                    let (object, level, blkid, birth) = (p.object, p.level, p.blkid, p.birth);
+                    add(LoggedError { objset: head, object, level, blkid, birth });
+                }
+            }
+        }
+        let pending: Vec<_> = self.state.lock().pending.iter().copied().collect();
+        for ((ds, object, level, blkid), birth) in pending {
+            let objset = if self.by_head() { self.head_of(ds).await.unwrap_or(ds) } else { ds };
+            add(LoggedError { objset, object, level, blkid, birth });
+        }
+        Ok(out)
+    }
+
+    /// How many errors there are, for `zpool status`.
+    pub async fn count(&self) -> Result<u64> {
+        Ok(self.entries().await?.len() as u64)
+    }
+}

@@ -1,0 +1,430 @@
+//! Scrub: reading everything the pool refers to, with all redundancy, and repairing what is bad.
+//!
+//! A scan goes in rounds. It *gathers* block pointers by walking the MOS and the datasets ([`traverse`]; in OpenZFS's order, so that
+//! each block comes up once), until it has as many as it can read in some seconds; it *reads* them sorted by place on the
+//! disks, several tasks at once, below all other I/O; then the place it has come to is written down ([`state`]). A crash or an export
+//! loses at most the round under way, which is done again.
+//!
+//! Scans run beside the txgs, on the trees of the last synced one. Three things keep that right. Blocks are freed meanwhile: what is
+//! freed during a round is noted ([`Scan::freed`]), not read, and no error where reading it failed; and its space is given out again
+//! only after a read of it that was under way is over ([`Scan::settle`]), so that a repair never hits a new owner. Datasets
+//! change meanwhile: snapshots, destroys and rollbacks move the place ([`Scan::snapshotted`] and its kin) in the txg that makes them, and
+//! a walk they disturb is done again. Blocks move from heads to snapshots: the place moves with them.
+//!
+//! **Invariants.** Every block born at or before `max_txg` that is there when the scan ends was read, or is in the error log. What is on disk is
+//! a place up to which this is true.
+//!
+//! **Lock order.** The scan's state is a leaf. No lock is held while waiting.
+//!
+//! **Deliberately absent.** Resilvers of one's own making (one that OpenZFS began is finished as a scan of its txgs), scrubs of
+//! the error log only, and log blocks, which no imported pool keeps.
+
+mod errlog;
+mod state;
+#[cfg(test)]
+mod tests;
+mod traverse;
+mod work;
+
+pub use errlog::{ErrLog, LoggedError};
+
+use crate::dmu::resident;
+use crate::error::{Errno, Error, Result};
+use crate::spa::PoolCtx;
+use crate::spa::txg::Tx;
+use crate::types::{Bookmark, Txg};
+use crate::zap::{CreateOpts, Zap};
+use event_listener::Event;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use state::Position;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dsl::{
+    DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_LAST_SCRUBBED_TXG, DSF_SCRUB_PAUSED, DslScanPhys,
+};
+use zilla_ondisk::enums::{ScanFunc, ScanState};
+use zilla_ondisk::object_type::DMU_OT_SCAN_QUEUE;
+
+/// OpenZFS scrubs its dedup tables' blocks of this class and below by the tables; here they come up in the datasets.
+const DDT_CLASS_MAX: u64 = 1;
+
+/// What a scan needs of the pool it reads.
+pub trait ScanPool: Send + Sync {
+    /// The MOS's root block as of the last synced txg.
+    fn mos_root(&self) -> BlkPtr;
+    /// Bytes in use on all top-level vdevs: how much there is to do.
+    fn allocated(&self) -> u64;
+    /// Reads all of a block's copies and redundancy and repairs; returns the bytes read and repaired. An error means that
+    /// no copy is good.
+    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>>;
+    /// A scan is over, in the syncing txg. If it is complete, every leaf has all that was born up to `max_txg`.
+    fn finished(&self, complete: bool, max_txg: Txg);
+}
+
+/// A scan as `zpool status` shows it (`pool_scan_stat`). Times are seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanStatus {
+    pub func: u64,
+    pub state: u64,
+    pub start_time: u64,
+    pub end_time: u64,
+    pub to_examine: u64,
+    pub examined: u64,
+    pub skipped: u64,
+    pub processed: u64,
+    pub errors: u64,
+    pub pass_exam: u64,
+    pub pass_start: u64,
+    /// When it was paused; 0 when it is not.
+    pub pass_scrub_pause: u64,
+    pub pass_scrub_spent_paused: u64,
+    pub pass_issued: u64,
+    pub issued: u64,
+}
+
+impl ScanStatus {
+    /// Bytes a second in this pass, pauses aside.
+    pub fn rate(&self, now: u64) -> u64 {
+        let until = if self.pass_scrub_pause != 0 { self.pass_scrub_pause } else { now };
+        let elapsed =
+            until.saturating_sub(self.pass_start).saturating_sub(self.pass_scrub_spent_paused).max(1);
+        self.pass_issued / elapsed
+    }
+    /// Seconds to go at that rate; None when nothing has been read yet.
+    pub fn time_left(&self, now: u64) -> Option<u64> {
+        self.to_examine.saturating_sub(self.issued + self.skipped).checked_div(self.rate(now))
+    }
+}
+
+/// Where a block is: the words of its first DVA, and its birth.
+type Key = (u64, u64, u64);
+
+fn key(bp: &BlkPtr) -> Key {
+    (bp.0[0], bp.0[1], bp.phys_birth())
+}
+
+#[derive(Default)]
+struct Shared {
+    /// What is on disk: everything before it was read.
+    stable: Position,
+    /// Where the round that is being read ends.
+    next: Option<Position>,
+    /// Counts changes that a walk under way must not survive.
+    generation: u64,
+    /// Whether the task that does the work is there.
+    running: bool,
+    stopping: bool,
+    pass_start: u64,
+    paused_at: u64,
+    spent_paused: u64,
+    issued_before_pass: u64,
+    /// Blocks freed since the round began, and those being read.
+    freed: HashSet<Key>,
+    reading: HashSet<Key>,
+}
+
+pub struct Scan {
+    ctx: Arc<PoolCtx>,
+    pool: Arc<dyn ScanPool>,
+    pub errors: Arc<ErrLog>,
+    shared: Mutex<Shared>,
+    changed: Event,
+    /// Counters of the round under way, ahead of what is stable.
+    examined: AtomicU64,
+    issued: AtomicU64,
+    processed: AtomicU64,
+    error_count: AtomicU64,
+    /// Blocks in the next round.
+    round: AtomicUsize,
+}
+
+impl Scan {
+    /// The pool's scan as it was left; one that was under way goes on, unless the pool is read-only.
+    pub async fn open(ctx: &Arc<PoolCtx>, pool: Arc<dyn ScanPool>) -> Result<Arc<Scan>> {
+        let stable = Position::load(ctx.mos()).await?;
+        let errors = ErrLog::open(ctx).await?;
+        let now = ctx.env.wall().as_secs();
+        let shared = Shared {
+            pass_start: if stable.is_scanning() { now } else { stable.phys.start_time },
+            paused_at: if stable.is_scanning() && stable.is_paused() { now } else { 0 },
+            issued_before_pass: stable.phys.examined,
+            stable,
+            ..Shared::default()
+        };
+        let scan = Arc::new(Scan {
+            ctx: ctx.clone(),
+            pool,
+            errors,
+            shared: Mutex::new(shared),
+            changed: Event::new(),
+            examined: AtomicU64::new(0),
+            issued: AtomicU64::new(0),
+            processed: AtomicU64::new(0),
+            error_count: AtomicU64::new(0),
+            round: AtomicUsize::new(work::MIN_ROUND),
+        });
+        scan.reset_counters();
+        if !ctx.readonly {
+            scan.launch();
+        }
+        Ok(scan)
+    }
+
+    fn wall(&self) -> u64 {
+        self.ctx.env.wall().as_secs()
+    }
+
+    fn reset_counters(&self) {
+        let phys = self.shared.lock().stable.phys;
+        self.examined.store(phys.examined, Ordering::Relaxed);
+        self.issued.store(phys.examined, Ordering::Relaxed);
+        self.processed.store(phys.processed, Ordering::Relaxed);
+        self.error_count.store(phys.errors, Ordering::Relaxed);
+    }
+
+    pub fn is_scanning(&self) -> bool {
+        self.shared.lock().stable.is_scanning()
+    }
+
+    pub fn is_paused(&self) -> bool {
+        let st = self.shared.lock();
+        st.stable.is_scanning() && st.stable.is_paused()
+    }
+
+    pub fn status(&self) -> ScanStatus {
+        let st = self.shared.lock();
+        let p = &st.stable.phys;
+        let live = st.stable.is_scanning();
+        let counter = |c: &AtomicU64, done: u64| if live { c.load(Ordering::Relaxed) } else { done };
+        let issued = counter(&self.issued, p.examined);
+        ScanStatus {
+            func: p.func,
+            state: p.state,
+            start_time: p.start_time,
+            end_time: p.end_time,
+            to_examine: p.to_examine,
+            examined: counter(&self.examined, p.examined),
+            skipped: p.skipped,
+            processed: counter(&self.processed, p.processed),
+            errors: counter(&self.error_count, p.errors),
+            pass_exam: counter(&self.examined, p.examined).saturating_sub(st.issued_before_pass),
+            pass_start: st.pass_start,
+            pass_scrub_pause: if live { st.paused_at } else { 0 },
+            pass_scrub_spent_paused: st.spent_paused,
+            pass_issued: issued.saturating_sub(st.issued_before_pass),
+            issued,
+        }
+    }
+
+    /// Starts a scrub, or goes on with a paused one.
+    pub async fn start(self: &Arc<Self>) -> Result<()> {
+        let me = self.clone();
+        self.ctx.sync_task(move |tx| Box::pin(async move { me.start_sync(&tx).await })).await?;
+        self.launch();
+        Ok(())
+    }
+
+    async fn start_sync(&self, tx: &Tx) -> Result<()> {
+        let mos = self.ctx.mos();
+        let now = self.wall();
+        let mut position = self.shared.lock().stable.clone();
+        if position.is_scanning() {
+            if !position.is_paused() || position.phys.func != ScanFunc::Scrub as u64 {
+                return Err(Error::os(Errno::Busy, "a scan is in progress already"));
+            }
+            position.phys.flags &= !DSF_SCRUB_PAUSED;
+            position.save(mos, tx).await?;
+            let mut st = self.shared.lock();
+            st.stable.phys.flags &= !DSF_SCRUB_PAUSED;
+            st.spent_paused += now.saturating_sub(std::mem::take(&mut st.paused_at));
+            drop(st);
+            self.changed.notify(usize::MAX);
+            return Ok(());
+        }
+        let opts = CreateOpts::default();
+        let queue = resident(|| Zap::create(mos, tx, DMU_OT_SCAN_QUEUE, &opts)).await?;
+        let position = Position {
+            phys: DslScanPhys {
+                func: ScanFunc::Scrub as u64,
+                state: ScanState::Scanning as u64,
+                queue_obj: queue.id().0,
+                max_txg: tx.txg().0,
+                start_time: now,
+                to_examine: self.pool.allocated(),
+                ddt_class_max: DDT_CLASS_MAX,
+                ..DslScanPhys::default()
+            },
+            ..Position::default()
+        };
+        position.save(mos, tx).await?;
+        self.errors.begin_scrub();
+        {
+            let mut st = self.shared.lock();
+            st.stable = position;
+            st.next = None;
+            st.generation += 1;
+            (st.pass_start, st.paused_at, st.spent_paused, st.issued_before_pass) = (now, 0, 0, 0);
+        }
+        self.reset_counters();
+        Ok(())
+    }
+
+    /// Pauses a scrub, or stops it for good.
+    pub async fn pause(self: &Arc<Self>) -> Result<()> {
+        let me = self.clone();
+        self.ctx.sync_task(move |tx| Box::pin(async move { me.pause_sync(&tx).await })).await
+    }
+
+    async fn pause_sync(&self, tx: &Tx) -> Result<()> {
+        let mut position = self.shared.lock().stable.clone();
+        if !position.is_scanning() {
+            return Err(Error::no_ent("there is no active scrub"));
+        }
+        if position.is_paused() {
+            return Err(Error::os(Errno::Busy, "the scrub is paused already"));
+        }
+        position.phys.flags |= DSF_SCRUB_PAUSED;
+        position.save(self.ctx.mos(), tx).await?;
+        let mut st = self.shared.lock();
+        st.stable.phys.flags |= DSF_SCRUB_PAUSED;
+        st.paused_at = self.wall();
+        Ok(())
+    }
+
+    pub async fn cancel(self: &Arc<Self>) -> Result<()> {
+        let me = self.clone();
+        self.ctx.sync_task(move |tx| Box::pin(async move { me.finish_sync(&tx, false).await })).await
+    }
+
+    /// Ends the scan, complete or not.
+    async fn finish_sync(&self, tx: &Tx, complete: bool) -> Result<()> {
+        let mut position = self.shared.lock().stable.clone();
+        if !position.is_scanning() {
+            return Err(Error::no_ent("there is no active scan"));
+        }
+        let mos = self.ctx.mos();
+        let queue = std::mem::take(&mut position.phys.queue_obj);
+        position.queue.clear();
+        position.set_bookmark(None);
+        let p = &mut position.phys;
+        p.state = if complete { ScanState::Finished } else { ScanState::Canceled } as u64;
+        p.end_time = self.wall();
+        p.flags = 0;
+        p.examined = self.examined.load(Ordering::Relaxed);
+        p.processed = self.processed.load(Ordering::Relaxed);
+        p.errors = self.error_count.load(Ordering::Relaxed);
+        if queue != 0 {
+            let dn = mos.hold_wait(crate::types::ObjectId(queue)).await?;
+            mos.free(tx, &dn);
+        }
+        position.save(mos, tx).await?;
+        self.errors.end_scrub(tx).await?;
+        let max_txg = position.phys.max_txg;
+        if complete && position.phys.func == ScanFunc::Scrub as u64 {
+            let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
+            directory.set_u64(tx, DMU_POOL_LAST_SCRUBBED_TXG, max_txg).await?;
+        }
+        {
+            let mut st = self.shared.lock();
+            st.stable = position;
+            st.next = None;
+            st.generation += 1;
+            st.freed.clear();
+        }
+        self.pool.finished(complete, Txg(max_txg));
+        self.changed.notify(usize::MAX);
+        Ok(())
+    }
+
+    /// Waits until no scan is running (done, stopped or paused).
+    pub async fn wait(&self) {
+        loop {
+            let listener = self.changed.listen();
+            let (active, paused) = {
+                let st = self.shared.lock();
+                (st.stable.is_scanning(), st.stable.is_paused())
+            };
+            if !active || paused {
+                return;
+            }
+            let nap = self.ctx.env.sleep(Duration::from_millis(200));
+            futures_util::future::select(listener, nap).await;
+        }
+    }
+
+    /// Stops working, for an export; what is on disk says where to go on.
+    pub async fn shutdown(&self) {
+        self.shared.lock().stopping = true;
+        self.changed.notify(usize::MAX);
+        loop {
+            let listener = self.changed.listen();
+            if !self.shared.lock().running {
+                return;
+            }
+            listener.await;
+        }
+    }
+
+    // ---- what the sync task tells
+
+    /// A block was freed in the syncing txg.
+    pub fn freed(&self, bp: &BlkPtr) {
+        let mut st = self.shared.lock();
+        if st.running {
+            st.freed.insert(key(bp));
+        }
+    }
+
+    /// Waits for reads of blocks that were freed meanwhile; to be called before a txg's end lets their space be used again.
+    pub async fn settle(&self) {
+        loop {
+            let listener = self.changed.listen();
+            let busy = {
+                let st = self.shared.lock();
+                st.reading.iter().any(|k| st.freed.contains(k))
+            };
+            if !busy {
+                return;
+            }
+            listener.await;
+        }
+    }
+
+    async fn datasets_changed(&self, tx: &Tx, change: impl Fn(&mut Position)) -> Result<()> {
+        let position = {
+            let mut st = self.shared.lock();
+            if !st.stable.is_scanning() {
+                return Ok(());
+            }
+            let before = (st.stable.clone(), st.next.clone());
+            change(&mut st.stable);
+            st.next.iter_mut().for_each(&change);
+            // A walk under way works on neither.
+            st.generation += 1;
+            if before == (st.stable.clone(), st.next.clone()) {
+                return Ok(());
+            }
+            st.stable.clone()
+        };
+        position.save(self.ctx.mos(), tx).await
+    }
+
+    /// A dataset is being destroyed; `next_snap` is the next one in its chain if it is a snapshot.
+    pub async fn destroyed(&self, tx: &Tx, ds: u64, next_snap: Option<u64>) -> Result<()> {
+        self.datasets_changed(tx, |p| p.destroyed(ds, next_snap)).await
+    }
+
+    /// `snap` was made of `head`.
+    pub async fn snapshotted(&self, tx: &Tx, head: u64, snap: u64) -> Result<()> {
+        self.datasets_changed(tx, |p| p.snapshotted(head, snap)).await
+    }
+
+    /// Two heads exchange their contents (a rollback to received data, or of a clone).
+    pub async fn swapped(&self, tx: &Tx, a: u64, b: u64) -> Result<()> {
+        self.datasets_changed(tx, |p| p.swapped(a, b)).await
+    }
+}

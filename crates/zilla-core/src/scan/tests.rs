@@ -1,0 +1,348 @@
+//! Scans of a pool of a few datasets in memory: every block once, whatever happens on the way.
+
+use super::*;
+use crate::dmu::testing::{MemStore, props};
+use crate::dmu::{DbufCache, Dnode, NewObject, Objset};
+use crate::spa::txg::TxgState;
+use crate::types::{ObjectId, Txg};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use zilla_env::{Env, real_env};
+use zilla_ondisk::Phys;
+use zilla_ondisk::dsl::{DMU_POOL_DIRECTORY_OBJECT, DslDatasetPhys, DslDirPhys};
+use zilla_ondisk::object_type::{
+    DMU_OT_DSL_DATASET, DMU_OT_DSL_DIR, DMU_OT_DSL_DIR_CHILD_MAP, DMU_OT_NEXT_CLONES, DMU_OT_OBJECT_DIRECTORY,
+};
+
+/// The pool that is scanned, with a sync task of its own.
+struct World {
+    env: Env,
+    store: Arc<MemStore>,
+    ctx: Arc<PoolCtx>,
+    pool: Arc<FakePool>,
+    stop: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct FakePool {
+    root: Mutex<BlkPtr>,
+    /// How often each place was read.
+    seen: Mutex<BTreeMap<u64, u32>>,
+    bad: Mutex<HashSet<u64>>,
+    /// Reads take this long.
+    delay: Mutex<Duration>,
+    env: Mutex<Option<Env>>,
+    finished: Mutex<Vec<bool>>,
+}
+
+impl ScanPool for FakePool {
+    fn mos_root(&self) -> BlkPtr {
+        *self.root.lock()
+    }
+    fn allocated(&self) -> u64 {
+        1 << 30
+    }
+    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {
+        Box::pin(async move {
+            let (delay, env) = (*self.delay.lock(), self.env.lock().clone());
+            if let (false, Some(env)) = (delay.is_zero(), env) {
+                env.sleep(delay).await;
+            }
+            let offset = bp.dva(0).offset;
+            *self.seen.lock().entry(offset).or_default() += 1;
+            if self.bad.lock().contains(&offset) {
+                return Err(Error::corrupt(Some(at), "", "bad"));
+            }
+            Ok((bp.asize(), 0))
+        })
+    }
+    fn finished(&self, complete: bool, _: Txg) {
+        self.finished.lock().push(complete);
+    }
+}
+
+fn start_sync_task(
+    env: &Env,
+    ctx: &Arc<PoolCtx>,
+    store: &Arc<MemStore>,
+    pool: &Arc<FakePool>,
+    stop: &Arc<AtomicBool>,
+) {
+    let (ctx, store, pool, stop) = (ctx.clone(), store.clone(), pool.clone(), stop.clone());
+    env.spawn(async move {
+        while !stop.load(Ordering::Relaxed) {
+            ctx.txgs.wait_for_work(Duration::from_millis(5)).await;
+            let txg = ctx.txgs.quiesce().await;
+            for task in ctx.take_tasks(txg) {
+                task(Tx::syncing(txg)).await;
+            }
+            if ctx.mos().is_dirty(txg) {
+                let root = *pool.root.lock();
+                let out = ctx.mos().sync(txg, root).await.unwrap();
+                out.killed.iter().for_each(|bp| ctx.free(bp));
+                *pool.root.lock() = out.root;
+                // Read before anything else may be put there.
+                store.free(&ctx.take_frees());
+            }
+            ctx.txgs.done(txg);
+        }
+        ctx.txgs.stop();
+    });
+}
+
+impl World {
+    /// A MOS with the few datasets that every pool has, and a file system with a snapshot and a clone of it.
+    async fn new(env: Env) -> World {
+        let store = Arc::new(MemStore::default());
+        let cache = DbufCache::new(64 << 20);
+        let txgs = TxgState::new(env.clone(), Txg(100));
+        let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, 1, false);
+        let mos = Objset::create(0, 1, store.clone(), cache.clone(), props());
+        let tx = Tx::syncing(Txg(50));
+        let directory = resident(|| {
+            Zap::create_claim(&mos, &tx, ObjectId(1), DMU_OT_OBJECT_DIRECTORY, &CreateOpts::default())
+        })
+        .await
+        .unwrap();
+        let alloc = |ot, len| {
+            let (mos, tx) = (&mos, &tx);
+            async move { resident(|| mos.alloc(tx, NewObject::new(ot, 512).bonus(ot, len))).await.unwrap() }
+        };
+        let zap = |ot| {
+            let (mos, tx) = (&mos, &tx);
+            async move { Zap::make(mos, tx, ot, &CreateOpts::default()).await.unwrap() }
+        };
+        let id = |d: &Arc<Dnode>| d.id().0;
+        let (root_dd, origin_dd) = (alloc(DMU_OT_DSL_DIR, 256).await, alloc(DMU_OT_DSL_DIR, 256).await);
+        let mut ds = Vec::new();
+        for _ in 0..5 {
+            ds.push(alloc(DMU_OT_DSL_DATASET, 320).await);
+        }
+        let [origin_head, origin_snap, snap, head, clone] = &ds[..] else { unreachable!() };
+        let children = zap(DMU_OT_DSL_DIR_CHILD_MAP).await;
+        children.insert_u64(&tx, "$ORIGIN", id(&origin_dd)).await.unwrap();
+        Zap::new(&directory).insert_u64(&tx, "root_dataset", id(&root_dd)).await.unwrap();
+        let (of_origin, of_snap) = (zap(DMU_OT_NEXT_CLONES).await, zap(DMU_OT_NEXT_CLONES).await);
+        of_origin.add_int(&tx, id(snap)).await.unwrap();
+        of_snap.add_int(&tx, id(clone)).await.unwrap();
+        let set_dd = |d: &Arc<Dnode>, p: DslDirPhys| d.set_bonus(&tx, &p.encode());
+        let set_ds = |d: &Arc<Dnode>, p: DslDatasetPhys| d.set_bonus(&tx, &p.encode());
+        set_dd(
+            &root_dd,
+            DslDirPhys { child_dir_zapobj: children.id(), head_dataset_obj: id(head), ..Default::default() },
+        );
+        set_dd(&origin_dd, DslDirPhys { head_dataset_obj: id(origin_head), ..Default::default() });
+        let base = DslDatasetPhys { dir_obj: id(&root_dd), ..Default::default() };
+        set_ds(origin_head, DslDatasetPhys { prev_snap_obj: id(origin_snap), ..base });
+        set_ds(
+            origin_snap,
+            DslDatasetPhys {
+                next_snap_obj: id(origin_head),
+                num_children: 2,
+                creation_txg: 4,
+                next_clones_obj: of_origin.id(),
+                ..base
+            },
+        );
+        // Contents: what the snapshot has, then what head and clone changed of it.
+        let fs = Objset::create(id(head), 2, store.clone(), cache.clone(), props());
+        let write = |fs: &Arc<Objset>, txg: u64, objects: std::ops::Range<u64>, seed: u8| {
+            let (fs, tx) = (fs.clone(), Tx::syncing(Txg(txg)));
+            async move {
+                for o in objects {
+                    let dn = match fs.hold_wait(ObjectId(o)).await {
+                        Ok(dn) => dn,
+                        Err(_) => {
+                            resident(|| fs.claim(&tx, ObjectId(o), NewObject::new(19, 4096))).await.unwrap()
+                        }
+                    };
+                    for b in 0..30u64 {
+                        let data = vec![seed ^ (o as u8) ^ (b as u8) | 1; 4096];
+                        dn.write(&tx, (b * 7 + u64::from(seed)) * 4096, &data);
+                    }
+                }
+            }
+        };
+        write(&fs, 50, 1..100, 1).await;
+        let root1 = fs.sync(Txg(50), BlkPtr::ZERO).await.unwrap().root;
+        write(&fs, 60, 90..120, 3).await;
+        let root2 = fs.sync(Txg(60), root1).await.unwrap().root;
+        let other = Objset::open(id(clone), &root1, store.clone(), cache, props()).await.unwrap();
+        write(&other, 61, 10..12, 5).await;
+        let root3 = other.sync(Txg(61), root1).await.unwrap().root;
+        set_ds(
+            snap,
+            DslDatasetPhys {
+                bp: root1,
+                creation_txg: 55,
+                next_snap_obj: id(head),
+                num_children: 2,
+                next_clones_obj: of_snap.id(),
+                ..base
+            },
+        );
+        set_ds(head, DslDatasetPhys { bp: root2, creation_txg: 50, prev_snap_obj: id(snap), ..base });
+        set_ds(clone, DslDatasetPhys { bp: root3, creation_txg: 58, prev_snap_obj: id(snap), ..base });
+        let root = mos.sync(Txg(50), BlkPtr::ZERO).await.unwrap().root;
+        ctx.set_mos(mos);
+        let pool = Arc::new(FakePool::default());
+        *pool.root.lock() = root;
+        *pool.env.lock() = Some(env.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        start_sync_task(&env, &ctx, &store, &pool, &stop);
+        World { env, store, ctx, pool, stop }
+    }
+
+    async fn open(&self) -> Arc<Scan> {
+        Scan::open(&self.ctx, self.pool.clone()).await.unwrap()
+    }
+
+    /// All blocks of datasets were read; `once`: and no block twice.
+    fn check(&self, once: bool) {
+        let seen = self.pool.seen.lock();
+        // The MOS changes while it is scanned; the datasets' blocks were all written before it.
+        let datasets = self.store.offsets().into_iter().filter(|o| seen.contains_key(o)).count();
+        assert!(datasets > 99 * 30, "{datasets}");
+        if once {
+            let twice: Vec<_> = seen.iter().filter(|(_, n)| **n > 1).collect();
+            assert!(twice.is_empty(), "{twice:?}");
+        }
+    }
+
+    fn blocks(&self) -> usize {
+        self.store.count()
+    }
+}
+
+fn run<F: Future<Output = ()> + Send>(f: impl FnOnce(World) -> F + Send) {
+    let env = real_env(2);
+    let inner = env.clone();
+    env.block_on(async move {
+        let w = World::new(inner).await;
+        let stop = w.stop.clone();
+        f(w).await;
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn every_block_once() {
+    run(|w| async move {
+        let scan = w.open().await;
+        // All that is there before the scan has to be read.
+        let before: HashSet<u64> = w.store.offsets().into_iter().collect();
+        scan.start().await.unwrap();
+        assert!(scan.start().await.is_err() || !scan.is_scanning());
+        scan.wait().await;
+        w.check(true);
+        let seen = w.pool.seen.lock();
+        let live: HashSet<u64> = w.store.offsets().into_iter().collect();
+        let missed: Vec<_> = before.iter().filter(|o| live.contains(o) && !seen.contains_key(o)).collect();
+        assert!(missed.is_empty(), "{missed:x?}");
+        let s = scan.status();
+        assert_eq!((s.state, s.errors, s.pass_scrub_pause), (ScanState::Finished as u64, 0, 0));
+        assert!(s.issued > 0 && s.examined == s.issued && s.end_time >= s.start_time);
+        assert_eq!(*w.pool.finished.lock(), [true]);
+    });
+}
+
+#[test]
+fn it_goes_on_after_shutdown_where_it_was() {
+    run(|w| async move {
+        let scan = w.open().await;
+        *w.pool.delay.lock() = Duration::from_millis(2);
+        scan.round.store(200, Ordering::Relaxed);
+        scan.start().await.unwrap();
+        while scan.shared.lock().stable.phys.bookmark.object == 0 {
+            w.env.sleep(Duration::from_millis(5)).await;
+        }
+        scan.shutdown().await;
+        let read_before: u32 = w.pool.seen.lock().values().sum();
+        assert!(scan.is_scanning());
+        drop(scan);
+        *w.pool.delay.lock() = Duration::ZERO;
+        let scan = w.open().await;
+        scan.wait().await;
+        w.check(false);
+        let read: u32 = w.pool.seen.lock().values().sum();
+        // What was done is not done again, save for parents and the round that was under way.
+        assert!(
+            read_before > 200 && (read as usize) < w.blocks() + 1500,
+            "{read_before} {read} {}",
+            w.blocks()
+        );
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+    });
+}
+
+#[test]
+fn pause_and_stop() {
+    run(|w| async move {
+        let scan = w.open().await;
+        *w.pool.delay.lock() = Duration::from_millis(2);
+        scan.round.store(200, Ordering::Relaxed);
+        scan.start().await.unwrap();
+        w.env.sleep(Duration::from_millis(30)).await;
+        scan.pause().await.unwrap();
+        assert!(scan.pause().await.unwrap_err().is(Errno::Busy));
+        assert!(scan.is_paused() && scan.status().pass_scrub_pause > 0);
+        w.env.sleep(Duration::from_millis(50)).await;
+        let read: u32 = w.pool.seen.lock().values().sum();
+        w.env.sleep(Duration::from_millis(50)).await;
+        assert_eq!(read, w.pool.seen.lock().values().sum::<u32>());
+        scan.start().await.unwrap();
+        assert!(!scan.is_paused());
+        scan.cancel().await.unwrap();
+        assert_eq!(scan.status().state, ScanState::Canceled as u64);
+        assert!(scan.cancel().await.unwrap_err().is(Errno::NoEnt));
+        assert_eq!(*w.pool.finished.lock(), [false]);
+    });
+}
+
+#[test]
+fn errors_are_counted_and_logged_by_place() {
+    run(|w| async move {
+        let scan = w.open().await;
+        let some: Vec<u64> = w.store.offsets().into_iter().take(5).collect();
+        let all = {
+            scan.start().await.unwrap();
+            scan.wait().await;
+            w.pool.seen.lock().clone()
+        };
+        let some: Vec<u64> = some.into_iter().filter(|o| all.contains_key(o)).collect();
+        w.pool.bad.lock().extend(some.iter());
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let live: HashSet<u64> = w.store.offsets().into_iter().collect();
+        let still = some.iter().filter(|o| live.contains(o)).count() as u64;
+        assert!(scan.status().errors >= still);
+        assert_eq!(scan.errors.count().await.unwrap(), scan.status().errors);
+        // They are in the MOS, too.
+        let again = ErrLog::open(&w.ctx).await.unwrap();
+        assert_eq!(again.count().await.unwrap(), scan.status().errors);
+        // Two scrubs later all is well, and nothing is known.
+        w.pool.bad.lock().clear();
+        scan.start().await.unwrap();
+        scan.wait().await;
+        assert_eq!((scan.status().errors, scan.errors.count().await.unwrap()), (0, 0));
+    });
+}
+
+#[test]
+fn places_move_with_datasets() {
+    let mut p = Position::default();
+    p.phys.bookmark.objset = 7;
+    p.queue.insert(8, 5);
+    p.snapshotted(7, 70);
+    p.snapshotted(8, 80);
+    assert_eq!((p.phys.bookmark.objset, p.queue.get(&80), p.queue.len()), (70, Some(&5), 1));
+    p.destroyed(70, Some(7));
+    assert_eq!(p.phys.bookmark.objset, 7);
+    assert_ne!(p.phys.flags, 0);
+    p.destroyed(80, Some(8));
+    p.swapped(7, 8);
+    assert_eq!((p.phys.bookmark.objset, p.queue.get(&7)), (8, Some(&5)));
+    p.destroyed(8, None);
+    assert_eq!(p.phys.bookmark.objset, u64::MAX);
+    let _ = DMU_POOL_DIRECTORY_OBJECT;
+}

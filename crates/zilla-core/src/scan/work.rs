@@ -1,0 +1,437 @@
+//! The task that does a scan's work: gather, read, write down, again.
+
+use super::state::Position;
+use super::traverse::{Visitor, Walk};
+use super::{Scan, key};
+use crate::error::{Errno, Error, Result};
+use crate::types::{Bookmark, ObjectId};
+use crate::zap::Zap;
+use futures_util::StreamExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use zilla_ondisk::ByteOrder;
+use zilla_ondisk::Phys;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dsl::{
+    DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_ROOT_DATASET, DSF_VISIT_DS_AGAIN, DslDatasetPhys, DslDirPhys,
+};
+use zilla_ondisk::zbookmark::ZB_DESTROYED_OBJSET;
+
+/// Blocks in a round: as many as take about `ROUND` to read, within bounds (an entry takes 160 bytes).
+pub(super) const MIN_ROUND: usize = 4096;
+const MAX_ROUND: usize = 200_000;
+const ROUND: Duration = Duration::from_secs(8);
+/// Blocks that one task reads at a time; they are neighbours, so that their I/Os are joined.
+const CHUNK: usize = 64;
+
+struct Entry {
+    bp: BlkPtr,
+    at: Bookmark,
+}
+
+/// How a round of gathering ended.
+enum Gathered {
+    /// There is more to come behind this position.
+    Part(Position),
+    All(Position),
+    /// Datasets changed, or the scan is to stop: what was gathered means nothing.
+    Disturbed,
+}
+
+struct Collector<'a> {
+    scan: &'a Scan,
+    generation: u64,
+    max_birth: u64,
+    limit: usize,
+    out: &'a mut Vec<Entry>,
+}
+
+impl Visitor for Collector<'_> {
+    fn visit(&mut self, bp: &BlkPtr, at: Bookmark) {
+        if !bp.is_embedded() && bp.phys_birth() <= self.max_birth {
+            self.scan.examined.fetch_add(bp.asize(), Ordering::Relaxed);
+            self.out.push(Entry { bp: *bp, at });
+        }
+    }
+
+    fn unreadable(&mut self, bp: &BlkPtr, at: Bookmark, error: Error) -> Result<()> {
+        if self.scan.shared.lock().freed.contains(&key(bp)) {
+            // The tree that is walked is no more.
+            return Err(Error::os(Errno::Stale, "the block was freed meanwhile"));
+        }
+        tracing::warn!("scan: what is below block {at} is not checked: {error}");
+        self.scan.bad_block(bp, at);
+        Ok(())
+    }
+
+    fn stop(&mut self) -> bool {
+        self.out.len() >= self.limit || self.scan.disturbed(self.generation)
+    }
+}
+
+impl Scan {
+    /// Starts the task unless it is there.
+    pub(super) fn launch(self: &Arc<Self>) {
+        {
+            let mut st = self.shared.lock();
+            if st.running || st.stopping || !st.stable.is_scanning() {
+                return;
+            }
+            st.running = true;
+        }
+        let me = self.clone();
+        self.ctx.env.spawn(async move {
+            let _guard = Running(me.clone());
+            if let Err(e) = me.work().await {
+                tracing::error!("scan: stopped: {e}");
+            }
+        });
+    }
+
+    /// Whether the task must leave what it is doing.
+    pub(super) fn disturbed(&self, generation: u64) -> bool {
+        let st = self.shared.lock();
+        st.stopping || st.generation != generation || !st.stable.is_scanning() || st.stable.is_paused()
+    }
+
+    fn bad_block(&self, bp: &BlkPtr, at: Bookmark) {
+        self.error_count.fetch_add(1, Ordering::Relaxed);
+        self.errors.log(at, Some(bp.birth()));
+    }
+
+    async fn work(self: &Arc<Self>) -> Result<()> {
+        let mut failures = 0u32;
+        loop {
+            loop {
+                let listener = self.changed.listen();
+                {
+                    let mut st = self.shared.lock();
+                    if st.stopping || !st.stable.is_scanning() {
+                        return Ok(());
+                    }
+                    if !st.stable.is_paused() {
+                        st.freed.clear();
+                        break;
+                    }
+                }
+                listener.await;
+            }
+            self.reset_counters();
+            let limit = self.round.load(Ordering::Relaxed);
+            let mut entries = Vec::new();
+            let (generation, position) = {
+                let st = self.shared.lock();
+                (st.generation, st.stable.clone())
+            };
+            let gathered = match self.gather(position, generation, limit, &mut entries).await {
+                Ok(g) => g,
+                // A tree that changed under the walk; the next one begins at the newest root.
+                Err(e) if e.is(Errno::Stale) => Gathered::Disturbed,
+                Err(e) => {
+                    failures += 1;
+                    if failures > 3 {
+                        return Err(e);
+                    }
+                    tracing::warn!("scan: {e}");
+                    self.ctx.env.sleep(Duration::from_secs(1)).await;
+                    Gathered::Disturbed
+                }
+            };
+            let (next, all) = match gathered {
+                Gathered::Disturbed => continue,
+                Gathered::Part(p) => (p, false),
+                Gathered::All(p) => (p, true),
+            };
+            {
+                let mut st = self.shared.lock();
+                if st.generation != generation {
+                    continue;
+                }
+                st.next = Some(next);
+            }
+            let began = self.ctx.env.now();
+            let done = self.read_all(entries).await;
+            let took = self.ctx.env.now().saturating_sub(began);
+            if !done {
+                self.shared.lock().next = None;
+                continue;
+            }
+            let better = if took < ROUND / 2 {
+                (limit * 2).min(MAX_ROUND)
+            } else if took > ROUND * 2 {
+                (limit / 2).max(MIN_ROUND)
+            } else {
+                limit
+            };
+            self.round.store(better, Ordering::Relaxed);
+            failures = 0;
+            self.write_down(all).await?;
+        }
+    }
+
+    /// Makes the end of the round the place that is on disk; ends the scan if that was all.
+    async fn write_down(self: &Arc<Self>, all: bool) -> Result<()> {
+        let me = self.clone();
+        let task = move |tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let position = {
+                    let mut st = me.shared.lock();
+                    // Stopped meanwhile.
+                    let Some(mut p) = st.next.take() else { return Ok(()) };
+                    p.phys.flags |= st.stable.phys.flags;
+                    p.phys.examined = me.examined.load(Ordering::Relaxed);
+                    p.phys.processed = me.processed.load(Ordering::Relaxed);
+                    p.phys.errors = me.error_count.load(Ordering::Relaxed);
+                    st.stable = p.clone();
+                    p
+                };
+                me.errors.sync(&tx).await?;
+                if all { me.finish_sync(&tx, true).await } else { position.save(me.ctx.mos(), &tx).await }
+            })
+        };
+        self.ctx.sync_task(task).await
+    }
+
+    /// Reads what was gathered, in the order of the disks. False if it was left off.
+    async fn read_all(self: &Arc<Self>, mut entries: Vec<Entry>) -> bool {
+        entries.sort_unstable_by_key(|e| {
+            let d = e.bp.dva(0);
+            (d.vdev, d.offset)
+        });
+        let entries = Arc::new(entries);
+        let next = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<_> = (0..self.ctx.env.spawner.parallelism().max(1))
+            .map(|_| {
+                let (me, entries, next) = (self.clone(), entries.clone(), next.clone());
+                self.ctx.env.spawn_with_result(async move {
+                    loop {
+                        let from = next.fetch_add(CHUNK, Ordering::Relaxed);
+                        let Some(chunk) =
+                            entries.get(from..(from + CHUNK).min(entries.len())).filter(|c| !c.is_empty())
+                        else {
+                            return true;
+                        };
+                        if me.must_leave() {
+                            return false;
+                        }
+                        futures_util::stream::iter(chunk).for_each_concurrent(None, |e| me.read_one(e)).await;
+                    }
+                })
+            })
+            .collect();
+        futures_util::future::join_all(tasks).await.into_iter().all(|done| done)
+    }
+
+    fn must_leave(&self) -> bool {
+        let st = self.shared.lock();
+        st.stopping || !st.stable.is_scanning() || st.stable.is_paused()
+    }
+
+    async fn read_one(&self, e: &Entry) {
+        let k = key(&e.bp);
+        {
+            let mut st = self.shared.lock();
+            if st.freed.contains(&k) {
+                return;
+            }
+            st.reading.insert(k);
+        }
+        let guard = Reading(self, k);
+        let result = self.pool.scrub(e.bp, e.at).await;
+        drop(guard);
+        self.issued.fetch_add(e.bp.asize(), Ordering::Relaxed);
+        match result {
+            Ok((_, repaired)) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
+            // Nobody misses a block that was freed while it was read.
+            Err(_) if self.shared.lock().freed.contains(&k) => {}
+            Err(_) => self.bad_block(&e.bp, e.at),
+        }
+    }
+
+    // ---- the order of datasets
+
+    async fn gather(
+        &self,
+        mut p: Position,
+        generation: u64,
+        limit: usize,
+        out: &mut Vec<Entry>,
+    ) -> Result<Gathered> {
+        let mut stopped = false;
+        match p.phys.bookmark.objset {
+            0 => {
+                (p.phys.cur_min_txg, p.phys.cur_max_txg) = (p.phys.min_txg, p.phys.max_txg);
+                stopped = self.walk(&mut p, 0, self.pool.mos_root(), generation, limit, out).await?;
+                if !stopped {
+                    p.set_bookmark(None);
+                    let origin = self.origin_snapshot().await?;
+                    stopped = self.visit_dataset(&mut p, origin, generation, limit, out).await?;
+                }
+            }
+            ZB_DESTROYED_OBJSET => {}
+            ds => stopped = self.visit_dataset(&mut p, ds, generation, limit, out).await?,
+        }
+        while !stopped {
+            p.set_bookmark(None);
+            let Some((ds, min)) = p.queue.pop_first() else { break };
+            p.phys.cur_min_txg = p.phys.min_txg.max(min);
+            p.phys.cur_max_txg = match self.dataset(ds).await {
+                Ok(d) if d.num_children != 0 => p.phys.max_txg.min(d.creation_txg),
+                Ok(_) => p.phys.max_txg,
+                Err(e) if e.is(Errno::NoEnt) => continue,
+                Err(e) => return Err(e),
+            };
+            stopped = self.visit_dataset(&mut p, ds, generation, limit, out).await?;
+        }
+        if self.disturbed(generation) {
+            return Ok(Gathered::Disturbed);
+        }
+        Ok(if stopped { Gathered::Part(p) } else { Gathered::All(p) })
+    }
+
+    async fn walk(
+        &self,
+        p: &mut Position,
+        objset: u64,
+        root: BlkPtr,
+        generation: u64,
+        limit: usize,
+        out: &mut Vec<Entry>,
+    ) -> Result<bool> {
+        // Each step gets on, however full the round is already.
+        let limit = if out.is_empty() { limit.max(1) } else { limit };
+        let max_birth = p.phys.cur_max_txg;
+        let mut collector = Collector { scan: self, generation, max_birth, limit, out };
+        let mut walk = Walk::new(&self.ctx.store, &mut collector, objset);
+        walk.min_birth = p.phys.cur_min_txg;
+        walk.resume = p.resume();
+        let stopped = walk.objset(root).await?;
+        if let Some(at) = stopped {
+            p.set_bookmark(Some(at));
+        }
+        Ok(stopped.is_some())
+    }
+
+    async fn visit_dataset(
+        &self,
+        p: &mut Position,
+        ds: u64,
+        generation: u64,
+        limit: usize,
+        out: &mut Vec<Entry>,
+    ) -> Result<bool> {
+        if ds == 0 {
+            return Ok(false);
+        }
+        let phys = match self.dataset(ds).await {
+            Ok(d) => d,
+            Err(e) if e.is(Errno::NoEnt) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        // A snapshot from after the scan's beginning, whose blocks were seen in an earlier one.
+        if p.phys.cur_min_txg >= p.phys.max_txg {
+            return Ok(false);
+        }
+        if self.walk(p, ds, phys.bp, generation, limit, out).await? {
+            return Ok(true);
+        }
+        if p.phys.flags & DSF_VISIT_DS_AGAIN != 0 {
+            p.phys.flags &= !DSF_VISIT_DS_AGAIN;
+            p.queue.insert(ds, p.phys.cur_max_txg);
+            return Ok(false);
+        }
+        if phys.next_snap_obj != 0 {
+            p.queue.insert(phys.next_snap_obj, phys.creation_txg);
+        }
+        if phys.num_children > 1 {
+            for clone in self.clones(ds, &phys).await? {
+                p.queue.insert(clone.0, clone.1);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn dataset(&self, ds: u64) -> Result<DslDatasetPhys> {
+        let dn = self.ctx.mos().hold_wait(ObjectId(ds)).await?;
+        DslDatasetPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(ds), 0, 0)), "", e.to_string()))
+    }
+
+    async fn dir(&self, dd: u64) -> Result<DslDirPhys> {
+        let dn = self.ctx.mos().hold_wait(ObjectId(dd)).await?;
+        DslDirPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(dd), 0, 0)), "", e.to_string()))
+    }
+
+    /// The snapshot that every dataset descends from.
+    async fn origin_snapshot(&self) -> Result<u64> {
+        let mos = self.ctx.mos();
+        let root = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.get_u64(DMU_POOL_ROOT_DATASET).await?;
+        let children = Zap::open(mos, self.dir(root).await?.child_dir_zapobj).await?;
+        let origin = children.get_u64("$ORIGIN").await?;
+        let head = self.dir(origin).await?.head_dataset_obj;
+        Ok(self.dataset(head).await?.prev_snap_obj)
+    }
+
+    /// The datasets whose history begins with a snapshot, and since when their blocks are their own.
+    async fn clones(&self, ds: u64, phys: &DslDatasetPhys) -> Result<Vec<(u64, u64)>> {
+        let mos = self.ctx.mos();
+        if phys.next_clones_obj != 0 {
+            let known = Zap::open(mos, phys.next_clones_obj).await?.ints().await?;
+            if known.len() as u64 + 1 == phys.num_children {
+                return Ok(known.into_iter().map(|c| (c, phys.creation_txg)).collect());
+            }
+        }
+        // Old pools do not list them all: every dir is asked where it comes from.
+        let root = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.get_u64(DMU_POOL_ROOT_DATASET).await?;
+        let (mut dirs, mut out) = (vec![root], Vec::new());
+        while let Some(dd) = dirs.pop() {
+            let dir = self.dir(dd).await?;
+            if dir.child_dir_zapobj != 0 {
+                let children = Zap::open(mos, dir.child_dir_zapobj).await?.entries().await?;
+                dirs.extend(children.iter().filter_map(|e| e.value.as_u64()));
+            }
+            if dir.origin_obj != ds || dir.head_dataset_obj == 0 {
+                continue;
+            }
+            let mut oldest = dir.head_dataset_obj;
+            let mut d = self.dataset(oldest).await?;
+            while d.prev_snap_obj != ds && d.prev_snap_obj != 0 {
+                oldest = d.prev_snap_obj;
+                d = self.dataset(oldest).await?;
+            }
+            out.push((oldest, d.prev_snap_txg));
+        }
+        Ok(out)
+    }
+}
+
+/// Says that the task is over, however it ends.
+struct Running(Arc<Scan>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut st = self.0.shared.lock();
+        st.running = false;
+        st.freed.clear();
+        drop(st);
+        self.0.changed.notify(usize::MAX);
+    }
+}
+
+/// A block that is being read.
+struct Reading<'a>(&'a Scan, super::Key);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let wanted = {
+            let mut st = self.0.shared.lock();
+            st.reading.remove(&self.1);
+            st.freed.contains(&self.1)
+        };
+        if wanted {
+            self.0.changed.notify(usize::MAX);
+        }
+    }
+}
