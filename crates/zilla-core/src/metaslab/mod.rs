@@ -39,6 +39,6 @@ mod tests;
 
 pub use alloc::Metaslabs;
 pub use range_tree::{Contradiction, RangeTree};
-pub use space_map::{MapType, SpaceFeatures, SpaceMap};
+pub use space_map::{Append, MapType, SpaceFeatures, SpaceMap, create_object};
 pub use sync::FeatureCounts;
 pub use vdev::{SpaceClass, SpaceStat, VdevSpec, metaslab_shift};

@@ -173,6 +173,7 @@ impl Spa {
             }
         }
         apply_features(&ctx, &zio);
+        tree.load_dtls(&mos).await?;
         let metaslabs = Metaslabs::new(space_features(&ctx));
         zio.set_allocator(metaslabs.clone());
         for spec in vdev_specs(&tree) {

@@ -140,6 +140,13 @@ impl Spa {
         } else if !frees.is_empty() {
             self.defer(tx, &frees).await?;
         }
+        let tree = self.tree();
+        let v2 = self.ctx.features.is_enabled("spacemap_v2");
+        if tree.dtls_dirty() && tree.sync_dtls(mos, tx, pass, v2).await? {
+            // The labels say it too, from the next txg on.
+            self.write_config(tx).await?;
+            self.config_dirty.store(true, Ordering::Release);
+        }
         self.metaslabs.sync(mos, txg, pass).await?;
         let counts = self.metaslabs.take_feature_counts();
         for (name, delta) in
@@ -156,7 +163,7 @@ impl Spa {
             self.dsl.mos_synced(&out);
             out.killed.iter().for_each(|bp| self.ctx.free(bp));
         }
-        Ok(self.ctx.has_frees() || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg))
+        Ok(self.ctx.has_frees() || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || tree.dtls_dirty())
     }
 
     async fn write_config(&self, tx: &Tx) -> Result<()> {

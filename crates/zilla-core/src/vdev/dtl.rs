@@ -14,6 +14,8 @@ pub struct Dtl {
     ranges: Mutex<BTreeMap<u64, u64>>,
     /// Spares every read of a healthy leaf the lock.
     any: AtomicBool,
+    /// Changed since it was last written to disk.
+    dirty: AtomicBool,
 }
 
 impl Dtl {
@@ -23,6 +25,10 @@ impl Dtl {
             return;
         }
         let mut ranges = self.ranges.lock();
+        if ranges.range(..=start).next_back().is_some_and(|(_, &e)| e >= end) {
+            return;
+        }
+        self.dirty.store(true, Ordering::Release);
         let (mut start, mut end) = (start, end);
         // Every range that overlaps or touches is swallowed.
         while let Some((&s, &e)) = ranges.range(..=end).next_back() {
@@ -42,6 +48,9 @@ impl Dtl {
         let mut ranges = self.ranges.lock();
         let hit: Vec<(u64, u64)> =
             ranges.range(..end).filter(|&(_, &e)| e > start).map(|(&s, &e)| (s, e)).collect();
+        if !hit.is_empty() {
+            self.dirty.store(true, Ordering::Release);
+        }
         for (s, e) in hit {
             ranges.remove(&s);
             if s < start {
@@ -80,6 +89,15 @@ impl Dtl {
         for (start, end) in new {
             self.add(start, end);
         }
+        self.dirty.store(false, Ordering::Release);
+    }
+
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    pub fn take_dirty(&self) -> bool {
+        self.dirty.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -104,5 +122,11 @@ mod tests {
         assert!(d.intersects(4, 7) && !d.intersects(4, 6));
         d.remove(0, 100);
         assert!(d.is_empty());
+        assert!(d.take_dirty() && !d.is_dirty());
+        d.set([(1, 5)]);
+        d.add(2, 4);
+        assert!(!d.is_dirty(), "nothing new");
+        d.add(2, 6);
+        assert!(d.is_dirty());
     }
 }

@@ -28,6 +28,7 @@
 
 mod config;
 mod dtl;
+mod dtl_sync;
 mod gather;
 pub mod gpt;
 pub mod label;

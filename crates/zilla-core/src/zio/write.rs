@@ -247,6 +247,8 @@ impl Job {
         }
         drop(placements);
         let missed = std::mem::take(&mut plan.missed);
+        // Known at once, so that this txg itself can write it down.
+        missed.iter().filter_map(|i| tree.leaves.get(*i)).for_each(|l| l.dtl.add(self.txg.0, self.txg.0 + 1));
         let mut joined = plan.join();
         // Tasks that work on neighbouring stretches begin with different leaves, so that they do not meet at each in turn.
         if !joined.is_empty() {

@@ -1,0 +1,79 @@
+//! DTLs on disk: a space map for each leaf that ever missed anything, whose "space" is txgs.
+//!
+//! A leaf that is known not to take writes has the txg in its DTL as soon as the first block passes it by, so the txg's
+//! own later passes write that down. A write that fails only at the end of a txg is written down with the next one; a
+//! crash between the two forgets it, and then the block's checksum is what tells.
+
+use std::sync::Arc;
+
+use super::tree::VdevTree;
+use crate::dmu::Objset;
+use crate::error::Result;
+use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
+use crate::spa::txg::Tx;
+use crate::types::ObjectId;
+
+const BLOCK: u32 = 4096;
+
+impl VdevTree {
+    /// Reads what leaves have missed.
+    pub async fn load_dtls(&self, mos: &Arc<Objset>) -> Result<()> {
+        for v in self.root.walk() {
+            let (Some(leaf), Some(object)) = (&v.leaf, v.config_u64("DTL").filter(|o| *o != 0)) else {
+                continue;
+            };
+            let dnode = mos.hold_wait(ObjectId(object)).await?;
+            let map = SpaceMap::open(dnode, 0, u64::MAX, 0)?;
+            let mut ranges = Vec::new();
+            let entries = map.reader();
+            entries
+                .for_each(map.length(), |kind, _, start, size| {
+                    if kind == MapType::Alloc {
+                        ranges.push((start, start.saturating_add(size)));
+                    }
+                    Ok(())
+                })
+                .await?;
+            leaf.dtl.set(ranges);
+        }
+        Ok(())
+    }
+
+    /// Whether a DTL changed since it was written.
+    pub fn dtls_dirty(&self) -> bool {
+        self.leaves.iter().any(|l| l.dtl.is_dirty())
+    }
+
+    /// Writes the DTLs that changed. True if a leaf got its first one, which the configuration must then say.
+    pub async fn sync_dtls(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64, v2: bool) -> Result<bool> {
+        let mut fresh = false;
+        for v in self.root.walk() {
+            let Some(leaf) = v.leaf.as_ref().filter(|l| l.dtl.take_dirty()) else { continue };
+            let mut tree = RangeTree::new();
+            for (start, end) in leaf.dtl.ranges() {
+                tree.add(start, end - start).map_err(|e| crate::error::Error::inval(e.to_string()))?;
+            }
+            let dnode = match v.config_u64("DTL").filter(|o| *o != 0) {
+                Some(object) => mos.hold_wait(ObjectId(object)).await?,
+                None if tree.is_empty() => continue,
+                None => {
+                    let dnode = create_object(mos, tx, BLOCK, true).await?;
+                    v.set_config_u64("DTL", dnode.id().0);
+                    fresh = true;
+                    dnode
+                }
+            };
+            let mut map = SpaceMap::open(dnode, 0, u64::MAX, 0)?;
+            map.truncate(tx);
+            map.append(Append { tx, pass, v2 }, &tree, MapType::Alloc, None)?;
+        }
+        Ok(fresh)
+    }
+
+    /// Everything born up to `txg` has been checked on, or written to, every leaf that takes writes.
+    pub fn resilvered(&self, txg: u64) {
+        for leaf in self.leaves.iter().filter(|l| l.readable() && l.writable()) {
+            leaf.dtl.remove(0, txg + 1);
+        }
+    }
+}
