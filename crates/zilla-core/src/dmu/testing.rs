@@ -172,3 +172,19 @@ impl Harness {
         };
     }
 }
+
+/// Syncs the objset as its txgs ask for it, as a pool's sync task does, until they are stopped.
+pub async fn keep_synced(objset: Arc<Objset>, store: Arc<MemStore>, txgs: Arc<crate::spa::txg::TxgState>) {
+    let mut root = BlkPtr::ZERO;
+    while !txgs.is_stopped() {
+        txgs.wait_for_work(std::time::Duration::from_secs(1)).await;
+        let txg = txgs.quiesce().await;
+        let out = match objset.sync(txg, root).await {
+            Ok(out) => out,
+            Err(e) => panic!("sync of {txg} failed: {e}"),
+        };
+        store.free(&out.killed);
+        root = out.root;
+        txgs.done(txg);
+    }
+}
