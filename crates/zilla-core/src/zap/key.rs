@@ -55,7 +55,7 @@ impl HashSpec {
 }
 
 /// A key ready to be looked up.
-pub(super) struct Key {
+pub(crate) struct Key {
     pub stored: ZapKey,
     pub hash: u64,
     /// For comparison by normalized form: the flags to use and the name in that form.

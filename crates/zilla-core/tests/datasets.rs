@@ -1,0 +1,220 @@
+//! Datasets of a real pool on files: made, written, snapshotted, cloned, promoted, rolled back and destroyed; OpenZFS's zdb (where it
+//! is installed) then accounts for every block.
+
+use futures_util::future::BoxFuture;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use zilla_core::dsl::{DslPool, Setting};
+use zilla_core::error::Result;
+use zilla_core::spa::txg::Tx;
+use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_core::zap::Value;
+use zilla_core::zpl::{self, Cred, FsProps, NewFile, Time, Unlimited, Zfs, ZplProps};
+use zilla_env::Env;
+use zilla_ondisk::enums::{ObjsetType, PoolState};
+
+struct Pool {
+    env: Env,
+    spa: Arc<Spa>,
+}
+
+type Op<T> = Box<dyn FnOnce(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<T>> + Send>;
+
+impl Pool {
+    async fn create(env: &Env, dir: &Path) -> Pool {
+        let leaves = (0..2).map(|i| {
+            let path = dir.join(format!("d{i}.img"));
+            std::fs::File::create(&path).unwrap().set_len(128 << 20).unwrap();
+            LeafSpec { path, disk: false }
+        });
+        let top = TopSpec {
+            kind: VdevKind::Mirror,
+            leaves: leaves.collect(),
+            is_log: false,
+            bias: None,
+            ashift: None,
+        };
+        let spec = PoolSpec { tops: vec![top], ..PoolSpec::default() };
+        let opts = CreateOpts {
+            name: "tank".into(),
+            host: Host { id: 0x1234, name: "host".into() },
+            comment: None,
+            owner: (0, 0),
+            features: None,
+            dbuf_cache: 32 << 20,
+            arc_max: 64 << 20,
+        };
+        Pool { env: env.clone(), spa: Spa::create(env, &spec, opts).await.unwrap() }
+    }
+
+    async fn open(env: &Env, dir: &Path) -> Pool {
+        let found = discover(env, &[dir.to_owned()]).await.unwrap();
+        let opts = OpenOpts { dbuf_cache: 32 << 20, arc_max: 64 << 20, ..OpenOpts::default() };
+        Pool { env: env.clone(), spa: Spa::open(env, &found[0], opts).await.unwrap() }
+    }
+
+    async fn export(self) {
+        self.spa.close(Some(PoolState::Exported)).await.unwrap();
+    }
+
+    async fn task<T: Send + 'static>(&self, op: Op<T>) -> Result<T> {
+        let dsl = self.spa.dsl.clone();
+        self.spa.ctx.sync_task(move |tx| op(dsl, tx)).await
+    }
+
+    async fn create_fs(&self, name: &'static str) {
+        let wall = self.env.wall();
+        let op: Op<()> = Box::new(move |dsl, tx| {
+            Box::pin(async move {
+                let ds = dsl.create_fs(&tx, name, ObjsetType::Zfs, 0).await?;
+                let os = dsl.objset(&ds).await?;
+                zpl::create_fs(
+                    &os,
+                    &tx,
+                    &ZplProps::new(0, 0, Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() }),
+                )
+                .await
+            })
+        });
+        self.task(op).await.unwrap();
+    }
+
+    async fn snapshot(&self, name: &'static str) {
+        let op: Op<()> = Box::new(move |dsl, tx| {
+            Box::pin(async move { dsl.snapshot(&tx, &[name.to_owned()]).await.map(drop) })
+        });
+        self.task(op).await.unwrap();
+    }
+
+    async fn mount(&self, name: &str) -> Arc<Zfs> {
+        let ds = self.spa.dsl.by_name(name).await.unwrap();
+        let os = self.spa.dsl.objset(&ds).await.unwrap();
+        let txgs = (!ds.is_snapshot()).then(|| self.spa.ctx.txgs.clone());
+        Zfs::open(self.env.clone(), os, txgs, Arc::new(Unlimited), FsProps::default()).await.unwrap()
+    }
+
+    /// Files `first..first + n`, each with its own contents of `version`.
+    async fn fill(&self, fs: &str, first: usize, n: usize, version: u8) {
+        let zfs = self.mount(fs).await;
+        for i in first..first + n {
+            let name = format!("file{i}").into_bytes();
+            let h = match zfs.lookup(zfs.root(), &name).await {
+                Ok((h, _)) => h,
+                Err(_) => {
+                    let cred = Cred { uid: 100 + i as u32 % 3, gid: 8, ..Cred::default() };
+                    zfs.create(zfs.root(), &name, NewFile::new(0o100644, cred)).await.unwrap().0
+                }
+            };
+            zfs.write(h.id(), 0, &contents(i, version).into(), false).await.unwrap();
+        }
+        self.spa.sync().await.unwrap();
+    }
+
+    async fn expect(&self, fs: &str, i: usize, version: u8) {
+        let zfs = self.mount(fs).await;
+        let (h, a) = zfs.lookup(zfs.root(), format!("file{i}").as_bytes()).await.unwrap();
+        let want = contents(i, version);
+        assert_eq!(a.size, want.len() as u64);
+        let got = zfs.read(h.id(), 0, want.len()).await.unwrap().concat();
+        assert!(got == want, "{fs}: file{i} is not of version {version}");
+    }
+}
+
+fn contents(i: usize, version: u8) -> Vec<u8> {
+    (0..2000 + i * 900).map(|x| ((x * 7 + i) % 251) as u8 ^ (x / 300) as u8 ^ version).collect()
+}
+
+fn zdb(dir: &Path, args: &[&str]) {
+    let Ok(out) = Command::new("zdb").args(args).args(["-e", "-p"]).arg(dir).arg("tank").output() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "zdb {args:?}:\n{text}");
+    for bad in ["leaked space", "block traversal size", "errors:", "ABORTING", "mismatch"] {
+        assert!(!text.contains(bad), "zdb {args:?}:\n{text}");
+    }
+}
+
+#[test]
+fn a_life_of_datasets() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    let env = zilla_env::real_env(2);
+    let run = |f: BoxFuture<'_, ()>| {
+        env.block_on(f);
+        zdb(&path, &["-bcc"]);
+        zdb(&path, &["-d"]);
+    };
+    run(Box::pin(async {
+        let p = Pool::create(&env, &path).await;
+        p.create_fs("tank/a").await;
+        p.create_fs("tank/a/b").await;
+        p.fill("tank/a", 0, 60, 1).await;
+        p.snapshot("tank/a@one").await;
+        p.fill("tank/a", 10, 20, 2).await;
+        p.snapshot("tank/a@two").await;
+        p.fill("tank/a", 20, 60, 3).await;
+        p.export().await;
+    }));
+    run(Box::pin(async {
+        let p = Pool::open(&env, &path).await;
+        p.expect("tank/a@one", 15, 1).await;
+        p.expect("tank/a@two", 25, 2).await;
+        p.expect("tank/a", 25, 3).await;
+        let op: Op<()> = Box::new(|dsl, tx| {
+            Box::pin(async move { dsl.clone_ds(&tx, "tank/clone", "tank/a@two").await.map(drop) })
+        });
+        p.task(op).await.unwrap();
+        p.fill("tank/clone", 0, 30, 7).await;
+        p.snapshot("tank/clone@x").await;
+        p.fill("tank/clone", 5, 10, 8).await;
+        let op: Op<()> = Box::new(|dsl, tx| {
+            Box::pin(async move {
+                let ds = dsl.by_name("tank/a/b").await?;
+                let set = [("compression".to_owned(), Setting::Local(Value::u64(2)))];
+                dsl.set_props(&tx, &ds, &set).await
+            })
+        });
+        p.task(op).await.unwrap();
+        p.fill("tank/a/b", 0, 40, 1).await;
+        p.export().await;
+    }));
+    run(Box::pin(async {
+        let p = Pool::open(&env, &path).await;
+        p.expect("tank/clone", 6, 8).await;
+        p.expect("tank/clone@x", 6, 7).await;
+        p.expect("tank/a", 25, 3).await;
+        let op: Op<()> = Box::new(|dsl, tx| Box::pin(async move { dsl.promote(&tx, "tank/clone").await }));
+        p.task(op).await.unwrap();
+        let op: Op<()> = Box::new(|dsl, tx| {
+            Box::pin(async move { dsl.destroy_snapshots(&tx, &["tank/clone@one".into()], false).await })
+        });
+        p.task(op).await.unwrap();
+        p.export().await;
+    }));
+    run(Box::pin(async {
+        let p = Pool::open(&env, &path).await;
+        p.expect("tank/clone@two", 25, 2).await;
+        let op: Op<()> =
+            Box::new(|dsl, tx| Box::pin(async move { dsl.rollback(&tx, "tank/clone", None).await }));
+        p.task(op).await.unwrap();
+        p.expect("tank/clone", 6, 7).await;
+        let op: Op<()> =
+            Box::new(|dsl, tx| Box::pin(async move { dsl.rename(&tx, "tank/a/b", "tank/b").await }));
+        p.task(op).await.unwrap();
+        let op: Op<()> = Box::new(|dsl, tx| Box::pin(async move { dsl.destroy_head(&tx, "tank/a").await }));
+        p.task(op).await.unwrap();
+        p.export().await;
+    }));
+    run(Box::pin(async {
+        let p = Pool::open(&env, &path).await;
+        for _ in 0..3 {
+            p.spa.sync().await.unwrap();
+        }
+        p.expect("tank/b", 6, 1).await;
+        assert_eq!(p.spa.dsl.freeing().await.unwrap().used, 0);
+        p.export().await;
+    }));
+}
