@@ -2,7 +2,8 @@
 //!
 //! Each rule is a file: [`essays`] (every file says why it exists), [`sizes`] (one idea a file), [`layers`] (a
 //! dependency points down), [`seam`] (only `zilla-env` touches the world), [`unsafety`] (`unsafe` only in listed files),
-//! [`licenses`] (what may be linked), [`words`] (nothing unfinished, nothing of somebody's machine). They look at the text of
+//! [`parsers`] (no `unwrap` where bytes from disk are read), [`licenses`] (what may be linked), [`words`] (nothing
+//! unfinished, nothing of somebody's machine). They look at the text of
 //! the tree ([`tree`]) and at `cargo metadata`, never at compiled code: a rule must hold on a tree that does not build.
 //!
 //! A finding names file, line and rule. Errors fail the run; warnings are things to look at.
@@ -10,6 +11,7 @@
 mod essays;
 mod layers;
 mod licenses;
+mod parsers;
 mod seam;
 mod sizes;
 mod tree;
@@ -65,6 +67,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         findings.extend(seam::check(source));
     }
     findings.extend(unsafety::check(&sources));
+    findings.extend(parsers::check(&sources));
     findings.extend(words::check(&tree::texts(root)?));
     findings.extend(layers::check(&metadata)?);
     let deny = root.join("deny.toml");
