@@ -89,8 +89,6 @@ pub struct Dnode {
     id: ObjectId,
     pub(crate) shared: Arc<Shared>,
     pub(crate) inner: Mutex<Inner>,
-    /// One compound operation at a time (a ZAP insert, a directory change): taken by `zap` and `zpl`, never across a wait.
-    pub(crate) op: Mutex<()>,
     /// What `zap` keeps in memory of an object that is a ZAP.
     pub(crate) zap: RwLock<crate::zap::State>,
 }
@@ -131,7 +129,7 @@ impl Dnode {
             dbufs: BTreeMap::new(),
             generation: 0,
         };
-        Arc::new(Dnode { id, shared, inner: Mutex::new(inner), op: Mutex::new(()), zap: RwLock::default() })
+        Arc::new(Dnode { id, shared, inner: Mutex::new(inner), zap: RwLock::default() })
     }
 
     pub fn id(&self) -> ObjectId {

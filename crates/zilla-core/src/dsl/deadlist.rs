@@ -195,7 +195,7 @@ impl DslPool {
 
     pub(crate) async fn deadlist_free(&self, tx: &Tx, id: u64) -> Result<()> {
         let dl = self.deadlist_open(id).await?;
-        for (_, &list) in &dl.entries {
+        for &list in dl.entries.values() {
             self.bpobj_free(tx, list).await?;
         }
         self.free_object(tx, id).await

@@ -301,10 +301,10 @@ impl Group {
 
         let mut lanes = self.lanes.lock();
         let current = lanes.get(lane).copied().flatten();
-        if let Some(m) = current.and_then(|id| self.get(id)).filter(|m| distance(m) >= apart) {
-            if let Some(at) = take(m, &mut m.state()) {
-                return Found::At(at);
-            }
+        if let Some(m) = current.and_then(|id| self.get(id)).filter(|m| distance(m) >= apart)
+            && let Some(at) = take(m, &mut m.state())
+        {
+            return Found::At(at);
         }
         let elsewhere = |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
         let mut candidates: Vec<&Arc<Metaslab>> =

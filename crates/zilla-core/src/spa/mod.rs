@@ -87,7 +87,7 @@ impl Spa {
         self.zio.tree()
     }
     pub fn uberblock(&self) -> Uberblock {
-        self.uberblock.lock().clone()
+        *self.uberblock.lock()
     }
     /// Why the pool takes no more changes, if it does not.
     pub fn suspended(&self) -> Option<Error> {

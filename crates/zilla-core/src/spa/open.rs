@@ -167,10 +167,10 @@ impl Spa {
         let directory = Zap::open(&mos, DIRECTORY).await?;
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
-        if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await? {
-            if let Some(Ok(salt)) = salt.as_bytes().map(<&[u8; 32]>::try_from) {
-                zio.set_salt(salt);
-            }
+        if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await?
+            && let Some(Ok(salt)) = salt.as_bytes().map(<&[u8; 32]>::try_from)
+        {
+            zio.set_salt(salt);
         }
         apply_features(&ctx, &zio);
         tree.load_dtls(&mos).await?;
@@ -233,7 +233,7 @@ pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
 async fn best_uberblock(tree: &VdevTree, name: &str) -> Result<Uberblock> {
     let labels = tree.read_labels().await;
     match labels.uberblocks.first() {
-        Some(found) => Ok(found.ub.clone()),
+        Some(found) => Ok(found.ub),
         None => Err(Error::os(Errno::Io, format!("pool '{name}': no valid uberblock on any of its devices"))),
     }
 }

@@ -311,10 +311,10 @@ impl Leaf {
         };
         let leaf = self.clone();
         // A lone write that was already tried will not be sent again: let its buffers go as soon as they are written.
-        if let [QIo { retry: true, op, .. }] = &mut run[..] {
-            if let QOp::Write(pieces) = op {
-                pieces.clear();
-            }
+        if let [QIo { retry: true, op, .. }] = &mut run[..]
+            && let QOp::Write(pieces) = op
+        {
+            pieces.clear();
         }
         Io { op, done: Completion::call(move |result| leaf.completed(run, class, start, now, result)) }
     }

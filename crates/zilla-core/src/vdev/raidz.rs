@@ -36,7 +36,7 @@ pub struct Map {
 
 /// Allocated size of a block of `psize` bytes.
 pub fn psize_to_asize(psize: u64, ashift: u32, children: u64, nparity: u64) -> u64 {
-    let data = (psize.max(1) - 1 >> ashift) + 1;
+    let data = ((psize.max(1) - 1) >> ashift) + 1;
     let width = children.saturating_sub(nparity).max(1);
     let total = data + nparity * data.div_ceil(width);
     total.next_multiple_of(nparity + 1) << ashift

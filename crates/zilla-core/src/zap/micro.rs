@@ -64,23 +64,23 @@ impl Micro {
         self.index.range((h, 0)..=(h, u32::MAX)).map(|(&(_, cd), &slot)| (cd, slot))
     }
 
-    pub fn find(&self, block: &[u8], key: &Key) -> Option<(u32, u32)> {
+    pub(super) fn find(&self, block: &[u8], key: &Key) -> Option<(u32, u32)> {
         self.same_hash(key).find(|&(_, i)| slot(block, i).is_some_and(|s| key.matches_name(s.name)))
     }
 
     /// Whether another entry than that of `cd` has the key's normalized name.
-    pub fn conflicts(&self, block: &[u8], key: &Key, cd: u32) -> bool {
+    pub(super) fn conflicts(&self, block: &[u8], key: &Key, cd: u32) -> bool {
         self.same_hash(key)
             .any(|(other, i)| other != cd && slot(block, i).is_some_and(|s| key.matches_name(s.name)))
     }
 
     /// Whether an entry more of this hash would still fit one leaf of a fat ZAP, should it come to that.
-    pub fn fits_a_leaf(&self, key: &Key, leaf_chunks: usize) -> bool {
+    pub(super) fn fits_a_leaf(&self, key: &Key, leaf_chunks: usize) -> bool {
         (self.same_hash(key).count() + 1) * LEAF_CHUNKS < leaf_chunks
     }
 
     /// Adds an entry. The name is short and not there yet, and a slot is free.
-    pub fn add(&mut self, block: &mut [u8], key: &Key, value: u64) -> Result<()> {
+    pub(super) fn add(&mut self, block: &mut [u8], key: &Key, value: u64) -> Result<()> {
         let mut cd = 0;
         for (used, _) in self.same_hash(key) {
             if used != cd {
@@ -102,7 +102,7 @@ impl Micro {
         Ok(())
     }
 
-    pub fn remove(&mut self, block: &mut [u8], key: &Key, cd: u32, i: u32) -> Result<()> {
+    pub(super) fn remove(&mut self, block: &mut [u8], key: &Key, cd: u32, i: u32) -> Result<()> {
         micro::remove(block, i as usize)?;
         self.index.remove(&((key.hash >> 32) as u32, cd));
         Ok(())

@@ -15,7 +15,7 @@
 //! **Order.** Entries are iterated by (hash, cd), in which a position survives any other change: an entry that is there from
 //! beginning to end is seen exactly once, as `readdir` wants it.
 //!
-//! **Lock order.** A caller's `Dnode::op`, the ZAP's state, the dnode. Nothing waits under any of them.
+//! **Lock order.** The ZAP's state, the dnode. Nothing waits under any of them.
 //!
 //! **Deliberately absent.** Leaves that have become empty are not joined again; micro-ZAPs do not grow beyond 128K (those that
 //! OpenZFS let grow are read).

@@ -222,14 +222,16 @@ mod tests {
 
     #[test]
     fn a_foreign_dnode_reads_as_ours() {
-        let mut dn = DnodePhys::default();
-        dn.otype = 19;
-        dn.nblkptr = 1;
-        dn.indblkshift = 17;
-        dn.nlevels = 2;
-        dn.datablkszsec = 256;
-        dn.maxblkid = 0x0102_0304;
-        dn.blkptr = [BlkPtr([7; 16])].into_iter().collect();
+        let dn = DnodePhys {
+            otype: 19,
+            nblkptr: 1,
+            indblkshift: 17,
+            nlevels: 2,
+            datablkszsec: 256,
+            maxblkid: 0x0102_0304,
+            blkptr: [BlkPtr([7; 16])].into_iter().collect(),
+            ..DnodePhys::default()
+        };
         let mut native = [0; 512];
         dn.encode_into(&mut native).unwrap();
         let mut foreign = native;

@@ -283,7 +283,7 @@ fn checksum_of(req: &WriteReq) -> Checksum {
 
 fn prepare(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64, salt: Option<&Salted>) -> Result<Prepared> {
     let lsize = req.data.len() as u64;
-    if lsize > SPA_MAXBLOCKSIZE || lsize % 512 != 0 {
+    if lsize > SPA_MAXBLOCKSIZE || !lsize.is_multiple_of(512) {
         return Err(Error::inval(format!("block {} of {lsize} bytes", req.bookmark)));
     }
     let compress = match req.compress.kind {
