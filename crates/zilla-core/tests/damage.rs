@@ -1,0 +1,180 @@
+//! Random damage to the devices of a pool: what redundancy covers is healed, what it does not is an error with a place, and
+//! nothing panics or hangs. `ZILLA_DAMAGES` says how many rounds.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use zilla_core::error::Result;
+use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
+use zilla_env::{Env, real_env};
+use zilla_ondisk::enums::PoolState;
+
+const FILES: u32 = 60;
+const SIZE: u64 = 64 << 20;
+
+struct Rand(u64);
+
+impl Rand {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n.max(1)
+    }
+}
+
+fn contents(i: u32) -> Vec<u8> {
+    (0..i * 900).map(|x| ((x * 7 + i) % 251) as u8 ^ (x / 300) as u8).collect()
+}
+
+fn host() -> Host {
+    Host { id: 7, name: "here".into() }
+}
+
+async fn fs(env: &Env, spa: &Arc<Spa>) -> Result<Arc<Zfs>> {
+    let ds = spa.dsl.by_name("tank").await?;
+    let os = spa.dsl.objset(&ds).await?;
+    Zfs::open(env.clone(), os, Some(spa.ctx.txgs.clone()), Arc::new(Unlimited), FsProps::default()).await
+}
+
+fn make(env: &Env, kind: VdevKind, paths: &[PathBuf]) {
+    let leaves = paths.iter().map(|p| {
+        File::create(p).unwrap().set_len(SIZE).unwrap();
+        LeafSpec { path: p.clone(), disk: false }
+    });
+    let top = TopSpec { kind, leaves: leaves.collect(), is_log: false, bias: None, ashift: None };
+    let spec = PoolSpec { tops: vec![top], ..PoolSpec::default() };
+    let opts = CreateOpts {
+        name: "tank".into(),
+        host: host(),
+        comment: None,
+        owner: (0, 0),
+        features: None,
+        dbuf_cache: 8 << 20,
+        arc_max: 32 << 20,
+    };
+    env.block_on(async {
+        let spa = Spa::create(env, &spec, opts).await.unwrap();
+        let zfs = fs(env, &spa).await.unwrap();
+        for i in 0..FILES {
+            let new = NewFile::new(0o100644, Cred::default());
+            let (h, _) = zfs.create(zfs.root(), format!("f{i}").as_bytes(), new).await.unwrap();
+            zfs.write(h.id(), 0, &contents(i).into(), false).await.unwrap();
+        }
+        drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// Imports, reads everything, writes something. How many files were right, and how many were errors.
+async fn use_it(env: &Env, dir: &Path) -> Result<(u32, u32)> {
+    let found = discover(env, &[dir.to_owned()]).await?;
+    let Some(pool) = found.first() else { return Ok((0, FILES)) };
+    let opts = OpenOpts { host: host(), dbuf_cache: 8 << 20, arc_max: 32 << 20, ..OpenOpts::default() };
+    let spa = Spa::open(env, pool, opts).await?;
+    let result = read_all(env, &spa).await;
+    let closed = spa.close(Some(PoolState::Exported)).await;
+    let counts = result?;
+    closed?;
+    Ok(counts)
+}
+
+async fn read_all(env: &Env, spa: &Arc<Spa>) -> Result<(u32, u32)> {
+    let zfs = fs(env, spa).await?;
+    let (mut good, mut bad) = (0, 0);
+    for i in 0..FILES {
+        let read = async {
+            let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await?;
+            zfs.read(h.id(), 0, a.size as usize).await
+        };
+        match read.await {
+            Ok(data) => {
+                assert!(data.concat() == contents(i), "f{i} reads wrong");
+                good += 1;
+            }
+            Err(_) => bad += 1,
+        }
+    }
+    Ok((good, bad))
+}
+
+/// Garbage, zeros, single bits or a piece of another place, in a place that is likely to hold something.
+fn damage(file: &File, r: &mut Rand) {
+    let at = match r.below(4) {
+        0 => r.below(512 << 10),
+        1 => SIZE - 1 - r.below(512 << 10),
+        _ => (4 << 20) + r.below(24 << 20),
+    };
+    let len = (1 + r.below(200_000)).min(SIZE - at) as usize;
+    let mut buf = vec![0; len];
+    file.read_exact_at(&mut buf, at).unwrap();
+    match r.below(4) {
+        0 => buf.iter_mut().for_each(|b| *b = r.below(256) as u8),
+        1 => buf.fill(0),
+        2 => {
+            for _ in 0..1 + r.below(8) {
+                let i = r.below(len as u64) as usize;
+                buf[i] ^= 1 << r.below(8);
+            }
+        }
+        _ => {
+            let from = r.below(SIZE - len as u64);
+            file.read_exact_at(&mut buf, from).unwrap();
+        }
+    }
+    file.write_all_at(&buf, at).unwrap();
+}
+
+fn rounds(kind: VdevKind, n: usize, bear: usize) {
+    let rounds: u64 = std::env::var("ZILLA_DAMAGES").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
+    let seed: u64 = std::env::var("ZILLA_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let base = std::env::temp_dir().join(format!("zilla-damage-{}-{}", std::process::id(), kind.type_name()));
+    let dir = base.join("pool");
+    std::fs::create_dir_all(&dir).unwrap();
+    let paths: Vec<PathBuf> = (0..n).map(|i| dir.join(format!("d{i}.img"))).collect();
+    let env = real_env(2);
+    make(&env, kind, &paths);
+    let pristine: Vec<Vec<u8>> = paths.iter().map(|p| std::fs::read(p).unwrap()).collect();
+    for round in seed..seed + rounds {
+        for (path, bytes) in paths.iter().zip(&pristine) {
+            let file = File::create(path).unwrap();
+            file.set_len(SIZE).unwrap();
+            // Sparse where it was: only what is not zero is written.
+            for (i, chunk) in bytes.chunks(65_536).enumerate().filter(|(_, c)| c.iter().any(|b| *b != 0)) {
+                file.write_all_at(chunk, i as u64 * 65_536).unwrap();
+            }
+        }
+        let mut r = Rand(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        // Every third round more devices than can be borne.
+        let victims = if round % 3 == 0 { n } else { bear };
+        let first = r.below(n as u64) as usize;
+        for v in 0..victims {
+            let path = &paths[(first + v) % n];
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            for _ in 0..1 + r.below(30) {
+                damage(&file, &mut r);
+            }
+        }
+        let outcome = env.block_on(env.timeout(Duration::from_secs(120), use_it(&env, &dir)));
+        let outcome = outcome.unwrap_or_else(|_| panic!("round {round} hangs"));
+        if victims == bear {
+            assert_eq!(outcome.unwrap(), (FILES, 0), "round {round}: redundancy should have covered that");
+        }
+    }
+    std::fs::remove_dir_all(&base).unwrap();
+}
+
+#[test]
+fn a_mirror() {
+    rounds(VdevKind::Mirror, 2, 1);
+}
+
+#[test]
+fn a_raidz1() {
+    rounds(VdevKind::Raidz { nparity: 1 }, 3, 1);
+}
