@@ -82,6 +82,7 @@ pub struct Objset {
     pub(crate) phys: Mutex<ObjsetPhys>,
     props: RwLock<WriteProps>,
     pub(crate) owner: Mutex<Option<OwnerFn>>,
+    encrypted: std::sync::atomic::AtomicBool,
 }
 
 const SPECIAL: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
@@ -109,6 +110,7 @@ impl Objset {
             phys: Mutex::new(phys),
             props: RwLock::new(props),
             owner: Mutex::new(None),
+            encrypted: false.into(),
         })
     }
 
@@ -152,12 +154,18 @@ impl Objset {
         {
             return Err(Error::corrupt(Some(bookmark), "", "the meta-dnode is not one"));
         }
-        Ok(Objset::build(id, store, cache, phys, props))
+        let os = Objset::build(id, store, cache, phys, props);
+        os.encrypted.store(bp.uses_crypt(), Ordering::Relaxed);
+        Ok(os)
     }
 
     /// The dataset's object number in the MOS; 0 is the MOS itself.
     pub fn id(&self) -> u64 {
         self.shared.objset
+    }
+    /// Its objects' contents cannot be understood without a key.
+    pub fn is_encrypted(&self) -> bool {
+        self.encrypted.load(Ordering::Relaxed)
     }
     pub fn os_type(&self) -> u64 {
         self.phys.lock().os_type

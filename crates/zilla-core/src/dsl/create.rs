@@ -303,6 +303,11 @@ impl DslPool {
         Ok(slot.get_or_insert(os).clone())
     }
 
+    /// The objset's own header changed (its intent log's, say): the root is written in the next txg though no object changed.
+    pub fn rewrite_root(&self, ds: &DslDataset) {
+        ds.rewrite_root.store(true, Ordering::Relaxed);
+    }
+
     /// Makes a clone of a snapshot.
     pub async fn clone_ds(&self, tx: &Tx, name: &str, origin: &str) -> Result<Arc<DslDataset>> {
         let parent = self.create_check(name).await?;

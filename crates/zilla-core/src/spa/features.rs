@@ -51,6 +51,8 @@ const TOLERATED_ACTIVE: &[&str] = &[
     "device_rebuild",
     "multi_vdev_crash_dump",
     "zilsaxattr",
+    // Encrypted datasets are kept as they are; they cannot be mounted.
+    "encryption",
 ];
 
 const FOR_READ: &str = "features_for_read";

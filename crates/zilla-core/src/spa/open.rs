@@ -213,6 +213,7 @@ impl Spa {
         });
         spa.update_space()?;
         if !ctx.readonly {
+            crate::zil::claim_all(&spa.dsl, &spa.metaslabs, ctx.txgs.open()).await?;
             env.spawn(spa.clone().sync_loop());
             spa.sync().await?;
         }

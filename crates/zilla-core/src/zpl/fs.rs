@@ -112,6 +112,13 @@ impl Zfs {
         space: Arc<dyn Space>,
         props: FsProps,
     ) -> Result<Arc<Zfs>> {
+        if objset.is_encrypted() {
+            let what = "the file system is encrypted, which zilla does not support yet";
+            return Err(Error::os(Errno::Access, what));
+        }
+        if txgs.is_some() {
+            crate::zil::refuse_unreplayed(&objset.phys().zil_header, "the file system")?;
+        }
         let opened = resident(|| Zfs::open_now(&env, &objset, &txgs, &space, props)).await?;
         objset.set_owner_fn(super::owner_of);
         Ok(Arc::new(opened))
