@@ -127,9 +127,12 @@ fn contents(i: usize, version: u8) -> Vec<u8> {
 }
 
 fn zdb(dir: &Path, args: &[&str]) {
-    let Ok(out) = Command::new("zdb").args(args).args(["-e", "-p"]).arg(dir).arg("tank").output() else {
-        return;
-    };
+    zdb_of("tank", dir, args);
+}
+
+fn zdb_of(pool: &str, dir: &Path, args: &[&str]) {
+    let out = Command::new("zdb").args(args).args(["-e", "-p"]).arg(dir).arg(pool).output();
+    let Ok(out) = out else { return };
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "zdb {args:?}:\n{text}");
     for bad in ["leaked space", "block traversal size", "errors:", "ABORTING", "mismatch"] {
@@ -217,4 +220,100 @@ fn a_life_of_datasets() {
         assert_eq!(p.spa.dsl.freeing().await.unwrap().used, 0);
         p.export().await;
     }));
+}
+
+/// Pools that OpenZFS made, from the folder `ZILLA_CORPUS` names: everything is looked at, changed, and left in order.
+#[test]
+fn datasets_of_openzfs() {
+    let Ok(corpus) = std::env::var("ZILLA_CORPUS") else { return };
+    let env = zilla_env::real_env(2);
+    let mut sets: Vec<_> = std::fs::read_dir(corpus).unwrap().flatten().map(|e| e.path()).collect();
+    sets.sort();
+    for set in sets {
+        if std::env::var("ZILLA_SET").is_ok_and(|s| !set.ends_with(s)) {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for e in std::fs::read_dir(&set)
+            .unwrap()
+            .flatten()
+            .filter(|e| e.path().extension().is_some_and(|x| x == "img"))
+        {
+            Command::new("cp").arg("--sparse=always").arg(e.path()).arg(dir.path()).status().unwrap();
+        }
+        println!("{}", set.display());
+        let name = env.block_on(change_everything(&env, dir.path()));
+        zdb_of(&name, dir.path(), &["-bcc"]);
+        zdb_of(&name, dir.path(), &["-d"]);
+    }
+}
+
+async fn change_everything(env: &Env, dir: &Path) -> String {
+    let p = Pool::open(env, dir).await;
+    let dsl = p.spa.dsl.clone();
+    let (mut heads, mut todo) = (Vec::new(), vec![dsl.root_dir()]);
+    while let Some(d) = todo.pop() {
+        todo.extend(dsl.child_dirs(&d).await.unwrap());
+        heads.push(dsl.head(&d).await.unwrap());
+    }
+    heads.sort_by_key(|h| h.name());
+    for h in &heads {
+        for ds in dsl.snapshots(h).await.unwrap().iter().chain([h]) {
+            let i = dsl.info(ds).await.unwrap();
+            println!(
+                "  {} used {} refer {} avail {} origin {:?}",
+                i.name, i.used, i.referenced, i.available, i.origin
+            );
+            for (name, v) in dsl.all_props(ds).await.unwrap() {
+                println!("    {name} {:?} {:?}", v.value, v.source);
+            }
+        }
+    }
+    for h in &heads {
+        let os = dsl.objset(h).await.unwrap();
+        if os.os_type() != ObjsetType::Zfs.number()
+            || h.zap().is_some_and(|_| h.feature_is_active("encryption"))
+        {
+            continue;
+        }
+        let name = h.name();
+        let snap: Vec<String> = vec![format!("{name}@zilla1")];
+        let (s1, s2, s3) = (snap.clone(), vec![format!("{name}@zilla2")], snap);
+        p.task::<()>(Box::new(move |d, tx| Box::pin(async move { d.snapshot(&tx, &s1).await.map(drop) })))
+            .await
+            .unwrap();
+        p.fill(&name, 0, 20, 1).await;
+        p.task::<()>(Box::new(move |d, tx| Box::pin(async move { d.snapshot(&tx, &s2).await.map(drop) })))
+            .await
+            .unwrap();
+        p.fill(&name, 10, 20, 2).await;
+        let op: Op<()> =
+            Box::new(move |d, tx| Box::pin(async move { d.destroy_snapshots(&tx, &s3, false).await }));
+        p.task(op).await.unwrap();
+        p.expect(&name, 12, 2).await;
+        p.expect(&format!("{name}@zilla2"), 12, 1).await;
+    }
+    // Clones first, as they hold their origins; what has children or snapshots stays.
+    for h in heads.iter().rev() {
+        for s in dsl.snapshots(h).await.unwrap().iter().rev() {
+            let name = s.name();
+            let op: Op<()> = Box::new(move |d, tx| {
+                Box::pin(async move { d.destroy_snapshots(&tx, &[name], false).await })
+            });
+            if let Err(e) = p.task(op).await {
+                println!("  {}: {e}", s.name());
+            }
+        }
+        let name = h.name();
+        let op: Op<()> = Box::new(move |d, tx| Box::pin(async move { d.destroy_head(&tx, &name).await }));
+        if let Err(e) = p.task(op).await {
+            println!("  {}: {e}", h.name());
+        }
+    }
+    for _ in 0..3 {
+        p.spa.sync().await.unwrap();
+    }
+    let name = p.spa.name();
+    p.export().await;
+    name
 }

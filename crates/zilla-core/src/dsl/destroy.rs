@@ -262,6 +262,7 @@ impl DslPool {
         let p = ds.phys();
         self.deadlist_free(tx, p.deadlist_obj).await?;
         self.remove_livelist(tx, &dir).await?;
+        self.free_intent_log(ds).await?;
         self.queue_tree(tx, ds, &dir).await?;
         if let Some(prev) = &prev {
             let clones = prev.dir().phys().clones;

@@ -34,6 +34,7 @@ mod destroy;
 mod dir;
 mod hold;
 mod list;
+mod log;
 mod name;
 mod pool;
 mod promote;
