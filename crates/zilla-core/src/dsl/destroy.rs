@@ -79,6 +79,10 @@ impl DslPool {
             self.deactivate_feature(tx, ds, f).await?;
         }
 
+        if let Some(scan) = self.ctx.scan() {
+            scan.destroyed(tx, ds.id, Some(p.next_snap_obj)).await?;
+        }
+
         // Out of the chain.
         let prev = self.prev(ds).await?;
         let mut branch = false;
@@ -243,6 +247,10 @@ impl DslPool {
 
     pub(super) async fn destroy_head_sync(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {
         let dir = ds.dir();
+        if let Some(scan) = self.ctx.scan() {
+            scan.destroyed(tx, ds.id, None).await?;
+            scan.errors.forget_dataset(tx, ds.id).await?;
+        }
         let origin = self.dies_with(ds).await?;
         let prev = self.prev(ds).await?;
         if ds.reserved.load(Ordering::Relaxed) != 0 {

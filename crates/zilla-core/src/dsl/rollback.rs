@@ -74,6 +74,9 @@ impl DslPool {
             self.deactivate_feature(tx, head, f).await?;
             self.activate_feature(tx, clone, f).await?;
         }
+        if let Some(scan) = self.ctx.scan() {
+            scan.swapped(tx, clone.id, head.id).await?;
+        }
         *clone.objset.lock() = None;
         *head.objset.lock() = None;
         let (cp, hp) = (clone.phys(), head.phys());

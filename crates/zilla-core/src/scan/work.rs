@@ -25,6 +25,9 @@ const ROUND: Duration = Duration::from_secs(8);
 /// Blocks that one task reads at a time; they are neighbours, so that their I/Os are joined.
 const CHUNK: usize = 64;
 
+/// Before what was disturbed is tried again.
+const DISTURBED: Duration = Duration::from_millis(20);
+
 struct Entry {
     bp: BlkPtr,
     at: Bookmark,
@@ -43,6 +46,8 @@ struct Collector<'a> {
     scan: &'a Scan,
     generation: u64,
     max_birth: u64,
+    /// Blocks born later may still be written over by the txg being synced.
+    stable: u64,
     limit: usize,
     out: &'a mut Vec<Entry>,
 }
@@ -56,7 +61,7 @@ impl Visitor for Collector<'_> {
     }
 
     fn unreadable(&mut self, bp: &BlkPtr, at: Bookmark, error: Error) -> Result<()> {
-        if self.scan.shared.lock().freed.contains(&key(bp)) {
+        if bp.birth() > self.stable || self.scan.shared.lock().freed.contains(&key(bp)) {
             // The tree that is walked is no more.
             return Err(Error::os(Errno::Stale, "the block was freed meanwhile"));
         }
@@ -139,7 +144,10 @@ impl Scan {
                 }
             };
             let (next, all) = match gathered {
-                Gathered::Disturbed => continue,
+                Gathered::Disturbed => {
+                    self.ctx.env.sleep(DISTURBED).await;
+                    continue;
+                }
                 Gathered::Part(p) => (p, false),
                 Gathered::All(p) => (p, true),
             };
@@ -302,7 +310,8 @@ impl Scan {
         // Each step gets on, however full the round is already.
         let limit = if out.is_empty() { limit.max(1) } else { limit };
         let max_birth = p.phys.cur_max_txg;
-        let mut collector = Collector { scan: self, generation, max_birth, limit, out };
+        let stable = self.pool.mos_root().birth();
+        let mut collector = Collector { scan: self, generation, max_birth, stable, limit, out };
         let mut walk = Walk::new(&self.ctx.store, &mut collector, objset);
         walk.min_birth = p.phys.cur_min_txg;
         walk.resume = p.resume();

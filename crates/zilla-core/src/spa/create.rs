@@ -22,8 +22,8 @@ use crate::zio::Zio;
 use crate::zpl::{Time, ZplProps};
 use event_listener::Event;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA};
@@ -126,11 +126,13 @@ impl Spa {
             suspended: Mutex::new(None),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
+            scan: OnceLock::new(),
             ctx: ctx.clone(),
         });
         spa.update_space()?;
         env.spawn(spa.clone().sync_loop());
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
+        spa.open_scan().await?;
         Ok(spa)
     }
 

@@ -14,7 +14,7 @@ use crate::types::{TXG_SIZE, Txg};
 use crate::zio::BlockStore;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 use zilla_ondisk::blkptr::BlkPtr;
 
@@ -29,7 +29,7 @@ pub struct PoolCtx {
     pub guid: u64,
     pub readonly: bool,
     mos: OnceLock<Arc<Objset>>,
-    scan: OnceLock<Arc<Scan>>,
+    scan: OnceLock<Weak<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
     tasks: [Mutex<Vec<Task>>; TXG_SIZE],
 }
@@ -72,13 +72,13 @@ impl PoolCtx {
     }
 
     /// The pool's scrub; set once the datasets are open.
-    pub fn set_scan(&self, scan: Arc<Scan>) {
-        let fresh = self.scan.set(scan).is_ok();
+    pub fn set_scan(&self, scan: &Arc<Scan>) {
+        let fresh = self.scan.set(Arc::downgrade(scan)).is_ok();
         debug_assert!(fresh, "a pool has one scan");
     }
 
-    pub fn scan(&self) -> Option<&Arc<Scan>> {
-        self.scan.get()
+    pub fn scan(&self) -> Option<Arc<Scan>> {
+        self.scan.get().and_then(Weak::upgrade)
     }
 
     /// Hands in a block that nothing refers to any more, as of the txg being synced. Holes and embedded blocks are ignored.

@@ -22,6 +22,7 @@ mod discover;
 pub mod features;
 mod history;
 mod open;
+mod scrub;
 mod sync;
 pub mod txg;
 
@@ -35,13 +36,14 @@ use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
 use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
+use crate::scan::Scan;
 use crate::spa::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::zio::Zio;
 use event_listener::Event;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::{BlkPtr, NvList, Uberblock};
 
@@ -71,6 +73,7 @@ pub struct Spa {
     suspended: Mutex<Option<Error>>,
     sync_over: AtomicBool,
     sync_ended: Event,
+    scan: OnceLock<Arc<Scan>>,
 }
 
 impl Spa {
@@ -124,7 +127,7 @@ impl Spa {
     }
 
     /// Work of other subsystems (scrub) that belongs into every txg.
-    async fn sync_hooks(&self, _tx: &Tx) -> Result<()> {
-        Ok(())
+    async fn sync_hooks(&self, tx: &Tx) -> Result<()> {
+        self.sync_scan(tx).await
     }
 }

@@ -19,8 +19,8 @@ use crate::zap::Zap;
 use crate::zio::Zio;
 use event_listener::Event;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_env::Env;
@@ -209,6 +209,7 @@ impl Spa {
             suspended: Mutex::new(None),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
+            scan: OnceLock::new(),
             ctx: ctx.clone(),
         });
         spa.update_space()?;
@@ -217,6 +218,7 @@ impl Spa {
             env.spawn(spa.clone().sync_loop());
             spa.sync().await?;
         }
+        spa.open_scan().await?;
         Ok(spa)
     }
 }

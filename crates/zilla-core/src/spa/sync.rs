@@ -76,6 +76,7 @@ impl Spa {
         if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees() && !self.metaslabs.is_dirty(txg) {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
             self.metaslabs.sync(mos, txg, 1).await?;
+            self.settle_scan().await;
             return self.metaslabs.sync_done(txg);
         }
         self.free_deferred(&tx).await?;
@@ -108,6 +109,7 @@ impl Spa {
         self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
         *self.uberblock.lock() = ub;
         self.dsl.sync_done(txg);
+        self.settle_scan().await;
         self.metaslabs.sync_done(txg)?;
         self.update_space()
     }
@@ -220,6 +222,9 @@ impl Spa {
 
     /// Closes the pool: everything is synced; with `state`, the labels say so (exported, destroyed).
     pub async fn close(self: &Arc<Self>, state: Option<PoolState>) -> Result<()> {
+        if let Some(scan) = self.scan.get() {
+            scan.shutdown().await;
+        }
         if !self.ctx.readonly && self.suspended().is_none() {
             if let Some(s) = state {
                 self.state.lock().state = s;

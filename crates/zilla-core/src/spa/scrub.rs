@@ -1,0 +1,82 @@
+//! The pool as its scrub sees it, and the pool's part in the scrub.
+
+use super::Spa;
+use crate::error::{Errno, Error, Result};
+use crate::metaslab::SpaceClass;
+use crate::scan::{Scan, ScanPool};
+use crate::spa::txg::Tx;
+use crate::types::{Bookmark, Txg};
+use futures_util::future::BoxFuture;
+use std::sync::{Arc, Weak};
+use zilla_ondisk::BlkPtr;
+
+/// Weak, because the pool owns its scan.
+struct Scanned(Weak<Spa>);
+
+impl ScanPool for Scanned {
+    fn mos_root(&self) -> BlkPtr {
+        // That of the uberblock: passes of the txg being synced write over each other's blocks.
+        self.0.upgrade().map_or(BlkPtr::ZERO, |spa| spa.uberblock().rootbp)
+    }
+
+    fn allocated(&self) -> u64 {
+        let Some(spa) = self.0.upgrade() else { return 0 };
+        let tops = spa.tree();
+        tops.tops.iter().filter_map(|t| spa.metaslabs.vdev_stat(t.id).ok()).map(|s| s.alloc).sum()
+    }
+
+    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {
+        let spa = self.0.upgrade();
+        Box::pin(async move {
+            let spa = spa.ok_or_else(|| Error::os(Errno::Canceled, "the pool is closed"))?;
+            let found = spa.zio.scrub(bp, at).await?;
+            Ok((found.bytes, found.repaired as u64 * bp.psize()))
+        })
+    }
+
+    fn finished(&self, complete: bool, max_txg: Txg) {
+        if let (true, Some(spa)) = (complete, self.0.upgrade()) {
+            spa.tree().resilvered(max_txg.0);
+        }
+    }
+}
+
+impl Spa {
+    /// Opens the pool's scan; one that was under way goes on.
+    pub(super) async fn open_scan(self: &Arc<Self>) -> Result<()> {
+        let scan = Scan::open(&self.ctx, Arc::new(Scanned(Arc::downgrade(self)))).await?;
+        self.ctx.set_scan(&scan);
+        let fresh = self.scan.set(scan).is_ok();
+        debug_assert!(fresh, "a pool has one scan");
+        Ok(())
+    }
+
+    /// The pool's scrub.
+    pub fn scan(&self) -> Result<&Arc<Scan>> {
+        self.scan.get().ok_or_else(|| Error::os(Errno::Again, "the pool is still being opened"))
+    }
+
+    /// The scrub's part in every txg: what reads found damaged goes into the error log.
+    pub(super) async fn sync_scan(&self, tx: &Tx) -> Result<()> {
+        let Some(scan) = self.scan.get() else { return Ok(()) };
+        for at in self.zio.take_damaged() {
+            scan.errors.log(at, None);
+        }
+        scan.errors.sync(tx).await
+    }
+
+    /// Before space that was freed may be used again: nobody may be reading, and perhaps repairing, it.
+    pub(super) async fn settle_scan(&self) {
+        if let Some(scan) = self.scan.get() {
+            scan.settle().await;
+        }
+    }
+
+    /// Bytes in use in all classes that hold data.
+    pub fn allocated(&self) -> u64 {
+        [SpaceClass::Normal, SpaceClass::EmbeddedLog, SpaceClass::Special, SpaceClass::Dedup]
+            .into_iter()
+            .map(|c| self.metaslabs.class_stat(c).alloc)
+            .sum()
+    }
+}
