@@ -63,7 +63,7 @@ impl Session {
                     Ok(None) | Err(Stop::Need(_)) => None,
                 }
             }
-            op::GETATTR => now(self.fs.try_getattr(node), |attr| Reply::attr(&attr, self.root())),
+            op::GETATTR => now(self.fs.try_getattr(node), |attr| Reply::attr(&attr)),
             op::READ => {
                 let (Ok(()), Ok(off), Ok(size)) = (a.skip(8), a.u64(), a.u32()) else {
                     return Some(Err(Short));
@@ -105,9 +105,7 @@ impl Session {
         let a = &mut a;
         match r.header.opcode {
             op::LOOKUP => self.lookup(node, a.string()?).await,
-            op::GETATTR => {
-                Ok(self.fs.getattr(node).await.map_or_else(Reply::from, |at| Reply::attr(&at, self.root())))
-            }
+            op::GETATTR => Ok(self.fs.getattr(node).await.map_or_else(Reply::from, |at| Reply::attr(&at))),
             op::SETATTR => self.setattr(node, a).await,
             op::READLINK => Ok(self.fs.readlink(node).await.map_or_else(Reply::from, Reply::bytes)),
             op::SYMLINK | op::MKNOD | op::MKDIR => self.make(r, a).await,
@@ -191,7 +189,7 @@ impl Session {
             kill_suidgid: on(fattr::KILL_SUIDGID),
             ..SetAttr::default()
         };
-        Ok(self.fs.setattr(node, set).await.map_or_else(Reply::from, |at| Reply::attr(&at, self.root())))
+        Ok(self.fs.setattr(node, set).await.map_or_else(Reply::from, |at| Reply::attr(&at)))
     }
 
     async fn make(&self, r: &Request, a: &mut Args<'_>) -> Done {

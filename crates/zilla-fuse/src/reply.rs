@@ -37,11 +37,11 @@ impl Reply {
         Reply { head, ..Reply::default() }
     }
 
-    pub(crate) fn attr(attr: &Attr, root: u64) -> Reply {
+    pub(crate) fn attr(attr: &Attr) -> Reply {
         let mut out = Out::with(104);
         let (sec, _) = validity(attr);
         out.u64(sec).u32(0).u32(0);
-        put_attr(&mut out, attr, root);
+        put_attr(&mut out, attr);
         Reply::head(out.0)
     }
 
@@ -117,9 +117,8 @@ fn validity(attr: &Attr) -> (u64, u32) {
     if attr.settled { (LASTING, 0) } else { (1, 0) }
 }
 
-fn put_attr(out: &mut Out, a: &Attr, root: u64) {
-    let ino = to_kernel(a.ino, root);
-    out.u64(ino).u64(a.size).u64(a.blocks);
+fn put_attr(out: &mut Out, a: &Attr) {
+    out.u64(a.ino).u64(a.size).u64(a.blocks);
     out.u64(a.atime.sec as u64).u64(a.mtime.sec as u64).u64(a.ctime.sec as u64);
     out.u32(a.atime.nsec).u32(a.mtime.nsec).u32(a.ctime.nsec);
     out.u32(a.mode).u32(a.nlink).u32(a.uid).u32(a.gid).u32(a.rdev).u32(a.blksize).u32(0);
@@ -129,7 +128,7 @@ pub(crate) fn put_entry(out: &mut Out, node: u64, attr: &Attr, lasting: bool, ro
     let (attr_sec, attr_nsec) = if lasting { validity(attr) } else { (0, 0) };
     out.u64(to_kernel(node, root)).u64(attr.generation).u64(if lasting { LASTING } else { 0 }).u64(attr_sec);
     out.u32(0).u32(attr_nsec);
-    put_attr(out, attr, root);
+    put_attr(out, attr);
 }
 
 /// An entry of a directory listing. False, and nothing written, if it does not fit in `room`.

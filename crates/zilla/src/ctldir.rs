@@ -19,10 +19,24 @@ pub(crate) const CTL_ROOT: NodeId = CONTROL << SHIFT | 1;
 /// `.zfs/snapshot`
 pub(crate) const CTL_SNAPSHOT: NodeId = CONTROL << SHIFT | 2;
 
+// What `stat` calls the control directory's parts, as in OpenZFS: numbers at the end of those an object can have.
+pub(crate) const INO_ROOT: u64 = OBJECT;
+pub(crate) const INO_SNAPSHOT: u64 = OBJECT - 2;
+const INO_SNAPSHOTS: u64 = OBJECT - 3;
+
+/// The number of a snapshot's root directory, which stands in for the directory it is found in.
+pub(crate) fn snapshot_ino(objset: u64) -> u64 {
+    INO_SNAPSHOTS.saturating_sub(objset)
+}
+
+pub(crate) fn ino(node: NodeId) -> u64 {
+    if node == CTL_ROOT { INO_ROOT } else { INO_SNAPSHOT }
+}
+
 /// Where a file system finds its snapshots.
 pub trait Snapshots: Send + Sync {
-    /// Their names.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<String>>>;
+    /// Their names, and the numbers of their objsets.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>>;
     /// Opens one read-only.
     fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>>;
 }
@@ -31,7 +45,7 @@ pub trait Snapshots: Send + Sync {
 pub struct NoSnapshots;
 
 impl Snapshots for NoSnapshots {
-    fn list(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
         Box::pin(async { Ok(Vec::new()) })
     }
     fn open(&self, _: &str) -> BoxFuture<'_, Result<Arc<Zfs>>> {
@@ -107,7 +121,7 @@ pub(crate) fn join(snapshot: u64, object: u64) -> NodeId {
 /// The control directory's attributes: everyone may look, nobody change.
 pub(crate) fn attr(node: NodeId, entries: u64, time: Time) -> Attr {
     Attr {
-        ino: node,
+        ino: ino(node),
         generation: 0,
         mode: S_IFDIR | 0o555,
         nlink: 2,

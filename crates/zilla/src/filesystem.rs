@@ -25,9 +25,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn new(snapshot: u64, held: Held, mut attr: Attr) -> Entry {
-        attr.ino = ctldir::join(snapshot, attr.ino);
-        Entry { node: attr.ino, attr, lasting: true, held: Some(held) }
+    fn new(snapshot: u64, held: Held, attr: Attr) -> Entry {
+        Entry { node: ctldir::join(snapshot, held.id()), attr, lasting: true, held: Some(held) }
     }
 
     fn control(node: NodeId, time: Time) -> Entry {
@@ -186,7 +185,7 @@ impl Filesystem {
         };
         let zfs = self.opened.get(n).ok_or_else(|| Error::no_ent("the snapshot was just destroyed"))?;
         let held = zfs.hold(zfs.root()).await?;
-        let attr = zfs.getattr(zfs.root()).await?;
+        let attr = self.getattr(ctldir::join(n, zfs.root())).await?;
         Ok(Entry { lasting: false, ..Entry::new(n, held, attr) })
     }
 
@@ -205,7 +204,9 @@ impl Filesystem {
             Place::Control => return Ok(ctldir::attr(node, 2, self.control_time())),
         };
         let mut attr = zfs.try_getattr(id)?;
-        attr.ino = ctldir::join(n, attr.ino);
+        if n != 0 && id == zfs.root() {
+            attr.ino = ctldir::snapshot_ino(zfs.objset().id());
+        }
         Ok(attr)
     }
 
@@ -213,7 +214,7 @@ impl Filesystem {
         resident(|| self.try_getattr(node)).await
     }
 
-    /// Entries of a directory from `cookie` on; none at its end.
+    /// Entries of a directory from `cookie` on; none at its end. Their numbers are the files' own, not nodes.
     pub async fn readdir(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
         let (zfs, n, id) = match self.place(dir)? {
             Place::Main(zfs, id) => (zfs, 0, id),
@@ -224,27 +225,22 @@ impl Filesystem {
         if cookie == 0 && n == 0 && id == zfs.root() && self.snapdir_visible.load(Ordering::Relaxed) {
             // Between `..` and the rest, with the cookie of `..`: who stops here sees `.zfs` again, and nothing else twice.
             let at = entries.iter().take_while(|e| matches!(&e.name[..], b"." | b"..")).count();
-            entries.insert(at, DirEntry { name: b".zfs".to_vec(), ino: CTL_ROOT, dtype: 4, cookie: 2 });
-        }
-        if n != 0 {
-            entries.iter_mut().for_each(|e| e.ino = ctldir::join(n, e.ino));
+            entries
+                .insert(at, DirEntry { name: b".zfs".to_vec(), ino: ctldir::INO_ROOT, dtype: 4, cookie: 2 });
         }
         Ok(entries)
     }
 
     async fn readdir_control(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
-        let mut all = vec![(b".".to_vec(), dir)];
+        let mut all = vec![(b".".to_vec(), ctldir::ino(dir))];
         if dir == CTL_ROOT {
             all.push((b"..".to_vec(), self.root()));
-            all.push((b"snapshot".to_vec(), CTL_SNAPSHOT));
+            all.push((b"snapshot".to_vec(), ctldir::INO_SNAPSHOT));
         } else {
-            all.push((b"..".to_vec(), CTL_ROOT));
-            let mut names = self.snapshots.list().await?;
-            names.sort();
-            // The number it will have once looked into is not known; any that is no file's will do.
-            all.extend(
-                names.into_iter().enumerate().map(|(i, n)| (n.into_bytes(), CTL_SNAPSHOT + 1 + i as u64)),
-            );
+            all.push((b"..".to_vec(), ctldir::INO_ROOT));
+            let mut snaps = self.snapshots.list().await?;
+            snaps.sort();
+            all.extend(snaps.into_iter().map(|(name, id)| (name.into_bytes(), ctldir::snapshot_ino(id))));
         }
         let entry = |(i, (name, ino)): (usize, (Vec<u8>, u64))| DirEntry {
             name,
@@ -262,11 +258,7 @@ impl Filesystem {
             Place::Snapshot(zfs, n, _) => (zfs, n),
             Place::Control => return Ok(entries.iter().map(|_| None).collect()),
         };
-        let mut plain = entries.to_vec();
-        plain
-            .iter_mut()
-            .for_each(|e| e.ino = if ctldir::is_control(e.ino) { 0 } else { ctldir::split(e.ino).1 });
-        let found = zfs.entries(&plain).await;
+        let found = zfs.entries(entries).await;
         Ok(found.into_iter().map(|f| f.map(|(held, attr)| Entry::new(n, held, attr))).collect())
     }
 

@@ -256,7 +256,8 @@ fn a_pool_in_the_first_partition_is_found() {
     image[1024..1152].copy_from_slice(&entry);
     std::fs::write(&path, &image).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(DEV + (2 << 20)).unwrap();
-    let spec = PoolSpec { tops: vec![top(VdevKind::File, std::slice::from_ref(&path), 9)], ..PoolSpec::default() };
+    let spec =
+        PoolSpec { tops: vec![top(VdevKind::File, std::slice::from_ref(&path), 9)], ..PoolSpec::default() };
     env.block_on(async {
         assert!(probe_path(&env, &path).await.unwrap().is_none());
         let whole = env.open(&path, OpenMode { write: true, exclusive: false }).await.unwrap();

@@ -150,6 +150,9 @@ impl Zfs {
         let (bonustype, dnodesize) =
             if attrs.legacy { (DMU_OT_ZNODE, 512) } else { (DMU_OT_SA, self.new_dnodesize(attrs)) };
         let bonuslen = packed.bonus.len();
+        if dnodesize > 512 {
+            self.space.need_feature("large_dnode");
+        }
         let dn = if attrs.is_dir() {
             let opts = CreateOpts { normflags, dnodesize, ..CreateOpts::bonus(bonustype, bonuslen) };
             Zap::create(&self.objset, tx, DMU_OT_DIRECTORY_CONTENTS, &opts)?

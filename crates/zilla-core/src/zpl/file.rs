@@ -271,6 +271,10 @@ impl Zfs {
                 return beyond();
             }
             let blksz = u64::from(zn.dnode().blksz().max(1));
+            if !blksz.is_power_of_two() {
+                // A file of one odd block is all data to OpenZFS, and so it is here.
+                return Ok(if whence == Whence::Hole { size } else { off });
+            }
             let found = zn.dnode().next_block(off / blksz, whence == Whence::Hole)?;
             match (found.map(|b| b.saturating_mul(blksz).max(off)), whence) {
                 (Some(at), _) if at < size => Ok(at),

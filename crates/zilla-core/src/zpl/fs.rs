@@ -66,6 +66,8 @@ pub trait Space: Send + Sync {
     /// Refuses with ENOSPC or EDQUOT if about `bytes` more cannot be promised. An operation that ends up with less space
     /// in use says so (`frees`), and is let through until almost nothing is left.
     fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()>;
+    /// Something is about to be written that only pools with a feature can have.
+    fn need_feature(&self, name: &'static str);
 }
 
 /// A dataset without bounds.
@@ -78,6 +80,7 @@ impl Space for Unlimited {
     fn admit(&self, _: &Tx, _: u64, _: bool) -> Result<()> {
         Ok(())
     }
+    fn need_feature(&self, _: &'static str) {}
 }
 
 /// An open file system.
@@ -119,9 +122,7 @@ impl Zfs {
         if txgs.is_some() {
             crate::zil::refuse_unreplayed(&objset.phys().zil_header, "the file system")?;
         }
-        let opened = resident(|| Zfs::open_now(&env, &objset, &txgs, &space, props)).await?;
-        objset.set_owner_fn(super::owner_of);
-        Ok(Arc::new(opened))
+        Ok(Arc::new(resident(|| Zfs::open_now(&env, &objset, &txgs, &space, props)).await?))
     }
 
     fn open_now(

@@ -5,6 +5,10 @@
 //! properties that are fixed at creation. A file is an object; its attributes lie in its bonus (`attrs`). A directory is a ZAP from
 //! names to `type << 60 | object number`. Its size is its number of entries plus two, its link count two plus its subdirectories.
 //!
+//! **Invariants.** A file's link count is the number of entries that lead to it (a directory's: 2 and its subdirectories). Every file with a link
+//! count of 0 is in the delete queue. A layout is in the tables before a file that has it. Attributes in memory equal those in the bonus,
+//! but for access times that wait to be written.
+//!
 //! **In memory** each file that is in use has one [`Znode`]: its attributes, decoded once, behind a lock. Every operation is a plain function
 //! over what is in memory (`*_now`), run by a loop that joins a txg, tries, and loads what was missing with neither lock nor txg held
 //! (`Zfs::change`). A hit is therefore one function call on the caller's thread.

@@ -1,0 +1,153 @@
+//! A pool's dataset as a [`Filesystem`]: its properties, its space, its snapshots.
+
+use crate::ctldir::{NoSnapshots, Snapshots};
+use crate::filesystem::Filesystem;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use zilla_core::dsl::{DslDataset, DslPool, LongHold};
+use zilla_core::error::{Errno, Error, Result};
+use zilla_core::spa::txg::Tx;
+use zilla_core::types::ObjectId;
+use zilla_core::zpl::{Atime, FsProps, Space, Zfs};
+use zilla_env::Env;
+use zilla_ondisk::enums::ObjsetType;
+
+const ZFS_XATTR_OFF: u64 = 0;
+const ZFS_XATTR_DIR: u64 = 1;
+const ZFS_XATTR_SA: u64 = 2;
+const ZFS_ACLTYPE_OFF: u64 = 0;
+const ZFS_ACLTYPE_POSIX: u64 = 1;
+const ZFS_DNSIZE_LEGACY: u64 = 0;
+const ZFS_DNSIZE_AUTO: u64 = 1;
+const ZFS_SNAPDIR_VISIBLE: u64 = 1;
+
+/// The dataset's side of [`Space`]. Holds the dataset, so that it cannot be destroyed while it is open.
+struct DatasetSpace {
+    dsl: Arc<DslPool>,
+    hold: LongHold,
+}
+
+impl Space for DatasetSpace {
+    fn usage(&self) -> (u64, u64) {
+        let (referenced, available, _) = self.dsl.dataset_space(self.hold.dataset());
+        (referenced, available)
+    }
+    fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
+        self.dsl.reserve(self.hold.dataset(), tx, bytes, frees)
+    }
+    fn need_feature(&self, name: &'static str) {
+        self.hold.dataset().will_need_feature(name);
+    }
+}
+
+/// Reads a dataset's properties as files feel them. `readonly` makes it so whatever the property says.
+pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<FsProps> {
+    let get = |name: &'static str, default| dsl.prop_u64(ds, name, default);
+    let atime = match (get("atime", 1).await?, get("relatime", 1).await?) {
+        (0, _) => Atime::Off,
+        (_, 0) => Atime::On,
+        _ => Atime::Relative,
+    };
+    let xattr = get("xattr", ZFS_XATTR_SA).await?;
+    let dnodesize = match get("dnodesize", ZFS_DNSIZE_LEGACY).await? {
+        _ if !dsl.feature_enabled("large_dnode") => 512,
+        ZFS_DNSIZE_LEGACY => 512,
+        ZFS_DNSIZE_AUTO => 1024,
+        n => n.clamp(512, 16384).next_power_of_two() as usize,
+    };
+    let large = dsl.feature_enabled("large_blocks");
+    let recordsize = get("recordsize", 128 << 10).await?.clamp(512, if large { 16 << 20 } else { 128 << 10 });
+    let mut default_quotas = [0; 3];
+    for (slot, name) in
+        default_quotas.iter_mut().zip(["defaultuserquota", "defaultgroupquota", "defaultprojectquota"])
+    {
+        *slot = get(name, 0).await?;
+    }
+    let os = dsl.objset(ds).await?;
+    Ok(FsProps {
+        recordsize: recordsize.next_power_of_two() as u32,
+        readonly: readonly || get("readonly", 0).await? != 0,
+        atime,
+        xattr: xattr != ZFS_XATTR_OFF,
+        xattr_sa: xattr != ZFS_XATTR_DIR,
+        posix_acl: get("acltype", ZFS_ACLTYPE_OFF).await? == ZFS_ACLTYPE_POSIX,
+        dnodesize,
+        project_quota: dsl.feature_enabled("project_quota") && os.special(ObjectId::PROJECTUSED).is_some(),
+        default_quotas,
+    })
+}
+
+/// Opens the files of a file system or snapshot.
+pub async fn open_zfs(
+    env: &Env,
+    dsl: &Arc<DslPool>,
+    ds: &Arc<DslDataset>,
+    readonly: bool,
+) -> Result<Arc<Zfs>> {
+    let hold = ds.hold();
+    if ds.is_inconsistent() {
+        return Err(Error::os(Errno::Busy, format!("{}: a receive into it is not finished", ds.name())));
+    }
+    let os = dsl.objset(ds).await?;
+    if os.os_type() != ObjsetType::Zfs.number() {
+        return Err(Error::inval(format!("{} is not a file system", ds.name())));
+    }
+    let props = fs_props(dsl, ds, readonly || ds.is_snapshot()).await?;
+    let ctx = dsl.ctx();
+    let txgs = (!ctx.readonly && !ds.is_snapshot()).then(|| ctx.txgs.clone());
+    let space = Arc::new(DatasetSpace { dsl: dsl.clone(), hold });
+    Zfs::open(env.clone(), os, txgs, space, props).await
+}
+
+struct DatasetSnapshots {
+    env: Env,
+    dsl: Arc<DslPool>,
+    ds: Arc<DslDataset>,
+}
+
+impl Snapshots for DatasetSnapshots {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
+        Box::pin(async {
+            let snaps = self.dsl.snapshots(&self.ds).await?;
+            Ok(snaps.iter().map(|s| (s.snapshot_name(), s.id())).collect())
+        })
+    }
+
+    fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let id = self.dsl.snap_lookup(&self.ds, &name).await?;
+            let id = id.ok_or_else(|| Error::no_ent("no such snapshot"))?;
+            let snap = self.dsl.dataset(id).await?;
+            open_zfs(&self.env, &self.dsl, &snap, true).await
+        })
+    }
+}
+
+/// Opens a file system (or a snapshot, by its full name) with all that is below its `.zfs`, and frees in the background what was
+/// unlinked but open when it was last closed.
+pub async fn open_filesystem(
+    env: &Env,
+    dsl: &Arc<DslPool>,
+    name: &str,
+    readonly: bool,
+) -> Result<Arc<Filesystem>> {
+    let ds = dsl.by_name(name).await?;
+    let zfs = open_zfs(env, dsl, &ds, readonly).await?;
+    let snapshots: Arc<dyn Snapshots> = match ds.is_snapshot() {
+        true => Arc::new(NoSnapshots),
+        false => Arc::new(DatasetSnapshots { env: env.clone(), dsl: dsl.clone(), ds: ds.clone() }),
+    };
+    if !zfs.is_readonly() {
+        let zfs = zfs.clone();
+        env.spawn(async move {
+            // What cannot be freed now waits for the next time.
+            if let Err(e) = zfs.drain_unlinked().await {
+                tracing::warn!("freeing unlinked files: {e}");
+            }
+        });
+    }
+    let fs = Filesystem::new(zfs, snapshots);
+    fs.set_snapdir_visible(dsl.prop_u64(&ds, "snapdir", 0).await? == ZFS_SNAPDIR_VISIBLE);
+    Ok(fs)
+}
