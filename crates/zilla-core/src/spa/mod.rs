@@ -29,7 +29,7 @@ pub mod txg;
 pub use config::Host;
 pub use create::CreateOpts;
 pub use ctx::PoolCtx;
-pub use discover::{FoundPool, discover};
+pub use discover::{FoundPool, discover, set_paths};
 pub use open::OpenOpts;
 
 use crate::dsl::DslPool;

@@ -1,0 +1,226 @@
+//! `zpool create`, `destroy` and `export`.
+
+use super::Engine;
+use super::errors::{Answer, no_pool, of_pool};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zilla_control::props::{self, PoolPropContext, PropType, TypedValue, naming};
+use zilla_control::types::{
+    AllocClass, LeafSpec, MountedReply, PoolCreate, PoolDestroy, PoolExport, TopKind, VdevSpec,
+};
+use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_core::spa::features::SUPPORTED;
+use zilla_core::spa::{CreateOpts, Spa};
+use zilla_core::vdev;
+use zilla_ondisk::enums::PoolState;
+
+/// Bytes of decompressed blocks that a pool keeps beside its ARC.
+pub const DBUF_CACHE: usize = 64 << 20;
+
+impl Engine {
+    pub(super) async fn create_pool(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
+        naming::check_pool_name(&r.name, false)?;
+        let name = r.temporary_name.clone().unwrap_or_else(|| r.name.clone());
+        naming::check_pool_name(&name, false)?;
+        let mut typed = Vec::new();
+        for (property, text) in &r.properties {
+            let (kind, value) = props::parse_pool_prop(property, text, PoolPropContext::Create, 1)?;
+            typed.push((property.clone(), kind, value));
+        }
+        if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
+            return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
+        }
+        let root_props = super::datasets::typed(&r.fs_properties, props::FS, true)?;
+        let _changes = self.changes.lock().await;
+        if self.pools.read().contains_key(&name) {
+            return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
+        }
+        let ashift = typed.iter().find_map(|(name, _, value)| match value {
+            TypedValue::Num(n) if name == "ashift" && *n != 0 => u32::try_from(*n).ok(),
+            _ => None,
+        });
+        self.check_devices(&r.vdevs, r.force).await?;
+        let spec = pool_spec(&r.vdevs, ashift);
+        let opts = CreateOpts {
+            name: name.clone(),
+            host: self.host.clone(),
+            comment: r.properties.get("comment").cloned(),
+            owner: (caller.uid, caller.gid),
+            features: features(&r, &typed),
+            dbuf_cache: DBUF_CACHE,
+            arc_max: self.arc_max(),
+        };
+        let spa = Spa::create(&self.env, &spec, opts).await.map_err(of_pool)?;
+        let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
+        let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
+        self.pools.write().insert(name.clone(), pool.clone());
+        for (property, kind, value) in typed {
+            let stored = matches!(kind, PropType::Native(_) | PropType::User);
+            let own = matches!(
+                property.as_str(),
+                "altroot" | "cachefile" | "comment" | "ashift" | "version" | "tname"
+            );
+            if stored && !own {
+                pool.store_prop(&property, &value).await?;
+            }
+        }
+        if !root_props.is_empty() {
+            pool.change_props(&name, root_props).await?;
+        }
+        self.save_cache().await;
+        let mount_error = pool.mount_one(self, &name, &[], false).await.err();
+        Ok(MountedReply { mount_error })
+    }
+
+    /// Devices that are somebody's, or named twice.
+    async fn check_devices(&self, spec: &VdevSpec, force: bool) -> Answer<()> {
+        let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
+        let (mut fatal, mut doubtful) = (Vec::new(), Vec::new());
+        let leaves = spec.tops.iter().flat_map(|t| &t.leaves).chain(&spec.spares).chain(&spec.l2cache);
+        for leaf in leaves {
+            let path = Path::new(&leaf.path);
+            let real = match self.env.opener.canonical(path).await {
+                Ok(real) => real,
+                Err(e) => {
+                    return Err(ApiError::with(
+                        ErrorCode::OpenFailed,
+                        format!("cannot open '{}': {e}", leaf.path),
+                    ));
+                }
+            };
+            if let Some(other) = seen.insert(real, leaf.path.clone()) {
+                return Err(ApiError::with(
+                    ErrorCode::BadDev,
+                    format!("one or more vdevs refer to the same device: '{other}' and '{}'", leaf.path),
+                ));
+            }
+            let Ok(Some((_, label))) = vdev::probe_path(&self.env, path).await else { continue };
+            let owner = label.config.str("name").unwrap_or("unknown").to_owned();
+            let guid = label.pool_guid().unwrap_or(0);
+            let open_here = self.all_pools().iter().any(|p| p.spa.guid() == guid);
+            match label.config.u64("state").and_then(PoolState::from_number) {
+                Some(PoolState::Exported) => {
+                    doubtful.push(format!("{} is part of exported pool '{owner}'", leaf.path));
+                }
+                Some(PoolState::Active) if open_here => {
+                    fatal.push(format!("{} is part of active pool '{owner}'", leaf.path));
+                }
+                Some(PoolState::Active) => {
+                    doubtful.push(format!("{} is part of potentially active pool '{owner}'", leaf.path));
+                }
+                Some(PoolState::Spare) => {
+                    doubtful.push(format!("{} is reserved as a hot spare for pool {owner}", leaf.path));
+                }
+                _ => {}
+            }
+        }
+        if !fatal.is_empty() {
+            return Err(ApiError::new(ErrorCode::VdevInvalid).details(fatal));
+        }
+        if !doubtful.is_empty() && !force {
+            return Err(ApiError::new(ErrorCode::VdevOverridable).details(doubtful));
+        }
+        Ok(())
+    }
+
+    /// Takes a pool out of the table and closes it. `state`: what its labels shall say.
+    async fn take_down(&self, pool: &Arc<Pool>, state: Option<PoolState>, force: bool) -> Answer<()> {
+        let errors = pool.unmount_all(force).await;
+        if let Some(e) = errors.into_iter().next() {
+            return Err(e);
+        }
+        self.pools.write().remove(&pool.name());
+        // From here on there is no way back: the pool is closed whatever its devices say.
+        let closed = pool.spa.close(state).await;
+        self.save_cache().await;
+        closed.map_err(of_pool)
+    }
+
+    pub(super) async fn destroy_pool(&self, _: &Caller, r: PoolDestroy) -> Answer<()> {
+        let _changes = self.changes.lock().await;
+        let pool = self.pools.read().get(&r.name).cloned().ok_or_else(no_pool)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        self.take_down(&pool, Some(PoolState::Destroyed), r.force).await
+    }
+
+    pub(super) async fn export_pool(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
+        let _changes = self.changes.lock().await;
+        let pool = self.pools.read().get(&r.name).cloned().ok_or_else(no_pool)?;
+        if let Some(line) = caller.command.clone().filter(|_| !pool.readonly()) {
+            self.log(&pool, caller, &line).await;
+        }
+        self.take_down(&pool, Some(PoolState::Exported), r.force || r.hard_force).await
+    }
+
+    /// A quarter of the memory there is, at most: the host has other work, and pools share it.
+    pub(super) fn arc_max(&self) -> u64 {
+        (memory() / 4).clamp(32 << 20, 16 << 30)
+    }
+}
+
+/// Memory this process may use: the machine's, or what its control group leaves it.
+fn memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let machine = u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit));
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+    group.trim().parse().map_or(machine, |limit: u64| machine.min(limit))
+}
+
+/// The features to enable: what was named, over all or none.
+fn features(r: &PoolCreate, typed: &[(String, PropType, TypedValue)]) -> Option<Vec<String>> {
+    let chosen = typed.iter().filter_map(|(name, kind, value)| match (kind, value) {
+        (PropType::Feature, TypedValue::Str(state)) => {
+            Some((name.trim_start_matches("feature@").to_owned(), state == "enabled"))
+        }
+        _ => None,
+    });
+    let chosen: BTreeMap<String, bool> = chosen.collect();
+    if chosen.is_empty() && !r.disable_features {
+        return None;
+    }
+    let mut list: Vec<String> = if r.disable_features {
+        Vec::new()
+    } else {
+        SUPPORTED.iter().filter(|f| chosen.get(**f) != Some(&false)).map(|f| (*f).to_owned()).collect()
+    };
+    for (name, on) in chosen {
+        if on && SUPPORTED.contains(&name.as_str()) && !list.contains(&name) {
+            list.push(name);
+        }
+    }
+    Some(list)
+}
+
+fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec {
+    let leaf = |l: &LeafSpec| {
+        let path = PathBuf::from(&l.path);
+        let disk = std::fs::metadata(&path).is_ok_and(|m| m.file_type().is_block_device());
+        vdev::LeafSpec { path, disk }
+    };
+    let tops = spec.tops.iter().map(|top| {
+        let leaves: Vec<vdev::LeafSpec> = top.leaves.iter().map(leaf).collect();
+        let disk = leaves.first().is_some_and(|l| l.disk);
+        let kind = match top.kind {
+            TopKind::Single if disk => vdev::VdevKind::Disk,
+            TopKind::Single => vdev::VdevKind::File,
+            TopKind::Mirror => vdev::VdevKind::Mirror,
+            TopKind::Raidz { parity } => vdev::VdevKind::Raidz { nparity: parity },
+        };
+        let bias = match top.class {
+            AllocClass::Special => Some("special"),
+            AllocClass::Dedup => Some("dedup"),
+            _ => None,
+        };
+        vdev::TopSpec { kind, leaves, is_log: top.class == AllocClass::Log, bias, ashift }
+    });
+    vdev::PoolSpec {
+        tops: tops.collect(),
+        spares: spec.spares.iter().map(leaf).collect(),
+        cache: spec.l2cache.iter().map(leaf).collect(),
+    }
+}

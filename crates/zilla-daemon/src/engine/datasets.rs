@@ -1,0 +1,337 @@
+//! Making datasets, and changing their properties.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::mounts::How;
+use super::pool::Pool;
+use super::values::{Mountpoint, Settings, ZVOL_DATA_OBJ, ZVOL_ZAP_OBJ};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_control::props::{self, PropType, TypedValue, Types, naming};
+use zilla_control::types::{
+    DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, VolumeSpec,
+};
+use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_core::dmu::{NewObject, Objset, resident};
+use zilla_core::dsl::{DslDataset, Setting};
+use zilla_core::error::{Error, Result};
+use zilla_core::spa::txg::Tx;
+use zilla_core::types::ObjectId;
+use zilla_core::zap::{CreateOpts, Value, Zap};
+use zilla_core::zpl::{self, MASTER_NODE_OBJ, Time, ZplProps};
+use zilla_ondisk::enums::ObjsetType;
+use zilla_ondisk::object_type::{DMU_OT_ZVOL, DMU_OT_ZVOL_PROP};
+
+/// Settled when the file system is made, and kept in it rather than among the properties.
+const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
+
+pub type Settled = Vec<(String, Setting)>;
+
+/// Words as they lie on disk.
+pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> Answer<Settled> {
+    let mut all = Vec::new();
+    for (name, text) in words {
+        let (kind, value) = props::parse_dataset_prop(name, text, types, creating, None)?;
+        let name = match kind {
+            PropType::Native(desc) => desc.name.to_owned(),
+            PropType::UserQuota => {
+                let what = format!("setting '{name}' is not supported by zilla yet");
+                return Err(ApiError::with(ErrorCode::Unsupported, what));
+            }
+            _ => name.clone(),
+        };
+        if !supported(&name, &value) {
+            let what = format!("'{name}={text}' is not supported by zilla yet");
+            return Err(ApiError::with(ErrorCode::Unsupported, what));
+        }
+        let value = match value {
+            TypedValue::Num(n) => Value::u64(n),
+            TypedValue::Str(text) => Value::string(&text),
+        };
+        all.push((name, Setting::Local(value)));
+    }
+    Ok(all)
+}
+
+/// Settings that would have to be heeded and are not: better refused than quietly ignored.
+fn supported(name: &str, value: &TypedValue) -> bool {
+    match (name, value) {
+        ("encryption" | "keyformat" | "keylocation", value) => {
+            matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
+        }
+        ("sharenfs" | "sharesmb", TypedValue::Str(text)) => text == "off",
+        ("filesystem_limit" | "snapshot_limit", TypedValue::Num(n)) => *n == u64::MAX,
+        _ => true,
+    }
+}
+
+fn number(all: &Settled, name: &str) -> Option<u64> {
+    all.iter().find(|(n, _)| n == name).and_then(|(_, s)| match s {
+        Setting::Local(v) => v.as_u64(),
+        _ => None,
+    })
+}
+
+/// A volume's objset: the data, and a ZAP that says how long it is.
+async fn create_volume(os: &Arc<Objset>, tx: &Tx, size: u64, blksz: u32) -> Result<()> {
+    let spec = NewObject::new(DMU_OT_ZVOL, blksz);
+    resident(|| os.claim(tx, ObjectId(ZVOL_DATA_OBJ), spec)).await?;
+    let plain = CreateOpts::default();
+    resident(|| {
+        let zap = Zap::create_claim(os, tx, ObjectId(ZVOL_ZAP_OBJ), DMU_OT_ZVOL_PROP, &plain)?;
+        Zap::new(&zap).update_u64(tx, b"size", size)
+    })
+    .await
+}
+
+impl Engine {
+    fn now(&self) -> Time {
+        let now = self.env.wall();
+        Time { sec: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nsec: now.subsec_nanos() }
+    }
+
+    pub(super) async fn create_dataset(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {
+        let types = if r.volume.is_some() { props::VOL } else { props::FS };
+        naming::check_dataset_name(&r.name, types, true)?;
+        let pool = self.pool_of(&r.name).map_err(|_| no_parent())?;
+        let settings = typed(&r.properties, types, true)?;
+        if r.parents {
+            self.create_parents(caller, &pool, &r.name, r.no_mount).await?;
+        }
+        if let Some(volume) = &r.volume {
+            self.create_one_volume(&pool, &r.name, volume, settings).await?;
+            return Ok(MountedReply::default());
+        }
+        self.create_one(caller, &pool, &r.name, settings).await?;
+        let mount_error =
+            if r.no_mount { None } else { pool.mount_one(self, &r.name, &[], false).await.err() };
+        Ok(MountedReply { mount_error })
+    }
+
+    async fn create_parents(&self, caller: &Caller, pool: &Pool, name: &str, no_mount: bool) -> Answer<()> {
+        let mut at = pool.name().len();
+        while let Some(next) = name.get(at + 1..).and_then(|rest| rest.find('/')) {
+            at += 1 + next;
+            let parent = name.get(..at).unwrap_or(name);
+            if pool.dsl().dir_by_name(parent).await.is_err() {
+                self.create_one(caller, pool, parent, Vec::new()).await?;
+                if !no_mount {
+                    pool.mount_one(self, parent, &[], false).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn create_one(&self, caller: &Caller, pool: &Pool, name: &str, settings: Settled) -> Answer<()> {
+        let parent_dir = pool.dsl().create_check(name).await.map_err(refused)?;
+        let parent = pool.dsl().head(&parent_dir).await.map_err(of_dataset)?;
+        let mut zpl = ZplProps::new(caller.uid, caller.gid, self.now());
+        let above = pool.dsl().objset(&parent).await.map_err(of_dataset)?;
+        let above = Zap::open(&above, MASTER_NODE_OBJ).await.map_err(of_dataset)?;
+        let inherited = async |name: &str| Ok::<u64, Error>(above.try_get_u64(name).await?.unwrap_or(0));
+        zpl.normalization = match number(&settings, "normalization") {
+            Some(n) => n,
+            None => inherited("normalization").await.map_err(of_dataset)?,
+        };
+        zpl.utf8only = match number(&settings, "utf8only") {
+            Some(n) => n != 0,
+            // What is to be normalized must be UTF-8.
+            None => zpl.normalization != 0 || inherited("utf8only").await.map_err(of_dataset)? != 0,
+        };
+        zpl.casesensitivity = match number(&settings, "casesensitivity") {
+            Some(n) => n,
+            None => inherited("casesensitivity").await.map_err(of_dataset)?,
+        };
+        if let Some(version) = number(&settings, "version").filter(|v| *v != 0) {
+            zpl.version = version;
+        }
+        zpl.project_quota = pool.dsl().feature_enabled("project_quota");
+        let stored: Settled = settings.into_iter().filter(|(n, _)| !FIXED.contains(&n.as_str())).collect();
+        let (dsl, name) = (pool.dsl().clone(), name.to_owned());
+        let task = pool.spa.ctx.sync_task(move |tx| {
+            Box::pin(async move {
+                let ds = dsl.create_fs(&tx, &name, ObjsetType::Zfs, 0).await?;
+                zpl::create_fs(&dsl.objset(&ds).await?, &tx, &zpl).await?;
+                dsl.set_props(&tx, &ds, &stored).await
+            })
+        });
+        task.await.map_err(refused)
+    }
+
+    async fn create_one_volume(
+        &self,
+        pool: &Pool,
+        name: &str,
+        volume: &VolumeSpec,
+        mut settings: Settled,
+    ) -> Answer<()> {
+        let blksz = number(&settings, "volblocksize").unwrap_or(16 << 10);
+        let blksz = u32::try_from(blksz).unwrap_or(u32::MAX).min(16 << 20);
+        let size = volume.size;
+        if size == 0 {
+            return Err(ApiError::with(ErrorCode::BadProp, "bad volume size '0': cannot be zero"));
+        }
+        if size % u64::from(blksz) != 0 {
+            let block = props::nicenum::nicebytes(u64::from(blksz));
+            return Err(ApiError::with(
+                ErrorCode::BadProp,
+                format!("volume size must be a multiple of volume block size ({block})"),
+            ));
+        }
+        settings.retain(|(n, _)| n != "volsize");
+        let given = settings.iter().any(|(n, _)| n == "refreservation" || n == "reservation");
+        if !volume.sparse && !given {
+            settings.push(("refreservation".to_owned(), Setting::Local(Value::u64(size))));
+        }
+        let (dsl, name) = (pool.dsl().clone(), name.to_owned());
+        let task = pool.spa.ctx.sync_task(move |tx| {
+            Box::pin(async move {
+                let ds = dsl.create_fs(&tx, &name, ObjsetType::Zvol, 0).await?;
+                create_volume(&dsl.objset(&ds).await?, &tx, size, blksz).await?;
+                dsl.set_props(&tx, &ds, &settings).await
+            })
+        });
+        task.await.map_err(refused)
+    }
+
+    pub(super) async fn clone_dataset(&self, caller: &Caller, r: DatasetClone) -> Answer<MountedReply> {
+        naming::check_dataset_name(&r.snapshot, props::SNAP, false)?;
+        naming::check_dataset_name(&r.target, props::FS, true)?;
+        let pool = self.pool_of(&r.snapshot)?;
+        if naming::pool_of(&r.target) != pool.name() {
+            return Err(ApiError::with(ErrorCode::CrossTarget, "source and target pools differ"));
+        }
+        pool.dsl().by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        let settings = typed(&r.properties, props::HEADS, false)?;
+        if r.parents {
+            self.create_parents(caller, &pool, &r.target, r.no_mount).await?;
+        }
+        let (dsl, target, origin) = (pool.dsl().clone(), r.target.clone(), r.snapshot.clone());
+        let task = pool.spa.ctx.sync_task(move |tx| {
+            Box::pin(async move {
+                let ds = dsl.clone_ds(&tx, &target, &origin).await?;
+                dsl.set_props(&tx, &ds, &settings).await
+            })
+        });
+        task.await.map_err(refused)?;
+        let mount_error =
+            if r.no_mount { None } else { pool.mount_one(self, &r.target, &[], false).await.err() };
+        Ok(MountedReply { mount_error })
+    }
+
+    pub(super) async fn set_properties(&self, r: DatasetSet) -> Answer<MountedReply> {
+        let pool = self.pool_of(&r.name)?;
+        let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
+        let types = pool.types(&ds).await?;
+        let settings = typed(&r.properties, types, false)?;
+        if let Some(name) = ["volsize", "version"].iter().find(|n| number(&settings, n).is_some()) {
+            let what = format!("changing '{name}' is not supported by zilla yet");
+            return Err(ApiError::with(ErrorCode::Unsupported, what));
+        }
+        self.change_and_remount(&pool, &ds, settings, r.no_mount).await
+    }
+
+    pub(super) async fn inherit_property(&self, r: DatasetInherit) -> Answer<MountedReply> {
+        props::check_inherit(&r.property, r.received)?;
+        let pool = self.pool_of(&r.name)?;
+        let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
+        let name = props::dataset_prop(&r.property).map_or(r.property.as_str(), |d| d.name).to_owned();
+        let setting = if r.received { Setting::Revert } else { Setting::Inherit };
+        self.change_and_remount(&pool, &ds, vec![(name, setting)], false).await
+    }
+
+    /// Changes properties; what is then to be mounted elsewhere, or not at all, is.
+    async fn change_and_remount(
+        &self,
+        pool: &Pool,
+        ds: &Arc<DslDataset>,
+        settings: Settled,
+        no_mount: bool,
+    ) -> Answer<MountedReply> {
+        let name = ds.name();
+        let moves = !no_mount && settings.iter().any(|(n, _)| n == "mountpoint" || n == "canmount");
+        if !moves {
+            pool.change_props(&name, settings).await?;
+            return Ok(MountedReply::default());
+        }
+        let before = Settings::of(pool, ds).await.map_err(of(&name))?.place(pool);
+        let mounted = pool.mounted_below(&name);
+        pool.change_props(&name, settings).await?;
+        let after = Settings::of(pool, ds).await.map_err(of(&name))?;
+        let place = after.place(pool);
+        let mut moved = Vec::new();
+        for name in &mounted {
+            let Ok(ds) = pool.dsl().by_name(name).await else { continue };
+            let settings = Settings::of(pool, &ds).await.map_err(of(name))?;
+            let at = pool.mounted_at(name);
+            let same = matches!((settings.place(pool), &at), (Mountpoint::At(p), Some(at)) if at.as_os_str() == p.as_str());
+            if !same || settings.num("canmount") == 0 {
+                moved.push(name.clone());
+            }
+        }
+        for name in &moved {
+            pool.unmount_one(name, false).await?;
+        }
+        // One that had no place gets mounted in its first.
+        if before != place && !matches!(before, Mountpoint::At(_)) && !moved.contains(&name) {
+            moved.push(name.clone());
+        }
+        let mut mount_error = None;
+        for name in moved.iter().rev() {
+            if let Err(e) = pool.mount(self, name, &How::default()).await {
+                mount_error.get_or_insert(e);
+            }
+        }
+        Ok(MountedReply { mount_error })
+    }
+}
+
+fn no_parent() -> ApiError {
+    ApiError::with(ErrorCode::NoEnt, "parent does not exist")
+}
+
+fn refused(e: Error) -> ApiError {
+    let what = e.to_string();
+    if what.contains("parent is not a filesystem") {
+        return ApiError::with(ErrorCode::WrongParent, "parent is not a filesystem");
+    }
+    if what.contains("parent does not exist") {
+        return no_parent();
+    }
+    of_dataset(e)
+}
+
+impl Pool {
+    async fn types(&self, ds: &Arc<DslDataset>) -> Answer<Types> {
+        if ds.is_snapshot() {
+            return Ok(props::SNAP);
+        }
+        let os = self.dsl().objset(ds).await.map_err(of_dataset)?;
+        Ok(if os.os_type() == ObjsetType::Zvol.number() { props::VOL } else { props::FS })
+    }
+
+    /// Sets properties in one txg, and tells mounted file systems.
+    pub async fn change_props(&self, name: &str, settings: Settled) -> Answer<()> {
+        let dsl = self.dsl().clone();
+        let ds = dsl.by_name(name).await.map_err(of(name))?;
+        let target = ds.clone();
+        let task = self
+            .spa
+            .ctx
+            .sync_task(move |tx| Box::pin(async move { dsl.set_props(&tx, &target, &settings).await }));
+        task.await.map_err(|e| {
+            let what = e.to_string();
+            match what.split_once(": ") {
+                Some((_, why)) if what.starts_with("cannot set property for") => {
+                    ApiError::with(ErrorCode::PropSpace, why)
+                }
+                _ => of_dataset(e),
+            }
+        })?;
+        if ds.is_snapshot() {
+            return Ok(());
+        }
+        self.refresh_mounts(&ds.dir()).await.map_err(of_dataset)
+    }
+}

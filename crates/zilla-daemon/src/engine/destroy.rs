@@ -1,0 +1,216 @@
+//! `zfs destroy`: file systems with what depends on them, and snapshots by lists and ranges.
+
+use super::Engine;
+use super::errors::{Answer, no_dataset, of, of_dataset};
+use super::pool::Pool;
+use super::values::kind_of;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use zilla_control::types::{DatasetDestroy, DestroyReply};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::{DslDataset, DslDir};
+
+/// What goes, in the order in which it can go.
+struct Plan<'a> {
+    pool: &'a Pool,
+    r: &'a DatasetDestroy,
+    order: Vec<String>,
+    /// Clones outside the tree that is destroyed.
+    clones: Vec<String>,
+    root: String,
+}
+
+impl Engine {
+    pub(super) async fn destroy(&self, r: DatasetDestroy) -> Answer<DestroyReply> {
+        if r.target.contains('#') {
+            return Err(ApiError::with(ErrorCode::Unsupported, "bookmarks are not supported by zilla yet"));
+        }
+        let pool = self.pool_of(&r.target)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let reply = match r.target.split_once('@') {
+            Some((fs, list)) => plan_snapshots(&pool, &r, fs, list).await?,
+            None => plan_head(&pool, &r).await?,
+        };
+        if r.dry_run {
+            return Ok(reply);
+        }
+        for name in &reply.destroyed {
+            if name.contains('@') {
+                pool.forget_snapshot(name);
+            } else {
+                pool.unmount_one(name, r.force).await?;
+            }
+        }
+        carry_out(&pool, &reply.destroyed, false).await?;
+        if !reply.deferred.is_empty() {
+            reply.deferred.iter().for_each(|name| pool.forget_snapshot(name));
+            carry_out(&pool, &reply.deferred, true).await?;
+        }
+        Ok(reply)
+    }
+}
+
+async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Answer<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (dsl, names) = (pool.dsl().clone(), names.to_vec());
+    let task = pool.spa.ctx.sync_task(move |tx| {
+        Box::pin(async move {
+            for name in names {
+                if name.contains('@') {
+                    dsl.destroy_snapshots(&tx, &[name], defer).await?;
+                } else {
+                    dsl.destroy_head(&tx, &name).await?;
+                }
+            }
+            Ok(())
+        })
+    });
+    task.await.map_err(of_dataset)
+}
+
+/// `fs@a%b,c`: of each dataset those snapshots that it has.
+async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &str) -> Answer<DestroyReply> {
+    let dsl = pool.dsl();
+    let mut reply = DestroyReply::default();
+    let mut dirs = vec![dsl.dir_by_name(fs).await.map_err(of(fs))?];
+    let mut plan = Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: fs.to_owned() };
+    while let Some(dir) = dirs.pop() {
+        if r.recursive {
+            let mut below = dsl.child_dirs(&dir).await.map_err(of_dataset)?;
+            below.reverse();
+            dirs.extend(below);
+        }
+        if dir.phys().head_dataset_obj == 0 {
+            continue;
+        }
+        let head = dsl.head(&dir).await.map_err(of_dataset)?;
+        let all = dsl.snapshots(&head).await.map_err(of_dataset)?;
+        for snap in chosen(&all, list) {
+            let name = snap.name();
+            let clones = dsl.clones(snap).await.map_err(of_dataset)?;
+            reply.reclaimed += snap.phys().unique_bytes;
+            if r.defer && (!clones.is_empty() && !r.clones || snap.userrefs() > 0) {
+                reply.deferred.push(name);
+                continue;
+            }
+            if !clones.is_empty() && !r.clones {
+                return Err(dependents("snapshot has dependent clones", "-R", clones).subject(name));
+            }
+            for clone in clones {
+                let dir = dsl.dir_by_name(&clone).await.map_err(of(&clone))?;
+                plan.head(&dir).await?;
+            }
+            if snap.userrefs() > 0 {
+                return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name));
+            }
+            if !plan.order.contains(&name) {
+                plan.order.push(name);
+            }
+        }
+    }
+    reply.destroyed = plan.order;
+    if reply.destroyed.is_empty() && reply.deferred.is_empty() {
+        return Err(no_dataset(&r.target));
+    }
+    Ok(reply)
+}
+
+/// The snapshots that a list names, each once, oldest first.
+fn chosen<'a>(all: &'a [Arc<DslDataset>], list: &str) -> Vec<&'a Arc<DslDataset>> {
+    let position = |name: &str| all.iter().position(|s| s.snapshot_name() == name);
+    let mut picked = vec![false; all.len()];
+    for item in list.split(',') {
+        let range = match item.split_once('%') {
+            None => position(item).map(|at| (at, at)),
+            Some((first, last)) => {
+                let first = if first.is_empty() { Some(0) } else { position(first) };
+                let last = if last.is_empty() { all.len().checked_sub(1) } else { position(last) };
+                first.zip(last)
+            }
+        };
+        if let Some((first, last)) = range {
+            picked.iter_mut().take(last + 1).skip(first).for_each(|p| *p = true);
+        }
+    }
+    all.iter().zip(picked).filter(|(_, picked)| *picked).map(|(snap, _)| snap).collect()
+}
+
+fn dependents(message: &str, option: &str, names: Vec<String>) -> ApiError {
+    let mut details = vec![format!("use '{option}' to destroy the following datasets:")];
+    details.extend(names);
+    ApiError::with(ErrorCode::HasDependents, message).details(details)
+}
+
+async fn plan_head(pool: &Arc<Pool>, r: &DatasetDestroy) -> Answer<DestroyReply> {
+    let dsl = pool.dsl();
+    let name = &r.target;
+    let ds = dsl.by_name(name).await.map_err(of(name))?;
+    let dir = ds.dir();
+    let mut plan = Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: name.clone() };
+    plan.head(&dir).await?;
+    let kind = kind_of(&dsl.info(&ds).await.map_err(of(name))?).as_str();
+    if !r.recursive {
+        let mut below: Vec<String> = plan.order.iter().filter(|n| *n != name).cloned().collect();
+        if !below.is_empty() {
+            below.sort();
+            return Err(dependents(&format!("{kind} has children"), "-r", below).subject(name.as_str()));
+        }
+    }
+    if !plan.clones.is_empty() && !r.clones {
+        return Err(
+            dependents(&format!("{kind} has dependent clones"), "-R", plan.clones).subject(name.as_str())
+        );
+    }
+    // The pool's own file system stays.
+    let destroyed = plan.order.into_iter().filter(|n| n.contains(['/', '@'])).collect();
+    Ok(DestroyReply { destroyed, ..DestroyReply::default() })
+}
+
+impl Plan<'_> {
+    fn within(&self, name: &str) -> bool {
+        name.strip_prefix(self.root.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// A dataset after everything that depends on it.
+    fn head<'a>(&'a mut self, dir: &'a Arc<DslDir>) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let dsl = self.pool.dsl();
+            let name = dir.name();
+            if self.order.contains(&name) {
+                return Ok(());
+            }
+            for child in dsl.child_dirs(dir).await.map_err(of(&name))? {
+                self.head(&child).await?;
+            }
+            if dir.phys().head_dataset_obj != 0 {
+                let ds = dsl.head(dir).await.map_err(of(&name))?;
+                for snap in dsl.snapshots(&ds).await.map_err(of(&name))? {
+                    let full = snap.name();
+                    for clone in dsl.clones(&snap).await.map_err(of(&full))? {
+                        if !self.within(&clone) && !self.clones.contains(&clone) {
+                            self.clones.push(clone.clone());
+                        }
+                        if self.within(&clone) || self.r.clones {
+                            let dir = dsl.dir_by_name(&clone).await.map_err(of(&clone))?;
+                            self.head(&dir).await?;
+                        }
+                    }
+                    if snap.userrefs() > 0 {
+                        return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(full));
+                    }
+                    if !self.order.contains(&full) {
+                        self.order.push(full);
+                    }
+                }
+            }
+            if !self.order.contains(&name) {
+                self.order.push(name);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! `zpool import`: finding pools, and opening one.
+
+use super::Engine;
+use super::create::DBUF_CACHE;
+use super::errors::{Answer, of_pool};
+use super::info;
+use super::pool::Pool;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zilla_control::props::{self, PoolPropContext, naming};
+use zilla_control::types::{
+    Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, PoolImport, PoolInfo,
+    PoolLabelState,
+};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::spa::features::SUPPORTED;
+use zilla_core::spa::{FoundPool, OpenOpts, Spa, discover};
+use zilla_core::vdev::{OpenArgs, VdevTree};
+use zilla_ondisk::enums::PoolState;
+
+/// Where devices are looked for unless `-d` says otherwise: by lasting names first.
+const DEFAULT_DIRS: &[&str] = &[
+    "/dev/disk/by-vdev",
+    "/dev/mapper",
+    "/dev/disk/by-partlabel",
+    "/dev/disk/by-partuuid",
+    "/dev/disk/by-label",
+    "/dev/disk/by-uuid",
+    "/dev/disk/by-id",
+    "/dev/disk/by-path",
+    "/dev",
+];
+
+impl Engine {
+    pub(super) fn open_opts(&self) -> OpenOpts {
+        OpenOpts {
+            host: self.host.clone(),
+            dbuf_cache: DBUF_CACHE,
+            arc_max: self.arc_max(),
+            ..OpenOpts::default()
+        }
+    }
+
+    /// Pools on devices, without those that are open here.
+    async fn find(&self, source: &ImportSource) -> Answer<Vec<FoundPool>> {
+        let mut found = match &source.cachefile {
+            Some(file) if !source.scan => self.cached(Path::new(file)).await?,
+            _ => {
+                let places: Vec<PathBuf> = if source.dirs.is_empty() {
+                    DEFAULT_DIRS.iter().map(PathBuf::from).filter(|d| d.is_dir()).collect()
+                } else {
+                    source.dirs.iter().map(PathBuf::from).collect()
+                };
+                discover(&self.env, &places).await.map_err(of_pool)?
+            }
+        };
+        let open: Vec<u64> = self.all_pools().iter().map(|p| p.spa.guid()).collect();
+        found.retain(|f| !open.contains(&f.guid));
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    pub(super) async fn search(&self, r: ImportSearch) -> Answer<Vec<ImportCandidate>> {
+        let mut all = Vec::new();
+        for found in self.find(&r.source).await? {
+            if (found.state == PoolState::Destroyed) == r.destroyed {
+                all.push(self.candidate(&found).await);
+            }
+        }
+        Ok(all)
+    }
+
+    /// What labels alone say about a pool, with its devices tried.
+    async fn candidate(&self, found: &FoundPool) -> ImportCandidate {
+        let config = &found.config;
+        let mut pool = PoolInfo {
+            name: found.name.clone(),
+            guid: found.guid,
+            txg: found.txg,
+            version: config.u64("version").unwrap_or(0),
+            hostid: config.u64("hostid").unwrap_or(0),
+            hostname: config.str("hostname").unwrap_or_default().to_owned(),
+            system_hostid: self.host.id,
+            timestamp: found.timestamp,
+            errata: config.u64("errata").unwrap_or(0),
+            label_state: match found.state {
+                PoolState::Exported => PoolLabelState::Exported,
+                PoolState::Destroyed => PoolLabelState::Destroyed,
+                PoolState::Spare => PoolLabelState::Spare,
+                PoolState::L2cache => PoolLabelState::L2cache,
+                _ => PoolLabelState::Active,
+            },
+            ..PoolInfo::default()
+        };
+        let mut candidate = ImportCandidate { can_readonly: true, ..ImportCandidate::default() };
+        if let Some(features) = config.list("features_for_read") {
+            for (guid, _) in features.iter() {
+                let known = props::feature_by_guid(guid);
+                let supported = known.is_some_and(|f| SUPPORTED.contains(&f.name));
+                if !supported {
+                    candidate.unsupported_features.insert(guid.to_owned(), String::new());
+                    // What stands in labels is needed to read the pool at all.
+                    candidate.can_readonly = false;
+                }
+                pool.features.push(Feature {
+                    name: known.map_or(guid, |f| f.name).to_owned(),
+                    guid: guid.to_owned(),
+                    state: FeatureState::Active,
+                    // The list names only some features: it says nothing about those that are merely enabled.
+                    supported: false,
+                    readonly_compatible: false,
+                });
+            }
+        }
+        let mut tree_config = config.list("vdev_tree").cloned().unwrap_or_default();
+        zilla_core::spa::set_paths(&mut tree_config, &found.paths);
+        match VdevTree::from_config(&self.env, &tree_config) {
+            Ok(tree) => {
+                let args = OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() };
+                let opened = tree.open(&args).await;
+                pool.root = info::root(&tree, None, 0);
+                tree.close().await;
+                if let Err(e) = opened {
+                    tracing::debug!("pool '{}': {e}", found.name);
+                    pool.root.stats.state = zilla_control::types::VdevState::CantOpen;
+                }
+            }
+            Err(e) => {
+                tracing::warn!("pool '{}': {e}", found.name);
+                pool.root.stats.state = zilla_control::types::VdevState::CantOpen;
+                pool.root.stats.aux = zilla_control::types::VdevAux::CorruptData;
+            }
+        }
+        if !candidate.unsupported_features.is_empty() {
+            pool.root.stats.state = zilla_control::types::VdevState::CantOpen;
+            pool.root.stats.aux = zilla_control::types::VdevAux::UnsupFeat;
+        }
+        candidate.comment = config.str("comment").map(str::to_owned);
+        candidate.compatibility = config.str("compatibility").map(str::to_owned);
+        candidate.pool = pool;
+        candidate
+    }
+
+    pub(super) async fn import_pool(&self, r: PoolImport) -> Answer<ImportReply> {
+        let mut readonly = false;
+        for (name, text) in &r.properties {
+            props::parse_pool_prop(name, text, PoolPropContext::Import, 1)?;
+            readonly |= name == "readonly" && text == "on";
+        }
+        if r.rewind || r.rewind_txg.is_some() {
+            return Err(ApiError::with(ErrorCode::Unsupported, "rewinding is not supported by zilla yet"));
+        }
+        if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
+            return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
+        }
+        if let Some(name) = &r.new_name {
+            naming::check_pool_name(name, false)?;
+        }
+        let _changes = self.changes.lock().await;
+        let found = self.find(&r.source).await?;
+        let found = found.into_iter().find(|f| f.guid == r.guid);
+        let found = found.ok_or_else(|| ApiError::with(ErrorCode::NoEnt, "no such pool available"))?;
+        let name = r.new_name.clone().unwrap_or_else(|| found.name.clone());
+        if self.pools.read().contains_key(&name) {
+            return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
+        }
+        let opts = OpenOpts { readonly, force: r.force, name: r.new_name.clone(), ..self.open_opts() };
+        let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
+        let pool = self.bring_up(&found, opts, r.altroot.clone(), cachefile).await?;
+        self.save_cache().await;
+        let mount_errors = if r.no_mount { Vec::new() } else { pool.mount_all(self, &r.mount_options).await };
+        Ok(ImportReply { name: pool.name(), mount_errors })
+    }
+
+    /// Opens a pool and puts it into the table.
+    pub(super) async fn bring_up(
+        &self,
+        found: &FoundPool,
+        opts: OpenOpts,
+        altroot: Option<String>,
+        cachefile: Option<String>,
+    ) -> Answer<Arc<Pool>> {
+        let spa = Spa::open(&self.env, found, opts).await.map_err(of_pool)?;
+        let pool = Pool::new(spa, altroot, cachefile, self.env.rng.u64());
+        self.pools.write().insert(pool.name(), pool.clone());
+        Ok(pool)
+    }
+}

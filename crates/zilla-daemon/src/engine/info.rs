@@ -1,0 +1,223 @@
+//! What a pool looks like from outside: its vdevs with their counters, its features.
+
+use super::Engine;
+use super::errors::{Answer, of_pool};
+use super::pool::Pool;
+use std::sync::Arc;
+use zilla_control::props::FEATURES;
+use zilla_control::types::*;
+use zilla_core::metaslab::{Metaslabs, SpaceClass};
+use zilla_core::spa::features::SUPPORTED;
+use zilla_core::vdev::{IoKind, Vdev, VdevKind as CoreKind, VdevTree};
+use zilla_ondisk::enums;
+
+/// Classes that datasets' data goes to.
+const DATA_CLASSES: [SpaceClass; 4] =
+    [SpaceClass::Normal, SpaceClass::EmbeddedLog, SpaceClass::Special, SpaceClass::Dedup];
+
+impl Engine {
+    pub(super) async fn query_pools(&self, r: PoolQuery) -> Answer<Vec<PoolInfo>> {
+        let mut all = Vec::new();
+        for pool in self.all_pools() {
+            if r.names.is_empty() || r.names.contains(&pool.name()) {
+                let mut info = self.info(&pool);
+                if r.properties {
+                    info.properties = self.pool_props(&pool, &info).await.map_err(of_pool)?;
+                }
+                all.push(info);
+            }
+        }
+        Ok(all)
+    }
+
+    fn info(&self, pool: &Pool) -> PoolInfo {
+        let spa = &pool.spa;
+        let tree = spa.tree();
+        let elapsed = u64::try_from(pool.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let root = root(&tree, Some(&spa.metaslabs), elapsed);
+        let aux = |list: &[Arc<Vdev>], class| {
+            list.iter().map(|v| VdevNode { class, ..node(v, None, elapsed, 0) }).collect()
+        };
+        let ub = spa.uberblock();
+        PoolInfo {
+            name: pool.name(),
+            guid: spa.guid(),
+            txg: ub.txg,
+            health: health(root.stats.state),
+            version: spa.version(),
+            system_hostid: self.host.id,
+            timestamp: ub.timestamp,
+            suspended: spa.suspended().map(|_| Suspended::Wait),
+            root,
+            spares: aux(&tree.spares, AllocClass::Spare),
+            l2cache: aux(&tree.cache, AllocClass::Cache),
+            features: features(pool),
+            ..PoolInfo::default()
+        }
+    }
+}
+
+fn health(state: VdevState) -> PoolHealth {
+    match state {
+        VdevState::Healthy => PoolHealth::Online,
+        VdevState::Degraded => PoolHealth::Degraded,
+        VdevState::Offline | VdevState::Closed => PoolHealth::Offline,
+        VdevState::Removed => PoolHealth::Removed,
+        VdevState::Faulted => PoolHealth::Faulted,
+        VdevState::CantOpen | VdevState::Unknown => PoolHealth::Unavail,
+    }
+}
+
+/// Every feature there is, in OpenZFS's order, then those of this pool that nobody knows.
+fn features(pool: &Pool) -> Vec<Feature> {
+    let listed = pool.spa.ctx.features.list();
+    let count = |guid: &str| listed.iter().find(|(g, _)| g == guid).map(|(_, count)| *count);
+    let state = |guid: &str| match count(guid) {
+        None => FeatureState::Disabled,
+        Some(0) => FeatureState::Enabled,
+        Some(_) => FeatureState::Active,
+    };
+    let known = FEATURES.iter().map(|f| Feature {
+        name: f.name.to_owned(),
+        guid: f.guid.to_owned(),
+        state: state(f.guid),
+        supported: SUPPORTED.contains(&f.name),
+        readonly_compatible: f.readonly_compatible,
+    });
+    let mut all: Vec<Feature> = known.collect();
+    for (guid, _) in &listed {
+        if !FEATURES.iter().any(|f| f.guid == guid) {
+            all.push(Feature {
+                name: guid.clone(),
+                guid: guid.clone(),
+                state: state(guid),
+                supported: false,
+                readonly_compatible: false,
+            });
+        }
+    }
+    all
+}
+
+/// The tree. Without metaslabs (an import's candidate) there is no space to tell of.
+pub fn root(tree: &VdevTree, space: Option<&Metaslabs>, elapsed: u64) -> VdevNode {
+    let mut root = node(&tree.root, space, elapsed, 0);
+    root.kind = VdevKind::Root;
+    if let Some(space) = space {
+        for class in DATA_CLASSES {
+            let stat = space.class_stat(class);
+            root.stats.alloc += stat.alloc;
+            root.stats.space += stat.space;
+            root.stats.dspace += stat.dspace;
+        }
+        root.stats.fragmentation = space.class_stat(SpaceClass::Normal).fragmentation;
+    }
+    root
+}
+
+fn node(vdev: &Arc<Vdev>, space: Option<&Metaslabs>, elapsed: u64, depth: usize) -> VdevNode {
+    let (state, aux) = vdev.state();
+    let counted = vdev.stats();
+    let ops = |kind: IoKind| counted.ops.get(kind as usize).copied().unwrap_or(0);
+    let bytes = |kind: IoKind| counted.bytes.get(kind as usize).copied().unwrap_or(0);
+    let mut stats = VdevStats {
+        timestamp: elapsed,
+        state: vdev_state(state),
+        aux: vdev_aux(aux),
+        read_ops: ops(IoKind::Read),
+        write_ops: ops(IoKind::Write),
+        read_bytes: bytes(IoKind::Read),
+        write_bytes: bytes(IoKind::Write),
+        read_errors: counted.read_errors,
+        write_errors: counted.write_errors,
+        checksum_errors: counted.checksum_errors,
+        self_healed: counted.self_healed,
+        ..VdevStats::default()
+    };
+    if let Some(leaf) = &vdev.leaf {
+        stats.pspace = leaf.psize();
+    }
+    if depth == 1
+        && let Some(stat) = space.and_then(|s| s.vdev_stat(u32::try_from(vdev.id).ok()?).ok())
+    {
+        stats.alloc = stat.alloc;
+        stats.space = stat.space;
+        stats.dspace = stat.dspace;
+        stats.fragmentation = stat.fragmentation;
+    }
+    let nparity = match vdev.kind {
+        CoreKind::Raidz { nparity } => u64::from(nparity),
+        _ => 0,
+    };
+    VdevNode {
+        kind: match vdev.kind {
+            CoreKind::Root => VdevKind::Root,
+            CoreKind::Mirror => VdevKind::Mirror,
+            CoreKind::Replacing => VdevKind::Replacing,
+            CoreKind::Spare => VdevKind::Spare,
+            CoreKind::Raidz { .. } => VdevKind::Raidz,
+            CoreKind::Disk => VdevKind::Disk,
+            CoreKind::File => VdevKind::File,
+            CoreKind::Missing => VdevKind::Missing,
+            CoreKind::Hole => VdevKind::Hole,
+        },
+        id: vdev.id,
+        guid: vdev.guid,
+        nparity,
+        class: match vdev.bias.as_deref() {
+            _ if vdev.is_log => AllocClass::Log,
+            Some("special") => AllocClass::Special,
+            Some("dedup") => AllocClass::Dedup,
+            _ => AllocClass::Normal,
+        },
+        path: vdev.leaf.as_ref().map(|l| l.path()),
+        whole_disk: vdev.config_u64("whole_disk") == Some(1),
+        phys_path: vdev.config_str("phys_path"),
+        devid: vdev.config_str("devid"),
+        ashift: u64::from(vdev.ashift()),
+        asize: vdev.asize(),
+        not_present: vdev.config_u64("not_present").is_some(),
+        stats,
+        children: vdev.children.iter().map(|c| node(c, space, elapsed, depth + 1)).collect(),
+        ..VdevNode::default()
+    }
+}
+
+fn vdev_state(state: enums::VdevState) -> VdevState {
+    match state {
+        enums::VdevState::Unknown => VdevState::Unknown,
+        enums::VdevState::Closed => VdevState::Closed,
+        enums::VdevState::Offline => VdevState::Offline,
+        enums::VdevState::Removed => VdevState::Removed,
+        enums::VdevState::CantOpen => VdevState::CantOpen,
+        enums::VdevState::Faulted => VdevState::Faulted,
+        enums::VdevState::Degraded => VdevState::Degraded,
+        enums::VdevState::Healthy => VdevState::Healthy,
+    }
+}
+
+fn vdev_aux(aux: enums::VdevAux) -> VdevAux {
+    match aux {
+        enums::VdevAux::None => VdevAux::None,
+        enums::VdevAux::OpenFailed => VdevAux::OpenFailed,
+        enums::VdevAux::CorruptData => VdevAux::CorruptData,
+        enums::VdevAux::NoReplicas => VdevAux::NoReplicas,
+        enums::VdevAux::BadGuidSum => VdevAux::BadGuidSum,
+        enums::VdevAux::TooSmall => VdevAux::TooSmall,
+        enums::VdevAux::BadLabel => VdevAux::BadLabel,
+        enums::VdevAux::VersionNewer => VdevAux::VersionNewer,
+        enums::VdevAux::VersionOlder => VdevAux::VersionOlder,
+        enums::VdevAux::UnsupFeat => VdevAux::UnsupFeat,
+        enums::VdevAux::Spared => VdevAux::Spared,
+        enums::VdevAux::ErrExceeded => VdevAux::ErrExceeded,
+        enums::VdevAux::IoFailure => VdevAux::IoFailure,
+        enums::VdevAux::BadLog => VdevAux::BadLog,
+        enums::VdevAux::External => VdevAux::External,
+        enums::VdevAux::SplitPool => VdevAux::SplitPool,
+        enums::VdevAux::BadAshift => VdevAux::BadAshift,
+        enums::VdevAux::ExternalPersist => VdevAux::ExternalPersist,
+        enums::VdevAux::Active => VdevAux::Active,
+        enums::VdevAux::ChildrenOffline => VdevAux::ChildrenOffline,
+        enums::VdevAux::AshiftTooBig => VdevAux::AshiftTooBig,
+    }
+}

@@ -1,0 +1,55 @@
+//! One imported pool, with what only the daemon knows of it.
+
+use super::mounts::Mounted;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use zilla_core::dsl::DslPool;
+use zilla_core::spa::Spa;
+
+pub struct Pool {
+    pub spa: Arc<Spa>,
+    /// `-R`: before every mountpoint.
+    pub altroot: Option<String>,
+    /// What `cachefile` says: None is the daemon's own file.
+    pub cachefile: Mutex<Option<String>>,
+    pub opened: Instant,
+    /// Differs at each opening.
+    pub load_guid: u64,
+    /// By dataset.
+    pub mounts: Mutex<BTreeMap<String, Mounted>>,
+    /// Mounts and unmounts come one at a time.
+    pub mounting: tokio::sync::Mutex<()>,
+}
+
+impl Pool {
+    pub fn new(
+        spa: Arc<Spa>,
+        altroot: Option<String>,
+        cachefile: Option<String>,
+        load_guid: u64,
+    ) -> Arc<Pool> {
+        Arc::new(Pool {
+            spa,
+            altroot,
+            cachefile: Mutex::new(cachefile),
+            opened: Instant::now(),
+            load_guid,
+            mounts: Mutex::default(),
+            mounting: tokio::sync::Mutex::default(),
+        })
+    }
+
+    pub fn name(&self) -> String {
+        self.spa.name()
+    }
+
+    pub fn dsl(&self) -> &Arc<DslPool> {
+        &self.spa.dsl
+    }
+
+    pub fn readonly(&self) -> bool {
+        self.spa.ctx.readonly
+    }
+}

@@ -1,0 +1,191 @@
+//! Properties of pools: what they are, and `zpool set`.
+//!
+//! Those that are set lie in a ZAP of the MOS (`pool_props`), numbers as numbers, words as their numbers, strings with
+//! their NUL. The rest is counted.
+
+use super::Engine;
+use super::errors::{Answer, of_pool};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
+use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::error::Result;
+use zilla_core::zap::{CreateOpts, Value, Zap};
+use zilla_ondisk::dsl::DMU_POOL_PROPS;
+use zilla_ondisk::object_type::DMU_OT_POOL_PROPS;
+
+/// Object 1 of every MOS.
+const DIRECTORY: u64 = 1;
+
+impl Engine {
+    /// All properties, as `-p` prints them.
+    pub(super) async fn pool_props(
+        &self,
+        pool: &Pool,
+        info: &PoolInfo,
+    ) -> Result<BTreeMap<String, PropValue>> {
+        let stored = pool.stored_props().await?;
+        let stats = &info.root.stats;
+        let percent = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
+        let mut all = BTreeMap::new();
+        for desc in POOL_PROPS {
+            let counted = match desc.name {
+                "size" => stats.space.to_string(),
+                "capacity" => percent(stats.alloc, stats.space).to_string(),
+                "health" => info.health.as_str().to_owned(),
+                "guid" => info.guid.to_string(),
+                "load_guid" => pool.load_guid.to_string(),
+                "free" => stats.space.saturating_sub(stats.alloc).to_string(),
+                "allocated" => stats.alloc.to_string(),
+                "readonly" => if pool.readonly() { "on" } else { "off" }.to_owned(),
+                "fragmentation" => stats.fragmentation.map_or_else(|| "-".to_owned(), |f| f.to_string()),
+                "freeing" => pool.dsl().freeing().await?.used.to_string(),
+                "expandsize" | "checkpoint" => "-".to_owned(),
+                "dedupratio" | "bcloneratio" => "1.00".to_owned(),
+                "leaked" | "bcloneused" | "bclonesaved" | "dedup_table_size" | "last_scrubbed_txg" => {
+                    "0".to_owned()
+                }
+                _ => String::new(),
+            };
+            if !counted.is_empty() {
+                all.insert(desc.name.to_owned(), PropValue::new(counted, Source::None));
+                continue;
+            }
+            let value = match desc.name {
+                "altroot" => match &pool.altroot {
+                    Some(root) => PropValue::new(root.as_str(), Source::Local),
+                    None => PropValue::new("-", Source::Default),
+                },
+                "cachefile" => match &*pool.cachefile.lock() {
+                    Some(file) => PropValue::new(file.as_str(), Source::Local),
+                    None => PropValue::new("-", Source::Default),
+                },
+                "version" if info.version == zilla_control::status::SPA_VERSION => {
+                    PropValue::new("-", Source::Default)
+                }
+                "version" => PropValue::new(info.version.to_string(), Source::Local),
+                "dedup_table_quota" => PropValue::new("auto", Source::Default),
+                _ if !desc.visible => continue,
+                name => match stored.get(name) {
+                    Some(text) => PropValue::new(text.as_str(), Source::Local),
+                    None => {
+                        let text = desc.default_value().filter(|t| !t.is_empty());
+                        PropValue::new(text.unwrap_or_else(|| "-".to_owned()), Source::Default)
+                    }
+                },
+            };
+            all.insert(desc.name.to_owned(), value);
+        }
+        for (name, text) in stored.into_iter().filter(|(name, _)| props::is_user_prop(name)) {
+            all.insert(name, PropValue::new(text, Source::Local));
+        }
+        Ok(all)
+    }
+
+    pub(super) async fn set_pool(&self, r: PoolSet) -> Answer<()> {
+        let pool = self.pool(&r.name)?;
+        if r.vdev.is_some() {
+            return Err(ApiError::with(
+                ErrorCode::Unsupported,
+                "vdev properties are not supported by zilla yet",
+            ));
+        }
+        let version = pool.spa.version();
+        let (kind, value) = props::parse_pool_prop(&r.property, &r.value, PoolPropContext::Set, version)?;
+        match (kind, r.property.as_str()) {
+            (PropType::Feature, name) => {
+                let feature = name.trim_start_matches("feature@").to_owned();
+                pool.enable_feature(feature).await
+            }
+            (_, "cachefile") => {
+                let _changes = self.changes.lock().await;
+                *pool.cachefile.lock() = Some(r.value).filter(|file| !file.is_empty());
+                self.save_cache().await;
+                Ok(())
+            }
+            (_, "version") => {
+                Err(ApiError::with(ErrorCode::Unsupported, "upgrading is not supported by zilla yet"))
+            }
+            _ => pool.store_prop(&r.property, &value).await,
+        }
+    }
+}
+
+impl Pool {
+    /// Whether `zfs list` shows snapshots unasked.
+    pub(super) async fn lists_snapshots(&self) -> Result<bool> {
+        Ok(self.stored_props().await?.get("listsnapshots").is_some_and(|on| on == "on"))
+    }
+
+    /// What was set, as `-p` prints it.
+    async fn stored_props(&self) -> Result<BTreeMap<String, String>> {
+        let mos = self.spa.ctx.mos();
+        let directory = Zap::open(mos, DIRECTORY).await?;
+        let mut all = BTreeMap::new();
+        let Some(id) = directory.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(all) };
+        for entry in Zap::open(mos, id).await?.entries().await? {
+            let name = entry.name_str().into_owned();
+            let desc = props::pool_prop(&name);
+            let text = match (entry.value.as_u64(), desc) {
+                (Some(n), Some(desc)) if desc.kind == PropKind::Index => {
+                    desc.word_of(n).map_or_else(|| n.to_string(), str::to_owned)
+                }
+                (Some(n), _) => n.to_string(),
+                (None, _) => entry.value.as_str().map(str::to_owned).unwrap_or_default(),
+            };
+            all.insert(name, text);
+        }
+        Ok(all)
+    }
+
+    /// Sets a property in the MOS.
+    pub(super) async fn store_prop(&self, name: &str, value: &TypedValue) -> Answer<()> {
+        let ctx = self.spa.ctx.clone();
+        let proper = props::pool_prop(name).map_or(name, |d| d.name).to_owned();
+        let settable = props::pool_prop(name).is_none_or(|d| d.attr == PropAttr::Default);
+        if !settable {
+            return Err(ApiError::with(ErrorCode::PropReadonly, format!("'{name}' is readonly")));
+        }
+        let value = match value {
+            TypedValue::Num(n) => Value::u64(*n),
+            TypedValue::Str(text) => Value::string(text),
+        };
+        let task =
+            move |tx: zilla_core::spa::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+                Box::pin(async move {
+                    let mos = ctx.mos();
+                    let directory = Zap::open(mos, DIRECTORY).await?;
+                    let zap = match directory.try_get_u64(DMU_POOL_PROPS).await? {
+                        Some(id) => Zap::open(mos, id).await?,
+                        None => {
+                            let zap = Zap::make(mos, &tx, DMU_OT_POOL_PROPS, &CreateOpts::default()).await?;
+                            directory.insert_u64(&tx, DMU_POOL_PROPS, zap.id()).await?;
+                            zap
+                        }
+                    };
+                    zap.set(&tx, &proper, &value).await
+                })
+            };
+        self.spa.ctx.sync_task(task).await.map_err(of_pool)
+    }
+
+    async fn enable_feature(&self, name: String) -> Answer<()> {
+        use zilla_core::spa::features::SUPPORTED;
+        if !SUPPORTED.contains(&name.as_str()) {
+            return Err(ApiError::with(
+                ErrorCode::BadProp,
+                format!("feature '{name}' is not supported by zilla yet"),
+            ));
+        }
+        let ctx = self.spa.ctx.clone();
+        let task =
+            move |tx: zilla_core::spa::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+                Box::pin(async move {
+                    let directory = Zap::open(ctx.mos(), DIRECTORY).await?;
+                    ctx.features.enable(ctx.mos(), &directory, &tx, &name).await
+                })
+            };
+        self.spa.ctx.sync_task(task).await.map_err(of_pool)
+    }
+}

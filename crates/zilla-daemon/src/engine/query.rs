@@ -1,0 +1,165 @@
+//! `zfs list` and `zfs get`: walking the tree.
+
+use super::Engine;
+use super::errors::{Answer, no_dataset, of, of_dataset};
+use super::pool::Pool;
+use super::values::kind_of;
+use futures_util::future::BoxFuture;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply, PropValue, Source};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::{DslDataset, DslDir};
+use zilla_core::zap::Zap;
+use zilla_ondisk::dsl::DS_FIELD_BOOKMARK_NAMES;
+
+/// One walk through a pool.
+struct Walk<'a> {
+    pool: &'a Pool,
+    r: &'a DatasetQuery,
+    snapshots: bool,
+    bookmarks: bool,
+    out: Vec<DatasetInfo>,
+}
+
+impl Engine {
+    pub(super) async fn query_datasets(&self, r: DatasetQuery) -> Answer<DatasetQueryReply> {
+        let mut reply = DatasetQueryReply::default();
+        let roots: Vec<String> = if r.roots.is_empty() {
+            self.all_pools().iter().map(|p| p.name()).collect()
+        } else {
+            r.roots.clone()
+        };
+        for root in &roots {
+            let walked = match self.pool_of(root) {
+                Ok(pool) => query_root(&pool, &r, root).await,
+                Err(e) => Err(e),
+            };
+            match walked {
+                Ok(list) => {
+                    for info in list {
+                        if !reply.datasets.iter().any(|known| known.name == info.name) {
+                            reply.datasets.push(info);
+                        }
+                    }
+                }
+                Err(e) => reply.errors.push(if e.subject.is_some() { e } else { e.subject(root.as_str()) }),
+            }
+        }
+        Ok(reply)
+    }
+
+    pub(super) fn dataset_at(&self, path: &str) -> Answer<String> {
+        let path = Path::new(path);
+        let mut best: Option<(usize, String)> = None;
+        for pool in self.all_pools() {
+            for (name, mounted) in &*pool.mounts.lock() {
+                let at = mounted.path();
+                let depth = at.components().count();
+                if path.starts_with(at) && best.as_ref().is_none_or(|(d, _)| depth > *d) {
+                    best = Some((depth, name.clone()));
+                }
+            }
+        }
+        best.map(|(_, name)| name).ok_or_else(|| {
+            ApiError::with(ErrorCode::NoEnt, "not a ZFS filesystem").subject(path.to_string_lossy())
+        })
+    }
+}
+
+async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str) -> Answer<Vec<DatasetInfo>> {
+    let wants = |kind| r.kinds.is_empty() || r.kinds.contains(&kind);
+    let lists = !r.pool_lists_snapshots || pool.lists_snapshots().await.map_err(of(root))?;
+    let mut walk = Walk {
+        pool,
+        r,
+        snapshots: wants(DatasetKind::Snapshot) && lists,
+        bookmarks: wants(DatasetKind::Bookmark),
+        out: Vec::new(),
+    };
+    if let Some((fs, mark)) = root.split_once('#') {
+        let head = pool.dsl().by_name(fs).await.map_err(of(root))?;
+        let found = bookmarks(pool, &head).await?.into_iter().find(|b| b.name.ends_with(&format!("#{mark}")));
+        return Ok(vec![found.ok_or_else(|| no_dataset(root))?]);
+    }
+    let ds = pool.dsl().by_name(root).await.map_err(of(root))?;
+    if ds.is_snapshot() {
+        walk.out.push(pool.describe(&ds, &r.properties).await?);
+    } else {
+        walk.head(&ds.dir(), 0).await?;
+    }
+    Ok(walk.out)
+}
+
+impl Walk<'_> {
+    fn wants(&self, kind: DatasetKind) -> bool {
+        self.r.kinds.is_empty() || self.r.kinds.contains(&kind)
+    }
+
+    fn head<'a>(&'a mut self, dir: &'a Arc<DslDir>, depth: u32) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(async move {
+            let dsl = self.pool.dsl();
+            let below = self.r.depth.is_none_or(|max| depth < max);
+            if dir.phys().head_dataset_obj != 0 {
+                let ds = dsl.head(dir).await.map_err(of_dataset)?;
+                let kind = kind_of(&dsl.info(&ds).await.map_err(of(&ds.name()))?);
+                if self.wants(kind) {
+                    self.out.push(self.pool.describe(&ds, &self.r.properties).await?);
+                }
+                if below && self.snapshots {
+                    for snap in dsl.snapshots(&ds).await.map_err(of(&ds.name()))? {
+                        self.out.push(self.pool.describe(&snap, &self.r.properties).await?);
+                    }
+                }
+                if below && self.bookmarks {
+                    self.out.extend(bookmarks(self.pool, &ds).await?);
+                }
+            }
+            if below {
+                for child in dsl.child_dirs(dir).await.map_err(of(&dir.name()))? {
+                    self.head(&child, depth + 1).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A head's bookmarks, by name.
+async fn bookmarks(pool: &Pool, head: &DslDataset) -> Answer<Vec<DatasetInfo>> {
+    let name = head.name();
+    let Some(zap) = head.zap() else { return Ok(Vec::new()) };
+    let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await.map_err(of(&name))? else {
+        return Ok(Vec::new());
+    };
+    let zap = Zap::open(pool.dsl().mos(), id).await.map_err(of(&name))?;
+    let mut all = Vec::new();
+    for entry in zap.entries().await.map_err(of(&name))? {
+        // guid, creation txg, creation time, ...
+        let words = entry.value.as_u64s().unwrap_or_default();
+        let word = |n: usize| words.get(n).copied().unwrap_or(0);
+        let stat = |text: String| PropValue::new(text, Source::None);
+        let mut properties = BTreeMap::from([
+            ("type".to_owned(), stat("bookmark".to_owned())),
+            ("creation".to_owned(), stat(word(2).to_string())),
+            ("createtxg".to_owned(), stat(word(1).to_string())),
+            ("guid".to_owned(), stat(word(0).to_string())),
+        ]);
+        // ..., redaction, flags, referenced, compressed, uncompressed
+        if words.len() > 7 {
+            properties.insert("referenced".to_owned(), stat(word(5).to_string()));
+            properties.insert("logicalreferenced".to_owned(), stat(word(7).to_string()));
+        }
+        all.push(DatasetInfo {
+            name: format!("{name}#{}", entry.name_str()),
+            kind: DatasetKind::Bookmark,
+            guid: word(0),
+            createtxg: word(1),
+            creation: word(2),
+            properties,
+        });
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}

@@ -1,0 +1,343 @@
+//! Properties of datasets: from what lies on disk to what the commands print.
+//!
+//! Most are settings, found on the dataset or above it; the rest is counted, or fixed in the file system's master node.
+
+use super::errors::{Answer, of};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use zilla_control::props::{self, DATASET_PROPS, PropDesc, PropKind};
+use zilla_control::types::{DatasetInfo, DatasetKind, PropValue, Source};
+use zilla_core::dmu::Objset;
+use zilla_core::dsl::{self, DslDataset, PropSource};
+use zilla_core::error::Result;
+use zilla_core::zap::{Value, Zap};
+use zilla_core::zpl::{Atime, FsProps, MASTER_NODE_OBJ};
+use zilla_ondisk::enums::ObjsetType;
+
+/// A volume's ZAP beside its data.
+pub const ZVOL_DATA_OBJ: u64 = 1;
+pub const ZVOL_ZAP_OBJ: u64 = 2;
+
+/// What was set on a dataset or above it.
+pub struct Settings {
+    name: String,
+    all: BTreeMap<String, dsl::PropValue>,
+}
+
+/// Where a file system is to be mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mountpoint {
+    None,
+    Legacy,
+    At(String),
+}
+
+impl Settings {
+    pub async fn of(pool: &Pool, ds: &Arc<DslDataset>) -> Result<Settings> {
+        Ok(Settings { name: ds.name(), all: pool.dsl().all_props(ds).await? })
+    }
+
+    /// A number or word, or its default.
+    pub fn num(&self, name: &str) -> u64 {
+        let default = || match props::dataset_prop(name).map(|d| d.default) {
+            Some(props::PropDefault::Num(n)) => n,
+            _ => 0,
+        };
+        self.all.get(name).and_then(|v| v.value.as_u64()).unwrap_or_else(default)
+    }
+
+    /// The setting as it is printed, with its source.
+    fn get(&self, desc: &PropDesc) -> Option<PropValue> {
+        let set = self.all.get(desc.name)?;
+        Some(PropValue::new(text(desc, &set.value), source(&set.source)))
+    }
+
+    /// Inherited from above, the way from there is added.
+    pub fn mountpoint(&self) -> (Mountpoint, Source) {
+        let set = self.all.get("mountpoint");
+        let Some((value, from)) = set.and_then(|v| Some((v.value.as_str()?, &v.source))) else {
+            return (Mountpoint::At(format!("/{}", self.name)), Source::Default);
+        };
+        let point = match (value, from) {
+            ("none", _) => Mountpoint::None,
+            ("legacy", _) => Mountpoint::Legacy,
+            (path, PropSource::Inherited(above)) => {
+                let rest = self.name.strip_prefix(above.as_str()).unwrap_or_default();
+                Mountpoint::At(format!("{}{rest}", path.trim_end_matches('/')))
+            }
+            (path, _) => Mountpoint::At(path.to_owned()),
+        };
+        (point, source(from))
+    }
+
+    /// The mountpoint below the pool's alternate root.
+    pub fn place(&self, pool: &Pool) -> Mountpoint {
+        match (self.mountpoint().0, &pool.altroot) {
+            (Mountpoint::At(path), Some(root)) if root != "/" => {
+                let path = if path == "/" { "" } else { &path };
+                Mountpoint::At(format!("{}{path}", root.trim_end_matches('/')))
+            }
+            (point, _) => point,
+        }
+    }
+
+    /// What files feel of the properties.
+    pub fn for_files(&self, pool: &Pool) -> FsProps {
+        let large = pool.dsl().feature_enabled("large_blocks");
+        let max = if large { 16 << 20 } else { 128 << 10 };
+        let xattr = self.num("xattr");
+        let dnodesize = match self.num("dnodesize") {
+            _ if !pool.dsl().feature_enabled("large_dnode") => 512,
+            0 => 512,
+            1 => 1024,
+            n => usize::try_from(n).unwrap_or(512).clamp(512, 16 << 10),
+        };
+        let quota = |name: &str| self.all.get(name).and_then(|v| v.value.as_u64()).unwrap_or(0);
+        FsProps {
+            recordsize: u32::try_from(self.num("recordsize")).unwrap_or(128 << 10).clamp(512, max),
+            readonly: pool.readonly() || self.num("readonly") != 0,
+            atime: match (self.num("atime"), self.num("relatime")) {
+                (0, _) => Atime::Off,
+                (_, 0) => Atime::On,
+                _ => Atime::Relative,
+            },
+            xattr: xattr != 0,
+            xattr_sa: xattr == 2,
+            posix_acl: self.num("acltype") == 1,
+            dnodesize,
+            project_quota: pool.dsl().feature_enabled("project_quota"),
+            default_quotas: [
+                quota("defaultuserquota"),
+                quota("defaultgroupquota"),
+                quota("defaultprojectquota"),
+            ],
+        }
+    }
+}
+
+fn source(from: &PropSource) -> Source {
+    match from {
+        PropSource::Local => Source::Local,
+        PropSource::Received => Source::Received,
+        PropSource::Inherited(name) => Source::Inherited(name.clone()),
+    }
+}
+
+/// A stored value in words.
+fn text(desc: &PropDesc, value: &Value) -> String {
+    match (desc.kind, value.as_u64()) {
+        (PropKind::Index, Some(n)) => desc.word_of(n).map_or_else(|| n.to_string(), str::to_owned),
+        (_, Some(n)) => number(desc, n),
+        (_, None) => value.as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+fn number(desc: &PropDesc, n: u64) -> String {
+    let limit =
+        matches!(desc.name, "filesystem_limit" | "snapshot_limit" | "filesystem_count" | "snapshot_count");
+    if limit && n == u64::MAX { "none".to_owned() } else { n.to_string() }
+}
+
+fn ratio(hundredths: u64) -> String {
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+/// What a file system's master node or a volume's ZAP says.
+#[derive(Default)]
+struct Fixed(BTreeMap<&'static str, u64>);
+
+impl Fixed {
+    async fn of(os: &Arc<Objset>) -> Result<Fixed> {
+        let mut all = BTreeMap::new();
+        if os.os_type() == ObjsetType::Zvol.number() {
+            let zap = Zap::open(os, ZVOL_ZAP_OBJ).await?;
+            all.insert("volsize", zap.try_get_u64("size").await?.unwrap_or(0));
+            let data = os.hold_wait(zilla_core::types::ObjectId(ZVOL_DATA_OBJ)).await?;
+            all.insert("volblocksize", u64::from(data.blksz()));
+        } else if os.os_type() == ObjsetType::Zfs.number() {
+            let master = Zap::open(os, MASTER_NODE_OBJ).await?;
+            all.insert("version", master.try_get_u64("VERSION").await?.unwrap_or(0));
+            for name in ["utf8only", "normalization", "casesensitivity"] {
+                all.insert(name, master.try_get_u64(name).await?.unwrap_or(0));
+            }
+        }
+        Ok(Fixed(all))
+    }
+}
+
+/// The kind of a dataset that has contents.
+pub fn kind_of(info: &dsl::DatasetInfo) -> DatasetKind {
+    match (info.snapshot, ObjsetType::from_number(info.os_type)) {
+        (true, _) => DatasetKind::Snapshot,
+        (false, Some(ObjsetType::Zvol)) => DatasetKind::Volume,
+        _ => DatasetKind::Filesystem,
+    }
+}
+
+impl Pool {
+    /// A dataset with the properties of `wanted`; `all` stands for every one.
+    pub async fn describe(&self, ds: &Arc<DslDataset>, wanted: &[String]) -> Answer<DatasetInfo> {
+        let name = ds.name();
+        self.describe_now(ds, wanted).await.map_err(of(&name))
+    }
+
+    async fn describe_now(&self, ds: &Arc<DslDataset>, wanted: &[String]) -> Result<DatasetInfo> {
+        let i = self.dsl().info(ds).await?;
+        let kind = kind_of(&i);
+        let mut out = DatasetInfo {
+            name: i.name.clone(),
+            kind,
+            guid: i.guid,
+            createtxg: i.createtxg,
+            creation: i.creation,
+            properties: BTreeMap::new(),
+        };
+        if wanted.is_empty() {
+            return Ok(out);
+        }
+        let all = wanted.iter().any(|w| w == "all");
+        let settings = Settings::of(self, ds).await?;
+        let fixed = match self.dsl().objset(ds).await {
+            Ok(os) => Fixed::of(&os).await?,
+            Err(_) => Fixed::default(),
+        };
+        let is_volume = fixed.0.contains_key("volsize");
+        for desc in DATASET_PROPS.iter().filter(|d| d.applies_to(props::types_of(kind))) {
+            if !(all && desc.visible || wanted.iter().any(|w| w == desc.name)) {
+                continue;
+            }
+            // A snapshot of a volume has neither files nor their properties.
+            let of_files = desc.applies_to(props::FS) && !desc.applies_to(props::VOL);
+            if i.snapshot && (is_volume && of_files || !is_volume && desc.name == "volsize") {
+                continue;
+            }
+            if let Some(value) = self.value(desc, &i, &settings, &fixed).await? {
+                out.properties.insert(desc.name.to_owned(), value);
+            }
+        }
+        for (name, set) in &settings.all {
+            if props::is_user_prop(name) && (all || wanted.contains(name)) {
+                let value = set.value.as_str().unwrap_or_default();
+                out.properties.insert(name.clone(), PropValue::new(value, source(&set.source)));
+            }
+        }
+        for name in wanted.iter().filter(|w| w.starts_with("written@")) {
+            let snap = name.trim_start_matches("written@");
+            let snap = snap.rsplit_once('@').map_or(snap, |(_, s)| s);
+            let base = i.name.split('@').next().unwrap_or_default();
+            if let Ok(prev) = self.dsl().by_name(&format!("{base}@{snap}")).await
+                && let Some(n) = self.written_since(ds, &prev).await?
+            {
+                out.properties.insert(name.clone(), PropValue::new(n.to_string(), Source::None));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Space written between a snapshot and a later state of the same dataset.
+    async fn written_since(&self, ds: &Arc<DslDataset>, since: &DslDataset) -> Result<Option<u64>> {
+        let mut sum = 0u64;
+        let mut at = ds.clone();
+        while at.id() != since.id() {
+            sum = sum.saturating_add(self.dsl().written(&at).await?);
+            let Some(prev) = self.dsl().prev(&at).await? else { return Ok(None) };
+            at = prev;
+        }
+        Ok(Some(sum))
+    }
+
+    async fn value(
+        &self,
+        desc: &PropDesc,
+        i: &dsl::DatasetInfo,
+        settings: &Settings,
+        fixed: &Fixed,
+    ) -> Result<Option<PropValue>> {
+        let stat = |n: u64| Some(PropValue::new(n.to_string(), Source::None));
+        let word = |w: &str| Some(PropValue::new(w, Source::None));
+        // Not the default, so set here: these are kept where they are counted.
+        let own = |n: u64| {
+            let from = if n == 0 { Source::Default } else { Source::Local };
+            Some(PropValue::new(n.to_string(), from))
+        };
+        Ok(match desc.name {
+            "type" => word(kind_of(i).as_str()),
+            "name" => word(&i.name),
+            "creation" => stat(i.creation),
+            "createtxg" => stat(i.createtxg),
+            "guid" => stat(i.guid),
+            "objsetid" => stat(i.id),
+            "used" => stat(i.used),
+            "available" => stat(i.available),
+            "referenced" => stat(i.referenced),
+            "compressratio" => word(&ratio(i.compressratio)),
+            "refcompressratio" => word(&ratio(i.refcompressratio)),
+            "usedbysnapshots" => stat(i.used_by_snapshots),
+            "usedbydataset" => stat(i.used_by_dataset),
+            "usedbychildren" => stat(i.used_by_children),
+            "usedbyrefreservation" => stat(i.used_by_refreservation),
+            "written" => stat(i.written),
+            "logicalused" => stat(i.logical_used),
+            "logicalreferenced" => stat(i.logical_referenced),
+            "unique" => stat(i.unique),
+            "userrefs" => stat(i.userrefs),
+            "numclones" => stat(i.clones.len() as u64),
+            "inconsistent" => stat(u64::from(i.inconsistent)),
+            "useraccounting" => stat(1),
+            "defer_destroy" => word(if i.defer_destroy { "on" } else { "off" }),
+            "clones" => (!i.clones.is_empty()).then(|| PropValue::new(i.clones.join(","), Source::None)),
+            "origin" => i.origin.as_deref().and_then(word),
+            "mounted" => word(if self.mounted_at(&i.name).is_some() { "yes" } else { "no" }),
+            "snapshots_changed" => i.snapshots_changed.and_then(|(seconds, _)| stat(seconds)),
+            "quota" => own(i.quota),
+            "reservation" => own(i.reservation),
+            "refquota" => own(i.refquota),
+            "refreservation" => own(i.refreservation),
+            "mountpoint" => {
+                let (point, mut from) = settings.mountpoint();
+                let shown = match (point, settings.place(self)) {
+                    (Mountpoint::None, _) => "none".to_owned(),
+                    (Mountpoint::Legacy, _) => "legacy".to_owned(),
+                    (_, Mountpoint::At(path)) => path,
+                    (Mountpoint::At(path), _) => path,
+                };
+                // A mount option or an import's can differ from what is set.
+                if let Some(at) = self.mounted_at(&i.name).filter(|at| at != Path::new(&shown)) {
+                    from = Source::Temporary;
+                    return Ok(Some(PropValue::new(at.to_string_lossy(), from)));
+                }
+                Some(PropValue::new(shown, from))
+            }
+            "volsize" => fixed.0.get("volsize").map(|n| PropValue::new(n.to_string(), Source::Local)),
+            "volblocksize" => fixed.0.get("volblocksize").map(|n| {
+                let default = desc.default == props::PropDefault::Num(*n);
+                PropValue::new(n.to_string(), if default { Source::Default } else { Source::None })
+            }),
+            "version" | "utf8only" | "normalization" | "casesensitivity" => {
+                fixed.0.get(desc.name).and_then(|n| {
+                    let text = desc.word_of(*n).map_or_else(|| n.to_string(), str::to_owned);
+                    word(&text)
+                })
+            }
+            "receive_resume_token" | "prevsnap" | "redact_snaps" | "iscsioptions" | "stmf_sbd_lu" => {
+                settings.get(desc)
+            }
+            "encryption" => Some(PropValue::new("off", Source::Default)),
+            _ => match settings.get(desc) {
+                Some(value) => Some(value),
+                None if desc.attr == props::PropAttr::ReadOnly && desc.visible => match desc.name {
+                    "filesystem_count" | "snapshot_count" => Some(PropValue::new("none", Source::Default)),
+                    _ => None,
+                },
+                None => match desc.default {
+                    props::PropDefault::Num(n) if desc.kind == PropKind::Number => {
+                        Some(PropValue::new(number(desc, n), Source::Default))
+                    }
+                    _ => desc.default_value().map(|text| PropValue::new(text, Source::Default)),
+                },
+            },
+        })
+    }
+}

@@ -1,0 +1,41 @@
+//! `zpool wait`: what goes on in a pool, and until when.
+
+use super::Engine;
+use super::errors::{Answer, of_pool};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use zilla_control::types::{Activity, PoolWait, PoolWaitReply};
+use zilla_core::error::Result;
+
+const LONGEST: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_millis(100);
+
+impl Engine {
+    pub(super) async fn wait(&self, r: PoolWait) -> Answer<PoolWaitReply> {
+        let limit = Duration::from_millis(r.timeout_ms).min(LONGEST);
+        let begin = Instant::now();
+        loop {
+            // Looked up each time: a pool that is exported meanwhile is waited for no more.
+            let pool = self.pool(&r.name)?;
+            let mut remaining = activities(&pool).await.map_err(of_pool)?;
+            remaining.retain(|activity, _| r.activities.contains(activity));
+            let done = remaining.is_empty();
+            if done || begin.elapsed() >= limit {
+                return Ok(PoolWaitReply { done, remaining });
+            }
+            drop(pool);
+            tokio::time::sleep(STEP.min(limit.saturating_sub(begin.elapsed()))).await;
+        }
+    }
+}
+
+/// What is in progress, with the bytes left.
+async fn activities(pool: &Pool) -> Result<BTreeMap<Activity, u64>> {
+    let mut all = BTreeMap::new();
+    let freeing = pool.dsl().freeing().await?.used;
+    if freeing != 0 {
+        all.insert(Activity::Free, freeing);
+    }
+    Ok(all)
+}
