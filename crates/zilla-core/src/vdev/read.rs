@@ -60,6 +60,15 @@ pub struct Healing {
     /// Leaves (by index) whose bytes were wrong, or could not be read.
     pub bad: SmallVec<[usize; 2]>,
     pub repaired: usize,
+    /// Bytes written again.
+    pub bytes: u64,
+}
+
+impl Healing {
+    fn count(&mut self, repairs: Vec<Option<u64>>) {
+        self.repaired = repairs.iter().flatten().count();
+        self.bytes = repairs.iter().flatten().sum();
+    }
 }
 
 type Outcome = Result<(Bytes, Healing), DvaFailure>;
@@ -140,7 +149,7 @@ impl Reader<'_> {
         if !bad.is_empty() && self.tree.is_writable() {
             let padded = pad(&data, size);
             let writes = bad.iter().map(|l| repair(l, at, padded.clone()));
-            healing.repaired = join_all(writes).await.into_iter().filter(|ok| *ok).count();
+            healing.count(join_all(writes).await);
         }
         Ok((data, healing))
     }
@@ -317,7 +326,7 @@ impl Reader<'_> {
         }
         if self.tree.is_writable() && !writes.is_empty() {
             let all = writes.into_iter().map(|(l, at, data)| async move { repair(&l, at, data).await });
-            healing.repaired = join_all(all).await.into_iter().filter(|ok| *ok).count();
+            healing.count(join_all(all).await);
         }
         healing
     }
@@ -335,15 +344,13 @@ pub(super) fn pad(data: &Bytes, size: u64) -> Bytes {
     buf.into_bytes()
 }
 
-/// Writes good bytes over bad ones. Whether that worked is the disk's problem, not the reader's.
-async fn repair(leaf: &Arc<Leaf>, at: u64, data: Bytes) -> bool {
+/// Writes good bytes over bad ones and says how many. Whether that worked is the disk's problem, not the reader's.
+async fn repair(leaf: &Arc<Leaf>, at: u64, data: Bytes) -> Option<u64> {
     if !leaf.writable() {
-        return false;
+        return None;
     }
     let len = data.len() as u64;
-    let ok = leaf.write_at(at, data, Priority::AsyncWrite).await.is_ok();
-    if ok {
-        leaf.stats.self_healed.fetch_add(len, Ordering::Relaxed);
-    }
-    ok
+    leaf.write_at(at, data, Priority::AsyncWrite).await.ok()?;
+    leaf.stats.self_healed.fetch_add(len, Ordering::Relaxed);
+    Some(len)
 }

@@ -22,6 +22,8 @@ pub struct Scrubbed {
     /// Copies (or columns) that were bad, and how many of them were written again.
     pub bad: usize,
     pub repaired: usize,
+    /// Bytes written again.
+    pub repaired_bytes: u64,
 }
 
 fn is_prefetch(class: Priority) -> bool {
@@ -211,6 +213,7 @@ impl Zio {
                                 Ok(s) => {
                                     out.bad += s.bad;
                                     out.repaired += s.repaired;
+                                    out.repaired_bytes += s.repaired_bytes;
                                 }
                                 Err(_) => out.bad += 1,
                             }
@@ -247,6 +250,7 @@ impl Zio {
                 Ok((data, healing)) => {
                     out.bad += healing.bad.len();
                     out.repaired += healing.repaired;
+                    out.repaired_bytes += healing.bytes;
                     good = Some(data);
                 }
                 Err(f) => failures.push((dva, f)),
@@ -257,7 +261,10 @@ impl Zio {
             Some(data) => {
                 if !data.is_empty() {
                     self.rewrite_copies(&tree, &failures, &data).await;
-                    out.repaired += failures.iter().filter(|(d, f)| !d.gang && f.checksum).count();
+                    for (dva, _) in failures.iter().filter(|(d, f)| !d.gang && f.checksum) {
+                        out.repaired += 1;
+                        out.repaired_bytes += dva.asize;
+                    }
                 }
                 Ok(out)
             }
