@@ -11,6 +11,8 @@
 //!
 //! What is kept true: the sizes of all blocks together stay under the limit ([`Cache::set_limit`], moved by [`memory`] with the memory
 //! that is left); a block that is rewritten in place within a txg replaces its older self.
+//!
+//! A crash loses nothing: whatever is here is on disk, or on its way there and held by the block I/O until it is.
 
 pub mod memory;
 mod shard;

@@ -3,6 +3,8 @@
 //! Configurations come from labels, cache files and the MOS: hostile bytes. Depth, number of children and numbers used as
 //! indices are bounded here; what is not supported is refused by name.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -9,6 +9,8 @@
 //! entry:    type guid, own guid, first LBA @32, last LBA @40
 //! ```
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use std::io;
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@
 //! parses and its checksum is right; of several the newest does, but none that is newer than the uberblock it is to be used
 //! with (its txg was never finished).
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use std::sync::Arc;
 
 use bytes::Bytes;

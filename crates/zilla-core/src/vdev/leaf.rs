@@ -23,6 +23,7 @@ use super::gather::{Gather, IoDone};
 use super::queue::{QIo, QOp, Queue, Run, Ticket};
 use super::state::StateCell;
 use super::stats::{IoKind, LeafStats};
+use super::tickets::Tickets;
 use crate::zio::Priority;
 
 /// One I/O to be put into a leaf's queue. Offsets are the device's.
@@ -33,38 +34,6 @@ pub struct LeafIo {
     pub class: Priority,
     pub done: Arc<dyn IoDone>,
     pub slot: usize,
-}
-
-/// Remembers where the I/Os of a read wait, so that they can be promoted.
-#[derive(Default)]
-pub struct Tickets(Mutex<TicketState>);
-
-#[derive(Default)]
-struct TicketState {
-    promoted: Option<Priority>,
-    waiting: SmallVec<[(Arc<Leaf>, Ticket); 2]>,
-}
-
-impl Tickets {
-    /// Someone waits for the read now: what of it still queues, or will, does so in class `to`.
-    pub fn promote(&self, to: Priority) {
-        let waiting = {
-            let mut state = self.0.lock();
-            if state.promoted.is_some_and(|p| p <= to) {
-                return;
-            }
-            state.promoted = Some(to);
-            std::mem::take(&mut state.waiting)
-        };
-        for (leaf, ticket) in waiting {
-            leaf.queue.lock().promote(ticket, to);
-            leaf.pump();
-        }
-    }
-
-    fn class(&self, class: Priority) -> Priority {
-        self.0.lock().promoted.map_or(class, |p| p.min(class))
-    }
 }
 
 pub struct Leaf {
@@ -216,14 +185,7 @@ impl Leaf {
             if let Some(t) = tickets
                 && !waiting.is_empty()
             {
-                let mut state = t.0.lock();
-                if let Some(to) = state.promoted {
-                    drop(state);
-                    let mut queue = self.queue.lock();
-                    waiting.iter().for_each(|w| queue.promote(*w, to));
-                } else {
-                    state.waiting.extend(waiting.into_iter().map(|w| (self.clone(), w)));
-                }
+                t.wait(self, &waiting);
             }
         }
         for io in refused {

@@ -43,19 +43,21 @@ mod read;
 pub mod spec;
 mod state;
 mod stats;
+mod tickets;
 mod tree;
 pub(crate) mod write;
 
 pub use dtl::Dtl;
 pub use gather::IoDone;
 pub use label::{FoundUberblock, LabelInfo};
-pub use leaf::{Leaf, Tickets};
+pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};
 pub use open::OpenArgs;
 pub use probe::{open_device, probe, probe_path};
 pub use read::{DvaFailure, Reader};
 pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};
+pub use tickets::Tickets;
 pub use tree::{ConfigFor, Layout, Top, Unit, VdevTree};
 pub use zilla_ondisk::enums::{VdevAux, VdevState};
 

@@ -1,5 +1,7 @@
 //! Looking at a device whose place in a pool is not known yet.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

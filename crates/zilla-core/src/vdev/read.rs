@@ -16,9 +16,10 @@ use zilla_env::IoBuf;
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
 use super::gather::Gather;
-use super::leaf::{Leaf, LeafIo, Tickets};
+use super::leaf::{Leaf, LeafIo};
 use super::queue::QOp;
 use super::raidz::Map;
+use super::tickets::Tickets;
 use super::tree::{Layout, Top, Unit, VdevTree};
 use crate::zio::Priority;
 

@@ -4,6 +4,8 @@
 //! so that nothing above needs to know. Pointers in indirect blocks keep their order bit: it says how the block they
 //! point to lies on disk.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use bytes::Bytes;
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -216,6 +218,7 @@ fn aces(buf: &mut [u8]) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
     use zilla_ondisk::{ByteOrder, DnodePhys};

@@ -4,6 +4,8 @@
 //! and the birth. The children together are the block; a child that found no run either is a gang itself. A gang's DVA
 //! counts the space of all below it in its asize, while its header alone lies at its offset.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use zilla_codec::checksum::{self, ByteOrder, Checksum, embedded};

@@ -1,5 +1,7 @@
 //! Reading blocks.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use zilla_codec::compress::{self, Compress};

@@ -1,5 +1,7 @@
 //! Whether bytes are the block a pointer means.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use zilla_codec::checksum::{self, ByteOrder as CodecOrder, Checksum, Salted, embedded};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_OBJSET;
