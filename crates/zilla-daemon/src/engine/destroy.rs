@@ -6,9 +6,14 @@ use super::pool::Pool;
 use super::values::kind_of;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_control::types::{DatasetDestroy, DestroyReply};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslDir};
+use zilla_core::error::{Errno, Result};
+
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What goes, in the order in which it can go.
 struct Plan<'a> {
@@ -56,10 +61,28 @@ async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Answer<()> {
     if names.is_empty() {
         return Ok(());
     }
+    let mut tries = TRIES;
+    loop {
+        match carry_out_now(pool, names, defer).await {
+            // What was just unmounted may be let go of a moment later.
+            Err(e) if e.is(Errno::Busy) && tries > 0 => tries -= 1,
+            other => return other.map_err(of_dataset),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn carry_out_now(pool: &Pool, names: &[String], defer: bool) -> Result<()> {
     let (dsl, names) = (pool.dsl().clone(), names.to_vec());
     let task = pool.spa.ctx.sync_task(move |tx| {
         Box::pin(async move {
             for name in names {
+                // A try before this one may have come that far.
+                if let Err(e) = dsl.by_name(&name).await
+                    && e.is(Errno::NoEnt)
+                {
+                    continue;
+                }
                 if name.contains('@') {
                     dsl.destroy_snapshots(&tx, &[name], defer).await?;
                 } else {
@@ -69,7 +92,7 @@ async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Answer<()> {
             Ok(())
         })
     });
-    task.await.map_err(of_dataset)
+    task.await
 }
 
 /// `fs@a%b,c`: of each dataset those snapshots that it has.

@@ -7,18 +7,15 @@ use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
-use futures_util::future::BoxFuture;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zilla::{Filesystem, Snapshots};
+use zilla::Filesystem;
 use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, DslDir, DslPool, LongHold};
+use zilla_core::dsl::DslDir;
 use zilla_core::error::{Error, Result};
-use zilla_core::spa::txg::Tx;
-use zilla_core::zpl::{FsProps, Space, Zfs};
 use zilla_env::Env;
 use zilla_fuse::{Mount, Options};
 use zilla_ondisk::enums::ObjsetType;
@@ -27,59 +24,13 @@ use zilla_ondisk::enums::ObjsetType;
 pub struct Mounted {
     pub fs: Arc<Filesystem>,
     pub mount: Arc<Mount>,
-    _hold: LongHold,
+    /// Mounted so, whatever the property says.
+    pub readonly: bool,
 }
 
 impl Mounted {
     pub fn path(&self) -> &Path {
         self.mount.mountpoint()
-    }
-}
-
-/// A dataset's room, as its files ask for it.
-struct Room {
-    dsl: Arc<DslPool>,
-    ds: Arc<DslDataset>,
-}
-
-impl Space for Room {
-    fn usage(&self) -> (u64, u64) {
-        let (referenced, available, _) = self.dsl.dataset_space(&self.ds);
-        (referenced, available)
-    }
-
-    fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
-        self.dsl.reserve(&self.ds, tx, bytes, frees)
-    }
-}
-
-/// What `.zfs/snapshot` shows.
-struct SnapshotsOf {
-    env: Env,
-    dsl: Arc<DslPool>,
-    head: Arc<DslDataset>,
-    props: FsProps,
-}
-
-impl Snapshots for SnapshotsOf {
-    fn list(&self) -> BoxFuture<'_, Result<Vec<String>>> {
-        Box::pin(async {
-            let all = self.dsl.snapshots(&self.head).await?;
-            Ok(all.iter().map(|s| s.snapshot_name()).collect())
-        })
-    }
-
-    fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>> {
-        let name = name.to_owned();
-        Box::pin(async move {
-            let id = self.dsl.snap_lookup(&self.head, &name).await?;
-            let id = id.ok_or_else(|| Error::no_ent("no such snapshot"))?;
-            let ds = self.dsl.dataset(id).await?;
-            let objset = self.dsl.objset(&ds).await?;
-            let room = Arc::new(Room { dsl: self.dsl.clone(), ds });
-            let props = FsProps { readonly: true, ..self.props };
-            Zfs::open(self.env.clone(), objset, None, room, props).await
-        })
     }
 }
 
@@ -153,7 +104,7 @@ impl Pool {
         if ds.is_inconsistent() {
             return Err(failed("dataset is inconsistent: a receive into it has not ended").subject(name));
         }
-        let mut props = settings.for_files(self);
+        let mut readonly = self.readonly();
         let mut mount = Options {
             setuid: settings.num("setuid") != 0,
             devices: settings.num("devices") != 0,
@@ -163,8 +114,8 @@ impl Pool {
         };
         for option in how.options.iter().flat_map(|o| o.split(',')) {
             match option {
-                "ro" => props.readonly = true,
-                "rw" => props.readonly = self.readonly(),
+                "ro" => readonly = true,
+                "rw" => {}
                 "setuid" | "suid" => mount.setuid = true,
                 "nosetuid" | "nosuid" => mount.setuid = false,
                 "devices" | "dev" => mount.devices = true,
@@ -177,13 +128,8 @@ impl Pool {
                 other => return Err(failed(format!("invalid mount option '{other}'")).subject(name)),
             }
         }
-        mount.readonly = props.readonly;
-        let room = Arc::new(Room { dsl: dsl.clone(), ds: ds.clone() });
-        let txgs = (!self.readonly()).then(|| self.spa.ctx.txgs.clone());
-        let zfs = Zfs::open(engine.env.clone(), objset, txgs, room, props).await.map_err(of(name))?;
-        let snapshots = SnapshotsOf { env: engine.env.clone(), dsl: dsl.clone(), head: ds.clone(), props };
-        let fs = Filesystem::new(zfs.clone(), Arc::new(snapshots));
-        fs.set_snapdir_visible(settings.num("snapdir") == 1);
+        mount.readonly = readonly || settings.num("readonly") != 0;
+        let fs = zilla::open_filesystem(&engine.env, dsl, name, readonly).await.map_err(of(name))?;
         let overlay = how.overlay || settings.num("overlay") != 0;
         let (fs_for, env) = (fs.clone(), engine.env.clone());
         // The directory may lie in a file system of this very process: wait for it where waiting is harmless.
@@ -192,10 +138,7 @@ impl Pool {
                 .await
                 .map_err(|e| failed(e.to_string()))?;
         let mount = attached.map_err(|e| e.subject(name))?;
-        if let Err(e) = zfs.drain_unlinked().await {
-            tracing::warn!("'{name}': files without a name are left: {e}");
-        }
-        let mounted = Mounted { fs, mount: Arc::new(mount), _hold: ds.hold() };
+        let mounted = Mounted { fs, mount: Arc::new(mount), readonly };
         self.mounts.lock().insert(name.to_owned(), mounted);
         Ok(())
     }
@@ -295,8 +238,11 @@ impl Pool {
         for name in self.mounted_below(&dir.name()) {
             let Ok(ds) = self.dsl().by_name(&name).await else { continue };
             let settings = Settings::of(self, &ds).await?;
-            let Some(fs) = self.mounts.lock().get(&name).map(|m| m.fs.clone()) else { continue };
-            fs.zfs().set_props(settings.for_files(self));
+            let Some((fs, readonly)) = self.mounts.lock().get(&name).map(|m| (m.fs.clone(), m.readonly))
+            else {
+                continue;
+            };
+            fs.zfs().set_props(zilla::fs_props(self.dsl(), &ds, readonly).await?);
             fs.set_snapdir_visible(settings.num("snapdir") == 1);
         }
         Ok(())

@@ -13,7 +13,7 @@ use zilla_core::dmu::Objset;
 use zilla_core::dsl::{self, DslDataset, PropSource};
 use zilla_core::error::Result;
 use zilla_core::zap::{Value, Zap};
-use zilla_core::zpl::{Atime, FsProps, MASTER_NODE_OBJ};
+use zilla_core::zpl::MASTER_NODE_OBJ;
 use zilla_ondisk::enums::ObjsetType;
 
 /// A volume's ZAP beside its data.
@@ -80,39 +80,6 @@ impl Settings {
                 Mountpoint::At(format!("{}{path}", root.trim_end_matches('/')))
             }
             (point, _) => point,
-        }
-    }
-
-    /// What files feel of the properties.
-    pub fn for_files(&self, pool: &Pool) -> FsProps {
-        let large = pool.dsl().feature_enabled("large_blocks");
-        let max = if large { 16 << 20 } else { 128 << 10 };
-        let xattr = self.num("xattr");
-        let dnodesize = match self.num("dnodesize") {
-            _ if !pool.dsl().feature_enabled("large_dnode") => 512,
-            0 => 512,
-            1 => 1024,
-            n => usize::try_from(n).unwrap_or(512).clamp(512, 16 << 10),
-        };
-        let quota = |name: &str| self.all.get(name).and_then(|v| v.value.as_u64()).unwrap_or(0);
-        FsProps {
-            recordsize: u32::try_from(self.num("recordsize")).unwrap_or(128 << 10).clamp(512, max),
-            readonly: pool.readonly() || self.num("readonly") != 0,
-            atime: match (self.num("atime"), self.num("relatime")) {
-                (0, _) => Atime::Off,
-                (_, 0) => Atime::On,
-                _ => Atime::Relative,
-            },
-            xattr: xattr != 0,
-            xattr_sa: xattr == 2,
-            posix_acl: self.num("acltype") == 1,
-            dnodesize,
-            project_quota: pool.dsl().feature_enabled("project_quota"),
-            default_quotas: [
-                quota("defaultuserquota"),
-                quota("defaultgroupquota"),
-                quota("defaultprojectquota"),
-            ],
         }
     }
 }
