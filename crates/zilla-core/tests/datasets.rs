@@ -51,7 +51,7 @@ impl Pool {
 
     async fn open(env: &Env, dir: &Path) -> Pool {
         let found = discover(env, &[dir.to_owned()]).await.unwrap();
-        let opts = OpenOpts { dbuf_cache: 32 << 20, arc_max: 64 << 20, ..OpenOpts::default() };
+        let opts = OpenOpts { force: true, dbuf_cache: 32 << 20, arc_max: 64 << 20, ..OpenOpts::default() };
         Pool { env: env.clone(), spa: Spa::open(env, &found[0], opts).await.unwrap() }
     }
 
@@ -272,7 +272,8 @@ async fn change_everything(env: &Env, dir: &Path) -> String {
     for h in &heads {
         let os = dsl.objset(h).await.unwrap();
         if os.os_type() != ObjsetType::Zfs.number()
-            || h.zap().is_some_and(|_| h.feature_is_active("encryption"))
+            || os.is_encrypted()
+            || zilla_core::zil::needs_replay(&os.phys().zil_header)
         {
             continue;
         }

@@ -203,6 +203,7 @@ impl DslPool {
         if name::split(name).fs.split('/').count() > name::MAX_DATASET_NESTING {
             return Err(Error::os(Errno::NameTooLong, "name is nested too deep"));
         }
+        self.refuse_encrypted(&parent).await?;
         if self.os_type_of(&parent).await? == Some(ObjsetType::Zvol) {
             return Err(Error::inval("parent is not a filesystem"));
         }
@@ -315,6 +316,7 @@ impl DslPool {
         if !o.is_snapshot() {
             return Err(Error::inval("the origin of a clone must be a snapshot"));
         }
+        self.refuse_encrypted(&*o.dir()).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, Some(&o), 0).await?;
         if self.feature_enabled("livelist") {

@@ -30,11 +30,12 @@ impl DslPool {
         while !at.is_hole() && seen.len() < MAX_BLOCKS {
             let [.., seq] = at.cksum();
             debug_assert_eq!(ZIL_ZC_SEQ, 3);
-            if header.claim_txg != 0 && header.claim_blk_seq != 0 && seq > header.claim_blk_seq {
-                break;
-            }
-            // What was written after the last synced txg before this import was never claimed: its space is not the log's.
-            if at.birth() > self.opened_txg || !seen.insert(at.dva(0).offset) {
+            // What lies beyond the claimed part, or was written by txgs that a crash forgot, was never allocated.
+            let allocated = match header.claim_txg {
+                0 => at.birth() <= self.opened_txg,
+                claim => seq <= header.claim_blk_seq || at.birth() < claim,
+            };
+            if !allocated || !seen.insert(at.dva(0).offset) {
                 break;
             }
             self.ctx.free(&at);
@@ -53,7 +54,7 @@ impl DslPool {
     }
 
     fn free_logged_write(&self, bp: &BlkPtr, claim_txg: u64, seen: &mut BTreeSet<u64>) {
-        let claimed = claim_txg != 0 && bp.birth() >= claim_txg && bp.birth() <= self.opened_txg;
+        let claimed = claim_txg != 0 && bp.birth() >= claim_txg;
         if claimed && !bp.is_hole() && !bp.is_embedded() && seen.insert(bp.dva(0).offset) {
             self.ctx.free(bp);
         }

@@ -459,6 +459,22 @@ impl DslPool {
         zap.set(tx, zilla_ondisk::dsl::DD_FIELD_SNAPSHOTS_CHANGED, &value).await
     }
 
+    /// Refuses what would have to make or move keys, which zilla does not.
+    pub(super) async fn refuse_encrypted(&self, dir: &DslDir) -> Result<()> {
+        if self.is_encrypted(dir).await? {
+            let what = format!("{} is encrypted, which zilla does not support yet", dir.name());
+            return Err(Error::os(crate::error::Errno::NotSup, what));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn is_encrypted(&self, dir: &DslDir) -> Result<bool> {
+        match dir.zap() {
+            Some(zap) => Ok(zap.try_get(zilla_ondisk::dsl::DD_FIELD_CRYPTO_KEY_OBJ).await?.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// Counts file systems or snapshots under a dir and its ancestors, where that is done at all.
     pub(super) async fn count_adjust(
         &self,

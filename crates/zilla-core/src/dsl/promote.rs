@@ -52,6 +52,7 @@ impl DslPool {
         if clone.is_snapshot() || !self.is_clone(&dir) {
             return Err(Error::inval("not a cloned filesystem"));
         }
+        self.refuse_encrypted(&dir).await?;
         if clone.phys().flags & DS_FLAG_NOPROMOTE != 0 {
             return Err(Error::os(Errno::XDev, "the clone cannot be promoted"));
         }

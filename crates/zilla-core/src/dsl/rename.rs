@@ -36,6 +36,9 @@ impl DslPool {
         }
         self.check_name_lengths(&dir, new).await?;
         if to.id != parent.id {
+            // Whose key it uses would change.
+            self.refuse_encrypted(&dir).await?;
+            self.refuse_encrypted(&to).await?;
             self.move_space(tx, &dir, &parent, &to)?;
             self.count_adjust(tx, &parent, -1, DD_FIELD_FILESYSTEM_COUNT).await?;
             self.count_adjust(tx, &to, 1, DD_FIELD_FILESYSTEM_COUNT).await?;

@@ -11,7 +11,9 @@ use crate::zap::Zap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::Phys;
-use zilla_ondisk::dsl::{DD_FIELD_SNAPSHOT_COUNT, DD_USED_REFRSRV, DS_FLAG_UNIQUE_ACCURATE};
+use zilla_ondisk::dsl::{
+    DD_FIELD_SNAPSHOT_COUNT, DD_USED_REFRSRV, DS_FIELD_IVSET_GUID, DS_FLAG_UNIQUE_ACCURATE,
+};
 
 impl DslPool {
     /// Why a snapshot of this name cannot be taken, if it cannot; in the syncing context the answer is final.
@@ -108,6 +110,11 @@ impl DslPool {
             self.activate_feature(tx, &s, f).await?;
         }
 
+        if self.feature_enabled("bookmark_v2") && self.is_encrypted(&dir).await? {
+            // Tells apart sets of initialisation vectors, for raw streams.
+            let guid = self.random();
+            self.zapify(tx, &s.dn).await?.insert_u64(tx, DS_FIELD_IVSET_GUID, guid).await?;
+        }
         if let Some(prev) = self.prev(ds).await? {
             let pp = prev.phys();
             if pp.next_snap_obj == ds.id {

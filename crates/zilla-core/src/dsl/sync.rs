@@ -202,7 +202,13 @@ impl DslPool {
         let before = self.freeing().await?;
         let mut bps = self.pop_bpobj(&special.free_bpobj, tx, FREE_BATCH).await?;
         if id != 0 && bps.len() < FREE_BATCH {
-            bps.extend(self.bptree_take(tx, id, FREE_BATCH - bps.len()).await?);
+            // A tree that cannot be read stays queued, and its space lost; that is no reason to stop the pool.
+            match self.bptree_take(tx, id, FREE_BATCH - bps.len()).await {
+                Ok(some) => bps.extend(some),
+                Err(e) => {
+                    tracing::warn!(pool = %self.name(), error = %e, "freeing a destroyed dataset is stalled")
+                }
+            }
             if self.bptree_state(id).await?.1 {
                 self.end_async_destroy(tx, id).await?;
             }
