@@ -19,7 +19,6 @@ mod shard;
 mod stats;
 
 use bytes::Bytes;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -56,31 +55,34 @@ pub struct Block {
 
 /// Blocks smaller than a page are copied into memory of their own size: an I/O buffer is a page at least.
 const SMALL: usize = 4096;
-const SHARDS: usize = 32;
+/// A shard holds at least a few of the largest blocks.
+const MAX_SHARDS: u64 = 64;
+const MIN_SHARD: u64 = 64 << 20;
 /// The limit never goes below this (OpenZFS: a thirty-second of memory, at least 32M).
 pub const MIN_LIMIT: u64 = 32 << 20;
 
 /// The cache.
 pub struct Cache {
     shards: Box<[Mutex<Shard>]>,
-    hash: RandomState,
     limit: AtomicU64,
     max: AtomicU64,
 }
 
 impl Cache {
     pub fn new(limit: u64) -> Cache {
+        let shards = (limit / MIN_SHARD).clamp(1, MAX_SHARDS);
         Cache {
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
-            hash: RandomState::new(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
             limit: AtomicU64::new(limit.max(MIN_LIMIT)),
             max: AtomicU64::new(limit.max(MIN_LIMIT)),
         }
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
-        let i = self.hash.hash_one(key) as usize % self.shards.len();
-        &self.shards[i]
+        // Not a random hash: a simulated world must run the same way twice.
+        let mixed = (key.offset >> 9) ^ key.birth.rotate_left(40) ^ u64::from(key.vdev).rotate_left(56);
+        let hash = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.shards[hash as usize % self.shards.len()]
     }
 
     /// `c`: how much the cache may hold now.
