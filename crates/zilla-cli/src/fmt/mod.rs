@@ -2,6 +2,9 @@
 //!
 //! Functions here turn typed facts into text and know neither the daemon nor the terminal, so the output of
 //! real OpenZFS commands can be held against them in tests.
+//!
+//! What it keeps true: columns, spaces and words are OpenZFS's, because scripts cut them apart; numbers are printed
+//! by the one place that knows how (`zilla_control::props::nicenum`).
 
 pub mod color;
 pub mod interval;

@@ -1,6 +1,6 @@
 //! The printers against what OpenZFS printed about the same pools.
 
-use super::{get, history, iostat, list, status};
+use super::{get, history, iostat, list, status, status_activity};
 use crate::fmt::proplist::{self, Column, Of};
 use crate::fmt::vdev::NameFlags;
 use zilla_control::props::FEATURES;
@@ -264,7 +264,7 @@ fn scans() {
     };
     let end = crate::fmt::time::ctime(begin + 3661);
     assert_eq!(
-        status::scan_line(&done, 0),
+        status_activity::scan_line(&done, 0),
         format!("  scan: scrub repaired 0B in 01:01:01 with 0 errors on {end}\n")
     );
     let running = ScanStat {
@@ -279,7 +279,7 @@ fn scans() {
     };
     let start = crate::fmt::time::ctime(begin);
     assert_eq!(
-        status::scan_line(&running, begin + 256),
+        status_activity::scan_line(&running, begin + 256),
         format!(
             "  scan: scrub in progress since {start}\n\t50G / 100G scanned at 200M/s, 25G / 100G issued at \
              100M/s\n\t0B repaired, 25.00% done, 00:12:48 to go\n"
@@ -288,7 +288,7 @@ fn scans() {
     let paused = ScanStat { pass_scrub_pause: begin + 10, ..running };
     let pause = crate::fmt::time::ctime(begin + 10);
     assert_eq!(
-        status::scan_line(&paused, begin + 256),
+        status_activity::scan_line(&paused, begin + 256),
         format!(
             "  scan: scrub paused since {pause}\n\tscrub started on {start}\n\t50G / 100G scanned, 25G / 100G \
              issued\n\t0B repaired, 25.00% done\n"

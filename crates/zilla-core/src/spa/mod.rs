@@ -11,6 +11,9 @@
 //! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
 //! are only believed as far as finding it goes.
 //!
+//! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
+//! uberblock before leads to a whole older state.
+//!
 //! **Lock order.** The locks here are leaves; none is held across a wait.
 //!
 //! **Deliberately absent.** Nothing here knows of files or datasets' insides; `dsl` and `zpl` stand on [`PoolCtx`].

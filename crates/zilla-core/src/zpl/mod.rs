@@ -13,6 +13,9 @@
 //! over what is in memory (`*_now`), run by a loop that joins a txg, tries, and loads what was missing with neither lock nor txg held
 //! (`Zfs::change`). A hit is therefore one function call on the caller's thread.
 //!
+//! **Invariants.** Every name leads to a file, and a file's link count is the number of its names; a file with none is in the delete
+//! queue. What an operation changes, it changes in one txg.
+//!
 //! **Order within an operation.** First everything that can find something missing or refuse: lookups, packing of the new attributes
 //! (which may add a layout; that is harmless), allocation, and then the changes of ZAPs, each of which takes place whole or reports what it
 //! needs. A second ZAP change that finds something missing makes the first be taken back; that always succeeds, since what a

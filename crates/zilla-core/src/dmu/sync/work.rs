@@ -1,0 +1,391 @@
+//! One object on its way to disk: a private copy of its synced state, to which frees are applied and new pointers put.
+//!
+//! A [`Work`] belongs to the sync task alone. Nothing of it can be seen by others until the sync publishes it, so an error half
+//! way leaves the object in memory as it was.
+
+use super::super::dbuf::{Base, Frozen};
+use super::super::dnode::{Dnode, Head, Pending};
+use super::super::objset::{Owner, WriteProps};
+use super::super::tree;
+use super::{PREPARE_CONCURRENCY, exchange, metadata_checksum};
+use crate::error::{Error, Result};
+use crate::types::{Bookmark, Txg};
+use crate::zio::{Priority, WriteReq};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::{Compress, CompressSpec};
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dnode::{DNODE_FLAG_SPILL_BLKPTR, DNODE_FLAG_USED_BYTES, DnodePhys};
+use zilla_ondisk::object_type;
+
+pub(super) struct Indirect {
+    pub(super) bps: Vec<BlkPtr>,
+}
+
+/// One object on its way to disk.
+pub(super) struct Work {
+    pub(super) dn: Arc<Dnode>,
+    pub(super) phys: DnodePhys,
+    pub(super) before: Option<(Owner, u64)>,
+    /// Level-0 blocks that this txg wrote; None where the whole block became empty.
+    pub(super) blocks: BTreeMap<u64, Option<Bytes>>,
+    /// What the dbufs' bases are once this is published.
+    pub(super) bases: Vec<(u64, Base)>,
+    /// Indirect blocks that change. All ancestors of a changed block are here.
+    pub(super) indirects: BTreeMap<(u8, u64), Indirect>,
+    /// Encoded indirect blocks, for publication.
+    pub(super) written: Vec<(u8, u64, Bytes)>,
+    pub(super) spill: Option<Option<Bytes>>,
+    pub(super) born: Vec<BlkPtr>,
+    pub(super) killed: Vec<BlkPtr>,
+    pub(super) used_delta: i64,
+    pub(super) freed: bool,
+}
+
+impl Work {
+    pub(super) fn new(dn: Arc<Dnode>, phys: DnodePhys) -> Work {
+        Work {
+            dn,
+            phys,
+            before: None,
+            blocks: BTreeMap::new(),
+            bases: Vec::new(),
+            indirects: BTreeMap::new(),
+            written: Vec::new(),
+            spill: None,
+            born: Vec::new(),
+            killed: Vec::new(),
+            used_delta: 0,
+            freed: false,
+        }
+    }
+
+    pub(super) fn apply_head(&mut self, pending: &Pending) {
+        let Some(h): Option<Head> = pending.head else { return };
+        let p = &mut self.phys;
+        if p.otype == 0 {
+            p.nlevels = 1;
+            p.nblkptr = h.nblkptr;
+            p.blkptr = smallvec::smallvec![BlkPtr::ZERO; usize::from(h.nblkptr)];
+            p.flags = DNODE_FLAG_USED_BYTES;
+            p.extra_slots = h.slots - 1;
+            p.maxblkid = 0;
+        }
+        p.otype = h.otype;
+        p.bonustype = h.bonustype;
+        p.datablkszsec = (h.blksz >> 9) as u16;
+        p.indblkshift = h.indblkshift;
+        p.checksum = h.checksum;
+        p.compress = h.compress;
+    }
+
+    /// Freezes the txg's layers; loads the old contents of records that are still partial.
+    pub(super) async fn take_blocks(&mut self, pending: &Pending, txg: Txg) -> Result<()> {
+        let mut lacking = Vec::new();
+        for &blkid in &pending.blocks {
+            match self.freeze(blkid, txg) {
+                Some(Frozen::NeedsBase) => lacking.push(blkid),
+                Some(Frozen::Data(data)) => {
+                    self.blocks.insert(blkid, Some(data));
+                }
+                // The range that made it a hole is in `frees`, so its pointer has been dealt with.
+                Some(Frozen::Hole) => self.bases.push((blkid, Base::Hole)),
+                None => {}
+            }
+        }
+        let dn = self.dn.clone();
+        for chunk in lacking.chunks(PREPARE_CONCURRENCY) {
+            let loads = chunk.iter().map(|&b| dn.load_with(0, b, Priority::SyncRead));
+            for r in futures_util::future::join_all(loads).await {
+                r?;
+            }
+            for &blkid in chunk {
+                match self.freeze(blkid, txg) {
+                    Some(Frozen::Data(data)) => {
+                        self.blocks.insert(blkid, Some(data));
+                    }
+                    _ => {
+                        return Err(Error::corrupt(
+                            None,
+                            "",
+                            format!("block {blkid} has no contents to write"),
+                        ));
+                    }
+                }
+            }
+        }
+        let ids: Vec<u64> = self.blocks.keys().copied().collect();
+        for blkid in ids {
+            self.ensure_path(blkid).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn freeze(&self, blkid: u64, txg: Txg) -> Option<Frozen> {
+        let mut inner = self.dn.inner.lock();
+        let blksz = (self.phys.datablkszsec as usize) << 9;
+        let db = inner.dbuf(blkid);
+        let frozen = db.freeze(txg)?;
+        match frozen {
+            // A block of another size than the object's is the first block of an object that has since grown, in this
+            // very txg: it was dirtied again at its new size, so a layer is never short. A longer one is cut.
+            Frozen::Data(data) if data.len() > blksz => Some(Frozen::Data(data.slice(..blksz))),
+            other => Some(other),
+        }
+    }
+
+    /// Makes the tree deep enough for `blkid` and loads every indirect block on the way to it.
+    pub(super) async fn ensure_path(&mut self, blkid: u64) -> Result<()> {
+        while tree::levels_for(blkid, self.phys.nblkptr, self.phys.indblkshift) > self.phys.nlevels {
+            self.grow();
+        }
+        let e = tree::epbs(self.phys.indblkshift);
+        for level in (1..self.phys.nlevels).rev() {
+            self.ensure_indirect(level, tree::ancestor(blkid, level, e)).await?;
+        }
+        Ok(())
+    }
+
+    /// One level more: the dnode's pointers move into a new top block.
+    pub(super) fn grow(&mut self) {
+        let level = self.phys.nlevels;
+        let count = 1usize << tree::epbs(self.phys.indblkshift);
+        let mut bps = vec![BlkPtr::ZERO; count];
+        for (slot, bp) in bps.iter_mut().zip(&self.phys.blkptr) {
+            *slot = *bp;
+        }
+        self.phys.blkptr.iter_mut().for_each(|bp| *bp = BlkPtr::ZERO);
+        self.indirects.insert((level, 0), Indirect { bps });
+        self.phys.nlevels += 1;
+    }
+
+    /// The indirect block's pointers, in this work. Its ancestors are there already.
+    pub(super) async fn ensure_indirect(&mut self, level: u8, blkid: u64) -> Result<()> {
+        if self.indirects.contains_key(&(level, blkid)) {
+            return Ok(());
+        }
+        let count = 1usize << tree::epbs(self.phys.indblkshift);
+        let mut bps = vec![BlkPtr::ZERO; count];
+        let parent = self.get(level, blkid);
+        if !parent.is_hole() {
+            self.dn.load_with(level, blkid, Priority::SyncRead).await?;
+            let data = {
+                let inner = self.dn.inner.lock();
+                inner.indirects.get(level, blkid).cloned()
+            };
+            let data = match data {
+                Some(d) => d,
+                // Forgotten again at once by the cache: read it past the cache.
+                None => {
+                    let b = Bookmark::new(self.dn.objset_id(), self.dn.id(), level, blkid);
+                    self.dn.shared.store.read(parent, b, Priority::SyncRead).await?
+                }
+            };
+            for (i, slot) in bps.iter_mut().enumerate() {
+                *slot = tree::bp_at(&data, i);
+            }
+        }
+        self.indirects.insert((level, blkid), Indirect { bps });
+        Ok(())
+    }
+
+    /// The pointer to a block, as this work has it; its parent must be here.
+    pub(super) fn get(&self, level: u8, blkid: u64) -> BlkPtr {
+        if level + 1 == self.phys.nlevels {
+            return self.phys.blkptr.get(blkid as usize).copied().unwrap_or_default();
+        }
+        let e = tree::epbs(self.phys.indblkshift);
+        self.indirects
+            .get(&(level + 1, tree::ancestor(blkid, 1, e)))
+            .map_or(BlkPtr::ZERO, |ind| ind.bps[(blkid & ((1 << e) - 1)) as usize])
+    }
+
+    pub(super) fn put(&mut self, level: u8, blkid: u64, bp: BlkPtr) {
+        if level + 1 == self.phys.nlevels {
+            if let Some(slot) = self.phys.blkptr.get_mut(blkid as usize) {
+                *slot = bp;
+            }
+            return;
+        }
+        let e = tree::epbs(self.phys.indblkshift);
+        let parent = self.indirects.get_mut(&(level + 1, tree::ancestor(blkid, 1, e)));
+        debug_assert!(parent.is_some(), "the path to a changed block is in memory");
+        if let Some(ind) = parent {
+            ind.bps[(blkid & ((1 << e) - 1)) as usize] = bp;
+        }
+    }
+
+    /// Puts a new pointer in the place of the old one.
+    pub(super) fn set(&mut self, level: u8, blkid: u64, bp: BlkPtr, txg: Txg) {
+        let old = self.get(level, blkid);
+        self.replaced(old, bp, txg);
+        self.put(level, blkid, bp);
+    }
+
+    pub(super) fn replaced(&mut self, old: BlkPtr, new: BlkPtr, txg: Txg) {
+        let store = &self.dn.shared.store;
+        let delta = store.dsize(&new) as i64 - store.dsize(&old) as i64;
+        if exchange(old, new, txg, &mut self.born, &mut self.killed) {
+            self.used_delta += delta;
+        }
+    }
+
+    pub(super) fn make_hole(&mut self, level: u8, blkid: u64, txg: Txg, props: WriteProps) {
+        let old = self.get(level, blkid);
+        if old.is_hole() {
+            return;
+        }
+        let lsize =
+            if level == 0 { u64::from(self.phys.datablkszsec) << 9 } else { 1u64 << self.phys.indblkshift };
+        let hole =
+            if props.hole_birth { BlkPtr::hole(lsize, self.phys.otype, level, txg.0) } else { BlkPtr::ZERO };
+        self.set(level, blkid, hole, txg);
+    }
+
+    /// Frees the level-0 blocks `first..last`, and indirect blocks that become empty.
+    pub(super) async fn free_blocks(
+        &mut self,
+        first: u64,
+        last: u64,
+        txg: Txg,
+        props: WriteProps,
+    ) -> Result<()> {
+        let last = last.min(self.phys.maxblkid + 1);
+        if self.phys.nlevels == 0 || first >= last {
+            return Ok(());
+        }
+        let top = self.phys.nlevels - 1;
+        let e = tree::epbs(self.phys.indblkshift);
+        let (from, to) = (tree::ancestor(first, top, e), tree::ancestor(last - 1, top, e));
+        for blkid in from..=to.min(u64::from(self.phys.nblkptr).saturating_sub(1)) {
+            self.free_under(top, blkid, first, last, txg, props).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn free_under(
+        &mut self,
+        level: u8,
+        blkid: u64,
+        first: u64,
+        last: u64,
+        txg: Txg,
+        props: WriteProps,
+    ) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if self.get(level, blkid).is_hole() && !self.indirects.contains_key(&(level, blkid)) {
+                return Ok(());
+            }
+            if level == 0 {
+                self.make_hole(0, blkid, txg, props);
+                return Ok(());
+            }
+            self.ensure_indirect(level, blkid).await?;
+            let e = tree::epbs(self.phys.indblkshift);
+            let child = |b: u64| tree::ancestor(b, level - 1, e);
+            let (lo, hi) = (blkid << e, ((blkid + 1) << e) - 1);
+            let (from, to) = (child(first).max(lo), child(last - 1).min(hi));
+            if level > 1 {
+                self.prefetch(level - 1, from, to).await?;
+            }
+            for c in from..=to {
+                self.free_under(level - 1, c, first, last, txg, props).await?;
+            }
+            let empty =
+                self.indirects.get(&(level, blkid)).is_some_and(|i| i.bps.iter().all(BlkPtr::is_hole));
+            if empty {
+                self.indirects.remove(&(level, blkid));
+                self.written.push((level, blkid, Bytes::new()));
+                self.make_hole(level, blkid, txg, props);
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads the indirect blocks `from..=to` of a level, several at a time.
+    pub(super) async fn prefetch(&mut self, level: u8, from: u64, to: u64) -> Result<()> {
+        let wanted: Vec<u64> = (from..=to)
+            .filter(|&c| !self.get(level, c).is_hole() && !self.indirects.contains_key(&(level, c)))
+            .collect();
+        for chunk in wanted.chunks(PREPARE_CONCURRENCY) {
+            let loads = chunk.iter().map(|&c| self.dn.load_with(level, c, Priority::AsyncRead));
+            for r in futures_util::future::join_all(loads).await {
+                r?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn request(
+        &self,
+        data: Bytes,
+        level: u8,
+        blkid: u64,
+        fill: u64,
+        props: WriteProps,
+    ) -> WriteReq {
+        let metadata = level > 0 || object_type::is_metadata(self.phys.otype);
+        let compress = if metadata {
+            props.metadata_compress
+        } else {
+            match Compress::from_u8(self.phys.compress) {
+                None | Some(Compress::Inherit) => props.compress,
+                Some(kind) => CompressSpec::new(kind),
+            }
+        };
+        let checksum = match Checksum::from_u8(self.phys.checksum) {
+            None | Some(Checksum::Inherit) => props.checksum,
+            Some(kind) => kind,
+        };
+        WriteReq {
+            data,
+            bookmark: Bookmark::new(self.dn.objset_id(), self.dn.id(), level, blkid),
+            otype: self.phys.otype,
+            level,
+            checksum: if metadata { metadata_checksum(checksum) } else { checksum },
+            compress,
+            copies: if metadata { props.metadata_copies } else { props.copies },
+            fill,
+            prev: self.get(level, blkid),
+            may_embed: props.embed && level == 0 && !object_type::has_fill(self.phys.otype),
+        }
+    }
+
+    pub(super) fn spill_request(&self, data: Bytes, props: WriteProps) -> WriteReq {
+        WriteReq {
+            data,
+            bookmark: Bookmark {
+                blkid: Bookmark::SPILL_BLKID,
+                ..Bookmark::new(self.dn.objset_id(), self.dn.id(), 0, 0)
+            },
+            otype: self.phys.bonustype,
+            level: 0,
+            checksum: metadata_checksum(props.checksum),
+            compress: props.metadata_compress,
+            copies: props.metadata_copies,
+            fill: 1,
+            prev: self.phys.spill.unwrap_or_default(),
+            may_embed: props.embed,
+        }
+    }
+
+    pub(super) fn set_spill(&mut self, bp: BlkPtr, txg: Txg) {
+        let old = self.phys.spill.unwrap_or_default();
+        self.replaced(old, bp, txg);
+        self.phys.spill = Some(bp);
+        self.phys.flags |= DNODE_FLAG_SPILL_BLKPTR;
+    }
+
+    pub(super) fn drop_spill(&mut self) {
+        if let Some(old) = self.phys.spill.take() {
+            self.used_delta -= self.dn.shared.store.dsize(&old) as i64;
+            if !old.is_hole() {
+                self.killed.push(old);
+            }
+        }
+        self.phys.flags &= !DNODE_FLAG_SPILL_BLKPTR;
+    }
+}
