@@ -1,8 +1,9 @@
-//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy | fuzz`.
+//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy | fuzz | bench`.
 //!
 //! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
 //! house style can be checked in seconds on a tree that does not build.
 
+mod bench;
 mod fuzz;
 mod tidy;
 
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy               check the house style
        cargo xtask fuzz [--seconds N]  run every fuzz target, N seconds each (default 60)
+       cargo xtask bench [options]     zilla beside its peers, by turns (--runs N, --only TEXT, --no-peers, --part P)
 ";
 
 fn main() -> ExitCode {
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
             Ok(seconds) => fuzz::main(&root(), seconds),
             Err(_) => usage(),
         },
+        ["bench", args @ ..] => bench::main(&root(), args),
         _ => usage(),
     }
 }
