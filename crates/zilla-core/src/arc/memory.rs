@@ -78,10 +78,12 @@ pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
 
 /// Looks after the limit until the cache is gone. To be spawned.
 pub async fn watch(arc: Weak<Cache>, env: Env) {
-    loop {
+    // Where there is nothing to be known about memory this ends before it waits for anything.
+    while let Some(memory) = read(&*env.opener).await {
+        match arc.upgrade() {
+            Some(arc) => arc.set_limit(adjusted(arc.limit(), arc.size(), &memory)),
+            None => return,
+        }
         env.sleep(Duration::from_secs(1)).await;
-        let Some(memory) = read(&*env.opener).await else { return };
-        let Some(arc) = arc.upgrade() else { return };
-        arc.set_limit(adjusted(arc.limit(), arc.size(), &memory));
     }
 }

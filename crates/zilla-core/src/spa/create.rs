@@ -84,6 +84,7 @@ impl Spa {
         }
         let txgs = TxgState::new(env.clone(), TXG_INITIAL.prev());
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
+        env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, guid, false);

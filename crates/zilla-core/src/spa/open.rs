@@ -158,6 +158,7 @@ impl Spa {
     ) -> Result<Arc<Spa>> {
         let ub = best_uberblock(&tree, &found.name).await?;
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
+        env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
         let txgs = TxgState::new(env.clone(), Txg(ub.txg));
         let store = Arc::new(zio.clone());
