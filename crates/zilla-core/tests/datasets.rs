@@ -5,13 +5,13 @@ use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use zilla_core::dsl::{DslPool, Setting};
-use zilla_core::error::Result;
+use zilla_core::dsl::{DslPool, LongHold, Setting};
+use zilla_core::error::{Errno, Result};
 use zilla_core::spa::txg::Tx;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zap::Value;
-use zilla_core::zpl::{self, Cred, FsProps, NewFile, Time, Unlimited, Zfs, ZplProps};
+use zilla_core::zpl::{self, Cred, FsProps, NewFile, Space, Time, Unlimited, Zfs, ZplProps};
 use zilla_env::Env;
 use zilla_ondisk::enums::{ObjsetType, PoolState};
 
@@ -220,6 +220,91 @@ fn a_life_of_datasets() {
         assert_eq!(p.spa.dsl.freeing().await.unwrap().used, 0);
         p.export().await;
     }));
+}
+
+/// A dataset's limits, as whoever mounts it passes them on.
+struct Limits(Arc<DslPool>, LongHold);
+
+impl Space for Limits {
+    fn usage(&self) -> (u64, u64) {
+        let (used, free, _) = self.0.dataset_space(self.1.dataset());
+        (used, free)
+    }
+    fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
+        self.0.reserve(self.1.dataset(), tx, bytes, frees)
+    }
+    fn need_feature(&self, name: &'static str) {
+        self.1.dataset().will_need_feature(name);
+    }
+}
+
+/// Writes files of random bytes until there is an error; how many MiB went, and which error.
+async fn fill_up(zfs: &Arc<Zfs>, env: &Env, tag: &str) -> (usize, Errno) {
+    let mut data = vec![0u8; 1 << 20];
+    for i in 0.. {
+        env.rng.fill(&mut data);
+        let cred = Cred { uid: 1, gid: 1, ..Cred::default() };
+        let name = format!("{tag}{i}");
+        let made = zfs.create(zfs.root(), name.as_bytes(), NewFile::new(0o100644, cred)).await;
+        let wrote = match made {
+            Ok((h, _)) => zfs.write(h.id(), 0, &data.clone().into(), false).await.map(drop),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = wrote {
+            return (i, e.errno());
+        }
+    }
+    unreachable!("no limit")
+}
+
+#[test]
+fn limits_hold_and_deleting_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(Box::pin(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_fs("tank/a").await;
+        let op: Op<()> = Box::new(|dsl, tx| {
+            Box::pin(async move {
+                let ds = dsl.by_name("tank/a").await?;
+                dsl.set_props(&tx, &ds, &[("quota".to_owned(), Setting::Local(Value::u64(10 << 20)))]).await
+            })
+        });
+        p.task(op).await.unwrap();
+        let dsl = p.spa.dsl.clone();
+        let mount = async |name: &str| {
+            let ds = dsl.by_name(name).await.unwrap();
+            let os = dsl.objset(&ds).await.unwrap();
+            let limits = Arc::new(Limits(dsl.clone(), ds.hold()));
+            Zfs::open(env.clone(), os, Some(p.spa.ctx.txgs.clone()), limits, FsProps::default())
+                .await
+                .unwrap()
+        };
+        let a = mount("tank/a").await;
+        let (n, why) = fill_up(&a, &env, "x").await;
+        assert!(why == Errno::DQuot && (9..13).contains(&n), "{n} {why:?}");
+        a.unlink(a.root(), b"x0").await.unwrap();
+        a.unlink(a.root(), b"x1").await.unwrap();
+        a.unlink(a.root(), b"x2").await.unwrap();
+        for _ in 0..2 {
+            p.spa.sync().await.unwrap();
+        }
+        assert!(fill_up(&a, &env, "y").await.0 >= 1);
+        // Now the pool itself.
+        let root = mount("tank").await;
+        let (n, why) = fill_up(&root, &env, "z").await;
+        assert!(why == Errno::NoSpc && n > 30, "{n} {why:?}");
+        for i in 0..n {
+            root.unlink(root.root(), format!("z{i}").as_bytes()).await.unwrap();
+        }
+        for _ in 0..4 {
+            p.spa.sync().await.unwrap();
+        }
+        assert!(fill_up(&root, &env, "w").await.0 + 2 > n);
+        drop((a, root));
+        p.export().await;
+    }));
+    zdb(dir.path(), &["-bcc"]);
 }
 
 /// Pools that OpenZFS made, from the folder `ZILLA_CORPUS` names: everything is looked at, changed, and left in order.

@@ -204,21 +204,11 @@ impl DslPool {
             return Err(Error::os(Errno::NameTooLong, "name is nested too deep"));
         }
         self.refuse_encrypted(&parent).await?;
-        if self.os_type_of(&parent).await? == Some(ObjsetType::Zvol) {
+        let up = self.head(&parent).await?;
+        if self.os_type(&up).await? == ObjsetType::Zvol.number() {
             return Err(Error::inval("parent is not a filesystem"));
         }
         Ok(parent)
-    }
-
-    async fn os_type_of(&self, dir: &Arc<DslDir>) -> Result<Option<ObjsetType>> {
-        if dir.phys().head_dataset_obj == 0 {
-            return Ok(None);
-        }
-        let ds = self.head(dir).await?;
-        if ds.phys().bp.is_hole() && ds.open_objset().is_none() {
-            return Ok(None);
-        }
-        Ok(ObjsetType::from_number(self.objset(&ds).await?.os_type()))
     }
 
     /// Makes a file system or volume. Its objset is empty; the caller fills it in the same txg.
@@ -316,7 +306,7 @@ impl DslPool {
         if !o.is_snapshot() {
             return Err(Error::inval("the origin of a clone must be a snapshot"));
         }
-        self.refuse_encrypted(&*o.dir()).await?;
+        self.refuse_encrypted(&o.dir()).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, Some(&o), 0).await?;
         if self.feature_enabled("livelist") {

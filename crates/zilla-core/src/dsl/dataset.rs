@@ -33,6 +33,8 @@ pub struct DslDataset {
     /// Long holds: mounts, sends. What is held is not destroyed.
     pub(super) long_holds: AtomicU64,
     pub(super) gone: AtomicBool,
+    /// The kind of its contents, once that is known; 0 until then.
+    pub(super) os_type: AtomicU64,
     /// The objset's root changed without any object of it.
     pub(super) rewrite_root: AtomicBool,
 }
@@ -62,6 +64,7 @@ impl DslDataset {
             userrefs: 0.into(),
             long_holds: 0.into(),
             gone: false.into(),
+            os_type: 0.into(),
             rewrite_root: false.into(),
         })
     }

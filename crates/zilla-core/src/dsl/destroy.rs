@@ -209,7 +209,7 @@ impl DslPool {
         if ds.is_snapshot() {
             return Err(Error::inval(format!("{name} is a snapshot")));
         }
-        self.refuse_encrypted(&*ds.dir()).await?;
+        self.refuse_encrypted(&ds.dir()).await?;
         if ds.is_long_held() {
             return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
         }

@@ -3,14 +3,17 @@
 use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::types::Bookmark;
 use crate::zap::Zap;
+use crate::zio::Priority;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
     DD_FIELD_SNAPSHOTS_CHANGED, DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD, DD_USED_REFRSRV,
     DD_USED_SNAP,
 };
+use zilla_ondisk::{ByteOrder, ObjsetPhys};
 
 /// A name and its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +121,26 @@ impl DslPool {
         Ok(out)
     }
 
+    /// The kind of a dataset's contents, an `ObjsetType`'s number; 0 where there are none yet. Does not keep the objset open.
+    pub async fn os_type(&self, ds: &DslDataset) -> Result<u64> {
+        if let Some(os) = ds.open_objset() {
+            return Ok(os.os_type());
+        }
+        let (known, bp) = (ds.os_type.load(Ordering::Relaxed), ds.phys().bp);
+        if known != 0 || bp.is_hole() {
+            return Ok(known);
+        }
+        let at = Bookmark::root(ds.id);
+        let data = match self.ctx.store.cached(&bp) {
+            Some(data) => data,
+            None => self.ctx.store.read(bp, at, Priority::SyncRead).await?,
+        };
+        let phys = ObjsetPhys::decode(&data, ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(at), "", e.to_string()))?;
+        ds.os_type.store(phys.os_type, Ordering::Relaxed);
+        Ok(phys.os_type)
+    }
+
     pub async fn info(&self, ds: &Arc<DslDataset>) -> Result<DatasetInfo> {
         let p = ds.phys();
         let dir = ds.dir();
@@ -137,9 +160,7 @@ impl DslPool {
             inconsistent: ds.is_inconsistent(),
             ..DatasetInfo::default()
         };
-        if !p.bp.is_hole() || ds.open_objset().is_some() {
-            i.os_type = self.objset(ds).await?.os_type();
-        }
+        i.os_type = self.os_type(ds).await?;
         i.written = self.written(ds).await?;
         if i.snapshot {
             i.used = p.unique_bytes;

@@ -21,7 +21,7 @@ impl DslPool {
         if ds.is_snapshot() {
             return Err(Error::inval(format!("{fs} is a snapshot")));
         }
-        self.refuse_encrypted(&*ds.dir()).await?;
+        self.refuse_encrypted(&ds.dir()).await?;
         if p.prev_snap_txg < TXG_INITIAL.0 {
             return Err(Error::no_ent(format!("{fs}: no snapshot to roll back to")));
         }

@@ -11,6 +11,9 @@ use crate::spa::txg::Tx;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Even a change of a few bytes rewrites some blocks.
+const MIN_COST: u64 = 4096;
+
 /// How far into the slop an operation may go: those that free space or administer go further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceCheck {
@@ -54,17 +57,21 @@ impl DslPool {
     }
 
     /// Asks for room for `bytes` more in a transaction of `tx`, and notes them. `frees`: the transaction will rather free
-    /// space than use it, and is let through as long as that is possible at all.
+    /// space than use it, and is let through as long as that is possible at all. EAGAIN: what open transactions may use at
+    /// most would be too much; after the next sync it is known what they did use.
     pub fn reserve(&self, ds: &Arc<DslDataset>, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
         let dir = ds.dir();
         let refquota = ds.refquota.load(Ordering::Relaxed);
         if refquota != 0 && !frees {
             let used = ds.phys().referenced_bytes;
-            if used >= refquota || used + dir.towrite() >= refquota.saturating_add(refquota >> 5) {
+            if used >= refquota {
                 return Err(Error::os(Errno::DQuot, format!("{}: out of its refquota", ds.name())));
             }
+            if used.saturating_add(dir.towrite()) >= refquota.saturating_add(refquota >> 5) {
+                return Err(Error::os(Errno::Again, "close to the refquota"));
+            }
         }
-        let mut need = bytes;
+        let mut need = bytes.max(MIN_COST);
         for d in dir.ancestry() {
             let p = d.phys();
             let inflight = d.towrite();
@@ -78,8 +85,14 @@ impl DslPool {
                 }
             }
             let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
-            if p.used_bytes >= quota || p.used_bytes.saturating_add(inflight) >= quota.saturating_add(slack) {
+            if p.used_bytes >= quota {
+                // What was freed in the last txgs comes back soon.
+                let soon = errno == Errno::NoSpc && p.used_bytes - quota < self.pool_space().deferred;
+                let errno = if soon && inflight > 0 { Errno::Again } else { errno };
                 return Err(Error::os(errno, format!("{}: no space left", d.name())));
+            }
+            if p.used_bytes.saturating_add(inflight) >= quota.saturating_add(slack) {
+                return Err(Error::os(Errno::Again, format!("{}: close to its quota", d.name())));
             }
             d.add_towrite(tx, need);
             // The part that a reservation covers was charged to the parents already.

@@ -228,6 +228,12 @@ impl Zfs {
             let tx = txgs.assign().await?;
             match op(&tx) {
                 Ok(v) => return Ok(v),
+                // Space is so short that it must first be known what the open transactions really use.
+                Err(Stop::Err(e)) if e.is(Errno::Again) => {
+                    let txg = tx.txg();
+                    drop(tx);
+                    txgs.wait_synced(txg).await?;
+                }
                 Err(Stop::Err(e)) => return Err(e),
                 Err(Stop::Need(need)) => {
                     drop(tx);
