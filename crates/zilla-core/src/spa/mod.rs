@@ -45,7 +45,7 @@ use crate::vdev::VdevTree;
 use crate::zio::Zio;
 use event_listener::Event;
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::{BlkPtr, NvList, Uberblock};
@@ -94,6 +94,14 @@ impl Spa {
     }
     pub fn uberblock(&self) -> Uberblock {
         *self.uberblock.lock()
+    }
+    pub fn comment(&self) -> Option<String> {
+        self.state.lock().comment.clone()
+    }
+    /// Changes what the configuration says of the pool; empty takes it away. On disk with the txg that is open.
+    pub fn set_comment(&self, comment: &str) {
+        self.state.lock().comment = Some(comment.to_owned()).filter(|c| !c.is_empty());
+        self.config_dirty.store(true, Ordering::Release);
     }
     /// Why the pool takes no more changes, if it does not.
     pub fn suspended(&self) -> Option<Error> {

@@ -37,6 +37,7 @@ mod dir;
 mod file;
 mod fs;
 mod mkfs;
+mod path;
 mod posix_acl;
 mod quota;
 mod reap;

@@ -128,9 +128,13 @@ impl Engine {
 
     /// Takes a pool out of the table and closes it. `state`: what its labels shall say.
     async fn take_down(&self, pool: &Arc<Pool>, state: Option<PoolState>, force: bool) -> Answer<()> {
+        let mounted = pool.mounted_below(&pool.name());
         let errors = pool.unmount_all(force).await;
         if let Some(e) = errors.into_iter().next() {
             return Err(e);
+        }
+        for name in mounted {
+            pool.remove_mountpoint(&name).await;
         }
         self.pools.write().remove(&pool.name());
         // From here on there is no way back: the pool is closed whatever its devices say.

@@ -46,6 +46,7 @@ impl Engine {
                 pool.forget_snapshot(name);
             } else {
                 pool.unmount_one(name, r.force).await?;
+                pool.remove_mountpoint(name).await;
             }
         }
         carry_out(&pool, &reply.destroyed, false).await?;

@@ -21,6 +21,12 @@ impl Engine {
         for pool in self.all_pools() {
             if r.names.is_empty() || r.names.contains(&pool.name()) {
                 let mut info = self.info(&pool);
+                info.scan = pool.scan_stat();
+                let errors = pool.errors().await.map_err(of_pool)?;
+                info.error_count = errors.len() as u64;
+                if r.errors {
+                    info.errors = errors;
+                }
                 if r.properties {
                     info.properties = self.pool_props(&pool, &info).await.map_err(of_pool)?;
                 }

@@ -24,6 +24,7 @@ mod mounts;
 mod pool;
 mod poolprops;
 mod query;
+mod scrub;
 mod snapshots;
 mod values;
 mod wait;
@@ -143,6 +144,14 @@ impl Backend for Engine {
 
     async fn pool_import(&self, _: &Caller, r: PoolImport) -> Answer<ImportReply> {
         self.import_pool(r).await
+    }
+
+    async fn pool_scrub(&self, _: &Caller, r: PoolScrub) -> Answer<()> {
+        self.scrub(r).await
+    }
+
+    async fn dataset_rollback(&self, _: &Caller, r: DatasetRollback) -> Answer<()> {
+        self.roll_back(r).await
     }
 
     async fn pool_wait(&self, _: &Caller, r: PoolWait) -> Answer<PoolWaitReply> {

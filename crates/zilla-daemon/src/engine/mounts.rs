@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zilla::Filesystem;
-use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry};
+use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDir;
 use zilla_core::error::{Error, Result};
@@ -211,6 +211,17 @@ impl Pool {
         }
         self.mounts.lock().remove(name);
         Ok(())
+    }
+
+    /// A mountpoint that was made for the dataset goes with it: one that nobody set, if it is empty.
+    pub async fn remove_mountpoint(&self, name: &str) {
+        let Ok(ds) = self.dsl().by_name(name).await else { return };
+        let Ok(settings) = Settings::of(self, &ds).await else { return };
+        if matches!(settings.mountpoint().1, Source::Default | Source::Inherited(_))
+            && let Mountpoint::At(path) = settings.place(self)
+        {
+            let _ = std::fs::remove_dir(path);
+        }
     }
 
     /// Names of what is mounted, of a dataset and below, deepest paths first.

@@ -12,7 +12,7 @@ use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::Result;
 use zilla_core::zap::{CreateOpts, Value, Zap};
-use zilla_ondisk::dsl::DMU_POOL_PROPS;
+use zilla_ondisk::dsl::{DMU_POOL_LAST_SCRUBBED_TXG, DMU_POOL_PROPS};
 use zilla_ondisk::object_type::DMU_OT_POOL_PROPS;
 
 /// Object 1 of every MOS.
@@ -42,10 +42,9 @@ impl Engine {
                 "fragmentation" => stats.fragmentation.map_or_else(|| "-".to_owned(), |f| f.to_string()),
                 "freeing" => pool.dsl().freeing().await?.used.to_string(),
                 "expandsize" | "checkpoint" => "-".to_owned(),
+                "last_scrubbed_txg" => pool.last_scrubbed().await?.to_string(),
                 "dedupratio" | "bcloneratio" => "1.00".to_owned(),
-                "leaked" | "bcloneused" | "bclonesaved" | "dedup_table_size" | "last_scrubbed_txg" => {
-                    "0".to_owned()
-                }
+                "leaked" | "bcloneused" | "bclonesaved" | "dedup_table_size" => "0".to_owned(),
                 _ => String::new(),
             };
             if !counted.is_empty() {
@@ -59,6 +58,10 @@ impl Engine {
                 },
                 "cachefile" => match &*pool.cachefile.lock() {
                     Some(file) => PropValue::new(file.as_str(), Source::Local),
+                    None => PropValue::new("-", Source::Default),
+                },
+                "comment" => match pool.spa.comment() {
+                    Some(text) => PropValue::new(text, Source::Local),
                     None => PropValue::new("-", Source::Default),
                 },
                 "version" if info.version == zilla_control::status::SPA_VERSION => {
@@ -104,6 +107,10 @@ impl Engine {
                 self.save_cache().await;
                 Ok(())
             }
+            (_, "comment") => {
+                pool.spa.set_comment(&r.value);
+                pool.spa.sync().await.map_err(of_pool)
+            }
             (_, "version") => {
                 Err(ApiError::with(ErrorCode::Unsupported, "upgrading is not supported by zilla yet"))
             }
@@ -113,6 +120,11 @@ impl Engine {
 }
 
 impl Pool {
+    async fn last_scrubbed(&self) -> Result<u64> {
+        let directory = Zap::open(self.spa.ctx.mos(), DIRECTORY).await?;
+        Ok(directory.try_get_u64(DMU_POOL_LAST_SCRUBBED_TXG).await?.unwrap_or(0))
+    }
+
     /// Whether `zfs list` shows snapshots unasked.
     pub(super) async fn lists_snapshots(&self) -> Result<bool> {
         Ok(self.stored_props().await?.get("listsnapshots").is_some_and(|on| on == "on"))

@@ -1,11 +1,12 @@
-//! `zfs snapshot`.
+//! `zfs snapshot` and `zfs rollback`.
 
 use super::Engine;
 use super::datasets::typed;
 use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
 use std::collections::BTreeMap;
 use zilla_control::props::{self, naming};
-use zilla_control::types::DatasetSnapshot;
+use zilla_control::types::{DatasetDestroy, DatasetRollback, DatasetSnapshot};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::Errno;
 
@@ -64,4 +65,82 @@ impl Engine {
 
 fn refusal(e: &zilla_core::error::Error) -> Option<ApiError> {
     e.is(Errno::XDev).then(|| ApiError::with(ErrorCode::Exists, "multiple snapshots of same fs not allowed"))
+}
+
+impl Engine {
+    /// `zfs rollback`. What is mounted is taken away and mounted again: whoever has a file open sees to it first.
+    pub(super) async fn roll_back(&self, r: DatasetRollback) -> Answer<()> {
+        let pool = self.pool_of(&r.snapshot)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let dsl = pool.dsl();
+        let fs = r.snapshot.split('@').next().unwrap_or_default().to_owned();
+        let head = dsl.by_name(&fs).await.map_err(of(&fs))?;
+        let target = dsl.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        let all = dsl.snapshots(&head).await.map_err(of_dataset)?;
+        let later: Vec<_> =
+            all.iter().filter(|s| s.phys().creation_txg > target.phys().creation_txg).cloned().collect();
+        let names: Vec<String> = later.iter().map(|s| s.name()).collect();
+        if !later.is_empty() && !r.destroy_later {
+            let mut details =
+                vec!["use '-r' to force deletion of the following snapshots and bookmarks:".to_owned()];
+            details.extend(names);
+            return Err(ApiError::with(ErrorCode::HasDependents, "more recent snapshots or bookmarks exist")
+                .details(details));
+        }
+        let mut clones = Vec::new();
+        for snap in &later {
+            clones.extend(dsl.clones(snap).await.map_err(of_dataset)?);
+        }
+        if !clones.is_empty() && !r.destroy_clones {
+            let mut details =
+                vec!["use '-R' to force deletion of the following clones and dependents:".to_owned()];
+            details.extend(clones);
+            return Err(ApiError::with(ErrorCode::HasDependents, "clones of previous snapshots exist")
+                .details(details));
+        }
+        let place = pool.mounted_at(&fs);
+        let below: Vec<String> = match place {
+            Some(_) => pool.mounted_below(&fs),
+            None => Vec::new(),
+        };
+        for name in &below {
+            pool.unmount_one(name, r.force).await?;
+        }
+        let done = self.roll_back_unmounted(&pool, &r, &fs, names).await;
+        for name in below.iter().rev() {
+            if let Err(e) = pool.mount_one(self, name, &[], true).await {
+                tracing::error!("'{name}' cannot be mounted again: {e}");
+            }
+        }
+        done
+    }
+
+    async fn roll_back_unmounted(
+        &self,
+        pool: &Pool,
+        r: &DatasetRollback,
+        fs: &str,
+        later: Vec<String>,
+    ) -> Answer<()> {
+        if !later.is_empty() {
+            let list: Vec<&str> = later.iter().filter_map(|n| n.split_once('@')).map(|(_, s)| s).collect();
+            let target = format!("{fs}@{}", list.join(","));
+            let clones = r.destroy_clones;
+            self.destroy(DatasetDestroy { target, clones, force: true, ..DatasetDestroy::default() }).await?;
+        }
+        let mut tries = TRIES;
+        loop {
+            let (dsl, fs, to) = (pool.dsl().clone(), fs.to_owned(), r.snapshot.clone());
+            let task = pool
+                .spa
+                .ctx
+                .sync_task(move |tx| Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await }));
+            match task.await {
+                Err(e) if e.is(Errno::Again) && tries > 0 => tries -= 1,
+                other => return other.map_err(of_dataset),
+            }
+        }
+    }
 }

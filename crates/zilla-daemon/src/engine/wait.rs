@@ -37,5 +37,11 @@ async fn activities(pool: &Pool) -> Result<BTreeMap<Activity, u64>> {
     if freeing != 0 {
         all.insert(Activity::Free, freeing);
     }
+    if pool.is_scrubbing() {
+        let left =
+            pool.scan_stat().map_or(0, |s| s.to_examine.saturating_sub(s.issued.saturating_add(s.skipped)));
+        // Counted to the end it still has to be written down.
+        all.insert(Activity::Scrub, left.max(1));
+    }
     Ok(all)
 }

@@ -1,0 +1,122 @@
+//! `zpool scrub`, and what `zpool status` tells of scrubs and of what they found.
+
+use super::Engine;
+use super::errors::{Answer, of_pool};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use zilla_control::types::{ErrorEntry, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::error::{Errno, Result};
+use zilla_ondisk::enums;
+
+/// More damaged places than anybody reads.
+const MAX_ERRORS: usize = 10_000;
+
+impl Engine {
+    pub(super) async fn scrub(&self, r: PoolScrub) -> Answer<()> {
+        let pool = self.pool(&r.name)?;
+        if r.errors_only || r.from_last_txg {
+            let option = if r.errors_only { "-e" } else { "-C" };
+            return Err(ApiError::with(
+                ErrorCode::Unsupported,
+                format!("'{option}' is not supported by zilla yet"),
+            ));
+        }
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let scan = pool.spa.scan().map_err(of_pool)?.clone();
+        match r.command {
+            ScrubCommand::Start => match scan.start().await {
+                Err(e) if e.is(Errno::Busy) => Err(ErrorCode::Scrubbing.into()),
+                other => other.map_err(of_pool),
+            },
+            ScrubCommand::Pause => match scan.pause().await {
+                Err(e) if e.is(Errno::NoEnt) => Err(ErrorCode::NoScrub.into()),
+                Err(e) if e.is(Errno::Busy) => Err(ErrorCode::ScrubPaused.into()),
+                other => other.map_err(of_pool),
+            },
+            ScrubCommand::Stop => match scan.cancel().await {
+                Err(e) if e.is(Errno::NoEnt) => Err(ErrorCode::NoScrub.into()),
+                other => other.map_err(of_pool),
+            },
+        }
+    }
+}
+
+impl Pool {
+    /// The scrub under way, or the last one; None where there never was one.
+    pub fn scan_stat(&self) -> Option<ScanStat> {
+        let s = self.spa.scan().ok()?.status();
+        let func = match s.func {
+            n if n == enums::ScanFunc::Scrub as u64 => ScanFunc::Scrub,
+            n if n == enums::ScanFunc::Resilver as u64 => ScanFunc::Resilver,
+            _ => return None,
+        };
+        let state = match s.state {
+            n if n == enums::ScanState::Scanning as u64 => ScanState::Scanning,
+            n if n == enums::ScanState::Finished as u64 => ScanState::Finished,
+            n if n == enums::ScanState::Canceled as u64 => ScanState::Canceled,
+            _ => ScanState::None,
+        };
+        Some(ScanStat {
+            func,
+            state,
+            start_time: s.start_time,
+            end_time: s.end_time,
+            to_examine: s.to_examine,
+            examined: s.examined,
+            skipped: s.skipped,
+            processed: s.processed,
+            errors: s.errors,
+            pass_exam: s.pass_exam,
+            pass_start: s.pass_start,
+            pass_scrub_pause: s.pass_scrub_pause,
+            pass_scrub_spent_paused: s.pass_scrub_spent_paused,
+            pass_issued: s.pass_issued,
+            issued: s.issued,
+        })
+    }
+
+    pub fn is_scrubbing(&self) -> bool {
+        self.spa.scan().is_ok_and(|scan| scan.is_scanning() && !scan.is_paused())
+    }
+
+    /// Damaged files and objects, each once.
+    pub async fn errors(&self) -> Result<Vec<ErrorEntry>> {
+        let mut places: BTreeMap<(u64, u64), ()> = BTreeMap::new();
+        for e in self.spa.scan()?.errors.entries().await? {
+            places.insert((e.objset, e.object), ());
+        }
+        let mut all = Vec::new();
+        for (dataset_id, object) in places.into_keys().take(MAX_ERRORS) {
+            let mut entry = ErrorEntry { dataset: None, dataset_id, object, path: None, mountpoint: None };
+            if dataset_id != 0
+                && let Ok(ds) = self.dsl().dataset(dataset_id).await
+            {
+                let name = ds.name();
+                entry.path = self.path_of(&name, &ds, object).await;
+                entry.mountpoint = self.mounted_at(&name).map(|p| p.to_string_lossy().into_owned());
+                entry.dataset = Some(name);
+            }
+            all.push(entry);
+        }
+        Ok(all)
+    }
+}
+
+impl Pool {
+    async fn path_of(
+        &self,
+        name: &str,
+        ds: &std::sync::Arc<zilla_core::dsl::DslDataset>,
+        object: u64,
+    ) -> Option<String> {
+        let mounted = self.mounts.lock().get(name).map(|m| m.fs.zfs());
+        let zfs = match mounted {
+            Some(zfs) => zfs,
+            None => zilla::open_zfs(&self.spa.ctx.env, self.dsl(), ds, true).await.ok()?,
+        };
+        zfs.path_of(object).await.ok()
+    }
+}
