@@ -115,6 +115,8 @@ impl From<std::io::Error> for Error {
             Some(2) => Errno::NoEnt,
             Some(13) => Errno::Access,
             Some(30) => Errno::ROFs,
+            // A backend that says more than a number says the kind.
+            _ if e.kind() == std::io::ErrorKind::ResourceBusy => Errno::Busy,
             _ => Errno::Io,
         };
         Error::os(errno, e.to_string())

@@ -24,6 +24,7 @@ use super::queue::{QIo, QOp, Queue, Run, Ticket};
 use super::state::StateCell;
 use super::stats::{IoKind, LeafStats};
 use super::tickets::Tickets;
+use crate::error::Error;
 use crate::zio::Priority;
 
 /// One I/O to be put into a leaf's queue. Offsets are the device's.
@@ -43,6 +44,8 @@ pub struct Leaf {
     clock: Arc<dyn Clock>,
     path: RwLock<String>,
     device: RwLock<Option<Arc<dyn Device>>>,
+    /// Why it could not be opened the last time.
+    open_error: Mutex<Option<Error>>,
     pub(super) queue: Mutex<Queue>,
     pub(super) state: StateCell,
     /// Usable bytes of the device, labels included.
@@ -84,6 +87,7 @@ impl Leaf {
             clock,
             path: RwLock::new(path),
             device: RwLock::new(None),
+            open_error: Mutex::new(None),
             queue: Mutex::new(Queue::new()),
             state: StateCell::new(VdevState::Closed, VdevAux::None),
             psize: AtomicU64::new(0),
@@ -122,6 +126,15 @@ impl Leaf {
             self.cant_write.store(!d.info().writable, Ordering::Release);
         }
         *self.device.write() = device;
+    }
+
+    /// Why the device could not be opened the last time that was tried.
+    pub fn open_error(&self) -> Option<Error> {
+        self.open_error.lock().clone()
+    }
+
+    pub(super) fn set_open_error(&self, error: Option<Error>) {
+        *self.open_error.lock() = error;
     }
 
     pub fn state(&self) -> (VdevState, VdevAux) {

@@ -65,14 +65,23 @@ impl VdevTree {
         };
         match device {
             Ok(d) if d.size() < SPA_MINDEVSIZE => {
+                let what =
+                    format!("one or more devices is less than the minimum size (64M): {}", leaf.path());
+                leaf.set_open_error(Some(Error::os(Errno::NoDev, what)));
                 leaf.state.set(VdevState::CantOpen, VdevAux::TooSmall);
             }
             Ok(d) => {
                 leaf.set_device(Some(d));
+                leaf.set_open_error(None);
                 leaf.state.set(VdevState::Healthy, VdevAux::None);
             }
             Err(e) => {
                 tracing::warn!(path = %leaf.path(), error = %e, "cannot open");
+                // The number is told by the errno; people get the words.
+                let text = e.to_string();
+                let words = text.split(" (os error").next().unwrap_or_default();
+                let what = format!("{}: {words}", leaf.path());
+                leaf.set_open_error(Some(Error::os(Error::from(e).errno(), what)));
                 leaf.state.set(VdevState::CantOpen, VdevAux::OpenFailed);
             }
         }
@@ -106,6 +115,10 @@ impl VdevTree {
         if top.asize() == 0 {
             let name =
                 || top.config_str("path").unwrap_or_else(|| format!("{}-{}", top.kind.type_name(), top.id));
+            // A new vdev is made of all its devices or not at all.
+            if let Some(e) = top.walk().iter().find_map(|v| v.leaf.as_ref()?.open_error()) {
+                return Err(e);
+            }
             let asize = asize.ok_or_else(|| Error::os(Errno::NxIo, format!("{}: cannot open", name())))?;
             let mut ashift = top.ashift();
             if ashift < logical {

@@ -277,6 +277,36 @@ fn a_pool_in_the_first_partition_is_found() {
 }
 
 #[test]
+fn a_new_vdev_needs_all_its_devices() {
+    let env = real_env(1);
+    let dir = std::env::temp_dir().join(format!("zilla-new-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let paths: Vec<PathBuf> = (0..2).map(|i| dir.join(format!("d{i}"))).collect();
+    std::fs::File::create(&paths[0]).unwrap().set_len(DEV).unwrap();
+    let spec = PoolSpec { tops: vec![top(VdevKind::Mirror, &paths, 9)], ..PoolSpec::default() };
+    let config = spec.config(77, &*env.rng).unwrap();
+    let open = || {
+        let tree = VdevTree::from_config(&env, &config).unwrap();
+        let opened = env.block_on(tree.open(&OpenArgs { write: true, ..OpenArgs::default() }));
+        env.block_on(tree.close());
+        opened
+    };
+    let e = open().unwrap_err();
+    assert!(e.is(crate::error::Errno::NoEnt) && e.to_string().contains("d1: No such file"), "{e}");
+    std::fs::File::create(&paths[1]).unwrap().set_len(63 << 20).unwrap();
+    let e = open().unwrap_err();
+    assert!(e.is(crate::error::Errno::NoDev) && e.to_string().contains("minimum size"), "{e}");
+    let keep = env.block_on(env.open(&paths[1], OpenMode { write: true, exclusive: true })).unwrap();
+    std::fs::File::options().write(true).open(&paths[1]).unwrap().set_len(DEV).unwrap();
+    let e = open().unwrap_err();
+    assert!(e.is(crate::error::Errno::Busy) && e.to_string().contains("d1"), "{e}");
+    drop(keep);
+    std::fs::File::options().write(true).open(&paths[1]).unwrap().set_len(DEV).unwrap();
+    assert!(open().is_ok());
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn hostile_configurations_are_refused() {
     let env = real_env(1);
     let leaf =
