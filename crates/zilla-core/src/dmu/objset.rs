@@ -231,6 +231,9 @@ impl Objset {
         match phys {
             Ok(Some(phys)) => {
                 let mut table = self.dnodes.lock();
+                if table.len() >= KEEP_DNODES && table.len().is_multiple_of(TRIM_EVERY) {
+                    trim(&mut table);
+                }
                 let fresh = || Dnode::new(id, self.shared.clone(), phys);
                 Ok(table.entry(id).or_insert_with(fresh).clone())
             }
@@ -396,14 +399,17 @@ impl Objset {
         self.dnodes.lock().remove(&id);
         self.cursor.fetch_min(id.0.max(1), Ordering::Relaxed);
     }
+}
 
-    /// Drops clean objects that nobody holds, so that the table does not grow with every file ever looked at.
-    pub fn trim(&self, keep: usize) {
-        let mut table = self.dnodes.lock();
-        if table.len() > keep {
-            table.retain(|_, d| Arc::strong_count(d) > 1 || d.is_dirty());
-        }
-    }
+/// Objects an objset keeps in memory without being asked to.
+const KEEP_DNODES: usize = 32 << 10;
+/// How many objects are added between two looks at which can go.
+const TRIM_EVERY: usize = 4 << 10;
+
+/// Drops clean objects that nobody holds, so that the table does not grow with every file ever looked at. One that is being
+/// synced is held by its sync.
+fn trim(table: &mut HashMap<ObjectId, Arc<Dnode>>) {
+    table.retain(|_, d| Arc::strong_count(d) > 1 || d.is_dirty());
 }
 
 /// A meta-dnode is always deep enough for every possible object, so that its shape never changes.
