@@ -14,15 +14,17 @@ async fn pool(env: &Env, image: &Path, args: &[String]) -> zilla::Result<std::sy
     if image.exists() {
         let found = discover(env, &[image.parent().unwrap_or(Path::new(".")).to_path_buf()]).await?;
         let found = found.first().ok_or_else(|| zilla::Error::no_ent("no pool there"))?;
-        let opts = OpenOpts { force: true, host, dbuf_cache: 128 << 20, arc_max: 512 << 20, ..OpenOpts::default() };
+        let opts =
+            OpenOpts { force: true, host, dbuf_cache: 128 << 20, arc_max: 512 << 20, ..OpenOpts::default() };
         return Spa::open(env, found, opts).await;
     }
-    let (kind, n) = match args.iter().map(String::as_str).find(|a| a.starts_with("mirror") || a.starts_with("raidz")) {
-        Some("mirror") => (VdevKind::Mirror, 2),
-        Some("raidz1") => (VdevKind::Raidz { nparity: 1 }, 3),
-        Some("raidz2") => (VdevKind::Raidz { nparity: 2 }, 4),
-        _ => (VdevKind::File, 1),
-    };
+    let (kind, n) =
+        match args.iter().map(String::as_str).find(|a| a.starts_with("mirror") || a.starts_with("raidz")) {
+            Some("mirror") => (VdevKind::Mirror, 2),
+            Some("raidz1") => (VdevKind::Raidz { nparity: 1 }, 3),
+            Some("raidz2") => (VdevKind::Raidz { nparity: 2 }, 4),
+            _ => (VdevKind::File, 1),
+        };
     let mut leaves = Vec::new();
     for i in 0..n {
         let path = if i == 0 { image.to_path_buf() } else { image.with_extension(format!("{i}")) };
