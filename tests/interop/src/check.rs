@@ -24,13 +24,18 @@ struct Imported {
 }
 
 impl Imported {
+    /// None where the set has no pool, only streams.
     #[track_caller]
-    fn new(archive: &Path, name: &str, options: &str) -> Imported {
+    fn new(archive: &Path, name: &str, options: &str) -> Option<Imported> {
         let world = World::new();
         let set = Set::unpack(archive, name, world.path());
         let imported = Imported { world, set };
+        if !imported.set.has_pool() {
+            eprintln!("{name}: has no pool");
+            return None;
+        }
         imported.import(options);
-        imported
+        Some(imported)
     }
 
     #[track_caller]
@@ -82,7 +87,7 @@ fn never(key: &str) -> bool {
 #[track_caller]
 pub fn read_only(archive: &Path, name: &str) {
     let force = if name == "crash" { "-f " } else { "" };
-    let it = Imported::new(archive, name, &format!("{force}-o readonly=on"));
+    let Some(it) = Imported::new(archive, name, &format!("{force}-o readonly=on")) else { return };
     let mut wrong = Vec::new();
     let mut files = 0;
     for FileSystem { name: dataset, manifest, snapshots } in it.file_systems() {
@@ -135,7 +140,7 @@ fn compare(
 #[track_caller]
 pub fn read_write(archive: &Path, name: &str) {
     let force = if name == "crash" { "-f" } else { "" };
-    let it = Imported::new(archive, name, force);
+    let Some(it) = Imported::new(archive, name, force) else { return };
     let systems: Vec<_> = it.file_systems().into_iter().filter(|f| writable(&it.set, &f.name)).collect();
     assert!(!systems.is_empty(), "{name}: nothing to write to");
     let mut written: Vec<Manifest> = Vec::new();

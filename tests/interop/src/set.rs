@@ -59,6 +59,11 @@ impl Set {
         set
     }
 
+    /// Has it a pool? Some sets are of send streams alone.
+    pub fn has_pool(&self) -> bool {
+        std::fs::read_dir(&self.disks).is_ok_and(|mut d| d.next().is_some())
+    }
+
     /// Was the pool left by a crash, with changes only its intent log knows? Its description is of after the replay.
     pub fn crashed(&self) -> bool {
         self.spec.lines().any(|l| l.starts_with("#: crash"))
