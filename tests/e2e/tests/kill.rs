@@ -38,11 +38,8 @@ fn killed_at_any_moment_of_a_copy() {
         world.kill();
         stop.store(true, Ordering::Relaxed);
         writer.join().expect("writer");
-        // The pool is not exported; the same host may take it again without being told to. The new daemon may have done so
-        // by itself, from its cache file.
-        if world.zpool("list -H -o name tank").code != 0 {
-            pool.import();
-        }
+        // The pool was not exported; the same host may take it again without being told to.
+        pool.again();
         for file in synced.lock().expect("list").iter() {
             let found = fs::read(pool.root().join(&file.name));
             let expected = Random::new(file.seed).bytes(file.size);
@@ -111,9 +108,7 @@ fn sigterm_leaves_everything_clean() {
     world.stop();
     assert!(world.mounts().is_empty(), "mounts are left: {:?}", world.mounts());
     pool::zdb_clean(&world.disks(), "tank");
-    if world.zpool("list -H -o name tank").code != 0 {
-        pool.import();
-    }
+    pool.again();
     assert_eq!(fs::read_to_string(pool.root().join("a")).expect("read"), "kept");
     pool.judge();
 }
