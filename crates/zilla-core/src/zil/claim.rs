@@ -75,6 +75,11 @@ async fn claim(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, ds: &Arc<DslDataset>, 
     Ok(())
 }
 
+/// All blocks that a log consists of or refers to, allocated or not.
+pub(crate) async fn chain(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> Vec<BlkPtr> {
+    walk(store, header, objset, Txg(0)).await.claims
+}
+
 /// Follows a chain to its end. What cannot be read or does not continue the chain is the end: it was never acknowledged.
 async fn walk(store: &dyn BlockStore, header: &ZilHeader, objset: u64, first: Txg) -> Walked {
     let mut out = Walked::default();
@@ -82,19 +87,20 @@ async fn walk(store: &dyn BlockStore, header: &ZilHeader, objset: u64, first: Tx
     let mut bp = header.log;
     while !bp.is_hole() {
         let seq = bp.cksum()[ZIL_ZC_SEQ];
-        let bookmark = Bookmark { objset, object: 0, level: -2, blkid: seq };
-        let Ok(data) = store.read(bp, bookmark, Priority::SyncRead).await else { break };
-        let zilog2 = bp.checksum_kind() == Checksum::Zilog2 as u8;
-        let Ok(block) = LogBlock::parse(&data, bp.byteorder(), zilog2) else { break };
         // A chain that comes back to itself is no chain.
         if !seen.insert(bp.dva(0).to_words()) {
             break;
         }
+        // The last block counts too, though nothing is in it: its space was allocated ahead, and is freed with the log.
         out.blocks += 1;
         out.last_block = seq;
         if bp.birth() >= first.0 {
             out.claims.push(bp);
         }
+        let bookmark = Bookmark { objset, object: 0, level: -2, blkid: seq };
+        let Ok(data) = store.read(bp, bookmark, Priority::SyncRead).await else { break };
+        let zilog2 = bp.checksum_kind() == Checksum::Zilog2 as u8;
+        let Ok(block) = LogBlock::parse(&data, bp.byteorder(), zilog2) else { break };
         if !records(store, &block, objset, first, &mut seen, &mut out).await {
             break;
         }

@@ -18,6 +18,7 @@
 
 mod claim;
 
+pub(crate) use claim::chain;
 pub use claim::claim_all;
 pub(crate) use claim::refuse_unreplayed;
 
