@@ -108,7 +108,7 @@ impl Walk<'_> {
         let b = Bookmark { objset: 0, object: at.object, level: at.level, blkid: at.blkid };
         match self.store.cached(bp) {
             Some(data) => Ok(data),
-            None => self.store.read(*bp, b, Priority::AsyncRead).await,
+            None => self.store.read_tree(*bp, b, Priority::AsyncRead).await,
         }
     }
 

@@ -129,7 +129,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
         Box::pin(async move {
             match store.cached(&bp) {
                 Some(data) => Ok(data),
-                None => store.read(bp, at, Priority::AsyncRead).await,
+                None => store.read_tree(bp, at, Priority::AsyncRead).await,
             }
         })
     }

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use zilla_codec::compress::{self, Compress};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::object_type::DMU_OT_DNODE;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE};
 
 use super::pending::Join;
@@ -83,7 +84,8 @@ impl Zio {
             let what = format!("uncompressed, but of {} bytes stored as {}", bp.lsize(), bp.psize());
             return Err(Error::corrupt(Some(bookmark), "block pointer", what));
         }
-        if bp.is_encrypted() {
+        // Blocks of dnodes are encrypted but for what walking the tree takes, and never compressed.
+        if bp.is_encrypted() && !(bp.otype() == DMU_OT_DNODE && compress == Compress::Off) {
             return Err(Error::os(Errno::Access, "the block is encrypted"));
         }
         let data = match compress {
@@ -293,6 +295,9 @@ impl BlockStore for Zio {
         if bp.is_embedded() {
             return self.embedded(bp, None).ok();
         }
+        if bp.is_encrypted() {
+            return None;
+        }
         let block = self.cached_block(bp, false)?;
         self.expand(bp, &block, None).ok()
     }
@@ -302,6 +307,19 @@ impl BlockStore for Zio {
             if bp.is_embedded() {
                 return self.embedded(&bp, Some(bookmark));
             }
+            if bp.is_encrypted() {
+                return Err(Error::os(Errno::Access, "the block is encrypted"));
+            }
+            let block = self.read_block(bp, bookmark, priority).await?;
+            self.expand(&bp, &block, Some(bookmark))
+        })
+    }
+
+    fn read_tree(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        if !bp.is_encrypted() {
+            return self.read(bp, bookmark, priority);
+        }
+        Box::pin(async move {
             let block = self.read_block(bp, bookmark, priority).await?;
             self.expand(&bp, &block, Some(bookmark))
         })

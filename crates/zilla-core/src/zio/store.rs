@@ -52,6 +52,12 @@ pub trait BlockStore: Send + Sync {
     /// are in the machine's byte order whoever wrote them.
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>>;
 
+    /// As [`BlockStore::read`], for walking trees of blocks: in an encrypted block of dnodes the pointers can be read
+    /// without the key. The dnodes' bonuses cannot.
+    fn read_tree(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        self.read(bp, bookmark, priority)
+    }
+
     /// Compresses, checksums, allocates and submits. The pointers come back before the data is stable; from then on
     /// reads of them are served (from memory until the device has them). Stability is the txg's business: the pool waits
     /// for all of a txg's writes before its uberblock. Pointers come in the order of the requests.
