@@ -129,6 +129,13 @@ async fn snapshot(spa: &Arc<Spa>, name: &'static str) {
     spa.ctx.sync_task(task).await.unwrap();
 }
 
+/// Our own opinion on the same.
+async fn own_check(spa: &Arc<Spa>) {
+    let report = spa.check_space().await.unwrap();
+    assert!(report.is_clean(), "{:#?}", report.problems);
+    assert_eq!(report.referenced, report.allocated);
+}
+
 async fn scrub(spa: &Arc<Spa>) -> zilla_core::scan::ScanStatus {
     let scan = spa.scan().unwrap();
     scan.start().await.unwrap();
@@ -152,6 +159,7 @@ fn damage_one_side(name: &str, kind: VdevKind, n: usize) {
         let s = scrub(&spa).await;
         assert_eq!((s.errors, s.processed), (0, 0));
         assert!(s.examined > 100 * 1900 * 60, "{s:?}");
+        own_check(&spa).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
     zdb(&w.dir);
@@ -256,6 +264,7 @@ fn interrupted_and_disturbed() {
             assert_eq!((s.state, s.errors, s.processed), (ScanState::Finished as u64, 0, 0));
         }
         check(&zfs, 0..100).await;
+        own_check(&spa).await;
         drop(zfs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });

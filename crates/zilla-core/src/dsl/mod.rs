@@ -44,7 +44,7 @@ mod rollback;
 mod snapshot;
 mod space;
 mod sync;
-mod traverse;
+pub(crate) mod traverse;
 mod userspace;
 
 pub use bpobj::{Bpobj, Space};

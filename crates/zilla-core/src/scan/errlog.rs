@@ -6,7 +6,7 @@
 //!
 //! Errors are noted in memory at once and written by the sync task. A crash loses what was noted in the last txg; the next read finds it again.
 
-use super::traverse;
+use super::{datasets, traverse};
 use crate::dmu::resident;
 use crate::error::{Error, Result};
 use crate::spa::PoolCtx;
@@ -16,13 +16,10 @@ use crate::zap::{CreateOpts, Zap};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use zilla_ondisk::dsl::{
-    DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_ERRLOG_LAST, DMU_POOL_ERRLOG_SCRUB, DslDatasetPhys, DslDirPhys,
-};
+use zilla_ondisk::dsl::{DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_ERRLOG_LAST, DMU_POOL_ERRLOG_SCRUB};
 use zilla_ondisk::errlog::{ErrPhys, bookmark_name, parse_bookmark};
 use zilla_ondisk::object_type::DMU_OT_ERROR_LOG;
 use zilla_ondisk::zbookmark::ZbookmarkPhys;
-use zilla_ondisk::{ByteOrder, Phys};
 
 /// Errors noted and not written yet; a pool that is broken all over does not need them one by one.
 const MAX_PENDING: usize = 10_000;
@@ -131,23 +128,14 @@ impl ErrLog {
         Ok(())
     }
 
-    async fn dataset(&self, ds: u64) -> Result<DslDatasetPhys> {
-        let dn = self.ctx.mos().hold_wait(ObjectId(ds)).await?;
-        DslDatasetPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
-            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(ds), 0, 0)), "", e.to_string()))
-    }
-
     async fn head_of(&self, ds: u64) -> Result<u64> {
-        let dd = self.dataset(ds).await?.dir_obj;
-        let dn = self.ctx.mos().hold_wait(ObjectId(dd)).await?;
-        let dir = DslDirPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
-            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(dd), 0, 0)), "", e.to_string()))?;
-        Ok(dir.head_dataset_obj)
+        let mos = self.ctx.mos();
+        Ok(datasets::dir(mos, datasets::dataset(mos, ds).await?.dir_obj).await?.head_dataset_obj)
     }
 
     /// When a block was born; 0 when that cannot be found out, which matches no snapshot's version in particular.
     async fn birth_of(&self, at: Bookmark) -> u64 {
-        let Ok(ds) = self.dataset(at.objset).await else { return 0 };
+        let Ok(ds) = datasets::dataset(self.ctx.mos(), at.objset).await else { return 0 };
         let found = traverse::find(&self.ctx.store, ds.bp, at).await;
         found.ok().flatten().map_or(0, |bp| bp.birth())
     }

@@ -19,6 +19,8 @@
 //! **Deliberately absent.** Resilvers of one's own making (one that OpenZFS began is finished as a scan of its txgs), scrubs of
 //! the error log only, and log blocks, which no imported pool keeps.
 
+mod check;
+mod datasets;
 mod errlog;
 mod state;
 #[cfg(test)]
@@ -26,6 +28,8 @@ mod tests;
 mod traverse;
 mod work;
 
+pub use check::SpaceReport;
+pub(crate) use check::check_space;
 pub use errlog::{ErrLog, LoggedError};
 
 use crate::dmu::resident;

@@ -2,20 +2,16 @@
 
 use super::state::Position;
 use super::traverse::{Visitor, Walk};
-use super::{Scan, key};
+use super::{Scan, datasets, key};
 use crate::error::{Errno, Error, Result};
-use crate::types::{Bookmark, ObjectId};
+use crate::types::Bookmark;
 use crate::zap::Zap;
 use futures_util::StreamExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use zilla_ondisk::ByteOrder;
-use zilla_ondisk::Phys;
 use zilla_ondisk::blkptr::BlkPtr;
-use zilla_ondisk::dsl::{
-    DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_ROOT_DATASET, DSF_VISIT_DS_AGAIN, DslDatasetPhys, DslDirPhys,
-};
+use zilla_ondisk::dsl::{DSF_VISIT_DS_AGAIN, DslDatasetPhys};
 use zilla_ondisk::zbookmark::ZB_DESTROYED_OBJSET;
 
 /// Blocks in a round: as many as take about `ROUND` to read, within bounds (an entry takes 160 bytes).
@@ -273,7 +269,7 @@ impl Scan {
                 stopped = self.walk(&mut p, 0, self.pool.mos_root(), generation, limit, out).await?;
                 if !stopped {
                     p.set_bookmark(None);
-                    let origin = self.origin_snapshot().await?;
+                    let origin = datasets::origin_snapshot(self.ctx.mos()).await?;
                     stopped = self.visit_dataset(&mut p, origin, generation, limit, out).await?;
                 }
             }
@@ -362,25 +358,7 @@ impl Scan {
     }
 
     async fn dataset(&self, ds: u64) -> Result<DslDatasetPhys> {
-        let dn = self.ctx.mos().hold_wait(ObjectId(ds)).await?;
-        DslDatasetPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
-            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(ds), 0, 0)), "", e.to_string()))
-    }
-
-    async fn dir(&self, dd: u64) -> Result<DslDirPhys> {
-        let dn = self.ctx.mos().hold_wait(ObjectId(dd)).await?;
-        DslDirPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
-            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(dd), 0, 0)), "", e.to_string()))
-    }
-
-    /// The snapshot that every dataset descends from.
-    async fn origin_snapshot(&self) -> Result<u64> {
-        let mos = self.ctx.mos();
-        let root = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.get_u64(DMU_POOL_ROOT_DATASET).await?;
-        let children = Zap::open(mos, self.dir(root).await?.child_dir_zapobj).await?;
-        let origin = children.get_u64("$ORIGIN").await?;
-        let head = self.dir(origin).await?.head_dataset_obj;
-        Ok(self.dataset(head).await?.prev_snap_obj)
+        datasets::dataset(self.ctx.mos(), ds).await
     }
 
     /// The datasets whose history begins with a snapshot, and since when their blocks are their own.
@@ -393,14 +371,8 @@ impl Scan {
             }
         }
         // Old pools do not list them all: every dir is asked where it comes from.
-        let root = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.get_u64(DMU_POOL_ROOT_DATASET).await?;
-        let (mut dirs, mut out) = (vec![root], Vec::new());
-        while let Some(dd) = dirs.pop() {
-            let dir = self.dir(dd).await?;
-            if dir.child_dir_zapobj != 0 {
-                let children = Zap::open(mos, dir.child_dir_zapobj).await?.entries().await?;
-                dirs.extend(children.iter().filter_map(|e| e.value.as_u64()));
-            }
+        let mut out = Vec::new();
+        for dir in datasets::all_dirs(mos).await? {
             if dir.origin_obj != ds || dir.head_dataset_obj == 0 {
                 continue;
             }

@@ -1,14 +1,18 @@
 //! The pool as its scrub sees it, and the pool's part in the scrub.
 
-use super::Spa;
+use super::open::{space_features, vdev_specs};
+use super::{PoolCtx, Spa};
+use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
-use crate::metaslab::SpaceClass;
-use crate::scan::{Scan, ScanPool};
+use crate::metaslab::{Metaslabs, SpaceClass};
+use crate::scan::{Scan, ScanPool, SpaceReport, check_space};
 use crate::spa::txg::Tx;
 use crate::types::{Bookmark, Txg};
+use crate::zap::Zap;
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Weak};
 use zilla_ondisk::BlkPtr;
+use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
 
 /// Weak, because the pool owns its scan.
 struct Scanned(Weak<Spa>);
@@ -70,6 +74,41 @@ impl Spa {
         if let Some(scan) = self.scan.get() {
             scan.settle().await;
         }
+    }
+
+    /// Checks that what the pool refers to and what is allocated are the same, as of the last synced txg, with nothing from
+    /// memory. No txg is synced meanwhile.
+    pub async fn check_space(self: &Arc<Self>) -> Result<SpaceReport> {
+        if self.ctx.readonly {
+            return self.check_root(self.uberblock().rootbp).await;
+        }
+        let me = self.clone();
+        self.ctx.sync_task(move |_| Box::pin(async move { me.check_root(me.uberblock().rootbp).await })).await
+    }
+
+    async fn check_root(&self, root: BlkPtr) -> Result<SpaceReport> {
+        let (live, tree) = (&self.ctx, self.tree());
+        let cache = DbufCache::new(64 << 20);
+        let ctx = PoolCtx::new(
+            live.env.clone(),
+            live.store.clone(),
+            cache.clone(),
+            live.txgs.clone(),
+            live.guid,
+            true,
+        );
+        let mos = Objset::open(0, &root, live.store.clone(), cache, live.mos().props()).await?;
+        ctx.set_mos(mos.clone());
+        let directory = Zap::open(&mos, DMU_POOL_DIRECTORY_OBJECT).await?;
+        ctx.features.load(&mos, &directory).await?;
+        let metaslabs = Metaslabs::new(space_features(&ctx));
+        let specs = vdev_specs(&tree);
+        let ids: Vec<u32> = specs.iter().map(|s| s.id).collect();
+        for spec in specs {
+            metaslabs.open_vdev(&mos, spec).await?;
+        }
+        metaslabs.load_logs(&mos).await?;
+        check_space(&ctx, &self.zio, &metaslabs, &ids, root).await
     }
 
     /// Bytes in use in all classes that hold data.

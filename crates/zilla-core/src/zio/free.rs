@@ -50,6 +50,31 @@ impl Zio {
         Ok(())
     }
 
+    /// Every place that belongs to a block: its copies or, of a gang, the headers' and all its pieces'.
+    pub async fn places(&self, bp: &BlkPtr) -> Result<Vec<Dva>> {
+        let mut out = Vec::new();
+        let mut todo = vec![*bp];
+        while let Some(bp) = todo.pop() {
+            let mut led = None;
+            for dva in bp.dvas() {
+                if !dva.gang {
+                    out.push(dva);
+                    continue;
+                }
+                out.push(self.header_dva(&dva));
+                if !matches!(led, Some(Ok(_))) {
+                    let at = Bookmark::default();
+                    led = Some(
+                        self.gang_children(&self.tree(), &bp, &dva, at, Priority::SyncRead, false).await,
+                    );
+                }
+            }
+            // Every copy of the header leads to the same children.
+            todo.extend(led.transpose()?.unwrap_or_default());
+        }
+        Ok(out)
+    }
+
     /// A gang's DVA as it was allocated: the header alone.
     pub(super) fn header_dva(&self, dva: &Dva) -> Dva {
         let tree = self.tree();
