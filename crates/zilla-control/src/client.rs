@@ -61,9 +61,25 @@ impl Client {
 
     /// Connects, after starting a daemon where none runs.
     pub fn connect_or_start(dir: &StateDir) -> Result<Client, ClientError> {
-        match Client::connect(dir) {
+        match Client::reach(dir) {
             Err(ClientError::NotRunning(_)) => start(dir),
             other => other,
+        }
+    }
+
+    /// Connects to a daemon that answers. One that just died may have left a connection in its queue, which is then reset:
+    /// better noticed with a question that changes nothing.
+    fn reach(dir: &StateDir) -> Result<Client, ClientError> {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let mut client = Client::connect(dir)?;
+        match client.call(&Hello {}) {
+            Err(ClientError::Io { error, .. })
+                if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) =>
+            {
+                Err(ClientError::NotRunning(dir.path().to_owned()))
+            }
+            Err(e) => Err(e),
+            Ok(_) => Ok(client),
         }
     }
 
@@ -154,7 +170,7 @@ fn start(dir: &StateDir) -> Result<Client, ClientError> {
     flock(&lock, FlockOperation::LockExclusive)
         .map_err(|e| ClientError::Start(format!("'{}': {e}", dir.start_lock().display())))?;
     // Another client may have been faster.
-    match Client::connect(dir) {
+    match Client::reach(dir) {
         Err(ClientError::NotRunning(_)) => {}
         other => return other,
     }

@@ -20,6 +20,9 @@ use zilla_ondisk::enums::PoolState;
 /// Bytes of decompressed blocks that a pool keeps beside its ARC.
 pub const DBUF_CACHE: usize = 64 << 20;
 
+/// No pool fits into less.
+const MIN_DEVICE: u64 = 64 << 20;
+
 impl Engine {
     pub(super) async fn create_pool(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
         naming::check_pool_name(&r.name, false)?;
@@ -79,6 +82,7 @@ impl Engine {
     async fn check_devices(&self, spec: &VdevSpec, force: bool) -> Answer<()> {
         let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
         let (mut fatal, mut doubtful) = (Vec::new(), Vec::new());
+        let mut too_small = false;
         let leaves = spec.tops.iter().flat_map(|t| &t.leaves).chain(&spec.spares).chain(&spec.l2cache);
         for leaf in leaves {
             let path = Path::new(&leaf.path);
@@ -91,6 +95,7 @@ impl Engine {
                     ));
                 }
             };
+            too_small |= size_of(&real).is_some_and(|size| size < MIN_DEVICE);
             if let Some(other) = seen.insert(real, leaf.path.clone()) {
                 return Err(ApiError::with(
                     ErrorCode::BadDev,
@@ -122,6 +127,13 @@ impl Engine {
         }
         if !doubtful.is_empty() && !force {
             return Err(ApiError::new(ErrorCode::VdevOverridable).details(doubtful));
+        }
+        if too_small {
+            let minimum = props::nicenum::nicebytes(MIN_DEVICE);
+            return Err(ApiError::with(
+                ErrorCode::BadDev,
+                format!("one or more devices is less than the minimum size ({minimum})"),
+            ));
         }
         Ok(())
     }
@@ -165,6 +177,12 @@ impl Engine {
     pub(super) fn arc_max(&self) -> u64 {
         (memory() / 4).clamp(32 << 20, 16 << 30)
     }
+}
+
+/// Bytes of a file or device.
+fn size_of(path: &Path) -> Option<u64> {
+    use std::io::{Seek, SeekFrom};
+    std::fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()
 }
 
 /// Memory this process may use: the machine's, or what its control group leaves it.
