@@ -30,7 +30,7 @@ fn devices_that_will_not_do() {
         &create(format!("b mirror {free} {free}")),
         &["refer to the same device", "specified more than once"],
     );
-    told(&create(format!("b {free}-missing")), &["No such file or directory"]);
+    told(&create(format!("b {free}-missing")), &["cannot resolve path"]);
     told(
         &create(format!("b {}", world.mnt().display())),
         &["directory", "must be a block device or regular file"],
@@ -73,7 +73,7 @@ fn names_that_will_not_do() {
     told(&world.zfs("create tank/a").fails(), &["dataset already exists"]);
     told(&world.zfs("create tank/x/y").fails(), &["parent does not exist"]);
     told(&world.zfs("create nopool/a").fails(), &["no such pool"]);
-    told(&world.zfs("create tank/a%b").fails(), &["invalid character '%'"]);
+    told(&world.zfs("create tank/a%b").fails(), &["invalid character"]);
     told(&world.zfs("snapshot tank/a@s").fails(), &["dataset already exists"]);
     told(&world.zfs("destroy tank/a").fails(), &["has children"]);
     told(&world.zfs("destroy tank/nothing").fails(), &["dataset does not exist"]);

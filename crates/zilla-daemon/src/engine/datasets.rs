@@ -93,7 +93,7 @@ impl Engine {
     pub(super) async fn create_dataset(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {
         let types = if r.volume.is_some() { props::VOL } else { props::FS };
         naming::check_dataset_name(&r.name, types, true)?;
-        let pool = self.pool_of(&r.name).map_err(|_| no_parent())?;
+        let pool = self.pool_of(&r.name).map_err(|_| no_such_pool(&r.name))?;
         let settings = typed(&r.properties, types, true)?;
         if r.parents {
             self.create_parents(caller, &pool, &r.name, r.no_mount).await?;
@@ -285,6 +285,10 @@ impl Engine {
         }
         Ok(MountedReply { mount_error })
     }
+}
+
+fn no_such_pool(name: &str) -> ApiError {
+    ApiError::with(ErrorCode::NoEnt, format!("no such pool '{}'", naming::pool_of(name)))
 }
 
 fn no_parent() -> ApiError {
