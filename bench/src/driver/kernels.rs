@@ -85,7 +85,7 @@ pub fn run(o: &Options, peer: Option<&Path>) -> Result<Value> {
         let promised =
             kept.map_or(String::new(), |k| format!(">= {limit} {}", if k { "kept" } else { "MISSED" }));
         let cells = [mine, other, ratio].map(|v| number(&json!(v)));
-        rows.push([&[name.clone()], &cells[..], &[promised]].concat());
+        rows.push([std::slice::from_ref(name), &cells[..], &[promised]].concat());
     }
     println!("{}", table(&rows));
     Ok(json!(out))

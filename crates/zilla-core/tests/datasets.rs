@@ -103,7 +103,7 @@ impl Pool {
             let h = match zfs.lookup(zfs.root(), &name).await {
                 Ok((h, _)) => h,
                 Err(_) => {
-                    let cred = Cred { uid: 100 + i as u32 % 3, gid: 8, ..Cred::default() };
+                    let cred = Cred { uid: 100 + i as u32 % 3, gid: 8 };
                     zfs.create(zfs.root(), &name, NewFile::new(0o100644, cred)).await.unwrap().0
                 }
             };
@@ -243,7 +243,7 @@ async fn fill_up(zfs: &Arc<Zfs>, env: &Env, tag: &str) -> (usize, Errno) {
     let mut data = vec![0u8; 1 << 20];
     for i in 0.. {
         env.rng.fill(&mut data);
-        let cred = Cred { uid: 1, gid: 1, ..Cred::default() };
+        let cred = Cred { uid: 1, gid: 1 };
         let name = format!("{tag}{i}");
         let made = zfs.create(zfs.root(), name.as_bytes(), NewFile::new(0o100644, cred)).await;
         let wrote = match made {

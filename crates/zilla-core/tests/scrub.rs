@@ -100,7 +100,7 @@ impl World {
     }
 
     async fn import(&self) -> Arc<Spa> {
-        let found = discover(&self.env, &[self.dir.clone()]).await.unwrap();
+        let found = discover(&self.env, std::slice::from_ref(&self.dir)).await.unwrap();
         let opts = OpenOpts { host: host(), dbuf_cache: 32 << 20, arc_max: 64 << 20, ..OpenOpts::default() };
         Spa::open(&self.env, &found[0], opts).await.unwrap()
     }

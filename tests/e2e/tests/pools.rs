@@ -27,11 +27,7 @@ fn round(kind: Kind) {
     pool.sync();
     // The next daemon opens and mounts by itself what the last one had open.
     world.stop();
-<<<<<<< HEAD
-    world.zpool("list tank").ok();
-=======
     pool.again();
->>>>>>> 25c9059 (Take pools back the way their daemon does)
     tree::same(&source, &pool.root().join("again"));
     assert!(!pool.root().join("copy/sub").exists());
     pool.judge();

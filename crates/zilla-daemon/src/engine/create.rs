@@ -188,7 +188,7 @@ fn size_of(path: &Path) -> Option<u64> {
 /// Memory this process may use: the machine's, or what its control group leaves it.
 fn memory() -> u64 {
     let info = rustix::system::sysinfo();
-    let machine = u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit));
+    let machine = info.totalram.saturating_mul(u64::from(info.mem_unit));
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
     group.trim().parse().map_or(machine, |limit: u64| machine.min(limit))
 }

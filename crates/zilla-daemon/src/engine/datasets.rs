@@ -172,7 +172,7 @@ impl Engine {
         if size == 0 {
             return Err(ApiError::with(ErrorCode::BadProp, "bad volume size '0': cannot be zero"));
         }
-        if size % u64::from(blksz) != 0 {
+        if !size.is_multiple_of(u64::from(blksz)) {
             let block = props::nicenum::nicebytes(u64::from(blksz));
             return Err(ApiError::with(
                 ErrorCode::BadProp,
