@@ -13,6 +13,7 @@
 //! - Errors are corruption, operating errors or bugs, never mixed ([`error`]).
 
 pub mod arc;
+pub mod check;
 pub mod dmu;
 pub mod dsl;
 pub mod error;

@@ -29,6 +29,8 @@ pub enum CrashPolicy {
 /// A write no completed flush covers.
 #[derive(Clone)]
 pub(crate) struct Unstable {
+    /// Its number among all writes and flushes of the world.
+    pub op: u64,
     pub offset: u64,
     pub data: Payload,
 }

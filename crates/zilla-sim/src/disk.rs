@@ -43,6 +43,8 @@ pub(crate) struct Power {
     flushes: AtomicU64,
     /// Number of the write or flush at which the power goes; 0 for never.
     cut_at: AtomicU64,
+    /// From which write or flush on the world pauses; 0 for never.
+    pause_at: AtomicU64,
     /// Whether the world halts at the cut, or goes on with disks that fail.
     halts: AtomicBool,
     off: AtomicBool,
@@ -56,6 +58,7 @@ impl Power {
             writes: 0.into(),
             flushes: 0.into(),
             cut_at: 0.into(),
+            pause_at: 0.into(),
             halts: true.into(),
             off: false.into(),
         }
@@ -66,12 +69,17 @@ impl Power {
         self.cut_at.store(op, Ordering::Relaxed);
     }
 
+    pub(crate) fn pause_at(&self, op: u64) {
+        self.pause_at.store(op, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_off(&self) -> bool {
         self.off.load(Ordering::Relaxed)
     }
 
     /// Counts a write or flush; the one at which the power goes still reaches the disk, which may get to do part of it.
-    pub(crate) fn count(&self, flush: bool, executor: &Executor) {
+    /// Returns its number.
+    pub(crate) fn count(&self, flush: bool, executor: &Executor) -> u64 {
         let op = self.ops.fetch_add(1, Ordering::Relaxed) + 1;
         if flush { &self.flushes } else { &self.writes }.fetch_add(1, Ordering::Relaxed);
         if op == self.cut_at.load(Ordering::Relaxed) {
@@ -81,6 +89,11 @@ impl Power {
                 executor.halt(Stuck::PowerCut { op });
             }
         }
+        let pause = self.pause_at.load(Ordering::Relaxed);
+        if pause != 0 && op >= pause {
+            executor.halt(Stuck::Paused { op });
+        }
+        op
     }
 
     pub(crate) fn counters(&self, polls: u64) -> Counters {
@@ -174,11 +187,12 @@ impl SimDisk {
         self.state.lock().log.len()
     }
 
-    /// What is on the disk if the power goes now.
-    pub fn after_crash(&self, policy: CrashPolicy, seed: u64) -> SparseImage {
+    /// What is on the disk if the power goes now, or went at the `op`-th write or flush of those submitted together just now.
+    pub fn after_crash(&self, policy: CrashPolicy, seed: u64, op: u64) -> SparseImage {
         let state = self.state.lock();
         let mut image = state.stable.clone();
-        let writes: Vec<_> = state.log.iter().chain(&state.in_flight).map(|(_, w)| w.clone()).collect();
+        let in_flight = state.in_flight.iter().filter(|(_, w)| w.op <= op);
+        let writes: Vec<_> = state.log.iter().chain(in_flight).map(|(_, w)| w.clone()).collect();
         survive(&mut image, &writes, policy, &mut SimRng::new(mix(seed ^ self.number), "crash"));
         image
     }
@@ -196,10 +210,13 @@ impl SimDisk {
         if let Err(e) = check_bounds(&op, self.size()) {
             return done.complete(Err(e));
         }
-        match &op {
-            IoOp::Read { .. } => drop(self.power.reads.fetch_add(1, Ordering::Relaxed)),
+        let number = match &op {
+            IoOp::Read { .. } => {
+                self.power.reads.fetch_add(1, Ordering::Relaxed);
+                0
+            }
             op => self.power.count(matches!(op, IoOp::Flush), executor),
-        }
+        };
         let mut state = self.state.lock();
         state.serial += 1;
         let serial = state.serial;
@@ -234,7 +251,7 @@ impl SimDisk {
         if let Payload::Bytes(data) = &data {
             executor.record(hash(data));
         }
-        state.in_flight.push((serial, Unstable { offset, data }));
+        state.in_flight.push((serial, Unstable { op: number, offset, data }));
         drop(state);
         let me = self.me.clone();
         executor.at(delay, move || {

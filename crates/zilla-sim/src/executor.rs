@@ -31,6 +31,8 @@ pub enum Stuck {
     TimeLimit { at: Duration },
     /// The power was cut at this write or flush.
     PowerCut { op: u64 },
+    /// The world holds its breath at this write or flush; it can go on.
+    Paused { op: u64 },
 }
 
 impl fmt::Display for Stuck {
@@ -42,6 +44,7 @@ impl fmt::Display for Stuck {
             Stuck::PollLimit { polls, at } => write!(f, "no end in sight after {polls} polls, at {at:?}"),
             Stuck::TimeLimit { at } => write!(f, "no end in sight at {at:?} of virtual time"),
             Stuck::PowerCut { op } => write!(f, "the power was cut at write or flush {op}"),
+            Stuck::Paused { op } => write!(f, "paused at write or flush {op}"),
         }
     }
 }
@@ -146,6 +149,19 @@ impl Executor {
         result
     }
 
+    /// Runs the world until `done` is set by some task, or nothing moves any more. Unlike [`Executor::run`] it adds nothing of
+    /// its own to the schedule, so that a world which is left and entered again takes the same course as one that is not.
+    pub(crate) fn run_until(self: &Arc<Self>, done: &AtomicBool) -> Result<(), Stuck> {
+        assert!(!self.running.swap(true, Ordering::AcqRel), "the simulator cannot block inside a task");
+        let _stop = Running(self);
+        while !done.load(Ordering::Acquire) {
+            let next = self.next()?;
+            next.queued.store(false, Ordering::Release);
+            self.poll_task(&next);
+        }
+        Ok(())
+    }
+
     /// The task to poll next, after the events that had to happen first.
     fn next(&self) -> Result<Arc<TaskWaker>, Stuck> {
         loop {
@@ -227,6 +243,14 @@ impl Executor {
     /// Ends the world: nothing is polled any more. The first reason stands.
     pub(crate) fn halt(&self, why: Stuck) {
         self.state.lock().stuck.get_or_insert(why);
+    }
+
+    /// Goes on after a pause.
+    pub(crate) fn resume(&self) {
+        let stuck = &mut self.state.lock().stuck;
+        if matches!(stuck, Some(Stuck::Paused { .. })) {
+            *stuck = None;
+        }
     }
 
     /// Folds something that happened into the trace.

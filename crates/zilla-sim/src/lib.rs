@@ -15,6 +15,7 @@ mod crash;
 mod disk;
 mod executor;
 mod opener;
+pub mod pool;
 mod rng;
 mod world;
 

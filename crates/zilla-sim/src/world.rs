@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -112,6 +113,11 @@ impl Sim {
         self.executor.run(main)
     }
 
+    /// Runs the world until a task sets `done`. Can be left at a pause and entered again without changing the course of things.
+    pub fn run_until(&self, done: &AtomicBool) -> Result<(), Stuck> {
+        self.executor.run_until(done)
+    }
+
     /// Lets everything else run for `d` of virtual time.
     pub fn run_for(&self, d: Duration) -> Result<(), Stuck> {
         let sleep: BoxFuture<'static, ()> = self.env.clock.sleep(d);
@@ -126,6 +132,16 @@ impl Sim {
     /// From the `op`-th write or flush on every I/O fails, and the world goes on.
     pub fn fail_disks_at(&self, op: u64) {
         self.power.cut_at(op, false);
+    }
+
+    /// Pauses the world at the `op`-th write or flush (or the next there is) with [`Stuck::Paused`]; 0 for never again. What goes on
+    /// after [`Sim::resume`] is the same as without the pause, if nothing was run meanwhile.
+    pub fn pause_at(&self, op: u64) {
+        self.power.pause_at(op);
+    }
+
+    pub fn resume(&self) {
+        self.executor.resume();
     }
 
     pub fn counters(&self) -> Counters {
@@ -143,10 +159,17 @@ impl Sim {
 
     /// What would be left if the power went now; the world goes on.
     pub fn survivors(&self, policy: CrashPolicy, seed: u64) -> Survivors {
+        self.survivors_of(u64::MAX, policy, seed)
+    }
+
+    /// What would be left if the power had gone at the `op`-th write or flush, of those that were submitted together just now.
+    pub fn survivors_of(&self, op: u64, policy: CrashPolicy, seed: u64) -> Survivors {
         let state = self.paths.state.lock();
         let disks = state.disks.iter();
         Survivors {
-            disks: disks.map(|(path, d)| (path.clone(), (d.size(), d.after_crash(policy, seed)))).collect(),
+            disks: disks
+                .map(|(path, d)| (path.clone(), (d.size(), d.after_crash(policy, seed, op))))
+                .collect(),
             files: state.files.clone(),
         }
     }

@@ -126,7 +126,7 @@ fn a_flush_saves_what_completed_before_it() {
             CrashPolicy::Random,
         ] {
             let mut out = vec![0; 69_632];
-            disk.after_crash(policy, seed).read(0, &mut out);
+            disk.after_crash(policy, seed, u64::MAX).read(0, &mut out);
             assert!(out[4096..8192].iter().all(|&b| b == 1), "flushed data lost");
             assert!(out[..4096].iter().all(|&b| b == 1 || b == 2));
             assert!(out[65_536..].iter().all(|&b| b == 0 || b == 3));
@@ -152,7 +152,7 @@ fn writes_tear_only_between_sectors_and_do_get_reordered() {
             disk.write(100_000, fill(2, 3000)).await.unwrap();
         });
         let mut out = vec![0; 103_000];
-        disk.after_crash(CrashPolicy::Shuffle, seed).read(0, &mut out);
+        disk.after_crash(CrashPolicy::Shuffle, seed, u64::MAX).read(0, &mut out);
         for start in (0..out.len()).step_by(SECTOR as usize) {
             let sector = &out[start..(start + SECTOR as usize).min(out.len())];
             let (lo, hi) =
@@ -274,7 +274,7 @@ fn a_disk_agrees_with_a_plain_array() {
             }
         });
         let mut out = vec![0; SIZE as usize];
-        disk.after_crash(CrashPolicy::KeepAll, 0).read(0, &mut out);
+        disk.after_crash(CrashPolicy::KeepAll, 0, u64::MAX).read(0, &mut out);
         assert!(out == model, "seed {seed}");
     }
 }

@@ -55,6 +55,22 @@ impl DslPool {
         Ok((Space { used: p.bytes, comp: p.comp, uncomp: p.uncomp }, p.begin == p.end))
     }
 
+    /// Every block still to be freed, for checks.
+    pub(crate) async fn bptree_all(&self, id: u64) -> Result<Vec<BlkPtr>> {
+        let (dn, phys) = self.bptree(id).await?;
+        let mut out = Vec::new();
+        for i in phys.begin..phys.end {
+            let mut raw = vec![0; BptreeEntryPhys::SIZE];
+            dn.read_wait(i * BptreeEntryPhys::SIZE as u64, &mut raw).await?;
+            let entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
+                .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
+            let from = super::traverse::Position::from_phys(&entry.zb);
+            let walk = super::traverse::collect(&self.ctx.store, entry.bp, entry.birth_txg, from, usize::MAX);
+            out.extend(walk.await?.0);
+        }
+        Ok(out)
+    }
+
     /// Takes up to about `max` blocks off the first tree. They are the caller's to free.
     pub(crate) async fn bptree_take(&self, tx: &Tx, id: u64, max: usize) -> Result<Vec<BlkPtr>> {
         let (dn, mut phys) = self.bptree(id).await?;

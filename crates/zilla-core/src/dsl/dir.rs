@@ -23,7 +23,7 @@ pub struct DslDir {
     parent: Mutex<Option<Arc<DslDir>>>,
     name: Mutex<String>,
     /// The txg of the snapshot this is a clone of; blocks born before it are not ours.
-    pub(super) origin_txg: AtomicU64,
+    pub(crate) origin_txg: AtomicU64,
     /// Space that transactions of open txgs may still use.
     towrite: [AtomicU64; TXG_SIZE],
     pub(super) gone: AtomicBool,

@@ -227,6 +227,16 @@ impl DslPool {
         Ok(after != Space::default())
     }
 
+    /// Every block that waits to be freed, for checks.
+    pub(crate) async fn waiting_blocks(&self) -> Result<Vec<BlkPtr>> {
+        let mut out = self.bpobj_all(self.special().free_bpobj.id()).await?;
+        let id = self.bptree_obj.load(Ordering::Relaxed);
+        if id != 0 {
+            out.extend(self.bptree_all(id).await?);
+        }
+        Ok(out)
+    }
+
     async fn end_async_destroy(&self, tx: &Tx, id: u64) -> Result<()> {
         self.directory().await?.delete(tx, zilla_ondisk::dsl::DMU_POOL_BPTREE_OBJ).await?;
         self.free_object(tx, id).await?;

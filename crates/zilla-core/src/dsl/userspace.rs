@@ -23,7 +23,7 @@ pub enum Quota {
 }
 
 impl Quota {
-    fn object(self) -> ObjectId {
+    pub(crate) fn object(self) -> ObjectId {
         match self {
             Quota::User => ObjectId::USERUSED,
             Quota::Group => ObjectId::GROUPUSED,

@@ -25,7 +25,7 @@ mod errlog;
 mod state;
 #[cfg(test)]
 mod tests;
-mod traverse;
+pub(crate) mod traverse;
 mod work;
 
 pub use check::SpaceReport;

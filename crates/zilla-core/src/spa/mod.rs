@@ -103,6 +103,10 @@ impl Spa {
         self.state.lock().comment = Some(comment.to_owned()).filter(|c| !c.is_empty());
         self.config_dirty.store(true, Ordering::Release);
     }
+    /// The list of frees that the next txg does, for checks.
+    pub(crate) fn deferred_list(&self) -> Option<u64> {
+        self.deferred.as_ref().map(Bpobj::id)
+    }
     /// Why the pool takes no more changes, if it does not.
     pub fn suspended(&self) -> Option<Error> {
         self.suspended.lock().clone()

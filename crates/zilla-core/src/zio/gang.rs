@@ -80,6 +80,33 @@ impl Zio {
         Ok(children)
     }
 
+    /// Every place a block takes: its own, and for a gang those of all its pieces.
+    pub(crate) async fn extents(&self, bp: &BlkPtr, bookmark: Bookmark) -> Result<Vec<Dva>> {
+        let tree = self.tree();
+        let mut out = Vec::new();
+        let mut todo = vec![(*bp, 0)];
+        while let Some((bp, depth)) = todo.pop() {
+            if depth > MAX_DEPTH {
+                return Err(Error::corrupt(Some(bookmark), "gang block", "nested too deeply"));
+            }
+            for dva in bp.dvas() {
+                if !dva.gang {
+                    out.push(dva);
+                    continue;
+                }
+                let asize = tree.top(dva.vdev)?.psize_to_asize(GANG_HEADER_SIZE);
+                out.push(Dva { asize, ..dva });
+            }
+            if bp.is_gang() {
+                // All copies of the header lead to the same pieces.
+                let first = bp.dva(0);
+                let pieces = self.gang_children(&tree, &bp, &first, bookmark, Priority::Scrub, false).await?;
+                todo.extend(pieces.into_iter().map(|p| (p, depth + 1)));
+            }
+        }
+        Ok(out)
+    }
+
     /// Reads a gang block.
     pub(super) fn read_gang<'a>(
         &'a self,

@@ -32,6 +32,7 @@
 
 pub(crate) mod acl;
 mod attrs;
+pub(crate) mod check;
 mod create;
 mod dir;
 mod file;

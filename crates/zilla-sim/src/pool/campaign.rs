@@ -1,0 +1,218 @@
+//! Power cuts: at every write and flush of one workload, and at random in many.
+
+use super::layout::Layout;
+use super::run::{Journal, Workload};
+use super::verify::{Depth, verify};
+use crate::{CrashPolicy, Sim, SimRng, Stuck, Survivors};
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+/// Actors that work side by side.
+const ACTORS: usize = 3;
+
+/// One workload and the power cuts it is put to.
+#[derive(Clone, Copy, Debug)]
+pub struct Campaign {
+    pub seed: u64,
+    pub layout: Layout,
+    /// Operations of all actors together.
+    pub ops: usize,
+}
+
+/// Something is wrong, and how to see it again.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub seed: u64,
+    pub layout: Layout,
+    pub ops: usize,
+    /// None: a random run.
+    pub cut: Option<u64>,
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.what)?;
+        let (seed, layout, ops) = (self.seed, self.layout.name(), self.ops);
+        match self.cut {
+            Some(cut) => {
+                write!(f, "  again: cargo xtask sim --seed {seed} --layout {layout} --ops {ops} --cut {cut}")
+            }
+            None => write!(f, "  again: cargo xtask sim --seed {seed} --layout {layout} --runs 1"),
+        }
+    }
+}
+
+/// What a campaign went through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub writes: u64,
+    pub flushes: u64,
+    /// Power cuts after which the pool was verified.
+    pub cuts: u64,
+    pub txgs: u64,
+    pub trace: u64,
+}
+
+impl Campaign {
+    pub fn new(seed: u64, layout: Layout, ops: usize) -> Campaign {
+        Campaign { seed, layout, ops }
+    }
+
+    fn finding(&self, cut: Option<u64>, what: String) -> Finding {
+        Finding { seed: self.seed, layout: self.layout, ops: self.ops, cut, what }
+    }
+
+    fn start(&self) -> (Sim, Workload) {
+        let sim = Sim::new(self.seed);
+        self.layout.add_disks(&sim);
+        let work = Workload::start(&sim.env(), self.layout, self.seed, ACTORS, self.ops);
+        (sim, work)
+    }
+
+    /// Runs the workload and cuts the power at each write and flush for which `wanted` says so, with each of the policies. The
+    /// making of the pool is left out: before it is done nothing is promised.
+    pub fn cuts(
+        &self,
+        mut wanted: impl FnMut(u64) -> Option<Depth>,
+        policies: &[CrashPolicy],
+    ) -> Result<Tally, Finding> {
+        let (sim, work) = self.start();
+        sim.run_until(&work.ready).map_err(|s| self.finding(None, s.to_string()))?;
+        let mut last = sim.counters().ops;
+        let mut tally = Tally::default();
+        loop {
+            sim.pause_at(last + 1);
+            let went = sim.run_until(&work.done);
+            let now = sim.counters().ops;
+            let journal = work.journal.lock().clone();
+            if let Some(failed) = &journal.failed {
+                return Err(self.finding(None, failed.clone()));
+            }
+            for cut in last + 1..=now {
+                let Some(depth) = wanted(cut) else { continue };
+                for &policy in policies {
+                    let seed = self.seed ^ cut.rotate_left(24) ^ policy as u64;
+                    let left = sim.survivors_of(cut, policy, seed);
+                    tally.cuts += 1;
+                    tally.txgs = verify_survivors(&left, &journal, seed, depth)
+                        .map_err(|e| self.finding(Some(cut), format!("cut {cut}, {policy:?}: {e}")))?;
+                }
+            }
+            last = now;
+            match went {
+                Ok(()) => break,
+                Err(Stuck::Paused { .. }) => sim.resume(),
+                Err(stuck) => return Err(self.finding(None, stuck.to_string())),
+            }
+        }
+        let c = sim.counters();
+        (tally.writes, tally.flushes, tally.trace) = (c.writes, c.flushes, sim.trace_hash());
+        Ok(tally)
+    }
+
+    /// Every cut, all policies; every sixteenth pool is lived in afterwards.
+    pub fn every_cut(&self, step: u64) -> Result<Tally, Finding> {
+        let step = step.max(1);
+        let wanted = |cut: u64| {
+            let depth = if (cut / step).is_multiple_of(16) { Depth::Live } else { Depth::Look };
+            cut.is_multiple_of(step).then_some(depth)
+        };
+        self.cuts(wanted, &POLICIES)
+    }
+
+    pub fn one_cut(&self, at: u64) -> Result<Tally, Finding> {
+        self.cuts(|cut| (cut == at).then_some(Depth::Live), &POLICIES)
+    }
+
+    /// No cut: the workload to its end, what it leaves, and a hash of all that happened.
+    pub fn undisturbed(&self) -> Result<Tally, Finding> {
+        let mut tally = self.cuts(|_| None, &[])?;
+        let (sim, work) = self.start();
+        sim.run_until(&work.done).map_err(|s| self.finding(None, s.to_string()))?;
+        let journal = work.journal.lock().clone();
+        if sim.trace_hash() != tally.trace {
+            return Err(self.finding(None, "two runs of one seed took different courses".into()));
+        }
+        let left = sim.survivors(CrashPolicy::LoseAll, self.seed);
+        tally.txgs =
+            verify_survivors(&left, &journal, self.seed, Depth::Live).map_err(|e| self.finding(None, e))?;
+        Ok(tally)
+    }
+}
+
+pub const POLICIES: [CrashPolicy; 4] =
+    [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Prefix, CrashPolicy::Shuffle];
+
+fn verify_survivors(left: &Survivors, journal: &Journal, seed: u64, depth: Depth) -> Result<u64, String> {
+    let sim = left.boot(seed);
+    verify(&sim, journal, depth)
+}
+
+/// A workload of random length, cut at a random moment; some cut again while the pool is being imported.
+pub fn random_run(seed: u64, layout: Layout) -> Result<Tally, Finding> {
+    let mut rng = SimRng::new(seed, "run");
+    let ops = 30 + rng.below(300) as usize;
+    let c = Campaign::new(seed, layout, ops);
+    let finding = |what: String| c.finding(None, what);
+    let (sim, work) = c.start();
+    sim.run_until(&work.ready).map_err(|s| finding(s.to_string()))?;
+    let from = sim.counters().ops;
+    // Writes and flushes come to a few for each operation; what is beyond the end is the end.
+    sim.pause_at(from + 1 + rng.below(ops as u64 * 12));
+    match sim.run_until(&work.done) {
+        Ok(()) | Err(Stuck::Paused { .. }) => {}
+        Err(stuck) => return Err(finding(stuck.to_string())),
+    }
+    let journal = work.journal.lock().clone();
+    if let Some(failed) = journal.failed {
+        return Err(finding(failed));
+    }
+    let at = sim.counters();
+    let mut left = sim.survivors(CrashPolicy::Random, rng.u64());
+    let trace = sim.trace_hash();
+    drop(sim);
+    for again in 0.. {
+        if !rng.one_in(3) || again == 3 {
+            break;
+        }
+        left = cut_import(&left, &mut rng)
+            .map_err(|e| finding(format!("import after {} writes: {e}", at.ops)))?;
+    }
+    let depth = if rng.one_in(4) { Depth::Live } else { Depth::Look };
+    let txgs = verify_survivors(&left, &journal, rng.u64(), depth)
+        .map_err(|e| finding(format!("after {} writes and flushes: {e}", at.ops)))?;
+    Ok(Tally { writes: at.writes, flushes: at.flushes, cuts: 1, txgs, trace })
+}
+
+/// Begins to import and loses power on the way.
+fn cut_import(left: &Survivors, rng: &mut SimRng) -> Result<Survivors, String> {
+    let sim = left.boot(rng.u64());
+    sim.pause_at(1 + rng.below(80));
+    let env = sim.env();
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (flag, e) = (done.clone(), env.clone());
+    let failed = std::sync::Arc::new(parking_lot::Mutex::new(None));
+    let why = failed.clone();
+    env.spawn(async move {
+        let import = async {
+            let found = super::run::find(&e).await?;
+            match found {
+                Some(found) => super::run::import(&e, &found, false).await.map(drop),
+                None => Err(zilla_core::error::Error::no_ent("there is no pool")),
+            }
+        };
+        if let Err(e) = import.await {
+            *why.lock() = Some(e.to_string());
+        }
+        flag.store(true, Ordering::Release);
+    });
+    match sim.run_until(&done) {
+        Ok(()) | Err(Stuck::Paused { .. }) => {}
+        Err(stuck) => return Err(stuck.to_string()),
+    }
+    match failed.lock().take() {
+        Some(e) => Err(e),
+        None => Ok(sim.survivors(CrashPolicy::Random, rng.u64())),
+    }
+}

@@ -1,0 +1,118 @@
+//! The pools that are put to the test.
+
+use crate::Sim;
+use std::path::PathBuf;
+use std::sync::Arc;
+use zilla_core::error::Result;
+use zilla_core::spa::{CreateOpts, FoundPool, Host, OpenOpts, Spa, discover};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_env::Env;
+
+/// Where the simulated disks are.
+const DIR: &str = "/disks";
+pub const POOL: &str = "tank";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    Single,
+    Mirror,
+    Raidz1,
+    Raidz2,
+}
+
+impl Layout {
+    pub const ALL: [Layout; 3] = [Layout::Single, Layout::Mirror, Layout::Raidz2];
+
+    pub fn parse(name: &str) -> Option<Layout> {
+        Some(match name {
+            "single" => Layout::Single,
+            "mirror" => Layout::Mirror,
+            "raidz1" => Layout::Raidz1,
+            "raidz2" => Layout::Raidz2,
+            _ => return None,
+        })
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Layout::Single => "single",
+            Layout::Mirror => "mirror",
+            Layout::Raidz1 => "raidz1",
+            Layout::Raidz2 => "raidz2",
+        }
+    }
+
+    pub fn disks(self) -> usize {
+        match self {
+            Layout::Single => 1,
+            Layout::Mirror => 2,
+            Layout::Raidz1 => 3,
+            Layout::Raidz2 => 4,
+        }
+    }
+
+    /// How many disks it can do without.
+    pub fn redundancy(self) -> usize {
+        match self {
+            Layout::Single => 0,
+            Layout::Mirror | Layout::Raidz1 => 1,
+            Layout::Raidz2 => 2,
+        }
+    }
+
+    fn disk_size(self) -> u64 {
+        if self == Layout::Single { 128 << 20 } else { 80 << 20 }
+    }
+
+    pub fn path(i: usize) -> PathBuf {
+        PathBuf::from(format!("{DIR}/d{i}"))
+    }
+
+    pub fn add_disks(self, sim: &Sim) {
+        for i in 0..self.disks() {
+            sim.add_disk(Layout::path(i), self.disk_size());
+        }
+    }
+
+    /// Sectors of 512 bytes make odd sizes, of 4K the common ones; both are used.
+    fn spec(self) -> PoolSpec {
+        let kind = match self {
+            Layout::Single => VdevKind::Disk,
+            Layout::Mirror => VdevKind::Mirror,
+            Layout::Raidz1 => VdevKind::Raidz { nparity: 1 },
+            Layout::Raidz2 => VdevKind::Raidz { nparity: 2 },
+        };
+        let leaves = (0..self.disks()).map(|i| LeafSpec { path: Layout::path(i), disk: true }).collect();
+        let ashift = Some(if self == Layout::Mirror { 12 } else { 9 });
+        let top = TopSpec { kind, leaves, is_log: false, bias: None, ashift };
+        PoolSpec { tops: vec![top], ..PoolSpec::default() }
+    }
+
+    pub async fn create(self, env: &Env) -> Result<Arc<Spa>> {
+        let opts = CreateOpts {
+            name: POOL.into(),
+            host: host(),
+            comment: None,
+            owner: (0, 0),
+            features: None,
+            dbuf_cache: 2 << 20,
+            arc_max: 16 << 20,
+        };
+        Spa::create(env, &self.spec(), opts).await
+    }
+}
+
+fn host() -> Host {
+    Host { id: 0x51e, name: "simulated".into() }
+}
+
+/// The pool on whatever disks are there.
+pub async fn find(env: &Env) -> Result<Option<FoundPool>> {
+    Ok(discover(env, &[DIR.into()]).await?.into_iter().next())
+}
+
+pub async fn import(env: &Env, found: &FoundPool, readonly: bool) -> Result<Arc<Spa>> {
+    let opts =
+        OpenOpts { readonly, host: host(), dbuf_cache: 2 << 20, arc_max: 16 << 20, ..OpenOpts::default() };
+    Spa::open(env, found, opts).await
+}

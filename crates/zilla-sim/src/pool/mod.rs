@@ -1,0 +1,24 @@
+//! Whole pools in the simulated world: a recorded workload, a reference model, power cuts at every write, faults, planted bugs.
+//!
+//! A workload ([`op`]) is generated from a seed, together with the states it goes through ([`model`]): several *actors* work side by
+//! side, each in a directory of its own, each knowing what its directory must look like after each of its operations. While
+//! it runs ([`run`]) each operation notes the txgs it can have fallen into, and each `fsync` and `sync` that returned, what is
+//! promised from then on.
+//!
+//! At any write or flush the world can be held ([`campaign`]), and a new world booted on what would be left of the disks if the power went
+//! just then. There the pool must import by itself; what it holds must be, for every actor, the state after some
+//! operation that fits the txg of the uberblock ([`verify`]): everything promised is there, and the rest is a prefix in the order of
+//! txgs. The same holds for each snapshot and the txg it was made in. Then `zilla_core::check` goes through the
+//! whole pool.
+//!
+//! What is kept true: a run depends on nothing but its seed, layout and size, so any finding is a line that runs it again.
+
+pub mod campaign;
+pub mod layout;
+pub mod model;
+pub mod op;
+pub mod run;
+pub mod verify;
+
+pub use campaign::{Campaign, Finding, Tally, random_run};
+pub use layout::Layout;

@@ -1,0 +1,217 @@
+//! What is on the disks against what was recorded.
+
+use super::layout::{POOL, find, import};
+use super::model::{self, Model, Seen, View};
+use super::op::Fill;
+use super::run::{ActorLog, Journal, actor_dir, fill_fs, open_fs};
+use crate::Sim;
+use futures_util::future::BoxFuture;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_core::check::{CheckOpts, check_pool};
+use zilla_core::error::Result;
+use zilla_core::spa::Spa;
+use zilla_core::zpl::Zfs;
+use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
+
+/// How much to do with a pool that came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// Import, compare, check.
+    Look,
+    /// And read every copy of every block; then change things, export, import and check again.
+    Live,
+}
+
+/// Boots nothing: the pool in this world must be what the journal allows. The txg it came back at.
+pub fn verify(sim: &Sim, journal: &Journal, depth: Depth) -> Result<u64, String> {
+    let env = sim.env();
+    sim.try_block_on(verify_in(&env, journal, depth)).map_err(|stuck| stuck.to_string())?
+}
+
+async fn verify_in(env: &Env, journal: &Journal, depth: Depth) -> Result<u64, String> {
+    let found = find(env).await.map_err(|e| format!("looking for pools: {e}"))?.ok_or("there is no pool")?;
+    let spa = import(env, &found, false).await.map_err(|e| format!("import at txg {}: {e}", found.txg))?;
+    compare(env, &spa, journal, found.txg).await.map_err(|e| format!("at txg {}: {e}", found.txg))?;
+    let every_copy = depth >= Depth::Live;
+    audit(&spa, every_copy).await.map_err(|e| format!("at txg {}: {e}", found.txg))?;
+    if depth >= Depth::Live {
+        live_on(env, spa).await.map_err(|e| format!("living on after txg {}: {e}", found.txg))?;
+    }
+    Ok(found.txg)
+}
+
+/// The whole-pool check.
+pub async fn audit(spa: &Arc<Spa>, every_copy: bool) -> Result<(), String> {
+    let report = check_pool(spa, CheckOpts { every_copy }).await.map_err(|e| format!("check: {e}"))?;
+    match report.findings.first() {
+        None => Ok(()),
+        Some(first) => {
+            let rest = report.findings.len() as u64 - 1 + report.more;
+            Err(format!(
+                "check: {first} (and {rest} more){}",
+                report.findings[1..].iter().take(5).map(|f| format!("\n    {f}")).collect::<String>()
+            ))
+        }
+    }
+}
+
+/// The state a pool came back in goes on being a pool.
+async fn live_on(env: &Env, spa: Arc<Spa>) -> Result<(), String> {
+    let text = |e: zilla_core::error::Error| e.to_string();
+    let zfs = open_fs(env, &spa, POOL).await.map_err(text)?;
+    zfs.drain_unlinked().await.map_err(text)?;
+    for i in 0..6 {
+        fill_fs(env, &spa, POOL, Fill { seed: i * 77 + 1, len: 40_000 }).await.map_err(text)?;
+        if i % 2 == 0 {
+            spa.sync().await.map_err(text)?;
+        }
+    }
+    for _ in 0..3 {
+        spa.sync().await.map_err(text)?;
+    }
+    audit(&spa, true).await?;
+    drop(zfs);
+    spa.close(Some(PoolState::Exported)).await.map_err(|e| format!("export: {e}"))?;
+    let found = find(env).await.map_err(text)?.ok_or("the exported pool is not found")?;
+    let spa = import(env, &found, true).await.map_err(|e| format!("import after export: {e}"))?;
+    audit(&spa, false).await
+}
+
+async fn compare(env: &Env, spa: &Arc<Spa>, journal: &Journal, txg: u64) -> Result<(), String> {
+    let text = |e: zilla_core::error::Error| e.to_string();
+    let zfs = open_fs(env, spa, POOL).await.map_err(text)?;
+    let head = spa.dsl.by_name(POOL).await.map_err(text)?;
+    let mut snapshots = BTreeMap::new();
+    for s in spa.dsl.snapshots(&head).await.map_err(text)? {
+        snapshots.insert(s.snapshot_name(), s.phys().creation_txg);
+    }
+    let mut datasets = Vec::new();
+    for c in spa.dsl.children(&spa.dsl.root_dir()).await.map_err(text)? {
+        datasets.push(c.name);
+    }
+    for (a, log) in journal.actors.iter().enumerate() {
+        let view = view(&zfs, a).await?;
+        let (least, most) = log.range(txg);
+        let least = least.max(log.promised);
+        fits(log, least, most, |m| {
+            if a == 0 {
+                if !m.snapshots.keys().eq(snapshots.keys()) {
+                    let want: Vec<_> = m.snapshots.keys().collect();
+                    return Some(format!("snapshots {:?}, should be {want:?}", snapshots.keys()));
+                }
+                if !m.datasets.keys().eq(datasets.iter()) {
+                    let want: Vec<_> = m.datasets.keys().collect();
+                    return Some(format!("datasets {datasets:?}, should be {want:?}"));
+                }
+            }
+            model::difference(&view, &m.view())
+        })
+        .map_err(|e| format!("actor {a}: {e}"))?;
+    }
+    for (name, created) in &snapshots {
+        let snap = open_fs(env, spa, &format!("{POOL}@{name}")).await.map_err(text)?;
+        for (a, log) in journal.actors.iter().enumerate() {
+            let view = view(&snap, a).await?;
+            let (least, most) = log.range(*created);
+            fits(log, least, most, |m| model::difference(&view, &m.view()))
+                .map_err(|e| format!("snapshot {name} of txg {created}, actor {a}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Some state between `least` and `most` operations must be the one that is there.
+fn fits(
+    log: &ActorLog,
+    least: usize,
+    most: usize,
+    differs: impl Fn(&Model) -> Option<String>,
+) -> Result<(), String> {
+    let mut m = log.model(least);
+    let mut first = None;
+    let mut n = least;
+    loop {
+        match differs(&m) {
+            None => return Ok(()),
+            Some(d) => drop(first.get_or_insert(d)),
+        }
+        let Some(op) = log.ops.get(n).filter(|_| n < most) else { break };
+        op.apply(&mut m);
+        n += 1;
+    }
+    Err(format!(
+        "no state of {least} to {most} operations ({} promised, {} done) fits; after {least}: {}",
+        log.promised,
+        log.done.len(),
+        first.unwrap_or_else(|| "more is promised than can be there".into())
+    ))
+}
+
+/// What is in an actor's directory.
+async fn view(zfs: &Arc<Zfs>, actor: usize) -> Result<View, String> {
+    let name = actor_dir(actor);
+    let text = |e: zilla_core::error::Error| format!("reading {name}: {e}");
+    let (held, _) = zfs.lookup(zfs.root(), name.as_bytes()).await.map_err(text)?;
+    let mut out = View::new();
+    visit(zfs, held.id(), String::new(), &mut BTreeMap::new(), &mut out).await.map_err(text)?;
+    Ok(out)
+}
+
+fn visit<'a>(
+    zfs: &'a Arc<Zfs>,
+    id: u64,
+    path: String,
+    first: &'a mut BTreeMap<u64, String>,
+    out: &'a mut View,
+) -> BoxFuture<'a, Result<()>> {
+    Box::pin(async move {
+        let a = zfs.getattr(id).await?;
+        let first_path = first.entry(id).or_insert_with(|| path.clone()).clone();
+        let data = if a.is_file() {
+            zfs.read(id, 0, a.size as usize).await?.concat()
+        } else if a.is_symlink() {
+            zfs.readlink(id).await?.to_vec()
+        } else {
+            Vec::new()
+        };
+        let mut xattrs = BTreeMap::new();
+        if a.is_file() || a.is_dir() {
+            for name in zfs.listxattr(id).await? {
+                let value = zfs.getxattr(id, &name).await?;
+                xattrs.insert(String::from_utf8_lossy(&name).into_owned(), value);
+            }
+        }
+        let seen = Seen {
+            kind: a.mode & 0o170000,
+            mode: a.mode & 0o7777,
+            uid: a.uid,
+            gid: a.gid,
+            nlink: a.nlink,
+            size: a.size,
+            data,
+            xattrs,
+            mtime: Some(a.mtime.sec),
+            first: first_path,
+        };
+        out.insert(path.clone(), seen);
+        if !a.is_dir() {
+            return Ok(());
+        }
+        let mut children = BTreeMap::new();
+        let mut cookie = 0;
+        loop {
+            let batch = zfs.readdir(id, cookie).await?;
+            let Some(last) = batch.last() else { break };
+            cookie = last.cookie;
+            for e in batch.into_iter().filter(|e| !matches!(&e.name[..], b"." | b"..")) {
+                children.insert(String::from_utf8_lossy(&e.name).into_owned(), e.ino);
+            }
+        }
+        for (name, child) in children {
+            visit(zfs, child, format!("{path}/{name}"), first, out).await?;
+        }
+        Ok(())
+    })
+}
