@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use super::run::{Journal, Workload};
-use super::verify::{Depth, verify};
+use super::verify::{Depth, txg_of, verify};
 use crate::{CrashPolicy, Sim, SimRng, Stuck, Survivors};
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -145,8 +145,7 @@ pub const POLICIES: [CrashPolicy; 4] =
     [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Prefix, CrashPolicy::Shuffle];
 
 fn verify_survivors(left: &Survivors, journal: &Journal, seed: u64, depth: Depth) -> Result<u64, String> {
-    let sim = left.boot(seed);
-    verify(&sim, journal, depth)
+    verify(&left.boot(seed), journal, None, depth)
 }
 
 /// A workload of random length, cut at a random moment; some cut again while the pool is being imported.
@@ -172,6 +171,7 @@ pub fn random_run(seed: u64, layout: Layout) -> Result<Tally, Finding> {
     let mut left = sim.survivors(CrashPolicy::Random, rng.u64());
     let trace = sim.trace_hash();
     drop(sim);
+    let worked = txg_of(&left.boot(seed)).map_err(finding)?;
     for again in 0.. {
         if !rng.one_in(3) || again == 3 {
             break;
@@ -180,7 +180,7 @@ pub fn random_run(seed: u64, layout: Layout) -> Result<Tally, Finding> {
             .map_err(|e| finding(format!("import after {} writes: {e}", at.ops)))?;
     }
     let depth = if rng.one_in(4) { Depth::Live } else { Depth::Look };
-    let txgs = verify_survivors(&left, &journal, rng.u64(), depth)
+    let txgs = verify(&left.boot(rng.u64()), &journal, Some(worked), depth)
         .map_err(|e| finding(format!("after {} writes and flushes: {e}", at.ops)))?;
     Ok(Tally { writes: at.writes, flushes: at.flushes, cuts: 1, txgs, trace })
 }

@@ -24,16 +24,25 @@ pub enum Depth {
     Live,
 }
 
-/// Boots nothing: the pool in this world must be what the journal allows. The txg it came back at.
-pub fn verify(sim: &Sim, journal: &Journal, depth: Depth) -> Result<u64, String> {
+/// The txg that the pool on this world's disks is at.
+pub fn txg_of(sim: &Sim) -> Result<u64, String> {
     let env = sim.env();
-    sim.try_block_on(verify_in(&env, journal, depth)).map_err(|stuck| stuck.to_string())?
+    let found = sim.try_block_on(find(&env)).map_err(|stuck| stuck.to_string())?;
+    Ok(found.map_err(|e| format!("looking for pools: {e}"))?.ok_or("there is no pool")?.txg)
 }
 
-async fn verify_in(env: &Env, journal: &Journal, depth: Depth) -> Result<u64, String> {
+/// The pool in this world must import, and be what the journal allows. `worked` is the last txg that is of the workload, where
+/// imports that were cut short have added others since.
+pub fn verify(sim: &Sim, journal: &Journal, worked: Option<u64>, depth: Depth) -> Result<u64, String> {
+    let env = sim.env();
+    sim.try_block_on(verify_in(&env, journal, worked, depth)).map_err(|stuck| stuck.to_string())?
+}
+
+async fn verify_in(env: &Env, journal: &Journal, worked: Option<u64>, depth: Depth) -> Result<u64, String> {
     let found = find(env).await.map_err(|e| format!("looking for pools: {e}"))?.ok_or("there is no pool")?;
     let spa = import(env, &found, false).await.map_err(|e| format!("import at txg {}: {e}", found.txg))?;
-    compare(env, &spa, journal, found.txg).await.map_err(|e| format!("at txg {}: {e}", found.txg))?;
+    let txg = worked.unwrap_or(found.txg);
+    compare(env, &spa, journal, txg).await.map_err(|e| format!("at txg {}: {e}", found.txg))?;
     let every_copy = depth >= Depth::Live;
     audit(&spa, every_copy).await.map_err(|e| format!("at txg {}: {e}", found.txg))?;
     if depth >= Depth::Live {
@@ -141,8 +150,15 @@ fn fits(
         op.apply(&mut m);
         n += 1;
     }
+    let around = least.saturating_sub(4)..(most + 1).min(log.ops.len());
+    let last: String = around
+        .map(|i| {
+            let op: String = format!("{:?}", log.ops[i]).chars().take(100).collect();
+            format!("\n    {i}: txgs {:?}: {op}", log.done.get(i))
+        })
+        .collect();
     Err(format!(
-        "no state of {least} to {most} operations ({} promised, {} done) fits; after {least}: {}",
+        "no state of {least} to {most} operations ({} promised, {} done) fits; after {least}: {}{last}",
         log.promised,
         log.done.len(),
         first.unwrap_or_else(|| "more is promised than can be there".into())
