@@ -34,11 +34,11 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     let outcome = match kind {
         Kind::Fill => filled.clone(),
         Kind::Scrub => {
-            volume.cycle(&o)?;
+            volume = volume.cycle(&o)?;
             volume.scrub()?
         }
         _ => {
-            volume.cycle(&o)?;
+            volume = volume.cycle(&o)?;
             if cached {
                 let warm = Job { kind: Kind::Read, io: 128 << 10, once: true, ..Job::new(&o) };
                 job::run(&volume, &warm, 2, &data)?;

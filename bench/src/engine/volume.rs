@@ -3,9 +3,11 @@
 use super::Result;
 use super::job::Outcome;
 use super::options::Options;
+use crate::meter::Mark;
 use std::sync::Arc;
 use zilla_core::dmu::{Dnode, NewObject, resident};
 use zilla_core::dsl::DslDataset;
+use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::{CreateOpts, OpenOpts, Spa, discover};
 use zilla_core::types::ObjectId;
 use zilla_core::vdev::VdevKind;
@@ -88,8 +90,8 @@ impl Volume {
     }
 
     /// Forgets everything that is cached: export, drop the host's cache, import.
-    pub fn cycle(&mut self, o: &Options) -> Result<()> {
-        let (env, spa) = (self.env.clone(), self.spa.clone());
+    pub fn cycle(self, o: &Options) -> Result<Volume> {
+        let Volume { env, spa, .. } = self;
         env.block_on(spa.close(Some(PoolState::Exported)))?;
         drop(spa);
         for path in &o.files {
@@ -109,12 +111,20 @@ impl Volume {
             };
             Spa::open(&env, pool, opts).await
         })?;
-        *self = Volume::hold(env, spa, o)?;
-        Ok(())
+        Volume::hold(env, spa, o)
     }
 
     pub fn scrub(&self) -> Result<Outcome> {
-        Err("scrub is not driven yet".into())
+        let mark = Mark::now();
+        let bytes = self.env.block_on(async {
+            let scan = self.spa.scan()?;
+            scan.start().await?;
+            scan.wait().await;
+            Ok::<_, zilla_core::error::Error>(scan.status().examined)
+        })?;
+        let allocated = self.spa.metaslabs.class_stat(SpaceClass::Normal).alloc;
+        let spent = mark.spent();
+        Ok(Outcome { bytes, allocated, accepted: spent.seconds, spent, ..Outcome::default() })
     }
 
     pub fn destroy(self) -> Result<()> {

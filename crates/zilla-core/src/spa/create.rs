@@ -90,7 +90,7 @@ impl Spa {
         let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, guid, false);
         ctx.set_mos(Objset::create(0, DMU_OST_META, store, cache, mos_props(true)));
         let metaslabs = Metaslabs::new(SpaceFeatures::default());
-        zio.set_allocator(metaslabs.clone());
+        zio.set_allocator(&(metaslabs.clone() as Arc<dyn crate::zio::Allocator>));
         let identity = config::Identity {
             name: opts.name.clone(),
             version: SPA_VERSION,

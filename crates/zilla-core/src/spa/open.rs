@@ -176,7 +176,7 @@ impl Spa {
         apply_features(&ctx, &zio);
         tree.load_dtls(&mos).await?;
         let metaslabs = Metaslabs::new(space_features(&ctx));
-        zio.set_allocator(metaslabs.clone());
+        zio.set_allocator(&(metaslabs.clone() as Arc<dyn crate::zio::Allocator>));
         for spec in vdev_specs(&tree) {
             metaslabs.open_vdev(&mos, spec).await?;
         }

@@ -36,7 +36,7 @@ mod verify;
 mod write;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use zilla_codec::checksum::Salted;
@@ -68,7 +68,8 @@ struct Inner {
     env: Env,
     tree: RwLock<Arc<VdevTree>>,
     cache: Arc<Cache>,
-    allocator: OnceLock<Arc<dyn Allocator>>,
+    /// Not owned: the metaslabs' own objects stand on this store, and a ring of owners would outlive the pool.
+    allocator: OnceLock<Weak<dyn Allocator>>,
     salt: RwLock<Option<Arc<Salted>>>,
     features: ZioFeatures,
     pending: pending::PendingReads,
@@ -124,14 +125,16 @@ impl Zio {
     }
 
     /// The metaslabs, once they are there. Before, nothing can be written.
-    pub fn set_allocator(&self, allocator: Arc<dyn Allocator>) {
-        if self.0.allocator.set(allocator).is_err() {
+    /// The pool owns them.
+    pub fn set_allocator(&self, allocator: &Arc<dyn Allocator>) {
+        if self.0.allocator.set(Arc::downgrade(allocator)).is_err() {
             tracing::error!("a pool's allocator was set twice");
         }
     }
 
-    fn allocator(&self) -> Result<&Arc<dyn Allocator>> {
-        self.0.allocator.get().ok_or_else(|| Error::os(Errno::ROFs, "the pool is not open for writing"))
+    fn allocator(&self) -> Result<Arc<dyn Allocator>> {
+        let allocator = self.0.allocator.get().and_then(Weak::upgrade);
+        allocator.ok_or_else(|| Error::os(Errno::ROFs, "the pool is not open for writing"))
     }
 
     /// The pool's checksum salt, once it was read from the MOS (or made).

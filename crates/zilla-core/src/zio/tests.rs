@@ -97,7 +97,7 @@ fn open(env: Env, config: &zilla_ondisk::NvList, devices: Vec<Arc<MemDevice>>, t
         freed: Mutex::default(),
         given: AtomicU64::new(0),
     });
-    zio.set_allocator(bump.clone());
+    zio.set_allocator(&(bump.clone() as Arc<dyn Allocator>));
     zio.set_salt(&[9; 32]);
     World { env, devices, tree, zio, bump }
 }
