@@ -161,13 +161,25 @@ impl Session {
             let run = move || {
                 session.serve();
                 if session.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    session.gone.store(true, Ordering::Release);
-                    session.ended.notify(usize::MAX);
+                    session.end();
                 }
             };
             std::thread::Builder::new().name(format!("fuse-{i}")).spawn(run)?;
         }
         Ok(())
+    }
+
+    /// The last thread is through.
+    fn end(self: Arc<Self>) {
+        let env = self.env.clone();
+        env.spawn(async move {
+            // Times of reading that wait to be written have no other occasion.
+            if let Err(e) = self.fs.zfs().flush_atimes().await {
+                tracing::warn!("writing access times: {e}");
+            }
+            self.gone.store(true, Ordering::Release);
+            self.ended.notify(usize::MAX);
+        });
     }
 
     /// The first request, which settles what both sides can do.

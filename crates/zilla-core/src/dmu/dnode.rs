@@ -412,6 +412,16 @@ impl Dnode {
         inner.pending[tx.txg().slot()].free_object = true;
     }
 
+    /// Refuses a transaction of a txg that is being closed if the next txg has changed the object already: what it changes now would be
+    /// built on that newer state, and would be overwritten when the newer state, which knows nothing of it, goes to disk. The caller leaves
+    /// its txg and joins the open one. To be asked under the lock that all changes of the object are made under, before the first of them.
+    pub fn in_order(&self, tx: &Tx) -> Now<()> {
+        if self.inner.lock().pending[tx.txg().next().slot()].dirty {
+            return Err(Stop::Need(Need::LaterTxg));
+        }
+        Ok(())
+    }
+
     /// The lock, with the dnode on the dirty list of `tx`'s txg.
     pub(crate) fn dirty(self: &Arc<Self>, tx: &Tx) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock();

@@ -17,9 +17,20 @@ use std::sync::Arc;
 /// Something that must be read from disk before the operation can go on.
 #[derive(Clone)]
 pub enum Need {
-    Block { dnode: Arc<Dnode>, level: u8, blkid: u64 },
-    Spill { dnode: Arc<Dnode> },
-    Object { objset: Arc<Objset>, id: ObjectId },
+    Block {
+        dnode: Arc<Dnode>,
+        level: u8,
+        blkid: u64,
+    },
+    Spill {
+        dnode: Arc<Dnode>,
+    },
+    Object {
+        objset: Arc<Objset>,
+        id: ObjectId,
+    },
+    /// Nothing from disk, but a later txg: see [`Dnode::in_order`].
+    LaterTxg,
 }
 
 impl Need {
@@ -28,6 +39,7 @@ impl Need {
             Need::Block { dnode, level, blkid } => dnode.load(level, blkid).await,
             Need::Spill { dnode } => dnode.load_spill().await,
             Need::Object { objset, id } => objset.load(id).await,
+            Need::LaterTxg => Ok(()),
         }
     }
 }
@@ -40,6 +52,7 @@ impl std::fmt::Debug for Need {
             }
             Need::Spill { dnode } => write!(f, "spill of object {}", dnode.id()),
             Need::Object { id, .. } => write!(f, "object {id}"),
+            Need::LaterTxg => write!(f, "a later txg"),
         }
     }
 }

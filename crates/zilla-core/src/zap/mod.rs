@@ -378,6 +378,7 @@ impl Zap {
     fn put(&self, tx: &Tx, raw: Raw<'_>, value: &Value, mode: Mode) -> Now<()> {
         drop(self.state()?);
         let mut state = self.dn.zap.write();
+        self.dn.in_order(tx)?;
         let key = raw.key(&Zap::spec(&state))?;
         if value.stored().len() > ZAP_MAXVALUELEN {
             return Err(Error::os(Errno::TooBig, "value too long for a ZAP").into());
@@ -506,6 +507,7 @@ impl Zap {
     fn take(&self, tx: &Tx, raw: Raw<'_>) -> Now<()> {
         drop(self.state()?);
         let mut state = self.dn.zap.write();
+        self.dn.in_order(tx)?;
         let key = raw.key(&Zap::spec(&state))?;
         let dn = &self.dn;
         match &mut *state {

@@ -43,8 +43,15 @@ impl Zfs {
         Ok(())
     }
 
-    /// The attributes of a file to be made in `dir`.
-    pub(super) fn new_attrs(&self, tx: &Tx, dir: u64, parent: &Attrs, new: &NewFile<'_>) -> Result<Attrs> {
+    /// The attributes of a file to be made in `dir`, whose default ACL is `default`.
+    pub(super) fn new_attrs(
+        &self,
+        tx: &Tx,
+        dir: u64,
+        parent: &Attrs,
+        default: Option<PosixAcl>,
+        new: &NewFile<'_>,
+    ) -> Result<Attrs> {
         let props = self.props();
         let now = self.now();
         let fmt = new.mode & S_IFMT;
@@ -56,10 +63,7 @@ impl Zfs {
             mode |= S_ISGID;
         }
         // A default ACL takes the umask's place.
-        let mut inherited = None;
-        if props.posix_acl && fmt != S_IFLNK && is_sa {
-            inherited = self.default_acl(parent)?;
-        }
+        let inherited = default.filter(|_| fmt != S_IFLNK && is_sa);
         let mut acls: Vec<(&str, Vec<u8>)> = Vec::new();
         match &inherited {
             None if fmt != S_IFLNK => mode &= !(new.umask & 0o777),
@@ -193,6 +197,7 @@ impl Zfs {
         new: &NewFile<'_>,
     ) -> Now<Arc<Znode>> {
         let is_dir = new.mode & S_IFMT == S_IFDIR;
+        let default = self.default_acl(dir)?;
         let mut state = dir.state.lock();
         self.check_dir_change(dir, &state, true)?;
         if self.find_entry(dir, name)?.is_some() {
@@ -201,7 +206,7 @@ impl Zfs {
         if is_dir && state.attrs.links >= LINK_MAX {
             return Err(Error::os(Errno::MLink, "too many subdirectories").into());
         }
-        let attrs = self.new_attrs(tx, dir.id(), &state.attrs, new)?;
+        let attrs = self.new_attrs(tx, dir.id(), &state.attrs, default, new)?;
         self.check_quotas(&attrs, true)?;
         self.space.admit(tx, CREATE_COST, false)?;
         let packed = self.pack_new(tx, &attrs)?;

@@ -102,6 +102,8 @@ pub struct Zfs {
     pub(super) znodes: Znodes,
     /// Directories change their parents one at a time, so that none becomes its own ancestor.
     pub(super) rename: Mutex<()>,
+    /// Held while the delete queue is changed and the change may yet be taken back.
+    pub(super) queue: Mutex<()>,
     /// Quota objects of the master node, looked up once; [`Zfs::quotas_changed`] makes them be looked up again.
     pub(super) quotas: Mutex<Option<super::quota::QuotaObjs>>,
 }
@@ -174,6 +176,7 @@ impl Zfs {
             props: RwLock::new(props),
             znodes: Znodes::default(),
             rename: Mutex::new(()),
+            queue: Mutex::new(()),
             quotas: Mutex::new(None),
             master,
         })

@@ -24,7 +24,10 @@
 //! **Crash.** All an operation changes lies in one txg. A file without a name is in the delete queue in the same txg that took its last
 //! name away, and is freed when its last user goes or at the next mount ([`Zfs::drain_unlinked`]), so none is lost and none is leaked.
 //!
-//! **Lock order.** The rename lock, znodes by ascending object number, the tables of `sa`, a ZAP's state, a dnode. The znode table's
+//! **Txgs.** Two are open to changes at once: the open one, and the one before as long as someone is in it. An object that the newer one has
+//! changed is not changed in the older one any more ([`crate::dmu::Dnode::in_order`]): the operation leaves its txg and joins the newer.
+//!
+//! **Lock order.** The rename lock, znodes by ascending object number, the delete queue's, the tables of `sa`, a ZAP's state, a dnode. The znode table's
 //! shards are leaves. Nothing waits under any of them.
 //!
 //! **Deliberately absent.** No permission checks: servers have their own (FUSE lets the kernel do them from the attributes and ACLs).

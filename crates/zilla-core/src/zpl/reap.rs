@@ -77,9 +77,14 @@ impl Zfs {
             Some(x) => Some(self.plan(tx, x, locked.get(x), |a| a.links = 0)?),
             None => None,
         };
-        if xattr_dir.is_some() {
-            self.enqueue(tx, xattr_obj)?;
+        zn.dnode().in_order(tx)?;
+        if let Some(dn) = &acl_obj {
+            dn.in_order(tx)?;
         }
+        let _queue = match &xattr_dir {
+            Some(_) => self.enqueue(tx, xattr_obj)?,
+            None => self.queue.lock(),
+        };
         match self.delete_queue()?.remove(tx, Zfs::queue_key(id).as_bytes()) {
             // After a rollback it may not be in the queue.
             Err(Stop::Err(e)) if e.is(Errno::NoEnt) => {}
@@ -125,6 +130,9 @@ impl Zfs {
                         Some(v) => self.znode_if_any(dirent_obj(v))?,
                         None => None,
                     };
+                    if let Some(child) = &child {
+                        child.dnode().in_order(tx)?;
+                    }
                     zap.remove(tx, &e.name)?;
                     if let Some(child) = child {
                         child.state.lock().gone = true;
@@ -165,7 +173,11 @@ impl Zfs {
         let zn = resident(|| self.znode_if_any(id)).await?;
         let Some(zn) = zn else {
             // Queued, but its object is gone: only the entry is left to take away.
-            return self.change(|tx| self.delete_queue()?.remove(tx, Zfs::queue_key(id).as_bytes())).await;
+            let forget = |tx: &Tx| {
+                let _queue = self.queue.lock();
+                self.delete_queue()?.remove(tx, Zfs::queue_key(id).as_bytes())
+            };
+            return self.change(forget).await;
         };
         {
             // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link count says.

@@ -8,6 +8,7 @@ use crate::dmu::{Now, Stop};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zap::{Match, Zap};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 impl Zfs {
@@ -44,12 +45,15 @@ impl Zfs {
         format!("{id:x}")
     }
 
-    /// Puts a file that loses its last name into the delete queue.
-    pub(super) fn enqueue(&self, tx: &Tx, id: u64) -> Now<()> {
+    /// Puts a file that loses its last name into the delete queue. As long as the result is kept nobody else changes the queue, so
+    /// that [`Zfs::dequeue`] can take it back.
+    pub(super) fn enqueue(&self, tx: &Tx, id: u64) -> Now<MutexGuard<'_, ()>> {
+        let alone = self.queue.lock();
         match self.delete_queue()?.add_u64(tx, Zfs::queue_key(id).as_bytes(), id) {
             // A crash between two txgs cannot leave it there, but damage can; what matters is that it is there.
-            Err(Stop::Err(e)) if e.is(Errno::Exist) => Ok(()),
-            r => r,
+            Err(Stop::Err(e)) if e.is(Errno::Exist) => Ok(alone),
+            Err(stop) => Err(stop),
+            Ok(()) => Ok(alone),
         }
     }
 
@@ -93,9 +97,7 @@ impl Zfs {
         self.space.admit(tx, 0, true)?;
         let (file, last) = self.plan_unlink(tx, &zn, state)?;
         let parent = self.plan_dir(tx, dir, locked.get(dir), -1, -i64::from(is_dir))?;
-        if last {
-            self.enqueue(tx, id)?;
-        }
+        let _queue = if last { Some(self.enqueue(tx, id)?) } else { None };
         if let Err(stop) = self.remove_entry(tx, dir, name) {
             if last {
                 self.dequeue(tx, id);

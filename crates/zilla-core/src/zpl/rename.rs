@@ -289,11 +289,11 @@ impl Zfs {
             Err(stop)
         };
         let last = matches!(&t_plan, Some((_, (_, true))));
-        if let Some(t) = tgt.filter(|_| last)
-            && let Err(stop) = self.enqueue(tx, t.id())
-        {
-            return back(stop);
-        }
+        let queue = match tgt.filter(|_| last).map(|t| self.enqueue(tx, t.id())) {
+            Some(Err(stop)) => return back(stop),
+            Some(Ok(queue)) => Some(queue),
+            None => None,
+        };
         let old_value = tgt.map(|t| dirent(self.version, t.id(), locked.get(t).attrs.fmt()));
         let mut changed = match old_value {
             Some(_) => self.set_entry(tx, names.to, names.new, value),
@@ -325,6 +325,7 @@ impl Zfs {
             }
             return back(stop);
         }
+        drop(queue);
         s_plan.apply(tx, src, locked.get_mut(src));
         if let Some((t, (plan, _))) = t_plan {
             plan.apply(tx, t, locked.get_mut(t));
@@ -347,7 +348,7 @@ impl Zfs {
         parent: &super::attrs::Attrs,
         cred: Cred,
     ) -> Now<(Arc<crate::dmu::Dnode>, super::attrs::Attrs)> {
-        let attrs = self.new_attrs(tx, dir.id(), parent, &NewFile::new(S_IFCHR, cred))?;
+        let attrs = self.new_attrs(tx, dir.id(), parent, None, &NewFile::new(S_IFCHR, cred))?;
         let packed = self.pack_new(tx, &attrs)?;
         Ok((self.alloc_file(tx, &attrs, packed, 0)?, attrs))
     }

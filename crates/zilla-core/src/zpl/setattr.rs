@@ -6,7 +6,7 @@ use super::posix_acl;
 use super::types::*;
 use super::znode::{Locked, State, Znode, is_regular, stale};
 use super::{SETTABLE_FLAGS, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, acl, err};
-use crate::dmu::Now;
+use crate::dmu::{Now, resident};
 use crate::error::{Errno, Result};
 use crate::spa::txg::Tx;
 use std::sync::Arc;
@@ -14,6 +14,12 @@ use std::sync::Arc;
 impl Zfs {
     /// Changes attributes; returns them all as they are then.
     pub async fn setattr(&self, id: u64, set: SetAttr) -> Result<Attr> {
+        if set.mode.is_some() && self.props().posix_acl {
+            let zn = resident(|| self.znode(id)).await?;
+            if zn.state.lock().attrs.xattr_obj != 0 {
+                self.adopt_access_acl(&zn).await?;
+            }
+        }
         self.change(|tx| {
             let zn = self.znode(id)?;
             let xattr_obj = zn.state.lock().attrs.xattr_obj;

@@ -2,4 +2,5 @@
 
 mod format;
 mod model;
+mod threads;
 mod world;

@@ -77,14 +77,36 @@ impl Zfs {
         Ok(list)
     }
 
-    /// The default ACL of a directory whose children are being made. Its attributes are at hand only in the system attributes;
-    /// that is where new ACLs go, and [`Zfs::default_acl`] is asked under the directory's lock.
-    pub(super) fn default_acl(&self, dir: &Attrs) -> Result<Option<PosixAcl>> {
-        if dir.dxattr.is_empty() {
+    /// The default ACL of a directory. Asked without the directory's lock: who changes it while files are being made in it gets
+    /// either answer.
+    pub(super) fn default_acl(&self, dir: &Znode) -> Now<Option<PosixAcl>> {
+        if !self.props().posix_acl {
             return Ok(None);
         }
-        let list = unpack(&dir.dxattr)?;
-        Ok(list_get(&list, posix_acl::DEFAULT).and_then(PosixAcl::decode).filter(|a| !a.is_empty()))
+        let (empty, xattr_obj) = {
+            let a = &dir.state.lock().attrs;
+            (a.dxattr.is_empty(), a.xattr_obj)
+        };
+        let mut value = None;
+        if !empty {
+            value = list_get(&*self.sa_xattrs(dir)?, posix_acl::DEFAULT).map(<[u8]>::to_vec);
+        }
+        if value.is_none() && xattr_obj != 0 {
+            value = self.dir_xattr_get(dir, posix_acl::DEFAULT)?;
+        }
+        Ok(value.as_deref().and_then(PosixAcl::decode).filter(|a| !a.is_empty()))
+    }
+
+    /// Brings the access ACL of a file into its own attributes, where a chmod can change it together with the mode.
+    pub(super) async fn adopt_access_acl(&self, zn: &Arc<Znode>) -> Result<()> {
+        if !self.props().posix_acl || zn.state.lock().attrs.legacy {
+            return Ok(());
+        }
+        let Some(value) = resident(|| self.dir_xattr_get(zn, posix_acl::ACCESS)).await? else {
+            return Ok(());
+        };
+        self.change(|tx| self.sa_xattr_set(tx, zn, posix_acl::ACCESS, Some(&value), |_| Ok(()))).await?;
+        self.dir_xattr_remove(zn, posix_acl::ACCESS).await
     }
 
     fn check_xattrs(&self, name: &str) -> Result<()> {

@@ -69,10 +69,9 @@ impl Zfs {
         let new = NewFile::new(S_IFDIR | S_ISVTX | 0o777, cred);
         // Its owner and project are the file's, and so is its parent; nothing else of the file is inherited.
         let mut parent = state.attrs.clone();
-        parent.dxattr = Arc::default();
         parent.pflags |= PFLAG_XATTR;
         parent.mode &= !u64::from(S_ISGID);
-        let attrs = self.new_attrs(tx, zn.id(), &parent, &new)?;
+        let attrs = self.new_attrs(tx, zn.id(), &parent, None, &new)?;
         self.check_quotas(&attrs, true)?;
         self.space.admit(tx, 16 << 10, false)?;
         let packed = self.pack_new(tx, &attrs)?;
@@ -94,46 +93,69 @@ impl Zfs {
     /// Writes an attribute's file, making directory and file as need be.
     pub(super) async fn dir_xattr_set(&self, zn: &Arc<Znode>, name: &str, value: &[u8]) -> Result<()> {
         let dir = self.change(|tx| self.make_xattr_dir(tx, zn)).await?;
-        self.change(|tx| {
-            let (mut owner, mut state) = (zn.state.lock(), dir.state.lock());
-            let now = self.now();
-            let file_plan = self.plan(tx, zn, &owner, |a| self.state_changed(a, now))?;
-            self.space.admit(tx, value.len() as u64, false)?;
-            match self.dir_zap(&dir).lookup_u64(name.as_bytes())? {
-                Some(v) => {
-                    let file = self.znode(dirent_obj(v))?;
-                    let mut fs = file.state.lock();
-                    let plan = self.plan(tx, &file, &fs, |a| {
-                        a.size = value.len() as u64;
-                        self.content_modified(a, now);
-                    })?;
-                    file.dnode().free_range(tx, 0, u64::MAX);
-                    self.put_value(tx, &file, value)?;
-                    plan.apply(tx, &file, &mut fs);
-                }
-                None => {
-                    let cred = Cred { uid: owner.attrs.uid as u32, gid: owner.attrs.gid as u32 };
-                    let mut attrs =
-                        self.new_attrs(tx, dir.id(), &state.attrs, &NewFile::new(S_IFREG | 0o644, cred))?;
-                    attrs.size = value.len() as u64;
-                    self.check_quotas(&attrs, true)?;
-                    let packed = self.pack_new(tx, &attrs)?;
-                    let dir_plan = self.plan_dir(tx, &dir, &state, 1, 0)?;
-                    let dn = self.alloc_file(tx, &attrs, packed, 0)?;
-                    let entry = dirent(self.version, dn.id().0, S_IFREG);
-                    if let Err(stop) = self.dir_zap(&dir).add_u64(tx, name.as_bytes(), entry) {
-                        self.objset.free(tx, &dn);
-                        return Err(stop);
-                    }
-                    let file = self.adopt(dn, attrs);
-                    self.put_value(tx, &file, value)?;
-                    dir_plan.apply(tx, &dir, &mut state);
-                }
-            }
-            file_plan.apply(tx, zn, &mut owner);
-            Ok(())
+        self.change(|tx| match self.dir_xattr_find(zn, name)? {
+            Some(file) => self.rewrite_xattr(tx, zn, &dir, &file, name, value),
+            None => self.create_xattr(tx, zn, &dir, name, value),
         })
         .await
+    }
+
+    fn rewrite_xattr(
+        &self,
+        tx: &Tx,
+        zn: &Arc<Znode>,
+        dir: &Arc<Znode>,
+        file: &Arc<Znode>,
+        name: &str,
+        value: &[u8],
+    ) -> Now<()> {
+        let mut locked = Locked::new(&[zn, dir, file]);
+        if self.dir_zap(dir).lookup_u64(name.as_bytes())?.map(dirent_obj) != Some(file.id()) {
+            // Another thread was faster: it is to be made anew.
+            drop(locked);
+            return self.create_xattr(tx, zn, dir, name, value);
+        }
+        let now = self.now();
+        let owner = self.plan(tx, zn, locked.get(zn), |a| self.state_changed(a, now))?;
+        self.space.admit(tx, value.len() as u64, false)?;
+        let plan = self.plan(tx, file, locked.get(file), |a| {
+            a.size = value.len() as u64;
+            self.content_modified(a, now);
+        })?;
+        file.dnode().free_range(tx, 0, u64::MAX);
+        self.put_value(tx, file, value)?;
+        plan.apply(tx, file, locked.get_mut(file));
+        owner.apply(tx, zn, locked.get_mut(zn));
+        Ok(())
+    }
+
+    fn create_xattr(&self, tx: &Tx, zn: &Arc<Znode>, dir: &Arc<Znode>, name: &str, value: &[u8]) -> Now<()> {
+        let mut locked = Locked::new(&[zn, dir]);
+        let (owner, state) = (locked.get(zn), locked.get(dir));
+        if owner.gone || state.gone {
+            return Err(stale(zn.id()).into());
+        }
+        let now = self.now();
+        let cred = Cred { uid: owner.attrs.uid as u32, gid: owner.attrs.gid as u32 };
+        let mut attrs =
+            self.new_attrs(tx, dir.id(), &state.attrs, None, &NewFile::new(S_IFREG | 0o644, cred))?;
+        attrs.size = value.len() as u64;
+        self.check_quotas(&attrs, true)?;
+        self.space.admit(tx, value.len() as u64, false)?;
+        let packed = self.pack_new(tx, &attrs)?;
+        let owner_plan = self.plan(tx, zn, owner, |a| self.state_changed(a, now))?;
+        let dir_plan = self.plan_dir(tx, dir, state, 1, 0)?;
+        let dn = self.alloc_file(tx, &attrs, packed, 0)?;
+        let entry = dirent(self.version, dn.id().0, S_IFREG);
+        if let Err(stop) = self.dir_zap(dir).add_u64(tx, name.as_bytes(), entry) {
+            self.objset.free(tx, &dn);
+            return Err(stop);
+        }
+        let file = self.adopt(dn, attrs);
+        self.put_value(tx, &file, value)?;
+        dir_plan.apply(tx, dir, locked.get_mut(dir));
+        owner_plan.apply(tx, zn, locked.get_mut(zn));
+        Ok(())
     }
 
     fn put_value(&self, tx: &Tx, file: &Znode, value: &[u8]) -> Result<()> {
@@ -158,6 +180,7 @@ impl Zfs {
             let now = self.now();
             let plan = self.plan(tx, zn, locked.get(zn), |a| self.state_changed(a, now))?;
             let dir_plan = self.plan_dir(tx, &dir, locked.get(&dir), -1, 0)?;
+            file.dnode().in_order(tx)?;
             Zap::new(dir.dnode()).remove(tx, name.as_bytes())?;
             // No one else can have it open: there is no other way to it than its name.
             locked.get_mut(&file).gone = true;

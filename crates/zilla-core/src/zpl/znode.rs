@@ -110,7 +110,19 @@ impl Znodes {
                 !idle
             });
         }
-        shard.znodes.entry(zn.id).or_insert(zn).clone()
+        // Who looked an object up just before it was freed, and comes here just after, must not put it back: the number may
+        // come to mean another file.
+        if zn.dnode.is_freed() {
+            zn.state.lock().gone = true;
+            return zn;
+        }
+        match shard.znodes.get(&zn.id) {
+            Some(old) if Arc::ptr_eq(&old.dnode, &zn.dnode) => old.clone(),
+            _ => {
+                shard.znodes.insert(zn.id, zn.clone());
+                zn
+            }
+        }
     }
 
     pub(super) fn forget(&self, id: u64) {
@@ -230,13 +242,12 @@ impl Zfs {
 
     /// Puts an object whose attributes are known into the table.
     pub(super) fn adopt(&self, dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
-        let gone = dnode.is_freed();
         // What a file that is not in memory was last changed in is not known; if it is clean, it is on disk.
         let last = if dnode.is_dirty() { self.open_txg() } else { 0 };
         self.znodes.insert(Arc::new(Znode {
             id: dnode.id().0,
             dnode,
-            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone }),
+            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false }),
             last_txg: last.into(),
             read_end: 0.into(),
             read_ahead: 0.into(),
@@ -272,6 +283,7 @@ impl Zfs {
     }
 
     pub(super) fn pack(&self, tx: &Tx, zn: &Znode, attrs: Attrs) -> Now<Plan> {
+        zn.dnode.in_order(tx)?;
         let packed = attrs.pack(&self.sa, tx, bonus_room(&zn.dnode))?;
         Ok(Plan { attrs, packed })
     }

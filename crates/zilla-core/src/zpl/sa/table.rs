@@ -1,9 +1,9 @@
 //! The registry of attributes and the table of layouts, as a file system has them on disk and in memory.
 
-use crate::dmu::{Now, Objset};
+use crate::dmu::{Need, Now, Objset, Stop};
 use crate::error::{Errno, Error};
 use crate::spa::txg::Tx;
-use crate::types::ObjectId;
+use crate::types::{ObjectId, Txg};
 use crate::zap::{CreateOpts, END, Value, Zap};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -116,7 +116,8 @@ struct Inner {
     /// The number of each [`Kind`].
     numbers: [u16; ZPL_ATTRS.len()],
     layouts: HashMap<u16, Arc<[u16]>>,
-    by_attrs: HashMap<Arc<[u16]>, u16>,
+    /// The number of a layout, and the txg that added it (0 if it was there).
+    by_attrs: HashMap<Arc<[u16]>, (u16, Txg)>,
 }
 
 pub(crate) struct SaTable {
@@ -139,9 +140,18 @@ fn damaged(objset: &Objset, what: impl Into<String>) -> Error {
 }
 
 impl Inner {
-    fn add_layout(&mut self, number: u16, attrs: Arc<[u16]>) {
+    fn add_layout(&mut self, number: u16, attrs: Arc<[u16]>, txg: Txg) {
         self.layouts.insert(number, attrs.clone());
-        self.by_attrs.entry(attrs).or_insert(number);
+        self.by_attrs.entry(attrs).or_insert((number, txg));
+    }
+
+    /// A layout's number. One that is on disk in a later txg only cannot be used in this one.
+    fn find(&self, tx: &Tx, attrs: &[u16]) -> Now<Option<u16>> {
+        match self.by_attrs.get(attrs) {
+            Some((_, born)) if *born > tx.txg() => Err(Stop::Need(Need::LaterTxg)),
+            Some((number, _)) => Ok(Some(*number)),
+            None => Ok(None),
+        }
     }
 }
 
@@ -233,7 +243,7 @@ impl SaTable {
                         damaged(objset, format!("layout {name} names attributes that do not exist")).into()
                     );
                 }
-                inner.add_layout(number, list.as_slice().into());
+                inner.add_layout(number, list.as_slice().into(), Txg(0));
             }
         }
         Ok(SaTable { inner: RwLock::new(inner), disk: Mutex::new(disk) })
@@ -261,12 +271,12 @@ impl SaTable {
 
     /// The layout of these attributes in this order, added to the table if it is new.
     pub(crate) fn find_layout(&self, tx: &Tx, attrs: &[u16]) -> Now<u16> {
-        if let Some(n) = self.inner.read().by_attrs.get(attrs) {
-            return Ok(*n);
+        if let Some(n) = self.inner.read().find(tx, attrs)? {
+            return Ok(n);
         }
         let mut disk = self.disk.lock();
-        if let Some(n) = self.inner.read().by_attrs.get(attrs) {
-            return Ok(*n);
+        if let Some(n) = self.inner.read().find(tx, attrs)? {
+            return Ok(n);
         }
         self.register(tx, &mut disk)?;
         if disk.layouts.is_none() {
@@ -284,7 +294,7 @@ impl SaTable {
         if let Some(zap) = &disk.layouts {
             zap.update(tx, number.to_string().as_bytes(), &Value::u16s(attrs))?;
         }
-        self.inner.write().add_layout(number as u16, attrs.into());
+        self.inner.write().add_layout(number as u16, attrs.into(), tx.txg());
         Ok(number as u16)
     }
 
