@@ -41,6 +41,14 @@ impl Class {
         Some((v, v.groups.get(*g)?))
     }
 
+    /// Every member once.
+    fn next(&self) -> usize {
+        let (mut r, n) = (self.rotor.lock(), self.members.len().max(1));
+        let at = r.at % n;
+        *r = Rotor { at: (at + 1) % n, used: 0 };
+        at
+    }
+
     /// The member whose turn it is to take `psize` bytes.
     fn turn(&self, psize: u64) -> usize {
         let mut r = self.rotor.lock();
@@ -219,10 +227,11 @@ impl Metaslabs {
     fn place(&self, txg: Txg, req: &AllocReq) -> Result<Dvas, AllocStop> {
         use SpaceClass::*;
         let order: &[SpaceClass] = match req.class {
-            AllocClass::Normal => &[Normal],
+            // What is kept for the log serves data before a pool is full.
+            AllocClass::Normal => &[Normal, EmbeddedLog],
             AllocClass::Log => &[Log, EmbeddedLog, Normal],
-            AllocClass::Special => &[Special, Normal],
-            AllocClass::Dedup => &[Dedup, Special, Normal],
+            AllocClass::Special => &[Special, Normal, EmbeddedLog],
+            AllocClass::Dedup => &[Dedup, Special, Normal, EmbeddedLog],
         };
         for class in order.iter().filter_map(|c| self.class(*c)) {
             match self.place_in(&class, txg, req) {
@@ -239,7 +248,11 @@ impl Metaslabs {
             return Err(AllocStop::NoSpc);
         }
         let mut dvas = Dvas::new();
-        let mut first = class.turn(req.psize);
+        let mut first = match req.class {
+            // Log blocks are waited for one by one: the next is best on another device.
+            AllocClass::Log => class.next(),
+            _ => class.turn(req.psize),
+        };
         for lane in 0..usize::from(req.copies.clamp(1, 3)) {
             match self.place_copy(class, txg, req, lane, first, &dvas) {
                 Ok((member, dva)) => {
@@ -272,7 +285,7 @@ impl Metaslabs {
                 let Some((v, g)) = class.group(member) else { continue };
                 // A block on two places of one vdev is second best while there are others.
                 let used = others.iter().any(|d| d.vdev == v.spec.id);
-                if !v.allocatable.load(Ordering::Relaxed) || (used && !hard && n > others.len()) {
+                if !v.takes_blocks() || (used && !hard && n > others.len()) {
                     continue;
                 }
                 let asize = v.asize(req.psize);

@@ -40,6 +40,7 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         ms_array: ObjectId(0),
         top_zap: ObjectId(0),
         data_disks: 1,
+        usable: Arc::new(true.into()),
         psize_to_asize: Arc::new(|p| p.next_multiple_of(4096)),
     }
 }

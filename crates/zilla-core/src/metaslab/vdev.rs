@@ -72,6 +72,8 @@ pub struct VdevSpec {
     pub top_zap: ObjectId,
     /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single disk's.
     pub data_disks: u64,
+    /// Whether the vdev's devices can take writes now.
+    pub usable: Arc<AtomicBool>,
     /// What a block of so many bytes takes, with parity and padding.
     pub psize_to_asize: Arc<dyn Fn(u64) -> u64 + Send + Sync>,
 }
@@ -184,6 +186,11 @@ impl VdevSpace {
             out.push(if id == 0 { None } else { Some(mos.hold_wait(ObjectId(id)).await?) });
         }
         Ok(out)
+    }
+
+    /// Whether new blocks may go here.
+    pub(super) fn takes_blocks(&self) -> bool {
+        self.allocatable.load(Ordering::Relaxed) && self.spec.usable.load(Ordering::Relaxed)
     }
 
     pub(super) fn asize(&self, psize: u64) -> u64 {

@@ -6,7 +6,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use zilla_env::Clock;
@@ -112,6 +112,7 @@ impl Parser {
             ms_array: AtomicU64::new(number("metaslab_array")),
             ms_shift: AtomicU64::new(ms_shift),
             is_log: top && nv.u64("is_log").unwrap_or(0) != 0,
+            allocatable: Arc::new(AtomicBool::new(true)),
             bias: nv.str("alloc_bias").map(str::to_owned),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),

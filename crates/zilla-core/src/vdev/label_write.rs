@@ -135,7 +135,7 @@ impl VdevTree {
     }
 
     async fn write_labels(&self, pool: &NvList, which: [usize; 2]) -> Result<()> {
-        let mut writes = Vec::new();
+        let (mut writes, marks) = (Vec::new(), self.marks());
         for top in self.tops.iter().filter(|t| t.vdev.is_concrete()) {
             for leaf in top.leaves().filter(|l| l.writable()) {
                 let packed = self.label_config(pool, top, leaf.guid).pack();
@@ -153,7 +153,7 @@ impl VdevTree {
             }
         }
         let results = join_all(writes).await;
-        let stable = self.flush_each().await;
+        let stable = self.flush_each(&marks).await;
         for top in self.tops.iter().filter(|t| t.vdev.is_concrete() && !t.vdev.is_log) {
             let good = results.iter().any(|r| r.as_ref().is_ok_and(|id| *id == top.id));
             if !good || !top.leaves().any(|l| stable.contains(&l.index)) {
@@ -164,11 +164,14 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Flushes every writable leaf; the indices of those that are stable.
-    async fn flush_each(&self) -> Vec<usize> {
-        let leaves: Vec<&Arc<Leaf>> = self.pool_leaves().filter(|l| l.writable()).collect();
-        let results = join_all(leaves.iter().map(|l| l.flush())).await;
-        leaves.iter().zip(results).filter(|(_, r)| r.is_ok()).map(|(l, _)| l.index).collect()
+    fn marks(&self) -> Vec<(&Arc<Leaf>, u64)> {
+        self.pool_leaves().filter(|l| l.writable()).map(|l| (l, l.mark())).collect()
+    }
+
+    /// Flushes leaves that were writable; the indices of those that are stable.
+    async fn flush_each(&self, leaves: &[(&Arc<Leaf>, u64)]) -> Vec<usize> {
+        let results = join_all(leaves.iter().map(|(l, mark)| l.flush(*mark))).await;
+        leaves.iter().zip(results).filter(|(_, r)| r.is_ok()).map(|((l, _), _)| l.index).collect()
     }
 
     async fn write_uberblocks(&self, ub: &Uberblock, everywhere: bool, multihost: bool) -> Result<()> {
@@ -181,7 +184,7 @@ impl VdevTree {
             let n = ordinary.clone().count().max(1);
             ordinary.cycle().skip(ub.txg as usize % n).take(n.min(SYNC_MIN_VDEVS)).copied().collect()
         };
-        let mut writes = Vec::new();
+        let (mut writes, marks) = (Vec::new(), self.marks());
         for top in chosen {
             let ashift = top.ashift();
             for leaf in top.leaves().filter(|l| l.writable()) {
@@ -196,7 +199,7 @@ impl VdevTree {
             }
         }
         let written = join_all(writes).await;
-        let stable = self.flush_each().await;
+        let stable = self.flush_each(&marks).await;
         let good = written.iter().any(|w| w.as_ref().is_ok_and(|i| stable.contains(i)));
         if good { Ok(()) } else { Err(Error::os(Errno::Io, "no uberblock could be written")) }
     }
@@ -205,6 +208,7 @@ impl VdevTree {
 async fn init_leaf(leaf: &Arc<Leaf>, label: &NvList, ub: &Uberblock, ashift: u32) -> Result<()> {
     let packed = label.pack();
     let template = Uberblock { txg: 0, ..*ub };
+    let mark = leaf.mark();
     let mut writes = Vec::new();
     for l in 0..VDEV_LABELS {
         let at = label_offset(leaf.psize(), l).ok_or_else(|| Error::os(Errno::Overflow, "too small"))?;
@@ -221,6 +225,6 @@ async fn init_leaf(leaf: &Arc<Leaf>, label: &NvList, ub: &Uberblock, ashift: u32
     for result in join_all(all).await {
         result?;
     }
-    leaf.flush().await?;
+    leaf.flush(mark).await?;
     Ok(())
 }

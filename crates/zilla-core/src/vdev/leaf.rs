@@ -19,6 +19,7 @@ use zilla_env::{Clock, Completion, Device, Io, IoBuf, IoOp, IoVec};
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
 use super::dtl::Dtl;
+use super::flush::Flushes;
 use super::gather::{Gather, IoDone};
 use super::queue::{QIo, QOp, Queue, Run, Ticket};
 use super::state::StateCell;
@@ -60,8 +61,9 @@ pub struct Leaf {
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
     pub checksum_errors: AtomicU64,
-    /// Written to since the last flush.
-    dirty: AtomicBool,
+    flushes: Flushes,
+    /// The flush failures that the sync of txgs has taken into account.
+    txg_mark: AtomicU64,
     /// I/O failed since the leaf was last looked at.
     suspect: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
@@ -99,7 +101,8 @@ impl Leaf {
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
-            dirty: AtomicBool::new(false),
+            flushes: Flushes::default(),
+            txg_mark: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
             idle: Event::new(),
@@ -280,7 +283,6 @@ impl Leaf {
                         data.extend(pieces.iter().cloned());
                     }
                 }
-                self.dirty.store(true, Ordering::Release);
                 IoOp::Write { offset: start, data }
             }
         };
@@ -304,6 +306,9 @@ impl Leaf {
     ) {
         let now = self.clock.now();
         self.queue.lock().left(class);
+        if class_writes(&run) {
+            self.flushes.wrote();
+        }
         match result {
             Ok(buf) => {
                 let data = buf.map(IoBuf::into_bytes);
@@ -386,19 +391,33 @@ impl Leaf {
         one(gather.wait().await).map(drop)
     }
 
-    /// Makes what was written stable. A device that was not written to since the last time is left alone. A failed flush
-    /// is final: what it covered may be lost, and trying again could succeed without it.
-    pub async fn flush(self: &Arc<Self>) -> io::Result<()> {
-        if !self.dirty.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let device = self.device().ok_or_else(no_device)?;
-        let result = device.flush().await;
-        self.stats.count(IoKind::Flush, 1, 0);
-        if let Err(e) = &result {
-            self.write_errors.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(path = %self.path(), error = %e, "flush failed");
-        }
+    /// To be taken before writes that [`Leaf::flush`] shall make stable.
+    pub fn mark(&self) -> u64 {
+        self.flushes.mark()
+    }
+
+    /// Makes stable what was written since the mark was taken. A device that was not written to since the last time is left
+    /// alone, and several who ask at once share a flush. A failed one is final: what it covered may be lost, so everybody
+    /// whose mark is older gets the error.
+    pub async fn flush(self: &Arc<Self>, mark: u64) -> io::Result<()> {
+        let send = || async {
+            let device = self.device().ok_or_else(no_device)?;
+            let result = device.flush().await;
+            self.stats.count(IoKind::Flush, 1, 0);
+            if let Err(e) = &result {
+                self.write_errors.fetch_add(1, Ordering::Relaxed);
+                self.suspect.store(true, Ordering::Relaxed);
+                tracing::warn!(path = %self.path(), error = %e, "flush failed");
+            }
+            result
+        };
+        self.flushes.flush(mark, send).await
+    }
+
+    /// The same for everything since the txg before.
+    pub(super) async fn flush_txg(self: &Arc<Self>) -> io::Result<()> {
+        let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;
+        self.txg_mark.store(self.mark(), Ordering::Release);
         result
     }
 
@@ -428,6 +447,11 @@ impl Leaf {
         self.cant_read.store(true, Ordering::Release);
         self.cant_write.store(true, Ordering::Release);
     }
+}
+
+/// Whether a run changes the device.
+fn class_writes(run: &Run) -> bool {
+    run.first().is_some_and(|io| !matches!(io.op, QOp::Read))
 }
 
 fn one(mut results: super::gather::Results) -> io::Result<Bytes> {

@@ -18,6 +18,7 @@
 //!   their leaf, and written again from the good ones.
 //! - A write that reached too few leaves to be read back is an error of its txg; one that reached enough is recorded in
 //!   the DTL of the leaves it did not reach, before the txg's uberblock is written.
+//! - A failed flush is never repeated: whoever wrote before it is told that its writes may be lost ([`flush`]).
 //! - Locks are leaves in the lock order: a queue's and a DTL's lock are held for a few instructions, never one under
 //!   another, and never while a device is called.
 //!
@@ -29,6 +30,7 @@
 mod config;
 mod dtl;
 mod dtl_sync;
+mod flush;
 mod gather;
 pub mod gpt;
 pub mod label;

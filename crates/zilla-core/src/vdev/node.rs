@@ -4,7 +4,7 @@
 //! as it was; what the engine itself decides (path, sizes, state) is put over it when the configuration is generated.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use zilla_ondisk::NvList;
@@ -71,6 +71,9 @@ pub struct Vdev {
     pub(super) ms_array: AtomicU64,
     pub(super) ms_shift: AtomicU64,
     pub is_log: bool,
+    /// Of a top-level: whether it can take new blocks. Shared with its metaslabs, so that these leave a device that fails at
+    /// once and use one that comes back.
+    pub allocatable: Arc<AtomicBool>,
     /// `special` or `dedup`.
     pub bias: Option<String>,
     /// Errors that redundancy below this node could not cover.

@@ -149,15 +149,21 @@ impl VdevTree {
 }
 
 impl VdevTree {
-    /// Looks at leaves whose I/O failed: one that cannot even read and write its own front pad is taken out of use.
+    /// Looks at leaves whose I/O failed: one that cannot even read, write and flush its own front pad is taken out of use.
     pub async fn check_suspects(&self) {
         let mut changed = false;
         for leaf in self.leaves.iter().filter(|l| l.take_suspect() && l.writable()) {
+            let mark = leaf.mark();
             let pad = leaf.read_at(0, VDEV_PAD_SIZE, Priority::SyncRead).await;
             let ok = match pad {
-                Ok(data) => leaf.write_at(0, data, Priority::SyncWrite).await.is_ok(),
+                Ok(data) => {
+                    leaf.write_at(0, data, Priority::SyncWrite).await.is_ok()
+                        && leaf.flush(mark).await.is_ok()
+                }
                 Err(_) => false,
             };
+            // Its own failures are no new reason for doubt.
+            leaf.take_suspect();
             if !ok {
                 tracing::error!(path = %leaf.path(), "the device fails every I/O: it is taken out of use");
                 leaf.set_faulted(VdevAux::ErrExceeded);

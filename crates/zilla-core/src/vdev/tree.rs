@@ -94,7 +94,12 @@ impl Top {
 
     /// Whether writes can go here: enough leaves take them to be read back.
     pub fn writable(&self) -> bool {
-        let ok = |u: &Unit| u.leaves.iter().any(|l| l.writable());
+        self.survives(|l| l.writable())
+    }
+
+    /// Whether a block that these leaves have can be read back.
+    pub fn survives(&self, has: impl Fn(&Arc<Leaf>) -> bool) -> bool {
+        let ok = |u: &Unit| u.leaves.iter().any(&has);
         match &self.layout {
             Layout::Plain(u) => ok(u),
             Layout::Raidz { nparity, units } => units.iter().filter(|u| !ok(u)).count() <= *nparity,
@@ -238,6 +243,7 @@ impl VdevTree {
             let (state, aux) = if hole { (VdevState::Healthy, super::VdevAux::None) } else { v.state() };
             let ok = |l: &Arc<Leaf>| l.readable() && (l.writable() || !self.is_writable());
             let usable = hole || v.leaf.as_ref().is_some_and(ok);
+            v.allocatable.store(usable && !hole, Ordering::Release);
             return ChildState { state, aux, usable, is_log: v.is_log };
         }
         let children: Vec<ChildState> = v.children.iter().map(|c| self.propagate_node(c)).collect();
@@ -253,14 +259,16 @@ impl VdevTree {
         if !keep {
             v.set_state(state, aux);
         }
-        ChildState { state, aux, usable: state >= VdevState::Degraded, is_log: v.is_log }
+        let usable = state >= VdevState::Degraded;
+        v.allocatable.store(usable, Ordering::Release);
+        ChildState { state, aux, usable, is_log: v.is_log }
     }
 
     /// Makes everything written stable, on every leaf that was written to. A leaf whose flush fails is as if it had missed
     /// the txg; the error of a top-level that cannot bear that is returned.
     pub async fn flush_all(&self, txg: u64) -> Result<()> {
         let leaves: Vec<Arc<Leaf>> = self.leaves.iter().filter(|l| l.writable()).cloned().collect();
-        let results = join_all(leaves.iter().map(|l| l.flush())).await;
+        let results = join_all(leaves.iter().map(|l| l.flush_txg())).await;
         let failed: Vec<usize> =
             leaves.iter().zip(&results).filter(|(_, r)| r.is_err()).map(|(l, _)| l.index).collect();
         self.missed(txg, &failed)
@@ -275,14 +283,10 @@ impl VdevTree {
             l.dtl.add(txg, txg + 1);
         }
         for top in &self.tops {
-            let lost = |u: &Unit| !u.leaves.iter().any(|l| l.writable() && l.holds(txg));
-            let bad = match &top.layout {
-                Layout::Plain(u) => lost(u),
-                Layout::Raidz { nparity, units } => units.iter().filter(|u| lost(u)).count() > *nparity,
-                Layout::Nothing => false,
-            };
+            let bad = top.vdev.is_concrete() && !top.survives(|l| l.writable() && l.holds(txg));
             let touched = top.leaves().any(|l| failed.contains(&l.index));
-            if bad && touched {
+            // Nothing of a txg lies on a log device, and what the intent log needs of it the log itself looks after.
+            if bad && touched && !top.vdev.is_log {
                 top.vdev.write_errors.fetch_add(1, Ordering::Relaxed);
                 let name = top.vdev.kind.type_name();
                 return Err(Error::os(

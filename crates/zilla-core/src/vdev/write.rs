@@ -168,24 +168,35 @@ impl VdevTree {
 
     /// Writes a block again over a damaged copy. Whether that worked is the disk's problem.
     pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes) {
+        self.write_now(top, offset, data, Priority::AsyncWrite).await;
+    }
+
+    /// Writes one block to the leaves of its vdev; the indices of those that did not take it.
+    pub async fn write_now(&self, top: &Top, offset: u64, data: &Bytes, class: Priority) -> Vec<usize> {
         let mut plan = Plan::default();
         plan.block(top, offset, data);
+        let mut missed = std::mem::take(&mut plan.missed);
         let mut joined = plan.join();
         let total: usize = joined.iter().map(|(_, list)| list.len()).sum();
         if total == 0 {
-            return;
+            return missed;
         }
         let gather = Gather::new(total);
-        let mut slot = 0;
+        let mut sent = Vec::with_capacity(total);
         for (index, list) in joined.drain(..) {
             let Some(leaf) = self.leaves.get(index) else { continue };
             for w in list {
                 let (offset, len, done) = (w.offset, w.len, gather.clone());
-                let class = Priority::AsyncWrite;
+                let slot = sent.len();
+                sent.push(index);
                 leaf.submit([LeafIo { op: QOp::Write(w.data), offset, len, class, done, slot }], None);
-                slot += 1;
             }
         }
-        gather.wait().await;
+        for (index, result) in sent.into_iter().zip(gather.wait().await) {
+            if !matches!(result, Some(Ok(_))) && !missed.contains(&index) {
+                missed.push(index);
+            }
+        }
+        missed
     }
 }

@@ -1,0 +1,237 @@
+//! Making a leaf's writes stable when several ask for it at once.
+//!
+//! The sync of a txg and the intent log flush the same leaves at the same time. A flush covers the writes that had completed
+//! when it was sent; whoever asks while one that covers him is under way waits for that one, and whoever finds everything
+//! stable waits for nothing.
+//!
+//! A failed flush is final: what it covered may be lost, and another flush could succeed without it. So everybody who wrote
+//! something takes a [`mark`](Flushes::mark) before, and gets an error if any flush failed since.
+
+use std::io;
+use std::sync::Arc;
+
+use event_listener::Event;
+use parking_lot::Mutex;
+
+#[derive(Default)]
+pub struct Flushes {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Writes that completed, and how many of them are stable (or lost for good).
+    written: u64,
+    settled: u64,
+    failures: u64,
+    /// The newest flush under way.
+    running: Option<Arc<Flight>>,
+}
+
+struct Flight {
+    covers: u64,
+    outcome: Mutex<Outcome>,
+    over: Event,
+}
+
+enum Outcome {
+    Running,
+    Done,
+    Failed(Option<i32>),
+    /// Whoever sent it went away.
+    Abandoned,
+}
+
+/// What is to be done for one who wants everything stable.
+enum Part {
+    Nothing,
+    Wait(Arc<Flight>),
+    Send(Arc<Flight>),
+}
+
+impl Flushes {
+    /// A write completed.
+    pub fn wrote(&self) {
+        self.state.lock().written += 1;
+    }
+
+    /// The failures so far.
+    pub fn mark(&self) -> u64 {
+        self.state.lock().failures
+    }
+
+    fn part(&self) -> Part {
+        let mut st = self.state.lock();
+        if st.settled >= st.written {
+            return Part::Nothing;
+        }
+        match &st.running {
+            Some(f) if f.covers >= st.written => Part::Wait(f.clone()),
+            _ => {
+                let flight = Arc::new(Flight {
+                    covers: st.written,
+                    outcome: Mutex::new(Outcome::Running),
+                    over: Event::new(),
+                });
+                st.running = Some(flight.clone());
+                Part::Send(flight)
+            }
+        }
+    }
+
+    fn ended(&self, flight: &Arc<Flight>, outcome: Outcome) {
+        {
+            let mut st = self.state.lock();
+            match outcome {
+                Outcome::Done => st.settled = st.settled.max(flight.covers),
+                Outcome::Failed(_) => {
+                    st.settled = st.settled.max(flight.covers);
+                    st.failures += 1;
+                }
+                Outcome::Running | Outcome::Abandoned => {}
+            }
+            if st.running.as_ref().is_some_and(|r| Arc::ptr_eq(r, flight)) {
+                st.running = None;
+            }
+        }
+        *flight.outcome.lock() = outcome;
+        flight.over.notify(usize::MAX);
+    }
+
+    /// Makes everything stable that completed before this was called; `send` flushes the device. An error if that fails, or
+    /// if a flush failed since the mark was taken.
+    pub async fn flush<F>(&self, mark: u64, send: impl Fn() -> F) -> io::Result<()>
+    where
+        F: Future<Output = io::Result<()>>,
+    {
+        loop {
+            match self.part() {
+                Part::Nothing => break,
+                Part::Send(flight) => {
+                    let mut guard = Sending { flushes: self, flight, outcome: Outcome::Abandoned };
+                    let result = send().await;
+                    guard.outcome = match &result {
+                        Ok(()) => Outcome::Done,
+                        Err(e) => Outcome::Failed(e.raw_os_error()),
+                    };
+                    drop(guard);
+                    result?;
+                    break;
+                }
+                Part::Wait(flight) => match flight.wait().await {
+                    Some(result) => {
+                        result?;
+                        break;
+                    }
+                    None => continue,
+                },
+            }
+        }
+        if self.mark() == mark { Ok(()) } else { Err(io::Error::other("a flush has failed")) }
+    }
+}
+
+impl Flight {
+    /// None: it was never sent.
+    async fn wait(&self) -> Option<io::Result<()>> {
+        loop {
+            let listener = self.over.listen();
+            match &*self.outcome.lock() {
+                Outcome::Running => {}
+                Outcome::Done => return Some(Ok(())),
+                Outcome::Failed(Some(code)) => return Some(Err(io::Error::from_raw_os_error(*code))),
+                Outcome::Failed(None) => return Some(Err(io::Error::other("a flush has failed"))),
+                Outcome::Abandoned => return None,
+            }
+            listener.await;
+        }
+    }
+}
+
+/// However the sender ends, those who wait for its flush learn of it.
+struct Sending<'a> {
+    flushes: &'a Flushes,
+    flight: Arc<Flight>,
+    outcome: Outcome,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        let outcome = std::mem::replace(&mut self.outcome, Outcome::Abandoned);
+        self.flushes.ended(&self.flight, outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::future::{join, poll_fn};
+    use futures_util::poll;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Poll;
+
+    /// A flush that ends when `go` is set.
+    fn held<'a>(
+        go: &'a Mutex<Option<bool>>,
+        sent: &'a AtomicUsize,
+    ) -> impl Fn() -> futures_util::future::BoxFuture<'a, io::Result<()>> {
+        move || {
+            sent.fetch_add(1, Ordering::Relaxed);
+            Box::pin(poll_fn(move |cx| match *go.lock() {
+                Some(true) => Poll::Ready(Ok(())),
+                Some(false) => Poll::Ready(Err(io::Error::from_raw_os_error(5))),
+                None => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }))
+        }
+    }
+
+    #[test]
+    fn one_flush_serves_all_that_it_covers() {
+        let (f, go, sent) = (Flushes::default(), Mutex::new(None), AtomicUsize::new(0));
+        let send = held(&go, &sent);
+        zilla_env::block_on(async {
+            f.flush(f.mark(), &send).await.unwrap();
+            assert_eq!(sent.load(Ordering::Relaxed), 0, "nothing was written");
+            f.wrote();
+            let (mut a, mut b) = (Box::pin(f.flush(0, &send)), Box::pin(f.flush(0, &send)));
+            assert!(poll!(&mut a).is_pending() && poll!(&mut b).is_pending());
+            assert_eq!(sent.load(Ordering::Relaxed), 1);
+            // A write that the flush under way does not cover.
+            f.wrote();
+            let mut c = Box::pin(f.flush(0, &send));
+            assert!(poll!(&mut c).is_pending());
+            assert_eq!(sent.load(Ordering::Relaxed), 2);
+            *go.lock() = Some(true);
+            let ((a, b), c) = join(join(a, b), c).await;
+            assert!(a.is_ok() && b.is_ok() && c.is_ok());
+            f.flush(0, &send).await.unwrap();
+            assert_eq!(sent.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    #[test]
+    fn who_wrote_before_a_failure_learns_of_it() {
+        let (f, go, sent) = (Flushes::default(), Mutex::new(None), AtomicUsize::new(0));
+        let send = held(&go, &sent);
+        zilla_env::block_on(async {
+            f.wrote();
+            // A sender that goes away leaves the flush to the next one.
+            {
+                let mut a = Box::pin(f.flush(0, &send));
+                assert!(poll!(&mut a).is_pending());
+            }
+            *go.lock() = Some(false);
+            let mark = f.mark();
+            assert!(f.flush(mark, &send).await.is_err());
+            assert!(f.flush(mark, &send).await.is_err(), "it is not tried again");
+            assert_eq!(sent.load(Ordering::Relaxed), 2);
+            *go.lock() = Some(true);
+            f.wrote();
+            assert!(f.flush(mark, &send).await.is_err(), "the older writes may be lost");
+            f.flush(f.mark(), &send).await.unwrap();
+        });
+    }
+}
