@@ -4,10 +4,11 @@
 //! Slow (the machine is emulated), so in `make judges` only. `ZILLA_ORACLE` names the folder of the judge, `ZILLA_ORACLE_VM` the machine it
 //! has built.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use zilla_e2e::manifest::{scan, write};
-use zilla_e2e::{Kind, Need, Pool, World, can, tree};
+use zilla_e2e::manifest::{Manifest, scan, write};
+use zilla_e2e::{Kind, Need, Pool, Random, World, can, tree};
 
 fn folder(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: make judges")))
@@ -26,16 +27,22 @@ fn accept(dir: &Path, pool: &Pool, expectation: &Path) {
     assert!(status.success(), "OpenZFS does not take the pool: {status}");
 }
 
-fn round(kind: Kind, options: &[&str]) {
+/// Fills a pool, has OpenZFS take it and write to it, imports it again, and has `check` look at what was ours.
+fn round(kind: Kind, size: u64, options: &[&str], fill: fn(&Pool), check: fn(&Pool)) {
     assert!(can(&[Need::Fuse, Need::Root]), "needs FUSE and root");
     let world = World::new();
-    let source = world.path().join("source");
-    tree::sample(&source, 11);
-    let pool = Pool::create(&world, "tank", kind, 256 << 20, options);
-    tree::copy(&source, &pool.root().join("copy"));
-    let list = world.path().join("expect/manifest");
-    std::fs::create_dir_all(&list).expect("folder");
-    std::fs::write(list.join("tank.jsonl"), write(&scan(&pool.root()))).expect("manifest");
+    let pool = Pool::create(&world, "tank", kind, size, options);
+    fill(&pool);
+    let lists = world.path().join("expect/manifest");
+    std::fs::create_dir_all(&lists).expect("folder");
+    for name in world.zfs("list -H -o name").ok().lines() {
+        let place = world.mnt().join(name);
+        std::fs::write(
+            lists.join(format!("{}.jsonl", name.replace('/', "%2f"))),
+            write(&scan_one(&place, &world.mounts())),
+        )
+        .expect("manifest");
+    }
     pool.judge();
     world.stop();
 
@@ -49,37 +56,130 @@ fn round(kind: Kind, options: &[&str]) {
 
     // OpenZFS was the last to use it, on another host.
     world.zpool(&format!("import -f -d {} tank", world.disks().display())).ok();
-    tree::same(&source, &pool.root().join("copy"));
+    check(&pool);
     assert!(pool.root().join(".oracle/text").exists(), "what OpenZFS wrote is not here");
     pool.scrub();
     pool.judge();
 }
 
+/// A file system alone: what is mounted below it has a list of its own.
+fn scan_one(place: &Path, mounts: &[PathBuf]) -> Manifest {
+    let below: Vec<PathBuf> =
+        mounts.iter().filter_map(|m| Some(m.strip_prefix(place).ok()?.to_owned())).collect();
+    let mut found = scan(place);
+    found.retain(|path, _| {
+        !below.iter().any(|m| m.components().next().is_some() && Path::new(path).starts_with(m))
+    });
+    found
+}
+
+fn source(pool: &Pool) -> PathBuf {
+    pool.world.path().join("source")
+}
+
+fn a_tree(pool: &Pool) {
+    tree::sample(&source(pool), 11);
+    tree::copy(&source(pool), &pool.root().join("copy"));
+}
+
+fn the_tree(pool: &Pool) {
+    tree::same(&source(pool), &pool.root().join("copy"));
+}
+
 macro_rules! kinds {
-    ($($name:ident $kind:ident $options:expr;)*) => {
+    ($($name:ident $kind:ident)*) => {
         $(#[test]
         #[ignore = "slow, and needs OpenZFS's virtual machine: make judges"]
         fn $name() {
-            round(Kind::$kind, &$options);
+            round(Kind::$kind, 256 << 20, &[], a_tree, the_tree);
         })*
     };
 }
 
 kinds! {
-    single Single [];
-    mirror Mirror [];
-    raidz1 Raidz1 [];
-    raidz2 Raidz2 [];
-    raidz3 Raidz3 [];
-    mixed Mixed [];
-    compression_zstd Mirror ["-O", "compression=zstd"];
-    compression_gzip Mirror ["-O", "compression=gzip"];
-    compression_lzjb Mirror ["-O", "compression=lzjb"];
-    compression_zle Mirror ["-O", "compression=zle"];
-    checksum_sha512 Mirror ["-O", "checksum=sha512"];
-    checksum_skein Mirror ["-O", "checksum=skein"];
-    checksum_edonr Mirror ["-O", "checksum=edonr"];
-    checksum_blake3 Mirror ["-O", "checksum=blake3"];
-    record_512 Single ["-O", "recordsize=512"];
-    record_16m Single ["-O", "recordsize=16M"];
+    single Single
+    mirror Mirror
+    raidz1 Raidz1
+    raidz2 Raidz2
+    raidz3 Raidz3
+    mixed Mixed
+}
+
+/// Each is a file system of its own.
+fn properties() -> Vec<String> {
+    let mut all = Vec::new();
+    let mut add = |property: &str, values: &[&str]| {
+        all.extend(values.iter().map(|value| format!("{property}={value}")));
+    };
+    add("compression", &["off", "on", "lz4", "lzjb", "zle", "gzip", "zstd", "zstd-fast"]);
+    add("checksum", &["off", "on", "fletcher2", "fletcher4", "sha256", "sha512", "skein", "edonr", "blake3"]);
+    add("recordsize", &["512", "4K", "128K", "1M", "16M"]);
+    all.extend((1..=9).map(|level| format!("compression=gzip-{level}")));
+    all.extend((1..=19).map(|level| format!("compression=zstd-{level}")));
+    let fast = (1..=10).chain((20..=100).step_by(10)).chain([500, 1000]);
+    all.extend(fast.map(|level| format!("compression=zstd-fast-{level}")));
+    all
+}
+
+fn folder_of(pool: &Pool, property: &str) -> PathBuf {
+    pool.root().join(property.replace('=', "-"))
+}
+
+/// Three records of text and one that does not shrink, with an end that fills no record.
+fn files(seed: u64) -> Vec<(&'static str, Vec<u8>)> {
+    let mut random = Random::new(seed);
+    vec![
+        ("text", random.text(400_000)),
+        ("random", random.bytes(150_001)),
+        ("zeros", vec![0; 300_000]),
+        ("small", random.text(90)),
+    ]
+}
+
+#[test]
+#[ignore = "slow, and needs OpenZFS's virtual machine: make judges"]
+fn every_compression_checksum_and_record_size() {
+    let fill = |pool: &Pool| {
+        for (seed, property) in properties().iter().enumerate() {
+            let folder = folder_of(pool, property);
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            pool.world.zfs(&format!("create -o {property} tank/{name}")).ok();
+            for (name, bytes) in files(seed as u64) {
+                std::fs::write(folder.join(name), bytes).expect("write");
+            }
+        }
+    };
+    let check = |pool: &Pool| {
+        for (seed, property) in properties().iter().enumerate() {
+            for (name, bytes) in files(seed as u64) {
+                let found = std::fs::read(folder_of(pool, property).join(name)).expect("read");
+                assert!(found == bytes, "{property}: {name} differs");
+            }
+        }
+    };
+    round(Kind::Mirror, 512 << 20, &[], fill, check);
+}
+
+const NAMES: usize = 100_000;
+
+fn name(i: usize) -> String {
+    format!("a name that is not too short, number {i}")
+}
+
+#[test]
+#[ignore = "slow, and needs OpenZFS's virtual machine: make judges"]
+fn a_hundred_thousand_names() {
+    let fill = |pool: &Pool| {
+        std::fs::create_dir(pool.root().join("many")).expect("folder");
+        for i in 0..NAMES {
+            std::fs::write(pool.root().join("many").join(name(i)), "").expect("create");
+        }
+    };
+    let check = |pool: &Pool| {
+        let list = std::fs::read_dir(pool.root().join("many")).expect("list");
+        let names: BTreeSet<_> =
+            list.map(|e| e.expect("entry").file_name().to_string_lossy().into_owned()).collect();
+        assert!(names == (0..NAMES).map(name).collect(), "the names differ");
+    };
+    round(Kind::Single, 512 << 20, &[], fill, check);
 }
