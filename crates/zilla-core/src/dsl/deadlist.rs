@@ -61,6 +61,14 @@ impl DslPool {
         Ok(Zap::make(self.mos(), tx, DMU_OT_DEADLIST, &opts).await?.id())
     }
 
+    /// What a deadlist holds; of a pool version below 26 too, where it is one list.
+    pub(super) async fn deadlist_space(&self, id: u64) -> Result<Space> {
+        if self.mos().hold_wait(ObjectId(id)).await?.otype() == DMU_OT_BPOBJ {
+            return self.bpobj_open(id).await?.space();
+        }
+        self.deadlist_open(id).await?.space()
+    }
+
     pub async fn deadlist_open(&self, id: u64) -> Result<Deadlist> {
         let dn = self.mos().hold_wait(ObjectId(id)).await?;
         if dn.otype() == DMU_OT_BPOBJ {

@@ -116,8 +116,9 @@ impl DslPool {
         let freed = self.deadlist_space_range(&dl, p.prev_snap_txg, u64::MAX).await?;
         dir.diduse(tx, DD_USED_SNAP, -Delta::from(freed));
         let special = self.special();
-        self.deadlist_move_bpobj(tx, &mut dl, &special.free_bpobj, p.prev_snap_txg).await?;
-        special.free.diduse(tx, DD_USED_HEAD, freed);
+        let freeing = special.freeing()?;
+        self.deadlist_move_bpobj(tx, &mut dl, &freeing.bpobj, p.prev_snap_txg).await?;
+        freeing.dir.diduse(tx, DD_USED_HEAD, freed);
         self.deadlist_merge(tx, &mut dl, p.deadlist_obj).await?;
         self.free_object(tx, p.deadlist_obj).await?;
         ds.change(tx, |p| p.deadlist_obj = 0);
@@ -307,10 +308,10 @@ impl DslPool {
             // An old pool has no queue for trees; its list of blocks takes them.
             let (bps, _) =
                 super::traverse::collect(&self.ctx.store, p.bp, p.prev_snap_txg, None, usize::MAX).await?;
-            self.push_bpobj(&self.special().free_bpobj, tx, &bps).await?;
+            self.push_bpobj(&self.special().freeing()?.bpobj, tx, &bps).await?;
         }
         dir.diduse(tx, DD_USED_HEAD, -Delta::from(space));
-        self.special().free.diduse(tx, DD_USED_HEAD, space);
+        self.special().freeing()?.dir.diduse(tx, DD_USED_HEAD, space);
         Ok(())
     }
 

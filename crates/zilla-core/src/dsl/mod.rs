@@ -51,7 +51,7 @@ pub use bpobj::{Bpobj, Space};
 pub use dataset::{DslDataset, LongHold};
 pub use dir::DslDir;
 pub use list::{Child, DatasetInfo};
-pub use pool::{DslPool, PoolSpace};
+pub use pool::{DslPool, PoolSpace, SPA_VERSION_WRITABLE};
 pub use props::{PropSource, PropValue, Setting};
 pub use space::SpaceCheck;
 pub use userspace::{Quota, UserSpace};

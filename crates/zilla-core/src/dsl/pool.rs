@@ -5,7 +5,7 @@ use super::dataset::DslDataset;
 use super::dir::DslDir;
 use super::name;
 use crate::dmu::Objset;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::spa::PoolCtx;
 use crate::spa::txg::Tx;
 use crate::types::{ObjectId, TXG_INITIAL};
@@ -42,11 +42,32 @@ pub struct PoolSpace {
 pub(super) struct Special {
     pub root: Arc<DslDir>,
     pub mos: Arc<DslDir>,
-    pub free: Arc<DslDir>,
-    pub free_bpobj: Bpobj,
+    /// Where blocks wait to be freed. A pool older than [`SPA_VERSION_WRITABLE`] has none, and is only read.
+    pub freeing: Option<Freeing>,
     /// The snapshot that every file system is a clone of; 0 while a pool is being made.
     pub origin_snap: u64,
 }
+
+/// The dir that counts what waits to be freed, and the list of it.
+#[derive(Clone)]
+pub(super) struct Freeing {
+    pub dir: Arc<DslDir>,
+    pub bpobj: Bpobj,
+}
+
+impl Special {
+    pub fn freeing(&self) -> Result<&Freeing> {
+        self.freeing
+            .as_ref()
+            .ok_or_else(|| Error::os(Errno::ROFs, "the pool's version is too old to be written"))
+    }
+}
+
+/// The first version whose datasets have all that destroying a block needs: deadlists by txg, the list of frees.
+/// Source: SPA_VERSION_DEADLISTS in sys/fs/zfs.h.
+pub const SPA_VERSION_WRITABLE: u64 = 26;
+/// The first version with a common origin of all datasets. Source: SPA_VERSION_ORIGIN in sys/fs/zfs.h.
+const SPA_VERSION_ORIGIN: u64 = 11;
 
 pub struct DslPool {
     pub(super) ctx: Arc<PoolCtx>,
@@ -93,8 +114,8 @@ impl DslPool {
         let free_id = pool.bpobj_alloc(tx).await?;
         directory.insert_u64(tx, DMU_POOL_FREE_BPOBJ, free_id).await?;
         let free_bpobj = pool.bpobj_open(free_id).await?;
-        let special =
-            Special { root: root.clone(), mos: mos_dir, free: free_dir, free_bpobj, origin_snap: 0 };
+        let freeing = Some(Freeing { dir: free_dir, bpobj: free_bpobj });
+        let special = Special { root: root.clone(), mos: mos_dir, freeing, origin_snap: 0 };
         *pool.special.write() = Some(Arc::new(special));
 
         // Everything is a clone of the empty snapshot $ORIGIN@$ORIGIN, so that no dataset is without an origin.
@@ -124,26 +145,30 @@ impl DslPool {
             let s = Special {
                 root: s.root.clone(),
                 mos: s.mos.clone(),
-                free: s.free.clone(),
-                free_bpobj: s.free_bpobj.clone(),
+                freeing: s.freeing.clone(),
                 origin_snap: id,
             };
             *special = Some(Arc::new(s));
         }
     }
 
-    /// Opens an existing pool's dataset layer. The MOS and the features are loaded before.
-    pub async fn open(ctx: &Arc<PoolCtx>) -> Result<Arc<DslPool>> {
+    /// Opens the dataset layer of an existing pool of the given version. The MOS and the features are loaded before.
+    pub async fn open(ctx: &Arc<PoolCtx>, version: u64) -> Result<Arc<DslPool>> {
         let pool = DslPool::build(ctx.clone());
         let directory = pool.directory().await?;
         let root = pool.dir(directory.get_u64(DMU_POOL_ROOT_DATASET).await?).await?;
         let mos = pool.special_dir(&root, MOS_DIR_NAME).await?;
-        let origin = pool.special_dir(&root, ORIGIN_DIR_NAME).await?;
-        let free = pool.special_dir(&root, FREE_DIR_NAME).await?;
-        let free_bpobj = pool.bpobj_open(directory.get_u64(DMU_POOL_FREE_BPOBJ).await?).await?;
-        let origin_head = pool.dataset(origin.phys().head_dataset_obj).await?;
-        let origin_snap = origin_head.phys().prev_snap_obj;
-        *pool.special.write() = Some(Arc::new(Special { root, mos, free, free_bpobj, origin_snap }));
+        let mut origin_snap = 0;
+        if version >= SPA_VERSION_ORIGIN {
+            let origin = pool.special_dir(&root, ORIGIN_DIR_NAME).await?;
+            origin_snap = pool.dataset(origin.phys().head_dataset_obj).await?.phys().prev_snap_obj;
+        }
+        let mut freeing = None;
+        if version >= SPA_VERSION_WRITABLE {
+            let bpobj = pool.bpobj_open(directory.get_u64(DMU_POOL_FREE_BPOBJ).await?).await?;
+            freeing = Some(Freeing { dir: pool.special_dir(&root, FREE_DIR_NAME).await?, bpobj });
+        }
+        *pool.special.write() = Some(Arc::new(Special { root, mos, freeing, origin_snap }));
         for (name, to) in
             [(DMU_POOL_BPTREE_OBJ, &pool.bptree_obj), (DMU_POOL_TMP_USERREFS, &pool.tmp_userrefs)]
         {
@@ -496,7 +521,10 @@ impl DslPool {
 
     /// Blocks waiting to be freed: on the list, and in destroyed datasets.
     pub async fn freeing(&self) -> Result<Space> {
-        let mut s = self.special().free_bpobj.space()?;
+        let mut s = match &self.special().freeing {
+            Some(freeing) => freeing.bpobj.space()?,
+            None => Space::default(),
+        };
         let id = self.bptree_obj.load(Ordering::Relaxed);
         if id != 0 {
             s.add(self.bptree_state(id).await?.0);

@@ -196,11 +196,12 @@ impl DslPool {
     pub async fn process_async_frees(&self, tx: &Tx) -> Result<bool> {
         let special = self.special();
         let id = self.bptree_obj.load(Ordering::Relaxed);
-        if id == 0 && special.free_bpobj.is_empty()? {
+        let freeing = special.freeing()?;
+        if id == 0 && freeing.bpobj.is_empty()? {
             return Ok(false);
         }
         let before = self.freeing().await?;
-        let mut bps = self.pop_bpobj(&special.free_bpobj, tx, FREE_BATCH).await?;
+        let mut bps = self.pop_bpobj(&freeing.bpobj, tx, FREE_BATCH).await?;
         if id != 0 && bps.len() < FREE_BATCH {
             // A tree that cannot be read stays queued, and its space lost; that is no reason to stop the pool.
             match self.bptree_take(tx, id, FREE_BATCH - bps.len()).await {
@@ -223,13 +224,13 @@ impl DslPool {
             comp: after.comp.wrapping_sub(before.comp) as i64,
             uncomp: after.uncomp.wrapping_sub(before.uncomp) as i64,
         };
-        special.free.diduse(tx, DD_USED_HEAD, gone);
+        freeing.dir.diduse(tx, DD_USED_HEAD, gone);
         Ok(after != Space::default())
     }
 
     /// Every block that waits to be freed, for checks.
     pub(crate) async fn waiting_blocks(&self) -> Result<Vec<BlkPtr>> {
-        let mut out = self.bpobj_all(self.special().free_bpobj.id()).await?;
+        let mut out = self.bpobj_all(self.special().freeing()?.bpobj.id()).await?;
         let id = self.bptree_obj.load(Ordering::Relaxed);
         if id != 0 {
             out.extend(self.bptree_all(id).await?);

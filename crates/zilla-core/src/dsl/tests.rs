@@ -126,7 +126,7 @@ impl Pool {
         self.dsl = block_on(async {
             let directory = Zap::open(ctx.mos(), 1).await.unwrap();
             ctx.features.load(ctx.mos(), &directory).await.unwrap();
-            let dsl = DslPool::open(&ctx).await.unwrap();
+            let dsl = DslPool::open(&ctx, crate::spa::config::SPA_VERSION).await.unwrap();
             dsl.set_name("tank");
             dsl
         });

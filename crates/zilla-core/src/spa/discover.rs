@@ -77,7 +77,9 @@ fn assemble(guid: u64, devices: Vec<Seen>) -> Option<FoundPool> {
     }
     let holes = best.config.u64s("hole_array").map(<[u64]>::to_vec).unwrap_or_default();
     // A label that says there are more vdevs than any pool has is damaged.
-    let count = best.config.u64("vdev_children").unwrap_or(1).min(4096);
+    // Labels of old versions do not tell; the last device found is then the last there is.
+    let last = tops.last_key_value().map_or(1, |(id, _)| id.saturating_add(1));
+    let count = best.config.u64("vdev_children").unwrap_or(last).min(4096);
     let children: Vec<NvList> = (0..count)
         .map(|id| match tops.remove(&id) {
             Some((_, tree)) if !holes.contains(&id) => tree,

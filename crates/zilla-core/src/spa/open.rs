@@ -8,8 +8,8 @@ use super::discover::{FoundPool, set_paths};
 use super::{PoolCtx, Spa, State};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset, WriteProps};
-use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
+use crate::dsl::{DslPool, SPA_VERSION_WRITABLE};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::txg::TxgState;
@@ -140,7 +140,7 @@ impl Spa {
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
         let cache = DbufCache::new(opts.dbuf_cache);
         let result = async {
-            let ub = best_uberblock(&tree, &found.name).await?;
+            let ub = best_uberblock(&tree, &found.name, opts.readonly).await?;
             let mos = open_mos(&zio, &ub, &cache).await?;
             let id = Zap::open(&mos, DIRECTORY).await?.get_u64("config").await?;
             config::read_packed(&mos, id).await
@@ -157,7 +157,7 @@ impl Spa {
         tree: Arc<VdevTree>,
         opts: OpenOpts,
     ) -> Result<Arc<Spa>> {
-        let ub = best_uberblock(&tree, &found.name).await?;
+        let ub = best_uberblock(&tree, &found.name, opts.readonly).await?;
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
@@ -183,7 +183,7 @@ impl Spa {
         }
         metaslabs.load_logs(&mos).await?;
         let name = opts.name.clone().unwrap_or_else(|| found.name.clone());
-        let dsl = DslPool::open(&ctx).await?;
+        let dsl = DslPool::open(&ctx, ub.version).await?;
         dsl.set_name(&name);
         let deferred = match directory.try_get_u64("sync_bplist").await? {
             Some(id) => Some(Bpobj::open(&mos, id).await?),
@@ -235,9 +235,16 @@ pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
     mos.set_props(props);
 }
 
-async fn best_uberblock(tree: &VdevTree, name: &str) -> Result<Uberblock> {
+async fn best_uberblock(tree: &VdevTree, name: &str, readonly: bool) -> Result<Uberblock> {
     let labels = tree.read_labels().await;
     match labels.uberblocks.first() {
+        Some(found) if !readonly && found.ub.version < SPA_VERSION_WRITABLE => Err(Error::os(
+            Errno::NotSup,
+            format!(
+                "it has version {}, and versions before {SPA_VERSION_WRITABLE} are only read here: import it with '-o readonly=on'",
+                found.ub.version
+            ),
+        )),
         Some(found) => Ok(found.ub),
         None => Err(Error::os(Errno::Io, format!("pool '{name}': no valid uberblock on any of its devices"))),
     }
