@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The long proofs, as root: 200 kills, pjdfstest, fsx, the whole corpus, 100,000 names, and OpenZFS's kernel module in a virtual
-# machine. Hours on two cores. `scripts/judges.sh kill|posix|corpus|oracle` runs one.
+# The long proofs, as root: 200 kills, 100 kills under databases, pjdfstest, fsx, the whole corpus, 100,000 names, and OpenZFS's kernel module in a virtual
+# machine. Hours on two cores. `scripts/judges.sh kill|databases|posix|corpus|oracle` runs one.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
 . scripts/packages.sh
 need_to_build
-need zstd=zstd tar=tar setfattr=attr setfacl=acl
+need zstd=zstd tar=tar setfattr=attr setfacl=acl sqlite3=sqlite3
 need_fuse || die '/dev/fuse is missing'
 export CI=1
 which=${1:-all}
@@ -17,6 +17,10 @@ mkdir -p "$out"
 cargo build --workspace --bins --locked
 if wants kill; then
   ZILLA_KILLS=${ZILLA_KILLS:-200} cargo test --locked -p zilla-e2e --test kill -- --nocapture
+fi
+if wants databases; then
+  need pg_ctlcluster=postgresql
+  ZILLA_KILLS=${ZILLA_KILLS:-100} cargo test --locked -p zilla-e2e --test databases -- --include-ignored --nocapture --test-threads 1
 fi
 if wants posix; then
   have pjdfstest || cargo install --locked pjdfstest
