@@ -129,7 +129,9 @@ impl Client for Sqlite {
     }
 
     fn kill(&mut self) {
-        self.dialog.take().map(Dialog::kill);
+        if let Some(dialog) = self.dialog.take() {
+            dialog.kill();
+        }
     }
 
     fn check(&mut self, folder: &Path, n: u64) {
@@ -213,7 +215,9 @@ impl Postgres {
     }
 
     fn stop(&mut self) {
-        self.dialog.take().map(Dialog::kill);
+        if let Some(dialog) = self.dialog.take() {
+            dialog.kill();
+        }
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
             let _ = server.wait();
