@@ -59,6 +59,7 @@ pub enum Errno {
     NoSpc = 28,
     ROFs = 30,
     MLink = 31,
+    Dom = 33,
     Range = 34,
     NameTooLong = 36,
     NotEmpty = 39,

@@ -121,6 +121,12 @@ impl Metaslabs {
         Ok(())
     }
 
+    pub(super) fn drop_vdev(&self, id: u32) {
+        let mut pool = self.pool.write();
+        pool.vdevs.remove(&id);
+        pool.classes = CLASSES.map(|c| (c, Arc::new(Class::of(c, &pool.vdevs)))).into();
+    }
+
     pub(super) fn vdevs(&self) -> Vec<Arc<VdevSpace>> {
         self.pool.read().vdevs.values().cloned().collect()
     }

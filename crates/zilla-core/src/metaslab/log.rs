@@ -83,6 +83,19 @@ impl Log {
         }
     }
 
+    /// A metaslab goes, and needs no logs any more.
+    pub(super) fn left(&mut self, vdev: u32, ms: &Metaslab, st: &mut State) {
+        if st.unflushed_txg != Txg(0) {
+            self.flushed.remove(&(st.unflushed_txg, vdev, ms.id));
+            if let Some(l) = self.logs.get_mut(&st.unflushed_txg) {
+                l.metaslabs = l.metaslabs.saturating_sub(1);
+                l.dirty = l.dirty.saturating_sub(u64::from(st.unflushed_dirty));
+            }
+        }
+        let ranges = st.unflushed_allocs.len() + st.unflushed_frees.len();
+        self.ranges = self.ranges.saturating_sub(ranges as u64);
+    }
+
     /// How many dirty metaslabs to flush now so that flushing as many in each of the coming txgs keeps the logs within their limits,
     /// if they go on growing as they did.
     fn want(&self, txg: Txg) -> u64 {
@@ -181,6 +194,24 @@ impl Metaslabs {
             }
         };
         Ok(v.unflushed.lock().insert(dn).clone())
+    }
+
+    /// The object of a vdev's unflushed txgs, if it has one.
+    pub(super) async fn unflushed_if_there(
+        &self,
+        mos: &Arc<Objset>,
+        v: &Arc<VdevSpace>,
+    ) -> Result<Option<Arc<Dnode>>> {
+        if let Some(dn) = v.unflushed.lock().clone() {
+            return Ok(Some(dn));
+        }
+        if v.spec.top_zap == ObjectId(0) {
+            return Ok(None);
+        }
+        match Zap::open(mos, v.spec.top_zap.0).await?.try_get_u64(UNFLUSHED_TXGS).await? {
+            Some(id) => Ok(Some(mos.hold_wait(ObjectId(id)).await?)),
+            None => Ok(None),
+        }
     }
 
     fn note_unflushed_txg(tx: &Tx, v: &VdevSpace, ms: &Metaslab) {

@@ -29,6 +29,7 @@
 mod alloc;
 mod log;
 mod range_tree;
+mod remove;
 mod slab;
 mod space_map;
 mod sync;

@@ -140,18 +140,9 @@ impl Metaslabs {
         ms: &Metaslab,
         map: ObjectId,
     ) -> Result<()> {
-        let known = v.array.lock().clone();
-        let array = match known {
-            Some(a) => a,
-            None => {
-                let id = v.ms_array.load(Ordering::Relaxed);
-                if id == 0 {
-                    return Err(Error::inval(format!("vdev {} has no metaslab array yet", v.spec.id)));
-                }
-                let dn = mos.hold_wait(ObjectId(id)).await?;
-                v.array.lock().insert(dn).clone()
-            }
-        };
+        let array = v.array_object(mos).await?;
+        let array =
+            array.ok_or_else(|| Error::inval(format!("vdev {} has no metaslab array yet", v.spec.id)))?;
         array.write(tx, ms.id * 8, &map.0.to_ne_bytes());
         Ok(())
     }

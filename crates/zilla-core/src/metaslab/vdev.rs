@@ -172,6 +172,20 @@ impl VdevSpace {
         })
     }
 
+    /// The object that lists the space maps, once there is one.
+    pub(super) async fn array_object(&self, mos: &Arc<Objset>) -> Result<Option<Arc<Dnode>>> {
+        if let Some(known) = self.array.lock().clone() {
+            return Ok(Some(known));
+        }
+        match self.ms_array.load(Ordering::Relaxed) {
+            0 => Ok(None),
+            id => {
+                let dn = mos.hold_wait(ObjectId(id)).await?;
+                Ok(Some(self.array.lock().insert(dn).clone()))
+            }
+        }
+    }
+
     /// The objects of a vdev's space maps, as its metaslab array lists them.
     pub(super) async fn maps(mos: &Arc<Objset>, spec: &VdevSpec) -> Result<Vec<Option<Arc<Dnode>>>> {
         if spec.ms_array.0 == 0 || spec.ms_shift == 0 || spec.ms_shift >= 56 {

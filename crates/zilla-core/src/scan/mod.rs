@@ -16,8 +16,7 @@
 //!
 //! **Lock order.** The scan's state is a leaf. No lock is held while waiting.
 //!
-//! **Deliberately absent.** Resilvers of one's own making (one that OpenZFS began is finished as a scan of its txgs), scrubs of
-//! the error log only, and log blocks, which no imported pool keeps.
+//! **Deliberately absent.** Resilvers that read only what was missed (they are scrubs by another name), scrubs of the error log only, and log blocks, which no imported pool keeps.
 
 mod check;
 mod datasets;
@@ -227,12 +226,32 @@ impl Scan {
     /// Starts a scrub, or goes on with a paused one.
     pub async fn start(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
-        self.ctx.sync_task(move |tx| Box::pin(async move { me.start_sync(&tx).await })).await?;
+        self.ctx
+            .sync_task(move |tx| Box::pin(async move { me.start_sync(&tx, ScanFunc::Scrub).await }))
+            .await?;
         self.launch();
         Ok(())
     }
 
-    async fn start_sync(&self, tx: &Tx) -> Result<()> {
+    /// Starts to give devices what they missed. It takes the place of a scan that is under way, which may have passed by
+    /// what they miss.
+    pub async fn resilver(self: &Arc<Self>) -> Result<()> {
+        let me = self.clone();
+        self.ctx
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    if me.is_scanning() {
+                        me.finish_sync(&tx, false).await?;
+                    }
+                    me.start_sync(&tx, ScanFunc::Resilver).await
+                })
+            })
+            .await?;
+        self.launch();
+        Ok(())
+    }
+
+    async fn start_sync(&self, tx: &Tx, func: ScanFunc) -> Result<()> {
         let mos = self.ctx.mos();
         let now = self.wall();
         let mut position = self.shared.lock().stable.clone();
@@ -253,7 +272,7 @@ impl Scan {
         let queue = resident(|| Zap::create(mos, tx, DMU_OT_SCAN_QUEUE, &opts)).await?;
         let position = Position {
             phys: DslScanPhys {
-                func: ScanFunc::Scrub as u64,
+                func: func as u64,
                 state: ScanState::Scanning as u64,
                 queue_obj: queue.id().0,
                 max_txg: tx.txg().0,

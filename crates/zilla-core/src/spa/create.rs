@@ -5,7 +5,8 @@
 
 use super::config::{self, Host, SPA_VERSION};
 use super::features::SUPPORTED;
-use super::open::{DIRECTORY, apply_features, mos_props, space_features, vdev_specs};
+use super::open::{DIRECTORY, apply_features, mos_props, space_features};
+use super::vdev_objects::VdevObjects;
 use super::{PoolCtx, Spa, State, history};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset};
@@ -16,7 +17,7 @@ use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::spa::txg::{Tx, TxgState};
 use crate::types::{ObjectId, TXG_INITIAL, Txg};
 use crate::vdev::spec::{PoolSpec, new_guid};
-use crate::vdev::{OpenArgs, Vdev, VdevTree};
+use crate::vdev::{OpenArgs, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
 use crate::zio::Zio;
 use crate::zpl::{Time, ZplProps};
@@ -26,7 +27,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
-use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA};
+use zilla_ondisk::object_type::DMU_OT_OBJECT_DIRECTORY;
 use zilla_ondisk::{BlkPtr, Uberblock};
 
 /// Blocks of the deferred-free list: small ones, as passes rewrite them.
@@ -127,6 +128,7 @@ impl Spa {
             suspended: Mutex::new(None),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
+            changing: futures_util::lock::Mutex::new(()),
             scan: OnceLock::new(),
             ctx: ctx.clone(),
         });
@@ -167,7 +169,11 @@ impl Spa {
         let props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from_wall(ctx.env.clock.wall()));
         let dsl = DslPool::create(ctx, tx, &props).await?;
         dsl.set_name(&opts.name);
-        Self::make_vdev_objects(ctx, metaslabs, tree, &directory, tx).await?;
+        let objects = VdevObjects::create(ctx, tx, &directory).await?;
+        objects.root(&tree.root).await?;
+        for top in &tree.tops {
+            objects.top(metaslabs, tree, top).await?;
+        }
         let history_object =
             history::create(mos, tx, metaslabs.class_stat(SpaceClass::Normal).dspace).await?.0;
         directory.insert_u64(tx, "history", history_object).await?;
@@ -178,47 +184,6 @@ impl Spa {
         let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
         directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
         Ok(Made { dsl, history_object, config_object, deferred })
-    }
-
-    /// Metaslab arrays, and a ZAP for the root, for each top-level vdev and each leaf.
-    async fn make_vdev_objects(
-        ctx: &Arc<PoolCtx>,
-        metaslabs: &Arc<Metaslabs>,
-        tree: &Arc<VdevTree>,
-        directory: &Zap,
-        tx: &Tx,
-    ) -> Result<()> {
-        let mos = ctx.mos();
-        let all = Zap::make(mos, tx, DMU_OTN_ZAP_METADATA, &ZapOpts::default()).await?;
-        directory.insert_u64(tx, "com.delphix:vdev_zap_map", all.id()).await?;
-        let make = async |vdev: &Arc<Vdev>, name: &str| -> Result<Zap> {
-            let zap = Zap::make(mos, tx, DMU_OTN_ZAP_METADATA, &ZapOpts::default()).await?;
-            all.add_int(tx, zap.id()).await?;
-            vdev.set_config_u64(name, zap.id());
-            Ok(zap)
-        };
-        if ctx.features.is_enabled("vdev_zaps_v2") {
-            make(&tree.root, "com.klarasystems:vdev_zap_root").await?;
-            ctx.features.add(mos, tx, "vdev_zaps_v2", 1).await?;
-        }
-        for top in &tree.tops {
-            for v in top.vdev.walk().iter().filter(|v| v.is_leaf()) {
-                make(v, "com.delphix:vdev_zap_leaf").await?;
-            }
-            let zap = make(&top.vdev, "com.delphix:vdev_zap_top").await?;
-            if let Some(bias) = top.vdev.config_str("alloc_bias") {
-                zap.set_str(tx, "org.zfsonlinux:allocation_bias", &bias).await?;
-                ctx.features.add(mos, tx, "allocation_classes", 1).await?;
-            }
-        }
-        for spec in vdev_specs(tree) {
-            let id = spec.id;
-            metaslabs.add_vdev(spec)?;
-            let array = metaslabs.create_array(mos, tx, id).await?;
-            let vdev = &tree.top(id)?.vdev;
-            vdev.set_metaslabs(array.0, vdev.metaslab_shift());
-        }
-        Ok(())
     }
 }
 

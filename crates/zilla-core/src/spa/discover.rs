@@ -39,6 +39,10 @@ pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
     for path in candidates(env, places).await? {
         let Ok(Some((_, info))) = probe_path(env, &path).await else { continue };
         let Some(guid) = info.pool_guid() else { continue };
+        // A device that was about to become part of a pool, or has left one.
+        if info.txg() == 0 {
+            continue;
+        }
         let uberblock = info.uberblock.as_ref().map(|u| (u.ub.txg, u.ub.timestamp));
         seen.entry(guid).or_default().push(Seen { path, config: info.config, uberblock });
     }

@@ -11,6 +11,8 @@
 //! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
 //! are only believed as far as finding it goes.
 //!
+//! Which devices there are changes in one txg each time ([`vdevs`], [`devices`]).
+//!
 //! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
 //! uberblock before leads to a whole older state.
 //!
@@ -21,6 +23,7 @@
 pub mod config;
 mod create;
 mod ctx;
+mod devices;
 mod discover;
 pub mod features;
 mod history;
@@ -28,12 +31,14 @@ mod open;
 mod scrub;
 mod sync;
 pub mod txg;
+mod vdev_objects;
+mod vdevs;
 
 pub use config::Host;
 pub use create::CreateOpts;
 pub use ctx::PoolCtx;
 pub use discover::{FoundPool, discover, set_paths};
-pub use open::OpenOpts;
+pub use open::{MISSING_LOGS, OpenOpts};
 
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
@@ -76,6 +81,8 @@ pub struct Spa {
     suspended: Mutex<Option<Error>>,
     sync_over: AtomicBool,
     sync_ended: Event,
+    /// Held while the set of devices, or the state of one, changes.
+    changing: futures_util::lock::Mutex<()>,
     scan: OnceLock<Arc<Scan>>,
 }
 

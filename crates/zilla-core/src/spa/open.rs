@@ -14,7 +14,7 @@ use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::txg::TxgState;
 use crate::types::{ObjectId, Txg};
-use crate::vdev::{OpenArgs, VdevKind, VdevTree};
+use crate::vdev::{OpenArgs, Top, Vdev, VdevKind, VdevState, VdevTree};
 use crate::zap::Zap;
 use crate::zio::Zio;
 use event_listener::Event;
@@ -37,6 +37,8 @@ pub struct OpenOpts {
     /// Open even if another host used it last, or it is not exported.
     pub force: bool,
     pub host: Host,
+    /// Open even if log devices are missing, and with them what was only on them.
+    pub missing_log: bool,
     /// A new name; lasting if the pool is writable.
     pub name: Option<String>,
     /// Bytes of decompressed blocks kept beside the ARC.
@@ -84,7 +86,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 ms_array: ObjectId(top.vdev.metaslab_array()),
                 top_zap: ObjectId(top.vdev.config_u64("com.delphix:vdev_zap_top").unwrap_or(0)),
                 data_disks,
-                usable: top.vdev.allocatable.clone(),
+                usable: top.vdev.allocatable(),
                 psize_to_asize: Arc::new(move |psize| own.psize_to_asize(psize)),
             }
         })
@@ -122,6 +124,9 @@ impl Spa {
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
         let opened = tree.open(&args).await;
         let result = match opened {
+            Ok(()) if !opts.missing_log && missing_logs(&tree).is_some() => {
+                Err(Error::os(Errno::NxIo, missing_logs(&tree).unwrap_or_default()))
+            }
             Ok(()) => Self::open_on(env, found, &trusted, tree.clone(), opts).await,
             Err(e) => Err(e),
         };
@@ -211,6 +216,7 @@ impl Spa {
             suspended: Mutex::new(None),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
+            changing: futures_util::lock::Mutex::new(()),
             scan: OnceLock::new(),
             ctx: ctx.clone(),
         });
@@ -223,6 +229,25 @@ impl Spa {
         spa.open_scan().await?;
         Ok(spa)
     }
+}
+
+/// Begins the error of an import that lacks log devices; the lines after it name them.
+pub const MISSING_LOGS: &str =
+    "The devices below are missing or corrupted, use '-m' to import the pool anyway:";
+
+/// Log devices that could not be opened. One that is offline or was found faulty is not missed.
+fn missing_logs(tree: &VdevTree) -> Option<String> {
+    let missed = |t: &&Top| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.state().0 == VdevState::CantOpen;
+    let mut text = String::new();
+    for top in tree.tops.iter().filter(missed) {
+        let name = |v: &Vdev| match &v.leaf {
+            Some(leaf) => leaf.path(),
+            None => format!("{}-{}", v.kind.type_name(), v.id),
+        };
+        text.push_str(&format!("\n\t    {} [log]", name(&top.vdev)));
+        top.vdev.children.iter().for_each(|c| text.push_str(&format!("\n\t      {}", name(c))));
+    }
+    (!text.is_empty()).then(|| format!("{MISSING_LOGS}{text}"))
 }
 
 /// What the pool's features allow those who write blocks.

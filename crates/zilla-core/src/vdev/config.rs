@@ -5,10 +5,11 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use zilla_env::Clock;
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::{VdevAux, VdevState};
@@ -40,6 +41,8 @@ const MOS_ONLY: [&str; 3] =
 pub struct Parser {
     pub clock: Arc<dyn Clock>,
     pub leaves: Vec<Arc<Leaf>>,
+    /// Leaves that are there already, by guid.
+    pub known: HashMap<u64, Arc<Leaf>>,
 }
 
 impl Parser {
@@ -112,7 +115,7 @@ impl Parser {
             ms_array: AtomicU64::new(number("metaslab_array")),
             ms_shift: AtomicU64::new(ms_shift),
             is_log: top && nv.u64("is_log").unwrap_or(0) != 0,
-            allocatable: Arc::new(AtomicBool::new(true)),
+            allocatable: RwLock::new(Arc::new(AtomicBool::new(true))),
             bias: nv.str("alloc_bias").map(str::to_owned),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
@@ -121,6 +124,9 @@ impl Parser {
     }
 
     fn leaf(&mut self, nv: &NvList, guid: u64) -> Arc<Leaf> {
+        if let Some(leaf) = self.known.get(&guid) {
+            return leaf.clone();
+        }
         let path = nv.str("path").unwrap_or_default().to_owned();
         let leaf = Leaf::new(guid, self.leaves.len(), path, self.clock.clone());
         leaf.offline.store(nv.u64("offline").unwrap_or(0) != 0, Ordering::Relaxed);
@@ -220,12 +226,17 @@ impl Vdev {
             }
         }
         if let Some(l) = &self.leaf {
-            if l.offline.load(Ordering::Relaxed) {
+            if l.offline.load(Ordering::Relaxed) && !l.offline_until_import.load(Ordering::Relaxed) {
                 nv.add("offline", 1u64);
             }
             match l.state() {
                 (VdevState::Faulted, VdevAux::ErrExceeded) => {
                     nv.add("faulted", 1u64).add("aux_state", "err_exceeded");
+                }
+                (VdevState::Faulted, VdevAux::External)
+                    if !l.offline_until_import.load(Ordering::Relaxed) =>
+                {
+                    nv.add("faulted", 1u64).add("aux_state", "external");
                 }
                 (VdevState::Healthy, _) => {
                     for name in ["faulted", "degraded", "removed", "aux_state"] {

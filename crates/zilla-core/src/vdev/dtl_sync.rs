@@ -41,7 +41,7 @@ impl VdevTree {
 
     /// Whether a DTL changed since it was written.
     pub fn dtls_dirty(&self) -> bool {
-        self.leaves.iter().any(|l| l.dtl.is_dirty())
+        self.pool_leaves().any(|l| l.dtl.is_dirty())
     }
 
     /// Writes the DTLs that changed. True if a leaf got its first one, which the configuration must then say.

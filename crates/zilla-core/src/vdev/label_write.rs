@@ -83,13 +83,7 @@ impl VdevTree {
     /// Writes the first labels of a pool's devices: all four, with an empty ring. `pool` says txg 0: until the first txg is
     /// synced these devices belong to no pool.
     pub async fn init_labels(&self, pool: &NvList, ub: &Uberblock) -> Result<()> {
-        let mut work = Vec::new();
-        for top in &self.tops {
-            for leaf in top.leaves() {
-                let label = self.label_config(pool, top, leaf.guid);
-                work.push((leaf.clone(), label, top.ashift()));
-            }
-        }
+        let mut work = self.pool_labels(pool, |_| true);
         let version = pool.u64("version").unwrap_or(0);
         let aux = |v: &Arc<Vdev>, state: PoolState| {
             let mut nv = NvList::new();
@@ -107,11 +101,27 @@ impl VdevTree {
         };
         work.extend(self.spares.iter().filter_map(|v| aux(v, PoolState::Spare)));
         work.extend(self.cache.iter().filter_map(|v| aux(v, PoolState::L2cache)));
-        let results = join_all(work.iter().map(|(l, nv, ashift)| init_leaf(l, nv, ub, *ashift))).await;
-        for (result, (leaf, ..)) in results.into_iter().zip(&work) {
-            result.map_err(|e| Error::os(e.errno(), format!("{}: {e}", leaf.path())))?;
+        init_leaves(&work, ub).await
+    }
+
+    fn pool_labels(&self, pool: &NvList, which: impl Fn(&Leaf) -> bool) -> Vec<(Arc<Leaf>, NvList, u32)> {
+        let mut work = Vec::new();
+        for top in &self.tops {
+            for leaf in top.leaves().filter(|l| which(l)) {
+                work.push((leaf.clone(), self.label_config(pool, top, leaf.guid), top.ashift()));
+            }
         }
-        Ok(())
+        work
+    }
+
+    /// The same for devices that `old` does not have.
+    pub async fn init_new_labels(&self, pool: &NvList, ub: &Uberblock, old: &VdevTree) -> Result<()> {
+        init_leaves(&self.pool_labels(pool, |l| l.index >= old.leaves.len()), ub).await
+    }
+
+    /// Takes a device out of the pool: its labels are as those of a device that was never part of it.
+    pub async fn disown(&self, pool: &NvList, ub: &Uberblock, top: &Top, leaf: &Arc<Leaf>) -> Result<()> {
+        init_leaf(leaf, &self.label_config(pool, top, leaf.guid), ub, top.ashift()).await
     }
 
     /// Makes `ub` the pool: see the head of this file. Blocks of its txg must have been written; they are made stable here.
@@ -203,6 +213,14 @@ impl VdevTree {
         let good = written.iter().any(|w| w.as_ref().is_ok_and(|i| stable.contains(i)));
         if good { Ok(()) } else { Err(Error::os(Errno::Io, "no uberblock could be written")) }
     }
+}
+
+async fn init_leaves(work: &[(Arc<Leaf>, NvList, u32)], ub: &Uberblock) -> Result<()> {
+    let results = join_all(work.iter().map(|(l, nv, ashift)| init_leaf(l, nv, ub, *ashift))).await;
+    for (result, (leaf, ..)) in results.into_iter().zip(work) {
+        result.map_err(|e| Error::os(e.errno(), format!("{}: {e}", leaf.path())))?;
+    }
+    Ok(())
 }
 
 async fn init_leaf(leaf: &Arc<Leaf>, label: &NvList, ub: &Uberblock, ashift: u32) -> Result<()> {

@@ -53,6 +53,8 @@ pub struct Leaf {
     psize: AtomicU64,
     /// The administrator took it offline (kept in the configuration).
     pub offline: AtomicBool,
+    /// Only until the next import: not kept in the configuration.
+    pub offline_until_import: AtomicBool,
     /// Reads or writes are refused because they failed too often.
     cant_read: AtomicBool,
     cant_write: AtomicBool,
@@ -94,6 +96,7 @@ impl Leaf {
             state: StateCell::new(VdevState::Closed, VdevAux::None),
             psize: AtomicU64::new(0),
             offline: AtomicBool::new(false),
+            offline_until_import: AtomicBool::new(false),
             cant_read: AtomicBool::new(false),
             cant_write: AtomicBool::new(false),
             dtl: Dtl::default(),
@@ -439,6 +442,13 @@ impl Leaf {
     /// Whether I/O failed since this was last asked.
     pub(super) fn take_suspect(&self) -> bool {
         self.suspect.swap(false, Ordering::Relaxed)
+    }
+
+    /// Takes the leaf out of use because the administrator says so.
+    pub async fn fault(self: &Arc<Self>, aux: VdevAux) {
+        self.set_faulted(aux);
+        self.close().await;
+        self.state.set(VdevState::Faulted, aux);
     }
 
     /// Takes the leaf out of use: it has failed too often.

@@ -8,6 +8,7 @@
 //! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z of units, and a unit
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed);
+//! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
 //! On disk a leaf is two labels, a boot area, the data, two labels (see `zilla_ondisk::label`). A DVA's offset 0 is 4M into
@@ -27,6 +28,7 @@
 //!
 //! Deliberately absent: dRAID, RAID-Z expansion and indirect (removed) vdevs. A configuration that has them is refused by name.
 
+pub mod change;
 mod config;
 mod dtl;
 mod dtl_sync;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
@@ -73,7 +73,7 @@ pub struct Vdev {
     pub is_log: bool,
     /// Of a top-level: whether it can take new blocks. Shared with its metaslabs, so that these leave a device that fails at
     /// once and use one that comes back.
-    pub allocatable: Arc<AtomicBool>,
+    pub(super) allocatable: RwLock<Arc<AtomicBool>>,
     /// `special` or `dedup`.
     pub bias: Option<String>,
     /// Errors that redundancy below this node could not cover.
@@ -123,6 +123,20 @@ impl Vdev {
     /// Holds blocks: neither a hole nor missing.
     pub fn is_concrete(&self) -> bool {
         !matches!(self.kind, VdevKind::Hole | VdevKind::Missing)
+    }
+
+    /// Whether it can take new blocks, in a form to be kept and asked at every allocation.
+    pub fn allocatable(&self) -> Arc<AtomicBool> {
+        self.allocatable.read().clone()
+    }
+
+    pub(super) fn set_allocatable(&self, yes: bool) {
+        self.allocatable.read().store(yes, Ordering::Release);
+    }
+
+    /// Takes the place of another node, whose flag somebody keeps.
+    pub(super) fn share_flag(&self, other: &Vdev) {
+        *self.allocatable.write() = other.allocatable();
     }
 
     /// A number of the configuration that this crate does not use itself.

@@ -19,7 +19,7 @@ use super::tree::VdevTree;
 use crate::error::{Errno, Error, Result};
 use crate::zio::Priority;
 
-const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
+pub(super) const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
 /// A device that says its sectors are larger gets no larger ones by itself.
 const MAX_AUTO_ASHIFT: u32 = 14;
 
@@ -49,7 +49,7 @@ impl VdevTree {
         Ok(())
     }
 
-    async fn open_leaf(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
+    pub(super) async fn open_leaf(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
         if leaf.offline.load(Ordering::Relaxed) {
             leaf.state.set(VdevState::Offline, VdevAux::None);
             return;
@@ -87,13 +87,13 @@ impl VdevTree {
         }
     }
 
-    fn top_guid_of(&self, leaf: &Arc<Leaf>) -> u64 {
+    pub(super) fn top_guid_of(&self, leaf: &Arc<Leaf>) -> u64 {
         let has = |l: &Arc<Leaf>| Arc::ptr_eq(l, leaf);
         self.tops.iter().find(|t| t.leaves().any(has)).map_or(0, |t| t.vdev.guid)
     }
 
     /// Sizes and sector size of a top-level, from what its leaves turned out to be.
-    fn open_top(&self, top: &Arc<Vdev>) -> Result<()> {
+    pub(super) fn open_top(&self, top: &Arc<Vdev>) -> Result<()> {
         if !top.is_concrete() {
             top.set_state(
                 if top.kind == VdevKind::Hole { VdevState::Healthy } else { VdevState::CantOpen },
@@ -149,6 +149,26 @@ impl VdevTree {
 }
 
 impl VdevTree {
+    /// Opens one leaf anew, whatever state it is in.
+    pub async fn reopen(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
+        leaf.state.set(VdevState::Closed, VdevAux::None);
+        leaf.close().await;
+        self.open_leaf(leaf, args).await;
+        if let Some(pool) = args.pool_guid {
+            self.check_label(leaf, pool).await;
+        }
+    }
+
+    /// Looks whether a leaf's device still is the pool's, and closes it if it is not.
+    pub async fn check_label(&self, leaf: &Arc<Leaf>, pool: u64) {
+        validate(leaf, pool, self.top_guid_of(leaf)).await;
+        let (state, aux) = leaf.state();
+        if state < VdevState::Degraded {
+            leaf.close().await;
+            leaf.state.set(state, aux);
+        }
+    }
+
     /// Looks at leaves whose I/O failed: one that cannot even read, write and flush its own front pad is taken out of use.
     pub async fn check_suspects(&self) {
         let mut changed = false;
@@ -189,7 +209,7 @@ fn available(v: &Vdev) -> Option<u64> {
 }
 
 /// What a leaf must give for its top-level to have the size the pool counts on, in whole metaslabs.
-fn min_asize(top: &Vdev, leaf: &Vdev) -> u64 {
+pub(super) fn min_asize(top: &Vdev, leaf: &Vdev) -> u64 {
     let shift = top.metaslab_shift();
     let counted = if shift == 0 { top.asize() } else { top.asize() >> shift << shift };
     match top.kind {
@@ -199,7 +219,7 @@ fn min_asize(top: &Vdev, leaf: &Vdev) -> u64 {
 }
 
 /// Whether the device at a leaf's path really is that leaf.
-async fn validate(leaf: &Arc<Leaf>, pool: u64, top_guid: u64) {
+pub(super) async fn validate(leaf: &Arc<Leaf>, pool: u64, top_guid: u64) {
     if !leaf.readable() {
         return;
     }

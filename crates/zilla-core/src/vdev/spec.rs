@@ -48,7 +48,7 @@ pub fn new_guid(rng: &dyn Rng) -> u64 {
 }
 
 impl LeafSpec {
-    fn config(&self, id: u64, rng: &dyn Rng) -> NvList {
+    pub fn config(&self, id: u64, rng: &dyn Rng) -> NvList {
         let kind = if self.disk { "disk" } else { "file" };
         let mut nv = NvList::new();
         nv.add("type", kind).add("id", id).add("guid", new_guid(rng));
@@ -61,7 +61,7 @@ impl LeafSpec {
 }
 
 impl TopSpec {
-    fn config(&self, id: u64, rng: &dyn Rng) -> Result<NvList> {
+    pub fn config(&self, id: u64, rng: &dyn Rng) -> Result<NvList> {
         let mut nv = match (self.kind, &self.leaves[..]) {
             (VdevKind::Disk | VdevKind::File, [leaf]) => leaf.config(id, rng),
             (VdevKind::Mirror, [_, _, ..]) | (VdevKind::Raidz { .. }, [_, _, ..]) => {

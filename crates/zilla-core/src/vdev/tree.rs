@@ -1,5 +1,6 @@
 //! The whole tree, and the view of it that I/O takes.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -117,7 +118,7 @@ pub struct VdevTree {
     pub root: Arc<Vdev>,
     /// By number, holes included.
     pub tops: Vec<Top>,
-    /// Of the pool proper, then spares and cache devices.
+    /// Of the pool proper, then spares and cache devices, then what came later. What has gone keeps its place.
     pub leaves: Vec<Arc<Leaf>>,
     pub spares: Vec<Arc<Vdev>>,
     pub cache: Vec<Arc<Vdev>>,
@@ -127,7 +128,7 @@ pub struct VdevTree {
 impl VdevTree {
     /// Makes the tree a root's configuration describes (`spares` and `l2cache` arrays in it included). No device is touched.
     pub fn from_config(env: &Env, config: &NvList) -> Result<VdevTree> {
-        let mut parser = Parser { clock: env.clock.clone(), leaves: Vec::new() };
+        let mut parser = Parser { clock: env.clock.clone(), leaves: Vec::new(), known: HashMap::new() };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
         let aux = |parser: &mut Parser, name: &str| {
             let all = config.lists(name).unwrap_or_default();
@@ -135,9 +136,18 @@ impl VdevTree {
         };
         let spares = aux(&mut parser, "spares")?;
         let cache = aux(&mut parser, "l2cache")?;
+        Ok(VdevTree::assemble(env, root, parser.leaves, spares, cache))
+    }
+
+    pub(super) fn assemble(
+        env: &Env,
+        root: Arc<Vdev>,
+        leaves: Vec<Arc<Leaf>>,
+        spares: Vec<Arc<Vdev>>,
+        cache: Vec<Arc<Vdev>>,
+    ) -> VdevTree {
         let tops = root.children.iter().map(Top::new).collect();
-        let writable = false.into();
-        Ok(VdevTree { env: env.clone(), root, tops, leaves: parser.leaves, spares, cache, writable })
+        VdevTree { env: env.clone(), root, tops, leaves, spares, cache, writable: false.into() }
     }
 
     pub fn top(&self, id: u32) -> Result<&Top> {
@@ -243,7 +253,7 @@ impl VdevTree {
             let (state, aux) = if hole { (VdevState::Healthy, super::VdevAux::None) } else { v.state() };
             let ok = |l: &Arc<Leaf>| l.readable() && (l.writable() || !self.is_writable());
             let usable = hole || v.leaf.as_ref().is_some_and(ok);
-            v.allocatable.store(usable && !hole, Ordering::Release);
+            v.set_allocatable(usable && !hole);
             return ChildState { state, aux, usable, is_log: v.is_log };
         }
         let children: Vec<ChildState> = v.children.iter().map(|c| self.propagate_node(c)).collect();
@@ -260,7 +270,7 @@ impl VdevTree {
             v.set_state(state, aux);
         }
         let usable = state >= VdevState::Degraded;
-        v.allocatable.store(usable, Ordering::Release);
+        v.set_allocatable(usable);
         ChildState { state, aux, usable, is_log: v.is_log }
     }
 

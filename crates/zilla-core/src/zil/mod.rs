@@ -17,10 +17,12 @@
 //! **Deliberately absent.** Writing and replaying logs.
 
 mod claim;
+mod reset;
 
 pub(crate) use claim::chain;
 pub use claim::claim_all;
 pub(crate) use claim::refuse_unreplayed;
+pub use reset::reset_all;
 
 use zilla_ondisk::zil::{ZIL_REPLAY_NEEDED, ZilHeader};
 

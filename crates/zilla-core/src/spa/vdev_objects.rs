@@ -1,0 +1,114 @@
+//! The objects of the MOS that belong to vdevs: ZAPs of top-levels and leaves, metaslab arrays, DTLs.
+
+use super::PoolCtx;
+use super::open::{DIRECTORY, vdev_specs};
+use crate::dmu::Objset;
+use crate::error::Result;
+use crate::metaslab::Metaslabs;
+use crate::spa::txg::Tx;
+use crate::types::ObjectId;
+use crate::vdev::{Top, Vdev, VdevTree};
+use crate::zap::{CreateOpts as ZapOpts, Zap};
+use std::sync::Arc;
+use zilla_ondisk::object_type::DMU_OTN_ZAP_METADATA;
+
+const ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
+const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
+const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
+
+/// Makes and destroys vdevs' objects in the syncing txg.
+pub(super) struct VdevObjects<'a> {
+    ctx: &'a PoolCtx,
+    tx: &'a Tx,
+    /// Lists all vdevs' ZAPs; pools that are older than them have none.
+    all: Option<Zap>,
+}
+
+impl<'a> VdevObjects<'a> {
+    /// For a new pool.
+    pub(super) async fn create(ctx: &'a PoolCtx, tx: &'a Tx, directory: &Zap) -> Result<Self> {
+        let all = Zap::make(ctx.mos(), tx, DMU_OTN_ZAP_METADATA, &ZapOpts::default()).await?;
+        directory.insert_u64(tx, ZAP_MAP, all.id()).await?;
+        Ok(VdevObjects { ctx, tx, all: Some(all) })
+    }
+
+    pub(super) async fn open(ctx: &'a PoolCtx, tx: &'a Tx) -> Result<Self> {
+        let directory = Zap::open(ctx.mos(), DIRECTORY).await?;
+        let all = match directory.try_get_u64(ZAP_MAP).await? {
+            Some(id) => Some(Zap::open(ctx.mos(), id).await?),
+            None => None,
+        };
+        Ok(VdevObjects { ctx, tx, all })
+    }
+
+    fn mos(&self) -> &Arc<Objset> {
+        self.ctx.mos()
+    }
+
+    async fn zap(&self, vdev: &Vdev, name: &str) -> Result<Option<Zap>> {
+        let Some(all) = &self.all else { return Ok(None) };
+        let zap = Zap::make(self.mos(), self.tx, DMU_OTN_ZAP_METADATA, &ZapOpts::default()).await?;
+        all.add_int(self.tx, zap.id()).await?;
+        vdev.set_config_u64(name, zap.id());
+        Ok(Some(zap))
+    }
+
+    pub(super) async fn root(&self, root: &Vdev) -> Result<()> {
+        if self.ctx.features.is_enabled("vdev_zaps_v2") {
+            self.zap(root, ROOT_ZAP).await?;
+            self.ctx.features.add(self.mos(), self.tx, "vdev_zaps_v2", 1).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn leaf(&self, leaf: &Vdev) -> Result<()> {
+        self.zap(leaf, LEAF_ZAP).await.map(drop)
+    }
+
+    /// Everything of a new top-level. Its space is part of the pool from here on.
+    pub(super) async fn top(&self, metaslabs: &Metaslabs, tree: &VdevTree, top: &Top) -> Result<()> {
+        for v in top.vdev.walk().iter().filter(|v| v.is_leaf()) {
+            self.leaf(v).await?;
+        }
+        let zap = self.zap(&top.vdev, TOP_ZAP).await?;
+        if let (Some(bias), Some(zap)) = (top.vdev.config_str("alloc_bias"), zap) {
+            zap.set_str(self.tx, "org.zfsonlinux:allocation_bias", &bias).await?;
+            self.ctx.features.add(self.mos(), self.tx, "allocation_classes", 1).await?;
+        }
+        if let Some(spec) = vdev_specs(tree).into_iter().find(|s| s.id == top.id) {
+            metaslabs.add_vdev(spec)?;
+            let array = metaslabs.create_array(self.mos(), self.tx, top.id).await?;
+            top.vdev.set_metaslabs(array.0, top.vdev.metaslab_shift());
+        }
+        Ok(())
+    }
+
+    /// Destroys a leaf's objects. Its configuration is of no use afterwards.
+    pub(super) async fn free_leaf(&self, leaf: &Vdev) -> Result<()> {
+        if let Some(object) = leaf.config_u64("DTL").filter(|o| *o != 0) {
+            let dn = self.mos().hold_wait(ObjectId(object)).await?;
+            self.mos().free(self.tx, &dn);
+        }
+        self.free_zap(leaf, LEAF_ZAP).await
+    }
+
+    /// Destroys those of a top-level on which nothing is.
+    pub(super) async fn free_top(&self, metaslabs: &Metaslabs, top: &Top) -> Result<()> {
+        metaslabs.remove_vdev(self.mos(), self.tx, top.id).await?;
+        for v in top.vdev.walk().iter().filter(|v| v.is_leaf()) {
+            self.free_leaf(v).await?;
+        }
+        self.free_zap(&top.vdev, TOP_ZAP).await
+    }
+
+    async fn free_zap(&self, vdev: &Vdev, name: &str) -> Result<()> {
+        let Some(object) = vdev.config_u64(name).filter(|o| *o != 0) else { return Ok(()) };
+        if let Some(all) = &self.all {
+            all.remove_int(self.tx, object).await?;
+        }
+        let dn = self.mos().hold_wait(ObjectId(object)).await?;
+        self.mos().free(self.tx, &dn);
+        Ok(())
+    }
+}

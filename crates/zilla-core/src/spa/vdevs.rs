@@ -1,0 +1,357 @@
+//! Changing which devices a pool is made of: adding, attaching, detaching, removing.
+//!
+//! Each change is prepared beside the pool (configuration edited, devices opened and labelled as nobody's), and made in the
+//! syncing context of one txg: the MOS's objects, the tree, and with them the configuration and all labels. Until that txg's
+//! uberblock is written a crash finds the pool as it was, and devices that were to come belong to no pool; afterwards it finds
+//! the change whole. What has left is told so on its labels only when that is stable. New blocks go to a new vdev only from then on,
+//! because the intent log's are acknowledged before their txg is.
+//!
+//! One change at a time: they hold `changing`.
+//!
+//! **Log devices.** What is on them is needed for a few txgs only, so nothing is ever copied from one: a log that leaves, or a side of a mirror
+//! that is behind, waits until the log has been emptied into the pool ([`Spa::empty_log`]); new log blocks go elsewhere
+//! meanwhile.
+
+use super::vdev_objects::VdevObjects;
+use super::{Spa, config};
+use crate::error::{Errno, Error, Result};
+use crate::metaslab::metaslab_shift;
+use crate::types::{TXG_DEFER_SIZE, TXG_INITIAL, TXG_SIZE, Txg};
+use crate::vdev::{LeafSpec, PoolSpec, Top, Vdev, VdevKind, VdevTree, change, new_guid};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zilla_ondisk::NvList;
+use zilla_ondisk::enums::VdevState;
+
+/// Txgs in which a log must become empty: its last blocks are synced, freed, and their frees forgotten.
+const EMPTY_WITHIN: usize = TXG_SIZE + 2 * TXG_DEFER_SIZE;
+/// How often it is tried to bring a log's devices up to date that could not be at once.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+
+fn no_such(guid: u64) -> Error {
+    Error::os(Errno::NoDev, format!("no such device in the pool: {guid}"))
+}
+
+impl Spa {
+    /// What labels of a device say that is no pool's (yet, or any more).
+    fn nobodys(&self) -> NvList {
+        config::pool_part(&self.identity(Txg(0)), &self.ctx.features.for_labels())
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.ctx.readonly {
+            return Err(Error::os(Errno::ROFs, "the pool is imported read-only"));
+        }
+        Ok(())
+    }
+
+    /// Adds top-level vdevs.
+    pub async fn add_vdevs(self: &Arc<Self>, spec: &PoolSpec) -> Result<()> {
+        self.check_writable()?;
+        let _changing = self.changing.lock().await;
+        let (old, env) = (self.tree(), &self.ctx.env);
+        let mut nv = old.to_edit();
+        for top in &spec.tops {
+            let mut top = top.config(0, &*env.rng)?;
+            top.set("create_txg", self.ctx.txgs.open().0);
+            change::add_top(&mut nv, top);
+        }
+        let new = Arc::new(old.changed(env, &nv)?);
+        new.open_new(&old).await?;
+        let fresh: Vec<u32> =
+            new.tops.iter().filter(|t| t.vdev.metaslab_shift() == 0).map(|t| t.id).collect();
+        let fresh: Vec<u32> =
+            fresh.into_iter().filter(|id| new.top(*id).is_ok_and(|t| t.vdev.is_concrete())).collect();
+        let made = self.add_made(&old, &new, &fresh).await;
+        if made.is_err() {
+            for leaf in new.new_leaves(&old) {
+                leaf.retire(VdevState::Closed).await;
+            }
+            return made;
+        }
+        for id in fresh {
+            self.metaslabs.set_allocatable(id, true)?;
+        }
+        Ok(())
+    }
+
+    async fn add_made(self: &Arc<Self>, old: &VdevTree, new: &Arc<VdevTree>, fresh: &[u32]) -> Result<()> {
+        for id in fresh {
+            let vdev = &new.top(*id)?.vdev;
+            vdev.set_metaslabs(0, u32::from(metaslab_shift(vdev.asize())));
+        }
+        new.init_new_labels(&self.nobodys(), &self.uberblock(), old).await?;
+        let (spa, new, fresh) = (self.clone(), new.clone(), fresh.to_vec());
+        self.ctx
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    let objects = VdevObjects::open(&spa.ctx, &tx).await?;
+                    for id in &fresh {
+                        let made = objects.top(&spa.metaslabs, &new, new.top(*id)?).await;
+                        if made.is_err() {
+                            fresh.iter().for_each(|id| spa.metaslabs.forget_vdev(*id));
+                        }
+                        made?;
+                        spa.metaslabs.set_allocatable(*id, false)?;
+                    }
+                    spa.zio.set_tree(new);
+                    spa.config_dirty.store(true, Ordering::Release);
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Removes a log device, emptied first.
+    pub async fn remove_vdev(self: &Arc<Self>, guid: u64) -> Result<()> {
+        self.check_writable()?;
+        let _changing = self.changing.lock().await;
+        let old = self.tree();
+        let vdev = old.find(guid).ok_or_else(|| no_such(guid))?;
+        let Some(top) = old.tops.iter().find(|t| t.vdev.guid == guid) else {
+            let what = if vdev.is_leaf() && old.top_of(guid).is_some() {
+                "only whole top-level vdevs can be removed; a side of a mirror is detached"
+            } else {
+                "only log devices can be removed as yet"
+            };
+            return Err(Error::os(Errno::NotSup, what));
+        };
+        if !vdev.is_log {
+            return Err(Error::os(Errno::NotSup, "only log devices can be removed as yet"));
+        }
+        self.empty_log(top.id).await?;
+        let removed = self.remove_made(&old, top).await;
+        if removed.is_err() && self.metaslabs.vdev_stat(top.id).is_ok() {
+            self.metaslabs.set_allocatable(top.id, true)?;
+        }
+        removed?;
+        self.part_with(&old, top, top.leaves().cloned().collect()).await;
+        Ok(())
+    }
+
+    async fn remove_made(self: &Arc<Self>, old: &Arc<VdevTree>, top: &Top) -> Result<()> {
+        let mut nv = old.to_edit();
+        change::make_hole(&mut nv, top.vdev.guid)?;
+        let new = Arc::new(old.changed(&self.ctx.env, &nv)?);
+        new.propagate();
+        let (spa, top) = (self.clone(), top.clone());
+        self.ctx
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    VdevObjects::open(&spa.ctx, &tx).await?.free_top(&spa.metaslabs, &top).await?;
+                    spa.zio.set_tree(new);
+                    spa.config_dirty.store(true, Ordering::Release);
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Leaves that are no longer the pool's get labels that say so, as far as they can be written, and are closed.
+    async fn part_with(&self, old: &VdevTree, top: &Top, leaves: Vec<Arc<crate::vdev::Leaf>>) {
+        let (pool, ub) = (self.nobodys(), self.uberblock());
+        for leaf in leaves {
+            leaf.dtl.set([]);
+            if leaf.writable()
+                && let Err(e) = old.disown(&pool, &ub, top, &leaf).await
+            {
+                tracing::warn!(path = %leaf.path(), error = %e, "the labels of a removed device could not be cleared");
+            }
+            leaf.retire(VdevState::Closed).await;
+        }
+    }
+
+    /// Puts a device beside another, or in its place.
+    pub async fn attach(self: &Arc<Self>, guid: u64, spec: &LeafSpec, replace: bool) -> Result<()> {
+        self.check_writable()?;
+        let changing = self.changing.lock().await;
+        let (old, env) = (self.tree(), &self.ctx.env);
+        let target = old.find(guid).ok_or_else(|| no_such(guid))?;
+        let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;
+        let top = old.top_of(guid).ok_or_else(|| no_such(guid))?;
+        Self::may_attach(&target, &parent, top, replace)?;
+        let mut leaf = spec.config(0, &*env.rng);
+        leaf.set("create_txg", self.ctx.txgs.open().0);
+        let new_leaf = leaf.u64("guid").unwrap_or(0);
+        let kind = if replace { VdevKind::Replacing } else { VdevKind::Mirror };
+        let mut nv = old.to_edit();
+        change::attach(&mut nv, guid, &leaf, kind, new_guid(&*env.rng))?;
+        let new = Arc::new(old.changed(env, &nv)?);
+        new.open_new(&old).await?;
+        // Nothing that was written until the change is stable can be expected there.
+        let until = self.ctx.txgs.open().0 + 2 * TXG_SIZE as u64;
+        new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
+        let made = self.attach_made(&old, &new, new_leaf).await;
+        if made.is_err() {
+            for leaf in new.new_leaves(&old) {
+                leaf.retire(VdevState::Closed).await;
+            }
+            return made;
+        }
+        let id = top.id;
+        drop(changing);
+        self.renew(id).await;
+        Ok(())
+    }
+
+    fn may_attach(target: &Vdev, parent: &Vdev, top: &Top, replace: bool) -> Result<()> {
+        if !target.is_leaf() {
+            return Err(Error::os(Errno::NotSup, "can only attach to mirrors and top-level disks"));
+        }
+        if matches!(parent.kind, VdevKind::Replacing | VdevKind::Spare) {
+            let what = "already in replacing/spare config; wait for completion or use 'zpool detach'";
+            return Err(Error::os(Errno::NotSup, what));
+        }
+        if !replace && matches!(parent.kind, VdevKind::Raidz { .. }) {
+            return Err(Error::os(Errno::NotSup, "can only attach to mirrors and top-level disks"));
+        }
+        if !top.vdev.is_log {
+            let what = "only devices of logs can be attached to or replaced as yet";
+            return Err(Error::os(Errno::NotSup, what));
+        }
+        Ok(())
+    }
+
+    async fn attach_made(self: &Arc<Self>, old: &VdevTree, new: &Arc<VdevTree>, leaf: u64) -> Result<()> {
+        new.init_new_labels(&self.nobodys(), &self.uberblock(), old).await?;
+        let (spa, new) = (self.clone(), new.clone());
+        self.ctx
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    let vdev = new.find(leaf).ok_or_else(|| no_such(leaf))?;
+                    VdevObjects::open(&spa.ctx, &tx).await?.leaf(&vdev).await?;
+                    spa.zio.set_tree(new);
+                    spa.config_dirty.store(true, Ordering::Release);
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Takes a side out of a mirror, or one of the two out of a replacement.
+    pub async fn detach(self: &Arc<Self>, guid: u64) -> Result<()> {
+        self.check_writable()?;
+        let id = {
+            let old = self.tree();
+            old.find(guid).ok_or_else(|| no_such(guid))?;
+            old.top_of(guid).filter(|t| t.vdev.is_log).map(|t| t.id)
+        };
+        // The sides of a log that stay may be behind; emptied, it needs none.
+        if let Some(id) = id.filter(|id| self.is_behind(*id)) {
+            self.renew(id).await;
+        }
+        let _changing = self.changing.lock().await;
+        self.detach_leaf(guid).await
+    }
+
+    /// The same for one who holds `changing`.
+    async fn detach_leaf(self: &Arc<Self>, guid: u64) -> Result<()> {
+        let old = self.tree();
+        let vdev = old.find(guid).ok_or_else(|| no_such(guid))?;
+        let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;
+        let top = old.top_of(guid).ok_or_else(|| no_such(guid))?.clone();
+        let Some(leaf) = vdev.leaf.clone().filter(|_| parent.kind.is_mirror()) else {
+            return Err(Error::os(Errno::NotSup, "only applicable to mirror and replacing vdevs"));
+        };
+        let stays = |l: &Arc<crate::vdev::Leaf>| {
+            l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty()
+        };
+        // Who never had anything is not needed either.
+        let newcomer = parent.kind == VdevKind::Replacing && !leaf.dtl.is_empty();
+        if !top.survives(stays) && !newcomer {
+            return Err(Error::os(Errno::Busy, "no valid replicas"));
+        }
+        let mut nv = old.to_edit();
+        change::detach(&mut nv, guid)?;
+        let new = Arc::new(old.changed(&self.ctx.env, &nv)?);
+        new.propagate();
+        let spa = self.clone();
+        self.ctx
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    VdevObjects::open(&spa.ctx, &tx).await?.free_leaf(&vdev).await?;
+                    spa.zio.set_tree(new);
+                    spa.config_dirty.store(true, Ordering::Release);
+                    Ok(())
+                })
+            })
+            .await?;
+        self.part_with(&old, &top, vec![leaf]).await;
+        Ok(())
+    }
+
+    // ---- logs
+
+    /// Lets nothing new go to a log, and waits until nothing is left on it. When that cannot be, it is used on as before.
+    pub(super) async fn empty_log(&self, vdev: u32) -> Result<()> {
+        self.metaslabs.set_allocatable(vdev, false)?;
+        let result = self.drain(vdev).await;
+        if result.is_err() {
+            self.metaslabs.set_allocatable(vdev, true)?;
+        }
+        result
+    }
+
+    async fn drain(&self, vdev: u32) -> Result<()> {
+        // Whoever found it open for new blocks is in a txg that was open, and is over when that is synced.
+        self.sync().await?;
+        if self.metaslabs.is_empty(vdev)? {
+            return Ok(());
+        }
+        crate::zil::reset_all(&self.dsl).await?;
+        for _ in 0..EMPTY_WITHIN {
+            if self.metaslabs.is_empty(vdev)? {
+                return Ok(());
+            }
+            self.sync().await?;
+        }
+        Err(Error::os(Errno::Busy, "the log device still holds blocks"))
+    }
+
+    /// Whether a device of this log missed something.
+    fn is_behind(&self, vdev: u32) -> bool {
+        let tree = self.tree();
+        let Ok(top) = tree.top(vdev) else { return false };
+        let replaced = top.vdev.walk().iter().any(|v| v.kind == VdevKind::Replacing);
+        replaced || top.leaves().any(|l| !l.dtl.is_empty())
+    }
+
+    /// Brings devices of a log up to date that missed something, and finishes their replacements: now, or as soon as the log
+    /// can be emptied.
+    pub(super) async fn renew(self: &Arc<Self>, vdev: u32) {
+        if let Err(e) = self.renew_now(vdev).await {
+            tracing::info!(pool = %self.name(), vdev, "the log's devices are brought up to date later: {e}");
+            let (weak, env) = (Arc::downgrade(self), self.ctx.env.clone());
+            self.ctx.env.spawn(async move {
+                loop {
+                    env.sleep(RENEW_EVERY).await;
+                    let Some(spa) = weak.upgrade().filter(|s| !s.ctx.txgs.is_stopped()) else { return };
+                    if !spa.is_behind(vdev) || spa.renew_now(vdev).await.is_ok() {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    async fn renew_now(self: &Arc<Self>, vdev: u32) -> Result<()> {
+        let _changing = self.changing.lock().await;
+        self.empty_log(vdev).await?;
+        let tree = self.tree();
+        let top = tree.top(vdev)?;
+        for leaf in top.leaves().filter(|l| l.readable() && l.writable()) {
+            leaf.dtl.remove(0, u64::MAX);
+        }
+        self.metaslabs.set_allocatable(vdev, true)?;
+        for v in top.vdev.walk().iter().filter(|v| v.kind == VdevKind::Replacing) {
+            if let [first, .., last] = &v.children[..]
+                && last.leaf.as_ref().is_some_and(|l| l.readable() && l.writable())
+            {
+                self.detach_leaf(first.guid).await?;
+            }
+        }
+        // The devices' DTLs are written down.
+        self.sync().await
+    }
+}

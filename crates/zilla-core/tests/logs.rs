@@ -1,0 +1,279 @@
+//! Log devices come, go, fail and come back, and the pool is whole for OpenZFS at every stage.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zilla_core::error::{Errno, Error};
+use zilla_core::metaslab::SpaceClass;
+use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
+use zilla_core::zio::LogPlace;
+use zilla_env::{Env, real_env};
+use zilla_ondisk::enums::PoolState;
+
+struct World {
+    env: Env,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        World { env: real_env(2), dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn leaf(&self, name: &str) -> LeafSpec {
+        let path = self.path(name);
+        if !path.exists() {
+            std::fs::File::create(&path).unwrap().set_len(80 << 20).unwrap();
+        }
+        LeafSpec { path, disk: false }
+    }
+
+    fn top(&self, names: &[&str], is_log: bool) -> TopSpec {
+        let kind = if names.len() > 1 { VdevKind::Mirror } else { VdevKind::File };
+        let leaves = names.iter().map(|n| self.leaf(n)).collect();
+        TopSpec { kind, leaves, is_log, bias: None, ashift: None }
+    }
+
+    fn logs(&self, tops: &[&[&str]]) -> PoolSpec {
+        PoolSpec { tops: tops.iter().map(|t| self.top(t, true)).collect(), ..PoolSpec::default() }
+    }
+
+    async fn create(&self, logs: &[&[&str]]) -> Arc<Spa> {
+        let mut spec = self.logs(logs);
+        spec.tops.insert(0, self.top(&["a", "b"], false));
+        let opts = CreateOpts {
+            name: "tank".into(),
+            host: Host { id: 0x1234, name: "here".into() },
+            comment: None,
+            owner: (0, 0),
+            features: None,
+            dbuf_cache: 32 << 20,
+            arc_max: 64 << 20,
+        };
+        Spa::create(&self.env, &spec, opts).await.unwrap()
+    }
+
+    async fn import(&self, missing_log: bool) -> Result<Arc<Spa>, Error> {
+        let found = discover(&self.env, &[self.dir.path().to_owned()]).await.unwrap();
+        let opts = OpenOpts {
+            missing_log,
+            host: Host { id: 0x1234, name: "here".into() },
+            dbuf_cache: 32 << 20,
+            arc_max: 64 << 20,
+            ..OpenOpts::default()
+        };
+        Spa::open(&self.env, &found[0], opts).await
+    }
+
+    async fn export(&self, spa: Arc<Spa>) {
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(self.dir.path());
+    }
+
+    /// Exports, checks, imports.
+    async fn turn(&self, spa: Arc<Spa>) -> Arc<Spa> {
+        self.export(spa).await;
+        self.import(false).await.unwrap()
+    }
+}
+
+/// The opinion that counts, where it is to be had.
+fn zdb(dir: &Path) {
+    let Ok(out) = Command::new("zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("No leaks"), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+    assert!(!text.contains("errors"), "{text}");
+}
+
+fn guid(spa: &Spa, path: &Path) -> u64 {
+    let walk = spa.tree().root.walk();
+    let found = walk.iter().find(|v| v.leaf.as_ref().is_some_and(|l| Path::new(&l.path()) == path));
+    found.unwrap_or_else(|| panic!("{} is not in the pool", path.display())).guid
+}
+
+/// The top-levels: names of their leaves, with their state.
+fn shape(spa: &Spa) -> String {
+    let tree = spa.tree();
+    let tops = tree.tops.iter().map(|t| {
+        let leaves: Vec<String> = t
+            .leaves()
+            .map(|l| {
+                let name = Path::new(&l.path()).file_name().unwrap().to_string_lossy().into_owned();
+                let state = if l.state().0 == VdevState::Healthy { "" } else { "!" };
+                format!("{name}{state}")
+            })
+            .collect();
+        format!("{}:{}", t.vdev.kind.type_name(), leaves.join(","))
+    });
+    tops.collect::<Vec<_>>().join(" ")
+}
+
+/// Writes a log block and frees it again in a later txg, as a log does.
+async fn log_block(spa: &Arc<Spa>) -> Result<LogPlace, Error> {
+    let data = Bytes::from(vec![7; 4096]);
+    let (place, txg) = {
+        let tx = spa.ctx.txgs.assign().await?;
+        (spa.zio.alloc_log(tx.txg(), 4096).await?, tx.txg())
+    };
+    let written = match spa.zio.write_log(txg, &place.dva, &data).await {
+        Ok(write) => write.stable().await,
+        Err(e) => Err(e),
+    };
+    let zio = spa.zio.clone();
+    let mut bp = zilla_ondisk::BlkPtr::ZERO;
+    bp.set_dva(0, place.dva);
+    bp.set_lsize(4096);
+    bp.set_psize(4096);
+    bp.set_births(txg.0, txg.0);
+    let free = async move |txg| zio.free(txg, &[bp]).await;
+    spa.ctx.sync_task(move |tx| Box::pin(async move { free(tx.txg()).await })).await?;
+    written.map(|()| place)
+}
+
+/// Which vdevs several log blocks go to.
+async fn used(spa: &Arc<Spa>) -> Vec<u32> {
+    let mut out = Vec::new();
+    for _ in 0..4 {
+        out.push(log_block(spa).await.unwrap().dva.vdev);
+    }
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
+#[test]
+fn logs_are_added_used_in_turn_and_removed() {
+    let w = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[]).await;
+        assert!(!log_block(&spa).await.unwrap().slog);
+        spa.add_vdevs(&w.logs(&[&["l1"], &["l2", "l3"]])).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b file:l1 mirror:l2,l3");
+        assert_eq!(used(&spa).await, [1, 2]);
+        let normal = spa.metaslabs.class_stat(SpaceClass::Normal).space;
+        let spa = w.turn(spa).await;
+        assert_eq!(spa.metaslabs.class_stat(SpaceClass::Normal).space, normal, "logs are no space for data");
+        assert_eq!(used(&spa).await, [1, 2]);
+
+        spa.remove_vdev(guid(&spa, &w.path("l1"))).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b hole: mirror:l2,l3");
+        assert_eq!(used(&spa).await, [2]);
+        let spa = w.turn(spa).await;
+        assert_eq!(shape(&spa), "mirror:a,b hole: mirror:l2,l3");
+        // The device is free for others, and the number for another vdev.
+        spa.add_vdevs(&w.logs(&[&["l1"]])).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b file:l1 mirror:l2,l3");
+        let mirror = spa.tree().top(2).unwrap().vdev.guid;
+        spa.remove_vdev(mirror).await.unwrap();
+        assert_eq!(used(&spa).await, [1]);
+        let spa = w.turn(spa).await;
+        assert_eq!(shape(&spa), "mirror:a,b file:l1 hole:");
+        let data = guid(&spa, &w.path("a"));
+        assert!(spa.remove_vdev(data).await.unwrap_err().is(Errno::NotSup));
+        w.export(spa).await;
+    });
+}
+
+#[test]
+fn sides_of_a_log_come_and_go() {
+    let w = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[&["l1"]]).await;
+        spa.attach(guid(&spa, &w.path("l1")), &w.leaf("l2"), false).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b mirror:l1,l2");
+        assert!(spa.tree().pool_leaves().all(|l| l.dtl.is_empty()), "nothing is needed on the new side");
+        let spa = w.turn(spa).await;
+        spa.attach(guid(&spa, &w.path("l2")), &w.leaf("l3"), false).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b mirror:l1,l2,l3");
+        spa.attach(guid(&spa, &w.path("l1")), &w.leaf("l4"), true).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b mirror:l4,l2,l3");
+        assert!(log_block(&spa).await.unwrap().slog);
+        let spa = w.turn(spa).await;
+        for name in ["l2", "l3"] {
+            spa.detach(guid(&spa, &w.path(name))).await.unwrap();
+        }
+        assert_eq!(shape(&spa), "mirror:a,b file:l4");
+        assert!(spa.detach(guid(&spa, &w.path("l4"))).await.unwrap_err().is(Errno::NotSup));
+        // A log without redundancy is replaced whole.
+        spa.attach(guid(&spa, &w.path("l4")), &w.leaf("l1"), true).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b file:l1");
+        let small = w.path("small");
+        std::fs::File::create(&small).unwrap().set_len(65 << 20).unwrap();
+        let target = guid(&spa, &w.path("l1"));
+        assert!(spa.attach(target, &w.leaf("small"), false).await.unwrap_err().is(Errno::Overflow));
+        assert!(spa.attach(guid(&spa, &w.path("a")), &w.leaf("l2"), false).await.is_err());
+        let spa = w.turn(spa).await;
+        assert_eq!(shape(&spa), "mirror:a,b file:l1");
+        w.export(spa).await;
+    });
+}
+
+#[test]
+fn a_log_goes_offline_and_comes_back() {
+    let w = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[&["l1"]]).await;
+        let l1 = guid(&spa, &w.path("l1"));
+        assert!(log_block(&spa).await.unwrap().slog);
+        spa.offline(l1, false, false).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b file:l1!");
+        assert_eq!(spa.tree().root.state().0, VdevState::Degraded);
+        assert!(!log_block(&spa).await.unwrap().slog);
+        let spa = w.turn(spa).await;
+        assert_eq!(spa.tree().find(l1).unwrap().state().0, VdevState::Offline, "it stays so");
+        assert_eq!(spa.online(l1).await.unwrap().0, VdevState::Healthy);
+        assert!(log_block(&spa).await.unwrap().slog);
+        spa.offline(l1, true, false).await.unwrap();
+        let spa = w.turn(spa).await;
+        assert_eq!(shape(&spa), "mirror:a,b file:l1", "that was for a time");
+        // One side of data goes, the other must stay.
+        spa.offline(guid(&spa, &w.path("a")), false, false).await.unwrap();
+        assert!(spa.offline(guid(&spa, &w.path("b")), false, false).await.unwrap_err().is(Errno::Busy));
+        spa.log_history(zilla_ondisk::NvList::new().with("history command", "missed")).await.unwrap();
+        assert!(!spa.tree().find(guid(&spa, &w.path("a"))).unwrap().leaf.clone().unwrap().dtl.is_empty());
+        spa.online(guid(&spa, &w.path("a"))).await.unwrap();
+        spa.scan().unwrap().wait().await;
+        assert!(spa.tree().pool_leaves().all(|l| l.dtl.is_empty()), "a resilver gave it what it missed");
+        w.export(spa).await;
+    });
+}
+
+#[test]
+fn a_missing_log_stands_in_the_way_of_an_import() {
+    let w = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[&["l1"], &["l2", "l3"]]).await;
+        w.export(spa).await;
+        let hidden = tempfile::tempdir().unwrap();
+        let away = ["l1", "l2", "l3"].map(|n| (w.path(n), hidden.path().join(n)));
+        for (here, there) in &away {
+            std::fs::copy(here, there).unwrap();
+            std::fs::remove_file(here).unwrap();
+        }
+        let e = w.import(false).await.err().unwrap();
+        let text = e.to_string();
+        assert!(e.is(Errno::NxIo) && text.contains("use '-m'"), "{text}");
+        assert!(text.contains(&format!("\t    {} [log]", w.path("l1").display())), "{text}");
+        assert!(text.contains("\t    mirror-2 [log]\n"), "{text}");
+        let spa = w.import(true).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b file:l1! mirror:l2!,l3!");
+        assert!(!log_block(&spa).await.unwrap().slog);
+        // One is removed for good, the other comes back.
+        let gone = spa.tree().top(2).unwrap().vdev.guid;
+        spa.remove_vdev(gone).await.unwrap();
+        std::fs::copy(&away[0].1, &away[0].0).unwrap();
+        spa.clear(None).await.unwrap();
+        assert_eq!(shape(&spa), "mirror:a,b file:l1 hole:");
+        assert_eq!(used(&spa).await, [1]);
+        w.export(spa).await;
+    });
+}
