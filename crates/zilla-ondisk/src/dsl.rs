@@ -50,6 +50,11 @@ pub const DD_FIELD_SNAPSHOT_COUNT: &str = "com.joyent:snapshot_count";
 pub const DD_FIELD_CRYPTO_KEY_OBJ: &str = "com.datto:crypto_key_obj";
 pub const DD_FIELD_LIVELIST: &str = "com.delphix:livelist";
 pub const DD_FIELD_SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
+/// Names in the ZAP of a dataset's key. Source: DSL_CRYPTO_KEY_* in sys/dsl_crypt.h, and the property names of libzfs.
+pub const DSL_CRYPTO_KEY_CRYPTO_SUITE: &str = "DSL_CRYPTO_SUITE";
+pub const DSL_CRYPTO_KEY_ROOT_DDOBJ: &str = "DSL_CRYPTO_ROOT_DDOBJ";
+pub const DSL_CRYPTO_KEY_KEYFORMAT: &str = "keyformat";
+pub const DSL_CRYPTO_KEY_PBKDF2ITERS: &str = "pbkdf2iters";
 pub const DS_FIELD_BOOKMARK_NAMES: &str = "com.delphix:bookmarks";
 pub const DS_FIELD_LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
 pub const DS_FIELD_IVSET_GUID: &str = "com.datto:ivset_guid";

@@ -88,7 +88,7 @@ fn never(key: &str) -> bool {
 pub fn read_only(archive: &Path, name: &str) {
     let force = if name == "crash" { "-f " } else { "" };
     let Some(it) = Imported::new(archive, name, &format!("{force}-o readonly=on")) else { return };
-    let mut wrong = Vec::new();
+    let mut wrong = tables(&it);
     let mut files = 0;
     for FileSystem { name: dataset, manifest, snapshots } in it.file_systems() {
         it.mounted(&dataset, |place| {
@@ -121,6 +121,39 @@ pub fn read_only(archive: &Path, name: &str) {
     assert!(files > 0, "{name}: nothing was compared");
     eprintln!("{name}: {files} files as described");
     it.world.zpool(&format!("export {POOL}")).ok();
+}
+
+/// What our commands print of the pool beside what OpenZFS's printed, line by line.
+fn tables(it: &Imported) -> Vec<String> {
+    // The description of a crashed pool is of after the replay.
+    if it.set.crashed() {
+        return Vec::new();
+    }
+    let columns = "name,type,used,referenced,logicalreferenced,origin,creation,guid,createtxg";
+    let kinds = "filesystem,volume,snapshot,bookmark";
+    let mut wrong = Vec::new();
+    for (file, ours) in [
+        ("zfs-get-all.tsv", it.world.zfs(&format!("get -r -pH -t {kinds} all {POOL}")).ok()),
+        ("zfs-list.tsv", it.world.zfs(&format!("list -r -t all -pH -o {columns} {POOL}")).ok()),
+        ("zpool-history.txt", it.world.zpool(&format!("history -il {POOL}")).ok()),
+    ] {
+        let lines = |text: &str| -> Vec<String> {
+            text.lines().filter(|l| !depends_on_the_host(&it.set, l)).map(str::to_owned).collect()
+        };
+        let (theirs, ours) = (lines(&it.set.table(file)), lines(&ours));
+        wrong.extend(theirs.iter().filter(|l| !ours.contains(l)).map(|l| format!("{file}: not here: {l}")));
+        wrong.extend(ours.iter().filter(|l| !theirs.contains(l)).map(|l| format!("{file}: only here: {l}")));
+    }
+    wrong
+}
+
+/// Where the pool is mounted, how it was imported, and what only the key of an encrypted dataset opens.
+fn depends_on_the_host(set: &Set, line: &str) -> bool {
+    let mut words = line.split('\t');
+    let (dataset, property) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let host = ["mountpoint", "mounted", "available", "readonly"];
+    let closed = ["version", "utf8only", "normalization", "casesensitivity", "keystatus"];
+    host.contains(&property) || (closed.contains(&property) && set.encrypted(dataset))
 }
 
 fn scan_snapshot(place: &Path, snapshot: &str) -> Manifest {

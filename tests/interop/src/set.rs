@@ -90,9 +90,14 @@ impl Set {
             .any(|root| name == *root || name.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')))
     }
 
+    /// What a command of OpenZFS printed of the pool.
+    pub fn table(&self, file: &str) -> String {
+        std::fs::read_to_string(self.desc.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+    }
+
     /// A property as OpenZFS printed it.
     pub fn property(&self, dataset: &str, property: &str) -> Option<String> {
-        let table = std::fs::read_to_string(self.desc.join("zfs-get-all.tsv")).ok()?;
+        let table = self.table("zfs-get-all.tsv");
         table.lines().find_map(|line| {
             let mut words = line.split('\t');
             (words.next() == Some(dataset) && words.next() == Some(property))

@@ -10,8 +10,9 @@ use crate::zio::Priority;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
-    DD_FIELD_SNAPSHOTS_CHANGED, DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD, DD_USED_REFRSRV,
-    DD_USED_SNAP,
+    DD_FIELD_CRYPTO_KEY_OBJ, DD_FIELD_SNAPSHOTS_CHANGED, DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD,
+    DD_USED_REFRSRV, DD_USED_SNAP, DSL_CRYPTO_KEY_CRYPTO_SUITE, DSL_CRYPTO_KEY_KEYFORMAT,
+    DSL_CRYPTO_KEY_PBKDF2ITERS, DSL_CRYPTO_KEY_ROOT_DDOBJ,
 };
 use zilla_ondisk::{ByteOrder, ObjsetPhys};
 
@@ -61,6 +62,17 @@ pub struct DatasetInfo {
     pub inconsistent: bool,
     /// Seconds and nanoseconds; when a snapshot was last taken or destroyed.
     pub snapshots_changed: Option<(u64, u64)>,
+    pub encryption: Option<Encryption>,
+}
+
+/// What an encrypted dataset's key object tells without the key. Numbers are those of the properties.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encryption {
+    pub suite: u64,
+    /// The dataset whose key opens it.
+    pub root: String,
+    pub keyformat: u64,
+    pub pbkdf2iters: u64,
 }
 
 fn ratio(uncomp: u64, comp: u64) -> u64 {
@@ -160,6 +172,7 @@ impl DslPool {
             inconsistent: ds.is_inconsistent(),
             ..DatasetInfo::default()
         };
+        i.encryption = self.encryption(&dir).await?;
         i.os_type = self.os_type(ds).await?;
         i.written = self.written(ds).await?;
         if i.snapshot {
@@ -190,6 +203,18 @@ impl DslPool {
             i.snapshots_changed = at.and_then(|v| Some((*v.first()?, *v.get(1)?)));
         }
         Ok(i)
+    }
+
+    async fn encryption(&self, dir: &DslDir) -> Result<Option<Encryption>> {
+        let Some(zap) = dir.zap() else { return Ok(None) };
+        let Some(id) = zap.try_get_u64(DD_FIELD_CRYPTO_KEY_OBJ).await? else { return Ok(None) };
+        let key = Zap::open(self.mos(), id).await?;
+        Ok(Some(Encryption {
+            suite: key.get_u64(DSL_CRYPTO_KEY_CRYPTO_SUITE).await?,
+            root: self.dir(key.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?).await?.name(),
+            keyformat: key.get_u64(DSL_CRYPTO_KEY_KEYFORMAT).await?,
+            pbkdf2iters: key.try_get_u64(DSL_CRYPTO_KEY_PBKDF2ITERS).await?.unwrap_or(0),
+        }))
     }
 
     /// Space written since the snapshot before: what is referenced now less what was, plus what was dropped since.

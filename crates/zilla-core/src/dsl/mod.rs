@@ -50,7 +50,7 @@ mod userspace;
 pub use bpobj::{Bpobj, Space};
 pub use dataset::{DslDataset, LongHold};
 pub use dir::DslDir;
-pub use list::{Child, DatasetInfo};
+pub use list::{Child, DatasetInfo, Encryption};
 pub use pool::{DslPool, PoolSpace, SPA_VERSION_WRITABLE};
 pub use props::{PropSource, PropValue, Setting};
 pub use space::SpaceCheck;

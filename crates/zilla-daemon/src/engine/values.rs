@@ -111,6 +111,19 @@ fn ratio(hundredths: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
+/// What is known of a dataset whose key nobody has given.
+fn encrypted(desc: &PropDesc, of: &dsl::Encryption) -> Option<PropValue> {
+    let word = |n: u64| desc.word_of(n).map_or_else(|| n.to_string(), str::to_owned);
+    let shown = match desc.name {
+        "encryption" => word(of.suite),
+        "keyformat" => word(of.keyformat),
+        "encryptionroot" => of.root.clone(),
+        "keystatus" => "unavailable".to_owned(),
+        _ => of.pbkdf2iters.to_string(),
+    };
+    Some(PropValue::new(shown, Source::None))
+}
+
 /// What a file system's master node or a volume's ZAP says.
 #[derive(Default)]
 struct Fixed(BTreeMap<&'static str, u64>);
@@ -167,8 +180,9 @@ impl Pool {
         let all = wanted.iter().any(|w| w == "all");
         let settings = Settings::of(self, ds).await?;
         let fixed = match self.dsl().objset(ds).await {
-            Ok(os) => Fixed::of(&os).await?,
-            Err(_) => Fixed::default(),
+            // The contents of an encrypted dataset are closed to us; what the pool says of it is not.
+            Ok(os) if i.encryption.is_none() => Fixed::of(&os).await?,
+            _ => Fixed::default(),
         };
         let is_volume = fixed.0.contains_key("volsize");
         for desc in DATASET_PROPS.iter().filter(|d| d.applies_to(props::types_of(kind))) {
@@ -290,6 +304,11 @@ impl Pool {
             }
             "receive_resume_token" | "prevsnap" | "redact_snaps" | "iscsioptions" | "stmf_sbd_lu" => {
                 settings.get(desc)
+            }
+            "encryption" | "keyformat" | "pbkdf2iters" | "encryptionroot" | "keystatus"
+                if i.encryption.is_some() =>
+            {
+                i.encryption.as_ref().and_then(|e| encrypted(desc, e))
             }
             "encryption" => Some(PropValue::new("off", Source::Default)),
             _ => match settings.get(desc) {
