@@ -8,7 +8,7 @@ use zilla_core::dsl::{DslDataset, DslPool, LongHold};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::txg::Tx;
 use zilla_core::types::ObjectId;
-use zilla_core::zpl::{Atime, FsProps, Space, Zfs};
+use zilla_core::zpl::{Atime, FsProps, Space, SyncMode, Zfs};
 use zilla_env::Env;
 use zilla_ondisk::enums::ObjsetType;
 
@@ -64,7 +64,13 @@ pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) 
         *slot = get(name, 0).await?;
     }
     let os = dsl.objset(ds).await?;
+    let sync = match get("sync", 0).await? {
+        1 => SyncMode::Always,
+        2 => SyncMode::Disabled,
+        _ => SyncMode::Standard,
+    };
     Ok(FsProps {
+        sync,
         recordsize: recordsize.next_power_of_two() as u32,
         readonly: readonly || get("readonly", 0).await? != 0,
         atime,
@@ -95,6 +101,9 @@ pub async fn open_zfs(
     let props = fs_props(dsl, ds, readonly || ds.is_snapshot()).await?;
     let ctx = dsl.ctx();
     let txgs = (!ctx.readonly && !ds.is_snapshot()).then(|| ctx.txgs.clone());
+    if txgs.is_some() && !os.is_encrypted() {
+        dsl.open_log(ds).await?;
+    }
     let space = Arc::new(DatasetSpace { dsl: dsl.clone(), hold });
     Zfs::open(env.clone(), os, txgs, space, props).await
 }

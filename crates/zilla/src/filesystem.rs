@@ -412,6 +412,11 @@ impl Filesystem {
         }
     }
 
+    /// Waits until everything done so far is on stable storage (NFS's commit, of all files).
+    pub async fn commit(&self) -> Result<()> {
+        self.zfs().commit().await
+    }
+
     pub async fn sync(&self) -> Result<()> {
         self.zfs().sync().await
     }

@@ -18,6 +18,8 @@ pub(super) enum Owner {
     Dataset(u64),
     /// A list of blocks that are to be freed.
     Waiting,
+    /// A dataset's intent log, which may end in a block that was never written.
+    Log(u64),
 }
 
 /// Every block of the pool that takes space.
@@ -131,7 +133,14 @@ pub(super) async fn walk_dataset(
     let youngest = if ds.is_snapshot() { p.creation_txg } else { spa.uberblock().txg };
     let (found, used) = walk(spa, p.bp, ds.id(), youngest.max(crate::types::TXG_INITIAL.0), report).await;
     match spa.dsl.objset(ds).await {
-        Ok(os) => check_used(spa, &os, &ds.name(), &used, p.bp.fill(), report).await,
+        Ok(os) => {
+            check_used(spa, &os, &ds.name(), &used, p.bp.fill(), report).await;
+            if !ds.is_snapshot() {
+                let at = Bookmark { objset: ds.id(), object: 0, level: -2, blkid: 0 };
+                let log = crate::zil::chain(&*spa.ctx.store, &os.phys().zil_header, ds.id()).await;
+                all.owned.extend(log.into_iter().map(|bp| (bp, Owner::Log(ds.id()), at)));
+            }
+        }
         Err(e) => report.add(format!("{}: cannot be opened: {e}", ds.name())),
     }
     all.datasets.insert(ds.id(), found.iter().map(|(bp, _)| *bp).collect());
@@ -159,7 +168,8 @@ pub(super) async fn waiting(spa: &Arc<Spa>, all: &mut Blocks, report: &mut Repor
 /// Reads every copy of everything.
 pub(super) async fn read_all(spa: &Arc<Spa>, all: &Blocks, report: &mut Report) {
     let mut seen = BTreeSet::new();
-    for (bp, owner, at) in all.owned.iter().filter(|(_, o, _)| *o != Owner::Waiting) {
+    let written = |o: &Owner| !matches!(o, Owner::Waiting | Owner::Log(_));
+    for (bp, owner, at) in all.owned.iter().filter(|(_, o, _)| written(o)) {
         let dva = bp.dva(0);
         if !seen.insert((dva.vdev, dva.offset)) {
             continue;

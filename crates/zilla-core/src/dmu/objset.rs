@@ -13,8 +13,8 @@ use crate::types::{Bookmark, ObjectId, Txg};
 use crate::zio::{BlockStore, Priority};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::CompressSpec;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -83,6 +83,8 @@ pub struct Objset {
     props: RwLock<WriteProps>,
     pub(crate) owner: Mutex<Option<OwnerFn>>,
     encrypted: std::sync::atomic::AtomicBool,
+    /// The intent log, once the objset is used for writing.
+    log: OnceLock<Arc<crate::zil::Zilog>>,
 }
 
 const SPECIAL: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
@@ -111,6 +113,7 @@ impl Objset {
             props: RwLock::new(props),
             owner: Mutex::new(None),
             encrypted: false.into(),
+            log: OnceLock::new(),
         })
     }
 
@@ -190,6 +193,15 @@ impl Objset {
     /// Changes the objset's flags or intent log header; they reach the disk with the next sync that writes anything.
     pub fn with_phys<R>(&self, f: impl FnOnce(&mut ObjsetPhys) -> R) -> R {
         f(&mut self.phys.lock())
+    }
+
+    /// The intent log, if the objset has been opened for writing.
+    pub fn log(&self) -> Option<&Arc<crate::zil::Zilog>> {
+        self.log.get()
+    }
+
+    pub(crate) fn log_or(&self, make: impl FnOnce() -> Arc<crate::zil::Zilog>) -> Arc<crate::zil::Zilog> {
+        self.log.get_or_init(make).clone()
     }
 
     /// An accounting object (user, group, project).
@@ -346,9 +358,22 @@ impl Objset {
             Err(Stop::Err(e)) if e.is(Errno::NoEnt) => {}
             Err(e) => return Err(e),
         }
+        let slots = (spec.dnodesize >> DNODE_SHIFT).clamp(1, 32) as u64;
+        let (blkid, at) = (id.0 / DNODES_PER_BLOCK, id.0 % DNODES_PER_BLOCK);
+        if id.0 == 0 || id.0 >= DN_MAX_OBJECT || at + slots > DNODES_PER_BLOCK {
+            return Err(Error::inval(format!("there can be no object {id} of {slots} slots")).into());
+        }
+        let used = match self.meta.with_block(blkid, used_slots) {
+            Ok(used) => used,
+            Err(Stop::Need(_)) => return Err(Stop::Need(Need::Object { objset: self.clone(), id })),
+            Err(e) => return Err(e),
+        };
         let mut table = self.dnodes.lock();
         if table.contains_key(&id) {
             return Err(Error::os(Errno::Busy, format!("object {id} is being freed")).into());
+        }
+        if free_run(used, &table, blkid * DNODES_PER_BLOCK, id.0, slots) != Some(id.0) {
+            return Err(Error::os(Errno::Busy, format!("object {id} would lie over another")).into());
         }
         let dn = self.new_dnode(tx, id, spec);
         table.insert(id, dn.clone());

@@ -294,6 +294,12 @@ impl DslPool {
         Ok(slot.get_or_insert(os).clone())
     }
 
+    /// The intent log of a head that is to be written to.
+    pub async fn open_log(&self, ds: &Arc<DslDataset>) -> Result<Arc<crate::zil::Zilog>> {
+        let os = self.objset(ds).await?;
+        Ok(os.log_or(|| crate::zil::Zilog::new(&self.ctx, ds)))
+    }
+
     /// The objset's own header changed (its intent log's, say): the root is written in the next txg though no object changed.
     pub fn rewrite_root(&self, ds: &DslDataset) {
         ds.rewrite_root.store(true, Ordering::Relaxed);

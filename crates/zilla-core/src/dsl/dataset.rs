@@ -35,6 +35,8 @@ pub struct DslDataset {
     pub(super) gone: AtomicBool,
     /// The kind of its contents, once that is known; 0 until then.
     pub(super) os_type: AtomicU64,
+    /// Its intent log was freed, whatever the header says.
+    pub(super) log_freed: AtomicBool,
     /// The objset's root changed without any object of it.
     pub(super) rewrite_root: AtomicBool,
 }
@@ -65,6 +67,7 @@ impl DslDataset {
             long_holds: 0.into(),
             gone: false.into(),
             os_type: 0.into(),
+            log_freed: false.into(),
             rewrite_root: false.into(),
         })
     }

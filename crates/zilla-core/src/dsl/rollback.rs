@@ -53,6 +53,13 @@ impl DslPool {
             return Err(Error::os(Errno::Again, format!("{fs}: the snapshot is of this txg")));
         }
         let clone = self.create_dataset_sync(tx, &ds.dir(), "%rollback", Some(&prev), 0).await?;
+        if let Some(os) = ds.open_objset()
+            && let Some(log) = os.log().filter(|l| l.is_started())
+        {
+            // What is discarded takes its log along, which is known here better than on the disk.
+            log.abandon(&os).await;
+            clone.log_freed.store(true, Ordering::Relaxed);
+        }
         self.clone_swap(tx, &clone, &ds, &prev).await?;
         self.zero_zil(&ds).await?;
         self.destroy_head_sync(tx, &clone).await

@@ -25,7 +25,10 @@ impl DslPool {
     }
 
     fn wants_sync(&self, ds: &DslDataset, txg: Txg) -> bool {
-        ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(|os| os.is_dirty(txg))
+        let dirty = |os: std::sync::Arc<crate::dmu::Objset>| {
+            os.is_dirty(txg) || os.log().is_some_and(|log| log.is_dirty(txg))
+        };
+        ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(dirty)
     }
 
     /// Writes everything the datasets changed in `txg`, and accounts for it. Called in every pass of a sync, before the
@@ -38,6 +41,12 @@ impl DslPool {
             }
             ds.rewrite_root.store(false, Ordering::Relaxed);
             let os = self.objset(&ds).await?;
+            if let Some(log) = os.log()
+                && log.sync(&os, txg).await.chain_gone
+                && ds.feature_is_active("zilsaxattr")
+            {
+                self.deactivate_feature(tx, &ds, "zilsaxattr").await?;
+            }
             // The dataset's own account first, then what its users' accounts change; both are in this txg.
             let mut out = os.sync(txg, ds.phys().bp).await?;
             let usage = std::mem::take(&mut out.usage);
@@ -189,6 +198,11 @@ impl DslPool {
     pub fn sync_done(&self, txg: Txg) {
         for d in self.open_dirs() {
             d.clear_towrite(txg.slot());
+        }
+        for os in self.open_datasets().iter().filter_map(|ds| ds.open_objset()) {
+            if let Some(log) = os.log() {
+                log.clean(txg);
+            }
         }
     }
 

@@ -28,6 +28,8 @@ pub struct PoolCtx {
     pub features: Features,
     pub guid: u64,
     pub readonly: bool,
+    /// What all datasets' intent logs did.
+    pub log_stats: crate::zil::LogStats,
     mos: OnceLock<Arc<Objset>>,
     scan: OnceLock<Weak<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
@@ -51,6 +53,7 @@ impl PoolCtx {
             features: Features::default(),
             guid,
             readonly,
+            log_stats: crate::zil::LogStats::default(),
             mos: OnceLock::new(),
             scan: OnceLock::new(),
             frees: Mutex::default(),

@@ -41,6 +41,7 @@ pub const SUPPORTED: &[&str] = &[
     "head_errlog",
     "blake3",
     "vdev_zaps_v2",
+    "zilsaxattr",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.
@@ -50,7 +51,6 @@ const TOLERATED_ACTIVE: &[&str] = &[
     "resilver_defer",
     "device_rebuild",
     "multi_vdev_crash_dump",
-    "zilsaxattr",
     // Encrypted datasets are kept as they are; they cannot be mounted.
     "encryption",
 ];

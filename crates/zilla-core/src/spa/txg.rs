@@ -151,6 +151,15 @@ impl TxgState {
         Tx { txg: st.open, held: Some(self.clone()) }
     }
 
+    /// Takes a place in the open txg however much waits to be written: for those who help that along.
+    pub(crate) fn assign_now(self: &Arc<Self>) -> Result<Tx> {
+        let mut st = self.state.lock();
+        if st.stopped {
+            return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
+        }
+        Ok(self.hold(&mut st))
+    }
+
     /// Takes a place in the open txg, waiting as the write throttle demands.
     pub async fn assign(self: &Arc<Self>) -> Result<Tx> {
         if let Some(tx) = self.try_assign() {

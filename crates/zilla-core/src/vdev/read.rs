@@ -53,6 +53,8 @@ pub struct Reader<'a> {
     pub check: Check<'a>,
     /// Read and check every copy and all parity (scrub).
     pub every_copy: bool,
+    /// Nobody knows whether the block was ever written: if no copy is good, no device is to blame.
+    pub speculative: bool,
 }
 
 /// What happened on the way.
@@ -112,6 +114,7 @@ impl Reader<'_> {
         };
         let mut good: Option<Bytes> = None;
         let mut bad: SmallVec<[&Arc<Leaf>; 2]> = SmallVec::new();
+        let mut lied: SmallVec<[&Arc<Leaf>; 2]> = SmallVec::new();
         let mut healing = Healing::default();
         for leaf in order {
             if good.is_some() && !self.every_copy {
@@ -130,7 +133,7 @@ impl Reader<'_> {
                         }
                         Err(what) => {
                             if leaf.holds(self.birth) {
-                                leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                                lied.push(leaf);
                                 bad.push(leaf);
                             }
                             last = DvaFailure { place: place(), what, checksum: true };
@@ -141,6 +144,11 @@ impl Reader<'_> {
                     bad.push(leaf);
                     last = DvaFailure { place: place(), what: e.to_string(), checksum: false };
                 }
+            }
+        }
+        if good.is_some() || !self.speculative {
+            for leaf in lied {
+                leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
             }
         }
         let Some(data) = good else { return Err(last) };
@@ -200,6 +208,9 @@ impl Reader<'_> {
             good = self.combinations(&map, &cols);
         }
         let Some(block) = good else {
+            if checksum && self.speculative {
+                return Err(DvaFailure { place: place(), what: why, checksum });
+            }
             if checksum {
                 self.top.vdev.checksum_errors.fetch_add(1, Ordering::Relaxed);
             } else {

@@ -1,5 +1,6 @@
 //! Claiming what a crash left in the logs of all datasets, in the first txg of an import.
 
+use super::chain::Walk;
 use crate::dsl::{DslDataset, DslPool};
 use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
@@ -7,22 +8,10 @@ use crate::types::{Bookmark, Txg};
 use crate::zio::{BlockStore, Priority};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use zilla_codec::checksum::Checksum;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{
-    LogBlock, RecordBody, ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZIL_ZC_SEQ, ZilHeader,
+    LogRecord, RecordBody, ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZIL_ZC_SEQ, ZilHeader,
 };
-
-/// What walking a chain found.
-#[derive(Default)]
-struct Walked {
-    blocks: u64,
-    records: u64,
-    last_block: u64,
-    last_record: u64,
-    /// Everything the log refers to that is not allocated yet: its own blocks, and data that was written in place.
-    claims: Vec<BlkPtr>,
-}
 
 /// Claims the logs of all datasets of a pool that is being opened for writing; `txg` is its first.
 pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, txg: Txg) -> Result<()> {
@@ -54,108 +43,136 @@ async fn claim(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, ds: &Arc<DslDataset>, 
         );
         return Err(Error::os(crate::error::Errno::NotSup, what));
     }
-    let found = walk(&**objset.store(), &header, ds.id(), txg).await;
-    for bp in &found.claims {
-        for dva in bp.dvas() {
-            metaslabs.claim_wait(txg, &dva).await?;
+    let store = &**objset.store();
+    let mut walk = Walk::new(store, &header, ds.id());
+    let mut claims = Claims { metaslabs, store, objset: ds.id(), first: txg, seen: BTreeSet::new() };
+    let (mut blocks, mut records, mut last_block, mut last_record) = (0u64, 0u64, 0, 0);
+    while let Some(block) = walk.next().await {
+        if let Err(why) = claims.block(&block.bp).await? {
+            walk.stop(format!("block {}: {why}", block.seq));
+            break;
+        }
+        // The last block counts too, though nothing is in it: its space was allocated ahead, and is freed with the log.
+        blocks += 1;
+        last_block = block.seq;
+        let Some(data) = &block.data else { continue };
+        for record in walk.records(&block.bp, data) {
+            if let Err(why) = claims.record(&record).await? {
+                // Written before the block it names: nobody was told that it is stable.
+                walk.stop(format!("record {}: {why}", record.header.seq));
+                break;
+            }
+            records += 1;
+            last_record = record.header.seq;
         }
     }
     objset.with_phys(|p| {
         let h = &mut p.zil_header;
         h.claim_txg = txg.0;
-        h.claim_blk_seq = found.last_block;
-        h.claim_lr_seq = found.last_record;
+        h.claim_blk_seq = last_block;
+        h.claim_lr_seq = last_record;
         h.flags |= ZIL_CLAIM_LR_SEQ_VALID;
-        if found.records > 0 || found.blocks > 1 {
+        if records > 0 || blocks > 1 {
             h.flags |= ZIL_REPLAY_NEEDED;
         }
     });
     dsl.rewrite_root(ds);
-    tracing::info!(dataset = %ds.name(), blocks = found.blocks, records = found.records, "intent log claimed");
+    let end = walk.ended.as_deref().unwrap_or("");
+    tracing::info!(dataset = %ds.name(), blocks, records, end, "intent log claimed");
     Ok(())
 }
 
-/// All blocks that a log consists of or refers to, allocated or not.
-pub(crate) async fn chain(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> Vec<BlkPtr> {
-    walk(store, header, objset, Txg(0)).await.claims
+struct Claims<'a> {
+    metaslabs: &'a Metaslabs,
+    store: &'a dyn BlockStore,
+    objset: u64,
+    first: Txg,
+    seen: BTreeSet<[u64; 2]>,
 }
 
-/// Follows a chain to its end. What cannot be read or does not continue the chain is the end: it was never acknowledged.
-async fn walk(store: &dyn BlockStore, header: &ZilHeader, objset: u64, first: Txg) -> Walked {
-    let mut out = Walked::default();
+impl Claims<'_> {
+    /// Takes a block's space out of what is free. `Ok(Err(why))`: it is not free, so the block cannot be what the log says.
+    async fn block(&mut self, bp: &BlkPtr) -> Result<Result<(), String>> {
+        let embedded_or_hole = bp.is_hole() || bp.is_embedded();
+        if embedded_or_hole || bp.birth() < self.first.0 || !self.seen.insert(bp.dva(0).to_words()) {
+            return Ok(Ok(()));
+        }
+        let mut done = Vec::new();
+        for dva in bp.dvas() {
+            match self.metaslabs.claim_wait(self.first, &dva).await {
+                Ok(()) => done.push(dva),
+                Err(Error::Corrupt(c)) => {
+                    for dva in done {
+                        self.metaslabs.unalloc(self.first, &dva)?;
+                    }
+                    return Ok(Err(c.to_string()));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The same for the data that a record points to, which must be readable.
+    async fn record(&mut self, record: &LogRecord<'_>) -> Result<Result<(), String>> {
+        match &record.body {
+            RecordBody::Write { object, blkptr, .. } => {
+                let new = !blkptr.is_hole() && !blkptr.is_embedded() && blkptr.birth() >= self.first.0;
+                let bookmark = Bookmark { objset: self.objset, object: *object, level: -2, blkid: 0 };
+                if new && let Err(e) = self.store.read_log(*blkptr, bookmark).await {
+                    return Ok(Err(e.to_string()));
+                }
+                self.block(blkptr).await
+            }
+            RecordBody::CloneRange { bps, .. } => {
+                let future =
+                    |bp: &BlkPtr| !bp.is_hole() && !bp.is_embedded() && bp.phys_birth() >= self.first.0;
+                if bps.iter().any(future) {
+                    return Ok(Err("it clones a block that was never synced".into()));
+                }
+                Ok(Ok(()))
+            }
+            _ => Ok(Ok(())),
+        }
+    }
+}
+
+/// All blocks that a log consists of or refers to beyond the synced state, allocated or not.
+pub async fn chain(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> Vec<BlkPtr> {
+    let mut out = Vec::new();
     let mut seen = BTreeSet::new();
-    let mut bp = header.log;
-    while !bp.is_hole() {
-        let seq = bp.cksum()[ZIL_ZC_SEQ];
-        // A chain that comes back to itself is no chain.
-        if !seen.insert(bp.dva(0).to_words()) {
-            break;
+    let mut walk = Walk::new(store, header, objset);
+    while let Some(block) = walk.next().await {
+        seen.insert(block.bp.dva(0).to_words());
+        out.push(block.bp);
+        let Some(data) = &block.data else { continue };
+        for record in walk.records(&block.bp, data) {
+            if let RecordBody::Write { blkptr, .. } = &record.body
+                && own_data(header, blkptr)
+                && seen.insert(blkptr.dva(0).to_words())
+            {
+                out.push(*blkptr);
+            }
         }
-        // The last block counts too, though nothing is in it: its space was allocated ahead, and is freed with the log.
-        out.blocks += 1;
-        out.last_block = seq;
-        if bp.birth() >= first.0 {
-            out.claims.push(bp);
-        }
-        let bookmark = Bookmark { objset, object: 0, level: -2, blkid: seq };
-        let Ok(data) = store.read(bp, bookmark, Priority::SyncRead).await else { break };
-        let zilog2 = bp.checksum_kind() == Checksum::Zilog2 as u8;
-        let Ok(block) = LogBlock::parse(&data, bp.byteorder(), zilog2) else { break };
-        if !records(store, &block, objset, first, &mut seen, &mut out).await {
-            break;
-        }
-        let next = block.chain.next_blk;
-        let (mut continues, cksum) = (bp.cksum(), next.cksum());
-        continues[ZIL_ZC_SEQ] = continues[ZIL_ZC_SEQ].wrapping_add(1);
-        if continues != cksum {
-            break;
-        }
-        bp = next;
     }
     out
 }
 
-/// Notes the data blocks that records point to. False where the log ends within the block.
-async fn records(
-    store: &dyn BlockStore,
-    block: &LogBlock<'_>,
-    objset: u64,
-    first: Txg,
-    seen: &mut BTreeSet<[u64; 2]>,
-    out: &mut Walked,
-) -> bool {
-    for record in block.records() {
-        let Ok(record) = record else { return false };
-        if let RecordBody::Write { object, blkptr, .. } = &record.body
-            && !blkptr.is_hole()
-            && !blkptr.is_embedded()
-            && blkptr.birth() >= first.0
-        {
-            let bookmark = Bookmark { objset, object: *object, level: 0, blkid: 0 };
-            // Written before the block it names: nobody was told that it is stable.
-            if store.read(*blkptr, bookmark, Priority::SyncRead).await.is_err() {
-                return false;
-            }
-            if seen.insert(blkptr.dva(0).to_words()) {
-                out.claims.push(*blkptr);
-            }
-        }
-        out.records += 1;
-        out.last_record = record.header.seq;
-    }
-    true
+/// Whether a record's data belongs to the log and not to the tree of blocks: it was claimed.
+pub(crate) fn own_data(header: &ZilHeader, bp: &BlkPtr) -> bool {
+    header.claim_txg != 0 && !bp.is_hole() && !bp.is_embedded() && bp.birth() >= header.claim_txg
 }
 
-/// Refuses what would make a log's records wrong when they are replayed later.
-pub(crate) fn refuse_unreplayed(header: &ZilHeader, name: &str) -> Result<()> {
-    if !super::needs_replay(header) {
-        return Ok(());
-    }
-    Err(Error::os(
-        crate::error::Errno::NotSup,
-        format!(
-            "{name} was in use when its machine stopped, and its intent log holds changes that zilla cannot replay yet; \
-             import the pool with -o readonly=on to read the state before them, or mount it once with OpenZFS"
-        ),
-    ))
+/// The number of a block in its chain.
+pub(super) fn seq_of(bp: &BlkPtr) -> u64 {
+    bp.cksum()[ZIL_ZC_SEQ]
+}
+
+/// Reads the block that a record's data was written to.
+pub(crate) async fn read_logged(
+    store: &dyn BlockStore,
+    bp: &BlkPtr,
+    bookmark: Bookmark,
+) -> Result<bytes::Bytes> {
+    store.read(*bp, bookmark, Priority::SyncRead).await
 }

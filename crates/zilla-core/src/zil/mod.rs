@@ -1,28 +1,52 @@
-//! The intent log, as far as other software left one: finding its blocks and claiming them.
+//! The intent log: what makes fsync return before its txg is synced, and what a crash gives back.
 //!
-//! A dataset's log is a chain of blocks that begins in its objset's header. The blocks are not in any space map when a
-//! machine dies, because they were written outside of txgs; the first thing a writer does after a crash is to *claim* them,
-//! so that nobody else is given their space. What they say is replayed when the dataset is mounted; as long as zilla cannot
-//! replay, a dataset with records to be replayed is not mounted for writing ([`needs_replay`]).
+//! A dataset's log is a chain of blocks that begins in its objset's header. Each block names the next, which was allocated ahead, and
+//! knows the number that the next must have; so a block can be written without changing anything else, and the chain ends at the first
+//! block whose checksum, which contains that number, does not fit.
 //!
 //! ```text
 //!   objset: zil_header.log -> [chain | records...] -> [chain | records...] -> a block that was never written
 //! ```
 //!
-//! **Invariants.** A chain ends at the first block whose checksum, which continues the chain's own numbering, does not fit: that is how
-//! a torn tail is told from the log. Claiming twice does nothing, because the header says up to which block it was done.
+//! **Writing.** Every change of a file leaves a record in memory ([`itx`]), in the same critical section as the change, so that the order
+//! of records is the order of dependence. A commit ([`commit`]) writes those that matter to it: one write and one flush. Records whose
+//! txg is synced are forgotten, and so, at each sync, are blocks that hold nothing else ([`log`]): the header moves on with the
+//! uberblock, and always points to a block that is allocated, so that only a log's very first block costs a wait for a txg.
 //!
-//! **Crash.** Claims and the header that says so are in one txg.
+//! **After a crash** blocks that were written since the last txg are in no space map. The first thing a writer does is to *claim* them
+//! ([`claim`]), so that nobody else is given their space; mounting a dataset *replays* its records ([`replay`]), each in a txg that also
+//! says in the header how far it has come. Then the log is given back.
 //!
-//! **Deliberately absent.** Writing and replaying logs.
+//! **Invariants.** A commit returns when everything it waits for is in blocks that are stable, as are all blocks before them, or
+//! in synced txgs. The header on disk leads to every acknowledged record of an unsynced txg. A block is freed in a txg not before its own
+//! allocation's and its records', and a txg is not finished while a block that points to what it allocated is on its way: so space maps and
+//! chain agree at every uberblock. A record is replayed once, in order, or not at all.
+//!
+//! **Crash.** Between a block's write and its flush: the chain ends before it, or not; nobody was told. During a claim: claims and
+//! header are of one txg. During replay: as much is done as the header says.
+//!
+//! **Lock order.** The log's state, then the groups of waiting records. Both are leaves under the file system's locks.
+//!
+//! **Deliberately absent.** Logs of encrypted datasets; writing large data in place and logging its pointer (such
+//! records are replayed): data go into the log, several blocks at a time.
 
+mod chain;
 mod claim;
+mod commit;
+mod itx;
+mod log;
+mod replay;
 mod reset;
+mod stats;
 
-pub(crate) use claim::chain;
+pub use claim::chain;
 pub use claim::claim_all;
-pub(crate) use claim::refuse_unreplayed;
+pub(crate) use claim::read_logged;
+pub use itx::When;
+pub use log::Zilog;
+pub use replay::{Replay, Replayed};
 pub use reset::reset_all;
+pub use stats::{LATENCY_BUCKETS, LogCounts, LogStats};
 
 use zilla_ondisk::zil::{ZIL_REPLAY_NEEDED, ZilHeader};
 

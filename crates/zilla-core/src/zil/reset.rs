@@ -1,8 +1,20 @@
 //! Emptying the logs, so that a log device can leave.
 
+use super::replay::Replay;
 use crate::dsl::DslPool;
 use crate::error::{Errno, Error, Result};
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use zilla_ondisk::zil::{LogRecord, ZIL_REPLAY_NEEDED};
+
+/// For logs without records.
+struct Nothing;
+
+impl Replay for Nothing {
+    fn replay<'a>(&'a self, _: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "there should be no record"))))
+    }
+}
 
 /// Makes every dataset's log let go of the blocks it has, so that their space is free some txgs later. Refused while one holds
 /// records that were not replayed: `EEXIST`.
@@ -15,10 +27,20 @@ pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
             continue;
         }
         let objset = dsl.objset(&head).await?;
-        if super::needs_replay(&objset.phys().zil_header) {
-            let what = format!("the intent log of {} was not replayed yet; mount it first", head.name());
-            return Err(Error::os(Errno::Exist, what));
+        let header = objset.phys().zil_header;
+        if objset.log().is_none_or(|l| !l.is_started()) {
+            if header.log.is_hole() {
+                continue;
+            }
+            if header.flags & ZIL_REPLAY_NEEDED != 0 || objset.is_encrypted() {
+                let what = format!("the intent log of {} was not replayed yet; mount it first", head.name());
+                return Err(Error::os(Errno::Exist, what));
+            }
         }
+        let log = dsl.open_log(&head).await?;
+        log.start(&objset, &Nothing).await?;
+        log.suspend().await?;
+        log.resume();
     }
     Ok(())
 }

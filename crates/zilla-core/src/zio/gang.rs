@@ -53,6 +53,7 @@ impl Zio {
             tickets: None,
             check: &check,
             every_copy,
+            speculative: false,
         };
         let (header, _) = reader.read().await.map_err(|f| Error::corrupt(Some(bookmark), f.place, f.what))?;
         let bad = |what: String| {

@@ -9,15 +9,25 @@
 //! error is told, so that the next block already goes elsewhere.
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use zilla_ondisk::Dva;
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::Compress;
+use zilla_env::IoBuf;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
+use zilla_ondisk::{ByteOrder, Dva};
 
+use super::store::LogWritten;
 use super::write::Place;
-use super::{AllocClass, AllocReq, Priority, Zio};
+use super::{AllocClass, AllocReq, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
-use crate::types::Txg;
-use crate::vdev::{Leaf, Top};
+use crate::types::{Bookmark, Txg};
+use crate::vdev::{Layout, Leaf, Reader, Top};
+
+/// A log block's size is a multiple of this, and so is what is written of it.
+pub const LOG_BLOCK_UNIT: u64 = zilla_ondisk::zil::ZIL_MIN_BLKSZ;
 
 /// Where a log block goes.
 #[derive(Clone, Copy, Debug)]
@@ -101,5 +111,101 @@ impl LogWrite {
     /// Whether the leaves that have the block are enough.
     fn readable(&self, top: &Top) -> bool {
         top.survives(|l| self.leaves.iter().any(|(has, _)| has.index == l.index))
+    }
+}
+
+impl Zio {
+    /// The pointer to a log block that is yet to be written, complete but for its checksum words, which are its number in the chain.
+    pub(super) async fn alloc_log_block(&self, txg: Txg, size: u64) -> Result<BlkPtr> {
+        let place = self.alloc_log(txg, size).await?;
+        let mut bp = BlkPtr::ZERO;
+        bp.set_dva(0, place.dva);
+        bp.set_lsize(size);
+        bp.set_psize(size);
+        bp.set_compress(Compress::Off as u8);
+        bp.set_checksum_kind(Checksum::Zilog2 as u8);
+        bp.set_otype(DMU_OT_INTENT_LOG);
+        bp.set_byteorder(ByteOrder::NATIVE);
+        bp.set_births(txg.0, txg.0);
+        Ok(bp)
+    }
+
+    /// Whether a block lies on a log device.
+    pub(super) fn log_on_log_vdev(&self, bp: &BlkPtr) -> bool {
+        let tree = self.tree();
+        bp.dvas().all(|d| tree.top(d.vdev).is_ok_and(|t| t.vdev.is_log))
+    }
+
+    /// Writes the used part of a log block and makes it stable.
+    pub(super) fn write_log_block(&self, bp: &BlkPtr, data: Bytes) -> BoxFuture<'static, Result<LogWritten>> {
+        let (zio, bp) = (self.clone(), *bp);
+        Box::pin(async move {
+            let clock = &zio.0.env.clock;
+            let started = clock.now();
+            let bytes = data.len() as u64;
+            let dva = bp.dva(0);
+            let whole = {
+                let tree = zio.tree();
+                let top = tree.check_dva(&dva, bp.psize())?;
+                // What is missing of a RAID-Z's columns could not be told from damage: these get the whole block.
+                match &top.layout {
+                    Layout::Raidz { .. } if bytes < bp.psize() => {
+                        let mut buf = IoBuf::zeroed(bp.psize() as usize);
+                        buf[..data.len()].copy_from_slice(&data);
+                        buf.into_bytes()
+                    }
+                    _ => data,
+                }
+            };
+            let write = zio.write_log(Txg(bp.birth()), &dva, &whole).await?;
+            let wrote = clock.now();
+            write.stable().await?;
+            let flushed = clock.now();
+            Ok(LogWritten {
+                bytes,
+                write: wrote.saturating_sub(started),
+                flush: flushed.saturating_sub(wrote),
+            })
+        })
+    }
+
+    /// Reads what is where a log block should be. Past the cache and without a word about damage: what lies behind the end of a
+    /// log is no block, and that is how the end is known.
+    pub(super) async fn read_log_block(&self, bp: &BlkPtr, bookmark: Bookmark) -> Result<Bytes> {
+        bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
+        let tree = self.tree();
+        let salt = self.salt();
+        let check = |data: &[u8]| verify::block(bp, data, salt.as_deref());
+        let mut last = Error::corrupt(Some(bookmark), "block pointer", "the block has no copies");
+        for dva in bp.dvas() {
+            if dva.gang {
+                last = Error::corrupt(Some(bookmark), "block pointer", "a log block in pieces");
+                continue;
+            }
+            let top = match tree.check_dva(&dva, bp.psize()) {
+                Ok(top) => top,
+                Err(e) => {
+                    last = e;
+                    continue;
+                }
+            };
+            let reader = Reader {
+                tree: &tree,
+                top,
+                offset: dva.offset,
+                psize: bp.psize(),
+                birth: bp.phys_birth(),
+                class: Priority::SyncRead,
+                tickets: None,
+                check: &check,
+                every_copy: false,
+                speculative: true,
+            };
+            match reader.read().await {
+                Ok((data, _)) => return Ok(data),
+                Err(f) => last = Error::corrupt(Some(bookmark), f.place, f.what),
+            }
+        }
+        Err(last)
     }
 }

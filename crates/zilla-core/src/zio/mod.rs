@@ -50,9 +50,9 @@ use crate::types::{Bookmark, Txg};
 use crate::vdev::VdevTree;
 
 pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
-pub use log::{LogPlace, LogWrite};
+pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
 pub use read::Scrubbed;
-pub use store::{BlockStore, Priority, WriteReq};
+pub use store::{BlockStore, LogWritten, Priority, WriteReq};
 
 /// What the pool's feature flags allow a writer.
 #[derive(Debug, Default)]

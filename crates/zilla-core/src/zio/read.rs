@@ -11,7 +11,7 @@ use zilla_ondisk::object_type::DMU_OT_DNODE;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE};
 
 use super::pending::Join;
-use super::{BlockStore, Priority, WriteReq, Zio, byteswap, verify};
+use super::{BlockStore, LogWritten, Priority, WriteReq, Zio, byteswap, verify};
 use crate::arc::{Block, Key};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
@@ -177,7 +177,18 @@ impl Zio {
             return self.read_gang(tree, bp, dva, bookmark, class, 0).await.map_err(failure);
         }
         let (offset, psize, birth) = (dva.offset, bp.psize(), bp.phys_birth());
-        let reader = Reader { tree, top, offset, psize, birth, class, tickets, check, every_copy: false };
+        let reader = Reader {
+            tree,
+            top,
+            offset,
+            psize,
+            birth,
+            class,
+            tickets,
+            check,
+            every_copy: false,
+            speculative: false,
+        };
         reader.read().await.map(|(data, _)| data)
     }
 
@@ -245,6 +256,7 @@ impl Zio {
                         tickets,
                         check: &check,
                         every_copy: true,
+                        speculative: false,
                     };
                     reader.read().await
                 }
@@ -327,6 +339,22 @@ impl BlockStore for Zio {
 
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
         Box::pin(self.write_batch(txg, reqs))
+    }
+
+    fn alloc_log(&self, txg: Txg, size: u64) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(self.alloc_log_block(txg, size))
+    }
+
+    fn write_log(&self, bp: &BlkPtr, data: Bytes) -> BoxFuture<'static, Result<LogWritten>> {
+        self.write_log_block(bp, data)
+    }
+
+    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move { self.read_log_block(&bp, bookmark).await })
+    }
+
+    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
+        self.log_on_log_vdev(bp)
     }
 
     fn dsize(&self, bp: &BlkPtr) -> u64 {

@@ -2,13 +2,18 @@
 //!
 //! The DMU knows nothing of vdevs; it knows a [`BlockStore`]. The pool's implementation is [`super::Zio`]; the DMU's own tests use one in memory.
 
-use crate::error::Result;
+use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use std::time::Duration;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::CompressSpec;
 use zilla_ondisk::blkptr::BlkPtr;
+
+fn no_log() -> Error {
+    Error::os(Errno::NotSup, "there is nowhere to put an intent log")
+}
 
 /// OpenZFS's I/O classes, in falling order of urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +48,14 @@ pub struct WriteReq {
     pub may_embed: bool,
 }
 
+/// How the write of a log block went: how much it was, how long the write itself took, and how long the flush.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogWritten {
+    pub bytes: u64,
+    pub write: Duration,
+    pub flush: Duration,
+}
+
 /// What the DMU needs of a pool.
 pub trait BlockStore: Send + Sync {
     /// The block's contents, decompressed, if they are in memory (or in the pointer). Holes are the caller's business.
@@ -62,6 +75,26 @@ pub trait BlockStore: Send + Sync {
     /// reads of them are served (from memory until the device has them). Stability is the txg's business: the pool waits
     /// for all of a txg's writes before its uberblock. Pointers come in the order of the requests.
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>>;
+
+    /// A place for a block of the intent log, in a txg that the caller holds open. See `zio/log.rs`; a store that has no devices has no log.
+    fn alloc_log(&self, _: Txg, _: u64) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(std::future::ready(Err(no_log())))
+    }
+
+    /// Writes a log block; the future ends when it is stable. The write is under way when this returns.
+    fn write_log(&self, _: &BlkPtr, _: Bytes) -> BoxFuture<'static, Result<LogWritten>> {
+        Box::pin(std::future::ready(Err(no_log())))
+    }
+
+    /// Reads what may or may not be a log block.
+    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
+        self.read(bp, bookmark, Priority::SyncRead)
+    }
+
+    /// Whether a log block lies on a device that is for nothing else.
+    fn log_is_separate(&self, _: &BlkPtr) -> bool {
+        false
+    }
 
     /// The space a block takes as users see it (deflated by RAID-Z's overhead), in bytes.
     fn dsize(&self, bp: &BlkPtr) -> u64;

@@ -4,6 +4,7 @@ use super::attrs::{Attrs, encode_rdev, encode_time, legacy_order, new_file_order
 use super::dir::check_name;
 use super::fs::Zfs;
 use super::posix_acl::{self, PosixAcl};
+use super::replay::Place;
 use super::sa::{Kind, Packed};
 use super::types::*;
 use super::znode::{Held, Plan, State, Znode, stale};
@@ -135,34 +136,46 @@ impl Zfs {
 
     /// Packs a new file's attributes, whose dnode does not exist yet.
     pub(super) fn pack_new(&self, tx: &Tx, attrs: &Attrs) -> Now<Packed> {
-        let room = zilla_ondisk::dnode::slots_to_bonuslen(self.new_dnodesize(attrs) >> 9);
-        attrs.pack(&self.sa, tx, room)
+        self.pack_at(tx, attrs, self.new_dnodesize(attrs))
+    }
+
+    /// The same for a dnode of a given size.
+    pub(super) fn pack_at(&self, tx: &Tx, attrs: &Attrs, dnodesize: usize) -> Now<Packed> {
+        attrs.pack(&self.sa, tx, zilla_ondisk::dnode::slots_to_bonuslen(dnodesize >> 9))
     }
 
     fn new_dnodesize(&self, attrs: &Attrs) -> usize {
         if attrs.legacy { 512 } else { self.props().dnodesize.clamp(512, 16384) }
     }
 
-    /// Makes the object of a new file and gives it its attributes.
+    /// Makes the object of a new file, at `place` if there is a given one, and gives it its attributes.
     pub(super) fn alloc_file(
         &self,
         tx: &Tx,
         attrs: &Attrs,
         packed: Packed,
         normflags: u64,
+        place: Option<Place>,
     ) -> Now<Arc<Dnode>> {
-        let (bonustype, dnodesize) =
-            if attrs.legacy { (DMU_OT_ZNODE, 512) } else { (DMU_OT_SA, self.new_dnodesize(attrs)) };
+        let dnodesize = place.map_or_else(|| self.new_dnodesize(attrs), |p| p.dnodesize);
+        let bonustype = if attrs.legacy { DMU_OT_ZNODE } else { DMU_OT_SA };
         let bonuslen = packed.bonus.len();
         if dnodesize > 512 {
             self.space.need_feature("large_dnode");
         }
         let dn = if attrs.is_dir() {
             let opts = CreateOpts { normflags, dnodesize, ..CreateOpts::bonus(bonustype, bonuslen) };
-            Zap::create(&self.objset, tx, DMU_OT_DIRECTORY_CONTENTS, &opts)?
+            match place {
+                Some(p) => Zap::create_claim(&self.objset, tx, p.id, DMU_OT_DIRECTORY_CONTENTS, &opts)?,
+                None => Zap::create(&self.objset, tx, DMU_OT_DIRECTORY_CONTENTS, &opts)?,
+            }
         } else {
             let spec = NewObject { dnodesize, ..NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, 512) };
-            self.objset.alloc(tx, spec.bonus(bonustype, bonuslen))?
+            let spec = spec.bonus(bonustype, bonuslen);
+            match place {
+                Some(p) => self.objset.claim(tx, p.id, spec)?,
+                None => self.objset.alloc(tx, spec)?,
+            }
         };
         dn.set_bonus(tx, &packed.bonus);
         if let Some(spill) = packed.spill {
@@ -212,17 +225,17 @@ impl Zfs {
         let packed = self.pack_new(tx, &attrs)?;
         let parent = self.plan_dir(tx, dir, &state, 1, i64::from(is_dir))?;
         let normflags = if is_dir { self.normflags()? } else { 0 };
-        let dn = self.alloc_file(tx, &attrs, packed, normflags)?;
+        let dn = self.alloc_file(tx, &attrs, packed, normflags, None)?;
         let value = dirent(self.version, dn.id().0, new.mode);
         if let Err(stop) = self.dir_zap(dir).add_u64(tx, name, value) {
             self.objset.free(tx, &dn);
             return Err(stop);
         }
         parent.apply(tx, dir, &mut state);
-        drop(state);
         tx.dirtied(1024);
+        self.log_create(tx, dir.id(), &dn, &attrs, name);
         let zn = self.adopt(dn, attrs);
-        zn.touched(tx);
+        drop(state);
         Ok(zn)
     }
 
@@ -242,13 +255,16 @@ impl Zfs {
         {
             return err(Errno::Inval, "no such type of file");
         }
-        self.change(|tx| {
-            let dzn = self.znode(dir)?;
-            let zn = self.held(self.create_now(tx, &dzn, name, &new)?);
-            let attr = self.attr(&zn);
-            Ok((zn, attr))
-        })
-        .await
+        let made = self
+            .change(|tx| {
+                let dzn = self.znode(dir)?;
+                let zn = self.held(self.create_now(tx, &dzn, name, &new)?);
+                let attr = self.attr(&zn);
+                Ok((zn, attr))
+            })
+            .await?;
+        self.ended().await?;
+        Ok(made)
     }
 
     /// Gives a file one more name.
@@ -257,16 +273,19 @@ impl Zfs {
             return err(Errno::Exist, "the file exists");
         }
         check_name(self, name)?;
-        self.change(|tx| {
-            let (dzn, zn) = (self.znode(dir)?, self.znode(id)?);
-            self.link_now(tx, &dzn, name, &zn)?;
-            let attr = self.attr(&zn);
-            Ok((self.held(zn), attr))
-        })
-        .await
+        let linked = self
+            .change(|tx| {
+                let (dzn, zn) = (self.znode(dir)?, self.znode(id)?);
+                self.link_now(tx, &dzn, name, &zn)?;
+                let attr = self.attr(&zn);
+                Ok((self.held(zn), attr))
+            })
+            .await?;
+        self.ended().await?;
+        Ok(linked)
     }
 
-    fn link_now(&self, tx: &Tx, dir: &Arc<Znode>, name: &[u8], zn: &Arc<Znode>) -> Now<()> {
+    pub(super) fn link_now(&self, tx: &Tx, dir: &Arc<Znode>, name: &[u8], zn: &Arc<Znode>) -> Now<()> {
         if dir.id() == zn.id() {
             return Err(Error::os(Errno::Perm, "directories have one name").into());
         }
@@ -312,6 +331,7 @@ impl Zfs {
         self.dir_zap(dir).add_u64(tx, name, value)?;
         file.apply(tx, zn, locked.get_mut(zn));
         parent.apply(tx, dir, locked.get_mut(dir));
+        self.log_link(tx, dir.id(), zn.id(), name);
         Ok(())
     }
 }

@@ -5,12 +5,14 @@
 
 use super::attrs::Attrs;
 use super::fs::Zfs;
+use super::log::ATTR_MODE;
 use super::types::{S_ISGID, S_ISUID, Time, Whence};
 use super::znode::{State, Znode, is_regular, stale};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_SPARSE, err};
 use crate::dmu::{Dnode, Need, Now, Stop, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
+use crate::zil::When;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -35,7 +37,7 @@ pub(super) fn without_suid(mode: u64) -> u64 {
 }
 
 impl Zfs {
-    fn check_file(zn: &Znode, state: &State) -> Result<()> {
+    pub(super) fn check_file(zn: &Znode, state: &State) -> Result<()> {
         if state.gone {
             return Err(stale(zn.id()));
         }
@@ -122,7 +124,7 @@ impl Zfs {
         (want > blksz).then_some(want)
     }
 
-    fn grow(&self, tx: &Tx, dn: &Arc<Dnode>, size: u64, end: u64) -> Result<()> {
+    pub(super) fn grow(&self, tx: &Tx, dn: &Arc<Dnode>, size: u64, end: u64) -> Result<()> {
         match self.grown_blksz(dn, size, end) {
             Some(blksz) => dn.set_blksz(tx, blksz, 0),
             None => Ok(()),
@@ -161,7 +163,12 @@ impl Zfs {
         let dn = zn.dnode();
         self.grow(tx, dn, state.attrs.size, end)?;
         write_records(tx, dn, off, data);
+        let mode = state.attrs.mode;
         plan.apply(tx, &zn, &mut state);
+        if state.attrs.mode != mode {
+            self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
+        }
+        self.log_write(tx, id, &state.attrs, off, data);
         Ok(state.attrs.size)
     }
 
@@ -171,12 +178,16 @@ impl Zfs {
         if data.is_empty() {
             return Ok(self.getattr(id).await?.size);
         }
-        self.change(|tx| self.write_now(tx, id, Some(off), data, kill_suidgid)).await
+        let size = self.change(|tx| self.write_now(tx, id, Some(off), data, kill_suidgid)).await?;
+        self.ended().await?;
+        Ok(size)
     }
 
     /// Writes at the end of the file; returns its new size.
     pub async fn append(&self, id: u64, data: &Bytes) -> Result<u64> {
-        self.change(|tx| self.write_now(tx, id, None, data, false)).await
+        let size = self.change(|tx| self.write_now(tx, id, None, data, false)).await?;
+        self.ended().await?;
+        Ok(size)
     }
 
     /// Cuts or extends the contents; part of a setattr, after the checks.
@@ -224,10 +235,19 @@ impl Zfs {
                 zn.dnode().free_range(tx, off, len.min(old - off));
             }
             self.resize(tx, &zn, old, size)?;
+            let mode = state.attrs.mode;
             plan.apply(tx, &zn, &mut state);
+            if state.attrs.mode != mode {
+                self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
+            }
+            let len = if extend { len } else { len.min(old.saturating_sub(off)) };
+            if len > 0 {
+                self.log_truncate(tx, When::With(id), id, &state.attrs, off, len);
+            }
             Ok(())
         })
-        .await
+        .await?;
+        self.ended().await
     }
 
     /// Makes the file reach to `end` at least; its space is not reserved, for a copy-on-write file system cannot keep such a promise.
@@ -251,10 +271,18 @@ impl Zfs {
                 }
             })?;
             self.resize(tx, &zn, old, old.max(end))?;
+            let mode = state.attrs.mode;
             plan.apply(tx, &zn, &mut state);
+            if state.attrs.mode != mode {
+                self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
+            }
+            if end > old {
+                self.log_truncate(tx, When::With(id), id, &state.attrs, end, 0);
+            }
             Ok(())
         })
-        .await
+        .await?;
+        self.ended().await
     }
 
     /// The next data or hole from `off` on; the end of the file counts as a hole.
@@ -314,7 +342,7 @@ impl Zfs {
 }
 
 /// Writes with whole records handed over and the ragged ends copied.
-fn write_records(tx: &Tx, dn: &Arc<Dnode>, off: u64, data: &Bytes) {
+pub(super) fn write_records(tx: &Tx, dn: &Arc<Dnode>, off: u64, data: &Bytes) {
     let blksz = u64::from(dn.blksz());
     let mut done = 0;
     while done < data.len() {

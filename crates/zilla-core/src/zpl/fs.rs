@@ -9,8 +9,10 @@ use crate::error::{Errno, Error, Result};
 use crate::spa::txg::{Tx, TxgState};
 use crate::types::{ObjectId, Txg};
 use crate::zap::{Match, U8_TEXTPREP_TOUPPER, Zap};
+use crate::zil::Zilog;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use zilla_env::Env;
 
 /// When reading updates the access time.
@@ -21,6 +23,17 @@ pub enum Atime {
     #[default]
     Relative,
     On,
+}
+
+/// What fsync means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncMode {
+    #[default]
+    Standard,
+    /// Every operation returns when it is stable.
+    Always,
+    /// Nothing is waited for.
+    Disabled,
 }
 
 /// A file system's changeable properties, as far as files feel them.
@@ -39,6 +52,7 @@ pub struct FsProps {
     pub dnodesize: usize,
     /// The pool accounts for projects.
     pub project_quota: bool,
+    pub sync: SyncMode,
     /// Quotas that hold where a user, group or project has none of its own: bytes, or 0.
     pub default_quotas: [u64; 3],
 }
@@ -54,6 +68,7 @@ impl Default for FsProps {
             posix_acl: false,
             dnodesize: 512,
             project_quota: true,
+            sync: SyncMode::Standard,
             default_quotas: [0; 3],
         }
     }
@@ -89,6 +104,10 @@ pub struct Zfs {
     pub(super) objset: Arc<Objset>,
     /// None for a snapshot or a pool that is imported read-only: nothing can be changed.
     txgs: Option<Arc<TxgState>>,
+    /// The intent log, where the dataset has one.
+    pub(super) log: Option<Arc<Zilog>>,
+    /// The log is being replayed: nothing is logged, and nothing refused.
+    pub(super) replaying: AtomicBool,
     pub(super) space: Arc<dyn Space>,
     pub(super) master: Zap,
     pub(super) unlinked: Option<Zap>,
@@ -121,10 +140,13 @@ impl Zfs {
             let what = "the file system is encrypted, which zilla does not support yet";
             return Err(Error::os(Errno::Access, what));
         }
-        if txgs.is_some() {
-            crate::zil::refuse_unreplayed(&objset.phys().zil_header, "the file system")?;
+        if txgs.is_some() && objset.log().is_none() && crate::zil::needs_replay(&objset.phys().zil_header) {
+            let what = "the intent log holds changes, and was not opened to be replayed";
+            return Err(Error::os(Errno::NotSup, what));
         }
-        Ok(Arc::new(resident(|| Zfs::open_now(&env, &objset, &txgs, &space, props)).await?))
+        let zfs = Arc::new(resident(|| Zfs::open_now(&env, &objset, &txgs, &space, props)).await?);
+        zfs.start_log().await?;
+        Ok(zfs)
     }
 
     fn open_now(
@@ -162,10 +184,16 @@ impl Zfs {
             (_, 0) => Match::Normalized,
             _ => Match::NormalizedCase,
         };
+        let log = objset.log().filter(|_| txgs.is_some()).cloned();
+        if let Some(log) = &log {
+            log.set_disabled(props.sync == SyncMode::Disabled);
+        }
         Ok(Zfs {
             env: env.clone(),
             objset: objset.clone(),
             txgs: txgs.clone(),
+            log,
+            replaying: AtomicBool::new(false),
             space: space.clone(),
             unlinked,
             root,
@@ -200,9 +228,12 @@ impl Zfs {
     }
     pub fn set_props(&self, props: FsProps) {
         *self.props.write() = props;
+        if let Some(log) = &self.log {
+            log.set_disabled(props.sync == SyncMode::Disabled);
+        }
     }
     pub fn is_readonly(&self) -> bool {
-        self.txgs.is_none() || self.props().readonly
+        self.txgs.is_none() || (self.props().readonly && !self.is_replaying())
     }
 
     pub(super) fn normflags(&self) -> Now<u64> {
@@ -213,13 +244,18 @@ impl Zfs {
         Time::from_wall(self.env.wall())
     }
 
-    pub(super) fn open_txg(&self) -> u64 {
-        self.txgs.as_ref().map_or(0, |t| t.open().0)
+    /// The txgs of the pool, whatever the properties say; None where nothing can be changed.
+    pub(super) fn txgs_any(&self) -> Option<&Arc<TxgState>> {
+        self.txgs.as_ref()
+    }
+
+    pub(super) fn has_fuids(&self) -> bool {
+        self.version >= super::ZPL_VERSION_FUID
     }
 
     fn txgs(&self) -> Result<&Arc<TxgState>> {
         match &self.txgs {
-            Some(t) if !self.props().readonly => Ok(t),
+            Some(t) if !self.props().readonly || self.is_replaying() => Ok(t),
             _ => err(Errno::ROFs, "the file system is read-only"),
         }
     }
@@ -252,18 +288,6 @@ impl Zfs {
         self.flush_atimes().await?;
         let open: Txg = txgs.open();
         txgs.wait_synced(open).await
-    }
-
-    /// Waits until what was done to a file so far is on stable storage. A file that nothing was done to waits for nothing.
-    pub async fn fsync(&self, id: u64) -> Result<()> {
-        let Some(txgs) = &self.txgs else { return Ok(()) };
-        let open = txgs.open();
-        let zn = resident(|| self.znode(id)).await?;
-        // A clean file may have got its name in a txg that is not on disk yet, which the directory entry's txg bounds.
-        if txgs.synced() >= zn.last_txg() {
-            return Ok(());
-        }
-        txgs.wait_synced(zn.last_txg().min(open)).await
     }
 
     pub fn statfs(&self) -> StatFs {

@@ -16,6 +16,9 @@
 //! **Invariants.** Every name leads to a file, and a file's link count is the number of its names; a file with none is in the delete
 //! queue. What an operation changes, it changes in one txg.
 //!
+//! **Intent log.** Each operation leaves a record of itself (`log`) where it makes its changes, and `replay` does what records of
+//! a crashed machine say.
+//!
 //! **Order within an operation.** First everything that can find something missing or refuse: lookups, packing of the new attributes
 //! (which may add a layout; that is harmless), allocation, and then the changes of ZAPs, each of which takes place whole or reports what it
 //! needs. A second ZAP change that finds something missing makes the first be taken back; that always succeeds, since what a
@@ -40,6 +43,7 @@ mod create;
 mod dir;
 mod file;
 mod fs;
+mod log;
 mod mkfs;
 mod path;
 mod posix_acl;
@@ -47,6 +51,7 @@ mod quota;
 mod reap;
 mod remove;
 mod rename;
+mod replay;
 mod sa;
 mod setattr;
 mod types;
@@ -59,7 +64,7 @@ mod tests;
 
 pub use attrs::owner_of;
 pub use file::ReadData;
-pub use fs::{Atime, FsProps, Space, Unlimited, Zfs};
+pub use fs::{Atime, FsProps, Space, SyncMode, Unlimited, Zfs};
 pub use mkfs::{ZplProps, create_fs};
 pub use types::*;
 pub use znode::{Held, Znode};
@@ -85,6 +90,7 @@ const PFLAG_ACL_TRIVIAL: u64 = 0x4;
 const PFLAG_ACL_AUTO_INHERIT: u64 = 0x40;
 const PFLAG_NO_EXECS_DENIED: u64 = 0x100;
 pub const ZFS_ARCHIVE: u64 = 0x8_0000_0000;
+pub const ZFS_READONLY: u64 = 0x1_0000_0000;
 pub const ZFS_IMMUTABLE: u64 = 0x10_0000_0000;
 pub const ZFS_NOUNLINK: u64 = 0x20_0000_0000;
 pub const ZFS_APPENDONLY: u64 = 0x40_0000_0000;

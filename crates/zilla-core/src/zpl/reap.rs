@@ -40,7 +40,7 @@ impl Zfs {
     }
 
     /// Frees a file, and then the directory of its extended attributes, which the same transaction put into the queue.
-    async fn reap(self: &Arc<Self>, id: u64) -> Result<()> {
+    pub(super) async fn reap(self: &Arc<Self>, id: u64) -> Result<()> {
         let mut next = id;
         while next != 0 {
             let id = next;

@@ -71,7 +71,13 @@ impl Zfs {
         Ok(())
     }
 
-    fn remove_now(&self, tx: &Tx, dir: &Arc<Znode>, name: &[u8], want_dir: bool) -> Now<Arc<Znode>> {
+    pub(super) fn remove_now(
+        &self,
+        tx: &Tx,
+        dir: &Arc<Znode>,
+        name: &[u8],
+        want_dir: bool,
+    ) -> Now<Arc<Znode>> {
         self.check_dir(dir)?;
         let missing = || Stop::Err(Error::os(Errno::NoEnt, "no such file or directory"));
         let id = dirent_obj(self.find_entry(dir, name)?.ok_or_else(missing)?);
@@ -106,6 +112,7 @@ impl Zfs {
         }
         file.apply(tx, &zn, locked.get_mut(&zn));
         parent.apply(tx, dir, locked.get_mut(dir));
+        self.log_remove(tx, dir.id(), name, id, is_dir, last);
         drop(locked);
         Ok(zn)
     }
@@ -120,7 +127,7 @@ impl Zfs {
             })
             .await?;
         drop(held);
-        Ok(())
+        self.ended().await
     }
 
     /// Takes a file's name away; the file goes with its last name and last user.

@@ -9,17 +9,18 @@ use crate::dmu::{Now, Stop};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use std::sync::Arc;
+use zilla_ondisk::zil::{CreateBody, Foid, RecordBody};
 
 /// Deeper trees than this are taken for a loop.
 const MAX_DEPTH: usize = 1 << 16;
 const RENAME_COST: u64 = 16 << 10;
 
 /// The two names of a rename.
-struct Names<'a> {
-    from: &'a Arc<Znode>,
-    old: &'a [u8],
-    to: &'a Arc<Znode>,
-    new: &'a [u8],
+pub(super) struct Names<'a> {
+    pub(super) from: &'a Arc<Znode>,
+    pub(super) old: &'a [u8],
+    pub(super) to: &'a Arc<Znode>,
+    pub(super) new: &'a [u8],
 }
 
 fn refuse<T>(errno: Errno, what: &'static str) -> Now<T> {
@@ -51,12 +52,12 @@ impl Zfs {
                 let _one_at_a_time = self.rename.lock();
                 let (from, to) = (self.znode(from)?, self.znode(to)?);
                 let names = Names { from: &from, old, to: &to, new };
-                Ok(self.rename_now(tx, &names, flags, cred)?.map(|zn| self.held(zn)))
+                Ok(self.rename_now(tx, &names, flags, cred, None)?.map(|zn| self.held(zn)))
             })
             .await?;
         // Frees the replaced file if that was its last name and nobody uses it.
         drop(gone);
-        Ok(())
+        self.ended().await
     }
 
     /// Refuses to move a directory below itself.
@@ -78,12 +79,14 @@ impl Zfs {
         refuse(Errno::Loop, "the directories form a loop")
     }
 
-    fn rename_now(
+    /// Does it; `white` is the whiteout to be left behind, where that is known from before.
+    pub(super) fn rename_now(
         self: &Arc<Self>,
         tx: &Tx,
         names: &Names<'_>,
         flags: RenameFlags,
         cred: Cred,
+        white: Option<&CreateBody<'_>>,
     ) -> Now<Option<Arc<Znode>>> {
         self.check_dir(names.from)?;
         self.check_dir(names.to)?;
@@ -109,7 +112,7 @@ impl Zfs {
         if entry(names.from, names.old)? != Some(source) || entry(names.to, names.new)? != target {
             // Another thread was faster; look again.
             drop(locked);
-            return self.rename_now(tx, names, flags, cred);
+            return self.rename_now(tx, names, flags, cred, white);
         }
         self.check_rename(names, &locked, &src, tgt.as_ref(), flags)?;
         if tgt.as_ref().is_some_and(|t| t.id() == src.id()) && !self.only_spelling(names) {
@@ -118,8 +121,10 @@ impl Zfs {
         self.space.admit(tx, RENAME_COST, tgt.is_some() && !flags.exchange)?;
         match &tgt {
             Some(t) if flags.exchange => self.exchange(tx, names, locked, &src, t).map(|()| None),
-            Some(t) if t.id() != src.id() => self.move_entry(tx, names, locked, &src, Some(t), flags, cred),
-            _ => self.move_entry(tx, names, locked, &src, None, flags, cred),
+            Some(t) if t.id() != src.id() => {
+                self.move_entry(tx, names, locked, &src, Some(t), flags, cred, white)
+            }
+            _ => self.move_entry(tx, names, locked, &src, None, flags, cred, white),
         }
     }
 
@@ -235,6 +240,13 @@ impl Zfs {
         if let Some(p) = to_plan {
             p.apply(tx, names.to, locked.get_mut(names.to));
         }
+        let body = RecordBody::RenameExchange {
+            source_dir: names.from.id(),
+            target_dir: names.to.id(),
+            source: names.old,
+            target: names.new,
+        };
+        self.log_rename(tx, &[src.id(), tgt.id()], body);
         Ok(())
     }
 
@@ -249,6 +261,7 @@ impl Zfs {
         tgt: Option<&Arc<Znode>>,
         flags: RenameFlags,
         cred: Cred,
+        logged: Option<&CreateBody<'_>>,
     ) -> Now<Option<Arc<Znode>>> {
         let now = self.now();
         let s = locked.get(src);
@@ -279,7 +292,13 @@ impl Zfs {
             (self.plan_dir(tx, names.from, locked.get(names.from), from_by, from_dirs)?, Some(to))
         };
         let white = match flags.whiteout {
-            true => Some(self.alloc_whiteout(tx, names.from, &locked.get(names.from).attrs, cred)?),
+            true => {
+                let parent = &locked.get(names.from).attrs;
+                Some(match logged {
+                    Some(c) => self.logged_whiteout(tx, names.from, parent, c)?,
+                    None => self.alloc_whiteout(tx, names.from, parent, cred)?,
+                })
+            }
             false => None,
         };
         let back = |stop: Stop| {
@@ -334,9 +353,36 @@ impl Zfs {
         if let Some(p) = to_plan {
             p.apply(tx, names.to, locked.get_mut(names.to));
         }
-        if let Some((dn, attrs)) = white {
-            self.adopt(dn, attrs).touched(tx);
+        let (source_dir, target_dir) = (names.from.id(), names.to.id());
+        let (source, target) = (names.old, names.new);
+        if let Some(t) = tgt.filter(|_| last)
+            && let Some(log) = self.zil()
+        {
+            log.forget(t.id());
         }
+        let body = match white {
+            None => RecordBody::Rename { source_dir, target_dir, source, target },
+            Some((dn, attrs)) => {
+                let whiteout = Foid { object: dn.id().0, slots: dn.slots() };
+                let (mode, uid, gid) = (attrs.mode, attrs.uid, attrs.gid);
+                let (generation, crtime, rdev) = (attrs.generation, attrs.crtime, attrs.rdev);
+                self.adopt(dn, attrs);
+                RecordBody::RenameWhiteout {
+                    source_dir,
+                    target_dir,
+                    source,
+                    target,
+                    whiteout,
+                    mode,
+                    uid,
+                    gid,
+                    generation,
+                    crtime,
+                    rdev,
+                }
+            }
+        };
+        self.log_rename(tx, &[src.id()], body);
         Ok(tgt.cloned())
     }
 
@@ -350,6 +396,6 @@ impl Zfs {
     ) -> Now<(Arc<crate::dmu::Dnode>, super::attrs::Attrs)> {
         let attrs = self.new_attrs(tx, dir.id(), parent, None, &NewFile::new(S_IFCHR, cred))?;
         let packed = self.pack_new(tx, &attrs)?;
-        Ok((self.alloc_file(tx, &attrs, packed, 0)?, attrs))
+        Ok((self.alloc_file(tx, &attrs, packed, 0, None)?, attrs))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::attrs::encode_time;
 use super::fs::Zfs;
+use super::log::{ATTR_ATIME, ATTR_GID, ATTR_MODE, ATTR_MTIME, ATTR_SIZE, ATTR_UID};
 use super::posix_acl;
 use super::types::*;
 use super::znode::{Locked, State, Znode, is_regular, stale};
@@ -20,15 +21,17 @@ impl Zfs {
                 self.adopt_access_acl(&zn).await?;
             }
         }
-        self.change(|tx| {
+        let change = self.change(|tx| {
             let zn = self.znode(id)?;
             let xattr_obj = zn.state.lock().attrs.xattr_obj;
             let owner = set.uid.is_some() || set.gid.is_some() || set.projid.is_some();
             // The directory of extended attributes belongs to the same owner, for the accounting's sake.
             let xattr_dir = if owner && xattr_obj != 0 { Some(self.znode(xattr_obj)?) } else { None };
             self.setattr_now(tx, &zn, xattr_dir.as_ref(), &set)
-        })
-        .await
+        });
+        let attr = change.await?;
+        self.ended().await?;
+        Ok(attr)
     }
 
     fn check_setattr(&self, zn: &Znode, state: &State, set: &SetAttr) -> Result<()> {
@@ -37,7 +40,8 @@ impl Zfs {
         }
         let pflags = state.attrs.pflags;
         let unlocks = set.flags.is_some_and(|(_, clear)| clear & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0);
-        if pflags & ZFS_IMMUTABLE != 0 && !unlocks {
+        // A record of a change that was made once is not to be refused.
+        if pflags & ZFS_IMMUTABLE != 0 && !unlocks && !self.is_replaying() {
             return err(Errno::Perm, "the file is immutable");
         }
         if let Some(size) = set.size {
@@ -52,7 +56,7 @@ impl Zfs {
             }
             Zfs::check_size(size)?;
         }
-        if set.flags.is_some_and(|(on, off)| (on | off) & !SETTABLE_FLAGS != 0) {
+        if set.flags.is_some_and(|(on, off)| (on | off) & !SETTABLE_FLAGS != 0) && !self.is_replaying() {
             return err(Errno::NotSup, "no such file flag");
         }
         if set.projid.is_some() && (state.attrs.legacy || !self.props().project_quota) {
@@ -61,7 +65,7 @@ impl Zfs {
         Ok(())
     }
 
-    fn setattr_now(
+    pub(super) fn setattr_now(
         &self,
         tx: &Tx,
         zn: &Arc<Znode>,
@@ -93,7 +97,10 @@ impl Zfs {
         }
         if set.mode.is_some() {
             attrs.set_trivial_acl(&self.sa, self.version >= ZPL_VERSION_FUID);
-            self.chmod_posix_acl(&mut attrs)?;
+            // The ACL that goes with the mode has a record of its own.
+            if !self.is_replaying() {
+                self.chmod_posix_acl(&mut attrs)?;
+            }
         } else if owner_changed && !self.props().posix_acl && !attrs.legacy && !attrs.aces.is_empty() {
             attrs.mode = acl::mode_of(attrs.mode, &attrs.aces, attrs.uid, attrs.gid);
         }
@@ -138,7 +145,9 @@ impl Zfs {
             self.resize(tx, zn, old, size)?;
         }
         let state = locked.get_mut(zn);
+        let mode = state.attrs.mode;
         plan.apply(tx, zn, state);
+        self.log_changes(tx, zn.id(), &state.attrs, mode, set, keeps_xattrs)?;
         if !keeps_xattrs {
             state.xattrs = None;
         }
@@ -148,6 +157,32 @@ impl Zfs {
         }
         tx.dirtied(512);
         Ok(attr)
+    }
+
+    /// Leaves the records of a change that was made.
+    fn log_changes(
+        &self,
+        tx: &Tx,
+        id: u64,
+        attrs: &super::attrs::Attrs,
+        old_mode: u64,
+        set: &SetAttr,
+        keeps_xattrs: bool,
+    ) -> Result<()> {
+        let bit = |on: bool, bit: u64| if on { bit } else { 0 };
+        let mask = bit(set.mode.is_some() || attrs.mode != old_mode, ATTR_MODE)
+            | bit(set.uid.is_some(), ATTR_UID)
+            | bit(set.gid.is_some(), ATTR_GID)
+            | bit(set.size.is_some(), ATTR_SIZE)
+            | bit(set.atime.is_some(), ATTR_ATIME)
+            | bit(set.mtime.is_some(), ATTR_MTIME);
+        self.log_setattr(tx, id, attrs, mask, Zfs::xvattr_of(set, attrs));
+        if !keeps_xattrs && attrs.links > 0 {
+            let list = super::xattr::unpack(&attrs.dxattr)?;
+            let acl = super::xattr::list_get(&list, posix_acl::ACCESS);
+            self.log_xattr(tx, crate::zil::When::With(id), id, posix_acl::ACCESS, acl);
+        }
+        Ok(())
     }
 
     fn change_owner(&self, attrs: &mut super::attrs::Attrs, set: &SetAttr) {

@@ -14,6 +14,7 @@ use super::{ZFS_IMMUTABLE, ZPL_VERSION_FUID, err};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
+use crate::zil::When;
 use std::sync::Arc;
 use zilla_ondisk::nvlist::{NvList, NvValue};
 
@@ -173,6 +174,11 @@ impl Zfs {
 
     /// Sets an extended attribute.
     pub async fn setxattr(&self, id: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.set_xattr(id, name, value, mode).await?;
+        self.ended().await
+    }
+
+    async fn set_xattr(&self, id: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let name = name_str(name)?;
         self.check_xattrs(name)?;
         if value.len() > XATTR_SIZE_MAX {
@@ -237,11 +243,11 @@ impl Zfs {
                 found = true;
             }
         }
-        if found { Ok(()) } else { no_data() }
+        if found { self.ended().await } else { no_data() }
     }
 
     /// Sets (or takes away) one attribute of the list, and with it whatever `also` changes.
-    fn sa_xattr_set(
+    pub(super) fn sa_xattr_set(
         &self,
         tx: &Tx,
         zn: &Arc<Znode>,
@@ -254,7 +260,14 @@ impl Zfs {
         if let Some(v) = value {
             self.space.admit(tx, v.len() as u64, false)?;
         }
+        let mode = state.attrs.mode;
         plan.apply(tx, zn, &mut state);
+        if state.attrs.links > 0 {
+            self.log_xattr(tx, When::With(zn.id()), zn.id(), name, value);
+            if state.attrs.mode != mode {
+                self.log_setattr(tx, zn.id(), &state.attrs, super::log::ATTR_MODE, None);
+            }
+        }
         state.xattrs = Some(Arc::new(list));
         tx.dirtied(value.map_or(0, <[u8]>::len) as u64 + 512);
         Ok(())
@@ -272,7 +285,7 @@ impl Zfs {
         if state.gone {
             return Err(stale(zn.id()).into());
         }
-        if state.attrs.pflags & ZFS_IMMUTABLE != 0 {
+        if state.attrs.pflags & ZFS_IMMUTABLE != 0 && !self.is_replaying() {
             return Err(Error::os(Errno::Perm, "the file is immutable").into());
         }
         let mut list = match &state.xattrs {

@@ -12,6 +12,7 @@ use crate::dmu::{Now, resident};
 use crate::error::{Errno, Result};
 use crate::spa::txg::Tx;
 use crate::zap::{END, Zap};
+use crate::zil::When;
 use std::sync::Arc;
 
 impl Zfs {
@@ -84,9 +85,12 @@ impl Zfs {
         };
         plan(1)?;
         let normflags = self.normflags()?;
-        let dn = self.alloc_file(tx, &attrs, packed, normflags)?;
+        let dn = self.alloc_file(tx, &attrs, packed, normflags, None)?;
         let plan = plan(dn.id().0)?;
         plan.apply(tx, zn, &mut state);
+        if state.attrs.links > 0 {
+            self.log_mkxattr(tx, zn.id(), &dn, &attrs);
+        }
         Ok(self.adopt(dn, attrs))
     }
 
@@ -126,6 +130,11 @@ impl Zfs {
         self.put_value(tx, file, value)?;
         plan.apply(tx, file, locked.get_mut(file));
         owner.apply(tx, zn, locked.get_mut(zn));
+        if locked.get(zn).attrs.links > 0 {
+            // Nobody commits an attribute's file: its records go with the next commit.
+            self.log_truncate(tx, When::Next, file.id(), &locked.get(file).attrs, 0, 0);
+            self.log_value(tx, file.id(), value);
+        }
         Ok(())
     }
 
@@ -145,16 +154,21 @@ impl Zfs {
         let packed = self.pack_new(tx, &attrs)?;
         let owner_plan = self.plan(tx, zn, owner, |a| self.state_changed(a, now))?;
         let dir_plan = self.plan_dir(tx, dir, state, 1, 0)?;
-        let dn = self.alloc_file(tx, &attrs, packed, 0)?;
+        let dn = self.alloc_file(tx, &attrs, packed, 0, None)?;
         let entry = dirent(self.version, dn.id().0, S_IFREG);
         if let Err(stop) = self.dir_zap(dir).add_u64(tx, name.as_bytes(), entry) {
             self.objset.free(tx, &dn);
             return Err(stop);
         }
+        let logged = attrs.clone();
         let file = self.adopt(dn, attrs);
         self.put_value(tx, &file, value)?;
         dir_plan.apply(tx, dir, locked.get_mut(dir));
         owner_plan.apply(tx, zn, locked.get_mut(zn));
+        if locked.get(zn).attrs.links > 0 {
+            self.log_create(tx, dir.id(), file.dnode(), &logged, name.as_bytes());
+            self.log_value(tx, file.id(), value);
+        }
         Ok(())
     }
 
@@ -187,6 +201,9 @@ impl Zfs {
             self.objset.free(tx, file.dnode());
             plan.apply(tx, zn, locked.get_mut(zn));
             dir_plan.apply(tx, &dir, locked.get_mut(&dir));
+            if locked.get(zn).attrs.links > 0 {
+                self.log_remove(tx, dir.id(), name.as_bytes(), file.id(), false, true);
+            }
             drop(locked);
             self.znodes.forget(file.id());
             Ok(())

@@ -12,13 +12,13 @@ use super::{ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION_FUID};
 use crate::dmu::{Dnode, Now, resident};
 use crate::error::{Error, Result};
 use crate::spa::txg::Tx;
-use crate::types::{ObjectId, Txg};
+use crate::types::ObjectId;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use zilla_ondisk::nvlist::NvList;
 
 const SHARDS: usize = 64;
@@ -30,8 +30,6 @@ pub struct Znode {
     id: u64,
     dnode: Arc<Dnode>,
     pub(super) state: Mutex<State>,
-    /// The txg of the newest change of the file or of a name of it.
-    last_txg: AtomicU64,
     /// Where the last read ended: the next one there is part of a sequence.
     pub(super) read_end: AtomicU64,
     /// Up to where a sequence of reads was read ahead.
@@ -54,12 +52,6 @@ impl Znode {
     }
     pub(super) fn dnode(&self) -> &Arc<Dnode> {
         &self.dnode
-    }
-    pub(super) fn last_txg(&self) -> Txg {
-        Txg(self.last_txg.load(Ordering::Relaxed))
-    }
-    pub(super) fn touched(&self, tx: &Tx) {
-        self.last_txg.fetch_max(tx.txg().0, Ordering::Relaxed);
     }
 }
 
@@ -203,7 +195,6 @@ impl Plan {
         }
         state.attrs = self.attrs;
         state.atime_dirty = false;
-        zn.touched(tx);
     }
 }
 
@@ -242,13 +233,10 @@ impl Zfs {
 
     /// Puts an object whose attributes are known into the table.
     pub(super) fn adopt(&self, dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
-        // What a file that is not in memory was last changed in is not known; if it is clean, it is on disk.
-        let last = if dnode.is_dirty() { self.open_txg() } else { 0 };
         self.znodes.insert(Arc::new(Znode {
             id: dnode.id().0,
             dnode,
             state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false }),
-            last_txg: last.into(),
             read_end: 0.into(),
             read_ahead: 0.into(),
         }))

@@ -5,12 +5,16 @@
 //! number). The chain ends at the first block that does not have it. New blocks (checksum `zilog2`) begin with
 //! [`ZilChainPhys`] and only its `nused` bytes are written; old ones (`zilog`) end with it.
 
+mod encode;
 mod record;
 
 #[cfg(test)]
 mod tests;
 
-pub use record::{CreateBody, Foid, LogRecord, LrAcl, LrHeader, RecordBody, Xvattr};
+pub use encode::{
+    LR_WRITE_SIZE, XVA_MAPSIZE, chain_checksum, is_native, put_chain, set_reclen, set_seq, set_write_range,
+};
+pub use record::{ATTR_XVATTR, CreateBody, Foid, LogRecord, LrAcl, LrHeader, RecordBody, Xvattr};
 
 use crate::blkptr::BlkPtr;
 use crate::bytes::{Field, Phys, phys};

@@ -11,7 +11,9 @@ use crate::order::ByteOrder;
 use crate::znode::{Ace, decode_aces, decode_oldaces};
 
 /// Set in a type: names are compared without regard to case.
-const TX_CI: u64 = 1 << 63;
+pub(super) const TX_CI: u64 = 1 << 63;
+/// In a setattr's mask: extended attributes follow.
+pub const ATTR_XVATTR: u64 = 1 << 31;
 
 phys! {
     /// How every record begins.
@@ -31,7 +33,7 @@ pub struct Foid {
 }
 
 impl Foid {
-    const fn from_value(v: u64) -> Foid {
+    pub(super) const fn from_value(v: u64) -> Foid {
         Foid { object: v & ((1 << 48) - 1), slots: ((v >> 56) as u8).wrapping_add(1) }
     }
 }
@@ -250,17 +252,20 @@ fn body<'a>(txtype: u64, r: &mut Reader<'a>) -> Result<RecordBody<'a>> {
             offset: r.u64("lr_offset")?,
             length: r.u64("lr_length")?,
         },
-        11 => RecordBody::Setattr {
-            object: r.u64("lr_foid")?,
-            mask: r.u64("lr_mask")?,
-            mode: r.u64("lr_mode")?,
-            uid: r.u64("lr_uid")?,
-            gid: r.u64("lr_gid")?,
-            size: r.u64("lr_size")?,
-            atime: pair(r, "lr_atime")?,
-            mtime: pair(r, "lr_mtime")?,
-            xvattr: optional_xvattr(r)?,
-        },
+        11 => {
+            let (object, mask) = (r.u64("lr_foid")?, r.u64("lr_mask")?);
+            RecordBody::Setattr {
+                object,
+                mask,
+                mode: r.u64("lr_mode")?,
+                uid: r.u64("lr_uid")?,
+                gid: r.u64("lr_gid")?,
+                size: r.u64("lr_size")?,
+                atime: pair(r, "lr_atime")?,
+                mtime: pair(r, "lr_mtime")?,
+                xvattr: if mask & ATTR_XVATTR != 0 { Some(xvattr(r)?) } else { None },
+            }
+        }
         12 => {
             let (object, count) = (r.u64("lr_foid")?, count(r)?);
             let aces = decode_oldaces(r.rest(), count, r.order())?;
@@ -381,11 +386,6 @@ fn xvattr(r: &mut Reader<'_>) -> Result<Xvattr> {
     })
 }
 
-/// A setattr record has extended attributes if there is more than alignment behind it.
-fn optional_xvattr(r: &mut Reader<'_>) -> Result<Option<Xvattr>> {
-    if r.remaining() < 8 { Ok(None) } else { xvattr(r).map(Some) }
-}
-
 fn create<'a>(
     r: &mut Reader<'a>,
     with_acl: bool,
@@ -412,8 +412,12 @@ fn create<'a>(
     }
     match &head {
         Some(head) => c.acl = Some(acl(r, head)?),
-        // The domains of owner and group, where these are foreign.
-        None => skip_domains(r, [c.uid, c.gid].iter().filter(|id| **id >> 32 != 0).count())?,
+        // The domains of owner and group, where these are foreign; one, if it is the same.
+        None if !symlink => {
+            let (uid, gid) = (c.uid >> 32, c.gid >> 32);
+            skip_domains(r, usize::from(uid != 0) + usize::from(gid != 0 && gid != uid))?;
+        }
+        None => {}
     }
     c.name = name(r, "name")?;
     if symlink {

@@ -142,6 +142,9 @@ pub async fn open_fs(env: &Env, spa: &Arc<Spa>, name: &str) -> Result<Arc<Zfs>> 
     let ds = spa.dsl.by_name(name).await?;
     let os = spa.dsl.objset(&ds).await?;
     let writable = !ds.is_snapshot() && !spa.ctx.readonly;
+    if writable {
+        spa.dsl.open_log(&ds).await?;
+    }
     let txgs = writable.then(|| spa.ctx.txgs.clone());
     let props = FsProps { recordsize: RECORD, ..FsProps::default() };
     Zfs::open(env.clone(), os, txgs, Arc::new(Unlimited), props).await

@@ -1,0 +1,525 @@
+//! Commits: records into log blocks, and log blocks to the disk, in *trains*.
+//!
+//! Whoever wants a commit joins those who wait. One task a log takes all who wait, with all records that matter to any of them, packs
+//! these into one block (or several), sends it off, and tells them when it is stable. It does not wait for that: while one train is
+//! on its way the next is filled and sent; only when two are under way does it wait, and whoever comes meanwhile rides with the next. So a
+//! lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their way
+//! at once.
+//!
+//! A train has arrived when its blocks and all blocks before them are stable. If a block cannot be allocated or written, it and
+//! everything behind it are worth nothing: who waits for them waits for the txg instead, and so does everybody else until that txg
+//! is synced ([`super::log::State::lost_txg`]); then a new chain begins.
+
+use super::itx::Itx;
+use super::log::{Lwb, SAXATTR, SIZES, State, Zilog};
+use crate::error::{Error, Result};
+use crate::types::Txg;
+use crate::zio::{LOG_BLOCK_UNIT, LogWritten};
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_codec::checksum::{ByteOrder, Checksum, embedded};
+use zilla_env::IoBuf;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::zil::{
+    LR_WRITE_SIZE, ZIL_ZC_SEQ, ZilChainPhys, put_chain, set_reclen, set_seq, set_write_range,
+};
+use zilla_ondisk::{Field, SPA_OLD_MAXBLOCKSIZE};
+
+/// How long a log block can be.
+const MAX_BLOCK: u64 = SPA_OLD_MAXBLOCKSIZE;
+const CHAIN: usize = ZilChainPhys::SIZE;
+/// Bytes of records in the largest block.
+const MAX_RECORDS: usize = MAX_BLOCK as usize - CHAIN;
+/// A write too long for one block is cut into pieces no smaller than this.
+const MIN_PIECE: usize = 16 << 10;
+/// Trains that may be under way at once.
+const MAX_TRAINS: usize = 2;
+/// Blocks that may be under way at once.
+const MAX_BLOCKS: usize = 16;
+
+/// How a commit ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Stable,
+    /// What it waits for will be stable with this txg.
+    WithTxg(Txg),
+}
+
+/// Someone who waits for a commit.
+pub(super) struct Waiter {
+    /// Whose waiting records are to be written, too; None: everybody's.
+    object: Option<u64>,
+    /// Everything it waits for was done in this txg or before.
+    open: Txg,
+    outcome: Mutex<Option<Outcome>>,
+    event: Event,
+}
+
+impl Waiter {
+    fn finish(&self, outcome: Outcome) {
+        *self.outcome.lock() = Some(outcome);
+        self.event.notify(usize::MAX);
+    }
+
+    async fn wait(&self) -> Outcome {
+        loop {
+            let listener = self.event.listen();
+            if let Some(o) = *self.outcome.lock() {
+                return o;
+            }
+            listener.await;
+        }
+    }
+}
+
+/// A block that is being filled.
+struct Filling {
+    bp: BlkPtr,
+    buf: IoBuf,
+    used: usize,
+    max_txg: u64,
+}
+
+impl Filling {
+    fn new(bp: BlkPtr) -> Filling {
+        Filling { bp, buf: IoBuf::zeroed(bp.psize() as usize), used: CHAIN, max_txg: 0 }
+    }
+    fn room(&self) -> usize {
+        self.buf.len() - self.used
+    }
+    fn put(&mut self, bytes: &[u8]) {
+        self.buf[self.used..self.used + bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+}
+
+fn block_size(records: u64) -> u64 {
+    (records + CHAIN as u64).next_multiple_of(LOG_BLOCK_UNIT).clamp(LOG_BLOCK_UNIT, MAX_BLOCK)
+}
+
+/// What someone who wants a commit has to do.
+enum Joined {
+    Waiter(Arc<Waiter>),
+    /// Nothing.
+    Idle,
+    Txg(Txg),
+}
+
+/// What a train carries.
+struct Train {
+    waiters: Vec<Arc<Waiter>>,
+    itxs: Vec<Itx>,
+}
+
+impl Zilog {
+    /// Waits until what was done to `object`, and everything that leads to it, is on stable storage; without an object, all that was done.
+    pub async fn commit(self: &Arc<Self>, object: Option<u64>) -> Result<()> {
+        if self.is_disabled() {
+            return Ok(());
+        }
+        self.count().add(|s| &s.commits, 1);
+        let started = self.ctx.env.now();
+        let result = self.commit_once(object).await;
+        self.count().took(|s| &s.commit_latency, self.ctx.env.now().saturating_sub(started));
+        if result.is_err() {
+            self.count().add(|s| &s.commits_failed, 1);
+        }
+        result
+    }
+
+    async fn commit_once(self: &Arc<Self>, object: Option<u64>) -> Result<()> {
+        let open = self.ctx.txgs.open();
+        let synced = self.synced();
+        let waiter = match self.join(object, open, synced) {
+            Joined::Waiter(w) => w,
+            Joined::Idle => {
+                self.count().add(|s| &s.commits_idle, 1);
+                return Ok(());
+            }
+            Joined::Txg(txg) => return self.wait_txg(txg).await,
+        };
+        match waiter.wait().await {
+            Outcome::Stable => Ok(()),
+            Outcome::WithTxg(txg) => self.wait_txg(txg).await,
+        }
+    }
+
+    fn join(self: &Arc<Self>, object: Option<u64>, open: Txg, synced: Txg) -> Joined {
+        let mut st = self.state.lock();
+        if st.suspended > 0 || st.abandoned || !self.is_started() {
+            return Joined::Txg(open);
+        }
+        let lost = Txg(st.lost_txg);
+        let idle = st.waiting.is_empty() && !st.packing && st.blocks_in_flight == 0;
+        if idle && !self.itxs.pending(synced, object) {
+            return if lost > synced { Joined::Txg(lost) } else { Joined::Idle };
+        }
+        let waiter = Arc::new(Waiter { object, open, outcome: Mutex::new(None), event: Event::new() });
+        st.waiting.push(waiter.clone());
+        if !st.driving {
+            st.driving = true;
+            let log = self.clone();
+            self.ctx.env.spawn(async move { log.drive().await });
+        }
+        Joined::Waiter(waiter)
+    }
+
+    async fn wait_txg(&self, txg: Txg) -> Result<()> {
+        self.count().add(|s| &s.commits_txg, 1);
+        self.ctx.txgs.wait_synced(txg).await
+    }
+
+    /// Sends trains as long as anybody waits for one.
+    async fn drive(self: Arc<Self>) {
+        loop {
+            let train = loop {
+                let listener = self.changed.listen();
+                {
+                    let mut st = self.state.lock();
+                    if st.waiting.is_empty() {
+                        st.driving = false;
+                        drop(st);
+                        self.changed.notify(usize::MAX);
+                        return;
+                    }
+                    if st.trains_in_flight < MAX_TRAINS {
+                        break self.take_train(&mut st);
+                    }
+                }
+                listener.await;
+            };
+            self.send(train).await;
+            self.state.lock().packing = false;
+            self.changed.notify(usize::MAX);
+        }
+    }
+
+    fn take_train(&self, st: &mut State) -> Train {
+        let waiters = std::mem::take(&mut st.waiting);
+        st.packing = true;
+        let synced = self.synced();
+        for w in &waiters {
+            self.itxs.make_ready(synced, w.object);
+        }
+        let mut itxs = self.itxs.take_ready(synced);
+        // What cannot be logged is waited for with its txg, by these and by all who come until then.
+        for itx in itxs.iter().filter(|i| i.is_barrier()) {
+            st.lost_txg = st.lost_txg.max(itx.txg);
+        }
+        itxs.retain(|i| !i.is_barrier());
+        Train { waiters, itxs }
+    }
+
+    async fn send(self: &Arc<Self>, mut train: Train) {
+        if train.itxs.is_empty() {
+            return self.follow(train.waiters);
+        }
+        self.count().add(|s| &s.trains, 1);
+        let ready = self.ensure_chain().await;
+        // Making the chain may have taken a txg, and with it care of these.
+        let synced = self.synced();
+        train.itxs.retain(|i| i.txg > synced.0);
+        if train.itxs.is_empty() {
+            return self.follow(train.waiters);
+        }
+        let max_txg = train.itxs.iter().map(|i| i.txg).max().unwrap_or(0);
+        let sent = match ready {
+            Ok(()) => self.pack(&mut train).await,
+            Err(e) => Err(e),
+        };
+        if let Err(e) = sent {
+            tracing::debug!(objset = self.objset, error = %e, "a commit waits for its txg");
+            let mut st = self.state.lock();
+            st.lost_txg = st.lost_txg.max(max_txg);
+            drop(st);
+            for w in train.waiters {
+                w.finish(Outcome::WithTxg(w.open.max(Txg(max_txg))));
+            }
+        }
+    }
+
+    /// For those who have nothing to write: what others write for them must still arrive.
+    fn follow(&self, waiters: Vec<Arc<Waiter>>) {
+        let mut st = self.state.lock();
+        let last = st.lwbs.iter_mut().rev().find(|l| l.issued_txg != 0 && !l.settled);
+        if let Some(l) = last {
+            l.waiters.extend(waiters);
+            return;
+        }
+        let outcome = self.outcome(&st);
+        drop(st);
+        waiters.iter().for_each(|w| w.finish(outcome));
+    }
+
+    fn outcome(&self, st: &State) -> Outcome {
+        if st.lost_txg > self.synced().0 { Outcome::WithTxg(Txg(st.lost_txg)) } else { Outcome::Stable }
+    }
+
+    /// Makes sure that there is a block to write to, and that the header on disk leads to it.
+    async fn ensure_chain(&self) -> Result<()> {
+        let destroy_txg = {
+            let st = self.state.lock();
+            if st.broken {
+                return Err(Error::os(crate::error::Errno::Io, "the log is broken until the next txg"));
+            }
+            st.destroy_txg
+        };
+        if destroy_txg > self.synced().0 {
+            self.ctx.txgs.wait_synced(Txg(destroy_txg)).await?;
+        }
+        if !self.state.lock().lwbs.is_empty() {
+            return Ok(());
+        }
+        let tx = self.ctx.txgs.assign_now()?;
+        let txg = tx.txg();
+        let mut bp = self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT).await?;
+        bp.set_cksum(self.new_chain());
+        self.need_saxattr(txg);
+        {
+            let mut st = self.state.lock();
+            st.lwbs.push_back(Lwb::new(bp, txg));
+            st.dirty(txg);
+        }
+        drop(tx);
+        self.ctx.txgs.wait_synced(txg).await
+    }
+
+    /// A chain that begins in `txg` may come to hold records of extended attributes.
+    pub(super) fn need_saxattr(&self, txg: Txg) {
+        if let Some(ds) = self.ds.upgrade()
+            && self.ctx.features.is_enabled(SAXATTR)
+        {
+            ds.will_need_feature(SAXATTR);
+            self.saxattr_txg.store(txg.0, Ordering::Release);
+        }
+    }
+
+    /// Puts records into blocks and sends these. An error: from some record on nothing was sent.
+    async fn pack(self: &Arc<Self>, train: &mut Train) -> Result<()> {
+        let first = self.state.lock().lwbs.back().map(|l| l.bp);
+        let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
+        let mut filling = Filling::new(first);
+        let itxs = std::mem::take(&mut train.itxs);
+        let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
+        let whole = left;
+        for mut itx in itxs {
+            let len = itx.len();
+            if itx.record.len() > MAX_RECORDS {
+                return Err(Error::os(crate::error::Errno::TooBig, "a record longer than a log block"));
+            }
+            if len > filling.room() && len <= MAX_RECORDS {
+                filling = self.next_block(filling, left, Vec::new()).await?;
+            }
+            let mut data = std::mem::take(&mut itx.data);
+            let mut offset = itx.offset;
+            loop {
+                let mut now = data.len();
+                if itx.record.len() + now.next_multiple_of(8) > filling.room() {
+                    // Only what no block could hold is cut.
+                    let room = filling.room().saturating_sub(itx.record.len()) / 8 * 8;
+                    if room < MIN_PIECE.min(now) {
+                        let need = (data.len() + LR_WRITE_SIZE) as u64;
+                        filling = self.next_block(filling, left.max(need), Vec::new()).await?;
+                        continue;
+                    }
+                    now = room;
+                }
+                let part = data.split_to(now);
+                let padded = part.len().next_multiple_of(8);
+                let reclen = itx.record.len() + padded;
+                set_reclen(&mut itx.record, reclen as u64);
+                if !part.is_empty() {
+                    set_write_range(&mut itx.record, offset, part.len() as u64);
+                    self.count().add(|s| &s.copied, 1);
+                    self.count().add(|s| &s.copied_bytes, part.len() as u64);
+                }
+                let seq = {
+                    let mut st = self.state.lock();
+                    st.lr_seq += 1;
+                    st.lr_seq
+                };
+                set_seq(&mut itx.record, seq);
+                filling.put(&itx.record);
+                filling.put(&part);
+                filling.used += padded - part.len();
+                filling.max_txg = filling.max_txg.max(itx.txg);
+                self.count().add(|s| &s.records, 1);
+                offset += part.len() as u64;
+                left = left.saturating_sub((padded + itx.record.len()) as u64);
+                if data.is_empty() {
+                    break;
+                }
+                left += LR_WRITE_SIZE as u64;
+            }
+        }
+        let guess = {
+            let mut st = self.state.lock();
+            let at = st.size_at;
+            st.sizes[at] = whole;
+            st.size_at = (at + 1) % SIZES;
+            st.trains_in_flight += 1;
+            st.sizes.iter().copied().max().unwrap_or(0)
+        };
+        // The last block's waiters are the train's.
+        let waiters = train.waiters.clone();
+        match self.send_block(filling, block_size(guess), waiters, true).await {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                self.state.lock().trains_in_flight -= 1;
+                Err(e)
+            }
+        }
+    }
+
+    async fn next_block(
+        self: &Arc<Self>,
+        filling: Filling,
+        left: u64,
+        waiters: Vec<Arc<Waiter>>,
+    ) -> Result<Filling> {
+        loop {
+            let listener = self.changed.listen();
+            if self.state.lock().blocks_in_flight < MAX_BLOCKS {
+                break;
+            }
+            listener.await;
+        }
+        let bp = self.send_block(filling, block_size(left), waiters, false).await?;
+        Ok(Filling::new(bp))
+    }
+
+    /// Allocates the block that comes next, completes this one, and sends it. Returns the next.
+    async fn send_block(
+        self: &Arc<Self>,
+        filling: Filling,
+        next_size: u64,
+        waiters: Vec<Arc<Waiter>>,
+        ends_train: bool,
+    ) -> Result<BlkPtr> {
+        let Filling { bp, mut buf, used, max_txg } = filling;
+        let tx = self.ctx.txgs.assign_now()?;
+        let txg = tx.txg();
+        let next = match self.ctx.store.alloc_log(txg, next_size).await {
+            // What comes next was only guessed.
+            Err(e) if e.is(crate::error::Errno::NoSpc) && ends_train && next_size > LOG_BLOCK_UNIT => {
+                self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT).await
+            }
+            other => other,
+        };
+        let mut next = match next {
+            Ok(bp) => bp,
+            Err(e) => {
+                // Without a successor this block cannot be written, and the chain ends before it.
+                self.count().add(|s| &s.block_errors, 1);
+                self.state.lock().broken = true;
+                return Err(e);
+            }
+        };
+        let mut cksum = bp.cksum();
+        cksum[ZIL_ZC_SEQ] += 1;
+        next.set_cksum(cksum);
+        let chain = ZilChainPhys { next_blk: next, nused: used as u64, ..ZilChainPhys::default() };
+        put_chain(&mut buf, &chain);
+        let written = used.next_multiple_of(LOG_BLOCK_UNIT as usize).min(buf.len());
+        buf.truncate(written);
+        let sealed = embedded::seal(Checksum::Zilog2, &mut buf, &bp.cksum(), ByteOrder::NATIVE);
+        debug_assert!(sealed.is_ok(), "the chain structure is in the block");
+        {
+            let mut st = self.state.lock();
+            let usable = !st.broken && st.lwbs.back().is_some_and(|l| l.bp == bp);
+            let Some(lwb) = st.lwbs.back_mut().filter(|_| usable) else {
+                st.orphans.push((txg.0, next));
+                st.dirty(txg);
+                return Err(Error::os(crate::error::Errno::Io, "the log was given back, or is broken"));
+            };
+            lwb.issued_txg = txg.0;
+            lwb.max_txg = max_txg;
+            lwb.waiters = waiters;
+            st.lwbs.push_back(Lwb::new(next, txg));
+            st.blocks_in_flight += 1;
+            st.dirty(txg);
+        }
+        let separate = self.ctx.store.log_is_separate(&bp);
+        let counts = self.count();
+        if separate {
+            counts.add(|s| &s.slog_blocks, 1);
+            counts.add(|s| &s.slog_bytes, used as u64);
+            counts.add(|s| &s.slog_written, written as u64);
+            counts.add(|s| &s.slog_allocated, bp.psize());
+        } else {
+            counts.add(|s| &s.normal_blocks, 1);
+            counts.add(|s| &s.normal_bytes, used as u64);
+            counts.add(|s| &s.normal_written, written as u64);
+            counts.add(|s| &s.normal_allocated, bp.psize());
+        }
+        let write = self.ctx.store.write_log(&bp, buf.into_bytes());
+        drop(tx);
+        let log = self.clone();
+        self.ctx.env.spawn(async move {
+            let result = write.await;
+            log.block_done(bp, result, ends_train);
+        });
+        Ok(next)
+    }
+
+    fn block_done(&self, bp: BlkPtr, result: Result<LogWritten>, ends_train: bool) {
+        match &result {
+            Ok(w) => {
+                self.count().took(|s| &s.write_latency, w.write);
+                self.count().took(|s| &s.flush_latency, w.flush);
+            }
+            Err(e) => {
+                self.count().add(|s| &s.block_errors, 1);
+                tracing::warn!(objset = self.objset, error = %e, "a log block cannot be written");
+            }
+        }
+        let mut told = Vec::new();
+        {
+            let mut st = self.state.lock();
+            st.blocks_in_flight -= 1;
+            st.trains_in_flight -= usize::from(ends_train);
+            st.broken |= result.is_err();
+            if let Some(l) = st.lwbs.iter_mut().find(|l| l.bp == bp) {
+                l.done = true;
+                l.failed = result.is_err();
+            }
+            self.settle(&mut st, &mut told);
+        }
+        for (w, outcome) in told {
+            w.finish(outcome);
+        }
+        self.changed.notify(usize::MAX);
+    }
+
+    /// Tells who waits, in the order of the chain, up to the first block that is on its way.
+    fn settle(&self, st: &mut State, told: &mut Vec<(Arc<Waiter>, Outcome)>) {
+        // While a chain is broken nothing of it counts: the header on disk may still lead to the block that was lost.
+        let mut lost = st.broken;
+        let mut lost_txg = st.lost_txg;
+        let synced = self.synced().0;
+        for l in &mut st.lwbs {
+            if !l.done {
+                break;
+            }
+            lost |= l.failed;
+            if std::mem::replace(&mut l.settled, true) {
+                continue;
+            }
+            if lost {
+                l.failed = true;
+                lost_txg = lost_txg.max(l.max_txg);
+            }
+            for w in l.waiters.drain(..) {
+                let outcome = match lost {
+                    true => Outcome::WithTxg(w.open.max(Txg(lost_txg))),
+                    false if lost_txg > synced => Outcome::WithTxg(Txg(lost_txg)),
+                    false => Outcome::Stable,
+                };
+                told.push((w, outcome));
+            }
+        }
+        st.lost_txg = lost_txg;
+    }
+}

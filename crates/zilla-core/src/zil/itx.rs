@@ -1,0 +1,122 @@
+//! What was done and is not on disk yet: records that wait to be written, or to be forgotten because their txg was synced.
+//!
+//! As in OpenZFS there are two kinds of waiting. What changes names goes into one list, in the order in which it was done, and every
+//! commit writes all of it: so whatever leads to a file is stable with the file. What changes only a file itself (writes,
+//! truncations, attributes) waits with that file, and is written when someone commits the file.
+
+use crate::spa::txg::Tx;
+use crate::types::{TXG_SIZE, Txg};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// One record.
+pub(super) struct Itx {
+    pub txg: u64,
+    /// Without its number, and without the data of a write. Empty: a change for which there is no record, so that its
+    /// commit must wait for its txg.
+    pub record: Vec<u8>,
+    pub data: Bytes,
+    /// Of a write: where.
+    pub offset: u64,
+}
+
+impl Itx {
+    pub(super) fn len(&self) -> usize {
+        self.record.len() + self.data.len().next_multiple_of(8)
+    }
+    pub(super) fn is_barrier(&self) -> bool {
+        self.record.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Group {
+    txg: u64,
+    ready: Vec<Itx>,
+    with_objects: BTreeMap<u64, Vec<Itx>>,
+}
+
+/// Which commit writes a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Any.
+    Next,
+    /// One of this object (or of all).
+    With(u64),
+}
+
+#[derive(Default)]
+pub(super) struct Itxs {
+    groups: [Mutex<Group>; TXG_SIZE],
+}
+
+impl Itxs {
+    pub(super) fn assign(&self, tx: &Tx, when: When, itx: Itx) {
+        let mut group = self.groups[tx.txg().slot()].lock();
+        if group.txg != tx.txg().0 {
+            *group = Group { txg: tx.txg().0, ..Group::default() };
+        }
+        match when {
+            When::Next => group.ready.push(itx),
+            When::With(object) => group.with_objects.entry(object).or_default().push(itx),
+        }
+    }
+
+    fn each(&self, synced: Txg, mut f: impl FnMut(&mut Group)) {
+        // Older first: what depends on something is in the same txg or a later one.
+        for txg in synced.0 + 1..synced.0 + TXG_SIZE as u64 {
+            let mut group = self.groups[Txg(txg).slot()].lock();
+            if group.txg == txg {
+                f(&mut group);
+            }
+        }
+    }
+
+    /// Whether a commit of `object` (of all) has anything to write.
+    pub(super) fn pending(&self, synced: Txg, object: Option<u64>) -> bool {
+        let mut any = false;
+        self.each(synced, |g| {
+            any |= !g.ready.is_empty()
+                || match object {
+                    Some(o) => g.with_objects.contains_key(&o),
+                    None => !g.with_objects.is_empty(),
+                };
+        });
+        any
+    }
+
+    /// Makes what waits with an object (with all) part of the next commit, whoever's that is.
+    pub(super) fn make_ready(&self, synced: Txg, object: Option<u64>) {
+        self.each(synced, |g| match object {
+            Some(o) => {
+                if let Some(list) = g.with_objects.remove(&o) {
+                    g.ready.extend(list);
+                }
+            }
+            None => {
+                let all = std::mem::take(&mut g.with_objects);
+                g.ready.extend(all.into_values().flatten());
+            }
+        });
+    }
+
+    /// Drops what waits with an object that has lost its last name: its number may come to mean another.
+    pub(super) fn forget(&self, synced: Txg, object: u64) {
+        self.each(synced, |g| drop(g.with_objects.remove(&object)));
+    }
+
+    pub(super) fn take_ready(&self, synced: Txg) -> Vec<Itx> {
+        let mut out = Vec::new();
+        self.each(synced, |g| out.append(&mut g.ready));
+        out
+    }
+
+    /// `txg` is on disk.
+    pub(super) fn clean(&self, txg: Txg) {
+        let mut group = self.groups[txg.slot()].lock();
+        if group.txg == txg.0 {
+            *group = Group::default();
+        }
+    }
+}

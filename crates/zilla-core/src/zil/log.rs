@@ -1,0 +1,390 @@
+//! A dataset's log: what of it is on disk, and how the header follows.
+//!
+//! The blocks that are on disk or on their way are a queue ([`Lwb`], OpenZFS's name for them). At its end is always the block that
+//! was allocated and is not written yet; at its front the one the header must point to.
+
+use super::commit::Waiter;
+use super::itx::{Itx, Itxs, When};
+use super::stats::{Both, LogStats};
+use crate::dmu::Objset;
+use crate::dsl::DslDataset;
+use crate::error::Result;
+use crate::spa::PoolCtx;
+use crate::spa::txg::Tx;
+use crate::types::{TXG_SIZE, Txg};
+use bytes::Bytes;
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody, ZIL_ZC_SEQ, ZilHeader};
+
+/// The feature that a log with records of extended attributes needs.
+pub(super) const SAXATTR: &str = "zilsaxattr";
+
+/// A log block, from its allocation until it is freed.
+pub(super) struct Lwb {
+    pub bp: BlkPtr,
+    pub alloc_txg: u64,
+    /// The txg in which its successor was allocated; 0 as long as it is not written.
+    pub issued_txg: u64,
+    /// The highest txg of its records.
+    pub max_txg: u64,
+    /// Its write is over, well or not.
+    pub done: bool,
+    pub failed: bool,
+    /// Its waiters were told.
+    pub settled: bool,
+    pub waiters: Vec<Arc<Waiter>>,
+}
+
+impl Lwb {
+    pub(super) fn new(bp: BlkPtr, alloc_txg: Txg) -> Lwb {
+        Lwb {
+            bp,
+            alloc_txg: alloc_txg.0,
+            issued_txg: 0,
+            max_txg: 0,
+            done: false,
+            failed: false,
+            settled: false,
+            waiters: Vec::new(),
+        }
+    }
+}
+
+/// How many trains' sizes are remembered to guess the next.
+pub(super) const SIZES: usize = 8;
+
+#[derive(Default)]
+pub(super) struct State {
+    pub lwbs: VecDeque<Lwb>,
+    /// A block could not be written: nothing can follow it, until all of the chain is gone.
+    pub broken: bool,
+    /// Number of the last record.
+    pub lr_seq: u64,
+    pub waiting: Vec<Arc<Waiter>>,
+    /// The writer's task runs.
+    pub driving: bool,
+    /// It has taken records that are not in a block yet.
+    pub packing: bool,
+    pub trains_in_flight: usize,
+    pub blocks_in_flight: usize,
+    pub sizes: [u64; SIZES],
+    pub size_at: usize,
+    /// Records up to this txg were taken and are in no block: only the txg makes them stable.
+    pub lost_txg: u64,
+    /// Commits wait for txgs instead of writing.
+    pub suspended: usize,
+    /// The dataset is gone, or its contents were replaced.
+    pub abandoned: bool,
+    /// Blocks that were allocated in a txg and then not used.
+    pub orphans: Vec<(u64, BlkPtr)>,
+    /// In which txg the whole chain is given back, what it consists of besides `lwbs`, and whether its first block stays.
+    pub destroy_txg: u64,
+    destroy_frees: Vec<BlkPtr>,
+    keep_first: bool,
+    replayed_seq: [u64; TXG_SIZE],
+    /// Txgs whose sync changes the header.
+    dirty: [u64; TXG_SIZE],
+    synced_in: u64,
+}
+
+impl State {
+    pub(super) fn dirty(&mut self, txg: Txg) {
+        self.dirty[txg.slot()] = txg.0;
+    }
+}
+
+/// What the sync of a log leaves its dataset to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogSync {
+    /// There is no chain any more, and so nothing that needs the feature of logged attributes.
+    pub chain_gone: bool,
+}
+
+/// The intent log of a dataset that is open for writing.
+pub struct Zilog {
+    pub(super) ctx: Arc<PoolCtx>,
+    pub(super) ds: Weak<DslDataset>,
+    pub(super) objset: u64,
+    pub(super) itxs: Itxs,
+    pub(super) state: Mutex<State>,
+    /// A block was written, or the chain changed.
+    pub(super) changed: Event,
+    pub(super) stats: LogStats,
+    pub(super) started: AtomicBool,
+    /// `sync=disabled`: commits return at once.
+    disabled: AtomicBool,
+    /// From this txg on records of extended attributes may be written; 0: not.
+    pub(super) saxattr_txg: AtomicU64,
+}
+
+impl Zilog {
+    pub(crate) fn new(ctx: &Arc<PoolCtx>, ds: &Arc<DslDataset>) -> Arc<Zilog> {
+        Arc::new(Zilog {
+            ctx: ctx.clone(),
+            ds: Arc::downgrade(ds),
+            objset: ds.id(),
+            itxs: Itxs::default(),
+            state: Mutex::default(),
+            changed: Event::new(),
+            stats: LogStats::default(),
+            started: AtomicBool::new(false),
+            disabled: AtomicBool::new(false),
+            saxattr_txg: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn count(&self) -> Both<'_> {
+        Both(&self.stats, &self.ctx.log_stats)
+    }
+
+    pub fn stats(&self) -> &LogStats {
+        &self.stats
+    }
+
+    pub(super) fn synced(&self) -> Txg {
+        self.ctx.txgs.synced()
+    }
+
+    /// Whether commits do nothing (`sync=disabled`).
+    pub fn set_disabled(&self, disabled: bool) {
+        self.disabled.store(disabled, Ordering::Relaxed);
+    }
+
+    pub fn is_disabled(&self) -> bool {
+        self.disabled.load(Ordering::Relaxed)
+    }
+
+    /// Whether a record of an extended attribute would be understood by whoever replays it.
+    pub fn logs_xattrs(&self) -> bool {
+        let txg = self.saxattr_txg.load(Ordering::Acquire);
+        txg != 0 && self.synced().0 >= txg && self.ds.upgrade().is_some_and(|d| d.feature_is_active(SAXATTR))
+    }
+
+    /// Notes a change that is made in `tx`, under the locks that it is made under.
+    pub fn push(&self, tx: &Tx, when: When, body: RecordBody<'_>) {
+        let header = LrHeader { txg: tx.txg().0, ..LrHeader::default() };
+        let record = LogRecord { header, ignore_case: false, body }.encode();
+        let itx = Itx { txg: tx.txg().0, record, data: Bytes::new(), offset: 0 };
+        self.itxs.assign(tx, when, itx);
+    }
+
+    /// Notes a write. The bytes are kept until they are in the log or their txg is synced.
+    pub fn push_write(&self, tx: &Tx, when: When, object: u64, offset: u64, data: Bytes) {
+        let blkptr = BlkPtr::ZERO;
+        let length = data.len() as u64;
+        let body = RecordBody::Write { object, offset, length, blkptr, data: &[] };
+        let header = LrHeader { txg: tx.txg().0, ..LrHeader::default() };
+        let record = LogRecord { header, ignore_case: false, body }.encode();
+        self.itxs.assign(tx, when, Itx { txg: tx.txg().0, record, data, offset });
+    }
+
+    /// Notes a change for which there is no record: whoever commits it waits for its txg.
+    pub fn push_barrier(&self, tx: &Tx, when: When) {
+        let itx = Itx { txg: tx.txg().0, record: Vec::new(), data: Bytes::new(), offset: 0 };
+        self.itxs.assign(tx, when, itx);
+    }
+
+    /// What was done to a file itself is to be stable no later than what comes next: its name changes.
+    pub fn bring_forward(&self, object: u64) {
+        self.itxs.make_ready(self.synced(), Some(object));
+    }
+
+    /// A file lost its last name: nobody can ask for its contents after a crash.
+    pub fn forget(&self, object: u64) {
+        self.itxs.forget(self.synced(), object);
+    }
+
+    /// Notes that the record of this number has been done again in `tx`.
+    pub fn replayed(&self, tx: &Tx, seq: u64) {
+        let mut st = self.state.lock();
+        let slot = &mut st.replayed_seq[tx.txg().slot()];
+        *slot = seq.max(*slot);
+        st.dirty(tx.txg());
+    }
+
+    /// Whether the sync of `txg` has to see to the log.
+    pub(crate) fn is_dirty(&self, txg: Txg) -> bool {
+        let st = self.state.lock();
+        (st.dirty[txg.slot()] == txg.0 || st.broken) && st.synced_in < txg.0
+    }
+
+    /// Gives the whole log back in the txg of `tx`: the chain, and `frees` that it refers to. With `keep_first` the first block
+    /// stays, as the beginning of a new chain.
+    pub(super) fn destroy(&self, tx: &Tx, frees: Vec<BlkPtr>, keep_first: bool) {
+        let mut st = self.state.lock();
+        st.destroy_txg = tx.txg().0;
+        st.destroy_frees = frees;
+        st.keep_first = keep_first;
+        st.dirty(tx.txg());
+    }
+
+    /// In syncing context, before the objset is written: frees blocks that are not needed any more and brings the header up to date.
+    pub(crate) async fn sync(&self, os: &Objset, txg: Txg) -> LogSync {
+        self.wait_issued(txg).await;
+        let mut out = LogSync::default();
+        let mut frees = Vec::new();
+        {
+            let mut st = self.state.lock();
+            let unused = st.orphans.extract_if(.., |(t, _)| *t <= txg.0).map(|(_, bp)| bp);
+            frees.extend(unused);
+            if st.synced_in >= txg.0 || st.abandoned {
+                drop(st);
+                frees.iter().for_each(|bp| self.ctx.free(bp));
+                return out;
+            }
+            st.synced_in = txg.0;
+            let mut header = os.phys().zil_header;
+            let before = header;
+            let seq = std::mem::take(&mut st.replayed_seq[txg.slot()]);
+            header.replay_seq = header.replay_seq.max(seq);
+            if st.destroy_txg == txg.0 {
+                self.destroy_in(&mut st, &mut header, txg, &mut frees);
+                out.chain_gone = header.log.is_hole();
+            }
+            self.advance(&mut st, &mut header, txg, &mut frees);
+            if header != before {
+                os.with_phys(|p| p.zil_header = header);
+            }
+        }
+        frees.iter().for_each(|bp| self.ctx.free(bp));
+        self.changed.notify(usize::MAX);
+        out
+    }
+
+    fn destroy_in(&self, st: &mut State, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
+        let first = header.log;
+        *header = ZilHeader::default();
+        st.replayed_seq = [0; TXG_SIZE];
+        frees.append(&mut st.destroy_frees);
+        if std::mem::take(&mut st.keep_first) {
+            // Blocks that once followed it, and could not be read, must not fit any more.
+            let mut bp = first;
+            bp.set_cksum(self.new_chain());
+            st.lwbs.push_back(Lwb::new(bp, txg));
+            return;
+        }
+        frees.extend(st.lwbs.drain(..).map(|l| l.bp));
+        st.broken = false;
+    }
+
+    /// Frees from the front what is over, and points the header to what is then the front.
+    fn advance(&self, st: &mut State, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
+        let live = !st.lwbs.is_empty();
+        while let Some(front) = st.lwbs.front() {
+            header.log = front.bp;
+            // In a chain that is broken also the last block, which will never be written, is over.
+            let over = front.settled || (st.broken && front.issued_txg == 0 && st.blocks_in_flight == 0);
+            if !over
+                || st.packing && front.issued_txg == 0
+                || front.alloc_txg > txg.0
+                || front.max_txg > txg.0
+            {
+                break;
+            }
+            frees.push(front.bp);
+            st.lwbs.pop_front();
+        }
+        if live && st.lwbs.is_empty() {
+            header.log = BlkPtr::ZERO;
+            st.broken = false;
+        }
+    }
+
+    /// Waits until no block that was issued in `txg` or before is on its way. What such a block points to was allocated by then; if
+    /// the txg became stable without the block, nothing on disk would lead there.
+    async fn wait_issued(&self, txg: Txg) {
+        loop {
+            let listener = self.changed.listen();
+            let on_its_way = |l: &Lwb| l.issued_txg != 0 && l.issued_txg <= txg.0 && !l.done;
+            if !self.state.lock().lwbs.iter().any(on_its_way) {
+                return;
+            }
+            listener.await;
+        }
+    }
+
+    /// `txg` is stable: its records are not needed any more.
+    pub(crate) fn clean(&self, txg: Txg) {
+        self.itxs.clean(txg);
+    }
+
+    /// In syncing context: the dataset's contents go, and its log with them. From now on a commit waits for txgs.
+    pub(crate) async fn abandon(&self, os: &Objset) {
+        self.wait_issued(Txg(u64::MAX)).await;
+        let mut frees = Vec::new();
+        {
+            let mut st = self.state.lock();
+            if st.abandoned || !self.started.load(Ordering::Acquire) {
+                return;
+            }
+            st.abandoned = true;
+            if st.destroy_txg > st.synced_in {
+                // What was to be given back in a later txg.
+                frees.append(&mut st.destroy_frees);
+                let first = os.phys().zil_header.log;
+                if std::mem::take(&mut st.keep_first) && !first.is_hole() {
+                    frees.push(first);
+                }
+            }
+            frees.extend(st.lwbs.drain(..).map(|l| l.bp));
+        }
+        frees.iter().for_each(|bp| self.ctx.free(bp));
+    }
+
+    /// Whether this session has seen to the log: what it consists of is known here and not to be read from the disk.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started.load(Ordering::Acquire)
+    }
+
+    /// The checksum words of a new chain's first block.
+    pub(super) fn new_chain(&self) -> [u64; 4] {
+        let rng = &self.ctx.env.rng;
+        let mut words = [rng.u64(), rng.u64(), self.objset, 0];
+        words[ZIL_ZC_SEQ] = 1;
+        words
+    }
+
+    /// Empties the log and keeps it empty until [`Zilog::resume`]: everything waits for txgs meanwhile. For whoever takes a log
+    /// device away.
+    pub async fn suspend(self: &Arc<Self>) -> Result<()> {
+        self.state.lock().suspended += 1;
+        let emptied = self.empty().await;
+        if emptied.is_err() {
+            self.resume();
+        }
+        emptied
+    }
+
+    async fn empty(self: &Arc<Self>) -> Result<()> {
+        if !self.is_started() {
+            return Ok(());
+        }
+        loop {
+            let listener = self.changed.listen();
+            {
+                let st = self.state.lock();
+                if !st.driving && st.waiting.is_empty() && st.blocks_in_flight == 0 {
+                    break;
+                }
+            }
+            listener.await;
+        }
+        let txgs = &self.ctx.txgs;
+        txgs.wait_synced(txgs.open()).await?;
+        let tx = txgs.assign_now()?;
+        self.destroy(&tx, Vec::new(), false);
+        let txg = tx.txg();
+        drop(tx);
+        txgs.wait_synced(txg).await
+    }
+
+    pub fn resume(&self) {
+        let mut st = self.state.lock();
+        st.suspended = st.suspended.saturating_sub(1);
+    }
+}

@@ -1,0 +1,137 @@
+//! Doing again what a log says, when its dataset is mounted after a crash.
+
+use super::chain::Walk;
+use super::claim::{own_data, seq_of};
+use super::log::Zilog;
+use crate::dmu::Objset;
+use crate::error::{Errno, Error, Result};
+use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_codec::checksum::Checksum;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::zil::{LogRecord, RecordBody, ZIL_REPLAY_NEEDED, ZilHeader, is_native};
+
+/// Who does what records say.
+pub trait Replay: Send + Sync {
+    /// Does one record again, in one transaction that also calls [`Zilog::replayed`].
+    fn replay<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>>;
+}
+
+/// What a replay did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    pub records: u64,
+    /// Records of txgs that were synced, or that an earlier replay did.
+    pub skipped: u64,
+    /// Why the rest was left, if it was.
+    pub stopped: Option<String>,
+}
+
+/// What may succeed another time: the log is kept for that.
+fn is_passing(e: &Error) -> bool {
+    [Errno::Io, Errno::NoSpc, Errno::Canceled, Errno::ROFs, Errno::Again, Errno::DQuot]
+        .iter()
+        .any(|n| e.is(*n))
+        && !matches!(e, Error::Corrupt(_))
+}
+
+impl Zilog {
+    /// Begins to use a dataset's log: replays what is in it, or takes over the empty beginning that whoever closed it left.
+    pub async fn start(self: &Arc<Self>, os: &Arc<Objset>, target: &dyn Replay) -> Result<Replayed> {
+        if self.started.load(Ordering::Acquire) {
+            return Ok(Replayed::default());
+        }
+        let header = os.phys().zil_header;
+        let mut done = Replayed::default();
+        if header.flags & ZIL_REPLAY_NEEDED != 0 && !header.log.is_hole() {
+            done = self.replay_all(os, &header, target).await?;
+        } else if !header.log.is_hole() || header != ZilHeader::default() {
+            let tx = self.ctx.txgs.assign_now()?;
+            let keep = reusable(&header.log);
+            let frees = if keep || header.log.is_hole() { Vec::new() } else { vec![header.log] };
+            if keep {
+                self.need_saxattr(tx.txg());
+            }
+            self.destroy(&tx, frees, keep);
+        }
+        self.started.store(true, Ordering::Release);
+        Ok(done)
+    }
+
+    async fn replay_all(
+        self: &Arc<Self>,
+        os: &Arc<Objset>,
+        header: &ZilHeader,
+        target: &dyn Replay,
+    ) -> Result<Replayed> {
+        let store = os.store().clone();
+        let mut walk = Walk::new(&*store, header, self.objset);
+        let mut out = Replayed::default();
+        let (mut frees, mut seen) = (Vec::new(), BTreeSet::new());
+        while let Some(block) = walk.next().await {
+            if seen.insert(block.bp.dva(0).to_words()) {
+                frees.push(block.bp);
+            }
+            let Some(data) = &block.data else { continue };
+            for record in walk.records(&block.bp, data) {
+                if let RecordBody::Write { blkptr, .. } = &record.body
+                    && own_data(header, blkptr)
+                    && seen.insert(blkptr.dva(0).to_words())
+                {
+                    frees.push(*blkptr);
+                }
+                let old = record.header.seq <= header.replay_seq || record.header.txg < header.claim_txg;
+                if old || out.stopped.is_some() {
+                    out.skipped += 1;
+                    continue;
+                }
+                match self.replay_one(target, &record).await {
+                    Ok(()) => out.records += 1,
+                    Err(e) if is_passing(&e) => return Err(e),
+                    Err(e) => {
+                        let (seq, block) = (record.header.seq, seq_of(&block.bp));
+                        out.stopped = Some(format!(
+                            "record {seq} (type {}) in block {block}: {e}",
+                            record.header.txtype
+                        ));
+                    }
+                }
+            }
+        }
+        if out.stopped.is_none() {
+            out.stopped = walk.ended.take();
+        }
+        let tx = self.ctx.txgs.assign_now()?;
+        self.destroy(&tx, frees, false);
+        let txg = tx.txg();
+        drop(tx);
+        self.ctx.txgs.wait_synced(txg).await?;
+        Ok(out)
+    }
+
+    /// A number that an earlier record freed can be given out again only when that is on disk: so a second try.
+    async fn replay_one(&self, target: &dyn Replay, record: &LogRecord<'_>) -> Result<()> {
+        match target.replay(record).await {
+            Ok(()) => Ok(()),
+            Err(first) => {
+                tracing::debug!(error = %first, seq = record.header.seq, "a record is tried again");
+                self.ctx.txgs.wait_synced(self.ctx.txgs.open()).await?;
+                target.replay(record).await
+            }
+        }
+    }
+}
+
+/// Whether the empty first block of a log can be the first of ours.
+fn reusable(bp: &BlkPtr) -> bool {
+    !bp.is_hole()
+        && is_native(bp)
+        && !bp.is_gang()
+        && !bp.uses_crypt()
+        && bp.checksum_kind() == Checksum::Zilog2 as u8
+        && bp.lsize() == bp.psize()
+        && (zilla_ondisk::zil::ZIL_MIN_BLKSZ..=zilla_ondisk::SPA_OLD_MAXBLOCKSIZE).contains(&bp.psize())
+        && bp.psize().is_multiple_of(zilla_ondisk::zil::ZIL_MIN_BLKSZ)
+}
