@@ -81,6 +81,8 @@ pub(crate) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// In the flags of the file that is written.
+pub(crate) const O_DSYNC: u32 = 0o10000;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 

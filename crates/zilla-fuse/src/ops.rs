@@ -124,7 +124,7 @@ impl Session {
             op::WRITE => self.write(r, a).await,
             op::STATFS => Ok(self.statfs()),
             op::FSYNC | op::FSYNCDIR => done(self.fs.fsync(node).await),
-            op::SYNCFS => done(self.fs.sync().await),
+            op::SYNCFS => done(self.fs.commit().await),
             op::SETXATTR => self.setxattr(node, a).await,
             op::GETXATTR => {
                 let size = a.u32()?;
@@ -234,11 +234,18 @@ impl Session {
     async fn write(&self, r: &Request, a: &mut Args<'_>) -> Done {
         a.skip(8)?;
         let (off, size, flags) = (a.u64()?, a.u32()?, a.u32()?);
+        a.skip(8)?;
+        let sync = a.u32()? & abi::O_DSYNC != 0;
         let end = abi::WRITE_HEADER.checked_add(size as usize).filter(|e| *e <= r.all.len()).ok_or(Short)?;
         let data = r.all.slice(abi::WRITE_HEADER..end);
         let kill = flags & abi::WRITE_KILL_SUIDGID != 0;
-        Ok(match self.fs.write(r.header.node, off, &data, kill).await {
-            Ok(_) => {
+        let mut written = self.fs.write(r.header.node, off, &data, kill).await.map(drop);
+        if sync && written.is_ok() {
+            // The kernel's own fsync after it then finds nothing to do.
+            written = self.fs.fsync(r.header.node).await;
+        }
+        Ok(match written {
+            Ok(()) => {
                 let mut out = Out::with(8);
                 out.u32(size).u32(0);
                 Reply::head(out.0)

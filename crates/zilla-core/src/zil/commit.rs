@@ -107,6 +107,16 @@ enum Joined {
     Txg(Txg),
 }
 
+/// What the writer's task does next.
+enum Step {
+    /// Nobody waits.
+    Rest,
+    /// Enough is under way.
+    Room,
+    Txg(Txg),
+    Send(Train),
+}
+
 /// What a train carries.
 struct Train {
     waiters: Vec<Arc<Waiter>>,
@@ -174,42 +184,55 @@ impl Zilog {
     /// Sends trains as long as anybody waits for one.
     async fn drive(self: Arc<Self>) {
         loop {
-            let train = loop {
-                let listener = self.changed.listen();
-                {
-                    let mut st = self.state.lock();
-                    if st.waiting.is_empty() {
-                        st.driving = false;
-                        drop(st);
-                        self.changed.notify(usize::MAX);
-                        return;
-                    }
-                    if st.trains_in_flight < MAX_TRAINS {
-                        break self.take_train(&mut st);
+            let listener = self.changed.listen();
+            match self.next_step() {
+                Step::Rest => {
+                    self.changed.notify(usize::MAX);
+                    return;
+                }
+                Step::Room => listener.await,
+                // What was lost is stable then, and what comes after it is logged again: the log has no gaps.
+                Step::Txg(txg) => {
+                    if self.ctx.txgs.wait_synced(txg).await.is_err() {
+                        let waiting = std::mem::take(&mut self.state.lock().waiting);
+                        waiting.iter().for_each(|w| w.finish(Outcome::WithTxg(w.open)));
                     }
                 }
-                listener.await;
-            };
-            self.send(train).await;
-            self.state.lock().packing = false;
-            self.changed.notify(usize::MAX);
+                Step::Send(train) => {
+                    self.send(train).await;
+                    self.state.lock().packing = false;
+                    self.changed.notify(usize::MAX);
+                }
+            }
         }
     }
 
-    fn take_train(&self, st: &mut State) -> Train {
-        let waiters = std::mem::take(&mut st.waiting);
-        st.packing = true;
+    fn next_step(&self) -> Step {
+        let mut st = self.state.lock();
+        if st.waiting.is_empty() {
+            st.driving = false;
+            return Step::Rest;
+        }
+        if st.trains_in_flight >= MAX_TRAINS {
+            return Step::Room;
+        }
         let synced = self.synced();
-        for w in &waiters {
+        for w in &st.waiting {
             self.itxs.make_ready(synced, w.object);
         }
-        let mut itxs = self.itxs.take_ready(synced);
-        // What cannot be logged is waited for with its txg, by these and by all who come until then.
-        for itx in itxs.iter().filter(|i| i.is_barrier()) {
-            st.lost_txg = st.lost_txg.max(itx.txg);
+        st.lost_txg = st.lost_txg.max(self.itxs.barrier(synced));
+        if st.lost_txg > synced.0 {
+            return Step::Txg(Txg(st.lost_txg));
         }
-        itxs.retain(|i| !i.is_barrier());
-        Train { waiters, itxs }
+        st.packing = true;
+        let waiters = std::mem::take(&mut st.waiting);
+        let mut itxs = self.itxs.take_ready(synced);
+        // One may have come in between: from there on all must wait for its txg.
+        if let Some(at) = itxs.iter().position(Itx::is_barrier) {
+            let lost = itxs.split_off(at).iter().map(|i| i.txg).max();
+            st.lost_txg = st.lost_txg.max(lost.unwrap_or(0));
+        }
+        Step::Send(Train { waiters, itxs })
     }
 
     async fn send(self: &Arc<Self>, mut train: Train) {

@@ -106,6 +106,17 @@ impl Itxs {
         self.each(synced, |g| drop(g.with_objects.remove(&object)));
     }
 
+    /// The highest txg of changes in the next commit for which there are no records.
+    pub(super) fn barrier(&self, synced: Txg) -> u64 {
+        let mut txg = 0;
+        self.each(synced, |g| {
+            if g.ready.iter().any(Itx::is_barrier) {
+                txg = g.txg;
+            }
+        });
+        txg
+    }
+
     pub(super) fn take_ready(&self, synced: Txg) -> Vec<Itx> {
         let mut out = Vec::new();
         self.each(synced, |g| out.append(&mut g.ready));

@@ -139,6 +139,7 @@ impl Zfs {
     /// The directory of a file's extended attributes.
     pub(super) fn log_mkxattr(&self, tx: &Tx, owner: u64, dn: &Dnode, attrs: &Attrs) {
         if let Some(log) = self.zil() {
+            log.bring_forward(owner);
             let body = RecordBody::Mkxattr(Zfs::create_body(owner, dn, attrs, b"", None));
             log.push(tx, When::Next, body);
         }
@@ -173,6 +174,14 @@ impl Zfs {
         let Some(log) = self.zil().filter(|_| attrs.links > 0 && !data.is_empty()) else { return };
         let data = if data.len() < COPY_BELOW { Bytes::copy_from_slice(data) } else { data.clone() };
         log.push_write(tx, When::With(id), id, off, data);
+    }
+
+    /// Before records of a file's attributes that lie in their own directory: those records wait for nobody's commit, and must not overtake
+    /// what was done to the file before.
+    pub(super) fn log_in_order(&self, owner: u64) {
+        if let Some(log) = self.zil() {
+            log.bring_forward(owner);
+        }
     }
 
     /// The value of a new extended attribute's file, which nobody would ask for by its number.

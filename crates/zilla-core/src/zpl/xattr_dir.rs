@@ -131,6 +131,7 @@ impl Zfs {
         plan.apply(tx, file, locked.get_mut(file));
         owner.apply(tx, zn, locked.get_mut(zn));
         if locked.get(zn).attrs.links > 0 {
+            self.log_in_order(zn.id());
             // Nobody commits an attribute's file: its records go with the next commit.
             self.log_truncate(tx, When::Next, file.id(), &locked.get(file).attrs, 0, 0);
             self.log_value(tx, file.id(), value);
@@ -166,6 +167,7 @@ impl Zfs {
         dir_plan.apply(tx, dir, locked.get_mut(dir));
         owner_plan.apply(tx, zn, locked.get_mut(zn));
         if locked.get(zn).attrs.links > 0 {
+            self.log_in_order(zn.id());
             self.log_create(tx, dir.id(), file.dnode(), &logged, name.as_bytes());
             self.log_value(tx, file.id(), value);
         }
@@ -202,6 +204,7 @@ impl Zfs {
             plan.apply(tx, zn, locked.get_mut(zn));
             dir_plan.apply(tx, &dir, locked.get_mut(&dir));
             if locked.get(zn).attrs.links > 0 {
+                self.log_in_order(zn.id());
                 self.log_remove(tx, dir.id(), name.as_bytes(), file.id(), false, true);
             }
             drop(locked);

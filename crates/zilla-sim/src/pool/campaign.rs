@@ -198,7 +198,11 @@ fn cut_import(left: &Survivors, rng: &mut SimRng) -> Result<Survivors, String> {
         let import = async {
             let found = super::run::find(&e).await?;
             match found {
-                Some(found) => super::run::import(&e, &found, false).await.map(drop),
+                Some(found) => {
+                    // The log is replayed, too, or a part of it.
+                    let spa = super::run::import(&e, &found, false).await?;
+                    super::run::open_fs(&e, &spa, super::layout::POOL).await.map(drop)
+                }
                 None => Err(zilla_core::error::Error::no_ent("there is no pool")),
             }
         };

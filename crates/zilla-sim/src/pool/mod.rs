@@ -11,9 +11,13 @@
 //! txgs. The same holds for each snapshot and the txg it was made in. Then `zilla_core::check` goes through the
 //! whole pool.
 //!
+//! Between txgs there is the intent log. An `fsync` that returned promises all changes of names before it, of everybody, and all changes of its
+//! file; what of the rest is there as well is, of names, a prefix, and of each file, the state after some operation on it.
+//!
 //! What is kept true: a run depends on nothing but its seed, layout and size, so any finding is a line that runs it again.
 
 pub mod campaign;
+mod durable;
 pub mod layout;
 pub mod model;
 pub mod op;

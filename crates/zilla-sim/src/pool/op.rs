@@ -159,6 +159,15 @@ impl Op {
         }
     }
 
+    /// The directories whose entries it changes.
+    pub fn directories(&self) -> [Option<Id>; 2] {
+        match self {
+            Op::Create { dir, .. } | Op::Link { dir, .. } | Op::Remove { dir, .. } => [Some(*dir), None],
+            Op::Rename { from, to, .. } => [Some(*from), Some(*to)],
+            _ => [None, None],
+        }
+    }
+
     /// Does it to the model.
     pub fn apply(&self, m: &mut Model) {
         match self {

@@ -31,6 +31,9 @@ pub struct ActorLog {
     pub started: Option<u64>,
     /// How many operations must be there after a crash.
     pub promised: usize,
+    /// The same for changes of names alone, and for changes of each file alone: what fsyncs promise.
+    pub names_promised: usize,
+    pub files_promised: BTreeMap<Id, usize>,
 }
 
 impl ActorLog {
@@ -202,8 +205,10 @@ impl Actor {
                 j.promise(marks);
             }
             Op::Fsync { id } => {
-                let last = ops[..i].iter().rposition(|o| o.touches() == Some(*id)).map_or(0, |n| n + 1);
-                log.promised = log.promised.max(last);
+                log.files_promised.insert(*id, i);
+                for (a, n) in j.actors.iter_mut().zip(marks) {
+                    a.names_promised = a.names_promised.max(*n);
+                }
             }
             _ => {}
         }
