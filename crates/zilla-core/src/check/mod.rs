@@ -3,7 +3,8 @@
 //! Everything the format says twice is read twice and compared. Block pointers, walked from the uberblock through the MOS and every
 //! dataset, against the space maps ([`space`]): no byte in use that is free, none allocated that nobody uses, none with two owners.
 //! Datasets' and dirs' counters and deadlists against the blocks they are about ([`datasets`]). Directory entries, link counts, the
-//! delete queue and the accounts of users and groups against the files ([`files`]).
+//! delete queue and the accounts of users and groups against the files ([`files`]). [`census`] is the part of it that `zdb -b` reports:
+//! every block once, for whoever counts them, in memory that does not grow with the files.
 //!
 //! **Invariants.** Nothing is changed. A finding is a sentence that names its place; an error means that the check itself could
 //! not be done. What it finds is bounded, so that a pool that is damaged everywhere does not fill memory.
@@ -15,9 +16,12 @@
 //! **Deliberately absent.** Repair. A pool that changes meanwhile: callers see to it that nobody writes.
 
 mod blocks;
+mod census;
 mod datasets;
 mod files;
 mod space;
+
+pub use census::{Census, CensusOpts, Leak, Observer, Sharing, Use, Verify, census};
 
 use crate::error::Result;
 use crate::spa::Spa;

@@ -206,6 +206,11 @@ impl DslPool {
         self.special.read().as_ref().map_or(0, |s| s.origin_snap)
     }
 
+    /// The dir in which the space of the pool's own objects is counted.
+    pub fn mos_dir(&self) -> Arc<DslDir> {
+        self.special().mos.clone()
+    }
+
     pub fn root_dir(&self) -> Arc<DslDir> {
         self.special().root.clone()
     }

@@ -340,6 +340,11 @@ impl Metaslabs {
         }
     }
 
+    /// The log space maps there are, oldest first.
+    pub fn log_maps(&self) -> Vec<(Txg, ObjectId)> {
+        self.log.lock().logs.iter().map(|(txg, l)| (*txg, l.object)).collect()
+    }
+
     /// At import, after all vdevs were opened: brings the logs' changes into the metaslabs.
     pub async fn load_logs(&self, mos: &Arc<Objset>) -> Result<()> {
         let directory = Zap::open(mos, POOL_DIRECTORY).await?;

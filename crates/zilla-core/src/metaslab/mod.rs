@@ -30,6 +30,7 @@ mod alloc;
 mod log;
 mod range_tree;
 mod remove;
+mod report;
 mod slab;
 mod space_map;
 mod sync;
@@ -40,6 +41,7 @@ mod tests;
 
 pub use alloc::Metaslabs;
 pub use range_tree::{Contradiction, RangeTree};
+pub use report::{MetaslabReport, VdevReport};
 pub use space_map::{Append, MapType, SpaceFeatures, SpaceMap, create_object};
 pub use sync::FeatureCounts;
 pub use vdev::{SpaceClass, SpaceStat, VdevSpec, metaslab_shift};

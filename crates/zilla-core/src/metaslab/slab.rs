@@ -30,8 +30,9 @@ const BEST_FIT_LARGEST: u64 = 128 << 10;
 /// How many ranges are looked at behind the last allocation.
 const SEARCH: usize = 128;
 
-/// How fragmented free space in ranges of 512 bytes, 1K, ... is, in percent; beyond the table: not at all.
-const FRAGMENTATION: [u64; 15] = [100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5];
+/// How fragmented free space in ranges of 512 bytes, 1K, ... is, in percent as OpenZFS 2.3 has it; beyond the table: not at all.
+const FRAGMENTATION: [u64; 20] =
+    [100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1];
 
 #[derive(Default)]
 pub(super) struct State {
