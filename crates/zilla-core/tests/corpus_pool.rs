@@ -33,7 +33,7 @@ fn sets() -> Vec<(String, Vec<PathBuf>)> {
 
 /// The txg `zdb -u` gives for the active uberblock.
 fn zdb_txg(image: &Path) -> Option<u64> {
-    let out = std::process::Command::new("zdb").arg("-lu").arg(image).output().ok()?;
+    let out = std::process::Command::new("/usr/sbin/zdb").arg("-lu").arg(image).output().ok()?;
     let text = String::from_utf8_lossy(&out.stdout);
     text.lines().filter_map(|l| l.trim().strip_prefix("txg = ")).filter_map(|t| t.parse().ok()).max()
 }

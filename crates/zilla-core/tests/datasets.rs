@@ -131,7 +131,7 @@ fn zdb(dir: &Path, args: &[&str]) {
 }
 
 fn zdb_of(pool: &str, dir: &Path, args: &[&str]) {
-    let out = Command::new("zdb").args(args).args(["-e", "-p"]).arg(dir).arg(pool).output();
+    let out = Command::new("/usr/sbin/zdb").args(args).args(["-e", "-p"]).arg(dir).arg(pool).output();
     let Ok(out) = out else { return };
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "zdb {args:?}:\n{text}");

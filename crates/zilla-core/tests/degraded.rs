@@ -51,7 +51,8 @@ async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
 
 /// The opinion that counts, where it is to be had.
 fn zdb(dir: &Path) {
-    let Ok(out) = Command::new("zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output() else {
+    let Ok(out) = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output()
+    else {
         return;
     };
     let text = String::from_utf8_lossy(&out.stdout);

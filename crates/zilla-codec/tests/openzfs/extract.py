@@ -4,7 +4,7 @@
 usage: extract.py POOL_FOLDER POOL OUT [--small]
 
 POOL_FOLDER holds d1.img (the exported pool) and desc/manifest/*.jsonl: per dataset one line a file with its
-path, object number (ino), size and sha256, as they were read through the mounted file system. zdb says where
+path, object number (ino), size and sha256, as they were read through the mounted file system. OpenZFS's zdb says where
 each block is and what its checksum is; the bytes are read from the image. OUT.txt lists, OUT.bin holds them.
 With --small, small files of one block and one block of metadata a kind: what is kept in the repository.
 """
@@ -17,7 +17,7 @@ LABELS = 4 << 20
 
 
 def zdb(*args):
-    return subprocess.run(["zdb", "-e", "-p", folder, *args], capture_output=True, text=True).stdout
+    return subprocess.run(["/usr/sbin/zdb", "-e", "-p", folder, *args], capture_output=True, text=True).stdout
 
 
 image = open(os.path.join(folder, "d1.img"), "rb")

@@ -33,7 +33,7 @@ def columns(offset, size):
     return result
 
 
-listing = subprocess.run(["zdb", "-e", "-p", folder, "-bbbbbb", pool], capture_output=True).stdout.decode(errors="replace")
+listing = subprocess.run(["/usr/sbin/zdb", "-e", "-p", folder, "-bbbbbb", pool], capture_output=True).stdout.decode(errors="replace")
 BP = re.compile(r"DVA\[0\]=<0:([0-9a-f]+):[0-9a-f]+>.*? fletcher4 .* contiguous .*size=[0-9a-f]+L/([0-9a-f]+)P.*cksum=([0-9a-f:]+)$")
 lines, blob, shapes = [], b"", set()
 for dva, size, words in (m.groups() for m in map(BP.search, listing.splitlines()) if m):
