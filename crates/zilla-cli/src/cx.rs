@@ -176,7 +176,8 @@ pub struct Out {
 }
 
 impl Out {
-    fn new() -> Out {
+    #[allow(clippy::new_without_default)] // a second one would mix its output with the first one's
+    pub fn new() -> Out {
         Out { inner: BufWriter::with_capacity(64 << 10, std::io::stdout()) }
     }
 

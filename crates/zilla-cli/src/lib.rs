@@ -1,65 +1,71 @@
-//! The commands: `zpool` and `zfs` as OpenZFS has them, and `zilla` that is all of them.
+//! The commands: `zpool`, `zfs` and `zdb` as OpenZFS has them, and `zilla` that is all of them.
 //!
 //! A command parses its arguments ([`args`]), asks the daemon for facts ([`cx`]) and prints them ([`fmt`]).
-//! Nothing here knows how a pool works; everything here knows what OpenZFS prints: options, columns, sentences
-//! and exit codes are its, so that habits, scripts and its test suite go on working. Exit codes: 0 done,
-//! 1 failed, 2 wrong usage or not supported by zilla yet.
+//! Nothing here knows how a pool works but [`zdb`], which looks into pools that no daemon has; everything here knows what OpenZFS
+//! prints: options, columns, sentences and exit codes are its, so that habits, scripts and its test suite go on working. Exit codes: 0
+//! done, 1 failed, 2 wrong usage or not supported by zilla yet.
 //!
-//! One program with several names: the name it was called by chooses; `zilla pool list` and `zilla zpool list`
-//! work where no links were made. There is no async runtime here: a command starts, talks to the daemon over
-//! one socket and ends.
+//! Each command is a program of its own, so that those that only talk to the daemon stay small and start at once; `zilla` goes by
+//! the name it was called by, and `zilla pool list` and `zilla zpool list` work where no links were made. There is no
+//! async runtime here: a command starts, talks to the daemon over one socket and ends.
 
 pub mod args;
 pub mod cx;
 pub mod fmt;
+pub mod zdb;
 pub mod zfs;
 pub mod zpool;
 
 use std::process::ExitCode;
 
-/// Runs the command of the given name, or the one the program was called by.
-pub fn main(name: Option<&'static str>) -> ExitCode {
+/// What a program does with its arguments; gives its exit code.
+type Tool = fn(Vec<String>) -> u8;
+
+/// Runs one command with the program's arguments.
+pub fn run(tool: Tool) -> ExitCode {
+    match words() {
+        Ok(words) => ExitCode::from(tool(words.into_iter().skip(1).collect())),
+        Err(code) => code,
+    }
+}
+
+fn words() -> Result<Vec<String>, ExitCode> {
     let mut words = Vec::new();
     for word in std::env::args_os() {
         match word.into_string() {
             Ok(word) => words.push(word),
             Err(word) => {
                 eprintln!("argument '{}' is not UTF-8", word.to_string_lossy());
-                return ExitCode::from(2);
+                return Err(ExitCode::from(2));
             }
         }
     }
-    let called = words.first().map(String::as_str).unwrap_or("zilla");
-    let called = called.rsplit('/').next().unwrap_or(called).to_owned();
-    let mut rest: Vec<String> = words.into_iter().skip(1).collect();
-    let name = match name {
-        Some(name) => name,
-        None => match tool(&called) {
-            Some(name) => name,
-            None => match rest.first().map(String::as_str) {
-                Some("pool" | "zpool") => {
-                    rest.remove(0);
-                    "zpool"
-                }
-                Some("fs" | "zfs") => {
-                    rest.remove(0);
-                    "zfs"
-                }
-                other => return zilla(other),
-            },
-        },
-    };
-    let code = match name {
-        "zpool" => zpool::main(rest),
-        _ => zfs::main(rest),
-    };
-    ExitCode::from(code)
+    Ok(words)
 }
 
-fn tool(name: &str) -> Option<&'static str> {
+/// Runs the command that the program was called by, or that its first argument names.
+pub fn main() -> ExitCode {
+    let words = match words() {
+        Ok(words) => words,
+        Err(code) => return code,
+    };
+    let called = words.first().map(String::as_str).unwrap_or("zilla");
+    let called = called.rsplit('/').next().unwrap_or(called);
+    if let Some(tool) = tool(called) {
+        return ExitCode::from(tool(words.into_iter().skip(1).collect()));
+    }
+    let first = words.get(1).map(String::as_str);
+    match first.and_then(tool) {
+        Some(tool) => ExitCode::from(tool(words.into_iter().skip(2).collect())),
+        None => zilla(first),
+    }
+}
+
+fn tool(name: &str) -> Option<Tool> {
     match name {
-        "zpool" => Some("zpool"),
-        "zfs" => Some("zfs"),
+        "zpool" | "pool" => Some(zpool::main),
+        "zfs" | "fs" => Some(zfs::main),
+        "zdb" => Some(zdb::main),
         _ => None,
     }
 }
@@ -89,5 +95,6 @@ fn zilla(word: Option<&str>) -> ExitCode {
 
 const USAGE: &str = "usage: zilla zpool command args ...
        zilla zfs command args ...
+       zilla zdb [options] pool ...
        zilla version
 ";

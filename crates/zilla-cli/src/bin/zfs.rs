@@ -1,5 +1,5 @@
 //! `zfs`: see the library.
 
 fn main() -> std::process::ExitCode {
-    zilla_cli::main(Some("zfs"))
+    zilla_cli::run(zilla_cli::zfs::main)
 }

@@ -1,5 +1,5 @@
 //! `zilla`: see the library.
 
 fn main() -> std::process::ExitCode {
-    zilla_cli::main(None)
+    zilla_cli::main()
 }

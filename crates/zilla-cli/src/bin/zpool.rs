@@ -1,5 +1,5 @@
 //! `zpool`: see the library.
 
 fn main() -> std::process::ExitCode {
-    zilla_cli::main(Some("zpool"))
+    zilla_cli::run(zilla_cli::zpool::main)
 }

@@ -3,7 +3,8 @@
 use chrono::{DateTime, Local, TimeZone, Utc};
 
 fn local(seconds: u64) -> DateTime<Local> {
-    let utc = i64::try_from(seconds).ok().and_then(|s| Utc.timestamp_opt(s, 0).single());
+    // Times on disk are signed: those before 1970 are very large numbers here.
+    let utc = Utc.timestamp_opt(seconds as i64, 0).single();
     // What cannot be a date is printed as the epoch rather than not at all.
     utc.unwrap_or(DateTime::UNIX_EPOCH).with_timezone(&Local)
 }

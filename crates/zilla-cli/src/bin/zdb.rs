@@ -1,0 +1,5 @@
+//! `zdb`: see the library.
+
+fn main() -> std::process::ExitCode {
+    zilla_cli::run(zilla_cli::zdb::main)
+}
