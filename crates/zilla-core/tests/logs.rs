@@ -86,7 +86,8 @@ impl World {
 
 /// The opinion that counts, where it is to be had.
 fn zdb(dir: &Path) {
-    let Ok(out) = Command::new("zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output() else {
+    let Ok(out) = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output()
+    else {
         return;
     };
     let text = String::from_utf8_lossy(&out.stdout);
