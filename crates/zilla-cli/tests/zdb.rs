@@ -73,6 +73,8 @@ impl Set {
             let theirs = self.ask(THEIRS, args);
             let kept = |text: &str| -> Vec<String> {
                 let lines = text.lines().filter(|l| !only_theirs.iter().any(|o| l.contains(o)));
+                // Empty lines go with what stands between them.
+                let lines = lines.filter(|l| only_theirs.is_empty() || !l.is_empty());
                 lines.map(str::to_owned).collect()
             };
             assert_eq!(kept(&ours.out), kept(&theirs.out), "{} {args:?}", self.name);

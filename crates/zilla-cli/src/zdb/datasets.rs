@@ -18,6 +18,7 @@ use zilla_ondisk::dsl::{
 };
 use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::feature::FEATURES;
+use zilla_ondisk::object_type::DMU_OT_BPOBJ;
 
 /// The numbers of entries that lead on, by hash as OpenZFS goes through them.
 async fn members(mos: &Arc<Objset>, zap: u64) -> Result<Vec<(String, u64)>> {
@@ -220,7 +221,9 @@ impl Zdb {
         };
         let (name, used) = (ds.name(), p.referenced_bytes);
         self.title(&name, kind, ds.id(), p.creation_txg, used, &p.bp, ds.is_inconsistent());
-        let compress = zilla_ondisk::enums::compress_name(os.props().compress.kind as u8);
+        // A snapshot is not written to, so nothing is inherited.
+        let kind = if ds.is_snapshot() { 0 } else { os.props().compress.kind as u8 };
+        let compress = zilla_ondisk::enums::compress_name(kind);
         let mut cx = Context::new(os.clone(), compress.to_owned());
         if os.os_type() == ObjsetType::Zfs.number() && !os.is_encrypted() && self.level('d') >= 4 {
             match super::znode::Files::open(&os).await {
@@ -306,6 +309,10 @@ impl Zdb {
     async fn deadlist(&mut self, title: &str, id: u64) -> Result<()> {
         if self.level('d') < 3 || id == 0 {
             return Ok(());
+        }
+        // Before version 26 of pools it was one list.
+        if self.spa.ctx.mos().hold_wait(ObjectId(id)).await?.otype() == DMU_OT_BPOBJ {
+            return self.bpobj_list("old-format deadlist", id).await;
         }
         let list = self.spa.dsl.deadlist_open(id).await?;
         let s = list.space()?;
