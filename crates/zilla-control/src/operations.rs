@@ -116,6 +116,15 @@ operations! {
     pool_log(PoolLog) -> ();
     import_search(ImportSearch) -> Vec<ImportCandidate>;
     pool_import(PoolImport) -> ImportReply;
+    pool_add(PoolAdd) -> ();
+    pool_clear(PoolClear) -> ();
+    pool_reopen(PoolReopen) -> ();
+    pool_freeze(PoolFreeze) -> ();
+    vdev_attach(VdevAttach) -> ();
+    vdev_detach(VdevDetach) -> ();
+    vdev_remove(VdevRemove) -> ();
+    vdev_offline(VdevOffline) -> ();
+    vdev_online(VdevOnline) -> VdevOnlineReply;
     pool_wait(PoolWait) -> PoolWaitReply;
     dataset_create(DatasetCreate) -> MountedReply;
     dataset_destroy(DatasetDestroy) -> DestroyReply;

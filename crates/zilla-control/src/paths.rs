@@ -88,8 +88,10 @@ impl StateDir {
         self.path.join("start.lock")
     }
 
+    /// Which pools to open at the next start: `ZILLA_CACHE_FILE`, else in the folder.
     pub fn cache_file(&self) -> PathBuf {
-        self.path.join("zpool.cache")
+        let named = std::env::var_os("ZILLA_CACHE_FILE").filter(|v| !v.is_empty());
+        named.map_or_else(|| self.path.join("zpool.cache"), PathBuf::from)
     }
 
     pub fn log_file(&self) -> PathBuf {

@@ -20,6 +20,7 @@ pub mod error;
 pub mod metaslab;
 pub mod scan;
 pub mod spa;
+pub mod tunables;
 pub mod types;
 pub mod vdev;
 pub mod zap;

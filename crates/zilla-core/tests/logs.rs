@@ -91,7 +91,8 @@ fn zdb(dir: &Path) {
         return;
     };
     let text = String::from_utf8_lossy(&out.stdout);
-    assert!(text.contains("No leaks"), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+    let clean = out.status.success() && text.contains("No leaks");
+    assert!(clean, "{text}\n{}", String::from_utf8_lossy(&out.stderr));
     assert!(!text.contains("errors"), "{text}");
 }
 

@@ -166,6 +166,29 @@ fn is_classed(vdev: &VdevNode) -> bool {
     matches!(vdev.class, AllocClass::Log | AllocClass::Special | AllocClass::Dedup)
 }
 
+/// The vdev that a word on the command line names: by guid, by path or its last part, or by the name that is printed. With it
+/// `Spare` or `Cache` where it is such a device, else `Normal`.
+pub fn find<'a>(pool: &'a PoolInfo, word: &str) -> Option<(&'a VdevNode, AllocClass)> {
+    let lists = [
+        (&pool.root.children, AllocClass::Normal),
+        (&pool.spares, AllocClass::Spare),
+        (&pool.l2cache, AllocClass::Cache),
+    ];
+    lists.into_iter().find_map(|(list, class)| Some((list.iter().find_map(|v| below(v, word))?, class)))
+}
+
+fn below<'a>(v: &'a VdevNode, word: &str) -> Option<&'a VdevNode> {
+    let real = |path: &str| std::fs::canonicalize(path).ok();
+    let path = v.path.as_deref().unwrap_or_default();
+    let same = v.kind != VdevKind::Hole
+        && (word.parse() == Ok(v.guid)
+            || word == path
+            || word == name(v, NameFlags::default(), true)
+            || (!path.is_empty() && path.strip_prefix("/dev/") == Some(word))
+            || (word.starts_with('/') && real(word).is_some_and(|r| real(path) == Some(r))));
+    if same { Some(v) } else { v.children.iter().find_map(|c| below(c, word)) }
+}
+
 /// The width that the names of a pool's vdevs need, indented two for each level.
 pub fn max_width(pool: &PoolInfo, flags: NameFlags, type_id: bool) -> usize {
     let mut max = pool.name.len();

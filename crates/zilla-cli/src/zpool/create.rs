@@ -87,7 +87,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Ok(u8::from(reply.mount_error.is_some()))
         }
         Err(e) if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) => {
-            refuse(cx, &e.details, e.code == ErrorCode::VdevOverridable);
+            print_refusal(cx, &e.details, e.code == ErrorCode::VdevOverridable);
             Ok(1)
         }
         Err(e) => {
@@ -134,14 +134,14 @@ fn spec(cx: &mut Cx, words: &[String], request: &PoolCreate) -> Result<VdevSpec,
             Err(Exit(1))
         }
         Err(SpecError::Overridable(lines)) => {
-            refuse(cx, &lines, !request.force);
+            print_refusal(cx, &lines, !request.force);
             Err(Exit(1))
         }
     }
 }
 
 /// Doubts about devices, with what to do about them.
-fn refuse(cx: &mut Cx, lines: &[String], overridable: bool) {
+pub fn print_refusal(cx: &mut Cx, lines: &[String], overridable: bool) {
     cx.err("invalid vdev specification");
     cx.err(if overridable {
         "use '-f' to override the following errors:"
@@ -287,19 +287,19 @@ pub fn layout(name: &str, spec: &VdevSpec) -> String {
                     4
                 }
             };
-            leaves(&mut text, &top.leaves, indent);
+            print_leaves(&mut text, &top.leaves, indent);
         }
     }
     for (title, list) in [("cache", &spec.l2cache), ("spares", &spec.spares)] {
         if !list.is_empty() {
             text.push_str(&format!("\t{title}\n"));
-            leaves(&mut text, list, 2);
+            print_leaves(&mut text, list, 2);
         }
     }
     text
 }
 
-fn leaves(text: &mut String, leaves: &[LeafSpec], indent: usize) {
+pub fn print_leaves(text: &mut String, leaves: &[LeafSpec], indent: usize) {
     for leaf in leaves {
         let name = leaf.path.strip_prefix("/dev/").unwrap_or(&leaf.path);
         text.push_str(&format!("\t{:indent$}{name}\n", ""));

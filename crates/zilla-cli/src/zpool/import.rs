@@ -223,7 +223,19 @@ fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Op
         Some(new) => format!("cannot import '{name}' as '{new}'"),
         None => format!("cannot import '{name}'"),
     };
-    let Some(reply) = cx.ask(&action, &request)? else { return Ok(1) };
+    let reply = match cx.call(&request)? {
+        Ok(reply) => reply,
+        Err(mut e) => {
+            // Log devices that are missing are told before.
+            let lines = std::mem::take(&mut e.details);
+            if !lines.is_empty() {
+                lines.iter().for_each(|line| cx.out.line(line));
+                cx.out.line("");
+            }
+            cx.refused(&action, &e);
+            return Ok(1);
+        }
+    };
     for error in &reply.mount_errors {
         let subject = error.subject.as_deref().unwrap_or(&reply.name);
         cx.refused(&format!("cannot mount '{subject}'"), error);

@@ -5,6 +5,7 @@
 //! line is in [`vdevspec`], the words of `status` in [`status`], [`status_text`] and [`status_activity`].
 
 mod create;
+mod devices;
 mod get;
 mod history;
 mod import;
@@ -18,6 +19,7 @@ mod status_json;
 mod status_text;
 #[cfg(test)]
 mod tests;
+mod vdevs;
 mod vdevspec;
 mod version;
 mod wait;
@@ -40,8 +42,8 @@ static COMMANDS: &[Option<Command>] = &[
     ),
     command("destroy", "\tdestroy [-f] <pool>\n", Some(manage::destroy)),
     None,
-    command("add", "\tadd [-afgLnP] [-o property=value] <pool> <vdev> ...\n", None),
-    command("remove", "\tremove [-npsw] <pool> <device> ...\n", None),
+    command("add", "\tadd [-afgLnP] [-o property=value] <pool> <vdev> ...\n", Some(vdevs::add)),
+    command("remove", "\tremove [-npsw] <pool> <device> ...\n", Some(vdevs::remove)),
     None,
     command("labelclear", "\tlabelclear [-f] <vdev>\n", None),
     None,
@@ -67,14 +69,22 @@ static COMMANDS: &[Option<Command>] = &[
         Some(status::run),
     ),
     None,
-    command("online", "\tonline [--power][-e] <pool> <device> ...\n", None),
-    command("offline", "\toffline [--power]|[[-f][-t]] <pool> <device> ...\n", None),
-    command("clear", "\tclear [[--power]|[-nF]] <pool> [device]\n", None),
-    command("reopen", "\treopen [-n] <pool>\n", None),
+    command("online", "\tonline [--power][-e] <pool> <device> ...\n", Some(devices::online)),
+    command("offline", "\toffline [--power]|[[-f][-t]] <pool> <device> ...\n", Some(devices::offline)),
+    command("clear", "\tclear [[--power]|[-nF]] <pool> [device]\n", Some(devices::clear)),
+    command("reopen", "\treopen [-n] <pool>\n", Some(devices::reopen)),
     None,
-    command("attach", "\tattach [-fsw] [-o property=value] <pool> <device> <new-device>\n", None),
-    command("detach", "\tdetach <pool> <device>\n", None),
-    command("replace", "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n", None),
+    command(
+        "attach",
+        "\tattach [-fsw] [-o property=value] <pool> <device> <new-device>\n",
+        Some(vdevs::attach),
+    ),
+    command("detach", "\tdetach <pool> <device>\n", Some(vdevs::detach)),
+    command(
+        "replace",
+        "\treplace [-fsw] [-o property=value] <pool> <device> [new-device]\n",
+        Some(vdevs::replace),
+    ),
     command(
         "split",
         "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\t    [-o property=value] <pool> <newpool> [<device> \
@@ -144,6 +154,10 @@ fn run(cx: &mut Cx, mut args: Vec<String>) -> Result<u8, Exit> {
         }
         "-V" | "--version" => return print_version(cx, Vec::new()),
         _ => {}
+    }
+    if word == "freeze" {
+        args.remove(0);
+        return devices::freeze(cx, args);
     }
     let found = COMMANDS.iter().flatten().find(|c| c.name == word);
     let found = match found {

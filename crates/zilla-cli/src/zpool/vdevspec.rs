@@ -4,9 +4,10 @@
 //! to the next grouping; `log`, `special` and `dedup` say what the vdevs after them are for; `spare` and
 //! `cache` collect devices. A device is an absolute path, or a name to be looked up in `/dev`.
 
+use crate::fmt::vdev;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use zilla_control::types::{AllocClass, LeafSpec, TopKind, TopSpec, VdevSpec};
+use zilla_control::types::{AllocClass, LeafSpec, TopKind, TopSpec, VdevKind, VdevNode, VdevSpec};
 
 const RAIDZ_MAXPARITY: u8 = 3;
 const RAIDZ_MAXCHILDREN: usize = 255;
@@ -149,7 +150,7 @@ enum Leaf {
     File,
 }
 
-fn leaf(word: &str) -> Result<LeafSpec, SpecError> {
+pub fn leaf(word: &str) -> Result<LeafSpec, SpecError> {
     let path = if word.starts_with('/') {
         if Path::new(word).canonicalize().is_err() {
             return Err(SpecError::Invalid(vec![format!("cannot resolve path '{word}'")]));
@@ -201,18 +202,14 @@ struct Replication {
 pub fn check_replication(spec: &VdevSpec) -> Result<(), SpecError> {
     let mut doubts = Vec::new();
     let mut last: Option<Replication> = None;
-    for top in spec.tops.iter().filter(|t| t.class != AllocClass::Log) {
-        let children = top.leaves.len() as u64;
-        let this = match top.kind {
-            TopKind::Single => {
-                let disk = top.leaves.first().and_then(|l| kind_of(&l.path)) == Some(Leaf::Disk);
-                Replication { name: if disk { "disk" } else { "file" }, parity: 0, children: 1 }
-            }
-            TopKind::Mirror => Replication { name: "mirror", parity: 0, children },
-            TopKind::Raidz { parity } => Replication { name: "raidz", parity: u64::from(parity), children },
-        };
+    for top in &spec.tops {
+        let this = replication(top);
         if top.kind != TopKind::Single {
             leaf_doubts(top, this.name, &mut doubts);
+        }
+        // Logs need not be as redundant as the rest.
+        if top.class == AllocClass::Log {
+            continue;
         }
         if let Some(last) = last {
             doubts.extend(mismatch(last, this));
@@ -220,6 +217,56 @@ pub fn check_replication(spec: &VdevSpec) -> Result<(), SpecError> {
         last = Some(this);
     }
     if doubts.is_empty() { Ok(()) } else { Err(SpecError::Overridable(doubts)) }
+}
+
+/// The same where vdevs are added to a pool that has some.
+pub fn check_added(root: &VdevNode, spec: &VdevSpec) -> Result<(), SpecError> {
+    check_replication(spec)?;
+    let old = vdev::normal_children(root).find_map(|top| {
+        let children = top.children.len() as u64;
+        Some(match top.kind {
+            VdevKind::Disk => Replication { name: "disk", parity: 0, children: 1 },
+            VdevKind::File => Replication { name: "file", parity: 0, children: 1 },
+            VdevKind::Mirror => Replication { name: "mirror", parity: 0, children },
+            VdevKind::Raidz => Replication { name: "raidz", parity: top.nparity, children },
+            _ => return None,
+        })
+    });
+    let new = spec.tops.iter().find(|t| t.class != AllocClass::Log).map(replication);
+    let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
+    // Of disks and files one is as good as the other.
+    let single = |r: Replication| matches!(r.name, "disk" | "file");
+    if single(old) && single(new) || mismatch(old, new).is_none() {
+        return Ok(());
+    }
+    let parity = |r: Replication| if r.name == "mirror" { r.children.saturating_sub(1) } else { r.parity };
+    let line = if old.name != new.name {
+        format!("mismatched replication level: pool uses {} and new vdev is {}", old.name, new.name)
+    } else if old.parity != new.parity {
+        format!(
+            "mismatched replication level: pool uses {} device parity and new vdev uses {}",
+            parity(old),
+            parity(new)
+        )
+    } else {
+        format!(
+            "mismatched replication level: pool uses {}-way {} and new vdev uses {}-way {}",
+            old.children, old.name, new.children, new.name
+        )
+    };
+    Err(SpecError::Overridable(vec![line]))
+}
+
+fn replication(top: &TopSpec) -> Replication {
+    let children = top.leaves.len() as u64;
+    match top.kind {
+        TopKind::Single => {
+            let disk = top.leaves.first().and_then(|l| kind_of(&l.path)) == Some(Leaf::Disk);
+            Replication { name: if disk { "disk" } else { "file" }, parity: 0, children: 1 }
+        }
+        TopKind::Mirror => Replication { name: "mirror", parity: 0, children },
+        TopKind::Raidz { parity } => Replication { name: "raidz", parity: u64::from(parity), children },
+    }
 }
 
 fn leaf_doubts(top: &TopSpec, name: &str, doubts: &mut Vec<String>) {
@@ -359,6 +406,7 @@ mod tests {
             ),
             ("mirror @a @big", "mirror contains devices of different sizes"),
             ("@a log mirror @b @c", ""),
+            ("@a log mirror @b @big", "mirror contains devices of different sizes"),
         ] {
             let spec = parse(&f.words(text)).unwrap();
             let found = match check_replication(&spec) {

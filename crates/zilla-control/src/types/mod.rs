@@ -13,6 +13,7 @@ mod pool;
 mod request;
 mod spec;
 mod vdev;
+mod vdev_request;
 
 pub use dataset::{DatasetInfo, DatasetKind, DestroyReply, MountEntry, PropValue, Source};
 pub use pool::{
@@ -26,3 +27,4 @@ pub use vdev::{
     ActivityState, AllocClass, LATENCY_BUCKETS, LeafProgress, QueueDepth, REQUEST_BUCKETS, RebuildStat,
     VdevAux, VdevKind, VdevNode, VdevState, VdevStats, VdevStatsEx,
 };
+pub use vdev_request::*;

@@ -14,6 +14,7 @@ use crate::types::{TXG_SIZE, Txg};
 use crate::zio::BlockStore;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -33,6 +34,7 @@ pub struct PoolCtx {
     mos: OnceLock<Arc<Objset>>,
     scan: OnceLock<Weak<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
+    frozen_after: AtomicU64,
     tasks: [Mutex<Vec<Task>>; TXG_SIZE],
 }
 
@@ -57,6 +59,7 @@ impl PoolCtx {
             mos: OnceLock::new(),
             scan: OnceLock::new(),
             frees: Mutex::default(),
+            frozen_after: AtomicU64::new(u64::MAX),
             tasks: Default::default(),
         })
     }
@@ -82,6 +85,16 @@ impl PoolCtx {
 
     pub fn scan(&self) -> Option<Arc<Scan>> {
         self.scan.get().and_then(Weak::upgrade)
+    }
+
+    /// From the txg after this one on, txgs are synced in memory only ([`crate::spa::Spa::freeze`]).
+    pub(crate) fn freeze_after(&self, txg: Txg) {
+        self.frozen_after.store(txg.0, Ordering::Release);
+    }
+
+    /// Whether `txg` will never be on disk, because the pool is frozen: what it does can only come back from the intent log.
+    pub fn is_frozen(&self, txg: Txg) -> bool {
+        txg.0 > self.frozen_after.load(Ordering::Acquire)
     }
 
     /// Hands in a block that nothing refers to any more, as of the txg being synced. Holes and embedded blocks are ignored.

@@ -128,6 +128,17 @@ impl Spa {
         self.ctx.txgs.wait_synced(txg).await
     }
 
+    /// Stops the pool's state on disk, as if the machine were about to crash: later txgs write blocks to new places, but free
+    /// nothing and leave labels and uberblock alone. The intent log goes on. Ends with the next import.
+    pub async fn freeze(&self) -> Result<()> {
+        if self.ctx.readonly {
+            return Err(Error::os(crate::error::Errno::ROFs, "the pool is imported read-only"));
+        }
+        let txg = crate::types::Txg(self.ctx.txgs.open().0 + 1);
+        self.ctx.freeze_after(txg);
+        self.ctx.txgs.wait_synced(txg).await
+    }
+
     /// Adds a record to the pool's history.
     pub async fn log_history(self: &Arc<Self>, record: NvList) -> Result<()> {
         let spa = self.clone();

@@ -20,7 +20,7 @@ use crate::error::{Errno, Error, Result};
 use crate::metaslab::SpaceClass;
 use crate::spa::txg::Tx;
 use crate::types::Txg;
-use crate::vdev::ConfigFor;
+use crate::vdev::{ConfigFor, DtlFormat};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -79,7 +79,10 @@ impl Spa {
             self.settle_scan().await;
             return self.metaslabs.sync_done(txg);
         }
-        self.free_deferred(&tx).await?;
+        let frozen = self.ctx.is_frozen(txg);
+        if !frozen {
+            self.free_deferred(&tx).await?;
+        }
         let props = mos.props();
         let mut pass = 1;
         loop {
@@ -106,7 +109,11 @@ impl Spa {
         let ub = self.make_uberblock(txg);
         let labels =
             config_dirty.then(|| config::pool_part(&self.identity(txg), &self.ctx.features.for_labels()));
-        self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
+        if frozen {
+            self.tree().flush_all(txg.0).await?;
+        } else {
+            self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
+        }
         *self.uberblock.lock() = ub;
         self.dsl.sync_done(txg);
         self.settle_scan().await;
@@ -136,18 +143,29 @@ impl Spa {
         if pass == 1 && config_dirty {
             self.write_config(tx).await?;
         }
-        let frees = self.ctx.take_frees();
+        let mut frees = self.ctx.take_frees();
+        if self.ctx.is_frozen(txg) {
+            // What the uberblock on disk leads to stays as it is.
+            frees.clear();
+        }
         if pass < PASS_DEFERRED_FREE {
             self.zio.free(txg, &frees).await?;
         } else if !frees.is_empty() {
             self.defer(tx, &frees).await?;
         }
         let tree = self.tree();
-        let v2 = self.ctx.features.is_enabled("spacemap_v2");
-        if tree.dtls_dirty() && tree.sync_dtls(mos, tx, pass, v2).await? {
-            // The labels say it too, from the next txg on.
-            self.write_config(tx).await?;
-            self.config_dirty.store(true, Ordering::Release);
+        if tree.dtls_dirty() {
+            let histogram = self.ctx.features.is_enabled("spacemap_histogram");
+            let how = DtlFormat { v2: self.ctx.features.is_enabled("spacemap_v2"), histogram };
+            let fresh = tree.sync_dtls(mos, tx, pass, how).await?;
+            if fresh > 0 {
+                if histogram {
+                    self.ctx.features.add(mos, tx, "spacemap_histogram", fresh).await?;
+                }
+                // The labels say it too, from the next txg on.
+                self.write_config(tx).await?;
+                self.config_dirty.store(true, Ordering::Release);
+            }
         }
         self.metaslabs.sync(mos, txg, pass).await?;
         let counts = self.metaslabs.take_feature_counts();

@@ -11,6 +11,7 @@ use crate::vdev::{Top, Vdev, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Zap};
 use std::sync::Arc;
 use zilla_ondisk::object_type::DMU_OTN_ZAP_METADATA;
+use zilla_ondisk::spacemap::SPACE_MAP_SIZE_V0;
 
 const ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
@@ -88,6 +89,9 @@ impl<'a> VdevObjects<'a> {
     pub(super) async fn free_leaf(&self, leaf: &Vdev) -> Result<()> {
         if let Some(object) = leaf.config_u64("DTL").filter(|o| *o != 0) {
             let dn = self.mos().hold_wait(ObjectId(object)).await?;
+            if dn.bonus().len() > SPACE_MAP_SIZE_V0 {
+                self.ctx.features.add(self.mos(), self.tx, "spacemap_histogram", -1).await?;
+            }
             self.mos().free(self.tx, &dn);
         }
         self.free_zap(leaf, LEAF_ZAP).await

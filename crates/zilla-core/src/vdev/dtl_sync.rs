@@ -15,6 +15,13 @@ use crate::types::ObjectId;
 
 const BLOCK: u32 = 4096;
 
+/// What the pool's features allow in a space map.
+#[derive(Clone, Copy, Debug)]
+pub struct DtlFormat {
+    pub v2: bool,
+    pub histogram: bool,
+}
+
 impl VdevTree {
     /// Reads what leaves have missed.
     pub async fn load_dtls(&self, mos: &Arc<Objset>) -> Result<()> {
@@ -44,9 +51,10 @@ impl VdevTree {
         self.pool_leaves().any(|l| l.dtl.is_dirty())
     }
 
-    /// Writes the DTLs that changed. True if a leaf got its first one, which the configuration must then say.
-    pub async fn sync_dtls(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64, v2: bool) -> Result<bool> {
-        let mut fresh = false;
+    /// Writes the DTLs that changed. How many leaves got their first one, which the configuration must then say, and the
+    /// count of maps with histograms.
+    pub async fn sync_dtls(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64, how: DtlFormat) -> Result<i64> {
+        let (mut fresh, v2) = (0, how.v2);
         for v in self.root.walk() {
             let Some(leaf) = v.leaf.as_ref().filter(|l| l.dtl.take_dirty()) else { continue };
             let mut tree = RangeTree::new();
@@ -57,9 +65,9 @@ impl VdevTree {
                 Some(object) => mos.hold_wait(ObjectId(object)).await?,
                 None if tree.is_empty() => continue,
                 None => {
-                    let dnode = create_object(mos, tx, BLOCK, true).await?;
+                    let dnode = create_object(mos, tx, BLOCK, how.histogram).await?;
                     v.set_config_u64("DTL", dnode.id().0);
-                    fresh = true;
+                    fresh += 1;
                     dnode
                 }
             };

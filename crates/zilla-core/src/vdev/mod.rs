@@ -52,6 +52,7 @@ mod tree;
 pub(crate) mod write;
 
 pub use dtl::Dtl;
+pub use dtl_sync::DtlFormat;
 pub use gather::IoDone;
 pub use label::{FoundUberblock, LabelInfo};
 pub use leaf::Leaf;

@@ -79,7 +79,7 @@ impl Engine {
     }
 
     /// Devices that are somebody's, or named twice.
-    async fn check_devices(&self, spec: &VdevSpec, force: bool) -> Answer<()> {
+    pub(super) async fn check_devices(&self, spec: &VdevSpec, force: bool) -> Answer<()> {
         let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
         let (mut fatal, mut doubtful) = (Vec::new(), Vec::new());
         let mut too_small = false;
@@ -103,6 +103,10 @@ impl Engine {
                 ));
             }
             let Ok(Some((_, label))) = vdev::probe_path(&self.env, path).await else { continue };
+            // It has left its pool, or never became part of one.
+            if label.pool_guid().is_some() && label.txg() == 0 {
+                continue;
+            }
             let owner = label.config.str("name").unwrap_or("unknown").to_owned();
             let guid = label.pool_guid().unwrap_or(0);
             let open_here = self.all_pools().iter().any(|p| p.spa.guid() == guid);
@@ -116,8 +120,11 @@ impl Engine {
                 Some(PoolState::Active) => {
                     doubtful.push(format!("{} is part of potentially active pool '{owner}'", leaf.path));
                 }
+                // Its label names no pool: it is reserved as long as an open pool says so.
                 Some(PoolState::Spare) => {
-                    doubtful.push(format!("{} is reserved as a hot spare for pool {owner}", leaf.path));
+                    if let Some(owner) = self.spare_of(label.guid()) {
+                        doubtful.push(format!("{} is reserved as a hot spare for pool {owner}", leaf.path));
+                    }
                 }
                 _ => {}
             }
@@ -136,6 +143,12 @@ impl Engine {
             ));
         }
         Ok(())
+    }
+
+    /// The open pool that has this spare.
+    pub(super) fn spare_of(&self, guid: Option<u64>) -> Option<String> {
+        let has = |p: &&Arc<Pool>| p.spa.tree().spares.iter().any(|s| Some(s.guid) == guid);
+        self.all_pools().iter().find(has).map(|p| p.name())
     }
 
     /// Takes a pool out of the table and closes it. `state`: what its labels shall say.
@@ -179,6 +192,11 @@ impl Engine {
     }
 }
 
+/// A block device rather than a file.
+pub(super) fn is_disk(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+}
+
 /// Bytes of a file or device.
 fn size_of(path: &Path) -> Option<u64> {
     use std::io::{Seek, SeekFrom};
@@ -218,10 +236,10 @@ fn features(r: &PoolCreate, typed: &[(String, PropType, TypedValue)]) -> Option<
     Some(list)
 }
 
-fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec {
+pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec {
     let leaf = |l: &LeafSpec| {
         let path = PathBuf::from(&l.path);
-        let disk = std::fs::metadata(&path).is_ok_and(|m| m.file_type().is_block_device());
+        let disk = is_disk(&path);
         vdev::LeafSpec { path, disk }
     };
     let tops = spec.tops.iter().map(|top| {

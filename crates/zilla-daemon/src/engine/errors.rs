@@ -5,6 +5,7 @@
 
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::{Errno, Error};
+use zilla_core::spa::MISSING_LOGS;
 
 pub type Answer<T> = Result<T, ApiError>;
 
@@ -27,11 +28,33 @@ pub fn of_pool(e: Error) -> ApiError {
         Errno::Perm | Errno::Access => ApiError::with(ErrorCode::Perm, what),
         Errno::Busy => ApiError::with(ErrorCode::Busy, what),
         Errno::NoEnt => ApiError::with(ErrorCode::NoEnt, what),
+        Errno::NxIo if what.starts_with(MISSING_LOGS) => {
+            let lines = what.lines().map(str::to_owned).collect();
+            ApiError::with(ErrorCode::BadDev, "one or more devices is currently unavailable").details(lines)
+        }
         Errno::NxIo | Errno::NoDev => ApiError::with(ErrorCode::BadDev, what),
         Errno::NotSup => ApiError::with(ErrorCode::BadVersion, what),
         Errno::Inval => ApiError::with(ErrorCode::PoolInvalArg, what),
         Errno::Overflow => ApiError::with(ErrorCode::VdevTooBig, what),
         _ => ApiError::with(ErrorCode::Io, what),
+    }
+}
+
+/// Of an operation on a pool's devices.
+pub fn of_vdev(e: Error) -> ApiError {
+    let what = e.to_string();
+    let Error::Os { errno, .. } = &e else { return of_pool(e) };
+    match errno {
+        Errno::NoDev if what.starts_with("no such device") => ErrorCode::NoDevice.into(),
+        Errno::Busy if what == "no valid replicas" => ErrorCode::NoReplicas.into(),
+        Errno::Busy => ApiError::with(ErrorCode::Busy, what),
+        Errno::Exist => ApiError::with(
+            ErrorCode::UnplayedLogs,
+            format!("{}: {what}", ErrorCode::UnplayedLogs.description()),
+        ),
+        Errno::Dom | Errno::Overflow => ApiError::with(ErrorCode::BadDev, what),
+        Errno::NotSup => ApiError::with(ErrorCode::BadTarget, what),
+        _ => of_pool(e),
     }
 }
 

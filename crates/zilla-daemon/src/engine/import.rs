@@ -164,7 +164,13 @@ impl Engine {
         if self.pools.read().contains_key(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
         }
-        let opts = OpenOpts { readonly, force: r.force, name: r.new_name.clone(), ..self.open_opts() };
+        let opts = OpenOpts {
+            readonly,
+            force: r.force,
+            missing_log: r.missing_log,
+            name: r.new_name.clone(),
+            ..self.open_opts()
+        };
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = self.bring_up(&found, opts, r.altroot.clone(), cachefile).await?;
         self.save_cache().await;

@@ -189,7 +189,7 @@ fn node(vdev: &Arc<Vdev>, space: Option<&Metaslabs>, elapsed: u64, depth: usize)
     }
 }
 
-fn vdev_state(state: enums::VdevState) -> VdevState {
+pub(super) fn vdev_state(state: enums::VdevState) -> VdevState {
     match state {
         enums::VdevState::Unknown => VdevState::Unknown,
         enums::VdevState::Closed => VdevState::Closed,

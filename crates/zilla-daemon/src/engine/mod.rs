@@ -21,12 +21,14 @@ mod host;
 mod import;
 mod info;
 mod mounts;
+mod parameters;
 mod pool;
 mod poolprops;
 mod query;
 mod scrub;
 mod snapshots;
 mod values;
+mod vdevs;
 mod wait;
 
 use crate::{Handle, Pools};
@@ -62,6 +64,7 @@ impl Engine {
             pools: RwLock::default(),
             changes: tokio::sync::Mutex::default(),
         };
+        parameters::serve();
         engine.restore().await;
         engine
     }
@@ -148,6 +151,42 @@ impl Backend for Engine {
 
     async fn pool_scrub(&self, _: &Caller, r: PoolScrub) -> Answer<()> {
         self.scrub(r).await
+    }
+
+    async fn pool_add(&self, _: &Caller, r: PoolAdd) -> Answer<()> {
+        self.add_vdevs(r).await
+    }
+
+    async fn pool_clear(&self, _: &Caller, r: PoolClear) -> Answer<()> {
+        self.clear_pool(r).await
+    }
+
+    async fn pool_reopen(&self, _: &Caller, r: PoolReopen) -> Answer<()> {
+        self.reopen_pool(r).await
+    }
+
+    async fn pool_freeze(&self, _: &Caller, r: PoolFreeze) -> Answer<()> {
+        self.freeze_pool(r).await
+    }
+
+    async fn vdev_attach(&self, _: &Caller, r: VdevAttach) -> Answer<()> {
+        self.attach_vdev(r).await
+    }
+
+    async fn vdev_detach(&self, _: &Caller, r: VdevDetach) -> Answer<()> {
+        self.detach_vdev(r).await
+    }
+
+    async fn vdev_remove(&self, _: &Caller, r: VdevRemove) -> Answer<()> {
+        self.remove_vdev(r).await
+    }
+
+    async fn vdev_offline(&self, _: &Caller, r: VdevOffline) -> Answer<()> {
+        self.offline_vdev(r).await
+    }
+
+    async fn vdev_online(&self, _: &Caller, r: VdevOnline) -> Answer<VdevOnlineReply> {
+        self.online_vdev(r).await
     }
 
     async fn dataset_rollback(&self, _: &Caller, r: DatasetRollback) -> Answer<()> {

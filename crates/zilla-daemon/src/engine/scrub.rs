@@ -26,6 +26,10 @@ impl Engine {
             return Err(ErrorCode::PoolReadonly.into());
         }
         let scan = pool.spa.scan().map_err(of_pool)?.clone();
+        if r.command == ScrubCommand::Start {
+            // Devices that are no longer what they were are found now, not by their blocks one by one.
+            pool.spa.reopen().await.map_err(of_pool)?;
+        }
         match r.command {
             ScrubCommand::Start => match scan.start().await {
                 Err(e) if e.is(Errno::Busy) => Err(ErrorCode::Scrubbing.into()),

@@ -1,0 +1,156 @@
+//! `zpool online`, `offline`, `clear`, `reopen` and `freeze`: the state of devices.
+
+use super::vdevs::{lookup, one_pool};
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Run};
+use crate::fmt::vdev;
+use zilla_control::types::{
+    PoolClear, PoolFreeze, PoolQuery, PoolReopen, VdevOffline, VdevOnline, VdevState,
+};
+
+pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "e", &[("power", false, '\u{1}')]);
+    match options.into_iter().next() {
+        None => {}
+        Some(Opt::Flag('e', _)) => {
+            cx.err("zpool: 'online -e' is not supported by zilla yet");
+            return Ok(2);
+        }
+        Some(Opt::Flag('\u{1}', _)) => {
+            cx.err("Power control not supported");
+            return Ok(1);
+        }
+        Some(other) => return cx.bad_option(other),
+    }
+    let Some((name, devices)) = operands.split_first() else { return cx.bad_usage("missing pool name") };
+    if devices.is_empty() {
+        return cx.bad_usage("missing device name");
+    }
+    let pool = one_pool(cx, name)?;
+    let mut code = 0;
+    for device in devices {
+        if vdev::find(&pool, device).is_none() {
+            cx.err(format!("couldn't find device \"{device}\" in pool \"{name}\""));
+            code = 1;
+            continue;
+        }
+        let action = format!("cannot online {device}");
+        let Some(guid) = lookup(cx, &pool, device, &action)? else {
+            code = 1;
+            continue;
+        };
+        let Some(reply) = cx.ask(&action, &VdevOnline { name: name.clone(), guid })? else {
+            code = 1;
+            continue;
+        };
+        if reply.state != VdevState::Healthy {
+            cx.out.line(format!("warning: device '{device}' onlined, but remains in faulted state"));
+            cx.out.line(match reply.state {
+                VdevState::Faulted => "use 'zpool clear' to restore a faulted device",
+                _ => "use 'zpool replace' to replace devices that are no longer present",
+            });
+        }
+    }
+    if code == 0 {
+        cx.log_history(name)?;
+    }
+    Ok(code)
+}
+
+pub fn offline(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "ft", &[("power", false, '\u{1}')]);
+    let (mut fault, mut temporary) = (false, false);
+    for option in options {
+        match option {
+            Opt::Flag('f', _) => fault = true,
+            Opt::Flag('t', _) => temporary = true,
+            Opt::Flag('\u{1}', _) => {
+                cx.err("Power control not supported");
+                return Ok(1);
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    let Some((name, devices)) = operands.split_first() else { return cx.bad_usage("missing pool name") };
+    if devices.is_empty() {
+        return cx.bad_usage("missing device name");
+    }
+    let pool = one_pool(cx, name)?;
+    let mut code = 0;
+    for device in devices {
+        let action = format!("cannot {} {device}", if fault { "fault" } else { "offline" });
+        let Some(guid) = lookup(cx, &pool, device, &action)? else {
+            code = 1;
+            continue;
+        };
+        let request = VdevOffline { name: name.clone(), guid, temporary, fault };
+        if cx.ask(&action, &request)?.is_none() {
+            code = 1;
+        }
+    }
+    if code == 0 {
+        cx.log_history(name)?;
+    }
+    Ok(code)
+}
+
+pub fn clear(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "", &[("power", false, '\u{1}')]);
+    if let Some(option) = options.into_iter().next() {
+        return match option {
+            Opt::Flag('\u{1}', _) => {
+                cx.err("Power control not supported");
+                Ok(1)
+            }
+            other => cx.bad_option(other),
+        };
+    }
+    let (name, device) = match operands.as_slice() {
+        [] => return cx.bad_usage("missing pool name"),
+        [pool] => (pool, None),
+        [pool, device] => (pool, Some(device)),
+        _ => return cx.bad_usage("too many arguments"),
+    };
+    let pool = one_pool(cx, name)?;
+    let action = format!("cannot clear errors for {}", device.unwrap_or(name));
+    let guid = match device {
+        Some(device) => match lookup(cx, &pool, device, &action)? {
+            None => return Ok(1),
+            guid => guid,
+        },
+        None => None,
+    };
+    if cx.ask(&action, &PoolClear { name: name.clone(), guid })?.is_none() {
+        return Ok(1);
+    }
+    cx.log_history(name)?;
+    Ok(0)
+}
+
+pub fn reopen(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "n", &[]);
+    for option in options {
+        match option {
+            // A scrub under way goes on in any case.
+            Opt::Flag('n', _) => {}
+            other => return cx.bad_option(other),
+        }
+    }
+    let (pools, mut failed) = cx.pools(&operands, PoolQuery::default())?;
+    for pool in pools {
+        let name = pool.name;
+        let done = cx.ask(&format!("cannot reopen '{name}'"), &PoolReopen { name: name.clone() })?;
+        failed |= done.is_none();
+        if done.is_some() {
+            cx.log_history(&name)?;
+        }
+    }
+    Ok(u8::from(failed))
+}
+
+/// For tests of the intent log; OpenZFS does not list it either.
+pub fn freeze(cx: &mut Cx, args: Vec<String>) -> Run {
+    let [name] = args.as_slice() else { return cx.bad_usage("missing pool name argument") };
+    let done = cx.ask(&format!("cannot freeze '{name}'"), &PoolFreeze { name: name.clone() })?;
+    Ok(u8::from(done.is_none()))
+}

@@ -1,0 +1,308 @@
+//! `zpool add`, `attach`, `replace`, `detach` and `remove`: which devices a pool is made of.
+
+use super::create::{add_pool_prop, assignment, print_leaves, print_refusal};
+use super::vdevspec::{self, SpecError};
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use crate::fmt::vdev::{self, NameFlags};
+use std::collections::BTreeMap;
+use zilla_control::error::ErrorCode;
+use zilla_control::props;
+use zilla_control::types::{
+    Activity, AllocClass, PoolAdd, PoolInfo, PoolQuery, TopKind, VdevAttach, VdevDetach, VdevNode,
+    VdevRemove, VdevSpec,
+};
+
+/// One imported pool, or the end of the command.
+pub fn one_pool(cx: &mut Cx, name: &str) -> Result<PoolInfo, Exit> {
+    let (mut pools, _) =
+        cx.pools(&[name.to_owned()], PoolQuery { properties: true, ..PoolQuery::default() })?;
+    pools.pop().ok_or(Exit(1))
+}
+
+/// The `ashift` of `-o`, the only property these commands take.
+fn ashift_option(cx: &mut Cx, props: &mut BTreeMap<String, String>, text: &str) -> Result<(), Exit> {
+    let (name, value) = assignment(cx, text, 'o')?;
+    if name != "ashift" {
+        return cx.print_usage();
+    }
+    add_pool_prop(cx, props, name, value)
+}
+
+fn ashift_of(cx: &mut Cx, props: &BTreeMap<String, String>, pool: &PoolInfo) -> Result<Option<u64>, Exit> {
+    let set = pool.properties.get("ashift").map(|p| p.value.clone());
+    let Some(text) = props.get("ashift").cloned().or(set) else { return Ok(None) };
+    match props::parse_size(&text) {
+        Ok(0) => Ok(None),
+        Ok(n) if (9..=16).contains(&n) => Ok(Some(n)),
+        Ok(n) => {
+            cx.err(format!("invalid 'ashift={n}' property: only values between 9 and 16 are allowed."));
+            Err(Exit(1))
+        }
+        Err(_) => {
+            cx.err("ashift must be a number.");
+            Err(Exit(1))
+        }
+    }
+}
+
+pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
+    const LONG: &[args::Long] = &[
+        ("allow-in-use", false, '\u{1}'),
+        ("allow-replication-mismatch", false, '\u{2}'),
+        ("allow-ashift-mismatch", false, '\u{3}'),
+    ];
+    let (options, operands) = args::parse(&args, "fgLno:P", LONG);
+    let (mut force, mut in_use, mut mixed, mut dry_run) = (false, false, false, false);
+    let mut names = NameFlags::default();
+    let mut props = BTreeMap::new();
+    let mut any_long = false;
+    for option in options {
+        match option {
+            Opt::Flag('f', _) => force = true,
+            Opt::Flag('g', _) => names.guid = true,
+            Opt::Flag('L', _) => names.follow_links = true,
+            Opt::Flag('P', _) => names.path = true,
+            Opt::Flag('n', _) => dry_run = true,
+            Opt::Flag('o', text) => ashift_option(cx, &mut props, &text)?,
+            Opt::Flag(which @ '\u{1}'..='\u{3}', _) => {
+                any_long = true;
+                in_use |= which == '\u{1}';
+                mixed |= which == '\u{2}';
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    let Some((name, words)) = operands.split_first() else {
+        return cx.bad_usage("missing pool name argument");
+    };
+    if words.is_empty() {
+        return cx.bad_usage("missing vdev specification");
+    }
+    if force && any_long {
+        return cx.bad_usage(
+            "'-f' option is not allowed with '--allow-replication-mismatch', '--allow-ashift-mismatch', or \
+             '--allow-in-use'",
+        );
+    }
+    let pool = one_pool(cx, name)?;
+    let ashift = ashift_of(cx, &props, &pool)?;
+    let spec = match vdevspec::parse(words).and_then(|spec| {
+        if !force && !mixed {
+            vdevspec::check_added(&pool.root, &spec)?;
+        }
+        Ok(spec)
+    }) {
+        Ok(spec) => spec,
+        Err(SpecError::Invalid(lines)) => {
+            lines.iter().for_each(|line| cx.err(line));
+            return Ok(1);
+        }
+        Err(SpecError::Overridable(lines)) => {
+            print_refusal(cx, &lines, true);
+            return Ok(1);
+        }
+    };
+    if dry_run {
+        let text = layout(&pool, &spec, names);
+        cx.out.put(text);
+        return Ok(0);
+    }
+    let request = PoolAdd { name: name.clone(), vdevs: spec, ashift, force: force || in_use };
+    finish(cx, name, &format!("cannot add to '{name}'"), &request)
+}
+
+/// Asks, prints what is wrong in OpenZFS's words, and logs what was done.
+fn finish<O: zilla_control::Operation>(cx: &mut Cx, pool: &str, action: &str, request: &O) -> Run {
+    match cx.call(request)? {
+        Ok(_) => {
+            cx.log_history(pool)?;
+            Ok(0)
+        }
+        Err(e) if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) => {
+            print_refusal(cx, &e.details, e.code == ErrorCode::VdevOverridable);
+            Ok(1)
+        }
+        Err(e) => {
+            cx.refused(action, &e);
+            Ok(1)
+        }
+    }
+}
+
+/// What `add -n` prints: the pool as it would be.
+fn layout(pool: &PoolInfo, spec: &VdevSpec, names: NameFlags) -> String {
+    let mut text = format!("would update '{}' to the following configuration:\n\n", pool.name);
+    let classes = [
+        (pool.name.as_str(), AllocClass::Normal),
+        ("dedup", AllocClass::Dedup),
+        ("special", AllocClass::Special),
+        ("logs", AllocClass::Log),
+    ];
+    for (title, class) in classes {
+        let old: Vec<&VdevNode> = match class {
+            AllocClass::Normal => vdev::normal_children(&pool.root).collect(),
+            class => vdev::class_children(&pool.root, class).collect(),
+        };
+        let new: Vec<_> = spec.tops.iter().filter(|t| t.class == class).collect();
+        if old.is_empty() && new.is_empty() {
+            continue;
+        }
+        text.push_str(&format!("\t{title}\n"));
+        for v in old {
+            // Only the pool's own groups are numbered there.
+            tree(&mut text, v, 2, names, class == AllocClass::Normal);
+        }
+        for top in new {
+            let (group, indent) = match top.kind {
+                TopKind::Single => (None, 2),
+                TopKind::Mirror => (Some("mirror".to_owned()), 4),
+                TopKind::Raidz { parity } => (Some(format!("raidz{parity}")), 4),
+            };
+            if let Some(group) = group {
+                text.push_str(&format!("\t  {group}\n"));
+            }
+            print_leaves(&mut text, &top.leaves, indent);
+        }
+    }
+    for (title, old, new) in [("cache", &pool.l2cache, &spec.l2cache), ("spares", &pool.spares, &spec.spares)]
+    {
+        if old.is_empty() && new.is_empty() {
+            continue;
+        }
+        text.push_str(&format!("\t{title}\n"));
+        old.iter().for_each(|v| text.push_str(&format!("\t  {}\n", vdev::name(v, names, false))));
+        print_leaves(&mut text, new, 2);
+    }
+    text
+}
+
+fn tree(text: &mut String, v: &VdevNode, indent: usize, names: NameFlags, type_id: bool) {
+    text.push_str(&format!("\t{:indent$}{}\n", "", vdev::name(v, names, type_id)));
+    v.children.iter().for_each(|c| tree(text, c, indent + 2, names, type_id));
+}
+
+pub fn attach(cx: &mut Cx, args: Vec<String>) -> Run {
+    attach_or_replace(cx, &args, false)
+}
+
+pub fn replace(cx: &mut Cx, args: Vec<String>) -> Run {
+    attach_or_replace(cx, &args, true)
+}
+
+fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
+    let (options, operands) = args::parse(args, "fo:sw", &[]);
+    let (mut force, mut wait) = (false, false);
+    let mut props = BTreeMap::new();
+    for option in options {
+        match option {
+            Opt::Flag('f', _) => force = true,
+            Opt::Flag('w', _) => wait = true,
+            Opt::Flag('o', text) => ashift_option(cx, &mut props, &text)?,
+            Opt::Flag('s', _) => {
+                let command = if replace { "replace" } else { "attach" };
+                cx.err(format!("zpool: '{command} -s' is not supported by zilla yet"));
+                return Ok(2);
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    let (name, old, new) = match operands.as_slice() {
+        [] => return cx.bad_usage("missing pool name argument"),
+        [_] => return cx.bad_usage("missing <device> specification"),
+        [_, _] if !replace => return cx.bad_usage("missing <new_device> specification"),
+        [pool, old] => (pool, old, old),
+        [pool, old, new] => (pool, old, new),
+        _ => return cx.bad_usage("too many arguments"),
+    };
+    let pool = one_pool(cx, name)?;
+    let path = match vdevspec::leaf(new) {
+        Ok(leaf) => leaf.path,
+        Err(SpecError::Invalid(lines) | SpecError::Overridable(lines)) => {
+            lines.iter().for_each(|line| cx.err(line));
+            return Ok(1);
+        }
+    };
+    let action = if replace {
+        format!("cannot replace {old} with {new}")
+    } else {
+        format!("cannot attach {new} to {old}")
+    };
+    let Some(guid) = lookup(cx, &pool, old, &action)? else { return Ok(1) };
+    let request = VdevAttach { name: name.clone(), guid, path, replace, force };
+    let code = finish(cx, name, &action, &request)?;
+    if code == 0 && wait {
+        super::wait::until_done(cx, name, &[if replace { Activity::Replace } else { Activity::Resilver }])?;
+    }
+    Ok(code)
+}
+
+/// The guid of a device of the pool's vdevs; None when that was refused.
+pub fn lookup(cx: &mut Cx, pool: &PoolInfo, word: &str, action: &str) -> Result<Option<u64>, Exit> {
+    let refusal = match vdev::find(pool, word) {
+        Some((v, AllocClass::Normal)) => return Ok(Some(v.guid)),
+        Some((_, AllocClass::Spare)) => ErrorCode::IsSpare,
+        Some(_) => ErrorCode::IsL2cache,
+        None => ErrorCode::NoDevice,
+    };
+    cx.refused(action, &refusal.into());
+    Ok(None)
+}
+
+pub fn detach(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "", &[]);
+    if let Some(option) = options.into_iter().next() {
+        return cx.bad_option(option);
+    }
+    let (name, device) = match operands.as_slice() {
+        [] => return cx.bad_usage("missing pool name argument"),
+        [_] => return cx.bad_usage("missing <device> specification"),
+        [pool, device, ..] => (pool, device),
+    };
+    let pool = one_pool(cx, name)?;
+    let action = format!("cannot detach {device}");
+    let Some(guid) = lookup(cx, &pool, device, &action)? else { return Ok(1) };
+    finish(cx, name, &action, &VdevDetach { name: name.clone(), guid })
+}
+
+pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "npsw", &[]);
+    let mut wait = false;
+    for option in options {
+        match option {
+            // A removal is over when the command returns.
+            Opt::Flag('w', _) => wait = true,
+            Opt::Flag('p', _) => {}
+            Opt::Flag(letter @ ('n' | 's'), _) => {
+                cx.err(format!("zpool: 'remove -{letter}' is not supported by zilla yet"));
+                return Ok(2);
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    let Some((name, devices)) = operands.split_first() else {
+        return cx.bad_usage("missing pool name argument");
+    };
+    if devices.is_empty() {
+        return cx.bad_usage("missing device");
+    }
+    let pool = one_pool(cx, name)?;
+    let mut code = 0;
+    for device in devices {
+        let action = format!("cannot remove {device}");
+        let Some(guid) = lookup(cx, &pool, device, &action)? else {
+            code = 1;
+            continue;
+        };
+        if cx.ask(&action, &VdevRemove { name: name.clone(), guid })?.is_none() {
+            code = 1;
+        }
+    }
+    if code == 0 {
+        cx.log_history(name)?;
+        if wait {
+            super::wait::until_done(cx, name, &[Activity::Remove])?;
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,91 @@
+//! Requests that change which devices a pool is made of, or the state of one. Devices are named by guid: the command has looked
+//! them up.
+
+use super::spec::VdevSpec;
+use super::vdev::VdevState;
+use serde::{Deserialize, Serialize};
+
+/// `zpool add [-f]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolAdd {
+    pub name: String,
+    pub vdevs: VdevSpec,
+    pub ashift: Option<u64>,
+    pub force: bool,
+}
+
+/// `zpool attach [-f]`, `zpool replace [-f]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevAttach {
+    pub name: String,
+    pub guid: u64,
+    /// Absolute path of the new device.
+    pub path: String,
+    pub replace: bool,
+    pub force: bool,
+}
+
+/// `zpool detach`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevDetach {
+    pub name: String,
+    pub guid: u64,
+}
+
+/// `zpool remove`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevRemove {
+    pub name: String,
+    pub guid: u64,
+}
+
+/// `zpool offline [-f] [-t]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevOffline {
+    pub name: String,
+    pub guid: u64,
+    pub temporary: bool,
+    pub fault: bool,
+}
+
+/// `zpool online`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevOnline {
+    pub name: String,
+    pub guid: u64,
+}
+
+/// The state the device is in then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevOnlineReply {
+    pub state: VdevState,
+}
+
+/// `zpool clear`; without a vdev the whole pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolClear {
+    pub name: String,
+    pub guid: Option<u64>,
+}
+
+/// `zpool reopen`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolReopen {
+    pub name: String,
+}
+
+/// `zpool freeze`: from now on no txg is written down, as if the machine were about to crash. For tests of the intent log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolFreeze {
+    pub name: String,
+}

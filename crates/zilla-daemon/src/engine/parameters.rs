@@ -1,0 +1,71 @@
+//! Tunables as files: the module parameters that scripts look for below `/sys/module/zfs/parameters`, in a folder of one's own.
+//!
+//! Where `ZILLA_PARAMETERS` names a folder, every tunable has a file there with its value; what is written to it counts a moment
+//! later. What is no number is not taken, and the file says again what counts.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zilla_core::tunables::{self, Tunable};
+
+/// How soon a change counts.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Makes the files, and follows them as long as the process lives.
+pub fn serve() {
+    let Some(dir) = std::env::var_os("ZILLA_PARAMETERS").filter(|d| !d.is_empty()).map(PathBuf::from) else {
+        return;
+    };
+    if let Err(e) = make(&dir) {
+        tracing::error!("'{}': {e}", dir.display());
+        return;
+    }
+    tokio::spawn(async move {
+        loop {
+            tunables::ALL.iter().for_each(|t| follow(&dir, t));
+            tokio::time::sleep(EVERY).await;
+        }
+    });
+}
+
+fn make(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    tunables::ALL.iter().try_for_each(|t| std::fs::write(dir.join(t.name), format!("{}\n", t.get())))
+}
+
+/// Takes over what the file says.
+fn follow(dir: &Path, tunable: &Tunable) {
+    let path = dir.join(tunable.name);
+    // It may just be being written: what is empty is looked at again.
+    let Ok(text) = std::fs::read_to_string(&path) else { return };
+    match text.trim() {
+        "" => {}
+        word => match zilla_control::props::parse_size(word) {
+            Ok(n) if n != tunable.get() => tunable.set(n),
+            Ok(_) => {}
+            Err(_) => drop(std::fs::write(&path, format!("{}\n", tunable.get()))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_steers_its_tunable() {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path()).unwrap();
+        let t = &tunables::COMMIT_TIMEOUT_PCT;
+        let path = dir.path().join(t.name);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", t.default));
+        std::fs::write(&path, "64\n").unwrap();
+        follow(dir.path(), t);
+        assert_eq!(t.get(), 64);
+        std::fs::write(&path, "many\n").unwrap();
+        follow(dir.path(), t);
+        assert_eq!((t.get(), std::fs::read_to_string(&path).unwrap().as_str()), (64, "64\n"));
+        std::fs::write(&path, "").unwrap();
+        follow(dir.path(), t);
+        assert_eq!(t.get(), 64);
+    }
+}
