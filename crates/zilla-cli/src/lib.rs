@@ -14,6 +14,7 @@ pub mod cx;
 pub mod fmt;
 pub mod zdb;
 pub mod zfs;
+pub mod zilstat;
 pub mod zpool;
 
 use std::process::ExitCode;
@@ -66,6 +67,7 @@ fn tool(name: &str) -> Option<Tool> {
         "zpool" | "pool" => Some(zpool::main),
         "zfs" | "fs" => Some(zfs::main),
         "zdb" => Some(zdb::main),
+        "zilstat" => Some(zilstat::main),
         _ => None,
     }
 }
@@ -96,5 +98,6 @@ fn zilla(word: Option<&str>) -> ExitCode {
 const USAGE: &str = "usage: zilla zpool command args ...
        zilla zfs command args ...
        zilla zdb [options] pool ...
+       zilla zilstat [-dHpl] [pool|dataset] [interval [count]]
        zilla version
 ";

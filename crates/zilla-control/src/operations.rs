@@ -126,6 +126,7 @@ operations! {
     vdev_offline(VdevOffline) -> ();
     vdev_online(VdevOnline) -> VdevOnlineReply;
     pool_wait(PoolWait) -> PoolWaitReply;
+    log_stats(LogStatQuery) -> Vec<LogStat>;
     dataset_create(DatasetCreate) -> MountedReply;
     dataset_destroy(DatasetDestroy) -> DestroyReply;
     dataset_query(DatasetQuery) -> DatasetQueryReply;

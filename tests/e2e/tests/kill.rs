@@ -105,6 +105,38 @@ fn write(root: PathBuf, round: usize, seed: u64, stop: &AtomicBool, synced: &Mut
     }
 }
 
+/// The narrowest moment: nothing but the intent log knows what fsync has just promised.
+#[test]
+fn killed_right_after_an_fsync() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    let mut random = Random::from_env();
+    for round in 0..6 {
+        let (root, dir) = (pool.root(), format!("dir{round}"));
+        fs::create_dir(root.join(&dir)).expect("directory");
+        let size = random.below(400_000) as usize + 1;
+        let contents = random.bytes(size);
+        let (temporary, place) = (root.join(&dir).join("new"), root.join(&dir).join("final"));
+        let mut file = fs::File::create(&temporary).expect("create");
+        file.write_all(&contents).expect("write");
+        file.sync_all().expect("fsync");
+        fs::rename(&temporary, &place).expect("rename");
+        fs::hard_link(&place, root.join(format!("link{round}"))).expect("link");
+        fs::File::open(root.join(&dir)).expect("open").sync_all().expect("fsync of the directory");
+        world.kill();
+        drop(file);
+        pool.again();
+        assert!(fs::read(&place).expect("the synced file") == contents, "round {round}");
+        assert!(fs::read(root.join(format!("link{round}"))).expect("its link") == contents);
+        assert!(!temporary.exists());
+    }
+    pool.export();
+    pool::zdb_clean(&world.disks(), "tank");
+}
+
 #[test]
 fn sigterm_leaves_everything_clean() {
     if !can(&[Need::Fuse]) {

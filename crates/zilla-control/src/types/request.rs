@@ -218,6 +218,25 @@ pub enum Activity {
     RaidzExpand,
 }
 
+/// What intent logs did: of a pool, of one dataset, or of all pools.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct LogStatQuery {
+    pub name: Option<String>,
+    /// Also of each dataset that is open.
+    pub datasets: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct LogStat {
+    /// Pool or dataset.
+    pub name: String,
+    pub counts: BTreeMap<String, u64>,
+    /// By stage (`commit`, `write`, `flush`): how often it took 1, 2, 4, ... nanoseconds.
+    pub latencies: BTreeMap<String, Vec<u64>>,
+}
+
 /// Returns when none of the activities is in progress or the time is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]

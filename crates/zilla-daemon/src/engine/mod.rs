@@ -20,6 +20,7 @@ mod history;
 mod host;
 mod import;
 mod info;
+mod logs;
 mod mounts;
 mod parameters;
 mod pool;
@@ -195,6 +196,10 @@ impl Backend for Engine {
 
     async fn pool_wait(&self, _: &Caller, r: PoolWait) -> Answer<PoolWaitReply> {
         self.wait(r).await
+    }
+
+    async fn log_stats(&self, _: &Caller, r: LogStatQuery) -> Answer<Vec<LogStat>> {
+        self.log_statistics(r).await
     }
 
     async fn dataset_create(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {

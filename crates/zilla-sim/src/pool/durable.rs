@@ -183,13 +183,15 @@ fn files_fit(
         let least = least.max(log.files_promised.get(id).copied().unwrap_or(0)).max(renamed.unwrap_or(0));
         let have = own_seen(&view[path]);
         let history = histories.get(id).ok_or_else(|| format!("{path:?} has no history"))?;
-        let fits = history.iter().enumerate().any(|(i, (_, state))| {
+        // A directory's time is that of its last entry, if that came after the time was set.
+        let entered = log.ops[..n].iter().rposition(|o| o.directories().contains(&Some(*id)));
+        let fits = history.iter().enumerate().any(|(i, (at, state))| {
             let until = history.get(i + 1).map_or(usize::MAX, |(at, _)| *at);
-            let mut have = have.clone();
-            if state.mtime.is_none() {
-                have.mtime = None;
+            let (mut have, mut state) = (have.clone(), state.clone());
+            if state.mtime.is_none() || entered.is_some_and(|e| e >= *at) {
+                (have.mtime, state.mtime) = (None, None);
             }
-            until > least && have == *state
+            until > least && have == state
         });
         if !fits {
             let states: Vec<_> =

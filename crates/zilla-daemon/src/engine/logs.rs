@@ -1,0 +1,58 @@
+//! What the intent logs of pools and datasets did.
+
+use super::Engine;
+use super::errors::{Answer, of_dataset};
+use super::pool::Pool;
+use std::sync::Arc;
+use zilla_control::types::{LogStat, LogStatQuery};
+use zilla_core::zil::LogCounts;
+
+fn stat(name: String, counts: LogCounts) -> LogStat {
+    LogStat {
+        name,
+        counts: counts.named().into_iter().map(|(k, v)| (k.to_owned(), v)).collect(),
+        latencies: [
+            ("commit".to_owned(), counts.commit_latency),
+            ("write".to_owned(), counts.write_latency),
+            ("flush".to_owned(), counts.flush_latency),
+        ]
+        .into(),
+    }
+}
+
+impl Engine {
+    pub(super) async fn log_statistics(&self, r: LogStatQuery) -> Answer<Vec<LogStat>> {
+        let pools = match &r.name {
+            Some(name) => vec![self.pool_of(name)?],
+            None => self.all_pools(),
+        };
+        let mut out = Vec::new();
+        for pool in pools {
+            let wanted = r.name.as_ref().filter(|n| **n != pool.name());
+            if wanted.is_none() {
+                out.push(stat(pool.name(), pool.spa.ctx.log_stats.get()));
+            }
+            if r.datasets || wanted.is_some() {
+                out.extend(datasets(&pool, wanted).await?);
+            }
+        }
+        Ok(out)
+    }
+}
+
+async fn datasets(pool: &Arc<Pool>, wanted: Option<&String>) -> Answer<Vec<LogStat>> {
+    let mut names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
+    if let Some(name) = wanted {
+        names = vec![name.clone()];
+    }
+    let mut out = Vec::new();
+    for name in names {
+        let ds = pool.dsl().by_name(&name).await.map_err(|e| of_dataset(e).subject(name.as_str()))?;
+        let counts = match ds.open_objset() {
+            Some(os) => os.log().map(|l| l.stats().get()).unwrap_or_default(),
+            None => LogCounts::default(),
+        };
+        out.push(stat(name, counts));
+    }
+    Ok(out)
+}
