@@ -64,6 +64,9 @@ impl Spa {
     pub(super) async fn sync_txg(self: &Arc<Self>, txg: Txg) -> Result<()> {
         let tx = Tx::syncing(txg);
         let mos = self.ctx.mos();
+        if self.ctx.is_frozen(txg) {
+            crate::zil::push_out_all(&self.dsl).await?;
+        }
         self.dsl.sync_datasets(&tx).await?;
         for task in self.ctx.take_tasks(txg) {
             task(Tx::syncing(txg)).await;

@@ -156,6 +156,22 @@ impl Zilog {
         }
     }
 
+    /// Writes all records there are to the log, for a txg that will never be on disk. Called in its sync, so it waits for no txg:
+    /// where something can only be stable with its txg, it is lost.
+    pub(crate) async fn push_out(self: &Arc<Self>) {
+        let synced = self.synced();
+        let able = {
+            let st = self.state.lock();
+            !st.lwbs.is_empty() && st.destroy_txg <= synced.0 && !st.broken
+        };
+        if !able || self.is_disabled() {
+            return;
+        }
+        if let Joined::Waiter(w) = self.join(None, self.ctx.txgs.open(), synced) {
+            w.wait().await;
+        }
+    }
+
     fn join(self: &Arc<Self>, object: Option<u64>, open: Txg, synced: Txg) -> Joined {
         let mut st = self.state.lock();
         if st.suspended > 0 || st.abandoned || !self.is_started() {
@@ -220,13 +236,20 @@ impl Zilog {
         for w in &st.waiting {
             self.itxs.make_ready(synced, w.object);
         }
-        st.lost_txg = st.lost_txg.max(self.itxs.barrier(synced));
-        if st.lost_txg > synced.0 {
+        // In a frozen pool no txg makes anything stable: what is in no record is lost.
+        let frozen = self.ctx.is_frozen(self.ctx.txgs.open());
+        if !frozen {
+            st.lost_txg = st.lost_txg.max(self.itxs.barrier(synced));
+        }
+        if !frozen && st.lost_txg > synced.0 {
             return Step::Txg(Txg(st.lost_txg));
         }
         st.packing = true;
         let waiters = std::mem::take(&mut st.waiting);
         let mut itxs = self.itxs.take_ready(synced);
+        if frozen {
+            itxs.retain(|i| !i.is_barrier());
+        }
         // One may have come in between: from there on all must wait for its txg.
         if let Some(at) = itxs.iter().position(Itx::is_barrier) {
             let lost = itxs.split_off(at).iter().map(|i| i.txg).max();

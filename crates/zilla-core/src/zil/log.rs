@@ -162,7 +162,11 @@ impl Zilog {
     /// Whether a record of an extended attribute would be understood by whoever replays it.
     pub fn logs_xattrs(&self) -> bool {
         let txg = self.saxattr_txg.load(Ordering::Acquire);
-        txg != 0 && self.synced().0 >= txg && self.ds.upgrade().is_some_and(|d| d.feature_is_active(SAXATTR))
+        let wanted = crate::tunables::ZIL_SAXATTR.get() != 0;
+        wanted
+            && txg != 0
+            && self.synced().0 >= txg
+            && self.ds.upgrade().is_some_and(|d| d.feature_is_active(SAXATTR))
     }
 
     /// Notes a change that is made in `tx`, under the locks that it is made under.

@@ -45,6 +45,7 @@ pub(crate) use claim::read_logged;
 pub use itx::When;
 pub use log::Zilog;
 pub use replay::{Replay, Replayed};
+pub(crate) use reset::push_out_all;
 pub use reset::reset_all;
 pub use stats::{LATENCY_BUCKETS, LogCounts, LogStats};
 

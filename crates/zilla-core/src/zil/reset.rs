@@ -16,6 +16,19 @@ impl Replay for Nothing {
     }
 }
 
+/// Writes what waits in memory to the logs of all open datasets: see [`super::Zilog::push_out`].
+pub(crate) async fn push_out_all(dsl: &Arc<DslPool>) -> Result<()> {
+    let mut todo = vec![dsl.root_dir()];
+    while let Some(dir) = todo.pop() {
+        todo.extend(dsl.child_dirs(&dir).await?);
+        let log = dsl.head(&dir).await?.open_objset().and_then(|os| os.log().cloned());
+        if let Some(log) = log.filter(|l| l.is_started()) {
+            log.push_out().await;
+        }
+    }
+    Ok(())
+}
+
 /// Makes every dataset's log let go of the blocks it has, so that their space is free some txgs later. Refused while one holds
 /// records that were not replayed: `EEXIST`.
 pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
