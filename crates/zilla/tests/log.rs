@@ -429,3 +429,118 @@ fn a_lone_commit_is_one_write_and_one_flush_and_many_share_them() {
         zdb_clean(dir.path());
     });
 }
+
+type Task = Box<
+    dyn FnOnce(
+            Arc<zilla_core::dsl::DslPool>,
+            zilla_core::spa::txg::Tx,
+        ) -> futures_util::future::BoxFuture<'static, zilla::Result<()>>
+        + Send,
+>;
+
+async fn task(spa: &Arc<Spa>, f: Task) {
+    let dsl = spa.dsl.clone();
+    spa.ctx.sync_task(move |tx| f(dsl, tx)).await.unwrap();
+}
+
+async fn new_fs(spa: &Arc<Spa>, name: &'static str) {
+    let make: Task = Box::new(move |d, tx| {
+        Box::pin(async move {
+            let ds = d.create_fs(&tx, name, zilla_ondisk::enums::ObjsetType::Zfs, 0).await?;
+            let props = zilla_core::zpl::ZplProps::new(0, 0, Time { sec: 1, nsec: 0 });
+            zilla_core::zpl::create_fs(&d.objset(&ds).await?, &tx, &props).await
+        })
+    });
+    task(spa, make).await;
+}
+
+async fn open_as(env: &Env, spa: &Arc<Spa>, name: &str) -> Arc<Filesystem> {
+    zilla::open_filesystem(env, &spa.dsl, name, false).await.unwrap()
+}
+
+/// Writes and commits, so that the log has live blocks.
+async fn work(env: &Env, spa: &Arc<Spa>, name: &str, file: &str) {
+    let fs = open_as(env, spa, name).await;
+    fs.commit().await.unwrap();
+    for i in 0..5 {
+        let f = Dir(&fs).file(&format!("{file}{i}"), 20_000 * i + 1).await;
+        fs.fsync(f.node).await.unwrap();
+    }
+}
+
+fn destroy(name: &'static str) -> Task {
+    Box::new(move |d, tx| Box::pin(async move { d.destroy_head(&tx, name).await }))
+}
+
+fn roll_back(name: &'static str, to: &'static str) -> Task {
+    Box::new(move |d, tx| Box::pin(async move { d.rollback(&tx, name, Some(to)).await }))
+}
+
+/// Datasets go, or get other contents, with a log that is in use, that was left empty, or that was never replayed: no block of it
+/// is lost or freed twice.
+#[test]
+fn logs_go_with_their_datasets() {
+    let env = real_env(2);
+    let run = env.clone();
+    env.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let spa = create(&run, dir.path()).await;
+        for name in ["tank/a", "tank/b", "tank/c", "tank/d"] {
+            new_fs(&spa, name).await;
+            work(&run, &spa, name, "first").await;
+        }
+        let snaps = vec!["tank/b@s".to_string(), "tank/d@s".to_string()];
+        task(&spa, Box::new(move |d, tx| Box::pin(async move { d.snapshot(&tx, &snaps).await.map(drop) })))
+            .await;
+        work(&run, &spa, "tank/a", "more").await;
+        work(&run, &spa, "tank/b", "more").await;
+        work(&run, &spa, "tank/c", "more").await;
+        work(&run, &spa, "tank/d", "more").await;
+        // All four have logs that are not replayed here.
+        let crashed = crash(dir.path());
+        task(&spa, destroy("tank/a")).await;
+        task(&spa, roll_back("tank/b", "tank/b@s")).await;
+        let b = open_as(&run, &spa, "tank/b").await;
+        assert!(b.lookup(b.root(), b"first0").await.is_ok() && b.lookup(b.root(), b"more0").await.is_err());
+        drop(b);
+        work(&run, &spa, "tank/b", "again").await;
+        check(&spa).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(dir.path());
+
+        // Imported again: empty logs, used, destroyed and rolled back without ever being opened.
+        let spa = import(&run, dir.path()).await;
+        work(&run, &spa, "tank/c", "third").await;
+        check(&spa).await;
+        task(&spa, destroy("tank/c")).await;
+        task(&spa, roll_back("tank/b", "tank/b@s")).await;
+        check(&spa).await;
+        work(&run, &spa, "tank/b", "at last").await;
+        // A log device could leave now: no log has a block.
+        zilla_core::zil::reset_all(&spa.dsl).await.unwrap();
+        for name in ["tank", "tank/b", "tank/d"] {
+            let os = spa.dsl.objset(&spa.dsl.by_name(name).await.unwrap()).await.unwrap();
+            assert!(os.phys().zil_header.log.is_hole(), "{name}");
+        }
+        work(&run, &spa, "tank/b", "and on").await;
+        check(&spa).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(dir.path());
+
+        // After the crash: destroyed and rolled back without a replay, and one replayed.
+        zdb_clean(crashed.path());
+        let spa = import(&run, crashed.path()).await;
+        task(&spa, destroy("tank/a")).await;
+        task(&spa, roll_back("tank/b", "tank/b@s")).await;
+        let c = open_as(&run, &spa, "tank/c").await;
+        assert!(c.lookup(c.root(), b"more4").await.is_ok());
+        drop(c);
+        task(&spa, destroy("tank/c")).await;
+        check(&spa).await;
+        assert!(zilla_core::zil::reset_all(&spa.dsl).await.is_err(), "tank/d was not replayed");
+        work(&run, &spa, "tank/d", "after").await;
+        check(&spa).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(crashed.path());
+    });
+}
