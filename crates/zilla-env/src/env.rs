@@ -25,6 +25,10 @@ pub trait Spawner: Send + Sync {
     /// Runs `main` to its end on the calling thread, which must not be inside a task. The thread helps with
     /// other tasks while it waits.
     fn drive(&self, main: BoxFuture<'_, ()>);
+    /// Where a simulator lets work that takes long on a real machine take time: see [`Env::interlude`].
+    fn interlude(&self) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 }
 
 pub trait Rng: Send + Sync {
@@ -94,6 +98,14 @@ impl Env {
         let (task, handle) = JoinHandle::wrap(task);
         self.spawner.spawn(task);
         handle
+    }
+
+    /// Stands at the start of work that takes long without waiting. In a simulator, where computing takes no time, others may get
+    /// their turn here as they would beside it on another core; in the real world it does nothing.
+    pub async fn interlude(&self) {
+        if let Some(others) = self.spawner.interlude() {
+            others.await;
+        }
     }
 
     /// Runs a future from a thread that is not a worker.

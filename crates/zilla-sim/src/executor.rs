@@ -1,8 +1,8 @@
 //! The scheduler: one thread, tasks in random order, time that jumps.
 //!
-//! A task that is woken joins the ready set; the next one to poll is drawn from it. When the set is empty, time
-//! moves to the earliest event (a sleeper or a disk's completion). When there is no event either, nothing can
-//! ever happen again: that is a deadlock and is reported as such.
+//! A task that is woken joins the ready set; the next one to poll is drawn from it, and now and then made to wait first.
+//! When the set is empty, time moves to the earliest event (a sleeper or a disk's completion). When there is no event
+//! either, nothing can ever happen again: that is a deadlock and is reported as such.
 //!
 //! Locks: `state` is never held while a task is polled or dropped, an event runs or a waker is called.
 
@@ -66,6 +66,8 @@ struct State {
     serial: u64,
     now: Duration,
     rng: SimRng,
+    /// One of [`LATE`].
+    late: u64,
     polls: u64,
     trace: u64,
     stuck: Option<Stuck>,
@@ -73,12 +75,26 @@ struct State {
     max_time: Duration,
 }
 
+impl State {
+    /// How late the next turn comes, if it does.
+    fn late(&mut self) -> Option<Duration> {
+        let late = self.late != u64::MAX && self.rng.one_in(self.late);
+        late.then(|| Duration::from_nanos(self.rng.below(LATE_FOR.as_nanos() as u64)))
+    }
+}
+
 enum Event {
     Wake(Waker),
+    Ready(Arc<TaskWaker>),
     Call(Box<dyn FnOnce() + Send>),
 }
 
 const MAIN: u64 = 0;
+
+/// Polling takes no virtual time. So that tasks meet in the middle of each other's work all the same, one turn in so many (as the seed
+/// chooses) comes late, and so does one piece of long work.
+const LATE: [u64; 4] = [2, 10, 40, u64::MAX];
+const LATE_FOR: Duration = Duration::from_millis(2);
 
 struct TaskWaker {
     id: u64,
@@ -103,7 +119,13 @@ impl Executor {
         epoch: Duration,
         max_polls: u64,
         max_time: Duration,
+        punctual: bool,
     ) -> Arc<Executor> {
+        let late = if punctual {
+            u64::MAX
+        } else {
+            LATE[SimRng::new(seed, "late").below(LATE.len() as u64) as usize]
+        };
         let state = State {
             tasks: BTreeMap::new(),
             ready: Vec::new(),
@@ -111,6 +133,7 @@ impl Executor {
             serial: MAIN,
             now: Duration::ZERO,
             rng: SimRng::new(seed, "schedule"),
+            late,
             polls: 0,
             trace: mix(seed),
             stuck: None,
@@ -177,6 +200,13 @@ impl Executor {
             if ready > 0 {
                 let index = state.rng.below(ready) as usize;
                 let task = state.ready.swap_remove(index);
+                if let Some(later) = state.late() {
+                    // It stays queued, and is ready again then.
+                    state.serial += 1;
+                    let key = (at.saturating_add(later), state.serial);
+                    state.events.insert(key, Event::Ready(task));
+                    continue;
+                }
                 state.polls += 1;
                 state.trace = mix(state.trace ^ task.id);
                 return Ok(task);
@@ -192,6 +222,7 @@ impl Executor {
             drop(state);
             match event {
                 Event::Wake(waker) => waker.wake(),
+                Event::Ready(task) => self.state.lock().ready.push(task),
                 Event::Call(f) => f(),
             }
         }
@@ -314,10 +345,22 @@ impl Spawner for Handle {
         self.executor().parallelism
     }
 
+    fn interlude(&self) -> Option<BoxFuture<'static, ()>> {
+        let later = self.executor().state.lock().late()?;
+        Some(self.sleep_for(later))
+    }
+
     fn drive(&self, main: BoxFuture<'_, ()>) {
         if let Err(stuck) = self.executor().run(main) {
             panic!("{stuck}");
         }
+    }
+}
+
+impl Handle {
+    fn sleep_for(&self, d: Duration) -> BoxFuture<'static, ()> {
+        let deadline = self.now().saturating_add(d);
+        Box::pin(Sleep { handle: self.clone(), deadline, key: None })
     }
 }
 
@@ -331,8 +374,7 @@ impl Clock for Handle {
     }
 
     fn sleep(&self, d: Duration) -> BoxFuture<'static, ()> {
-        let deadline = self.now().saturating_add(d);
-        Box::pin(Sleep { handle: self.clone(), deadline, key: None })
+        self.sleep_for(d)
     }
 }
 

@@ -26,6 +26,8 @@ pub struct SimConfig {
     pub max_polls: u64,
     pub max_time: Duration,
     pub disk: DiskConfig,
+    /// Whether tasks run as soon as they can: for measuring time. Otherwise a turn may come late, so that tasks meet in more ways.
+    pub punctual: bool,
 }
 
 impl Default for SimConfig {
@@ -36,6 +38,7 @@ impl Default for SimConfig {
             max_polls: 200_000_000,
             max_time: Duration::from_secs(86_400 * 30),
             disk: DiskConfig::default(),
+            punctual: false,
         }
     }
 }
@@ -65,8 +68,8 @@ impl Sim {
     }
 
     pub fn with_config(seed: u64, config: SimConfig) -> Sim {
-        let SimConfig { parallelism, epoch, max_polls, max_time, disk } = config;
-        let executor = Executor::new(seed, parallelism, epoch, max_polls, max_time);
+        let SimConfig { parallelism, epoch, max_polls, max_time, disk, punctual } = config;
+        let executor = Executor::new(seed, parallelism, epoch, max_polls, max_time, punctual);
         let power = Arc::new(Power::new());
         let paths = Paths::new(&executor, power.clone(), seed, disk);
         let handle = Arc::new(Handle(Arc::downgrade(&executor)));

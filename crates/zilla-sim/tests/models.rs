@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use zilla_env::model::{ModelDevice, Profile};
 use zilla_env::{Device, IoBuf, IoOp, MemDevice};
-use zilla_sim::{Sim, SimRng};
+use zilla_sim::{Sim, SimConfig, SimRng};
 
 const GIB: u64 = 1 << 30;
 
@@ -18,7 +18,7 @@ struct Bench {
 
 impl Bench {
     fn new(profile: &str) -> Bench {
-        let sim = Sim::new(1);
+        let sim = Sim::with_config(1, SimConfig { punctual: true, ..SimConfig::default() });
         // Memory reads as zero until written, so a large device costs nothing.
         let memory = Arc::new(MemDevice::new(500 * GIB));
         let device = Arc::new(ModelDevice::new(memory, Profile::named(profile).unwrap(), &sim.env()));

@@ -58,6 +58,7 @@ struct Job {
 impl Zio {
     pub(super) async fn write_batch(&self, txg: Txg, reqs: Vec<WriteReq>) -> Result<Vec<BlkPtr>> {
         self.allocator()?;
+        self.0.env.interlude().await;
         let stretches = stretches(&reqs);
         let tasks = self.0.env.spawner.parallelism().clamp(1, stretches.len().max(1));
         let out = Mutex::new(vec![BlkPtr::ZERO; reqs.len()]);

@@ -95,8 +95,9 @@ impl Layout {
             comment: None,
             owner: (0, 0),
             features: None,
-            dbuf_cache: 2 << 20,
-            arc_max: 16 << 20,
+            // So small that the work keeps meeting blocks that are not in memory.
+            dbuf_cache: 128 << 10,
+            arc_max: 512 << 10,
         };
         Spa::create(env, &self.spec(), opts).await
     }

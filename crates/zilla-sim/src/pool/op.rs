@@ -216,8 +216,12 @@ impl Op {
 
 /// One actor's operations. The first actor also makes snapshots and datasets.
 pub fn generate(seed: u64, actor: u64, n: usize) -> Vec<Op> {
-    let mut g =
-        Generator { rng: SimRng::new(seed ^ actor << 40, "workload"), m: Model::default(), serial: 0 };
+    let mut g = Generator {
+        rng: SimRng::new(seed ^ actor << 40, "workload"),
+        m: Model::default(),
+        serial: 0,
+        hot: None,
+    };
     let mut ops = Vec::with_capacity(n);
     while ops.len() < n {
         let Some(op) = g.draw(actor == 0) else { continue };
@@ -231,6 +235,8 @@ struct Generator {
     rng: SimRng,
     m: Model,
     serial: u64,
+    /// The file that is worked on most, as a log or a database is: so one block changes in txg after txg.
+    hot: Option<Id>,
 }
 
 impl Generator {
@@ -241,7 +247,15 @@ impl Generator {
     }
 
     fn file(&mut self) -> Option<Id> {
-        self.pick(|n| matches!(n.body, Body::File(_)))
+        let hot = self.hot.filter(|id| self.m.nodes.contains_key(id));
+        if hot.is_some() && !self.rng.one_in(3) {
+            return hot;
+        }
+        let file = self.pick(|n| matches!(n.body, Body::File(_)))?;
+        if hot.is_none() || self.rng.one_in(4) {
+            self.hot = Some(file);
+        }
+        Some(file)
     }
 
     fn dir(&mut self) -> Id {
