@@ -1,10 +1,11 @@
-//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy | fuzz | bench`.
+//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy | fuzz | sim | bench`.
 //!
 //! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
 //! house style can be checked in seconds on a tree that does not build.
 
 mod bench;
 mod fuzz;
+mod sim;
 mod tidy;
 
 use std::path::PathBuf;
@@ -13,6 +14,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask tidy               check the house style
        cargo xtask fuzz [--seconds N]  run every fuzz target, N seconds each (default 60)
        cargo xtask bench [options]     zilla beside its peers, by turns (--runs N, --only TEXT, --no-peers, --part P)
+       cargo xtask sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--cut K | --step K | --runs M]
+                                       cut the power of simulated pools, or do it again
 ";
 
 fn main() -> ExitCode {
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
             Ok(seconds) => fuzz::main(&root(), seconds),
             Err(_) => usage(),
         },
+        ["sim", args @ ..] => sim::main(&root(), args),
         ["bench", args @ ..] => bench::main(&root(), args),
         _ => usage(),
     }

@@ -18,6 +18,8 @@ pub mod dmu;
 pub mod dsl;
 pub mod error;
 pub mod metaslab;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod scan;
 pub mod spa;
 pub mod tunables;

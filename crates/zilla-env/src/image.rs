@@ -67,6 +67,12 @@ impl SparseImage {
         }
     }
 
+    /// Whether neither was written to since one was cloned from the other. Equal images that came about otherwise are not the same.
+    pub fn is_same(&self, other: &SparseImage) -> bool {
+        let (a, b) = (&self.chunks, &other.chunks);
+        a.len() == b.len() && a.iter().zip(b).all(|((i, x), (j, y))| i == j && Arc::ptr_eq(x, y))
+    }
+
     /// Bytes of memory behind the image (shared chunks count in full).
     pub fn allocated(&self) -> u64 {
         (self.chunks.len() * CHUNK) as u64
@@ -125,8 +131,10 @@ mod tests {
             }
             if step == 200 {
                 kept = Some((image.clone(), plain.clone()));
+                assert!(image.is_same(&image.clone()));
             }
         }
+        assert!(!kept.as_ref().unwrap().0.is_same(&image));
         for (image, plain) in [(image, plain), kept.unwrap()] {
             let mut out = vec![1; plain.len()];
             image.read(0, &mut out);

@@ -28,6 +28,17 @@ pub struct DiskConfig {
     pub flush: Range<Duration>,
 }
 
+/// What a disk does wrong: one operation in so many of each kind; 0 for never.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskFaults {
+    /// Reads that fail with EIO.
+    pub read: u64,
+    /// Writes that fail with EIO and are not done.
+    pub write: u64,
+    /// Reads that return a wrong byte.
+    pub flip: u64,
+}
+
 impl Default for DiskConfig {
     fn default() -> DiskConfig {
         let us = Duration::from_micros;
@@ -121,6 +132,7 @@ pub struct SimDisk {
 
 struct State {
     rng: SimRng,
+    faults: DiskFaults,
     /// What a read sees: every completed write.
     view: SparseImage,
     /// What flushes have made safe.
@@ -142,7 +154,15 @@ impl SimDisk {
         power: Arc<Power>,
     ) -> Arc<SimDisk> {
         let stable = image.clone();
-        let state = State { rng, view: image, stable, log: Vec::new(), in_flight: Vec::new(), serial: 0 };
+        let state = State {
+            rng,
+            faults: DiskFaults::default(),
+            view: image,
+            stable,
+            log: Vec::new(),
+            in_flight: Vec::new(),
+            serial: 0,
+        };
         Arc::new_cyclic(|me| SimDisk {
             me: me.clone(),
             path,
@@ -163,6 +183,10 @@ impl SimDisk {
     /// Pulls the disk's plug (or puts it back): while offline every I/O fails with ENXIO.
     pub fn set_offline(&self, offline: bool) {
         self.offline.store(offline, Ordering::Relaxed);
+    }
+
+    pub fn set_faults(&self, faults: DiskFaults) {
+        self.state.lock().faults = faults;
     }
 
     /// Grows the disk.
@@ -218,6 +242,19 @@ impl SimDisk {
             op => self.power.count(matches!(op, IoOp::Flush), executor),
         };
         let mut state = self.state.lock();
+        let faults = state.faults;
+        let mut strikes = |n: u64| n > 0 && state.rng.one_in(n);
+        let fails = match &op {
+            IoOp::Read { .. } => strikes(faults.read),
+            IoOp::Flush => false,
+            _ => strikes(faults.write),
+        };
+        let flips = matches!(op, IoOp::Read { .. }) && strikes(faults.flip);
+        if fails {
+            drop(state);
+            let delay = self.config.write.end;
+            return executor.at(delay, move || done.complete(Err(io::Error::from_raw_os_error(EIO))));
+        }
         state.serial += 1;
         let serial = state.serial;
         let range = match &op {
@@ -230,9 +267,13 @@ impl SimDisk {
         let data = match op {
             IoOp::Read { offset, mut buf } => {
                 let me = self.me.clone();
+                let wrong = flips.then(|| state.rng.u64());
                 return executor.at(delay, move || {
                     let Some(disk) = me.upgrade() else { return };
                     disk.state.lock().view.read(offset, &mut buf);
+                    if let Some(at) = wrong.and_then(|r| buf.get_mut((r % len.max(1)) as usize)) {
+                        *at ^= 0x41;
+                    }
                     done.complete(disk.outcome().map(|()| Some(buf)));
                 });
             }

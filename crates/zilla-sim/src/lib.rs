@@ -20,7 +20,7 @@ mod rng;
 mod world;
 
 pub use crash::{CrashPolicy, SECTOR};
-pub use disk::{DiskConfig, SimDisk};
+pub use disk::{DiskConfig, DiskFaults, SimDisk};
 pub use executor::Stuck;
 pub use rng::SimRng;
 pub use world::{Counters, Sim, SimConfig, Survivors};

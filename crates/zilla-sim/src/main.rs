@@ -1,18 +1,22 @@
 //! Runs the simulator from the command line: a workload cut at every write, at one, or many random runs.
 //!
-//! `cargo xtask sim` calls it, built for speed.
+//! `cargo xtask sim` calls it, built for speed. The work is shared among threads, each with a world of its own; every line that tells
+//! of a finding says how to see it again.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use zilla_sim::pool::{Campaign, Finding, Layout, Tally, random_run};
 
-const USAGE: &str = "usage: zilla-sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N]
+const USAGE: &str = "usage: zilla-sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--jobs N]
           [--cut K]    cut the power at write or flush K of a workload of N operations (default 500)
           [--step K]   cut it at every K-th (default: every one)
           [--runs M]   M random runs from the seed on, of all layouts unless one is named
 ";
 
-#[derive(Default)]
+/// Neighbouring cuts leave disks that are much alike; a thread takes so many at a time.
+const STRETCH: u64 = 64;
+
 struct Args {
     seed: u64,
     layout: Option<Layout>,
@@ -20,10 +24,12 @@ struct Args {
     cut: Option<u64>,
     step: u64,
     runs: Option<u64>,
+    jobs: u64,
 }
 
 fn parse() -> Option<Args> {
-    let mut a = Args { ops: 500, step: 1, ..Args::default() };
+    let jobs = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let mut a = Args { seed: 0, layout: None, ops: 500, cut: None, step: 1, runs: None, jobs };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next()?;
@@ -32,8 +38,9 @@ fn parse() -> Option<Args> {
             "--layout" => a.layout = Some(Layout::parse(&value)?),
             "--ops" => a.ops = value.parse().ok()?,
             "--cut" => a.cut = Some(value.parse().ok()?),
-            "--step" => a.step = value.parse().ok()?,
+            "--step" => a.step = value.parse().ok().filter(|n| *n > 0)?,
             "--runs" => a.runs = Some(value.parse().ok()?),
+            "--jobs" => a.jobs = value.parse().ok().filter(|n| *n > 0)?,
             _ => return None,
         }
     }
@@ -47,14 +54,11 @@ fn main() -> ExitCode {
     };
     let layouts: Vec<Layout> = args.layout.map_or(Layout::ALL.to_vec(), |l| vec![l]);
     let start = Instant::now();
+    let campaign = |l: &Layout| Campaign::new(args.seed, *l, args.ops);
     let result = match (args.runs, args.cut) {
         (Some(runs), _) => random(&args, &layouts, runs),
-        (None, Some(cut)) => layouts
-            .iter()
-            .try_for_each(|l| Campaign::new(args.seed, *l, args.ops).one_cut(cut).map(|t| say(*l, t))),
-        (None, None) => layouts.iter().try_for_each(|l| {
-            Campaign::new(args.seed, *l, args.ops).every_cut(args.step).map(|t| say(*l, t))
-        }),
+        (None, Some(cut)) => layouts.iter().try_for_each(|l| campaign(l).one_cut(cut).map(|t| say(*l, t))),
+        (None, None) => layouts.iter().try_for_each(|l| every_cut(&campaign(l), &args).map(|t| say(*l, t))),
     };
     println!("{:.1} s", start.elapsed().as_secs_f64());
     match result {
@@ -68,23 +72,86 @@ fn main() -> ExitCode {
 
 fn say(layout: Layout, t: Tally) {
     println!(
-        "{}: {} writes, {} flushes, {} power cuts; every pool came back whole (trace {:016x})",
+        "{}: {} writes, {} flushes, {} power cuts ({} of them changed nothing); every pool came back whole (trace {:016x})",
         layout.name(),
         t.writes,
         t.flushes,
         t.cuts,
+        t.same,
         t.trace
     );
 }
 
+/// Once to its end, to know how many writes and flushes there are; then every one of them.
+fn every_cut(campaign: &Campaign, args: &Args) -> Result<Tally, Finding> {
+    let whole = campaign.undisturbed()?;
+    let all = (whole.writes + whole.flushes) / args.step;
+    let progress = Progress::new(campaign.layout.name(), all);
+    let parts = share(args.jobs, |job| {
+        let mine = |cut: u64| (cut / STRETCH) % args.jobs == job;
+        campaign.every_cut(args.step, mine, |_| progress.one())
+    })?;
+    Ok(parts.into_iter().fold(whole, |sum, t| Tally {
+        cuts: sum.cuts + t.cuts,
+        same: sum.same + t.same,
+        ..sum
+    }))
+}
+
 fn random(args: &Args, layouts: &[Layout], runs: u64) -> Result<(), Finding> {
-    for i in 0..runs {
-        let seed = args.seed + i;
-        random_run(seed, layouts[seed as usize % layouts.len()])?;
-        if (i + 1).is_multiple_of(100) {
-            println!("{} runs", i + 1);
-        }
-    }
+    let progress = Progress::new("random runs", runs);
+    share(args.jobs, |job| {
+        (job..runs).step_by(args.jobs as usize).try_for_each(|i| {
+            let seed = args.seed + i;
+            random_run(seed, layouts[seed as usize % layouts.len()])?;
+            progress.one();
+            Ok(())
+        })
+    })?;
     println!("{runs} random runs; every pool came back whole");
     Ok(())
+}
+
+/// Does a piece of the work in each of `jobs` threads.
+fn share<T: Send>(jobs: u64, work: impl Fn(u64) -> Result<T, Finding> + Sync) -> Result<Vec<T>, Finding> {
+    let work = &work;
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..jobs).map(|job| s.spawn(move || work(job))).collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Says now and then how far the work is, and how long it will take.
+struct Progress<'a> {
+    what: &'a str,
+    all: u64,
+    done: AtomicU64,
+    /// When to speak next, in seconds since the start.
+    next: AtomicU64,
+    start: Instant,
+}
+
+impl Progress<'_> {
+    const EVERY: Duration = Duration::from_secs(20);
+
+    fn new(what: &str, all: u64) -> Progress<'_> {
+        let next = Self::EVERY.as_secs().into();
+        Progress { what, all, done: 0.into(), next, start: Instant::now() }
+    }
+
+    fn one(&self) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let gone = self.start.elapsed().as_secs();
+        let next = self.next.load(Ordering::Relaxed);
+        let then = gone + Self::EVERY.as_secs();
+        if gone >= next
+            && self.next.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            let left = gone * self.all.saturating_sub(done) / done;
+            println!("{}: {done} of {} in {gone} s, about {left} s more", self.what, self.all);
+        }
+    }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use zilla_env::{BoxFuture, Device, Env, SparseImage};
 
 use crate::crash::CrashPolicy;
-use crate::disk::{DiskConfig, Power, SimDisk};
+use crate::disk::{DiskConfig, DiskFaults, Power, SimDisk};
 use crate::executor::{Executor, Handle, Stuck};
 use crate::opener::{Paths, SimOpener};
 use crate::rng::{SimRng, WorldRng};
@@ -102,6 +102,11 @@ impl Sim {
 
     pub fn disk(&self, path: impl AsRef<Path>) -> Option<Arc<SimDisk>> {
         self.paths.state.lock().disks.get(path.as_ref()).cloned()
+    }
+
+    /// Disks stop failing.
+    pub fn calm(&self) {
+        self.paths.state.lock().disks.values().for_each(|d| d.set_faults(DiskFaults::default()));
     }
 
     /// Runs the world until `main` is done. Panics with a report when it cannot be.
@@ -198,6 +203,17 @@ pub struct Survivors {
 }
 
 impl Survivors {
+    /// Whether both are left of one course of things with nothing written in between: told by their memory, which clones share.
+    pub fn is_same(&self, other: &Survivors) -> bool {
+        self.files == other.files
+            && self.disks.len() == other.disks.len()
+            && self
+                .disks
+                .iter()
+                .zip(&other.disks)
+                .all(|((a, (n, x)), (b, (m, y)))| a == b && n == m && x.is_same(y))
+    }
+
     /// A new world on what is left.
     pub fn boot(&self, seed: u64) -> Sim {
         self.boot_with(seed, SimConfig::default())

@@ -16,17 +16,17 @@ fn one_seed_has_one_course() {
 
 #[test]
 fn cuts_on_a_single_disk() {
-    show(Campaign::new(2, Layout::Single, 500).every_cut(101));
+    show(Campaign::new(2, Layout::Single, 500).every_cut(101, |_| true, drop));
 }
 
 #[test]
 fn cuts_on_a_mirror() {
-    show(Campaign::new(3, Layout::Mirror, 500).every_cut(211));
+    show(Campaign::new(3, Layout::Mirror, 500).every_cut(211, |_| true, drop));
 }
 
 #[test]
 fn cuts_on_a_raidz2() {
-    show(Campaign::new(4, Layout::Raidz2, 500).every_cut(401));
+    show(Campaign::new(4, Layout::Raidz2, 500).every_cut(401, |_| true, drop));
 }
 
 #[test]

@@ -79,14 +79,12 @@ async fn walk(
 
 /// Compares what objects' dnodes say they use with what their blocks take.
 async fn check_used(
-    spa: &Arc<Spa>,
     os: &Arc<crate::dmu::Objset>,
     name: &str,
     used: &BTreeMap<u64, u64>,
     fill: u64,
     report: &mut Report,
 ) {
-    let _ = spa;
     let (mut at, mut seen, mut count) = (crate::types::ObjectId(0), BTreeSet::new(), 0);
     loop {
         let next = match crate::dmu::resident(|| os.next_object(at)).await {
@@ -115,7 +113,7 @@ async fn check_used(
 pub(super) async fn walk_mos(spa: &Arc<Spa>, all: &mut Blocks, report: &mut Report) {
     let ub = spa.uberblock();
     let (found, used) = walk(spa, ub.rootbp, 0, ub.txg, report).await;
-    check_used(spa, spa.ctx.mos(), "MOS", &used, ub.rootbp.fill(), report).await;
+    check_used(spa.ctx.mos(), "MOS", &used, ub.rootbp.fill(), report).await;
     all.owned.extend(found.into_iter().map(|(bp, at)| (bp, Owner::Mos, at)));
 }
 
@@ -134,7 +132,7 @@ pub(super) async fn walk_dataset(
     let (found, used) = walk(spa, p.bp, ds.id(), youngest.max(crate::types::TXG_INITIAL.0), report).await;
     match spa.dsl.objset(ds).await {
         Ok(os) => {
-            check_used(spa, &os, &ds.name(), &used, p.bp.fill(), report).await;
+            check_used(&os, &ds.name(), &used, p.bp.fill(), report).await;
             if !ds.is_snapshot() {
                 let at = Bookmark { objset: ds.id(), object: 0, level: -2, blkid: 0 };
                 let log = crate::zil::chain(&*spa.ctx.store, &os.phys().zil_header, ds.id()).await;
@@ -176,6 +174,7 @@ pub(super) async fn read_all(spa: &Arc<Spa>, all: &Blocks, report: &mut Report) 
         }
         match spa.zio.scrub(*bp, *at).await {
             Ok(s) if s.bad == 0 => {}
+            Ok(s) if s.repaired >= s.bad => report.repaired += 1,
             Ok(s) => {
                 report.add(format!("block {at} of {owner:?}: {} bad copies, {} repaired", s.bad, s.repaired))
             }

@@ -161,7 +161,11 @@ fn check_names(tree: &Tree, name: &str, report: &mut Report) {
     for dir in tree.names.values().flatten() {
         *entries.entry(*dir).or_default() += 1;
     }
-    for f in tree.files.values().filter(|f| f.is_dir && !f.is_root && !f.is_xattr_dir) {
+    for (id, f) in tree.files.iter().filter(|(_, f)| f.is_dir && !f.is_root && !f.is_xattr_dir) {
+        // One that waits to be freed is no longer counted.
+        if tree.queued.contains(id) {
+            continue;
+        }
         *subdirs.entry(f.parent).or_default() += 1;
     }
     let mut xattr_dirs: BTreeMap<u64, u64> = BTreeMap::new();

@@ -33,7 +33,7 @@ const MAX_FINDINGS: usize = 100;
 /// How thoroughly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOpts {
-    /// Reads every copy of every block with all its redundancy, as a scrub does. (It repairs what a scrub would.)
+    /// Reads every copy of every block with all its redundancy, as a scrub does, and repairs what a scrub would.
     pub every_copy: bool,
 }
 
@@ -45,6 +45,8 @@ pub struct Report {
     /// How much more is wrong.
     pub more: u64,
     pub blocks: u64,
+    /// Blocks with copies that were bad and could be repaired. Not a finding: the redundancy is there for that.
+    pub repaired: u64,
     /// Bytes allocated on the top-level vdevs.
     pub allocated: u64,
     pub datasets: u64,

@@ -307,6 +307,12 @@ impl Dbuf {
     /// The layer of `txg` is on its way to disk with these contents: it becomes the base.
     pub(crate) fn synced(&mut self, txg: Txg, base: Base) {
         self.layers.retain(|l| l.txg != txg);
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::LayerLost) {
+            self.layers.clear();
+        } else if crate::planted::is(crate::planted::Bug::StaleBase) && self.base_known() {
+            return;
+        }
         self.base = base;
     }
 }

@@ -384,6 +384,10 @@ fn account(w: &mut Work, owner_fn: Option<super::objset::OwnerFn>, usage: &mut V
     if (w.dn.id().0 as i64) <= 0 {
         return;
     }
+    #[cfg(feature = "planted")]
+    if w.freed && crate::planted::is(crate::planted::Bug::AccountLost) {
+        return;
+    }
     if let Some((owner, used)) = w.before {
         let bytes = -((used + DNODE_MIN_SIZE as u64) as i64);
         usage.push(Usage { owner, bytes, objects: -1 });

@@ -196,6 +196,10 @@ impl Metaslab {
         }
         let at = st.pick(size, self.size, self.start)?;
         st.free.remove(at, size).ok()?;
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::DoubleAlloc) && at % (1 << 20) < size {
+            st.free.add(at, size).ok()?;
+        }
         if st.allocating[txg.slot()].add(at, size).is_err() {
             // Impossible while the invariant holds; then the space is better lost than given out twice.
             return None;
@@ -232,6 +236,10 @@ impl Metaslab {
         if known {
             let what = format!("{size:#x} bytes at {at:#x} are freed, but free already");
             return Err(Error::corrupt(None, format!("metaslab {}", self.id), what));
+        }
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::FreedTooEarly) && st.loaded {
+            return st.free.add(at, size).map_err(|e| self.corrupt(e));
         }
         st.freeing.add(at, size).map_err(|e| self.corrupt(e))
     }

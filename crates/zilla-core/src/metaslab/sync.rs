@@ -90,6 +90,15 @@ impl Metaslabs {
         let mut st = ms.state();
         let st = &mut *st;
         let allocs = std::mem::take(&mut st.allocating[slot]);
+        #[cfg(feature = "planted")]
+        let allocs = match allocs.iter().last() {
+            Some((start, end)) if crate::planted::is(crate::planted::Bug::SpaceMapEntryLost) => {
+                let mut less = allocs.clone();
+                less.subtract(start, end);
+                less
+            }
+            _ => allocs,
+        };
         let frees = std::mem::take(&mut st.freeing);
         if logged {
             self.log_changes(how, v, ms, st, &allocs, &frees)?;

@@ -108,6 +108,10 @@ impl Spa {
             pass += 1;
         }
         tracing::debug!(pool = %self.name(), %txg, passes = pass, "synced");
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::UberblockEarly) {
+            self.tree().sync_labels(&self.make_uberblock(txg), None, false).await?;
+        }
         self.zio.wait_txg(txg).await?;
         let ub = self.make_uberblock(txg);
         let labels =

@@ -277,6 +277,10 @@ impl VdevTree {
     /// Makes everything written stable, on every leaf that was written to. A leaf whose flush fails is as if it had missed
     /// the txg; the error of a top-level that cannot bear that is returned.
     pub async fn flush_all(&self, txg: u64) -> Result<()> {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::FlushDropped) {
+            return Ok(());
+        }
         let leaves: Vec<Arc<Leaf>> = self.leaves.iter().filter(|l| l.writable()).cloned().collect();
         let results = join_all(leaves.iter().map(|l| l.flush_txg())).await;
         let failed: Vec<usize> =

@@ -48,11 +48,25 @@ impl Plan {
             Layout::Plain(unit) => {
                 for leaf in &unit.leaves {
                     self.put(leaf, offset, data.clone(), false);
+                    #[cfg(feature = "planted")]
+                    if crate::planted::is(crate::planted::Bug::MirrorOneSide) {
+                        break;
+                    }
                 }
             }
             Layout::Raidz { nparity, units } => {
                 let map = Map::new(offset, data.len() as u64, top.ashift(), units.len(), *nparity);
                 let parity = map.parity(&data);
+                #[cfg(feature = "planted")]
+                let parity = if crate::planted::is(crate::planted::Bug::ParityWrong) {
+                    let mut wrong = parity;
+                    if let Some(last) = wrong.last_mut() {
+                        *last = Bytes::from(vec![0x5a; last.len()]);
+                    }
+                    wrong
+                } else {
+                    parity
+                };
                 let slices = map.ranges().map(|r| data.slice(r));
                 for (col, bytes) in map.cols.iter().zip(parity.into_iter().chain(slices)) {
                     for leaf in &units[col.child].leaves {

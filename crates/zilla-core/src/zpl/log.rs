@@ -68,6 +68,10 @@ impl Zfs {
 
     /// Waits until what was done to a file, and what leads to it, is on stable storage.
     pub async fn fsync(&self, id: u64) -> Result<()> {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::FsyncLies) {
+            return Ok(());
+        }
         match &self.log {
             Some(log) => log.commit(Some(id)).await,
             None => self.wait_all().await,

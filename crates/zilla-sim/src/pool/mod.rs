@@ -18,6 +18,7 @@
 
 pub mod campaign;
 mod durable;
+mod faults;
 pub mod layout;
 pub mod model;
 pub mod op;

@@ -47,6 +47,12 @@ impl ActorLog {
         (least, most)
     }
 
+    /// How many operations must and can be there in a pool that comes back at `txg`.
+    pub fn bounds(&self, txg: u64) -> (usize, usize) {
+        let (least, most) = self.range(txg);
+        (least.max(self.promised), most)
+    }
+
     /// The model after `n` operations.
     pub fn model(&self, n: usize) -> Model {
         let mut m = Model::default();
@@ -64,6 +70,15 @@ pub struct Journal {
 }
 
 impl Journal {
+    /// Whether a pool that comes back at `txg` is held to the same by both.
+    pub fn asks_the_same(&self, other: &Journal, txg: u64) -> bool {
+        self.actors.iter().zip(&other.actors).all(|(a, b)| {
+            a.bounds(txg) == b.bounds(txg)
+                && a.names_promised == b.names_promised
+                && a.files_promised == b.files_promised
+        })
+    }
+
     fn marks(&self) -> Vec<usize> {
         self.actors.iter().map(|a| a.done.len()).collect()
     }
