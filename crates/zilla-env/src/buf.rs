@@ -3,29 +3,42 @@
 //! the I/O's own copy costs.
 //!
 //! Freed buffers go to a free list per size class (four classes to a power of two, so at most a quarter is
-//! wasted), bounded by [`set_pool_limit`] bytes in all. Memory is zeroed once, when it comes from the allocator; a
-//! recycled buffer holds stale but initialised bytes, which is why [`IoBuf::scratch`] is safe.
+//! wasted). Memory comes from the kernel in chunks that grow with their class; large ones are huge pages where the
+//! kernel has any, which makes one page fault of 512. A recycled buffer holds stale but initialised bytes, which is why
+//! [`IoBuf::scratch`] is safe.
+//!
+//! Free buffers that hold memory are bounded by [`set_pool_limit`]; beyond it a freed buffer's memory goes back to the kernel
+//! and only its address is kept for the next taker, who gets zeroes there. [`trim_pool`] does that for all of them, [`age_pool`] for
+//! those that nobody has needed for a while, so that a program that has nothing to do is a small one.
+//!
+//! A read that arrives in pieces from several devices is read into one buffer: [`Whole`] lends it out in parts.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use smallvec::SmallVec;
 
 /// Alignment of every buffer, enough for direct I/O everywhere.
 pub const PAGE: usize = 4096;
 
 const CLASSES: usize = 64;
+const HUGE: usize = 2 << 20;
+/// A class's first chunk; each further one is as large as what the class has.
+const FIRST_CHUNK: usize = 64 << 10;
 
-/// An owned, page-aligned buffer of fixed length.
+/// An owned, page-aligned buffer of fixed length, or a part of one (then aligned as its place in it is).
 pub struct IoBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// Bytes allocated: a multiple of `PAGE`, the size of a class unless too large for one.
+    /// Bytes taken from the pool: the size of a class. Nothing for a part, whose memory is its whole's.
     cap: usize,
+    whole: Option<Arc<IoBuf>>,
 }
 
 // SAFETY: the buffer owns its memory alone; `&IoBuf` only gives out shared slices.
@@ -50,7 +63,7 @@ impl IoBuf {
 
     pub fn from_slice(data: &[u8]) -> IoBuf {
         let mut buf = IoBuf::scratch(data.len());
-        buf.copy_from_slice(data);
+        crate::copy::copy_away(&mut buf, data);
         buf
     }
 
@@ -66,41 +79,88 @@ impl IoBuf {
 
     fn take(len: usize) -> (IoBuf, bool) {
         let (class, cap) = class_of(len);
-        if let Some(list) = class.and_then(|c| POOL.lists.get(c))
-            && let Some(ptr) = list.lock().pop()
-        {
-            POOL.retained.fetch_sub(cap, Ordering::Relaxed);
-            return (IoBuf { ptr: ptr.0, len, cap }, false);
-        }
-        let layout = layout_of(cap);
-        // SAFETY: the layout is at least one page, never zero-sized.
-        let Some(ptr) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        (IoBuf { ptr, len, cap }, true)
+        let (page, fresh) = match POOL.lists.get(class) {
+            Some(list) => list.lock().take(cap),
+            None => (Page(map(cap)), true),
+        };
+        (IoBuf { ptr: page.0, len, cap, whole: None }, fresh)
     }
 }
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        if let (Some(class), _) = class_of(self.cap)
-            && let Some(list) = POOL.lists.get(class)
-        {
-            // Over the limit by a race of a few buffers is harmless; the next ones are freed.
-            let kept = POOL.retained.fetch_add(self.cap, Ordering::Relaxed);
-            if kept + self.cap <= POOL.limit.load(Ordering::Relaxed) {
-                list.lock().push(Page(self.ptr));
-                return;
-            }
-            POOL.retained.fetch_sub(self.cap, Ordering::Relaxed);
+        if self.whole.is_some() {
+            return;
         }
-        // SAFETY: allocated by `take` with this very layout and owned by no one else.
-        unsafe { dealloc(self.ptr.as_ptr(), layout_of(self.cap)) }
+        let page = Page(self.ptr);
+        let Some(list) = POOL.lists.get(class_of(self.cap).0) else {
+            unmap(self.ptr, self.cap);
+            return;
+        };
+        // Over the limit by a race of a few buffers is harmless.
+        let kept = POOL.retained.fetch_add(self.cap, Ordering::Relaxed);
+        if kept + self.cap <= POOL.limit.load(Ordering::Relaxed) {
+            list.lock().warm.push(page);
+        } else {
+            POOL.retained.fetch_sub(self.cap, Ordering::Relaxed);
+            forget(self.ptr, self.cap);
+            list.lock().cold.push(page);
+        }
+    }
+}
+
+/// A buffer that is lent out in parts, to be filled by several reads, and is one again when they have all come back.
+pub struct Whole {
+    buf: Arc<IoBuf>,
+    parts: SmallVec<[Range<usize>; 8]>,
+}
+
+impl Whole {
+    /// The ranges, which ascend and do not overlap, as buffers of their own.
+    pub fn lend(buf: IoBuf, ranges: impl IntoIterator<Item = Range<usize>>) -> (Whole, Vec<IoBuf>) {
+        let buf = Arc::new(buf);
+        let parts: SmallVec<[Range<usize>; 8]> = ranges.into_iter().collect();
+        let mut end = 0;
+        let part = |r: &Range<usize>| {
+            assert!(end <= r.start && r.start <= r.end && r.end <= buf.len, "parts overlap or stand out");
+            end = r.end;
+            // SAFETY: within the buffer, as was just checked.
+            let ptr = unsafe { buf.ptr.add(r.start) };
+            IoBuf { ptr, len: r.len(), cap: 0, whole: Some(buf.clone()) }
+        };
+        let lent = parts.iter().map(part).collect();
+        (Whole { buf, parts }, lent)
+    }
+
+    /// The whole buffer, if these bytes, in order, are what became of all its parts.
+    pub fn join<'a>(self, filled: impl IntoIterator<Item = &'a Bytes>) -> Option<Bytes> {
+        let start = self.buf.ptr.as_ptr() as usize;
+        let mut filled = filled.into_iter();
+        for part in &self.parts {
+            let bytes = filled.next()?;
+            if bytes.as_ptr() as usize != start + part.start || bytes.len() != part.len() {
+                return None;
+            }
+        }
+        // Every part is `Bytes` now, which nobody can write to any more.
+        filled.next().is_none().then(|| Bytes::from_owner(Joined(self.buf)))
+    }
+}
+
+/// A whole buffer of which no part can be written to.
+struct Joined(Arc<IoBuf>);
+
+impl AsRef<[u8]> for Joined {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 
 impl Deref for IoBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `cap >= len` bytes were allocated, zeroed at first and only ever overwritten since.
+        // SAFETY: `len` bytes are this buffer's alone (a whole's are its parts' while any can be written to, and nobody can
+        // reach them through it then), zeroed at first and only ever overwritten since.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -143,50 +203,162 @@ pub fn pool_retained() -> usize {
     POOL.retained.load(Ordering::Relaxed)
 }
 
-/// Gives every free buffer back to the allocator (memory pressure, end of a benchmark).
+/// Gives the memory of every free buffer back to the kernel (memory pressure, end of a benchmark).
 pub fn trim_pool() {
+    give_back(|list| list.warm.len());
+}
+
+/// Gives back the memory of those buffers that were free all the time since the last call. To be called every few seconds.
+pub fn age_pool() {
+    give_back(|list| list.untouched);
+}
+
+/// Of each list the first so many free buffers, which are those that have been free for longest.
+fn give_back(count: impl Fn(&List) -> usize) {
     for (class, list) in POOL.lists.iter().enumerate() {
         let cap = cap_of(class);
-        for page in std::mem::take(&mut *list.lock()) {
-            POOL.retained.fetch_sub(cap, Ordering::Relaxed);
-            // SAFETY: the list of a class holds only buffers of its capacity, owned by the list.
-            unsafe { dealloc(page.0.as_ptr(), layout_of(cap)) }
+        let mut some: Vec<Page> = {
+            let mut list = list.lock();
+            let n = count(&list).min(list.warm.len());
+            let some = list.warm.drain(..n).collect();
+            list.untouched = list.warm.len();
+            some
+        };
+        POOL.retained.fetch_sub(cap * some.len(), Ordering::Relaxed);
+        // Neighbours together, so that whole huge pages go back and come again as such.
+        some.sort_unstable_by_key(|p| std::cmp::Reverse(p.0));
+        for run in some.chunk_by(|a, b| b.0.as_ptr() as usize + cap == a.0.as_ptr() as usize) {
+            if let Some(first) = run.last() {
+                forget(first.0, cap * run.len());
+            }
         }
+        list.lock().cold.append(&mut some);
     }
 }
 
+/// An address and, in a list, the sole ownership of its class's bytes there.
 struct Page(NonNull<u8>);
 // SAFETY: a free page is owned by the list that holds it.
 unsafe impl Send for Page {}
 
+/// The free buffers of a class.
+struct List {
+    /// With memory behind them.
+    warm: Vec<Page>,
+    /// The first so many of these have not been touched since the last aging.
+    untouched: usize,
+    /// Addresses only: the next touch gets zeroed memory.
+    cold: Vec<Page>,
+    /// Bytes of address space this class has had in all.
+    mapped: usize,
+}
+
+impl List {
+    /// A buffer, and whether it is all zeroes.
+    fn take(&mut self, cap: usize) -> (Page, bool) {
+        if let Some(page) = self.warm.pop() {
+            self.untouched = self.untouched.min(self.warm.len());
+            POOL.retained.fetch_sub(cap, Ordering::Relaxed);
+            return (page, false);
+        }
+        if self.cold.is_empty() {
+            self.grow(cap);
+        }
+        match self.cold.pop() {
+            Some(page) => (page, true),
+            None => (Page(map(cap)), true),
+        }
+    }
+
+    fn grow(&mut self, cap: usize) {
+        let most = if cap > HUGE / 4 { 2 * HUGE } else { HUGE };
+        let size = self.mapped.clamp(FIRST_CHUNK, most);
+        let count = (size / cap).max(1);
+        let start = map(count * cap);
+        self.mapped += count * cap;
+        // Taken from the end: in ascending order.
+        // SAFETY: within what was just mapped.
+        self.cold.extend((0..count).rev().map(|i| Page(unsafe { start.add(i * cap) })));
+    }
+}
+
+/// Zeroed memory from the kernel, on huge pages if it is large enough for one.
+fn map(size: usize) -> NonNull<u8> {
+    let slack = if size >= HUGE / 2 { HUGE } else { 0 };
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new anonymous mapping, at an address of the kernel's choice, has no other user.
+    let mapped = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), size + slack, ProtFlags::READ | ProtFlags::WRITE, flags)
+    };
+    let Some(base) = mapped.ok().and_then(|p| NonNull::new(p.cast::<u8>())) else { out_of_memory(size) };
+    if slack == 0 {
+        return base;
+    }
+    let front = base.as_ptr() as usize;
+    let front = front.next_multiple_of(HUGE) - front;
+    // SAFETY: `front <= slack`, so both ends and what stays are within the mapping, and nobody uses it yet.
+    unsafe {
+        let start = base.add(front);
+        if front > 0 {
+            let _ = munmap(base.as_ptr().cast(), front);
+        }
+        if front < slack {
+            let _ = munmap(start.add(size).as_ptr().cast(), slack - front);
+        }
+        // A kernel without huge pages refuses; small ones do as well.
+        let _ = madvise(start.as_ptr().cast(), size, Advice::LinuxHugepage);
+        start
+    }
+}
+
+fn out_of_memory(size: usize) -> ! {
+    match std::alloc::Layout::from_size_align(size, PAGE) {
+        Ok(layout) => std::alloc::handle_alloc_error(layout),
+        Err(_) => panic!("a buffer longer than the address space"),
+    }
+}
+
+/// Gives memory back; the address stays ours and reads as zeroes.
+fn forget(ptr: NonNull<u8>, size: usize) {
+    // SAFETY: the caller owns these bytes, and nobody relies on what is in them.
+    let done = unsafe { madvise(ptr.as_ptr().cast(), size, Advice::LinuxDontNeed) };
+    if done.is_err() {
+        // Locked memory is not given back; whoever takes it next relies on zeroes all the same.
+        // SAFETY: as above.
+        unsafe { ptr.as_ptr().write_bytes(0, size) };
+    }
+}
+
+fn unmap(ptr: NonNull<u8>, size: usize) {
+    // SAFETY: mapped by `map` with this size; the caller was its only owner.
+    let _ = unsafe { munmap(ptr.as_ptr().cast(), size) };
+}
+
 struct Pool {
-    lists: [Mutex<Vec<Page>>; CLASSES],
+    lists: [Mutex<List>; CLASSES],
     retained: AtomicUsize,
     limit: AtomicUsize,
 }
 
 static POOL: Pool = Pool {
-    lists: [const { Mutex::new(Vec::new()) }; CLASSES],
+    lists: [const { Mutex::new(List { warm: Vec::new(), untouched: 0, cold: Vec::new(), mapped: 0 }) };
+        CLASSES],
     retained: AtomicUsize::new(0),
     limit: AtomicUsize::new(256 << 20),
 };
 
-/// The class of a length and that class's capacity. Lengths beyond the last class are allocated to the page.
-fn class_of(len: usize) -> (Option<usize>, usize) {
+/// The class of a length and that class's capacity. Lengths beyond the last class have none and are taken to the page.
+fn class_of(len: usize) -> (usize, usize) {
     let pages = len.div_ceil(PAGE).max(1);
     let shift = pages.ilog2().saturating_sub(2) as usize;
     let units = pages.div_ceil(1 << shift);
     let class = shift * 4 + units;
-    if class < CLASSES { (Some(class), (units << shift) * PAGE) } else { (None, pages * PAGE) }
+    if class < CLASSES { (class, (units << shift) * PAGE) } else { (CLASSES, pages * PAGE) }
 }
 
 fn cap_of(class: usize) -> usize {
     let shift = (class / 4).saturating_sub(1);
     ((class - shift * 4) << shift) * PAGE
-}
-
-fn layout_of(cap: usize) -> Layout {
-    Layout::from_size_align(cap, PAGE).expect("buffer longer than the address space")
 }
 
 #[cfg(test)]
@@ -198,9 +370,9 @@ mod tests {
         for pages in 1..5000 {
             let (class, cap) = class_of(pages * PAGE);
             assert!(cap >= pages * PAGE && cap * 4 <= pages * PAGE * 5, "{pages} pages in {cap} bytes");
-            if let Some(class) = class {
+            if class < CLASSES {
                 assert_eq!(cap_of(class), cap, "{pages} pages");
-                assert_eq!(class_of(cap), (Some(class), cap), "a class's own capacity maps to it");
+                assert_eq!(class_of(cap), (class, cap), "a class's own capacity maps to it");
             }
         }
     }
@@ -222,5 +394,55 @@ mod tests {
         let bytes = buf.into_bytes();
         assert_eq!(bytes.as_ptr(), at);
         assert_eq!(&bytes.slice(4990..)[..], [7; 10]);
+    }
+
+    /// All that touches the pool's limit is one test: the pool is the process's.
+    #[test]
+    fn memory_that_was_given_back_reads_as_zeroes() {
+        let full = |len: usize| {
+            let mut buf = IoBuf::scratch(len);
+            buf.fill(0xff);
+            buf
+        };
+        for len in [4096, 100_000, 3 << 20] {
+            let many: Vec<IoBuf> = (0..40).map(|_| full(len)).collect();
+            drop(many);
+            trim_pool();
+            let again: Vec<IoBuf> = (0..40).map(|_| IoBuf::zeroed(len)).collect();
+            assert!(again.iter().all(|b| b.iter().all(|&x| x == 0)), "after a trim, {len}");
+        }
+        // What was not needed between two agings is given back by the second.
+        let warm = || POOL.lists[class_of(3 << 20).0].lock().warm.len();
+        drop(full(3 << 20));
+        assert!(warm() > 0);
+        age_pool();
+        age_pool();
+        assert_eq!(warm(), 0);
+        assert!(IoBuf::zeroed(3 << 20).iter().all(|&x| x == 0), "after two agings");
+        set_pool_limit(0);
+        drop(full(70_000));
+        assert!(IoBuf::zeroed(70_000).iter().all(|&x| x == 0), "beyond the limit");
+        set_pool_limit(256 << 20);
+    }
+
+    #[test]
+    fn a_lent_buffer_is_whole_again_when_its_parts_are_back() {
+        let lend = || {
+            let (whole, mut parts) = Whole::lend(IoBuf::zeroed(10_000), [0..4096, 4096..9000]);
+            parts[0].fill(1);
+            parts[1].fill(2);
+            (whole, parts.into_iter().map(IoBuf::into_bytes).collect::<Vec<_>>())
+        };
+        let (whole, filled) = lend();
+        let joined = whole.join(&filled).unwrap();
+        drop(filled);
+        assert_eq!((joined.len(), joined[0], joined[4095], joined[4096], joined[8999]), (10_000, 1, 1, 2, 2));
+        // Not all of them, in another order, or something else in a part's place.
+        let (whole, filled) = lend();
+        assert!(whole.join(&filled[..1]).is_none());
+        let (whole, filled) = lend();
+        assert!(whole.join(filled.iter().rev()).is_none());
+        let (whole, filled) = lend();
+        assert!(whole.join([&filled[0], &Bytes::from(vec![2; 4904])]).is_none());
     }
 }

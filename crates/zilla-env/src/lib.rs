@@ -18,6 +18,7 @@
 mod block_on;
 mod buf;
 mod completion;
+mod copy;
 mod device;
 mod env;
 pub mod faulty;
@@ -29,7 +30,7 @@ mod task;
 mod wrap;
 
 pub use block_on::block_on;
-pub use buf::{IoBuf, PAGE, pool_retained, set_pool_limit, trim_pool};
+pub use buf::{IoBuf, PAGE, Whole, age_pool, pool_retained, set_pool_limit, trim_pool};
 pub use completion::{BatchFuture, Completion, IoFuture, ReadFuture, UnitFuture};
 pub use device::{Device, DeviceInfo, Io, IoOp, IoResult, IoVec, check_bounds};
 pub use env::{Clock, DirEntry, EntryKind, Env, OpenMode, Opener, Rng, Spawner};

@@ -63,10 +63,14 @@ pub async fn read(opener: &dyn Opener) -> Option<Memory> {
     Some(Memory { total, available })
 }
 
+/// A sixteenth of the memory is kept free for everyone else.
+fn reserve(memory: &Memory) -> u64 {
+    memory.total / 16
+}
+
 /// What the limit should become with this much memory left.
 pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
-    // Keep a sixteenth of the memory free for everyone else.
-    let reserve = memory.total / 16;
+    let reserve = reserve(memory);
     if memory.available < reserve {
         used.min(limit).saturating_sub(reserve - memory.available)
     } else if memory.available > 2 * reserve {
@@ -76,14 +80,24 @@ pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
     }
 }
 
-/// Looks after the limit until the cache is gone. To be spawned.
+/// How often free buffers that nobody used in between go back to the system, in seconds.
+const AGING: u32 = 5;
+
+/// Looks after the limit, and after the free buffers, until the cache is gone. To be spawned.
 pub async fn watch(arc: Weak<Cache>, env: Env) {
+    let mut seconds = 0;
     // Where there is nothing to be known about memory this ends before it waits for anything.
     while let Some(memory) = read(&*env.opener).await {
         match arc.upgrade() {
             Some(arc) => arc.set_limit(adjusted(arc.limit(), arc.size(), &memory)),
             None => return,
         }
+        if memory.available < reserve(&memory) {
+            zilla_env::trim_pool();
+        } else if seconds % AGING == 0 {
+            zilla_env::age_pool();
+        }
+        seconds += 1;
         env.sleep(Duration::from_secs(1)).await;
     }
 }
