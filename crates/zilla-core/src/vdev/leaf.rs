@@ -188,7 +188,7 @@ impl Leaf {
             let mut waiting: SmallVec<[Ticket; 4]> = SmallVec::new();
             let mut queue = self.queue.lock();
             for io in ios {
-                let reads = matches!(io.op, QOp::Read);
+                let reads = matches!(io.op, QOp::Read(_));
                 if !(if reads { self.readable_device() } else { self.writable_device() }) {
                     refused.push(io);
                     continue;
@@ -272,9 +272,14 @@ impl Leaf {
         for io in &run {
             self.stats.queued(class as usize, now.saturating_sub(io.at), io.len, merged);
         }
+        let own = match &mut run[..] {
+            [QIo { op: QOp::Read(buf), .. }] => buf.take(),
+            _ => None,
+        };
         let op = match run.first().map(|io| &io.op) {
-            Some(QOp::Read) | None => {
-                IoOp::Read { offset: start, buf: IoBuf::scratch((end - start) as usize) }
+            Some(QOp::Read(_)) | None => {
+                let buf = own.unwrap_or_else(|| IoBuf::scratch((end - start) as usize));
+                IoOp::Read { offset: start, buf }
             }
             Some(QOp::Discard) => IoOp::Discard { offset: start, len: end - start },
             Some(QOp::WriteZeroes) => IoOp::WriteZeroes { offset: start, len: end - start },
@@ -316,10 +321,10 @@ impl Leaf {
             Ok(buf) => {
                 let data = buf.map(IoBuf::into_bytes);
                 for io in run {
-                    let write = !matches!(io.op, QOp::Read);
+                    let write = !matches!(io.op, QOp::Read(_));
                     self.stats.took(write, now.saturating_sub(sent), now.saturating_sub(io.at));
                     let (kind, data) = match (&io.op, &data) {
-                        (QOp::Read, Some(d)) => {
+                        (QOp::Read(_), Some(d)) => {
                             let at = (io.offset - start) as usize;
                             (IoKind::Read, d.slice(at..at + io.len as usize))
                         }
@@ -367,7 +372,7 @@ impl Leaf {
                 }
                 continue;
             }
-            let errors = if matches!(io.op, QOp::Read) { &self.read_errors } else { &self.write_errors };
+            let errors = if matches!(io.op, QOp::Read(_)) { &self.read_errors } else { &self.write_errors };
             errors.fetch_add(1, Ordering::Relaxed);
             self.suspect.store(true, Ordering::Relaxed);
             tracing::warn!(path = %self.path(), offset = io.offset, len = io.len, error = %e, "I/O failed");
@@ -381,7 +386,10 @@ impl Leaf {
     /// One read, past the block layer: labels, probes.
     pub async fn read_at(self: &Arc<Self>, offset: u64, len: u64, class: Priority) -> io::Result<Bytes> {
         let gather = Gather::new(1);
-        self.submit([LeafIo { op: QOp::Read, offset, len, class, done: gather.clone(), slot: 0 }], None);
+        self.submit(
+            [LeafIo { op: QOp::Read(None), offset, len, class, done: gather.clone(), slot: 0 }],
+            None,
+        );
         one(gather.wait().await)
     }
 
@@ -461,7 +469,7 @@ impl Leaf {
 
 /// Whether a run changes the device.
 fn class_writes(run: &Run) -> bool {
-    run.first().is_some_and(|io| !matches!(io.op, QOp::Read))
+    run.first().is_some_and(|io| !matches!(io.op, QOp::Read(_)))
 }
 
 fn one(mut results: super::gather::Results) -> io::Result<Bytes> {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use zilla_env::IoVec;
+use zilla_env::{IoBuf, IoVec};
 
 use super::gather::IoDone;
 use super::stats::CLASSES;
@@ -43,7 +43,8 @@ const MERGE_ROTATIONAL: u64 = 1 << 20;
 const MERGE_OTHER: u64 = 128 << 10;
 
 pub enum QOp {
-    Read,
+    /// Into this buffer, if there is one; a read that is joined with others, or done again, comes back in another.
+    Read(Option<IoBuf>),
     Write(IoVec),
     Discard,
     WriteZeroes,
@@ -67,7 +68,7 @@ impl QIo {
     fn mergeable(&self, other: &QIo) -> bool {
         !self.retry
             && !other.retry
-            && matches!((&self.op, &other.op), (QOp::Read, QOp::Read) | (QOp::Write(_), QOp::Write(_)))
+            && matches!((&self.op, &other.op), (QOp::Read(_), QOp::Read(_)) | (QOp::Write(_), QOp::Write(_)))
     }
 }
 
@@ -175,7 +176,7 @@ impl Queue {
     /// Takes neighbours on both sides along.
     fn grow(&mut self, class: usize, key: (u64, u64), run: &mut Run) {
         let limit = if self.rotational { MERGE_ROTATIONAL } else { MERGE_OTHER };
-        let gap = if self.rotational && matches!(run[0].op, QOp::Read) { READ_GAP } else { 0 };
+        let gap = if self.rotational && matches!(run[0].op, QOp::Read(_)) { READ_GAP } else { 0 };
         let mut start = run[0].offset;
         let mut end = start + run[0].len;
         if end - start >= limit {
@@ -233,7 +234,7 @@ mod tests {
     fn io(class: Priority, offset: u64, len: u64, at: u64) -> QIo {
         let done = Gather::new(1);
         let at = Duration::from_millis(at);
-        QIo { op: QOp::Read, offset, len, class, at, retry: false, done, slot: 0 }
+        QIo { op: QOp::Read(None), offset, len, class, at, retry: false, done, slot: 0 }
     }
 
     /// Fills the class's room so that what comes next waits.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use zilla_env::IoBuf;
+use zilla_env::{IoBuf, Whole};
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
 use super::gather::Gather;
@@ -165,7 +165,8 @@ impl Reader<'_> {
 
     async fn leaf_read(&self, leaf: &Arc<Leaf>, at: u64, len: u64) -> io::Result<Bytes> {
         let gather = Gather::new(1);
-        let io = LeafIo { op: QOp::Read, offset: at, len, class: self.class, done: gather.clone(), slot: 0 };
+        let io =
+            LeafIo { op: QOp::Read(None), offset: at, len, class: self.class, done: gather.clone(), slot: 0 };
         leaf.submit([io], self.tickets);
         let missing = || Err(io::Error::from_raw_os_error(6));
         gather.wait().await.pop().flatten().unwrap_or_else(missing)
@@ -189,22 +190,28 @@ impl Reader<'_> {
 
         let data_there = (nparity..n).all(|i| leaves[i].is_some());
         let first = if data_there && !self.every_copy { nparity } else { 0 };
-        self.read_cols(&map, first..n, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
+        // The data columns are read into one buffer: if they come well, they are the block.
+        let (whole, parts) = Whole::lend(IoBuf::scratch(self.sectors() as usize), map.ranges());
+        self.read_cols(&map, first..n, parts, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
         let missing = |cols: &[Option<Bytes>]| cols.iter().skip(nparity).filter(|c| c.is_none()).count();
         if missing(&cols) > 0 && first > 0 {
-            self.read_cols(&map, 0..n, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
+            let none = Vec::new();
+            self.read_cols(&map, 0..n, none, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
         }
         let place = || format!("raidz{nparity}-{} at {}", self.top.id, self.offset);
         let mut good = None;
         let mut checksum = false;
-        if let Some(block) = map.assemble(&cols) {
+        let there = cols.iter().skip(nparity).flatten();
+        let block = whole.join(there).or_else(|| map.assemble(&cols).map(IoBuf::into_bytes));
+        if let Some(block) = block {
             match self.passes(block) {
                 Ok(block) => good = Some(block),
                 Err(what) => (why, checksum) = (what, true),
             }
         }
         if good.is_none() && checksum {
-            self.read_cols(&map, 0..n, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
+            let none = Vec::new();
+            self.read_cols(&map, 0..n, none, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
             good = self.combinations(&map, &cols);
         }
         let Some(block) = good else {
@@ -227,16 +234,18 @@ impl Reader<'_> {
         Ok((block.slice(..self.psize as usize), healing))
     }
 
-    fn passes(&self, block: IoBuf) -> Result<Bytes, String> {
+    fn passes(&self, block: Bytes) -> Result<Bytes, String> {
         (self.check)(block.get(..self.psize as usize).unwrap_or_default())?;
-        Ok(block.into_bytes())
+        Ok(block)
     }
 
+    /// `parts` are the buffers of the data columns, or none.
     #[allow(clippy::too_many_arguments)]
     async fn read_cols(
         &self,
         map: &Map,
         range: std::ops::Range<usize>,
+        parts: Vec<IoBuf>,
         leaves: &[Option<&Arc<Leaf>>],
         cols: &mut [Option<Bytes>],
         asked: &mut [bool],
@@ -248,12 +257,15 @@ impl Reader<'_> {
             return;
         }
         let gather = Gather::new(wanted.len());
+        let mut parts: SmallVec<[Option<IoBuf>; 8]> = parts.into_iter().map(Some).collect();
         for (slot, &i) in wanted.iter().enumerate() {
             asked[i] = true;
+            let part = i.checked_sub(map.nparity).and_then(|d| parts.get_mut(d)?.take());
             let offset = map.cols[i].offset + VDEV_LABEL_START_SIZE;
             let (len, class, done) = (map.cols[i].size, self.class, gather.clone());
             if let Some(leaf) = leaves[i] {
-                leaf.submit([LeafIo { op: QOp::Read, offset, len, class, done, slot }], self.tickets);
+                let op = QOp::Read(part);
+                leaf.submit([LeafIo { op, offset, len, class, done, slot }], self.tickets);
             }
         }
         for (&i, result) in wanted.iter().zip(gather.wait().await) {
@@ -285,7 +297,7 @@ impl Reader<'_> {
                     let mut some: SmallVec<[Option<Bytes>; 8]> = cols.iter().cloned().collect();
                     pick.iter().for_each(|&p| some[there[p]] = None);
                     if let Some(block) = map.assemble(&some)
-                        && let Ok(block) = self.passes(block)
+                        && let Ok(block) = self.passes(block.into_bytes())
                     {
                         return Some(block);
                     }
@@ -322,6 +334,8 @@ impl Reader<'_> {
             let col = &map.cols[i];
             let at = col.offset + VDEV_LABEL_START_SIZE;
             if let (Some(leaf), Some(read)) = (leaves[i], &cols[i])
+                // A column that was read into the block is the block.
+                && read.as_ptr() != right.as_ptr()
                 && *read != right
             {
                 leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
