@@ -68,7 +68,7 @@ pub(crate) struct Dbuf {
 }
 
 /// Copies `src[off..]` into `out`, zeroes where `src` ends.
-fn copy_extended(src: &[u8], off: usize, out: &mut [u8]) {
+pub(crate) fn copy_extended(src: &[u8], off: usize, out: &mut [u8]) {
     let have = src.len().saturating_sub(off).min(out.len());
     if have > 0 {
         out[..have].copy_from_slice(&src[off..off + have]);

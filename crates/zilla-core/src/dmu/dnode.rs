@@ -97,12 +97,27 @@ impl Inner {
     pub(crate) fn dbuf(&mut self, blkid: u64) -> &mut Dbuf {
         let (phys, pending) = (&self.phys, &self.pending);
         self.dbufs.entry(blkid).or_insert_with(|| {
-            let hole = phys.nlevels == 0
-                || blkid > phys.maxblkid
-                || pending.iter().any(|p| p.free_object || p.frees.contains(blkid));
+            let hole = begins_as_hole(phys, pending, blkid);
             Dbuf::with_base(if hole { Base::Hole } else { Base::Unknown })
         })
     }
+
+    /// Where the newest contents of a block are of which there is nothing here but what the last sync left on disk. `None` if there
+    /// is more to it.
+    pub(crate) fn on_disk(&self, blkid: u64) -> Option<Lookup> {
+        match self.dbufs.get(&blkid) {
+            None if begins_as_hole(&self.phys, &self.pending, blkid) => Some(Lookup::Hole),
+            Some(db) if !db.is_clean() || db.base_known() => None,
+            _ => Some(tree::lookup(&self.phys, &self.indirects, 0, blkid)),
+        }
+    }
+}
+
+/// Whether a block that no dbuf knows has no contents.
+fn begins_as_hole(phys: &DnodePhys, pending: &[Pending; TXG_SIZE], blkid: u64) -> bool {
+    phys.nlevels == 0
+        || blkid > phys.maxblkid
+        || pending.iter().any(|p| p.free_object || p.frees.contains(blkid))
 }
 
 impl Dnode {
@@ -233,30 +248,6 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         inner.spill = data.clone().map_or(Spill::None, Spill::Data);
         inner.pending[tx.txg().slot()].spill = Some(data);
-    }
-
-    /// Copies out what is at `off`. Beyond the last block there are zeroes.
-    pub fn read(self: &Arc<Self>, off: u64, out: &mut [u8]) -> Now<()> {
-        let mut inner = self.inner.lock();
-        let blksz = u64::from(inner.head.blksz.max(1));
-        let mut done = 0;
-        while done < out.len() {
-            let at = off + done as u64;
-            let (blkid, within) = (at / blksz, (at % blksz) as usize);
-            let n = (blksz as usize - within).min(out.len() - done);
-            let part = &mut out[done..done + n];
-            if blkid > inner.head.maxblkid {
-                part.fill(0);
-            } else {
-                let db = inner.dbuf(blkid);
-                db.touched = true;
-                if !db.read(within, part) {
-                    return Err(self.need(blkid));
-                }
-            }
-            done += n;
-        }
-        Ok(())
     }
 
     fn need(self: &Arc<Self>, blkid: u64) -> Stop {
@@ -484,7 +475,13 @@ impl Dnode {
     }
 
     /// Makes what was read the synced contents, unless a sync has published something newer since.
-    fn install(self: &Arc<Self>, level: u8, blkid: u64, data: Option<Bytes>, generation: u64) -> bool {
+    pub(crate) fn install(
+        self: &Arc<Self>,
+        level: u8,
+        blkid: u64,
+        data: Option<Bytes>,
+        generation: u64,
+    ) -> bool {
         let len = data.as_ref().map_or(0, Bytes::len);
         let fresh = {
             let mut inner = self.inner.lock();

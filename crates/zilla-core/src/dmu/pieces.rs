@@ -1,10 +1,12 @@
-//! Reading an object without copying, and finding its holes.
+//! Reading an object, without copying where that can be, and finding its holes.
 
+use super::dbuf::{Dbuf, copy_extended};
 use super::dnode::{Dnode, Inner};
 use super::fault::{Need, Now, Stop};
 use super::tree::{self, Lookup};
 use bytes::Bytes;
 use std::sync::Arc;
+use zilla_codec::compress::Compress;
 use zilla_env::IoBuf;
 
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
@@ -57,34 +59,112 @@ impl Inner {
     }
 }
 
+/// The next bytes of a read.
+enum Piece {
+    /// So many zeroes.
+    Zeroes(usize),
+    /// So many bytes from this place of a buffer on; zeroes where it ends.
+    Shared(Bytes, usize, usize),
+    /// So many bytes, copied already.
+    Copied(usize),
+}
+
 impl Dnode {
-    /// The bytes at `off` as pieces of shared buffers. Only what is being changed, or is smaller than a block, is copied.
-    pub fn read_shared(self: &Arc<Self>, off: u64, len: usize, out: &mut impl Extend<Bytes>) -> Now<()> {
+    /// What is at `off`, up to `len` bytes or the end of its block. What no single buffer holds `copy` takes, from a place in the block on.
+    ///
+    /// A block that only the block cache has is read there. It gets no dbuf unless it must be decompressed: a reader of small pieces here
+    /// and there would only drive others out, at several times the cost of the read itself.
+    fn piece(
+        self: &Arc<Self>,
+        off: u64,
+        len: usize,
+        copy: impl FnOnce(&Dbuf, usize, usize) -> bool,
+    ) -> Now<Piece> {
         let mut inner = self.inner.lock();
         let blksz = u64::from(inner.head.blksz.max(1));
+        let (blkid, within) = (off / blksz, (off % blksz) as usize);
+        let n = (blksz as usize - within).min(len);
+        if blkid > inner.head.maxblkid {
+            return Ok(Piece::Zeroes(n));
+        }
+        let need = || Err(Stop::Need(Need::Block { dnode: self.clone(), level: 0, blkid }));
+        let bp = match inner.on_disk(blkid) {
+            Some(Lookup::Bp(bp)) if !bp.is_hole() => bp,
+            Some(Lookup::Bp(_) | Lookup::Hole) => return Ok(Piece::Zeroes(n)),
+            Some(Lookup::NeedIndirect { .. }) => return need(),
+            None => {
+                let db = inner.dbuf(blkid);
+                db.touched = true;
+                if let Some(b) = db.shared(blksz as usize) {
+                    return Ok(Piece::Shared(b, within, n));
+                }
+                if db.is_hole() {
+                    return Ok(Piece::Zeroes(n));
+                }
+                return if copy(db, within, n) { Ok(Piece::Copied(n)) } else { need() };
+            }
+        };
+        let generation = inner.generation;
+        drop(inner);
+        let Some(data) = self.shared.store.cached(&bp) else { return need() };
+        if bp.compress() != Compress::Off as u8 {
+            // If a newer version was published since, this one was still the newest when the read began.
+            let _ = self.install(0, blkid, Some(data.clone()), generation);
+        }
+        Ok(Piece::Shared(data, within, n))
+    }
+
+    /// Copies out what is at `off`. Beyond the last block there are zeroes.
+    pub fn read(self: &Arc<Self>, off: u64, out: &mut [u8]) -> Now<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let rest = &mut out[done..];
+            let len = rest.len();
+            let piece =
+                self.piece(off + done as u64, len, |db, within, n| db.read(within, &mut rest[..n]))?;
+            done += match piece {
+                Piece::Copied(n) => n,
+                Piece::Zeroes(n) => {
+                    out[done..done + n].fill(0);
+                    n
+                }
+                Piece::Shared(b, within, n) => {
+                    copy_extended(&b, within, &mut out[done..done + n]);
+                    n
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// The bytes at `off` as pieces of shared buffers. Only what is being changed is copied.
+    pub fn read_shared(self: &Arc<Self>, off: u64, len: usize, out: &mut impl Extend<Bytes>) -> Now<()> {
         let mut done = 0;
         while done < len {
-            let at = off + done as u64;
-            let (blkid, within) = (at / blksz, (at % blksz) as usize);
-            let n = (blksz as usize - within).min(len - done);
-            done += n;
-            if blkid > inner.head.maxblkid {
-                zeroes(n, out);
-                continue;
-            }
-            let db = inner.dbuf(blkid);
-            db.touched = true;
-            if let Some(b) = db.shared(blksz as usize) {
-                out.extend([b.slice(within..within + n)]);
-            } else if db.is_hole() {
-                zeroes(n, out);
-            } else {
+            let mut copied = Bytes::new();
+            let piece = self.piece(off + done as u64, len - done, |db, within, n| {
                 let mut buf = IoBuf::scratch(n);
-                if !db.read(within, &mut buf) {
-                    return Err(Stop::Need(Need::Block { dnode: self.clone(), level: 0, blkid }));
+                let there = db.read(within, &mut buf);
+                copied = buf.into_bytes();
+                there
+            })?;
+            done += match piece {
+                Piece::Copied(n) => {
+                    out.extend([copied]);
+                    n
                 }
-                out.extend([buf.into_bytes()]);
-            }
+                Piece::Zeroes(n) => {
+                    zeroes(n, out);
+                    n
+                }
+                Piece::Shared(b, within, n) => {
+                    let end = (within + n).min(b.len());
+                    let start = within.min(end);
+                    out.extend([b.slice(start..end)]);
+                    zeroes(n - (end - start), out);
+                    n
+                }
+            };
         }
         Ok(())
     }
