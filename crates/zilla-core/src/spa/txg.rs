@@ -3,7 +3,8 @@
 //! Three txgs are in flight: the *open* one takes changes; the *quiescing* one waits for its last holders; the *syncing*
 //! one is being written. A hold is a counter, taken and dropped without waiting. Throttling happens when a transaction is
 //! assigned: as dirty data nears its limit each new transaction is delayed a little more (Adam Leventhal's write throttle:
-//! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync.
+//! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync. Delays too short to sleep for are added up, and
+//! whoever makes them long enough sleeps for all.
 //!
 //! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
 
@@ -54,7 +55,12 @@ pub struct TxgState {
     dirty: [AtomicU64; TXG_SIZE],
     dirty_total: AtomicU64,
     limits: Mutex<DirtyLimits>,
+    /// Nanoseconds of delay that writers were let off so far.
+    owed: AtomicU64,
 }
+
+/// Delays shorter than this are gathered until they are worth a sleep: one costs two thread switches, and the usual delay is less.
+const NAP_NS: u64 = 1_000_000;
 
 /// A place in a transaction group: whatever is done under one `Tx` reaches the disk in the same txg, or not at all.
 pub struct Tx {
@@ -114,6 +120,7 @@ impl TxgState {
             dirty: Default::default(),
             dirty_total: AtomicU64::new(0),
             limits: Mutex::new(DirtyLimits::default()),
+            owed: AtomicU64::new(0),
         })
     }
 
@@ -189,7 +196,11 @@ impl TxgState {
                 }
             };
             if let Some(ns) = delay {
-                self.env.clock.sleep(Duration::from_nanos(ns.min(100_000_000) as u64)).await;
+                let ns = ns.min(100_000_000) as u64;
+                if self.owed.fetch_add(ns, Ordering::Relaxed) + ns >= NAP_NS {
+                    let nap = self.owed.swap(0, Ordering::Relaxed);
+                    self.env.clock.sleep(Duration::from_nanos(nap)).await;
+                }
                 let mut st = self.state.lock();
                 if st.stopped {
                     return Err(Error::os(Errno::Io, "the pool is closed or suspended"));

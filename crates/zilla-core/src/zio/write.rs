@@ -19,8 +19,8 @@ use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use crate::vdev::{IoDone, write::Plan};
 
-/// A stretch of a batch that one task takes: what a core's cache holds, and enough neighbours for a large write.
-const STRETCH_BYTES: usize = 1 << 20;
+/// A stretch of a batch that one task takes: what a core's cache holds with its parity, and enough neighbours for a large write.
+const STRETCH_BYTES: usize = 512 << 10;
 const STRETCH_BLOCKS: usize = 256;
 
 /// What became of a block before it is placed.
