@@ -3,18 +3,19 @@
 //! `run` is the driver: it takes zilla and the peers by turns, so that a noisy moment of the machine hits both, repeats that a few
 //! times, and prints medians and ratios. Each measurement is a process of its own, because CPU time, page faults and thread
 //! switches are counted for a process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same options
-//! and the same JSON.
+//! and the same JSON; `files` makes the pool that the import part imports.
 //!
 //! Peers are never linked: they are programs that the driver finds or builds (`driver/peers.rs`).
 
 mod driver;
 mod engine;
+mod files;
 mod meter;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers by turns
-  --part engine|kernels|fuse   which part (default: engine and kernels; repeatable)
+  --part engine|kernels|fuse|import   which part (default: all; repeatable)
   --runs N (5)  --seconds S (3)  --only TEXT (workloads with this in their name)
   --dir FOLDER (/dev/shm/zilla-bench)   backing files; must be in memory for comparable figures
   --peers FOLDER               where the peers are built (default: target/peers)
@@ -22,6 +23,7 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
        zilla-bench engine [options]   one measurement; prints one line of JSON
   --vdev \"raidz2 a b c d\" --vdev-size 1400M --volsize 1G --volblocksize 128K --arc-max 512M
   --threads N --seconds S --workload W --entropy 50 --seed N --compress off --checksum fletcher4
+       zilla-bench files --count N [options]   an exported pool of so many small files
 ";
 
 fn main() -> ExitCode {
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     let done = match command.as_str() {
         "run" => driver::main(args),
         "engine" => engine::main(args),
+        "files" => files::main(args),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

@@ -15,10 +15,10 @@ fn promise(kernel: &str) -> f64 {
     if kernel.starts_with("lz4") || kernel.starts_with("zstd") { 0.95 } else { 1.0 }
 }
 
-/// `raidz2-parity-Avx512/random` is implementation `Avx512` of `raidz2-parity/random`.
+/// `raidz2-parity-Avx2/random` is implementation `Avx2` of `raidz2-parity/random`.
 fn routine(kernel: &str) -> Option<String> {
     let (name, data) = kernel.split_once('/')?;
-    let tails = ["Scalar", "Sse2", "Ssse3", "Avx2", "Avx512", "Neon"];
+    let tails = ["Scalar", "Sse2", "Ssse3", "Avx2", "Avx512", "Avx512Gfni"];
     let plain = tails.iter().find_map(|t| name.strip_suffix(t)?.strip_suffix('-'));
     Some(format!("{}/{data}", plain.unwrap_or(name)))
 }

@@ -5,6 +5,7 @@
 //! and are steady where MB/s is not.
 
 mod fuse;
+mod import;
 mod kernels;
 mod machine;
 mod peers;
@@ -57,7 +58,7 @@ impl Options {
             }
         }
         if o.parts.is_empty() {
-            o.parts = vec!["engine".into(), "kernels".into()];
+            o.parts = ["engine", "kernels", "fuse", "import"].map(String::from).to_vec();
         }
         Ok(o)
     }
@@ -79,6 +80,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
             "engine" => engine(&o, peer.as_deref()),
             "kernels" => kernels::run(&o, peer.as_deref()),
             "fuse" => fuse::run(&o),
+            "import" => import::run(&o),
             other => Err(format!("no part {other}").into()),
         };
         match result {

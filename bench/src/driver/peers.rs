@@ -27,7 +27,7 @@ pub fn dmubench(o: &Options) -> Result<PathBuf> {
     }
     let script = judges(o)?.join("build.sh");
     std::fs::create_dir_all(&o.peers)?;
-    let source = source(&o.peers)?;
+    let source = source(o)?;
     eprintln!("building OpenZFS {VERSION}'s engine in {} (once)", o.peers.display());
     let status = Command::new("bash").arg(script).env("ZSRC", source).env("OUT", &o.peers).status()?;
     if program.exists() {
@@ -36,23 +36,75 @@ pub fn dmubench(o: &Options) -> Result<PathBuf> {
     Err(format!("dmubench could not be built ({status}); use --no-peers to do without").into())
 }
 
-fn source(peers: &Path) -> Result<PathBuf> {
-    let folder = peers.join(format!("zfs-{VERSION}"));
-    if folder.exists() {
-        return Ok(folder);
-    }
-    let tarball = peers.join(format!("zfs-linux_{VERSION}.orig.tar.gz"));
+/// OpenZFS's source as the distribution has it; also the tree of files that the FUSE part unpacks.
+pub fn tarball(o: &Options) -> Result<PathBuf> {
+    let tarball = o.peers.join(format!("zfs-linux_{VERSION}.orig.tar.gz"));
     if !tarball.exists() {
-        Command::new("apt-get")
-            .args(["source", "--download-only", "zfs-linux"])
-            .current_dir(peers)
-            .status()?;
+        std::fs::create_dir_all(&o.peers)?;
+        let mut command = Command::new("apt-get");
+        command.args(["source", "--download-only", "zfs-linux"]).current_dir(&o.peers).status()?;
     }
-    Command::new("tar").arg("xf").arg(&tarball).current_dir(peers).status()?;
-    if folder.exists() {
-        return Ok(folder);
+    if tarball.exists() {
+        return Ok(tarball);
     }
     Err(format!("OpenZFS {VERSION}'s source is missing: put {} there", tarball.display()).into())
+}
+
+fn source(o: &Options) -> Result<PathBuf> {
+    let folder = o.peers.join(format!("zfs-{VERSION}"));
+    if !folder.exists() {
+        Command::new("tar").arg("xf").arg(tarball(o)?).current_dir(&o.peers).status()?;
+    }
+    if folder.exists() { Ok(folder) } else { Err(format!("{} is missing", folder.display()).into()) }
+}
+
+/// Unpacks a package of the distribution beside the others, without installing it.
+fn unpack(o: &Options, package: &str) -> Result<PathBuf> {
+    let folder = o.peers.join("packages");
+    std::fs::create_dir_all(&folder)?;
+    Command::new("apt-get").args(["download", package]).current_dir(&folder).status()?;
+    for entry in std::fs::read_dir(&folder)?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(&format!("{package}_")) {
+            Command::new("dpkg").args(["-x", &name, "."]).current_dir(&folder).status()?;
+            return Ok(folder);
+        }
+    }
+    Err(format!("package {package} could not be fetched").into())
+}
+
+/// zfs-fuse with its commands and the library it needs, in the peers' folder.
+pub fn zfs_fuse(o: &Options) -> Result<()> {
+    let place = o.peers.join("zfs-fuse");
+    if place.join("zfs-fuse").exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(place.join("lib"))?;
+    let folder = unpack(o, "libfuse2")?;
+    for lib in ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"] {
+        let lib = folder.join(lib).join("libfuse.so.2");
+        if lib.exists() {
+            std::fs::copy(lib, place.join("lib/libfuse.so.2"))?;
+        }
+    }
+    let folder = unpack(o, "zfs-fuse")?;
+    for command in ["zpool", "zfs", "zfs-fuse"] {
+        std::fs::copy(folder.join("sbin").join(command), place.join(command))?;
+    }
+    Ok(())
+}
+
+/// libfuse's example that passes everything through: what FUSE costs when the server does next to nothing.
+pub fn passthrough(o: &Options) -> Result<()> {
+    const SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
+    let program = o.peers.join("passthrough_ll");
+    if program.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&o.peers)?;
+    let build = format!("gcc -O2 {SOURCE} $(pkg-config --cflags --libs fuse3) -o \"$0\"");
+    let status = Command::new("sh").arg("-c").arg(build).arg(&program).status()?;
+    if status.success() { Ok(()) } else { Err("install libfuse3-dev and pkg-config to build it".into()) }
 }
 
 /// OpenZFS's engine takes and gives back its buffers all the time; with an allocator that keeps pages it is up to twice as
@@ -63,4 +115,16 @@ pub fn quiet_allocator(mut command: Command) -> Command {
         command.env("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0");
     }
     command
+}
+
+/// Where zilla's commands are: built beside this program.
+pub fn commands() -> Result<PathBuf> {
+    let me = std::env::current_exe()?;
+    let folder = me.parent().map(Path::to_path_buf).unwrap_or_default();
+    match ["zillad", "zpool", "zfs"].iter().find(|c| !folder.join(c).exists()) {
+        None => Ok(folder),
+        Some(c) => {
+            Err(format!("{c} is not in {}: build zilla-daemon and zilla-cli", folder.display()).into())
+        }
+    }
 }

@@ -10,9 +10,9 @@ mod options;
 mod volume;
 
 use job::{Job, Kind, Outcome};
-use options::Options;
+pub use options::Options;
 use serde_json::{Value, json};
-use volume::Volume;
+pub use volume::Volume;
 
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 

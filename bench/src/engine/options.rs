@@ -23,6 +23,8 @@ pub struct Options {
     pub seed: u64,
     pub compress: String,
     pub checksum: String,
+    /// Files to make (`zilla-bench files`).
+    pub count: u64,
 }
 
 impl Options {
@@ -41,6 +43,7 @@ impl Options {
             seed: 1,
             compress: "off".into(),
             checksum: "fletcher4".into(),
+            count: 0,
         };
         while let Some(arg) = args.next()? {
             let lexopt::Arg::Long(name) = arg else { return Err(arg.unexpected().into()) };
@@ -59,6 +62,7 @@ impl Options {
                 "seed" => o.seed = value.parse()?,
                 "compress" => o.compress = value,
                 "checksum" => o.checksum = value,
+                "count" => o.count = value.parse()?,
                 other => return Err(format!("no option --{other}").into()),
             }
         }

@@ -33,7 +33,8 @@ pub struct Volume {
 const DBUF_CACHE_SHIFT: u32 = 5;
 
 impl Volume {
-    pub fn create(o: &Options) -> Result<Volume> {
+    /// A fresh pool on the backing files.
+    pub fn pool(o: &Options) -> Result<(Env, Arc<Spa>)> {
         let env = real_env(o.threads);
         let leaves = o.files.iter().map(|path| LeafSpec { path: path.clone(), disk: false });
         let leaves: Vec<LeafSpec> = leaves.collect();
@@ -43,7 +44,6 @@ impl Volume {
             _ => vec![top(leaves)],
         };
         let spec = PoolSpec { tops, ..PoolSpec::default() };
-        let (block, size) = (o.block as u32, o.volume);
         let opts = CreateOpts {
             name: POOL.into(),
             host: Default::default(),
@@ -53,8 +53,14 @@ impl Volume {
             dbuf_cache: (o.arc_max >> DBUF_CACHE_SHIFT) as usize,
             arc_max: o.arc_max,
         };
-        let spa = env.block_on(async {
-            let spa = Spa::create(&env, &spec, opts).await?;
+        let spa = env.block_on(Spa::create(&env, &spec, opts))?;
+        Ok((env, spa))
+    }
+
+    pub fn create(o: &Options) -> Result<Volume> {
+        let (env, spa) = Volume::pool(o)?;
+        let (block, size) = (o.block as u32, o.volume);
+        env.block_on(async {
             let dsl = spa.dsl.clone();
             let make = move |tx| -> zilla_env::BoxFuture<'static, _> {
                 Box::pin(async move {
@@ -68,8 +74,7 @@ impl Volume {
                     Zap::new(&props).insert_u64(&tx, "size", size).await
                 })
             };
-            spa.ctx.sync_task(make).await?;
-            Ok::<_, zilla_core::error::Error>(spa)
+            spa.ctx.sync_task(make).await
         })?;
         Volume::hold(env, spa, o)
     }
