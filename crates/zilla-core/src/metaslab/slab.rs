@@ -229,10 +229,10 @@ impl Metaslab {
 
     /// Notes that a place is free from the syncing txg on. What can be known to be free already is refused.
     pub(super) fn free(&self, st: &mut State, at: u64, size: u64) -> Result<()> {
-        let known = [&st.freed, &st.free, &st.unflushed_frees]
-            .into_iter()
-            .chain(&st.defer)
-            .any(|t| t.overlaps(at, size));
+        // What the logs alone call free may have been given out again since, in a txg that is not synced.
+        let again = st.allocating.iter().any(|t| t.contains(at, size));
+        let known = [&st.freed, &st.free].into_iter().chain(&st.defer).any(|t| t.overlaps(at, size))
+            || (!again && st.unflushed_frees.overlaps(at, size));
         if known {
             let what = format!("{size:#x} bytes at {at:#x} are freed, but free already");
             return Err(Error::corrupt(None, format!("metaslab {}", self.id), what));

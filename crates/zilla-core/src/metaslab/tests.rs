@@ -222,6 +222,25 @@ proptest! {
     }
 }
 
+/// A place that only the logs call free is given out after an import, and comes back before anything is synced.
+#[test]
+fn a_place_freed_in_the_logs_can_be_given_out_and_freed_again() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 1, SpaceClass::Normal)]).await;
+        let old = w.alloc(&[req(1 << 20, 1); 15]).await;
+        w.sync().await;
+        old.iter().for_each(|d| w.ms.free_dva(w.h.txg, &d[0]).unwrap());
+        w.sync().await;
+        w.reopen().await;
+        for d in w.alloc(&[req(1 << 20, 1); 15]).await {
+            w.ms.free_dva(w.h.txg, &d[0]).unwrap();
+            assert!(w.ms.free_dva(w.h.txg, &d[0]).is_err(), "freed twice");
+        }
+        w.sync().await;
+        assert!(w.ms.allocated_ranges(0).await.unwrap().is_empty());
+    });
+}
+
 #[test]
 fn neighbours_in_time_are_neighbours_on_disk() {
     block_on(async {
