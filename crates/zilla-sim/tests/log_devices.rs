@@ -1,0 +1,200 @@
+//! Sides of log devices that die, and log devices that are taken away and added, while files are made stable: no fsync fails, nothing acknowledged is
+//! lost, and the pool goes on.
+
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use zilla_core::error::Result;
+use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_core::zpl::{Cred, NewFile, Zfs};
+use zilla_env::Env;
+use zilla_sim::pool::run::open_fs;
+use zilla_sim::{CrashPolicy, Sim};
+
+const WORKERS: usize = 3;
+const BLOCK: usize = 4096;
+
+fn host() -> Host {
+    Host { id: 0x51e, name: "simulated".into() }
+}
+
+fn leaf(name: &str) -> LeafSpec {
+    LeafSpec { path: Path::new("/disks").join(name), disk: true }
+}
+
+fn top(names: &[&str], is_log: bool) -> TopSpec {
+    let kind = if names.len() > 1 { VdevKind::Mirror } else { VdevKind::Disk };
+    TopSpec { kind, leaves: names.iter().map(|n| leaf(n)).collect(), is_log, bias: None, ashift: Some(12) }
+}
+
+async fn create(env: &Env, log: &[&str]) -> Result<Arc<Spa>> {
+    let spec = PoolSpec { tops: vec![top(&["d0"], false), top(log, true)], ..PoolSpec::default() };
+    let opts = CreateOpts {
+        name: "tank".into(),
+        host: host(),
+        comment: None,
+        owner: (0, 0),
+        features: None,
+        dbuf_cache: 2 << 20,
+        arc_max: 16 << 20,
+    };
+    Spa::create(env, &spec, opts).await
+}
+
+async fn import(env: &Env) -> Result<Arc<Spa>> {
+    let found = discover(env, &["/disks".into()]).await?;
+    let opts = OpenOpts { host: host(), dbuf_cache: 2 << 20, arc_max: 16 << 20, ..OpenOpts::default() };
+    Spa::open(env, &found[0], opts).await
+}
+
+fn world(seed: u64) -> Sim {
+    let sim = Sim::new(seed);
+    sim.add_disk("/disks/d0", 128 << 20);
+    for log in ["l0", "l1", "l2"] {
+        sim.add_disk(Path::new("/disks").join(log), 80 << 20);
+    }
+    sim
+}
+
+fn block(worker: usize, n: u64) -> Bytes {
+    Bytes::from(vec![(worker as u8 + 1).wrapping_mul(31) ^ n as u8; BLOCK])
+}
+
+/// Files that grow by a block and an fsync at a time.
+struct Work {
+    acked: [AtomicU64; WORKERS],
+    stop: AtomicBool,
+}
+
+impl Work {
+    /// Starts the workers; each ends when it is told to, with an error if an fsync had one.
+    async fn start(
+        env: &Env,
+        zfs: &Arc<Zfs>,
+    ) -> Result<(Arc<Work>, Vec<zilla_env::BoxFuture<'static, Result<()>>>)> {
+        let work = Arc::new(Work { acked: Default::default(), stop: AtomicBool::new(false) });
+        let mut tasks: Vec<zilla_env::BoxFuture<'static, Result<()>>> = Vec::new();
+        for w in 0..WORKERS {
+            let new = NewFile::new(0o100644, Cred::default());
+            let (file, _) = zfs.create(zfs.root(), format!("w{w}").as_bytes(), new).await?;
+            let (zfs, work, env2) = (zfs.clone(), work.clone(), env.clone());
+            let task = env.spawn_with_result(async move {
+                let mut n = 0;
+                while !work.stop.load(Ordering::Relaxed) {
+                    zfs.write(file.id(), n * BLOCK as u64, &block(w, n), false).await?;
+                    zfs.fsync(file.id()).await?;
+                    n += 1;
+                    work.acked[w].store(n, Ordering::Relaxed);
+                    env2.sleep(Duration::from_micros(env2.random_below(800))).await;
+                }
+                Ok(())
+            });
+            tasks.push(Box::pin(task));
+        }
+        Ok((work, tasks))
+    }
+
+    fn acked(&self) -> Vec<u64> {
+        self.acked.iter().map(|a| a.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// Every acknowledged block is there.
+async fn check(env: &Env, spa: &Arc<Spa>, acked: &[u64]) {
+    let zfs = open_fs(env, spa, "tank").await.unwrap();
+    for (w, n) in acked.iter().enumerate() {
+        let (file, attr) = zfs.lookup(zfs.root(), format!("w{w}").as_bytes()).await.unwrap();
+        assert!(attr.size >= n * BLOCK as u64, "worker {w}: {} bytes of {n} blocks", attr.size);
+        for i in 0..*n {
+            let data = zfs.read(file.id(), i * BLOCK as u64, BLOCK).await.unwrap().concat();
+            assert!(data == block(w, i), "worker {w}: block {i} of {n}");
+        }
+    }
+    drop(zfs);
+    spa.sync().await.unwrap();
+    let report = spa.check_space().await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+fn guid(spa: &Spa, name: &str) -> u64 {
+    let path = leaf(name).path;
+    let walk = spa.tree().root.walk();
+    walk.iter().find(|v| v.leaf.as_ref().is_some_and(|l| Path::new(&l.path()) == path)).unwrap().guid
+}
+
+/// One side of a mirrored log dies, and soon after the power goes: the other has everything.
+#[test]
+fn a_side_of_a_log_dies_and_then_the_power() {
+    for seed in 100..112 {
+        let sim = world(seed);
+        let env = sim.env();
+        let victim = if seed % 2 == 0 { "l0" } else { "l1" };
+        let disk = sim.disk(Path::new("/disks").join(victim)).unwrap();
+        let acked = sim.block_on(async {
+            let spa = create(&env, &["l0", "l1"]).await.unwrap();
+            let zfs = open_fs(&env, &spa, "tank").await.unwrap();
+            let (work, _tasks) = Work::start(&env, &zfs).await.unwrap();
+            env.sleep(Duration::from_micros(20_000 + env.random_below(4_000_000))).await;
+            disk.set_offline(true);
+            env.sleep(Duration::from_micros(env.random_below(3_000_000))).await;
+            work.acked()
+        });
+        let mut left = sim.power_off(CrashPolicy::Shuffle, seed);
+        if seed % 3 == 0 {
+            left.disks.remove(&Path::new("/disks").join(victim));
+        }
+        let sim = left.boot(seed + 1000);
+        let env = sim.env();
+        sim.block_on(async {
+            let spa = import(&env).await.unwrap();
+            check(&env, &spa, &acked).await;
+        });
+    }
+}
+
+/// Devices come and go under load, and at some moment the power goes.
+#[test]
+fn logs_change_under_load() {
+    for seed in 200..208 {
+        let sim = world(seed);
+        let env = sim.env();
+        let acked = sim.block_on(async {
+            let spa = create(&env, &["l0"]).await.unwrap();
+            let zfs = open_fs(&env, &spa, "tank").await.unwrap();
+            let (work, _tasks) = Work::start(&env, &zfs).await.unwrap();
+            let changes = env.spawn_with_result({
+                let spa = spa.clone();
+                async move {
+                    spa.attach(guid(&spa, "l0"), &leaf("l1"), false).await?;
+                    spa.offline(guid(&spa, "l0"), false, false).await?;
+                    spa.online(guid(&spa, "l0")).await?;
+                    spa.detach(guid(&spa, "l0")).await?;
+                    let more = PoolSpec { tops: vec![top(&["l2"], true)], ..PoolSpec::default() };
+                    spa.add_vdevs(&more).await?;
+                    spa.offline(guid(&spa, "l1"), false, false).await?;
+                    spa.online(guid(&spa, "l1")).await?;
+                    spa.remove_vdev(guid(&spa, "l1")).await?;
+                    spa.attach(guid(&spa, "l2"), &leaf("l0"), true).await
+                }
+            });
+            let cut = env.sleep(Duration::from_micros(env.random_below(12_000_000)));
+            // In some runs the changes are over before the cut; they must all have gone well.
+            let done = futures_util::future::select(Box::pin(changes), Box::pin(cut)).await;
+            if let futures_util::future::Either::Left((result, _)) = done {
+                result.unwrap();
+            }
+            assert!(spa.suspended().is_none());
+            work.acked()
+        });
+        let left = sim.power_off(CrashPolicy::LoseAll, seed);
+        let sim = left.boot(seed + 1000);
+        let env = sim.env();
+        sim.block_on(async {
+            let spa = import(&env).await.unwrap();
+            check(&env, &spa, &acked).await;
+        });
+    }
+}
