@@ -182,14 +182,23 @@ impl DslPool {
     }
 
     /// Counts what the MOS used since the last txg; only where this txg changes something anyway, so that an idle pool
-    /// comes to rest.
+    /// comes to rest. What the last txg before a crash did to the MOS is never counted, as in OpenZFS, so the count is not exact, and
+    /// may not be brought below zero by what that txg wrote and later ones free.
     pub async fn sync_dirs(&self, tx: &Tx) -> Result<()> {
         if !self.mos().is_dirty(tx.txg()) {
             return Ok(());
         }
         let sum = std::mem::take(&mut *self.mos_delta.lock());
         if sum != Delta::default() {
-            self.special().mos.diduse(tx, DD_USED_HEAD, sum);
+            let mos = &self.special().mos;
+            let p = mos.phys();
+            let least = |counted: u64| -i64::try_from(counted).unwrap_or(i64::MAX);
+            let sum = Delta {
+                used: sum.used.max(least(p.used_bytes.min(p.used_breakdown[DD_USED_HEAD]))),
+                comp: sum.comp.max(least(p.compressed_bytes)),
+                uncomp: sum.uncomp.max(least(p.uncompressed_bytes)),
+            };
+            mos.diduse(tx, DD_USED_HEAD, sum);
         }
         Ok(())
     }

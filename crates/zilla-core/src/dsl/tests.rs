@@ -628,3 +628,22 @@ fn random_life() {
     }
     p.check();
 }
+
+/// What the MOS came to use in the last txg before a crash was not counted; freeing it takes no more than was.
+#[test]
+fn freeing_what_a_crash_left_uncounted_stops_at_zero() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.sync();
+    p.write("tank", 99, 0, 1, 1);
+    p.sync();
+    let counted = p.dsl.special().mos.phys();
+    assert!(counted.used_bytes > 0);
+    let more = counted.used_bytes as i64 + (1 << 30);
+    *p.dsl.mos_delta.lock() = bpobj::Delta { used: -more, comp: -more, uncomp: -more };
+    p.write("tank", 100, 0, 1, 1);
+    p.sync();
+    let left = p.dsl.special().mos.phys();
+    assert_eq!((left.used_bytes, left.used_breakdown[zilla_ondisk::dsl::DD_USED_HEAD]), (0, 0));
+    assert_eq!((left.compressed_bytes, left.uncompressed_bytes), (0, 0));
+}
