@@ -86,9 +86,9 @@ impl DslPool {
             }
             let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
             if p.used_bytes >= quota {
-                // What was freed in the last txgs comes back soon.
+                // What was freed in the last txgs, of files or of the intent log, comes back as txgs pass, empty ones too.
                 let soon = errno == Errno::NoSpc && p.used_bytes - quota < self.pool_space().deferred;
-                let errno = if soon && inflight > 0 { Errno::Again } else { errno };
+                let errno = if soon { Errno::Again } else { errno };
                 return Err(Error::os(errno, format!("{}: no space left", d.name())));
             }
             if p.used_bytes.saturating_add(inflight) >= quota.saturating_add(slack) {

@@ -80,7 +80,8 @@ impl Spa {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
             self.metaslabs.sync(mos, txg, 1).await?;
             self.settle_scan().await;
-            return self.metaslabs.sync_done(txg);
+            self.metaslabs.sync_done(txg)?;
+            return self.update_space();
         }
         let frozen = self.ctx.is_frozen(txg);
         if !frozen {
