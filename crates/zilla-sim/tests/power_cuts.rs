@@ -1,6 +1,8 @@
 //! Pools whose power is cut. Sampled here; `cargo xtask sim` does all of it.
 
-use zilla_sim::pool::{Campaign, Layout, random_run};
+use std::sync::Arc;
+use zilla_sim::pool::{Campaign, Layout, Workload, random_run};
+use zilla_sim::{Sim, Stuck};
 
 fn show<T>(r: Result<T, zilla_sim::pool::Finding>) -> T {
     r.unwrap_or_else(|f| panic!("{f}"))
@@ -33,5 +35,23 @@ fn cuts_on_a_raidz2() {
 fn random_cuts() {
     for seed in 0..12 {
         show(random_run(seed, Layout::ALL[seed as usize % 3]));
+    }
+}
+
+/// A pool that loses its power in the middle of its work lets go of all it had: the next world needs the memory.
+#[test]
+fn nothing_is_left_of_a_world() {
+    for layout in Layout::ALL {
+        for cut in [40, 200, 800] {
+            let sim = Sim::new(cut);
+            layout.add_disks(&sim);
+            let work = Workload::start(&sim.env(), layout, cut, 3, 300);
+            sim.cut_power_at(cut);
+            let went = sim.run_until(&work.done);
+            assert!(matches!(went, Err(Stuck::PowerCut { .. })), "{went:?}");
+            let disk = Arc::downgrade(&sim.disk(Layout::path(0)).unwrap());
+            drop((sim, work));
+            assert_eq!(disk.strong_count(), 0, "{} cut at {cut}", layout.name());
+        }
     }
 }

@@ -89,6 +89,13 @@ pub struct Objset {
 
 const SPECIAL: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
 
+impl Drop for Objset {
+    /// What is dirty and will not be synced any more (the pool lost its disks) holds the dnodes, and those the list they are on.
+    fn drop(&mut self) {
+        self.shared.dirty.iter().for_each(|d| d.lock().clear());
+    }
+}
+
 impl Objset {
     fn build(
         id: u64,

@@ -151,4 +151,9 @@ impl PoolCtx {
     pub(crate) fn take_tasks(&self, txg: Txg) -> Vec<Task> {
         std::mem::take(&mut *self.tasks[txg.slot()].lock())
     }
+
+    /// Forgets what no txg will do any more: it holds the pool that holds it.
+    pub(super) fn forget_tasks(&self) {
+        self.tasks.iter().for_each(|t| t.lock().clear());
+    }
 }

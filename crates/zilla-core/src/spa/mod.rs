@@ -86,6 +86,12 @@ pub struct Spa {
     scan: OnceLock<Arc<Scan>>,
 }
 
+impl Drop for Spa {
+    fn drop(&mut self) {
+        self.ctx.forget_tasks();
+    }
+}
+
 impl Spa {
     pub fn name(&self) -> String {
         self.state.lock().name.clone()

@@ -6,6 +6,7 @@ use super::run::{Journal, Workload};
 use super::verify::{Depth, Expect, txg_of, verify};
 use crate::{CrashPolicy, Sim, SimRng, Stuck, Survivors};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -176,7 +177,12 @@ impl Verified {
 }
 
 fn verify_survivors(left: &Survivors, journal: &Journal, seed: u64, depth: Depth) -> Result<u64, String> {
-    verify(&left.boot(seed), journal, Expect::SOUND, depth)
+    caught(|| verify(&left.boot(seed), journal, Expect::SOUND, depth))
+}
+
+/// A panic is a finding like others: what it says has been printed, and where to see it again is told.
+fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("panicked, as said above".into()))
 }
 
 /// A workload of random length, cut at a random moment; some cut again while the pool is being imported, some with disks
@@ -185,6 +191,14 @@ pub fn random_run(seed: u64, layout: Layout) -> Result<Tally, Finding> {
     let mut rng = SimRng::new(seed, "run");
     let ops = 30 + rng.below(300) as usize;
     let c = Campaign::new(seed, layout, ops);
+    match catch_unwind(AssertUnwindSafe(|| run_at_random(c, rng))) {
+        Ok(done) => done,
+        Err(_) => Err(c.finding(None, "panicked, as said above".into())),
+    }
+}
+
+fn run_at_random(c: Campaign, mut rng: SimRng) -> Result<Tally, Finding> {
+    let Campaign { seed, layout, ops } = c;
     let faults = Faults::draw(layout, &mut rng);
     let finding = |what: String, faults: &Faults| c.finding(None, format!("{faults:?}: {what}"));
     let (sim, work) = c.start();

@@ -27,3 +27,4 @@ pub mod verify;
 
 pub use campaign::{Campaign, Finding, Tally, random_run};
 pub use layout::Layout;
+pub use run::Workload;
