@@ -151,7 +151,7 @@ pub async fn open_filesystem(
         let zfs = zfs.clone();
         env.spawn(async move {
             // What cannot be freed now waits for the next time.
-            if let Err(e) = zfs.drain_unlinked().await {
+            if let Err(e) = zfs.drain_unlinked_behind().await {
                 tracing::warn!("freeing unlinked files: {e}");
             }
         });

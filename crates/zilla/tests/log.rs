@@ -468,8 +468,9 @@ async fn work(env: &Env, spa: &Arc<Spa>, name: &str, file: &str) {
     }
 }
 
-fn destroy(name: &'static str) -> Task {
-    Box::new(move |d, tx| Box::pin(async move { d.destroy_head(&tx, name).await }))
+async fn destroy(spa: &Arc<Spa>, name: &'static str) {
+    spa.dsl.by_name(name).await.unwrap().unheld().await;
+    task(spa, Box::new(move |d, tx| Box::pin(async move { d.destroy_head(&tx, name).await }))).await;
 }
 
 fn roll_back(name: &'static str, to: &'static str) -> Task {
@@ -498,7 +499,7 @@ fn logs_go_with_their_datasets() {
         work(&run, &spa, "tank/d", "more").await;
         // All four have logs that are not replayed here.
         let crashed = crash(dir.path());
-        task(&spa, destroy("tank/a")).await;
+        destroy(&spa, "tank/a").await;
         task(&spa, roll_back("tank/b", "tank/b@s")).await;
         let b = open_as(&run, &spa, "tank/b").await;
         assert!(b.lookup(b.root(), b"first0").await.is_ok() && b.lookup(b.root(), b"more0").await.is_err());
@@ -512,7 +513,7 @@ fn logs_go_with_their_datasets() {
         let spa = import(&run, dir.path()).await;
         work(&run, &spa, "tank/c", "third").await;
         check(&spa).await;
-        task(&spa, destroy("tank/c")).await;
+        destroy(&spa, "tank/c").await;
         task(&spa, roll_back("tank/b", "tank/b@s")).await;
         check(&spa).await;
         work(&run, &spa, "tank/b", "at last").await;
@@ -530,12 +531,12 @@ fn logs_go_with_their_datasets() {
         // After the crash: destroyed and rolled back without a replay, and one replayed.
         zdb_clean(crashed.path());
         let spa = import(&run, crashed.path()).await;
-        task(&spa, destroy("tank/a")).await;
+        destroy(&spa, "tank/a").await;
         task(&spa, roll_back("tank/b", "tank/b@s")).await;
         let c = open_as(&run, &spa, "tank/c").await;
         assert!(c.lookup(c.root(), b"more4").await.is_ok());
         drop(c);
-        task(&spa, destroy("tank/c")).await;
+        destroy(&spa, "tank/c").await;
         check(&spa).await;
         assert!(zilla_core::zil::reset_all(&spa.dsl).await.is_err(), "tank/d was not replayed");
         work(&run, &spa, "tank/d", "after").await;

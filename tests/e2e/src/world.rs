@@ -105,9 +105,19 @@ impl World {
     }
 
     pub fn run<S: AsRef<OsStr>>(&self, name: &str, args: &[S]) -> Done {
-        let mut command = self.command(name);
-        command.args(args);
-        finish(command)
+        let mut patience = 20;
+        loop {
+            let mut command = self.command(name);
+            command.args(args);
+            let done = finish(command);
+            // A child that another test is starting holds our open files until it executes its program: the kernel calls the mount busy.
+            let busy = done.stderr.contains("cannot unmount") && done.stderr.contains("busy");
+            if !busy || patience == 0 {
+                return done;
+            }
+            patience -= 1;
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 
     /// `zpool`, with its words in one string; words with spaces go through [`World::run`].

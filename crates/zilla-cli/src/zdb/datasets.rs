@@ -47,7 +47,7 @@ impl Zdb {
         self.objects(&cx, None, ranges).await
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "the columns of a line")]
     fn title(&mut self, name: &str, kind: &str, id: u64, txg: u64, used: u64, root: &BlkPtr, torn: bool) {
         let (used, count) = (self.nice(used), root.fill());
         put!(self, "Dataset {name} [{kind}], ID {id}, cr_txg {txg}, {used}, {count} objects");

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::Bookmark;
 use crate::zap::Zap;
+use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct DslDataset {
     pub(super) userrefs: AtomicU64,
     /// Long holds: mounts, sends. What is held is not destroyed.
     pub(super) long_holds: AtomicU64,
+    /// The last long hold went.
+    unheld: Event,
     pub(super) gone: AtomicBool,
     /// The kind of its contents, once that is known; 0 until then.
     pub(super) os_type: AtomicU64,
@@ -65,6 +68,7 @@ impl DslDataset {
             reserved: 0.into(),
             userrefs: 0.into(),
             long_holds: 0.into(),
+            unheld: Event::new(),
             gone: false.into(),
             os_type: 0.into(),
             log_freed: false.into(),
@@ -158,6 +162,17 @@ impl DslDataset {
         self.long_holds.load(Ordering::Acquire) > 0
     }
 
+    /// Waits until nobody holds it: what was begun in the background for a mount ends a little after it.
+    pub async fn unheld(&self) {
+        loop {
+            let listener = self.unheld.listen();
+            if !self.is_long_held() {
+                return;
+            }
+            listener.await;
+        }
+    }
+
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -174,6 +189,8 @@ impl LongHold {
 
 impl Drop for LongHold {
     fn drop(&mut self) {
-        self.0.long_holds.fetch_sub(1, Ordering::AcqRel);
+        if self.0.long_holds.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.unheld.notify(usize::MAX);
+        }
     }
 }

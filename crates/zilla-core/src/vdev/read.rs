@@ -76,6 +76,15 @@ impl Healing {
 
 type Outcome = Result<(Bytes, Healing), DvaFailure>;
 
+/// The columns of a RAID-Z block as they come in.
+struct Row {
+    cols: SmallVec<[Option<Bytes>; 8]>,
+    asked: SmallVec<[bool; 8]>,
+    failed: SmallVec<[usize; 4]>,
+    /// What the last failure was.
+    why: String,
+}
+
 impl Reader<'_> {
     pub async fn read(&self) -> Outcome {
         match &self.top.layout {
@@ -183,37 +192,37 @@ impl Reader<'_> {
             ok.min_by_key(|l| l.read_cost(at))
         };
         let leaves: SmallVec<[Option<&Arc<Leaf>>; 8]> = (0..n).map(leaf_of).collect();
-        let mut cols: SmallVec<[Option<Bytes>; 8]> = (0..n).map(|_| None).collect();
-        let mut asked: SmallVec<[bool; 8]> = (0..n).map(|_| false).collect();
-        let mut failed: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut why = String::from("too few devices can be read");
+        let mut row = Row {
+            cols: (0..n).map(|_| None).collect(),
+            asked: (0..n).map(|_| false).collect(),
+            failed: SmallVec::new(),
+            why: "too few devices can be read".into(),
+        };
 
         let data_there = (nparity..n).all(|i| leaves[i].is_some());
         let first = if data_there && !self.every_copy { nparity } else { 0 };
         // The data columns are read into one buffer: if they come well, they are the block.
         let (whole, parts) = Whole::lend(IoBuf::scratch(self.sectors() as usize), map.ranges());
-        self.read_cols(&map, first..n, parts, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
-        let missing = |cols: &[Option<Bytes>]| cols.iter().skip(nparity).filter(|c| c.is_none()).count();
-        if missing(&cols) > 0 && first > 0 {
-            let none = Vec::new();
-            self.read_cols(&map, 0..n, none, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
+        self.read_cols(&map, first..n, parts, &leaves, &mut row).await;
+        if first > 0 && row.cols.iter().skip(nparity).any(Option::is_none) {
+            self.read_cols(&map, 0..n, Vec::new(), &leaves, &mut row).await;
         }
         let place = || format!("raidz{nparity}-{} at {}", self.top.id, self.offset);
         let mut good = None;
         let mut checksum = false;
-        let there = cols.iter().skip(nparity).flatten();
-        let block = whole.join(there).or_else(|| map.assemble(&cols).map(IoBuf::into_bytes));
+        let there = row.cols.iter().skip(nparity).flatten();
+        let block = whole.join(there).or_else(|| map.assemble(&row.cols).map(IoBuf::into_bytes));
         if let Some(block) = block {
             match self.passes(block) {
                 Ok(block) => good = Some(block),
-                Err(what) => (why, checksum) = (what, true),
+                Err(what) => (row.why, checksum) = (what, true),
             }
         }
         if good.is_none() && checksum {
-            let none = Vec::new();
-            self.read_cols(&map, 0..n, none, &leaves, &mut cols, &mut asked, &mut failed, &mut why).await;
-            good = self.combinations(&map, &cols);
+            self.read_cols(&map, 0..n, Vec::new(), &leaves, &mut row).await;
+            good = self.combinations(&map, &row.cols);
         }
+        let Row { cols, failed, why, .. } = row;
         let Some(block) = good else {
             if checksum && self.speculative {
                 return Err(DvaFailure { place: place(), what: why, checksum });
@@ -239,27 +248,23 @@ impl Reader<'_> {
         Ok(block)
     }
 
-    /// `parts` are the buffers of the data columns, or none.
-    #[allow(clippy::too_many_arguments)]
+    /// Reads what was not asked for yet. `parts` are the buffers of the data columns, or none.
     async fn read_cols(
         &self,
         map: &Map,
         range: std::ops::Range<usize>,
         parts: Vec<IoBuf>,
         leaves: &[Option<&Arc<Leaf>>],
-        cols: &mut [Option<Bytes>],
-        asked: &mut [bool],
-        failed: &mut SmallVec<[usize; 4]>,
-        why: &mut String,
+        row: &mut Row,
     ) {
-        let wanted: SmallVec<[usize; 8]> = range.filter(|&i| !asked[i] && leaves[i].is_some()).collect();
+        let wanted: SmallVec<[usize; 8]> = range.filter(|&i| !row.asked[i] && leaves[i].is_some()).collect();
         if wanted.is_empty() {
             return;
         }
         let gather = Gather::new(wanted.len());
         let mut parts: SmallVec<[Option<IoBuf>; 8]> = parts.into_iter().map(Some).collect();
         for (slot, &i) in wanted.iter().enumerate() {
-            asked[i] = true;
+            row.asked[i] = true;
             let part = i.checked_sub(map.nparity).and_then(|d| parts.get_mut(d)?.take());
             let offset = map.cols[i].offset + VDEV_LABEL_START_SIZE;
             let (len, class, done) = (map.cols[i].size, self.class, gather.clone());
@@ -270,12 +275,12 @@ impl Reader<'_> {
         }
         for (&i, result) in wanted.iter().zip(gather.wait().await) {
             match result {
-                Some(Ok(data)) => cols[i] = Some(data),
+                Some(Ok(data)) => row.cols[i] = Some(data),
                 Some(Err(e)) => {
-                    *why = format!("{}: {e}", leaves[i].map(|l| l.path()).unwrap_or_default());
-                    failed.push(i);
+                    row.why = format!("{}: {e}", leaves[i].map(|l| l.path()).unwrap_or_default());
+                    row.failed.push(i);
                 }
-                None => failed.push(i),
+                None => row.failed.push(i),
             }
         }
     }

@@ -156,7 +156,7 @@ impl Zio {
         Err(Error::corrupt(Some(bookmark), last.place, last.what))
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "what a read is asked for, passed on")]
     async fn read_dva(
         &self,
         tree: &VdevTree,

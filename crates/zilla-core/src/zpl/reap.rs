@@ -150,6 +150,15 @@ impl Zfs {
 
     /// Frees everything in the delete queue that nobody uses: what a crash or an unmount left. Run once after a mount.
     pub async fn drain_unlinked(self: &Arc<Self>) -> Result<u64> {
+        self.drain(|| true).await
+    }
+
+    /// The same beside the users of a mount; ends early when there are no others any more, for the next mount to go on.
+    pub async fn drain_unlinked_behind(self: Arc<Self>) -> Result<u64> {
+        self.drain(|| Arc::strong_count(&self) > 1).await
+    }
+
+    async fn drain(self: &Arc<Self>, go_on: impl Fn() -> bool) -> Result<u64> {
         if self.is_readonly() {
             return Ok(0);
         }
@@ -159,6 +168,9 @@ impl Zfs {
             let batch = resident(|| queue.read_from(at, 64)).await?;
             at = batch.next;
             for id in batch.entries.into_iter().filter_map(|e| e.value.as_u64()) {
+                if !go_on() {
+                    return Ok(done);
+                }
                 match self.drain_one(id).await {
                     Ok(()) => done += 1,
                     // One damaged file must not keep the others.

@@ -251,7 +251,7 @@ impl Zfs {
     }
 
     /// Moves a name, over `tgt` if there is one; returns that.
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "each is another fact of one rename")]
     fn move_entry(
         self: &Arc<Self>,
         tx: &Tx,

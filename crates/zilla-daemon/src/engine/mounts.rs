@@ -210,6 +210,11 @@ impl Pool {
             tracing::error!("'{name}': {e}");
         }
         self.mounts.lock().remove(name);
+        drop((mount, fs));
+        // What the mount began in the background ends now; a destroy that follows must not find the dataset busy.
+        if let Ok(ds) = self.dsl().by_name(name).await {
+            let _ = tokio::time::timeout(std::time::Duration::from_secs(5), ds.unheld()).await;
+        }
         Ok(())
     }
 
