@@ -34,4 +34,7 @@ pub static ZIL_SAXATTR: Tunable = Tunable::new("zfs_zil_saxattr", 1);
 /// meanwhile is the next one's company, so nothing waits whatever is set.
 pub static COMMIT_TIMEOUT_PCT: Tunable = Tunable::new("zfs_commit_timeout_pct", 10);
 
-pub static ALL: &[&Tunable] = &[&ZIL_SAXATTR, &COMMIT_TIMEOUT_PCT];
+/// From how many bytes on synchronous writes go to where they will stay instead of into the log.
+pub static IMMEDIATE_WRITE_SZ: Tunable = Tunable::new("zfs_immediate_write_sz", 32768);
+
+pub static ALL: &[&Tunable] = &[&ZIL_SAXATTR, &COMMIT_TIMEOUT_PCT, &IMMEDIATE_WRITE_SZ];

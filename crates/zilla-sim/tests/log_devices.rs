@@ -1,4 +1,4 @@
-//! Sides of log devices that die, and log devices that are taken away and added, while files are made stable: no fsync fails, nothing acknowledged is
+//! Log devices that die, come back, are taken away and added while files are made stable: no fsync fails, nothing acknowledged is
 //! lost, and the pool goes on.
 
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use zilla_core::error::Result;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
-use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, NewFile, Zfs};
 use zilla_env::Env;
 use zilla_sim::pool::run::open_fs;
@@ -44,9 +44,10 @@ async fn create(env: &Env, log: &[&str]) -> Result<Arc<Spa>> {
     Spa::create(env, &spec, opts).await
 }
 
-async fn import(env: &Env) -> Result<Arc<Spa>> {
+async fn import(env: &Env, missing_log: bool) -> Result<Arc<Spa>> {
     let found = discover(env, &["/disks".into()]).await?;
-    let opts = OpenOpts { host: host(), dbuf_cache: 2 << 20, arc_max: 16 << 20, ..OpenOpts::default() };
+    let opts =
+        OpenOpts { missing_log, host: host(), dbuf_cache: 2 << 20, arc_max: 16 << 20, ..OpenOpts::default() };
     Spa::open(env, &found[0], opts).await
 }
 
@@ -97,6 +98,14 @@ impl Work {
         Ok((work, tasks))
     }
 
+    async fn end(&self, tasks: Vec<zilla_env::BoxFuture<'static, Result<()>>>) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in tasks {
+            task.await?;
+        }
+        Ok(())
+    }
+
     fn acked(&self) -> Vec<u64> {
         self.acked.iter().map(|a| a.load(Ordering::Relaxed)).collect()
     }
@@ -125,6 +134,45 @@ fn guid(spa: &Spa, name: &str) -> u64 {
     walk.iter().find(|v| v.leaf.as_ref().is_some_and(|l| Path::new(&l.path()) == path)).unwrap().guid
 }
 
+/// A log dies without a second side; it comes back later, and is used again.
+#[test]
+fn a_log_dies_and_comes_back() {
+    for seed in 0..8 {
+        let sim = world(seed);
+        let env = sim.env();
+        let disk = sim.disk("/disks/l0").unwrap();
+        let acked = sim.block_on(async {
+            let spa = create(&env, &["l0"]).await.unwrap();
+            let zfs = open_fs(&env, &spa, "tank").await.unwrap();
+            let (work, tasks) = Work::start(&env, &zfs).await.unwrap();
+            env.sleep(Duration::from_micros(20_000 + env.random_below(6_000_000))).await;
+            disk.set_offline(true);
+            let before = work.acked();
+            env.sleep(Duration::from_secs(7)).await;
+            assert!(work.acked().iter().zip(&before).all(|(a, b)| a > b), "seed {seed}: the pool goes on");
+            assert!(spa.suspended().is_none());
+            assert_eq!(spa.tree().tops[1].vdev.state().0, VdevState::Faulted, "seed {seed}");
+            assert_eq!(spa.tree().root.state().0, VdevState::Degraded);
+            disk.set_offline(false);
+            spa.clear(None).await.unwrap();
+            assert_eq!(spa.tree().root.state().0, VdevState::Healthy, "seed {seed}");
+            let blocks = || spa.ctx.log_stats.slog_blocks.load(Ordering::Relaxed);
+            let then = blocks();
+            env.sleep(Duration::from_secs(3)).await;
+            assert!(blocks() > then, "seed {seed}: it is used again");
+            work.end(tasks).await.unwrap();
+            work.acked()
+        });
+        let left = sim.power_off(CrashPolicy::LoseAll, seed);
+        let sim = left.boot(seed + 1000);
+        let env = sim.env();
+        sim.block_on(async {
+            let spa = import(&env, false).await.unwrap();
+            check(&env, &spa, &acked).await;
+        });
+    }
+}
+
 /// One side of a mirrored log dies, and soon after the power goes: the other has everything.
 #[test]
 fn a_side_of_a_log_dies_and_then_the_power() {
@@ -149,7 +197,7 @@ fn a_side_of_a_log_dies_and_then_the_power() {
         let sim = left.boot(seed + 1000);
         let env = sim.env();
         sim.block_on(async {
-            let spa = import(&env).await.unwrap();
+            let spa = import(&env, false).await.unwrap();
             check(&env, &spa, &acked).await;
         });
     }
@@ -193,7 +241,7 @@ fn logs_change_under_load() {
         let sim = left.boot(seed + 1000);
         let env = sim.env();
         sim.block_on(async {
-            let spa = import(&env).await.unwrap();
+            let spa = import(&env, false).await.unwrap();
             check(&env, &spa, &acked).await;
         });
     }

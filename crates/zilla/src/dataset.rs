@@ -40,6 +40,9 @@ impl Space for DatasetSpace {
     }
 }
 
+/// OpenZFS's number of `logbias=throughput`.
+const ZFS_LOGBIAS_THROUGHPUT: u64 = 1;
+
 /// Reads a dataset's properties as files feel them. `readonly` makes it so whatever the property says.
 pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<FsProps> {
     let get = |name: &'static str, default| dsl.prop_u64(ds, name, default);
@@ -71,6 +74,7 @@ pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) 
     };
     Ok(FsProps {
         sync,
+        throughput: get("logbias", 0).await? == ZFS_LOGBIAS_THROUGHPUT,
         recordsize: recordsize.next_power_of_two() as u32,
         readonly: readonly || get("readonly", 0).await? != 0,
         atime,

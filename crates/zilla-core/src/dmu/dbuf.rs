@@ -13,13 +13,14 @@
 //! ```
 //!
 //! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the next to be synced, and
-//! once synced its contents become the base. A crash loses layers, which is what a txg that was not synced means.
+//! once synced its contents become the base; where a layer was written ahead of its sync is known only while it does not change. A crash loses layers, which is what a txg that was not synced means.
 
 use super::range::RangeSet;
 use crate::types::Txg;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use zilla_env::IoBuf;
+use zilla_ondisk::blkptr::BlkPtr;
 
 /// The block as of the last synced txg.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +47,14 @@ enum LayerData {
 struct Layer {
     txg: Txg,
     data: LayerData,
+    /// Where these very contents are on disk already (`ahead.rs`). Forgotten when they change.
+    ahead: Option<Box<BlkPtr>>,
+}
+
+/// What can be done for whoever wants a block written before its txg is synced.
+pub(crate) enum Ahead {
+    There(BlkPtr),
+    Data(Bytes),
 }
 
 /// What the sync of one txg has to put on disk for one block.
@@ -237,15 +246,15 @@ impl Dbuf {
 
     fn put(&mut self, txg: Txg, data: LayerData) {
         match self.layers.last_mut() {
-            Some(l) if l.txg == txg => l.data = data,
-            _ => self.layers.push(Layer { txg, data }),
+            Some(l) if l.txg == txg => *l = Layer { txg, data, ahead: None },
+            _ => self.layers.push(Layer { txg, data, ahead: None }),
         }
     }
 
     /// Changes the block in place, seeing all of it; None if the base is needed and not in memory.
     pub(crate) fn modify<R>(&mut self, txg: Txg, blksz: usize, f: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let ready = matches!(self.layers.last(),
-            Some(Layer { txg: t, data: LayerData::Full(b) }) if *t == txg && b.len() == blksz);
+            Some(Layer { txg: t, data: LayerData::Full(b), .. }) if *t == txg && b.len() == blksz);
         if !ready {
             let mut buf = IoBuf::scratch(blksz);
             if !self.read(0, &mut buf) {
@@ -264,10 +273,11 @@ impl Dbuf {
         debug_assert!(self.layers.last().is_none_or(|l| l.txg <= txg), "a write into an older txg");
         if self.layers.last().is_none_or(|l| l.txg < txg) {
             let data = LayerData::Partial { buf: IoBuf::scratch(blksz), valid: RangeSet::default() };
-            self.layers.push(Layer { txg, data });
+            self.layers.push(Layer { txg, data, ahead: None });
         }
         let at = self.layers.len() - 1;
         let layer = &mut self.layers[at];
+        layer.ahead = None;
         layer.data = match std::mem::replace(&mut layer.data, LayerData::Hole) {
             LayerData::Full(buf) if buf.len() >= blksz => LayerData::Full(buf),
             LayerData::Full(old) => LayerData::Full(copied(&old, blksz)),
@@ -286,10 +296,14 @@ impl Dbuf {
     pub(crate) fn freeze(&mut self, txg: Txg) -> Option<Frozen> {
         let at = self.layers.iter().position(|l| l.txg == txg)?;
         debug_assert_eq!(at, 0, "older layers must have been synced before");
+        Some(self.freeze_at(at))
+    }
+
+    fn freeze_at(&mut self, at: usize) -> Frozen {
         if let LayerData::Partial { buf, .. } = &self.layers[at].data {
             let mut whole = IoBuf::scratch(buf.len());
             if !self.read_below(at + 1, 0, &mut whole) {
-                return Some(Frozen::NeedsBase);
+                return Frozen::NeedsBase;
             }
             self.layers[at].data = LayerData::Full(whole);
         }
@@ -297,11 +311,38 @@ impl Dbuf {
         let frozen = match std::mem::replace(&mut layer.data, LayerData::Hole) {
             LayerData::Full(buf) => buf.into_bytes(),
             LayerData::Frozen(b) => b,
-            LayerData::Hole => return Some(Frozen::Hole),
+            LayerData::Hole => return Frozen::Hole,
             LayerData::Partial { .. } => unreachable!("made whole above"),
         };
         layer.data = LayerData::Frozen(frozen.clone());
-        Some(Frozen::Data(frozen))
+        Frozen::Data(frozen)
+    }
+
+    /// What `txg` has made of the block so far, to be written now; None if there is nothing to write, or it would have to be read first.
+    pub(crate) fn ahead(&mut self, txg: Txg) -> Option<Ahead> {
+        let at = self.layers.iter().position(|l| l.txg == txg)?;
+        if let Some(bp) = &self.layers[at].ahead {
+            return Some(Ahead::There(**bp));
+        }
+        match self.freeze_at(at) {
+            Frozen::Data(data) => Some(Ahead::Data(data)),
+            Frozen::Hole | Frozen::NeedsBase => None,
+        }
+    }
+
+    /// What [`Dbuf::ahead`] gave out is on its way to where `bp` says. Of no interest if the contents have changed meanwhile. (The
+    /// caller still has `data`, so no other buffer can be at its address.)
+    pub(crate) fn set_ahead(&mut self, txg: Txg, data: &Bytes, bp: BlkPtr) {
+        let same = |b: &Bytes| (b.as_ptr(), b.len()) == (data.as_ptr(), data.len());
+        let layer = self.layers.iter_mut().find(|l| l.txg == txg);
+        if let Some(l) = layer.filter(|l| matches!(&l.data, LayerData::Frozen(b) if same(b))) {
+            l.ahead = Some(Box::new(bp));
+        }
+    }
+
+    /// Where the contents that `txg` leaves are already.
+    pub(crate) fn written_ahead(&self, txg: Txg) -> Option<BlkPtr> {
+        self.layers.iter().find(|l| l.txg == txg)?.ahead.as_deref().copied()
     }
 
     /// The layer of `txg` is on its way to disk with these contents: it becomes the base.

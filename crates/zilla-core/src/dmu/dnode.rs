@@ -22,6 +22,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_env::IoBuf;
+use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
 
 /// What all dnodes of an objset share.
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn BlockStore>,
     pub(crate) cache: Arc<DbufCache>,
     pub(crate) dirty: [Mutex<Vec<Arc<Dnode>>>; TXG_SIZE],
+    /// Blocks written before their txg's sync, by their place ([`super::ahead`]).
+    pub(crate) ahead: [Mutex<BTreeMap<[u64; 2], BlkPtr>>; TXG_SIZE],
 }
 
 /// The fixed part of a dnode, in its open state.
@@ -563,7 +566,7 @@ impl Dnode {
     }
 
     /// The block pointer of a synced level-0 block, if all that leads to it is in memory.
-    pub fn block_pointer(self: &Arc<Self>, blkid: u64) -> Now<Option<zilla_ondisk::blkptr::BlkPtr>> {
+    pub fn block_pointer(self: &Arc<Self>, blkid: u64) -> Now<Option<BlkPtr>> {
         let inner = self.inner.lock();
         match tree::lookup(&inner.phys, &inner.indirects, 0, blkid) {
             Lookup::Bp(bp) => Ok(Some(bp)),

@@ -21,8 +21,11 @@
 //!
 //! **Lock order.** An objset's dnode table, then a dnode, then the dirty lists and the dbuf cache. No lock is held while waiting.
 //!
-//! **Deliberately absent.** There are no per-block write states, no override or rewrite records, no holds that make a reader wait for a writer.
+//! A block that the intent log had written before its txg's sync (`ahead`) is taken over by that sync, or freed by it.
+//!
+//! **Deliberately absent.** There are no per-block write states, no rewrite records, no holds that make a reader wait for a writer.
 
+mod ahead;
 mod cache;
 mod dbuf;
 mod dnode;

@@ -104,7 +104,8 @@ impl Objset {
         phys: ObjsetPhys,
         props: WriteProps,
     ) -> Arc<Objset> {
-        let shared = Arc::new(Shared { objset: id, store, cache, dirty: Default::default() });
+        let (dirty, ahead) = Default::default();
+        let shared = Arc::new(Shared { objset: id, store, cache, dirty, ahead });
         let meta = Dnode::new(ObjectId::META_DNODE, shared.clone(), phys.meta_dnode.clone());
         let used = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
         let special = std::array::from_fn(|i| {

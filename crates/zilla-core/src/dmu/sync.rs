@@ -53,6 +53,8 @@ pub struct ObjsetSync {
     pub born: Vec<BlkPtr>,
     /// Blocks the objset no longer refers to (its old root among them).
     pub killed: Vec<BlkPtr>,
+    /// Blocks that were written ahead of the sync and are not needed. They were never the objset's.
+    pub unused: Vec<BlkPtr>,
     pub usage: Vec<Usage>,
 }
 
@@ -74,7 +76,9 @@ impl Objset {
         works.sort_by_key(|w| w.dn.id());
         self.write_works(&mut works, txg, props).await?;
 
-        let mut out = ObjsetSync::default();
+        let taken = works.iter_mut().flat_map(|w| std::mem::take(&mut w.taken));
+        let unused = self.take_ahead(txg, taken);
+        let mut out = ObjsetSync { unused, ..ObjsetSync::default() };
         for w in &mut works {
             account(w, owner_fn, &mut out.usage);
         }
@@ -94,6 +98,7 @@ impl Objset {
         for (i, w) in works.iter_mut().enumerate() {
             for (blkid, data) in std::mem::take(&mut w.blocks) {
                 match data {
+                    Some(data) if w.take_over(blkid, &data, txg) => w.bases.push((blkid, Base::Data(data))),
                     Some(data) => {
                         let fill = fill_of(&w.phys, &data);
                         w.bases.push((blkid, Base::Data(data.clone())));

@@ -7,7 +7,7 @@ use super::objset::{Objset, WriteProps};
 use super::{DbufCache, ObjsetSync};
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};
-use crate::zio::{BlockStore, Priority, WriteReq};
+use crate::zio::{BlockStore, EarlyWrites, Priority, WriteReq};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -86,6 +86,17 @@ impl BlockStore for MemStore {
         Box::pin(async move {
             yield_once().await;
             Ok(out)
+        })
+    }
+
+    fn write_ahead(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+    ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        Box::pin(async move {
+            let bps = self.write(txg, reqs).await.unwrap_or_default();
+            (bps.into_iter().map(|bp| Some(bp).filter(|b| !b.is_hole())).collect(), EarlyWrites::default())
         })
     }
 

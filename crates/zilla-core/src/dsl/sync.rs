@@ -63,6 +63,7 @@ impl DslPool {
 
     async fn account(&self, tx: &Tx, ds: &Arc<DslDataset>, out: ObjsetSync) -> Result<()> {
         ds.change(tx, |p| p.bp = out.root);
+        out.unused.iter().for_each(|bp| self.ctx.free(bp));
         self.blocks_born(tx, ds, &out.born);
         self.blocks_killed(tx, ds, &out.killed).await
     }

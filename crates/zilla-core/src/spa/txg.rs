@@ -167,6 +167,17 @@ impl TxgState {
         Ok(self.hold(&mut st))
     }
 
+    /// Takes a place in a given txg, if that is still possible: it is open, or closing and not all have left it.
+    pub(crate) fn join(self: &Arc<Self>, txg: Txg) -> Option<Tx> {
+        let mut st = self.state.lock();
+        let closing = txg < st.open && txg > st.quiesced && st.holds[txg.slot()] > 0;
+        if st.stopped || !(txg == st.open || closing) {
+            return None;
+        }
+        st.holds[txg.slot()] += 1;
+        Some(Tx { txg, held: Some(self.clone()) })
+    }
+
     /// Takes a place in the open txg, waiting as the write throttle demands.
     pub async fn assign(self: &Arc<Self>) -> Result<Tx> {
         if let Some(tx) = self.try_assign() {

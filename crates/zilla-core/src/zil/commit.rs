@@ -14,7 +14,7 @@ use super::itx::Itx;
 use super::log::{Lwb, SAXATTR, SIZES, State, Zilog};
 use crate::error::{Error, Result};
 use crate::types::Txg;
-use crate::zio::{LOG_BLOCK_UNIT, LogWritten};
+use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogWritten};
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -80,11 +80,19 @@ struct Filling {
     buf: IoBuf,
     used: usize,
     max_txg: u64,
+    /// What must be stable with it.
+    ahead: EarlyWrites,
 }
 
 impl Filling {
     fn new(bp: BlkPtr) -> Filling {
-        Filling { bp, buf: IoBuf::zeroed(bp.psize() as usize), used: CHAIN, max_txg: 0 }
+        Filling {
+            bp,
+            buf: IoBuf::zeroed(bp.psize() as usize),
+            used: CHAIN,
+            max_txg: 0,
+            ahead: EarlyWrites::default(),
+        }
     }
     fn room(&self) -> usize {
         self.buf.len() - self.used
@@ -347,7 +355,11 @@ impl Zilog {
         let first = self.state.lock().lwbs.back().map(|l| l.bp);
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let mut filling = Filling::new(first);
-        let itxs = std::mem::take(&mut train.itxs);
+        let whole_itxs = std::mem::take(&mut train.itxs);
+        let (placed, ahead) = self.place(&whole_itxs).await;
+        filling.ahead = ahead;
+        let mut itxs = Vec::with_capacity(whole_itxs.len());
+        whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
         let whole = left;
         for mut itx in itxs {
@@ -380,6 +392,10 @@ impl Zilog {
                     set_write_range(&mut itx.record, offset, part.len() as u64);
                     self.count().add(|s| &s.copied, 1);
                     self.count().add(|s| &s.copied_bytes, part.len() as u64);
+                }
+                if itx.placed > 0 {
+                    self.count().add(|s| &s.indirect, 1);
+                    self.count().add(|s| &s.indirect_bytes, itx.placed);
                 }
                 let seq = {
                     let mut st = self.state.lock();
@@ -444,7 +460,7 @@ impl Zilog {
         waiters: Vec<Arc<Waiter>>,
         ends_train: bool,
     ) -> Result<BlkPtr> {
-        let Filling { bp, mut buf, used, max_txg } = filling;
+        let Filling { bp, mut buf, used, max_txg, ahead } = filling;
         let tx = self.ctx.txgs.assign_now()?;
         let txg = tx.txg();
         let next = match self.ctx.store.alloc_log(txg, next_size).await {
@@ -500,7 +516,7 @@ impl Zilog {
             counts.add(|s| &s.normal_written, written as u64);
             counts.add(|s| &s.normal_allocated, bp.psize());
         }
-        let write = self.ctx.store.write_log(&bp, buf.into_bytes());
+        let write = self.ctx.store.write_log(&bp, buf.into_bytes(), ahead);
         drop(tx);
         let log = self.clone();
         self.ctx.env.spawn(async move {

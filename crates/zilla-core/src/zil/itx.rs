@@ -19,6 +19,10 @@ pub(super) struct Itx {
     pub data: Bytes,
     /// Of a write: where.
     pub offset: u64,
+    /// Of a write to a file that may be made in place: which.
+    pub file: Option<u64>,
+    /// How many bytes its record's pointer stands for.
+    pub placed: u64,
 }
 
 impl Itx {

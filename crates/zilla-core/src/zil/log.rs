@@ -118,6 +118,8 @@ pub struct Zilog {
     pub(super) started: AtomicBool,
     /// `sync=disabled`: commits return at once.
     disabled: AtomicBool,
+    /// `logbias=throughput`.
+    throughput: AtomicBool,
     /// From this txg on records of extended attributes may be written; 0: not.
     pub(super) saxattr_txg: AtomicU64,
 }
@@ -134,6 +136,7 @@ impl Zilog {
             stats: LogStats::default(),
             started: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
+            throughput: AtomicBool::new(false),
             saxattr_txg: AtomicU64::new(0),
         })
     }
@@ -159,6 +162,15 @@ impl Zilog {
         self.disabled.load(Ordering::Relaxed)
     }
 
+    /// Whether large data go in place though log devices are faster (`logbias=throughput`).
+    pub fn set_throughput(&self, throughput: bool) {
+        self.throughput.store(throughput, Ordering::Relaxed);
+    }
+
+    pub(super) fn wants_throughput(&self) -> bool {
+        self.throughput.load(Ordering::Relaxed)
+    }
+
     /// Whether a record of an extended attribute would be understood by whoever replays it.
     pub fn logs_xattrs(&self) -> bool {
         let txg = self.saxattr_txg.load(Ordering::Acquire);
@@ -173,7 +185,7 @@ impl Zilog {
     pub fn push(&self, tx: &Tx, when: When, body: RecordBody<'_>) {
         let header = LrHeader { txg: tx.txg().0, ..LrHeader::default() };
         let record = LogRecord { header, ignore_case: false, body }.encode();
-        let itx = Itx { txg: tx.txg().0, record, data: Bytes::new(), offset: 0 };
+        let itx = Itx { txg: tx.txg().0, record, data: Bytes::new(), offset: 0, file: None, placed: 0 };
         self.itxs.assign(tx, when, itx);
     }
 
@@ -184,12 +196,14 @@ impl Zilog {
         let body = RecordBody::Write { object, offset, length, blkptr, data: &[] };
         let header = LrHeader { txg: tx.txg().0, ..LrHeader::default() };
         let record = LogRecord { header, ignore_case: false, body }.encode();
-        self.itxs.assign(tx, when, Itx { txg: tx.txg().0, record, data, offset });
+        let file = matches!(when, When::With(_)).then_some(object);
+        self.itxs.assign(tx, when, Itx { txg: tx.txg().0, record, data, offset, file, placed: 0 });
     }
 
     /// Notes a change for which there is no record: whoever commits it waits for its txg.
     pub fn push_barrier(&self, tx: &Tx, when: When) {
-        let itx = Itx { txg: tx.txg().0, record: Vec::new(), data: Bytes::new(), offset: 0 };
+        let itx =
+            Itx { txg: tx.txg().0, record: Vec::new(), data: Bytes::new(), offset: 0, file: None, placed: 0 };
         self.itxs.assign(tx, when, itx);
     }
 

@@ -13,6 +13,10 @@
 //! txg is synced are forgotten, and so, at each sync, are blocks that hold nothing else ([`log`]): the header moves on with the
 //! uberblock, and always points to a block that is allocated, so that only a log's very first block costs a wait for a txg.
 //!
+//! Large data are copied into the log, several blocks at a time, or written in place, so that the log holds only a pointer and the sync has
+//! nothing left to write: whichever is cheaper ([`place`], which has the rule). Data in place are on their way together with the
+//! block that points to them, and it counts as written when they are stable too.
+//!
 //! **After a crash** blocks that were written since the last txg are in no space map. The first thing a writer does is to *claim* them
 //! ([`claim`]), so that nobody else is given their space; mounting a dataset *replays* its records ([`replay`]), each in a txg that also
 //! says in the header how far it has come. Then the log is given back.
@@ -20,21 +24,23 @@
 //! **Invariants.** A commit returns when everything it waits for is in blocks that are stable, as are all blocks before them, or
 //! in synced txgs. The header on disk leads to every acknowledged record of an unsynced txg. A block is freed in a txg not before its own
 //! allocation's and its records', and a txg is not finished while a block that points to what it allocated is on its way: so space maps and
-//! chain agree at every uberblock. A record is replayed once, in order, or not at all.
+//! chain agree at every uberblock. A record is replayed once, in order, or not at all. A block written
+//! in place is its file's from the sync of its txg on, or freed by that sync; before, only the log leads to it.
 //!
-//! **Crash.** Between a block's write and its flush: the chain ends before it, or not; nobody was told. During a claim: claims and
+//! **Crash.** Between a block's write and its flush: the chain ends before it, or not; nobody was told. If data in place were not
+//! written, which their checksum tells, it ends before the record that points to them. During a claim: claims and
 //! header are of one txg. During replay: as much is done as the header says.
 //!
 //! **Lock order.** The log's state, then the groups of waiting records. Both are leaves under the file system's locks.
 //!
-//! **Deliberately absent.** Logs of encrypted datasets; writing large data in place and logging its pointer (such
-//! records are replayed): data go into the log, several blocks at a time.
+//! **Deliberately absent.** Logs of encrypted datasets.
 
 mod chain;
 mod claim;
 mod commit;
 mod itx;
 mod log;
+mod place;
 mod replay;
 mod reset;
 mod stats;

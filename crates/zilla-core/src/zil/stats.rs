@@ -84,6 +84,9 @@ counters! {
     /// Writes whose data stand in the log.
     copied,
     copied_bytes,
+    /// Writes whose data were written in place.
+    indirect,
+    indirect_bytes,
     /// Log blocks in the pool itself: how many, bytes of records, bytes written, bytes allocated.
     normal_blocks,
     normal_bytes,

@@ -9,7 +9,7 @@
 //! error is told, so that the next block already goes elsewhere.
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use zilla_codec::checksum::Checksum;
@@ -19,6 +19,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
 use zilla_ondisk::{ByteOrder, Dva};
 
+use super::early::EarlyWrites;
 use super::store::LogWritten;
 use super::write::Place;
 use super::{AllocClass, AllocReq, Priority, Zio, verify};
@@ -137,7 +138,13 @@ impl Zio {
     }
 
     /// Writes the used part of a log block and makes it stable.
-    pub(super) fn write_log_block(&self, bp: &BlkPtr, data: Bytes) -> BoxFuture<'static, Result<LogWritten>> {
+    /// The data that it points to may be on their way meanwhile: one flush is for both.
+    pub(super) fn write_log_block(
+        &self,
+        bp: &BlkPtr,
+        data: Bytes,
+        ahead: EarlyWrites,
+    ) -> BoxFuture<'static, Result<LogWritten>> {
         let (zio, bp) = (self.clone(), *bp);
         Box::pin(async move {
             let clock = &zio.0.env.clock;
@@ -157,9 +164,11 @@ impl Zio {
                     _ => data,
                 }
             };
-            let write = zio.write_log(Txg(bp.birth()), &dva, &whole).await?;
+            let (write, ()) = join(zio.write_log(Txg(bp.birth()), &dva, &whole), ahead.written()).await;
+            let write = write?;
             let wrote = clock.now();
-            write.stable().await?;
+            let (block, data) = join(write.stable(), ahead.stable()).await;
+            block.and(data)?;
             let flushed = clock.now();
             Ok(LogWritten {
                 bytes,

@@ -17,7 +17,7 @@
 //!
 //! What is kept true:
 //! - Bytes are given out only when the pointer's checksum says that they are the block.
-//! - A log block ([`log`]) is written by itself and stable when its writer is told so, not with its txg.
+//! - A log block ([`log`]), and what it had written before its time ([`early`]), is written by itself and stable when its writer is told so, not with its txg.
 //! - A location is never written while an older write to it is on its way: rewriting or freeing a block born in the
 //!   txg that is being synced first waits for its write.
 //! - When [`Zio::wait_txg`] returns well, every block of the txg is stable on enough leaves to be read back.
@@ -26,6 +26,7 @@
 
 mod alloc;
 mod byteswap;
+mod early;
 mod free;
 mod gang;
 mod inflight;
@@ -50,6 +51,7 @@ use crate::types::{Bookmark, Txg};
 use crate::vdev::VdevTree;
 
 pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
+pub use early::EarlyWrites;
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
 pub use read::Scrubbed;
 pub use store::{BlockStore, LogWritten, Priority, WriteReq};

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use std::sync::atomic::Ordering;
 use zilla_codec::compress::{self, Compress};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -11,7 +12,7 @@ use zilla_ondisk::object_type::DMU_OT_DNODE;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE};
 
 use super::pending::Join;
-use super::{BlockStore, LogWritten, Priority, WriteReq, Zio, byteswap, verify};
+use super::{BlockStore, EarlyWrites, LogWritten, Priority, WriteReq, Zio, byteswap, verify};
 use crate::arc::{Block, Key};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
@@ -345,8 +346,28 @@ impl BlockStore for Zio {
         Box::pin(self.alloc_log_block(txg, size))
     }
 
-    fn write_log(&self, bp: &BlkPtr, data: Bytes) -> BoxFuture<'static, Result<LogWritten>> {
-        self.write_log_block(bp, data)
+    fn write_ahead(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+    ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        Box::pin(self.write_early(txg, reqs))
+    }
+
+    fn has_log_device(&self) -> bool {
+        self.tree()
+            .tops
+            .iter()
+            .any(|t| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.allocatable().load(Ordering::Relaxed))
+    }
+
+    fn write_log(
+        &self,
+        bp: &BlkPtr,
+        data: Bytes,
+        ahead: EarlyWrites,
+    ) -> BoxFuture<'static, Result<LogWritten>> {
+        self.write_log_block(bp, data, ahead)
     }
 
     fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {

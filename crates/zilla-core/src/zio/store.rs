@@ -2,6 +2,7 @@
 //!
 //! The DMU knows nothing of vdevs; it knows a [`BlockStore`]. The pool's implementation is [`super::Zio`]; the DMU's own tests use one in memory.
 
+use super::early::EarlyWrites;
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
 use bytes::Bytes;
@@ -76,13 +77,25 @@ pub trait BlockStore: Send + Sync {
     /// for all of a txg's writes before its uberblock. Pointers come in the order of the requests.
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>>;
 
+    /// Writes blocks of a txg that the caller holds open, before its sync. For each a pointer with that birth, whose block the caller must
+    /// free in that txg's sync unless it is used; None where there is none (it became a hole, or found no place). The second must be waited for ([`BlockStore::write_log`]) before anybody relies on them; the txg is not
+    /// finished before it was, or was dropped.
+    fn write_ahead(&self, _: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        Box::pin(std::future::ready((vec![None; reqs.len()], EarlyWrites::default())))
+    }
+
+    /// Whether there is a log device that takes blocks.
+    fn has_log_device(&self) -> bool {
+        false
+    }
+
     /// A place for a block of the intent log, in a txg that the caller holds open. See `zio/log.rs`; a store that has no devices has no log.
     fn alloc_log(&self, _: Txg, _: u64) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(std::future::ready(Err(no_log())))
     }
 
-    /// Writes a log block; the future ends when it is stable. The write is under way when this returns.
-    fn write_log(&self, _: &BlkPtr, _: Bytes) -> BoxFuture<'static, Result<LogWritten>> {
+    /// Writes a log block; the future ends when it is stable, and what was written ahead too. The write is under way when this returns.
+    fn write_log(&self, _: &BlkPtr, _: Bytes, _: EarlyWrites) -> BoxFuture<'static, Result<LogWritten>> {
         Box::pin(std::future::ready(Err(no_log())))
     }
 

@@ -27,11 +27,11 @@ pub struct Track {
 }
 
 impl Track {
-    fn enter(&self, txg: Txg) {
+    pub(super) fn enter(&self, txg: Txg) {
         self.slots.lock()[txg.slot()].batches += 1;
     }
 
-    fn leave(&self, txg: Txg, missed: &[usize]) {
+    pub(super) fn leave(&self, txg: Txg, missed: &[usize]) {
         let mut slots = self.slots.lock();
         let slot = &mut slots[txg.slot()];
         slot.batches -= 1;
@@ -102,8 +102,13 @@ impl Batch {
         self.zio.0.inflight.remove(&self.keys, self);
         self.over.store(true, Ordering::Release);
         self.event.notify(usize::MAX);
-        let missed = std::mem::take(&mut *self.missed.lock());
+        let missed = self.missed();
         self.zio.0.track.leave(self.txg, &missed);
+    }
+
+    /// The leaves that do not have what they should.
+    pub fn missed(&self) -> Vec<usize> {
+        self.missed.lock().clone()
     }
 
     pub async fn wait(&self) {

@@ -24,7 +24,7 @@ const STRETCH_BYTES: usize = 512 << 10;
 const STRETCH_BLOCKS: usize = 256;
 
 /// What became of a block before it is placed.
-enum Prepared {
+pub(super) enum Prepared {
     /// Nothing needs a place: a hole or an embedded block.
     Done(BlkPtr),
     Block {
@@ -95,7 +95,7 @@ impl Zio {
     }
 }
 
-fn stretches(reqs: &[WriteReq]) -> Vec<Range<usize>> {
+pub(super) fn stretches(reqs: &[WriteReq]) -> Vec<Range<usize>> {
     let mut out = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (i, r) in reqs.iter().enumerate() {
@@ -212,7 +212,7 @@ impl Job {
             }
             bps.push(bp);
         }
-        self.submit(turn, placements, blocks);
+        zio.submit_blocks(txg, turn, placements, blocks, Priority::AsyncWrite);
         Ok(bps)
     }
 
@@ -234,9 +234,19 @@ impl Job {
         }
         Ok(out)
     }
+}
 
-    fn submit(&self, turn: usize, placements: Vec<Placement>, blocks: Vec<(Key, Block)>) {
-        let zio = &self.zio;
+impl Zio {
+    /// Sends blocks to their places.
+    pub(super) fn submit_blocks(
+        &self,
+        txg: Txg,
+        turn: usize,
+        placements: Vec<Placement>,
+        blocks: Vec<(Key, Block)>,
+        class: Priority,
+    ) -> Arc<Batch> {
+        let zio = self;
         let tree = zio.tree();
         let mut plan = Plan::default();
         for p in &placements {
@@ -249,7 +259,7 @@ impl Job {
         drop(placements);
         let missed = std::mem::take(&mut plan.missed);
         // Known at once, so that this txg itself can write it down.
-        missed.iter().filter_map(|i| tree.leaves.get(*i)).for_each(|l| l.dtl.add(self.txg.0, self.txg.0 + 1));
+        missed.iter().filter_map(|i| tree.leaves.get(*i)).for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
         let mut joined = plan.join();
         // Tasks that work on neighbouring stretches begin with different leaves, so that they do not meet at each in turn.
         if !joined.is_empty() {
@@ -258,31 +268,38 @@ impl Job {
         }
         let writes = joined.iter().map(|(_, list)| list.len()).sum();
         let keys = blocks.iter().map(|(key, _)| *key).collect();
-        let batch = Batch::new(zio, self.txg, writes, missed, keys);
+        let batch = Batch::new(zio, txg, writes, missed, keys);
         zio.0.inflight.insert(&blocks, &batch);
         for (key, block) in blocks {
             zio.0.cache.insert(key, block, false);
         }
         let done: Arc<dyn IoDone> = batch.clone();
-        tree.submit_writes(joined, Priority::AsyncWrite, &done);
+        tree.submit_writes(joined, class, &done);
         batch.submitted();
+        batch
     }
 }
 
 /// Metadata goes to special vdevs where there are any.
-fn class_of(req: &WriteReq) -> AllocClass {
+pub(super) fn class_of(req: &WriteReq) -> AllocClass {
     let metadata = req.level > 0 || object_type::is_metadata(req.otype);
     if metadata { AllocClass::Special } else { AllocClass::Normal }
 }
 
-fn checksum_of(req: &WriteReq) -> Checksum {
+pub(super) fn checksum_of(req: &WriteReq) -> Checksum {
     match req.checksum {
         Checksum::On | Checksum::Inherit => Checksum::ON_VALUE,
         other => other,
     }
 }
 
-fn prepare(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64, salt: Option<&Salted>) -> Result<Prepared> {
+pub(super) fn prepare(
+    zio: &Zio,
+    txg: Txg,
+    req: &WriteReq,
+    unit: u64,
+    salt: Option<&Salted>,
+) -> Result<Prepared> {
     let lsize = req.data.len() as u64;
     if lsize > SPA_MAXBLOCKSIZE || !lsize.is_multiple_of(512) {
         return Err(Error::inval(format!("block {} of {lsize} bytes", req.bookmark)));
@@ -333,7 +350,7 @@ fn squeeze(spec: CompressSpec, data: &[u8]) -> Option<IoBuf> {
     Some(buf)
 }
 
-fn pointer(
+pub(super) fn pointer(
     txg: Txg,
     req: &WriteReq,
     dvas: &[Dva],

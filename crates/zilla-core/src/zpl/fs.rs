@@ -53,6 +53,8 @@ pub struct FsProps {
     /// The pool accounts for projects.
     pub project_quota: bool,
     pub sync: SyncMode,
+    /// `logbias=throughput`.
+    pub throughput: bool,
     /// Quotas that hold where a user, group or project has none of its own: bytes, or 0.
     pub default_quotas: [u64; 3],
 }
@@ -69,6 +71,7 @@ impl Default for FsProps {
             dnodesize: 512,
             project_quota: true,
             sync: SyncMode::Standard,
+            throughput: false,
             default_quotas: [0; 3],
         }
     }
@@ -187,6 +190,7 @@ impl Zfs {
         let log = objset.log().filter(|_| txgs.is_some()).cloned();
         if let Some(log) = &log {
             log.set_disabled(props.sync == SyncMode::Disabled);
+            log.set_throughput(props.throughput);
         }
         Ok(Zfs {
             env: env.clone(),
@@ -230,6 +234,7 @@ impl Zfs {
         *self.props.write() = props;
         if let Some(log) = &self.log {
             log.set_disabled(props.sync == SyncMode::Disabled);
+            log.set_throughput(props.throughput);
         }
     }
     pub fn is_readonly(&self) -> bool {

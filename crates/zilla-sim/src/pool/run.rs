@@ -164,7 +164,9 @@ pub async fn open_fs(env: &Env, spa: &Arc<Spa>, name: &str) -> Result<Arc<Zfs>> 
         spa.dsl.open_log(&ds).await?;
     }
     let txgs = writable.then(|| spa.ctx.txgs.clone());
-    let props = FsProps { recordsize: RECORD, ..FsProps::default() };
+    // Half of all pools write in place what is worth it.
+    let throughput = spa.ctx.guid.is_multiple_of(2);
+    let props = FsProps { recordsize: RECORD, throughput, ..FsProps::default() };
     Zfs::open(env.clone(), os, txgs, Arc::new(Unlimited), props).await
 }
 

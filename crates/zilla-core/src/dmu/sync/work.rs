@@ -32,6 +32,9 @@ pub(super) struct Work {
     pub(super) before: Option<(Owner, u64)>,
     /// Level-0 blocks that this txg wrote; None where the whole block became empty.
     pub(super) blocks: BTreeMap<u64, Option<Bytes>>,
+    /// Where the log had blocks written already, and which of them this object has now.
+    pub(super) ahead: BTreeMap<u64, BlkPtr>,
+    pub(super) taken: Vec<BlkPtr>,
     /// What the dbufs' bases are once this is published.
     pub(super) bases: Vec<(u64, Base)>,
     /// Indirect blocks that change. All ancestors of a changed block are here.
@@ -52,6 +55,8 @@ impl Work {
             phys,
             before: None,
             blocks: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            taken: Vec::new(),
             bases: Vec::new(),
             indirects: BTreeMap::new(),
             written: Vec::new(),
@@ -124,17 +129,30 @@ impl Work {
         Ok(())
     }
 
-    pub(super) fn freeze(&self, blkid: u64, txg: Txg) -> Option<Frozen> {
+    pub(super) fn freeze(&mut self, blkid: u64, txg: Txg) -> Option<Frozen> {
         let mut inner = self.dn.inner.lock();
         let blksz = (self.phys.datablkszsec as usize) << 9;
         let db = inner.dbuf(blkid);
         let frozen = db.freeze(txg)?;
+        if let Some(bp) = db.written_ahead(txg) {
+            self.ahead.insert(blkid, bp);
+        }
         match frozen {
             // A block of another size than the object's is the first block of an object that has since grown, in this
             // very txg: it was dirtied again at its new size, so a layer is never short. A longer one is cut.
             Frozen::Data(data) if data.len() > blksz => Some(Frozen::Data(data.slice(..blksz))),
             other => Some(other),
         }
+    }
+
+    /// Uses a block that was written ahead, if it is what would be written now. Its parents are here.
+    pub(super) fn take_over(&mut self, blkid: u64, data: &Bytes, txg: Txg) -> bool {
+        let fits = |bp: &BlkPtr| bp.lsize() == data.len() as u64 && bp.otype() == self.phys.otype;
+        let Some(bp) = self.ahead.remove(&blkid).filter(fits) else { return false };
+        debug_assert_eq!(bp.birth(), txg.0);
+        self.set(0, blkid, bp, txg);
+        self.taken.push(bp);
+        true
     }
 
     /// Makes the tree deep enough for `blkid` and loads every indirect block on the way to it.

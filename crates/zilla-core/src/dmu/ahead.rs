@@ -1,0 +1,134 @@
+//! Blocks that are written before their txg is synced, for the intent log (OpenZFS's `dmu_sync`).
+//!
+//! A large write that must be stable now can be put where it will stay: the block is written like any other of its txg, the log
+//! holds only the pointer, and the sync of the txg takes the pointer over instead of writing again.
+//!
+//! ```text
+//!   layer txg 12 [WWWWWWWW] --write_ahead--> block, born in 12 ---> record in the log
+//!        |  changed again: forgotten                   |
+//!        v                                             v  nobody took it over: freed in 12
+//!   sync of 12: pointer into the tree          ObjsetSync::unused
+//! ```
+//!
+//! **Invariants.** A block is written ahead only by who holds its txg, so that its sync begins after the pointer is known. Every
+//! block that was is listed with its txg, and leaves the list by one way only: it is taken over by the sync of that txg, or that sync hands
+//! it out as unused. A layer that changes forgets its pointer, never the list.
+//!
+//! **Crash.** Before the txg is synced no space map knows of the block; who imports claims what the log leads to. Afterwards it is
+//! the tree's, or free, and the log's records of that txg count for nothing.
+//!
+//! **Deliberately absent.** Blocks that would have to be read first, that become holes or fit into their pointer, that have no
+//! checksum (who claims them could not tell whether they were written), or for which there is no single run of space: for all
+//! these the answer is no, and the data go into the log.
+
+use super::dbuf::Ahead;
+use super::dnode::Dnode;
+use super::objset::{Objset, WriteProps};
+use crate::spa::txg::Tx;
+use crate::types::{Bookmark, Txg};
+use crate::zio::{EarlyWrites, WriteReq};
+use bytes::Bytes;
+use std::sync::Arc;
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::{Compress, CompressSpec};
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::object_type;
+
+/// What identifies a block among those of a txg.
+pub(super) fn key(bp: &BlkPtr) -> [u64; 2] {
+    bp.dva(0).to_words()
+}
+
+impl Objset {
+    /// Writes blocks as `tx`'s txg has them so far. For each its pointer, or None where it cannot be done; and what to wait for until
+    /// they are stable.
+    pub(crate) async fn write_ahead(
+        &self,
+        tx: &Tx,
+        blocks: &[(Arc<Dnode>, u64)],
+    ) -> (Vec<Option<BlkPtr>>, EarlyWrites) {
+        let (txg, props) = (tx.txg(), self.props());
+        let mut out: Vec<Option<BlkPtr>> = vec![None; blocks.len()];
+        let (mut at, mut reqs) = (Vec::new(), Vec::new());
+        for (i, (dn, blkid)) in blocks.iter().enumerate() {
+            match dn.ahead(txg, *blkid) {
+                Some(Ahead::There(bp)) => out[i] = Some(bp),
+                Some(Ahead::Data(data)) => {
+                    if let Some(req) = dn.ahead_request(*blkid, data, props) {
+                        at.push(i);
+                        reqs.push(req);
+                    }
+                }
+                None => {}
+            }
+        }
+        let data: Vec<Bytes> = reqs.iter().map(|r| r.data.clone()).collect();
+        let (bps, writes) = self.shared.store.write_ahead(txg, reqs).await;
+        for ((i, data), bp) in at.into_iter().zip(&data).zip(bps) {
+            let Some(bp) = bp else { continue };
+            let (dn, blkid) = &blocks[i];
+            self.shared.ahead[txg.slot()].lock().insert(key(&bp), bp);
+            dn.inner.lock().dbuf(*blkid).set_ahead(txg, data, bp);
+            out[i] = Some(bp);
+        }
+        (out, writes)
+    }
+
+    /// What was written ahead in a txg that is being synced, and was not taken over.
+    pub(super) fn take_ahead(&self, txg: Txg, taken: impl Iterator<Item = BlkPtr>) -> Vec<BlkPtr> {
+        let mut all = std::mem::take(&mut *self.shared.ahead[txg.slot()].lock());
+        for bp in taken {
+            let known = all.remove(&key(&bp));
+            debug_assert!(known.is_some(), "a block is taken over once");
+        }
+        all.into_values().collect()
+    }
+}
+
+impl Dnode {
+    fn ahead(&self, txg: Txg, blkid: u64) -> Option<Ahead> {
+        let mut inner = self.inner.lock();
+        let blksz = inner.head.blksz as usize;
+        if inner.freed || !inner.pending[txg.slot()].blocks.contains(&blkid) {
+            return None;
+        }
+        let found = inner.dbuf(blkid).ahead(txg)?;
+        match &found {
+            // The object has grown to larger blocks since.
+            Ahead::Data(data) if data.len() != blksz => None,
+            Ahead::There(bp) if bp.lsize() != blksz as u64 => None,
+            _ => Some(found),
+        }
+    }
+
+    fn ahead_request(&self, blkid: u64, data: Bytes, props: WriteProps) -> Option<WriteReq> {
+        let head = self.inner.lock().head;
+        let checksum = match Checksum::from_u8(head.checksum) {
+            None | Some(Checksum::Inherit) => props.checksum,
+            Some(kind) => kind,
+        };
+        let unchecked = matches!(checksum, Checksum::Off | Checksum::NoParity);
+        if unchecked || object_type::is_metadata(head.otype) {
+            return None;
+        }
+        let compress = match Compress::from_u8(head.compress) {
+            None | Some(Compress::Inherit) => props.compress,
+            Some(kind) => CompressSpec::new(kind),
+        };
+        Some(WriteReq {
+            data,
+            bookmark: Bookmark::new(self.objset_id(), self.id(), 0, blkid),
+            otype: head.otype,
+            level: 0,
+            checksum,
+            compress,
+            copies: props.copies,
+            fill: 1,
+            prev: BlkPtr::ZERO,
+            may_embed: props.embed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

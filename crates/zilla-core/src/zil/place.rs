@@ -1,0 +1,192 @@
+//! Large data: into the log, or to where they will stay, with only a pointer in the log.
+//!
+//! What goes into the log is written twice, there and by the sync of its txg. A block that is written in place
+//! ([`crate::dmu`]'s `ahead`) is written once; but it is written whole, and again if it changes before the sync. What is cheaper is told from
+//! how many of a block's bytes a train would copy, those of all its writes to that block together, however they came:
+//!
+//! | | no log device | log device |
+//! |---|---|---|
+//! | `logbias=latency` | in place from `zfs_immediate_write_sz` (32 KiB) and half of the block on | copied: the device is there for it |
+//! | `logbias=throughput` | in place from half of the block on | the same: the devices' bandwidth is for others |
+//!
+//! With half a block both ways write as much: half and later the whole, or the whole now and perhaps later again with the other half. Below
+//! 32 KiB a seek to another place costs more than the bytes. A log device that is full or has failed is none. The size of
+//! a write beyond that changes nothing: no size from which on it goes another way or waits in another queue (as in OpenZFS with 1 MiB on a
+//! log device, pull request 14378).
+//!
+//! OpenZFS with `throughput` writes a whole block also for a few bytes of it, again at each commit. Here such bytes are copied.
+//!
+//! A record's block has what was written up to its commit, so perhaps more than the record is about: what comes later is replayed
+//! later, or is there too early, which nobody was promised it would not be.
+
+use super::itx::Itx;
+use super::log::Zilog;
+use crate::dmu::Dnode;
+use crate::spa::txg::Tx;
+use crate::tunables::IMMEDIATE_WRITE_SZ;
+use crate::types::{ObjectId, Txg};
+use crate::zio::EarlyWrites;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody};
+
+/// A block of a file in a txg.
+type Block = (u64, u64, u64);
+
+/// Blocks of a train that are in place, and the block sizes of its files.
+#[derive(Default)]
+pub(super) struct Placed {
+    bps: BTreeMap<Block, BlkPtr>,
+    sizes: BTreeMap<u64, u64>,
+}
+
+/// Whether a block is written in place of which a train has `bytes`.
+pub(super) fn in_place(throughput: bool, log_device: bool, bytes: u64, blksz: u64) -> bool {
+    let half = bytes.saturating_mul(2) >= blksz;
+    half && (throughput || (!log_device && bytes >= IMMEDIATE_WRITE_SZ.get()))
+}
+
+impl Zilog {
+    /// Writes in place what is better there.
+    pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites) {
+        let (mut placed, mut writes) = (Placed::default(), EarlyWrites::default());
+        let Some(objset) = self.ds.upgrade().and_then(|ds| ds.open_objset()) else { return (placed, writes) };
+        let (throughput, log_device) = (self.wants_throughput(), self.ctx.store.has_log_device());
+        if !throughput && log_device {
+            return (placed, writes);
+        }
+        let mut dnodes: BTreeMap<u64, Arc<Dnode>> = BTreeMap::new();
+        let mut bytes: BTreeMap<Block, u64> = BTreeMap::new();
+        for itx in itxs.iter().filter(|i| !i.data.is_empty()) {
+            let Some(object) = itx.file else { continue };
+            let Ok(dn) = objset.hold(ObjectId(object)) else { continue };
+            let blksz = u64::from(dn.blksz()).max(1);
+            placed.sizes.insert(object, blksz);
+            dnodes.insert(object, dn);
+            for (blkid, _, len) in pieces(itx.offset, itx.data.len(), blksz) {
+                *bytes.entry((itx.txg, object, blkid)).or_default() += len as u64;
+            }
+        }
+        bytes.retain(|(_, object, _), n| {
+            let blksz = placed.sizes.get(object).copied().unwrap_or(u64::MAX);
+            in_place(throughput, log_device, (*n).min(blksz), blksz)
+        });
+        let mut txgs: Vec<u64> = bytes.keys().map(|b| b.0).collect();
+        txgs.dedup();
+        for txg in txgs {
+            // A txg that is closed already will be synced soon, and cannot get more blocks.
+            let Some(tx) = self.joined(Txg(txg)) else { continue };
+            let some: Vec<Block> =
+                bytes.range((txg, 0, 0)..=(txg, u64::MAX, u64::MAX)).map(|(b, _)| *b).collect();
+            let blocks: Vec<(Arc<Dnode>, u64)> =
+                some.iter().filter_map(|b| Some((dnodes.get(&b.1)?.clone(), b.2))).collect();
+            let (bps, early) = objset.write_ahead(&tx, &blocks).await;
+            writes.join(early);
+            placed.bps.extend(some.into_iter().zip(bps).filter_map(|(b, bp)| Some((b, bp?))));
+        }
+        (placed, writes)
+    }
+
+    fn joined(&self, txg: Txg) -> Option<Tx> {
+        // What a frozen pool does is never on disk, so nothing could be taken over.
+        if self.ctx.is_frozen(txg) { None } else { self.ctx.txgs.join(txg) }
+    }
+}
+
+/// A range cut where blocks begin: block, offset in the data, length.
+fn pieces(offset: u64, len: usize, blksz: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let here = offset + at as u64;
+        let n = (len - at).min((blksz - here % blksz) as usize);
+        (n > 0).then(|| {
+            at += n;
+            (here / blksz, at - n, n)
+        })
+    })
+}
+
+impl Placed {
+    /// A write as records: pointers for what is in place, the rest as it was.
+    pub(super) fn divide(&self, itx: Itx, out: &mut Vec<Itx>) {
+        let file = itx.file.filter(|_| !itx.data.is_empty() && !self.bps.is_empty());
+        let Some((object, blksz)) = file.and_then(|f| Some((f, *self.sizes.get(&f)?))) else {
+            return out.push(itx);
+        };
+        let mut copied: Option<Itx> = None;
+        for (blkid, at, len) in pieces(itx.offset, itx.data.len(), blksz) {
+            let (offset, part) = (itx.offset + at as u64, itx.data.slice(at..at + len));
+            match self.bps.get(&(itx.txg, object, blkid)) {
+                Some(bp) => {
+                    out.extend(copied.take());
+                    let body =
+                        RecordBody::Write { object, offset, length: len as u64, blkptr: *bp, data: &[] };
+                    let header = LrHeader { txg: itx.txg, ..LrHeader::default() };
+                    let record = LogRecord { header, ignore_case: false, body }.encode();
+                    out.push(Itx { record, data: bytes::Bytes::new(), offset, placed: len as u64, ..itx });
+                }
+                None => match &mut copied {
+                    Some(c) => {
+                        let from = (c.offset - itx.offset) as usize;
+                        c.data = itx.data.slice(from..at + len);
+                    }
+                    None => {
+                        let record = itx.record.clone();
+                        copied = Some(Itx { record, data: part, offset, ..itx });
+                    }
+                },
+            }
+        }
+        out.extend(copied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn the_choice_has_no_cliff() {
+        const K: u64 = 1 << 10;
+        for blksz in [16 * K, 128 * K, 1024 * K, 16384 * K] {
+            let choice = |t, l| move |b: &u64| in_place(t, l, *b, blksz);
+            let sizes: Vec<u64> = (1..=4096).map(|n| n * 4 * K).filter(|b| *b <= blksz).collect();
+            let from = |t, l| sizes.iter().copied().find(choice(t, l));
+            // From one size on, for good.
+            for (t, l) in [(false, false), (true, false), (true, true)] {
+                let first = from(t, l);
+                assert!(sizes.iter().filter(|b| Some(**b) >= first && first.is_some()).all(choice(t, l)));
+            }
+            assert_eq!(from(false, true), None, "that is what the device is for");
+            assert_eq!(from(true, true), Some((blksz / 2).max(4 * K)));
+            let expected = Some((blksz / 2).max(32 * K)).filter(|b| *b <= blksz);
+            assert_eq!(from(false, false), expected);
+        }
+    }
+
+    #[test]
+    fn a_write_is_divided_at_blocks() {
+        let data: Bytes = (0..40_000u32).map(|i| i as u8).collect();
+        let header = LrHeader { txg: 7, ..LrHeader::default() };
+        let body =
+            RecordBody::Write { object: 5, offset: 3000, length: 40_000, blkptr: BlkPtr::ZERO, data: &[] };
+        let record = LogRecord { header, ignore_case: false, body }.encode();
+        let itx = Itx { txg: 7, record, data: data.clone(), offset: 3000, file: Some(5), placed: 0 };
+        let mut bp = BlkPtr::ZERO;
+        bp.set_lsize(8192);
+        let mut placed = Placed { sizes: [(5, 8192)].into(), ..Placed::default() };
+        for blkid in [1, 4] {
+            placed.bps.insert((7, 5, blkid), bp);
+        }
+        let mut out = Vec::new();
+        placed.divide(itx, &mut out);
+        let shape: Vec<(u64, usize)> = out.iter().map(|i| (i.offset, i.data.len())).collect();
+        assert_eq!(shape, [(3000, 5192), (8192, 0), (16384, 16384), (32768, 0), (40960, 2040)]);
+        for i in out.iter().filter(|i| !i.data.is_empty()) {
+            let from = (i.offset - 3000) as usize;
+            assert_eq!(i.data, data[from..from + i.data.len()]);
+        }
+    }
+}
