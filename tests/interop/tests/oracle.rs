@@ -15,7 +15,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// The judge's own job over the pool's images; what it says goes to our output. It takes minutes.
-fn accept(dir: &Path, pool: &Pool, expectation: &Path) {
+fn accept(dir: &Path, pool: &Pool, expectation: &Path, flags: &[&str]) {
     let judge = folder("ZILLA_ORACLE");
     let mut command = Command::new(judge.join("oracle"));
     command
@@ -26,7 +26,7 @@ fn accept(dir: &Path, pool: &Pool, expectation: &Path) {
     for disk in &pool.disks {
         command.arg("--image").arg(disk);
     }
-    command.arg("--add").arg(expectation).arg("--out").arg(dir.join("out"));
+    command.args(flags).arg("--add").arg(expectation).arg("--out").arg(dir.join("out"));
     let status = command.status().expect("oracle");
     assert!(status.success(), "OpenZFS does not take the pool: {status}");
 }
@@ -37,6 +37,22 @@ fn round(kind: Kind, size: u64, options: &[&str], fill: fn(&Pool), check: fn(&Po
     let world = World::new();
     let pool = Pool::create(&world, "tank", kind, size, options);
     fill(&pool);
+    let tar = expectation(&pool);
+    pool.judge();
+    world.stop();
+    accept(world.path(), &pool, &tar, &[]);
+
+    // OpenZFS was the last to use it, on another host.
+    world.zpool(&format!("import -f -d {} tank", world.disks().display())).ok();
+    check(&pool);
+    assert!(pool.root().join(".oracle/text").exists(), "what OpenZFS wrote is not here");
+    pool.scrub();
+    pool.judge();
+}
+
+/// What OpenZFS has to find: the lists of files of all file systems, packed as the judge wants them.
+fn expectation(pool: &Pool) -> PathBuf {
+    let world = pool.world;
     let lists = world.path().join("expect/manifest");
     std::fs::create_dir_all(&lists).expect("folder");
     for name in world.zfs("list -H -o name").ok().lines() {
@@ -48,23 +64,13 @@ fn round(kind: Kind, size: u64, options: &[&str], fill: fn(&Pool), check: fn(&Po
         std::fs::write(lists.join(format!("{}.jsonl", name.replace('/', "%2f"))), write(&scan(&place)))
             .expect("manifest");
     }
-    pool.judge();
-    world.stop();
-
     let tar = world.path().join("expect.tar");
     let expect = world.path().join("expect");
     tree::host(
         "tar",
         &["-cf".as_ref(), tar.as_os_str(), "-C".as_ref(), expect.as_os_str(), "manifest".as_ref()],
     );
-    accept(world.path(), &pool, &tar);
-
-    // OpenZFS was the last to use it, on another host.
-    world.zpool(&format!("import -f -d {} tank", world.disks().display())).ok();
-    check(&pool);
-    assert!(pool.root().join(".oracle/text").exists(), "what OpenZFS wrote is not here");
-    pool.scrub();
-    pool.judge();
+    tar
 }
 
 fn source(pool: &Pool) -> PathBuf {
@@ -176,4 +182,55 @@ fn a_hundred_thousand_names() {
         assert!(names == (0..NAMES).map(name).collect(), "the names differ");
     };
     round(Kind::Single, 512 << 20, &[], fill, check);
+}
+
+/// Our daemon is killed with a log of all kinds of changes that no txg has; OpenZFS replays it.
+#[test]
+#[ignore = "slow, and needs OpenZFS's virtual machine: make judges"]
+fn a_log_that_nobody_replayed() {
+    assert!(can(&[Need::Fuse, Need::Root]), "needs FUSE and root");
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &["-O", "acltype=posix"]);
+    a_tree(&pool);
+    pool.sync();
+    // From here on no txg reaches the disks.
+    world.zpool("freeze tank").ok();
+    let copy = pool.root().join("copy");
+    let at = |name: &str| copy.join(name);
+    tree::sample(&pool.root().join("logged"), 12);
+    std::fs::remove_file(at("text112")).expect("remove");
+    std::fs::remove_dir_all(at("sub/a/b/c")).expect("rmdir");
+    std::fs::rename(at("text511"), at("sub/moved")).expect("rename");
+    std::fs::rename(at("text512"), at("text513")).expect("rename over another");
+    let flags = rustix::fs::RenameFlags::EXCHANGE;
+    rustix::fs::renameat_with(rustix::fs::CWD, at("text4095"), rustix::fs::CWD, at("text4096"), flags)
+        .expect("exchange");
+    std::fs::hard_link(at("random113"), at("sub/linked")).expect("link");
+    let file = std::fs::File::options().write(true).open(at("text700000")).expect("open");
+    std::os::unix::fs::FileExt::write_all_at(&file, b"overwritten", 300_000).expect("write");
+    file.set_len(500_001).expect("truncate");
+    let big = Random::new(3).bytes(1 << 20);
+    std::os::unix::fs::FileExt::write_all_at(&file, &big, 600_000).expect("write");
+    tree::host("chown", &["55:66".as_ref(), at("empty").as_os_str()]);
+    tree::host("chmod", &["4711".as_ref(), at("zeros").as_os_str()]);
+    tree::host("touch", &["-d".as_ref(), "2020-02-02 UTC".as_ref(), at("text1").as_os_str()]);
+    tree::host("setfacl", &["-m".as_ref(), "u:77:rw".as_ref(), at("random40000").as_os_str()]);
+    tree::host(
+        "setfattr",
+        &["-n".as_ref(), "user.late".as_ref(), "-v".as_ref(), "yes".as_ref(), at("hole").as_os_str()],
+    );
+    tree::host("mknod", &[at("device").as_os_str(), "c".as_ref(), "5".as_ref(), "6".as_ref()]);
+    tree::host("sync", &["-f".as_ref(), copy.as_os_str()]);
+    let tar = expectation(&pool);
+    world.kill();
+    // Times of files that a replay writes are those of the replay.
+    accept(world.path(), &pool, &tar, &["--arg=--no-times"]);
+    for mount in world.mounts() {
+        tree::host("umount", &["-l".as_ref(), mount.as_os_str()]);
+    }
+    // The daemon's cache file names a pool that has been elsewhere since.
+    pool.again();
+    assert!(pool.root().join(".oracle/text").exists(), "what OpenZFS wrote is not here");
+    pool.scrub();
+    pool.judge();
 }

@@ -202,7 +202,8 @@ impl TxgState {
                             / u128::from(limits.max - dirty),
                     )
                 } else {
-                    st.wanted = st.wanted.max(st.open);
+                    let open = st.open;
+                    self.want(&mut st, open);
                     None
                 }
             };
@@ -218,7 +219,7 @@ impl TxgState {
                 }
                 return Ok(self.hold(&mut st));
             }
-            self.changed.notify(usize::MAX);
+            // A sync's end wakes it. (Were it to wake others here it would wake itself, and never sleep.)
             listener.await;
         }
     }

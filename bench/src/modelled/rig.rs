@@ -1,0 +1,141 @@
+//! A pool on modelled devices, in virtual time.
+//!
+//! The engine is the real one; the devices hold their data in memory and take as long as their profile says; time is the simulator's
+//! clock. So a figure is what the devices allow, the same in every run and on every machine, and says nothing about what the
+//! engine costs in CPU.
+
+use crate::engine::Result;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use zilla::Filesystem;
+use zilla_core::spa::{CreateOpts, Host, Spa};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_env::model::{ModelDevice, Profile};
+use zilla_env::{BoxFuture, Device, DirEntry, Env, OpenMode, Opener};
+use zilla_sim::{DiskConfig, Sim, SimConfig};
+
+pub const POOL: &str = "bench";
+const ARC: u64 = 1 << 30;
+
+/// Some devices of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Devices {
+    pub count: usize,
+    pub profile: &'static str,
+    pub size: u64,
+    /// In mirrors of two rather than side by side.
+    pub mirrored: bool,
+}
+
+impl Devices {
+    fn tops(&self, role: &str, is_log: bool) -> Vec<TopSpec> {
+        let leaves: Vec<LeafSpec> =
+            (0..self.count).map(|i| LeafSpec { path: path(role, i), disk: true }).collect();
+        let (kind, width) = if self.mirrored { (VdevKind::Mirror, 2) } else { (VdevKind::Disk, 1) };
+        let top = |leaves: &[LeafSpec]| TopSpec {
+            kind,
+            leaves: leaves.to_vec(),
+            is_log,
+            bias: None,
+            ashift: Some(12),
+        };
+        leaves.chunks(width).map(top).collect()
+    }
+}
+
+fn path(role: &str, i: usize) -> PathBuf {
+    PathBuf::from(format!("/modelled/{role}{i}"))
+}
+
+/// Opens the simulator's disks as devices of the kind that their path has.
+struct Modelled {
+    disks: Arc<dyn Opener>,
+    profiles: BTreeMap<PathBuf, Profile>,
+    /// Clock and spawner.
+    env: Env,
+}
+
+impl Opener for Modelled {
+    fn open(&self, path: &Path, mode: OpenMode) -> BoxFuture<'static, io::Result<Arc<dyn Device>>> {
+        let disk = self.disks.open(path, mode);
+        let profile = self.profiles.get(path).cloned();
+        let env = self.env.clone();
+        Box::pin(async move {
+            let disk = disk.await?;
+            Ok(match profile {
+                Some(profile) => Arc::new(ModelDevice::new(disk, profile, &env)),
+                None => disk,
+            })
+        })
+    }
+    fn list(&self, dir: &Path) -> BoxFuture<'static, io::Result<Vec<DirEntry>>> {
+        self.disks.list(dir)
+    }
+    fn read_file(&self, path: &Path) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        self.disks.read_file(path)
+    }
+    fn write_file(&self, path: &Path, data: Vec<u8>) -> BoxFuture<'static, io::Result<()>> {
+        self.disks.write_file(path, data)
+    }
+    fn remove_file(&self, path: &Path) -> BoxFuture<'static, io::Result<()>> {
+        self.disks.remove_file(path)
+    }
+    fn create_file(&self, path: &Path, size: u64) -> BoxFuture<'static, io::Result<()>> {
+        self.disks.create_file(path, size)
+    }
+    fn canonical(&self, path: &Path) -> BoxFuture<'static, io::Result<PathBuf>> {
+        self.disks.canonical(path)
+    }
+}
+
+/// A world with a pool in it.
+pub struct Rig {
+    pub sim: Sim,
+    pub env: Env,
+    pub spa: Arc<Spa>,
+    pub fs: Arc<Filesystem>,
+}
+
+impl Rig {
+    pub fn new(main: Devices, logs: Option<Devices>) -> Result<Rig> {
+        // The disks below the models take no time of their own.
+        let none = Range { start: Duration::ZERO, end: Duration::from_nanos(1) };
+        let disk = DiskConfig { read: none.clone(), write: none.clone(), flush: none };
+        let sim = Sim::with_config(1, SimConfig { disk, max_polls: u64::MAX, ..SimConfig::default() });
+        let mut profiles = BTreeMap::new();
+        for (role, devices) in [("main", Some(main)), ("log", logs)] {
+            let Some(devices) = devices else { continue };
+            let profile = Profile::named(devices.profile).ok_or("there is no such profile")?;
+            for i in 0..devices.count {
+                sim.add_disk(path(role, i), devices.size);
+                profiles.insert(path(role, i), profile.clone());
+            }
+        }
+        let mut env = sim.env();
+        env.opener = Arc::new(Modelled { disks: env.opener.clone(), profiles, env: env.clone() });
+        let mut tops = main.tops("main", false);
+        tops.extend(logs.iter().flat_map(|l| l.tops("log", true)));
+        let spec = PoolSpec { tops, ..PoolSpec::default() };
+        let opts = CreateOpts {
+            name: POOL.into(),
+            host: Host { id: 1, name: "modelled".into() },
+            comment: None,
+            owner: (0, 0),
+            features: None,
+            dbuf_cache: 256 << 20,
+            arc_max: ARC,
+        };
+        let e = env.clone();
+        let made = sim.block_on(async move {
+            let spa = Spa::create(&e, &spec, opts).await?;
+            let fs = zilla::open_filesystem(&e, &spa.dsl, POOL, false).await?;
+            Ok::<_, zilla::Error>((spa, fs))
+        });
+        let (spa, fs) = made?;
+        Ok(Rig { sim, env, spa, fs })
+    }
+}
