@@ -3,7 +3,8 @@
 //! `run` is the driver: it takes zilla and the peers by turns, so that a noisy moment of the machine hits both, repeats that a few
 //! times, and prints medians and ratios. Each measurement is a process of its own, because CPU time, page faults and thread
 //! switches are counted for a process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same options
-//! and the same JSON; `files` makes the pool that the import part imports.
+//! and the same JSON; `sync` is another, of writes that are stable when they return; `modelled` runs the published tests of log devices on
+//! modelled disks, in virtual time, so that it needs neither disks nor a quiet machine; `files` makes the pool that the import part imports.
 //!
 //! Peers are never linked: they are programs that the driver finds or builds (`driver/peers.rs`).
 
@@ -11,18 +12,23 @@ mod driver;
 mod engine;
 mod files;
 mod meter;
+mod modelled;
+mod synced;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers by turns
-  --part engine|kernels|fuse|import   which part (default: all; repeatable)
+  --part engine|kernels|fuse|import|slog|sync   which part (default: all; repeatable)
   --runs N (5)  --seconds S (3)  --only TEXT (workloads with this in their name)
   --dir FOLDER (/dev/shm/zilla-bench)   backing files; must be in memory for comparable figures
+  --disk FOLDER (target/bench-disk)     where the sync part works: on the real disk
   --peers FOLDER               where the peers are built (default: target/peers)
   --no-peers                   zilla alone
        zilla-bench engine [options]   one measurement; prints one line of JSON
   --vdev \"raidz2 a b c d\" --vdev-size 1400M --volsize 1G --volblocksize 128K --arc-max 512M
   --threads N --seconds S --workload W --entropy 50 --seed N --compress off --checksum fletcher4
+       zilla-bench sync --vdev FILE --vdev-size 2G --volsize 400M --threads N --seconds S   one measurement of 8K writes with fsync
+       zilla-bench modelled [--seconds 5] [--only perrin|copy|large] [--disks 1|2|4|8]   log devices, on modelled devices in virtual time
        zilla-bench files --count N [options]   an exported pool of so many small files
 ";
 
@@ -35,6 +41,8 @@ fn main() -> ExitCode {
     let done = match command.as_str() {
         "run" => driver::main(args),
         "engine" => engine::main(args),
+        "sync" => synced::main(args),
+        "modelled" => modelled::main(args),
         "files" => files::main(args),
         _ => {
             eprint!("{USAGE}");

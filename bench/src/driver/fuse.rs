@@ -8,19 +8,21 @@ use super::{Options, peers};
 use crate::engine::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 /// Small files. The passthrough holds a descriptor of each, which a process may not be allowed.
 const FILES: u64 = 20_000;
 const FILES_LESS: u64 = 15_000;
 
-/// What the project has promised of a workload: at least so many times zfs-fuse, and so much of the passthrough.
-fn promise(workload: &str) -> (Option<f64>, Option<f64>) {
+/// What the project has promised of a workload: at least so many times zfs-fuse, so much of the passthrough, and of btrfs.
+fn promise(workload: &str) -> (Option<f64>, Option<f64>, Option<f64>) {
     match workload {
-        "seqwrite1m" | "seqread1m cold" => (Some(2.0), None),
+        "seqwrite1m" | "seqread1m cold" => (Some(2.0), None, None),
+        "dsync8k 1job" | "dsync8k 32jobs" => (Some(3.0), None, Some(1.0)),
         "files create 1p" | "files create 4p" | "files read 1p" | "files read 4p" | "files unlink 1p"
-        | "files unlink 4p" | "tree untar+syncfs" | "tree find-ls cold" => (Some(2.0), Some(0.8)),
-        _ => (None, None),
+        | "files unlink 4p" | "tree untar+syncfs" | "tree find-ls cold" => (Some(2.0), Some(0.8), None),
+        _ => (None, None, None),
     }
 }
 
@@ -38,6 +40,11 @@ fn rate(record: &Value) -> Option<(f64, &'static str)> {
 }
 
 pub fn run(o: &Options) -> Result<Value> {
+    measure(o, &o.dir.join("fs"), &o.only, "mem")
+}
+
+/// The workloads with `only` in their names, on files in `dir`, which is in memory (`mem`) or on a disk (`disk`).
+pub fn measure(o: &Options, dir: &Path, only: &str, media: &str) -> Result<Value> {
     let judges = peers::judges(o)?;
     let mut names = vec!["zilla"];
     let mut missing = Vec::new();
@@ -62,18 +69,18 @@ pub fn run(o: &Options) -> Result<Value> {
         .arg(o.root.join("bench/fs_zilla.py"))
         .args(["--judges".as_ref(), judges.as_os_str()])
         .args(["--commands".as_ref(), peers::commands()?.as_os_str()])
-        .args(["--dir".as_ref(), o.dir.join("fs").as_os_str()])
+        .args(["--dir".as_ref(), dir.as_os_str()])
         .args(["--build".as_ref(), o.peers.as_os_str()])
         .args(["--zfsfuse".as_ref(), zfs_fuse.as_os_str()])
         .arg("--fusepass")
         .arg(format!("{} -f -o source={{src}},timeout=1 {{mnt}}", o.peers.join("passthrough_ll").display()))
         .args(["--tarball".as_ref(), peers::tarball(o)?.as_os_str()])
         .args(["--peers", &names.join(","), "--runs", &o.runs.to_string(), "--files", &files.to_string()])
-        .args(["--seconds", &o.seconds.to_string(), "--only", &o.only])
+        .args(["--seconds", &o.seconds.to_string(), "--only", only, "--media", media])
         .args(["--out".as_ref(), records.as_os_str()])
         .env("LD_LIBRARY_PATH", zfs_fuse.join("lib"))
         .status()?;
-    let _ = std::fs::remove_dir_all(o.dir.join("fs"));
+    let _ = std::fs::remove_dir_all(dir);
     if !status.success() {
         return Err(format!("the file system driver: {status}").into());
     }
@@ -114,9 +121,13 @@ fn summarise(runs: &[Value]) -> Vec<Value> {
         let (zilla, old, pass, btrfs) = (of("zilla"), of("zfsfuse"), of("fusepass"), of("btrfs"));
         let ratio = |other: Option<f64>| Some(zilla? / other?);
         let (to_old, to_pass) = (ratio(old), ratio(pass));
-        let (want_old, want_pass) = promise(&workload);
+        let (want_old, want_pass, want_btrfs) = promise(&workload);
         let mut promises = Vec::new();
-        for (want, got, name) in [(want_old, to_old, "zfs-fuse"), (want_pass, to_pass, "passthrough")] {
+        for (want, got, name) in [
+            (want_old, to_old, "zfs-fuse"),
+            (want_pass, to_pass, "passthrough"),
+            (want_btrfs, ratio(btrfs), "btrfs"),
+        ] {
             if let (Some(want), Some(got)) = (want, got) {
                 promises.push((format!(">= {want} of {name}"), got >= want));
             }

@@ -10,9 +10,11 @@ mod kernels;
 mod machine;
 mod peers;
 mod report;
+mod sync;
 mod workloads;
 
 use crate::engine::Result;
+use crate::modelled;
 use lexopt::ValueExt;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -24,6 +26,8 @@ pub struct Options {
     pub seconds: f64,
     pub only: String,
     pub dir: PathBuf,
+    /// A folder of a real disk.
+    pub disk: PathBuf,
     pub peers: PathBuf,
     pub with_peers: bool,
     pub out: PathBuf,
@@ -39,6 +43,7 @@ impl Options {
             seconds: 3.0,
             only: String::new(),
             dir: "/dev/shm/zilla-bench".into(),
+            disk: root.join("target/bench-disk"),
             peers: root.join("target/peers"),
             with_peers: true,
             out: root.join("bench/out"),
@@ -51,6 +56,7 @@ impl Options {
                 lexopt::Arg::Long("seconds") => o.seconds = args.value()?.parse()?,
                 lexopt::Arg::Long("only") => o.only = args.value()?.string()?,
                 lexopt::Arg::Long("dir") => o.dir = args.value()?.into(),
+                lexopt::Arg::Long("disk") => o.disk = args.value()?.into(),
                 lexopt::Arg::Long("peers") => o.peers = args.value()?.into(),
                 lexopt::Arg::Long("out") => o.out = args.value()?.into(),
                 lexopt::Arg::Long("no-peers") => o.with_peers = false,
@@ -58,7 +64,7 @@ impl Options {
             }
         }
         if o.parts.is_empty() {
-            o.parts = ["engine", "kernels", "fuse", "import"].map(String::from).to_vec();
+            o.parts = ["engine", "kernels", "fuse", "import", "slog", "sync"].map(String::from).to_vec();
         }
         Ok(o)
     }
@@ -71,7 +77,9 @@ impl Options {
 pub fn main(args: lexopt::Parser) -> Result<()> {
     let o = Options::parse(args)?;
     std::fs::create_dir_all(&o.dir)?;
-    let peer = if o.with_peers { Some(peers::dmubench(&o)?) } else { None };
+    // Only some parts run it, and it takes minutes to build.
+    let wanted = o.parts.iter().any(|p| ["engine", "kernels", "sync"].contains(&p.as_str()));
+    let peer = if o.with_peers && wanted { Some(peers::dmubench(&o)?) } else { None };
     let mut out = json!({ "machine": machine::describe(), "commit": machine::commit(&o.root),
         "build": if cfg!(debug_assertions) { "debug" } else { "release" }, "runs": o.runs, "seconds": o.seconds });
     let mut failed = Vec::new();
@@ -81,6 +89,8 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
             "kernels" => kernels::run(&o, peer.as_deref()),
             "fuse" => fuse::run(&o),
             "import" => import::run(&o),
+            "slog" => slog(&o),
+            "sync" => sync::run(&o, peer.as_deref()),
             other => Err(format!("no part {other}").into()),
         };
         match result {
@@ -100,6 +110,15 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
 
 fn file(dir: &Path, i: usize) -> PathBuf {
     dir.join(format!("v{i}"))
+}
+
+/// Log devices, modelled: a plot of each table is saved beside the figures.
+fn slog(o: &Options) -> Result<Value> {
+    let result = modelled::run(modelled::SECONDS, &o.only, &modelled::DISKS)?;
+    for path in modelled::plots(&result, &o.out)? {
+        println!("drawn {}", path.display());
+    }
+    Ok(result)
 }
 
 /// The engine part: every workload, each side in turn, `runs` times.

@@ -1,28 +1,84 @@
-//! What log devices are worth: published tests, run on modelled devices in virtual time.
+//! What log devices are worth: published tests, and large writes, run on modelled devices in virtual time.
+//!
+//! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
 mod copy;
+mod large;
 mod perrin;
+mod plot;
 mod rig;
 
 use crate::engine::Result;
 use lexopt::ValueExt;
+pub use perrin::DISKS;
+use plot::{Group, bars};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 /// Virtual seconds of each measurement.
-const SECONDS: u64 = 10;
+pub const SECONDS: u64 = 5;
 
-pub fn run(seconds: u64) -> Result<Value> {
-    Ok(json!({ "perrin": perrin::run(seconds)?, "copy": copy::run()? }))
+/// All parts, or those with `only` in their name; the first on so many `disks`.
+pub fn run(seconds: u64, only: &str, disks: &[usize]) -> Result<Value> {
+    let mut out = json!({ "virtual_seconds": seconds });
+    if "perrin".contains(only) {
+        out["perrin"] = perrin::run(seconds, disks)?;
+    }
+    if "copy".contains(only) {
+        out["copy"] = copy::run()?;
+    }
+    if "large".contains(only) {
+        out["large"] = large::run(seconds)?;
+    }
+    Ok(out)
+}
+
+/// Draws what [`run`] returned into `folder`, and names the files.
+pub fn plots(result: &Value, folder: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(folder)?;
+    let numbers =
+        |v: &Value| -> Vec<f64> { v.as_array().into_iter().flatten().filter_map(Value::as_f64).collect() };
+    let name = |row: &Value| row["log"].as_str().unwrap_or_default().to_owned();
+    let mut made = Vec::new();
+    let mut save = |file: &str, svg: String| -> Result<()> {
+        let path = folder.join(file);
+        std::fs::write(&path, svg)?;
+        made.push(path);
+        Ok(())
+    };
+    if let Some(rows) = result["perrin"]["rows"].as_array() {
+        let series = ["1 disk", "2 disks", "4 disks", "8 disks"];
+        for (file, which, title) in [
+            ("slog-perrin.svg", "MBps", "8 KiB O_DSYNC, 32 threads, MB/s: zilla, modelled devices"),
+            ("slog-perrin-published.svg", "published", "The same as published in 2007, MB/s"),
+        ] {
+            let groups: Vec<Group> =
+                rows.iter().map(|r| Group { name: name(r), values: numbers(&r[which]) }).collect();
+            save(file, bars(title, &series, &groups))?;
+        }
+    }
+    if let Some(rows) = result["copy"].as_array() {
+        let group = |r: &Value| {
+            let gains = [r["gain"].as_f64(), r["published"].as_f64()];
+            Group { name: name(r), values: gains.into_iter().flatten().collect() }
+        };
+        let groups: Vec<Group> = rows.iter().map(group).collect();
+        let title = "A tree copied with sync: times the rate without a log device";
+        save("slog-copy.svg", bars(title, &["zilla", "published, at least"], &groups))?;
+    }
+    Ok(made)
 }
 
 pub fn main(mut args: lexopt::Parser) -> Result<()> {
-    let mut seconds = SECONDS;
+    let (mut seconds, mut only, mut disks) = (SECONDS, String::new(), DISKS.to_vec());
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Long("seconds") => seconds = args.value()?.parse()?,
+            lexopt::Arg::Long("only") => only = args.value()?.string()?,
+            lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             other => return Err(other.unexpected().into()),
         }
     }
-    println!("{}", run(seconds)?);
+    println!("{}", run(seconds, &only, &disks)?);
     Ok(())
 }

@@ -17,8 +17,8 @@ const FILE: u64 = 400 << 20;
 const WRITE: u64 = 8 << 10;
 const THREADS: usize = 32;
 const FILL: u64 = 1 << 20;
-const WARM_UP: Duration = Duration::from_secs(6);
-const DISKS: [usize; 4] = [1, 2, 4, 8];
+const WARM_UP: Duration = Duration::from_secs(4);
+pub const DISKS: [usize; 4] = [1, 2, 4, 8];
 
 /// Log devices, and what was published for them on 1, 2, 4 and 8 disks, in MB/s.
 const ROWS: [(&str, Option<(usize, &str)>, [u64; 4]); 5] = [
@@ -29,26 +29,60 @@ const ROWS: [(&str, Option<(usize, &str)>, [u64; 4]); 5] = [
     ("NVRAM", Some((1, "nvram")), [221, 221, 218, 217]),
 ];
 
-pub fn run(seconds: u64) -> Result<Value> {
+/// What is promised: NVRAM over no log device, and two and four log devices over one.
+const NVRAM: f64 = 13.0;
+const TWO: f64 = 1.8;
+const FOUR: f64 = 3.4;
+
+/// Who writes how much at a time, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub threads: usize,
+    pub write: u64,
+    pub seconds: u64,
+}
+
+pub fn run(seconds: u64, disks: &[usize]) -> Result<Value> {
     let mut rows = Vec::new();
-    println!("8 KiB O_DSYNC writes at random, 32 threads, MB/s on 1, 2, 4, 8 disks of 7200 rpm (published)");
+    let mut table: Vec<Vec<f64>> = Vec::new();
+    println!("8 KiB O_DSYNC writes at random, 32 threads, MB/s on {disks:?} disks of 7200 rpm (published)");
     for (name, logs, published) in ROWS {
         let mut ours = Vec::new();
-        for disks in DISKS {
+        for &disks in disks {
             let main = Devices { count: disks, profile: "7200rpm-sata", size: 4 << 30, mirrored: false };
             let logs =
-                logs.map(|(count, profile)| Devices { count, profile, size: 2 << 30, mirrored: false });
-            ours.push(one(main, logs, seconds)?);
+                logs.map(|(count, profile)| Devices { count, profile, size: 4 << 30, mirrored: false });
+            ours.push(one(main, logs, Load { threads: THREADS, write: WRITE, seconds })?);
         }
-        let cells: Vec<String> = ours.iter().zip(published).map(|(o, p)| format!("{o:7.1} ({p})")).collect();
+        let cells: Vec<String> = ours
+            .iter()
+            .zip(disks)
+            .map(|(ours, n)| {
+                let at = DISKS.iter().position(|d| d == n).and_then(|i| published.get(i));
+                format!("{ours:7.1} ({})", at.map_or("-".into(), u64::to_string))
+            })
+            .collect();
         println!("{name:8} {}", cells.join("  "));
         rows.push(json!({ "log": name, "MBps": ours, "published": published }));
+        table.push(ours);
     }
-    Ok(json!({ "disks": DISKS, "rows": rows }))
+    let mut promises = Vec::new();
+    for (name, row, of, least) in
+        [("NVRAM over no slog", 4, 0, NVRAM), ("2 slogs over 1", 2, 1, TWO), ("4 slogs over 1", 3, 1, FOUR)]
+    {
+        let ratios: Vec<f64> = table[row].iter().zip(&table[of]).map(|(a, b)| a / b).collect();
+        let cells: Vec<String> = ratios
+            .iter()
+            .map(|r| format!("{r:6.2}x {}", if *r >= least { "kept" } else { "MISSED" }))
+            .collect();
+        println!("{name:18} (promised {least}x) {}", cells.join("  "));
+        promises.push(json!({ "promise": name, "least": least, "ratios": ratios }));
+    }
+    Ok(json!({ "disks": disks, "rows": rows, "promises": promises }))
 }
 
 /// MB/s of one pool.
-pub fn one(main: Devices, logs: Option<Devices>, seconds: u64) -> Result<f64> {
+pub fn one(main: Devices, logs: Option<Devices>, load: Load) -> Result<f64> {
     let rig = Rig::new(main, logs)?;
     let (env, fs, spa) = (rig.env.clone(), rig.fs.clone(), rig.spa.clone());
     let bytes = rig.sim.block_on(async move {
@@ -60,15 +94,15 @@ pub fn one(main: Devices, logs: Option<Devices>, seconds: u64) -> Result<f64> {
         spa.sync().await?;
         let written = Arc::new(AtomicU64::new(0));
         let stop = Arc::new(AtomicBool::new(false));
-        let threads: Vec<_> = (0..THREADS)
+        let threads: Vec<_> = (0..load.threads)
             .map(|_| {
-                let work = writer(env.clone(), fs.clone(), file, written.clone(), stop.clone());
+                let work = writer(env.clone(), fs.clone(), file, load.write, written.clone(), stop.clone());
                 env.spawn_with_result(work)
             })
             .collect();
         env.sleep(WARM_UP).await;
         let before = written.load(Ordering::Relaxed);
-        env.sleep(Duration::from_secs(seconds)).await;
+        env.sleep(Duration::from_secs(load.seconds)).await;
         let bytes = written.load(Ordering::Relaxed) - before;
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
@@ -76,22 +110,23 @@ pub fn one(main: Devices, logs: Option<Devices>, seconds: u64) -> Result<f64> {
         }
         Ok::<_, zilla::Error>(bytes)
     });
-    Ok(bytes? as f64 / seconds as f64 / 1e6)
+    Ok(bytes? as f64 / load.seconds as f64 / 1e6)
 }
 
 async fn writer(
     env: Env,
     fs: Arc<Filesystem>,
     file: NodeId,
+    write: u64,
     written: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 ) -> zilla::Result<()> {
-    let data = random(&env, WRITE);
+    let data = random(&env, write);
     while !stop.load(Ordering::Relaxed) {
-        let at = env.random_below(FILE / WRITE) * WRITE;
+        let at = env.random_below(FILE / write) * write;
         fs.write(file, at, &data, false).await?;
         fs.fsync(file).await?;
-        written.fetch_add(WRITE, Ordering::Relaxed);
+        written.fetch_add(write, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -7,19 +7,22 @@
 use crate::engine::Result;
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use zilla::Filesystem;
+use zilla_core::spa::txg::DirtyLimits;
 use zilla_core::spa::{CreateOpts, Host, Spa};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_env::model::{ModelDevice, Profile};
-use zilla_env::{BoxFuture, Device, DirEntry, Env, OpenMode, Opener};
-use zilla_sim::{DiskConfig, Sim, SimConfig};
+use zilla_env::{BoxFuture, Device, DirEntry, Env, MemDevice, OpenMode, Opener};
+use zilla_sim::{Sim, SimConfig};
 
 pub const POOL: &str = "bench";
+/// Free buffers kept.
+const KEPT: usize = 2 << 30;
 const ARC: u64 = 1 << 30;
+/// Dirty data: a tenth of a memory of 16 GiB, which is what OpenZFS allows.
+const DIRTY: u64 = 16 * (1 << 30) / 10;
 
 /// Some devices of one kind.
 #[derive(Clone, Copy, Debug)]
@@ -51,44 +54,38 @@ fn path(role: &str, i: usize) -> PathBuf {
     PathBuf::from(format!("/modelled/{role}{i}"))
 }
 
-/// Opens the simulator's disks as devices of the kind that their path has.
+/// Opens memory as a device of the kind that its path has.
 struct Modelled {
-    disks: Arc<dyn Opener>,
-    profiles: BTreeMap<PathBuf, Profile>,
+    disks: BTreeMap<PathBuf, (Arc<dyn Device>, Profile)>,
+    /// For all else, of which there should be nothing.
+    other: Arc<dyn Opener>,
     /// Clock and spawner.
     env: Env,
 }
 
 impl Opener for Modelled {
     fn open(&self, path: &Path, mode: OpenMode) -> BoxFuture<'static, io::Result<Arc<dyn Device>>> {
-        let disk = self.disks.open(path, mode);
-        let profile = self.profiles.get(path).cloned();
-        let env = self.env.clone();
-        Box::pin(async move {
-            let disk = disk.await?;
-            Ok(match profile {
-                Some(profile) => Arc::new(ModelDevice::new(disk, profile, &env)),
-                None => disk,
-            })
-        })
+        let Some((disk, profile)) = self.disks.get(path) else { return self.other.open(path, mode) };
+        let disk: Arc<dyn Device> = Arc::new(ModelDevice::new(disk.clone(), profile.clone(), &self.env));
+        Box::pin(async move { Ok(disk) })
     }
     fn list(&self, dir: &Path) -> BoxFuture<'static, io::Result<Vec<DirEntry>>> {
-        self.disks.list(dir)
+        self.other.list(dir)
     }
     fn read_file(&self, path: &Path) -> BoxFuture<'static, io::Result<Vec<u8>>> {
-        self.disks.read_file(path)
+        self.other.read_file(path)
     }
     fn write_file(&self, path: &Path, data: Vec<u8>) -> BoxFuture<'static, io::Result<()>> {
-        self.disks.write_file(path, data)
+        self.other.write_file(path, data)
     }
     fn remove_file(&self, path: &Path) -> BoxFuture<'static, io::Result<()>> {
-        self.disks.remove_file(path)
+        self.other.remove_file(path)
     }
     fn create_file(&self, path: &Path, size: u64) -> BoxFuture<'static, io::Result<()>> {
-        self.disks.create_file(path, size)
+        self.other.create_file(path, size)
     }
     fn canonical(&self, path: &Path) -> BoxFuture<'static, io::Result<PathBuf>> {
-        self.disks.canonical(path)
+        self.other.canonical(path)
     }
 }
 
@@ -102,21 +99,21 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(main: Devices, logs: Option<Devices>) -> Result<Rig> {
-        // The disks below the models take no time of their own.
-        let none = Range { start: Duration::ZERO, end: Duration::from_nanos(1) };
-        let disk = DiskConfig { read: none.clone(), write: none.clone(), flush: none };
-        let sim = Sim::with_config(1, SimConfig { disk, max_polls: u64::MAX, ..SimConfig::default() });
-        let mut profiles = BTreeMap::new();
+        // Fresh memory costs more than anything else here.
+        zilla_env::set_pool_limit(KEPT);
+        let sim =
+            Sim::with_config(1, SimConfig { max_polls: u64::MAX, punctual: true, ..SimConfig::default() });
+        let mut disks: BTreeMap<PathBuf, (Arc<dyn Device>, Profile)> = BTreeMap::new();
         for (role, devices) in [("main", Some(main)), ("log", logs)] {
             let Some(devices) = devices else { continue };
             let profile = Profile::named(devices.profile).ok_or("there is no such profile")?;
             for i in 0..devices.count {
-                sim.add_disk(path(role, i), devices.size);
-                profiles.insert(path(role, i), profile.clone());
+                let memory = MemDevice::new(devices.size).named(path(role, i));
+                disks.insert(path(role, i), (Arc::new(memory), profile.clone()));
             }
         }
         let mut env = sim.env();
-        env.opener = Arc::new(Modelled { disks: env.opener.clone(), profiles, env: env.clone() });
+        env.opener = Arc::new(Modelled { disks, other: env.opener.clone(), env: env.clone() });
         let mut tops = main.tops("main", false);
         tops.extend(logs.iter().flat_map(|l| l.tops("log", true)));
         let spec = PoolSpec { tops, ..PoolSpec::default() };
@@ -126,7 +123,7 @@ impl Rig {
             comment: None,
             owner: (0, 0),
             features: None,
-            dbuf_cache: 256 << 20,
+            dbuf_cache: 512 << 20,
             arc_max: ARC,
         };
         let e = env.clone();
@@ -136,6 +133,7 @@ impl Rig {
             Ok::<_, zilla::Error>((spa, fs))
         });
         let (spa, fs) = made?;
+        spa.ctx.txgs.set_limits(DirtyLimits { max: DIRTY, ..DirtyLimits::default() });
         Ok(Rig { sim, env, spa, fs })
     }
 }
