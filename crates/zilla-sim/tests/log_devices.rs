@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use zilla_core::error::Result;
+use zilla_core::error::{Errno, Result};
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, NewFile, Zfs};
@@ -171,6 +171,34 @@ fn a_log_dies_and_comes_back() {
             check(&env, &spa, &acked).await;
         });
     }
+}
+
+/// A log device with records that were not replayed is not given up; once they are, it is.
+#[test]
+fn a_log_that_is_to_be_replayed_is_not_removed() {
+    let sim = world(1);
+    let env = sim.env();
+    let acked = sim.block_on(async {
+        let spa = create(&env, &["l0"]).await.unwrap();
+        let zfs = open_fs(&env, &spa, "tank").await.unwrap();
+        let (work, _tasks) = Work::start(&env, &zfs).await.unwrap();
+        env.sleep(Duration::from_millis(500)).await;
+        work.acked()
+    });
+    let sim = sim.power_off(CrashPolicy::LoseAll, 1).boot(1001);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = import(&env, false).await.unwrap();
+        let refused = spa.remove_vdev(guid(&spa, "l0")).await.unwrap_err();
+        assert!(refused.is(Errno::Exist), "{refused}");
+        assert!(refused.to_string().contains("intent log of tank was not replayed yet"), "{refused}");
+        // It is as it was, and the records are still there.
+        assert_eq!(spa.tree().root.state().0, VdevState::Healthy);
+        check(&env, &spa, &acked).await;
+        spa.remove_vdev(guid(&spa, "l0")).await.unwrap();
+        assert!(spa.tree().tops.iter().all(|t| !t.vdev.is_log || !t.vdev.is_concrete()));
+        check(&env, &spa, &acked).await;
+    });
 }
 
 /// One side of a mirrored log dies, and soon after the power goes: the other has everything.
