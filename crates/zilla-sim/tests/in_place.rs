@@ -223,7 +223,8 @@ fn run(case: &Case, seed: u64) -> u64 {
             .collect();
         env.sleep(Duration::from_micros(20_000 + env.random_below(7_000_000))).await;
         for task in tasks {
-            assert!(futures_util::FutureExt::now_or_never(task).is_none(), "a worker ended");
+            let ended = futures_util::FutureExt::now_or_never(task);
+            assert!(ended.is_none(), "seed {seed}: a worker ended: {ended:?}, {:?}", spa.suspended());
         }
         assert!(spa.suspended().is_none());
         (work.models.lock().clone(), spa.ctx.log_stats.indirect.load(Ordering::Relaxed))

@@ -10,7 +10,8 @@
 //!   sync of 12: pointer into the tree          ObjsetSync::unused
 //! ```
 //!
-//! **Invariants.** A block is written ahead only by who holds its txg, so that its sync begins after the pointer is known. Every
+//! **Invariants.** What is written ahead is what the log's record is about, all of it and nothing else: a block that a later operation
+//! has changed meanwhile is left alone, so that a replay gives no operation's data before its turn. A block is written ahead only by who holds its txg, so that its sync begins after the pointer is known. Every
 //! block that was is listed with its txg, and leaves the list by one way only: it is taken over by the sync of that txg, or that sync hands
 //! it out as unused. A layer that changes forgets its pointer, never the list.
 //!
@@ -40,33 +41,34 @@ pub(super) fn key(bp: &BlkPtr) -> [u64; 2] {
 }
 
 impl Objset {
-    /// Writes blocks as `tx`'s txg has them so far. For each its pointer, or None where it cannot be done; and what to wait for until
-    /// they are stable.
+    /// Writes blocks that `tx`'s txg has with these contents now. For each its pointer, or None where it cannot be done; and what to
+    /// wait for until they are stable.
     pub(crate) async fn write_ahead(
         &self,
         tx: &Tx,
-        blocks: &[(Arc<Dnode>, u64)],
+        blocks: &[(Arc<Dnode>, u64, Bytes)],
     ) -> (Vec<Option<BlkPtr>>, EarlyWrites) {
         let (txg, props) = (tx.txg(), self.props());
         let mut out: Vec<Option<BlkPtr>> = vec![None; blocks.len()];
         let (mut at, mut reqs) = (Vec::new(), Vec::new());
-        for (i, (dn, blkid)) in blocks.iter().enumerate() {
-            match dn.ahead(txg, *blkid) {
-                Some(Ahead::There(bp)) => out[i] = Some(bp),
-                Some(Ahead::Data(data)) => {
-                    if let Some(req) = dn.ahead_request(*blkid, data, props) {
-                        at.push(i);
-                        reqs.push(req);
-                    }
-                }
-                None => {}
+        for (i, (dn, blkid, wanted)) in blocks.iter().enumerate() {
+            let Some(Ahead { data, there }) = dn.ahead(txg, *blkid) else { continue };
+            if data.as_ptr() != wanted.as_ptr() && data != wanted {
+                continue;
+            }
+            out[i] = there;
+            if there.is_none()
+                && let Some(req) = dn.ahead_request(*blkid, data, props)
+            {
+                at.push(i);
+                reqs.push(req);
             }
         }
         let data: Vec<Bytes> = reqs.iter().map(|r| r.data.clone()).collect();
         let (bps, writes) = self.shared.store.write_ahead(txg, reqs).await;
         for ((i, data), bp) in at.into_iter().zip(&data).zip(bps) {
             let Some(bp) = bp else { continue };
-            let (dn, blkid) = &blocks[i];
+            let (dn, blkid, _) = &blocks[i];
             self.shared.ahead[txg.slot()].lock().insert(key(&bp), bp);
             dn.inner.lock().dbuf(*blkid).set_ahead(txg, data, bp);
             out[i] = Some(bp);
@@ -93,12 +95,8 @@ impl Dnode {
             return None;
         }
         let found = inner.dbuf(blkid).ahead(txg)?;
-        match &found {
-            // The object has grown to larger blocks since.
-            Ahead::Data(data) if data.len() != blksz => None,
-            Ahead::There(bp) if bp.lsize() != blksz as u64 => None,
-            _ => Some(found),
-        }
+        // Else the object has grown to larger blocks since.
+        Some(found).filter(|f| f.data.len() == blksz)
     }
 
     fn ahead_request(&self, blkid: u64, data: Bytes, props: WriteProps) -> Option<WriteReq> {

@@ -51,10 +51,10 @@ struct Layer {
     ahead: Option<Box<BlkPtr>>,
 }
 
-/// What can be done for whoever wants a block written before its txg is synced.
-pub(crate) enum Ahead {
-    There(BlkPtr),
-    Data(Bytes),
+/// A block as a txg has made it so far, and where these very contents are already.
+pub(crate) struct Ahead {
+    pub data: Bytes,
+    pub there: Option<BlkPtr>,
 }
 
 /// What the sync of one txg has to put on disk for one block.
@@ -321,11 +321,8 @@ impl Dbuf {
     /// What `txg` has made of the block so far, to be written now; None if there is nothing to write, or it would have to be read first.
     pub(crate) fn ahead(&mut self, txg: Txg) -> Option<Ahead> {
         let at = self.layers.iter().position(|l| l.txg == txg)?;
-        if let Some(bp) = &self.layers[at].ahead {
-            return Some(Ahead::There(**bp));
-        }
         match self.freeze_at(at) {
-            Frozen::Data(data) => Some(Ahead::Data(data)),
+            Frozen::Data(data) => Some(Ahead { data, there: self.layers[at].ahead.as_deref().copied() }),
             Frozen::Hole | Frozen::NeedsBase => None,
         }
     }

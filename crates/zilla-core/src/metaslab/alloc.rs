@@ -239,7 +239,12 @@ impl Metaslabs {
             AllocClass::Special => &[Special, Normal, EmbeddedLog],
             AllocClass::Dedup => &[Dedup, Special, Normal, EmbeddedLog],
         };
-        for class in order.iter().filter_map(|c| self.class(*c)) {
+        for kind in order {
+            let Some(class) = self.class(*kind) else { continue };
+            // Who waits for a log block can wait for a txg instead; a txg that finds no room for the pool's own objects ends everything.
+            if req.class == AllocClass::Log && *kind == Normal && !self.has_spare_room() {
+                break;
+            }
             match self.place_in(&class, txg, req) {
                 Err(AllocStop::NoSpc) => {}
                 out => return out,
@@ -383,6 +388,13 @@ impl Class {
 }
 
 impl Allocator for Metaslabs {
+    /// Half of what is kept for the pool itself stays.
+    fn has_spare_room(&self) -> bool {
+        let Some(class) = self.class(SpaceClass::Normal) else { return false };
+        let groups = (0..class.members.len()).filter_map(|i| class.group(i));
+        groups.map(|(_, g)| g.free_now()).sum::<u64>() > self.slop() / 2
+    }
+
     fn alloc(&self, txg: Txg, reqs: &[AllocReq], out: &mut Vec<Dvas>) -> Result<(), AllocStop> {
         while let Some(req) = reqs.get(out.len()) {
             out.push(self.place(txg, req)?);

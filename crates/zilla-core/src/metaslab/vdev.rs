@@ -273,6 +273,15 @@ impl Group {
         })
     }
 
+    /// What could be given out now.
+    pub(super) fn free_now(&self) -> u64 {
+        let free = self.metaslabs.iter().map(|m| {
+            let st = m.state();
+            if st.loaded { st.free.space() } else { m.size.saturating_sub(st.allocated + st.deferred()) }
+        });
+        free.sum()
+    }
+
     fn fragmentation(&self) -> Option<u64> {
         let (mut weighted, mut total, mut valid) = (0u64, 0u64, 0usize);
         for m in &self.metaslabs {

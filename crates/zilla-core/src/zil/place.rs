@@ -1,23 +1,20 @@
 //! Large data: into the log, or to where they will stay, with only a pointer in the log.
 //!
 //! What goes into the log is written twice, there and by the sync of its txg. A block that is written in place
-//! ([`crate::dmu`]'s `ahead`) is written once; but it is written whole, and again if it changes before the sync. What is cheaper is told from
-//! how many of a block's bytes a train would copy, those of all its writes to that block together, however they came:
+//! ([`crate::dmu`]'s `ahead`) is written once. Only whole blocks are, each as one write made it:
 //!
 //! | | no log device | log device |
 //! |---|---|---|
-//! | `logbias=latency` | in place from `zfs_immediate_write_sz` (32 KiB) and half of the block on | copied: the device is there for it |
-//! | `logbias=throughput` | in place from half of the block on | the same: the devices' bandwidth is for others |
+//! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | copied: the device is there for it |
+//! | `logbias=throughput` | whole blocks: in place | the same: the devices' bandwidth is for others |
 //!
-//! With half a block both ways write as much: half and later the whole, or the whole now and perhaps later again with the other half. Below
-//! 32 KiB a seek to another place costs more than the bytes. A log device that is full or has failed is none. The size of
-//! a write beyond that changes nothing: no size from which on it goes another way or waits in another queue (as in OpenZFS with 1 MiB on a
-//! log device, pull request 14378).
+//! The rest is copied. Below 32 KiB a seek to another place costs more than the bytes. A log device that is full or has failed is none. The
+//! size of a write beyond that changes nothing: no size from which on it goes another way or waits in another queue (as in OpenZFS with
+//! 1 MiB on a log device, pull request 14378).
 //!
-//! OpenZFS with `throughput` writes a whole block also for a few bytes of it, again at each commit. Here such bytes are copied.
-//!
-//! A record's block has what was written up to its commit, so perhaps more than the record is about: what comes later is replayed
-//! later, or is there too early, which nobody was promised it would not be.
+//! OpenZFS writes a block in place also for a part of it. Such a block has what others wrote to it as well, perhaps after the write that is
+//! logged; replayed, it gives their data too early. Here what a record leads to is what it says, so a replay that ends anywhere ends with a
+//! state that a file had.
 
 use super::itx::Itx;
 use super::log::Zilog;
@@ -26,6 +23,7 @@ use crate::spa::txg::Tx;
 use crate::tunables::IMMEDIATE_WRITE_SZ;
 use crate::types::{ObjectId, Txg};
 use crate::zio::EarlyWrites;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -41,10 +39,9 @@ pub(super) struct Placed {
     sizes: BTreeMap<u64, u64>,
 }
 
-/// Whether a block is written in place of which a train has `bytes`.
+/// Whether a block is written in place that one write covers to so many `bytes`.
 pub(super) fn in_place(throughput: bool, log_device: bool, bytes: u64, blksz: u64) -> bool {
-    let half = bytes.saturating_mul(2) >= blksz;
-    half && (throughput || (!log_device && bytes >= IMMEDIATE_WRITE_SZ.get()))
+    bytes == blksz && (throughput || (!log_device && bytes >= IMMEDIATE_WRITE_SZ.get()))
 }
 
 impl Zilog {
@@ -57,30 +54,29 @@ impl Zilog {
             return (placed, writes);
         }
         let mut dnodes: BTreeMap<u64, Arc<Dnode>> = BTreeMap::new();
-        let mut bytes: BTreeMap<Block, u64> = BTreeMap::new();
+        // None: more than one write, of which none is the whole block.
+        let mut whole: BTreeMap<Block, Option<Bytes>> = BTreeMap::new();
         for itx in itxs.iter().filter(|i| !i.data.is_empty()) {
             let Some(object) = itx.file else { continue };
             let Ok(dn) = objset.hold(ObjectId(object)) else { continue };
             let blksz = u64::from(dn.blksz()).max(1);
             placed.sizes.insert(object, blksz);
             dnodes.insert(object, dn);
-            for (blkid, _, len) in pieces(itx.offset, itx.data.len(), blksz) {
-                *bytes.entry((itx.txg, object, blkid)).or_default() += len as u64;
+            for (blkid, at, len) in pieces(itx.offset, itx.data.len(), blksz) {
+                let fits = in_place(throughput, log_device, len as u64, blksz);
+                let data = fits.then(|| itx.data.slice(at..at + len));
+                whole.entry((itx.txg, object, blkid)).and_modify(|d| *d = None).or_insert(data);
             }
         }
-        bytes.retain(|(_, object, _), n| {
-            let blksz = placed.sizes.get(object).copied().unwrap_or(u64::MAX);
-            in_place(throughput, log_device, (*n).min(blksz), blksz)
-        });
-        let mut txgs: Vec<u64> = bytes.keys().map(|b| b.0).collect();
+        whole.retain(|_, data| data.is_some());
+        let mut txgs: Vec<u64> = whole.keys().map(|b| b.0).collect();
         txgs.dedup();
         for txg in txgs {
             // A txg that is closed already will be synced soon, and cannot get more blocks.
             let Some(tx) = self.joined(Txg(txg)) else { continue };
-            let some: Vec<Block> =
-                bytes.range((txg, 0, 0)..=(txg, u64::MAX, u64::MAX)).map(|(b, _)| *b).collect();
-            let blocks: Vec<(Arc<Dnode>, u64)> =
-                some.iter().filter_map(|b| Some((dnodes.get(&b.1)?.clone(), b.2))).collect();
+            let of_txg = whole.range((txg, 0, 0)..=(txg, u64::MAX, u64::MAX));
+            let (some, blocks): (Vec<Block>, Vec<(Arc<Dnode>, u64, Bytes)>) =
+                of_txg.filter_map(|(b, d)| Some((*b, (dnodes.get(&b.1)?.clone(), b.2, d.clone()?)))).unzip();
             let (bps, early) = objset.write_ahead(&tx, &blocks).await;
             writes.join(early);
             placed.bps.extend(some.into_iter().zip(bps).filter_map(|(b, bp)| Some((b, bp?))));
@@ -124,7 +120,7 @@ impl Placed {
                         RecordBody::Write { object, offset, length: len as u64, blkptr: *bp, data: &[] };
                     let header = LrHeader { txg: itx.txg, ..LrHeader::default() };
                     let record = LogRecord { header, ignore_case: false, body }.encode();
-                    out.push(Itx { record, data: bytes::Bytes::new(), offset, placed: len as u64, ..itx });
+                    out.push(Itx { record, data: Bytes::new(), offset, placed: len as u64, ..itx });
                 }
                 None => match &mut copied {
                     Some(c) => {
@@ -145,24 +141,18 @@ impl Placed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     #[test]
-    fn the_choice_has_no_cliff() {
+    fn whole_blocks_are_placed() {
         const K: u64 = 1 << 10;
         for blksz in [16 * K, 128 * K, 1024 * K, 16384 * K] {
             let choice = |t, l| move |b: &u64| in_place(t, l, *b, blksz);
             let sizes: Vec<u64> = (1..=4096).map(|n| n * 4 * K).filter(|b| *b <= blksz).collect();
-            let from = |t, l| sizes.iter().copied().find(choice(t, l));
-            // From one size on, for good.
-            for (t, l) in [(false, false), (true, false), (true, true)] {
-                let first = from(t, l);
-                assert!(sizes.iter().filter(|b| Some(**b) >= first && first.is_some()).all(choice(t, l)));
-            }
-            assert_eq!(from(false, true), None, "that is what the device is for");
-            assert_eq!(from(true, true), Some((blksz / 2).max(4 * K)));
-            let expected = Some((blksz / 2).max(32 * K)).filter(|b| *b <= blksz);
-            assert_eq!(from(false, false), expected);
+            let whole = |t, l| sizes.iter().copied().filter(choice(t, l)).collect::<Vec<_>>();
+            assert_eq!(whole(true, false), [blksz]);
+            assert_eq!(whole(true, true), [blksz]);
+            assert_eq!(whole(false, true), [], "that is what the device is for");
+            assert_eq!(whole(false, false), if blksz >= 32 * K { vec![blksz] } else { vec![] });
         }
     }
 

@@ -62,6 +62,11 @@ pub trait Allocator: Send + Sync {
     /// again at once; others when it is certain that no import goes back to them.
     fn free(&self, txg: Txg, dva: &Dva, born: Txg);
 
+    /// Whether more may be given out for what is not needed to finish a txg.
+    fn has_spare_room(&self) -> bool {
+        true
+    }
+
     /// Takes a given place out of the free space: blocks that an intent log reaches after a crash.
     fn claim(&self, txg: Txg, dva: &Dva) -> Result<()>;
 }

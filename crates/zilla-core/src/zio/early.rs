@@ -52,8 +52,8 @@ impl Zio {
         txg: Txg,
         reqs: Vec<WriteReq>,
     ) -> (Vec<Option<BlkPtr>>, EarlyWrites) {
-        if reqs.is_empty() {
-            return (Vec::new(), EarlyWrites::default());
+        if reqs.is_empty() || !self.allocator().is_ok_and(|a| a.has_spare_room()) {
+            return (vec![None; reqs.len()], EarlyWrites::default());
         }
         self.0.env.interlude().await;
         let tasks: Vec<_> = stretches(&reqs)

@@ -13,6 +13,13 @@ fn bytes(n: u8) -> Bytes {
     Bytes::from(vec![n; BLOCK])
 }
 
+/// What a block holds now, as far as that is in memory.
+fn contents(dn: &Arc<Dnode>, blkid: u64, len: usize) -> Bytes {
+    let mut now = vec![0; len];
+    let _ = dn.read(blkid * len as u64, &mut now);
+    now.into()
+}
+
 struct World {
     h: Harness,
     dn: Arc<Dnode>,
@@ -36,7 +43,8 @@ impl World {
     /// Writes a block ahead; the pointer and how many blocks that wrote.
     async fn ahead(&self, blkid: u64) -> (Option<BlkPtr>, u64) {
         let before = self.h.store.writes.load(Ordering::Relaxed);
-        let (bps, _) = self.h.objset.write_ahead(&self.h.tx(), &[(self.dn.clone(), blkid)]).await;
+        let now = contents(&self.dn, blkid, BLOCK);
+        let (bps, _) = self.h.objset.write_ahead(&self.h.tx(), &[(self.dn.clone(), blkid, now)]).await;
         (bps[0], self.h.store.writes.load(Ordering::Relaxed) - before)
     }
 
@@ -175,12 +183,29 @@ fn an_object_that_grows_is_written_at_its_new_size() {
         let new = NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, BLOCK as u32);
         let dn = resident(|| h.objset.alloc(&h.tx(), new)).await.unwrap();
         dn.write_block(&h.tx(), 0, bytes(3));
-        let (small, _) = h.objset.write_ahead(&h.tx(), &[(dn.clone(), 0)]).await;
+        let (small, _) = h.objset.write_ahead(&h.tx(), &[(dn.clone(), 0, contents(&dn, 0, BLOCK))]).await;
         dn.set_blksz(&h.tx(), 2 * BLOCK as u32, 0).unwrap();
-        let (large, _) = h.objset.write_ahead(&h.tx(), &[(dn.clone(), 0)]).await;
+        let (large, _) = h.objset.write_ahead(&h.tx(), &[(dn.clone(), 0, contents(&dn, 0, 2 * BLOCK))]).await;
         assert_eq!(large[0].unwrap().lsize(), 2 * BLOCK as u64);
         let out = h.sync_open().await;
         assert_eq!(out.unused, [small[0].unwrap()]);
         assert!(out.born.contains(&large[0].unwrap()));
+    });
+}
+
+/// Somebody has written to it since the operation that is to be logged.
+#[test]
+fn what_is_not_what_was_meant_is_left_alone() {
+    block_on(async {
+        let w = World::new().await;
+        w.dn.write_block(&w.h.tx(), 1, bytes(9));
+        w.dn.write(&w.h.tx(), BLOCK as u64 + 100, b"later");
+        let meant = [(w.dn.clone(), 1, bytes(9))];
+        let (bps, _) = w.h.objset.write_ahead(&w.h.tx(), &meant).await;
+        assert_eq!(bps, [None]);
+        assert!(w.ahead(1).await.0.is_some());
+        // Nor is what was written ahead for another.
+        let (bps, _) = w.h.objset.write_ahead(&w.h.tx(), &meant).await;
+        assert_eq!(bps, [None]);
     });
 }
