@@ -75,7 +75,7 @@ impl Zilog {
             // A txg that is closed already will be synced soon, and cannot get more blocks.
             let Some(tx) = self.joined(Txg(txg)) else { continue };
             let of_txg = whole.range((txg, 0, 0)..=(txg, u64::MAX, u64::MAX));
-            let (some, blocks): (Vec<Block>, Vec<(Arc<Dnode>, u64, Bytes)>) =
+            let (some, blocks): (Vec<_>, Vec<_>) =
                 of_txg.filter_map(|(b, d)| Some((*b, (dnodes.get(&b.1)?.clone(), b.2, d.clone()?)))).unzip();
             let (bps, early) = objset.write_ahead(&tx, &blocks).await;
             writes.join(early);
