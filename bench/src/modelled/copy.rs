@@ -18,7 +18,10 @@ const FILES: u64 = 100;
 const PIECE: u64 = 128 << 10;
 const STICK: &str = "usb-flash-stick";
 
-const SETUPS: [(&str, Option<(usize, &str, bool)>, Option<f64>); 4] = [
+/// A log: how many devices, of which profile, in mirrored pairs or not.
+type Log = Option<(usize, &'static str, bool)>;
+
+const SETUPS: [(&str, Log, Option<f64>); 4] = [
     ("no log", None, None),
     ("four sticks", Some((4, STICK, false)), Some(1.10)),
     ("two mirrored pairs of sticks", Some((4, STICK, true)), Some(1.10)),

@@ -20,8 +20,11 @@ const FILL: u64 = 1 << 20;
 const WARM_UP: Duration = Duration::from_secs(4);
 pub const DISKS: [usize; 4] = [1, 2, 4, 8];
 
+/// A log: how many devices, of which profile.
+type Log = Option<(usize, &'static str)>;
+
 /// Log devices, and what was published for them on 1, 2, 4 and 8 disks, in MB/s.
-const ROWS: [(&str, Option<(usize, &str)>, [u64; 4]); 5] = [
+const ROWS: [(&str, Log, [u64; 4]); 5] = [
     ("no slog", None, [11, 14, 17, 15]),
     ("1 slog", Some((1, "7200rpm-sata")), [12, 12, 12, 12]),
     ("2 slogs", Some((2, "7200rpm-sata")), [17, 17, 17, 19]),
