@@ -133,7 +133,7 @@ fn engine(o: &Options, peer: Option<&Path>) -> Result<Value> {
             row.zilla.push(one(Command::new(&me).arg("engine").args(&args))?);
             if let Some(peer) = peer {
                 let mut command = peers::quiet_allocator(Command::new(peer));
-                // zilla has no intent log yet; the peer does not log asynchronous writes either, then.
+                // The volume here is a bare object, whose writes are not logged; so the peer does not log its asynchronous ones either.
                 row.peer.push(one(command.args(&args).args(["--zil", "0"]).args(workloads::PEER_LIMITS))?);
             }
         }

@@ -12,7 +12,7 @@ use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, NewFile, Zfs};
 use zilla_env::Env;
 use zilla_sim::pool::run::open_fs;
-use zilla_sim::{CrashPolicy, Sim};
+use zilla_sim::{CrashPolicy, Sim, Survivors};
 
 const WORKERS: usize = 3;
 const BLOCK: usize = 4096;
@@ -111,6 +111,16 @@ impl Work {
     }
 }
 
+/// The pool comes back in a world of its own, with everything that was acknowledged.
+fn comes_back(left: &Survivors, seed: u64, acked: &[u64]) {
+    let sim = left.boot(seed);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = import(&env, false).await.unwrap();
+        check(&env, &spa, acked).await;
+    });
+}
+
 /// Every acknowledged block is there.
 async fn check(env: &Env, spa: &Arc<Spa>, acked: &[u64]) {
     let zfs = open_fs(env, spa, "tank").await.unwrap();
@@ -164,12 +174,7 @@ fn a_log_dies_and_comes_back() {
             work.acked()
         });
         let left = sim.power_off(CrashPolicy::LoseAll, seed);
-        let sim = left.boot(seed + 1000);
-        let env = sim.env();
-        sim.block_on(async {
-            let spa = import(&env, false).await.unwrap();
-            check(&env, &spa, &acked).await;
-        });
+        comes_back(&left, seed + 1000, &acked);
     }
 }
 
@@ -222,12 +227,7 @@ fn a_side_of_a_log_dies_and_then_the_power() {
         if seed % 3 == 0 {
             left.disks.remove(&Path::new("/disks").join(victim));
         }
-        let sim = left.boot(seed + 1000);
-        let env = sim.env();
-        sim.block_on(async {
-            let spa = import(&env, false).await.unwrap();
-            check(&env, &spa, &acked).await;
-        });
+        comes_back(&left, seed + 1000, &acked);
     }
 }
 
@@ -266,11 +266,6 @@ fn logs_change_under_load() {
             work.acked()
         });
         let left = sim.power_off(CrashPolicy::LoseAll, seed);
-        let sim = left.boot(seed + 1000);
-        let env = sim.env();
-        sim.block_on(async {
-            let spa = import(&env, false).await.unwrap();
-            check(&env, &spa, &acked).await;
-        });
+        comes_back(&left, seed + 1000, &acked);
     }
 }

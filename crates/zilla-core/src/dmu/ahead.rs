@@ -11,9 +11,10 @@
 //! ```
 //!
 //! **Invariants.** What is written ahead is what the log's record is about, all of it and nothing else: a block that a later operation
-//! has changed meanwhile is left alone, so that a replay gives no operation's data before its turn. A block is written ahead only by who holds its txg, so that its sync begins after the pointer is known. Every
-//! block that was is listed with its txg, and leaves the list by one way only: it is taken over by the sync of that txg, or that sync hands
-//! it out as unused. A layer that changes forgets its pointer, never the list.
+//! has changed meanwhile is left alone, so that a replay gives no operation's data before its turn. A block is written ahead only by who
+//! holds its txg, so that its sync begins after the pointer is known. Every block that was is listed with its txg, and leaves the list by
+//! one way only: it is taken over by the sync of that txg, or that sync hands it out as unused. A layer that changes forgets its
+//! pointer, never the list.
 //!
 //! **Crash.** Before the txg is synced no space map knows of the block; who imports claims what the log leads to. Afterwards it is
 //! the tree's, or free, and the log's records of that txg count for nothing.
@@ -22,7 +23,7 @@
 //! checksum (who claims them could not tell whether they were written), or for which there is no single run of space: for all
 //! these the answer is no, and the data go into the log.
 
-use super::dbuf::Ahead;
+use super::dbuf::{Ahead, is_same};
 use super::dnode::Dnode;
 use super::objset::{Objset, WriteProps};
 use crate::spa::txg::Tx;
@@ -31,7 +32,6 @@ use crate::zio::{EarlyWrites, WriteReq};
 use bytes::Bytes;
 use std::sync::Arc;
 use zilla_codec::checksum::Checksum;
-use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type;
 
@@ -53,7 +53,7 @@ impl Objset {
         let (mut at, mut reqs) = (Vec::new(), Vec::new());
         for (i, (dn, blkid, wanted)) in blocks.iter().enumerate() {
             let Some(Ahead { data, there }) = dn.ahead(txg, *blkid) else { continue };
-            if data.as_ptr() != wanted.as_ptr() && data != wanted {
+            if !is_same(&data, wanted) && data != wanted {
                 continue;
             }
             out[i] = there;
@@ -101,25 +101,18 @@ impl Dnode {
 
     fn ahead_request(&self, blkid: u64, data: Bytes, props: WriteProps) -> Option<WriteReq> {
         let head = self.inner.lock().head;
-        let checksum = match Checksum::from_u8(head.checksum) {
-            None | Some(Checksum::Inherit) => props.checksum,
-            Some(kind) => kind,
-        };
+        let checksum = props.checksum_of(head.checksum);
         let unchecked = matches!(checksum, Checksum::Off | Checksum::NoParity);
         if unchecked || object_type::is_metadata(head.otype) {
             return None;
         }
-        let compress = match Compress::from_u8(head.compress) {
-            None | Some(Compress::Inherit) => props.compress,
-            Some(kind) => CompressSpec::new(kind),
-        };
         Some(WriteReq {
             data,
             bookmark: Bookmark::new(self.objset_id(), self.id(), 0, blkid),
             otype: head.otype,
             level: 0,
             checksum,
-            compress,
+            compress: props.compress_of(head.compress),
             copies: props.copies,
             fill: 1,
             prev: BlkPtr::ZERO,

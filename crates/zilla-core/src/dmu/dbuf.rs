@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the next to be synced, and
-//! once synced its contents become the base; where a layer was written ahead of its sync is known only while it does not change. A crash loses layers, which is what a txg that was not synced means.
+//! once synced its contents become the base; where a layer was written ahead of its sync is known only while it does not change. A crash
+//! loses layers, which is what a txg that was not synced means.
 
 use super::range::RangeSet;
 use crate::types::Txg;
@@ -74,6 +75,11 @@ pub(crate) struct Dbuf {
     pub(crate) touched: bool,
     /// On the dbuf cache's clock already; twice there, it would push itself out.
     pub(crate) on_clock: bool,
+}
+
+/// Whether both are the very same bytes in memory.
+pub(crate) fn is_same(a: &Bytes, b: &Bytes) -> bool {
+    (a.as_ptr(), a.len()) == (b.as_ptr(), b.len())
 }
 
 /// Copies `src[off..]` into `out`, zeroes where `src` ends.
@@ -330,9 +336,8 @@ impl Dbuf {
     /// What [`Dbuf::ahead`] gave out is on its way to where `bp` says. Of no interest if the contents have changed meanwhile. (The
     /// caller still has `data`, so no other buffer can be at its address.)
     pub(crate) fn set_ahead(&mut self, txg: Txg, data: &Bytes, bp: BlkPtr) {
-        let same = |b: &Bytes| (b.as_ptr(), b.len()) == (data.as_ptr(), data.len());
         let layer = self.layers.iter_mut().find(|l| l.txg == txg);
-        if let Some(l) = layer.filter(|l| matches!(&l.data, LayerData::Frozen(b) if same(b))) {
+        if let Some(l) = layer.filter(|l| matches!(&l.data, LayerData::Frozen(b) if is_same(b, data))) {
             l.ahead = Some(Box::new(bp));
         }
     }

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use zilla_codec::checksum::Checksum;
-use zilla_codec::compress::CompressSpec;
+use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::{
     DN_MAX_INDBLKSHIFT, DN_MAX_OBJECT, DNODE_BLOCK_SIZE, DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys,
@@ -37,6 +37,24 @@ pub struct WriteProps {
     pub hole_birth: bool,
     /// Tiny blocks may live in their pointer (feature embedded_data).
     pub embed: bool,
+}
+
+impl WriteProps {
+    /// The checksum for an object whose dnode says this.
+    pub(super) fn checksum_of(&self, own: u8) -> Checksum {
+        match Checksum::from_u8(own) {
+            None | Some(Checksum::Inherit) => self.checksum,
+            Some(kind) => kind,
+        }
+    }
+
+    /// The compression for the data of an object whose dnode says this.
+    pub(super) fn compress_of(&self, own: u8) -> CompressSpec {
+        match Compress::from_u8(own) {
+            None | Some(Compress::Inherit) => self.compress,
+            Some(kind) => CompressSpec::new(kind),
+        }
+    }
 }
 
 /// Whom an object's space is charged to.

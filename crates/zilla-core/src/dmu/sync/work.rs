@@ -15,8 +15,6 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zilla_codec::checksum::Checksum;
-use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::{DNODE_FLAG_SPILL_BLKPTR, DNODE_FLAG_USED_BYTES, DnodePhys};
 use zilla_ondisk::object_type;
@@ -346,18 +344,8 @@ impl Work {
         props: WriteProps,
     ) -> WriteReq {
         let metadata = level > 0 || object_type::is_metadata(self.phys.otype);
-        let compress = if metadata {
-            props.metadata_compress
-        } else {
-            match Compress::from_u8(self.phys.compress) {
-                None | Some(Compress::Inherit) => props.compress,
-                Some(kind) => CompressSpec::new(kind),
-            }
-        };
-        let checksum = match Checksum::from_u8(self.phys.checksum) {
-            None | Some(Checksum::Inherit) => props.checksum,
-            Some(kind) => kind,
-        };
+        let compress = if metadata { props.metadata_compress } else { props.compress_of(self.phys.compress) };
+        let checksum = props.checksum_of(self.phys.checksum);
         WriteReq {
             data,
             bookmark: Bookmark::new(self.dn.objset_id(), self.dn.id(), level, blkid),
