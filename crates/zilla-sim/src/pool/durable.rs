@@ -3,13 +3,17 @@
 //! The last txg holds a prefix of what was done. On top of it come records of the intent log: changes of names in the order in which they
 //! were made, so these again are a prefix; and changes of files themselves, of each file in order, as far as someone has asked
 //! for them. So the names must be those after some operation, and each file must be as it was after some operation on it;
-//! both no earlier than promised, and a file no earlier than the latest of its names.
+//! both no earlier than promised, and a file no earlier than the latest of its names. A write of several blocks is several records, and may be
+//! there in part.
 
 use super::model::{Body, Id, Model, Node, ROOT, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, Seen, View};
 use super::op::Op;
 use super::run::ActorLog;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// No block is shorter.
+const SECTOR: usize = 512;
 
 /// What names tell of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +171,33 @@ pub fn fits(log: &ActorLog, least: usize, view: &View) -> Result<(), String> {
     Err(format!("{why}; {least} are certain, {} promised, {} done{around}", log.promised, log.done.len()))
 }
 
+/// Whether a file is as a long write left it of which only the first blocks are there: the log has a record for each block that is
+/// in place, and ends before the first that is not, where nobody waited for it.
+fn in_part(log: &ActorLog, id: Id, least: usize, seen: &Seen) -> bool {
+    let mut m = log.model(least);
+    let rest = |o: Own| Own { len: 0, data: 0, mtime: None, ..o };
+    log.ops.iter().skip(least).take(log.done.len() + 1 - least).any(|op| {
+        let before = m.nodes.get(&id).cloned();
+        op.apply(&mut m);
+        let (Some(Node { body: Body::File(old), .. }), Some(after)) = (&before, m.nodes.get(&id)) else {
+            return false;
+        };
+        let (off, fill) = match op {
+            Op::Write { id: i, off, fill } if *i == id => (*off as usize, fill),
+            Op::Append { id: i, fill } if *i == id => (old.len(), fill),
+            _ => return false,
+        };
+        let (new, end) = (fill.bytes(), off + fill.len as usize);
+        rest(own_of(after)) == rest(own_seen(seen))
+            && (off + 1..end).filter(|at| at % SECTOR == 0).any(|at| {
+                let mut part = old.clone();
+                part.resize(old.len().max(at), 0);
+                part[off..at].copy_from_slice(&new[..at - off]);
+                part == seen.data
+            })
+    })
+}
+
 fn files_fit(
     log: &ActorLog,
     least: usize,
@@ -193,7 +224,7 @@ fn files_fit(
             }
             until > least && have == state
         });
-        if !fits {
+        if !fits && !in_part(log, *id, least, &view[path]) {
             let states: Vec<_> =
                 history.iter().rev().take(4).map(|(at, s)| format!("from {at}: {s:?}")).collect();
             return Err(format!("{path:?} is {have:?}, of no operation from {least} on: {states:?}"));
