@@ -2,6 +2,7 @@
 
 use crate::abi::{DEV_IOC_CLONE, OUT_HEADER};
 use crate::reply::Reply;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, IoSlice};
@@ -47,6 +48,12 @@ impl Dev {
             Err(Errno::NODEV) => Ok(Read::Gone),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Whether a request waits (or the mount is gone).
+    pub(crate) fn has_request(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n > 0)
     }
 
     /// Answers the request `unique`.

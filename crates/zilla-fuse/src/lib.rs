@@ -9,7 +9,8 @@
 //!                                    +-> the rest of the operation becomes a task; the thread reads on
 //! ```
 //!
-//! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffer, laid out so that the data of a write
+//! Each thread has its own clone of the device, so that the kernel wakes one (and only as many look out as are of use: `watch.rs`), and its own
+//! buffer, laid out so that the data of a write
 //! begins on a page and is handed to the engine as it is. Data read goes out of the engine's own buffers.
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
@@ -32,6 +33,7 @@ mod notify;
 mod ops;
 mod reply;
 mod session;
+mod watch;
 
 pub use mount::clear_stale;
 pub use notify::Notifier;

@@ -5,6 +5,7 @@ use crate::dev::{Buffer, Dev, Read};
 use crate::mount::{attach, detach};
 use crate::notify::Notifier;
 use crate::reply::{Out, Reply, from_kernel};
+use crate::watch::{Patience, Watch};
 use bytes::Bytes;
 use event_listener::Event;
 use futures_util::FutureExt;
@@ -17,6 +18,9 @@ use zilla_env::Env;
 
 /// The most data in one request.
 const MAX_WRITE: usize = 1 << 20;
+
+/// Requests of no more data than this are done in less time than it takes to wake a thread.
+const SHORT: usize = 64 << 10;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -58,6 +62,7 @@ pub(crate) struct Session {
     pub(crate) writeback: bool,
     /// The root's number, which a rollback does not change.
     root: NodeId,
+    watch: Watch,
     threads: AtomicUsize,
     gone: AtomicBool,
     ended: Event,
@@ -77,6 +82,17 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Whether it keeps a thread for longer than it takes to wake another.
+    fn is_long(&self) -> bool {
+        let mut a = self.args();
+        match self.header.opcode {
+            op::READ | op::READDIR | op::READDIRPLUS => {
+                a.skip(16).and_then(|()| a.u32()).is_ok_and(|size| size as usize > SHORT)
+            }
+            op::COPY_FILE_RANGE | op::FALLOCATE | op::SYNCFS => true,
+            _ => self.all.len() > SHORT,
+        }
+    }
     pub(crate) fn args(&self) -> Args<'_> {
         Args(self.all.get(abi::IN_HEADER..).unwrap_or_default())
     }
@@ -94,6 +110,7 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
         env,
         writeback: opts.writeback,
         root,
+        watch: Watch::default(),
         threads: threads.into(),
         gone: false.into(),
         ended: Event::new(),
@@ -254,32 +271,45 @@ impl Session {
         // An answer must go through the door its request came in by.
         let dev = self.dev.another().map_or_else(|_| self.dev.clone(), Arc::new);
         let mut buf = Buffer::new(MAX_WRITE);
-        loop {
-            match dev.read(buf.space()) {
-                Ok(Read::Request(n)) => self.handle(&dev, buf.take(n)),
-                Ok(Read::Again) => {}
-                Ok(Read::Gone) => return,
+        let mut patience = Patience::new(std::thread::available_parallelism().map_or(1, usize::from));
+        let mut many = false;
+        while self.watch.go(many) {
+            patience.look(&dev);
+            let read = dev.read(buf.space());
+            if let Ok(Read::Request(n)) = read {
+                many = self.handle(&dev, buf.take(n));
+                continue;
+            }
+            self.watch.back(true);
+            match read {
+                Ok(Read::Gone) => self.watch.over(),
                 Err(e) => {
                     tracing::error!("reading from /dev/fuse: {e}");
                     return;
                 }
+                Ok(_) => {}
             }
         }
     }
 
-    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, all: Bytes) {
+    /// Answers a request, or sees to it that it is answered. Returns whether more than one thread is of use.
+    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, all: Bytes) -> bool {
         let Ok(mut header) = Header::decode(&all) else {
             tracing::error!("a request of the kernel is cut short");
-            return;
+            self.watch.back(true);
+            return false;
         };
         header.node = from_kernel(header.node, self.root);
         let request = Request { header, all };
+        let more = request.is_long() || dev.has_request();
+        self.watch.back(more);
         match self.at_once(&request) {
             Some(Ok(Some(reply))) => self.answer(dev, header.unique, &reply),
             Some(Ok(None)) => {}
             Some(Err(Short)) => self.answer(dev, header.unique, &Reply::errno(22)),
             None => self.later(dev, request),
         }
+        more
     }
 
     /// Runs the operation here as far as it goes; if it has to wait, the rest becomes a task.
