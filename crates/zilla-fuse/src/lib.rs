@@ -1,7 +1,7 @@
 //! A file system under a mount point, by the kernel's FUSE protocol, spoken directly.
 //!
-//! Libraries for FUSE copy the data, hand each request to another thread, or make a system call a part; here a request costs two system
-//! calls, one read and one write, on the thread that took it:
+//! Libraries for FUSE copy the data, hand each request to another thread, or make a system call a part; here a request costs one read, one
+//! look whether more wait, and one write, on the thread that took it:
 //!
 //! ```text
 //!   read(/dev/fuse) -> decode -> operation over what is in memory -> writev(/dev/fuse)
@@ -9,9 +9,9 @@
 //!                                    +-> the rest of the operation becomes a task; the thread reads on
 //! ```
 //!
-//! Each thread has its own clone of the device, so that the kernel wakes one (and only as many look out as are of use: `watch.rs`), and its own
-//! buffer, laid out so that the data of a write
-//! begins on a page and is handed to the engine as it is. Data read goes out of the engine's own buffers.
+//! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffer, laid out so that the data of a write
+//! begins on a page and is handed to the engine as it is. Data read goes out of the engine's own buffers. Only as many threads
+//! look out for requests as are of use, and for a moment without sleeping (`watch.rs`).
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
 //! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Files need no handles: opening and closing

@@ -240,8 +240,7 @@ impl Session {
         let data = r.all.slice(abi::WRITE_HEADER..end);
         let kill = flags & abi::WRITE_KILL_SUIDGID != 0;
         let mut written = self.fs.write(r.header.node, off, &data, kill).await.map(drop);
-        if sync && written.is_ok() {
-            // The kernel's own fsync after it then finds nothing to do.
+        if sync && !self.kernel_syncs && written.is_ok() {
             written = self.fs.fsync(r.header.node).await;
         }
         Ok(match written {

@@ -60,6 +60,8 @@ pub(crate) struct Session {
     pub(crate) dev: Arc<Dev>,
     pub(crate) env: Env,
     pub(crate) writeback: bool,
+    /// The kernel sends an fsync after each write to a file opened with O_DSYNC or O_SYNC.
+    pub(crate) kernel_syncs: bool,
     /// The root's number, which a rollback does not change.
     root: NodeId,
     watch: Watch,
@@ -109,6 +111,7 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
         dev,
         env,
         writeback: opts.writeback,
+        kernel_syncs: kernel_syncs(),
         root,
         watch: Watch::default(),
         threads: threads.into(),
@@ -122,6 +125,16 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
     }
     read_ahead_more(&mountpoint);
     Ok(Mount { session, mountpoint })
+}
+
+/// The kernel follows such a write with an fsync, and has the file locked during each. So a commit in the write would keep all others
+/// out; the fsyncs come after the writes of all who waited for the lock, and the first makes them all stable. Seen in the
+/// sources of Linux 6.1 and in what 6.18 sends; older ones are not trusted.
+fn kernel_syncs() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(1))
 }
 
 /// The kernel reads 128K ahead; a request may be larger, which only root may say.

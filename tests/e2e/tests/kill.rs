@@ -2,6 +2,7 @@
 //!
 //! `ZILLA_KILLS` says how often (200 for the proof, a few in every run), `ZILLA_SEED` repeats a run.
 
+use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -132,6 +133,36 @@ fn killed_right_after_an_fsync() {
         assert!(fs::read(&place).expect("the synced file") == contents, "round {round}");
         assert!(fs::read(root.join(format!("link{round}"))).expect("its link") == contents);
         assert!(!temporary.exists());
+    }
+    pool.export();
+    pool::zdb_clean(&world.disks(), "tank");
+}
+
+/// The same without an fsync by the program, which opened the file for stable writes instead.
+#[test]
+fn a_write_that_is_to_be_stable_is() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    let mut random = Random::from_env();
+    let path = pool.root().join("journal");
+    let mut contents = Vec::new();
+    for round in 0..6 {
+        let flag = if round % 2 == 0 { OFlags::DSYNC } else { OFlags::SYNC };
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND | flag;
+        let mut file = fs::File::from(rustix::fs::open(&path, flags, Mode::from(0o644)).expect("open"));
+        for _ in 0..=random.below(5) {
+            let size = random.below(40_000) as usize + 1;
+            let bytes = random.bytes(size);
+            file.write_all(&bytes).expect("write");
+            contents.extend(bytes);
+        }
+        world.kill();
+        drop(file);
+        pool.again();
+        assert!(fs::read(&path).expect("what was written") == contents, "round {round}");
     }
     pool.export();
     pool::zdb_clean(&world.disks(), "tank");
