@@ -15,7 +15,9 @@ use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{S_IFBLK, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, SyncMode};
+use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_env::{Env, real_env};
+use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::enums::PoolState;
 
 const POOL: &str = "tank";
@@ -313,28 +315,36 @@ fn a_crash_during_replay_and_one_after_it_change_nothing() {
     });
 }
 
+/// A pool whose machine stopped after ten commits of a file each: its disk, the blocks of its log, the files' names.
+async fn ten_commits(env: &Env) -> (tempfile::TempDir, Vec<BlkPtr>, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let spa = create(env, dir.path()).await;
+    let fs = open(env, &spa).await;
+    fs.commit().await.unwrap();
+    Dir(&fs).file("first", 10).await;
+    fs.commit().await.unwrap();
+    spa.sync().await.unwrap();
+    let names: Vec<String> = (0..10).map(|i| format!("f{i}")).collect();
+    for (i, name) in names.iter().enumerate() {
+        Dir(&fs).file(name, 100 + 3000 * i).await;
+        fs.commit().await.unwrap();
+    }
+    let crashed = crash(dir.path());
+    let blocks = {
+        let os = spa.dsl.objset(&spa.dsl.by_name(POOL).await.unwrap()).await.unwrap();
+        zilla_core::zil::chain(&**os.store(), &os.phys().zil_header, os.id()).await
+    };
+    drop(fs);
+    spa.close(None).await.unwrap();
+    (crashed, blocks, names)
+}
+
 #[test]
 fn a_torn_chain_gives_back_what_was_before_the_tear() {
     let env = real_env(2);
     let run = env.clone();
     env.block_on(async {
-        let dir = tempfile::tempdir().unwrap();
-        let spa = create(&run, dir.path()).await;
-        let fs = open(&run, &spa).await;
-        fs.commit().await.unwrap();
-        Dir(&fs).file("first", 10).await;
-        fs.commit().await.unwrap();
-        spa.sync().await.unwrap();
-        let names: Vec<String> = (0..10).map(|i| format!("f{i}")).collect();
-        for (i, name) in names.iter().enumerate() {
-            Dir(&fs).file(name, 100 + 3000 * i).await;
-            fs.commit().await.unwrap();
-        }
-        let crashed = crash(dir.path());
-        let blocks = {
-            let os = spa.dsl.objset(&spa.dsl.by_name(POOL).await.unwrap()).await.unwrap();
-            zilla_core::zil::chain(&**os.store(), &os.phys().zil_header, os.id()).await
-        };
+        let (crashed, blocks, names) = ten_commits(&run).await;
         assert!(blocks.len() > names.len(), "{}", blocks.len());
         let mut last = 0;
         for (n, bp) in blocks.iter().enumerate() {
@@ -363,8 +373,46 @@ fn a_torn_chain_gives_back_what_was_before_the_tear() {
             zdb_clean(torn.path());
         }
         assert_eq!(last, names.len(), "the last block was never written");
+    });
+}
+
+/// A sector that cannot be read is no end of the log: what follows was promised.
+#[test]
+fn a_log_that_cannot_be_read_stands_in_the_way_of_an_import() {
+    let env = real_env(2);
+    let run = env.clone();
+    env.block_on(async {
+        let (crashed, blocks, names) = ten_commits(&run).await;
+        let at = blocks[5].dva(0).offset + (4 << 20);
+        let faulty = run.wrap_devices({
+            let env = run.clone();
+            move |_, device| {
+                let device = FaultyDevice::new(device, &env);
+                device.add(Rule::new(Ops::Reads, Fault::Error(5)).within(at..at + 512));
+                Arc::new(device)
+            }
+        });
+        let found = discover(&faulty, &[crashed.path().to_owned()]).await.unwrap();
+        let open_opts = |missing_log| OpenOpts { force: true, missing_log, ..OpenOpts::default() };
+        let e = Spa::open(&faulty, &found[0], open_opts(false)).await.err().expect("refused").to_string();
+        assert!(e.contains("the intent log of tank cannot be read") && e.contains("'-m'"), "{e}");
+        // Another time it can be read.
+        let again = crash(crashed.path());
+        let spa = import(&run, again.path()).await;
+        let fs = open(&run, &spa).await;
+        assert_eq!(describe(&fs).await.len(), names.len() + 2, "all is there");
         drop(fs);
         spa.close(None).await.unwrap();
+        // Who gives it up gets what was before.
+        let spa = Spa::open(&faulty, &found[0], open_opts(true)).await.unwrap();
+        let fs = open(&faulty, &spa).await;
+        let there = describe(&fs).await;
+        let count = names.iter().take_while(|n| there.contains_key(&format!("/{n}"))).count();
+        assert!(there.len() == count + 2 && count < names.len(), "not a beginning: {:?}", there.keys());
+        check(&spa).await;
+        drop(fs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(crashed.path());
     });
 }
 

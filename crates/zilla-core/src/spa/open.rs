@@ -222,7 +222,7 @@ impl Spa {
         });
         spa.update_space()?;
         if !ctx.readonly {
-            crate::zil::claim_all(&spa.dsl, &spa.metaslabs, ctx.txgs.open()).await?;
+            crate::zil::claim_all(&spa.dsl, &spa.metaslabs, ctx.txgs.open(), opts.missing_log).await?;
             env.spawn(spa.clone().sync_loop());
             spa.sync().await?;
         }

@@ -34,6 +34,8 @@ pub struct DvaFailure {
     pub what: String,
     /// Bytes came, but not the right ones.
     pub checksum: bool,
+    /// A device that should hold it gave nothing; it may another time.
+    pub device: bool,
 }
 
 /// Says what is wrong with bytes that should be a block.
@@ -53,7 +55,7 @@ pub struct Reader<'a> {
     pub check: Check<'a>,
     /// Read and check every copy and all parity (scrub).
     pub every_copy: bool,
-    /// Nobody knows whether the block was ever written: if no copy is good, no device is to blame.
+    /// Nobody knows whether the block was ever written, or to all its places: no device is to blame for what is bad.
     pub speculative: bool,
 }
 
@@ -94,6 +96,7 @@ impl Reader<'_> {
                 place: format!("vdev {}", self.top.id),
                 what: "the device is not there".into(),
                 checksum: false,
+                device: true,
             }),
         }
     }
@@ -120,7 +123,9 @@ impl Reader<'_> {
             place: unit.leaves.first().map(|l| l.path()).unwrap_or_default(),
             what: "no device that should hold it can be read".into(),
             checksum: false,
+            device: true,
         };
+        let mut device = false;
         let mut good: Option<Bytes> = None;
         let mut bad: SmallVec<[&Arc<Leaf>; 2]> = SmallVec::new();
         let mut lied: SmallVec<[&Arc<Leaf>; 2]> = SmallVec::new();
@@ -145,22 +150,23 @@ impl Reader<'_> {
                                 lied.push(leaf);
                                 bad.push(leaf);
                             }
-                            last = DvaFailure { place: place(), what, checksum: true };
+                            last = DvaFailure { place: place(), what, checksum: true, device };
                         }
                     }
                 }
                 Err(e) => {
                     bad.push(leaf);
-                    last = DvaFailure { place: place(), what: e.to_string(), checksum: false };
+                    device = true;
+                    last = DvaFailure { place: place(), what: e.to_string(), checksum: false, device };
                 }
             }
         }
-        if good.is_some() || !self.speculative {
+        if !self.speculative {
             for leaf in lied {
                 leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let Some(data) = good else { return Err(last) };
+        let Some(data) = good else { return Err(DvaFailure { device: device || last.device, ..last }) };
         healing.bad = bad.iter().map(|l| l.index).collect();
         // Leaves that missed the block get it now that it is at hand.
         bad.extend(unit.leaves.iter().filter(|l| l.writable() && !l.holds(self.birth)));
@@ -223,16 +229,17 @@ impl Reader<'_> {
             good = self.combinations(&map, &row.cols);
         }
         let Row { cols, failed, why, .. } = row;
+        let device = !failed.is_empty() || !checksum;
         let Some(block) = good else {
             if checksum && self.speculative {
-                return Err(DvaFailure { place: place(), what: why, checksum });
+                return Err(DvaFailure { place: place(), what: why, checksum, device });
             }
             if checksum {
                 self.top.vdev.checksum_errors.fetch_add(1, Ordering::Relaxed);
             } else {
                 self.top.vdev.read_errors.fetch_add(1, Ordering::Relaxed);
             }
-            return Err(DvaFailure { place: place(), what: why, checksum });
+            return Err(DvaFailure { place: place(), what: why, checksum, device });
         };
         let mut healing = Healing::default();
         let suspicious =
@@ -343,7 +350,9 @@ impl Reader<'_> {
                 && read.as_ptr() != right.as_ptr()
                 && *read != right
             {
-                leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                if !self.speculative {
+                    leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                }
                 healing.bad.push(leaf.index);
                 writes.push((leaf.clone(), at, right.clone()));
             }

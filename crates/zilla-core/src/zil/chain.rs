@@ -5,6 +5,7 @@
 //! block before gave it, whose own successor has the wrong number, that comes twice, or that lies beyond what was claimed.
 //! Of a block's records it ends at the first that is none, or whose number does not rise.
 
+use crate::error::{Error, Result};
 use crate::types::Bookmark;
 use crate::zio::BlockStore;
 use bytes::Bytes;
@@ -12,6 +13,20 @@ use std::collections::BTreeSet;
 use zilla_codec::checksum::Checksum;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{LogBlock, LogRecord, ZIL_CLAIM_LR_SEQ_VALID, ZIL_ZC_SEQ, ZilHeader};
+
+/// How often a block is read whose devices fail: an end that is none would lose what follows.
+const TRIES: usize = 8;
+
+pub(super) async fn read(store: &dyn BlockStore, bp: BlkPtr, bookmark: Bookmark) -> Result<Bytes> {
+    let mut result = store.read_log(bp, bookmark).await;
+    for _ in 1..TRIES {
+        if matches!(result, Ok(_) | Err(Error::Corrupt(_))) {
+            break;
+        }
+        result = store.read_log(bp, bookmark).await;
+    }
+    result
+}
 
 /// A block that belongs to the chain.
 pub(super) struct ChainBlock {
@@ -34,6 +49,8 @@ pub(crate) struct Walk<'a> {
     last_record: u64,
     /// Why it ended, if there was more to see than an end.
     pub(super) ended: Option<String>,
+    /// It ended because devices failed: there may be more.
+    pub(super) failed: Option<Error>,
 }
 
 impl<'a> Walk<'a> {
@@ -50,6 +67,7 @@ impl<'a> Walk<'a> {
             seen: BTreeSet::new(),
             last_record: 0,
             ended: None,
+            failed: None,
         }
     }
 
@@ -77,12 +95,13 @@ impl<'a> Walk<'a> {
             return Some(end);
         }
         let bookmark = Bookmark { objset: self.objset, object: 0, level: -2, blkid: seq };
-        let data = match self.store.read_log(bp, bookmark).await {
+        let data = match read(self.store, bp, bookmark).await {
             Ok(data) => data,
             Err(e) => {
                 if self.claimed {
                     self.stop(format!("block {seq}, which was claimed, cannot be read: {e}"));
                 }
+                self.failed = Some(e).filter(|e| !matches!(e, Error::Corrupt(_)));
                 return Some(end);
             }
         };

@@ -1,6 +1,6 @@
 //! Claiming what a crash left in the logs of all datasets, in the first txg of an import.
 
-use super::chain::Walk;
+use super::chain::{self, Walk};
 use crate::dsl::{DslDataset, DslPool};
 use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
@@ -13,20 +13,27 @@ use zilla_ondisk::zil::{
     LogRecord, RecordBody, ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZIL_ZC_SEQ, ZilHeader,
 };
 
-/// Claims the logs of all datasets of a pool that is being opened for writing; `txg` is its first.
-pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, txg: Txg) -> Result<()> {
+/// Claims the logs of all datasets of a pool that is being opened for writing; `txg` is its first. A log that cannot be read because
+/// devices fail is an error, unless it may be `lost`: it may hold what someone was told is stable.
+pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, txg: Txg, lost: bool) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
         todo.extend(dsl.child_dirs(&dir).await?);
         let head = dsl.head(&dir).await?;
         if !head.phys().bp.is_hole() {
-            claim(dsl, metaslabs, &head, txg).await?;
+            claim(dsl, metaslabs, &head, txg, lost).await?;
         }
     }
     Ok(())
 }
 
-async fn claim(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, ds: &Arc<DslDataset>, txg: Txg) -> Result<()> {
+async fn claim(
+    dsl: &Arc<DslPool>,
+    metaslabs: &Metaslabs,
+    ds: &Arc<DslDataset>,
+    txg: Txg,
+    lost: bool,
+) -> Result<()> {
     let objset = dsl.objset(ds).await?;
     let header = objset.phys().zil_header;
     if header.log.is_hole() || header.claim_txg != 0 {
@@ -45,7 +52,8 @@ async fn claim(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, ds: &Arc<DslDataset>, 
     }
     let store = &**objset.store();
     let mut walk = Walk::new(store, &header, ds.id());
-    let mut claims = Claims { metaslabs, store, objset: ds.id(), first: txg, seen: BTreeSet::new() };
+    let mut claims =
+        Claims { metaslabs, store, objset: ds.id(), first: txg, seen: BTreeSet::new(), failed: None };
     let (mut blocks, mut records, mut last_block, mut last_record) = (0u64, 0u64, 0, 0);
     while let Some(block) = walk.next().await {
         if let Err(why) = claims.block(&block.bp).await? {
@@ -65,6 +73,13 @@ async fn claim(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, ds: &Arc<DslDataset>, 
             records += 1;
             last_record = record.header.seq;
         }
+    }
+    if let Some(e) = walk.failed.take().or(claims.failed).filter(|_| !lost) {
+        let what = format!(
+            "the intent log of {} cannot be read: {e}; try again, or import with '-m' and lose what it holds",
+            ds.name()
+        );
+        return Err(Error::os(e.errno(), what));
     }
     objset.with_phys(|p| {
         let h = &mut p.zil_header;
@@ -88,6 +103,7 @@ struct Claims<'a> {
     objset: u64,
     first: Txg,
     seen: BTreeSet<[u64; 2]>,
+    failed: Option<Error>,
 }
 
 impl Claims<'_> {
@@ -119,7 +135,8 @@ impl Claims<'_> {
             RecordBody::Write { object, blkptr, .. } => {
                 let new = !blkptr.is_hole() && !blkptr.is_embedded() && blkptr.birth() >= self.first.0;
                 let bookmark = Bookmark { objset: self.objset, object: *object, level: -2, blkid: 0 };
-                if new && let Err(e) = self.store.read_log(*blkptr, bookmark).await {
+                if new && let Err(e) = chain::read(self.store, *blkptr, bookmark).await {
+                    self.failed = Some(e.clone()).filter(|e| !matches!(e, Error::Corrupt(_)));
                     return Ok(Err(e.to_string()));
                 }
                 self.block(blkptr).await

@@ -179,7 +179,7 @@ impl Zio {
     }
 
     /// Reads what is where a log block should be. Past the cache and without a word about damage: what lies behind the end of a
-    /// log is no block, and that is how the end is known.
+    /// log is no block, and that is how the end is known ([`Error::Corrupt`]); any other error is of a device, and says nothing.
     pub(super) async fn read_log_block(&self, bp: &BlkPtr, bookmark: Bookmark) -> Result<Bytes> {
         bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
         let tree = self.tree();
@@ -207,11 +207,15 @@ impl Zio {
                 class: Priority::SyncRead,
                 tickets: None,
                 check: &check,
-                every_copy: false,
+                // What a power cut left in some of its places goes to all before anybody relies on it.
+                every_copy: true,
                 speculative: true,
             };
             match reader.read().await {
                 Ok((data, _)) => return Ok(data),
+                Err(f) if f.device => {
+                    last = Error::os(Errno::Io, format!("block {bookmark} ({}): {}", f.place, f.what));
+                }
                 Err(f) => last = Error::corrupt(Some(bookmark), f.place, f.what),
             }
         }

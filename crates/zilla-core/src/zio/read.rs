@@ -172,6 +172,7 @@ impl Zio {
             place: format!("vdev {} at {}", dva.vdev, dva.offset),
             what: e.to_string(),
             checksum: false,
+            device: false,
         };
         let top = tree.check_dva(dva, bp.psize()).map_err(failure)?;
         if dva.gang {
@@ -238,7 +239,10 @@ impl Zio {
                     }
                     Err(e) => {
                         let what = e.to_string();
-                        failures.push((dva, DvaFailure { place: String::new(), what, checksum: true }));
+                        failures.push((
+                            dva,
+                            DvaFailure { place: String::new(), what, checksum: true, device: false },
+                        ));
                     }
                 }
                 continue;
@@ -261,7 +265,12 @@ impl Zio {
                     };
                     reader.read().await
                 }
-                Err(e) => Err(DvaFailure { place: String::new(), what: e.to_string(), checksum: false }),
+                Err(e) => Err(DvaFailure {
+                    place: String::new(),
+                    what: e.to_string(),
+                    checksum: false,
+                    device: false,
+                }),
             };
             match read {
                 Ok((data, healing)) => {
