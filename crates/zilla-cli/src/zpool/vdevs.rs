@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use zilla_control::error::ErrorCode;
 use zilla_control::props;
 use zilla_control::types::{
-    Activity, AllocClass, PoolAdd, PoolInfo, PoolQuery, TopKind, VdevAttach, VdevDetach, VdevNode,
-    VdevRemove, VdevSpec,
+    Activity, AllocClass, DatasetInfo, DatasetKind, DatasetQuery, PoolAdd, PoolInfo, PoolQuery, Source,
+    TopKind, VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec,
 };
 
 /// One imported pool, or the end of the command.
@@ -304,5 +304,32 @@ pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
             super::wait::until_done(cx, name, &[Activity::Remove])?;
         }
     }
+    if has_log(&pool) && !has_log(&one_pool(cx, name)?) {
+        tell_who_wanted_a_log(cx, name)?;
+    }
     Ok(code)
+}
+
+fn has_log(pool: &PoolInfo) -> bool {
+    pool.root.children.iter().any(|v| v.class == AllocClass::Log && v.kind != VdevKind::Hole)
+}
+
+/// `logbias` says what a log device is for; where it was set, someone should know that there is none any more.
+fn tell_who_wanted_a_log(cx: &mut Cx, pool: &str) -> Result<(), Exit> {
+    let query = DatasetQuery {
+        roots: vec![pool.to_owned()],
+        kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
+        properties: vec!["logbias".to_owned()],
+        ..DatasetQuery::default()
+    };
+    let Some(reply) = cx.ask("cannot list datasets", &query)? else { return Ok(()) };
+    let set = |d: &DatasetInfo| d.properties.get("logbias").is_some_and(|p| p.source == Source::Local);
+    let names: Vec<&str> = reply.datasets.iter().filter(|d| set(d)).map(|d| d.name.as_str()).collect();
+    if !names.is_empty() {
+        cx.err(format!(
+            "warning: '{pool}' has no log device any more; 'logbias' is set for {}, whose synchronous writes now go to the pool's disks",
+            names.join(", ")
+        ));
+    }
+    Ok(())
 }
