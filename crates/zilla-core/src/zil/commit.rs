@@ -2,9 +2,10 @@
 //!
 //! Whoever wants a commit joins those who wait. One task a log takes all who wait, with all records that matter to any of them, packs
 //! these into one block (or several), sends it off, and tells them when it is stable. It does not wait for that: while one train is
-//! on its way the next is filled and sent; only when two are under way does it wait, and whoever comes meanwhile rides with the next. So a
-//! lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their way
-//! at once.
+//! on its way the next is filled and sent; only when two are under way does it wait, and whoever comes meanwhile rides with the next. With
+//! more than two log vdevs one train for each may be under way, as blocks go to each in turn; more would only be smaller ones in a
+//! queue. So a lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their
+//! way at once.
 //!
 //! A train has arrived when its blocks and all blocks before them are stable. If a block cannot be allocated or written, it and
 //! everything behind it are worth nothing: who waits for them waits for the txg instead, and so does everybody else until that txg
@@ -34,8 +35,9 @@ const CHAIN: usize = ZilChainPhys::SIZE;
 const MAX_RECORDS: usize = MAX_BLOCK as usize - CHAIN;
 /// A write too long for one block is cut into pieces no smaller than this.
 const MIN_PIECE: usize = 16 << 10;
-/// Trains that may be under way at once.
-const MAX_TRAINS: usize = 2;
+/// Trains that may be under way at once, at least. With more log vdevs than that there is one for each.
+const MIN_TRAINS: usize = 2;
+const MAX_TRAINS: usize = 16;
 /// Blocks that may be under way at once.
 const MAX_BLOCKS: usize = 16;
 
@@ -237,7 +239,8 @@ impl Zilog {
             st.driving = false;
             return Step::Rest;
         }
-        if st.trains_in_flight >= MAX_TRAINS {
+        let most = self.ctx.store.log_vdevs().clamp(MIN_TRAINS, MAX_TRAINS);
+        if st.trains_in_flight >= most {
             return Step::Room;
         }
         let synced = self.synced();

@@ -387,6 +387,10 @@ impl BlockStore for Zio {
         self.log_on_log_vdev(bp)
     }
 
+    fn log_vdevs(&self) -> usize {
+        self.tree().tops.iter().filter(|t| t.vdev.is_log && t.vdev.is_concrete()).count()
+    }
+
     fn dsize(&self, bp: &BlkPtr) -> u64 {
         self.0.tree.read().dsize(bp)
     }

@@ -109,6 +109,11 @@ pub trait BlockStore: Send + Sync {
         false
     }
 
+    /// How many vdevs take log blocks and nothing else: so many blocks can be written at once without one waiting for another.
+    fn log_vdevs(&self) -> usize {
+        0
+    }
+
     /// The space a block takes as users see it (deflated by RAID-Z's overhead), in bytes.
     fn dsize(&self, bp: &BlkPtr) -> u64;
 }
