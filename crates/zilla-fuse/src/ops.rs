@@ -124,6 +124,7 @@ impl Session {
             op::WRITE => self.write(r, a).await,
             op::STATFS => Ok(self.statfs()),
             op::FSYNC | op::FSYNCDIR => done(self.fs.fsync(node).await),
+            // Linux sends it to servers behind virtio only, so far.
             op::SYNCFS => done(self.fs.commit().await),
             op::SETXATTR => self.setxattr(node, a).await,
             op::GETXATTR => {
