@@ -114,7 +114,7 @@ fn file(dir: &Path, i: usize) -> PathBuf {
 
 /// Log devices, modelled: a plot of each table is saved beside the figures.
 fn slog(o: &Options) -> Result<Value> {
-    let result = modelled::run(modelled::SECONDS, &o.only, &modelled::DISKS)?;
+    let result = modelled::run(modelled::SECONDS, &o.only, &modelled::DISKS, "")?;
     for path in modelled::plots(&result, &o.out)? {
         println!("drawn {}", path.display());
     }

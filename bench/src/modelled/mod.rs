@@ -16,13 +16,14 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Virtual seconds of each measurement.
-pub const SECONDS: u64 = 5;
+pub const SECONDS: u64 = 3;
 
-/// All parts, or those with `only` in their name; the first on so many `disks`.
-pub fn run(seconds: u64, only: &str, disks: &[usize]) -> Result<Value> {
+/// All parts, or those with `only` in their name; the first on so many `disks` and with the logs that have `log` in
+/// their name.
+pub fn run(seconds: u64, only: &str, disks: &[usize], log: &str) -> Result<Value> {
     let mut out = json!({ "virtual_seconds": seconds });
     if "perrin".contains(only) {
-        out["perrin"] = perrin::run(seconds, disks)?;
+        out["perrin"] = perrin::run(seconds, disks, log)?;
     }
     if "copy".contains(only) {
         out["copy"] = copy::run()?;
@@ -71,14 +72,16 @@ pub fn plots(result: &Value, folder: &Path) -> Result<Vec<PathBuf>> {
 
 pub fn main(mut args: lexopt::Parser) -> Result<()> {
     let (mut seconds, mut only, mut disks) = (SECONDS, String::new(), DISKS.to_vec());
+    let mut log = String::new();
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Long("seconds") => seconds = args.value()?.parse()?,
             lexopt::Arg::Long("only") => only = args.value()?.string()?,
+            lexopt::Arg::Long("log") => log = args.value()?.string()?,
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             other => return Err(other.unexpected().into()),
         }
     }
-    println!("{}", run(seconds, &only, &disks)?);
+    println!("{}", run(seconds, &only, &disks, &log)?);
     Ok(())
 }

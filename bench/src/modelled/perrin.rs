@@ -7,6 +7,7 @@ use super::rig::{Devices, Rig};
 use crate::engine::Result;
 use bytes::Bytes;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +18,7 @@ const FILE: u64 = 400 << 20;
 const WRITE: u64 = 8 << 10;
 const THREADS: usize = 32;
 const FILL: u64 = 1 << 20;
-const WARM_UP: Duration = Duration::from_secs(4);
+const WARM_UP: Duration = Duration::from_secs(2);
 pub const DISKS: [usize; 4] = [1, 2, 4, 8];
 
 /// A log: how many devices, of which profile.
@@ -45,11 +46,12 @@ pub struct Load {
     pub seconds: u64,
 }
 
-pub fn run(seconds: u64, disks: &[usize]) -> Result<Value> {
+/// On so many disks each, with the log devices that have `log` in their name.
+pub fn run(seconds: u64, disks: &[usize], log: &str) -> Result<Value> {
     let mut rows = Vec::new();
-    let mut table: Vec<Vec<f64>> = Vec::new();
+    let mut table: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     println!("8 KiB O_DSYNC writes at random, 32 threads, MB/s on {disks:?} disks of 7200 rpm (published)");
-    for (name, logs, published) in ROWS {
+    for (name, logs, published) in ROWS.into_iter().filter(|(name, ..)| name.contains(log)) {
         let mut ours = Vec::new();
         for &disks in disks {
             let main = Devices { count: disks, profile: "7200rpm-sata", size: 4 << 30, mirrored: false };
@@ -67,13 +69,15 @@ pub fn run(seconds: u64, disks: &[usize]) -> Result<Value> {
             .collect();
         println!("{name:8} {}", cells.join("  "));
         rows.push(json!({ "log": name, "MBps": ours, "published": published }));
-        table.push(ours);
+        table.insert(name, ours);
     }
     let mut promises = Vec::new();
-    for (name, row, of, least) in
-        [("NVRAM over no slog", 4, 0, NVRAM), ("2 slogs over 1", 2, 1, TWO), ("4 slogs over 1", 3, 1, FOUR)]
+    for (row, of, least) in
+        [("NVRAM", "no slog", NVRAM), ("2 slogs", "1 slog", TWO), ("4 slogs", "1 slog", FOUR)]
     {
-        let ratios: Vec<f64> = table[row].iter().zip(&table[of]).map(|(a, b)| a / b).collect();
+        let (Some(these), Some(those)) = (table.get(row), table.get(of)) else { continue };
+        let name = format!("{row} over {of}");
+        let ratios: Vec<f64> = these.iter().zip(those).map(|(a, b)| a / b).collect();
         let cells: Vec<String> = ratios
             .iter()
             .map(|r| format!("{r:6.2}x {}", if *r >= least { "kept" } else { "MISSED" }))
