@@ -19,6 +19,15 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether others may be let in: the machine's owner decides that for ordinary users.
+pub(crate) fn others_allowed() -> bool {
+    is_root() || std::fs::read_to_string("/etc/fuse.conf").is_ok_and(|text| allows_others(&text))
+}
+
+fn allows_others(conf: &str) -> bool {
+    conf.lines().any(|l| l.trim() == "user_allow_other")
+}
+
 /// Mounts; returns the session's device.
 pub(crate) fn attach(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
     if is_root() {
@@ -49,6 +58,10 @@ fn mount_directly(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
     rustix::mount::mount(opts.source.as_str(), mountpoint, "fuse.zfs", flags, Some(data.as_c_str()))?;
     Ok(fd)
 }
+
+/// Without `allow_other` the kernel lets nobody but the mounting user into a file system, not even the helper that runs as root.
+const NESTED: &str = "; if that is inside a file system of your own, either put the line 'user_allow_other' into /etc/fuse.conf (as root), \
+                      or give this one a mountpoint elsewhere";
 
 /// An option's value as `fusermount3` parses it.
 fn escaped(s: &str) -> String {
@@ -85,7 +98,11 @@ fn mount_by_helper(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
     let status = child.wait_with_output_of()?;
     match fd {
         Ok(Some(fd)) => Ok(fd),
-        Ok(None) | Err(_) => Err(io::Error::other(format!("fusermount3: {}", status.trim()))),
+        Ok(None) | Err(_) => {
+            let shut = !opts.allow_other && status.contains("Permission denied");
+            let hint = if shut { NESTED } else { "" };
+            Err(io::Error::other(format!("fusermount3: {}{hint}", status.trim())))
+        }
     }
 }
 
@@ -164,5 +181,16 @@ pub fn clear_stale(mountpoint: &Path) -> io::Result<bool> {
     match rustix::fs::statfs(mountpoint) {
         Err(rustix::io::Errno::NOTCONN) => detach(mountpoint, true).map(|()| true),
         _ => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lets_others_in() {
+        assert!(allows_others("mount_max = 10\n user_allow_other \n"));
+        assert!(!allows_others("#user_allow_other\nmount_max = 10\n"));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::{self, Args, Header, Short, cap, op};
 use crate::dev::{Buffer, Dev, Read};
-use crate::mount::{attach, detach};
+use crate::mount::{attach, detach, others_allowed};
 use crate::notify::Notifier;
 use crate::reply::{Out, Reply, from_kernel};
 use crate::watch::{Patience, Watch};
@@ -32,7 +32,8 @@ pub struct Options {
     pub devices: bool,
     pub exec: bool,
     pub atime: bool,
-    /// Others than the mounting user may look in. Root only, unless /etc/fuse.conf says otherwise.
+    /// Others than the mounting user may look in; `fusermount3` too, which is another for the kernel, so that only then an ordinary
+    /// user's file system can have a mount point in another. Root only, unless /etc/fuse.conf says otherwise.
     pub allow_other: bool,
     /// Let the kernel gather writes (see the crate's head for why not).
     pub writeback: bool,
@@ -48,7 +49,7 @@ impl Options {
             devices: true,
             exec: true,
             atime: true,
-            allow_other: rustix::process::geteuid().is_root(),
+            allow_other: others_allowed(),
             writeback: false,
             threads: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
         }

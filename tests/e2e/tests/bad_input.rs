@@ -53,7 +53,7 @@ fn devices_that_will_not_do() {
 
 #[test]
 fn names_that_will_not_do() {
-    if !can(&[Need::Fuse]) {
+    if !can(&[Need::Fuse, Need::Nested]) {
         return;
     }
     let world = World::new();
@@ -99,7 +99,7 @@ fn names_that_will_not_do() {
 
 #[test]
 fn a_busy_file_system_stays_mounted() {
-    if !can(&[Need::Fuse]) {
+    if !can(&[Need::Fuse, Need::Nested]) {
         return;
     }
     let world = World::new();
@@ -116,9 +116,26 @@ fn a_busy_file_system_stays_mounted() {
     pool.judge();
 }
 
+/// The kernel keeps the helper that mounts for an ordinary user out of that user's file systems.
+#[test]
+fn a_file_system_in_another_says_what_it_needs() {
+    if !can(&[Need::Fuse]) || can(&[Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    told(&world.zfs("create tank/a").fails(), &["'user_allow_other' into /etc/fuse.conf"]);
+    // Elsewhere it can be.
+    let elsewhere = world.path().join("elsewhere");
+    world.zfs(&format!("set mountpoint={} tank/a", elsewhere.display())).ok();
+    world.zfs("mount -a").ok();
+    fs::write(elsewhere.join("file"), "there").expect("write");
+    pool.judge();
+}
+
 #[test]
 fn a_mountpoint_that_is_not_empty() {
-    if !can(&[Need::Fuse]) {
+    if !can(&[Need::Fuse, Need::Nested]) {
         return;
     }
     let world = World::new();

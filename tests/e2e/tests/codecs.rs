@@ -3,7 +3,7 @@
 use zilla_e2e::{Kind, Need, Pool, World, can, tree};
 
 fn each(kind: Kind, property: &str, values: &[&str]) {
-    if !can(&[Need::Fuse]) {
+    if !can(&[Need::Fuse, Need::Nested]) {
         return;
     }
     let world = World::new();

@@ -5,7 +5,7 @@ use zilla_e2e::{Kind, Need, Pool, World, can, tree};
 
 #[test]
 fn properties_are_inherited_and_survive() {
-    if !can(&[Need::Fuse]) {
+    if !can(&[Need::Fuse, Need::Nested]) {
         return;
     }
     let world = World::new();
@@ -31,7 +31,7 @@ fn properties_are_inherited_and_survive() {
 
 #[test]
 fn snapshots_clones_and_rollback() {
-    if !can(&[Need::Fuse]) {
+    if !can(&[Need::Fuse, Need::Nested]) {
         return;
     }
     let world = World::new();

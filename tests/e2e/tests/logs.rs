@@ -81,7 +81,7 @@ fn logs_come_and_go() {
     assert_eq!(logs(&world), ["1 mirror-2 ONLINE", "2 log2 ONLINE", "2 log3 ONLINE"]);
     work(&pool, "b");
     turn(&pool);
-    world.zfs("create -o logbias=throughput tank/db").ok();
+    world.zfs("create -o canmount=off -o logbias=throughput tank/db").ok();
     let last = world.zpool("remove tank mirror-2");
     told(&last.stderr, "'tank' has no log device any more; 'logbias' is set for tank/db,");
     last.ok();
