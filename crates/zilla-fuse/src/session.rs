@@ -288,7 +288,10 @@ impl Session {
         let mut patience = Patience::new(std::thread::available_parallelism().map_or(1, usize::from));
         let mut many = false;
         while self.watch.go(many) {
-            patience.look(&dev);
+            // Where several are at work someone is awake, and looking would take time from who will ask.
+            if !many {
+                patience.look(&dev);
+            }
             let read = dev.read(buf.space());
             if let Ok(Read::Request(n)) = read {
                 many = self.handle(&dev, buf.take(n));
