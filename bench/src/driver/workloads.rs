@@ -49,7 +49,7 @@ pub const LIST: &[Workload] = &[
         workload: "seqwrite128k",
         vdev: "mirror",
         files: 2,
-        volume: "700M",
+        volume: MIRRORED,
         ..RAIDZ2
     },
     Workload {
@@ -57,10 +57,13 @@ pub const LIST: &[Workload] = &[
         workload: "seqread128k",
         vdev: "mirror",
         files: 2,
-        volume: "700M",
+        volume: MIRRORED,
         ..RAIDZ2
     },
 ];
+
+/// What is overwritten stays for three txgs more, and a bare object reserves no space.
+const MIRRORED: &str = "500M";
 
 /// Dirty data is limited alike on both sides.
 pub const PEER_LIMITS: [&str; 2] = ["--set", "zfs_dirty_data_max=268435456"];
