@@ -14,14 +14,10 @@ use zilla_ondisk::enums::PoolState;
 const POOL: &str = "zillabench";
 const WRITE: u64 = 8 << 10;
 const FILL: u64 = 1 << 20;
-/// Free buffers kept besides those the cache held.
-const KEPT: usize = 512 << 20;
-
 pub fn main(args: lexopt::Parser) -> Result<()> {
     let o = Options::parse(args)?;
     o.prewrite()?;
-    zilla_env::set_pool_limit(o.arc_max as usize + KEPT);
-    let (env, spa) = Volume::pool(&o)?;
+    let (env, spa) = Volume::pool(&o, 0)?;
     let fs = env.block_on(zilla::open_filesystem(&env, &spa.dsl, POOL, false))?;
     let data = noise(o.seed, FILL);
     let file = env.block_on(async {

@@ -13,7 +13,10 @@ use std::process::Command;
 
 const THREADS: [usize; 3] = [1, 10, 32];
 const FILE: &str = "400M";
-const POOL: &str = "2G";
+/// Room for several txgs' versions of the whole file, and for the log.
+const POOL: &str = "4G";
+/// A txg lasts up to five seconds, and the first ones touch memory that is fresh.
+const LEAST_SECONDS: f64 = 20.0;
 
 /// What is promised: of fio with one thread by one thread and by 32, and of OpenZFS's engine at each number.
 const ONE: f64 = 0.85;
@@ -49,7 +52,7 @@ pub fn run(o: &Options, peer: Option<&Path>) -> Result<Value> {
 
 fn measure(o: &Options, peer: Option<&Path>) -> Result<Value> {
     let me = std::env::current_exe()?;
-    let seconds = o.seconds.to_string();
+    let seconds = o.seconds.max(LEAST_SECONDS).to_string();
     let path = |name: &str| o.disk.join(name).to_string_lossy().into_owned();
     let mut rows: Vec<Runs> = THREADS.iter().map(|_| Runs::default()).collect();
     for round in 0..o.runs {

@@ -16,14 +16,9 @@ pub use volume::Volume;
 
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Free buffers kept besides those the cache held: those of dirty data.
-const KEPT: usize = 512 << 20;
-
 pub fn main(args: lexopt::Parser) -> Result<()> {
     let o = Options::parse(args)?;
     o.prewrite()?;
-    // The peer runs with an allocator that keeps its pages; so does this, or the first touch of memory is all that is measured.
-    zilla_env::set_pool_limit(o.arc_max as usize + KEPT);
     let data = std::sync::Arc::new(data::pool(o.entropy, o.seed));
     let mut volume = Volume::create(&o)?;
     let fill = Job { kind: Kind::Write, io: o.block.max(128 << 10), once: true, ..Job::new(&o) };

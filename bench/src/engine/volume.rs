@@ -8,6 +8,7 @@ use std::sync::Arc;
 use zilla_core::dmu::{Dnode, NewObject, resident};
 use zilla_core::dsl::DslDataset;
 use zilla_core::metaslab::SpaceClass;
+use zilla_core::spa::txg::DirtyLimits;
 use zilla_core::spa::{CreateOpts, OpenOpts, Spa, discover};
 use zilla_core::types::ObjectId;
 use zilla_core::vdev::VdevKind;
@@ -29,13 +30,15 @@ pub struct Volume {
     _dataset: Arc<DslDataset>,
 }
 
+/// Dirty data of both engines.
+const DIRTY: u64 = 256 << 20;
 /// The dbuf cache's share of the ARC, as OpenZFS has it.
 const DBUF_CACHE_SHIFT: u32 = 5;
 
 impl Volume {
-    /// A fresh pool on the backing files.
-    pub fn pool(o: &Options) -> Result<(Env, Arc<Spa>)> {
-        let env = real_env(o.threads);
+    /// A fresh pool on the backing files; `workers` threads run the engine (0: as many as there are cores).
+    pub fn pool(o: &Options, workers: usize) -> Result<(Env, Arc<Spa>)> {
+        let env = real_env(workers);
         let leaves = o.files.iter().map(|path| LeafSpec { path: path.clone(), disk: false });
         let leaves: Vec<LeafSpec> = leaves.collect();
         let top = |leaves| TopSpec { kind: o.kind, leaves, is_log: false, bias: None, ashift: Some(12) };
@@ -58,7 +61,9 @@ impl Volume {
     }
 
     pub fn create(o: &Options) -> Result<Volume> {
-        let (env, spa) = Volume::pool(o)?;
+        let (env, spa) = Volume::pool(o, o.threads)?;
+        // As the peer's: with more it would spend the measurement touching fresh memory.
+        spa.ctx.txgs.set_limits(DirtyLimits { max: DIRTY, ..DirtyLimits::default() });
         let (block, size) = (o.block as u32, o.volume);
         env.block_on(async {
             let dsl = spa.dsl.clone();

@@ -10,7 +10,7 @@
 //! * Every submitted [`Io`] completes exactly once. A [`Completion`] that is dropped instead of called reports an
 //!   error, so that a bug in a backend becomes a failed I/O and never a hang.
 //! * Nothing here blocks the thread that submits, except for files in memory, where the "device" is a copy
-//!   by the kernel and handing it to another thread costs more than doing it.
+//!   by the kernel and handing it to another thread costs more than doing it, and where the thread asks for it ([`waiting_here`]).
 //! * I/O outside a device's bounds is an error, never a file that grows or a short buffer.
 //! * [`IoOp::Flush`] that completed well means: every write that completed before the flush was submitted is
 //!   stable. Nothing else orders or persists writes.
@@ -25,6 +25,7 @@ pub mod faulty;
 mod image;
 mod mem;
 pub mod model;
+mod patience;
 pub mod real;
 mod task;
 mod wrap;
@@ -37,5 +38,6 @@ pub use env::{Clock, DirEntry, EntryKind, Env, OpenMode, Opener, Rng, Spawner};
 pub use futures_util::future::BoxFuture;
 pub use image::SparseImage;
 pub use mem::MemDevice;
+pub use patience::{WaitingHere, own_thread, waiting_here};
 pub use real::{IoBackend, RealConfig, real_env, real_env_with};
 pub use task::{Elapsed, JoinHandle};

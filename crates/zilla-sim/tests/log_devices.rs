@@ -178,6 +178,38 @@ fn a_log_dies_and_comes_back() {
     }
 }
 
+/// Who asks for a commit does its work; if he goes away half-way it goes on without him, for all who wait with him.
+#[test]
+fn a_commit_whose_asker_goes_away_is_carried_on() {
+    let sim = world(3);
+    let env = sim.env();
+    let acked = sim.block_on(async {
+        let spa = create(&env, &["l0"]).await.unwrap();
+        let zfs = open_fs(&env, &spa, "tank").await.unwrap();
+        let (work, tasks) = Work::start(&env, &zfs).await.unwrap();
+        let (file, _) = zfs.create(zfs.root(), b"x", NewFile::new(0o100644, Cred::default())).await.unwrap();
+        let mut left = 0;
+        for n in 0..400 {
+            zfs.write(file.id(), n * BLOCK as u64, &block(9, n), false).await.unwrap();
+            let mut commit = Box::pin(zfs.fsync(file.id()));
+            // Now before it has begun, now in the middle of it.
+            let mut pending = true;
+            for _ in 0..n % 4 {
+                pending = pending && futures_util::poll!(&mut commit).is_pending();
+                env.sleep(Duration::from_micros(env.random_below(120))).await;
+            }
+            left += u32::from(pending);
+            drop(commit);
+            env.sleep(Duration::from_micros(env.random_below(400))).await;
+        }
+        assert!(left > 100, "{left}");
+        work.end(tasks).await.unwrap();
+        work.acked()
+    });
+    assert!(acked.iter().all(|n| *n > 20), "{acked:?}");
+    comes_back(&sim.power_off(CrashPolicy::LoseAll, 3), 1003, &acked);
+}
+
 /// A log device with records that were not replayed is not given up; once they are, it is.
 #[test]
 fn a_log_that_is_to_be_replayed_is_not_removed() {

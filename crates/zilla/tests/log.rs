@@ -487,6 +487,41 @@ fn a_lone_commit_is_one_write_and_one_flush_and_many_share_them() {
     });
 }
 
+/// Blocks of the log and old records that are not free yet take what a small pool has; a txg must find room for what is dirty all
+/// the same.
+#[test]
+fn a_small_pool_is_not_filled_by_its_log() {
+    const FILE: u64 = 96 << 20;
+    const WRITE: u64 = 8 << 10;
+    let env = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    let spa = env.block_on(create(&env, dir.path()));
+    let fs = env.block_on(open(&env, &spa));
+    let file = env.block_on(async { Dir(&fs).file("data", FILE as usize).await.node });
+    let data = bytes(WRITE as usize, 7);
+    std::thread::scope(|scope| {
+        for id in 0..4 {
+            let (fs, data) = (&fs, &data);
+            scope.spawn(move || {
+                zilla_env::block_on(async {
+                    // Every record is dirty in every txg, and the log alone is many times the pool.
+                    for i in 0..2_500u64 {
+                        let at = (i * 4 + id).wrapping_mul(0x9E37_79B9) % (FILE / WRITE) * WRITE;
+                        fs.write(file, at, data, false).await.unwrap();
+                        fs.fsync(file).await.unwrap();
+                    }
+                });
+            });
+        }
+    });
+    env.block_on(async {
+        check(&spa).await;
+        drop(fs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(dir.path());
+    });
+}
+
 type Task = Box<
     dyn FnOnce(
             Arc<zilla_core::dsl::DslPool>,

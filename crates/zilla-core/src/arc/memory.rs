@@ -10,6 +10,7 @@ use std::time::Duration;
 use zilla_env::{Env, Opener};
 
 use super::Cache;
+use crate::spa::txg::DirtyLimits;
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +81,17 @@ pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
     }
 }
 
-/// How often free buffers that nobody used in between go back to the system, in seconds.
-const AGING: u32 = 5;
+/// How often free buffers that nobody used in between go back to the system, in seconds: much longer than from one txg to the next,
+/// whose syncs need and free the same ones again.
+const AGING: u32 = 30;
+
+/// How much of this process's memory dirty data may take, and free buffers with it: what one txg's sync frees the next one's needs.
+pub async fn dirty_limits(env: &Env) -> DirtyLimits {
+    let Some(memory) = read(&*env.opener).await else { return DirtyLimits::default() };
+    let limits = DirtyLimits::of_memory(memory.total);
+    zilla_env::set_pool_limit(limits.max as usize);
+    limits
+}
 
 /// Looks after the limit, and after the free buffers, until the cache is gone. To be spawned.
 pub async fn watch(arc: Weak<Cache>, env: Env) {

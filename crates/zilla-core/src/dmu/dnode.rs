@@ -317,7 +317,6 @@ impl Dnode {
             }
             done += n;
         }
-        tx.dirtied(data.len() as u64);
     }
 
     /// Replaces a whole block by a buffer that is handed over; `data` is exactly one block long.
@@ -334,16 +333,16 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         let blksz = inner.head.blksz as usize;
         let Some(r) = inner.dbuf(blkid).modify(tx.txg(), blksz, f) else { return Err(self.need(blkid)) };
-        if inner.pending[tx.txg().slot()].blocks.insert(blkid) {
-            tx.dirtied(blksz as u64);
-        }
         self.block_dirtied(&mut inner, tx, blkid);
         Ok(r)
     }
 
     fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) {
         let slot = tx.txg().slot();
-        inner.pending[slot].blocks.insert(blkid);
+        if inner.pending[slot].blocks.insert(blkid) {
+            // However little of it was written: this is what it takes of memory until it is synced.
+            tx.dirtied(inner.head.blksz.into());
+        }
         inner.pending[slot].frees.remove(blkid, blkid + 1);
         if blkid > inner.head.maxblkid {
             inner.head.maxblkid = blkid;

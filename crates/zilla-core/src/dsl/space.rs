@@ -84,6 +84,15 @@ impl DslPool {
                     (quota, errno) = (avail, Errno::NoSpc);
                 }
             }
+            if d.parent().is_none() && !frees && !self.ctx.store.has_spare_room() {
+                let to_come = self.ctx.txgs.dirty_bytes() > 0 || self.pool_space().deferred > 0;
+                if to_come {
+                    return Err(Error::os(
+                        Errno::Again,
+                        format!("{}: too much is dirty for what is free", d.name()),
+                    ));
+                }
+            }
             let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
             if p.used_bytes >= quota {
                 // What was freed in the last txgs, of files or of the intent log, comes back as txgs pass, empty ones too.

@@ -4,6 +4,7 @@ use super::log::Log;
 use super::range_tree::RangeTree;
 use super::slab::{Metaslab, State};
 use super::space_map::SpaceFeatures;
+use super::spare::Spare;
 use super::sync::FeatureCounts;
 use super::vdev::{CLASSES, Found, Group, SpaceClass, SpaceStat, VdevSpace, VdevSpec};
 use crate::dmu::Objset;
@@ -29,13 +30,17 @@ struct Rotor {
 
 /// The vdevs of one class.
 #[derive(Default)]
-struct Class {
+pub(super) struct Class {
     /// Vdev, and the number of its group.
     members: Vec<(Arc<VdevSpace>, usize)>,
     rotor: Mutex<Rotor>,
 }
 
 impl Class {
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&Arc<VdevSpace>, &Group)> {
+        (0..self.members.len()).filter_map(|i| self.group(i))
+    }
+
     fn group(&self, i: usize) -> Option<(&Arc<VdevSpace>, &Group)> {
         let (v, g) = self.members.get(i)?;
         Some((v, v.groups.get(*g)?))
@@ -79,6 +84,7 @@ pub struct Metaslabs {
     pub(super) synced: Mutex<BTreeSet<(u32, u64)>>,
     pub(super) log: Mutex<Log>,
     pub(super) counts: Mutex<FeatureCounts>,
+    pub(super) spare: Spare,
 }
 
 impl Metaslabs {
@@ -90,6 +96,7 @@ impl Metaslabs {
             synced: Mutex::default(),
             log: Mutex::default(),
             counts: Mutex::default(),
+            spare: Spare::default(),
         })
     }
 
@@ -136,7 +143,7 @@ impl Metaslabs {
         found.ok_or_else(|| Error::corrupt(None, format!("vdev {id}"), "there is no such top-level vdev"))
     }
 
-    fn class(&self, class: SpaceClass) -> Option<Arc<Class>> {
+    pub(super) fn class(&self, class: SpaceClass) -> Option<Arc<Class>> {
         self.pool.read().classes.get(&class).cloned()
     }
 
@@ -218,8 +225,7 @@ impl Metaslabs {
     /// Gives turns lengths that even out how full the vdevs of a class are.
     pub(super) fn rebalance(&self) {
         for class in CLASSES.into_iter().filter_map(|c| self.class(c)) {
-            let usage: Vec<_> =
-                (0..class.members.len()).filter_map(|i| class.group(i)).map(|(_, g)| g.usage()).collect();
+            let usage: Vec<_> = class.groups().map(|(_, g)| g.usage()).collect();
             let sum = usage.iter().fold((0, 0), |(u, a), (u2, a2)| (u + u2, a + a2));
             for (i, own) in usage.into_iter().enumerate() {
                 if let Some((v, g)) = class.group(i) {
@@ -228,6 +234,7 @@ impl Metaslabs {
                 }
             }
         }
+        self.count_spare();
     }
 
     fn place(&self, txg: Txg, req: &AllocReq) -> Result<Dvas, AllocStop> {
@@ -247,6 +254,13 @@ impl Metaslabs {
             }
             match self.place_in(&class, txg, req) {
                 Err(AllocStop::NoSpc) => {}
+                Ok(dvas) => {
+                    if *kind == Normal {
+                        let taken = |d: &Dva| Some(self.vdev(d.vdev).ok()?.deflated(d.asize));
+                        self.spare.took(dvas.iter().filter_map(taken).sum());
+                    }
+                    return Ok(dvas);
+                }
                 out => return out,
             }
         }
@@ -388,11 +402,8 @@ impl Class {
 }
 
 impl Allocator for Metaslabs {
-    /// Half of what is kept for the pool itself stays.
     fn has_spare_room(&self) -> bool {
-        let Some(class) = self.class(SpaceClass::Normal) else { return false };
-        let groups = (0..class.members.len()).filter_map(|i| class.group(i));
-        groups.map(|(_, g)| g.free_now()).sum::<u64>() > self.slop() / 2
+        self.spare.any()
     }
 
     fn alloc(&self, txg: Txg, reqs: &[AllocReq], out: &mut Vec<Dvas>) -> Result<(), AllocStop> {

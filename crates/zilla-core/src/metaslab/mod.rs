@@ -33,6 +33,7 @@ mod remove;
 mod report;
 mod slab;
 mod space_map;
+mod spare;
 mod sync;
 mod vdev;
 

@@ -164,9 +164,10 @@ impl Spa {
     ) -> Result<Arc<Spa>> {
         let ub = best_uberblock(&tree, &found.name, opts.readonly).await?;
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
+        let txgs = TxgState::new(env.clone(), Txg(ub.txg));
+        txgs.set_limits(crate::arc::memory::dirty_limits(env).await);
         env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
-        let txgs = TxgState::new(env.clone(), Txg(ub.txg));
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store, cache.clone(), txgs, found.guid, opts.readonly);
         let mos = open_mos(&zio, &ub, &cache).await?;
@@ -182,6 +183,7 @@ impl Spa {
         apply_features(&ctx, &zio);
         tree.load_dtls(&mos).await?;
         let metaslabs = Metaslabs::new(space_features(&ctx));
+        metaslabs.set_txgs(&ctx.txgs);
         zio.set_allocator(&(metaslabs.clone() as Arc<dyn crate::zio::Allocator>));
         for spec in vdev_specs(&tree) {
             metaslabs.open_vdev(&mos, spec).await?;

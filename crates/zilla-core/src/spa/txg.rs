@@ -39,6 +39,18 @@ pub struct DirtyLimits {
     pub delay_scale_ns: u64,
 }
 
+impl DirtyLimits {
+    /// The limits for a machine (or a cgroup) with this much memory: a tenth of it (`zfs_dirty_data_max_percent`), 4 GiB at most.
+    pub fn of_memory(total: u64) -> DirtyLimits {
+        DirtyLimits { max: (total / 10).clamp(16 << 20, 4 << 30), ..DirtyLimits::default() }
+    }
+
+    fn enough(&self) -> u64 {
+        self.max / 100 * self.sync_percent
+    }
+}
+
+/// What is used where nothing is known about memory.
 impl Default for DirtyLimits {
     fn default() -> Self {
         DirtyLimits { max: 256 << 20, delay_min_percent: 60, sync_percent: 20, delay_scale_ns: 500_000 }
@@ -55,6 +67,8 @@ pub struct TxgState {
     dirty: [AtomicU64; TXG_SIZE],
     dirty_total: AtomicU64,
     limits: Mutex<DirtyLimits>,
+    /// Dirty bytes of a txg at which it is pushed out.
+    enough: AtomicU64,
     /// Nanoseconds of delay that writers were let off so far.
     owed: AtomicU64,
 }
@@ -82,8 +96,12 @@ impl Tx {
     /// Notes that `bytes` more of memory wait for this txg's sync.
     pub fn dirtied(&self, bytes: u64) {
         if let Some(s) = &self.held {
-            s.dirty[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
+            let before = s.dirty[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
             s.dirty_total.fetch_add(bytes, Ordering::Relaxed);
+            let enough = s.enough.load(Ordering::Relaxed);
+            if before < enough && before + bytes >= enough {
+                s.hurried.notify(usize::MAX);
+            }
         }
     }
 }
@@ -120,12 +138,14 @@ impl TxgState {
             dirty: Default::default(),
             dirty_total: AtomicU64::new(0),
             limits: Mutex::new(DirtyLimits::default()),
+            enough: DirtyLimits::default().enough().into(),
             owed: AtomicU64::new(0),
         })
     }
 
     pub fn set_limits(&self, limits: DirtyLimits) {
         *self.limits.lock() = limits;
+        self.enough.store(limits.enough(), Ordering::Relaxed);
     }
 
     pub fn open(&self) -> Txg {
@@ -256,9 +276,8 @@ impl TxgState {
 
     /// Whether the sync task should close the open txg now instead of waiting for its timer.
     fn hurry(&self, st: &State) -> bool {
-        let limits = *self.limits.lock();
         let open_dirty = self.dirty[st.open.slot()].load(Ordering::Relaxed);
-        st.stopped || st.wanted >= st.open || open_dirty * 100 >= limits.max * limits.sync_percent
+        st.stopped || st.wanted >= st.open || open_dirty >= self.enough.load(Ordering::Relaxed)
     }
 
     /// For the sync task: waits up to `timeout` or until someone is in a hurry.
@@ -273,8 +292,7 @@ impl TxgState {
             if now >= deadline {
                 return;
             }
-            // Writers do not notify as they dirty data, so the dirty limit is looked at every so often.
-            let nap = self.env.clock.sleep((deadline - now).min(Duration::from_millis(50)));
+            let nap = self.env.clock.sleep(deadline - now);
             futures_util::future::select(listener, nap).await;
         }
     }

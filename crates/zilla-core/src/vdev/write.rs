@@ -185,7 +185,8 @@ impl VdevTree {
         self.write_now(top, offset, data, Priority::AsyncWrite).await;
     }
 
-    /// Writes one block to the leaves of its vdev; the indices of those that did not take it.
+    /// Writes one block to the leaves of its vdev; the indices of those that did not take it. A synchronous write has a waiter, whose
+    /// thread may do the last leaf's I/O itself.
     pub async fn write_now(&self, top: &Top, offset: u64, data: &Bytes, class: Priority) -> Vec<usize> {
         let mut plan = Plan::default();
         plan.block(top, offset, data);
@@ -203,7 +204,12 @@ impl VdevTree {
                 let (offset, len, done) = (w.offset, w.len, gather.clone());
                 let slot = sent.len();
                 sent.push(index);
-                leaf.submit([LeafIo { op: QOp::Write(w.data), offset, len, class, done, slot }], None);
+                let io = LeafIo { op: QOp::Write(w.data), offset, len, class, done, slot };
+                if sent.len() == total && class == Priority::SyncWrite {
+                    zilla_env::waiting_here(|| leaf.submit([io], None));
+                } else {
+                    leaf.submit([io], None);
+                }
             }
         }
         for (index, result) in sent.into_iter().zip(gather.wait().await) {

@@ -1,27 +1,35 @@
 //! Commits: records into log blocks, and log blocks to the disk, in *trains*.
 //!
-//! Whoever wants a commit joins those who wait. One task a log takes all who wait, with all records that matter to any of them, packs
-//! these into one block (or several), sends it off, and tells them when it is stable. It does not wait for that: while one train is
-//! on its way the next is filled and sent; only when two are under way does it wait, and whoever comes meanwhile rides with the next. With
-//! more than two log vdevs one train for each may be under way, as blocks go to each in turn; more would only be smaller ones in a
-//! queue. So a lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their
-//! way at once.
+//! Whoever wants a commit joins those who wait. The first of them is the driver: it takes all who wait, with all records that matter to
+//! any of them, packs these into one block (or several), sends it off, sees it home and tells them that it is stable. Before the last
+//! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
+//! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
+//! blocks go to each in turn; more would only be smaller ones in a queue. So a lone committer waits for one write and one flush, and many
+//! share them. Large data go as several blocks, all on their way at once.
+//!
+//! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
+//! ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If it goes away, a task does the rest ([`Driven`]).
 //!
 //! A train has arrived when its blocks and all blocks before them are stable. If a block cannot be allocated or written, it and
 //! everything behind it are worth nothing: who waits for them waits for the txg instead, and so does everybody else until that txg
 //! is synced ([`super::log::State::lost_txg`]); then a new chain begins.
 
+use super::blocks::Lwb;
 use super::itx::Itx;
-use super::log::{Lwb, SAXATTR, SIZES, State, Zilog};
+use super::log::{SAXATTR, SIZES, State, Zilog};
 use crate::error::{Error, Result};
 use crate::types::Txg;
 use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogWritten};
 use event_listener::Event;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, OptionFuture};
 use parking_lot::Mutex;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 use zilla_codec::checksum::{ByteOrder, Checksum, embedded};
-use zilla_env::IoBuf;
+use zilla_env::{Env, IoBuf};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{
     LR_WRITE_SIZE, ZIL_ZC_SEQ, ZilChainPhys, put_chain, set_reclen, set_seq, set_write_range,
@@ -105,19 +113,45 @@ impl Filling {
     }
 }
 
+/// A train that someone sends who waits for it; when he goes away it goes on without him.
+struct Driven {
+    env: Env,
+    work: Option<BoxFuture<'static, ()>>,
+}
+
+impl Future for Driven {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(work) = &mut self.work {
+            ready!(work.as_mut().poll(cx));
+            self.work = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.env.spawn(work);
+        }
+    }
+}
+
 fn block_size(records: u64) -> u64 {
     (records + CHAIN as u64).next_multiple_of(LOG_BLOCK_UNIT).clamp(LOG_BLOCK_UNIT, MAX_BLOCK)
 }
 
 /// What someone who wants a commit has to do.
 enum Joined {
-    Waiter(Arc<Waiter>),
+    /// Wait, and be the driver if there is none.
+    Waiter(Arc<Waiter>, Option<Driven>),
     /// Nothing.
     Idle,
     Txg(Txg),
 }
 
-/// What the writer's task does next.
+/// What a driver does next.
 enum Step {
     /// Nobody waits.
     Rest,
@@ -126,6 +160,9 @@ enum Step {
     Txg(Txg),
     Send(Train),
 }
+
+/// Writes a block, makes it stable and tells those who wait. It must be run to its end.
+type BlockOnItsWay = BoxFuture<'static, ()>;
 
 /// What a train carries.
 struct Train {
@@ -153,7 +190,10 @@ impl Zilog {
         let open = self.ctx.txgs.open();
         let synced = self.synced();
         let waiter = match self.join(object, open, synced) {
-            Joined::Waiter(w) => w,
+            Joined::Waiter(w, driven) => {
+                OptionFuture::from(driven).await;
+                w
+            }
             Joined::Idle => {
                 self.count().add(|s| &s.commits_idle, 1);
                 return Ok(());
@@ -177,7 +217,8 @@ impl Zilog {
         if !able || self.is_disabled() {
             return;
         }
-        if let Joined::Waiter(w) = self.join(None, self.ctx.txgs.open(), synced) {
+        if let Joined::Waiter(w, driven) = self.join(None, self.ctx.txgs.open(), synced) {
+            OptionFuture::from(driven).await;
             w.wait().await;
         }
     }
@@ -194,12 +235,9 @@ impl Zilog {
         }
         let waiter = Arc::new(Waiter { object, open, outcome: Mutex::new(None), event: Event::new() });
         st.waiting.push(waiter.clone());
-        if !st.driving {
-            st.driving = true;
-            let log = self.clone();
-            self.ctx.env.spawn(async move { log.drive().await });
-        }
-        Joined::Waiter(waiter)
+        let first = !std::mem::replace(&mut st.driving, true);
+        let driven = first.then(|| Driven { env: self.ctx.env.clone(), work: Some(self.driver()) });
+        Joined::Waiter(waiter, driven)
     }
 
     async fn wait_txg(&self, txg: Txg) -> Result<()> {
@@ -207,7 +245,11 @@ impl Zilog {
         self.ctx.txgs.wait_synced(txg).await
     }
 
-    /// Sends trains as long as anybody waits for one.
+    fn driver(self: &Arc<Self>) -> BoxFuture<'static, ()> {
+        self.clone().drive().boxed()
+    }
+
+    /// Sends a train, if anybody waits for one, and sees it home.
     async fn drive(self: Arc<Self>) {
         loop {
             let listener = self.changed.listen();
@@ -225,9 +267,20 @@ impl Zilog {
                     }
                 }
                 Step::Send(train) => {
-                    self.send(train).await;
-                    self.state.lock().packing = false;
+                    let last = self.send(train).await;
+                    let more = {
+                        let mut st = self.state.lock();
+                        st.packing = false;
+                        st.driving = !st.waiting.is_empty();
+                        st.driving
+                    };
                     self.changed.notify(usize::MAX);
+                    if more {
+                        // They came while this was packed: nobody among them knows that he is to drive.
+                        self.ctx.env.spawn(self.driver());
+                    }
+                    OptionFuture::from(last).await;
+                    return;
                 }
             }
         }
@@ -269,9 +322,11 @@ impl Zilog {
         Step::Send(Train { waiters, itxs })
     }
 
-    async fn send(self: &Arc<Self>, mut train: Train) {
+    /// Sends all of a train but its last block, which remains to be seen home.
+    async fn send(self: &Arc<Self>, mut train: Train) -> Option<BlockOnItsWay> {
         if train.itxs.is_empty() {
-            return self.follow(train.waiters);
+            self.follow(train.waiters);
+            return None;
         }
         self.count().add(|s| &s.trains, 1);
         let ready = self.ensure_chain().await;
@@ -279,20 +334,25 @@ impl Zilog {
         let synced = self.synced();
         train.itxs.retain(|i| i.txg > synced.0);
         if train.itxs.is_empty() {
-            return self.follow(train.waiters);
+            self.follow(train.waiters);
+            return None;
         }
         let max_txg = train.itxs.iter().map(|i| i.txg).max().unwrap_or(0);
         let sent = match ready {
             Ok(()) => self.pack(&mut train).await,
             Err(e) => Err(e),
         };
-        if let Err(e) = sent {
-            tracing::debug!(objset = self.objset, error = %e, "a commit waits for its txg");
-            let mut st = self.state.lock();
-            st.lost_txg = st.lost_txg.max(max_txg);
-            drop(st);
-            for w in train.waiters {
-                w.finish(Outcome::WithTxg(w.open.max(Txg(max_txg))));
+        match sent {
+            Ok(last) => Some(last),
+            Err(e) => {
+                tracing::debug!(objset = self.objset, error = %e, "a commit waits for its txg");
+                let mut st = self.state.lock();
+                st.lost_txg = st.lost_txg.max(max_txg);
+                drop(st);
+                for w in train.waiters {
+                    w.finish(Outcome::WithTxg(w.open.max(Txg(max_txg))));
+                }
+                None
             }
         }
     }
@@ -300,7 +360,7 @@ impl Zilog {
     /// For those who have nothing to write: what others write for them must still arrive.
     fn follow(&self, waiters: Vec<Arc<Waiter>>) {
         let mut st = self.state.lock();
-        let last = st.lwbs.iter_mut().rev().find(|l| l.issued_txg != 0 && !l.settled);
+        let last = st.lwbs.unsettled().rev().find(|l| l.issued_txg != 0);
         if let Some(l) = last {
             l.waiters.extend(waiters);
             return;
@@ -336,7 +396,7 @@ impl Zilog {
         self.need_saxattr(txg);
         {
             let mut st = self.state.lock();
-            st.lwbs.push_back(Lwb::new(bp, txg));
+            st.lwbs.push(Lwb::new(bp, txg));
             st.dirty(txg);
         }
         drop(tx);
@@ -353,9 +413,9 @@ impl Zilog {
         }
     }
 
-    /// Puts records into blocks and sends these. An error: from some record on nothing was sent.
-    async fn pack(self: &Arc<Self>, train: &mut Train) -> Result<()> {
-        let first = self.state.lock().lwbs.back().map(|l| l.bp);
+    /// Puts records into blocks and sends these, the last one excepted. An error: from some record on nothing was sent.
+    async fn pack(self: &Arc<Self>, train: &mut Train) -> Result<BlockOnItsWay> {
+        let first = self.state.lock().lwbs.last_mut().map(|(_, l)| l.bp);
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let mut filling = Filling::new(first);
         let whole_itxs = std::mem::take(&mut train.itxs);
@@ -430,7 +490,7 @@ impl Zilog {
         // The last block's waiters are the train's.
         let waiters = train.waiters.clone();
         match self.send_block(filling, block_size(guess), waiters, true).await {
-            Ok(_) => Ok(()),
+            Ok((_, last)) => Ok(last),
             Err(e) => {
                 self.state.lock().trains_in_flight -= 1;
                 Err(e)
@@ -451,18 +511,19 @@ impl Zilog {
             }
             listener.await;
         }
-        let bp = self.send_block(filling, block_size(left), waiters, false).await?;
+        let (bp, block) = self.send_block(filling, block_size(left), waiters, false).await?;
+        self.ctx.env.spawn(block);
         Ok(Filling::new(bp))
     }
 
-    /// Allocates the block that comes next, completes this one, and sends it. Returns the next.
+    /// Allocates the block that comes next and completes this one. Returns the next, and this one's way to the disk.
     async fn send_block(
         self: &Arc<Self>,
         filling: Filling,
         next_size: u64,
         waiters: Vec<Arc<Waiter>>,
         ends_train: bool,
-    ) -> Result<BlkPtr> {
+    ) -> Result<(BlkPtr, BlockOnItsWay)> {
         let Filling { bp, mut buf, used, max_txg, ahead } = filling;
         let tx = self.ctx.txgs.assign_now()?;
         let txg = tx.txg();
@@ -491,10 +552,10 @@ impl Zilog {
         buf.truncate(written);
         let sealed = embedded::seal(Checksum::Zilog2, &mut buf, &bp.cksum(), ByteOrder::NATIVE);
         debug_assert!(sealed.is_ok(), "the chain structure is in the block");
-        {
+        let number = {
             let mut st = self.state.lock();
-            let usable = !st.broken && st.lwbs.back().is_some_and(|l| l.bp == bp);
-            let Some(lwb) = st.lwbs.back_mut().filter(|_| usable) else {
+            let broken = st.broken;
+            let Some((number, lwb)) = st.lwbs.last_mut().filter(|(_, l)| !broken && l.bp == bp) else {
                 st.orphans.push((txg.0, next));
                 st.dirty(txg);
                 return Err(Error::os(crate::error::Errno::Io, "the log was given back, or is broken"));
@@ -502,10 +563,11 @@ impl Zilog {
             lwb.issued_txg = txg.0;
             lwb.max_txg = max_txg;
             lwb.waiters = waiters;
-            st.lwbs.push_back(Lwb::new(next, txg));
+            st.lwbs.push(Lwb::new(next, txg));
             st.blocks_in_flight += 1;
             st.dirty(txg);
-        }
+            number
+        };
         let separate = self.ctx.store.log_is_separate(&bp);
         let counts = self.count();
         if separate {
@@ -522,14 +584,14 @@ impl Zilog {
         let write = self.ctx.store.write_log(&bp, buf.into_bytes(), ahead);
         drop(tx);
         let log = self.clone();
-        self.ctx.env.spawn(async move {
+        let home = async move {
             let result = write.await;
-            log.block_done(bp, result, ends_train);
-        });
-        Ok(next)
+            log.block_done(number, result, ends_train);
+        };
+        Ok((next, home.boxed()))
     }
 
-    fn block_done(&self, bp: BlkPtr, result: Result<LogWritten>, ends_train: bool) {
+    fn block_done(&self, number: u64, result: Result<LogWritten>, ends_train: bool) {
         match &result {
             Ok(w) => {
                 self.count().took(|s| &s.write_latency, w.write);
@@ -546,34 +608,26 @@ impl Zilog {
             st.blocks_in_flight -= 1;
             st.trains_in_flight -= usize::from(ends_train);
             st.broken |= result.is_err();
-            if let Some(l) = st.lwbs.iter_mut().find(|l| l.bp == bp) {
+            if let Some(l) = st.lwbs.get_mut(number) {
                 l.done = true;
-                l.failed = result.is_err();
             }
             self.settle(&mut st, &mut told);
         }
+        // The next train's driver first: it has the most to do.
+        self.changed.notify(usize::MAX);
         for (w, outcome) in told {
             w.finish(outcome);
         }
-        self.changed.notify(usize::MAX);
     }
 
     /// Tells who waits, in the order of the chain, up to the first block that is on its way.
     fn settle(&self, st: &mut State, told: &mut Vec<(Arc<Waiter>, Outcome)>) {
         // While a chain is broken nothing of it counts: the header on disk may still lead to the block that was lost.
-        let mut lost = st.broken;
+        let lost = st.broken;
         let mut lost_txg = st.lost_txg;
         let synced = self.synced().0;
-        for l in &mut st.lwbs {
-            if !l.done {
-                break;
-            }
-            lost |= l.failed;
-            if std::mem::replace(&mut l.settled, true) {
-                continue;
-            }
+        while let Some(l) = st.lwbs.settle() {
             if lost {
-                l.failed = true;
                 lost_txg = lost_txg.max(l.max_txg);
             }
             for w in l.waiters.drain(..) {

@@ -1,8 +1,8 @@
 //! A dataset's log: what of it is on disk, and how the header follows.
 //!
-//! The blocks that are on disk or on their way are a queue ([`Lwb`], OpenZFS's name for them). At its end is always the block that
-//! was allocated and is not written yet; at its front the one the header must point to.
+//! The blocks that are on disk or on their way are a queue ([`Blocks`]), of which each sync frees from the front what is over.
 
+use super::blocks::{Blocks, Lwb};
 use super::commit::Waiter;
 use super::itx::{Itx, Itxs, When};
 use super::stats::{Both, LogStats};
@@ -15,7 +15,6 @@ use crate::types::{TXG_SIZE, Txg};
 use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use zilla_ondisk::blkptr::BlkPtr;
@@ -24,49 +23,18 @@ use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody, ZIL_ZC_SEQ, ZilHeader};
 /// The feature that a log with records of extended attributes needs.
 pub(super) const SAXATTR: &str = "zilsaxattr";
 
-/// A log block, from its allocation until it is freed.
-pub(super) struct Lwb {
-    pub bp: BlkPtr,
-    pub alloc_txg: u64,
-    /// The txg in which its successor was allocated; 0 as long as it is not written.
-    pub issued_txg: u64,
-    /// The highest txg of its records.
-    pub max_txg: u64,
-    /// Its write is over, well or not.
-    pub done: bool,
-    pub failed: bool,
-    /// Its waiters were told.
-    pub settled: bool,
-    pub waiters: Vec<Arc<Waiter>>,
-}
-
-impl Lwb {
-    pub(super) fn new(bp: BlkPtr, alloc_txg: Txg) -> Lwb {
-        Lwb {
-            bp,
-            alloc_txg: alloc_txg.0,
-            issued_txg: 0,
-            max_txg: 0,
-            done: false,
-            failed: false,
-            settled: false,
-            waiters: Vec::new(),
-        }
-    }
-}
-
 /// How many trains' sizes are remembered to guess the next.
 pub(super) const SIZES: usize = 8;
 
 #[derive(Default)]
 pub(super) struct State {
-    pub lwbs: VecDeque<Lwb>,
+    pub lwbs: Blocks,
     /// A block could not be written: nothing can follow it, until all of the chain is gone.
     pub broken: bool,
     /// Number of the last record.
     pub lr_seq: u64,
     pub waiting: Vec<Arc<Waiter>>,
-    /// The writer's task runs.
+    /// Someone is at it: the first of those who wait, or a task.
     pub driving: bool,
     /// It has taken records that are not in a block yet.
     pub packing: bool,
@@ -283,20 +251,21 @@ impl Zilog {
             // Blocks that once followed it, and could not be read, must not fit any more.
             let mut bp = first;
             bp.set_cksum(self.new_chain());
-            st.lwbs.push_back(Lwb::new(bp, txg));
+            st.lwbs.push(Lwb::new(bp, txg));
             return;
         }
-        frees.extend(st.lwbs.drain(..).map(|l| l.bp));
+        frees.extend(st.lwbs.drain().map(|l| l.bp));
         st.broken = false;
     }
 
     /// Frees from the front what is over, and points the header to what is then the front.
     fn advance(&self, st: &mut State, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
         let live = !st.lwbs.is_empty();
-        while let Some(front) = st.lwbs.front() {
+        while let Some(front) = st.lwbs.first() {
             header.log = front.bp;
             // In a chain that is broken also the last block, which will never be written, is over.
-            let over = front.settled || (st.broken && front.issued_txg == 0 && st.blocks_in_flight == 0);
+            let over = st.lwbs.first_is_settled()
+                || (st.broken && front.issued_txg == 0 && st.blocks_in_flight == 0);
             if !over
                 || st.packing && front.issued_txg == 0
                 || front.alloc_txg > txg.0
@@ -305,7 +274,7 @@ impl Zilog {
                 break;
             }
             frees.push(front.bp);
-            st.lwbs.pop_front();
+            st.lwbs.pop_first();
         }
         if live && st.lwbs.is_empty() {
             header.log = BlkPtr::ZERO;
@@ -318,8 +287,8 @@ impl Zilog {
     async fn wait_issued(&self, txg: Txg) {
         loop {
             let listener = self.changed.listen();
-            let on_its_way = |l: &Lwb| l.issued_txg != 0 && l.issued_txg <= txg.0 && !l.done;
-            if !self.state.lock().lwbs.iter().any(on_its_way) {
+            let on_its_way = |l: &mut Lwb| l.issued_txg != 0 && l.issued_txg <= txg.0 && !l.done;
+            if !self.state.lock().lwbs.unsettled().any(on_its_way) {
                 return;
             }
             listener.await;
@@ -349,7 +318,7 @@ impl Zilog {
                     frees.push(first);
                 }
             }
-            frees.extend(st.lwbs.drain(..).map(|l| l.bp));
+            frees.extend(st.lwbs.drain().map(|l| l.bp));
         }
         frees.iter().for_each(|bp| self.ctx.free(bp));
     }

@@ -35,6 +35,7 @@
 //!
 //! **Deliberately absent.** Logs of encrypted datasets.
 
+mod blocks;
 mod chain;
 mod claim;
 mod commit;

@@ -62,7 +62,7 @@ pub trait Allocator: Send + Sync {
     /// again at once; others when it is certain that no import goes back to them.
     fn free(&self, txg: Txg, dva: &Dva, born: Txg);
 
-    /// Whether more may be given out for what is not needed to finish a txg.
+    /// Whether more may be given out for what is not needed to finish a txg: what is left is more than what that needs.
     fn has_spare_room(&self) -> bool {
         true
     }

@@ -9,12 +9,13 @@
 //! error is told, so that the next block already goes elsewhere.
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, join};
+use futures_util::future::{BoxFuture, join, join_all};
 use smallvec::SmallVec;
+use std::pin::pin;
 use std::sync::Arc;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::Compress;
-use zilla_env::IoBuf;
+use zilla_env::{IoBuf, WaitingHere};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
 use zilla_ondisk::{ByteOrder, Dva};
@@ -77,8 +78,14 @@ impl Zio {
 impl LogWrite {
     /// Waits until the block is stable. Several that wait at once share the devices' flushes.
     pub async fn stable(mut self) -> Result<()> {
-        let flushes = self.leaves.iter().map(|(l, mark)| l.flush(*mark));
-        let results = futures_util::future::join_all(flushes).await;
+        let mut results = SmallVec::<[_; 2]>::new();
+        if let Some(((last, mark), others)) = self.leaves.split_last() {
+            // The others' are on their way when the last one's begins, which may keep this thread.
+            let others = join_all(others.iter().map(|(l, mark)| l.flush(*mark)));
+            let (before, last) = join(others, WaitingHere(pin!(last.flush(*mark)))).await;
+            results.extend(before);
+            results.push(last);
+        }
         let mut missed = Vec::new();
         let mut results = results.into_iter();
         self.leaves.retain(|(l, _)| {

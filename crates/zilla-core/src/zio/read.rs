@@ -363,6 +363,10 @@ impl BlockStore for Zio {
         Box::pin(self.write_early(txg, reqs))
     }
 
+    fn has_spare_room(&self) -> bool {
+        self.allocator().is_ok_and(|a| a.has_spare_room())
+    }
+
     fn has_log_device(&self) -> bool {
         self.tree()
             .tops

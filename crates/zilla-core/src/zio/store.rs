@@ -84,6 +84,11 @@ pub trait BlockStore: Send + Sync {
         Box::pin(std::future::ready((vec![None; reqs.len()], EarlyWrites::default())))
     }
 
+    /// Whether what is dirty would find room with some more. False: only after a txg or two, if then.
+    fn has_spare_room(&self) -> bool {
+        true
+    }
+
     /// Whether there is a log device that takes blocks.
     fn has_log_device(&self) -> bool {
         false

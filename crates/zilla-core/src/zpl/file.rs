@@ -351,7 +351,6 @@ pub(super) fn write_records(tx: &Tx, dn: &Arc<Dnode>, off: u64, data: &Bytes) {
         let n = ((blksz - within) as usize).min(data.len() - done);
         if within == 0 && n as u64 == blksz {
             dn.write_block(tx, at / blksz, data.slice(done..done + n));
-            tx.dirtied(n as u64);
         } else {
             dn.write(tx, at, &data[done..done + n]);
         }

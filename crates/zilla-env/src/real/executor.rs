@@ -1,7 +1,9 @@
 //! Worker threads: a work-stealing executor. A task woken by a worker runs next on that worker, so a request
 //! that need not wait runs to completion without a thread switch.
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::process;
 use std::sync::Arc;
 use std::thread;
@@ -9,8 +11,9 @@ use std::thread;
 use async_executor::Executor;
 use parking_lot::Mutex;
 
+use crate::block_on::park_on;
 use crate::completion::{Completion, IoFuture};
-use crate::{BoxFuture, Spawner, block_on};
+use crate::{BoxFuture, Spawner};
 
 pub(super) struct Workers {
     executor: Arc<Executor<'static>>,
@@ -36,10 +39,16 @@ impl Workers {
     }
 }
 
+/// Not [`crate::block_on`]: a thread that runs many tasks does no I/O for one of them.
+fn run<T>(main: impl Future<Output = T>) -> T {
+    let mut main = pin!(main);
+    park_on(|cx| main.as_mut().poll(cx))
+}
+
 fn work(executor: &Executor<'static>, stopped: IoFuture) {
     // A panic that reaches this point is a bug in a task nobody waits for. State may be half changed, and what is on
     // disk is always a whole transaction group: dying is the safe way out, going on is not.
-    let ran = catch_unwind(AssertUnwindSafe(|| block_on(executor.run(stopped))));
+    let ran = catch_unwind(AssertUnwindSafe(|| run(executor.run(stopped))));
     if ran.is_err() {
         process::abort();
     }
@@ -55,7 +64,7 @@ impl Spawner for Workers {
     }
 
     fn drive(&self, main: BoxFuture<'_, ()>) {
-        block_on(self.executor.run(main));
+        run(self.executor.run(main));
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::ioctl::{Setter, ioctl, opcode};
 use smallvec::SmallVec;
 
 use super::threads::ThreadPool;
-use crate::completion::Completion;
+use crate::patience;
 use crate::{Device, DeviceInfo, Io, IoBuf, IoOp, IoResult, IoVec, check_bounds};
 
 /// What direct I/O demands of addresses and of offsets and lengths.
@@ -82,6 +82,21 @@ impl FileCore {
             }
             op => Ok(op),
         }
+    }
+
+    fn perform(&self, io: Io) {
+        io.done.complete(self.prepare(io.op).and_then(|op| self.run(op)));
+    }
+
+    /// Does the batch on the calling thread, if that is how it is wanted; else gives it back.
+    pub(super) fn here(&self, mut batch: Vec<Io>) -> Option<Vec<Io>> {
+        if !patience::take() || batch.len() > 1 {
+            return Some(batch);
+        }
+        if let Some(io) = batch.pop() {
+            self.perform(io);
+        }
+        None
     }
 
     /// Does a prepared operation on the calling thread.
@@ -195,18 +210,17 @@ pub(super) struct BlockingDevice {
     pub pool: Option<ThreadPool>,
 }
 
-fn perform(core: &FileCore, op: IoOp, done: Completion) {
-    done.complete(core.prepare(op).and_then(|op| core.run(op)));
-}
-
 impl Device for BlockingDevice {
     fn submit(&self, batch: Vec<Io>) {
         match &self.pool {
-            None => batch.into_iter().for_each(|io| perform(&self.core, io.op, io.done)),
-            Some(pool) => pool.submit(batch.into_iter().map(|io| {
-                let core = self.core.clone();
-                Box::new(move || perform(&core, io.op, io.done)) as Box<dyn FnOnce() + Send>
-            })),
+            None => batch.into_iter().for_each(|io| self.core.perform(io)),
+            Some(pool) => {
+                let Some(batch) = self.core.here(batch) else { return };
+                pool.submit(batch.into_iter().map(|io| {
+                    let core = self.core.clone();
+                    Box::new(move || core.perform(io)) as Box<dyn FnOnce() + Send>
+                }));
+            }
         }
     }
 

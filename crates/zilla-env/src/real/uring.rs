@@ -262,6 +262,7 @@ const MAX_PIECES: usize = 1024;
 
 impl Device for UringDevice {
     fn submit(&self, batch: Vec<Io>) {
+        let Some(batch) = self.core.here(batch) else { return };
         let inner = &self.ring.0;
         let mut entries: SmallVec<[squeue::Entry; 32]> = SmallVec::new();
         for Io { op, done } in batch {
