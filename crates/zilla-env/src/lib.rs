@@ -30,7 +30,7 @@ pub mod real;
 mod task;
 mod wrap;
 
-pub use block_on::block_on;
+pub use block_on::{block_for, block_on};
 pub use buf::{IoBuf, PAGE, Whole, age_pool, pool_retained, set_pool_limit, trim_pool};
 pub use completion::{BatchFuture, Completion, IoFuture, ReadFuture, UnitFuture};
 pub use device::{Device, DeviceInfo, Io, IoOp, IoResult, IoVec, check_bounds};

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use zilla_env::{Device, Env, IoBackend, IoBuf, IoOp, MemDevice, OpenMode, RealConfig, real_env_with};
+use futures_util::FutureExt;
+use zilla_env::{
+    Device, Env, IoBackend, IoBuf, IoOp, MemDevice, OpenMode, RealConfig, own_thread, real_env_with,
+    waiting_here,
+};
 
 const SIZE: u64 = 8 << 20;
 const RW: OpenMode = OpenMode { write: true, exclusive: true };
@@ -61,6 +65,22 @@ fn what_is_written_is_read() {
             dev.flush().await.unwrap();
             assert_eq!(dev.read(SIZE, 0).await.unwrap().len(), 0);
             dev.write(5, Bytes::new()).await.unwrap();
+        });
+    });
+}
+
+/// What a thread asks to do itself is done when the submission returns, whatever the way of doing I/O.
+#[test]
+fn a_patient_thread_does_its_own_io() {
+    with_devices(|_, dev| {
+        let data = Bytes::from(pattern(4, 8192));
+        own_thread(Duration::MAX, || {
+            let wrote = waiting_here(Duration::ZERO, || dev.write(4096, data.clone()));
+            assert!(wrote.now_or_never().is_some_and(|r| r.is_ok()), "{:?}", dev.info());
+            let flushed = waiting_here(Duration::ZERO, || dev.flush());
+            assert!(flushed.now_or_never().is_some_and(|r| r.is_ok()), "{:?}", dev.info());
+            let read = waiting_here(Duration::ZERO, || dev.read(4096, 8192));
+            assert!(read.now_or_never().is_some_and(|r| r.unwrap()[..] == data[..]));
         });
     });
 }

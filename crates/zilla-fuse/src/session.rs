@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 use zilla::{Filesystem, NodeId};
 use zilla_env::Env;
 
@@ -56,6 +57,11 @@ impl Options {
     }
 }
 
+/// I/O that usually takes no longer is waited for by the thread that has the request in hand: handing it over would take as long.
+const QUICK: Duration = Duration::from_micros(500);
+/// A thread that was kept for so long needs another one beside it.
+const KEPT: Duration = Duration::from_millis(20);
+
 pub(crate) struct Session {
     pub(crate) fs: Arc<Filesystem>,
     pub(crate) dev: Arc<Dev>,
@@ -95,6 +101,10 @@ impl Request {
             op::COPY_FILE_RANGE | op::FALLOCATE | op::SYNCFS => true,
             _ => self.all.len() > SHORT,
         }
+    }
+    /// Whether it is there to wait for a disk. If that is a quick one its thread may as well do the I/O itself.
+    fn waits(&self) -> bool {
+        matches!(self.header.opcode, op::FSYNC | op::FSYNCDIR)
     }
     pub(crate) fn args(&self) -> Args<'_> {
         Args(self.all.get(abi::IN_HEADER..).unwrap_or_default())
@@ -332,12 +342,19 @@ impl Session {
     /// Runs the operation here as far as it goes; if it has to wait, the rest becomes a task.
     fn later(self: &Arc<Self>, dev: &Arc<Dev>, request: Request) {
         let unique = request.header.unique;
+        let waits = request.waits();
         let session = self.clone();
         let mut work = Box::pin(async move {
             let reply = session.perform(&request).await.unwrap_or_else(|Short| Reply::errno(22));
             (session, reply)
         });
-        if let Some((_, reply)) = (&mut work).now_or_never() {
+        let now = if waits {
+            self.relieve_who_is_kept();
+            zilla_env::block_for(QUICK, &mut work)
+        } else {
+            (&mut work).now_or_never()
+        };
+        if let Some((_, reply)) = now {
             self.answer(dev, unique, &reply);
             return;
         }
@@ -346,6 +363,18 @@ impl Session {
             let (session, reply) = work.await;
             session.answer(&dev, unique, &reply);
         });
+    }
+
+    /// A thread that does I/O itself may be kept longer than it should, and the others sleep: someone looks.
+    fn relieve_who_is_kept(self: &Arc<Self>) {
+        if self.watch.keep() {
+            let session = self.clone();
+            self.env.spawn(async move {
+                while session.watch.relieve() {
+                    session.env.sleep(KEPT).await;
+                }
+            });
+        }
     }
 
     pub(crate) fn answer(&self, dev: &Dev, unique: u64, reply: &Reply) {

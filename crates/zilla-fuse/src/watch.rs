@@ -26,6 +26,11 @@ struct State {
     out: usize,
     asleep: usize,
     over: bool,
+    /// Requests taken so far.
+    taken: u64,
+    /// Someone looks now and then whether a thread is kept; and what he saw the last time, as long as threads may be.
+    relieving: bool,
+    seen: Option<u64>,
 }
 
 /// The threads of a mount.
@@ -55,10 +60,30 @@ impl Watch {
     pub(crate) fn back(&self, needed: bool) {
         let mut st = self.state.lock();
         st.out -= 1;
+        st.taken += 1;
         if needed && st.out == 0 && st.asleep > 0 {
             drop(st);
             self.wake.notify_one();
         }
+    }
+
+    /// A thread may be kept by what it does now. True: someone is to call [`Watch::relieve`] now and then.
+    pub(crate) fn keep(&self) -> bool {
+        let mut st = self.state.lock();
+        st.seen = None;
+        !std::mem::replace(&mut st.relieving, true)
+    }
+
+    /// Wakes a thread if none is at the device and none has been since the last time. False: it need not be called any more.
+    pub(crate) fn relieve(&self) -> bool {
+        let mut st = self.state.lock();
+        let taken = st.taken;
+        let quiet = st.seen.replace(taken) == Some(taken);
+        if quiet && st.out == 0 && st.asleep > 0 {
+            self.wake.notify_one();
+        }
+        st.relieving = !quiet && !st.over;
+        st.relieving
     }
 
     /// Unmounted: all may go.
@@ -132,6 +157,20 @@ mod tests {
         assert_eq!(watch.state.lock().asleep, 1, "somebody is there still");
         watch.back(true);
         assert_eq!(told.recv_timeout(patience), Ok(true));
+        // The next one is kept by what it does; nobody else is there.
+        watch.back(false);
+        let told = start(&watch);
+        assert_eq!(told.recv_timeout(patience), Ok(true));
+        let told = start(&watch);
+        while watch.state.lock().asleep == 0 {
+            std::thread::yield_now();
+        }
+        assert!(watch.keep() && !watch.keep(), "one looks for all");
+        watch.back(false);
+        assert!(watch.relieve(), "it may have come just now");
+        assert!(!watch.relieve());
+        assert_eq!(told.recv_timeout(patience), Ok(true));
+        assert!(watch.keep() && watch.relieve() && !watch.relieve());
         let told = start(&watch);
         watch.over();
         assert_eq!(told.recv_timeout(patience), Ok(false));

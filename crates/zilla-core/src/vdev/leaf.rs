@@ -38,6 +38,23 @@ pub struct LeafIo {
     pub slot: usize,
 }
 
+/// About the median of recent times: each moves it a little towards itself, however far away it is, so that the few that wait behind a
+/// txg's writes do not count for more than they are.
+#[derive(Default)]
+struct Recent(AtomicU64);
+
+impl Recent {
+    fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+    /// Of two at once one may be lost.
+    fn add(&self, time: Duration) {
+        let old = self.0.load(Ordering::Relaxed);
+        let (step, time) = (old / 16 + 1000, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.0.store(time.clamp(old.saturating_sub(step), old.saturating_add(step)), Ordering::Relaxed);
+    }
+}
+
 pub struct Leaf {
     pub guid: u64,
     /// Place in [`super::VdevTree::leaves`].
@@ -64,6 +81,8 @@ pub struct Leaf {
     pub write_errors: AtomicU64,
     pub checksum_errors: AtomicU64,
     flushes: Flushes,
+    sync_writes: Recent,
+    flush_times: Recent,
     /// The flush failures that the sync of txgs has taken into account.
     txg_mark: AtomicU64,
     /// I/O failed since the leaf was last looked at.
@@ -105,6 +124,8 @@ impl Leaf {
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
             flushes: Flushes::default(),
+            sync_writes: Recent::default(),
+            flush_times: Recent::default(),
             txg_mark: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
@@ -316,6 +337,9 @@ impl Leaf {
         self.queue.lock().left(class);
         if class_writes(&run) {
             self.flushes.wrote();
+            if class == Priority::SyncWrite {
+                self.sync_writes.add(now.saturating_sub(sent));
+            }
         }
         match result {
             Ok(buf) => {
@@ -413,7 +437,9 @@ impl Leaf {
     pub async fn flush(self: &Arc<Self>, mark: u64) -> io::Result<()> {
         let send = || async {
             let device = self.device().ok_or_else(no_device)?;
+            let sent = self.clock.now();
             let result = device.flush().await;
+            self.flush_times.add(self.clock.now().saturating_sub(sent));
             self.stats.count(IoKind::Flush, 1, 0);
             if let Err(e) = &result {
                 self.write_errors.fetch_add(1, Ordering::Relaxed);
@@ -423,6 +449,15 @@ impl Leaf {
             result
         };
         self.flushes.flush(mark, send).await
+    }
+
+    /// How long synchronous writes and flushes took of late.
+    pub fn write_time(&self) -> Duration {
+        self.sync_writes.get()
+    }
+
+    pub fn flush_time(&self) -> Duration {
+        self.flush_times.get()
     }
 
     /// The same for everything since the txg before.

@@ -206,7 +206,7 @@ impl VdevTree {
                 sent.push(index);
                 let io = LeafIo { op: QOp::Write(w.data), offset, len, class, done, slot };
                 if sent.len() == total && class == Priority::SyncWrite {
-                    zilla_env::waiting_here(|| leaf.submit([io], None));
+                    zilla_env::waiting_here(leaf.write_time(), || leaf.submit([io], None));
                 } else {
                     leaf.submit([io], None);
                 }

@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, join, join_all};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::Compress;
 use zilla_env::{IoBuf, WaitingHere};
@@ -30,6 +31,9 @@ use crate::vdev::{Layout, Leaf, Reader, Top};
 
 /// A log block's size is a multiple of this, and so is what is written of it.
 pub const LOG_BLOCK_UNIT: u64 = zilla_ondisk::zil::ZIL_MIN_BLKSZ;
+
+/// A flush of which one hears so soon, however it was done, is better done at once than handed to another thread.
+const HANDING_OVER: Duration = Duration::from_micros(250);
 
 /// Where a log block goes.
 #[derive(Clone, Copy, Debug)]
@@ -78,16 +82,21 @@ impl Zio {
 impl LogWrite {
     /// Waits until the block is stable. Several that wait at once share the devices' flushes.
     pub async fn stable(mut self) -> Result<()> {
-        let mut results = SmallVec::<[_; 2]>::new();
-        if let Some(((last, mark), others)) = self.leaves.split_last() {
-            // The others' are on their way when the last one's begins, which may keep this thread.
-            let others = join_all(others.iter().map(|(l, mark)| l.flush(*mark)));
-            let (before, last) = join(others, WaitingHere(pin!(last.flush(*mark)))).await;
-            results.extend(before);
-            results.push(last);
-        }
+        // Those that take long are on their way together when the others' begin, each of which may keep this thread.
+        self.leaves.sort_by_key(|(l, _)| std::cmp::Reverse(l.flush_time()));
+        let slow = self.leaves.iter().filter(|(l, _)| l.flush_time() > HANDING_OVER).count();
+        let away = self.leaves.get(..slow.min(self.leaves.len().saturating_sub(1))).unwrap_or_default();
+        let here = self.leaves.get(away.len()..).unwrap_or_default();
+        let one_by_one = async {
+            let mut results = Vec::with_capacity(here.len());
+            for (leaf, mark) in here {
+                results.push(WaitingHere(leaf.flush_time(), pin!(leaf.flush(*mark))).await);
+            }
+            results
+        };
+        let (first, rest) = join(join_all(away.iter().map(|(l, mark)| l.flush(*mark))), one_by_one).await;
+        let mut results = first.into_iter().chain(rest);
         let mut missed = Vec::new();
-        let mut results = results.into_iter();
         self.leaves.retain(|(l, _)| {
             let ok = matches!(results.next(), Some(Ok(())));
             if !ok {
