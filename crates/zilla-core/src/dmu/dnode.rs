@@ -323,6 +323,7 @@ impl Dnode {
     pub fn write_block(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes) {
         let mut inner = self.dirty(tx);
         debug_assert_eq!(data.len(), inner.head.blksz as usize);
+        tx.completed(data.len() as u64);
         inner.dbuf(blkid).write_all(tx.txg(), data);
         self.block_dirtied(&mut inner, tx, blkid);
     }

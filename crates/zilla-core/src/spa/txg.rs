@@ -66,12 +66,19 @@ pub struct TxgState {
     /// Bytes dirtied and not yet synced, by txg slot, and their sum.
     dirty: [AtomicU64; TXG_SIZE],
     dirty_total: AtomicU64,
+    /// What of them is whole records.
+    whole: [AtomicU64; TXG_SIZE],
     limits: Mutex<DirtyLimits>,
     /// Dirty bytes of a txg at which it is pushed out.
     enough: AtomicU64,
     /// Nanoseconds of delay that writers were let off so far.
     owed: AtomicU64,
 }
+
+/// A txg with so many bytes of whole records is pushed out. They will hardly be written again, so waiting saves no work; and the sooner
+/// they are on disk, the sooner their memory, which is warm, serves the next. Records written in part wait for more
+/// ([`DirtyLimits::sync_percent`]): each sync writes all of a record, however little of it is new.
+const WHOLE_ENOUGH: u64 = 64 << 20;
 
 /// Delays shorter than this are gathered until they are worth a sleep: one costs two thread switches, and the usual delay is less.
 const NAP_NS: u64 = 1_000_000;
@@ -96,12 +103,20 @@ impl Tx {
     /// Notes that `bytes` more of memory wait for this txg's sync.
     pub fn dirtied(&self, bytes: u64) {
         if let Some(s) = &self.held {
-            let before = s.dirty[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
             s.dirty_total.fetch_add(bytes, Ordering::Relaxed);
-            let enough = s.enough.load(Ordering::Relaxed);
-            if before < enough && before + bytes >= enough {
-                s.hurried.notify(usize::MAX);
-            }
+            self.count(s, &s.dirty, bytes, s.enough.load(Ordering::Relaxed));
+        }
+    }
+    /// Notes that so many of them are a record that was written whole. (Nothing is gained by waiting for more of it.)
+    pub fn completed(&self, bytes: u64) {
+        if let Some(s) = &self.held {
+            self.count(s, &s.whole, bytes, WHOLE_ENOUGH);
+        }
+    }
+    fn count(&self, s: &TxgState, sums: &[AtomicU64; TXG_SIZE], bytes: u64, enough: u64) {
+        let before = sums[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
+        if before < enough && before + bytes >= enough {
+            s.hurried.notify(usize::MAX);
         }
     }
 }
@@ -137,6 +152,7 @@ impl TxgState {
             hurried: Event::new(),
             dirty: Default::default(),
             dirty_total: AtomicU64::new(0),
+            whole: Default::default(),
             limits: Mutex::new(DirtyLimits::default()),
             enough: DirtyLimits::default().enough().into(),
             owed: AtomicU64::new(0),
@@ -276,8 +292,9 @@ impl TxgState {
 
     /// Whether the sync task should close the open txg now instead of waiting for its timer.
     fn hurry(&self, st: &State) -> bool {
-        let open_dirty = self.dirty[st.open.slot()].load(Ordering::Relaxed);
-        st.stopped || st.wanted >= st.open || open_dirty >= self.enough.load(Ordering::Relaxed)
+        let of_open = |sums: &[AtomicU64; TXG_SIZE]| sums[st.open.slot()].load(Ordering::Relaxed);
+        let full = of_open(&self.dirty) >= self.enough.load(Ordering::Relaxed);
+        st.stopped || st.wanted >= st.open || full || of_open(&self.whole) >= WHOLE_ENOUGH
     }
 
     /// For the sync task: waits up to `timeout` or until someone is in a hurry.
@@ -323,6 +340,7 @@ impl TxgState {
     pub(crate) fn done(&self, txg: Txg) {
         self.state.lock().synced = txg;
         let freed = self.dirty[txg.slot()].swap(0, Ordering::Relaxed);
+        self.whole[txg.slot()].store(0, Ordering::Relaxed);
         self.dirty_total.fetch_sub(freed, Ordering::Relaxed);
         self.changed.notify(usize::MAX);
     }
