@@ -62,8 +62,6 @@ impl Volume {
 
     pub fn create(o: &Options) -> Result<Volume> {
         let (env, spa) = Volume::pool(o, o.threads)?;
-        // As the peer's: with more it would spend the measurement touching fresh memory.
-        spa.ctx.txgs.set_limits(DirtyLimits { max: DIRTY, ..DirtyLimits::default() });
         let (block, size) = (o.block as u32, o.volume);
         env.block_on(async {
             let dsl = spa.dsl.clone();
@@ -85,6 +83,8 @@ impl Volume {
     }
 
     fn hold(env: Env, spa: Arc<Spa>, o: &Options) -> Result<Volume> {
+        // As the peer's: with more it would spend the measurement touching fresh memory.
+        spa.ctx.txgs.set_limits(DirtyLimits { max: DIRTY, ..DirtyLimits::default() });
         let (dataset, object) = env.block_on(async {
             let dataset = spa.dsl.by_name(&format!("{POOL}/v")).await?;
             let os = spa.dsl.objset(&dataset).await?;
