@@ -9,7 +9,8 @@ const USAGE: &str = "usage: zillad [--background]
 
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
-of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for tunables.
+of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for tunables, ZILLA_KSTATS one for statistics of
+intent logs.
 ";
 
 fn main() -> ExitCode {

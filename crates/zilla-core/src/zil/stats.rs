@@ -59,6 +59,18 @@ macro_rules! counters {
         }
 
         impl LogCounts {
+            pub fn add(&mut self, other: &LogCounts) {
+                $( self.$name += other.$name; )*
+                for (sum, more) in [
+                    (&mut self.commit_latency, &other.commit_latency),
+                    (&mut self.write_latency, &other.write_latency),
+                    (&mut self.flush_latency, &other.flush_latency),
+                ] {
+                    sum.resize(more.len().max(sum.len()), 0);
+                    sum.iter_mut().zip(more).for_each(|(s, m)| *s += m);
+                }
+            }
+
             /// Names and values, as they are printed.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$( (stringify!($name), self.$name) ),*]

@@ -5,6 +5,7 @@ use super::errors::{Answer, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
 use zilla_control::types::{LogStat, LogStatQuery};
+use zilla_core::dsl::DslDataset;
 use zilla_core::zil::LogCounts;
 
 fn stat(name: String, counts: LogCounts) -> LogStat {
@@ -48,11 +49,12 @@ async fn datasets(pool: &Arc<Pool>, wanted: Option<&String>) -> Answer<Vec<LogSt
     let mut out = Vec::new();
     for name in names {
         let ds = pool.dsl().by_name(&name).await.map_err(|e| of_dataset(e).subject(name.as_str()))?;
-        let counts = match ds.open_objset() {
-            Some(os) => os.log().map(|l| l.stats().get()).unwrap_or_default(),
-            None => LogCounts::default(),
-        };
-        out.push(stat(name, counts));
+        out.push(stat(name, log_counts(&ds)));
     }
     Ok(out)
+}
+
+/// What a dataset's log did since it was opened.
+pub(super) fn log_counts(ds: &DslDataset) -> LogCounts {
+    ds.open_objset().and_then(|os| os.log().map(|l| l.stats().get())).unwrap_or_default()
 }

@@ -20,6 +20,7 @@ mod history;
 mod host;
 mod import;
 mod info;
+mod kstats;
 mod logs;
 mod mounts;
 mod parameters;
@@ -50,7 +51,7 @@ pub struct Engine {
     env: Env,
     handle: Handle,
     host: Host,
-    pools: RwLock<BTreeMap<String, Arc<Pool>>>,
+    pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
     /// Held while the set of pools changes.
     changes: tokio::sync::Mutex<()>,
 }
@@ -62,10 +63,11 @@ impl Engine {
             env: zilla_env::real_env(WORKERS),
             handle,
             host: host::host(),
-            pools: RwLock::default(),
+            pools: Arc::default(),
             changes: tokio::sync::Mutex::default(),
         };
         parameters::serve();
+        kstats::serve(engine.pools.clone());
         engine.restore().await;
         engine
     }

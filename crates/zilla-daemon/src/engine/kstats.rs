@@ -1,0 +1,160 @@
+//! Statistics of the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
+//!
+//! Where `ZILLA_KSTATS` names a folder, `zil` in it has the sum of all pools, and `POOL/objset-0xID` each mounted file system's. They are
+//! written again when they changed, a moment later; reading one half-written is the reader's risk, as numbers only grow.
+
+use super::logs::log_counts;
+use super::pool::Pool;
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zilla_core::zil::LogCounts;
+
+/// How soon a change is there to be read.
+const EVERY: Duration = Duration::from_secs(1);
+/// Types of values (`KSTAT_DATA_*`).
+const UINT64: &str = "4";
+const STRING: &str = "7";
+/// Bytes of a named value in the kernel, of which the first line tells the sum.
+const SIZE: usize = 48;
+
+/// Writes them as long as the process lives.
+pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
+    let Some(dir) = std::env::var_os("ZILLA_KSTATS").filter(|d| !d.is_empty()).map(PathBuf::from) else {
+        return;
+    };
+    tokio::spawn(async move {
+        let mut files = Files { dir, begun: Instant::now(), last: BTreeMap::new() };
+        loop {
+            let now = pools.read().values().cloned().collect();
+            files.update(&collect(now).await);
+            tokio::time::sleep(EVERY).await;
+        }
+    });
+}
+
+/// Name of the file, the dataset's name where it is one's, counters.
+type Stat = (PathBuf, Option<String>, LogCounts);
+
+async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
+    let mut all = LogCounts::default();
+    let mut out = Vec::new();
+    for pool in pools {
+        all.add(&pool.spa.ctx.log_stats.get());
+        let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
+        for name in names {
+            if let Ok(ds) = pool.dsl().by_name(&name).await {
+                let file = Path::new(&pool.name()).join(format!("objset-0x{:x}", ds.id()));
+                out.push((file, Some(name), log_counts(&ds)));
+            }
+        }
+    }
+    out.push((PathBuf::from("zil"), None, all));
+    out
+}
+
+struct Files {
+    dir: PathBuf,
+    begun: Instant,
+    last: BTreeMap<PathBuf, LogCounts>,
+}
+
+impl Files {
+    fn update(&mut self, stats: &[Stat]) {
+        let there: BTreeSet<&PathBuf> = stats.iter().map(|(file, ..)| file).collect();
+        self.last
+            .retain(|file, _| there.contains(file) || std::fs::remove_file(self.dir.join(file)).is_err());
+        for (file, dataset, counts) in stats {
+            if self.last.get(file) == Some(counts) {
+                continue;
+            }
+            let path = self.dir.join(file);
+            let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+            let text = text(file, dataset.as_deref(), counts, self.begun.elapsed());
+            match made.and_then(|()| std::fs::write(&path, text)) {
+                Ok(()) => drop(self.last.insert(file.clone(), counts.clone())),
+                Err(e) => tracing::warn!("'{}': {e}", path.display()),
+            }
+        }
+    }
+}
+
+/// The counters under OpenZFS's names.
+fn named(c: &LogCounts) -> [(&'static str, u64); 21] {
+    [
+        ("zil_commit_count", c.commits),
+        ("zil_commit_writer_count", c.trains),
+        ("zil_commit_error_count", c.block_errors),
+        // Those that wait for a txg do so for one of these reasons, which are not told apart.
+        ("zil_commit_stall_count", c.commits_txg),
+        ("zil_commit_suspend_count", 0),
+        ("zil_commit_crash_count", c.commits_failed),
+        ("zil_itx_count", c.records),
+        ("zil_itx_indirect_count", c.indirect),
+        ("zil_itx_indirect_bytes", c.indirect_bytes),
+        ("zil_itx_copied_count", c.copied),
+        ("zil_itx_copied_bytes", c.copied_bytes),
+        // Data are kept by reference until they are logged: there is no second kind of copy.
+        ("zil_itx_needcopy_count", 0),
+        ("zil_itx_needcopy_bytes", 0),
+        ("zil_itx_metaslab_normal_count", c.normal_blocks),
+        ("zil_itx_metaslab_normal_bytes", c.normal_bytes),
+        ("zil_itx_metaslab_normal_write", c.normal_written),
+        ("zil_itx_metaslab_normal_alloc", c.normal_allocated),
+        ("zil_itx_metaslab_slog_count", c.slog_blocks),
+        ("zil_itx_metaslab_slog_bytes", c.slog_bytes),
+        ("zil_itx_metaslab_slog_write", c.slog_written),
+        ("zil_itx_metaslab_slog_alloc", c.slog_allocated),
+    ]
+}
+
+/// As the kernel prints a kstat of named values: a line about the whole, a header, a line a value.
+fn text(file: &Path, dataset: Option<&str>, counts: &LogCounts, age: Duration) -> String {
+    let values = named(counts);
+    let count = values.len() + usize::from(dataset.is_some());
+    let id = u32::from(file.parent().is_some_and(|p| p != Path::new("")));
+    let mut out = format!("{id} 1 0x01 {count} {} 0 {}\n", count * SIZE, age.as_nanos());
+    let mut line = |name: &str, kind: &str, value: &dyn std::fmt::Display| {
+        let _ = writeln!(out, "{name:<31} {kind:<4} {value}");
+    };
+    line("name", "type", &"data");
+    if let Some(name) = dataset {
+        line("dataset_name", STRING, &name);
+    }
+    values.iter().for_each(|(name, value)| line(name, UINT64, value));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_come_change_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files { dir: dir.path().into(), begun: Instant::now(), last: BTreeMap::new() };
+        let counts = LogCounts { commits: 7, slog_bytes: 4096, ..LogCounts::default() };
+        let of = |n: &str| PathBuf::from(n);
+        files.update(&[
+            (of("zil"), None, counts.clone()),
+            (of("tank/objset-0x36"), Some("tank".into()), counts.clone()),
+        ]);
+        let text = std::fs::read_to_string(dir.path().join("tank/objset-0x36")).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..4], ["1", "1", "0x01", "22"]);
+        assert_eq!(lines[1], ["name", "type", "data"]);
+        assert_eq!(lines[2], ["dataset_name", "7", "tank"]);
+        assert!(lines.contains(&vec!["zil_commit_count", "4", "7"]));
+        assert!(lines.contains(&vec!["zil_itx_metaslab_slog_bytes", "4", "4096"]));
+        files.update(&[(of("zil"), None, LogCounts { commits: 8, ..counts })]);
+        assert!(!dir.path().join("tank/objset-0x36").exists());
+        assert!(
+            std::fs::read_to_string(dir.path().join("zil"))
+                .unwrap()
+                .contains("zil_commit_count                4    8\n")
+        );
+    }
+}
