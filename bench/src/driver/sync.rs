@@ -62,15 +62,19 @@ fn measure(o: &Options, peer: Option<&Path>) -> Result<Value> {
             let common =
                 ["--vdev-size", POOL, "--volsize", FILE, "--threads", &threads, "--seconds", &seconds];
             let mut zilla = Command::new(&me);
+            // What one wrote is not to be written back at the next one's cost.
+            rustix::fs::sync();
             row.zilla.push(one(zilla.args(["sync", "--vdev", &path("sync-pool")]).args(common))?);
             if !o.with_peers {
                 continue;
             }
+            rustix::fs::sync();
             row.fio.push(fio(&path("sync-plain"), &threads, &seconds)?);
             if let Some(peer) = peer {
                 let mut command = peers::quiet_allocator(Command::new(peer));
                 command.args(["--vdev", &path("sync-peer"), "--arc-max", "512M"]).args(common);
                 command.args(["--workload", "syncwrite8k"]).args(super::workloads::PEER_LIMITS);
+                rustix::fs::sync();
                 row.openzfs.push(one(&mut command)?);
             }
         }
