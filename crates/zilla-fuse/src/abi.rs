@@ -24,9 +24,11 @@ pub(crate) mod op {
     pub(crate) const RMDIR: u32 = 11;
     pub(crate) const RENAME: u32 = 12;
     pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
     pub(crate) const READ: u32 = 15;
     pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
     pub(crate) const FSYNC: u32 = 20;
     pub(crate) const SETXATTR: u32 = 21;
     pub(crate) const GETXATTR: u32 = 22;
@@ -35,6 +37,7 @@ pub(crate) mod op {
     pub(crate) const INIT: u32 = 26;
     pub(crate) const READDIR: u32 = 28;
     pub(crate) const FSYNCDIR: u32 = 30;
+    pub(crate) const CREATE: u32 = 35;
     pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const DESTROY: u32 = 38;
     pub(crate) const IOCTL: u32 = 39;
@@ -66,6 +69,7 @@ pub(crate) mod cap {
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
 pub(crate) mod fattr {
@@ -81,7 +85,16 @@ pub(crate) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// In the flags of the file that is written.
+/// What the kernel does with a file it has opened.
+pub(crate) mod fopen {
+    pub(crate) const DIRECT_IO: u32 = 1 << 0;
+    pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+    pub(crate) const NOFLUSH: u32 = 1 << 5;
+    pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// In the flags of a file.
+pub(crate) const O_ACCMODE: u32 = 0o3;
 pub(crate) const O_DSYNC: u32 = 0o10000;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;

@@ -14,9 +14,9 @@
 //! look out for requests as are of use, and for a moment without sleeping (`watch.rs`).
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
-//! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Files need no handles: opening and closing
-//! is the kernel's business alone (it is answered once that there is nothing to open), and a file that is open though unlinked lives on because the
-//! kernel still counts its inode ([`zilla::Filesystem::forget`]).
+//! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Opening and closing is the
+//! kernel's business, but for files whose writes are to be stable (`opens.rs`), and a file that is open though unlinked lives on because the kernel
+//! still counts its inode ([`zilla::Filesystem::forget`]).
 //!
 //! **Permissions** are checked by the kernel (`default_permissions`), from modes and POSIX ACLs.
 //!
@@ -30,6 +30,7 @@ mod abi;
 mod dev;
 mod mount;
 mod notify;
+mod opens;
 mod ops;
 mod reply;
 mod session;

@@ -1,6 +1,7 @@
 //! Each request of the kernel, as an operation of the file system.
 
 use crate::abi::{self, Args, Short, fattr, ioc, op};
+use crate::opens::{Opened, STABLE};
 use crate::reply::{Out, Reply, from_kernel, put_dirent};
 use crate::session::{Request, Session};
 use zilla::zpl::{S_IFDIR, S_IFLNK, S_ISGID};
@@ -40,6 +41,10 @@ fn sized(value: &[u8], size: u32) -> Reply {
     if value.len() > size as usize { Errno::Range.into() } else { Reply::head(value.to_vec()) }
 }
 
+fn put_opened(out: &mut Out, opened: Opened) {
+    out.u64(opened.handle).u32(opened.flags).u32(0);
+}
+
 impl Session {
     fn entry(&self, e: Entry) -> Reply {
         let reply = Reply::entry(e.node, &e.attr, e.lasting, self.root());
@@ -71,6 +76,11 @@ impl Session {
                 now(self.fs.try_read(node, off, size as usize), Reply::data)
             }
             op::READLINK => now(self.fs.try_readlink(node), Reply::bytes),
+            op::OPEN => Some(a.u32().map(|flags| Some(self.open(node, flags)))),
+            op::RELEASE => {
+                self.opens.release(node);
+                Some(Ok(Some(Reply::ok())))
+            }
             op::STATFS => Some(Ok(Some(self.statfs()))),
             op::FORGET => Some(self.forget(node, &mut a).map(|()| None)),
             op::BATCH_FORGET => Some(self.batch_forget(&mut a).map(|()| None)),
@@ -78,6 +88,14 @@ impl Session {
             op::INTERRUPT => Some(Ok(None)),
             _ => None,
         }
+    }
+
+    fn open(&self, node: u64, flags: u32) -> Reply {
+        self.opens.open(node, flags).map_or(Reply::errno(ENOSYS), |opened| {
+            let mut out = Out::with(16);
+            put_opened(&mut out, opened);
+            Reply::head(out.0)
+        })
     }
 
     fn forget(&self, node: u64, a: &mut Args<'_>) -> Result<(), Short> {
@@ -109,6 +127,7 @@ impl Session {
             op::SETATTR => self.setattr(node, a).await,
             op::READLINK => Ok(self.fs.readlink(node).await.map_or_else(Reply::from, Reply::bytes)),
             op::SYMLINK | op::MKNOD | op::MKDIR => self.make(r, a).await,
+            op::CREATE if self.opens.asked() => self.create(r, a).await,
             op::UNLINK => done(self.fs.unlink(node, a.string()?).await),
             op::RMDIR => done(self.fs.rmdir(node, a.string()?).await),
             op::RENAME | op::RENAME2 => self.rename(r, a).await,
@@ -215,6 +234,23 @@ impl Session {
         Ok(self.fs.create(r.header.node, name, new).await.map_or_else(Reply::from, |e| self.entry(e)))
     }
 
+    /// Makes a file and opens it. The kernel asks for this where it knows of no file of the name.
+    async fn create(&self, r: &Request, a: &mut Args<'_>) -> Done {
+        let cred = Cred { uid: r.header.uid, gid: r.header.gid };
+        let flags = a.u32()?;
+        let mut new = NewFile::new(a.u32()?, cred);
+        new.umask = a.u32()?;
+        a.skip(4)?;
+        let made = self.fs.create(r.header.node, a.string()?, new).await;
+        Ok(made.map_or_else(Reply::from, |e| {
+            // Should the kernel have been told meanwhile that it need not ask: it did, and this is how it is without.
+            let opened = self.opens.open(e.node, flags).unwrap_or_default();
+            let mut out = Out(self.entry(e).head);
+            put_opened(&mut out, opened);
+            Reply::head(out.0)
+        }))
+    }
+
     async fn rename(&self, r: &Request, a: &mut Args<'_>) -> Done {
         let to = from_kernel(a.u64()?, self.root());
         let mut flags = 0;
@@ -233,15 +269,14 @@ impl Session {
     }
 
     async fn write(&self, r: &Request, a: &mut Args<'_>) -> Done {
-        a.skip(8)?;
-        let (off, size, flags) = (a.u64()?, a.u32()?, a.u32()?);
+        let (handle, off, size, flags) = (a.u64()?, a.u64()?, a.u32()?, a.u32()?);
         a.skip(8)?;
         let sync = a.u32()? & abi::O_DSYNC != 0;
         let end = abi::WRITE_HEADER.checked_add(size as usize).filter(|e| *e <= r.all.len()).ok_or(Short)?;
         let data = r.all.slice(abi::WRITE_HEADER..end);
         let kill = flags & abi::WRITE_KILL_SUIDGID != 0;
         let mut written = self.fs.write(r.header.node, off, &data, kill).await.map(drop);
-        if sync && !self.kernel_syncs && written.is_ok() {
+        if (handle == STABLE || sync && !self.kernel_syncs) && written.is_ok() {
             written = self.fs.fsync(r.header.node).await;
         }
         Ok(match written {

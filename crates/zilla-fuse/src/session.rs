@@ -4,6 +4,7 @@ use crate::abi::{self, Args, Header, Short, cap, op};
 use crate::dev::{Buffer, Dev, Read};
 use crate::mount::{attach, detach, others_allowed};
 use crate::notify::Notifier;
+use crate::opens::{Opens, STABLE};
 use crate::reply::{Out, Reply, from_kernel};
 use crate::watch::{Patience, Watch};
 use bytes::Bytes;
@@ -69,6 +70,7 @@ pub(crate) struct Session {
     pub(crate) writeback: bool,
     /// The kernel sends an fsync after each write to a file opened with O_DSYNC or O_SYNC.
     pub(crate) kernel_syncs: bool,
+    pub(crate) opens: Opens,
     /// The root's number, which a rollback does not change.
     root: NodeId,
     watch: Watch,
@@ -104,7 +106,11 @@ impl Request {
     }
     /// Whether it is there to wait for a disk. If that is a quick one its thread may as well do the I/O itself.
     fn waits(&self) -> bool {
-        matches!(self.header.opcode, op::FSYNC | op::FSYNCDIR)
+        match self.header.opcode {
+            op::FSYNC | op::FSYNCDIR => true,
+            op::WRITE => self.args().u64().is_ok_and(|handle| handle == STABLE),
+            _ => false,
+        }
     }
     pub(crate) fn args(&self) -> Args<'_> {
         Args(self.all.get(abi::IN_HEADER..).unwrap_or_default())
@@ -123,6 +129,7 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
         env,
         writeback: opts.writeback,
         kernel_syncs: kernel_syncs(),
+        opens: Opens::default(),
         root,
         watch: Watch::default(),
         threads: threads.into(),
@@ -264,6 +271,7 @@ impl Session {
             | cap::READDIRPLUS_AUTO
             | cap::ASYNC_DIO
             | cap::NO_OPEN_SUPPORT
+            | cap::DIRECT_IO_ALLOW_MMAP
             | cap::PARALLEL_DIROPS
             | cap::MAX_PAGES
             | cap::CACHE_SYMLINKS
@@ -278,6 +286,10 @@ impl Session {
             want |= cap::WRITEBACK_CACHE;
         }
         let agreed = want & theirs;
+        // A file that is not cached must still be one that can be mapped.
+        if agreed & cap::DIRECT_IO_ALLOW_MMAP == 0 {
+            self.opens.never();
+        }
         let mut out = Out::with(64);
         out.u32(abi::MAJOR)
             .u32(abi::MINOR.min(minor))
@@ -334,15 +346,16 @@ impl Session {
             Some(Ok(Some(reply))) => self.answer(dev, header.unique, &reply),
             Some(Ok(None)) => {}
             Some(Err(Short)) => self.answer(dev, header.unique, &Reply::errno(22)),
-            None => self.later(dev, request),
+            None => self.later(dev, request, more),
         }
         more
     }
 
     /// Runs the operation here as far as it goes; if it has to wait, the rest becomes a task.
-    fn later(self: &Arc<Self>, dev: &Arc<Dev>, request: Request) {
+    fn later(self: &Arc<Self>, dev: &Arc<Dev>, request: Request, more: bool) {
         let unique = request.header.unique;
-        let waits = request.waits();
+        // Who waits in line may want to be made stable too: who comes last does it for all.
+        let waits = !more && request.waits();
         let session = self.clone();
         let mut work = Box::pin(async move {
             let reply = session.perform(&request).await.unwrap_or_else(|Short| Reply::errno(22));

@@ -37,6 +37,7 @@ impl Mounted {
         match zilla_fuse::mount(fs, env, dir.path(), &Options::new("tank/test")) {
             Ok(mount) => Some(Mounted { mount, dir }),
             Err(e) => {
+                assert!(std::env::var_os("CI").is_none(), "cannot mount here: {e}");
                 eprintln!("cannot mount here, nothing tested: {e}");
                 None
             }

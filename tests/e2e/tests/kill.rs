@@ -6,6 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -163,6 +164,58 @@ fn a_write_that_is_to_be_stable_is() {
         drop(file);
         pool.again();
         assert!(fs::read(&path).expect("what was written") == contents, "round {round}");
+    }
+    pool.export();
+    pool::zdb_clean(&world.disks(), "tank");
+}
+
+/// Several at once write to one file, each write stable when it is done; and who else has the file open sees what they wrote, whichever of
+/// them opened it first.
+#[test]
+fn stable_writes_of_several_at_once() {
+    const BLOCK: usize = 8 << 10;
+    const WRITERS: usize = 6;
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &[]);
+    let seed = Random::from_env().below(1 << 30) as usize;
+    let block = |writer: usize, at: usize| [(seed + writer * 31 + at * 7) as u8; BLOCK];
+    for (name, reader_first) in [("alone", false), ("beside", true)] {
+        let path = pool.root().join(name);
+        fs::write(&path, vec![0; WRITERS * 8 * BLOCK]).expect("write");
+        let opened = || fs::File::open(&path).expect("open");
+        let early = reader_first.then(opened);
+        let flags = OFlags::RDWR | OFlags::DSYNC;
+        let open = || fs::File::from(rustix::fs::open(&path, flags, Mode::empty()).expect("open"));
+        let files: Vec<_> = (0..WRITERS).map(|_| open()).collect();
+        let reader = early.unwrap_or_else(opened);
+        std::thread::scope(|s| {
+            for (writer, file) in files.iter().enumerate() {
+                let reader = &reader;
+                s.spawn(move || {
+                    for at in 0..8 {
+                        let (offset, want) = (((at * WRITERS + writer) * BLOCK) as u64, block(writer, at));
+                        let mut got = [0; BLOCK];
+                        reader.read_exact_at(&mut got, offset).expect("read");
+                        file.write_all_at(&want, offset).expect("write");
+                        reader.read_exact_at(&mut got, offset).expect("read");
+                        assert!(got == want, "{name}: writer {writer}, block {at}");
+                        file.read_exact_at(&mut got, offset).expect("read");
+                        assert!(got == want, "{name}: writer {writer}, block {at}, by itself");
+                    }
+                });
+            }
+        });
+    }
+    world.kill();
+    pool.again();
+    for name in ["alone", "beside"] {
+        let found = fs::read(pool.root().join(name)).expect("what was written");
+        for (i, have) in found.chunks(BLOCK).enumerate() {
+            assert!(*have == block(i % WRITERS, i / WRITERS), "{name}: block {i} after the kill");
+        }
     }
     pool.export();
     pool::zdb_clean(&world.disks(), "tank");
