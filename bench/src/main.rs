@@ -28,7 +28,7 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
   --vdev \"raidz2 a b c d\" --vdev-size 1400M --volsize 1G --volblocksize 128K --arc-max 512M
   --threads N --seconds S --workload W --entropy 50 --seed N --compress off --checksum fletcher4
        zilla-bench sync --vdev FILE --vdev-size 2G --volsize 400M --threads N --seconds S   one measurement of 8K writes with fsync
-       zilla-bench modelled [--seconds 3] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT]   log devices, on modelled devices in virtual time
+       zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT]   log devices, on modelled devices in virtual time
        zilla-bench files --count N [options]   an exported pool of so many small files
 ";
 

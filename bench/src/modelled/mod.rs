@@ -15,8 +15,8 @@ use plot::{Group, bars};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Virtual seconds of each measurement.
-pub const SECONDS: u64 = 3;
+/// Virtual seconds of each measurement: several txgs, for between two of them a log device that is quicker than the pool fills and empties.
+pub const SECONDS: u64 = 16;
 
 /// All parts, or those with `only` in their name; the first on so many `disks` and with the logs that have `log` in
 /// their name.

@@ -124,7 +124,7 @@ async fn log_block(spa: &Arc<Spa>) -> Result<LogPlace, Error> {
     let data = Bytes::from(vec![7; 4096]);
     let (place, txg) = {
         let tx = spa.ctx.txgs.assign().await?;
-        (spa.zio.alloc_log(tx.txg(), 4096).await?, tx.txg())
+        (spa.zio.alloc_log(tx.txg(), 4096, true).await?, tx.txg())
     };
     let written = match spa.zio.write_log(txg, &place.dva, &data).await {
         Ok(write) => write.stable().await,

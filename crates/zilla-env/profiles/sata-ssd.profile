@@ -18,3 +18,4 @@ command_us = 18
 queue = 32
 cache_kib = 32768
 flush_us = 1000
+flush_blocks = true

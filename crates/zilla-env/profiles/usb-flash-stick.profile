@@ -22,3 +22,4 @@ open_units = 5
 switch_unit_us = 300000
 cache_kib = 0
 flush_us = 100
+flush_blocks = true

@@ -54,6 +54,10 @@ impl Class {
         at
     }
 
+    fn rotates(&self) -> bool {
+        self.members.iter().any(|(v, _)| v.spec.rotational)
+    }
+
     /// The member whose turn it is to take `psize` bytes.
     fn turn(&self, psize: u64) -> usize {
         let mut r = self.rotor.lock();
@@ -274,8 +278,9 @@ impl Metaslabs {
         }
         let mut dvas = Dvas::new();
         let mut first = match req.class {
-            // Log blocks are waited for one by one: the next is best on another device.
-            AllocClass::Log => class.next(),
+            // Log blocks are waited for one by one: the next is best on another device. But a disk that others had their turn before may be
+            // anywhere in its turn, and half of one is longer than the block; the disk that has just written is where it was left.
+            AllocClass::Log if !class.rotates() => class.next(),
             _ => class.turn(req.psize),
         };
         for lane in 0..usize::from(req.copies.clamp(1, 3)) {
@@ -314,7 +319,8 @@ impl Metaslabs {
                     continue;
                 }
                 let asize = v.asize(req.psize);
-                match g.alloc(v, txg, lane, asize, others, hard) {
+                let skip = if v.spec.rotational { req.skip } else { 0 };
+                match g.alloc(v, txg, lane, (asize, skip), others, hard) {
                     Found::At(offset) => {
                         let vdev = v.spec.id;
                         if let Ok(ms) = v.metaslab_of(offset, asize) {

@@ -94,7 +94,7 @@ impl State {
             && self.defer.iter().all(RangeTree::is_empty)
     }
 
-    fn pick(&self, size: u64, total: u64, start: u64) -> Option<u64> {
+    fn pick(&self, size: u64, total: u64, start: u64, skip: u64) -> Option<u64> {
         let largest = self.free.largest();
         if largest < size {
             return None;
@@ -102,7 +102,7 @@ impl State {
         if largest < BEST_FIT_LARGEST || self.free.space() / (total / 100).max(1) < BEST_FIT_PERCENT {
             return self.free.best_fit(size);
         }
-        let near = self.free.first_fit(self.cursor.max(start), size, SEARCH);
+        let near = self.free.first_fit(self.cursor.max(start).saturating_add(skip), size, SEARCH);
         // Behind the cursor nothing fits: go where the next allocations too will be neighbours.
         near.or_else(|| self.free.best_fit(largest))
     }
@@ -189,12 +189,12 @@ impl Metaslab {
         Some(weighted.checked_div(total).unwrap_or(0).min(100) as u64)
     }
 
-    /// Takes `size` bytes out of the free space. None: no range of this size, or not loaded.
-    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64) -> Option<u64> {
+    /// Takes `size` bytes out of the free space, `skip` bytes behind the last if that is free. None: no range of this size, or not loaded.
+    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64, skip: u64) -> Option<u64> {
         if !st.loaded || st.broken {
             return None;
         }
-        let at = st.pick(size, self.size, self.start)?;
+        let at = st.pick(size, self.size, self.start, skip)?;
         st.free.remove(at, size).ok()?;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::DoubleAlloc) && at % (1 << 20) < size {

@@ -40,6 +40,7 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         ms_array: ObjectId(0),
         top_zap: ObjectId(0),
         data_disks: 1,
+        rotational: false,
         usable: Arc::new(true.into()),
         psize_to_asize: Arc::new(|p| p.next_multiple_of(4096)),
     }
@@ -108,7 +109,7 @@ impl World {
 }
 
 fn req(psize: u64, copies: u8) -> AllocReq {
-    AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false }
+    AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false, skip: 0 }
 }
 
 fn tree_of<'a>(dvas: impl Iterator<Item = &'a Dva>, vdev: u32) -> RangeTree {
@@ -286,6 +287,25 @@ fn log_blocks_go_to_log_devices_then_to_the_embedded_log() {
             (69 << 24, 1 << 24, 1 << 24)
         );
     });
+}
+
+#[test]
+fn what_is_written_after_a_pause_lies_farther_on_where_disks_turn() {
+    const GAP: u64 = 96 << 10;
+    for turns in [false, true] {
+        block_on(async {
+            let log = VdevSpec { rotational: turns, ..spec(1, 2, SpaceClass::Log) };
+            let w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
+            let at_once = AllocReq { class: AllocClass::Log, ..req(4096, 1) };
+            let later = AllocReq { skip: GAP, ..at_once };
+            let got = w.alloc(&[at_once, later, at_once, later]).await;
+            let apart: Vec<u64> = got.windows(2).map(|d| d[1][0].offset - d[0][0].offset - 4096).collect();
+            assert_eq!(apart, if turns { [GAP, 0, GAP] } else { [0; 3] });
+            // Where there is no more room behind the last, what was left free is used.
+            let rest = w.alloc(&[later; (2 << 24) / 4096]).await;
+            assert!(rest.iter().filter(|d| d[0].vdev == 1).count() > 3000);
+        });
+    }
 }
 
 #[test]

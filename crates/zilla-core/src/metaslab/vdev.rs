@@ -72,6 +72,8 @@ pub struct VdevSpec {
     pub top_zap: ObjectId,
     /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single disk's.
     pub data_disks: u64,
+    /// Some of its devices turn.
+    pub rotational: bool,
     /// Whether the vdev's devices can take writes now.
     pub usable: Arc<AtomicBool>,
     /// What a block of so many bytes takes, with parity and padding.
@@ -310,13 +312,13 @@ impl Group {
         self.aliquot.store(turn, Ordering::Relaxed);
     }
 
-    /// Looks for `asize` bytes for copy number `lane` of a block whose other copies are at `others`.
+    /// Looks for `asize` bytes for copy number `lane` of a block whose other copies are at `others`, if possible `skip` bytes behind the last.
     pub(super) fn alloc(
         &self,
         vdev: &VdevSpace,
         txg: Txg,
         lane: usize,
-        asize: u64,
+        (asize, skip): (u64, u64),
         others: &Dvas,
         hard: bool,
     ) -> Found {
@@ -327,7 +329,7 @@ impl Group {
             .collect();
         let distance = |m: &Metaslab| near.iter().map(|o| o.abs_diff(m.id)).min().unwrap_or(u64::MAX);
         let apart = (vdev.all.len() as u64 / 8).max(1);
-        let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize);
+        let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, skip);
 
         let mut lanes = self.lanes.lock();
         let current = lanes.get(lane).copied().flatten();

@@ -86,6 +86,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 ms_array: ObjectId(top.vdev.metaslab_array()),
                 top_zap: ObjectId(top.vdev.config_u64("com.delphix:vdev_zap_top").unwrap_or(0)),
                 data_disks,
+                rotational: top.leaves().any(|l| l.rotational()),
                 usable: top.vdev.allocatable(),
                 psize_to_asize: Arc::new(move |psize| own.psize_to_asize(psize)),
             }

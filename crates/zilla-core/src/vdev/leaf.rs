@@ -182,6 +182,10 @@ impl Leaf {
         self.state.get().0 >= VdevState::Degraded && !self.cant_write.load(Ordering::Acquire)
     }
 
+    pub fn rotational(&self) -> bool {
+        self.queue.lock().rotational
+    }
+
     /// Whether the leaf should hold a block of this birth.
     pub fn holds(&self, birth: u64) -> bool {
         !self.dtl.contains(birth)

@@ -2,9 +2,9 @@
 //!
 //! Whoever wants a commit joins those who wait. The first of them is the driver: it takes all who wait, with all records that matter to
 //! any of them, packs these into one block (or several), sends it off, sees it home and tells them that it is stable. Before the last
-//! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
-//! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
-//! blocks go to each in turn; more would only be smaller ones in a queue. So a lone committer waits for one write and one flush, and many
+//! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way (one, where a
+//! disk turns) does the driver wait, and whoever comes meanwhile rides with it. With more log vdevs than that one train for each may be
+//! under way, as blocks go to each in turn; more would only be smaller ones in a queue. So a lone committer waits for one write and one flush, and many
 //! share them. Large data go as several blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
@@ -28,8 +28,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use zilla_codec::checksum::{ByteOrder, Checksum, embedded};
-use zilla_env::{Env, IoBuf};
+use zilla_env::{Env, IoBuf, own_thread};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{
     LR_WRITE_SIZE, ZIL_ZC_SEQ, ZilChainPhys, put_chain, set_reclen, set_seq, set_write_range,
@@ -43,8 +44,7 @@ const CHAIN: usize = ZilChainPhys::SIZE;
 const MAX_RECORDS: usize = MAX_BLOCK as usize - CHAIN;
 /// A write too long for one block is cut into pieces no smaller than this.
 const MIN_PIECE: usize = 16 << 10;
-/// Trains that may be under way at once, at least. With more log vdevs than that there is one for each.
-const MIN_TRAINS: usize = 2;
+/// Trains that may be under way at once, however many log vdevs there are.
 const MAX_TRAINS: usize = 16;
 /// Blocks that may be under way at once.
 const MAX_BLOCKS: usize = 16;
@@ -292,7 +292,7 @@ impl Zilog {
             st.driving = false;
             return Step::Rest;
         }
-        let most = self.ctx.store.log_vdevs().clamp(MIN_TRAINS, MAX_TRAINS);
+        let most = self.ctx.store.log_trains().min(MAX_TRAINS);
         if st.trains_in_flight >= most {
             return Step::Room;
         }
@@ -391,7 +391,7 @@ impl Zilog {
         }
         let tx = self.ctx.txgs.assign_now()?;
         let txg = tx.txg();
-        let mut bp = self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT).await?;
+        let mut bp = self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, true).await?;
         bp.set_cksum(self.new_chain());
         self.need_saxattr(txg);
         {
@@ -511,8 +511,11 @@ impl Zilog {
             }
             listener.await;
         }
-        let (bp, block) = self.send_block(filling, block_size(left), waiters, false).await?;
-        self.ctx.env.spawn(block);
+        let (bp, mut block) = self.send_block(filling, block_size(left), waiters, false).await?;
+        // Its write is under way before the next one's: a disk that gets them in another order turns once more for each.
+        if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
+            self.ctx.env.spawn(block);
+        }
         Ok(Filling::new(bp))
     }
 
@@ -527,10 +530,11 @@ impl Zilog {
         let Filling { bp, mut buf, used, max_txg, ahead } = filling;
         let tx = self.ctx.txgs.assign_now()?;
         let txg = tx.txg();
-        let next = match self.ctx.store.alloc_log(txg, next_size).await {
+        // A train's next block follows at once; that of the next train when this one is stable.
+        let next = match self.ctx.store.alloc_log(txg, next_size, ends_train).await {
             // What comes next was only guessed.
             Err(e) if e.is(crate::error::Errno::NoSpc) && ends_train && next_size > LOG_BLOCK_UNIT => {
-                self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT).await
+                self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, true).await
             }
             other => other,
         };

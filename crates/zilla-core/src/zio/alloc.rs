@@ -36,6 +36,9 @@ pub struct AllocReq {
     pub copies: u8,
     /// The block is a gang's header: of 512 bytes, and worth space that is held back from others.
     pub gang_header: bool,
+    /// Where a disk turns, so many bytes behind the last place, if there is one free: it is written after a pause, and what lies nearer
+    /// has passed the head by then.
+    pub skip: u64,
 }
 
 /// Why allocation stopped before the last request.

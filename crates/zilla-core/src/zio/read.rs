@@ -351,8 +351,8 @@ impl BlockStore for Zio {
         Box::pin(self.write_batch(txg, reqs))
     }
 
-    fn alloc_log(&self, txg: Txg, size: u64) -> BoxFuture<'_, Result<BlkPtr>> {
-        Box::pin(self.alloc_log_block(txg, size))
+    fn alloc_log(&self, txg: Txg, size: u64, after_pause: bool) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(self.alloc_log_block(txg, size, after_pause))
     }
 
     fn write_ahead(
@@ -391,8 +391,12 @@ impl BlockStore for Zio {
         self.log_on_log_vdev(bp)
     }
 
-    fn log_vdevs(&self) -> usize {
-        self.tree().tops.iter().filter(|t| t.vdev.is_log && t.vdev.is_concrete()).count()
+    fn log_trains(&self) -> usize {
+        let tree = self.tree();
+        let of = |log: bool| tree.tops.iter().filter(move |t| t.vdev.is_log == log && t.vdev.is_concrete());
+        let logs = of(true).count();
+        let turns = of(logs > 0).any(|t| t.leaves().any(|l| l.rotational()));
+        if turns { 1 } else { logs.max(2) }
     }
 
     fn dsize(&self, bp: &BlkPtr) -> u64 {

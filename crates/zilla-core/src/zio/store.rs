@@ -95,7 +95,7 @@ pub trait BlockStore: Send + Sync {
     }
 
     /// A place for a block of the intent log, in a txg that the caller holds open. See `zio/log.rs`; a store that has no devices has no log.
-    fn alloc_log(&self, _: Txg, _: u64) -> BoxFuture<'_, Result<BlkPtr>> {
+    fn alloc_log(&self, _: Txg, _: u64, _after_pause: bool) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(std::future::ready(Err(no_log())))
     }
 
@@ -114,9 +114,10 @@ pub trait BlockStore: Send + Sync {
         false
     }
 
-    /// How many vdevs take log blocks and nothing else: so many blocks can be written at once without one waiting for another.
-    fn log_vdevs(&self) -> usize {
-        0
+    /// How many trains of log blocks are best on their way at once: one for each log vdev, and two where there is only one, which can begin with
+    /// the second while it ends the first. A disk cannot: it turns once more for each flush, so who comes meanwhile had better share the next.
+    fn log_trains(&self) -> usize {
+        2
     }
 
     /// The space a block takes as users see it (deflated by RAID-Z's overhead), in bytes.

@@ -163,7 +163,13 @@ impl Job {
                     }
                 } else {
                     let psize = data.len() as u64;
-                    wanted.push(AllocReq { class: class_of(req), psize, copies, gang_header: false });
+                    wanted.push(AllocReq {
+                        class: class_of(req),
+                        psize,
+                        copies,
+                        gang_header: false,
+                        skip: 0,
+                    });
                 }
             }
             kept.push(stay);
@@ -196,7 +202,8 @@ impl Job {
                     }
                     None => {
                         let copies = req.copies.clamp(1, 3);
-                        let what = AllocReq { class: class_of(req), psize, copies, gang_header: false };
+                        let what =
+                            AllocReq { class: class_of(req), psize, copies, gang_header: false, skip: 0 };
                         let mut dvas =
                             zio.place_gang(txg, what, kind, data.clone(), &mut placements, 0).await?;
                         dvas.truncate(3);

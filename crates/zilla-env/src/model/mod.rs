@@ -8,6 +8,7 @@
 //! contents, as the trait allows: only completed writes are visible. A modelled cache is a matter of time only; what a
 //! cut loses is the simulator's and the faulty device's business.
 
+mod platter;
 mod profile;
 mod timing;
 

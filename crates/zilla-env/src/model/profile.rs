@@ -15,8 +15,6 @@ pub struct Profile {
     /// To the next track and across all of them.
     pub seek_min: Duration,
     pub seek_max: Duration,
-    /// Bytes passing under the head in a revolution: where on the circle an offset lies.
-    pub track: u64,
     /// Access time of the medium (flash: sensing and programming a page).
     pub read: Duration,
     pub write: Duration,
@@ -36,6 +34,8 @@ pub struct Profile {
     pub cache_is_safe: bool,
     /// Fixed cost of a flush, besides writing what is cached.
     pub flush: Duration,
+    /// While it flushes it takes no other command (ATA: FLUSH CACHE is not queued).
+    pub flush_blocks: bool,
     /// Simple flash: writes outside the few open erase units close one, at the price of copying it.
     pub erase_unit: u64,
     pub open_units: usize,
@@ -106,7 +106,6 @@ impl Profile {
             rpm: 0,
             seek_min: Duration::ZERO,
             seek_max: Duration::ZERO,
-            track: 1 << 20,
             read: Duration::ZERO,
             write: Duration::ZERO,
             channels: 1,
@@ -118,6 +117,7 @@ impl Profile {
             cache: 0,
             cache_is_safe: false,
             flush: Duration::ZERO,
+            flush_blocks: false,
             erase_unit: 0,
             open_units: 1,
             switch_unit: Duration::ZERO,
@@ -148,7 +148,6 @@ impl Profile {
             "rpm" => self.rpm = number(100_000)?,
             "seek_min_us" => self.seek_min = time()?,
             "seek_max_us" => self.seek_max = time()?,
-            "track_kib" => self.track = kib()?.max(1),
             "read_us" => self.read = time()?,
             "write_us" => self.write = time()?,
             "channels" => self.channels = count()?,
@@ -160,6 +159,7 @@ impl Profile {
             "cache_kib" => self.cache = kib()?,
             "cache_is_safe" => self.cache_is_safe = yes()?,
             "flush_us" => self.flush = time()?,
+            "flush_blocks" => self.flush_blocks = yes()?,
             "erase_unit_kib" => self.erase_unit = kib()?,
             "open_units" => self.open_units = count()?,
             "switch_unit_us" => self.switch_unit = time()?,

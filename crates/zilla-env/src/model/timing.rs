@@ -1,8 +1,7 @@
 //! When an operation would be done: the arithmetic of a modelled device, free of I/O and of tasks.
 //!
-//! A command crosses the bus and uses the medium. The medium has channels, which find the place (a disk has one: an
-//! arm that moves and a platter that turns with time; flash has as many as it reads pages at once), and one data path,
-//! which every byte passes at the medium's rate. Reads wait for that. Writes are acknowledged from the cache as long as
+//! A command crosses the bus and uses the medium. That of a disk is a platter (`platter.rs`). Flash has channels, as many as it reads pages at
+//! once, which find the place, and one data path, which every byte passes at the medium's rate. Reads wait for that. Writes are acknowledged from the cache as long as
 //! it has room; the medium works the cached ones off in the time that reads leave it. A flush waits until all
 //! that was cached is written.
 
@@ -10,15 +9,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Profile;
+use super::platter::Platter;
 
 pub(super) struct Timing {
     profile: Profile,
-    size: u64,
+    platter: Option<Platter>,
     bus_free: Duration,
     media_free: Duration,
     /// When each channel has found the last place it was asked for.
     channels: Vec<Duration>,
-    /// When the accesses that somebody waits for will be done.
+    /// When a disk's accesses that somebody waits for will be done.
     waited_for: Vec<Duration>,
     /// Cached writes that are not on the medium: what is left of the cost of each, and its bytes.
     backlog: VecDeque<(Duration, u64)>,
@@ -27,8 +27,6 @@ pub(super) struct Timing {
     settled: Duration,
     /// Time the medium owes to other accesses before it gets back to the backlog.
     owed: Duration,
-    /// Where the last access of the medium ended.
-    head: u64,
     /// Open erase units, the most recently used last.
     units: Vec<u64>,
 }
@@ -43,8 +41,8 @@ impl Timing {
     pub(super) fn new(profile: Profile, size: u64) -> Timing {
         Timing {
             channels: vec![Duration::ZERO; profile.channels.max(1)],
+            platter: Platter::new(&profile, size),
             profile,
-            size,
             bus_free: Duration::ZERO,
             media_free: Duration::ZERO,
             waited_for: Vec::new(),
@@ -52,7 +50,6 @@ impl Timing {
             cached: 0,
             settled: Duration::ZERO,
             owed: Duration::ZERO,
-            head: 0,
             units: Vec::new(),
         }
     }
@@ -75,6 +72,13 @@ impl Timing {
         if len > self.profile.cache {
             return self.access(arrived, Access::Write, offset, len);
         }
+        if let Some(platter) = &mut self.platter {
+            // Not acknowledged before earlier ones have made room.
+            platter.work_until(now);
+            let room = platter.drained(now, self.profile.cache - len);
+            platter.keep(arrived, offset, len);
+            return arrived.max(room);
+        }
         // Not acknowledged before the oldest cached writes have made room.
         let mut held = self.cached + len;
         let mut wait = Duration::ZERO;
@@ -88,7 +92,7 @@ impl Timing {
         if !wait.is_zero() {
             wait += self.owed;
         }
-        let cost = self.position(arrived, Access::Write, offset, len) + self.occupies(Access::Write, len);
+        let cost = self.position(Access::Write, offset) + self.occupies(Access::Write, len);
         self.backlog.push_back((cost, len));
         self.cached += len;
         arrived.max(now + wait)
@@ -97,11 +101,20 @@ impl Timing {
     pub(super) fn flush(&mut self, now: Duration) -> Duration {
         self.settle(now);
         let fixed = self.profile.command + self.profile.flush;
-        if self.profile.cache_is_safe || self.backlog.is_empty() {
-            return now + fixed;
+        let written = match &mut self.platter {
+            _ if self.profile.cache_is_safe => now,
+            Some(platter) => {
+                platter.work_until(now);
+                platter.drained(now, 0)
+            }
+            None if self.backlog.is_empty() => now,
+            None => now + self.owed + self.backlog.iter().map(|(left, _)| *left).sum::<Duration>(),
+        };
+        let done = written + fixed;
+        if self.profile.flush_blocks {
+            self.bus_free = self.bus_free.max(done);
         }
-        let left: Duration = self.backlog.iter().map(|(left, _)| *left).sum();
-        now + self.owed + left + fixed
+        done
     }
 
     /// A command without data (discard, write zeroes).
@@ -111,18 +124,25 @@ impl Timing {
 
     /// An access of the medium that somebody waits for.
     fn access(&mut self, arrived: Duration, access: Access, offset: u64, len: u64) -> Duration {
+        if let Some(platter) = &mut self.platter {
+            // What waits in the queue is done in the order that suits the drive, which shortens the ways: to a half with 32 to choose
+            // from, about what NCQ gains.
+            self.waited_for.retain(|&done| done > arrived);
+            let choice = self.waited_for.len().clamp(1, self.profile.queue.max(1));
+            let done = platter.access(arrived, offset, len, 1.0 + (choice as f64).log2() / 5.0);
+            self.waited_for.push(done);
+            return done;
+        }
         let channel = (0..self.channels.len()).min_by_key(|&c| self.channels[c]).unwrap_or_default();
-        self.waited_for.retain(|&done| done > arrived);
         let start = self.channels[channel].max(arrived);
         let (latency, rate) = self.costs(access);
-        let position = self.position(start, access, offset, len);
+        let position = self.position(access, offset);
         let found = start + position + latency;
         let done = found.max(self.media_free) + time(len, rate);
-        // An arm stays where it is until the data has passed; flash senses the next page meanwhile.
-        self.channels[channel] = if self.profile.rpm > 0 { done } else { found };
+        // The next page is sensed meanwhile.
+        self.channels[channel] = found;
         self.media_free = done;
         self.owed += position + self.occupies(access, len);
-        self.waited_for.push(done);
         done
     }
 
@@ -156,31 +176,12 @@ impl Timing {
         (latency / self.channels.len() as u32).max(time(len, rate))
     }
 
-    /// Moving to where the access begins; remembers where it ends.
-    fn position(&mut self, start: Duration, access: Access, offset: u64, len: u64) -> Duration {
-        let from = std::mem::replace(&mut self.head, offset.saturating_add(len));
-        if self.profile.rpm > 0 {
-            return if from == offset { Duration::ZERO } else { self.seek(start, from, offset) };
-        }
+    /// What it costs to begin there.
+    fn position(&mut self, access: Access, offset: u64) -> Duration {
         if access == Access::Write && self.profile.erase_unit > 0 {
             return self.open_unit(offset / self.profile.erase_unit);
         }
         Duration::ZERO
-    }
-
-    /// Arm and platter. What waits in the queue or the cache is done in the order that suits the drive, which shortens
-    /// both ways: to a half with 32 to choose from, about what NCQ gains.
-    fn seek(&self, start: Duration, from: u64, to: u64) -> Duration {
-        let p = &self.profile;
-        let far = from.abs_diff(to) as f64 / self.size.max(1) as f64;
-        let (near, full) = (p.seek_min.as_secs_f64(), p.seek_max.as_secs_f64());
-        let arm = near + (full - near).max(0.0) * far.min(1.0).sqrt();
-        let turn = 60.0 / p.rpm as f64;
-        let there = (start.as_secs_f64() + arm) / turn;
-        let sector = (to % p.track) as f64 / p.track as f64;
-        let wait = (sector - there.fract()).rem_euclid(1.0) * turn;
-        let choice = self.waited_for.len().min(p.queue) + self.backlog.len().min(32);
-        Duration::from_secs_f64((arm + wait) / (1.0 + (choice.max(1) as f64).log2() / 5.0))
     }
 
     fn open_unit(&mut self, unit: u64) -> Duration {
@@ -195,6 +196,6 @@ impl Timing {
     }
 }
 
-fn time(len: u64, rate: u64) -> Duration {
+pub(super) fn time(len: u64, rate: u64) -> Duration {
     Duration::from_nanos((len as u128 * 1_000_000_000 / rate.max(1) as u128) as u64)
 }
