@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use zilla::NodeId;
 
-/// So many files are opened before the kernel is told not to ask. They cost a fifth of a second together.
-const ENOUGH: u32 = 10_000;
+/// So many files are opened before the kernel is told not to ask. They cost a fiftieth of a second together.
+const ENOUGH: u32 = 1000;
 
 /// Handles say how their file was opened. Through the cache:
 const CACHED: u64 = 0;
