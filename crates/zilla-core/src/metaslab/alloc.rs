@@ -54,8 +54,8 @@ impl Class {
         at
     }
 
-    fn rotates(&self) -> bool {
-        self.members.iter().any(|(v, _)| v.spec.rotational)
+    fn turns(&self) -> bool {
+        self.members.iter().any(|(v, _)| (v.spec.turns)())
     }
 
     /// The member whose turn it is to take `psize` bytes.
@@ -280,7 +280,7 @@ impl Metaslabs {
         let mut first = match req.class {
             // Log blocks are waited for one by one: the next is best on another device. But a disk that others had their turn before may be
             // anywhere in its turn, and half of one is longer than the block; the disk that has just written is where it was left.
-            AllocClass::Log if !class.rotates() => class.next(),
+            AllocClass::Log if !class.turns() => class.next(),
             _ => class.turn(req.psize),
         };
         for lane in 0..usize::from(req.copies.clamp(1, 3)) {
@@ -319,7 +319,7 @@ impl Metaslabs {
                     continue;
                 }
                 let asize = v.asize(req.psize);
-                let skip = if v.spec.rotational { req.skip } else { 0 };
+                let skip = if req.skip > 0 && (v.spec.turns)() { req.skip } else { 0 };
                 match g.alloc(v, txg, lane, (asize, skip), others, hard) {
                     Found::At(offset) => {
                         let vdev = v.spec.id;

@@ -40,7 +40,7 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         ms_array: ObjectId(0),
         top_zap: ObjectId(0),
         data_disks: 1,
-        rotational: false,
+        turns: Arc::new(|| false),
         usable: Arc::new(true.into()),
         psize_to_asize: Arc::new(|p| p.next_multiple_of(4096)),
     }
@@ -294,7 +294,7 @@ fn what_is_written_after_a_pause_lies_farther_on_where_disks_turn() {
     const GAP: u64 = 96 << 10;
     for turns in [false, true] {
         block_on(async {
-            let log = VdevSpec { rotational: turns, ..spec(1, 2, SpaceClass::Log) };
+            let log = VdevSpec { turns: Arc::new(move || turns), ..spec(1, 2, SpaceClass::Log) };
             let w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
             let at_once = AllocReq { class: AllocClass::Log, ..req(4096, 1) };
             let later = AllocReq { skip: GAP, ..at_once };

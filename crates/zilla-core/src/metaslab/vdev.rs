@@ -72,8 +72,8 @@ pub struct VdevSpec {
     pub top_zap: ObjectId,
     /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single disk's.
     pub data_disks: u64,
-    /// Some of its devices turn.
-    pub rotational: bool,
+    /// Whether some of its devices turn.
+    pub turns: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether the vdev's devices can take writes now.
     pub usable: Arc<AtomicBool>,
     /// What a block of so many bytes takes, with parity and padding.

@@ -93,6 +93,9 @@ pub struct Leaf {
     idle: Event,
 }
 
+/// A disk that turns takes longer for a flush, even if its place comes by soon.
+const TURNS: Duration = Duration::from_micros(750);
+
 thread_local! {
     /// While a device's submit runs on this thread: leaves whose completions ran inside it.
     static INSIDE: RefCell<Option<Vec<Arc<Leaf>>>> = const { RefCell::new(None) };
@@ -182,8 +185,9 @@ impl Leaf {
         self.state.get().0 >= VdevState::Degraded && !self.cant_write.load(Ordering::Acquire)
     }
 
-    pub fn rotational(&self) -> bool {
-        self.queue.lock().rotational
+    /// Whether it is a disk that turns, or as slow as one. What the kernel says is not enough: it says so of most virtual disks too.
+    pub fn turns(&self) -> bool {
+        self.flush_time() > TURNS && self.queue.lock().rotational
     }
 
     /// Whether the leaf should hold a block of this birth.

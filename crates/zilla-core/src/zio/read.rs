@@ -395,7 +395,7 @@ impl BlockStore for Zio {
         let tree = self.tree();
         let of = |log: bool| tree.tops.iter().filter(move |t| t.vdev.is_log == log && t.vdev.is_concrete());
         let logs = of(true).count();
-        let turns = of(logs > 0).any(|t| t.leaves().any(|l| l.rotational()));
+        let turns = of(logs > 0).any(|t| t.leaves().any(|l| l.turns()));
         if turns { 1 } else { logs.max(2) }
     }
 
