@@ -10,7 +10,7 @@
 //! direct way. Programs that write so and map the same file besides (LMDB does) have opened it for the mapping before.
 //!
 //! Being asked for every file costs each open a request, and another when it is closed; reading many small files that the kernel has in
-//! its cache takes twice as long. So who has not opened one file in such a way among [`ENOUGH`] is not expected to, and the kernel
+//! its cache takes more than twice as long. So who has not opened one file in such a way among [`ENOUGH`] is not expected to, and the kernel
 //! is told, once and for all until it is mounted anew, that it need not ask.
 
 use crate::abi::{self, fopen};

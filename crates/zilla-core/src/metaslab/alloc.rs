@@ -54,6 +54,7 @@ impl Class {
         at
     }
 
+    /// Whether some of its disks turn.
     fn turns(&self) -> bool {
         self.members.iter().any(|(v, _)| (v.spec.turns)())
     }

@@ -2,10 +2,10 @@
 //!
 //! Whoever wants a commit joins those who wait. The first of them is the driver: it takes all who wait, with all records that matter to
 //! any of them, packs these into one block (or several), sends it off, sees it home and tells them that it is stable. Before the last
-//! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way (one, where a
-//! disk turns) does the driver wait, and whoever comes meanwhile rides with it. With more log vdevs than that one train for each may be
-//! under way, as blocks go to each in turn; more would only be smaller ones in a queue. So a lone committer waits for one write and one flush, and many
-//! share them. Large data go as several blocks, all on their way at once.
+//! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
+//! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
+//! blocks go to each in turn; more would only be smaller ones in a queue. Where a disk turns there is one, for each flush costs it part of a
+//! turn. So a lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
 //! ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If it goes away, a task does the rest ([`Driven`]).
@@ -512,7 +512,8 @@ impl Zilog {
             listener.await;
         }
         let (bp, mut block) = self.send_block(filling, block_size(left), waiters, false).await?;
-        // Its write is under way before the next one's: a disk that gets them in another order turns once more for each.
+        // Its write is under way before the next one's: a disk that gets them in another order turns once more for each. But this thread
+        // does not wait for it.
         if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
             self.ctx.env.spawn(block);
         }

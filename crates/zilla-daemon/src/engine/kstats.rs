@@ -1,7 +1,7 @@
 //! Statistics of the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
 //!
 //! Where `ZILLA_KSTATS` names a folder, `zil` in it has the sum of all pools, and `POOL/objset-0xID` each mounted file system's. They are
-//! written again when they changed, a moment later; reading one half-written is the reader's risk, as numbers only grow.
+//! written again when they changed, a moment later; one read while it is written may be cut short.
 
 use super::logs::log_counts;
 use super::pool::Pool;

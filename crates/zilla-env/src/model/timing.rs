@@ -1,9 +1,9 @@
 //! When an operation would be done: the arithmetic of a modelled device, free of I/O and of tasks.
 //!
-//! A command crosses the bus and uses the medium. That of a disk is a platter (`platter.rs`). Flash has channels, as many as it reads pages at
-//! once, which find the place, and one data path, which every byte passes at the medium's rate. Reads wait for that. Writes are acknowledged from the cache as long as
-//! it has room; the medium works the cached ones off in the time that reads leave it. A flush waits until all
-//! that was cached is written.
+//! A command crosses the bus and uses the medium. That of a disk is a platter (`platter.rs`). Flash has channels, as many as it reads
+//! pages at once, which find the place, and one data path, which every byte passes at the medium's rate. Reads wait for that.
+//! Writes are acknowledged from the cache as long as it has room; the medium works the cached ones off in the time that reads leave
+//! it. A flush waits until all that was cached is written.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,8 +18,6 @@ pub(super) struct Timing {
     media_free: Duration,
     /// When each channel has found the last place it was asked for.
     channels: Vec<Duration>,
-    /// When a disk's accesses that somebody waits for will be done.
-    waited_for: Vec<Duration>,
     /// Cached writes that are not on the medium: what is left of the cost of each, and its bytes.
     backlog: VecDeque<(Duration, u64)>,
     cached: u64,
@@ -45,7 +43,6 @@ impl Timing {
             profile,
             bus_free: Duration::ZERO,
             media_free: Duration::ZERO,
-            waited_for: Vec::new(),
             backlog: VecDeque::new(),
             cached: 0,
             settled: Duration::ZERO,
@@ -125,13 +122,7 @@ impl Timing {
     /// An access of the medium that somebody waits for.
     fn access(&mut self, arrived: Duration, access: Access, offset: u64, len: u64) -> Duration {
         if let Some(platter) = &mut self.platter {
-            // What waits in the queue is done in the order that suits the drive, which shortens the ways: to a half with 32 to choose
-            // from, about what NCQ gains.
-            self.waited_for.retain(|&done| done > arrived);
-            let choice = self.waited_for.len().clamp(1, self.profile.queue.max(1));
-            let done = platter.access(arrived, offset, len, 1.0 + (choice as f64).log2() / 5.0);
-            self.waited_for.push(done);
-            return done;
+            return platter.access(arrived, offset, len);
         }
         let channel = (0..self.channels.len()).min_by_key(|&c| self.channels[c]).unwrap_or_default();
         let start = self.channels[channel].max(arrived);
