@@ -178,6 +178,30 @@ fn a_log_dies_and_comes_back() {
     }
 }
 
+/// More is made stable in a few seconds than the log device holds: txgs are synced in time, and nothing goes to the pool's own disk.
+#[test]
+fn a_log_that_fills_is_emptied_in_time() {
+    let sim = world(21);
+    let env = sim.env();
+    let acked = sim.block_on(async {
+        let spa = create(&env, &["l0"]).await.unwrap();
+        let zfs = open_fs(&env, &spa, "tank").await.unwrap();
+        let size = spa.tree().leaves[1].psize();
+        let begin = env.now();
+        let (work, tasks) = Work::start(&env, &zfs).await.unwrap();
+        let stats = &spa.ctx.log_stats;
+        while stats.slog_allocated.load(Ordering::Relaxed) < 2 * size {
+            env.sleep(Duration::from_millis(50)).await;
+        }
+        work.end(tasks).await.unwrap();
+        assert!(env.now() - begin < Duration::from_secs(60), "{:?}", env.now() - begin);
+        assert_eq!(stats.normal_blocks.load(Ordering::Relaxed), 0);
+        work.acked()
+    });
+    let left = sim.power_off(CrashPolicy::LoseAll, 21);
+    comes_back(&left, 1021, &acked);
+}
+
 /// Who asks for a commit does its work; if he goes away half-way it goes on without him, for all who wait with him.
 #[test]
 fn a_commit_whose_asker_goes_away_is_carried_on() {

@@ -260,6 +260,9 @@ impl Metaslabs {
             match self.place_in(&class, txg, req) {
                 Err(AllocStop::NoSpc) => {}
                 Ok(dvas) => {
+                    if *kind == Log {
+                        self.spare.log_took(dvas.iter().map(|d| d.asize).sum());
+                    }
                     if *kind == Normal {
                         let taken = |d: &Dva| Some(self.vdev(d.vdev).ok()?.deflated(d.asize));
                         self.spare.took(dvas.iter().filter_map(taken).sum());
@@ -411,6 +414,10 @@ impl Class {
 impl Allocator for Metaslabs {
     fn has_spare_room(&self) -> bool {
         self.spare.any()
+    }
+
+    fn log_fullness(&self) -> Option<f64> {
+        self.spare.log_fullness()
     }
 
     fn alloc(&self, txg: Txg, reqs: &[AllocReq], out: &mut Vec<Dvas>) -> Result<(), AllocStop> {

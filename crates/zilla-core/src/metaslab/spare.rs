@@ -21,12 +21,27 @@ pub(super) struct Spare {
     /// What stays whatever is dirty.
     kept: AtomicU64,
     txgs: OnceLock<Arc<TxgState>>,
+    /// Of the log devices that take blocks: what is left, and what there is.
+    log_left: AtomicI64,
+    log_all: AtomicU64,
 }
 
 impl Spare {
     /// A block got a place in the normal class.
     pub(super) fn took(&self, bytes: u64) {
         self.left.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
+
+    /// A block got a place on a log device.
+    pub(super) fn log_took(&self, bytes: u64) {
+        self.log_left.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
+
+    /// How much of the log devices is taken, from 0 to 1. None: there are none.
+    pub(super) fn log_fullness(&self) -> Option<f64> {
+        let all = self.log_all.load(Ordering::Relaxed);
+        let left = self.log_left.load(Ordering::Relaxed).max(0) as f64;
+        (all > 0).then(|| (1.0 - left / all as f64).max(0.0))
     }
 
     pub(super) fn any(&self) -> bool {
@@ -48,5 +63,11 @@ impl Metaslabs {
         let left: u64 = class.groups().map(|(v, g)| v.deflated(g.free_now())).sum();
         self.spare.left.store(i64::try_from(left).unwrap_or(i64::MAX), Ordering::Relaxed);
         self.spare.kept.store(self.slop() / 2, Ordering::Relaxed);
+        let (left, all) = self.class(SpaceClass::Log).map_or((0, 0), |class| {
+            let takes = class.groups().filter(|(v, _)| v.takes_blocks());
+            takes.fold((0, 0), |(left, all), (_, g)| (left + g.free_now(), all + g.usage().1))
+        });
+        self.spare.log_left.store(i64::try_from(left).unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.spare.log_all.store(all, Ordering::Relaxed);
     }
 }

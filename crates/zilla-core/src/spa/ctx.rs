@@ -31,6 +31,9 @@ pub struct PoolCtx {
     pub readonly: bool,
     /// What all datasets' intent logs did.
     pub log_stats: crate::zil::LogStats,
+    /// Which way their large data go.
+    pub(crate) routes: crate::zil::Routes,
+    pub(crate) throttle: crate::zil::Throttle,
     mos: OnceLock<Arc<Objset>>,
     scan: OnceLock<Weak<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
@@ -56,6 +59,8 @@ impl PoolCtx {
             guid,
             readonly,
             log_stats: crate::zil::LogStats::default(),
+            routes: crate::zil::Routes::default(),
+            throttle: crate::zil::Throttle::default(),
             mos: OnceLock::new(),
             scan: OnceLock::new(),
             frees: Mutex::default(),

@@ -281,6 +281,13 @@ impl TxgState {
         }
     }
 
+    /// Has the open txg synced as soon as may be.
+    pub(crate) fn hurry(&self) {
+        let mut st = self.state.lock();
+        let open = st.open;
+        self.want(&mut st, open);
+    }
+
     /// Tells the sync task, once, that someone waits for `txg`. (Telling it at every look would wake all waiters, and the
     /// caller first of all.)
     fn want(&self, st: &mut State, txg: Txg) {
@@ -291,7 +298,7 @@ impl TxgState {
     }
 
     /// Whether the sync task should close the open txg now instead of waiting for its timer.
-    fn hurry(&self, st: &State) -> bool {
+    fn has_enough(&self, st: &State) -> bool {
         let of_open = |sums: &[AtomicU64; TXG_SIZE]| sums[st.open.slot()].load(Ordering::Relaxed);
         let full = of_open(&self.dirty) >= self.enough.load(Ordering::Relaxed);
         st.stopped || st.wanted >= st.open || full || of_open(&self.whole) >= WHOLE_ENOUGH
@@ -302,7 +309,7 @@ impl TxgState {
         let deadline = self.env.clock.now() + timeout;
         loop {
             let listener = self.hurried.listen();
-            if self.hurry(&self.state.lock()) {
+            if self.has_enough(&self.state.lock()) {
                 return;
             }
             let now = self.env.clock.now();

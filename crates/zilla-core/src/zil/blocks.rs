@@ -5,6 +5,7 @@
 //! whose waiters were told, which are always the first ones, are not looked at again until they are freed.
 
 use super::commit::Waiter;
+use super::route::Trip;
 use crate::types::Txg;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,11 +22,14 @@ pub(super) struct Lwb {
     /// Its write is over, well or not.
     pub done: bool,
     pub waiters: Vec<Arc<Waiter>>,
+    /// Of the train that ends here.
+    pub trip: Option<Box<Trip>>,
 }
 
 impl Lwb {
     pub(super) fn new(bp: BlkPtr, alloc_txg: Txg) -> Lwb {
-        Lwb { bp, alloc_txg: alloc_txg.0, issued_txg: 0, max_txg: 0, done: false, waiters: Vec::new() }
+        let (waiters, trip) = (Vec::new(), None);
+        Lwb { bp, alloc_txg: alloc_txg.0, issued_txg: 0, max_txg: 0, done: false, waiters, trip }
     }
 }
 

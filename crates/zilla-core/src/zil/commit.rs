@@ -17,6 +17,7 @@
 use super::blocks::Lwb;
 use super::itx::Itx;
 use super::log::{SAXATTR, SIZES, State, Zilog};
+use super::route::Trip;
 use crate::error::{Error, Result};
 use crate::types::Txg;
 use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogWritten};
@@ -251,6 +252,7 @@ impl Zilog {
 
     /// Sends a train, if anybody waits for one, and sees it home.
     async fn drive(self: Arc<Self>) {
+        self.go_easy().await;
         loop {
             let listener = self.changed.listen();
             match self.next_step() {
@@ -419,7 +421,7 @@ impl Zilog {
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let mut filling = Filling::new(first);
         let whole_itxs = std::mem::take(&mut train.itxs);
-        let (placed, ahead) = self.place(&whole_itxs).await;
+        let (placed, ahead, trip) = self.place(&whole_itxs).await;
         filling.ahead = ahead;
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
@@ -489,7 +491,7 @@ impl Zilog {
         };
         // The last block's waiters are the train's.
         let waiters = train.waiters.clone();
-        match self.send_block(filling, block_size(guess), waiters, true).await {
+        match self.send_block(filling, block_size(guess), (waiters, trip), true).await {
             Ok((_, last)) => Ok(last),
             Err(e) => {
                 self.state.lock().trains_in_flight -= 1;
@@ -511,7 +513,7 @@ impl Zilog {
             }
             listener.await;
         }
-        let (bp, mut block) = self.send_block(filling, block_size(left), waiters, false).await?;
+        let (bp, mut block) = self.send_block(filling, block_size(left), (waiters, None), false).await?;
         // Its write is under way before the next one's: a disk that gets them in another order turns once more for each. But this thread
         // does not wait for it.
         if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
@@ -525,7 +527,7 @@ impl Zilog {
         self: &Arc<Self>,
         filling: Filling,
         next_size: u64,
-        waiters: Vec<Arc<Waiter>>,
+        (waiters, trip): (Vec<Arc<Waiter>>, Option<Trip>),
         ends_train: bool,
     ) -> Result<(BlkPtr, BlockOnItsWay)> {
         let Filling { bp, mut buf, used, max_txg, ahead } = filling;
@@ -568,6 +570,7 @@ impl Zilog {
             lwb.issued_txg = txg.0;
             lwb.max_txg = max_txg;
             lwb.waiters = waiters;
+            lwb.trip = trip.map(Box::new);
             st.lwbs.push(Lwb::new(next, txg));
             st.blocks_in_flight += 1;
             st.dirty(txg);
@@ -591,23 +594,26 @@ impl Zilog {
         let log = self.clone();
         let home = async move {
             let result = write.await;
-            log.block_done(number, result, ends_train);
+            log.block_done(number, result, (ends_train, separate));
         };
         Ok((next, home.boxed()))
     }
 
-    fn block_done(&self, number: u64, result: Result<LogWritten>, ends_train: bool) {
+    fn block_done(&self, number: u64, result: Result<LogWritten>, (ends_train, separate): (bool, bool)) {
         match &result {
             Ok(w) => {
                 self.count().took(|s| &s.write_latency, w.write);
                 self.count().took(|s| &s.flush_latency, w.flush);
+                if ends_train && !separate && self.ctx.store.has_log_device() {
+                    self.ctx.throttle.went_to_pool(w.write + w.flush);
+                }
             }
             Err(e) => {
                 self.count().add(|s| &s.block_errors, 1);
                 tracing::warn!(objset = self.objset, error = %e, "a log block cannot be written");
             }
         }
-        let mut told = Vec::new();
+        let (mut told, mut home) = (Vec::new(), Vec::new());
         {
             let mut st = self.state.lock();
             st.blocks_in_flight -= 1;
@@ -616,22 +622,24 @@ impl Zilog {
             if let Some(l) = st.lwbs.get_mut(number) {
                 l.done = true;
             }
-            self.settle(&mut st, &mut told);
+            self.settle(&mut st, &mut told, &mut home);
         }
         // The next train's driver first: it has the most to do.
         self.changed.notify(usize::MAX);
         for (w, outcome) in told {
             w.finish(outcome);
         }
+        home.into_iter().for_each(|trip| trip.arrived());
     }
 
     /// Tells who waits, in the order of the chain, up to the first block that is on its way.
-    fn settle(&self, st: &mut State, told: &mut Vec<(Arc<Waiter>, Outcome)>) {
+    fn settle(&self, st: &mut State, told: &mut Vec<(Arc<Waiter>, Outcome)>, home: &mut Vec<Trip>) {
         // While a chain is broken nothing of it counts: the header on disk may still lead to the block that was lost.
         let lost = st.broken;
         let mut lost_txg = st.lost_txg;
         let synced = self.synced().0;
         while let Some(l) = st.lwbs.settle() {
+            home.extend(l.trip.take().filter(|_| !lost).map(|trip| *trip));
             if lost {
                 lost_txg = lost_txg.max(l.max_txg);
             }

@@ -14,8 +14,8 @@
 //! uberblock, and always points to a block that is allocated, so that only a log's very first block costs a wait for a txg.
 //!
 //! Large data are copied into the log, several blocks at a time, or written in place, so that the log holds only a pointer and the sync has
-//! nothing left to write: whichever is cheaper ([`place`], which has the rule). Data in place are on their way together with the
-//! block that points to them, and it counts as written when they are stable too.
+//! nothing left to write: whichever is cheaper ([`place`], which has the rule, and [`route`], which finds out). Data in place are on their way together with the
+//! block that points to them, and it counts as written when they are stable too. A log device that fills up is given time ([`throttle`]).
 //!
 //! **After a crash** blocks that were written since the last txg are in no space map. The first thing a writer does is to *claim* them
 //! ([`claim`]), so that nobody else is given their space; mounting a dataset *replays* its records ([`replay`]), each in a txg that also
@@ -44,7 +44,9 @@ mod log;
 mod place;
 mod replay;
 mod reset;
+mod route;
 mod stats;
+mod throttle;
 
 pub use claim::chain;
 pub use claim::claim_all;
@@ -54,7 +56,9 @@ pub use log::Zilog;
 pub use replay::{Replay, Replayed};
 pub(crate) use reset::push_out_all;
 pub use reset::reset_all;
+pub(crate) use route::Routes;
 pub use stats::{LATENCY_BUCKETS, LogCounts, LogStats};
+pub(crate) use throttle::Throttle;
 
 use zilla_ondisk::zil::{ZIL_REPLAY_NEEDED, ZilHeader};
 

@@ -5,11 +5,11 @@
 //!
 //! | | no log device | log device |
 //! |---|---|---|
-//! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | copied: the device is there for it |
+//! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | the quicker way ([`super::route`]): copied, or in place |
 //! | `logbias=throughput` | whole blocks: in place | the same: the devices' bandwidth is for others |
 //!
 //! The rest is copied. Below 32 KiB a seek to another place costs more than the bytes. A log device that is full or has failed is none. The
-//! size of a write beyond that changes nothing: no size from which on it goes another way or waits in another queue (as in OpenZFS with
+//! size of a write beyond 32 KiB changes nothing: no size from which on it goes another way or waits in another queue (as in OpenZFS with
 //! 1 MiB on a log device, pull request 14378).
 //!
 //! OpenZFS writes a block in place also for a part of it. Such a block has what others wrote to it as well, perhaps after the write that is
@@ -18,6 +18,7 @@
 
 use super::itx::Itx;
 use super::log::Zilog;
+use super::route::{Route, Trip};
 use crate::dmu::Dnode;
 use crate::spa::txg::Tx;
 use crate::tunables::IMMEDIATE_WRITE_SZ;
@@ -39,20 +40,18 @@ pub(super) struct Placed {
     sizes: BTreeMap<u64, u64>,
 }
 
-/// Whether a block is written in place that one write covers to so many `bytes`.
-pub(super) fn in_place(throughput: bool, log_device: bool, bytes: u64, blksz: u64) -> bool {
-    bytes == blksz && (throughput || (!log_device && bytes >= IMMEDIATE_WRITE_SZ.get()))
+/// Whether a block can be written in place that one write covers to so many `bytes`, and is not worth less than the way there.
+pub(super) fn can_be_placed(throughput: bool, bytes: u64, blksz: u64) -> bool {
+    bytes == blksz && (throughput || bytes >= IMMEDIATE_WRITE_SZ.get())
 }
 
 impl Zilog {
-    /// Writes in place what is better there.
-    pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites) {
+    /// Writes in place what is better there. Where there was a choice, how the train's large data go; whoever sees it home tells.
+    pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites, Option<Trip>) {
         let (mut placed, mut writes) = (Placed::default(), EarlyWrites::default());
-        let Some(objset) = self.ds.upgrade().and_then(|ds| ds.open_objset()) else { return (placed, writes) };
-        let (throughput, log_device) = (self.wants_throughput(), self.ctx.store.has_log_device());
-        if !throughput && log_device {
-            return (placed, writes);
-        }
+        let objset = self.ds.upgrade().and_then(|ds| ds.open_objset());
+        let Some(objset) = objset else { return (placed, writes, None) };
+        let throughput = self.wants_throughput();
         let mut dnodes: BTreeMap<u64, Arc<Dnode>> = BTreeMap::new();
         // None: more than one write, of which none is the whole block.
         let mut whole: BTreeMap<Block, Option<Bytes>> = BTreeMap::new();
@@ -63,12 +62,21 @@ impl Zilog {
             placed.sizes.insert(object, blksz);
             dnodes.insert(object, dn);
             for (blkid, at, len) in pieces(itx.offset, itx.data.len(), blksz) {
-                let fits = in_place(throughput, log_device, len as u64, blksz);
+                let fits = can_be_placed(throughput, len as u64, blksz);
                 let data = fits.then(|| itx.data.slice(at..at + len));
                 whole.entry((itx.txg, object, blkid)).and_modify(|d| *d = None).or_insert(data);
             }
         }
         whole.retain(|_, data| data.is_some());
+        let mut trip = None;
+        if !throughput && self.ctx.store.has_log_device() {
+            let large = whole.values().flatten().map(|d| d.len() as u64).sum();
+            let all = itxs.iter().map(|i| i.len() as u64).sum();
+            let chosen = trip.insert(Trip::new(&self.ctx, all, large));
+            if chosen.route() == Route::Log {
+                return (Placed::default(), writes, trip);
+            }
+        }
         let mut txgs: Vec<u64> = whole.keys().map(|b| b.0).collect();
         txgs.dedup();
         for txg in txgs {
@@ -81,7 +89,7 @@ impl Zilog {
             writes.join(early);
             placed.bps.extend(some.into_iter().zip(bps).filter_map(|(b, bp)| Some((b, bp?))));
         }
-        (placed, writes)
+        (placed, writes, trip)
     }
 
     fn joined(&self, txg: Txg) -> Option<Tx> {
@@ -146,13 +154,10 @@ mod tests {
     fn whole_blocks_are_placed() {
         const K: u64 = 1 << 10;
         for blksz in [16 * K, 128 * K, 1024 * K, 16384 * K] {
-            let choice = |t, l| move |b: &u64| in_place(t, l, *b, blksz);
-            let sizes: Vec<u64> = (1..=4096).map(|n| n * 4 * K).filter(|b| *b <= blksz).collect();
-            let whole = |t, l| sizes.iter().copied().filter(choice(t, l)).collect::<Vec<_>>();
-            assert_eq!(whole(true, false), [blksz]);
-            assert_eq!(whole(true, true), [blksz]);
-            assert_eq!(whole(false, true), [], "that is what the device is for");
-            assert_eq!(whole(false, false), if blksz >= 32 * K { vec![blksz] } else { vec![] });
+            let sizes = (1..=4096).map(|n| n * 4 * K).filter(|b| *b <= blksz);
+            let whole = |t| sizes.clone().filter(|b| can_be_placed(t, *b, blksz)).collect::<Vec<_>>();
+            assert_eq!(whole(true), [blksz]);
+            assert_eq!(whole(false), if blksz >= 32 * K { vec![blksz] } else { vec![] });
         }
     }
 

@@ -90,6 +90,8 @@ counters! {
     commits_failed,
     /// Batches of commits that went out together.
     trains,
+    /// Of them, those that waited because log devices were nearly full.
+    trains_delayed,
     /// Log blocks that could not be allocated or written.
     block_errors,
     records,

@@ -70,6 +70,11 @@ pub trait Allocator: Send + Sync {
         true
     }
 
+    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take blocks.
+    fn log_fullness(&self) -> Option<f64> {
+        None
+    }
+
     /// Takes a given place out of the free space: blocks that an intent log reaches after a crash.
     fn claim(&self, txg: Txg, dva: &Dva) -> Result<()>;
 }

@@ -374,6 +374,10 @@ impl BlockStore for Zio {
             .any(|t| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.allocatable().load(Ordering::Relaxed))
     }
 
+    fn log_fullness(&self) -> Option<f64> {
+        self.allocator().ok()?.log_fullness()
+    }
+
     fn write_log(
         &self,
         bp: &BlkPtr,

@@ -94,6 +94,11 @@ pub trait BlockStore: Send + Sync {
         false
     }
 
+    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take blocks.
+    fn log_fullness(&self) -> Option<f64> {
+        None
+    }
+
     /// A place for a block of the intent log, in a txg that the caller holds open. See `zio/log.rs`; a store that has no devices has no log.
     fn alloc_log(&self, _: Txg, _: u64, _after_pause: bool) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(std::future::ready(Err(no_log())))
