@@ -141,6 +141,9 @@ fn a_log_that_is_missing() {
     pool.export();
     let away = world.path().join("away");
     fs::rename(&l[0], &away).expect("rename");
+    let shown = world.zpool(&format!("import -d {}", world.disks().display())).ok();
+    told(&shown, "One or more devices are missing from the system.");
+    told(&shown, "the '-m' flag: what only these hold is lost then.");
     let words = format!("import -d {} tank", world.disks().display());
     let refused = world.zpool(&words);
     assert_eq!(refused.code, 1);

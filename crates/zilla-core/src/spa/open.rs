@@ -116,12 +116,7 @@ impl Spa {
         if !opts.force && !opts.readonly {
             config::check_host(&trusted, &opts.host)?;
         }
-        let mut tree_config = trusted
-            .list("vdev_tree")
-            .cloned()
-            .ok_or_else(|| Error::corrupt(None, "MOS", "the configuration has no vdev_tree"))?;
-        set_paths(&mut tree_config, &found.paths);
-        let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
+        let tree = trusted_tree(env, found, &trusted)?;
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
         let opened = tree.open(&args).await;
         let result = match opened {
@@ -135,6 +130,20 @@ impl Spa {
             tree.close().await;
         }
         result
+    }
+
+    /// For a pool of which some top-level vdevs are missing: its devices as its own configuration has them, those that are there opened, if all
+    /// that it lacks is log devices. Nothing is written. The caller closes the tree.
+    pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<Arc<VdevTree>> {
+        let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
+        let trusted = Self::trusted_config(env, found, &opts).await.ok()?;
+        let tree = trusted_tree(env, found, &trusted).ok()?;
+        let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
+        if opened.is_ok() && missing_logs(&tree).is_some() {
+            return Some(tree);
+        }
+        tree.close().await;
+        None
     }
 
     /// Reads the MOS's configuration through the devices that labels speak of.
@@ -232,6 +241,13 @@ impl Spa {
         spa.open_scan().await?;
         Ok(spa)
     }
+}
+
+fn trusted_tree(env: &Env, found: &FoundPool, trusted: &NvList) -> Result<Arc<VdevTree>> {
+    let tree = trusted.list("vdev_tree").cloned();
+    let mut tree = tree.ok_or_else(|| Error::corrupt(None, "MOS", "the configuration has no vdev_tree"))?;
+    set_paths(&mut tree, &found.paths);
+    Ok(Arc::new(VdevTree::from_config(env, &tree)?))
 }
 
 /// Begins the error of an import that lacks log devices; the lines after it name them.

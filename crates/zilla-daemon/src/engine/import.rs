@@ -10,12 +10,12 @@ use std::sync::Arc;
 use zilla_control::props::{self, PoolPropContext, naming};
 use zilla_control::types::{
     Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, PoolImport, PoolInfo,
-    PoolLabelState,
+    PoolLabelState, VdevAux, VdevState,
 };
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::features::SUPPORTED;
 use zilla_core::spa::{FoundPool, OpenOpts, Spa, discover};
-use zilla_core::vdev::{OpenArgs, VdevTree};
+use zilla_core::vdev::{OpenArgs, VdevKind, VdevTree};
 use zilla_ondisk::enums::PoolState;
 
 /// Where devices are looked for unless `-d` says otherwise: by lasting names first.
@@ -122,18 +122,24 @@ impl Engine {
                 tree.close().await;
                 if let Err(e) = opened {
                     tracing::debug!("pool '{}': {e}", found.name);
-                    pool.root.stats.state = zilla_control::types::VdevState::CantOpen;
+                    pool.root.stats.state = VdevState::CantOpen;
+                }
+                if tree.tops.iter().any(|t| t.vdev.kind == VdevKind::Missing) {
+                    if let Some(whole) = Spa::lacks_only_logs(&self.env, found).await {
+                        pool.root = info::root(&whole, None, 0);
+                        whole.close().await;
+                        candidate.missing_log = true;
+                    }
+                    (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::BadGuidSum);
                 }
             }
             Err(e) => {
                 tracing::warn!("pool '{}': {e}", found.name);
-                pool.root.stats.state = zilla_control::types::VdevState::CantOpen;
-                pool.root.stats.aux = zilla_control::types::VdevAux::CorruptData;
+                (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::CorruptData);
             }
         }
         if !candidate.unsupported_features.is_empty() {
-            pool.root.stats.state = zilla_control::types::VdevState::CantOpen;
-            pool.root.stats.aux = zilla_control::types::VdevAux::UnsupFeat;
+            (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::UnsupFeat);
         }
         candidate.comment = config.str("comment").map(str::to_owned);
         candidate.compatibility = config.str("compatibility").map(str::to_owned);

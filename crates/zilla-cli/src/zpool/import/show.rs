@@ -60,7 +60,7 @@ pub fn show(candidate: &ImportCandidate) -> String {
             config(&mut text, &vdev::name(member, flags, true), member, 2, width);
         }
     }
-    if reason == StatusReason::BadGuidSum {
+    if reason == StatusReason::BadGuidSum && !candidate.missing_log {
         text.push_str(&format!(
             "\n\t{indent}Additional devices are known to be part of this pool, though their\n\t{indent}exact \
              configuration cannot be determined.\n"
@@ -191,6 +191,10 @@ fn action(candidate: &ImportCandidate, reason: StatusReason, indent: &str) -> St
                 "The pool cannot be imported in read-write mode. Import the pool with\n\t{indent}'-o \
                  readonly=on', access the pool on a system that supports the\n\t{indent}required feature(s), or \
                  recreate the pool from backup.\n"
+            ),
+            BadGuidSum if candidate.missing_log => format!(
+                "The pool cannot be imported. Attach the missing\n\t{indent}devices and try again, or import it \
+                 without its log devices with\n\t{indent}the '-m' flag: what only these hold is lost then.\n"
             ),
             MissingDevR | MissingDevNr | BadGuidSum => {
                 format!("The pool cannot be imported. Attach the missing\n\t{indent}devices and try again.\n")
