@@ -19,7 +19,7 @@
 use super::itx::Itx;
 use super::log::Zilog;
 use super::route::{Route, Trip};
-use crate::dmu::Dnode;
+use crate::dmu::{Dnode, Objset};
 use crate::spa::txg::Tx;
 use crate::tunables::IMMEDIATE_WRITE_SZ;
 use crate::types::{ObjectId, Txg};
@@ -52,25 +52,10 @@ impl Zilog {
         let objset = self.ds.upgrade().and_then(|ds| ds.open_objset());
         let Some(objset) = objset else { return (placed, writes, None) };
         let throughput = self.wants_throughput();
-        let mut dnodes: BTreeMap<u64, Arc<Dnode>> = BTreeMap::new();
-        // None: more than one write, of which none is the whole block.
-        let mut whole: BTreeMap<Block, Option<Bytes>> = BTreeMap::new();
-        for itx in itxs.iter().filter(|i| !i.data.is_empty()) {
-            let Some(object) = itx.file else { continue };
-            let Ok(dn) = objset.hold(ObjectId(object)) else { continue };
-            let blksz = u64::from(dn.blksz()).max(1);
-            placed.sizes.insert(object, blksz);
-            dnodes.insert(object, dn);
-            for (blkid, at, len) in pieces(itx.offset, itx.data.len(), blksz) {
-                let fits = can_be_placed(throughput, len as u64, blksz);
-                let data = fits.then(|| itx.data.slice(at..at + len));
-                whole.entry((itx.txg, object, blkid)).and_modify(|d| *d = None).or_insert(data);
-            }
-        }
-        whole.retain(|_, data| data.is_some());
+        let whole = whole_blocks(&objset, itxs, throughput, &mut placed.sizes);
         let mut trip = None;
         if !throughput && self.ctx.store.has_log_device() {
-            let large = whole.values().flatten().map(|d| d.len() as u64).sum();
+            let large = whole.values().map(|(_, d)| d.len() as u64).sum();
             let all = itxs.iter().map(|i| i.len() as u64).sum();
             let chosen = trip.insert(Trip::new(&self.ctx, all, large));
             if chosen.route() == Route::Log {
@@ -84,7 +69,7 @@ impl Zilog {
             let Some(tx) = self.joined(Txg(txg)) else { continue };
             let of_txg = whole.range((txg, 0, 0)..=(txg, u64::MAX, u64::MAX));
             let (some, blocks): (Vec<_>, Vec<_>) =
-                of_txg.filter_map(|(b, d)| Some((*b, (dnodes.get(&b.1)?.clone(), b.2, d.clone()?)))).unzip();
+                of_txg.map(|(b, (dn, data))| (*b, (dn.clone(), b.2, data.clone()))).unzip();
             let (bps, early) = objset.write_ahead(&tx, &blocks).await;
             writes.join(early);
             placed.bps.extend(some.into_iter().zip(bps).filter_map(|(b, bp)| Some((b, bp?))));
@@ -96,6 +81,34 @@ impl Zilog {
         // What a frozen pool does is never on disk, so nothing could be taken over.
         if self.ctx.is_frozen(txg) { None } else { self.ctx.txgs.join(txg) }
     }
+}
+
+/// The blocks that can be placed, and in `sizes` the block sizes of the files that they and others are of.
+fn whole_blocks(
+    objset: &Arc<Objset>,
+    itxs: &[Itx],
+    throughput: bool,
+    sizes: &mut BTreeMap<u64, u64>,
+) -> BTreeMap<Block, (Arc<Dnode>, Bytes)> {
+    // None: more than one write, of which none is the whole block.
+    let mut whole: BTreeMap<Block, Option<(Arc<Dnode>, Bytes)>> = BTreeMap::new();
+    // Most commits have small writes only.
+    let least = if throughput { 1 } else { IMMEDIATE_WRITE_SZ.get() };
+    if itxs.iter().all(|i| (i.data.len() as u64) < least) {
+        return BTreeMap::new();
+    }
+    for itx in itxs.iter().filter(|i| !i.data.is_empty()) {
+        let Some(object) = itx.file else { continue };
+        let Ok(dn) = objset.hold(ObjectId(object)) else { continue };
+        let blksz = u64::from(dn.blksz()).max(1);
+        sizes.insert(object, blksz);
+        for (blkid, at, len) in pieces(itx.offset, itx.data.len(), blksz) {
+            let fits = can_be_placed(throughput, len as u64, blksz);
+            let block = fits.then(|| (dn.clone(), itx.data.slice(at..at + len)));
+            whole.entry((itx.txg, object, blkid)).and_modify(|b| *b = None).or_insert(block);
+        }
+    }
+    whole.into_iter().filter_map(|(at, block)| Some((at, block?))).collect()
 }
 
 /// A range cut where blocks begin: block, offset in the data, length.
