@@ -3,7 +3,7 @@
 //!
 //! The published gains over no log were 10 %, 10 % and 20 %. The tree here: folders of files from a few KiB to some MiB, written in
 //! pieces of 128 KiB, each file made stable before the next, by four writers, as a copy over NFS does. The time is that until the last file is
-//! stable, and the tree large enough (1.4 GB) that the disks cannot put their part of the work off.
+//! stable, and the tree large enough (2.7 GB) that the disks cannot put their part of the work off.
 
 use super::perrin::random;
 use super::rig::{Devices, Rig};
@@ -15,7 +15,7 @@ use zilla::{Cred, Filesystem, NewFile};
 use zilla_env::Env;
 
 const WRITERS: u64 = 4;
-const FILES: u64 = 800;
+const FILES: u64 = 1600;
 const PIECE: u64 = 128 << 10;
 const STICK: &str = "usb-flash-stick";
 
