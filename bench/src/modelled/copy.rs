@@ -3,7 +3,7 @@
 //!
 //! The published gains over no log were 10 %, 10 % and 20 %. The tree here: folders of files from a few KiB to some MiB, written in
 //! pieces of 128 KiB, each file made stable before the next, by four writers, as a copy over NFS does. The time is that until the last file is
-//! stable, and the tree large enough (2.7 GB) that the disks cannot put their part of the work off.
+//! stable; the tree (2.7 GB) is larger than what may be dirty, so that the disks cannot put all of their part off.
 
 use super::perrin::random;
 use super::rig::{Devices, Rig};

@@ -33,6 +33,7 @@ pub struct PoolCtx {
     pub log_stats: crate::zil::LogStats,
     /// Which way their large data go.
     pub(crate) routes: crate::zil::Routes,
+    /// How they spare log devices that fill up.
     pub(crate) throttle: crate::zil::Throttle,
     mos: OnceLock<Arc<Objset>>,
     scan: OnceLock<Weak<Scan>>,

@@ -31,7 +31,8 @@
 //! written, which their checksum tells, it ends before the record that points to them. During a claim: claims and
 //! header are of one txg. During replay: as much is done as the header says.
 //!
-//! **Lock order.** The log's state, then the groups of waiting records. Both are leaves under the file system's locks.
+//! **Lock order.** The log's state, then the groups of waiting records. Both are leaves under the file system's locks. The pool's choice of
+//! ways ([`route`]) is taken under neither, and before the txgs' state.
 //!
 //! **Deliberately absent.** Logs of encrypted datasets.
 

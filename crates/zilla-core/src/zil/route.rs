@@ -31,9 +31,8 @@ const CLEAR: u64 = 4 << 20;
 /// A trial in place is given up at less than this share of the log's rate: what went into the log holds it up.
 const HELD_UP: f64 = 0.25;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Route {
-    #[default]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
     Log,
     /// Written where they stay, with a pointer in the log.
     Place,
@@ -49,7 +48,7 @@ impl Route {
 }
 
 /// What one way has done.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Done {
     bytes: u64,
     busy: Duration,
@@ -90,8 +89,8 @@ pub struct Routes(Mutex<State>);
 
 impl Default for Routes {
     fn default() -> Routes {
-        let usual = Route::default();
-        Routes(Mutex::new(State { usual, done: Done::default(), left: OFTEN, every: OFTEN, trial: None }))
+        let (usual, done) = (Route::Log, Done::default());
+        Routes(Mutex::new(State { usual, done, left: OFTEN, every: OFTEN, trial: None }))
     }
 }
 

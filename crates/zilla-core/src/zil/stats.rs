@@ -90,7 +90,7 @@ counters! {
     commits_failed,
     /// Batches of commits that went out together.
     trains,
-    /// Of them, those that waited because log devices were nearly full.
+    /// Times that one had to wait because log devices were nearly full.
     trains_delayed,
     /// Log blocks that could not be allocated or written.
     block_errors,

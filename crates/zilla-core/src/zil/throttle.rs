@@ -4,7 +4,7 @@
 //! runs full, and from one moment to the next commits go to the pool's own disks, ten or a hundred times as slow, and keep those from writing the very
 //! txg that would make room.
 //!
-//! So txgs are not waited for when half of the log is taken, and when three quarters are, each train waits a little, the
+//! So txgs are hurried as soon as half of the log is taken; and from three quarters on each train waits a little, the
 //! longer the fuller the log is: at the end as long as it would have taken in the pool, where it would then go. So waiting is never
 //! worse than what it avoids, and where the pool is as quick as the log it is hardly anything. How long a train takes in the pool is what
 //! those took that went there; before the first did, none waits.
