@@ -5,9 +5,13 @@
 //! what else is going on; so it is tried. Large data go the *usual* way, at first the log; now and then they go the other way for a *trial*, and if
 //! that is quicker it is the usual way from then on.
 //!
-//! What went into the log the pool has still to write, and is the slower for it. So a trial counts only when the txg that was open at its
-//! beginning is synced. But it ends as soon as it is clearly slower, which costs a quick log a few MiB; and the more it has cost, and the more of
-//! them have changed nothing, the later is the next.
+//! What went into the log the pool has still to write, and is the slower for it. So what a way can do shows only over whole txgs, and not before
+//! the txg that was open at its beginning is synced: till then the log seems quicker than it is in the long run, and in place slower. The
+//! first trial does not wait until the log is *settled* in this sense: one that even at first is slower than in place is not needed. If it is
+//! neither slower nor far quicker, it has to settle before the next trial decides.
+//!
+//! A trial ends as soon as it is clearly slower, which costs a quick log a few MiB. The more the slower way lost in it, and the more often that was
+//! clear, the later is the next.
 //!
 //! A way's rate is that of all trains while large data take it: their bytes by the time during which one or more of them were under way. It is
 //! kept for a pool, not for a dataset: the devices are the pool's.
@@ -22,14 +26,20 @@ use std::time::Duration;
 
 /// Bytes before a trial, at least and at most.
 const OFTEN: u64 = 32 << 20;
-const SELDOM: u64 = 64 << 30;
-/// Before a trial so many times what the usual way would have done during the last.
-const WORTH: f64 = 16.0;
-/// Bytes that a trial is judged by, and those after which it may be given up.
+const SELDOM: u64 = 16 << 30;
+/// Before a trial so many times what the slower way lost in the last.
+const WORTH: f64 = 32.0;
+/// Bytes that a trial is judged by at least, and those after which it may be given up.
 const TRIAL: u64 = 32 << 20;
 const CLEAR: u64 = 4 << 20;
-/// A trial in place is given up at less than this share of the log's rate: what went into the log holds it up.
-const HELD_UP: f64 = 0.25;
+/// A trial is given up at less than this share of the usual way's rate. In place, as long as what went into the log holds it up:
+const HELD_UP: f64 = 0.15;
+/// While the usual way is not settled:
+const UNSURE: f64 = 0.5;
+/// Else:
+const SLOWER: f64 = 0.8;
+/// Where one way is clearly quicker the next trial is put off by so much.
+const LATER: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
@@ -67,21 +77,54 @@ impl Done {
     }
 }
 
-struct Trial {
+/// The time since large data took a way.
+#[derive(Default)]
+struct Run {
     done: Done,
-    /// Until this txg is synced what it does is only preparation.
-    counts_after: Option<Txg>,
-    /// How long that took.
-    prepared: Duration,
+    /// The txg that was open at its beginning, until that is synced.
+    prepares: Option<Txg>,
+    /// What was done by then.
+    before: Done,
+    /// The next one, until that is synced.
+    measures: Option<Txg>,
+}
+
+impl Run {
+    fn begin(open: Txg, now: Duration) -> Run {
+        let done = Done { last: now, ..Done::default() };
+        Run { done, prepares: Some(open), measures: Some(Txg(open.0 + 1)), ..Run::default() }
+    }
+    fn add(&mut self, bytes: u64, began: Duration, now: Duration, synced: Txg) {
+        self.done.add(bytes, began, now);
+        if self.prepares.is_some_and(|txg| synced >= txg) {
+            self.before = std::mem::replace(&mut self.done, Done { last: now, ..Done::default() });
+            self.prepares = None;
+        }
+        if self.measures.is_some_and(|txg| synced >= txg) && self.done.bytes >= TRIAL {
+            self.measures = None;
+        }
+    }
+    fn settled(&self) -> bool {
+        self.measures.is_none()
+    }
+    /// As far as it is known.
+    fn rate(&self) -> f64 {
+        if self.done.bytes < CLEAR && self.before.bytes > 0 { self.before.rate() } else { self.done.rate() }
+    }
+    fn time(&self) -> Duration {
+        self.before.busy + self.done.busy
+    }
 }
 
 struct State {
     usual: Route,
-    done: Done,
+    run: Run,
+    trial: Option<Run>,
     /// Bytes to the next trial, and how many there were from the last.
     left: u64,
     every: u64,
-    trial: Option<Trial>,
+    /// There was one.
+    tried: bool,
 }
 
 /// A pool's choice.
@@ -89,58 +132,71 @@ pub struct Routes(Mutex<State>);
 
 impl Default for Routes {
     fn default() -> Routes {
-        let (usual, done) = (Route::Log, Done::default());
-        Routes(Mutex::new(State { usual, done, left: OFTEN, every: OFTEN, trial: None }))
+        // The first trial does not wait until it is settled, and ends it.
+        let run = Run::begin(Txg(u64::MAX - 1), Duration::ZERO);
+        let state = State { usual: Route::Log, run, trial: None, left: OFTEN, every: OFTEN, tried: false };
+        Routes(Mutex::new(state))
     }
 }
 
 impl Routes {
     /// The way of a train's large data, of which there are so many bytes.
-    fn choose(&self, large: u64, open: impl Fn() -> Txg) -> Route {
+    fn choose(&self, large: u64, now: Duration, open: impl Fn() -> Txg) -> Route {
         let mut st = self.0.lock();
         if st.trial.is_some() {
             return st.usual.other();
         }
         st.left = st.left.saturating_sub(large);
-        if st.left == 0 {
-            let (done, prepared) = (Done::default(), Duration::ZERO);
-            st.trial = Some(Trial { done, counts_after: Some(open()), prepared });
+        if st.left == 0 && (st.run.settled() || !st.tried) {
+            st.trial = Some(Run::begin(open(), now));
+            st.tried = true;
         }
         st.usual
     }
 
     /// A train of so many bytes is stable.
-    fn arrived(&self, route: Route, bytes: u64, began: Duration, now: Duration, synced: impl Fn() -> Txg) {
+    fn arrived(
+        &self,
+        route: Route,
+        bytes: u64,
+        began: Duration,
+        now: Duration,
+        open: impl Fn() -> Txg,
+        synced: impl Fn() -> Txg,
+    ) {
         let mut st = self.0.lock();
         let st = &mut *st;
         if route == st.usual {
-            st.done.add(bytes, began, now);
+            st.run.add(bytes, began, now, synced());
             return;
         }
         // One that set out before the last decision is nobody's.
         let Some(trial) = &mut st.trial else { return };
-        trial.done.add(bytes, began, now);
-        let (rate, usual) = (trial.done.rate(), st.done.rate());
-        let least =
-            if route == Route::Place && trial.counts_after.is_some() { HELD_UP * usual } else { usual };
-        let hopeless = trial.done.bytes >= CLEAR && rate < least;
-        if !hopeless && trial.counts_after.is_some_and(|txg| synced() >= txg) {
-            trial.prepared = trial.done.busy;
-            trial.done = Done { last: now, ..Done::default() };
-            trial.counts_after = None;
-        }
-        if !hopeless && (trial.counts_after.is_some() || trial.done.bytes < TRIAL) {
+        trial.add(bytes, began, now, synced());
+        let (rate, usual) = (trial.rate(), st.run.rate());
+        let least = match (trial.prepares, route) {
+            (Some(_), Route::Place) => HELD_UP,
+            _ if !st.run.settled() => UNSURE,
+            _ => SLOWER,
+        };
+        let hopeless = trial.done.bytes >= CLEAR && rate < least * usual;
+        if !hopeless && !trial.settled() {
             return;
         }
-        if !hopeless {
+        // What the slower of the two ways costs in such a trial.
+        let cost = trial.time().as_secs_f64() * (usual - rate).abs();
+        let later = ((cost * WORTH) as u64).max(OFTEN);
+        if rate >= usual {
             st.usual = route;
-            st.every = OFTEN;
-        } else {
-            let cost = (trial.prepared + trial.done.busy).as_secs_f64() * usual;
-            st.every = (st.every * 2).max((cost * WORTH) as u64).min(SELDOM);
+            st.every = if usual < SLOWER * rate { later * LATER } else { later };
+        } else if hopeless {
+            st.every = later.max(st.every * LATER);
+        } else if st.run.settled() {
+            st.every = later;
         }
+        st.every = st.every.min(SELDOM);
         st.left = st.every;
-        st.done = Done { last: now, ..Done::default() };
+        st.run = Run::begin(open(), now);
         st.trial = None;
     }
 }
@@ -156,16 +212,17 @@ pub(super) struct Trip {
 impl Trip {
     /// A train of so many bytes, of which the `large` ones may go either way.
     pub(super) fn new(ctx: &Arc<PoolCtx>, bytes: u64, large: u64) -> Trip {
-        let route = ctx.routes.choose(large, || ctx.txgs.open());
-        Trip { ctx: ctx.clone(), route, bytes, began: ctx.env.clock.now() }
+        let began = ctx.env.clock.now();
+        let route = ctx.routes.choose(large, began, || ctx.txgs.open());
+        Trip { ctx: ctx.clone(), route, bytes, began }
     }
     pub(super) fn route(&self) -> Route {
         self.route
     }
     /// It is stable.
     pub(super) fn arrived(self) {
-        let now = self.ctx.env.clock.now();
-        self.ctx.routes.arrived(self.route, self.bytes, self.began, now, || self.ctx.txgs.synced());
+        let (routes, txgs, now) = (&self.ctx.routes, &self.ctx.txgs, self.ctx.env.clock.now());
+        routes.arrived(self.route, self.bytes, self.began, now, || txgs.open(), || txgs.synced());
     }
 }
 
@@ -192,11 +249,11 @@ mod tests {
             let before = self.placed;
             for _ in 0..n {
                 let txg = Txg(self.sent / 50 + 10);
-                let (route, began) = (self.routes.choose(MIB, || txg), self.now);
+                let (route, began) = (self.routes.choose(MIB, self.now, || txg), self.now);
                 self.sent += 1;
                 self.placed += u64::from(route == Route::Place);
                 self.now += Duration::from_secs(1) / rate(route, self.sent);
-                self.routes.arrived(route, MIB, began, self.now, || Txg(txg.0 - 2));
+                self.routes.arrived(route, MIB, began, self.now, || txg, || Txg(txg.0 - 2));
             }
             self.placed - before
         }
@@ -236,6 +293,18 @@ mod tests {
             Route::Place => 20,
         });
         assert!(placed > 4000, "{placed}");
+    }
+
+    #[test]
+    fn a_log_that_is_quick_only_at_first_has_to_settle() {
+        let mut load = Load::new();
+        // As quick as memory until the first of its txgs is synced, then a little slower than in place.
+        let placed = load.send(5000, |route, sent| match route {
+            Route::Log if sent < 150 => 15,
+            Route::Log => 9,
+            Route::Place => 10,
+        });
+        assert!(placed > 3500, "{placed}");
     }
 
     #[test]
