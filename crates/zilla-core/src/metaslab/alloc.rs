@@ -21,6 +21,9 @@ use zilla_ondisk::blkptr::Dva;
 /// Size of a gang block's header.
 const GANG_HEADER: u64 = 512;
 
+/// A log stays on a disk that turns for so many times what other data do: to change costs half of a turn, which passes 500 KiB.
+const LOG_STAY: u64 = 16;
+
 /// Whose turn it is in a class.
 #[derive(Default)]
 struct Rotor {
@@ -285,6 +288,7 @@ impl Metaslabs {
             // Log blocks are waited for one by one: the next is best on another device. But a disk that others had their turn before may be
             // anywhere in its turn, and half of one is longer than the block; the disk that has just written is where it was left.
             AllocClass::Log if !class.turns() => class.next(),
+            AllocClass::Log => class.turn(req.psize / LOG_STAY),
             _ => class.turn(req.psize),
         };
         for lane in 0..usize::from(req.copies.clamp(1, 3)) {
