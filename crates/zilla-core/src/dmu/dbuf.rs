@@ -42,6 +42,9 @@ enum LayerData {
     Hole,
 }
 
+/// A write of no more than this part of its block is small.
+const SMALL: usize = 16;
+
 /// The bytes of a record that a txg has written. As long as they are one small write they have a buffer of its size: to be given
 /// 128 KiB for 8 costs a small random write more page faults than anything else it does.
 struct Partial {
@@ -89,9 +92,6 @@ impl Partial {
         self.buf.len() == self.len && self.valid.contains_range(0, self.len as u64)
     }
 }
-
-/// A write of no more than this part of its block is small.
-const SMALL: usize = 16;
 
 struct Layer {
     txg: Txg,
@@ -275,10 +275,12 @@ impl Dbuf {
             LayerData::Full(buf) => buf[off..off + data.len()].copy_from_slice(data),
             LayerData::Frozen(_) | LayerData::Hole => unreachable!("top() gives a writable layer"),
         }
-        layer.data = match std::mem::replace(&mut layer.data, LayerData::Hole) {
-            LayerData::Partial(part) if part.is_full() => LayerData::Full(part.buf),
-            other => other,
-        };
+        if let LayerData::Partial(part) = &layer.data
+            && part.is_full()
+            && let LayerData::Partial(part) = std::mem::replace(&mut layer.data, LayerData::Hole)
+        {
+            layer.data = LayerData::Full(part.buf);
+        }
     }
 
     /// Replaces the whole block by a buffer that is handed over, not copied.

@@ -77,35 +77,47 @@ impl Done {
     }
 }
 
+/// How much is known of a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The pool's first: the first trial does not wait until it is settled, and ends it.
+    First,
+    /// The txg that was open at the beginning is not yet synced.
+    Prepares(Txg),
+    /// Nor is the one after it.
+    Measures(Txg),
+    Settled,
+}
+
 /// The time since large data took a way.
-#[derive(Default)]
 struct Run {
-    done: Done,
-    /// The txg that was open at its beginning, until that is synced.
-    prepares: Option<Txg>,
-    /// What was done by then.
+    phase: Phase,
+    /// What was done while it prepared, and since.
     before: Done,
-    /// The next one, until that is synced.
-    measures: Option<Txg>,
+    done: Done,
 }
 
 impl Run {
-    fn begin(open: Txg, now: Duration) -> Run {
-        let done = Done { last: now, ..Done::default() };
-        Run { done, prepares: Some(open), measures: Some(Txg(open.0 + 1)), ..Run::default() }
+    fn begin(phase: Phase, now: Duration) -> Run {
+        Run { phase, before: Done::default(), done: Done { last: now, ..Done::default() } }
     }
-    fn add(&mut self, bytes: u64, began: Duration, now: Duration, synced: Txg) {
+    fn add(&mut self, bytes: u64, began: Duration, now: Duration, synced: impl Fn() -> Txg) {
         self.done.add(bytes, began, now);
-        if self.prepares.is_some_and(|txg| synced >= txg) {
+        if let Phase::Prepares(txg) = self.phase
+            && synced() >= txg
+        {
             self.before = std::mem::replace(&mut self.done, Done { last: now, ..Done::default() });
-            self.prepares = None;
+            self.phase = Phase::Measures(Txg(txg.0 + 1));
         }
-        if self.measures.is_some_and(|txg| synced >= txg) && self.done.bytes >= TRIAL {
-            self.measures = None;
+        if let Phase::Measures(txg) = self.phase
+            && self.done.bytes >= TRIAL
+            && synced() >= txg
+        {
+            self.phase = Phase::Settled;
         }
     }
     fn settled(&self) -> bool {
-        self.measures.is_none()
+        self.phase == Phase::Settled
     }
     /// As far as it is known.
     fn rate(&self) -> f64 {
@@ -123,8 +135,6 @@ struct State {
     /// Bytes to the next trial, and how many there were from the last.
     left: u64,
     every: u64,
-    /// There was one.
-    tried: bool,
 }
 
 /// A pool's choice.
@@ -132,9 +142,8 @@ pub struct Routes(Mutex<State>);
 
 impl Default for Routes {
     fn default() -> Routes {
-        // The first trial does not wait until it is settled, and ends it.
-        let run = Run::begin(Txg(u64::MAX - 1), Duration::ZERO);
-        let state = State { usual: Route::Log, run, trial: None, left: OFTEN, every: OFTEN, tried: false };
+        let run = Run::begin(Phase::First, Duration::ZERO);
+        let state = State { usual: Route::Log, run, trial: None, left: OFTEN, every: OFTEN };
         Routes(Mutex::new(state))
     }
 }
@@ -147,9 +156,8 @@ impl Routes {
             return st.usual.other();
         }
         st.left = st.left.saturating_sub(large);
-        if st.left == 0 && (st.run.settled() || !st.tried) {
-            st.trial = Some(Run::begin(open(), now));
-            st.tried = true;
+        if st.left == 0 && matches!(st.run.phase, Phase::First | Phase::Settled) {
+            st.trial = Some(Run::begin(Phase::Prepares(open()), now));
         }
         st.usual
     }
@@ -167,15 +175,15 @@ impl Routes {
         let mut st = self.0.lock();
         let st = &mut *st;
         if route == st.usual {
-            st.run.add(bytes, began, now, synced());
+            st.run.add(bytes, began, now, synced);
             return;
         }
         // One that set out before the last decision is nobody's.
         let Some(trial) = &mut st.trial else { return };
-        trial.add(bytes, began, now, synced());
+        trial.add(bytes, began, now, synced);
         let (rate, usual) = (trial.rate(), st.run.rate());
-        let least = match (trial.prepares, route) {
-            (Some(_), Route::Place) => HELD_UP,
+        let least = match (trial.phase, route) {
+            (Phase::Prepares(_), Route::Place) => HELD_UP,
             _ if !st.run.settled() => UNSURE,
             _ => SLOWER,
         };
@@ -196,7 +204,7 @@ impl Routes {
         }
         st.every = st.every.min(SELDOM);
         st.left = st.every;
-        st.run = Run::begin(open(), now);
+        st.run = Run::begin(Phase::Prepares(open()), now);
         st.trial = None;
     }
 }
