@@ -162,6 +162,8 @@ pub(crate) struct Header {
     pub(crate) node: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// The number of the thread that asks, 0 if it is in no namespace of ours.
+    pub(crate) pid: u32,
 }
 
 impl Header {
@@ -171,9 +173,15 @@ impl Header {
         if len as usize != buf.len() {
             return Err(Short);
         }
-        let header =
-            Header { opcode: a.u32()?, unique: a.u64()?, node: a.u64()?, uid: a.u32()?, gid: a.u32()? };
-        a.skip(8)?;
+        let header = Header {
+            opcode: a.u32()?,
+            unique: a.u64()?,
+            node: a.u64()?,
+            uid: a.u32()?,
+            gid: a.u32()?,
+            pid: a.u32()?,
+        };
+        a.skip(4)?;
         Ok(header)
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffer, laid out so that the data of a write
 //! begins on a page and is handed to the engine as it is. Data read goes out of the engine's own buffers. Only as many threads
-//! look out for requests as are of use, and for a moment without sleeping (`watch.rs`).
+//! look out for requests as are of use, and for a moment without sleeping (`watch.rs`); a lone client is kept on their core (`near.rs`).
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
 //! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Opening and closing is the
@@ -27,8 +27,10 @@
 //! more request to save small writes that programs already gather ([`Options::writeback`] turns it on).
 
 mod abi;
+mod backoff;
 mod dev;
 mod mount;
+mod near;
 mod notify;
 mod opens;
 mod ops;

@@ -3,6 +3,7 @@
 use crate::abi::{self, Args, Header, Short, cap, op};
 use crate::dev::{Buffer, Dev, Read};
 use crate::mount::{attach, detach, others_allowed};
+use crate::near::{self, Near};
 use crate::notify::Notifier;
 use crate::opens::{Opens, STABLE};
 use crate::reply::{Out, Reply, from_kernel};
@@ -74,6 +75,8 @@ pub(crate) struct Session {
     /// The root's number, which a rollback does not change.
     root: NodeId,
     watch: Watch,
+    /// Threads may answer under another policy (`near.rs`).
+    nearing: bool,
     threads: AtomicUsize,
     gone: AtomicBool,
     ended: Event,
@@ -104,6 +107,10 @@ impl Request {
             _ => self.all.len() > SHORT,
         }
     }
+    /// Whether nobody waits for it.
+    fn is_forgetting(&self) -> bool {
+        matches!(self.header.opcode, op::FORGET | op::BATCH_FORGET)
+    }
     /// Whether it is there to wait for a disk. If that is a quick one its thread may as well do the I/O itself.
     fn waits(&self) -> bool {
         match self.header.opcode {
@@ -132,6 +139,7 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
         opens: Opens::default(),
         root,
         watch: Watch::default(),
+        nearing: near::able(),
         threads: threads.into(),
         gone: false.into(),
         ended: Event::new(),
@@ -307,16 +315,18 @@ impl Session {
         // An answer must go through the door its request came in by.
         let dev = self.dev.another().map_or_else(|_| self.dev.clone(), Arc::new);
         let mut buf = Buffer::new(MAX_WRITE);
-        let mut patience = Patience::new(std::thread::available_parallelism().map_or(1, usize::from));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut patience = Patience::new(cores);
+        let mut near = Near::new(self.nearing && cores > 1);
         let mut many = false;
         while self.watch.go(many) {
             // Where several are at work someone is awake, and looking would take time from who will ask.
-            if !many {
-                patience.look(&dev);
+            if !many && let Some(at_once) = patience.look(&dev) {
+                near.next(at_once);
             }
             let read = dev.read(buf.space());
             if let Ok(Read::Request(n)) = read {
-                many = self.handle(&dev, buf.take(n));
+                many = self.handle(&dev, &mut near, buf.take(n));
                 continue;
             }
             self.watch.back(true);
@@ -332,7 +342,7 @@ impl Session {
     }
 
     /// Answers a request, or sees to it that it is answered. Returns whether more than one thread is of use.
-    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, all: Bytes) -> bool {
+    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, near: &mut Near, all: Bytes) -> bool {
         let Ok(mut header) = Header::decode(&all) else {
             tracing::error!("a request of the kernel is cut short");
             self.watch.back(true);
@@ -340,20 +350,24 @@ impl Session {
         };
         header.node = from_kernel(header.node, self.root);
         let request = Request { header, all };
-        let more = request.is_long() || dev.has_request();
+        // Who has forgotten something goes on, and asks for something else meanwhile.
+        let more = !request.is_forgetting() && (request.is_long() || dev.has_request());
         self.watch.back(more);
         match self.at_once(&request) {
-            Some(Ok(Some(reply))) => self.answer(dev, header.unique, &reply),
+            Some(Ok(Some(reply))) => {
+                near.asked_by(header.pid);
+                near.answer(!more, || self.answer(dev, header.unique, &reply));
+            }
             Some(Ok(None)) => {}
             Some(Err(Short)) => self.answer(dev, header.unique, &Reply::errno(22)),
-            None => self.later(dev, request, more),
+            None => self.later(dev, near, request, more),
         }
         more
     }
 
     /// Runs the operation here as far as it goes; if it has to wait, the rest becomes a task.
-    fn later(self: &Arc<Self>, dev: &Arc<Dev>, request: Request, more: bool) {
-        let unique = request.header.unique;
+    fn later(self: &Arc<Self>, dev: &Arc<Dev>, near: &mut Near, request: Request, more: bool) {
+        let (unique, client) = (request.header.unique, request.header.pid);
         // Who waits in line may want to be made stable too: who comes last does it for all.
         let waits = !more && request.waits();
         let session = self.clone();
@@ -368,7 +382,8 @@ impl Session {
             (&mut work).now_or_never()
         };
         if let Some((_, reply)) = now {
-            self.answer(dev, unique, &reply);
+            near.asked_by(client);
+            near.answer(!more && !waits, || self.answer(dev, unique, &reply));
             return;
         }
         let dev = dev.clone();

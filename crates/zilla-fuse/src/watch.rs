@@ -11,14 +11,13 @@
 //! processes, between which nobody looks, create as many as before and read a fifth fewer. A thread looks on for no more than [`LOOK`] after
 //! a request, and less and less often while that is in vain.
 
+use crate::backoff::Backoff;
 use crate::dev::Dev;
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a thread looks for the next request before it sleeps: about what the wakings of a request cost.
 const LOOK: Duration = Duration::from_micros(50);
-/// At most so many requests in a row are slept for without looking.
-const MOST_SKIPPED: u32 = 256;
 
 #[derive(Default)]
 struct State {
@@ -97,35 +96,34 @@ impl Watch {
 pub(crate) struct Patience {
     /// Where there is one core, looking keeps the one from it that is waited for.
     any: bool,
-    in_vain: u32,
-    skip: u32,
+    /// At most 255 requests in a row are slept for without looking.
+    seldom: Backoff,
 }
 
 impl Patience {
     pub(crate) fn new(cores: usize) -> Patience {
-        Patience { any: cores > 1, in_vain: 0, skip: 0 }
+        Patience { any: cores > 1, seldom: Backoff::new(1, 8) }
     }
 
-    /// Looks whether a request comes at once. The caller then reads it, or sleeps until it comes.
-    pub(crate) fn look(&mut self, dev: &Dev) {
-        if !self.any {
-            return;
-        }
-        if self.skip > 0 {
-            self.skip -= 1;
-            return;
+    /// Looks whether a request comes at once. The caller then reads it, or sleeps until it comes. Returns whether it was there already, if it
+    /// looked.
+    pub(crate) fn look(&mut self, dev: &Dev) -> Option<bool> {
+        if !self.any || !self.seldom.ready() {
+            return None;
         }
         let from = Instant::now();
-        while from.elapsed() < LOOK {
-            if dev.has_request() {
-                self.in_vain = 0;
-                return;
+        let mut already = true;
+        while !dev.has_request() {
+            if from.elapsed() >= LOOK {
+                self.seldom.in_vain();
+                return Some(false);
             }
             // Whoever has work to do goes first: it may be the one who will ask.
             std::thread::yield_now();
+            already = false;
         }
-        self.in_vain = (self.in_vain + 1).min(MOST_SKIPPED.ilog2());
-        self.skip = (1 << self.in_vain) - 1;
+        self.seldom.was_of_use();
+        Some(already)
     }
 }
 
