@@ -4,7 +4,8 @@
 //! times, and prints medians and ratios. Each measurement is a process of its own, because CPU time, page faults and thread
 //! switches are counted for a process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same options
 //! and the same JSON; `sync` is another, of writes that are stable when they return; `modelled` runs the published tests of log devices on
-//! modelled disks, in virtual time, so that it needs neither disks nor a quiet machine; `files` makes the pool that the import part imports.
+//! modelled disks, in virtual time, so that it needs neither disks nor a quiet machine, and one of them also through the kernel, in real
+//! time; `files` makes the pool that the import part imports.
 //!
 //! Peers are never linked: they are programs that the driver finds or builds (`driver/peers.rs`).
 
@@ -28,7 +29,8 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
   --vdev \"raidz2 a b c d\" --vdev-size 1400M --volsize 1G --volblocksize 128K --arc-max 512M
   --threads N --seconds S --workload W --entropy 50 --seed N --compress off --checksum fletcher4
        zilla-bench sync --vdev FILE --vdev-size 2G --volsize 400M --threads N --seconds S   one measurement of 8K writes with fsync
-       zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT]   log devices, on modelled devices in virtual time
+       zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT] [--through facade|fuse]
+                                      log devices, on modelled devices in virtual time; perrin through fuse in real time
        zilla-bench files --count N [options]   an exported pool of so many small files
 ";
 

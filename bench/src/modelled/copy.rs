@@ -6,7 +6,7 @@
 //! stable; the tree (2.7 GB) is larger than what may be dirty, so that the disks cannot put all of their part off.
 
 use super::perrin::random;
-use super::rig::{Devices, Rig};
+use super::rig::{Devices, Rig, virtual_world};
 use crate::engine::Result;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -52,9 +52,10 @@ pub fn run() -> Result<Value> {
 
 fn one(logs: Option<Devices>) -> Result<f64> {
     let main = Devices { count: 2, profile: "5400rpm-usb2", size: 4 << 30, mirrored: true };
-    let rig = Rig::new(main, logs)?;
+    let sim = virtual_world();
+    let rig = Rig::new(&sim.env(), main, logs)?;
     let (env, fs) = (rig.env.clone(), rig.fs.clone());
-    let done = rig.sim.block_on(async move {
+    let done = rig.env.block_on(async move {
         let begin = env.now();
         let data = random(&env, PIECE);
         let writers: Vec<_> = (0..WRITERS)

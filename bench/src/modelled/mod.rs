@@ -1,29 +1,35 @@
-//! What log devices are worth: published tests, and large writes, run on modelled devices in virtual time.
+//! What log devices are worth: published tests, and large writes, run on modelled devices in virtual time; the first of them also
+//! through the kernel, in real time.
 //!
 //! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
 mod copy;
 mod large;
+mod mounted;
 mod perrin;
 mod plot;
 mod rig;
 
 use crate::engine::Result;
 use lexopt::ValueExt;
-pub use perrin::DISKS;
+pub use perrin::{DISKS, Through};
 use plot::{Group, bars};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Virtual seconds of each measurement: several txgs, for between two of them a log device that is quicker than the pool fills and empties.
+/// Seconds of each measurement: several txgs, for between two of them a log device that is quicker than the pool fills and empties.
 pub const SECONDS: u64 = 16;
 
 /// All parts, or those with `only` in their name; the first on so many `disks` and with the logs that have `log` in
-/// their name.
-pub fn run(seconds: u64, only: &str, disks: &[usize], log: &str) -> Result<Value> {
-    let mut out = json!({ "virtual_seconds": seconds });
+/// their name; only the first goes `through` anything but the facade.
+pub fn run(seconds: u64, only: &str, disks: &[usize], log: &str, through: Through) -> Result<Value> {
+    let others = ["copy", "large"].into_iter().any(|part| part.contains(only));
+    if others && through != Through::Facade {
+        return Err("only perrin goes through FUSE: say --only perrin".into());
+    }
+    let mut out = json!({ "seconds": seconds });
     if "perrin".contains(only) {
-        out["perrin"] = perrin::run(seconds, disks, log)?;
+        out["perrin"] = perrin::run(seconds, disks, log, through)?;
     }
     if "copy".contains(only) {
         out["copy"] = copy::run()?;
@@ -72,16 +78,23 @@ pub fn plots(result: &Value, folder: &Path) -> Result<Vec<PathBuf>> {
 
 pub fn main(mut args: lexopt::Parser) -> Result<()> {
     let (mut seconds, mut only, mut disks) = (SECONDS, String::new(), DISKS.to_vec());
-    let mut log = String::new();
+    let (mut log, mut through) = (String::new(), Through::Facade);
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Long("seconds") => seconds = args.value()?.parse()?,
             lexopt::Arg::Long("only") => only = args.value()?.string()?,
             lexopt::Arg::Long("log") => log = args.value()?.string()?,
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
+            lexopt::Arg::Long("through") => {
+                through = match args.value()?.string()?.as_str() {
+                    "facade" => Through::Facade,
+                    "fuse" => Through::Fuse,
+                    other => return Err(format!("nothing goes through \"{other}\": facade or fuse").into()),
+                }
+            }
             other => return Err(other.unexpected().into()),
         }
     }
-    println!("{}", run(seconds, &only, &disks, &log)?);
+    println!("{}", run(seconds, &only, &disks, &log, through)?);
     Ok(())
 }

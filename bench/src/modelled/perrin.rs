@@ -1,9 +1,11 @@
 //! Neil Perrin's test of log devices: 32 threads that write 8 KiB with O_DSYNC at random places of a 400 MB file, on 1, 2, 4 and 8
-//! disks, without a log device, with 1, 2 and 4 of the same kind, and with one NVRAM card.
+//! disks, without a log device, with 1, 2 and 4 of the same kind, and with one NVRAM card. Through the facade, or through the kernel
+//! (`mounted.rs`).
 //!
 //! Source of the published figures: his article "slog blog (or blogging on slogging)" of 2007.
 
-use super::rig::{Devices, Rig};
+use super::mounted;
+use super::rig::{Devices, Rig, virtual_world};
 use crate::engine::Result;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -14,6 +16,8 @@ use std::time::Duration;
 use zilla::{Cred, Filesystem, NewFile, NodeId};
 use zilla_env::Env;
 
+/// The file's name and size.
+pub const NAME: &str = "file";
 const FILE: u64 = 400 << 20;
 const WRITE: u64 = 8 << 10;
 const THREADS: usize = 32;
@@ -46,18 +50,37 @@ pub struct Load {
     pub seconds: u64,
 }
 
+/// The way of the writes to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// Calls, in virtual time.
+    Facade,
+    /// System calls, in real time: virtual time has no kernel in it.
+    Fuse,
+}
+
 /// On so many disks each, with the log devices that have `log` in their name.
-pub fn run(seconds: u64, disks: &[usize], log: &str) -> Result<Value> {
+pub fn run(seconds: u64, disks: &[usize], log: &str, through: Through) -> Result<Value> {
     let mut rows = Vec::new();
     let mut table: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    println!("8 KiB O_DSYNC writes at random, 32 threads, MB/s on {disks:?} disks of 7200 rpm (published)");
+    let way = match through {
+        Through::Facade => "through the facade in virtual time",
+        Through::Fuse => "through FUSE in real time",
+    };
+    println!(
+        "8 KiB O_DSYNC writes at random, 32 threads, {way}, MB/s on {disks:?} disks of 7200 rpm (published)"
+    );
     for (name, logs, published) in ROWS.into_iter().filter(|(name, ..)| name.contains(log)) {
         let mut ours = Vec::new();
         for &disks in disks {
             let main = Devices { count: disks, profile: "7200rpm-sata", size: 4 << 30, mirrored: false };
             let logs =
                 logs.map(|(count, profile)| Devices { count, profile, size: 4 << 30, mirrored: false });
-            ours.push(one(main, logs, Load { threads: THREADS, write: WRITE, seconds })?);
+            let load = Load { threads: THREADS, write: WRITE, seconds };
+            ours.push(match through {
+                Through::Facade => one(main, logs, load)?,
+                Through::Fuse => mounted::one(main, logs, load)?,
+            });
         }
         let cells: Vec<String> = ours
             .iter()
@@ -85,39 +108,72 @@ pub fn run(seconds: u64, disks: &[usize], log: &str) -> Result<Value> {
         println!("{name:18} (promised {least}x) {}", cells.join("  "));
         promises.push(json!({ "promise": name, "least": least, "ratios": ratios }));
     }
-    Ok(json!({ "disks": disks, "rows": rows, "promises": promises }))
+    Ok(json!({ "through": way, "disks": disks, "rows": rows, "promises": promises }))
 }
 
-/// MB/s of one pool.
+/// MB/s of one pool through the facade, in virtual time.
 pub fn one(main: Devices, logs: Option<Devices>, load: Load) -> Result<f64> {
-    let rig = Rig::new(main, logs)?;
-    let (env, fs, spa) = (rig.env.clone(), rig.fs.clone(), rig.spa.clone());
-    let bytes = rig.sim.block_on(async move {
-        let file = fs.create(fs.root(), b"file", NewFile::new(0o100_644, Cred::default())).await?.node;
-        let fill = random(&env, FILL);
-        for at in (0..FILE).step_by(FILL as usize) {
-            fs.write(file, at, &fill, false).await?;
-        }
-        spa.sync().await?;
-        let written = Arc::new(AtomicU64::new(0));
-        let stop = Arc::new(AtomicBool::new(false));
+    let sim = virtual_world();
+    let rig = Rig::new(&sim.env(), main, logs)?;
+    let rate = rig.env.block_on(async {
+        let (env, file) = (&rig.env, fill(&rig).await?);
+        let gauge = Arc::new(Gauge::default());
         let threads: Vec<_> = (0..load.threads)
             .map(|_| {
-                let work = writer(env.clone(), fs.clone(), file, load.write, written.clone(), stop.clone());
+                let work = writer(env.clone(), rig.fs.clone(), file, load.write, gauge.clone());
                 env.spawn_with_result(work)
             })
             .collect();
-        env.sleep(WARM_UP).await;
-        let before = written.load(Ordering::Relaxed);
-        env.sleep(Duration::from_secs(load.seconds)).await;
-        let bytes = written.load(Ordering::Relaxed) - before;
-        stop.store(true, Ordering::Relaxed);
+        let rate = gauge.measure(env, load.seconds).await;
         for thread in threads {
             thread.await?;
         }
-        Ok::<_, zilla::Error>(bytes)
+        Ok::<_, zilla::Error>(rate)
     });
-    Ok(bytes? as f64 / load.seconds as f64 / 1e6)
+    Ok(rate?)
+}
+
+/// Makes the file, and has it on the disks.
+pub async fn fill(rig: &Rig) -> zilla::Result<NodeId> {
+    // Below a mount point it is written by whoever runs this.
+    let new = NewFile::new(0o100_666, Cred::default());
+    let file = rig.fs.create(rig.fs.root(), NAME.as_bytes(), new).await?.node;
+    let fill = random(&rig.env, FILL);
+    for at in (0..FILE).step_by(FILL as usize) {
+        rig.fs.write(file, at, &fill, false).await?;
+    }
+    rig.spa.sync().await?;
+    Ok(file)
+}
+
+/// What the writers have in common.
+#[derive(Default)]
+pub struct Gauge {
+    /// Bytes that are stable.
+    written: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Gauge {
+    /// MB/s after a warm-up. Stops the writers.
+    pub async fn measure(&self, env: &Env, seconds: u64) -> f64 {
+        env.sleep(WARM_UP).await;
+        let (before, begin) = (self.written.load(Ordering::Relaxed), env.now());
+        env.sleep(Duration::from_secs(seconds)).await;
+        let bytes = self.written.load(Ordering::Relaxed) - before;
+        let time = env.now().saturating_sub(begin);
+        self.stop.store(true, Ordering::Relaxed);
+        bytes as f64 / time.as_secs_f64() / 1e6
+    }
+
+    /// Where to write next; None: no more.
+    pub fn next(&self, env: &Env, write: u64) -> Option<u64> {
+        (!self.stop.load(Ordering::Relaxed)).then(|| env.random_below(FILE / write) * write)
+    }
+
+    pub fn add(&self, written: u64) {
+        self.written.fetch_add(written, Ordering::Relaxed);
+    }
 }
 
 async fn writer(
@@ -125,15 +181,13 @@ async fn writer(
     fs: Arc<Filesystem>,
     file: NodeId,
     write: u64,
-    written: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
+    gauge: Arc<Gauge>,
 ) -> zilla::Result<()> {
     let data = random(&env, write);
-    while !stop.load(Ordering::Relaxed) {
-        let at = env.random_below(FILE / write) * write;
+    while let Some(at) = gauge.next(&env, write) {
         fs.write(file, at, &data, false).await?;
         fs.fsync(file).await?;
-        written.fetch_add(write, Ordering::Relaxed);
+        gauge.add(write);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! A pool on modelled devices, in virtual time.
+//! A pool on modelled devices, in virtual or in real time.
 //!
-//! The engine is the real one; the devices hold their data in memory and take as long as their profile says; time is the simulator's
-//! clock. So a figure is what the devices allow, the same in every run and on every machine, and says nothing about what the
-//! engine costs in CPU.
+//! The engine is the real one; the devices hold their data in memory and take as long as their profile says, by the clock of the world
+//! in which they stand. In the simulator's a figure is what the devices allow, the same in every run and on every machine, and says
+//! nothing about what the engine costs in CPU. In the real one that comes on top, and what the kernel costs, if the way leads through it.
 
 use crate::engine::Result;
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use zilla_core::spa::{CreateOpts, Host, Spa};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_env::model::{ModelDevice, Profile};
 use zilla_env::{BoxFuture, Device, DirEntry, Env, MemDevice, OpenMode, Opener};
+use zilla_ondisk::enums::PoolState;
 use zilla_sim::{Sim, SimConfig};
 
 pub const POOL: &str = "bench";
@@ -89,20 +90,22 @@ impl Opener for Modelled {
     }
 }
 
-/// A world with a pool in it.
+/// A world in which computing takes no time. It ends with the [`Sim`]: keep that as long as a rig stands in it.
+pub fn virtual_world() -> Sim {
+    Sim::with_config(1, SimConfig { max_polls: u64::MAX, punctual: true, ..SimConfig::default() })
+}
+
+/// A pool in a world.
 pub struct Rig {
-    pub sim: Sim,
     pub env: Env,
     pub spa: Arc<Spa>,
     pub fs: Arc<Filesystem>,
 }
 
 impl Rig {
-    pub fn new(main: Devices, logs: Option<Devices>) -> Result<Rig> {
+    pub fn new(world: &Env, main: Devices, logs: Option<Devices>) -> Result<Rig> {
         // Fresh memory costs more than anything else here.
         zilla_env::set_pool_limit(KEPT);
-        let sim =
-            Sim::with_config(1, SimConfig { max_polls: u64::MAX, punctual: true, ..SimConfig::default() });
         let mut disks: BTreeMap<PathBuf, (Arc<dyn Device>, Profile)> = BTreeMap::new();
         for (role, devices) in [("main", Some(main)), ("log", logs)] {
             let Some(devices) = devices else { continue };
@@ -112,8 +115,8 @@ impl Rig {
                 disks.insert(path(role, i), (Arc::new(memory), profile.clone()));
             }
         }
-        let mut env = sim.env();
-        env.opener = Arc::new(Modelled { disks, other: env.opener.clone(), env: env.clone() });
+        let opener = Modelled { disks, other: world.opener.clone(), env: world.clone() };
+        let env = Env { opener: Arc::new(opener), ..world.clone() };
         let mut tops = main.tops("main", false);
         tops.extend(logs.iter().flat_map(|l| l.tops("log", true)));
         let spec = PoolSpec { tops, ..PoolSpec::default() };
@@ -126,14 +129,18 @@ impl Rig {
             dbuf_cache: 512 << 20,
             arc_max: ARC,
         };
-        let e = env.clone();
-        let made = sim.block_on(async move {
-            let spa = Spa::create(&e, &spec, opts).await?;
-            let fs = zilla::open_filesystem(&e, &spa.dsl, POOL, false).await?;
+        let (spa, fs) = env.block_on(async {
+            let spa = Spa::create(&env, &spec, opts).await?;
+            let fs = zilla::open_filesystem(&env, &spa.dsl, POOL, false).await?;
             Ok::<_, zilla::Error>((spa, fs))
-        });
-        let (spa, fs) = made?;
+        })?;
         spa.ctx.txgs.set_limits(DirtyLimits { max: DIRTY, ..DirtyLimits::default() });
-        Ok(Rig { sim, env, spa, fs })
+        Ok(Rig { env, spa, fs })
+    }
+
+    /// Ends the pool. A virtual world's end does that too; in the real one the pool would go on beside the next.
+    pub fn close(self) -> Result<()> {
+        drop(self.fs);
+        Ok(self.env.block_on(self.spa.close(Some(PoolState::Destroyed)))?)
     }
 }
