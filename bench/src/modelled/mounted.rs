@@ -1,8 +1,7 @@
 //! Synchronous writes through the kernel: threads of this process and a file below a mount point, on modelled devices in real time.
 //!
 //! The pool is that of the measurements in virtual time, and the figures are lower by what computing costs on this machine, the ways
-//! through the kernel, and timers, which wake who waits for a modelled device a little late. On a log device that turns little is much: the
-//! place of the next block comes by 0.7 ms after a flush, and what is more than some 0.3 ms late for it waits for a whole turn.
+//! through the kernel, and timers, which wake who waits for a modelled device a little late.
 
 use super::perrin::{self, Gauge, Load};
 use super::rig::{Devices, POOL, Rig};
@@ -32,13 +31,9 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmounted = self.mount.unmount(true).and_then(|()| {
-            zilla_env::block_on(self.mount.gone());
-            // A connection that broke off has ended too, and leaves its mount behind.
-            zilla_fuse::clear_stale(self.folder.path())
-        });
-        if let Err(e) = unmounted {
-            eprintln!("{} stays mounted: {e}", self.folder.path().display());
+        match self.mount.unmount(true) {
+            Ok(()) => zilla_env::block_on(self.mount.gone()),
+            Err(e) => eprintln!("{} stays mounted: {e}", self.folder.path().display()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::{self, Args, Header, Short, cap, op};
 use crate::dev::{Buffer, Dev, Read};
-use crate::mount::{attach, detach, others_allowed};
+use crate::mount::{attach, clear_stale, detach, others_allowed};
 use crate::near::{self, Near};
 use crate::notify::Notifier;
 use crate::opens::{Opens, STABLE};
@@ -185,7 +185,8 @@ impl Mount {
     /// Unmounts. Without `force`, files in use make it fail. [`Mount::gone`] tells when the last request is through.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
         if self.is_gone() {
-            return Ok(());
+            // Nothing may be left of it but the mount, if the connection broke off.
+            return clear_stale(&self.mountpoint).map(drop);
         }
         detach(&self.mountpoint, force)
     }

@@ -32,10 +32,6 @@ use crate::vdev::{Layout, Leaf, Reader, Top};
 /// A log block's size is a multiple of this, and so is what is written of it.
 pub const LOG_BLOCK_UNIT: u64 = zilla_ondisk::zil::ZIL_MIN_BLKSZ;
 
-/// What passes under a disk's head from the end of a flush until the next block has come: 96 KiB are 0.4 to 0.7 ms of a disk's rate. Were
-/// the next block right behind, it would have to wait for a whole turn; so much farther on it waits for a tenth of one.
-const LOG_GAP: u64 = 96 << 10;
-
 /// A flush of which one hears so soon, however it was done, is better done at once than handed to another thread.
 const HANDING_OVER: Duration = Duration::from_micros(250);
 
@@ -61,7 +57,7 @@ impl Zio {
     /// stable (`after_pause`). The caller holds `txg` open, and frees the block
     /// in a txg's sync as any other. `ENOSPC`: no run of this size is left; what was to be logged must wait for its txg.
     pub async fn alloc_log(&self, txg: Txg, size: u64, after_pause: bool) -> Result<LogPlace> {
-        let skip = if after_pause { LOG_GAP } else { 0 };
+        let skip = if after_pause { self.0.log_gap.get() } else { 0 };
         let req = AllocReq { class: AllocClass::Log, psize: size, copies: 1, gang_header: false, skip };
         let dvas = match self.place_one(txg, req).await? {
             Place::At(dvas) => dvas,
@@ -76,6 +72,7 @@ impl Zio {
     pub async fn write_log(&self, txg: Txg, dva: &Dva, data: &Bytes) -> Result<LogWrite> {
         let tree = self.tree();
         let top = tree.top(dva.vdev)?;
+        self.0.log_gap.block(self.0.env.now());
         let marks: SmallVec<[(Arc<Leaf>, u64); 2]> = top.leaves().map(|l| (l.clone(), l.mark())).collect();
         let missed = tree.write_now(top, dva.offset, data, Priority::SyncWrite).await;
         let leaves = marks.into_iter().filter(|(l, _)| !missed.contains(&l.index)).collect();
@@ -110,6 +107,7 @@ impl LogWrite {
             }
             ok
         });
+        self.zio.0.log_gap.stable(self.zio.0.env.now());
         self.missed(&missed).await
     }
 

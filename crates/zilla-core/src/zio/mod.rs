@@ -29,6 +29,7 @@ mod byteswap;
 mod early;
 mod free;
 mod gang;
+mod gap;
 mod inflight;
 mod log;
 mod pending;
@@ -80,6 +81,7 @@ struct Inner {
     pending: pending::PendingReads,
     inflight: inflight::Inflight,
     track: track::Track,
+    log_gap: gap::Gap,
     /// Blocks that could not be read from any copy, for the pool's error log.
     damaged: Mutex<Vec<Bookmark>>,
 }
@@ -99,6 +101,7 @@ impl Zio {
             pending: pending::PendingReads::default(),
             inflight: inflight::Inflight::default(),
             track: track::Track::default(),
+            log_gap: gap::Gap::default(),
             damaged: Mutex::new(Vec::new()),
         }))
     }
