@@ -202,6 +202,21 @@ fn a_device_has_one_owner_and_may_grow() {
 }
 
 #[test]
+fn a_lock_that_outlives_its_process_is_waited_for() {
+    let env = env(IoBackend::Auto);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    env.block_on(env.opener.create_file(&path, SIZE)).unwrap();
+    // `flock` takes it and ends; `sleep` has the file open still.
+    let script = r#"exec 9<>"$0"; flock 9; sleep 0.5 &"#;
+    let status = std::process::Command::new("sh").args(["-c", script]).arg(&path).status().unwrap();
+    assert!(status.success());
+    let begin = Instant::now();
+    env.block_on(env.open(&path, RW)).unwrap();
+    assert!(begin.elapsed() > Duration::from_millis(100), "it was not locked: this proves nothing");
+}
+
+#[test]
 fn a_file_cut_short_under_us_is_an_error() {
     everywhere(|env, path| {
         env.block_on(async {

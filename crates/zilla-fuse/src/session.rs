@@ -77,6 +77,7 @@ pub(crate) struct Session {
     watch: Watch,
     /// Threads may answer under another policy (`near.rs`).
     nearing: bool,
+    cores: usize,
     threads: AtomicUsize,
     gone: AtomicBool,
     ended: Event,
@@ -140,6 +141,7 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
         root,
         watch: Watch::default(),
         nearing: near::able(),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
         threads: threads.into(),
         gone: false.into(),
         ended: Event::new(),
@@ -316,9 +318,8 @@ impl Session {
         // An answer must go through the door its request came in by.
         let dev = self.dev.another().map_or_else(|_| self.dev.clone(), Arc::new);
         let mut buf = Buffer::new(MAX_WRITE);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut patience = Patience::new(cores);
-        let mut near = Near::new(self.nearing && cores > 1);
+        let mut patience = Patience::new(self.cores);
+        let mut near = Near::new(self.nearing);
         let mut many = false;
         while self.watch.go(many) {
             // Where several are at work someone is awake, and looking would take time from who will ask.
@@ -357,13 +358,18 @@ impl Session {
         match self.at_once(&request) {
             Some(Ok(Some(reply))) => {
                 near.asked_by(header.pid);
-                near.answer(!more, || self.answer(dev, header.unique, &reply));
+                near.answer(!more && self.cores_idle(), || self.answer(dev, header.unique, &reply));
             }
             Some(Ok(None)) => {}
             Some(Err(Short)) => self.answer(dev, header.unique, &Reply::errno(22)),
             None => self.later(dev, near, request, more),
         }
         more
+    }
+
+    /// Whether the engine leaves a core idle beside this thread's.
+    fn cores_idle(&self) -> bool {
+        self.env.spawner.busy() + 1 < self.cores
     }
 
     /// Runs the operation here as far as it goes; if it has to wait, the rest becomes a task.
@@ -384,7 +390,7 @@ impl Session {
         };
         if let Some((_, reply)) = now {
             near.asked_by(client);
-            near.answer(!more && !waits, || self.answer(dev, unique, &reply));
+            near.answer(!more && !waits && self.cores_idle(), || self.answer(dev, unique, &reply));
             return;
         }
         let dev = dev.clone();

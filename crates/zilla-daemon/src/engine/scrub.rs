@@ -32,7 +32,10 @@ impl Engine {
         }
         match r.command {
             ScrubCommand::Start => match scan.start().await {
-                Err(e) if e.is(Errno::Busy) => Err(ErrorCode::Scrubbing.into()),
+                Err(e) if e.is(Errno::Busy) => {
+                    let resilver = pool.scan_stat().is_some_and(|s| s.func == ScanFunc::Resilver);
+                    Err(if resilver { ErrorCode::Resilvering } else { ErrorCode::Scrubbing }.into())
+                }
                 other => other.map_err(of_pool),
             },
             ScrubCommand::Pause => match scan.pause().await {

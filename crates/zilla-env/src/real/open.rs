@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat, fstatfs,
@@ -91,10 +93,7 @@ fn open_core(path: &Path, mode: OpenMode, want_direct: bool) -> io::Result<FileC
         return Err(io::Error::other(format!("{} changed while it was opened", path.display())));
     }
     if mode.exclusive {
-        match flock(&plain, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(busy(path, lock_holder(&stat))),
-            other => other?,
-        }
+        lock(&plain, path, &stat)?;
     }
     let magic = fstatfs(&plain)?.f_type as i64;
     let in_memory = !is_block_dev && (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC);
@@ -152,14 +151,42 @@ fn busy(path: &Path, holder: Option<String>) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, format!("{} is in use by {by}", path.display()))
 }
 
-/// Who holds a lock on this file, from the kernel's table.
+/// A process that was killed with I/O under way keeps its locks until that is done, a moment longer than it lives.
+const LAST_IO: Duration = Duration::from_secs(5);
+
+fn lock(file: &OwnedFd, path: &Path, stat: &Stat) -> io::Result<()> {
+    let begin = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {}
+            other => return Ok(other?),
+        }
+        let holder = lock_holder(stat);
+        let alive = holder.as_ref().is_some_and(|pid| is_alive(pid));
+        if alive || begin.elapsed() > LAST_IO {
+            let name = |pid: String| {
+                let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                format!("process {pid} ({})", comm.trim())
+            };
+            return Err(busy(path, holder.map(name)));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The number of the process that took the lock on this file, from the kernel's table.
 fn lock_holder(stat: &Stat) -> Option<String> {
     let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let line = locks.lines().find(|l| l.split_whitespace().nth(5) == Some(&file) && l.contains("FLOCK"))?;
-    let pid = line.split_whitespace().nth(4)?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Some(format!("process {pid} ({})", name.trim()))
+    line.split_whitespace().nth(4).map(str::to_owned)
+}
+
+/// Whether a process runs still, not only waits to be buried.
+fn is_alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may have anything in it.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// What a block device is used for: a mount, or a device stacked on it.
