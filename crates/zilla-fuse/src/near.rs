@@ -13,7 +13,7 @@
 //! whoever asks next waits for it. So only answers to one client's stream of short requests are given so, none while the engine's workers
 //! leave no core idle (nothing lures the client away then), and for some time none after one that the thread came back from late.
 //!
-//! Returning from SCHED_IDLE takes CAP_SYS_NICE or `RLIMIT_NICE` of 20 or more, so for ordinary users all stays as it is unless they are granted that.
+//! Returning from SCHED_IDLE takes CAP_SYS_NICE or `RLIMIT_NICE` of 20 or more (sched(7)), so for ordinary users all stays as it is unless they are granted that.
 //!
 //! Measured on two virtual cores, one process: 2.5 times as many files of 4K created (5,400 -> 13,800 a second), twice as many removed
 //! (13,000 -> 27,000); four processes as before.
@@ -52,14 +52,10 @@ impl Near {
         Near { able, client: 0, stream: 0, answered: false, elsewhere: 0, moves, timely: 0, late }
     }
 
-    /// A request of this client has come.
-    pub(crate) fn asked_by(&mut self, client: u32) {
+    /// Answers a request of this client; `apt`: a short one with none waiting behind it, while a core is idle.
+    pub(crate) fn answer(&mut self, client: u32, apt: bool, answer: impl FnOnce()) {
         self.stream = if client == self.client { self.stream.saturating_add(1) } else { 0 };
         self.client = client;
-    }
-
-    /// Answers the request; `apt`: a short one with none waiting behind it, while a core is idle.
-    pub(crate) fn answer(&mut self, apt: bool, answer: impl FnOnce()) {
         if !self.able || !apt || self.stream < STREAM || !self.late.ready() {
             return answer();
         }
@@ -129,14 +125,14 @@ fn core(stat: &str) -> Option<usize> {
 
 /// Whether threads may go to SCHED_IDLE and come back. Tried by one that ends with it.
 pub(crate) fn able() -> bool {
-    let usual = || policy_now() == Some(libc::SCHED_OTHER);
+    let usual = || policy_now() == libc::SCHED_OTHER;
     let tried = move || usual() && policy(libc::SCHED_IDLE) && policy(libc::SCHED_OTHER) && usual();
     std::thread::spawn(tried).join().unwrap_or(false)
 }
 
-fn policy_now() -> Option<i32> {
+fn policy_now() -> i32 {
     // SAFETY: takes and returns numbers; 0 is the calling thread.
-    Some(unsafe { libc::sched_getscheduler(0) }).filter(|p| *p >= 0)
+    unsafe { libc::sched_getscheduler(0) }
 }
 
 fn policy(policy: i32) -> bool {
@@ -166,18 +162,16 @@ mod tests {
         let mut near = Near::new(able);
         let mut idle = 0;
         for _ in 0..3 * STREAM {
-            near.asked_by(7);
-            near.answer(true, || idle += u32::from(policy_now() == Some(libc::SCHED_IDLE)));
-            assert_eq!(policy_now(), Some(libc::SCHED_OTHER));
+            near.answer(7, true, || idle += u32::from(policy_now() == libc::SCHED_IDLE));
+            assert_eq!(policy_now(), libc::SCHED_OTHER);
         }
         // One that came back late ends it for a while.
         assert_eq!(idle > 0, able, "of a stream");
         for client in 0..3 * STREAM {
-            near.asked_by(client);
-            near.answer(true, || assert_eq!(policy_now(), Some(libc::SCHED_OTHER), "of several clients"));
+            near.answer(client, true, || assert_eq!(policy_now(), libc::SCHED_OTHER, "of several clients"));
         }
-        (0..2 * STREAM).for_each(|_| near.asked_by(7));
-        near.answer(false, || assert_eq!(policy_now(), Some(libc::SCHED_OTHER), "others wait"));
+        (0..2 * STREAM).for_each(|_| near.answer(7, false, || ()));
+        near.answer(7, false, || assert_eq!(policy_now(), libc::SCHED_OTHER, "others wait"));
     }
 
     #[test]
@@ -185,9 +179,8 @@ mod tests {
         let mut near = Near::new(able());
         let mut idle = Vec::new();
         for i in 0..500 {
-            near.asked_by(7);
-            near.answer(true, || {
-                if policy_now() == Some(libc::SCHED_IDLE) {
+            near.answer(7, true, || {
+                if policy_now() == libc::SCHED_IDLE {
                     idle.push(i);
                     std::thread::sleep(2 * LATE);
                 }

@@ -357,8 +357,9 @@ impl Session {
         self.watch.back(more);
         match self.at_once(&request) {
             Some(Ok(Some(reply))) => {
-                near.asked_by(header.pid);
-                near.answer(!more && self.cores_idle(), || self.answer(dev, header.unique, &reply));
+                near.answer(header.pid, !more && self.cores_idle(), || {
+                    self.answer(dev, header.unique, &reply)
+                });
             }
             Some(Ok(None)) => {}
             Some(Err(Short)) => self.answer(dev, header.unique, &Reply::errno(22)),
@@ -389,8 +390,7 @@ impl Session {
             (&mut work).now_or_never()
         };
         if let Some((_, reply)) = now {
-            near.asked_by(client);
-            near.answer(!more && !waits && self.cores_idle(), || self.answer(dev, unique, &reply));
+            near.answer(client, !more && !waits && self.cores_idle(), || self.answer(dev, unique, &reply));
             return;
         }
         let dev = dev.clone();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// What the disk takes: 96 KiB are 0.4 to 0.7 ms of its rate.
 const LEAST: u64 = 96 << 10;
-/// What passes in a microsecond, at least of one that still turns.
+/// Bytes that pass under the head in a microsecond.
 const RATE: u64 = 150;
 /// Gaps are multiples of this.
 const STEP: u64 = 32 << 10;
@@ -78,7 +78,7 @@ mod tests {
         };
         assert_eq!(pauses(&[0; 10]), LEAST);
         assert_eq!(pauses(&[400; 200]), LEAST + 64 * 1024);
-        // One in ten is longer: it goes by the ten; one in a hundred does not count.
+        // One in eight is longer: it goes by that one; one in a hundred does not count.
         let mixed: Vec<u64> = (0..2000).map(|i| if i % 8 == 0 { 800 } else { 100 }).collect();
         assert!(pauses(&mixed) >= LEAST + 96 * 1024);
         let rare: Vec<u64> = (0..2000).map(|i| if i % 100 == 0 { 800 } else { 100 }).collect();

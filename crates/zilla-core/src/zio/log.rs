@@ -72,7 +72,6 @@ impl Zio {
     pub async fn write_log(&self, txg: Txg, dva: &Dva, data: &Bytes) -> Result<LogWrite> {
         let tree = self.tree();
         let top = tree.top(dva.vdev)?;
-        self.0.log_gap.block(self.0.env.now());
         let marks: SmallVec<[(Arc<Leaf>, u64); 2]> = top.leaves().map(|l| (l.clone(), l.mark())).collect();
         let missed = tree.write_now(top, dva.offset, data, Priority::SyncWrite).await;
         let leaves = marks.into_iter().filter(|(l, _)| !missed.contains(&l.index)).collect();
@@ -107,7 +106,6 @@ impl LogWrite {
             }
             ok
         });
-        self.zio.0.log_gap.stable(self.zio.0.env.now());
         self.missed(&missed).await
     }
 
@@ -169,6 +167,7 @@ impl Zio {
         Box::pin(async move {
             let clock = &zio.0.env.clock;
             let started = clock.now();
+            zio.0.log_gap.block(started);
             let bytes = data.len() as u64;
             let dva = bp.dva(0);
             let whole = {
@@ -190,6 +189,7 @@ impl Zio {
             let (block, data) = join(write.stable(), ahead.stable()).await;
             block.and(data)?;
             let flushed = clock.now();
+            zio.0.log_gap.stable(flushed);
             Ok(LogWritten {
                 bytes,
                 write: wrote.saturating_sub(started),

@@ -151,7 +151,8 @@ fn busy(path: &Path, holder: Option<String>) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process that was killed with I/O under way keeps its locks until that is done, a moment longer than it lives.
+/// A process that was killed with I/O under way keeps its locks until that is done, a moment longer than it lives. Within a container the table
+/// does not name it any more, nor one of another container.
 const LAST_IO: Duration = Duration::from_secs(5);
 
 fn lock(file: &OwnedFd, path: &Path, stat: &Stat) -> io::Result<()> {
