@@ -95,6 +95,8 @@ pub(crate) mod fopen {
 
 /// In the flags of a file.
 pub(crate) const O_ACCMODE: u32 = 0o3;
+pub(crate) const O_RDONLY: u32 = 0;
+pub(crate) const O_WRONLY: u32 = 1;
 pub(crate) const O_DSYNC: u32 = 0o10000;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;

@@ -15,7 +15,7 @@
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
 //! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Opening and closing is the
-//! kernel's business, but for files whose writes are to be stable (`opens.rs`), and a file that is open though unlinked lives on because the kernel
+//! kernel's business, but for files whose writes are to be stable and new ones (`opens.rs`), and a file that is open though unlinked lives on because the kernel
 //! still counts its inode ([`zilla::Filesystem::forget`]).
 //!
 //! **Permissions** are checked by the kernel (`default_permissions`), from modes and POSIX ACLs.

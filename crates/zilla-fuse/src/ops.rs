@@ -1,7 +1,7 @@
 //! Each request of the kernel, as an operation of the file system.
 
 use crate::abi::{self, Args, Short, fattr, ioc, op};
-use crate::opens::{Opened, STABLE};
+use crate::opens::{CACHED, Opened, STABLE};
 use crate::reply::{Out, Reply, from_kernel, put_dirent};
 use crate::session::{Request, Session};
 use zilla::zpl::{S_IFDIR, S_IFLNK, S_ISGID};
@@ -18,6 +18,9 @@ const SEEK_HOLE: u32 = 4;
 const FALLOC_KEEP_SIZE: u32 = 1;
 const FALLOC_PUNCH_HOLE: u32 = 2;
 const FALLOC_ZERO_RANGE: u32 = 0x10;
+
+/// What a program may do whoever runs it; a write to it takes that away.
+const CAPABILITIES: &[u8] = b"security.capability";
 
 type Done = Result<Reply, Short>;
 
@@ -127,7 +130,7 @@ impl Session {
             op::SETATTR => self.setattr(node, a).await,
             op::READLINK => Ok(self.fs.readlink(node).await.map_or_else(Reply::from, Reply::bytes)),
             op::SYMLINK | op::MKNOD | op::MKDIR => self.make(r, a).await,
-            op::CREATE if self.opens.asked() => self.create(r, a).await,
+            op::CREATE if self.opens.asked_for_new() => self.create(r, a).await,
             op::UNLINK => done(self.fs.unlink(node, a.string()?).await),
             op::RMDIR => done(self.fs.rmdir(node, a.string()?).await),
             op::RENAME | op::RENAME2 => self.rename(r, a).await,
@@ -243,8 +246,7 @@ impl Session {
         a.skip(4)?;
         let made = self.fs.create(r.header.node, a.string()?, new).await;
         Ok(made.map_or_else(Reply::from, |e| {
-            // Should the kernel have been told meanwhile that it need not ask: it did, and this is how it is without.
-            let opened = self.opens.open(e.node, flags).unwrap_or_default();
+            let opened = self.opens.create(e.node, flags);
             let mut out = Out(self.entry(e).head);
             put_opened(&mut out, opened);
             Reply::head(out.0)
@@ -275,9 +277,16 @@ impl Session {
         let end = abi::WRITE_HEADER.checked_add(size as usize).filter(|e| *e <= r.all.len()).ok_or(Short)?;
         let data = r.all.slice(abi::WRITE_HEADER..end);
         let kill = flags & abi::WRITE_KILL_SUIDGID != 0;
-        let mut written = self.fs.write(r.header.node, off, &data, kill).await.map(drop);
+        let node = r.header.node;
+        if handle != CACHED && self.opens.loses_capabilities(node) {
+            match self.fs.removexattr(node, CAPABILITIES).await {
+                Err(e) if !e.is(Errno::NoData) => return Ok(e.into()),
+                _ => {}
+            }
+        }
+        let mut written = self.fs.write(node, off, &data, kill).await.map(drop);
         if (handle == STABLE || sync && !self.kernel_syncs) && written.is_ok() {
-            written = self.fs.fsync(r.header.node).await;
+            written = self.fs.fsync(node).await;
         }
         Ok(match written {
             Ok(()) => {
@@ -302,6 +311,9 @@ impl Session {
         };
         if let Err(e) = self.fs.setxattr(node, name, value, mode).await {
             return Ok(e.into());
+        }
+        if name == CAPABILITIES {
+            self.opens.gets_capabilities(node);
         }
         if more & abi::SETXATTR_ACL_KILL_SGID != 0 {
             return done(self.kill_sgid(node).await);

@@ -5,7 +5,7 @@ use crate::dev::{Buffer, Dev, Read};
 use crate::mount::{attach, clear_stale, detach, others_allowed};
 use crate::near::{self, Near};
 use crate::notify::Notifier;
-use crate::opens::{Opens, STABLE};
+use crate::opens::{Opens, STABLE, new_directly};
 use crate::reply::{Out, Reply, from_kernel};
 use crate::watch::{Patience, Watch};
 use bytes::Bytes;
@@ -109,8 +109,8 @@ impl Request {
         }
     }
     /// Whether nobody waits for it.
-    fn is_forgetting(&self) -> bool {
-        matches!(self.header.opcode, op::FORGET | op::BATCH_FORGET)
+    fn is_farewell(&self) -> bool {
+        matches!(self.header.opcode, op::FORGET | op::BATCH_FORGET | op::RELEASE)
     }
     /// Whether it is there to wait for a disk. If that is a quick one its thread may as well do the I/O itself.
     fn waits(&self) -> bool {
@@ -136,8 +136,8 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
         dev,
         env,
         writeback: opts.writeback,
-        kernel_syncs: kernel_syncs(),
-        opens: Opens::default(),
+        kernel_syncs: kernel_syncs(linux()),
+        opens: Opens::new(new_directly(linux())),
         root,
         watch: Watch::default(),
         nearing: near::able(),
@@ -155,14 +155,18 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
     Ok(Mount { session, mountpoint })
 }
 
-/// The kernel follows such a write with an fsync, and has the file locked during each. So a commit in the write would keep all others
+/// The kernel follows a write to be made stable with an fsync, and has the file locked during each. So a commit in the write would keep all others
 /// out; the fsyncs come after the writes of all who waited for the lock, and the first makes them all stable. Seen in the
 /// sources of Linux 6.1 and in what 6.18 sends; older ones are not trusted.
-fn kernel_syncs() -> bool {
+fn kernel_syncs(linux: [u32; 3]) -> bool {
+    linux >= [6, 1, 0]
+}
+
+fn linux() -> [u32; 3] {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(6), Some(1))
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
 /// The kernel reads 128K ahead; a request may be larger, which only root may say.
@@ -352,10 +356,12 @@ impl Session {
         };
         header.node = from_kernel(header.node, self.root);
         let request = Request { header, all };
-        // Who has forgotten something goes on, and asks for something else meanwhile.
-        let more = !request.is_forgetting() && (request.is_long() || dev.has_request());
+        // Who has forgotten or closed something goes on, and asks for something else meanwhile.
+        let farewell = request.is_farewell();
+        let more = !farewell && (request.is_long() || dev.has_request());
         self.watch.back(more);
         match self.at_once(&request) {
+            Some(Ok(Some(reply))) if farewell => self.answer(dev, header.unique, &reply),
             Some(Ok(Some(reply))) => {
                 near.answer(header.pid, !more && self.cores_idle(), || {
                     self.answer(dev, header.unique, &reply)

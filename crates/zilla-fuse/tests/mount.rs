@@ -3,8 +3,9 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zilla::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla::{Filesystem, FsProps, NoSnapshots, Time};
 use zilla_core::dmu::testing::{MemStore, props};
@@ -119,4 +120,78 @@ fn contents_large_and_small() {
     f.read_exact_at(&mut tail, 300_000).unwrap();
     assert_eq!(&tail, b"the end");
     assert!(File::open(&path).is_err());
+}
+
+#[test]
+fn what_is_written_directly_is_read_through_the_cache() {
+    let Some(m) = Mounted::new(FsProps::default()) else { return };
+    // First they grow, then they are written over: in between the kernel is told that it need not ask who opens what.
+    let files: Vec<(PathBuf, File)> = (0..2)
+        .map(|i| {
+            let path = m.path().join(format!("f{i}"));
+            // Made only to be written.
+            let file = File::create(&path).unwrap();
+            (path, file)
+        })
+        .collect();
+    for asked in [true, false] {
+        if !asked {
+            let path = m.path().join("other");
+            File::create(&path).unwrap();
+            (0..1100).for_each(|_| drop(File::open(&path).unwrap()));
+        }
+        let old = std::thread::scope(|scope| {
+            let all: Vec<_> = files.iter().map(|(path, file)| scope.spawn(|| rewrite(path, file))).collect();
+            all.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(old, [None, None], "where a page is old; the kernel asks: {asked}");
+    }
+}
+
+/// Writes over the same megabytes while another reads pages of them, and looks each time whether all are new. The kernel forgets them all before it
+/// sends the first one. Returns where one was not.
+fn rewrite(path: &Path, file: &File) -> Option<(u8, usize)> {
+    const LEN: usize = 8 << 20;
+    let beside = File::open(path).unwrap();
+    let (mut page, mut got) = ([0; 4096], vec![0; LEN]);
+    (1..30u8).find_map(|round| {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                file.write_all_at(&vec![round; LEN], 0).unwrap();
+                done.store(true, Ordering::Release);
+            });
+            let mut at = u64::from(round);
+            while !done.load(Ordering::Acquire) {
+                at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let _ = beside.read_at(&mut page, (at >> 33) % (LEN as u64 / 4096) * 4096).unwrap();
+            }
+        });
+        beside.read_exact_at(&mut got, 0).unwrap();
+        Some(round).zip(got.iter().position(|b| *b != round))
+    })
+}
+
+#[test]
+fn a_write_takes_capabilities_away() {
+    let Some(m) = Mounted::new(FsProps::default()) else { return };
+    // Version 2 of the attribute, with CAP_NET_RAW permitted (linux/capability.h).
+    let mut caps = [0; 20];
+    caps[..8].copy_from_slice(&[1, 0, 0, 2, 0, 0x20, 0, 0]);
+    let name = "security.capability";
+    let has = |f: &File| rustix::fs::fgetxattr(f, name, &mut [0u8; 64]).is_ok();
+    let path = m.path().join("f");
+    let new = File::create(&path).unwrap();
+    new.write_all_at(b"1", 0).unwrap();
+    let cached = OpenOptions::new().write(true).open(&path).unwrap();
+    for f in [&new, &cached] {
+        if let Err(e) = rustix::fs::fsetxattr(f, name, &caps, rustix::fs::XattrFlags::empty()) {
+            assert!(std::env::var_os("CI").is_none(), "this test needs root: {e}");
+            eprintln!("nothing tested, which takes root: {e}");
+            return;
+        }
+        assert!(has(f));
+        f.write_all_at(b"2", 0).unwrap();
+        assert!(!has(f));
+    }
 }
