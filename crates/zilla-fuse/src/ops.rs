@@ -285,7 +285,9 @@ impl Session {
             }
         }
         let mut written = self.fs.write(node, off, &data, kill).await.map(drop);
-        if (handle == STABLE || sync && !self.kernel_syncs) && written.is_ok() {
+        // A write can ask for it itself (RWF_DSYNC). The kernel sees to that only where it goes through the cache.
+        let stable = handle == STABLE || sync && !(self.kernel_syncs && handle == CACHED);
+        if stable && written.is_ok() {
             written = self.fs.fsync(node).await;
         }
         Ok(match written {

@@ -69,7 +69,7 @@ pub(crate) struct Session {
     pub(crate) dev: Arc<Dev>,
     pub(crate) env: Env,
     pub(crate) writeback: bool,
-    /// The kernel sends an fsync after each write to a file opened with O_DSYNC or O_SYNC.
+    /// The kernel sends an fsync after each write through its cache that is to be stable.
     pub(crate) kernel_syncs: bool,
     pub(crate) opens: Opens,
     /// The root's number, which a rollback does not change.

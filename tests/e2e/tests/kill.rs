@@ -3,9 +3,10 @@
 //! `ZILLA_KILLS` says how often (200 for the proof, a few in every run), `ZILLA_SEED` repeats a run.
 
 use rustix::fs::{Mode, OFlags};
-use std::collections::BTreeSet;
+use rustix::io::{ReadWriteFlags, pwritev2};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,7 +140,7 @@ fn killed_right_after_an_fsync() {
     pool::zdb_clean(&world.disks(), "tank");
 }
 
-/// The same without an fsync by the program, which opened the file for stable writes instead.
+/// The same without an fsync by the program, which opened the file for stable writes instead or says so with each of them.
 #[test]
 fn a_write_that_is_to_be_stable_is() {
     if !can(&[Need::Fuse]) {
@@ -148,22 +149,30 @@ fn a_write_that_is_to_be_stable_is() {
     let world = World::new();
     let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
     let mut random = Random::from_env();
-    let path = pool.root().join("journal");
-    let mut contents = Vec::new();
-    for round in 0..6 {
-        let flag = if round % 2 == 0 { OFlags::DSYNC } else { OFlags::SYNC };
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND | flag;
-        let mut file = fs::File::from(rustix::fs::open(&path, flags, Mode::from(0o644)).expect("open"));
+    // The file is to be written so, or each write says so, to it or to a new one.
+    let each = OFlags::empty();
+    let opens = [(OFlags::DSYNC, "journal"), (OFlags::SYNC, "journal"), (each, "journal"), (each, "new")];
+    let mut contents = HashMap::<_, Vec<u8>>::new();
+    for (round, (flag, name)) in opens.into_iter().cycle().take(8).enumerate() {
+        let (path, contents) = (pool.root().join(name), contents.entry(name).or_default());
+        if name == "new" && round > 4 {
+            fs::remove_file(&path).expect("remove");
+            contents.clear();
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY | flag;
+        let file = rustix::fs::open(&path, flags, Mode::from(0o644)).expect("open");
         for _ in 0..=random.below(5) {
             let size = random.below(40_000) as usize + 1;
             let bytes = random.bytes(size);
-            file.write_all(&bytes).expect("write");
-            contents.extend(bytes);
+            let each = if flag.is_empty() { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+            let written =
+                pwritev2(&file, &[IoSlice::new(&bytes)], contents.len() as u64, each).expect("write");
+            contents.extend(&bytes[..written]);
         }
         world.kill();
         drop(file);
         pool.again();
-        assert!(fs::read(&path).expect("what was written") == contents, "round {round}");
+        assert!(fs::read(&path).expect("what was written") == *contents, "round {round}");
     }
     pool.export();
     pool::zdb_clean(&world.disks(), "tank");
