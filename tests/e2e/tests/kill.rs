@@ -159,7 +159,7 @@ fn a_write_that_is_to_be_stable_is() {
             fs::remove_file(&path).expect("remove");
             contents.clear();
         }
-        let flags = OFlags::CREATE | OFlags::WRONLY | flag;
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND | flag;
         let file = rustix::fs::open(&path, flags, Mode::from(0o644)).expect("open");
         for _ in 0..=random.below(5) {
             let size = random.below(40_000) as usize + 1;
