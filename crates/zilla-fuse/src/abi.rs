@@ -169,10 +169,10 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn decode(buf: &[u8]) -> Result<Header, Short> {
+    /// The header of a request of `len` bytes, of which `buf` has the first ones.
+    pub(crate) fn decode(buf: &[u8], len: usize) -> Result<Header, Short> {
         let mut a = Args(buf);
-        let len = a.u32()?;
-        if len as usize != buf.len() {
+        if a.u32()? as usize != len {
             return Err(Short);
         }
         let header = Header {

@@ -2,13 +2,14 @@
 
 use crate::abi::{DEV_IOC_CLONE, OUT_HEADER};
 use crate::reply::Reply;
+use crate::request::Buffer;
+use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, IoSlice};
 use rustix::ioctl::{Opcode, Setter, ioctl};
 use std::io;
-use zilla_env::{IoBuf, PAGE};
 
 /// The kernel takes at most this many pieces.
 const IOV_MAX: usize = 1000;
@@ -39,9 +40,9 @@ impl Dev {
         Ok(Dev { fd })
     }
 
-    /// The next request, into `buf`.
-    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<Read> {
-        match rustix::io::read(&self.fd, buf) {
+    /// The next request, into `buf`, where data are to lie in buffers of the length that `record` gives.
+    pub(crate) fn read(&self, buf: &mut Buffer, record: impl FnOnce() -> usize) -> io::Result<Read> {
+        match rustix::io::readv(&self.fd, &mut buf.space(record)) {
             Ok(0) => Ok(Read::Gone),
             Ok(n) => Ok(Read::Request(n)),
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => Ok(Read::Again),
@@ -65,7 +66,7 @@ impl Dev {
             joined = [data.concat().into()];
             data = &joined;
         }
-        let len = OUT_HEADER + reply.head.len() + data.iter().map(bytes::Bytes::len).sum::<usize>();
+        let len = OUT_HEADER + reply.head.len() + data.iter().map(Bytes::len).sum::<usize>();
         self.send(len, -reply.error, unique, &reply.head, data)
     }
 
@@ -75,7 +76,7 @@ impl Dev {
         error: i32,
         unique: u64,
         head: &[u8],
-        data: &[bytes::Bytes],
+        data: &[Bytes],
     ) -> io::Result<()> {
         let mut header = [0; OUT_HEADER];
         header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -97,38 +98,5 @@ fn done(r: Result<usize, Errno>) -> io::Result<()> {
         // The asker was killed, or the mount is gone: no one waits for the answer.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
         Err(e) => Err(e.into()),
-    }
-}
-
-/// A thread's buffer. A request begins where a write's data, behind its headers, falls on a page.
-pub(crate) struct Buffer {
-    buf: IoBuf,
-    max_write: usize,
-}
-
-const FRONT: usize = PAGE - crate::abi::WRITE_HEADER;
-
-impl Buffer {
-    pub(crate) fn new(max_write: usize) -> Buffer {
-        Buffer { buf: IoBuf::scratch(PAGE + max_write), max_write }
-    }
-
-    pub(crate) fn space(&mut self) -> &mut [u8] {
-        &mut self.buf[FRONT..]
-    }
-
-    /// The request of `len` bytes that was read, taken out. A small one is copied, a large one goes with the buffer.
-    pub(crate) fn take(&mut self, len: usize) -> bytes::Bytes {
-        let range = FRONT..FRONT + len;
-        if len < self.max_write / 2 {
-            // Copied to the same place relative to a page, so that a write's data is aligned in the copy too.
-            if len > PAGE {
-                let mut copy = IoBuf::scratch(FRONT + len);
-                copy[range.clone()].copy_from_slice(&self.buf[range.clone()]);
-                return copy.into_bytes().slice(range);
-            }
-            return bytes::Bytes::copy_from_slice(&self.buf[range]);
-        }
-        std::mem::replace(&mut self.buf, IoBuf::scratch(PAGE + self.max_write)).into_bytes().slice(range)
     }
 }

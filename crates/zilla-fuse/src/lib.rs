@@ -9,8 +9,8 @@
 //!                                    +-> the rest of the operation becomes a task; the thread reads on
 //! ```
 //!
-//! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffer, laid out so that the data of a write
-//! begins on a page and is handed to the engine as it is. Data read goes out of the engine's own buffers. Only as many threads
+//! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffers, laid out so that the data of a large
+//! write come to lie a record in each, which are handed to the engine as they are (`request.rs`). Data read goes out of the engine's own buffers. Only as many threads
 //! look out for requests as are of use, and for a moment without sleeping (`watch.rs`); a lone client is kept on their core (`near.rs`).
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
@@ -35,6 +35,7 @@ mod notify;
 mod opens;
 mod ops;
 mod reply;
+mod request;
 mod session;
 mod watch;
 

@@ -3,7 +3,9 @@
 use crate::abi::{self, Args, Short, fattr, ioc, op};
 use crate::opens::{CACHED, Opened, STABLE};
 use crate::reply::{Out, Reply, from_kernel, put_dirent};
-use crate::session::{Request, Session};
+use crate::request::Request;
+use crate::session::Session;
+use bytes::Bytes;
 use zilla::zpl::{S_IFDIR, S_IFLNK, S_ISGID};
 use zilla::{
     Attr, Cred, DirEntry, Entry, Errno, NewFile, Now, RenameFlags, SetAttr, SetTime, Stop, Time, Whence,
@@ -274,8 +276,11 @@ impl Session {
         let (handle, off, size, flags) = (a.u64()?, a.u64()?, a.u32()?, a.u32()?);
         a.skip(8)?;
         let sync = a.u32()? & abi::O_DSYNC != 0;
-        let end = abi::WRITE_HEADER.checked_add(size as usize).filter(|e| *e <= r.all.len()).ok_or(Short)?;
-        let data = r.all.slice(abi::WRITE_HEADER..end);
+        let behind = [r.all.slice(abi::WRITE_HEADER.min(r.all.len())..)];
+        let data = if r.data.is_empty() { &behind } else { &r.data[..] };
+        if data.iter().map(Bytes::len).sum::<usize>() != size as usize {
+            return Err(Short);
+        }
         let kill = flags & abi::WRITE_KILL_SUIDGID != 0;
         let node = r.header.node;
         if handle != CACHED && self.opens.loses_capabilities(node) {
@@ -284,7 +289,7 @@ impl Session {
                 _ => {}
             }
         }
-        let mut written = self.fs.write(node, off, &data, kill).await.map(drop);
+        let mut written = self.fs.write_vectored(node, off, data, kill).await.map(drop);
         // A write can ask for it itself (RWF_DSYNC). The kernel sees to that only where it goes through the cache.
         let stable = handle == STABLE || sync && !(self.kernel_syncs && handle == CACHED);
         if stable && written.is_ok() {

@@ -1,14 +1,14 @@
 //! A mounted file system: its threads, and how a request gets from one of them to an answer.
 
-use crate::abi::{self, Args, Header, Short, cap, op};
-use crate::dev::{Buffer, Dev, Read};
+use crate::abi::{self, Short, cap, op};
+use crate::dev::{Dev, Read};
 use crate::mount::{attach, clear_stale, detach, others_allowed};
 use crate::near::{self, Near};
 use crate::notify::Notifier;
-use crate::opens::{Opens, STABLE, new_directly};
+use crate::opens::{Opens, new_directly};
 use crate::reply::{Out, Reply, from_kernel};
+use crate::request::{Buffer, Request};
 use crate::watch::{Patience, Watch};
-use bytes::Bytes;
 use event_listener::Event;
 use futures_util::FutureExt;
 use std::io;
@@ -21,9 +21,6 @@ use zilla_env::Env;
 
 /// The most data in one request.
 const MAX_WRITE: usize = 1 << 20;
-
-/// Requests of no more data than this are done in less time than it takes to wake a thread.
-const SHORT: usize = 64 << 10;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -87,42 +84,6 @@ pub(crate) struct Session {
 pub struct Mount {
     session: Arc<Session>,
     mountpoint: PathBuf,
-}
-
-/// A request, out of the thread's buffer.
-pub(crate) struct Request {
-    pub(crate) header: Header,
-    /// All of it, the header too.
-    pub(crate) all: Bytes,
-}
-
-impl Request {
-    /// Whether it keeps a thread for longer than it takes to wake another.
-    fn is_long(&self) -> bool {
-        let mut a = self.args();
-        match self.header.opcode {
-            op::READ | op::READDIR | op::READDIRPLUS => {
-                a.skip(16).and_then(|()| a.u32()).is_ok_and(|size| size as usize > SHORT)
-            }
-            op::COPY_FILE_RANGE | op::FALLOCATE | op::SYNCFS => true,
-            _ => self.all.len() > SHORT,
-        }
-    }
-    /// Whether nobody waits for it.
-    fn is_farewell(&self) -> bool {
-        matches!(self.header.opcode, op::FORGET | op::BATCH_FORGET | op::RELEASE)
-    }
-    /// Whether it is there to wait for a disk. If that is a quick one its thread may as well do the I/O itself.
-    fn waits(&self) -> bool {
-        match self.header.opcode {
-            op::FSYNC | op::FSYNCDIR => true,
-            op::WRITE => self.args().u64().is_ok_and(|handle| handle == STABLE),
-            _ => false,
-        }
-    }
-    pub(crate) fn args(&self) -> Args<'_> {
-        Args(self.all.get(abi::IN_HEADER..).unwrap_or_default())
-    }
 }
 
 /// Mounts `fs` at a directory and serves it on threads of its own until it is unmounted.
@@ -247,17 +208,16 @@ impl Session {
 
     /// The first request, which settles what both sides can do.
     fn init(&self) -> io::Result<()> {
+        let strange = |_| io::Error::other("the kernel's first request is not INIT");
         let mut buf = Buffer::new(MAX_WRITE);
         let request = loop {
-            match self.dev.read(buf.space())? {
-                Read::Request(n) => break buf.take(n),
+            match self.dev.read(&mut buf, || self.record())? {
+                Read::Request(n) => break buf.take(n).map_err(strange)?,
                 Read::Again => {}
                 Read::Gone => return Err(io::Error::other("unmounted before it was ready")),
             }
         };
-        let strange = |_| io::Error::other("the kernel's first request is not INIT");
-        let header = Header::decode(&request).map_err(strange)?;
-        let request = Request { header, all: request };
+        let header = request.header;
         if header.opcode != op::INIT {
             return Err(strange(Short));
         }
@@ -317,6 +277,11 @@ impl Session {
         Ok(Reply::head(out.0))
     }
 
+    /// The length of a full record of what is written.
+    fn record(&self) -> usize {
+        self.fs.zfs().props().recordsize as usize
+    }
+
     /// A thread's life.
     fn serve(self: &Arc<Self>) {
         // An answer must go through the door its request came in by.
@@ -330,9 +295,16 @@ impl Session {
             if !many && let Some(at_once) = patience.look(&dev) {
                 near.next(at_once);
             }
-            let read = dev.read(buf.space());
+            let read = dev.read(&mut buf, || self.record());
             if let Ok(Read::Request(n)) = read {
-                many = self.handle(&dev, &mut near, buf.take(n));
+                many = match buf.take(n) {
+                    Ok(request) => self.handle(&dev, &mut near, request),
+                    Err(Short) => {
+                        tracing::error!("a request of the kernel is cut short");
+                        self.watch.back(true);
+                        false
+                    }
+                };
                 continue;
             }
             self.watch.back(true);
@@ -348,14 +320,9 @@ impl Session {
     }
 
     /// Answers a request, or sees to it that it is answered. Returns whether more than one thread is of use.
-    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, near: &mut Near, all: Bytes) -> bool {
-        let Ok(mut header) = Header::decode(&all) else {
-            tracing::error!("a request of the kernel is cut short");
-            self.watch.back(true);
-            return false;
-        };
-        header.node = from_kernel(header.node, self.root);
-        let request = Request { header, all };
+    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, near: &mut Near, mut request: Request) -> bool {
+        request.header.node = from_kernel(request.header.node, self.root);
+        let header = request.header;
         // Who has forgotten or closed something goes on, and asks for something else meanwhile.
         let farewell = request.is_farewell();
         let more = !farewell && (request.is_long() || dev.has_request());

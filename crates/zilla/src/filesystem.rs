@@ -330,6 +330,18 @@ impl Filesystem {
         zfs.write(id, off, data, kill_suidgid).await
     }
 
+    /// The same from several buffers, one behind the other.
+    pub async fn write_vectored(
+        &self,
+        node: NodeId,
+        off: u64,
+        data: &[Bytes],
+        kill_suidgid: bool,
+    ) -> Result<u64> {
+        let (zfs, id) = self.live(node)?;
+        zfs.write_vectored(id, off, data, kill_suidgid).await
+    }
+
     pub async fn append(&self, node: NodeId, data: &Bytes) -> Result<u64> {
         let (zfs, id) = self.live(node)?;
         zfs.append(id, data).await
@@ -362,10 +374,8 @@ impl Filesystem {
             if data.is_empty() {
                 break;
             }
-            for part in data {
-                self.write(to, to_off + done, &part, false).await?;
-                done += part.len() as u64;
-            }
+            self.write_vectored(to, to_off + done, &data, false).await?;
+            done += data.iter().map(|d| d.len() as u64).sum::<u64>();
         }
         Ok(done)
     }

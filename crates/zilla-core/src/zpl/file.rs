@@ -16,8 +16,11 @@ use crate::zil::When;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zilla_env::IoBuf;
 
 /// What was read: pieces of shared buffers, in order.
 pub type ReadData = SmallVec<[Bytes; 2]>;
@@ -140,18 +143,19 @@ impl Zfs {
         Ok(())
     }
 
-    /// Writes `data`, which is split only where records begin. Returns the file's size after it.
-    fn write_now(&self, tx: &Tx, id: u64, at: Option<u64>, data: &Bytes, kill_suidgid: bool) -> Now<u64> {
+    /// Writes `data`, all at once for whoever reads. Returns the file's size after it.
+    fn write_now(&self, tx: &Tx, id: u64, at: Option<u64>, data: &[Bytes], kill_suidgid: bool) -> Now<u64> {
         let zn = self.znode(id)?;
         let mut state = zn.state.lock();
         let off = at.unwrap_or(state.attrs.size);
         Zfs::check_write(&zn, &state, off)?;
-        let end = match off.checked_add(data.len() as u64) {
+        let len = data.iter().map(|d| d.len() as u64).sum();
+        let end = match off.checked_add(len) {
             Some(end) if end <= OFFSET_MAX => end,
             _ => return Err(Error::os(Errno::FBig, "the file would be too large").into()),
         };
         self.check_quotas(&state.attrs, false)?;
-        self.space.admit(tx, data.len() as u64, false)?;
+        self.space.admit(tx, len, false)?;
         let now = self.now();
         let plan = self.plan(tx, &zn, &state, |a| {
             a.size = a.size.max(end);
@@ -162,20 +166,26 @@ impl Zfs {
         })?;
         let dn = zn.dnode();
         self.grow(tx, dn, state.attrs.size, end)?;
-        write_records(tx, dn, off, data);
+        let pieces = with_whole_records(off, data, u64::from(dn.blksz()));
+        placed(off, &pieces).for_each(|(at, d)| write_records(tx, dn, at, d));
         let mode = state.attrs.mode;
         plan.apply(tx, &zn, &mut state);
         if state.attrs.mode != mode {
             self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
         }
-        self.log_write(tx, id, &state.attrs, off, data);
+        placed(off, &pieces).for_each(|(at, d)| self.log_write(tx, id, &state.attrs, at, d));
         Ok(state.attrs.size)
     }
 
     /// Writes at `off`; returns the file's size then. Whole records are taken over from `data`, not copied; so a small slice of a
     /// large buffer, which would keep all of it in memory, should be copied by the caller first.
     pub async fn write(&self, id: u64, off: u64, data: &Bytes, kill_suidgid: bool) -> Result<u64> {
-        if data.is_empty() {
+        self.write_vectored(id, off, from_ref(data), kill_suidgid).await
+    }
+
+    /// The same from several buffers, one behind the other. A whole record is taken over where one buffer holds all of it.
+    pub async fn write_vectored(&self, id: u64, off: u64, data: &[Bytes], kill_suidgid: bool) -> Result<u64> {
+        if data.iter().all(Bytes::is_empty) {
             return Ok(self.getattr(id).await?.size);
         }
         let size = self.change(|tx| self.write_now(tx, id, Some(off), data, kill_suidgid)).await?;
@@ -185,7 +195,7 @@ impl Zfs {
 
     /// Writes at the end of the file; returns its new size.
     pub async fn append(&self, id: u64, data: &Bytes) -> Result<u64> {
-        let size = self.change(|tx| self.write_now(tx, id, None, data, false)).await?;
+        let size = self.change(|tx| self.write_now(tx, id, None, from_ref(data), false)).await?;
         self.ended().await?;
         Ok(size)
     }
@@ -341,6 +351,56 @@ impl Zfs {
     }
 }
 
+/// Pieces, one behind the other, and where in the file each comes to lie.
+fn placed(mut off: u64, pieces: &[Bytes]) -> impl Iterator<Item = (u64, &Bytes)> {
+    pieces.iter().map(move |d| {
+        let at = off;
+        off += d.len() as u64;
+        (at, d)
+    })
+}
+
+/// The same bytes in pieces of which none holds a part only of a record that is written whole.
+fn with_whole_records(off: u64, data: &[Bytes], blksz: u64) -> Cow<'_, [Bytes]> {
+    let len: u64 = data.iter().map(|d| d.len() as u64).sum();
+    let whole = off.next_multiple_of(blksz)..(off + len) / blksz * blksz;
+    let is_cut = |at: u64| !at.is_multiple_of(blksz) && whole.contains(&at);
+    if !placed(off, data).any(|(at, _)| is_cut(at)) {
+        return Cow::Borrowed(data);
+    }
+    let mut out = Vec::with_capacity(data.len() + 2);
+    let mut record = Vec::new();
+    for (mut at, d) in placed(off, data) {
+        let mut d = d.clone();
+        while !d.is_empty() {
+            let part = d.split_to(d.len().min((blksz - at % blksz) as usize));
+            let (from, len) = (at, part.len() as u64);
+            at += len;
+            if len == blksz || !whole.contains(&from) {
+                out.push(part);
+                continue;
+            }
+            record.push(part);
+            if at.is_multiple_of(blksz) {
+                out.push(joined(&record, blksz as usize));
+                record.clear();
+            }
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn joined(parts: &[Bytes], len: usize) -> Bytes {
+    let mut buf = IoBuf::scratch(len);
+    let mut rest = &mut buf[..];
+    for part in parts {
+        let (here, behind) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = behind;
+    }
+    buf.into_bytes()
+}
+
 /// Writes with whole records handed over and the ragged ends copied.
 pub(super) fn write_records(tx: &Tx, dn: &Arc<Dnode>, off: u64, data: &Bytes) {
     let blksz = u64::from(dn.blksz());
@@ -355,5 +415,33 @@ pub(super) fn write_records(tx: &Tx, dn: &Arc<Dnode>, off: u64, data: &Bytes) {
             dn.write(tx, at, &data[done..done + n]);
         }
         done += n;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_whole_record_is_cut(off in 0..3000u64, cuts in prop::collection::vec(0..1500usize, 1..8)) {
+            const BLKSZ: u64 = 512;
+            let mut next = 0u32;
+            let byte = |n: &mut u32| {
+                *n += 1;
+                (*n % 251) as u8
+            };
+            let data: Vec<Bytes> =
+                cuts.iter().map(|n| (0..*n).map(|_| byte(&mut next)).collect::<Vec<u8>>().into()).collect();
+            let pieces = with_whole_records(off, &data, BLKSZ);
+            prop_assert_eq!(pieces.concat(), data.concat());
+            let end = off + data.concat().len() as u64;
+            for (at, d) in placed(off, &pieces) {
+                let record = at / BLKSZ * BLKSZ;
+                let whole = off <= record && record + BLKSZ <= end;
+                prop_assert!(!whole || at == record || d.is_empty(), "a piece begins within a whole record, at {}", at);
+            }
+        }
     }
 }
