@@ -93,7 +93,8 @@ END { line(systime()); print "" }'
 started=$(date +%s)
 for source in "${sources[@]}"; do
   name=$(basename "$source")
-  { find "$source" -type f -readable -printf 'SIZE\t%s\t%p\n' 2>/dev/null
+  # (find fails where there is a folder that this user may not read.)
+  { find "$source" -type f -readable -printf 'SIZE\t%s\t%p\n' 2>/dev/null || true
     cp -av "$source" "$mnt/tank/$name" 2>"$dir/cp-$name.err" || echo "cp failed" >>"$dir/cp-$name.failed"
   } | awk -v files="$files" -v total="$bytes" "$progress"
   # What this user may not read cannot be copied, by anybody's file system.
@@ -134,9 +135,13 @@ for source in "${sources[@]}"; do
   # Kind, mode, time and target of everything; owners where this user could give files away. Only root could copy what is
   # unreadable, so others leave it out on both sides.
   # (The count of links is not compared: another name may lie outside the tree.)
-  format='%y %#m %T@ %l %P\n'
+  format='%y %#m %T@ %l\t%P\n'
   [ "$(id -u)" = 0 ] && format="%U:%G $format"
-  list() { (cd "$1" && find . -mindepth 1 \( -type l -o -readable \) -printf "$format" 2>/dev/null | LC_ALL=C sort); }
+  (cd "$source" && find . -mindepth 1 ! -type l ! -readable -printf '%P\n' 2>/dev/null || true) >"$dir/unreadable.list"
+  list() {
+    (cd "$1" && find . -mindepth 1 -printf "$format" 2>/dev/null || true) |
+      awk -F '\t' '!copy { skip[$0]; next } !($2 in skip)' "$dir/unreadable.list" copy=1 - | LC_ALL=C sort
+  }
   list "$source" >"$dir/source.list"
   list "$mnt/tank/$name" >"$dir/copy.list"
   diff "$dir/source.list" "$dir/copy.list" >"$dir/list.diff" ||
