@@ -11,6 +11,12 @@ use crate::{Dva, SPA_MINBLOCKSHIFT};
 
 pub const DDT_TRAD_PHYS_SIZE: usize = 256;
 pub const DDT_FLAT_PHYS_SIZE: usize = 72;
+/// Words of a `ddt_stat`: blocks and their logical, physical and allocated sizes, each block counted once, then as often as it is referred to.
+pub const DDT_STAT_WORDS: usize = 8;
+pub const DDT_STAT_DSIZE: usize = 3;
+pub const DDT_STAT_REF_DSIZE: usize = 7;
+/// What the names of all tables in the pool's directory begin with.
+pub const DDT_PREFIX: &str = "DDT-";
 pub const DDT_KEY_WORDS: usize = 5;
 /// Classes of entries, each with a ZAP of its own.
 pub const DDT_CLASSES: [&str; 3] = ["ditto", "duplicate", "unique"];

@@ -40,6 +40,8 @@ pub const DMU_POOL_VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 pub const DMU_POOL_REMOVING: &str = "com.delphix:removing";
 pub const DMU_POOL_OBSOLETE_BPOBJ: &str = "com.delphix:obsolete_bpobj";
 pub const DMU_POOL_CONDENSING_INDIRECT: &str = "com.delphix:condensing_indirect";
+/// Followed by the number of a top-level vdev.
+pub const BRT_OBJECT_VDEV_PREFIX: &str = "com.fudosecurity:brt:vdev:";
 pub const DMU_POOL_ZPOOL_CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 pub const DMU_POOL_LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 pub const DMU_POOL_DELETED_CLONES: &str = "com.delphix:deleted_clones";

@@ -27,6 +27,7 @@ mod order;
 pub mod blkptr;
 pub mod bpobj;
 pub mod bptree;
+pub mod brt;
 pub mod ddt;
 pub mod deadlist;
 pub mod dnode;

@@ -24,24 +24,35 @@ struct Imported {
 }
 
 impl Imported {
+    #[track_caller]
+    fn unpacked(archive: &Path, name: &str) -> Imported {
+        let world = World::new();
+        let set = Set::unpack(archive, name, world.path());
+        Imported { world, set }
+    }
+
     /// None where the set has no pool, only streams.
     #[track_caller]
     fn new(archive: &Path, name: &str, options: &str) -> Option<Imported> {
-        let world = World::new();
-        let set = Set::unpack(archive, name, world.path());
-        let imported = Imported { world, set };
+        let imported = Imported::unpacked(archive, name);
         if !imported.set.has_pool() {
             eprintln!("{name}: has no pool");
             return None;
         }
-        imported.import(options);
+        // Of a machine that did not say goodbye.
+        let force = if imported.set.crashed() { "-f " } else { "" };
+        imported.import(&format!("{force}{options}"));
         Some(imported)
     }
 
     #[track_caller]
     fn import(&self, options: &str) {
+        self.world.zpool(&self.import_command(options)).ok();
+    }
+
+    fn import_command(&self, options: &str) -> String {
         let (disks, mnt) = (self.set.disks.display(), self.world.mnt());
-        self.world.zpool(&format!("import {options} -N -d {disks} -R {} {POOL}", mnt.display())).ok();
+        format!("import {options} -N -d {disks} -R {} {POOL}", mnt.display())
     }
 
     /// File systems to be looked at: those encrypted and those with no mountpoint aside.
@@ -86,8 +97,7 @@ fn never(key: &str) -> bool {
 /// Imports the set without writing, and compares everything. A panic names what is different.
 #[track_caller]
 pub fn read_only(archive: &Path, name: &str) {
-    let force = if name == "crash" { "-f " } else { "" };
-    let Some(it) = Imported::new(archive, name, &format!("{force}-o readonly=on")) else { return };
+    let Some(it) = Imported::new(archive, name, "-o readonly=on") else { return };
     let mut wrong = tables(&it);
     let mut files = 0;
     for FileSystem { name: dataset, manifest, snapshots } in it.file_systems() {
@@ -135,16 +145,25 @@ fn tables(it: &Imported) -> Vec<String> {
     for (file, ours) in [
         ("zfs-get-all.tsv", it.world.zfs(&format!("get -r -pH -t {kinds} all {POOL}")).ok()),
         ("zfs-list.tsv", it.world.zfs(&format!("list -r -t all -pH -o {columns} {POOL}")).ok()),
+        ("zpool-get-all.tsv", it.world.zpool(&format!("get -pH all {POOL}")).ok()),
         ("zpool-history.txt", it.world.zpool(&format!("history -il {POOL}")).ok()),
     ] {
         let lines = |text: &str| -> Vec<String> {
-            text.lines().filter(|l| !depends_on_the_host(&it.set, l)).map(str::to_owned).collect()
+            let of_pool = |l: &&str| file != "zpool-get-all.tsv" || is_kept_in_the_pool(l);
+            let lines = text.lines().filter(of_pool).filter(|l| !depends_on_the_host(&it.set, l));
+            lines.map(str::to_owned).collect()
         };
         let (theirs, ours) = (lines(&it.set.table(file)), lines(&ours));
         wrong.extend(theirs.iter().filter(|l| !ours.contains(l)).map(|l| format!("{file}: not here: {l}")));
         wrong.extend(ours.iter().filter(|l| !theirs.contains(l)).map(|l| format!("{file}: only here: {l}")));
     }
     wrong
+}
+
+/// Of a pool's properties those that are the same wherever it is imported.
+fn is_kept_in_the_pool(line: &str) -> bool {
+    let property = line.split('\t').nth(1).unwrap_or_default();
+    ["feature@", "bclone", "dedup", "guid", "freeing", "leaked"].iter().any(|p| property.starts_with(p))
 }
 
 /// Where the pool is mounted, how it was imported, and what only the key of an encrypted dataset opens.
@@ -169,11 +188,11 @@ fn compare(
     differences(expected, found, leave_out).into_iter().map(|l| format!("{of} {l}")).collect()
 }
 
-/// Imports a copy of the set, writes to every file system, scrubs, exports, lets OpenZFS check it, imports it again and compares.
+/// Imports a copy of the set, writes to every file system, scrubs, exports, lets OpenZFS check it, imports it again and compares. Then
+/// removes all it can, and lets OpenZFS check what is left.
 #[track_caller]
 pub fn read_write(archive: &Path, name: &str) {
-    let force = if name == "crash" { "-f" } else { "" };
-    let Some(it) = Imported::new(archive, name, force) else { return };
+    let Some(it) = Imported::new(archive, name, "") else { return };
     let systems: Vec<_> = it.file_systems().into_iter().filter(|f| writable(&it.set, &f.name)).collect();
     assert!(!systems.is_empty(), "{name}: nothing to write to");
     let mut written: Vec<Manifest> = Vec::new();
@@ -219,13 +238,39 @@ pub fn read_write(archive: &Path, name: &str) {
                     wrong.extend(compare(&of, &read(manifest), &found, &|_, key| never(key)));
                 }
             }
-            fs::remove_dir_all(place.join(OURS))
-                .unwrap_or_else(|e| wrong.push(format!("{dataset}: remove: {e}")));
+            // What OpenZFS wrote can be given back, whatever shares it.
+            wrong.extend(remove_all(place).err().map(|e| format!("{dataset}: remove: {e}")));
         });
     }
+    for snapshot in systems.iter().flat_map(|s| s.snapshots.iter().map(|(n, _)| format!("{}@{n}", s.name))) {
+        // Not one that is held, or has clones.
+        it.world.zfs(&format!("destroy {snapshot}"));
+    }
     assert!(wrong.is_empty(), "{name}: {} differences\n{}", wrong.len(), wrong.join("\n"));
+    it.world.zpool(&format!("wait -t free {POOL}")).ok();
     it.world.zpool(&format!("export {POOL}")).ok();
     pool::zdb_clean(&it.set.disks, POOL);
+}
+
+fn remove_all(dir: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?
+        } else {
+            fs::remove_file(entry.path())?
+        }
+    }
+    Ok(())
+}
+
+/// What is said where a set is not imported for writing.
+#[track_caller]
+pub fn refused(archive: &Path, name: &str) -> String {
+    let it = Imported::unpacked(archive, name);
+    let said = it.world.zpool(&it.import_command("")).fails();
+    pool::zdb_clean(&it.set.disks, POOL);
+    said
 }
 
 /// May we write to it? OpenZFS's own list says.

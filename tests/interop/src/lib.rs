@@ -11,5 +11,5 @@ pub mod check;
 pub mod gpt;
 pub mod set;
 
-pub use check::{read_only, read_write};
+pub use check::{read_only, read_write, refused};
 pub use set::{Set, find, folders};

@@ -15,7 +15,7 @@ use crate::spa::Spa;
 use crate::types::Bookmark;
 use crate::zio::BlockStore;
 use futures_util::StreamExt;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use zilla_ondisk::blkptr::{BlkPtr, Dva};
 use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
@@ -95,9 +95,13 @@ pub struct Census {
 /// The places not claimed yet.
 struct Space {
     left: BTreeMap<u32, RangeTree>,
-    claimed: HashSet<(u32, u64, u64)>,
-    cloning: bool,
+    deduplicated: HashSet<Place>,
+    /// Cloned blocks, and how many references to them are still to be found.
+    cloned: HashMap<Place, (BlkPtr, u64)>,
 }
+
+/// Where a block's first copy is: vdev, offset, length.
+type Place = (u32, u64, u64);
 
 impl Space {
     fn allocated(&self) -> u64 {
@@ -170,6 +174,10 @@ pub async fn census(spa: &Arc<Spa>, opts: CensusOpts, observer: &mut dyn Observe
             c.dataset(ds).await?;
         }
     }
+    for (bp, left) in c.space.iter().flat_map(|s| s.cloned.values()).filter(|(_, left)| *left > 0) {
+        c.census.errors = true;
+        c.observer.not_claimed(bp, &format!("{left} references of clones to it were not found"));
+    }
     let mut census = c.census;
     for (vdev, left) in c.space.iter().flat_map(|s| &s.left) {
         census.leaks.extend(left.iter().map(|(s, e)| Leak { vdev: *vdev, offset: s, size: e - s }));
@@ -184,8 +192,7 @@ async fn load_space(spa: &Arc<Spa>) -> Result<Space> {
     for top in spa.tree().tops.iter().filter(|t| t.vdev.is_concrete()) {
         left.insert(top.id, spa.metaslabs.allocated_ranges(top.id).await?);
     }
-    let cloning = spa.ctx.features.is_active("block_cloning");
-    Ok(Space { left, claimed: HashSet::new(), cloning })
+    Ok(Space { left, deduplicated: HashSet::new(), cloned: HashMap::new() })
 }
 
 impl Counter<'_> {
@@ -252,11 +259,23 @@ impl Counter<'_> {
         let Some(space) = self.space.as_mut().filter(|_| !bp.is_embedded()) else { return };
         let first = bp.dva(0);
         let key = (first.vdev, first.offset, first.asize);
-        if bp.dedup() && !space.claimed.insert(key) {
+        if bp.dedup() && !space.deduplicated.insert(key) {
             return self.observer.shared(bp, Sharing::Dedup);
         }
-        if space.cloning && !bp.dedup() && !space.claimed.insert(key) {
+        if let Some((_, left)) = space.cloned.get_mut(&key)
+            && let Some(less) = left.checked_sub(1)
+        {
+            *left = less;
             return self.observer.shared(bp, Sharing::Clone);
+        }
+        match self.spa.brt.more_references(bp).await {
+            Ok(0) => {}
+            // One that is found too often is claimed again, in vain.
+            Ok(more) => drop(space.cloned.entry(key).or_insert((*bp, more))),
+            Err(e) => {
+                self.census.errors = true;
+                self.observer.not_claimed(bp, &e.to_string());
+            }
         }
         let why = match self.spa.zio.extents(bp, *at).await {
             Ok(extents) => extents.iter().find_map(|d| space.claim(d).err()),

@@ -10,9 +10,10 @@ use crate::zio::Priority;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
-    DD_FIELD_CRYPTO_KEY_OBJ, DD_FIELD_SNAPSHOTS_CHANGED, DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD,
-    DD_USED_REFRSRV, DD_USED_SNAP, DSL_CRYPTO_KEY_CRYPTO_SUITE, DSL_CRYPTO_KEY_KEYFORMAT,
-    DSL_CRYPTO_KEY_PBKDF2ITERS, DSL_CRYPTO_KEY_ROOT_DDOBJ,
+    DD_FIELD_CRYPTO_KEY_OBJ, DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT, DD_FIELD_SNAPSHOTS_CHANGED,
+    DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP,
+    DSL_CRYPTO_KEY_CRYPTO_SUITE, DSL_CRYPTO_KEY_KEYFORMAT, DSL_CRYPTO_KEY_PBKDF2ITERS,
+    DSL_CRYPTO_KEY_ROOT_DDOBJ,
 };
 use zilla_ondisk::{ByteOrder, ObjsetPhys};
 
@@ -62,6 +63,9 @@ pub struct DatasetInfo {
     pub inconsistent: bool,
     /// Seconds and nanoseconds; when a snapshot was last taken or destroyed.
     pub snapshots_changed: Option<(u64, u64)>,
+    /// How many there are below, counted since a limit was set on the dataset or one above it.
+    pub filesystem_count: Option<u64>,
+    pub snapshot_count: Option<u64>,
     pub encryption: Option<Encryption>,
 }
 
@@ -119,7 +123,7 @@ impl DslPool {
         Ok(out)
     }
 
-    /// Names of the clones of a snapshot.
+    /// Names of the clones of a snapshot, in the order of their ZAP: it is also OpenZFS's.
     pub async fn clones(&self, snap: &DslDataset) -> Result<Vec<String>> {
         let id = snap.phys().next_clones_obj;
         if id == 0 {
@@ -129,7 +133,6 @@ impl DslPool {
         for id in Zap::open(self.mos(), id).await?.ints().await? {
             out.push(self.dataset(id).await?.dir().name());
         }
-        out.sort();
         Ok(out)
     }
 
@@ -201,6 +204,8 @@ impl DslPool {
         if let Some(zap) = dir.zap() {
             let at = zap.try_get(DD_FIELD_SNAPSHOTS_CHANGED).await?.and_then(|v| v.as_u64s());
             i.snapshots_changed = at.and_then(|v| Some((*v.first()?, *v.get(1)?)));
+            i.filesystem_count = zap.try_get_u64(DD_FIELD_FILESYSTEM_COUNT).await?;
+            i.snapshot_count = zap.try_get_u64(DD_FIELD_SNAPSHOT_COUNT).await?;
         }
         Ok(i)
     }

@@ -7,7 +7,9 @@ use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zap::Zap;
 use std::sync::Arc;
-use zilla_ondisk::dsl::{DD_FIELD_FILESYSTEM_COUNT, DD_USED_CHILD, DD_USED_CHILD_RSRV};
+use zilla_ondisk::dsl::{
+    DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT, DD_USED_CHILD, DD_USED_CHILD_RSRV,
+};
 
 impl DslPool {
     /// Renames a file system or volume with all below it, moving it to another parent if the name says so.
@@ -40,8 +42,14 @@ impl DslPool {
             self.refuse_encrypted(&dir).await?;
             self.refuse_encrypted(&to).await?;
             self.move_space(tx, &dir, &parent, &to)?;
-            self.count_adjust(tx, &parent, -1, DD_FIELD_FILESYSTEM_COUNT).await?;
-            self.count_adjust(tx, &to, 1, DD_FIELD_FILESYSTEM_COUNT).await?;
+            for (field, itself) in [(DD_FIELD_FILESYSTEM_COUNT, 1), (DD_FIELD_SNAPSHOT_COUNT, 0)] {
+                let below = match dir.zap() {
+                    Some(zap) => zap.try_get_u64(field).await?.unwrap_or(0) as i64,
+                    None => 0,
+                };
+                self.count_adjust(tx, &parent, -below - itself, field).await?;
+                self.count_adjust(tx, &to, below + itself, field).await?;
+            }
         }
         let old_children = Zap::open(self.mos(), parent.phys().child_dir_zapobj).await?;
         old_children.delete(tx, &dir.short_name()).await?;

@@ -58,14 +58,15 @@ struct References {
     found: SpaceReport,
     used: BTreeMap<u32, RangeTree>,
     gangs: Vec<(BlkPtr, Bookmark)>,
-    /// Blocks of deduplicated data may have several owners.
+    /// Blocks of deduplicated data may have several owners, and cloned ones.
     shared: BTreeSet<[u64; 2]>,
+    cloning: bool,
 }
 
 impl References {
     fn add(&mut self, dva: &Dva, bp: &BlkPtr, at: Bookmark) {
-        let dedup = bp.dedup();
-        if dedup && !self.shared.insert(dva.to_words()) {
+        let several = bp.dedup() || self.cloning && !bp.is_metadata();
+        if several && !self.shared.insert(dva.to_words()) {
             return;
         }
         let tree = self.used.entry(dva.vdev).or_default();
@@ -112,7 +113,8 @@ pub(crate) async fn check_space(
     root: BlkPtr,
 ) -> Result<SpaceReport> {
     let mos = ctx.mos();
-    let mut refs = References::default();
+    let cloning = ctx.features.is_active("block_cloning");
+    let mut refs = References { cloning, ..References::default() };
     Walk::new(&ctx.store, &mut refs, 0).objset(root).await?;
     let mut optional = References::default();
     for d in all_dirs(mos).await? {

@@ -126,6 +126,8 @@ impl Spa {
             history_object: made.history_object,
             has_vdev_zaps: true,
             deferred: Some(made.deferred),
+            brt: super::brt::Brt::default(),
+            dedup: super::ddt::DedupStats::default(),
             config_dirty: AtomicBool::new(true),
             suspended: Mutex::new(None),
             sync_over: AtomicBool::new(false),

@@ -55,6 +55,9 @@ const TOLERATED_ACTIVE: &[&str] = &[
     "encryption",
 ];
 
+/// Features of which zilla makes no use itself, but keeps true what others have made.
+const KEPT_UP: &[&str] = &["block_cloning"];
+
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
 const DESCRIPTIONS: &str = "feature_descriptions";
@@ -234,5 +237,6 @@ impl Features {
 }
 
 fn can_serve(guid: &str) -> bool {
-    feature::by_guid(guid).is_some_and(|f| SUPPORTED.contains(&f.name) || TOLERATED_ACTIVE.contains(&f.name))
+    let served = |f: &Feature| [SUPPORTED, TOLERATED_ACTIVE, KEPT_UP].iter().any(|l| l.contains(&f.name));
+    feature::by_guid(guid).is_some_and(served)
 }

@@ -20,9 +20,11 @@
 //!
 //! **Deliberately absent.** Nothing here knows of files or datasets' insides; `dsl` and `zpl` stand on [`PoolCtx`].
 
+pub(crate) mod brt;
 pub mod config;
 mod create;
 mod ctx;
+mod ddt;
 mod devices;
 mod discover;
 pub mod features;
@@ -37,6 +39,7 @@ mod vdevs;
 pub use config::Host;
 pub use create::CreateOpts;
 pub use ctx::PoolCtx;
+pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::{MISSING_LOGS, OpenOpts};
 
@@ -48,6 +51,7 @@ use crate::scan::Scan;
 use crate::spa::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::zio::Zio;
+use brt::Brt;
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +81,9 @@ pub struct Spa {
     history_object: u64,
     has_vdev_zaps: bool,
     deferred: Option<Bpobj>,
+    pub(crate) brt: Brt,
+    /// What deduplication saves.
+    pub dedup: DedupStats,
     config_dirty: AtomicBool,
     suspended: Mutex<Option<Error>>,
     sync_over: AtomicBool,
@@ -119,6 +126,10 @@ impl Spa {
     /// The list of frees that the next txg does, for checks.
     pub(crate) fn deferred_list(&self) -> Option<u64> {
         self.deferred.as_ref().map(Bpobj::id)
+    }
+    /// Space of blocks that have clones, and what the clones would take beside it (`bcloneused`, `bclonesaved`).
+    pub fn cloned_space(&self) -> (u64, u64) {
+        self.brt.used_and_saved()
     }
     /// Why the pool takes no more changes, if it does not.
     pub fn suspended(&self) -> Option<Error> {

@@ -12,6 +12,7 @@ use crate::dsl::bpobj::Bpobj;
 use crate::dsl::{DslPool, SPA_VERSION_WRITABLE};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
+use crate::spa::brt::Brt;
 use crate::spa::txg::TxgState;
 use crate::types::{ObjectId, Txg};
 use crate::vdev::{OpenArgs, Top, Vdev, VdevKind, VdevState, VdevTree};
@@ -185,6 +186,7 @@ impl Spa {
         let directory = Zap::open(&mos, DIRECTORY).await?;
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
+        let dedup = super::ddt::load(&mos, &directory, !opts.readonly).await?;
         if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await?
             && let Some(Ok(salt)) = salt.as_bytes().map(<&[u8; 32]>::try_from)
         {
@@ -206,7 +208,10 @@ impl Spa {
             Some(id) => Some(Bpobj::open(&mos, id).await?),
             None => None,
         };
+        let brt = Brt::load(&ctx, &directory, &tree).await?;
         let spa = Arc::new(Spa {
+            brt,
+            dedup,
             zio,
             metaslabs,
             dsl,

@@ -137,7 +137,8 @@ impl Spa {
             None => 0,
         };
         self.dsl.set_pool_space(PoolSpace {
-            dspace: normal.dspace,
+            // What clones save counts as space: their owners count it as used.
+            dspace: normal.dspace + self.brt.used_and_saved().1,
             slop: self.metaslabs.slop(),
             deferred: normal.deferred,
             deferred_frees,
@@ -157,7 +158,7 @@ impl Spa {
             frees.clear();
         }
         if pass < PASS_DEFERRED_FREE {
-            self.zio.free(txg, &frees).await?;
+            self.free(tx, &frees).await?;
         } else if !frees.is_empty() {
             self.defer(tx, &frees).await?;
         }
@@ -205,7 +206,7 @@ impl Spa {
         if let Some(list) = &self.deferred {
             while !list.is_empty()? {
                 let some = self.dsl.pop_bpobj(list, tx, 1 << 16).await?;
-                self.zio.free(tx.txg(), &some).await?;
+                self.free(tx, &some).await?;
             }
         }
         Ok(())
@@ -214,8 +215,18 @@ impl Spa {
     async fn defer(&self, tx: &Tx, frees: &[BlkPtr]) -> Result<()> {
         match &self.deferred {
             Some(list) => self.dsl.push_bpobj(list, tx, frees).await,
-            None => self.zio.free(tx.txg(), frees).await,
+            None => self.free(tx, frees).await,
         }
+    }
+
+    /// Gives blocks back, as far as nothing else refers to them.
+    async fn free(&self, tx: &Tx, bps: &[BlkPtr]) -> Result<()> {
+        let mut unshared = self.brt.release(&self.ctx, &self.tree(), tx, bps).await?;
+        if unshared.iter().any(BlkPtr::dedup) {
+            // A pool whose tables count such blocks is not written to. Where no table counts them they stay.
+            unshared.to_mut().retain(|bp| !bp.dedup());
+        }
+        self.zio.free(tx.txg(), &unshared).await
     }
 
     pub(super) fn identity(&self, txg: Txg) -> Identity {

@@ -92,6 +92,10 @@ fn lines(nv: &NvList) -> Vec<String> {
 
 fn write(nv: &NvList, depth: usize, out: &mut Vec<String>) {
     let pad = " ".repeat(depth * 4);
+    /// A line for each value of an array.
+    fn each<T: std::fmt::Display>(name: &str, values: &[T]) -> Vec<String> {
+        values.iter().enumerate().map(|(i, v)| format!("{name}[{i}]: {v}")).collect()
+    }
     for (name, value) in nv.iter() {
         match value {
             NvValue::Boolean => out.push(format!("{pad}{name}")),
@@ -111,6 +115,14 @@ fn write(nv: &NvList, depth: usize, out: &mut Vec<String>) {
             NvValue::Uint32(n) => out.push(format!("{pad}{name}: {n}")),
             NvValue::Int32(n) => out.push(format!("{pad}{name}: {n}")),
             NvValue::BooleanValue(on) => out.push(format!("{pad}{name}: {on}")),
+            NvValue::Uint64Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
+            NvValue::Int64Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
+            NvValue::Uint32Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
+            NvValue::Int32Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
+            NvValue::StringArray(all) => {
+                let quoted: Vec<String> = all.iter().map(|text| format!("'{text}'")).collect();
+                out.extend(each(&format!("{pad}{name}"), &quoted));
+            }
             other => out.push(format!("{pad}{name}: {other:?}")),
         }
     }

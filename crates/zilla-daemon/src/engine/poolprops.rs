@@ -6,6 +6,7 @@
 use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use super::values::ratio;
 use std::collections::BTreeMap;
 use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
@@ -28,6 +29,11 @@ impl Engine {
         let stored = pool.stored_props().await?;
         let stats = &info.root.stats;
         let percent = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
+        let (cloned, dedup) = (pool.spa.cloned_space(), pool.spa.dedup);
+        let hundredths = |part: u64, whole: u64| match whole {
+            0 => "1.00".to_owned(),
+            _ => ratio((u128::from(part) * 100 / u128::from(whole)) as u64),
+        };
         let mut all = BTreeMap::new();
         for desc in POOL_PROPS {
             let counted = match desc.name {
@@ -43,8 +49,12 @@ impl Engine {
                 "freeing" => pool.dsl().freeing().await?.used.to_string(),
                 "expandsize" | "checkpoint" => "-".to_owned(),
                 "last_scrubbed_txg" => pool.last_scrubbed().await?.to_string(),
-                "dedupratio" | "bcloneratio" => "1.00".to_owned(),
-                "leaked" | "bcloneused" | "bclonesaved" | "dedup_table_size" => "0".to_owned(),
+                "dedupratio" => hundredths(dedup.ref_dsize, dedup.dsize),
+                "bcloneratio" => hundredths(cloned.0 + cloned.1, cloned.0),
+                "bcloneused" => cloned.0.to_string(),
+                "bclonesaved" => cloned.1.to_string(),
+                "dedup_table_size" => dedup.table_size.to_string(),
+                "leaked" => "0".to_owned(),
                 _ => String::new(),
             };
             if !counted.is_empty() {

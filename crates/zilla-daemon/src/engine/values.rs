@@ -107,7 +107,7 @@ fn number(desc: &PropDesc, n: u64) -> String {
     if limit && n == u64::MAX { "none".to_owned() } else { n.to_string() }
 }
 
-fn ratio(hundredths: u64) -> String {
+pub(super) fn ratio(hundredths: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
@@ -272,6 +272,14 @@ impl Pool {
             "origin" => i.origin.as_deref().and_then(word),
             "mounted" => word(if self.mounted_at(&i.name).is_some() { "yes" } else { "no" }),
             "snapshots_changed" => i.snapshots_changed.and_then(|(seconds, _)| stat(seconds)),
+            "filesystem_count" | "snapshot_count" => {
+                let count =
+                    if desc.name == "filesystem_count" { i.filesystem_count } else { i.snapshot_count };
+                Some(match count {
+                    Some(n) => PropValue::new(n.to_string(), Source::Local),
+                    None => PropValue::new("none", Source::Default),
+                })
+            }
             "quota" => own(i.quota),
             "reservation" => own(i.reservation),
             "refquota" => own(i.refquota),
@@ -313,10 +321,7 @@ impl Pool {
             "encryption" => Some(PropValue::new("off", Source::Default)),
             _ => match settings.get(desc) {
                 Some(value) => Some(value),
-                None if desc.attr == props::PropAttr::ReadOnly && desc.visible => match desc.name {
-                    "filesystem_count" | "snapshot_count" => Some(PropValue::new("none", Source::Default)),
-                    _ => None,
-                },
+                None if desc.attr == props::PropAttr::ReadOnly && desc.visible => None,
                 None => match desc.default {
                     props::PropDefault::Num(n) if desc.kind == PropKind::Number => {
                         Some(PropValue::new(number(desc, n), Source::Default))

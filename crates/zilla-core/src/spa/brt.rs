@@ -1,0 +1,194 @@
+//! The block reference table: how many references a cloned block has beside its first one.
+//!
+//! OpenZFS lets files share blocks (`cp --reflink`, `copy_file_range`). A block without an entry has one reference; whoever frees a block that has
+//! one takes a reference off, and only the last one gives the space back. zilla makes no clones itself; what is kept here is the
+//! table of those there are. On disk: [`zilla_ondisk::brt`].
+//!
+//! **Invariant.** An entry says how many blocks in trees and in lists of what is to be freed point to its block, less one.
+//!
+//! **Crash.** The table is part of the MOS and changes in the syncing context only, in the txg whose frees it stands for.
+
+use super::PoolCtx;
+use crate::dmu::{Dnode, resident};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::ObjectId;
+use crate::vdev::VdevTree;
+use crate::zap::{Value, Zap};
+use parking_lot::Mutex;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zilla_ondisk::brt::{BRT_NATIVE_BYTEORDER, BrtVdevPhys};
+use zilla_ondisk::dsl::BRT_OBJECT_VDEV_PREFIX;
+use zilla_ondisk::{BlkPtr, ByteOrder, Phys};
+
+const FEATURE: &str = "block_cloning";
+const COUNT: u64 = size_of::<u16>() as u64;
+
+/// The table of one top-level vdev.
+struct Table {
+    /// The counts, and in the bonus all else.
+    object: Arc<Dnode>,
+    entries: Zap,
+    state: Mutex<State>,
+}
+
+struct State {
+    phys: BrtVdevPhys,
+    /// Entries of each range. Most blocks that are freed are in a range that has none, and are not looked up.
+    counts: Vec<u16>,
+}
+
+/// A pool's tables, by vdev.
+#[derive(Default)]
+pub(crate) struct Brt {
+    tables: Mutex<BTreeMap<u32, Arc<Table>>>,
+}
+
+impl Brt {
+    /// Reads all but the entries.
+    pub(super) async fn load(ctx: &PoolCtx, directory: &Zap, tree: &VdevTree) -> Result<Brt> {
+        let brt = Brt::default();
+        if !ctx.features.is_enabled(FEATURE) {
+            return Ok(brt);
+        }
+        for entry in directory.entries().await? {
+            let name = entry.name_str();
+            let Some(vdev) = name.strip_prefix(BRT_OBJECT_VDEV_PREFIX) else { continue };
+            let bad = |what: &str| Error::corrupt(None, format!("the pool directory's {name}"), what);
+            let vdev = vdev.parse().map_err(|_| bad("not a vdev's number"))?;
+            let object = entry.value.as_u64().ok_or_else(|| bad("not an object's number"))?;
+            let object = ctx.mos().hold_wait(ObjectId(object)).await?;
+            let phys =
+                BrtVdevPhys::decode(&object.bonus(), ByteOrder::NATIVE).map_err(|e| bad(&e.to_string()))?;
+            if phys.byteorder != BRT_NATIVE_BYTEORDER && !ctx.readonly {
+                let what = "its clones were counted on a machine of the other byte order; import it with -o readonly=on";
+                return Err(Error::os(Errno::NotSup, what));
+            }
+            let asize = tree.top(vdev).map_or(0, |t| t.vdev.asize());
+            if phys.rangesize == 0 || phys.size > asize / phys.rangesize + 1 {
+                return Err(bad("more counts than the vdev has room for"));
+            }
+            let mut bytes = vec![0; (phys.size * COUNT) as usize];
+            if !bytes.is_empty() {
+                object.read_wait(0, &mut bytes).await?;
+            }
+            let counts = bytes.as_chunks().0.iter().map(|c| u16::from_ne_bytes(*c)).collect();
+            let entries = Zap::open(ctx.mos(), phys.mos_entries).await?;
+            let table = Table { object, entries, state: Mutex::new(State { phys, counts }) };
+            brt.tables.lock().insert(vdev, Arc::new(table));
+        }
+        Ok(brt)
+    }
+
+    /// Takes a reference off each block; those that had no other are to be freed.
+    pub(super) async fn release<'a>(
+        &self,
+        ctx: &PoolCtx,
+        tree: &VdevTree,
+        tx: &Tx,
+        bps: &'a [BlkPtr],
+    ) -> Result<Cow<'a, [BlkPtr]>> {
+        if self.tables.lock().is_empty() {
+            return Ok(Cow::Borrowed(bps));
+        }
+        let (mut unshared, mut changed) = (Vec::with_capacity(bps.len()), BTreeSet::new());
+        for bp in bps {
+            let vdev = bp.dva(0).vdev;
+            let table = self.tables.lock().get(&vdev).cloned().filter(|_| !bp.is_metadata());
+            match table {
+                Some(table) if table.release(tx, bp, tree.dsize(bp)).await? => drop(changed.insert(vdev)),
+                _ => unshared.push(*bp),
+            }
+        }
+        for vdev in changed {
+            self.update(ctx, tx, vdev).await?;
+        }
+        Ok(Cow::Owned(unshared))
+    }
+
+    /// Writes a table's bonus, or takes a table away that has no entries any more.
+    async fn update(&self, ctx: &PoolCtx, tx: &Tx, vdev: u32) -> Result<()> {
+        let Some(table) = self.tables.lock().get(&vdev).cloned() else { return Ok(()) };
+        let phys = table.state.lock().phys;
+        if phys.totalcount > 0 {
+            table.object.set_bonus(tx, &phys.encode());
+            return Ok(());
+        }
+        let mos = ctx.mos();
+        let directory = Zap::open(mos, super::open::DIRECTORY).await?;
+        let name = format!("{BRT_OBJECT_VDEV_PREFIX}{vdev}");
+        resident(|| directory.remove(tx, name.as_bytes())).await?;
+        mos.free(tx, table.entries.dnode());
+        mos.free(tx, &table.object);
+        self.tables.lock().remove(&vdev);
+        ctx.features.add(mos, tx, FEATURE, -1).await
+    }
+
+    /// How many references a block has beside the first one.
+    pub(crate) async fn more_references(&self, bp: &BlkPtr) -> Result<u64> {
+        let table = self.tables.lock().get(&bp.dva(0).vdev).cloned().filter(|_| !bp.is_metadata());
+        match table {
+            Some(table) => table.lookup(bp).await,
+            None => Ok(0),
+        }
+    }
+
+    /// Space of cloned blocks, and what their clones would take beside it.
+    pub fn used_and_saved(&self) -> (u64, u64) {
+        self.tables.lock().values().fold((0, 0), |(used, saved), t| {
+            let phys = t.state.lock().phys;
+            (used + phys.usedspace, saved + phys.savedspace)
+        })
+    }
+}
+
+impl Table {
+    async fn lookup(&self, bp: &BlkPtr) -> Result<u64> {
+        let offset = bp.dva(0).offset;
+        let other_order = {
+            let st = self.state.lock();
+            let range = (offset / st.phys.rangesize) as usize;
+            if st.counts.get(range).is_none_or(|n| *n == 0) {
+                return Ok(0);
+            }
+            st.phys.byteorder != BRT_NATIVE_BYTEORDER
+        };
+        let Some(value) = resident(|| self.entries.lookup_key(&[offset])).await? else { return Ok(0) };
+        let bytes: Option<[u8; 8]> = value.as_bytes().and_then(|b| b.try_into().ok());
+        let Some(bytes) = bytes else {
+            let what = format!("the entry of offset {offset:#x} is not a count");
+            return Err(Error::corrupt(None, "block reference table", what));
+        };
+        let count = u64::from_ne_bytes(bytes);
+        Ok(if other_order { count.swap_bytes() } else { count })
+    }
+
+    /// Takes a reference off a block, of which a copy takes `dsize`; false if it has no other.
+    async fn release(&self, tx: &Tx, bp: &BlkPtr, dsize: u64) -> Result<bool> {
+        let left = match self.lookup(bp).await?.checked_sub(1) {
+            Some(left) => left,
+            None => return Ok(false),
+        };
+        let offset = bp.dva(0).offset;
+        if left > 0 {
+            let value = Value::bytes(&left.to_ne_bytes());
+            resident(|| self.entries.update_key(tx, &[offset], &value)).await?;
+        } else {
+            resident(|| self.entries.remove_key(tx, &[offset])).await?;
+        }
+        let mut st = self.state.lock();
+        st.phys.savedspace = st.phys.savedspace.saturating_sub(dsize);
+        if left == 0 {
+            st.phys.usedspace = st.phys.usedspace.saturating_sub(dsize);
+            st.phys.totalcount = st.phys.totalcount.saturating_sub(1);
+            let range = offset / st.phys.rangesize;
+            if let Some(count) = st.counts.get_mut(range as usize) {
+                *count -= 1;
+                self.object.write(tx, range * COUNT, &count.to_ne_bytes());
+            }
+        }
+        Ok(true)
+    }
+}
