@@ -325,7 +325,10 @@ impl Session {
         let header = request.header;
         // Who has forgotten or closed something goes on, and asks for something else meanwhile.
         let farewell = request.is_farewell();
-        let more = !farewell && (request.is_long() || dev.has_request());
+        // Where there is no core for another thread beside the client's, one after the other is soonest done; but those that wait for a
+        // disk wait together.
+        let together = self.cores > 2 || request.waits();
+        let more = !farewell && (request.is_long() || together && dev.has_request());
         self.watch.back(more);
         match self.at_once(&request) {
             Some(Ok(Some(reply))) if farewell => self.answer(dev, header.unique, &reply),
