@@ -1,0 +1,5 @@
+#: disks 160M
+#: desc a random history
+zpool create tank $D1
+fuzz 11 450
+finish tank
