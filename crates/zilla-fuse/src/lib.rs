@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffers, laid out so that the data of a large
-//! write come to lie a record in each, which are handed to the engine as they are (`request.rs`). Data read goes out of the engine's own buffers. Only as many threads
-//! look out for requests as are of use, and for a moment without sleeping (`watch.rs`); a lone client is kept on their core (`near.rs`).
+//! write come to lie a record in each, which are handed to the engine as they are (`request.rs`). Data read goes out of the engine's own
+//! buffers. Only as many threads look out for requests as are of use, and for a moment without sleeping (`watch.rs`); a lone client is kept
+//! on their core (`near.rs`).
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
 //! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Opening and closing is the

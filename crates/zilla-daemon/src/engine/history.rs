@@ -90,12 +90,18 @@ fn lines(nv: &NvList) -> Vec<String> {
     out
 }
 
+/// A line for each value of an array.
+fn each<T: std::fmt::Display>(
+    pad: &str,
+    name: &str,
+    values: impl IntoIterator<Item = T>,
+    out: &mut Vec<String>,
+) {
+    out.extend(values.into_iter().enumerate().map(|(i, v)| format!("{pad}{name}[{i}]: {v}")));
+}
+
 fn write(nv: &NvList, depth: usize, out: &mut Vec<String>) {
     let pad = " ".repeat(depth * 4);
-    /// A line for each value of an array.
-    fn each<T: std::fmt::Display>(name: &str, values: &[T]) -> Vec<String> {
-        values.iter().enumerate().map(|(i, v)| format!("{name}[{i}]: {v}")).collect()
-    }
     for (name, value) in nv.iter() {
         match value {
             NvValue::Boolean => out.push(format!("{pad}{name}")),
@@ -115,14 +121,11 @@ fn write(nv: &NvList, depth: usize, out: &mut Vec<String>) {
             NvValue::Uint32(n) => out.push(format!("{pad}{name}: {n}")),
             NvValue::Int32(n) => out.push(format!("{pad}{name}: {n}")),
             NvValue::BooleanValue(on) => out.push(format!("{pad}{name}: {on}")),
-            NvValue::Uint64Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
-            NvValue::Int64Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
-            NvValue::Uint32Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
-            NvValue::Int32Array(all) => out.extend(each(&format!("{pad}{name}"), all)),
-            NvValue::StringArray(all) => {
-                let quoted: Vec<String> = all.iter().map(|text| format!("'{text}'")).collect();
-                out.extend(each(&format!("{pad}{name}"), &quoted));
-            }
+            NvValue::Uint64Array(all) => each(&pad, name, all, out),
+            NvValue::Int64Array(all) => each(&pad, name, all, out),
+            NvValue::Uint32Array(all) => each(&pad, name, all, out),
+            NvValue::Int32Array(all) => each(&pad, name, all, out),
+            NvValue::StringArray(all) => each(&pad, name, all.iter().map(|text| format!("'{text}'")), out),
             other => out.push(format!("{pad}{name}: {other:?}")),
         }
     }
