@@ -8,6 +8,8 @@ use super::tree::Source;
 const LISTED: &[(&str, &str)] = &[
     ("crates/zilla-codec/src/checksum/fletcher.rs", "calls its SIMD twin"),
     ("crates/zilla-codec/src/checksum/fletcher_x86.rs", "SIMD kernel"),
+    ("crates/zilla-codec/src/checksum/sha2.rs", "calls its SIMD twin"),
+    ("crates/zilla-codec/src/checksum/sha256_x86.rs", "SIMD kernel"),
     ("crates/zilla-codec/src/compress/lz4.rs", "C library"),
     ("crates/zilla-codec/src/raidz/x86.rs", "SIMD kernel"),
     ("crates/zilla-env/src/buf.rs", "aligned buffers"),

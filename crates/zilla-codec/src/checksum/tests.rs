@@ -75,6 +75,20 @@ fn published_digests() {
     assert_eq!(compute(Checksum::Blake3, &input, !big, Some(&salt)), blake3);
 }
 
+proptest! {
+    #[test]
+    fn many_at_once_are_as_one_by_one(lengths in prop::collection::vec(0usize..700, 0..9), seed: u8) {
+        let data: Vec<Vec<u8>> = lengths.iter().enumerate()
+            .map(|(i, n)| (0..*n).map(|j| (j * 7 + i * 31) as u8 ^ seed).collect())
+            .collect();
+        let blocks: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
+        for kind in Checksum::ALL {
+            let one_by_one: Vec<Cksum> = blocks.iter().map(|b| compute(kind, b, false, None)).collect();
+            prop_assert_eq!(compute_all(kind, &blocks, None), one_by_one, "{}", kind.name());
+        }
+    }
+}
+
 #[test]
 fn names_and_numbers() {
     for kind in Checksum::ALL {

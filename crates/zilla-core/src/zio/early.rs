@@ -83,12 +83,9 @@ impl Zio {
 
     async fn early_stretch(&self, txg: Txg, reqs: &[WriteReq]) -> Done {
         let salt = self.salt();
-        let unit = 1u64 << self.tree().min_ashift();
         let mut out = Done::default();
-        for req in reqs {
-            let Ok(Prepared::Block { data, compress, cksum }) =
-                prepare(self, txg, req, unit, salt.as_deref())
-            else {
+        for (req, prepared) in reqs.iter().zip(prepare(self, txg, reqs, salt.as_deref())) {
+            let Ok(Prepared::Block { data, compress, cksum }) = prepared else {
                 out.bps.push(None);
                 continue;
             };
