@@ -35,6 +35,8 @@ const CLASSES: usize = 64;
 /// A class's first chunk; each further one is as large as what the class has, up to a limit.
 const FIRST_CHUNK: usize = 64 << 10;
 const LARGEST_CHUNK: usize = 4 << 20;
+/// Fresh buffers of this size and more get their pages together.
+const TOGETHER: usize = 32 << 10;
 
 /// An owned, page-aligned buffer of fixed length, or a part of one (then aligned as its place in it is).
 pub struct IoBuf {
@@ -87,7 +89,11 @@ impl IoBuf {
             Some(list) => list.lock().take(cap),
             None => (Page(map(cap)), true),
         };
-        (IoBuf { ptr: page.0, len, cap, whole: None }, fresh)
+        let buf = IoBuf { ptr: page.0, len, cap, whole: None };
+        if fresh && cap >= TOGETHER {
+            populate(buf.ptr, len);
+        }
+        (buf, fresh)
     }
 }
 
@@ -302,6 +308,13 @@ fn out_of_memory(size: usize) -> ! {
         Ok(layout) => std::alloc::handle_alloc_error(layout),
         Err(_) => panic!("a buffer longer than the address space"),
     }
+}
+
+/// Has the kernel give the pages of memory that is about to be written, all at once. (A fault for each: writing a file of 1 GiB that
+/// stays in the cache took the server 1.65 s of CPU instead of 1.51.)
+fn populate(ptr: NonNull<u8>, size: usize) {
+    // SAFETY: mapped, and the caller's alone. Nothing in it changes; where this fails (before Linux 5.14) the first touch does it.
+    let _ = unsafe { madvise(ptr.as_ptr().cast(), size.next_multiple_of(PAGE), Advice::LinuxPopulateWrite) };
 }
 
 /// Gives memory back; the address stays ours and reads as zeroes.

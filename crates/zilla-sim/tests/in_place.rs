@@ -318,3 +318,39 @@ fn large_writes_are_written_once() {
         });
     }
 }
+
+/// A sync that is under way writes the file anyhow: an fsync waits for it instead of writing all into the log first.
+#[test]
+fn what_a_sync_writes_is_not_logged() {
+    let case = Case { log: false, throughput: false, ..CASES[0] };
+    let sim = case.world(8);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = case.create(&env).await.unwrap();
+        let zfs = case.open_fs(&env, &spa).await.unwrap();
+        let (file, _) =
+            zfs.create(zfs.root(), b"file", NewFile::new(0o100644, Cred::default())).await.unwrap();
+        zfs.fsync(file.id()).await.unwrap();
+        spa.sync().await.unwrap();
+        let before = spa.ctx.log_stats.get();
+        let txgs = &spa.ctx.txgs;
+        for (megabytes, logged) in [(20, 0), (4, 4)] {
+            let txg = txgs.open();
+            for off in (0..megabytes << 20).step_by(1 << 20) {
+                let data: Vec<u8> = (0..256).flat_map(|i| unit(3 * (off as u32 / 4096 + i) + 1)).collect();
+                zfs.write(file.id(), off, &Bytes::from(data), false).await.unwrap();
+            }
+            let under_way = txgs.clone();
+            let synced = env.spawn_with_result(async move { under_way.wait_synced(txg).await });
+            while txgs.quiesced() < txg {
+                env.clock.sleep(Duration::from_micros(1)).await;
+            }
+            assert!(txgs.synced() < txg);
+            zfs.fsync(file.id()).await.unwrap();
+            let copied = spa.ctx.log_stats.get().copied_bytes - before.copied_bytes;
+            assert_eq!(copied, logged << 20);
+            synced.await.unwrap();
+        }
+        check(&case, &env, &spa, &[]).await;
+    });
+}

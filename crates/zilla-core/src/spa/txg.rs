@@ -176,6 +176,17 @@ impl TxgState {
         self.dirty_total.load(Ordering::Relaxed)
     }
 
+    /// The last txg that nobody can join any more.
+    pub fn quiesced(&self) -> Txg {
+        self.state.lock().quiesced
+    }
+
+    /// Dirty bytes of the txgs from one to another.
+    pub(crate) fn dirty_in(&self, first: Txg, last: Txg) -> u64 {
+        let of = |txg: u64| self.dirty[Txg(txg).slot()].load(Ordering::Relaxed);
+        (first.0..=last.0).take(TXG_SIZE).map(of).sum()
+    }
+
     /// Takes a place in the open txg at once, if dirty data allows it.
     pub fn try_assign(self: &Arc<Self>) -> Option<Tx> {
         let limits = *self.limits.lock();

@@ -310,6 +310,10 @@ impl Zilog {
         if !frozen && st.lost_txg > synced.0 {
             return Step::Txg(Txg(st.lost_txg));
         }
+        let until = st.waiting.iter().map(|w| w.open).min();
+        if !frozen && let Some(txg) = until.and_then(|until| self.near_sync(until)) {
+            return Step::Txg(txg);
+        }
         st.packing = true;
         let waiters = std::mem::take(&mut st.waiting);
         let mut itxs = self.itxs.take_ready(synced);

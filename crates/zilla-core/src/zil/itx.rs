@@ -121,6 +121,18 @@ impl Itxs {
         txg
     }
 
+    /// The last txg up to `last` with data for the next commit, and how many bytes there are up to there.
+    pub(super) fn ready_bytes(&self, synced: Txg, last: Txg) -> (Txg, u64) {
+        let (mut txg, mut bytes) = (synced, 0);
+        self.each(synced, |g| {
+            let here: u64 = g.ready.iter().map(|i| i.data.len() as u64).sum();
+            if g.txg <= last.0 && here > 0 {
+                (txg, bytes) = (Txg(g.txg), bytes + here);
+            }
+        });
+        (txg, bytes)
+    }
+
     pub(super) fn take_ready(&self, synced: Txg) -> Vec<Itx> {
         let mut out = Vec::new();
         self.each(synced, |g| out.append(&mut g.ready));

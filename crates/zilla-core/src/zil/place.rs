@@ -8,6 +8,9 @@
 //! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | the quicker way ([`super::route`]): copied, or in place |
 //! | `logbias=throughput` | whole blocks: in place | the same: the devices' bandwidth is for others |
 //!
+//! A txg that is being synced takes no more blocks: where its sync is to write little more than the log would, it is what a commit waits
+//! for ([`Zilog::near_sync`]), and its data are written once.
+//!
 //! The rest is copied. Below 32 KiB a seek to another place costs more than the bytes. A log device that is full or has failed is none. The
 //! size of a write beyond 32 KiB changes nothing: no size from which on it goes another way or waits in another queue (as in OpenZFS with
 //! 1 MiB on a log device, pull request 14378).
@@ -32,6 +35,9 @@ use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody};
 
 /// A block of a file in a txg.
 type Block = (u64, u64, u64);
+
+/// So much in the log takes longer than what a sync adds to its data: its metadata, two flushes and the seeks between them.
+const LARGE: u64 = 16 << 20;
 
 /// Blocks of a train that are in place, and the block sizes of its files.
 #[derive(Default)]
@@ -75,6 +81,18 @@ impl Zilog {
             placed.bps.extend(some.into_iter().zip(bps).filter_map(|(b, bp)| Some((b, bp?))));
         }
         (placed, writes, trip)
+    }
+
+    /// The txg under sync that a commit of what was done up to `until` does best to wait for: its data are too much for a second writing
+    /// to the pool's own disks, and most of what its sync has to write.
+    pub(super) fn near_sync(&self, until: Txg) -> Option<Txg> {
+        let txgs = &self.ctx.txgs;
+        let (synced, last) = (self.synced(), until.min(txgs.quiesced()));
+        if last <= synced || self.ctx.store.has_log_device() {
+            return None;
+        }
+        let (txg, bytes) = self.itxs.ready_bytes(synced, last);
+        (bytes >= LARGE && bytes * 2 >= txgs.dirty_in(Txg(synced.0 + 1), txg)).then_some(txg)
     }
 
     fn joined(&self, txg: Txg) -> Option<Tx> {
