@@ -19,7 +19,21 @@ pub fn describe() -> Value {
         "memory": field(&read("/proc/meminfo"), "MemTotal"),
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "load": read("/proc/loadavg").trim(),
+        "gives_memory_back": gives_memory_back(),
     })
+}
+
+/// Whether this is a virtual machine that gives its free memory back to the host (free page reporting, virtio 1.2, 5.5.6.7). What is
+/// written to such memory next waits for the host: a file of 1 GiB in memory took 4.5 s to write instead of 1.1. Which of two programs
+/// meets it is chance.
+pub fn gives_memory_back() -> bool {
+    const FEATURE_REPORTING: usize = 5;
+    // Blocks of more than 2^10 pages are never free, so an order above that ends it.
+    let order = std::fs::read_to_string("/sys/module/page_reporting/parameters/page_reporting_order");
+    let ended = order.ok().and_then(|o| o.trim().parse::<u32>().ok()).is_some_and(|order| order > 10);
+    let devices = std::fs::read_dir("/sys/bus/virtio/drivers/virtio_balloon").into_iter().flatten().flatten();
+    let mut features = devices.filter_map(|d| std::fs::read_to_string(d.path().join("features")).ok());
+    !ended && features.any(|f| f.as_bytes().get(FEATURE_REPORTING) == Some(&b'1'))
 }
 
 /// The commit, with a `+` if the tree has changes that are in none.

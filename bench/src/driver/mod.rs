@@ -82,6 +82,13 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     let peer = if o.with_peers && wanted { Some(peers::dmubench(&o)?) } else { None };
     let mut out = json!({ "machine": machine::describe(), "commit": machine::commit(&o.root),
         "build": if cfg!(debug_assertions) { "debug" } else { "release" }, "runs": o.runs, "seconds": o.seconds });
+    if machine::gives_memory_back() {
+        eprintln!(
+            "This virtual machine gives free memory back to its host, and gets it again slowly: rates of what writes much \
+             memory will vary twofold. To measure without, as root: echo 11 > \
+             /sys/module/page_reporting/parameters/page_reporting_order, then fill and free all memory once."
+        );
+    }
     let mut failed = Vec::new();
     for part in &o.parts {
         let result = match part.as_str() {
