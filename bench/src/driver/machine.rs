@@ -23,10 +23,10 @@ pub fn describe() -> Value {
     })
 }
 
-/// Whether this is a virtual machine that gives its free memory back to the host (free page reporting, virtio 1.2, 5.5.6.7). What is
+/// Whether this is a virtual machine that gives its free memory back to the host (free page reporting, VIRTIO_BALLOON_F_REPORTING). What is
 /// written to such memory next waits for the host: a file of 1 GiB in memory took 4.5 s to write instead of 1.1. Which of two programs
 /// meets it is chance.
-pub fn gives_memory_back() -> bool {
+fn gives_memory_back() -> bool {
     const FEATURE_REPORTING: usize = 5;
     // Blocks of more than 2^10 pages are never free, so an order above that ends it.
     let order = std::fs::read_to_string("/sys/module/page_reporting/parameters/page_reporting_order");

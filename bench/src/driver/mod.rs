@@ -82,7 +82,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     let peer = if o.with_peers && wanted { Some(peers::dmubench(&o)?) } else { None };
     let mut out = json!({ "machine": machine::describe(), "commit": machine::commit(&o.root),
         "build": if cfg!(debug_assertions) { "debug" } else { "release" }, "runs": o.runs, "seconds": o.seconds });
-    if machine::gives_memory_back() {
+    if out["machine"]["gives_memory_back"] == true {
         eprintln!(
             "This virtual machine gives free memory back to its host, and gets it again slowly: rates of what writes much \
              memory will vary twofold. To measure without, as root: echo 11 > \

@@ -306,13 +306,13 @@ impl Zilog {
         let frozen = self.ctx.is_frozen(self.ctx.txgs.open());
         if !frozen {
             st.lost_txg = st.lost_txg.max(self.itxs.barrier(synced));
-        }
-        if !frozen && st.lost_txg > synced.0 {
-            return Step::Txg(Txg(st.lost_txg));
-        }
-        let until = st.waiting.iter().map(|w| w.open).min();
-        if !frozen && let Some(txg) = until.and_then(|until| self.near_sync(until)) {
-            return Step::Txg(txg);
+            if st.lost_txg > synced.0 {
+                return Step::Txg(Txg(st.lost_txg));
+            }
+            let until = st.waiting.iter().map(|w| w.open).min();
+            if let Some(txg) = until.and_then(|until| self.near_sync(until, synced)) {
+                return Step::Txg(txg);
+            }
         }
         st.packing = true;
         let waiters = std::mem::take(&mut st.waiting);

@@ -36,7 +36,8 @@ use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody};
 /// A block of a file in a txg.
 type Block = (u64, u64, u64);
 
-/// So much in the log takes longer than what a sync adds to its data: its metadata, two flushes and the seeks between them.
+/// So much in the log should take longer than what a sync adds to its data (its metadata, two flushes and the seeks between them): a
+/// tenth of a second of a disk that turns. An estimate.
 const LARGE: u64 = 16 << 20;
 
 /// Blocks of a train that are in place, and the block sizes of its files.
@@ -85,9 +86,9 @@ impl Zilog {
 
     /// The txg under sync that a commit of what was done up to `until` does best to wait for: its data are too much for a second writing
     /// to the pool's own disks, and most of what its sync has to write.
-    pub(super) fn near_sync(&self, until: Txg) -> Option<Txg> {
+    pub(super) fn near_sync(&self, until: Txg, synced: Txg) -> Option<Txg> {
         let txgs = &self.ctx.txgs;
-        let (synced, last) = (self.synced(), until.min(txgs.quiesced()));
+        let last = until.min(txgs.quiesced());
         if last <= synced || self.ctx.store.has_log_device() {
             return None;
         }

@@ -34,16 +34,6 @@ pub(super) enum Prepared {
     },
 }
 
-impl Prepared {
-    /// The bytes of a block that needs a place.
-    fn block(&self) -> Option<&Bytes> {
-        match self {
-            Prepared::Block { data, .. } => Some(data),
-            Prepared::Done(_) => None,
-        }
-    }
-}
-
 /// Bytes and where they go.
 pub struct Placement {
     pub dvas: Vec<Dva>,
@@ -319,16 +309,12 @@ pub(super) fn prepare(
     let mut out: Vec<_> = reqs.iter().map(|req| shape(zio, txg, req, unit)).collect();
     let mut rest = &mut out[..];
     for run in reqs.chunk_by(|a, b| checksum_of(a) == checksum_of(b)) {
-        let (these, later) = std::mem::take(&mut rest).split_at_mut(run.len());
-        rest = later;
-        let data: Vec<&[u8]> = these.iter().filter_map(|p| Some(&p.as_ref().ok()?.block()?[..])).collect();
-        let kind = run.first().map_or(Checksum::ON_VALUE, checksum_of);
-        let sums = checksum::compute_all(kind, &data, salt);
-        let slots = these.iter_mut().filter_map(|p| match p {
-            Ok(Prepared::Block { cksum, .. }) => Some(cksum),
+        let (Some(first), Some(these)) = (run.first(), rest.split_off_mut(..run.len())) else { break };
+        let blocks = these.iter_mut().filter_map(|p| match p {
+            Ok(Prepared::Block { data, cksum, .. }) => Some((&data[..], cksum)),
             _ => None,
         });
-        slots.zip(sums).for_each(|(slot, sum)| *slot = sum);
+        checksum::compute_all(checksum_of(first), blocks, salt);
     }
     out
 }
