@@ -9,6 +9,16 @@ use std::arch::x86_64::*;
 
 use super::fletcher::Lanes;
 
+/// How far ahead of the sums memory is asked for. A block that has left the caches is read in order, but the CPU's own prefetchers
+/// end at a page's end: with the next page asked for by then, summing such a block takes two thirds of the time.
+const AHEAD: usize = 4096;
+
+#[inline]
+#[target_feature(enable = "sse")]
+fn ask_ahead(line: &[u8]) {
+    _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD).cast());
+}
+
 /// Turns the sums over v and over the odd words into lanes in the order of the words.
 fn split<const HALF: usize, const N: usize>(both: [[u64; HALF]; 4], odd: [[u64; HALF]; 4]) -> Lanes<N> {
     let mut sums = [[0; N]; 4];
@@ -27,6 +37,7 @@ pub(super) fn avx512(data: &[u8], swap: bool) -> Lanes<16> {
     let mut v = [_mm512_setzero_si512(); 4];
     let mut o = [_mm512_setzero_si512(); 4];
     for block in data.as_chunks::<64>().0 {
+        ask_ahead(block);
         // SAFETY: the block is 64 bytes, and the load asks for no alignment.
         let mut x = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
         if swap {
@@ -60,6 +71,7 @@ pub(super) fn avx2(data: &[u8], swap: bool) -> Lanes<8> {
     let mut v = [_mm256_setzero_si256(); 4];
     let mut o = [_mm256_setzero_si256(); 4];
     for block in data.as_chunks::<32>().0 {
+        ask_ahead(block);
         // SAFETY: the block is 32 bytes, and the load asks for no alignment.
         let mut x = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
         if swap {

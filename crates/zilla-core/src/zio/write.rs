@@ -19,8 +19,9 @@ use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use crate::vdev::{IoDone, write::Plan};
 
-/// A stretch of a batch that one task takes: what a core's cache holds with its parity, and enough neighbours for a large write.
-const STRETCH_BYTES: usize = 512 << 10;
+/// A stretch of a batch that one task takes: what a core's L2 holds with its parity until it has been written, and enough neighbours for a
+/// large write. (Twice as much takes 2 % more CPU in a core with 2 MiB, half as much 4 %.)
+const STRETCH_BYTES: usize = 256 << 10;
 const STRETCH_BLOCKS: usize = 256;
 
 /// What became of a block before it is placed.
