@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use zilla_control::props::{self, FS, SNAP, naming};
 use zilla_control::types::*;
 use zilla_control::{ApiError, Backend, Caller, ErrorCode, StateDir, server};
@@ -295,6 +295,11 @@ impl Backend for Fake {
     }
 }
 
+/// Held alone while a program's file is written, shared while a process is started. A child has a copy of every open file of its parent until
+/// it executes its program, and a program whose file somebody has open for writing is not executed ("Text file busy"): so one test's
+/// child could keep another test's program from starting.
+static PROGRAMS: RwLock<()> = RwLock::new(());
+
 /// A folder with the daemon's state, files to be devices, and perhaps a daemon.
 pub struct World {
     dir: tempfile::TempDir,
@@ -307,6 +312,7 @@ impl World {
     pub fn empty() -> World {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bin")).unwrap();
+        let _alone = PROGRAMS.write().unwrap();
         for (name, from) in [("zpool", env!("CARGO_BIN_EXE_zpool")), ("zfs", env!("CARGO_BIN_EXE_zfs"))] {
             std::fs::copy(from, dir.path().join("bin").join(name)).unwrap();
         }
@@ -347,6 +353,7 @@ impl World {
     /// A program beside the commands.
     pub fn script(&self, name: &str, text: &str) {
         let path = self.dir.path().join("bin").join(name);
+        let _alone = PROGRAMS.write().unwrap();
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -357,12 +364,19 @@ impl World {
     }
 
     fn run(&self, program: &str, args: &str) -> (i32, String, String) {
-        let output = Command::new(self.dir.path().join("bin").join(program))
+        let mut command = Command::new(self.dir.path().join("bin").join(program));
+        command
             .args(args.split_whitespace())
             .env("ZILLA_DIR", self.dir.path().join("state"))
             .env_remove("ZPOOL_IMPORT_PATH")
-            .output()
-            .unwrap();
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = {
+            let _others_too = PROGRAMS.read().unwrap();
+            command.spawn().unwrap()
+        };
+        let output = child.wait_with_output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
     }
