@@ -308,10 +308,10 @@ pub(super) fn prepare(
 ) -> Vec<Result<Prepared>> {
     let unit = 1u64 << zio.tree().min_ashift();
     let mut out: Vec<_> = reqs.iter().map(|req| shape(zio, txg, req, unit)).collect();
-    let mut rest = &mut out[..];
+    let mut slots = out.iter_mut();
     for run in reqs.chunk_by(|a, b| checksum_of(a) == checksum_of(b)) {
-        let (Some(first), Some(these)) = (run.first(), rest.split_off_mut(..run.len())) else { break };
-        let blocks = these.iter_mut().filter_map(|p| match p {
+        let [first, ..] = run else { continue };
+        let blocks = slots.by_ref().take(run.len()).filter_map(|p| match p {
             Ok(Prepared::Block { data, cksum, .. }) => Some((&data[..], cksum)),
             _ => None,
         });
