@@ -2,7 +2,8 @@
 //! lost, and the pool goes on.
 
 use bytes::Bytes;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,9 +11,10 @@ use zilla_core::error::{Errno, Result};
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, NewFile, Zfs};
-use zilla_env::Env;
+use zilla_env::model::{ModelDevice, Profile};
+use zilla_env::{BoxFuture, Device, DirEntry, Env, OpenMode, Opener};
 use zilla_sim::pool::run::open_fs;
-use zilla_sim::{CrashPolicy, Sim, Survivors};
+use zilla_sim::{CrashPolicy, Sim, SimConfig, Survivors};
 
 const WORKERS: usize = 3;
 const BLOCK: usize = 4096;
@@ -324,4 +326,77 @@ fn logs_change_under_load() {
         let left = sim.power_off(CrashPolicy::LoseAll, seed);
         comes_back(&left, seed + 1000, &acked);
     }
+}
+
+/// Opens log devices as disks that turn.
+struct Turning(Env);
+
+impl Opener for Turning {
+    fn open(&self, path: &Path, mode: OpenMode) -> BoxFuture<'static, io::Result<Arc<dyn Device>>> {
+        let (opened, env) = (self.0.opener.open(path, mode), self.0.clone());
+        let is_log = path.starts_with("/disks/l0");
+        Box::pin(async move {
+            let disk = opened.await?;
+            if !is_log {
+                return Ok(disk);
+            }
+            let profile = Profile::named("7200rpm-sata").ok_or(io::ErrorKind::NotFound)?;
+            Ok(Arc::new(ModelDevice::new(disk, profile, &env)) as Arc<dyn Device>)
+        })
+    }
+    fn list(&self, dir: &Path) -> BoxFuture<'static, io::Result<Vec<DirEntry>>> {
+        self.0.opener.list(dir)
+    }
+    fn read_file(&self, path: &Path) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        self.0.opener.read_file(path)
+    }
+    fn write_file(&self, path: &Path, data: Vec<u8>) -> BoxFuture<'static, io::Result<()>> {
+        self.0.opener.write_file(path, data)
+    }
+    fn remove_file(&self, path: &Path) -> BoxFuture<'static, io::Result<()>> {
+        self.0.opener.remove_file(path)
+    }
+    fn create_file(&self, path: &Path, size: u64) -> BoxFuture<'static, io::Result<()>> {
+        self.0.opener.create_file(path, size)
+    }
+    fn canonical(&self, path: &Path) -> BoxFuture<'static, io::Result<PathBuf>> {
+        self.0.opener.canonical(path)
+    }
+}
+
+#[test]
+fn those_who_come_again_share_a_train_where_the_log_turns() {
+    const WRITERS: u64 = 8;
+    const EACH: u64 = 300;
+    // Computing takes no time: what is left is what the disk takes.
+    let sim = Sim::with_config(7, SimConfig { punctual: true, ..SimConfig::default() });
+    for disk in ["d0", "l0"] {
+        sim.add_disk(Path::new("/disks").join(disk), 128 << 20);
+    }
+    let real = sim.env();
+    let env = Env { opener: Arc::new(Turning(real.clone())), ..real };
+    sim.block_on(async {
+        let spa = create(&env, &["l0"]).await.unwrap();
+        let zfs = open_fs(&env, &spa, "tank").await.unwrap();
+        let mut tasks = Vec::new();
+        for w in 0..WRITERS {
+            let new = NewFile::new(0o100644, Cred::default());
+            let (file, _) = zfs.create(zfs.root(), format!("w{w}").as_bytes(), new).await.unwrap();
+            let zfs = zfs.clone();
+            tasks.push(env.spawn_with_result(async move {
+                for n in 0..EACH {
+                    zfs.write(file.id(), n * BLOCK as u64, &block(w as usize, n), false).await?;
+                    zfs.fsync(file.id()).await?;
+                }
+                Ok::<_, zilla_core::error::Error>(())
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let counts = spa.ctx.log_stats.get();
+        assert_eq!(counts.commits, WRITERS * EACH);
+        // Nearly two for each round if the first who is back leaves without the others, as they do before the disk is known to turn.
+        assert!(counts.trains < EACH * 5 / 4, "{} trains for {EACH} rounds", counts.trains);
+    });
 }

@@ -5,7 +5,7 @@
 //! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
 //! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
 //! blocks go to each in turn; more would only be smaller ones in a queue. Where a disk turns there is one, for each flush costs it part of a
-//! turn. So a lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their way at once.
+//! turn, and it waits a moment for those whom the last brought home ([`super::returns`]). So a lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
 //! ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If it goes away, a task does the rest ([`Driven`]).
@@ -23,7 +23,7 @@ use crate::types::Txg;
 use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogWritten};
 use event_listener::Event;
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::future::{BoxFuture, OptionFuture, select};
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -158,6 +158,8 @@ enum Step {
     Rest,
     /// Enough is under way.
     Room,
+    /// Others are about to come.
+    Gather(Duration),
     Txg(Txg),
     Send(Train),
 }
@@ -236,6 +238,9 @@ impl Zilog {
         }
         let waiter = Arc::new(Waiter { object, open, outcome: Mutex::new(None), event: Event::new() });
         st.waiting.push(waiter.clone());
+        if st.driving && st.returns.complete(st.waiting.len()) {
+            self.changed.notify(usize::MAX);
+        }
         let first = !std::mem::replace(&mut st.driving, true);
         let driven = first.then(|| Driven { env: self.ctx.env.clone(), work: Some(self.driver()) });
         Joined::Waiter(waiter, driven)
@@ -261,6 +266,7 @@ impl Zilog {
                     return;
                 }
                 Step::Room => listener.await,
+                Step::Gather(left) => drop(select(listener, self.ctx.env.sleep(left)).await),
                 // What was lost is stable then, and what comes after it is logged again: the log has no gaps.
                 Step::Txg(txg) => {
                     if self.ctx.txgs.wait_synced(txg).await.is_err() {
@@ -297,6 +303,13 @@ impl Zilog {
         let most = self.ctx.store.log_trains().min(MAX_TRAINS);
         if st.trains_in_flight >= most {
             return Step::Room;
+        }
+        let waiting = st.waiting.len();
+        // Where two may be under way, those who come later have theirs as soon.
+        if most == 1
+            && let Some(left) = st.returns.wait(self.ctx.env.now(), waiting)
+        {
+            return Step::Gather(left);
         }
         let synced = self.synced();
         for w in &st.waiting {
@@ -627,6 +640,12 @@ impl Zilog {
                 l.done = true;
             }
             self.settle(&mut st, &mut told, &mut home);
+            if let Ok(w) = &result
+                && !told.is_empty()
+            {
+                let waiting = st.waiting.len();
+                st.returns.arrived(self.ctx.env.now(), w.write + w.flush, told.len(), waiting);
+            }
         }
         // The next train's driver first: it has the most to do.
         self.changed.notify(usize::MAX);

@@ -5,6 +5,7 @@
 use super::blocks::{Blocks, Lwb};
 use super::commit::Waiter;
 use super::itx::{Itx, Itxs, When};
+use super::returns::Returns;
 use super::stats::{Both, LogStats};
 use crate::dmu::Objset;
 use crate::dsl::DslDataset;
@@ -34,6 +35,7 @@ pub(super) struct State {
     /// Number of the last record.
     pub lr_seq: u64,
     pub waiting: Vec<Arc<Waiter>>,
+    pub returns: Returns,
     /// Someone is at it: the first of those who wait, or a task.
     pub driving: bool,
     /// It has taken records that are not in a block yet.

@@ -45,6 +45,7 @@ mod log;
 mod place;
 mod replay;
 mod reset;
+mod returns;
 mod route;
 mod stats;
 mod throttle;
