@@ -39,5 +39,5 @@ pub use futures_util::future::BoxFuture;
 pub use image::SparseImage;
 pub use mem::MemDevice;
 pub use patience::{WaitingHere, own_thread, waiting_here};
-pub use real::{IoBackend, RealConfig, real_env, real_env_with};
+pub use real::{IoBackend, RealConfig, go_to_core, real_env, real_env_with, schedule_as};
 pub use task::{Elapsed, JoinHandle};

@@ -19,8 +19,8 @@
 //! (13,000 -> 27,000); four processes as before.
 
 use crate::backoff::Backoff;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::time::{Duration, Instant};
+use zilla_env::schedule_as;
 
 /// So many answers to the same client are a stream.
 const STREAM: u32 = 16;
@@ -60,11 +60,11 @@ impl Near {
             return answer();
         }
         let from = Instant::now();
-        if !policy(libc::SCHED_IDLE) {
+        if !schedule_as(libc::SCHED_IDLE) {
             return answer();
         }
         answer();
-        self.able = policy(libc::SCHED_OTHER);
+        self.able = schedule_as(libc::SCHED_OTHER);
         if !self.able {
             tracing::error!(
                 "a thread may not return from SCHED_IDLE, and will be slow while others are busy"
@@ -105,15 +105,8 @@ impl Near {
 /// Goes to the core where a thread ran last.
 fn follow(thread: u32) {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
-    let (Some(core), Ok(all)) = (core(&stat), sched_getaffinity(None)) else { return };
-    if core == sched_getcpu() || core >= CpuSet::MAX_CPU || !all.is_set(core) {
-        return;
-    }
-    let mut there = CpuSet::new();
-    there.set(core);
-    // It moves with the first, and may be moved on after the second.
-    for cores in [there, all] {
-        let _ = sched_setaffinity(None, &cores);
+    if let Some(core) = core(&stat) {
+        zilla_env::go_to_core(core);
     }
 }
 
@@ -126,19 +119,13 @@ fn core(stat: &str) -> Option<usize> {
 /// Whether threads may go to SCHED_IDLE and come back. Tried by one that ends with it.
 pub(crate) fn able() -> bool {
     let usual = || policy_now() == libc::SCHED_OTHER;
-    let tried = move || usual() && policy(libc::SCHED_IDLE) && policy(libc::SCHED_OTHER) && usual();
+    let tried = move || usual() && schedule_as(libc::SCHED_IDLE) && schedule_as(libc::SCHED_OTHER) && usual();
     std::thread::spawn(tried).join().unwrap_or(false)
 }
 
 fn policy_now() -> i32 {
     // SAFETY: takes and returns numbers; 0 is the calling thread.
     unsafe { libc::sched_getscheduler(0) }
-}
-
-fn policy(policy: i32) -> bool {
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads one `sched_param`, which lives until it returns; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, policy, &param) == 0 }
 }
 
 #[cfg(test)]
@@ -153,7 +140,7 @@ mod tests {
         assert_eq!(core("7 (a) R"), None);
         assert_eq!(core(""), None);
         let own = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        assert!(core(&own).unwrap() < CpuSet::MAX_CPU);
+        assert!(core(&own).unwrap() < rustix::thread::CpuSet::MAX_CPU);
     }
 
     #[test]

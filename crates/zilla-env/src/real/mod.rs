@@ -6,7 +6,10 @@
 //!   never wait for anything: the I/O is a copy, and handing it to another thread would cost more than the copy.
 //! * *io_uring*: a batch is one system call; one thread reaps completions.
 //! * *threads*: positioned reads and writes on a pool of threads, where io_uring is refused (most containers).
+//!
+//! A thread that waits for its own I/O keeps its core awake (`ZILLA_AWAKE=0`: not).
 
+mod awake;
 mod executor;
 mod file;
 mod open;
@@ -20,6 +23,8 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::Env;
+
+pub use awake::{go_to as go_to_core, schedule_as};
 
 /// How devices do their I/O.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
