@@ -6,7 +6,7 @@
 //! what a train takes, and less and less often where they do not come.
 //!
 //! Measured with Perrin's test, 32 writers, with a modelled 7200 rpm disk as the log device: in virtual time 60.9 MB/s without, 94.6 with;
-//! through FUSE on two cores 45.6 and 49.9; where the pool's own disk has the log 12.0 and 12.1.
+//! where the pool's own disk has the log 12.0 and 12.1.
 
 use std::time::Duration;
 

@@ -9,12 +9,11 @@
 //! the disk's interrupts would have to be woken by that one, a thread that waits long enough goes there ([`Interrupts`]).
 //!
 //! One thread at a time is served: where several wait for disks, somebody is awake. And only one that waits for nothing else: those that serve
-//! the kernel's FUSE requests share their core with their client by yielding it, and would yield it to the keeper (measured: 15 % fewer
-//! synchronous writes to a mirror).
+//! the kernel's FUSE requests share their core with their client by yielding it, and would yield it to the keeper.
 //!
 //! Measured on a virtual machine of two cores, one thread that writes 8 KiB and waits until they are stable, four times by turns:
-//! 6,290, 6,530, 4,820 and 6,220 a second without, 7,360, 7,480, 7,260 and 7,530 with; fio's plain write and fdatasync 7,290 to 8,220. The process is
-//! then charged 100 us of CPU time for each, of which it needs 45; without, when each wait's waking is charged to it too, 70.
+//! 6,010, 6,040, 6,170 and 5,560 a second without, 6,870, 7,240, 7,460 and 6,940 with; fio's plain write and fdatasync 6,610 to 7,300. The process is
+//! charged 100 to 109 us of CPU time for each then, and 76 to 81 without.
 
 use std::fs::read_to_string;
 use std::sync::OnceLock;
