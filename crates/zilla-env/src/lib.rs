@@ -15,6 +15,7 @@
 //! * [`IoOp::Flush`] that completed well means: every write that completed before the flush was submitted is
 //!   stable. Nothing else orders or persists writes.
 
+mod backoff;
 mod block_on;
 mod buf;
 mod completion;
@@ -30,6 +31,7 @@ pub mod real;
 mod task;
 mod wrap;
 
+pub use backoff::Backoff;
 pub use block_on::{block_for, block_on};
 pub use buf::{IoBuf, PAGE, Whole, age_pool, pool_retained, set_pool_limit, trim_pool};
 pub use completion::{BatchFuture, Completion, IoFuture, ReadFuture, UnitFuture};

@@ -28,7 +28,6 @@
 //! more request to save small writes that programs already gather ([`Options::writeback`] turns it on).
 
 mod abi;
-mod backoff;
 mod dev;
 mod mount;
 mod near;

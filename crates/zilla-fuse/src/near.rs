@@ -18,8 +18,8 @@
 //! Measured on two virtual cores, one process: 2.5 times as many files of 4K created (5,400 -> 13,800 a second), twice as many removed
 //! (13,000 -> 27,000); four processes as before.
 
-use crate::backoff::Backoff;
 use std::time::{Duration, Instant};
+use zilla_env::Backoff;
 use zilla_env::schedule_as;
 
 /// So many answers to the same client are a stream.

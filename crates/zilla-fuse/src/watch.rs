@@ -12,10 +12,10 @@
 //! two cores, however many wait, four processes create, read and remove a tenth more.) A thread looks on for no more than [`LOOK`] after
 //! a request, and less and less often while that is in vain.
 
-use crate::backoff::Backoff;
 use crate::dev::Dev;
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
+use zilla_env::Backoff;
 
 /// How long a thread looks for the next request before it sleeps: about what the wakings of a request cost.
 const LOOK: Duration = Duration::from_micros(50);

@@ -5,7 +5,8 @@
 //! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
 //! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
 //! blocks go to each in turn; more would only be smaller ones in a queue. Where a disk turns there is one, for each flush costs it part of a
-//! turn, and it waits a moment for those whom the last brought home ([`super::returns`]). So a lone committer waits for one write and one flush, and many share them. Large data go as several blocks, all on their way at once.
+//! turn, and it waits a moment for those whom the last brought home ([`super::returns`]). So a lone committer waits for one write and one
+//! flush, and many share them. Large data go as several blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
 //! ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If it goes away, a task does the rest ([`Driven`]).

@@ -9,6 +9,7 @@
 //! where the pool's own disk has the log 12.0 and 12.1.
 
 use std::time::Duration;
+use zilla_env::Backoff;
 
 /// So much of the last train's time is waited at most.
 const PART: u32 = 4;
@@ -16,25 +17,26 @@ const PART: u32 = 4;
 const LEFT_OUT: u32 = 8;
 
 /// What a driver knows of those who will be back soon.
-#[derive(Default)]
 pub(super) struct Returns {
     /// Whom to wait for, and until when.
     all: usize,
     until: Duration,
-    /// How often it was in vain, and how many trains do without.
-    vain: u32,
-    left_out: u32,
+    tries: Backoff,
+}
+
+impl Default for Returns {
+    fn default() -> Returns {
+        Returns { all: 0, until: Duration::ZERO, tries: Backoff::new(1, LEFT_OUT) }
+    }
 }
 
 impl Returns {
     /// A train that took so long told `told`, while `waiting` waited for the next.
     pub(super) fn arrived(&mut self, now: Duration, took: Duration, told: usize, waiting: usize) {
-        if self.left_out > 0 {
-            self.left_out -= 1;
-            return;
+        if self.tries.ready() {
+            self.all = told + waiting;
+            self.until = now + took / PART;
         }
-        self.all = told + waiting;
-        self.until = now + took / PART;
     }
 
     /// Whether the last of them has just come.
@@ -51,13 +53,12 @@ impl Returns {
                 return Some(self.until - now);
             }
             if waiting <= all / 2 {
-                self.vain = (self.vain + 1).min(LEFT_OUT);
-                self.left_out = (1 << self.vain) - 1;
+                self.tries.in_vain();
                 return None;
             }
         }
         if all > 0 {
-            self.vain = 0;
+            self.tries.was_of_use();
         }
         None
     }

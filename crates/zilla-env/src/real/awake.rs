@@ -5,7 +5,7 @@
 //! fast flash takes for a write. So meanwhile a thread of the policy SCHED_IDLE runs on that core and does nothing. Whoever else wants the core gets
 //! it at once; what is spent is the core's idle time, and the power that it takes.
 //!
-//! Where that gains nothing it is not done: a few waits in a thousand are compared with and without. And as a core other than the one that takes
+//! Where that gains nothing it is not done: of two thousand waits a few are made without, and compared. And as a core other than the one that takes
 //! the disk's interrupts would have to be woken by that one, a thread that waits long enough goes there ([`Interrupts`]).
 //!
 //! One thread at a time is served: where several wait for disks, somebody is awake. And only one that waits for nothing else: those that serve
@@ -52,7 +52,7 @@ pub(super) fn awake<T>(expected: Duration, wait: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let out = if kept { keeper.keep(core, wait) } else { wait() };
     state.trial.took(kept, begin.elapsed());
-    if let Some(to) = state.interrupts.waited(core).filter(|_| kept) {
+    if kept && let Some(to) = state.interrupts.waited(core) {
         go_to(to);
     }
     out
@@ -67,7 +67,7 @@ impl Keeper {
         }
         let (tell, told) = std::sync::mpsc::channel::<&'static Keeper>();
         let spinner = thread::Builder::new().name("zilla-awake".into());
-        let spinner = spinner.spawn(move || told.into_iter().for_each(Keeper::spin)).ok()?;
+        let spinner = spinner.spawn(move || told.recv().into_iter().for_each(Keeper::spin)).ok()?;
         // One for the life of the process.
         let keeper = Box::leak(Box::new(Keeper {
             state: Mutex::default(),
@@ -188,7 +188,7 @@ impl Interrupts {
             Interrupts::CALL => self.before = counts(&read_to_string("/proc/interrupts").unwrap_or_default()),
             n if n == Interrupts::CALL + Interrupts::WATCHED => {
                 let after = counts(&read_to_string("/proc/interrupts").unwrap_or_default());
-                self.core = most(&self.before, &after, u64::from(Interrupts::WATCHED));
+                self.core = most(&std::mem::take(&mut self.before), &after, u64::from(Interrupts::WATCHED));
             }
             Interrupts::ANEW => self.waits = 0,
             _ => {}

@@ -1,7 +1,7 @@
 //! Trying something less and less often while it is in vain.
 
 /// How many times it is left out after a try in vain: twice as many after each.
-pub(crate) struct Backoff {
+pub struct Backoff {
     /// Powers of two.
     least: u32,
     most: u32,
@@ -10,20 +10,20 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    pub(crate) fn new(least: u32, most: u32) -> Backoff {
+    pub fn new(least: u32, most: u32) -> Backoff {
         Backoff { least, most, next: least, left: 0 }
     }
     /// Whether it is to be tried this time.
-    pub(crate) fn ready(&mut self) -> bool {
+    pub fn ready(&mut self) -> bool {
         let ready = self.left == 0;
         self.left = self.left.saturating_sub(1);
         ready
     }
-    pub(crate) fn in_vain(&mut self) {
+    pub fn in_vain(&mut self) {
         self.left = (1 << self.next) - 1;
         self.next = (self.next + 1).min(self.most);
     }
-    pub(crate) fn was_of_use(&mut self) {
+    pub fn was_of_use(&mut self) {
         self.next = self.least;
     }
 }
