@@ -9,7 +9,7 @@ use zilla_core::error::{Errno, Error};
 use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
-use zilla_core::zio::LogPlace;
+use zilla_core::zio::{LogPlace, LogStep};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
 
@@ -124,7 +124,7 @@ async fn log_block(spa: &Arc<Spa>) -> Result<LogPlace, Error> {
     let data = Bytes::from(vec![7; 4096]);
     let (place, txg) = {
         let tx = spa.ctx.txgs.assign().await?;
-        (spa.zio.alloc_log(tx.txg(), 4096, true).await?, tx.txg())
+        (spa.zio.alloc_log(tx.txg(), 4096, LogStep { pause: true, on: None }).await?, tx.txg())
     };
     let written = match spa.zio.write_log(txg, &place.dva, &data).await {
         Ok(write) => write.stable().await,

@@ -284,7 +284,9 @@ impl Metaslabs {
             return Err(AllocStop::NoSpc);
         }
         let mut dvas = Dvas::new();
+        let wanted = req.on.and_then(|on| class.members.iter().position(|(v, _)| v.spec.id == on));
         let mut first = match req.class {
+            _ if let Some(wanted) = wanted => wanted,
             // Log blocks are waited for one by one: the next is best on another device. But a disk that others had their turn before may be
             // anywhere in its turn, and half of one is longer than the block; the disk that has just written is where it was left.
             AllocClass::Log if !class.turns() => class.next(),

@@ -30,6 +30,18 @@ const BEST_FIT_LARGEST: u64 = 128 << 10;
 /// How many ranges are looked at behind the last allocation.
 const SEARCH: usize = 128;
 
+/// Where a disk turns, a place for what is written after a pause has so much free behind it: what comes next follows it there.
+pub(super) const RUN: u64 = 2 << 20;
+
+/// When something is written, seen from what was written before.
+#[derive(Clone, Copy)]
+pub(super) enum After {
+    /// At once.
+    Once,
+    /// Its place is best so far behind; where there is a run of free space, or anywhere.
+    Pause { skip: u64, run: bool },
+}
+
 /// How fragmented free space in ranges of 512 bytes, 1K, ... is, in percent as OpenZFS 2.3 has it; beyond the table: not at all.
 const FRAGMENTATION: [u64; 20] =
     [100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1];
@@ -94,7 +106,15 @@ impl State {
             && self.defer.iter().all(RangeTree::is_empty)
     }
 
-    fn pick(&self, size: u64, total: u64, start: u64, skip: u64) -> Option<u64> {
+    fn pick(&self, size: u64, total: u64, start: u64, after: After) -> Option<u64> {
+        let skip = match after {
+            After::Once => 0,
+            After::Pause { skip, run: true } => {
+                let near = self.free.first_fit(self.cursor.max(start).saturating_add(skip), RUN, SEARCH);
+                return near.or_else(|| self.free.best_fit(self.free.largest().max(4 * RUN)));
+            }
+            After::Pause { skip, run: false } => skip,
+        };
         let largest = self.free.largest();
         if largest < size {
             return None;
@@ -189,12 +209,12 @@ impl Metaslab {
         Some(weighted.checked_div(total).unwrap_or(0).min(100) as u64)
     }
 
-    /// Takes `size` bytes out of the free space, `skip` bytes behind the last if that is free. None: no range of this size, or not loaded.
-    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64, skip: u64) -> Option<u64> {
+    /// Takes `size` bytes out of the free space. None: no range of this size, or not loaded.
+    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64, after: After) -> Option<u64> {
         if !st.loaded || st.broken {
             return None;
         }
-        let at = st.pick(size, self.size, self.start, skip)?;
+        let at = st.pick(size, self.size, self.start, after)?;
         st.free.remove(at, size).ok()?;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::DoubleAlloc) && at % (1 << 20) < size {

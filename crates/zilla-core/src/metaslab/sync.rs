@@ -241,8 +241,12 @@ impl Metaslabs {
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         let normal = self.class_stat(SpaceClass::Normal);
         let free = normal.space.saturating_sub(normal.alloc);
-        // In a pool that is nearly full space must come back at once.
+        // In a pool that is nearly full space must come back at once; and so it must to a log device half of which is in use, for a pool that syncs
+        // slowly is no faster than the log has room. Who went back to an older uberblock then would find less of the log.
         let defer_allowed = free > self.slop();
+        let log_is_short = self
+            .class(SpaceClass::Log)
+            .is_some_and(|log| log.groups().any(|(v, g)| g.free_now() < v.stat().space / 2));
         let list = std::mem::take(&mut *self.synced.lock());
         for (vdev, id) in list {
             let (v, ms) = self.metaslab(vdev, id)?;
@@ -253,7 +257,7 @@ impl Metaslabs {
             let allocated = std::mem::take(&mut st.allocated_this_txg) as i64 - freed.space() as i64;
             ms.release(st, &released)?;
             let mut deferred = -(released.space() as i64);
-            if defer_allowed {
+            if defer_allowed && !(log_is_short && v.spec.class == SpaceClass::Log) {
                 deferred += freed.space() as i64;
                 st.defer[txg.0 as usize % TXG_DEFER_SIZE] = freed;
             } else {

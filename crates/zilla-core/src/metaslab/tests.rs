@@ -109,7 +109,7 @@ impl World {
 }
 
 fn req(psize: u64, copies: u8) -> AllocReq {
-    AllocReq { class: AllocClass::Normal, psize, copies, gang_header: false, skip: 0 }
+    AllocReq::new(AllocClass::Normal, psize, copies)
 }
 
 fn tree_of<'a>(dvas: impl Iterator<Item = &'a Dva>, vdev: u32) -> RangeTree {
@@ -304,6 +304,48 @@ fn what_is_written_after_a_pause_lies_farther_on_where_disks_turn() {
             // Where there is no more room behind the last, what was left free is used.
             let rest = w.alloc(&[later; (2 << 24) / 4096]).await;
             assert!(rest.iter().filter(|d| d[0].vdev == 1).count() > 3000);
+        });
+    }
+}
+
+#[test]
+fn a_log_that_comes_round_goes_where_it_can_go_on() {
+    block_on(async {
+        let log = VdevSpec { turns: Arc::new(|| true), ..spec(1, 2, SpaceClass::Log) };
+        let w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
+        let later = AllocReq { class: AllocClass::Log, skip: 64 << 10, ..req(64 << 10, 1) };
+        // Each metaslab has room for 128 of them with the gaps between; the gaps come last.
+        let got = w.alloc(&[later; 500]).await;
+        let on_log: Vec<u64> = got.iter().filter(|d| d[0].vdev == 1).map(|d| d[0].offset).collect();
+        let first = on_log[..240].iter().filter(|o| *o >> 24 == on_log[0] >> 24).count();
+        assert!((110..=130).contains(&first), "{first} of 240");
+        assert!(on_log.len() > 400);
+    });
+}
+
+#[test]
+fn a_log_device_half_of_which_is_in_use_gives_out_again_what_is_freed() {
+    for (blocks, at_once) in [(60, false), (200, true)] {
+        block_on(async {
+            let specs = vec![spec(0, 16, SpaceClass::Normal), spec(1, 2, SpaceClass::Log)];
+            let mut w = World::new(MODERN, specs).await;
+            let log = AllocReq { class: AllocClass::Log, ..req(128 << 10, 1) };
+            let got = w.alloc(&vec![log; blocks]).await;
+            let data = w.alloc(&[req(128 << 10, 1)]).await;
+            w.sync().await;
+            for d in got.iter().chain(&data) {
+                w.ms.free_dva(w.h.txg, &d[0]).unwrap();
+            }
+            w.sync().await;
+            let deferred = |w: &World, vdev| w.ms.vdev_stat(vdev).unwrap().deferred;
+            let expected = if at_once { 0 } else { (blocks as u64) << 17 };
+            assert_eq!((deferred(&w, 1), deferred(&w, 0)), (expected, 128 << 10));
+            if at_once {
+                assert_eq!(
+                    w.alloc(&vec![log; blocks]).await.iter().filter(|d| d[0].vdev == 1).count(),
+                    blocks
+                );
+            }
         });
     }
 }

@@ -1,6 +1,6 @@
 //! The space of one top-level vdev: its metaslabs, who allocates from which, and what is used.
 
-use super::slab::{Metaslab, State};
+use super::slab::{After, Metaslab, RUN, State};
 use super::space_map::SpaceMap;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
@@ -329,35 +329,42 @@ impl Group {
             .collect();
         let distance = |m: &Metaslab| near.iter().map(|o| o.abs_diff(m.id)).min().unwrap_or(u64::MAX);
         let apart = (vdev.all.len() as u64 / 8).max(1);
-        let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, skip);
-
         let mut lanes = self.lanes.lock();
-        let current = lanes.get(lane).copied().flatten();
-        if let Some(m) = current.and_then(|id| self.get(id)).filter(|m| distance(m) >= apart)
-            && let Some(at) = take(m, &mut m.state())
-        {
-            return Found::At(at);
-        }
-        let elsewhere = |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
-        let mut candidates: Vec<&Arc<Metaslab>> =
-            self.metaslabs.iter().filter(|m| m.may_fit(asize) && (hard || distance(m) > 0)).collect();
-        candidates.sort_by_key(|m| {
-            let far = distance(m);
-            (far < apart, far == 0, elsewhere(m), std::cmp::Reverse(m.weight()), m.id)
-        });
-        for m in candidates {
-            let mut st = m.state();
-            if st.broken {
-                continue;
-            }
-            if !st.loaded {
-                return Found::Load(m.id);
-            }
-            if let Some(at) = take(m, &mut st) {
-                if let Some(l) = lanes.get_mut(lane) {
-                    *l = Some(m.id);
-                }
+        let ways: &[After] = match skip {
+            0 => &[After::Once],
+            _ => &[After::Pause { skip, run: true }, After::Pause { skip, run: false }],
+        };
+        for &after in ways {
+            let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, after);
+            let current = lanes.get(lane).copied().flatten();
+            if let Some(m) = current.and_then(|id| self.get(id)).filter(|m| distance(m) >= apart)
+                && let Some(at) = take(m, &mut m.state())
+            {
                 return Found::At(at);
+            }
+            let elsewhere =
+                |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
+            let least = if matches!(after, After::Pause { run: true, .. }) { RUN } else { asize };
+            let mut candidates: Vec<&Arc<Metaslab>> =
+                self.metaslabs.iter().filter(|m| m.may_fit(least) && (hard || distance(m) > 0)).collect();
+            candidates.sort_by_key(|m| {
+                let far = distance(m);
+                (far < apart, far == 0, elsewhere(m), std::cmp::Reverse(m.weight()), m.id)
+            });
+            for m in candidates {
+                let mut st = m.state();
+                if st.broken {
+                    continue;
+                }
+                if !st.loaded {
+                    return Found::Load(m.id);
+                }
+                if let Some(at) = take(m, &mut st) {
+                    if let Some(l) = lanes.get_mut(lane) {
+                        *l = Some(m.id);
+                    }
+                    return Found::At(at);
+                }
             }
         }
         Found::Nothing

@@ -5,7 +5,8 @@
 //! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
 //! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
 //! blocks go to each in turn; more would only be smaller ones in a queue. Where a disk turns there is one, for each flush costs it part of a
-//! turn, and it waits a moment for those whom the last brought home ([`super::returns`]). So a lone committer waits for one write and one
+//! turn, and it waits a moment for those whom the last brought home ([`super::returns`]); several such disks may share it
+//! ([`super::stripes`]). So a lone committer waits for one write and one
 //! flush, and many share them. Large data go as several blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
@@ -19,9 +20,10 @@ use super::blocks::Lwb;
 use super::itx::Itx;
 use super::log::{SAXATTR, SIZES, State, Zilog};
 use super::route::Trip;
+use super::stripes::Stripes;
 use crate::error::{Error, Result};
 use crate::types::Txg;
-use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogWritten};
+use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogStep, LogWritten};
 use event_listener::Event;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture, select};
@@ -91,23 +93,27 @@ struct Filling {
     bp: BlkPtr,
     buf: IoBuf,
     used: usize,
+    /// Where its records end at the latest.
+    end: usize,
     max_txg: u64,
     /// What must be stable with it.
     ahead: EarlyWrites,
 }
 
 impl Filling {
-    fn new(bp: BlkPtr) -> Filling {
+    fn new(bp: BlkPtr, most: usize) -> Filling {
+        let size = bp.psize() as usize;
         Filling {
             bp,
-            buf: IoBuf::zeroed(bp.psize() as usize),
+            buf: IoBuf::zeroed(size),
             used: CHAIN,
+            end: size.min(CHAIN + most),
             max_txg: 0,
             ahead: EarlyWrites::default(),
         }
     }
     fn room(&self) -> usize {
-        self.buf.len() - self.used
+        self.end.saturating_sub(self.used)
     }
     fn put(&mut self, bytes: &[u8]) {
         self.buf[self.used..self.used + bytes.len()].copy_from_slice(bytes);
@@ -172,6 +178,8 @@ type BlockOnItsWay = BoxFuture<'static, ()>;
 struct Train {
     waiters: Vec<Arc<Waiter>>,
     itxs: Vec<Itx>,
+    /// Among these vdevs it may be divided.
+    vdevs: Vec<u32>,
 }
 
 impl Zilog {
@@ -301,7 +309,8 @@ impl Zilog {
             st.driving = false;
             return Step::Rest;
         }
-        let most = self.ctx.store.log_trains().min(MAX_TRAINS);
+        let shape = self.ctx.store.log_shape();
+        let most = shape.trains.min(MAX_TRAINS);
         if st.trains_in_flight >= most {
             return Step::Room;
         }
@@ -339,7 +348,7 @@ impl Zilog {
             let lost = itxs.split_off(at).iter().map(|i| i.txg).max();
             st.lost_txg = st.lost_txg.max(lost.unwrap_or(0));
         }
-        Step::Send(Train { waiters, itxs })
+        Step::Send(Train { waiters, itxs, vdevs: shape.stripes })
     }
 
     /// Sends all of a train but its last block, which remains to be seen home.
@@ -411,7 +420,7 @@ impl Zilog {
         }
         let tx = self.ctx.txgs.assign_now()?;
         let txg = tx.txg();
-        let mut bp = self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, true).await?;
+        let mut bp = self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, LogStep { pause: true, on: None }).await?;
         bp.set_cksum(self.new_chain());
         self.need_saxattr(txg);
         {
@@ -437,21 +446,37 @@ impl Zilog {
     async fn pack(self: &Arc<Self>, train: &mut Train) -> Result<BlockOnItsWay> {
         let first = self.state.lock().lwbs.last_mut().map(|(_, l)| l.bp);
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
-        let mut filling = Filling::new(first);
         let whole_itxs = std::mem::take(&mut train.itxs);
         let (placed, ahead, trip) = self.place(&whole_itxs).await;
-        filling.ahead = ahead;
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
         let whole = left;
-        for mut itx in itxs {
+        let mut vdevs = std::mem::take(&mut train.vdevs);
+        let mut usual = 0;
+        if !vdevs.is_empty() {
+            let mut st = self.state.lock();
+            usual = st.sizes.iter().copied().min().unwrap_or(0);
+            if !st.worth.leaves(self.ctx.env.now(), whole) {
+                vdevs.clear();
+            }
+        }
+        let lens: Vec<usize> =
+            if vdevs.is_empty() { Vec::new() } else { itxs.iter().map(Itx::len).collect() };
+        let stripes = Stripes::new(vdevs, first.dva(0).vdev, &lens, usual, MAX_RECORDS);
+        let mut filling = Filling::new(first, stripes.most);
+        filling.ahead = ahead;
+        let mut blocks = 0;
+        for (n, mut itx) in itxs.into_iter().enumerate() {
             let len = itx.len();
             if itx.record.len() > MAX_RECORDS {
                 return Err(Error::os(crate::error::Errno::TooBig, "a record longer than a log block"));
             }
             if len > filling.room() && len <= MAX_RECORDS {
-                filling = self.next_block(filling, left, Vec::new()).await?;
+                blocks += 1;
+                let size = stripes.next(lens.get(n..).unwrap_or_default()).unwrap_or(left);
+                let next = (block_size(size), stripes.step(blocks));
+                filling = self.next_block(filling, next, stripes.most).await?;
             }
             let mut data = std::mem::take(&mut itx.data);
             let mut offset = itx.offset;
@@ -462,7 +487,8 @@ impl Zilog {
                     let room = filling.room().saturating_sub(itx.record.len()) / 8 * 8;
                     if room < MIN_PIECE.min(now) {
                         let need = (data.len() + LR_WRITE_SIZE) as u64;
-                        filling = self.next_block(filling, left.max(need), Vec::new()).await?;
+                        let next = (block_size(left.max(need)), LogStep::default());
+                        filling = self.next_block(filling, next, MAX_RECORDS).await?;
                         continue;
                     }
                     now = room;
@@ -509,7 +535,8 @@ impl Zilog {
         };
         // The last block's waiters are the train's.
         let waiters = train.waiters.clone();
-        match self.send_block(filling, block_size(guess), (waiters, trip), true).await {
+        let next = (block_size(stripes.next(&lens).unwrap_or(guess)), stripes.after());
+        match self.send_block(filling, next, Some((waiters, trip))).await {
             Ok((_, last)) => Ok(last),
             Err(e) => {
                 self.state.lock().trains_in_flight -= 1;
@@ -521,8 +548,8 @@ impl Zilog {
     async fn next_block(
         self: &Arc<Self>,
         filling: Filling,
-        left: u64,
-        waiters: Vec<Arc<Waiter>>,
+        next: (u64, LogStep),
+        most: usize,
     ) -> Result<Filling> {
         loop {
             let listener = self.changed.listen();
@@ -531,31 +558,32 @@ impl Zilog {
             }
             listener.await;
         }
-        let (bp, mut block) = self.send_block(filling, block_size(left), (waiters, None), false).await?;
+        let (bp, mut block) = self.send_block(filling, next, None).await?;
         // Its write is under way before the next one's: a disk that gets them in another order turns once more for each. But this thread
         // does not wait for it.
         if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
             self.ctx.env.spawn(block);
         }
-        Ok(Filling::new(bp))
+        Ok(Filling::new(bp, most))
     }
 
-    /// Allocates the block that comes next and completes this one. Returns the next, and this one's way to the disk.
+    /// Allocates the block that comes next, of some size, and completes this one, which may be the last of a train. Returns the next, and
+    /// this one's way to the disk.
     async fn send_block(
         self: &Arc<Self>,
         filling: Filling,
-        next_size: u64,
-        (waiters, trip): (Vec<Arc<Waiter>>, Option<Trip>),
-        ends_train: bool,
+        (next_size, step): (u64, LogStep),
+        last: Option<(Vec<Arc<Waiter>>, Option<Trip>)>,
     ) -> Result<(BlkPtr, BlockOnItsWay)> {
-        let Filling { bp, mut buf, used, max_txg, ahead } = filling;
+        let Filling { bp, mut buf, used, max_txg, ahead, .. } = filling;
+        let ends_train = last.is_some();
+        let (waiters, trip) = last.unwrap_or_default();
         let tx = self.ctx.txgs.assign_now()?;
         let txg = tx.txg();
-        // A train's next block follows at once; that of the next train when this one is stable.
-        let next = match self.ctx.store.alloc_log(txg, next_size, ends_train).await {
+        let next = match self.ctx.store.alloc_log(txg, next_size, step).await {
             // What comes next was only guessed.
             Err(e) if e.is(crate::error::Errno::NoSpc) && ends_train && next_size > LOG_BLOCK_UNIT => {
-                self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, true).await
+                self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await
             }
             other => other,
         };

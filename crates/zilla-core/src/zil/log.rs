@@ -7,6 +7,7 @@ use super::commit::Waiter;
 use super::itx::{Itx, Itxs, When};
 use super::returns::Returns;
 use super::stats::{Both, LogStats};
+use super::stripes::Worth;
 use crate::dmu::Objset;
 use crate::dsl::DslDataset;
 use crate::error::Result;
@@ -36,6 +37,7 @@ pub(super) struct State {
     pub lr_seq: u64,
     pub waiting: Vec<Arc<Waiter>>,
     pub returns: Returns,
+    pub worth: Worth,
     /// Someone is at it: the first of those who wait, or a task.
     pub driving: bool,
     /// It has taken records that are not in a block yet.
@@ -213,7 +215,9 @@ impl Zilog {
 
     /// In syncing context, before the objset is written: frees blocks that are not needed any more and brings the header up to date.
     pub(crate) async fn sync(&self, os: &Objset, txg: Txg) -> LogSync {
-        self.wait_issued(txg).await;
+        // What is given back whole may be given out again as soon as this txg is on disk: nothing may be written there later.
+        let whole = self.state.lock().destroy_txg == txg.0;
+        self.wait_issued(if whole { Txg(u64::MAX) } else { txg }).await;
         let mut out = LogSync::default();
         let mut frees = Vec::new();
         {

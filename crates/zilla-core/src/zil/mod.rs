@@ -48,6 +48,7 @@ mod reset;
 mod returns;
 mod route;
 mod stats;
+mod stripes;
 mod throttle;
 
 pub use claim::chain;

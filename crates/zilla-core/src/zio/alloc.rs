@@ -39,6 +39,15 @@ pub struct AllocReq {
     /// Where a disk turns, so many bytes behind the last place, if there is one free: it is written after a pause, and what lies nearer
     /// has passed the head by then.
     pub skip: u64,
+    /// On this vdev, if its class is the right one and it has room.
+    pub on: Option<u32>,
+}
+
+impl AllocReq {
+    /// Wherever it is its class' turn.
+    pub fn new(class: AllocClass, psize: u64, copies: u8) -> AllocReq {
+        AllocReq { class, psize, copies, gang_header: false, skip: 0, on: None }
+    }
 }
 
 /// Why allocation stopped before the last request.

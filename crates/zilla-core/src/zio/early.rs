@@ -90,13 +90,7 @@ impl Zio {
                 continue;
             };
             let psize = data.len() as u64;
-            let what = AllocReq {
-                class: class_of(req),
-                psize,
-                copies: req.copies.clamp(1, 3),
-                gang_header: false,
-                skip: 0,
-            };
+            let what = AllocReq::new(class_of(req), psize, req.copies.clamp(1, 3));
             let Ok(Place::At(dvas)) = self.place_one(txg, what).await else {
                 out.bps.push(None);
                 continue;

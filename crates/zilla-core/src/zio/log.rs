@@ -22,7 +22,7 @@ use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
 use zilla_ondisk::{ByteOrder, Dva};
 
 use super::early::EarlyWrites;
-use super::store::LogWritten;
+use super::store::{LogStep, LogWritten};
 use super::write::Place;
 use super::{AllocClass, AllocReq, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
@@ -53,12 +53,12 @@ pub struct LogWrite {
 }
 
 impl Zio {
-    /// Finds a place for a log block of `size` bytes (a multiple of 4096), which is written at once after the one before, or only when that is
-    /// stable (`after_pause`). The caller holds `txg` open, and frees the block
-    /// in a txg's sync as any other. `ENOSPC`: no run of this size is left; what was to be logged must wait for its txg.
-    pub async fn alloc_log(&self, txg: Txg, size: u64, after_pause: bool) -> Result<LogPlace> {
-        let skip = if after_pause { self.0.log_gap.get() } else { 0 };
-        let req = AllocReq { class: AllocClass::Log, psize: size, copies: 1, gang_header: false, skip };
+    /// Finds a place for a log block of `size` bytes (a multiple of 4096). The caller holds `txg` open, and frees the block in a txg's
+    /// sync as any other. `ENOSPC`: no run of this size is left; what was to be logged must wait for its txg.
+    pub async fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> Result<LogPlace> {
+        let LogStep { pause, on } = step;
+        let skip = if pause { self.0.log_gap.get(on, size, self.0.env.now()) } else { 0 };
+        let req = AllocReq { skip, on, ..AllocReq::new(AllocClass::Log, size, 1) };
         let dvas = match self.place_one(txg, req).await? {
             Place::At(dvas) => dvas,
             Place::NoRun => return Err(Error::os(Errno::NoSpc, "there is no place for a log block")),
@@ -135,8 +135,8 @@ impl LogWrite {
 
 impl Zio {
     /// The pointer to a log block that is yet to be written, complete but for its checksum words, which are its number in the chain.
-    pub(super) async fn alloc_log_block(&self, txg: Txg, size: u64, after_pause: bool) -> Result<BlkPtr> {
-        let place = self.alloc_log(txg, size, after_pause).await?;
+    pub(super) async fn alloc_log_block(&self, txg: Txg, size: u64, step: LogStep) -> Result<BlkPtr> {
+        let place = self.alloc_log(txg, size, step).await?;
         let mut bp = BlkPtr::ZERO;
         bp.set_dva(0, place.dva);
         bp.set_lsize(size);
@@ -167,29 +167,35 @@ impl Zio {
         Box::pin(async move {
             let clock = &zio.0.env.clock;
             let started = clock.now();
-            zio.0.log_gap.block(started);
             let bytes = data.len() as u64;
             let dva = bp.dva(0);
-            let whole = {
+            let (whole, turns, is_log) = {
                 let tree = zio.tree();
                 let top = tree.check_dva(&dva, bp.psize())?;
+                let turns = top.leaves().any(|l| l.turns());
                 // What is missing of a RAID-Z's columns could not be told from damage: these get the whole block.
-                match &top.layout {
+                let whole = match &top.layout {
                     Layout::Raidz { .. } if bytes < bp.psize() => {
                         let mut buf = IoBuf::zeroed(bp.psize() as usize);
                         buf[..data.len()].copy_from_slice(&data);
                         buf.into_bytes()
                     }
                     _ => data,
-                }
+                };
+                (whole, turns, top.vdev.is_log)
             };
+            if turns {
+                zio.0.log_gap.block(dva.vdev, (dva.offset, dva.asize), started);
+            }
             let (write, ()) = join(zio.write_log(Txg(bp.birth()), &dva, &whole), ahead.written()).await;
             let write = write?;
             let wrote = clock.now();
             let (block, data) = join(write.stable(), ahead.stable()).await;
             block.and(data)?;
             let flushed = clock.now();
-            zio.0.log_gap.stable(flushed);
+            if turns {
+                zio.0.log_gap.stable(dva.vdev, flushed, is_log);
+            }
             Ok(LogWritten {
                 bytes,
                 write: wrote.saturating_sub(started),

@@ -55,7 +55,7 @@ pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
 pub use early::EarlyWrites;
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
 pub use read::Scrubbed;
-pub use store::{BlockStore, LogWritten, Priority, WriteReq};
+pub use store::{BlockStore, LogShape, LogStep, LogWritten, Priority, WriteReq};
 
 /// What the pool's feature flags allow a writer.
 #[derive(Debug, Default)]

@@ -12,7 +12,9 @@ use zilla_ondisk::object_type::DMU_OT_DNODE;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE};
 
 use super::pending::Join;
-use super::{BlockStore, EarlyWrites, LogWritten, Priority, WriteReq, Zio, byteswap, verify};
+use super::{
+    BlockStore, EarlyWrites, LogShape, LogStep, LogWritten, Priority, WriteReq, Zio, byteswap, verify,
+};
 use crate::arc::{Block, Key};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
@@ -351,8 +353,8 @@ impl BlockStore for Zio {
         Box::pin(self.write_batch(txg, reqs))
     }
 
-    fn alloc_log(&self, txg: Txg, size: u64, after_pause: bool) -> BoxFuture<'_, Result<BlkPtr>> {
-        Box::pin(self.alloc_log_block(txg, size, after_pause))
+    fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(self.alloc_log_block(txg, size, step))
     }
 
     fn write_ahead(
@@ -395,12 +397,14 @@ impl BlockStore for Zio {
         self.log_on_log_vdev(bp)
     }
 
-    fn log_trains(&self) -> usize {
+    fn log_shape(&self) -> LogShape {
         let tree = self.tree();
         let of = |log: bool| tree.tops.iter().filter(move |t| t.vdev.is_log == log && t.vdev.is_concrete());
         let logs = of(true).count();
         let turns = of(logs > 0).any(|t| t.leaves().any(|l| l.turns()));
-        if turns { 1 } else { logs.max(2) }
+        let stripes =
+            if turns && logs > 1 { of(true).map(|t| t.vdev.id as u32).collect() } else { Vec::new() };
+        LogShape { trains: if turns { 1 } else { logs.max(2) }, stripes }
     }
 
     fn dsize(&self, bp: &BlkPtr) -> u64 {

@@ -49,6 +49,25 @@ pub struct WriteReq {
     pub may_embed: bool,
 }
 
+/// Where a log block goes, seen from the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStep {
+    /// The disk has written nothing for a while when it comes, not even the one before.
+    pub pause: bool,
+    /// On this vdev, if that can be.
+    pub on: Option<u32>,
+}
+
+/// How log blocks are best sent to the vdevs there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogShape {
+    /// Trains that are best under way at once: one for each log vdev, and two where there is only one, which can begin with the second while it
+    /// ends the first. A disk cannot: it turns once more for each flush, so who comes meanwhile had better share the next.
+    pub trains: usize,
+    /// Several log vdevs that turn, among which a train can be divided.
+    pub stripes: Vec<u32>,
+}
+
 /// How the write of a log block went: how much it was, how long the write itself took, and how long the flush.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogWritten {
@@ -100,7 +119,7 @@ pub trait BlockStore: Send + Sync {
     }
 
     /// A place for a block of the intent log, in a txg that the caller holds open. See `zio/log.rs`; a store that has no devices has no log.
-    fn alloc_log(&self, _: Txg, _: u64, _after_pause: bool) -> BoxFuture<'_, Result<BlkPtr>> {
+    fn alloc_log(&self, _: Txg, _: u64, _: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(std::future::ready(Err(no_log())))
     }
 
@@ -119,10 +138,9 @@ pub trait BlockStore: Send + Sync {
         false
     }
 
-    /// How many trains of log blocks are best on their way at once: one for each log vdev, and two where there is only one, which can begin with
-    /// the second while it ends the first. A disk cannot: it turns once more for each flush, so who comes meanwhile had better share the next.
-    fn log_trains(&self) -> usize {
-        2
+    /// How log blocks are best sent.
+    fn log_shape(&self) -> LogShape {
+        LogShape { trains: 2, stripes: Vec::new() }
     }
 
     /// The space a block takes as users see it (deflated by RAID-Z's overhead), in bytes.

@@ -162,13 +162,7 @@ impl Job {
                     }
                 } else {
                     let psize = data.len() as u64;
-                    wanted.push(AllocReq {
-                        class: class_of(req),
-                        psize,
-                        copies,
-                        gang_header: false,
-                        skip: 0,
-                    });
+                    wanted.push(AllocReq::new(class_of(req), psize, copies));
                 }
             }
             kept.push(stay);
@@ -201,8 +195,7 @@ impl Job {
                     }
                     None => {
                         let copies = req.copies.clamp(1, 3);
-                        let what =
-                            AllocReq { class: class_of(req), psize, copies, gang_header: false, skip: 0 };
+                        let what = AllocReq::new(class_of(req), psize, copies);
                         let mut dvas =
                             zio.place_gang(txg, what, kind, data.clone(), &mut placements, 0).await?;
                         dvas.truncate(3);
