@@ -1,13 +1,13 @@
-//! Commits: records into log blocks, and log blocks to the disk, in *trains*.
+//! Commits: who waits for what, and when the log blocks leave that make it stable, in *trains*.
 //!
 //! Whoever wants a commit joins those who wait. The first of them is the driver: it takes all who wait, with all records that matter to
-//! any of them, packs these into one block (or several), sends it off, sees it home and tells them that it is stable. Before the last
+//! any of them, packs these into one block (or several; [`super::pack`]), sends it off, sees it home and tells them that it is stable. Before the last
 //! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
 //! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
 //! blocks go to each in turn; more would only be smaller ones in a queue. Where a disk turns there is one, for each flush costs it part of a
 //! turn, and it waits a moment for those whom the last brought home ([`super::returns`]); several such disks may share it
-//! ([`super::stripes`]). So a lone committer waits for one write and one
-//! flush, and many share them. Large data go as several blocks, all on their way at once.
+//! ([`super::stripes`]). So a lone committer waits for one write and one flush, and many share them. Large data go as several
+//! blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
 //! ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If it goes away, a task does the rest ([`Driven`]).
@@ -18,12 +18,12 @@
 
 use super::blocks::Lwb;
 use super::itx::Itx;
-use super::log::{SAXATTR, SIZES, State, Zilog};
+use super::log::{SAXATTR, State, Zilog};
+use super::pack::{BlockOnItsWay, Train};
 use super::route::Trip;
-use super::stripes::Stripes;
 use crate::error::{Error, Result};
 use crate::types::Txg;
-use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogStep, LogWritten};
+use crate::zio::{LOG_BLOCK_UNIT, LogStep, LogWritten};
 use event_listener::Event;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture, select};
@@ -33,25 +33,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use zilla_codec::checksum::{ByteOrder, Checksum, embedded};
-use zilla_env::{Env, IoBuf, own_thread};
-use zilla_ondisk::blkptr::BlkPtr;
-use zilla_ondisk::zil::{
-    LR_WRITE_SIZE, ZIL_ZC_SEQ, ZilChainPhys, put_chain, set_reclen, set_seq, set_write_range,
-};
-use zilla_ondisk::{Field, SPA_OLD_MAXBLOCKSIZE};
+use zilla_env::Env;
 
-/// How long a log block can be.
-const MAX_BLOCK: u64 = SPA_OLD_MAXBLOCKSIZE;
-const CHAIN: usize = ZilChainPhys::SIZE;
-/// Bytes of records in the largest block.
-const MAX_RECORDS: usize = MAX_BLOCK as usize - CHAIN;
-/// A write too long for one block is cut into pieces no smaller than this.
-const MIN_PIECE: usize = 16 << 10;
 /// Trains that may be under way at once, however many log vdevs there are.
 const MAX_TRAINS: usize = 16;
-/// Blocks that may be under way at once.
-const MAX_BLOCKS: usize = 16;
 
 /// How a commit ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,39 +73,6 @@ impl Waiter {
     }
 }
 
-/// A block that is being filled.
-struct Filling {
-    bp: BlkPtr,
-    buf: IoBuf,
-    used: usize,
-    /// Where its records end at the latest.
-    end: usize,
-    max_txg: u64,
-    /// What must be stable with it.
-    ahead: EarlyWrites,
-}
-
-impl Filling {
-    fn new(bp: BlkPtr, most: usize) -> Filling {
-        let size = bp.psize() as usize;
-        Filling {
-            bp,
-            buf: IoBuf::zeroed(size),
-            used: CHAIN,
-            end: size.min(CHAIN + most),
-            max_txg: 0,
-            ahead: EarlyWrites::default(),
-        }
-    }
-    fn room(&self) -> usize {
-        self.end.saturating_sub(self.used)
-    }
-    fn put(&mut self, bytes: &[u8]) {
-        self.buf[self.used..self.used + bytes.len()].copy_from_slice(bytes);
-        self.used += bytes.len();
-    }
-}
-
 /// A train that someone sends who waits for it; when he goes away it goes on without him.
 struct Driven {
     env: Env,
@@ -146,10 +98,6 @@ impl Drop for Driven {
     }
 }
 
-fn block_size(records: u64) -> u64 {
-    (records + CHAIN as u64).next_multiple_of(LOG_BLOCK_UNIT).clamp(LOG_BLOCK_UNIT, MAX_BLOCK)
-}
-
 /// What someone who wants a commit has to do.
 enum Joined {
     /// Wait, and be the driver if there is none.
@@ -169,17 +117,6 @@ enum Step {
     Gather(Duration),
     Txg(Txg),
     Send(Train),
-}
-
-/// Writes a block, makes it stable and tells those who wait. It must be run to its end.
-type BlockOnItsWay = BoxFuture<'static, ()>;
-
-/// What a train carries.
-struct Train {
-    waiters: Vec<Arc<Waiter>>,
-    itxs: Vec<Itx>,
-    /// Among these vdevs it may be divided.
-    vdevs: Vec<u32>,
 }
 
 impl Zilog {
@@ -442,210 +379,12 @@ impl Zilog {
         }
     }
 
-    /// Puts records into blocks and sends these, the last one excepted. An error: from some record on nothing was sent.
-    async fn pack(self: &Arc<Self>, train: &mut Train) -> Result<BlockOnItsWay> {
-        let first = self.state.lock().lwbs.last_mut().map(|(_, l)| l.bp);
-        let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
-        let whole_itxs = std::mem::take(&mut train.itxs);
-        let (placed, ahead, trip) = self.place(&whole_itxs).await;
-        let mut itxs = Vec::with_capacity(whole_itxs.len());
-        whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
-        let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
-        let whole = left;
-        let mut vdevs = std::mem::take(&mut train.vdevs);
-        let mut usual = 0;
-        if !vdevs.is_empty() {
-            let mut st = self.state.lock();
-            usual = st.sizes.iter().copied().min().unwrap_or(0);
-            if !st.worth.leaves(self.ctx.env.now(), whole) {
-                vdevs.clear();
-            }
-        }
-        let lens: Vec<usize> =
-            if vdevs.is_empty() { Vec::new() } else { itxs.iter().map(Itx::len).collect() };
-        let stripes = Stripes::new(vdevs, first.dva(0).vdev, &lens, usual, MAX_RECORDS);
-        let mut filling = Filling::new(first, stripes.most);
-        filling.ahead = ahead;
-        let mut blocks = 0;
-        for (n, mut itx) in itxs.into_iter().enumerate() {
-            let len = itx.len();
-            if itx.record.len() > MAX_RECORDS {
-                return Err(Error::os(crate::error::Errno::TooBig, "a record longer than a log block"));
-            }
-            if len > filling.room() && len <= MAX_RECORDS {
-                blocks += 1;
-                let size = stripes.next(lens.get(n..).unwrap_or_default()).unwrap_or(left);
-                let next = (block_size(size), stripes.step(blocks));
-                filling = self.next_block(filling, next, stripes.most).await?;
-            }
-            let mut data = std::mem::take(&mut itx.data);
-            let mut offset = itx.offset;
-            loop {
-                let mut now = data.len();
-                if itx.record.len() + now.next_multiple_of(8) > filling.room() {
-                    // Only what no block could hold is cut.
-                    let room = filling.room().saturating_sub(itx.record.len()) / 8 * 8;
-                    if room < MIN_PIECE.min(now) {
-                        let need = (data.len() + LR_WRITE_SIZE) as u64;
-                        let next = (block_size(left.max(need)), LogStep::default());
-                        filling = self.next_block(filling, next, MAX_RECORDS).await?;
-                        continue;
-                    }
-                    now = room;
-                }
-                let part = data.split_to(now);
-                let padded = part.len().next_multiple_of(8);
-                let reclen = itx.record.len() + padded;
-                set_reclen(&mut itx.record, reclen as u64);
-                if !part.is_empty() {
-                    set_write_range(&mut itx.record, offset, part.len() as u64);
-                    self.count().add(|s| &s.copied, 1);
-                    self.count().add(|s| &s.copied_bytes, part.len() as u64);
-                }
-                if itx.placed > 0 {
-                    self.count().add(|s| &s.indirect, 1);
-                    self.count().add(|s| &s.indirect_bytes, itx.placed);
-                }
-                let seq = {
-                    let mut st = self.state.lock();
-                    st.lr_seq += 1;
-                    st.lr_seq
-                };
-                set_seq(&mut itx.record, seq);
-                filling.put(&itx.record);
-                filling.put(&part);
-                filling.used += padded - part.len();
-                filling.max_txg = filling.max_txg.max(itx.txg);
-                self.count().add(|s| &s.records, 1);
-                offset += part.len() as u64;
-                left = left.saturating_sub((padded + itx.record.len()) as u64);
-                if data.is_empty() {
-                    break;
-                }
-                left += LR_WRITE_SIZE as u64;
-            }
-        }
-        let guess = {
-            let mut st = self.state.lock();
-            let at = st.size_at;
-            st.sizes[at] = whole;
-            st.size_at = (at + 1) % SIZES;
-            st.trains_in_flight += 1;
-            st.sizes.iter().copied().max().unwrap_or(0)
-        };
-        // The last block's waiters are the train's.
-        let waiters = train.waiters.clone();
-        let next = (block_size(stripes.next(&lens).unwrap_or(guess)), stripes.after());
-        match self.send_block(filling, next, Some((waiters, trip))).await {
-            Ok((_, last)) => Ok(last),
-            Err(e) => {
-                self.state.lock().trains_in_flight -= 1;
-                Err(e)
-            }
-        }
-    }
-
-    async fn next_block(
-        self: &Arc<Self>,
-        filling: Filling,
-        next: (u64, LogStep),
-        most: usize,
-    ) -> Result<Filling> {
-        loop {
-            let listener = self.changed.listen();
-            if self.state.lock().blocks_in_flight < MAX_BLOCKS {
-                break;
-            }
-            listener.await;
-        }
-        let (bp, mut block) = self.send_block(filling, next, None).await?;
-        // Its write is under way before the next one's: a disk that gets them in another order turns once more for each. But this thread
-        // does not wait for it.
-        if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
-            self.ctx.env.spawn(block);
-        }
-        Ok(Filling::new(bp, most))
-    }
-
-    /// Allocates the block that comes next, of some size, and completes this one, which may be the last of a train. Returns the next, and
-    /// this one's way to the disk.
-    async fn send_block(
-        self: &Arc<Self>,
-        filling: Filling,
-        (next_size, step): (u64, LogStep),
-        last: Option<(Vec<Arc<Waiter>>, Option<Trip>)>,
-    ) -> Result<(BlkPtr, BlockOnItsWay)> {
-        let Filling { bp, mut buf, used, max_txg, ahead, .. } = filling;
-        let ends_train = last.is_some();
-        let (waiters, trip) = last.unwrap_or_default();
-        let tx = self.ctx.txgs.assign_now()?;
-        let txg = tx.txg();
-        let next = match self.ctx.store.alloc_log(txg, next_size, step).await {
-            // What comes next was only guessed.
-            Err(e) if e.is(crate::error::Errno::NoSpc) && ends_train && next_size > LOG_BLOCK_UNIT => {
-                self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await
-            }
-            other => other,
-        };
-        let mut next = match next {
-            Ok(bp) => bp,
-            Err(e) => {
-                // Without a successor this block cannot be written, and the chain ends before it.
-                self.count().add(|s| &s.block_errors, 1);
-                self.state.lock().broken = true;
-                return Err(e);
-            }
-        };
-        let mut cksum = bp.cksum();
-        cksum[ZIL_ZC_SEQ] += 1;
-        next.set_cksum(cksum);
-        let chain = ZilChainPhys { next_blk: next, nused: used as u64, ..ZilChainPhys::default() };
-        put_chain(&mut buf, &chain);
-        let written = used.next_multiple_of(LOG_BLOCK_UNIT as usize).min(buf.len());
-        buf.truncate(written);
-        let sealed = embedded::seal(Checksum::Zilog2, &mut buf, &bp.cksum(), ByteOrder::NATIVE);
-        debug_assert!(sealed.is_ok(), "the chain structure is in the block");
-        let number = {
-            let mut st = self.state.lock();
-            let broken = st.broken;
-            let Some((number, lwb)) = st.lwbs.last_mut().filter(|(_, l)| !broken && l.bp == bp) else {
-                st.orphans.push((txg.0, next));
-                st.dirty(txg);
-                return Err(Error::os(crate::error::Errno::Io, "the log was given back, or is broken"));
-            };
-            lwb.issued_txg = txg.0;
-            lwb.max_txg = max_txg;
-            lwb.waiters = waiters;
-            lwb.trip = trip.map(Box::new);
-            st.lwbs.push(Lwb::new(next, txg));
-            st.blocks_in_flight += 1;
-            st.dirty(txg);
-            number
-        };
-        let separate = self.ctx.store.log_is_separate(&bp);
-        let counts = self.count();
-        if separate {
-            counts.add(|s| &s.slog_blocks, 1);
-            counts.add(|s| &s.slog_bytes, used as u64);
-            counts.add(|s| &s.slog_written, written as u64);
-            counts.add(|s| &s.slog_allocated, bp.psize());
-        } else {
-            counts.add(|s| &s.normal_blocks, 1);
-            counts.add(|s| &s.normal_bytes, used as u64);
-            counts.add(|s| &s.normal_written, written as u64);
-            counts.add(|s| &s.normal_allocated, bp.psize());
-        }
-        let write = self.ctx.store.write_log(&bp, buf.into_bytes(), ahead);
-        drop(tx);
-        let log = self.clone();
-        let home = async move {
-            let result = write.await;
-            log.block_done(number, result, (ends_train, separate));
-        };
-        Ok((next, home.boxed()))
-    }
-
-    fn block_done(&self, number: u64, result: Result<LogWritten>, (ends_train, separate): (bool, bool)) {
+    pub(super) fn block_done(
+        &self,
+        number: u64,
+        result: Result<LogWritten>,
+        (ends_train, separate): (bool, bool),
+    ) {
         match &result {
             Ok(w) => {
                 self.count().took(|s| &s.write_latency, w.write);

@@ -42,6 +42,7 @@ mod claim;
 mod commit;
 mod itx;
 mod log;
+mod pack;
 mod place;
 mod replay;
 mod reset;
