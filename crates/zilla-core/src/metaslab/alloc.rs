@@ -362,7 +362,7 @@ impl Metaslabs {
         ms.unalloc(&mut st, txg, dva.offset, size)
     }
 
-    /// Frees in the syncing txg; the space is given out again two txgs later.
+    /// Frees in the syncing txg; the space is given out again two txgs later (but see [`Metaslabs::sync_done`]).
     pub fn free_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
         let (v, ms, size) = self.locate(dva)?;
         let mut st = ms.state();

@@ -31,7 +31,9 @@ const BEST_FIT_LARGEST: u64 = 128 << 10;
 const SEARCH: usize = 128;
 
 /// Where a disk turns, a place for what is written after a pause has so much free behind it: what comes next follows it there.
-pub(super) const RUN: u64 = 2 << 20;
+const RUN: u64 = 2 << 20;
+/// And where it goes if there is none near. A power of two, so that a metaslab's weight tells whether it has one.
+pub(super) const LONG_RUN: u64 = 8 << 20;
 
 /// When something is written, seen from what was written before.
 #[derive(Clone, Copy)]
@@ -106,15 +108,16 @@ impl State {
             && self.defer.iter().all(RangeTree::is_empty)
     }
 
-    fn pick(&self, size: u64, total: u64, start: u64, after: After) -> Option<u64> {
-        let skip = match after {
-            After::Once => 0,
-            After::Pause { skip, run: true } => {
-                let near = self.free.first_fit(self.cursor.max(start).saturating_add(skip), RUN, SEARCH);
-                return near.or_else(|| self.free.best_fit(self.free.largest().max(4 * RUN)));
-            }
-            After::Pause { skip, run: false } => skip,
+    fn pick(&self, size: u64, (start, total, unit): (u64, u64, u64), after: After) -> Option<u64> {
+        let (skip, run) = match after {
+            After::Once => (0, false),
+            After::Pause { skip, run } => (skip.next_multiple_of(unit), run),
         };
+        let from = self.cursor.max(start).saturating_add(skip);
+        if run {
+            let near = self.free.first_fit(from, RUN, SEARCH);
+            return near.or_else(|| self.free.best_fit(self.free.largest().max(LONG_RUN)));
+        }
         let largest = self.free.largest();
         if largest < size {
             return None;
@@ -122,7 +125,7 @@ impl State {
         if largest < BEST_FIT_LARGEST || self.free.space() / (total / 100).max(1) < BEST_FIT_PERCENT {
             return self.free.best_fit(size);
         }
-        let near = self.free.first_fit(self.cursor.max(start).saturating_add(skip), size, SEARCH);
+        let near = self.free.first_fit(from, size, SEARCH);
         // Behind the cursor nothing fits: go where the next allocations too will be neighbours.
         near.or_else(|| self.free.best_fit(largest))
     }
@@ -214,7 +217,7 @@ impl Metaslab {
         if !st.loaded || st.broken {
             return None;
         }
-        let at = st.pick(size, self.size, self.start, after)?;
+        let at = st.pick(size, (self.start, self.size, 1 << self.shift), after)?;
         st.free.remove(at, size).ok()?;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::DoubleAlloc) && at % (1 << 20) < size {

@@ -241,12 +241,13 @@ impl Metaslabs {
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         let normal = self.class_stat(SpaceClass::Normal);
         let free = normal.space.saturating_sub(normal.alloc);
-        // In a pool that is nearly full space must come back at once; and so it must to a log device half of which is in use, for a pool that syncs
-        // slowly is no faster than the log has room. Who went back to an older uberblock then would find less of the log.
+        // In a pool that is nearly full space must come back at once; and so it must to a log device half of which cannot be given out, for a pool
+        // that syncs slowly is no faster than the log has room. Who went back to an older uberblock then would find less of the log.
         let defer_allowed = free > self.slop();
-        let log_is_short = self
-            .class(SpaceClass::Log)
-            .is_some_and(|log| log.groups().any(|(v, g)| g.free_now() < v.stat().space / 2));
+        let short_logs: Vec<u32> = self.class(SpaceClass::Log).map_or_else(Vec::new, |log| {
+            let short = log.groups().filter(|(v, g)| g.free_now() < v.stat().space / 2);
+            short.map(|(v, _)| v.spec.id).collect()
+        });
         let list = std::mem::take(&mut *self.synced.lock());
         for (vdev, id) in list {
             let (v, ms) = self.metaslab(vdev, id)?;
@@ -257,7 +258,7 @@ impl Metaslabs {
             let allocated = std::mem::take(&mut st.allocated_this_txg) as i64 - freed.space() as i64;
             ms.release(st, &released)?;
             let mut deferred = -(released.space() as i64);
-            if defer_allowed && !(log_is_short && v.spec.class == SpaceClass::Log) {
+            if defer_allowed && !short_logs.contains(&vdev) {
                 deferred += freed.space() as i64;
                 st.defer[txg.0 as usize % TXG_DEFER_SIZE] = freed;
             } else {

@@ -309,6 +309,28 @@ fn what_is_written_after_a_pause_lies_farther_on_where_disks_turn() {
 }
 
 #[test]
+fn a_gap_is_of_whole_sectors_whatever_it_should_be() {
+    block_on(async {
+        let normal = VdevSpec {
+            ashift: 14,
+            psize_to_asize: Arc::new(|p| p.next_multiple_of(1 << 14)),
+            ..spec(0, 4, SpaceClass::Normal)
+        };
+        let log = VdevSpec { turns: Arc::new(|| true), id: 1, class: SpaceClass::Log, ..normal.clone() };
+        let mut w = World::new(MODERN, vec![normal, log]).await;
+        let later = AllocReq { class: AllocClass::Log, skip: (64 << 10) + 4096, ..req(1 << 14, 1) };
+        let got = w.alloc(&[later; 20]).await;
+        assert_eq!(got.len(), 20);
+        assert!(got.iter().all(|d| d[0].vdev == 1 && d[0].offset.is_multiple_of(1 << 14)), "{got:?}");
+        w.sync().await;
+        for d in &got {
+            w.ms.free_dva(w.h.txg, &d[0]).unwrap();
+        }
+        w.sync().await;
+    });
+}
+
+#[test]
 fn a_log_that_comes_round_goes_where_it_can_go_on() {
     block_on(async {
         let log = VdevSpec { turns: Arc::new(|| true), ..spec(1, 2, SpaceClass::Log) };

@@ -1,6 +1,6 @@
 //! The space of one top-level vdev: its metaslabs, who allocates from which, and what is used.
 
-use super::slab::{After, Metaslab, RUN, State};
+use super::slab::{After, LONG_RUN, Metaslab, State};
 use super::space_map::SpaceMap;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
@@ -344,7 +344,7 @@ impl Group {
             }
             let elsewhere =
                 |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
-            let least = if matches!(after, After::Pause { run: true, .. }) { RUN } else { asize };
+            let least = if matches!(after, After::Pause { run: true, .. }) { LONG_RUN } else { asize };
             let mut candidates: Vec<&Arc<Metaslab>> =
                 self.metaslabs.iter().filter(|m| m.may_fit(least) && (hard || distance(m) > 0)).collect();
             candidates.sort_by_key(|m| {

@@ -68,6 +68,11 @@ impl State {
     pub(super) fn dirty(&mut self, txg: Txg) {
         self.dirty[txg.slot()] = txg.0;
     }
+
+    /// Whether a block that was issued in `txg` or before is.
+    fn is_on_its_way(&mut self, txg: Txg) -> bool {
+        self.lwbs.unsettled().any(|l| l.issued_txg != 0 && l.issued_txg <= txg.0 && !l.done)
+    }
 }
 
 /// What the sync of a log leaves its dataset to do.
@@ -293,8 +298,7 @@ impl Zilog {
     async fn wait_issued(&self, txg: Txg) {
         loop {
             let listener = self.changed.listen();
-            let on_its_way = |l: &mut Lwb| l.issued_txg != 0 && l.issued_txg <= txg.0 && !l.done;
-            if !self.state.lock().lwbs.unsettled().any(on_its_way) {
+            if !self.state.lock().is_on_its_way(txg) {
                 return;
             }
             listener.await;
@@ -308,10 +312,14 @@ impl Zilog {
 
     /// In syncing context: the dataset's contents go, and its log with them. From now on a commit waits for txgs.
     pub(crate) async fn abandon(&self, os: &Objset) {
-        self.wait_issued(Txg(u64::MAX)).await;
         let mut frees = Vec::new();
-        {
+        loop {
+            self.wait_issued(Txg(u64::MAX)).await;
             let mut st = self.state.lock();
+            if st.is_on_its_way(Txg(u64::MAX)) {
+                // One has left since.
+                continue;
+            }
             if st.abandoned || !self.started.load(Ordering::Acquire) {
                 return;
             }
@@ -325,6 +333,7 @@ impl Zilog {
                 }
             }
             frees.extend(st.lwbs.drain().map(|l| l.bp));
+            break;
         }
         frees.iter().for_each(|bp| self.ctx.free(bp));
     }

@@ -1,6 +1,6 @@
 //! What is done before a log device is full.
 //!
-//! What is in the log leaves it when its txg is synced, and its space comes back two txgs later. If more comes in than the pool writes meanwhile, the log
+//! What is in the log leaves it when its txg is synced, and its space comes back two txgs later, or at once when half of it is taken. If more comes in than the pool writes meanwhile, the log
 //! runs full, and from one moment to the next commits go to the pool's own disks, ten or a hundred times as slow, and keep those from writing the very
 //! txg that would make room.
 //!

@@ -120,7 +120,7 @@ impl Disk {
     fn tried(&mut self, had: u64, late: bool) {
         let watched = self.watched > 0;
         self.watched = self.watched.saturating_sub(1);
-        // What had more or less than is given says nothing.
+        // That one is late that had less than is given says nothing, nor that one is in time that had more.
         if late && had + STEP >= self.takes && had <= DISK_MOST {
             if watched {
                 let takes = (self.takes + 2 * STEP).min(DISK_MOST);
@@ -155,9 +155,9 @@ impl Gap {
         let follows = offset == head.end;
         if let Some(idle) = head.idle.take() {
             let pause = now.saturating_sub(idle);
-            let gap = offset.saturating_sub(head.end);
             let rest = bytes(pause) + way(size);
-            head.first = (pause <= MOST).then(|| (now, gap.saturating_sub(rest)));
+            let gap = offset.checked_sub(head.end).filter(|_| pause <= MOST);
+            head.first = gap.map(|gap| (now, gap.saturating_sub(rest)));
             head.bytes = 0;
             if !std::mem::take(&mut head.told) && pause <= MOST {
                 state.pauses.add(pause);

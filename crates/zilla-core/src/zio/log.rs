@@ -1,6 +1,6 @@
 //! Places and writes for the intent log, outside of any txg's batches.
 //!
-//! A log block goes to a log device if there is one with room, each to the next of several; else to the metaslabs that normal
+//! A log block goes to a log device if there is one with room, to the next of several or where the caller says; else to the metaslabs that normal
 //! vdevs keep for it, else to any. It is written once, by itself, and waited for: [`Zio::alloc_log`], [`Zio::write_log`],
 //! [`LogWrite::stable`], each step seen by the caller so that he can have many blocks on their way.
 //!

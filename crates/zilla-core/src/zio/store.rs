@@ -64,7 +64,7 @@ pub struct LogShape {
     /// Trains that are best under way at once: one for each log vdev, and two where there is only one, which can begin with the second while it
     /// ends the first. A disk cannot: it turns once more for each flush, so who comes meanwhile had better share the next.
     pub trains: usize,
-    /// Several log vdevs that turn, among which a train can be divided.
+    /// The log vdevs, if there are several and one of them turns: a train can be divided among them.
     pub stripes: Vec<u32>,
 }
 
