@@ -5,9 +5,10 @@
 //! The train then waits for the slowest of them, and is more commands. Whether that is faster depends on what else a train takes:
 //! so some are sent each way from time to time, and the others as was faster ([`Worth`]).
 //!
-//! Measured with Perrin's test, 32 writers, on modelled 7200 rpm disks: in virtual time one log disk 100.0 MB/s, two 166.7, four 249.6; the command
-//! and the flush, which each has to do whatever it writes, are a tenth of the time of one and a third of that of four. Through FUSE on two
-//! cores, where waking the writers takes most of the time, 49.1 with one, 47.9 with four; divided always, 42.8.
+//! Measured with Perrin's test on modelled 7200 rpm disks, in virtual time: with 32 writers one log disk 100.0 MB/s, two 166.7, four 249.6; with
+//! 128 writers 118, 216 and 395 (four main disks). The command and the flush, which each has to do whatever it writes, are a tenth of the time of one
+//! and a third of that of four. Through FUSE on two cores, where waking the writers takes most of the time, 49.1 with one, 47.9 with
+//! four; divided always, 42.8.
 
 use crate::zio::LogStep;
 use std::time::Duration;

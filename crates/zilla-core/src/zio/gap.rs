@@ -25,6 +25,8 @@ const BUS: u64 = 4;
 /// Bytes that pass under the head in a microsecond; and at least.
 const RATE: u64 = 150;
 const RATE_LEAST: u64 = 60;
+/// Of what came with more bytes than this it cannot be told whether a turn was lost.
+const SHORT: u64 = 384 << 10;
 /// Gaps are multiples of this.
 const STEP: u64 = 4 << 10;
 /// So many are looked at, for so many pauses; a turn is so many bytes.
@@ -174,7 +176,8 @@ impl Gap {
         let state = &mut *self.0.lock();
         let Some(head) = state.heads.get_mut(&vdev) else { return };
         head.idle = Some(now);
-        if let Some((came, had)) = head.first.take().filter(|_| alone) {
+        let first = head.first.take().filter(|_| alone && head.bytes <= SHORT);
+        if let Some((came, had)) = first {
             let most = MOST + Duration::from_micros(head.bytes / RATE_LEAST);
             state.disk.tried(had, now.saturating_sub(came) > most);
         }
@@ -213,12 +216,13 @@ mod tests {
         now: Duration,
         end: u64,
         takes: u64,
+        block: u64,
         late: u32,
     }
 
     impl Test {
         fn new(takes: u64) -> Test {
-            Test { gap: Gap::default(), now: Duration::from_secs(1), end: 0, takes, late: 0 }
+            Test { gap: Gap::default(), now: Duration::from_secs(1), end: 0, takes, block: SIZE, late: 0 }
         }
         /// After pauses of so many microseconds, of which the gap knows or not. The last gap, without the block's way.
         fn pauses(&mut self, micros: &[u64], known: bool) -> u64 {
@@ -233,8 +237,8 @@ mod tests {
                 self.gap.block(1, (self.end + gap, SIZE), self.now);
                 self.end += gap + SIZE;
                 // One that follows at once.
-                self.gap.block(1, (self.end, SIZE), self.now);
-                self.end += SIZE;
+                self.gap.block(1, (self.end, self.block), self.now);
+                self.end += self.block;
                 self.now += Duration::from_millis(if late { 10 } else { 2 });
                 self.gap.stable(1, self.now, true);
             }
@@ -278,6 +282,10 @@ mod tests {
             assert!((takes..takes + 3 * STEP).contains(&(gap + STEP)), "{takes}: {gap}");
             assert!((1..20).contains(&t.late), "{takes}: {} times late", t.late);
         }
+        // What takes long anyway says nothing.
+        let mut t = Test { block: 512 << 10, ..Test::new(110 << 10) };
+        t.pauses(&[0; 100], true);
+        assert_eq!(t.gap.0.lock().disk.takes, DISK);
         // Where it turns in vain now and then for other reasons, nothing is learned of it.
         let mut t = Test::new(0);
         t.gap.0.lock().disk.found = true;
