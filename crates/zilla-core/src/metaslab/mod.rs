@@ -16,7 +16,8 @@
 //! of blocks follows its own metaslab ([`vdev`]), so that what is written together lies together, and copies lie apart.
 //!
 //! **Invariants.** A byte is given out only when it has been free in every uberblock that an import may go back to: what is freed in a txg
-//! is deferred for two more (but where space is short, [`Metaslabs::sync_done`], only until its own is on disk). What [`Metaslabs::sync`] wrote and what is in memory always add up to the same allocation.
+//! is deferred for two more (but where space is short, [`Metaslabs::sync_done`], only until its own is on disk). What
+//! [`Metaslabs::sync`] wrote and what is in memory always add up to the same allocation.
 //! Damage in a space map makes its metaslab unusable for allocation, never two owners for a byte.
 //!
 //! **Crash.** Maps, logs and their lists are objects of the MOS, changed only by the sync task, so the last synced txg has all of

@@ -252,13 +252,15 @@ mod tests {
         t.gap.0.lock().disk.found = true;
         assert_eq!(t.pauses(&[0; 10], false), DISK);
         assert_eq!(t.pauses(&[400; 600], false), DISK + 60 * 1024);
-        // One in eight is longer: it goes by that one; one in a thousand does not count.
+        // One in eight is longer: it goes by that one; one in a hundred does not count.
         let mixed: Vec<u64> = (0..1000).map(|i| if i % 8 == 0 { 800 } else { 100 }).collect();
         assert_eq!(t.pauses(&mixed, false), DISK + 120 * 1024);
-        let rare: Vec<u64> = (0..2500).map(|i| if i % 1000 == 0 { 800 } else { 100 }).collect();
+        let rare: Vec<u64> = (0..2500).map(|i| if i % 100 == 0 { 800 } else { 100 }).collect();
         let gap = t.pauses(&rare, false);
         assert!(gap <= DISK + 16 * 1024, "{gap}");
         assert_eq!(t.pauses(&[5000; 100], false), gap, "nobody waited");
+        let gap = t.pauses(&[0; 1000], false);
+        assert_eq!(gap, t.gap.0.lock().disk.takes, "and what is over is forgotten");
     }
 
     #[test]
