@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use zilla_core::check::{CheckOpts, check_pool};
+use zilla_core::dmu::resident;
 use zilla_core::error::Result;
+use zilla_core::spa::txg::DirtyLimits;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::types::ObjectId;
 use zilla_core::vdev::{IoKind, LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Unlimited, Zfs};
 use zilla_env::Env;
@@ -78,6 +81,16 @@ impl Case {
         spa.dsl.open_log(&ds).await?;
         let props = FsProps { recordsize: RECORD, throughput: self.throughput, ..FsProps::default() };
         Zfs::open(env.clone(), os, Some(spa.ctx.txgs.clone()), Arc::new(Unlimited), props).await
+    }
+
+    /// A file, and a log whose chain is made: the first commit takes a txg for that.
+    async fn with_file(&self, env: &Env, spa: &Arc<Spa>) -> (Arc<Zfs>, u64) {
+        let zfs = self.open_fs(env, spa).await.unwrap();
+        let new = NewFile::new(0o100644, Cred::default());
+        let file = zfs.create(zfs.root(), b"file", new).await.unwrap().0.id();
+        zfs.fsync(file).await.unwrap();
+        spa.sync().await.unwrap();
+        (zfs, file)
     }
 }
 
@@ -292,12 +305,7 @@ fn large_writes_are_written_once() {
         let env = sim.env();
         sim.block_on(async {
             let spa = case.create(&env).await.unwrap();
-            let zfs = case.open_fs(&env, &spa).await.unwrap();
-            let new = NewFile::new(0o100644, Cred::default());
-            let (file, _) = zfs.create(zfs.root(), b"file", new).await.unwrap();
-            // The first commit makes the chain, which takes a txg.
-            zfs.fsync(file.id()).await.unwrap();
-            spa.sync().await.unwrap();
+            let (zfs, file) = case.with_file(&env, &spa).await;
             let kind = IoKind::Write as usize;
             let written = || spa.tree().leaves.iter().map(|l| l.stats.snapshot().bytes[kind]).sum::<u64>();
             let before = written();
@@ -305,8 +313,8 @@ fn large_writes_are_written_once() {
             for (n, off) in (0..size).step_by(1 << 20).enumerate() {
                 let data: Vec<u8> = (0..256).flat_map(|i| unit(3 * (n as u32 * 256 + i) + 1)).collect();
                 let data = Bytes::from(data);
-                zfs.write(file.id(), off, &data, false).await.unwrap();
-                zfs.fsync(file.id()).await.unwrap();
+                zfs.write(file, off, &data, false).await.unwrap();
+                zfs.fsync(file).await.unwrap();
             }
             spa.sync().await.unwrap();
             let wrote = written() - before;
@@ -319,6 +327,60 @@ fn large_writes_are_written_once() {
     }
 }
 
+/// A file's blocks lie in its order, whichever core was done first with its share of them.
+#[test]
+fn what_one_fsync_writes_lies_in_order() {
+    let case = CASES[0];
+    for seed in 0..4 {
+        let sim = case.world(seed);
+        let env = sim.env();
+        sim.block_on(async {
+            let spa = case.create(&env).await.unwrap();
+            let (zfs, file) = case.with_file(&env, &spa).await;
+            let data: Vec<u8> = (0..512).flat_map(|i| unit(3 * i + 1)).collect();
+            zfs.write(file, 0, &Bytes::from(data), false).await.unwrap();
+            zfs.fsync(file).await.unwrap();
+            spa.sync().await.unwrap();
+            let objset = spa.dsl.objset(&spa.dsl.by_name("tank").await.unwrap()).await.unwrap();
+            let dn = objset.hold_wait(ObjectId(file)).await.unwrap();
+            let mut places = Vec::new();
+            for block in 0..(2 << 20) / u64::from(RECORD) {
+                let bp = resident(|| dn.block_pointer(block)).await.unwrap().unwrap();
+                places.push(bp.dva(0).offset);
+            }
+            let next = |p: &[u64]| p[1] == p[0] + u64::from(RECORD);
+            assert!(places.windows(2).all(next), "{places:x?}");
+        });
+    }
+}
+
+/// A txg ends early for whole records that wait to be written, not for those that the disks have.
+#[test]
+fn what_is_in_place_ends_no_txg() {
+    let case = CASES[0];
+    let sim = Sim::new(9);
+    drop(sim.add_disk(path("d0"), 512 << 20));
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = case.create(&env).await.unwrap();
+        spa.ctx.txgs.set_limits(DirtyLimits { max: 1 << 30, ..DirtyLimits::default() });
+        let (zfs, file) = case.with_file(&env, &spa).await;
+        let data = Bytes::from((0..256).flat_map(|i| unit(3 * i + 1)).collect::<Vec<u8>>());
+        for (fsync, ended) in [(true, false), (false, true)] {
+            spa.sync().await.unwrap();
+            let txg = spa.ctx.txgs.open();
+            for off in (0..80u64 << 20).step_by(1 << 20) {
+                zfs.write(file, off, &data, false).await.unwrap();
+                if fsync {
+                    zfs.fsync(file).await.unwrap();
+                }
+            }
+            env.clock.sleep(Duration::from_millis(100)).await;
+            assert_eq!(spa.ctx.txgs.open() > txg, ended, "with fsync: {fsync}");
+        }
+    });
+}
+
 /// A sync that is under way writes the file anyhow: an fsync waits for it instead of writing all into the log first.
 #[test]
 fn what_a_sync_writes_is_not_logged() {
@@ -327,18 +389,14 @@ fn what_a_sync_writes_is_not_logged() {
     let env = sim.env();
     sim.block_on(async {
         let spa = case.create(&env).await.unwrap();
-        let zfs = case.open_fs(&env, &spa).await.unwrap();
-        let (file, _) =
-            zfs.create(zfs.root(), b"file", NewFile::new(0o100644, Cred::default())).await.unwrap();
-        zfs.fsync(file.id()).await.unwrap();
-        spa.sync().await.unwrap();
+        let (zfs, file) = case.with_file(&env, &spa).await;
         let before = spa.ctx.log_stats.get();
         let txgs = &spa.ctx.txgs;
         for (megabytes, logged) in [(20, 0), (4, 4)] {
             let txg = txgs.open();
             for off in (0..megabytes << 20).step_by(1 << 20) {
                 let data: Vec<u8> = (0..256).flat_map(|i| unit(3 * (off as u32 / 4096 + i) + 1)).collect();
-                zfs.write(file.id(), off, &Bytes::from(data), false).await.unwrap();
+                zfs.write(file, off, &Bytes::from(data), false).await.unwrap();
             }
             let under_way = txgs.clone();
             let synced = env.spawn_with_result(async move { under_way.wait_synced(txg).await });
@@ -346,7 +404,7 @@ fn what_a_sync_writes_is_not_logged() {
                 env.clock.sleep(Duration::from_micros(1)).await;
             }
             assert!(txgs.synced() < txg);
-            zfs.fsync(file.id()).await.unwrap();
+            zfs.fsync(file).await.unwrap();
             let copied = spa.ctx.log_stats.get().copied_bytes - before.copied_bytes;
             assert_eq!(copied, logged << 20);
             synced.await.unwrap();

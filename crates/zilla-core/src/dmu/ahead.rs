@@ -66,13 +66,16 @@ impl Objset {
         }
         let data: Vec<Bytes> = reqs.iter().map(|r| r.data.clone()).collect();
         let (bps, writes) = self.shared.store.write_ahead(txg, reqs).await;
+        let mut gone = 0;
         for ((i, data), bp) in at.into_iter().zip(&data).zip(bps) {
             let Some(bp) = bp else { continue };
+            gone += data.len() as u64;
             let (dn, blkid, _) = &blocks[i];
             self.shared.ahead[txg.slot()].lock().insert(key(&bp), bp);
             dn.inner.lock().dbuf(*blkid).set_ahead(txg, data, bp);
             out[i] = Some(bp);
         }
+        tx.written_ahead(gone);
         (out, writes)
     }
 

@@ -24,6 +24,9 @@ const GANG_HEADER: u64 = 512;
 /// A log stays on a disk that turns for so many times what other data do: to change costs half of a turn, which passes 500 KiB.
 const LOG_STAY: u64 = 16;
 
+/// Every log block counts for so many bytes more: a device is not busy with the bytes alone.
+const LOG_WRITE: u64 = 16 << 10;
+
 /// Whose turn it is in a class.
 #[derive(Default)]
 struct Rotor {
@@ -37,6 +40,8 @@ pub(super) struct Class {
     /// Vdev, and the number of its group.
     members: Vec<(Arc<VdevSpace>, usize)>,
     rotor: Mutex<Rotor>,
+    /// What log blocks each member was given.
+    given: Mutex<Vec<u64>>,
 }
 
 impl Class {
@@ -49,12 +54,16 @@ impl Class {
         Some((v, v.groups.get(*g)?))
     }
 
-    /// Every member once.
-    fn next(&self) -> usize {
-        let (mut r, n) = (self.rotor.lock(), self.members.len().max(1));
-        let at = r.at % n;
-        *r = Rotor { at: (at + 1) % n, used: 0 };
-        at
+    /// The member that was given least, for a block of `psize` bytes. All come forward equally, so that devices which stop now and then to
+    /// prepare what comes next, as simple flash does, stop together and not one after the other.
+    fn least_given(&self, psize: u64) -> usize {
+        let mut given = self.given.lock();
+        given.resize(self.members.len().max(1), 0);
+        let least = given.iter_mut().enumerate().min_by_key(|(_, bytes)| **bytes);
+        least.map_or(0, |(at, bytes)| {
+            *bytes += psize + LOG_WRITE;
+            at
+        })
     }
 
     /// Whether some of its disks turn.
@@ -287,9 +296,10 @@ impl Metaslabs {
         let wanted = req.on.and_then(|on| class.members.iter().position(|(v, _)| v.spec.id == on));
         let mut first = match req.class {
             _ if let Some(wanted) = wanted => wanted,
-            // Log blocks are waited for one by one: the next is best on another device. But a disk that others had their turn before may be
-            // anywhere in its turn, and half of one is longer than the block; the disk that has just written is where it was left.
-            AllocClass::Log if !class.turns() => class.next(),
+            // Log blocks are waited for one by one: the next is best on another device.
+            AllocClass::Log if !class.turns() => class.least_given(req.psize),
+            // But a disk that others had their turn before may be anywhere in its own, and half of one is longer than the block; the disk that has just
+            // written is where it was left.
             AllocClass::Log => class.turn(req.psize / LOG_STAY),
             _ => class.turn(req.psize),
         };
@@ -413,7 +423,7 @@ impl Class {
                 v.groups.iter().enumerate().filter(|(_, g)| g.class == class).map(|(i, _)| (v.clone(), i))
             })
             .collect();
-        Class { members, rotor: Mutex::default() }
+        Class { members, rotor: Mutex::default(), given: Mutex::default() }
     }
 }
 

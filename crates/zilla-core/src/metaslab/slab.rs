@@ -35,13 +35,15 @@ const RUN: u64 = 2 << 20;
 /// And where it goes if there is none near. A power of two, so that a metaslab's weight tells whether it has one.
 pub(super) const LONG_RUN: u64 = 8 << 20;
 
-/// When something is written, seen from what was written before.
+/// Where a block is best, seen from the one before.
 #[derive(Clone, Copy)]
-pub(super) enum After {
-    /// At once.
-    Once,
-    /// Its place is best so far behind; where there is a run of free space, or anywhere.
-    Pause { skip: u64, run: bool },
+pub(super) enum Where {
+    /// Behind it: it is written at once.
+    Next,
+    /// So far behind it, as it is written after a pause; where there is a run of free space, or anywhere.
+    AfterPause { skip: u64, run: bool },
+    /// As low as there is room: what has become free is used again first.
+    Lowest,
 }
 
 /// How fragmented free space in ranges of 512 bytes, 1K, ... is, in percent as OpenZFS 2.3 has it; beyond the table: not at all.
@@ -108,10 +110,14 @@ impl State {
             && self.defer.iter().all(RangeTree::is_empty)
     }
 
-    fn pick(&self, size: u64, (start, total, unit): (u64, u64, u64), after: After) -> Option<u64> {
-        let (skip, run) = match after {
-            After::Once => (0, false),
-            After::Pause { skip, run } => (skip.next_multiple_of(unit), run),
+    fn pick(&self, size: u64, (start, total, unit): (u64, u64, u64), place: Where) -> Option<u64> {
+        let (skip, run) = match place {
+            Where::Next => (0, false),
+            Where::AfterPause { skip, run } => (skip.next_multiple_of(unit), run),
+            Where::Lowest => {
+                let low = self.free.first_fit(start, size, SEARCH);
+                return low.or_else(|| self.free.best_fit(size));
+            }
         };
         let from = self.cursor.max(start).saturating_add(skip);
         if run {
@@ -213,11 +219,11 @@ impl Metaslab {
     }
 
     /// Takes `size` bytes out of the free space. None: no range of this size, or not loaded.
-    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64, after: After) -> Option<u64> {
+    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64, place: Where) -> Option<u64> {
         if !st.loaded || st.broken {
             return None;
         }
-        let at = st.pick(size, (self.start, self.size, 1 << self.shift), after)?;
+        let at = st.pick(size, (self.start, self.size, 1 << self.shift), place)?;
         st.free.remove(at, size).ok()?;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::DoubleAlloc) && at % (1 << 20) < size {

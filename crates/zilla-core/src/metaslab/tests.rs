@@ -40,10 +40,15 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         ms_array: ObjectId(0),
         top_zap: ObjectId(0),
         data_disks: 1,
+        rotational: Arc::new(|| false),
         turns: Arc::new(|| false),
         usable: Arc::new(true.into()),
         psize_to_asize: Arc::new(|p| p.next_multiple_of(4096)),
     }
+}
+
+fn turning(yes: bool, spec: VdevSpec) -> VdevSpec {
+    VdevSpec { rotational: Arc::new(move || yes), turns: Arc::new(move || yes), ..spec }
 }
 
 impl World {
@@ -110,6 +115,10 @@ impl World {
 
 fn req(psize: u64, copies: u8) -> AllocReq {
     AllocReq::new(AllocClass::Normal, psize, copies)
+}
+
+fn log_req(psize: u64) -> AllocReq {
+    AllocReq::new(AllocClass::Log, psize, 1)
 }
 
 fn tree_of<'a>(dvas: impl Iterator<Item = &'a Dva>, vdev: u32) -> RangeTree {
@@ -275,7 +284,7 @@ fn log_blocks_go_to_log_devices_then_to_the_embedded_log() {
     block_on(async {
         let specs = vec![spec(0, 70, SpaceClass::Normal), spec(1, 1, SpaceClass::Log)];
         let w = World::new(MODERN, specs).await;
-        let r = AllocReq { class: AllocClass::Log, ..req(1 << 20, 1) };
+        let r = log_req(1 << 20);
         let got = w.alloc(&[r; 40]).await;
         assert_eq!(got.iter().filter(|d| d[0].vdev == 1).count(), 16);
         let rest: Vec<u64> = got.iter().filter(|d| d[0].vdev == 0).map(|d| d[0].offset >> 24).collect();
@@ -290,13 +299,55 @@ fn log_blocks_go_to_log_devices_then_to_the_embedded_log() {
 }
 
 #[test]
+fn log_devices_are_given_as_much_each() {
+    block_on(async {
+        let specs = vec![
+            spec(0, 2, SpaceClass::Normal),
+            spec(1, 2, SpaceClass::Log),
+            spec(2, 2, SpaceClass::Log),
+            spec(3, 2, SpaceClass::Log),
+        ];
+        let w = World::new(MODERN, specs).await;
+        // In turns one of them would get all the large ones.
+        let sizes = [128 << 10, 4096, 4096];
+        let reqs: Vec<AllocReq> = (0..300).map(|i| log_req(sizes[i % 3])).collect();
+        let got = w.alloc(&reqs).await;
+        let on = |v| got.iter().filter(|d| d[0].vdev == v).map(|d| d[0].asize).sum::<u64>() >> 20;
+        assert_eq!((1..4).map(on).sum::<u64>(), 12, "{} {} {}", on(1), on(2), on(3));
+        assert!((1..4).all(|v| (4..=5).contains(&on(v))), "{} {} {}", on(1), on(2), on(3));
+    });
+}
+
+#[test]
+fn a_log_on_a_device_that_does_not_turn_stays_where_it_was() {
+    for turns in [false, true] {
+        block_on(async {
+            let log = turning(turns, spec(1, 8, SpaceClass::Log));
+            let mut w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
+            let mut highest = 0;
+            // In each txg 6 MiB; those of four are held at most.
+            for _ in 0..40 {
+                let got = w.alloc(&[log_req(128 << 10); 48]).await;
+                highest = got.iter().map(|d| d[0].offset).max().unwrap().max(highest);
+                w.sync().await;
+                for d in &got {
+                    w.ms.free_dva(w.h.txg, &d[0]).unwrap();
+                }
+            }
+            let within = highest < 32 << 20;
+            assert_eq!(within, !turns, "up to {highest:#x}");
+        });
+    }
+}
+
+#[test]
 fn what_is_written_after_a_pause_lies_farther_on_where_disks_turn() {
     const GAP: u64 = 96 << 10;
     for turns in [false, true] {
         block_on(async {
-            let log = VdevSpec { turns: Arc::new(move || turns), ..spec(1, 2, SpaceClass::Log) };
+            let log = turning(turns, spec(1, 2, SpaceClass::Log));
             let w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
-            let at_once = AllocReq { class: AllocClass::Log, ..req(4096, 1) };
+            let at_once = log_req(4096);
             let later = AllocReq { skip: GAP, ..at_once };
             let got = w.alloc(&[at_once, later, at_once, later]).await;
             let apart: Vec<u64> = got.windows(2).map(|d| d[1][0].offset - d[0][0].offset - 4096).collect();
@@ -316,9 +367,9 @@ fn a_gap_is_of_whole_sectors_whatever_it_should_be() {
             psize_to_asize: Arc::new(|p| p.next_multiple_of(1 << 14)),
             ..spec(0, 4, SpaceClass::Normal)
         };
-        let log = VdevSpec { turns: Arc::new(|| true), id: 1, class: SpaceClass::Log, ..normal.clone() };
+        let log = turning(true, VdevSpec { id: 1, class: SpaceClass::Log, ..normal.clone() });
         let mut w = World::new(MODERN, vec![normal, log]).await;
-        let later = AllocReq { class: AllocClass::Log, skip: (64 << 10) + 4096, ..req(1 << 14, 1) };
+        let later = AllocReq { skip: (64 << 10) + 4096, ..log_req(1 << 14) };
         let got = w.alloc(&[later; 20]).await;
         assert_eq!(got.len(), 20);
         assert!(got.iter().all(|d| d[0].vdev == 1 && d[0].offset.is_multiple_of(1 << 14)), "{got:?}");
@@ -333,9 +384,9 @@ fn a_gap_is_of_whole_sectors_whatever_it_should_be() {
 #[test]
 fn a_log_that_comes_round_goes_where_it_can_go_on() {
     block_on(async {
-        let log = VdevSpec { turns: Arc::new(|| true), ..spec(1, 2, SpaceClass::Log) };
+        let log = turning(true, spec(1, 2, SpaceClass::Log));
         let w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
-        let later = AllocReq { class: AllocClass::Log, skip: 64 << 10, ..req(64 << 10, 1) };
+        let later = AllocReq { skip: 64 << 10, ..log_req(64 << 10) };
         // Each metaslab has room for 128 of them with the gaps between; the gaps come last.
         let got = w.alloc(&[later; 500]).await;
         let on_log: Vec<u64> = got.iter().filter(|d| d[0].vdev == 1).map(|d| d[0].offset).collect();
@@ -351,7 +402,7 @@ fn a_log_device_half_of_which_is_in_use_gives_out_again_what_is_freed() {
         block_on(async {
             let specs = vec![spec(0, 16, SpaceClass::Normal), spec(1, 2, SpaceClass::Log)];
             let mut w = World::new(MODERN, specs).await;
-            let log = AllocReq { class: AllocClass::Log, ..req(128 << 10, 1) };
+            let log = log_req(128 << 10);
             let got = w.alloc(&vec![log; blocks]).await;
             let data = w.alloc(&[req(128 << 10, 1)]).await;
             w.sync().await;

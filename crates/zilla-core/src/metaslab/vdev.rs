@@ -1,6 +1,6 @@
 //! The space of one top-level vdev: its metaslabs, who allocates from which, and what is used.
 
-use super::slab::{After, LONG_RUN, Metaslab, State};
+use super::slab::{LONG_RUN, Metaslab, State, Where};
 use super::space_map::SpaceMap;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
@@ -72,7 +72,8 @@ pub struct VdevSpec {
     pub top_zap: ObjectId,
     /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single disk's.
     pub data_disks: u64,
-    /// Whether some of its devices turn.
+    /// Whether some of its devices may turn, and whether they are seen to.
+    pub rotational: Arc<dyn Fn() -> bool + Send + Sync>,
     pub turns: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether the vdev's devices can take writes now.
     pub usable: Arc<AtomicBool>,
@@ -322,6 +323,9 @@ impl Group {
         others: &Dvas,
         hard: bool,
     ) -> Found {
+        if self.class == SpaceClass::Log && !(vdev.spec.rotational)() {
+            return self.lowest(txg, asize);
+        }
         let near: Vec<u64> = others
             .iter()
             .filter(|d| d.vdev == vdev.spec.id)
@@ -330,12 +334,12 @@ impl Group {
         let distance = |m: &Metaslab| near.iter().map(|o| o.abs_diff(m.id)).min().unwrap_or(u64::MAX);
         let apart = (vdev.all.len() as u64 / 8).max(1);
         let mut lanes = self.lanes.lock();
-        let ways: &[After] = match skip {
-            0 => &[After::Once],
-            _ => &[After::Pause { skip, run: true }, After::Pause { skip, run: false }],
+        let ways: &[Where] = match skip {
+            0 => &[Where::Next],
+            _ => &[Where::AfterPause { skip, run: true }, Where::AfterPause { skip, run: false }],
         };
-        for &after in ways {
-            let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, after);
+        for &place in ways {
+            let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, place);
             let current = lanes.get(lane).copied().flatten();
             if let Some(m) = current.and_then(|id| self.get(id)).filter(|m| distance(m) >= apart)
                 && let Some(at) = take(m, &mut m.state())
@@ -344,7 +348,7 @@ impl Group {
             }
             let elsewhere =
                 |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
-            let least = if matches!(after, After::Pause { run: true, .. }) { LONG_RUN } else { asize };
+            let least = if matches!(place, Where::AfterPause { run: true, .. }) { LONG_RUN } else { asize };
             let mut candidates: Vec<&Arc<Metaslab>> =
                 self.metaslabs.iter().filter(|m| m.may_fit(least) && (hard || distance(m) > 0)).collect();
             candidates.sort_by_key(|m| {
@@ -365,6 +369,25 @@ impl Group {
                     }
                     return Found::At(at);
                 }
+            }
+        }
+        Found::Nothing
+    }
+
+    /// A place for a log block on a device of its own that does not turn. A log that stays in as little space as it can be in is for the best
+    /// of simple flash, which keeps few erase units open and takes long to change to another, of SSDs, which have the rest to themselves, and
+    /// of image files, which grow no further.
+    fn lowest(&self, txg: Txg, asize: u64) -> Found {
+        for m in self.metaslabs.iter().filter(|m| m.may_fit(asize)) {
+            let mut st = m.state();
+            if st.broken {
+                continue;
+            }
+            if !st.loaded {
+                return Found::Load(m.id);
+            }
+            if let Some(at) = m.alloc(&mut st, txg, asize, Where::Lowest) {
+                return Found::At(at);
             }
         }
         Found::Nothing

@@ -77,7 +77,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 Some("dedup") => SpaceClass::Dedup,
                 _ => SpaceClass::Normal,
             };
-            let (own, turning) = (top.clone(), top.clone());
+            let (own, rotating, turning) = (top.clone(), top.clone(), top.clone());
             VdevSpec {
                 id: top.id,
                 class,
@@ -87,6 +87,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 ms_array: ObjectId(top.vdev.metaslab_array()),
                 top_zap: ObjectId(top.vdev.config_u64("com.delphix:vdev_zap_top").unwrap_or(0)),
                 data_disks,
+                rotational: Arc::new(move || rotating.leaves().any(|l| l.rotational())),
                 turns: Arc::new(move || turning.leaves().any(|l| l.turns())),
                 usable: top.vdev.allocatable(),
                 psize_to_asize: Arc::new(move |psize| own.psize_to_asize(psize)),

@@ -113,6 +113,15 @@ impl Tx {
             self.count(s, &s.whole, bytes, WHOLE_ENOUGH);
         }
     }
+    /// Notes that so many of those have gone to the disks already, so that the txg need not end for them.
+    pub(crate) fn written_ahead(&self, bytes: u64) {
+        if let Some(s) = &self.held {
+            let whole = &s.whole[self.txg.slot()];
+            // What is written ahead need not have been counted as whole.
+            let _ =
+                whole.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(bytes)));
+        }
+    }
     fn count(&self, s: &TxgState, sums: &[AtomicU64; TXG_SIZE], bytes: u64, enough: u64) {
         let before = sums[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
         if before < enough && before + bytes >= enough {

@@ -83,6 +83,8 @@ pub struct Leaf {
     flushes: Flushes,
     sync_writes: Recent,
     flush_times: Recent,
+    /// What [`Leaf::turns`] said the last time.
+    turned: AtomicBool,
     /// The flush failures that the sync of txgs has taken into account.
     txg_mark: AtomicU64,
     /// I/O failed since the leaf was last looked at.
@@ -129,6 +131,7 @@ impl Leaf {
             flushes: Flushes::default(),
             sync_writes: Recent::default(),
             flush_times: Recent::default(),
+            turned: AtomicBool::new(false),
             txg_mark: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
@@ -185,9 +188,18 @@ impl Leaf {
         self.state.get().0 >= VdevState::Degraded && !self.cant_write.load(Ordering::Acquire)
     }
 
-    /// Whether it is a disk that turns, or as slow as one. What the kernel says is not enough: it says so of most virtual disks too.
+    /// Whether it is a disk that turns, or as slow as one. What is said of it is not enough.
     pub fn turns(&self) -> bool {
-        self.flush_time() > TURNS && self.queue.lock().rotational
+        // It goes on as one until it is clearly quicker, so that what is placed for a disk that turns is not now and then placed otherwise.
+        let least = if self.turned.load(Ordering::Relaxed) { TURNS / 2 } else { TURNS };
+        let turns = self.flush_time() > least && self.rotational();
+        self.turned.store(turns, Ordering::Relaxed);
+        turns
+    }
+
+    /// Whether the device is said to turn, which virtual ones are too.
+    pub fn rotational(&self) -> bool {
+        self.queue.lock().rotational
     }
 
     /// Whether the leaf should hold a block of this birth.

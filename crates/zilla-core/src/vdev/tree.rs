@@ -171,15 +171,23 @@ impl VdevTree {
         self.root.walk().iter().fold(0, |sum, v| sum.wrapping_add(v.guid))
     }
 
+    /// Those that are for the log alone, or all others.
+    pub fn tops_for(&self, log: bool) -> impl Iterator<Item = &Top> {
+        self.tops.iter().filter(move |t| t.vdev.is_log == log && t.vdev.is_concrete())
+    }
+
+    /// Whether there are disks among them that turn.
+    pub fn turns(&self, log: bool) -> bool {
+        self.tops_for(log).any(|t| t.leaves().any(|l| l.turns()))
+    }
+
     /// The smallest block the pool writes: a sector of its coarsest ordinary vdev is not split.
     pub fn min_ashift(&self) -> u32 {
-        let shifts = self.tops.iter().filter(|t| t.vdev.is_concrete() && !t.vdev.is_log).map(Top::ashift);
-        shifts.filter(|s| *s > 0).min().unwrap_or(9)
+        self.tops_for(false).map(Top::ashift).filter(|s| *s > 0).min().unwrap_or(9)
     }
 
     pub fn max_ashift(&self) -> u32 {
-        let shifts = self.tops.iter().filter(|t| t.vdev.is_concrete() && !t.vdev.is_log).map(Top::ashift);
-        shifts.max().unwrap_or(9)
+        self.tops_for(false).map(Top::ashift).max().unwrap_or(9)
     }
 
     /// Space a copy takes as users see it.

@@ -19,7 +19,7 @@
 use super::blocks::Lwb;
 use super::itx::Itx;
 use super::log::{SAXATTR, State, Zilog};
-use super::pack::{BlockOnItsWay, Train};
+use super::pack::{BlockOnItsWay, MAX_BLOCKS, Sent, Train};
 use super::route::Trip;
 use crate::error::{Error, Result};
 use crate::types::Txg;
@@ -248,7 +248,7 @@ impl Zilog {
         }
         let shape = self.ctx.store.log_shape();
         let most = shape.trains.min(MAX_TRAINS);
-        if st.trains_in_flight >= most {
+        if st.trains_in_flight >= most || st.blocks_in_flight >= MAX_BLOCKS {
             return Step::Room;
         }
         let waiting = st.waiting.len();
@@ -285,7 +285,7 @@ impl Zilog {
             let lost = itxs.split_off(at).iter().map(|i| i.txg).max();
             st.lost_txg = st.lost_txg.max(lost.unwrap_or(0));
         }
-        Step::Send(Train { waiters, itxs, vdevs: shape.stripes })
+        Step::Send(Train { waiters, itxs, vdevs: shape.stripes, one_at_a_time: most == 1 })
     }
 
     /// Sends all of a train but its last block, which remains to be seen home.
@@ -379,17 +379,12 @@ impl Zilog {
         }
     }
 
-    pub(super) fn block_done(
-        &self,
-        number: u64,
-        result: Result<LogWritten>,
-        (ends_train, separate): (bool, bool),
-    ) {
+    pub(super) fn block_done(&self, number: u64, result: Result<LogWritten>, sent: Sent) {
         match &result {
             Ok(w) => {
                 self.count().took(|s| &s.write_latency, w.write);
                 self.count().took(|s| &s.flush_latency, w.flush);
-                if ends_train && !separate && self.ctx.store.has_log_device() {
+                if sent.ends_train && !sent.separate && self.ctx.store.has_log_device() {
                     self.ctx.throttle.went_to_pool(w.write + w.flush);
                 }
             }
@@ -402,7 +397,7 @@ impl Zilog {
         {
             let mut st = self.state.lock();
             st.blocks_in_flight -= 1;
-            st.trains_in_flight -= usize::from(ends_train);
+            st.trains_in_flight -= usize::from(sent.counted);
             st.broken |= result.is_err();
             if let Some(l) = st.lwbs.get_mut(number) {
                 l.done = true;

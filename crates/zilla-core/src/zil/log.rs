@@ -42,6 +42,7 @@ pub(super) struct State {
     pub driving: bool,
     /// It has taken records that are not in a block yet.
     pub packing: bool,
+    /// Of those that keep the log's device busy.
     pub trains_in_flight: usize,
     pub blocks_in_flight: usize,
     pub sizes: [u64; SIZES],

@@ -34,7 +34,7 @@ const MAX_RECORDS: usize = MAX_BLOCK as usize - CHAIN;
 /// A write too long for one block is cut into pieces no smaller than this.
 const MIN_PIECE: usize = 16 << 10;
 /// Blocks that may be under way at once.
-const MAX_BLOCKS: usize = 16;
+pub(super) const MAX_BLOCKS: usize = 16;
 
 /// A block that is being filled.
 struct Filling {
@@ -73,6 +73,31 @@ fn block_size(records: u64) -> u64 {
     (records + CHAIN as u64).next_multiple_of(LOG_BLOCK_UNIT).clamp(LOG_BLOCK_UNIT, MAX_BLOCK)
 }
 
+/// How much room the next train gets in its first block, from the sizes of the last (0: there were not so many yet). Who commits `alone`
+/// waits for one write, and on a disk that turns a second block costs more than room that is not used. Else it is written beside the first,
+/// and the room is missed: the log is the sooner full, and wider.
+fn guess(mut sizes: [u64; SIZES], alone: bool) -> u64 {
+    sizes.sort_unstable();
+    let unknown = sizes.iter().filter(|s| **s == 0).count();
+    if alone { sizes[SIZES - 1] } else { sizes[(unknown + SIZES).min(2 * SIZES - 1) / 2] }
+}
+
+/// What a train's last block brings home.
+struct End {
+    waiters: Vec<Arc<Waiter>>,
+    trip: Option<Trip>,
+    counted: bool,
+}
+
+/// Of a block that is home, for those who count.
+#[derive(Clone, Copy)]
+pub(super) struct Sent {
+    pub ends_train: bool,
+    /// The train is one of those that keep the log's device busy.
+    pub counted: bool,
+    pub separate: bool,
+}
+
 /// Writes a block, makes it stable and tells those who wait. It must be run to its end.
 pub(super) type BlockOnItsWay = BoxFuture<'static, ()>;
 
@@ -82,6 +107,8 @@ pub(super) struct Train {
     pub itxs: Vec<Itx>,
     /// Among these vdevs it may be divided.
     pub vdevs: Vec<u32>,
+    /// No other is under way meanwhile: the log is on a disk that turns.
+    pub one_at_a_time: bool,
 }
 
 impl Zilog {
@@ -91,6 +118,8 @@ impl Zilog {
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let whole_itxs = std::mem::take(&mut train.itxs);
         let (placed, ahead, trip) = self.place(&whole_itxs).await;
+        // What waits for the pool's own disks leaves a log device to others.
+        let counted = ahead.is_empty() || !self.ctx.store.has_log_device();
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
@@ -168,21 +197,22 @@ impl Zilog {
                 left += LR_WRITE_SIZE as u64;
             }
         }
-        let guess = {
+        let size = {
             let mut st = self.state.lock();
             let at = st.size_at;
             st.sizes[at] = whole;
             st.size_at = (at + 1) % SIZES;
-            st.trains_in_flight += 1;
-            st.sizes.iter().copied().max().unwrap_or(0)
+            let alone = train.waiters.len() == 1 && st.trains_in_flight == 0 && st.waiting.is_empty();
+            st.trains_in_flight += usize::from(counted);
+            guess(st.sizes, alone || train.one_at_a_time)
         };
         // The last block's waiters are the train's.
-        let waiters = train.waiters.clone();
-        let next = (block_size(stripes.next(&lens).unwrap_or(guess)), stripes.after());
-        match self.send_block(filling, next, Some((waiters, trip))).await {
+        let end = End { waiters: train.waiters.clone(), trip, counted };
+        let next = (block_size(stripes.next(&lens).unwrap_or(size)), stripes.after());
+        match self.send_block(filling, next, Some(end)).await {
             Ok((_, last)) => Ok(last),
             Err(e) => {
-                self.state.lock().trains_in_flight -= 1;
+                self.state.lock().trains_in_flight -= usize::from(counted);
                 Err(e)
             }
         }
@@ -216,11 +246,10 @@ impl Zilog {
         self: &Arc<Self>,
         filling: Filling,
         (next_size, step): (u64, LogStep),
-        last: Option<(Vec<Arc<Waiter>>, Option<Trip>)>,
+        end: Option<End>,
     ) -> Result<(BlkPtr, BlockOnItsWay)> {
         let Filling { bp, mut buf, used, max_txg, ahead, .. } = filling;
-        let ends_train = last.is_some();
-        let (waiters, trip) = last.unwrap_or_default();
+        let (ends_train, counted) = (end.is_some(), end.as_ref().is_some_and(|e| e.counted));
         let tx = self.ctx.txgs.assign_now()?;
         let txg = tx.txg();
         let next = match self.ctx.store.alloc_log(txg, next_size, step).await {
@@ -258,8 +287,9 @@ impl Zilog {
             };
             lwb.issued_txg = txg.0;
             lwb.max_txg = max_txg;
-            lwb.waiters = waiters;
-            lwb.trip = trip.map(Box::new);
+            if let Some(end) = end {
+                (lwb.waiters, lwb.trip) = (end.waiters, end.trip.map(Box::new));
+            }
             st.lwbs.push(Lwb::new(next, txg));
             st.blocks_in_flight += 1;
             st.dirty(txg);
@@ -283,8 +313,21 @@ impl Zilog {
         let log = self.clone();
         let home = async move {
             let result = write.await;
-            log.block_done(number, result, (ends_train, separate));
+            log.block_done(number, result, Sent { ends_train, counted, separate });
         };
         Ok((next, home.boxed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_block_has_room_for_most_trains_or_for_all() {
+        let sizes = [8, 8, 100, 8, 12, 8, 16, 8];
+        assert_eq!((guess(sizes, true), guess(sizes, false)), (100, 8));
+        assert_eq!(guess([8, 16, 8, 16, 8, 16, 8, 16], false), 16);
+        assert_eq!((guess([0, 12, 0, 0, 0, 0, 0, 0], false), guess([0; SIZES], false)), (12, 0));
     }
 }

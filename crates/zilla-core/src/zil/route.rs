@@ -7,8 +7,9 @@
 //!
 //! What went into the log the pool has still to write, and is the slower for it. So what a way can do shows only over whole txgs, and not before
 //! the txg that was open at its beginning is synced: till then the log seems quicker than it is in the long run, and in place slower. The
-//! first trial does not wait until the log is *settled* in this sense: one that even at first is slower than in place is not needed. If it is
-//! neither slower nor far quicker, it has to settle before the next trial decides.
+//! first trial does not wait until the log is *settled* in this sense, and comes before much has gone into it: one that even at first is slower
+//! than in place is not needed, and nothing holds up what goes in place so early. If the log is neither slower nor far quicker, it has to
+//! settle before the next trial decides.
 //!
 //! A trial ends as soon as it is clearly slower, which costs a quick log a few MiB. The more the slower way lost in it, and the more often that was
 //! clear, the later is the next.
@@ -24,7 +25,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes before a trial, at least and at most.
+/// Bytes before the first trial: so little hardly holds the pool up that has still to write it.
+const FIRST: u64 = 8 << 20;
+/// Bytes before another, at least and at most.
 const OFTEN: u64 = 32 << 20;
 const SELDOM: u64 = 16 << 30;
 /// Before a trial so many times what the slower way lost in the last.
@@ -143,7 +146,7 @@ pub struct Routes(Mutex<State>);
 impl Default for Routes {
     fn default() -> Routes {
         let run = Run::begin(Phase::First, Duration::ZERO);
-        let state = State { usual: Route::Log, run, trial: None, left: OFTEN, every: OFTEN };
+        let state = State { usual: Route::Log, run, trial: None, left: FIRST, every: OFTEN };
         Routes(Mutex::new(state))
     }
 }
@@ -183,7 +186,7 @@ impl Routes {
         trial.add(bytes, began, now, synced);
         let (rate, usual) = (trial.rate(), st.run.rate());
         let least = match (trial.phase, route) {
-            (Phase::Prepares(_), Route::Place) => HELD_UP,
+            (Phase::Prepares(_), Route::Place) if st.run.phase != Phase::First => HELD_UP,
             _ if !st.run.settled() => UNSURE,
             _ => SLOWER,
         };
@@ -274,7 +277,7 @@ mod tests {
     #[test]
     fn the_quicker_way_becomes_the_usual_one() {
         let mut load = Load::new();
-        assert_eq!(load.send(32, rates(10, 30)), 0, "the log is the usual way");
+        assert_eq!(load.send(FIRST / MIB, rates(10, 30)), 0, "the log is the usual way");
         // Trials of the log, less and less often.
         let placed = load.send(10_000, rates(10, 30));
         assert!(placed > 9900, "{placed}");

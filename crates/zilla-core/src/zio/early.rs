@@ -59,8 +59,9 @@ impl Zio {
         let tasks: Vec<_> = stretches(&reqs)
             .into_iter()
             .map(|range| {
-                let (zio, reqs) = (self.clone(), reqs.get(range).unwrap_or_default().to_vec());
-                self.0.env.spawn_with_result(async move { zio.early_stretch(txg, &reqs).await })
+                let (zio, part) = (self.clone(), reqs.get(range.clone()).unwrap_or_default().to_vec());
+                let prepared = async move { prepare(&zio, txg, &part, zio.salt().as_deref()) };
+                (range, self.0.env.spawn_with_result(prepared))
             })
             .collect();
         let mut bps = Vec::with_capacity(reqs.len());
@@ -73,18 +74,20 @@ impl Zio {
             vdevs: BTreeSet::new(),
             missed: Vec::new(),
         };
-        for (turn, task) in tasks.into_iter().enumerate() {
-            let done = task.await;
+        for (turn, (range, task)) in tasks.into_iter().enumerate() {
+            let prepared = task.await;
+            let done = self.place_early(txg, reqs.get(range).unwrap_or_default(), prepared).await;
             bps.extend(done.bps);
             under.send(turn, done.placements, done.blocks);
         }
         (bps, EarlyWrites(vec![under]))
     }
 
-    async fn early_stretch(&self, txg: Txg, reqs: &[WriteReq]) -> Done {
-        let salt = self.salt();
+    /// One stretch after the other: whichever core was done with its own first, neighbours in a file are neighbours on the disk, and the disk
+    /// gets them in its order.
+    async fn place_early(&self, txg: Txg, reqs: &[WriteReq], prepared: Vec<Result<Prepared>>) -> Done {
         let mut out = Done::default();
-        for (req, prepared) in reqs.iter().zip(prepare(self, txg, reqs, salt.as_deref())) {
+        for (req, prepared) in reqs.iter().zip(prepared) {
             let Ok(Prepared::Block { data, compress, cksum }) = prepared else {
                 out.bps.push(None);
                 continue;
@@ -152,6 +155,10 @@ impl Under {
 }
 
 impl EarlyWrites {
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|u| u.batches.is_empty())
+    }
+
     /// Waits until the leaves have the blocks, though perhaps only in their caches.
     pub(super) async fn written(&self) {
         for batch in self.0.iter().flat_map(|u| &u.batches) {

@@ -399,11 +399,13 @@ impl BlockStore for Zio {
 
     fn log_shape(&self) -> LogShape {
         let tree = self.tree();
-        let of = |log: bool| tree.tops.iter().filter(move |t| t.vdev.is_log == log && t.vdev.is_concrete());
-        let logs = of(true).count();
-        let turns = of(logs > 0).any(|t| t.leaves().any(|l| l.turns()));
-        let stripes =
-            if turns && logs > 1 { of(true).map(|t| t.vdev.id as u32).collect() } else { Vec::new() };
+        let logs = tree.tops_for(true).count();
+        let turns = tree.turns(logs > 0);
+        let stripes = if turns && logs > 1 {
+            tree.tops_for(true).map(|t| t.vdev.id as u32).collect()
+        } else {
+            Vec::new()
+        };
         LogShape { trains: if turns { 1 } else { logs.max(2) }, stripes }
     }
 
