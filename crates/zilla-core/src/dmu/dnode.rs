@@ -227,12 +227,13 @@ impl Dnode {
             inner.head.indblkshift = indblkshift;
         }
         if inner.head.blksz != blksz {
-            inner.head.blksz = blksz;
+            let old = std::mem::replace(&mut inner.head.blksz, blksz);
             // The block must be written anew at its new size, unless there is none.
             let db = inner.dbuf(0);
             if !db.is_hole() {
                 db.write(tx.txg(), blksz as usize, 0, &[]);
-                inner.pending[tx.txg().slot()].blocks.insert(0);
+                let counted = if inner.pending[tx.txg().slot()].blocks.insert(0) { 0 } else { old };
+                tx.dirtied(blksz.saturating_sub(counted).into());
             }
         }
         inner.pending[tx.txg().slot()].head = Some(inner.head);

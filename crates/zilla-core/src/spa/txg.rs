@@ -68,6 +68,8 @@ pub struct TxgState {
     dirty_total: AtomicU64,
     /// What of them is whole records.
     whole: [AtomicU64; TXG_SIZE],
+    /// What was written ahead, each time.
+    ahead: [AtomicU64; TXG_SIZE],
     limits: Mutex<DirtyLimits>,
     /// Dirty bytes of a txg at which it is pushed out.
     enough: AtomicU64,
@@ -113,13 +115,16 @@ impl Tx {
             self.count(s, &s.whole, bytes, WHOLE_ENOUGH);
         }
     }
-    /// Notes that so many of those have gone to the disks already, so that the txg need not end for them.
+    /// Notes that so many of those have gone to the disks already, so that the txg need not end for them. But for what is written again and
+    /// again it has to: each time takes new space, and the old is free only when the txg is there.
     pub(crate) fn written_ahead(&self, bytes: u64) {
-        if let Some(s) = &self.held {
-            let whole = &s.whole[self.txg.slot()];
+        let Some(s) = &self.held else { return };
+        let slot = self.txg.slot();
+        let ahead = s.ahead[slot].fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if ahead <= s.dirty[slot].load(Ordering::Relaxed) {
             // What is written ahead need not have been counted as whole.
-            let _ =
-                whole.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(bytes)));
+            let less = |n: u64| Some(n.saturating_sub(bytes));
+            let _ = s.whole[slot].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
     fn count(&self, s: &TxgState, sums: &[AtomicU64; TXG_SIZE], bytes: u64, enough: u64) {
@@ -162,6 +167,7 @@ impl TxgState {
             dirty: Default::default(),
             dirty_total: AtomicU64::new(0),
             whole: Default::default(),
+            ahead: Default::default(),
             limits: Mutex::new(DirtyLimits::default()),
             enough: DirtyLimits::default().enough().into(),
             owed: AtomicU64::new(0),
@@ -368,6 +374,7 @@ impl TxgState {
         self.state.lock().synced = txg;
         let freed = self.dirty[txg.slot()].swap(0, Ordering::Relaxed);
         self.whole[txg.slot()].store(0, Ordering::Relaxed);
+        self.ahead[txg.slot()].store(0, Ordering::Relaxed);
         self.dirty_total.fetch_sub(freed, Ordering::Relaxed);
         self.changed.notify(usize::MAX);
     }

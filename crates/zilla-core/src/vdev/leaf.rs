@@ -191,7 +191,7 @@ impl Leaf {
     /// Whether it is a disk that turns, or as slow as one. What is said of it is not enough.
     pub fn turns(&self) -> bool {
         // It goes on as one until it is clearly quicker, so that what is placed for a disk that turns is not now and then placed otherwise.
-        let least = if self.turned.load(Ordering::Relaxed) { TURNS / 2 } else { TURNS };
+        let least = if self.turned.load(Ordering::Relaxed) { TURNS * 4 / 5 } else { TURNS };
         let turns = self.flush_time() > least && self.rotational();
         self.turned.store(turns, Ordering::Relaxed);
         turns

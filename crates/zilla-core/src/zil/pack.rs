@@ -118,8 +118,8 @@ impl Zilog {
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let whole_itxs = std::mem::take(&mut train.itxs);
         let (placed, ahead, trip) = self.place(&whole_itxs).await;
-        // What waits for the pool's own disks leaves a log device to others.
-        let counted = ahead.is_empty() || !self.ctx.store.has_log_device();
+        // What waits for the pool's own disks leaves a log device to others, if it can have several at once.
+        let counted = ahead.is_empty() || train.one_at_a_time || !self.ctx.store.has_log_device();
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();

@@ -8,7 +8,7 @@
 //! What went into the log the pool has still to write, and is the slower for it. So what a way can do shows only over whole txgs, and not before
 //! the txg that was open at its beginning is synced: till then the log seems quicker than it is in the long run, and in place slower. The
 //! first trial does not wait until the log is *settled* in this sense, and comes before much has gone into it: one that even at first is slower
-//! than in place is not needed, and nothing holds up what goes in place so early. If the log is neither slower nor far quicker, it has to
+//! than in place is not needed, and little holds up what goes in place so early. If the log is neither slower nor far quicker, it has to
 //! settle before the next trial decides.
 //!
 //! A trial ends as soon as it is clearly slower, which costs a quick log a few MiB. The more the slower way lost in it, and the more often that was
@@ -278,6 +278,7 @@ mod tests {
     fn the_quicker_way_becomes_the_usual_one() {
         let mut load = Load::new();
         assert_eq!(load.send(FIRST / MIB, rates(10, 30)), 0, "the log is the usual way");
+        assert_eq!(load.send(8, rates(10, 30)), 8, "a trial");
         // Trials of the log, less and less often.
         let placed = load.send(10_000, rates(10, 30));
         assert!(placed > 9900, "{placed}");
