@@ -4,9 +4,9 @@
 //! any of them, packs these into one block (or several; [`super::pack`]), sends it off, sees it home and tells them that it is stable. Before the last
 //! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
 //! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
-//! blocks go to each in turn; more would only be smaller ones in a queue. (Trains that wait for data in place do not keep such a device busy, and are not
-//! counted.) Where a disk turns there is one, for each flush costs it part of a
-//! turn, and it waits a moment for those whom the last brought home ([`super::returns`]); several such disks may share it
+//! blocks go to whichever was given least; more would only be smaller ones in a queue. (Trains that wait for data in place do not keep
+//! such a device busy, and are not counted.) Where a disk turns there is one, for each flush costs it part of a turn, and it waits a moment
+//! for those whom the last brought home ([`super::returns`]); several such disks may share it
 //! ([`super::stripes`]). So a lone committer waits for one write and one flush, and many share them. Large data go as several
 //! blocks, all on their way at once.
 //!

@@ -78,8 +78,9 @@ fn block_size(records: u64) -> u64 {
 /// and the room is missed: the log is the sooner full, and wider.
 fn guess(mut sizes: [u64; SIZES], alone: bool) -> u64 {
     sizes.sort_unstable();
-    let unknown = sizes.iter().filter(|s| **s == 0).count();
-    if alone { sizes[SIZES - 1] } else { sizes[(unknown + SIZES).min(2 * SIZES - 1) / 2] }
+    let known = &sizes[sizes.partition_point(|s| *s == 0)..];
+    let size = if alone { known.last() } else { known.get(known.len() / 2) };
+    size.copied().unwrap_or(0)
 }
 
 /// What a train's last block brings home.
