@@ -41,6 +41,8 @@ const READ_GAP: u64 = 32 << 10;
 /// How large an I/O may grow by taking neighbours along.
 const MERGE_ROTATIONAL: u64 = 1 << 20;
 const MERGE_OTHER: u64 = 128 << 10;
+/// Where someone waits for a disk that turns: it begins with what it has whole, and a flush waits for the last.
+const MERGE_WAITED_FOR: u64 = 256 << 10;
 
 pub enum QOp {
     /// Into this buffer, if there is one; a read that is joined with others, or done again, comes back in another.
@@ -175,7 +177,11 @@ impl Queue {
 
     /// Takes neighbours on both sides along.
     fn grow(&mut self, class: usize, key: (u64, u64), run: &mut Run) {
-        let limit = if self.rotational { MERGE_ROTATIONAL } else { MERGE_OTHER };
+        let limit = match self.rotational {
+            true if class == Priority::SyncWrite as usize => MERGE_WAITED_FOR,
+            true => MERGE_ROTATIONAL,
+            false => MERGE_OTHER,
+        };
         let gap = if self.rotational && matches!(run[0].op, QOp::Read(_)) { READ_GAP } else { 0 };
         let mut start = run[0].offset;
         let mut end = start + run[0].len;
@@ -285,6 +291,17 @@ mod tests {
         q.last_offset = 0;
         let run = q.next(Duration::ZERO).unwrap();
         assert_eq!(run.len(), 16);
+        for (class, most) in [(Priority::SyncWrite, 2), (Priority::AsyncWrite, 8)] {
+            let mut q = Queue::new();
+            q.rotational = true;
+            busy(&mut q, class);
+            for i in 0..16 {
+                assert!(q.enter(io(class, i << 17, 1 << 17, 0)).is_err());
+            }
+            q.left(class);
+            q.last_offset = 0;
+            assert_eq!(q.next(Duration::ZERO).unwrap().len(), most);
+        }
     }
 
     #[test]
