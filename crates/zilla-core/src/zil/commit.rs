@@ -5,7 +5,7 @@
 //! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
 //! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
 //! blocks go to whichever was given least; more would only be smaller ones in a queue. (Trains that wait for data in place do not keep
-//! such a device busy, and are not counted.) Where a disk turns, be it that of the log or that of what goes in place, there is one, for each flush costs it part of a turn, and it waits a moment
+//! such a device busy, and are not counted.) Where a disk turns there is one, for each flush costs it part of a turn, and it waits a moment
 //! for those whom the last brought home ([`super::returns`]); several such disks may share it
 //! ([`super::stripes`]). So a lone committer waits for one write and one flush, and many share them. Large data go as several
 //! blocks, all on their way at once.
@@ -247,7 +247,7 @@ impl Zilog {
             st.driving = false;
             return Step::Rest;
         }
-        let shape = self.ctx.store.log_shape(st.in_place > 0);
+        let shape = self.ctx.store.log_shape();
         let most = shape.trains.min(MAX_TRAINS);
         if st.trains_in_flight >= most || st.blocks_in_flight >= MAX_BLOCKS {
             return Step::Room;
@@ -286,13 +286,7 @@ impl Zilog {
             let lost = itxs.split_off(at).iter().map(|i| i.txg).max();
             st.lost_txg = st.lost_txg.max(lost.unwrap_or(0));
         }
-        Step::Send(Train {
-            waiters,
-            itxs,
-            vdevs: shape.stripes,
-            one_at_a_time: most == 1,
-            log_turns: shape.turns,
-        })
+        Step::Send(Train { waiters, itxs, vdevs: shape.stripes, one_at_a_time: most == 1 })
     }
 
     /// Sends all of a train but its last block, which remains to be seen home.

@@ -47,8 +47,6 @@ pub(super) struct State {
     pub blocks_in_flight: usize,
     pub sizes: [u64; SIZES],
     pub size_at: usize,
-    /// For so many trains more it counts that one had data that went in place.
-    pub in_place: usize,
     /// Records up to this txg were taken and are in no block: only the txg makes them stable.
     pub lost_txg: u64,
     /// Commits wait for txgs instead of writing.

@@ -108,9 +108,8 @@ pub(super) struct Train {
     pub itxs: Vec<Itx>,
     /// Among these vdevs it may be divided.
     pub vdevs: Vec<u32>,
-    /// No other is under way meanwhile: a disk that turns has the log, or what goes in place with it.
+    /// No other is under way meanwhile: the log is on a disk that turns.
     pub one_at_a_time: bool,
-    pub log_turns: bool,
 }
 
 impl Zilog {
@@ -121,8 +120,7 @@ impl Zilog {
         let whole_itxs = std::mem::take(&mut train.itxs);
         let (placed, ahead, trip) = self.place(&whole_itxs).await;
         // What waits for the pool's own disks leaves a log device to others, if it can have several at once.
-        let in_place = !ahead.is_empty();
-        let counted = !in_place || train.one_at_a_time || !self.ctx.store.has_log_device();
+        let counted = ahead.is_empty() || train.one_at_a_time || !self.ctx.store.has_log_device();
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
@@ -207,8 +205,7 @@ impl Zilog {
             st.size_at = (at + 1) % SIZES;
             let alone = train.waiters.len() == 1 && st.trains_in_flight == 0 && st.waiting.is_empty();
             st.trains_in_flight += usize::from(counted);
-            st.in_place = if in_place { SIZES } else { st.in_place.saturating_sub(1) };
-            guess(st.sizes, alone || train.log_turns)
+            guess(st.sizes, alone || train.one_at_a_time)
         };
         // The last block's waiters are the train's.
         let end = End { waiters: train.waiters.clone(), trip, counted };

@@ -397,7 +397,7 @@ impl BlockStore for Zio {
         self.log_on_log_vdev(bp)
     }
 
-    fn log_shape(&self, in_place: bool) -> LogShape {
+    fn log_shape(&self) -> LogShape {
         let tree = self.tree();
         let logs = tree.tops_for(true).count();
         let turns = tree.turns(logs > 0);
@@ -406,8 +406,7 @@ impl BlockStore for Zio {
         } else {
             Vec::new()
         };
-        let one = turns || in_place && tree.turns(false);
-        LogShape { trains: if one { 1 } else { logs.max(2) }, turns, stripes }
+        LogShape { trains: if turns { 1 } else { logs.max(2) }, stripes }
     }
 
     fn dsize(&self, bp: &BlkPtr) -> u64 {

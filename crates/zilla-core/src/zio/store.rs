@@ -64,8 +64,6 @@ pub struct LogShape {
     /// Trains that are best under way at once: one for each log vdev, and two where there is only one, which can begin with the second while it
     /// ends the first. A disk cannot: it turns once more for each flush, so who comes meanwhile had better share the next.
     pub trains: usize,
-    /// A disk that turns has the log.
-    pub turns: bool,
     /// The log vdevs, if there are several and one of them turns: a train can be divided among them.
     pub stripes: Vec<u32>,
 }
@@ -140,9 +138,9 @@ pub trait BlockStore: Send + Sync {
         false
     }
 
-    /// How log blocks are best sent, when data go in place with them or do not.
-    fn log_shape(&self, _in_place: bool) -> LogShape {
-        LogShape { trains: 2, turns: false, stripes: Vec::new() }
+    /// How log blocks are best sent.
+    fn log_shape(&self) -> LogShape {
+        LogShape { trains: 2, stripes: Vec::new() }
     }
 
     /// The space a block takes as users see it (deflated by RAID-Z's overhead), in bytes.
