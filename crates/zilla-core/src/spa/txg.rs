@@ -192,13 +192,19 @@ impl TxgState {
     }
 
     /// The last txg that nobody can join any more.
-    pub fn quiesced(&self) -> Txg {
-        self.state.lock().quiesced
+    pub fn closed(&self) -> Txg {
+        let st = self.state.lock();
+        let last = Txg(st.open.0 - 1);
+        if st.holds[last.slot()] == 0 { last } else { st.quiesced }
     }
 
-    /// Dirty bytes of the txgs from one to another.
-    pub(crate) fn dirty_in(&self, first: Txg, last: Txg) -> u64 {
-        let of = |txg: u64| self.dirty[Txg(txg).slot()].load(Ordering::Relaxed);
+    /// Dirty bytes of the txgs from one to another that their syncs have still to write.
+    pub(crate) fn unwritten_in(&self, first: Txg, last: Txg) -> u64 {
+        let of = |txg: u64| {
+            let [dirty, ahead] =
+                [&self.dirty, &self.ahead].map(|n| n[Txg(txg).slot()].load(Ordering::Relaxed));
+            dirty.saturating_sub(ahead)
+        };
         (first.0..=last.0).take(TXG_SIZE).map(of).sum()
     }
 

@@ -30,14 +30,16 @@ use crate::zio::EarlyWrites;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody};
 
 /// A block of a file in a txg.
 type Block = (u64, u64, u64);
 
-/// So much in the log should take longer than what a sync adds to its data (its metadata, two flushes and the seeks between them): a
-/// tenth of a second of a disk that turns. An estimate.
+/// What a sync adds to its data: its metadata, two flushes and the seeks between them. An estimate.
+const SYNC: Duration = Duration::from_millis(100);
+/// So much in the log takes longer on a disk that turns.
 const LARGE: u64 = 16 << 20;
 
 /// Blocks of a train that are in place, and the block sizes of its files.
@@ -85,15 +87,19 @@ impl Zilog {
     }
 
     /// The txg under sync that a commit of what was done up to `until` does best to wait for: its data are too much for a second writing
-    /// to the pool's own disks, and most of what its sync has to write.
+    /// to the pool's own disks, or to a log device that is slower than these, and most of what its sync has to write.
     pub(super) fn near_sync(&self, until: Txg, synced: Txg) -> Option<Txg> {
         let txgs = &self.ctx.txgs;
-        let last = until.min(txgs.quiesced());
-        if last <= synced || self.ctx.store.has_log_device() {
+        let last = until.min(txgs.closed());
+        if last <= synced {
             return None;
         }
+        let large = match self.ctx.store.has_log_device() && !self.wants_throughput() {
+            true => (self.ctx.routes.slow_log()? * SYNC.as_secs_f64()) as u64,
+            false => LARGE,
+        };
         let (txg, bytes) = self.itxs.ready_bytes(synced, last);
-        (bytes >= LARGE && bytes * 2 >= txgs.dirty_in(Txg(synced.0 + 1), txg)).then_some(txg)
+        (bytes >= large && bytes * 2 >= txgs.unwritten_in(Txg(synced.0 + 1), txg)).then_some(txg)
     }
 
     fn joined(&self, txg: Txg) -> Option<Tx> {

@@ -138,6 +138,8 @@ struct State {
     /// Bytes to the next trial, and how many there were from the last.
     left: u64,
     every: u64,
+    /// What the log did when large data last went through it, in bytes a second.
+    log_rate: f64,
 }
 
 /// A pool's choice.
@@ -146,12 +148,19 @@ pub struct Routes(Mutex<State>);
 impl Default for Routes {
     fn default() -> Routes {
         let run = Run::begin(Phase::First, Duration::ZERO);
-        let state = State { usual: Route::Log, run, trial: None, left: FIRST, every: OFTEN };
+        let state = State { usual: Route::Log, run, trial: None, left: FIRST, every: OFTEN, log_rate: 0.0 };
         Routes(Mutex::new(state))
     }
 }
 
 impl Routes {
+    /// While large data go in place: bytes a second that the log did when they last went through it.
+    pub(super) fn slow_log(&self) -> Option<f64> {
+        let st = self.0.lock();
+        let way = if st.trial.is_some() { st.usual.other() } else { st.usual };
+        (way == Route::Place).then_some(st.log_rate)
+    }
+
     /// The way of a train's large data, of which there are so many bytes.
     fn choose(&self, large: u64, now: Duration, open: impl Fn() -> Txg) -> Route {
         let mut st = self.0.lock();
@@ -179,12 +188,18 @@ impl Routes {
         let st = &mut *st;
         if route == st.usual {
             st.run.add(bytes, began, now, synced);
+            if route == Route::Log {
+                st.log_rate = st.run.rate();
+            }
             return;
         }
         // One that set out before the last decision is nobody's.
         let Some(trial) = &mut st.trial else { return };
         trial.add(bytes, began, now, synced);
         let (rate, usual) = (trial.rate(), st.run.rate());
+        if route == Route::Log {
+            st.log_rate = rate;
+        }
         let least = match (trial.phase, route) {
             (Phase::Prepares(_), Route::Place) if st.run.phase != Phase::First => HELD_UP,
             _ if !st.run.settled() => UNSURE,
@@ -282,10 +297,12 @@ mod tests {
         // Trials of the log, less and less often.
         let placed = load.send(10_000, rates(10, 30));
         assert!(placed > 9900, "{placed}");
+        assert_eq!(load.routes.slow_log(), Some(10.0 * MIB as f64));
         // The disks get something else to do.
         let placed = load.send(100_000, rates(10, 5));
         assert!(placed < 40_000, "{placed}");
         assert!(load.send(10_000, rates(10, 5)) < 500);
+        assert_eq!(load.routes.slow_log(), None, "it is the quicker way");
     }
 
     #[test]
