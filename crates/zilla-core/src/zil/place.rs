@@ -99,7 +99,8 @@ impl Zilog {
             false => LARGE,
         };
         let (txg, bytes) = self.itxs.ready_bytes(synced, last);
-        (bytes >= large && bytes * 2 >= txgs.unwritten_in(Txg(synced.0 + 1), txg)).then_some(txg)
+        // Without any there is no txg to wait for: the driver would come back at once, for ever.
+        (bytes >= large.max(1) && bytes * 2 >= txgs.unwritten_in(Txg(synced.0 + 1), txg)).then_some(txg)
     }
 
     fn joined(&self, txg: Txg) -> Option<Tx> {

@@ -154,11 +154,11 @@ impl Default for Routes {
 }
 
 impl Routes {
-    /// While large data go in place: bytes a second that the log did when they last went through it.
+    /// While large data go in place: bytes a second that the log did when they last went through it, if that is known yet.
     pub(super) fn slow_log(&self) -> Option<f64> {
         let st = self.0.lock();
         let way = if st.trial.is_some() { st.usual.other() } else { st.usual };
-        (way == Route::Place).then_some(st.log_rate)
+        (way == Route::Place && st.log_rate > 0.0).then_some(st.log_rate)
     }
 
     /// The way of a train's large data, of which there are so many bytes.
@@ -293,6 +293,9 @@ mod tests {
     fn the_quicker_way_becomes_the_usual_one() {
         let mut load = Load::new();
         assert_eq!(load.send(FIRST / MIB, rates(10, 30)), 0, "the log is the usual way");
+        let unknown = Routes::default();
+        assert_eq!(unknown.choose(FIRST, Duration::ZERO, || Txg(1)), Route::Log);
+        assert_eq!(unknown.slow_log(), None, "a trial has begun, but nothing has come home from the log");
         assert_eq!(load.send(8, rates(10, 30)), 8, "a trial");
         // Trials of the log, less and less often.
         let placed = load.send(10_000, rates(10, 30));
