@@ -217,6 +217,23 @@ fn a_lock_that_outlives_its_process_is_waited_for() {
 }
 
 #[test]
+fn what_a_child_has_open_until_it_runs_is_waited_for() {
+    let env = env(IoBackend::Auto);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    env.block_on(env.opener.create_file(&path, SIZE)).unwrap();
+    // The lock is this process', and goes a moment later.
+    let file = std::fs::File::open(&path).unwrap();
+    file.lock().unwrap();
+    let child = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(file);
+    });
+    env.block_on(env.open(&path, RW)).unwrap();
+    child.join().unwrap();
+}
+
+#[test]
 fn a_file_cut_short_under_us_is_an_error() {
     everywhere(|env, path| {
         env.block_on(async {
