@@ -8,7 +8,7 @@
 //! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | the quicker way ([`super::route`]): copied, or in place |
 //! | `logbias=throughput` | whole blocks: in place | the same: the devices' bandwidth is for others |
 //!
-//! A txg that is being synced takes no more blocks: where its sync is to write little more than the log would, it is what a commit waits
+//! A txg that is being synced takes no more blocks: unless a log device is the quicker way, where its sync is to write little more than the log would, it is what a commit waits
 //! for ([`Zilog::near_sync`]), and its data are written once.
 //!
 //! The rest is copied. Below 32 KiB a seek to another place costs more than the bytes. A log device that is full or has failed is none. The

@@ -267,7 +267,11 @@ mod tests {
     #[test]
     fn the_keeper_sleeps_when_nobody_waits() {
         let Some(keeper) = Keeper::start() else {
-            assert_eq!(thread::available_parallelism().map_or(1, usize::from), 1);
+            assert_eq!(
+                thread::available_parallelism().map_or(1, usize::from),
+                1,
+                "ZILLA_AWAKE=0, or no thread"
+            );
             eprintln!("not tested: this process has one core, and nobody is kept awake");
             return;
         };

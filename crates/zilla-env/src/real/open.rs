@@ -154,7 +154,7 @@ fn busy(path: &Path, holder: Option<String>) -> io::Error {
 /// A process that was killed with I/O under way keeps its locks until that is done, a moment longer than it lives. Within a container the table
 /// does not name it any more, nor one of another container.
 const LAST_IO: Duration = Duration::from_secs(5);
-/// A child has a copy of its parent's files between fork and exec.
+/// What this process has closed may be locked a moment longer: a child has a copy of its parent's files between fork and exec.
 const LAST_CHILD: Duration = Duration::from_millis(200);
 
 fn lock(file: &OwnedFd, path: &Path, stat: &Stat) -> io::Result<()> {
@@ -165,11 +165,12 @@ fn lock(file: &OwnedFd, path: &Path, stat: &Stat) -> io::Result<()> {
             other => return Ok(other?),
         }
         let holder = lock_holder(stat);
-        let alive = holder.as_ref().is_some_and(|pid| is_alive(pid));
-        // What this process has closed, a child that it is about to run may have open until it runs.
-        let ours = holder.as_ref().is_some_and(|pid| *pid == std::process::id().to_string());
-        let patience = if ours { LAST_CHILD } else { Duration::ZERO };
-        if alive && begin.elapsed() >= patience || begin.elapsed() > LAST_IO {
+        let patience = match &holder {
+            Some(pid) if *pid == std::process::id().to_string() => LAST_CHILD,
+            Some(pid) if is_alive(pid) => Duration::ZERO,
+            _ => LAST_IO,
+        };
+        if begin.elapsed() >= patience {
             let name = |pid: String| {
                 let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
                 format!("process {pid} ({})", comm.trim())
