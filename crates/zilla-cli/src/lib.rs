@@ -5,9 +5,9 @@
 //! prints: options, columns, sentences and exit codes are its, so that habits, scripts and its test suite go on working. Exit codes: 0
 //! done, 1 failed, 2 wrong usage or not supported by zilla yet.
 //!
-//! Each command is a program of its own, so that those that only talk to the daemon stay small and start at once; `zilla` goes by
-//! the name it was called by, and `zilla pool list` and `zilla zpool list` work where no links were made. There is no
-//! async runtime here: a command starts, talks to the daemon over one socket and ends.
+//! All commands and the daemon are one program, `zilla`, which goes by the name it was called by; `zilla pool list` and
+//! `zilla zpool list` work where no links were made. A command has no async runtime: it starts,
+//! talks to the daemon over one socket and ends.
 
 pub mod args;
 pub mod cx;
@@ -21,14 +21,6 @@ use std::process::ExitCode;
 
 /// What a program does with its arguments; gives its exit code.
 type Tool = fn(Vec<String>) -> u8;
-
-/// Runs one command with the program's arguments.
-pub fn run(tool: Tool) -> ExitCode {
-    match words() {
-        Ok(words) => ExitCode::from(tool(words.into_iter().skip(1).collect())),
-        Err(code) => code,
-    }
-}
 
 fn words() -> Result<Vec<String>, ExitCode> {
     let mut words = Vec::new();
@@ -67,6 +59,7 @@ fn tool(name: &str) -> Option<Tool> {
         "zpool" | "pool" => Some(zpool::main),
         "zfs" | "fs" => Some(zfs::main),
         "zdb" => Some(zdb::main),
+        "zillad" => Some(zilla_daemon::command::main),
         "zilstat" => Some(zilstat::main),
         _ => None,
     }

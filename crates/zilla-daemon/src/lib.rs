@@ -10,6 +10,7 @@
 //! are closed. A crash at any point leaves files that the next start cleans up: a socket nobody listens on, a pid
 //! that is nobody's. Absent on purpose: forking into the background, which whoever starts the daemon does better.
 
+pub mod command;
 pub mod engine;
 pub mod instance;
 pub mod log;

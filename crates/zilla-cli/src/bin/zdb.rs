@@ -1,5 +1,8 @@
-//! `zdb`: see the library.
+//! `zdb`: see `launch.rs`.
+
+#[path = "../launch.rs"]
+mod launch;
 
 fn main() -> std::process::ExitCode {
-    zilla_cli::run(zilla_cli::zdb::main)
+    launch::launch("zdb")
 }

@@ -1,5 +1,8 @@
-//! `zfs`: see the library.
+//! `zfs`: see `launch.rs`.
+
+#[path = "../launch.rs"]
+mod launch;
 
 fn main() -> std::process::ExitCode {
-    zilla_cli::run(zilla_cli::zfs::main)
+    launch::launch("zfs")
 }

@@ -1,5 +1,8 @@
-//! `zpool`: see the library.
+//! `zpool`: see `launch.rs`.
+
+#[path = "../launch.rs"]
+mod launch;
 
 fn main() -> std::process::ExitCode {
-    zilla_cli::run(zilla_cli::zpool::main)
+    launch::launch("zpool")
 }

@@ -313,9 +313,11 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bin")).unwrap();
         let _alone = PROGRAMS.write().unwrap();
-        for (name, from) in [("zpool", env!("CARGO_BIN_EXE_zpool")), ("zfs", env!("CARGO_BIN_EXE_zfs"))] {
-            std::fs::copy(from, dir.path().join("bin").join(name)).unwrap();
-        }
+        let zilla = dir.path().join("bin/zilla");
+        std::fs::copy(env!("CARGO_BIN_EXE_zilla"), &zilla).unwrap();
+        // A command's own file, and a link as an installation has it.
+        std::fs::copy(env!("CARGO_BIN_EXE_zpool"), zilla.with_file_name("zpool")).unwrap();
+        std::os::unix::fs::symlink(&zilla, zilla.with_file_name("zfs")).unwrap();
         World { dir, stop: None, thread: None }
     }
 

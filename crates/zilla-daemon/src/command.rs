@@ -1,9 +1,8 @@
-//! `zillad`: see the library.
+//! `zillad`, the command: its arguments, and what it says when it cannot start.
 
-use std::process::ExitCode;
+use crate::engine::Engine;
+use crate::{DaemonError, Handle, Options};
 use zilla_control::StateDir;
-use zilla_daemon::engine::Engine;
-use zilla_daemon::{DaemonError, Handle, Options};
 
 const USAGE: &str = "usage: zillad [--background]
 
@@ -13,34 +12,37 @@ of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for 
 intent logs.
 ";
 
-fn main() -> ExitCode {
+/// Runs `zillad` with its arguments until it ends; gives its exit code.
+pub fn main(words: Vec<String>) -> u8 {
+    // The program is called `zilla`; people look for the daemon by its own name.
+    let _ = rustix::thread::set_name(c"zillad");
     let mut options = Options::default();
-    for word in std::env::args().skip(1) {
+    for word in words {
         match word.as_str() {
             "--background" => options.background = true,
             "--version" | "-V" => {
                 println!("zillad-{}", env!("CARGO_PKG_VERSION"));
-                return ExitCode::SUCCESS;
+                return 0;
             }
             "--help" | "-h" | "-?" => {
                 print!("{USAGE}");
-                return ExitCode::SUCCESS;
+                return 0;
             }
             _ => {
                 eprint!("invalid argument '{word}'\n{USAGE}");
-                return ExitCode::from(2);
+                return 2;
             }
         }
     }
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {
-        zilla_daemon::run(options, Handle::new(dir), |handle| async { Ok(Engine::open(handle).await) })
+        crate::run(options, Handle::new(dir), |handle| async { Ok(Engine::open(handle).await) })
     });
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(e) => {
             eprintln!("zillad: {e}");
-            ExitCode::FAILURE
+            1
         }
     }
 }

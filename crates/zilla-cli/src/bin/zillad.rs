@@ -1,0 +1,8 @@
+//! `zillad`: see `launch.rs`.
+
+#[path = "../launch.rs"]
+mod launch;
+
+fn main() -> std::process::ExitCode {
+    launch::launch("zillad")
+}
