@@ -22,9 +22,9 @@ const ZFS_DNSIZE_AUTO: u64 = 1;
 const ZFS_SNAPDIR_VISIBLE: u64 = 1;
 
 /// The dataset's side of [`Space`]. Holds the dataset, so that it cannot be destroyed while it is open.
-struct DatasetSpace {
-    dsl: Arc<DslPool>,
-    hold: LongHold,
+pub(crate) struct DatasetSpace {
+    pub(crate) dsl: Arc<DslPool>,
+    pub(crate) hold: LongHold,
 }
 
 impl Space for DatasetSpace {

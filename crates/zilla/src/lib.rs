@@ -3,7 +3,7 @@
 //! The engine's crate knows objects and transactions; the servers know protocols. In between stands this: a dataset's files as one
 //! [`Filesystem`], with its snapshots below `.zfs/snapshot`, its properties and its share of the pool's space. Two ways in: by node
 //! number, asynchronous, as FUSE and NFS ask (each `try_` method answers at once when all it takes is in memory); and by path, for
-//! programs that embed zilla ([`Files`]).
+//! programs that embed zilla ([`Files`]). A volume's bytes are a [`Volume`].
 //!
 //! **Invariants.** A file system that is open holds its dataset, so that it cannot be destroyed under its users. A file an [`Entry`]
 //! or a leaked use of one refers to is not freed. Node numbers never change their meaning while the file system is open.
@@ -12,11 +12,13 @@ mod ctldir;
 mod dataset;
 mod files;
 mod filesystem;
+mod volume;
 
 pub use ctldir::{NoSnapshots, Snapshots};
 pub use dataset::{fs_props, open_filesystem, open_zfs};
 pub use files::{File, Files};
 pub use filesystem::{Entry, Filesystem, NodeId};
+pub use volume::{Extent, Suspended, Volume, open_volume};
 pub use zilla_core::dmu::{Now, Stop};
 pub use zilla_core::error::{Errno, Error, Result};
 pub use zilla_core::zpl;

@@ -10,7 +10,8 @@
 
 use super::dnode::Dnode;
 use super::objset::Objset;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::{Tx, TxgState};
 use crate::types::ObjectId;
 use std::sync::Arc;
 
@@ -80,6 +81,27 @@ pub async fn resident<T>(mut op: impl FnMut() -> Now<T>) -> Result<T> {
             Ok(v) => return Ok(v),
             Err(Stop::Err(e)) => return Err(e),
             Err(Stop::Need(need)) => need.load().await?,
+        }
+    }
+}
+
+/// Runs `op` in a transaction until all it needs is in memory. Nothing is held while it waits.
+pub async fn in_tx<T>(txgs: &Arc<TxgState>, mut op: impl FnMut(&Tx) -> Now<T>) -> Result<T> {
+    loop {
+        let tx = txgs.assign().await?;
+        match op(&tx) {
+            Ok(v) => return Ok(v),
+            // Space is so short that it must first be known what the open transactions really use.
+            Err(Stop::Err(e)) if e.is(Errno::Again) => {
+                let txg = tx.txg();
+                drop(tx);
+                txgs.wait_synced(txg).await?;
+            }
+            Err(Stop::Err(e)) => return Err(e),
+            Err(Stop::Need(need)) => {
+                drop(tx);
+                need.load().await?;
+            }
         }
     }
 }

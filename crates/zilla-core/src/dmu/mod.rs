@@ -13,7 +13,7 @@
 //! In memory an object has its latest state for callers and one record a txg of what changed (`dnode`), its blocks carry one
 //! layer a txg (`dbuf`), and nothing ever waits to read before it writes. A sync (`sync`) takes everything one txg changed, level by
 //! level, as a few large batches: level-0 blocks of all objects, then their parents, up to the one block whose pointer
-//! is the result. Code that must look before it changes uses `fault`.
+//! is the result. Code that must look before it changes uses `fault`; files and volumes read and write their objects by `stream`.
 //!
 //! **Invariants.** Blocks are never overwritten in place: a sync writes new blocks and hands out the old pointers as *killed*, so that
 //! until the uberblock is replaced the old tree is whole, and a crash at any point leaves it. The synced state in memory equals
@@ -33,15 +33,18 @@ mod fault;
 mod objset;
 mod pieces;
 mod range;
+mod stream;
 mod sync;
 pub mod testing;
 mod tree;
 
 pub use cache::DbufCache;
 pub use dnode::Dnode;
-pub use fault::{Need, Now, Stop, resident};
+pub use fault::{Need, Now, Stop, in_tx, resident};
 pub use objset::{NewObject, Objset, Owner, OwnerFn, WriteProps};
 pub use range::RangeSet;
+pub(crate) use stream::placed;
+pub use stream::{Cursor, ReadData};
 pub use sync::{ObjsetSync, Usage};
 
 #[cfg(test)]

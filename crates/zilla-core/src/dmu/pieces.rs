@@ -169,6 +169,24 @@ impl Dnode {
         Ok(())
     }
 
+    /// The blocks from `from` up to `to` as runs: where each ends, and whether it is a hole (as everything behind the last block is).
+    pub fn runs(self: &Arc<Self>, from: u64, to: u64) -> Now<Vec<(u64, bool)>> {
+        let inner = self.inner.lock();
+        let mut out: Vec<(u64, bool)> = Vec::new();
+        let mut at = from;
+        while at < to {
+            let found = if at > inner.head.maxblkid { Ok((true, to)) } else { inner.extent(at) };
+            let (hole, next) = found
+                .map_err(|(level, blkid)| Stop::Need(Need::Block { dnode: self.clone(), level, blkid }))?;
+            at = next.min(to);
+            match out.last_mut() {
+                Some((end, same)) if *same == hole => *end = at,
+                _ => out.push((at, hole)),
+            }
+        }
+        Ok(out)
+    }
+
     /// The first block from `from` on that holds data, or that is a hole (as everything behind the last block is).
     pub fn next_block(self: &Arc<Self>, from: u64, hole: bool) -> Now<Option<u64>> {
         let inner = self.inner.lock();

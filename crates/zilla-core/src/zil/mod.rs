@@ -57,6 +57,7 @@ pub use claim::claim_all;
 pub(crate) use claim::read_logged;
 pub use itx::When;
 pub use log::Zilog;
+pub(crate) use replay::logged_block;
 pub use replay::{Replay, Replayed};
 pub(crate) use reset::push_out_all;
 pub use reset::reset_all;

@@ -1,10 +1,12 @@
 //! Doing again what a log says, when its dataset is mounted after a crash.
 
 use super::chain::Walk;
-use super::claim::{own_data, seq_of};
+use super::claim::{own_data, read_logged, seq_of};
 use super::log::Zilog;
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
+use crate::types::{Bookmark, ObjectId};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -122,6 +124,32 @@ impl Zilog {
             }
         }
     }
+}
+
+/// What the pointer of a write's record leads to, and where in the object it belongs: all of the block, since later records may only
+/// tell a file's size.
+pub(crate) async fn logged_block(
+    os: &Objset,
+    object: u64,
+    offset: u64,
+    length: u64,
+    bp: &BlkPtr,
+) -> Result<(u64, Bytes)> {
+    let lsize = bp.lsize();
+    let too_long = || Error::inval(format!("a write of {length} bytes in a block of {lsize}"));
+    if length > lsize.max(512) && !bp.is_hole() {
+        return Err(too_long());
+    }
+    let at = if length < lsize { offset - offset % lsize } else { offset };
+    if bp.is_hole() {
+        if length > zilla_ondisk::SPA_MAXBLOCKSIZE {
+            return Err(too_long());
+        }
+        return Ok((at, vec![0; lsize.max(length) as usize].into()));
+    }
+    let blkid = offset.checked_div(lsize).unwrap_or(0);
+    let bookmark = Bookmark::new(os.id(), ObjectId(object), 0, blkid);
+    Ok((at, read_logged(&**os.store(), bp, bookmark).await?))
 }
 
 /// Whether the empty first block of a log can be the first of ours.

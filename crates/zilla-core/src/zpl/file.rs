@@ -9,26 +9,16 @@ use super::log::ATTR_MODE;
 use super::types::{S_ISGID, S_ISUID, Time, Whence};
 use super::znode::{State, Znode, is_regular, stale};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_SPARSE, err};
-use crate::dmu::{Dnode, Need, Now, Stop, resident};
+use crate::dmu::{Dnode, Need, Now, ReadData, Stop, placed, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zil::When;
 use bytes::Bytes;
-use futures_util::future::join_all;
-use smallvec::SmallVec;
-use std::borrow::Cow;
 use std::slice::from_ref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use zilla_env::IoBuf;
-
-/// What was read: pieces of shared buffers, in order.
-pub type ReadData = SmallVec<[Bytes; 2]>;
 
 /// Nothing in a file lies beyond this offset.
 const OFFSET_MAX: u64 = i64::MAX as u64;
-/// How far a sequential reader is read ahead.
-const READ_AHEAD: u64 = 8 << 20;
 
 /// The mode a file keeps after an unprivileged write.
 pub(super) fn without_suid(mode: u64) -> u64 {
@@ -61,12 +51,8 @@ impl Zfs {
             Zfs::check_file(&zn, &state)?;
             state.attrs.size
         };
-        let mut out = ReadData::new();
         let len = (len as u64).min(size.saturating_sub(off));
-        if len > 0 {
-            zn.dnode().read_shared(off, len as usize, &mut out)?;
-            zn.read_end.store(off + len, Ordering::Relaxed);
-        }
+        let out = zn.dnode().read_at(&zn.cursor, off, len as usize)?;
         self.accessed(&zn);
         Ok(out)
     }
@@ -79,41 +65,13 @@ impl Zfs {
                 Err(Stop::Err(e)) => return Err(e),
                 Err(Stop::Need(Need::Block { dnode, level: 0, .. })) => {
                     let zn = resident(|| self.znode(id)).await?;
-                    self.read_ahead(&zn, off, len as u64);
-                    let blksz = u64::from(dnode.blksz().max(1));
-                    let last =
-                        (off.saturating_add(len as u64).saturating_sub(1) / blksz).min(dnode.maxblkid());
-                    let loads = (off / blksz..=last).map(|b| dnode.load(0, b));
-                    for r in join_all(loads).await {
-                        r?;
-                    }
+                    let size = zn.state.lock().attrs.size;
+                    dnode.read_ahead(&self.env, &zn.cursor, off, len as u64, size);
+                    dnode.load_range(off, len as u64).await?;
                 }
                 Err(Stop::Need(need)) => need.load().await?,
             }
         }
-    }
-
-    /// A reader that goes on where it stopped finds what comes next in memory already.
-    fn read_ahead(self: &Arc<Self>, zn: &Arc<Znode>, off: u64, len: u64) {
-        let sequential = zn.read_end.load(Ordering::Relaxed) == off && off > 0;
-        if !sequential {
-            zn.read_ahead.store(0, Ordering::Relaxed);
-            return;
-        }
-        let size = zn.state.lock().attrs.size;
-        let blksz = u64::from(zn.dnode().blksz().max(1));
-        let from = zn.read_ahead.load(Ordering::Relaxed).max(off + len);
-        let to = (off + len).saturating_add(READ_AHEAD).min(size);
-        if from >= to {
-            return;
-        }
-        zn.read_ahead.store(to, Ordering::Relaxed);
-        let dnode: Arc<Dnode> = zn.dnode().clone();
-        self.env.spawn(async move {
-            let loads = (from / blksz..to.div_ceil(blksz)).map(|b| dnode.load(0, b));
-            // A block that cannot be read will be asked for again by whoever needs it, and report why.
-            let _ = join_all(loads).await;
-        });
     }
 
     /// The block size for a file that is about to reach `end`; None if it stays as it is.
@@ -166,8 +124,7 @@ impl Zfs {
         })?;
         let dn = zn.dnode();
         self.grow(tx, dn, state.attrs.size, end)?;
-        let pieces = with_whole_records(off, data, u64::from(dn.blksz()));
-        placed(off, &pieces).for_each(|(at, d)| write_records(tx, dn, at, d));
+        let pieces = dn.write_pieces(tx, off, data);
         let mode = state.attrs.mode;
         plan.apply(tx, &zn, &mut state);
         if state.attrs.mode != mode {
@@ -348,100 +305,5 @@ impl Zfs {
     /// The time now, as new files get it.
     pub fn time(&self) -> Time {
         self.now()
-    }
-}
-
-/// Pieces, one behind the other, and where in the file each comes to lie.
-fn placed(mut off: u64, pieces: &[Bytes]) -> impl Iterator<Item = (u64, &Bytes)> {
-    pieces.iter().map(move |d| {
-        let at = off;
-        off += d.len() as u64;
-        (at, d)
-    })
-}
-
-/// The same bytes in pieces of which none holds a part only of a record that is written whole.
-fn with_whole_records(off: u64, data: &[Bytes], blksz: u64) -> Cow<'_, [Bytes]> {
-    let len: u64 = data.iter().map(|d| d.len() as u64).sum();
-    let whole = off.next_multiple_of(blksz)..(off + len) / blksz * blksz;
-    let is_cut = |at: u64| !at.is_multiple_of(blksz) && whole.contains(&at);
-    if !placed(off, data).any(|(at, _)| is_cut(at)) {
-        return Cow::Borrowed(data);
-    }
-    let mut out = Vec::with_capacity(data.len() + 2);
-    let mut record = Vec::new();
-    for (mut at, d) in placed(off, data) {
-        let mut d = d.clone();
-        while !d.is_empty() {
-            let part = d.split_to(d.len().min((blksz - at % blksz) as usize));
-            let (from, len) = (at, part.len() as u64);
-            at += len;
-            if len == blksz || !whole.contains(&from) {
-                out.push(part);
-                continue;
-            }
-            record.push(part);
-            if at.is_multiple_of(blksz) {
-                out.push(joined(&record, blksz as usize));
-                record.clear();
-            }
-        }
-    }
-    Cow::Owned(out)
-}
-
-fn joined(parts: &[Bytes], len: usize) -> Bytes {
-    let mut buf = IoBuf::scratch(len);
-    let mut rest = &mut buf[..];
-    for part in parts {
-        let (here, behind) = rest.split_at_mut(part.len());
-        here.copy_from_slice(part);
-        rest = behind;
-    }
-    buf.into_bytes()
-}
-
-/// Writes with whole records handed over and the ragged ends copied.
-pub(super) fn write_records(tx: &Tx, dn: &Arc<Dnode>, off: u64, data: &Bytes) {
-    let blksz = u64::from(dn.blksz());
-    let mut done = 0;
-    while done < data.len() {
-        let at = off + done as u64;
-        let within = at % blksz;
-        let n = ((blksz - within) as usize).min(data.len() - done);
-        if within == 0 && n as u64 == blksz {
-            dn.write_block(tx, at / blksz, data.slice(done..done + n));
-        } else {
-            dn.write(tx, at, &data[done..done + n]);
-        }
-        done += n;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn no_whole_record_is_cut(off in 0..3000u64, cuts in prop::collection::vec(0..1500usize, 1..8)) {
-            const BLKSZ: u64 = 512;
-            let mut next = 0u32;
-            let byte = |n: &mut u32| {
-                *n += 1;
-                (*n % 251) as u8
-            };
-            let data: Vec<Bytes> =
-                cuts.iter().map(|n| (0..*n).map(|_| byte(&mut next)).collect::<Vec<u8>>().into()).collect();
-            let pieces = with_whole_records(off, &data, BLKSZ);
-            prop_assert_eq!(pieces.concat(), data.concat());
-            let end = off + data.concat().len() as u64;
-            for (at, d) in placed(off, &pieces) {
-                let record = at / BLKSZ * BLKSZ;
-                let whole = off <= record && record + BLKSZ <= end;
-                prop_assert!(!whole || at == record || d.is_empty(), "a piece begins within a whole record, at {}", at);
-            }
-        }
     }
 }

@@ -4,7 +4,7 @@ use super::sa::SaTable;
 use super::types::{StatFs, Time};
 use super::znode::Znodes;
 use super::{MASTER_NODE_OBJ, NAME_MAX, ZPL_VERSION, ZPL_VERSION_SA, err};
-use crate::dmu::{Now, Objset, Stop, resident};
+use crate::dmu::{Now, Objset, in_tx, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::{Tx, TxgState};
 use crate::types::{ObjectId, Txg};
@@ -266,25 +266,8 @@ impl Zfs {
     }
 
     /// Runs `op` in a transaction until all it needs is in memory.
-    pub(super) async fn change<T>(&self, mut op: impl FnMut(&Tx) -> Now<T>) -> Result<T> {
-        let txgs = self.txgs()?;
-        loop {
-            let tx = txgs.assign().await?;
-            match op(&tx) {
-                Ok(v) => return Ok(v),
-                // Space is so short that it must first be known what the open transactions really use.
-                Err(Stop::Err(e)) if e.is(Errno::Again) => {
-                    let txg = tx.txg();
-                    drop(tx);
-                    txgs.wait_synced(txg).await?;
-                }
-                Err(Stop::Err(e)) => return Err(e),
-                Err(Stop::Need(need)) => {
-                    drop(tx);
-                    need.load().await?;
-                }
-            }
-        }
+    pub(super) async fn change<T>(&self, op: impl FnMut(&Tx) -> Now<T>) -> Result<T> {
+        in_tx(self.txgs()?, op).await
     }
 
     /// Waits until all that was done so far is on stable storage.

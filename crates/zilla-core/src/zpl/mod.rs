@@ -62,8 +62,8 @@ mod znode;
 #[cfg(test)]
 mod tests;
 
+pub use crate::dmu::ReadData;
 pub use attrs::owner_of;
-pub use file::ReadData;
 pub use fs::{Atime, FsProps, Space, SyncMode, Unlimited, Zfs};
 pub use mkfs::{ZplProps, create_fs};
 pub use types::*;

@@ -371,27 +371,8 @@ impl Zfs {
         }
         // The file may be gone; then it does not matter whether the data can still be read.
         resident(|| self.znode(object)).await?;
-        let (at, block) = self.logged_block(object, offset, length, bp).await?;
+        let (at, block) = crate::zil::logged_block(&self.objset, object, offset, length, bp).await?;
         self.redo(seq, |tx| self.replay_data(tx, object, at, &block, end)).await
-    }
-
-    /// What a record's pointer leads to, and where it belongs: all of the block, since later records may only tell the file's size.
-    async fn logged_block(&self, object: u64, offset: u64, length: u64, bp: &BlkPtr) -> Result<(u64, Bytes)> {
-        let lsize = bp.lsize();
-        let too_long = || Error::inval(format!("a write of {length} bytes in a block of {lsize}"));
-        if length > lsize.max(512) && !bp.is_hole() {
-            return Err(too_long());
-        }
-        let at = if length < lsize { offset - offset % lsize } else { offset };
-        if bp.is_hole() {
-            if length > zilla_ondisk::SPA_MAXBLOCKSIZE {
-                return Err(too_long());
-            }
-            return Ok((at, vec![0; lsize.max(length) as usize].into()));
-        }
-        let bookmark =
-            Bookmark::new(self.objset.id(), ObjectId(object), 0, offset.checked_div(lsize).unwrap_or(0));
-        Ok((at, crate::zil::read_logged(&**self.objset.store(), bp, bookmark).await?))
     }
 
     /// Puts bytes into a file, whose end is then at `end` at least.
@@ -407,7 +388,7 @@ impl Zfs {
         })?;
         let reach = at.saturating_add(data.len() as u64);
         self.grow(tx, zn.dnode(), state.attrs.size, reach)?;
-        super::file::write_records(tx, zn.dnode(), at, data);
+        zn.dnode().write_records(tx, at, data);
         plan.apply(tx, &zn, &mut state);
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::fs::{Atime, Zfs};
 use super::sa::Packed;
 use super::types::{Attr, S_IFREG, Time};
 use super::{ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION_FUID};
-use crate::dmu::{Dnode, Now, resident};
+use crate::dmu::{Cursor, Dnode, Now, resident};
 use crate::error::{Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::ObjectId;
@@ -18,7 +18,6 @@ use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use zilla_ondisk::nvlist::NvList;
 
 const SHARDS: usize = 64;
@@ -30,10 +29,7 @@ pub struct Znode {
     id: u64,
     dnode: Arc<Dnode>,
     pub(super) state: Mutex<State>,
-    /// Where the last read ended: the next one there is part of a sequence.
-    pub(super) read_end: AtomicU64,
-    /// Up to where a sequence of reads was read ahead.
-    pub(super) read_ahead: AtomicU64,
+    pub(super) cursor: Cursor,
 }
 
 pub(super) struct State {
@@ -237,8 +233,7 @@ impl Zfs {
             id: dnode.id().0,
             dnode,
             state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false }),
-            read_end: 0.into(),
-            read_ahead: 0.into(),
+            cursor: Cursor::default(),
         }))
     }
 

@@ -1,0 +1,210 @@
+//! The bytes of one object as a stream: what files and volumes have in common.
+//!
+//! A reader that goes on where it stopped ([`Cursor`]) finds what comes next in memory already. A write takes over the caller's buffers
+//! where they hold whole records and copies only the ragged ends; it never reads. [`in_tx`](super::in_tx) is the loop such operations run in.
+//! Freeing a range, whose ends may be anywhere, is [`Dnode::free_range`].
+//!
+//! **Crash.** All a call changes lies in the caller's txg.
+
+use super::dnode::Dnode;
+use super::fault::Now;
+use crate::error::Result;
+use crate::spa::txg::Tx;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zilla_env::{Env, IoBuf};
+
+/// What was read: pieces of shared buffers, in order.
+pub type ReadData = SmallVec<[Bytes; 2]>;
+
+/// How far a sequential reader is read ahead, in bytes.
+const READ_AHEAD: u64 = 8 << 20;
+
+/// Where the readers of an object are. One that goes on where the last read ended is sequential.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    /// Where the last read ended.
+    end: AtomicU64,
+    /// Up to where a sequence of reads was read ahead.
+    ahead: AtomicU64,
+}
+
+impl Cursor {
+    /// What to read ahead for a read of `len` bytes at `off`, which was not in memory.
+    fn next(&self, off: u64, len: u64, size: u64) -> Option<Range<u64>> {
+        let sequential = self.end.load(Ordering::Relaxed) == off && off > 0;
+        if !sequential {
+            self.ahead.store(0, Ordering::Relaxed);
+            return None;
+        }
+        let from = self.ahead.load(Ordering::Relaxed).max(off + len);
+        let to = (off + len).saturating_add(READ_AHEAD).min(size);
+        if from >= to {
+            return None;
+        }
+        self.ahead.store(to, Ordering::Relaxed);
+        Some(from..to)
+    }
+}
+
+impl Dnode {
+    /// The bytes at `off`, if they are in memory.
+    pub(crate) fn read_at(self: &Arc<Self>, cursor: &Cursor, off: u64, len: usize) -> Now<ReadData> {
+        let mut out = ReadData::new();
+        if len > 0 {
+            self.read_shared(off, len, &mut out)?;
+            cursor.end.store(off + len as u64, Ordering::Relaxed);
+        }
+        Ok(out)
+    }
+
+    /// Begins to load what a sequential reader of `len` bytes at `off` will ask for next; the object's contents end at `size`.
+    pub(crate) fn read_ahead(self: &Arc<Self>, env: &Env, cursor: &Cursor, off: u64, len: u64, size: u64) {
+        let Some(range) = cursor.next(off, len, size) else { return };
+        let (dnode, blksz) = (self.clone(), u64::from(self.blksz().max(1)));
+        env.spawn(async move {
+            let loads = (range.start / blksz..range.end.div_ceil(blksz)).map(|b| dnode.load(0, b));
+            // A block that cannot be read will be asked for again by whoever needs it, and report why.
+            let _ = join_all(loads).await;
+        });
+    }
+
+    /// Brings the blocks of a range into memory, all at once.
+    pub(crate) async fn load_range(self: &Arc<Self>, off: u64, len: u64) -> Result<()> {
+        let blksz = u64::from(self.blksz().max(1));
+        let last = (off.saturating_add(len).saturating_sub(1) / blksz).min(self.maxblkid());
+        let loads = (off / blksz..=last).map(|b| self.load(0, b));
+        join_all(loads).await.into_iter().collect()
+    }
+
+    /// Writes buffers, one behind the other. Returns the same bytes in pieces of which none holds a part only of a record that is
+    /// written whole.
+    pub(crate) fn write_pieces<'a>(
+        self: &Arc<Self>,
+        tx: &Tx,
+        off: u64,
+        data: &'a [Bytes],
+    ) -> Cow<'a, [Bytes]> {
+        let pieces = with_whole_records(off, data, u64::from(self.blksz()));
+        placed(off, &pieces).for_each(|(at, d)| self.write_records(tx, at, d));
+        pieces
+    }
+
+    /// Writes with whole records handed over and the ragged ends copied.
+    pub(crate) fn write_records(self: &Arc<Self>, tx: &Tx, off: u64, data: &Bytes) {
+        let blksz = u64::from(self.blksz());
+        let mut done = 0;
+        while done < data.len() {
+            let at = off + done as u64;
+            let within = at % blksz;
+            let n = ((blksz - within) as usize).min(data.len() - done);
+            if within == 0 && n as u64 == blksz {
+                self.write_block(tx, at / blksz, data.slice(done..done + n));
+            } else {
+                self.write(tx, at, &data[done..done + n]);
+            }
+            done += n;
+        }
+    }
+}
+
+/// Pieces, one behind the other, and where in the object each comes to lie.
+pub(crate) fn placed(mut off: u64, pieces: &[Bytes]) -> impl Iterator<Item = (u64, &Bytes)> {
+    pieces.iter().map(move |d| {
+        let at = off;
+        off += d.len() as u64;
+        (at, d)
+    })
+}
+
+/// The same bytes in pieces of which none holds a part only of a record that is written whole.
+fn with_whole_records(off: u64, data: &[Bytes], blksz: u64) -> Cow<'_, [Bytes]> {
+    let len: u64 = data.iter().map(|d| d.len() as u64).sum();
+    let whole = off.next_multiple_of(blksz)..(off + len) / blksz * blksz;
+    let is_cut = |at: u64| !at.is_multiple_of(blksz) && whole.contains(&at);
+    if !placed(off, data).any(|(at, _)| is_cut(at)) {
+        return Cow::Borrowed(data);
+    }
+    let mut out = Vec::with_capacity(data.len() + 2);
+    let mut record = Vec::new();
+    for (mut at, d) in placed(off, data) {
+        let mut d = d.clone();
+        while !d.is_empty() {
+            let part = d.split_to(d.len().min((blksz - at % blksz) as usize));
+            let (from, len) = (at, part.len() as u64);
+            at += len;
+            if len == blksz || !whole.contains(&from) {
+                out.push(part);
+                continue;
+            }
+            record.push(part);
+            if at.is_multiple_of(blksz) {
+                out.push(joined(&record, blksz as usize));
+                record.clear();
+            }
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn joined(parts: &[Bytes], len: usize) -> Bytes {
+    let mut buf = IoBuf::scratch(len);
+    let mut rest = &mut buf[..];
+    for part in parts {
+        let (here, behind) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = behind;
+    }
+    buf.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_whole_record_is_cut(off in 0..3000u64, cuts in prop::collection::vec(0..1500usize, 1..8)) {
+            const BLKSZ: u64 = 512;
+            let mut next = 0u32;
+            let byte = |n: &mut u32| {
+                *n += 1;
+                (*n % 251) as u8
+            };
+            let data: Vec<Bytes> =
+                cuts.iter().map(|n| (0..*n).map(|_| byte(&mut next)).collect::<Vec<u8>>().into()).collect();
+            let pieces = with_whole_records(off, &data, BLKSZ);
+            prop_assert_eq!(pieces.concat(), data.concat());
+            let end = off + data.concat().len() as u64;
+            for (at, d) in placed(off, &pieces) {
+                let record = at / BLKSZ * BLKSZ;
+                let whole = off <= record && record + BLKSZ <= end;
+                prop_assert!(!whole || at == record || d.is_empty(), "a piece begins within a whole record, at {}", at);
+            }
+        }
+    }
+
+    #[test]
+    fn only_who_goes_on_where_the_last_read_ended_is_read_ahead() {
+        const SIZE: u64 = 100 << 20;
+        let cursor = Cursor::default();
+        assert_eq!(cursor.next(0, 4096, SIZE), None, "the first read may be the only one");
+        cursor.end.store(4096, Ordering::Relaxed);
+        assert_eq!(cursor.next(8192, 4096, SIZE), None, "it went elsewhere");
+        assert_eq!(cursor.next(4096, 4096, SIZE), Some(8192..8192 + READ_AHEAD));
+        cursor.end.store(8192, Ordering::Relaxed);
+        assert_eq!(
+            cursor.next(8192, 4096, SIZE),
+            Some(8192 + READ_AHEAD..12288 + READ_AHEAD),
+            "no block twice"
+        );
+        cursor.end.store(SIZE - 4096, Ordering::Relaxed);
+        assert_eq!(cursor.next(SIZE - 4096, 4096, SIZE), None, "there is nothing behind the end");
+    }
+}

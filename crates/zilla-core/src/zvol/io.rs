@@ -1,0 +1,143 @@
+//! Reading, writing and freeing a volume's bytes.
+
+use super::ZVOL_OBJ;
+use super::volume::Zvol;
+use crate::dmu::{Need, Now, ReadData, Stop, in_tx, placed, resident};
+use crate::error::{Errno, Result};
+use crate::spa::txg::Tx;
+use crate::zil::{When, Zilog};
+use crate::zpl::SyncMode;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::zil::RecordBody;
+
+/// About as many bytes of a write go into one transaction, so that none keeps its txg open for long.
+const WRITE_MAX: u64 = 4 << 20;
+/// Small writes are copied for the log, so that a large buffer is not kept for them.
+const COPY_BELOW: usize = 4096;
+/// As many blocks are looked at by one call for extents: their dnode is locked meanwhile.
+const EXTENT_BLOCKS: u64 = 8192;
+
+impl Zvol {
+    /// The log, if what is done now is to be noted there.
+    fn zil(&self) -> Option<&Arc<Zilog>> {
+        self.log.as_ref().filter(|_| !self.replaying.load(Ordering::Relaxed))
+    }
+
+    /// Bytes, if they are in memory. All of the range must be within the volume.
+    pub fn try_read(&self, off: u64, len: usize) -> Now<ReadData> {
+        self.check_range(off, len as u64, Errno::Inval)?;
+        self.data.read_at(&self.cursor, off, len)
+    }
+
+    /// Bytes. All of the range must be within the volume.
+    pub async fn read(&self, off: u64, len: usize) -> Result<ReadData> {
+        loop {
+            match self.try_read(off, len) {
+                Ok(data) => return Ok(data),
+                Err(Stop::Err(e)) => return Err(e),
+                Err(Stop::Need(Need::Block { level: 0, .. })) => {
+                    self.data.read_ahead(&self.env, &self.cursor, off, len as u64, self.size());
+                    self.data.load_range(off, len as u64).await?;
+                }
+                Err(Stop::Need(need)) => need.load().await?,
+            }
+        }
+    }
+
+    /// Writes buffers, one behind the other. A whole record is taken over where one buffer holds all of it; so a small slice of a large
+    /// buffer, which would keep all of it in memory, should be copied by the caller first. ENOSPC if not all of it is within the volume.
+    pub async fn write(&self, off: u64, data: &[Bytes]) -> Result<()> {
+        let len = data.iter().map(|d| d.len() as u64).sum();
+        let txgs = self.txgs()?;
+        self.check_range(off, len, Errno::NoSpc)?;
+        let (mut off, mut rest) = (off, data);
+        while !rest.is_empty() {
+            let (n, bytes) = first_part(rest);
+            let (part, behind) = rest.split_at(n);
+            in_tx(txgs, |tx| self.write_now(tx, off, bytes, part)).await?;
+            (off, rest) = (off + bytes, behind);
+        }
+        self.ended().await
+    }
+
+    fn write_now(&self, tx: &Tx, off: u64, len: u64, data: &[Bytes]) -> Now<()> {
+        let _order = self.order.lock();
+        self.data.in_order(tx)?;
+        self.check_range(off, len, Errno::NoSpc)?;
+        self.space.admit(tx, len, false)?;
+        let pieces = self.data.write_pieces(tx, off, data);
+        if let Some(log) = self.zil() {
+            for (at, d) in placed(off, &pieces).filter(|(_, d)| !d.is_empty()) {
+                let d = if d.len() < COPY_BELOW { Bytes::copy_from_slice(d) } else { d.clone() };
+                log.push_write(tx, When::With(ZVOL_OBJ), ZVOL_OBJ, at, d);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeroes and gives its whole blocks back. ENOSPC if not all of it is within the volume.
+    pub async fn free(&self, off: u64, len: u64) -> Result<()> {
+        let txgs = self.txgs()?;
+        self.check_range(off, len, Errno::NoSpc)?;
+        if len == 0 {
+            return Ok(());
+        }
+        in_tx(txgs, |tx| {
+            let _order = self.order.lock();
+            self.data.in_order(tx)?;
+            self.check_range(off, len, Errno::NoSpc)?;
+            self.space.admit(tx, 0, true)?;
+            self.data.free_range(tx, off, len);
+            if let Some(log) = self.zil() {
+                let body = RecordBody::Truncate { object: ZVOL_OBJ, offset: off, length: len };
+                log.push(tx, When::With(ZVOL_OBJ), body);
+            }
+            Ok(())
+        })
+        .await?;
+        self.ended().await
+    }
+
+    /// Says that a range is not needed any more: its whole blocks are given back, the rest stays as it is.
+    pub async fn trim(&self, off: u64, len: u64) -> Result<()> {
+        self.txgs()?;
+        self.check_range(off, len, Errno::NoSpc)?;
+        let (first, end) = (off.next_multiple_of(self.block_size), (off + len) / self.block_size);
+        let end = end * self.block_size;
+        if first < end { self.free(first, end - first).await } else { Ok(()) }
+    }
+
+    /// After a change: with `sync=always` it returns only when it is stable.
+    async fn ended(&self) -> Result<()> {
+        if self.props().sync == SyncMode::Always { self.flush().await } else { Ok(()) }
+    }
+
+    /// What a range consists of, from its beginning: how many bytes, and whether they are a hole. It may end before the range does.
+    pub async fn extents(&self, off: u64, len: u64) -> Result<Vec<(u64, bool)>> {
+        self.check_range(off, len, Errno::Inval)?;
+        let (end, first) = (off + len, off / self.block_size);
+        let last = end.div_ceil(self.block_size).min(first + EXTENT_BLOCKS);
+        let runs = resident(|| self.data.runs(first, last)).await?;
+        let mut at = off;
+        let bytes = runs.into_iter().map(|(block, hole)| {
+            let from = std::mem::replace(&mut at, block.saturating_mul(self.block_size).min(end));
+            (at - from, hole)
+        });
+        Ok(bytes.filter(|(n, _)| *n > 0).collect())
+    }
+}
+
+/// As many buffers as go into one transaction, one at least, and their bytes.
+fn first_part(data: &[Bytes]) -> (usize, u64) {
+    let mut bytes = 0;
+    for (i, d) in data.iter().enumerate() {
+        let more = bytes + d.len() as u64;
+        if i > 0 && more > WRITE_MAX {
+            return (i, bytes);
+        }
+        bytes = more;
+    }
+    (data.len(), bytes)
+}

@@ -1,0 +1,100 @@
+//! Doing what a volume's log records say.
+//!
+//! Each record is one transaction, which also says in the log's header that it was done. Nothing is logged meanwhile.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
+use super::ZVOL_OBJ;
+use super::volume::Zvol;
+use crate::dmu::{Now, in_tx};
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::zil::{Replay, Zilog};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use std::slice::from_ref;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::zil::{LogRecord, RecordBody};
+
+struct Replayer<'z>(&'z Zvol, &'z Zilog);
+
+impl Replay for Replayer<'_> {
+    fn replay<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.replay_record(record))
+    }
+}
+
+impl Zvol {
+    /// Brings the volume to where its log says it was, and begins to log. Once, when it is opened for writing.
+    pub(super) async fn start_log(&self) -> Result<()> {
+        let Some(log) = self.log.as_ref().filter(|l| !l.is_started()) else { return Ok(()) };
+        self.replaying.store(true, Ordering::Release);
+        let result = log.start(&self.objset, &Replayer(self, log)).await;
+        self.replaying.store(false, Ordering::Release);
+        let (done, objset) = (result?, self.objset.id());
+        match &done.stopped {
+            Some(why) => {
+                tracing::warn!(
+                    objset,
+                    records = done.records,
+                    "intent log of a volume replayed in part: {why}"
+                );
+            }
+            None if done.records > 0 => {
+                tracing::info!(objset, records = done.records, "intent log of a volume replayed");
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+impl Replayer<'_> {
+    /// Runs `op` in a transaction that says that the record is done.
+    async fn redo(&self, seq: u64, mut op: impl FnMut(&Tx) -> Now<()>) -> Result<()> {
+        in_tx(self.0.txgs()?, |tx| {
+            let _order = self.0.order.lock();
+            self.0.data.in_order(tx)?;
+            op(tx)?;
+            self.1.replayed(tx, seq);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn replay_record(&self, record: &LogRecord<'_>) -> Result<()> {
+        let seq = record.header.seq;
+        match &record.body {
+            RecordBody::Commit => Ok(()),
+            RecordBody::Write { object: ZVOL_OBJ, offset, length, blkptr, data } => {
+                let (at, data) = if data.is_empty() {
+                    crate::zil::logged_block(&self.0.objset, ZVOL_OBJ, *offset, *length, blkptr).await?
+                } else {
+                    (*offset, Bytes::copy_from_slice(data))
+                };
+                // A block of the log's may be longer than what is left of the volume.
+                let rest = self.0.size().saturating_sub(at).min(data.len() as u64);
+                let data = data.slice(..rest as usize);
+                self.redo(seq, |tx| {
+                    self.0.data.write_pieces(tx, at, from_ref(&data));
+                    Ok(())
+                })
+                .await
+            }
+            RecordBody::Truncate { object: ZVOL_OBJ, offset, length } => {
+                let end = self.0.size().min(offset.saturating_add(*length));
+                self.redo(seq, |tx| {
+                    if *offset < end {
+                        self.0.data.free_range(tx, *offset, end - offset);
+                    }
+                    Ok(())
+                })
+                .await
+            }
+            _ => {
+                let what = format!("a record of type {} in a volume's log", record.header.txtype);
+                Err(Error::os(Errno::NotSup, what))
+            }
+        }
+    }
+}
