@@ -62,14 +62,9 @@ impl<F: Future + Unpin> Future for WaitingHere<F> {
     }
 }
 
-/// How long the submission that asks is expected to take, if it is to be done on this thread. Asked once for each submission.
-pub(crate) fn take() -> Option<Duration> {
-    WAITS.take().filter(|expected| PATIENCE.get() > *expected)
-}
-
-/// Whether this thread has nothing else to do at all.
-pub(crate) fn endless() -> bool {
-    PATIENCE.get() == Duration::MAX
+/// Whether the submission that asks is to be done on this thread. Asked once for each submission.
+pub(crate) fn take() -> bool {
+    WAITS.take().is_some_and(|expected| PATIENCE.get() > expected)
 }
 
 #[cfg(test)]
@@ -79,16 +74,16 @@ mod tests {
     #[test]
     fn only_the_first_submission_of_a_patient_thread() {
         let (now, ms) = (Duration::ZERO, Duration::from_millis(1));
-        assert_eq!(waiting_here(now, take), None, "a thread with other things to do");
+        assert!(!waiting_here(now, take), "a thread with other things to do");
         own_thread(ms, || {
-            assert_eq!(take(), None, "nobody waits for it");
+            assert!(!take(), "nobody waits for it");
             waiting_here(now, || {
-                assert_eq!(take(), Some(now));
-                assert_eq!(take(), None, "what comes after it");
+                assert!(take());
+                assert!(!take(), "what comes after it");
             });
-            assert_eq!(waiting_here(ms, take), None, "it takes too long");
-            assert_eq!(take(), None);
+            assert!(!waiting_here(ms, take), "it takes too long");
+            assert!(!take());
         });
-        assert_eq!(waiting_here(now, take), None);
+        assert!(!waiting_here(now, take));
     }
 }

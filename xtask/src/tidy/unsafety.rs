@@ -14,7 +14,7 @@ const LISTED: &[(&str, &str)] = &[
     ("crates/zilla-codec/src/raidz/x86.rs", "SIMD kernel"),
     ("crates/zilla-env/src/buf.rs", "aligned buffers"),
     ("crates/zilla-env/src/copy.rs", "streaming stores"),
-    ("crates/zilla-env/src/real/awake.rs", "a system call"),
+    ("crates/zilla-env/src/real/sched.rs", "a system call"),
     ("crates/zilla-env/src/real/file.rs", "system calls"),
     ("crates/zilla-env/src/real/uring.rs", "system calls"),
     ("crates/zilla-fuse/src/dev.rs", "a system call"),

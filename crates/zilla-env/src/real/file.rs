@@ -15,7 +15,6 @@ use rustix::io::{Errno, pread, pwritev};
 use rustix::ioctl::{Setter, ioctl, opcode};
 use smallvec::SmallVec;
 
-use super::awake::awake;
 use super::threads::ThreadPool;
 use crate::patience;
 use crate::{Device, DeviceInfo, Io, IoBuf, IoOp, IoResult, IoVec, check_bounds};
@@ -91,13 +90,11 @@ impl FileCore {
 
     /// Does the batch on the calling thread, if that is how it is wanted; else gives it back.
     pub(super) fn here(&self, mut batch: Vec<Io>) -> Option<Vec<Io>> {
-        let Some(expected) = patience::take().filter(|_| batch.len() == 1) else { return Some(batch) };
-        if let Some(Io { op, done }) = batch.pop() {
-            let result = self.prepare(op).and_then(|op| match patience::endless() {
-                true => awake(expected, || self.run(op)),
-                false => self.run(op),
-            });
-            done.complete(result);
+        if batch.len() != 1 || !patience::take() {
+            return Some(batch);
+        }
+        if let Some(io) = batch.pop() {
+            self.perform(io);
         }
         None
     }

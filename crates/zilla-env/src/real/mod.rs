@@ -7,13 +7,13 @@
 //! * *io_uring*: a batch is one system call; one thread reaps completions.
 //! * *threads*: positioned reads and writes on a pool of threads, where io_uring is refused (most containers).
 //!
-//! A thread that waits for its own I/O keeps its core awake (`ZILLA_AWAKE=0`: not).
+//! A thread that would only sleep until its I/O is done may do it itself ([`crate::patience`]).
 
-mod awake;
 mod executor;
 mod file;
 mod open;
 mod random;
+mod sched;
 mod threads;
 mod timer;
 mod uring;
@@ -24,7 +24,7 @@ use std::thread;
 
 use crate::Env;
 
-pub use awake::{go_to as go_to_core, schedule_as};
+pub use sched::{go_to as go_to_core, schedule_as};
 
 /// How devices do their I/O.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
