@@ -12,6 +12,7 @@
 pub mod args;
 pub mod cx;
 pub mod fmt;
+pub mod manual;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;

@@ -27,11 +27,12 @@ mod wait;
 pub use get::{columns as get_columns, table as get_table};
 pub use version::run as print_version;
 
-use crate::cx::{Action, Command, Cx, Exit};
+use crate::cx::{Action, Command, Cx, Exit, Run};
+use crate::manual;
 use zilla_control::props::{self, PropAttr};
 
 /// In the order of the usage message; None is a blank line there.
-static COMMANDS: &[Option<Command>] = &[
+pub(crate) static COMMANDS: &[Option<Command>] = &[
     command("version", "\tversion [-j]\n", Some(print_version)),
     None,
     command(
@@ -148,6 +149,7 @@ fn run(cx: &mut Cx, mut args: Vec<String>) -> Result<u8, Exit> {
     }
     let word = args[0].clone();
     match word.as_str() {
+        "help" if args.len() > 1 => return help(cx, &args[1]),
         "-?" | "--help" | "help" => {
             usage(cx, true);
             return Ok(0);
@@ -180,6 +182,20 @@ fn run(cx: &mut Cx, mut args: Vec<String>) -> Result<u8, Exit> {
             Err(Exit(2))
         }
     }
+}
+
+/// The manual page of a command or concept; the command's usage where there is none.
+fn help(cx: &mut Cx, topic: &str) -> Run {
+    if manual::show("zpool", topic) {
+        return Ok(0);
+    }
+    let Some(command) = COMMANDS.iter().flatten().find(|c| c.name == topic) else {
+        cx.err(format!("there is no manual page of '{topic}'"));
+        return Ok(1);
+    };
+    cx.command = command.name;
+    usage(cx, true);
+    Ok(0)
 }
 
 /// The usage message: of the current command, or of all.
