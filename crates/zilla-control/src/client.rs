@@ -6,12 +6,11 @@
 
 use crate::error::ApiError;
 use crate::operations::{Envelope, Operation, Outcome, PROTOCOL};
-use crate::paths::StateDir;
+use crate::paths::{Access, Folder, LOG_FILE, START_LOCK, StateDir};
 use crate::types::Hello;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -49,7 +48,10 @@ impl Client {
     /// Connects to the daemon of `dir`; an error where none runs.
     pub fn connect(dir: &StateDir) -> Result<Client, ClientError> {
         match UnixStream::connect(dir.socket()) {
-            Ok(stream) => Ok(Client { stream: BufReader::new(stream), dir: dir.clone(), command: None }),
+            Ok(stream) => {
+                check_peer(&stream, dir)?;
+                Ok(Client { stream: BufReader::new(stream), dir: dir.clone(), command: None })
+            }
             Err(e) => match e.kind() {
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
                     Err(ClientError::NotRunning(dir.path().to_owned()))
@@ -114,6 +116,17 @@ impl Client {
     }
 }
 
+/// Whoever listens must be who could have done anyway what he is asked for: this user, or root. Root may ask everyone.
+fn check_peer(stream: &UnixStream, dir: &StateDir) -> Result<(), ClientError> {
+    let fail = |error: std::io::Error| ClientError::Io { path: dir.socket(), error };
+    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|e| fail(e.into()))?.uid;
+    if peer.is_root() || rustix::process::geteuid().is_root() || peer == rustix::process::geteuid() {
+        return Ok(());
+    }
+    let why = format!("whoever listens there is user {}", peer.as_raw());
+    Err(fail(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why)))
+}
+
 fn bad(message: &str) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidData, message.to_owned())
 }
@@ -159,22 +172,18 @@ fn read_reply(stream: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
 
 /// Starts a daemon and waits until it answers. Of several clients that find none, one starts it.
 fn start(dir: &StateDir) -> Result<Client, ClientError> {
-    dir.create().map_err(ClientError::Start)?;
-    let lock = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(dir.start_lock())
-        .map_err(|e| ClientError::Start(format!("'{}': {e}", dir.start_lock().display())))?;
-    flock(&lock, FlockOperation::LockExclusive)
-        .map_err(|e| ClientError::Start(format!("'{}': {e}", dir.start_lock().display())))?;
+    let folder = dir.open().map_err(ClientError::Start)?;
+    let fail = |e: std::io::Error| {
+        ClientError::Start(format!("'{}': {e}", folder.path().join(START_LOCK).display()))
+    };
+    let lock = folder.file(START_LOCK, Access::Write).map_err(fail)?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|e| fail(e.into()))?;
     // Another client may have been faster.
     match Client::reach(dir) {
         Err(ClientError::NotRunning(_)) => {}
         other => return other,
     }
-    let (mut child, log, log_start) = spawn(dir)?;
+    let (mut child, log, log_start) = spawn(&folder)?;
     let begin = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
@@ -209,22 +218,16 @@ fn daemon_path() -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from("zillad"))
 }
 
-fn spawn(dir: &StateDir) -> Result<(Child, File, u64), ClientError> {
+fn spawn(folder: &Folder) -> Result<(Child, File, u64), ClientError> {
     let fail = |what: String| move |e: std::io::Error| ClientError::Start(format!("{what}: {e}"));
-    let log_path = dir.log_file();
-    let mut log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .read(true)
-        .mode(0o600)
-        .open(&log_path)
-        .map_err(fail(format!("'{}'", log_path.display())))?;
+    let log_path = folder.path().join(LOG_FILE);
+    let mut log = folder.file(LOG_FILE, Access::Append).map_err(fail(format!("'{}'", log_path.display())))?;
     let log_start = log.seek(SeekFrom::End(0)).map_err(fail(format!("'{}'", log_path.display())))?;
     let output = || log.try_clone().map(Stdio::from).map_err(fail(format!("'{}'", log_path.display())));
     let program = daemon_path();
     let child = Command::new(&program)
         .arg("--background")
-        .env("ZILLA_DIR", dir.path())
+        .env("ZILLA_DIR", folder.path())
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(output()?)

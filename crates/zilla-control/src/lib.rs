@@ -24,4 +24,4 @@ pub mod types;
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, dispatch};
-pub use paths::StateDir;
+pub use paths::{Folder, StateDir};

@@ -1,9 +1,26 @@
 //! Where a daemon's files lie.
 //!
-//! One folder holds everything a daemon and its clients share. It belongs to the daemon's owner alone, because
-//! whoever can write to it can pretend to be the daemon.
+//! One folder holds everything a daemon and its clients share. It belongs to the daemon's owner
+//! alone, because whoever can write to it can pretend to be the daemon, or have root write to a
+//! file of his choice. So it is judged once, on the open folder ([`Folder`]), and its files are
+//! opened relative to that, never through a symbolic link: what is put in its place later changes
+//! nothing for who has it open.
 
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, renameat, unlinkat};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Names in the folder.
+pub const SOCKET: &str = "zillad.sock";
+pub const PID_FILE: &str = "zillad.pid";
+/// Held locked by the daemon as long as it lives.
+pub const LOCK_FILE: &str = "zillad.lock";
+/// Held locked by a client while it starts a daemon.
+pub const START_LOCK: &str = "start.lock";
+pub const LOG_FILE: &str = "zillad.log";
 
 /// Longest path a Unix socket can have, terminator excluded.
 const SOCKET_PATH_MAX: usize = 107;
@@ -19,8 +36,8 @@ impl StateDir {
         StateDir { path: path.into() }
     }
 
-    /// `ZILLA_DIR`; else `/run/zilla` for root, `$XDG_RUNTIME_DIR/zilla` for others, `~/.zilla` where a session
-    /// has no runtime folder.
+    /// `ZILLA_DIR`; else `/run/zilla` for root, `$XDG_RUNTIME_DIR/zilla` for others, `~/.zilla`
+    /// where a session has no runtime folder.
     pub fn from_env() -> Result<StateDir, String> {
         let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let root = rustix::process::geteuid().is_root();
@@ -51,41 +68,39 @@ impl StateDir {
         &self.path
     }
 
-    /// Makes the folder for its owner alone, and refuses one that others could write to.
-    pub fn create(&self) -> Result<(), String> {
-        use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-        let fail = |e: std::io::Error| format!("state folder '{}': {e}", self.path.display());
+    /// Makes the folder for its owner alone and opens it; refuses one that others own or could
+    /// write to.
+    pub fn open(&self) -> Result<Folder, String> {
+        use std::os::unix::fs::DirBuilderExt;
+        let shown = self.path.display();
+        let fail = |e: io::Error| format!("state folder '{shown}': {e}");
         match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path) {
-            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(fail(e)),
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(fail(e)),
             _ => {}
         }
-        let meta = std::fs::metadata(&self.path).map_err(fail)?;
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = openat(CWD, &self.path, how, Mode::empty()).map_err(|e| match e {
+            rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP => {
+                format!("state folder '{shown}' is a symbolic link or no folder: name the folder itself with ZILLA_DIR")
+            }
+            e => fail(e.into()),
+        })?;
+        let found = fstat(&dir).map_err(|e| fail(e.into()))?;
         let me = rustix::process::geteuid().as_raw();
-        if meta.uid() != me && me != 0 {
-            return Err(format!("state folder '{}' belongs to another user", self.path.display()));
+        if found.st_uid != me {
+            return Err(format!(
+                "state folder '{shown}' belongs to user {}, not to {me}: name another one with ZILLA_DIR",
+                found.st_uid
+            ));
         }
-        if meta.mode() & 0o022 != 0 {
-            return Err(format!("state folder '{}' can be written by others", self.path.display()));
+        if found.st_mode & 0o022 != 0 {
+            return Err(format!("state folder '{shown}' can be written by others: chmod go-w '{shown}'"));
         }
-        Ok(())
+        Ok(Folder { dir: Arc::new(dir), path: self.path.clone() })
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.path.join("zillad.sock")
-    }
-
-    pub fn pid_file(&self) -> PathBuf {
-        self.path.join("zillad.pid")
-    }
-
-    /// Held locked by the daemon as long as it lives.
-    pub fn lock_file(&self) -> PathBuf {
-        self.path.join("zillad.lock")
-    }
-
-    /// Held locked by a client while it starts a daemon.
-    pub fn start_lock(&self) -> PathBuf {
-        self.path.join("start.lock")
+        self.path.join(SOCKET)
     }
 
     /// Which pools to open at the next start: `ZILLA_CACHE_FILE`, else in the folder.
@@ -93,8 +108,147 @@ impl StateDir {
         let named = std::env::var_os("ZILLA_CACHE_FILE").filter(|v| !v.is_empty());
         named.map_or_else(|| self.path.join("zpool.cache"), PathBuf::from)
     }
+}
 
-    pub fn log_file(&self) -> PathBuf {
-        self.path.join("zillad.log")
+/// How a file of the folder is opened; it is made where it is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Write,
+    /// Emptied first.
+    Anew,
+    /// At its end, and read.
+    Append,
+}
+
+/// A state folder that is open and was found to be its owner's alone.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    dir: Arc<OwnedFd>,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Its name, for people.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path that leads into just this folder, for calls that take nothing else.
+    pub fn by_descriptor(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd()))
+    }
+
+    /// Opens a file in it, one of the owner's own.
+    pub fn file(&self, name: &str, access: Access) -> io::Result<File> {
+        let how = match access {
+            Access::Write => OFlags::WRONLY,
+            Access::Anew => OFlags::WRONLY | OFlags::TRUNC,
+            Access::Append => OFlags::RDWR | OFlags::APPEND,
+        };
+        // Not to wait for the other end of a pipe that somebody may have put there.
+        let safe = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&*self.dir, name, how | safe, Mode::from_raw_mode(0o600))?;
+        let found = fstat(&file)?;
+        let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return refuse("is not a regular file: remove it");
+        }
+        if found.st_uid != rustix::process::geteuid().as_raw() {
+            return refuse("belongs to another user: remove it");
+        }
+        Ok(File::from(file))
+    }
+
+    /// The text of a small file.
+    pub fn read(&self, name: &str) -> io::Result<String> {
+        use std::io::Read;
+        /// More than a number and a line's end.
+        const LIMIT: u64 = 4096;
+        let how = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&*self.dir, name, how, Mode::empty())?);
+        let mut text = String::new();
+        file.take(LIMIT).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&*self.dir, from, &*self.dir, to)?)
+    }
+
+    /// Removes a file; nothing if there is none.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&*self.dir, name, AtFlags::empty()) {
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn folder() -> (tempfile::TempDir, StateDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(dir.path().join("state"));
+        (dir, state)
+    }
+
+    #[test]
+    fn a_folder_of_others_is_refused_with_what_to_do() {
+        let (dir, state) = folder();
+        state.open().unwrap();
+        std::fs::set_permissions(state.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(state.open().unwrap_err().contains("can be written by others: chmod go-w"));
+        std::fs::set_permissions(state.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        symlink(state.path(), dir.path().join("link")).unwrap();
+        let link = StateDir::new(dir.path().join("link")).open().unwrap_err();
+        assert!(link.contains("is a symbolic link"), "{link}");
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(state.path(), Some(4711), None).unwrap();
+            let theirs = state.open().unwrap_err();
+            assert!(
+                theirs.contains("belongs to user 4711, not to 0: name another one with ZILLA_DIR"),
+                "{theirs}"
+            );
+        }
+    }
+
+    #[test]
+    fn files_are_the_owner_s_own_and_no_links() {
+        let (dir, state) = folder();
+        let folder = state.open().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        symlink(&victim, state.path().join(LOG_FILE)).unwrap();
+        symlink(&victim, state.path().join(LOCK_FILE)).unwrap();
+        for access in [Access::Write, Access::Anew, Access::Append] {
+            assert!(folder.file(LOG_FILE, access).is_err(), "{access:?}");
+            assert!(folder.file(LOCK_FILE, access).is_err(), "{access:?}");
+        }
+        assert!(folder.read(LOG_FILE).is_err());
+        rustix::fs::mknodat(CWD, state.path().join(PID_FILE), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
+        let pipe = folder.file(PID_FILE, Access::Append).unwrap_err();
+        assert!(pipe.to_string().contains("is not a regular file"), "{pipe}");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+    }
+
+    #[test]
+    fn what_takes_the_folder_s_place_gets_nothing() {
+        let (dir, state) = folder();
+        let folder = state.open().unwrap();
+        std::fs::rename(state.path(), dir.path().join("moved")).unwrap();
+        std::fs::create_dir(state.path()).unwrap();
+        writeln!(folder.file("a", Access::Anew).unwrap(), "1").unwrap();
+        folder.rename("a", "b").unwrap();
+        assert_eq!(folder.read("b").unwrap(), "1\n");
+        assert!(dir.path().join("moved/b").exists() && !state.path().join("b").exists());
+        assert!(folder.by_descriptor("b").exists());
+        folder.remove("b").unwrap();
+        folder.remove("b").unwrap();
+        assert!(!dir.path().join("moved/b").exists());
     }
 }

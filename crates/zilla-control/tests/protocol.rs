@@ -199,8 +199,8 @@ fn a_state_folder_that_others_can_write_to_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(StateDir::new(dir.path()).create().unwrap_err().contains("can be written by others"));
-    assert!(StateDir::new(dir.path().join("a/b")).create().is_ok());
+    assert!(StateDir::new(dir.path()).open().unwrap_err().contains("can be written by others"));
+    assert!(StateDir::new(dir.path().join("a/b")).open().is_ok());
 }
 
 proptest! {

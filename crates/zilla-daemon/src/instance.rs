@@ -6,12 +6,14 @@
 
 use crate::DaemonError;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::fs::File;
+use std::io::Write;
 use std::time::{Duration, Instant};
-use zilla_control::StateDir;
+use zilla_control::paths::{Access, LOCK_FILE, PID_FILE, SOCKET};
+use zilla_control::{Folder, StateDir};
+
+/// The pid file while it is being written.
+const NEW_PID_FILE: &str = "zillad.pid.new";
 
 /// How long a daemon started by a command waits for one that is just going.
 const PREDECESSOR: Duration = Duration::from_secs(60);
@@ -19,7 +21,7 @@ const PREDECESSOR: Duration = Duration::from_secs(60);
 /// The claim on a state folder; dropping it removes socket and pid file and lets go.
 #[derive(Debug)]
 pub struct Instance {
-    dir: StateDir,
+    folder: Folder,
     _lock: File,
 }
 
@@ -27,9 +29,9 @@ impl Instance {
     /// Claims the folder. `wait`: a daemon that is shutting down still holds the lock but answers no more; a
     /// command that needs a new one must not fail for that.
     pub fn claim(dir: &StateDir, wait: bool) -> Result<Instance, DaemonError> {
-        dir.create().map_err(DaemonError::StateDir)?;
-        let path = dir.lock_file();
-        let lock = open(&path)?;
+        let folder = dir.open().map_err(DaemonError::StateDir)?;
+        let fail = |e| failure(&folder, LOCK_FILE, e);
+        let lock = folder.file(LOCK_FILE, Access::Write).map_err(fail)?;
         let begin = Instant::now();
         loop {
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -39,56 +41,46 @@ impl Instance {
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     let dir_name = dir.path().display().to_string();
-                    return Err(DaemonError::Running { dir: dir_name, pid: read_pid(dir) });
+                    return Err(DaemonError::Running { dir: dir_name, pid: read_pid(&folder) });
                 }
-                Err(e) => return Err(failure(&path, e.into())),
+                Err(e) => return Err(fail(e.into())),
             }
         }
-        let instance = Instance { dir: dir.clone(), _lock: lock };
-        write_pid(dir)?;
+        let instance = Instance { folder, _lock: lock };
+        write_pid(&instance.folder)?;
         Ok(instance)
+    }
+
+    /// The folder that was claimed, whatever its path has come to mean.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        for path in [self.dir.socket(), self.dir.pid_file()] {
-            match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != ErrorKind::NotFound => {
-                    tracing::warn!("cannot remove '{}': {e}", path.display());
-                }
-                _ => {}
+        for name in [SOCKET, PID_FILE] {
+            if let Err(e) = self.folder.remove(name) {
+                tracing::warn!("cannot remove '{}': {e}", self.folder.path().join(name).display());
             }
         }
     }
 }
 
-fn failure(path: &Path, error: std::io::Error) -> DaemonError {
-    DaemonError::Io { what: format!("'{}'", path.display()), error }
-}
-
-fn open(path: &Path) -> Result<File, DaemonError> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|e| failure(path, e))
+fn failure(folder: &Folder, name: &str, error: std::io::Error) -> DaemonError {
+    DaemonError::Io { what: format!("'{}'", folder.path().join(name).display()), error }
 }
 
 /// Written beside and renamed, so that nobody reads half a number.
-fn write_pid(dir: &StateDir) -> Result<(), DaemonError> {
-    let path = dir.pid_file();
-    let new = path.with_extension("pid.new");
+fn write_pid(folder: &Folder) -> Result<(), DaemonError> {
     let write = || {
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+        let mut file = folder.file(NEW_PID_FILE, Access::Anew)?;
         writeln!(file, "{}", std::process::id())?;
-        std::fs::rename(&new, &path)
+        folder.rename(NEW_PID_FILE, PID_FILE)
     };
-    write().map_err(|e| failure(&path, e))
+    write().map_err(|e| failure(folder, PID_FILE, e))
 }
 
-fn read_pid(dir: &StateDir) -> Option<u32> {
-    std::fs::read_to_string(dir.pid_file()).ok()?.trim().parse().ok()
+fn read_pid(folder: &Folder) -> Option<u32> {
+    folder.read(PID_FILE).ok()?.trim().parse().ok()
 }

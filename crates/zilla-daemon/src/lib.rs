@@ -100,7 +100,7 @@ where
     // Nothing the daemon makes is for others, whatever the umask of whoever started it.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let instance = Instance::claim(&dir, options.background)?;
-    log::start(&dir, options.background)?;
+    log::start(instance.folder(), options.background)?;
     let io = |what: &str| {
         let what = what.to_owned();
         move |error| DaemonError::Io { what, error }
@@ -116,8 +116,9 @@ where
         let signals = Signals::new().map_err(io("cannot watch for signals"))?;
         tracing::info!("zillad {} starts in '{}'", env!("CARGO_PKG_VERSION"), dir.path().display());
         let backend = Arc::new(open(handle.clone()).await?);
-        let socket = dir.socket();
-        let listener = server::listen(&socket).map_err(io(&format!("'{}'", socket.display())))?;
+        // In the folder that was claimed; its path is only for people.
+        let socket = instance.folder().by_descriptor(zilla_control::paths::SOCKET);
+        let listener = server::listen(&socket).map_err(io(&format!("'{}'", dir.socket().display())))?;
         let shutdown = async {
             tokio::select! {
                 name = signals.wait(options.background) => tracing::info!("{name}: shutting down"),

@@ -5,21 +5,22 @@
 //! complains about a dying disk for a year must not fill the one that works.
 
 use crate::DaemonError;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use tracing_subscriber::EnvFilter;
-use zilla_control::StateDir;
+use zilla_control::Folder;
+use zilla_control::paths::{Access, LOG_FILE};
 
+/// Bytes of a file.
 const LIMIT: u64 = 8 << 20;
+/// The file before.
+const OLD_LOG_FILE: &str = "zillad.log.old";
 
 /// Starts logging for the whole process. A second call in one process (tests) changes nothing.
-pub fn start(dir: &StateDir, background: bool) -> Result<(), DaemonError> {
-    let path = dir.log_file();
-    let log = Log::open(path.clone(), !background)
-        .map_err(|error| DaemonError::Io { what: format!("'{}'", path.display()), error })?;
+pub fn start(folder: &Folder, background: bool) -> Result<(), DaemonError> {
+    let what = format!("'{}'", folder.path().join(LOG_FILE).display());
+    let log = Log::open(folder.clone(), !background).map_err(|error| DaemonError::Io { what, error })?;
     let filter = EnvFilter::try_from_env("ZILLA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -32,22 +33,22 @@ pub fn start(dir: &StateDir, background: bool) -> Result<(), DaemonError> {
 
 /// A file that starts anew when it is full, keeping the one before.
 struct Log {
-    path: PathBuf,
+    folder: Folder,
     file: File,
     size: u64,
     echo: bool,
 }
 
 impl Log {
-    fn open(path: PathBuf, echo: bool) -> std::io::Result<Log> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+    fn open(folder: Folder, echo: bool) -> std::io::Result<Log> {
+        let file = folder.file(LOG_FILE, Access::Append)?;
         let size = file.metadata()?.len();
-        Ok(Log { path, file, size, echo })
+        Ok(Log { folder, file, size, echo })
     }
 
     fn turn_over(&mut self) -> std::io::Result<()> {
-        std::fs::rename(&self.path, self.path.with_extension("log.old"))?;
-        *self = Log::open(self.path.clone(), self.echo)?;
+        self.folder.rename(LOG_FILE, OLD_LOG_FILE)?;
+        *self = Log::open(self.folder.clone(), self.echo)?;
         Ok(())
     }
 }
@@ -78,15 +79,16 @@ mod tests {
     #[test]
     fn a_full_log_makes_room() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("zillad.log");
-        let mut log = Log::open(path.clone(), false).unwrap();
+        let state = zilla_control::StateDir::new(dir.path().join("state"));
+        let path = state.path().join(LOG_FILE);
+        let mut log = Log::open(state.open().unwrap(), false).unwrap();
         let line = vec![b'x'; 1 << 20];
         for _ in 0..20 {
             log.write_all(&line).unwrap();
         }
-        let size = |p: PathBuf| std::fs::metadata(p).unwrap().len();
+        let size = |p: std::path::PathBuf| std::fs::metadata(p).unwrap().len();
         assert!(size(path.clone()) <= LIMIT);
-        assert_eq!(size(path.with_extension("log.old")), LIMIT);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+        assert_eq!(size(state.path().join(OLD_LOG_FILE)), LIMIT);
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 2);
     }
 }

@@ -324,7 +324,7 @@ impl World {
     pub fn new() -> World {
         let mut world = World::empty();
         let state = StateDir::new(world.dir.path().join("state"));
-        state.create().unwrap();
+        state.open().unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::channel();
         world.stop = Some(stop);
