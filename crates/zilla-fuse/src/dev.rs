@@ -57,6 +57,13 @@ impl Dev {
         rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n > 0)
     }
 
+    /// Whether the kernel has ended the session.
+    pub(crate) fn is_cut(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok_and(|n| n > 0) && fds.iter().any(|fd| fd.revents().contains(PollFlags::ERR))
+    }
+
     /// Answers the request `unique`.
     pub(crate) fn reply(&self, unique: u64, reply: &Reply) -> io::Result<()> {
         let mut data = &reply.data[..];

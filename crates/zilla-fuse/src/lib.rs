@@ -41,4 +41,4 @@ mod watch;
 
 pub use mount::clear_stale;
 pub use notify::Notifier;
-pub use session::{Mount, Options, mount};
+pub use session::{Mount, Options, mount, mount_on};

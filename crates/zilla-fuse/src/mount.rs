@@ -1,7 +1,7 @@
 //! Attaching the device to a directory: with the mount system call where that is allowed, else through `fusermount3`.
 
 use crate::session::Options;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::FdFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -12,7 +12,8 @@ use rustix::net::{
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn is_root() -> bool {
@@ -28,34 +29,80 @@ fn allows_others(conf: &str) -> bool {
     conf.lines().any(|l| l.trim() == "user_allow_other")
 }
 
-/// Mounts; returns the session's device.
-pub(crate) fn attach(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
+/// Mounts on a directory that is open; returns the session's device.
+pub(crate) fn attach(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
     if is_root() {
-        match mount_directly(mountpoint, opts) {
+        match mount_directly(dir, opts) {
             // A root without the right to mount (in a container): the helper may have it.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
             r => return r,
         }
     }
-    mount_by_helper(mountpoint, opts)
+    // The helper judges the path itself, as the user who runs it.
+    mount_by_helper(&path_of(dir)?, opts)
 }
 
-fn mount_directly(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let mode = rustix::fs::stat(mountpoint)?.st_mode & 0o170_000;
-    let mut data =
-        format!("fd={},rootmode={mode:o},user_id=0,group_id=0,default_permissions", fd.as_raw_fd());
-    if opts.allow_other {
-        data.push_str(",allow_other");
-    }
+/// What an open directory is called at the moment.
+pub(crate) fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    let path = rustix::fs::readlink(by_descriptor(dir), Vec::new())?;
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
+}
+
+/// A path that leads to just what is open, whatever its name has come to mean.
+fn by_descriptor(dir: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", dir.as_raw_fd())
+}
+
+fn flags(opts: &Options) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, opts.readonly);
     flags.set(MountFlags::NOSUID, !opts.setuid);
     flags.set(MountFlags::NODEV, !opts.devices);
     flags.set(MountFlags::NOEXEC, !opts.exec);
     flags.set(MountFlags::NOATIME, !opts.atime);
+    flags.set(MountFlags::RELATIME, opts.atime && opts.relatime);
+    flags.set(MountFlags::STRICTATIME, opts.atime && !opts.relatime);
+    flags
+}
+
+/// Changes the options of what is mounted. Only root may; `PermissionDenied` says that it has to be mounted anew.
+pub(crate) fn change(mountpoint: &Path, device: u64, opts: &Options) -> io::Result<()> {
+    if !is_root() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let root = open_mounted(mountpoint, device)?;
+    let target = by_descriptor(root.as_fd());
+    match rustix::mount::mount_remount(target.as_str(), flags(opts), "") {
+        // Someone writes to an open file. From now on he is refused by the server; no new one gets that far.
+        Err(rustix::io::Errno::BUSY) if opts.readonly => {
+            let writable = Options { readonly: false, ..opts.clone() };
+            Ok(rustix::mount::mount_remount(target.as_str(), flags(&writable), "")?)
+        }
+        r => Ok(r?),
+    }
+}
+
+/// The root of a mount, if that is what its path still leads to.
+fn open_mounted(mountpoint: &Path, device: u64) -> io::Result<OwnedFd> {
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(mountpoint, how, Mode::empty())?;
+    if rustix::fs::fstat(&root)?.st_dev != device {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "it is not mounted there any more"));
+    }
+    Ok(root)
+}
+
+fn mount_directly(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mode = rustix::fs::fstat(dir)?.st_mode & 0o170_000;
+    let mut data =
+        format!("fd={},rootmode={mode:o},user_id=0,group_id=0,default_permissions", fd.as_raw_fd());
+    if opts.allow_other {
+        data.push_str(",allow_other");
+    }
     let data = CString::new(data).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    rustix::mount::mount(opts.source.as_str(), mountpoint, "fuse.zfs", flags, Some(data.as_c_str()))?;
+    let target = by_descriptor(dir);
+    rustix::mount::mount(opts.source.as_str(), target, "fuse.zfs", flags(opts), Some(data.as_c_str()))?;
     Ok(fd)
 }
 
@@ -73,8 +120,8 @@ fn mount_by_helper(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
     // The helper inherits its end.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
     let mut o = format!("fsname={},subtype=zfs,default_permissions", escaped(&opts.source));
+    // Not `ro`: an ordinary user could not change it back. The server refuses to write.
     let flags = [
-        (opts.readonly, "ro"),
         (!opts.exec, "noexec"),
         (!opts.atime, "noatime"),
         (opts.allow_other, "allow_other"),
@@ -154,8 +201,8 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 /// Detaches; with `force` even if files are in use, whose users then lose them when they close them.
 pub(crate) fn detach(mountpoint: &Path, force: bool) -> io::Result<()> {
     if is_root() {
-        let flags = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-        match rustix::mount::unmount(mountpoint, flags) {
+        let how = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        match rustix::mount::unmount(mountpoint, how | UnmountFlags::NOFOLLOW) {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::PERM) => {}
             Err(e) => return Err(e.into()),

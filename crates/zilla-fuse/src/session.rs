@@ -2,7 +2,7 @@
 
 use crate::abi::{self, Short, cap, op};
 use crate::dev::{Dev, Read};
-use crate::mount::{attach, clear_stale, detach, others_allowed};
+use crate::mount::{attach, change, clear_stale, detach, others_allowed, path_of};
 use crate::near::{self, Near};
 use crate::notify::Notifier;
 use crate::opens::{Opens, new_directly};
@@ -11,6 +11,8 @@ use crate::request::{Buffer, Request};
 use crate::watch::{Patience, Watch};
 use event_listener::Event;
 use futures_util::FutureExt;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +34,8 @@ pub struct Options {
     pub devices: bool,
     pub exec: bool,
     pub atime: bool,
+    /// What is shown of it; when times of reading change, the engine knows.
+    pub relatime: bool,
     /// Others than the mounting user may look in; `fusermount3` too, which is another for the kernel, so that only then an ordinary
     /// user's file system can have a mount point in another. Root only, unless /etc/fuse.conf says otherwise.
     pub allow_other: bool,
@@ -49,6 +53,7 @@ impl Options {
             devices: true,
             exec: true,
             atime: true,
+            relatime: true,
             allow_other: others_allowed(),
             writeback: false,
             threads: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
@@ -84,12 +89,21 @@ pub(crate) struct Session {
 pub struct Mount {
     session: Arc<Session>,
     mountpoint: PathBuf,
+    /// The number the kernel gave the file system.
+    device: u64,
 }
 
 /// Mounts `fs` at a directory and serves it on threads of its own until it is unmounted.
 pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -> io::Result<Mount> {
-    let mountpoint = mountpoint.canonicalize()?;
-    let dev = Arc::new(Dev::new(attach(&mountpoint, opts)?));
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    mount_on(fs, env, rustix::fs::open(mountpoint, how, Mode::empty())?, opts)
+}
+
+/// The same at a directory that is open, whatever its path has come to mean.
+pub fn mount_on(fs: Arc<Filesystem>, env: Env, dir: OwnedFd, opts: &Options) -> io::Result<Mount> {
+    let mountpoint = path_of(dir.as_fd())?;
+    let dev = Arc::new(Dev::new(attach(dir.as_fd(), opts)?));
+    drop(dir);
     let threads = opts.threads.max(1);
     let root = fs.root();
     let session = Arc::new(Session {
@@ -112,8 +126,9 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
         let _ = detach(&mountpoint, true);
         return Err(e);
     }
-    read_ahead_more(&mountpoint);
-    Ok(Mount { session, mountpoint })
+    let device = rustix::fs::stat(&mountpoint).map_or(0, |st| st.st_dev);
+    read_ahead_more(device);
+    Ok(Mount { session, mountpoint, device })
 }
 
 /// The kernel follows a write to be made stable with an fsync, and has the file locked during each. So a commit in the write would keep all others
@@ -131,15 +146,13 @@ fn linux() -> [u32; 3] {
 }
 
 /// The kernel reads 128K ahead; a request may be larger, which only root may say.
-fn read_ahead_more(mountpoint: &Path) {
-    if let Ok(st) = rustix::fs::stat(mountpoint) {
-        let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
-        // Without the right to it all works, a little slower.
-        let _ = std::fs::write(
-            format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
-            (MAX_WRITE / 1024).to_string(),
-        );
-    }
+fn read_ahead_more(device: u64) {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    // Without the right to it all works, a little slower.
+    let _ = std::fs::write(
+        format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+        (MAX_WRITE / 1024).to_string(),
+    );
 }
 
 impl Mount {
@@ -151,7 +164,7 @@ impl Mount {
     }
     /// Unmounts. Without `force`, files in use make it fail. [`Mount::gone`] tells when the last request is through.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
-        if self.is_gone() {
+        if self.is_going() {
             // Nothing may be left of it but the mount, if the connection broke off.
             return clear_stale(&self.mountpoint).map(drop);
         }
@@ -160,6 +173,14 @@ impl Mount {
     /// Whether someone unmounted it.
     pub fn is_gone(&self) -> bool {
         self.session.gone.load(Ordering::Acquire)
+    }
+    /// Whether someone unmounted it, even if the last of it still runs: the kernel knows at once, its threads a moment later.
+    pub fn is_going(&self) -> bool {
+        self.is_gone() || self.session.dev.is_cut()
+    }
+    /// Changes what the kernel heeds of the options while it is mounted. Refused with `PermissionDenied` to who is not root.
+    pub fn change(&self, opts: &Options) -> io::Result<()> {
+        change(&self.mountpoint, self.device, opts)
     }
     /// Waits until it is unmounted and nothing of it runs any more.
     pub async fn gone(&self) {
