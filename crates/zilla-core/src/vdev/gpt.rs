@@ -1,4 +1,4 @@
-//! The first partition of a disk image.
+//! The partitions of a disk image.
 //!
 //! Whole disks given to OpenZFS get a partition table (GPT) with the pool in the first partition. The kernel shows that as a device of its
 //! own; in an image file we must look ourselves. Only the primary table is used: a device whose table is damaged can still
@@ -77,8 +77,20 @@ pub(super) fn crc32(data: &[u8]) -> u32 {
     })
 }
 
-/// The first partition, where the device begins with a valid table.
-pub async fn first_partition(device: &Arc<dyn Device>) -> Option<Partition> {
+/// Entries that a table has at most, as every tool makes it; more are not looked at.
+const MAX_ENTRIES: u32 = 128;
+
+/// A used entry of a table.
+pub struct Entry {
+    /// From 1 on, as the kernel counts.
+    pub number: u32,
+    /// What it is for: the type's guid as it lies on the disk.
+    pub kind: [u8; 16],
+    pub partition: Partition,
+}
+
+/// The used entries of a device that begins with a valid table; None where there is no such table.
+pub async fn entries(device: &Arc<dyn Device>) -> Option<Vec<Entry>> {
     for sector in [512u64, 4096] {
         if device.size() < 4 * sector {
             return None;
@@ -86,24 +98,44 @@ pub async fn first_partition(device: &Arc<dyn Device>) -> Option<Partition> {
         // A page at a time, so that direct I/O with any sector size takes it.
         let head = device.read(0, 8192).await.ok()?;
         let header = head.get(sector as usize..)?;
-        let Some((entry_lba, max)) = table(header, sector) else { continue };
-        let at = entry_lba.checked_mul(sector)?;
+        let Some(table) = table(header, sector) else { continue };
+        let at = table.entry_lba.checked_mul(sector)?;
         let aligned = at & !4095;
-        let buf = device.read(aligned, 8192.min(device.size().checked_sub(aligned)? as usize)).await.ok()?;
-        let entry = buf.get((at - aligned) as usize..)?;
-        let (first, last) = (u64_at(entry, 32)?, u64_at(entry, 40)?);
-        let used = entry.get(..16)?.iter().any(|b| *b != 0);
-        let start = first.checked_mul(sector)?;
-        let end = last.checked_add(1)?.checked_mul(sector)?;
-        if used && max > 0 && first > 1 && start < end && end <= device.size() {
-            return Some(Partition::new(device.clone(), start, end - start));
-        }
+        let bytes = u64::from(table.count) * u64::from(table.entry_size);
+        let len = (at - aligned + bytes).next_multiple_of(4096).min(device.size().checked_sub(aligned)?);
+        let buf = device.read(aligned, len as usize).await.ok()?;
+        let all = buf.get((at - aligned) as usize..)?.chunks_exact(table.entry_size as usize);
+        let read = |(number, entry): (u32, &[u8])| {
+            let kind = *entry.first_chunk::<16>()?;
+            let (first, last) = (u64_at(entry, 32)?, u64_at(entry, 40)?);
+            let start = first.checked_mul(sector)?;
+            let end = last.checked_add(1)?.checked_mul(sector)?;
+            let used = kind != [0; 16] && first > 1 && start < end && end <= device.size();
+            used.then(|| Entry {
+                number,
+                kind,
+                partition: Partition::new(device.clone(), start, end - start),
+            })
+        };
+        return Some((1..=table.count).zip(all).filter_map(read).collect());
     }
     None
 }
 
-/// Where the entries begin and how many there are.
-fn table(header: &[u8], sector: u64) -> Option<(u64, u32)> {
+/// The first partition, where the device begins with a valid table.
+pub async fn first_partition(device: &Arc<dyn Device>) -> Option<Partition> {
+    let first = entries(device).await?.into_iter().next()?;
+    (first.number == 1).then_some(first.partition)
+}
+
+/// Where the entries begin, how many there are and how long each is.
+struct Table {
+    entry_lba: u64,
+    count: u32,
+    entry_size: u32,
+}
+
+fn table(header: &[u8], sector: u64) -> Option<Table> {
     if header.get(..8)? != b"EFI PART" {
         return None;
     }
@@ -115,5 +147,6 @@ fn table(header: &[u8], sector: u64) -> Option<(u64, u32)> {
     copy.get_mut(16..20)?.fill(0);
     let entry_size = u32_at(header, 84)?;
     let valid = crc32(&copy) == u32_at(header, 16)? && (128..=4096).contains(&entry_size);
-    valid.then_some((u64_at(header, 72)?, u32_at(header, 80)?))
+    let (entry_lba, count) = (u64_at(header, 72)?, u32_at(header, 80)?.min(MAX_ENTRIES));
+    valid.then_some(Table { entry_lba, count, entry_size })
 }

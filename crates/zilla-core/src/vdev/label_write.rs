@@ -236,7 +236,9 @@ async fn init_leaf(leaf: &Arc<Leaf>, label: &NvList, ub: &Uberblock, ashift: u32
         let first = slot_bytes(&template, ashift, at + UBERBLOCK_RING_OFFSET)?;
         ring.get_mut(..first.len()).unwrap_or_default().copy_from_slice(&first);
         writes.push((at + VDEV_PHYS_OFFSET, config));
-        writes.push((at + BOOTENV_OFFSET, IoBuf::zeroed(VDEV_PAD_SIZE as usize).into_bytes()));
+        // What was here before must not be found any more: a superblock or a partition table lies in the blank space in front.
+        let blank = BOOTENV_OFFSET + VDEV_PAD_SIZE;
+        writes.push((at, IoBuf::zeroed(blank as usize).into_bytes()));
         writes.push((at + UBERBLOCK_RING_OFFSET, ring.into_bytes()));
     }
     let all = writes.into_iter().map(|(offset, data)| leaf.write_at(offset, data, Priority::SyncWrite));

@@ -58,7 +58,7 @@ pub use label::{FoundUberblock, LabelInfo};
 pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};
 pub use open::OpenArgs;
-pub use probe::{open_device, probe, probe_path};
+pub use probe::{open_device, pool_device, probe, probe_path};
 pub use read::{DvaFailure, Reader};
 pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};

@@ -20,13 +20,17 @@ pub async fn probe(device: &Arc<dyn Device>) -> Option<LabelInfo> {
 /// Opens what a path names as a pool device: the thing itself, or the first partition of an image with a GPT where only
 /// that carries labels.
 pub async fn open_device(env: &Env, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn Device>> {
-    let device = env.open(path, mode).await?;
-    let Some(part) = gpt::first_partition(&device).await else { return Ok(device) };
+    Ok(pool_device(env.open(path, mode).await?).await)
+}
+
+/// The same for what is open already.
+pub async fn pool_device(device: Arc<dyn Device>) -> Arc<dyn Device> {
+    let Some(part) = gpt::first_partition(&device).await else { return device };
     if probe(&device).await.is_some() {
-        return Ok(device);
+        return device;
     }
     let part: Arc<dyn Device> = Arc::new(part);
-    Ok(if probe(&part).await.is_some() { part } else { device })
+    if probe(&part).await.is_some() { part } else { device }
 }
 
 /// Opens a path for reading and probes it.
