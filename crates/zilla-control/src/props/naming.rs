@@ -106,6 +106,24 @@ pub fn check_entity(name: &str) -> Result<(), ApiError> {
     }
 }
 
+/// A place to mount: an absolute path that says where it is without looking at what is on the way.
+pub fn check_mountpoint(path: &str) -> Result<(), ApiError> {
+    let bad = |what: String| Err(ApiError::with(ErrorCode::BadProp, what));
+    if !path.starts_with('/') {
+        return bad("'mountpoint' must be an absolute path, 'none', or 'legacy'".to_owned());
+    }
+    if let Some(dots) = path.split('/').find(|c| matches!(*c, "." | "..")) {
+        return bad(format!("'mountpoint' must not have '{dots}' in it"));
+    }
+    if path.contains('\0') {
+        return bad("'mountpoint' must not have a NUL in it".to_owned());
+    }
+    if path.split('/').any(|c| c.len() >= ZFS_MAX_DATASET_NAME_LEN) {
+        return bad("component of 'mountpoint' is too long".to_owned());
+    }
+    Ok(())
+}
+
 /// The number of `/` before a snapshot or bookmark delimiter is below the limit.
 pub fn check_nesting(name: &str) -> Result<(), ApiError> {
     let head = name.split(['@', '#']).next().unwrap_or(name);

@@ -198,12 +198,7 @@ fn check_dataset_value(desc: &PropDesc, value: &TypedValue, max_block: Option<u6
         }
         ("mlslabel", _) => return Err(bad("mlslabels are unsupported")),
         ("mountpoint", TypedValue::Str(path)) if path != "none" && path != "legacy" => {
-            if !path.starts_with('/') {
-                return Err(bad(format!("'{name}' must be an absolute path, 'none', or 'legacy'")));
-            }
-            if path.split('/').any(|c| c.len() >= naming::ZFS_MAX_DATASET_NAME_LEN) {
-                return Err(bad(format!("component of '{name}' is too long")));
-            }
+            naming::check_mountpoint(path)?;
         }
         ("keylocation", TypedValue::Str(location)) => {
             let known = ["file:///", "https://", "http://"].iter().any(|p| location.starts_with(p));
