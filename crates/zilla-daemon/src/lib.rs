@@ -14,6 +14,7 @@ pub mod command;
 pub mod engine;
 pub mod instance;
 pub mod log;
+mod memory;
 
 use instance::Instance;
 use std::future::Future;

@@ -52,6 +52,47 @@ fn devices_that_will_not_do() {
 }
 
 #[test]
+fn devices_that_hold_something() {
+    let world = World::new();
+    let images = world.images("used", 3, 128 << 20);
+    let (first, second, third) = (images[0].display(), images[1].display(), images[2].display());
+    let put = |image: &std::path::Path, at: u64, bytes: &[u8]| {
+        use std::os::unix::fs::FileExt;
+        let file = fs::OpenOptions::new().write(true).open(image).expect("image");
+        file.write_all_at(bytes, at).expect("image");
+    };
+    // An ext4 superblock's mark and one of its features; a swap area's; a LUKS header's.
+    put(&images[0], 1080, b"\x53\xef");
+    put(&images[0], 1120, b"\x40");
+    put(&images[1], 4086, b"SWAPSPACE2");
+    put(&images[2], 0, b"LUKS\xba\xbe");
+    let refused = world.zpool(&format!("create -m none b {first} {second}")).fails();
+    assert_eq!(
+        refused,
+        format!(
+            "invalid vdev specification\nuse '-f' to override the following errors:\n\
+             {first} contains a filesystem of type 'ext4'\n{second} contains a filesystem of type 'swap'\n"
+        )
+    );
+    // Nothing was touched, and nothing is held.
+    let mut mark = [0; 2];
+    let file = fs::File::open(&images[0]).expect("image");
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut mark, 1080).expect("image");
+    assert_eq!(&mark, b"\x53\xef");
+    drop(file);
+    world.zpool(&format!("create -f -m none b {first}")).ok();
+    told(
+        &world.zpool(&format!("add b {third}")).fails(),
+        &["use '-f' to override the following errors:\n", "contains a filesystem of type 'crypto_LUKS'"],
+    );
+    world.zpool(&format!("add -f b {third}")).ok();
+    // What was there is gone for good, so the device can be used again without a word.
+    world.zpool("destroy b").ok();
+    world.zpool(&format!("create -m none c {first} {third}")).ok();
+    world.zpool("destroy c").ok();
+}
+
+#[test]
 fn names_that_will_not_do() {
     if !can(&[Need::Fuse, Need::Nested]) {
         return;

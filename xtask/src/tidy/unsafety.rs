@@ -12,6 +12,7 @@ const LISTED: &[(&str, &str)] = &[
     ("crates/zilla-codec/src/checksum/sha256_x86.rs", "SIMD kernel"),
     ("crates/zilla-codec/src/compress/lz4.rs", "C library"),
     ("crates/zilla-codec/src/raidz/x86.rs", "SIMD kernel"),
+    ("crates/zilla-daemon/src/memory.rs", "a call of the C library"),
     ("crates/zilla-env/src/buf.rs", "aligned buffers"),
     ("crates/zilla-env/src/copy.rs", "streaming stores"),
     ("crates/zilla-env/src/real/sched.rs", "a system call"),

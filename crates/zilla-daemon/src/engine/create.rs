@@ -20,9 +20,6 @@ use zilla_ondisk::enums::PoolState;
 /// Bytes of decompressed blocks that a pool keeps beside its ARC.
 pub const DBUF_CACHE: usize = 64 << 20;
 
-/// No pool fits into less.
-const MIN_DEVICE: u64 = 64 << 20;
-
 impl Engine {
     pub(super) async fn create_pool(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
         naming::check_pool_name(&r.name, false)?;
@@ -45,7 +42,7 @@ impl Engine {
             TypedValue::Num(n) if name == "ashift" && *n != 0 => u32::try_from(*n).ok(),
             _ => None,
         });
-        self.check_devices(&r.vdevs, r.force).await?;
+        let _held = self.check_devices(&r.vdevs, r.force).await?;
         let spec = pool_spec(&r.vdevs, ashift);
         let opts = CreateOpts {
             name: name.clone(),
@@ -78,79 +75,6 @@ impl Engine {
         Ok(MountedReply { mount_error })
     }
 
-    /// Devices that are somebody's, or named twice.
-    pub(super) async fn check_devices(&self, spec: &VdevSpec, force: bool) -> Answer<()> {
-        let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
-        let (mut fatal, mut doubtful) = (Vec::new(), Vec::new());
-        let mut too_small = false;
-        let leaves = spec.tops.iter().flat_map(|t| &t.leaves).chain(&spec.spares).chain(&spec.l2cache);
-        for leaf in leaves {
-            let path = Path::new(&leaf.path);
-            let real = match self.env.opener.canonical(path).await {
-                Ok(real) => real,
-                Err(e) => {
-                    return Err(ApiError::with(
-                        ErrorCode::OpenFailed,
-                        format!("cannot open '{}': {e}", leaf.path),
-                    ));
-                }
-            };
-            too_small |= size_of(&real).is_some_and(|size| size < MIN_DEVICE);
-            if let Some(other) = seen.insert(real, leaf.path.clone()) {
-                return Err(ApiError::with(
-                    ErrorCode::BadDev,
-                    format!("one or more vdevs refer to the same device: '{other}' and '{}'", leaf.path),
-                ));
-            }
-            let Ok(Some((_, label))) = vdev::probe_path(&self.env, path).await else { continue };
-            // It has left its pool, or never became part of one.
-            if label.pool_guid().is_some() && label.txg() == 0 {
-                continue;
-            }
-            let owner = label.config.str("name").unwrap_or("unknown").to_owned();
-            let guid = label.pool_guid().unwrap_or(0);
-            let open_here = self.all_pools().iter().any(|p| p.spa.guid() == guid);
-            match label.config.u64("state").and_then(PoolState::from_number) {
-                Some(PoolState::Exported) => {
-                    doubtful.push(format!("{} is part of exported pool '{owner}'", leaf.path));
-                }
-                Some(PoolState::Active) if open_here => {
-                    fatal.push(format!("{} is part of active pool '{owner}'", leaf.path));
-                }
-                Some(PoolState::Active) => {
-                    doubtful.push(format!("{} is part of potentially active pool '{owner}'", leaf.path));
-                }
-                // Its label names no pool: it is reserved as long as an open pool says so.
-                Some(PoolState::Spare) => {
-                    if let Some(owner) = self.spare_of(label.guid()) {
-                        doubtful.push(format!("{} is reserved as a hot spare for pool {owner}", leaf.path));
-                    }
-                }
-                _ => {}
-            }
-        }
-        if !fatal.is_empty() {
-            return Err(ApiError::new(ErrorCode::VdevInvalid).details(fatal));
-        }
-        if !doubtful.is_empty() && !force {
-            return Err(ApiError::new(ErrorCode::VdevOverridable).details(doubtful));
-        }
-        if too_small {
-            let minimum = props::nicenum::nicebytes(MIN_DEVICE);
-            return Err(ApiError::with(
-                ErrorCode::BadDev,
-                format!("one or more devices is less than the minimum size ({minimum})"),
-            ));
-        }
-        Ok(())
-    }
-
-    /// The open pool that has this spare.
-    pub(super) fn spare_of(&self, guid: Option<u64>) -> Option<String> {
-        let has = |p: &&Arc<Pool>| p.spa.tree().spares.iter().any(|s| Some(s.guid) == guid);
-        self.all_pools().iter().find(has).map(|p| p.name())
-    }
-
     /// Takes a pool out of the table and closes it. `state`: what its labels shall say.
     async fn take_down(&self, pool: &Arc<Pool>, state: Option<PoolState>, force: bool) -> Answer<()> {
         let mounted = pool.mounted_below(&pool.name());
@@ -164,6 +88,8 @@ impl Engine {
         self.pools.write().remove(&pool.name());
         // From here on there is no way back: the pool is closed whatever its devices say.
         let closed = pool.spa.close(state).await;
+        pool.spa.zio.cache().clear();
+        crate::memory::reclaim(pool.name(), Arc::downgrade(&pool.spa));
         self.save_cache().await;
         closed.map_err(of_pool)
     }
@@ -195,12 +121,6 @@ impl Engine {
 /// A block device rather than a file.
 pub(super) fn is_disk(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
-}
-
-/// Bytes of a file or device.
-fn size_of(path: &Path) -> Option<u64> {
-    use std::io::{Seek, SeekFrom};
-    std::fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()
 }
 
 /// Memory this process may use: the machine's, or what its control group leaves it.

@@ -252,8 +252,15 @@ impl Engine {
         let name = ds.name();
         let moves = !no_mount && settings.iter().any(|(n, _)| n == "mountpoint" || n == "canmount");
         if !moves {
-            pool.change_props(&name, settings).await?;
-            return Ok(MountedReply::default());
+            let left = pool.change_props(&name, settings).await?;
+            let mut mount_error = None;
+            for name in &left {
+                if let Err(e) = pool.mount_anew(self, name).await {
+                    let why = format!("the change counts from the next mount on: {}", e.description());
+                    mount_error.get_or_insert(ApiError::with(ErrorCode::MountFailed, why).subject(name));
+                }
+            }
+            return Ok(MountedReply { mount_error });
         }
         let before = Settings::of(pool, ds).await.map_err(of(&name))?.place(pool);
         let mounted = pool.mounted_below(&name);
@@ -315,8 +322,9 @@ impl Pool {
         Ok(if os.os_type() == ObjsetType::Zvol.number() { props::VOL } else { props::FS })
     }
 
-    /// Sets properties in one txg, and tells mounted file systems.
-    pub async fn change_props(&self, name: &str, settings: Settled) -> Answer<()> {
+    /// Sets properties in one txg, and tells mounted file systems. Returns those that heed them only when they are mounted anew.
+    pub async fn change_props(&self, name: &str, settings: Settled) -> Answer<Vec<String>> {
+        let changed: Vec<String> = settings.iter().map(|(name, _)| name.clone()).collect();
         let dsl = self.dsl().clone();
         let ds = dsl.by_name(name).await.map_err(of(name))?;
         let target = ds.clone();
@@ -334,8 +342,8 @@ impl Pool {
             }
         })?;
         if ds.is_snapshot() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.refresh_mounts(&ds.dir()).await.map_err(of_dataset)
+        self.refresh_mounts(&ds.dir(), &changed).await.map_err(of_dataset)
     }
 }

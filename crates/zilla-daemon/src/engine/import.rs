@@ -31,6 +31,11 @@ const DEFAULT_DIRS: &[&str] = &[
     "/dev",
 ];
 
+/// A name out of a label, without what a terminal would take for commands.
+fn printable(name: &str) -> String {
+    if name.chars().any(char::is_control) { name.escape_default().to_string() } else { name.to_owned() }
+}
+
 impl Engine {
     pub(super) fn open_opts(&self) -> OpenOpts {
         OpenOpts {
@@ -74,7 +79,7 @@ impl Engine {
     async fn candidate(&self, found: &FoundPool) -> ImportCandidate {
         let config = &found.config;
         let mut pool = PoolInfo {
-            name: found.name.clone(),
+            name: printable(&found.name),
             guid: found.guid,
             txg: found.txg,
             version: config.u64("version").unwrap_or(0),
@@ -192,6 +197,12 @@ impl Engine {
         altroot: Option<String>,
         cachefile: Option<String>,
     ) -> Answer<Arc<Pool>> {
+        // It may be a stranger's label that names it.
+        let name = opts.name.as_ref().unwrap_or(&found.name);
+        if let Err(e) = naming::check_pool_name(name, true) {
+            let what = format!("{}; import it under another name", e.description());
+            return Err(ApiError::with(ErrorCode::InvalidName, what));
+        }
         let spa = Spa::open(&self.env, found, opts).await.map_err(of_pool)?;
         let pool = Pool::new(spa, altroot, cachefile, self.env.rng.u64());
         self.pools.write().insert(pool.name(), pool.clone());

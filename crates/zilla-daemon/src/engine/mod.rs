@@ -16,14 +16,19 @@ mod create;
 mod datasets;
 mod destroy;
 mod errors;
+mod foreign;
+mod handed;
 mod history;
 mod host;
 mod import;
 mod info;
+mod inuse;
 mod kstats;
 mod logs;
+mod mountopts;
 mod mounts;
 mod parameters;
+mod place;
 mod pool;
 mod poolprops;
 mod query;
@@ -54,13 +59,18 @@ pub struct Engine {
     pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
     /// Held while the set of pools changes.
     changes: tokio::sync::Mutex<()>,
+    /// Where devices wait that were looked at and are to become a pool's.
+    desk: handed::Desk,
 }
 
 impl Engine {
     /// Brings up the pools of the cache file. One that cannot be opened is told in the log and left alone.
     pub async fn open(handle: Handle) -> Engine {
+        let env = zilla_env::real_env(WORKERS);
+        let (opener, desk) = handed::handing(env.opener.clone());
         let engine = Engine {
-            env: zilla_env::real_env(WORKERS),
+            env: Env { opener: Arc::new(opener), ..env },
+            desk,
             handle,
             host: host::host(),
             pools: Arc::default(),

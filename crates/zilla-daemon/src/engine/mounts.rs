@@ -2,19 +2,26 @@
 //!
 //! A mounted dataset is held, so that nobody destroys it. What is mounted is what the kernel says: a mount that someone took
 //! away behind our back counts as unmounted and is cleaned up when next looked at.
+//!
+//! Properties that are set count at once for what is mounted: the engine heeds them, and the kernel is told by changing the mount. Only
+//! root may do that; for others a mount is made anew where it matters, and who is told that it could not be knows.
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
+use super::mountopts::{Temporary, Words, differ, matters_unprivileged};
+use super::place::{Place, is_empty};
 use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
+use rustix::fd::AsFd;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use zilla::Filesystem;
+use zilla_control::props::naming;
 use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::DslDir;
+use zilla_core::dsl::{DslDataset, DslDir};
 use zilla_core::error::{Error, Result};
 use zilla_env::Env;
 use zilla_fuse::{Mount, Options};
@@ -24,9 +31,13 @@ use zilla_ondisk::enums::ObjsetType;
 pub struct Mounted {
     pub fs: Arc<Filesystem>,
     pub mount: Arc<Mount>,
-    /// Mounted so, whatever the property says.
-    pub readonly: bool,
+    pub temporary: Temporary,
+    /// What the kernel was told.
+    told: Options,
 }
+
+/// How long the last threads of an unmounted file system are waited for; access times that wait may have to be written.
+const GOING: Duration = Duration::from_secs(10);
 
 impl Mounted {
     pub fn path(&self) -> &Path {
@@ -39,6 +50,8 @@ impl Mounted {
 pub struct How {
     /// `-o`
     pub options: Vec<String>,
+    /// What an earlier mount was asked for, which this one takes the place of.
+    pub temporary: Temporary,
     /// `-O`
     pub overlay: bool,
     /// Asked for by name: what is not to be mounted by itself is, and what cannot be is an error.
@@ -58,7 +71,23 @@ impl Pool {
             mounts.remove(name);
             return None;
         }
-        Some(mounted.path().to_owned())
+        (!mounted.mount.is_going()).then(|| mounted.path().to_owned())
+    }
+
+    /// Waits for what someone has just unmounted: the kernel is done with it before its threads are.
+    async fn settle(&self, name: &str) -> Answer<()> {
+        let going = self.mounts.lock().get(name).map(|m| m.mount.clone()).filter(|m| m.is_going());
+        let Some(mount) = going else { return Ok(()) };
+        if tokio::time::timeout(GOING, mount.gone()).await.is_err() {
+            return Err(failed("it is still being unmounted; try again").subject(name));
+        }
+        self.mounts.lock().remove(name);
+        Ok(())
+    }
+
+    fn place_of(&self, path: &str) -> Place {
+        let root = self.altroot.as_ref().filter(|root| *root != "/").map(PathBuf::from);
+        Place { root, path: PathBuf::from(path) }
     }
 
     pub async fn mount_one(
@@ -68,10 +97,11 @@ impl Pool {
         options: &[String],
         explicit: bool,
     ) -> Answer<()> {
-        self.mount(engine, name, &How { options: options.to_vec(), overlay: false, explicit }).await
+        self.mount(engine, name, &How { options: options.to_vec(), explicit, ..How::default() }).await
     }
 
     pub async fn mount(&self, engine: &Engine, name: &str, how: &How) -> Answer<()> {
+        let words = Words::parse(&how.options).map_err(|e| failed(e).subject(name))?;
         let _one = self.mounting.lock().await;
         let dsl = self.dsl();
         let ds = dsl.by_name(name).await.map_err(of(name))?;
@@ -83,6 +113,9 @@ impl Pool {
             return Ok(());
         }
         let settings = Settings::of(self, &ds).await.map_err(of(name))?;
+        if words.remount {
+            return self.remount(name, &ds, &settings, words.temporary).await;
+        }
         let path = match settings.place(self) {
             Mountpoint::At(path) => path,
             _ if !how.explicit => return Ok(()),
@@ -95,6 +128,7 @@ impl Pool {
             2 if !how.explicit => return Ok(()),
             _ => {}
         }
+        self.settle(name).await?;
         if self.mounted_at(name).is_some() {
             if how.explicit {
                 return Err(failed("filesystem already mounted").subject(name));
@@ -104,42 +138,79 @@ impl Pool {
         if ds.is_inconsistent() {
             return Err(failed("dataset is inconsistent: a receive into it has not ended").subject(name));
         }
-        let mut readonly = self.readonly();
-        let mut mount = Options {
-            setuid: settings.num("setuid") != 0,
-            devices: settings.num("devices") != 0,
-            exec: settings.num("exec") != 0,
-            atime: settings.num("atime") != 0,
-            ..Options::new(name)
-        };
-        for option in how.options.iter().flat_map(|o| o.split(',')) {
-            match option {
-                "ro" => readonly = true,
-                "rw" => {}
-                "setuid" | "suid" => mount.setuid = true,
-                "nosetuid" | "nosuid" => mount.setuid = false,
-                "devices" | "dev" => mount.devices = true,
-                "nodevices" | "nodev" => mount.devices = false,
-                "exec" => mount.exec = true,
-                "noexec" => mount.exec = false,
-                "atime" | "relatime" => mount.atime = true,
-                "noatime" => mount.atime = false,
-                "defaults" | "" => {}
-                other => return Err(failed(format!("invalid mount option '{other}'")).subject(name)),
-            }
+        // It may come from a pool that somebody else made.
+        if let Mountpoint::At(below) = settings.mountpoint().0 {
+            naming::check_mountpoint(&below).map_err(|e| failed(e.description()).subject(name))?;
         }
-        mount.readonly = readonly || settings.num("readonly") != 0;
-        let fs = zilla::open_filesystem(&engine.env, dsl, name, readonly).await.map_err(of(name))?;
+        let readonly = self.readonly();
+        let temporary = how.temporary.with(words.temporary);
+        let told = temporary.options(&settings, name, readonly);
+        let fs = zilla::open_filesystem(&engine.env, dsl, name, told.readonly).await.map_err(of(name))?;
+        let props = zilla::fs_props(dsl, &ds, readonly).await.map_err(of(name))?;
+        fs.zfs().set_props(temporary.heeded(&settings, props, readonly));
         let overlay = how.overlay || settings.num("overlay") != 0;
-        let (fs_for, env) = (fs.clone(), engine.env.clone());
+        let (fs_for, env, place, options) =
+            (fs.clone(), engine.env.clone(), self.place_of(&path), told.clone());
         // The directory may lie in a file system of this very process: wait for it where waiting is harmless.
-        let attached =
-            tokio::task::spawn_blocking(move || attach(fs_for, env, Path::new(&path), &mount, overlay))
-                .await
-                .map_err(|e| failed(e.to_string()))?;
+        let attached = tokio::task::spawn_blocking(move || attach(fs_for, env, &place, &options, overlay))
+            .await
+            .map_err(|e| failed(e.to_string()))?;
         let mount = attached.map_err(|e| e.subject(name))?;
-        let mounted = Mounted { fs, mount: Arc::new(mount), readonly };
+        let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told };
         self.mounts.lock().insert(name.to_owned(), mounted);
+        Ok(())
+    }
+
+    /// `zfs mount -o remount,...`
+    async fn remount(
+        &self,
+        name: &str,
+        ds: &Arc<DslDataset>,
+        settings: &Settings,
+        newer: Temporary,
+    ) -> Answer<()> {
+        if self.mounted_at(name).is_none() {
+            return Err(failed("it is not mounted, so it cannot be remounted").subject(name));
+        }
+        let old = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
+        self.heed(name, ds, settings, old.with(newer)).await
+    }
+
+    /// Makes what is mounted heed its properties and options, now.
+    async fn heed(
+        &self,
+        name: &str,
+        ds: &Arc<DslDataset>,
+        settings: &Settings,
+        temporary: Temporary,
+    ) -> Answer<()> {
+        let found = self.mounts.lock().get_mut(name).map(|m| {
+            m.temporary = temporary;
+            (m.fs.clone(), m.mount.clone(), m.told.clone())
+        });
+        let Some((fs, mount, told)) = found else { return Ok(()) };
+        let readonly = self.readonly();
+        let props = zilla::fs_props(self.dsl(), ds, readonly).await.map_err(of(name))?;
+        fs.zfs().set_props(temporary.heeded(settings, props, readonly));
+        fs.set_snapdir_visible(settings.num("snapdir") == 1);
+        let wanted = temporary.options(settings, name, readonly);
+        if !differ(&told, &wanted) {
+            return Ok(());
+        }
+        let options = wanted.clone();
+        let changed = tokio::task::spawn_blocking(move || mount.change(&options))
+            .await
+            .unwrap_or_else(|e| Err(io::Error::other(e)));
+        match changed {
+            Err(e) if e.kind() != io::ErrorKind::PermissionDenied || matters_unprivileged(&told, &wanted) => {
+                let why = format!("what is mounted cannot be changed ({}): mount it again", reason(&e));
+                return Err(failed(why).subject(name));
+            }
+            _ => {}
+        }
+        if let Some(m) = self.mounts.lock().get_mut(name) {
+            m.told = wanted;
+        }
         Ok(())
     }
 
@@ -225,7 +296,9 @@ impl Pool {
         if matches!(settings.mountpoint().1, Source::Default | Source::Inherited(_))
             && let Mountpoint::At(path) = settings.place(self)
         {
-            let _ = std::fs::remove_dir(path);
+            let place = self.place_of(&path);
+            // One that is not empty stays, like one that is not there.
+            let _ = tokio::task::spawn_blocking(move || place.remove()).await;
         }
     }
 
@@ -249,19 +322,34 @@ impl Pool {
         errors
     }
 
-    /// After properties changed: what is mounted below `dir` heeds them.
-    pub async fn refresh_mounts(&self, dir: &Arc<DslDir>) -> Result<()> {
+    /// After properties of `dir` changed: what is mounted there and below heeds them. Returns what does not before it is mounted anew.
+    pub async fn refresh_mounts(&self, dir: &Arc<DslDir>, changed: &[String]) -> Result<Vec<String>> {
+        let mut left = Vec::new();
         for name in self.mounted_below(&dir.name()) {
             let Ok(ds) = self.dsl().by_name(&name).await else { continue };
             let settings = Settings::of(self, &ds).await?;
-            let Some((fs, readonly)) = self.mounts.lock().get(&name).map(|m| (m.fs.clone(), m.readonly))
-            else {
-                continue;
-            };
-            fs.zfs().set_props(zilla::fs_props(self.dsl(), &ds, readonly).await?);
-            fs.set_snapdir_visible(settings.num("snapdir") == 1);
+            let Some(mut temporary) = self.mounts.lock().get(&name).map(|m| m.temporary) else { continue };
+            let here = ds.dir().id() == dir.id();
+            for property in changed.iter().filter(|p| here || !settings.is_own(p)) {
+                temporary.forget(property);
+            }
+            if let Err(e) = self.heed(&name, &ds, &settings, temporary).await {
+                tracing::warn!("'{name}': {}", e.description());
+                left.push(name);
+            }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// Mounts again what is mounted, so that it heeds what only a new mount does.
+    pub(super) async fn mount_anew(&self, engine: &Engine, name: &str) -> Answer<()> {
+        let temporary = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
+        let below: Vec<String> = self.mounted_below(name).into_iter().filter(|n| n != name).collect();
+        if !below.is_empty() {
+            return Err(failed("file systems are mounted in it").subject(name));
+        }
+        self.unmount_one(name, false).await?;
+        self.mount(engine, name, &How { temporary, explicit: true, ..How::default() }).await
     }
 
     /// A snapshot goes: nobody may look into it through `.zfs` any more.
@@ -281,22 +369,20 @@ impl Pool {
 fn attach(
     fs: Arc<Filesystem>,
     env: Env,
-    path: &Path,
+    place: &Place,
     options: &Options,
     overlay: bool,
 ) -> std::result::Result<Mount, ApiError> {
-    let stale = zilla_fuse::clear_stale(path);
+    let stale = zilla_fuse::clear_stale(&place.path);
     if let Err(e) = stale {
-        tracing::warn!("'{}': {e}", path.display());
+        tracing::warn!("'{}': {e}", place.path.display());
     }
-    make_directory(path).map_err(|e| failed(format!("failed to create mountpoint: {}", reason(&e))))?;
-    if !overlay {
-        let mut entries = std::fs::read_dir(path).map_err(|e| failed(reason(&e)))?;
-        if entries.next().is_some() {
-            return Err(failed("directory is not empty"));
-        }
+    let dir = place.open(true);
+    let dir = dir.map_err(|e| failed(format!("failed to create mountpoint: {}", reason(&e))))?;
+    if !overlay && !is_empty(dir.as_fd()).map_err(|e| failed(reason(&e)))? {
+        return Err(failed("directory is not empty"));
     }
-    zilla_fuse::mount(fs, env, path, options).map_err(|e| failed(reason(&e)))
+    zilla_fuse::mount_on(fs, env, dir, options).map_err(|e| failed(reason(&e)))
 }
 
 /// The text of an error without its number.
@@ -305,24 +391,9 @@ fn reason(e: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// A mountpoint is for everyone to pass, whatever this process's umask.
-fn make_directory(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    if let Some(up) = path.parent() {
-        make_directory(up)?;
-    }
-    match std::fs::create_dir(path) {
-        Ok(()) => std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        Err(e) => Err(e),
-    }
-}
-
 impl Engine {
     pub(super) async fn mount(&self, r: DatasetMount) -> Answer<ManyReply> {
-        let how = How { options: r.options, overlay: r.overlay, explicit: false };
+        let how = How { options: r.options, overlay: r.overlay, ..How::default() };
         let mut errors = Vec::new();
         match r.name {
             Some(name) => {

@@ -48,6 +48,11 @@ impl Settings {
         self.all.get(name).and_then(|v| v.value.as_u64()).unwrap_or_else(default)
     }
 
+    /// Set on the dataset itself.
+    pub fn is_own(&self, name: &str) -> bool {
+        self.all.get(name).is_some_and(|v| !matches!(v.source, PropSource::Inherited(_)))
+    }
+
     /// The setting as it is printed, with its source.
     fn get(&self, desc: &PropDesc) -> Option<PropValue> {
         let set = self.all.get(desc.name)?;
@@ -229,6 +234,13 @@ impl Pool {
         Ok(Some(sum))
     }
 
+    /// What a mount's own option says instead of a property.
+    fn temporary(&self, dataset: &str, property: &str, settings: &Settings) -> Option<bool> {
+        let mounts = self.mounts.lock();
+        let on = mounts.get(dataset).filter(|m| !m.mount.is_going())?.temporary.get(property)?;
+        (on != (settings.num(property) != 0)).then_some(on)
+    }
+
     async fn value(
         &self,
         desc: &PropDesc,
@@ -243,6 +255,9 @@ impl Pool {
             let from = if n == 0 { Source::Default } else { Source::Local };
             Some(PropValue::new(n.to_string(), from))
         };
+        if let Some(on) = self.temporary(&i.name, desc.name, settings) {
+            return Ok(Some(PropValue::new(if on { "on" } else { "off" }, Source::Temporary)));
+        }
         Ok(match desc.name {
             "type" => word(kind_of(i).as_str()),
             "name" => word(&i.name),

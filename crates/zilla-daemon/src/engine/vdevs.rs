@@ -30,7 +30,7 @@ impl Engine {
             let what = "spares and cache devices cannot be added by zilla yet";
             return Err(ApiError::with(ErrorCode::Unsupported, what));
         }
-        self.check_devices(&r.vdevs, r.force).await?;
+        let _held = self.check_devices(&r.vdevs, r.force).await?;
         let ashift = r.ashift.and_then(|a| u32::try_from(a).ok()).filter(|a| *a != 0);
         pool.spa.add_vdevs(&pool_spec(&r.vdevs, ashift)).await.map_err(of_vdev)?;
         self.save_cache().await;
@@ -42,7 +42,7 @@ impl Engine {
         let pool = self.changeable(&r.name)?;
         let leaf = LeafSpec { path: r.path.clone() };
         let top = TopSpec { kind: TopKind::Single, class: Default::default(), leaves: vec![leaf] };
-        self.check_devices(&VdevSpec { tops: vec![top], ..VdevSpec::default() }, r.force).await?;
+        let _held = self.check_devices(&VdevSpec { tops: vec![top], ..VdevSpec::default() }, r.force).await?;
         self.check_spare(&pool, &r).await?;
         let path = PathBuf::from(&r.path);
         let disk = super::create::is_disk(&path);

@@ -1,0 +1,162 @@
+//! Whether devices that are to become a pool's are somebody's already.
+//!
+//! Each is opened as the pool will open it, for writing and for itself alone; then the ZFS labels
+//! and the marks of others are looked for on what was opened, and just that is handed to the engine
+//! (`handed.rs`). What is in use (mounted, in a pool that is open, locked by a process) is refused
+//! whatever is asked for; what only may be of use to somebody is refused unless `-f` says
+//! otherwise. Every device is named, not only the first.
+
+use super::Engine;
+use super::errors::Answer;
+use super::foreign::{self, Foreign};
+use super::handed::Checked;
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zilla_control::props;
+use zilla_control::types::VdevSpec;
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::vdev::{self, LabelInfo};
+use zilla_env::{Device, OpenMode};
+use zilla_ondisk::enums::PoolState;
+
+/// No pool fits into less.
+const MIN_DEVICE: u64 = 64 << 20;
+
+/// What speaks against devices.
+#[derive(Default)]
+struct Objections {
+    fatal: Vec<String>,
+    /// `-f` does it anyway.
+    doubtful: Vec<String>,
+    too_small: bool,
+}
+
+fn not_opened(path: &str, e: &io::Error) -> ApiError {
+    let text = e.to_string();
+    let words = text.split(" (os error").next().unwrap_or_default();
+    ApiError::with(ErrorCode::OpenFailed, format!("cannot open '{path}': {words}"))
+}
+
+impl Engine {
+    /// Refuses devices that are somebody's, or named twice. The others stay open until the result
+    /// is dropped.
+    pub(super) async fn check_devices(&self, spec: &VdevSpec, force: bool) -> Answer<Checked> {
+        let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
+        let mut found = Objections::default();
+        let mut checked = self.desk.none();
+        let leaves = spec.tops.iter().flat_map(|t| &t.leaves).chain(&spec.spares).chain(&spec.l2cache);
+        for leaf in leaves {
+            let path = Path::new(&leaf.path);
+            let real = self.env.opener.canonical(path).await.map_err(|e| not_opened(&leaf.path, &e))?;
+            if let Some(other) = seen.insert(real, leaf.path.clone()) {
+                return Err(ApiError::with(
+                    ErrorCode::BadDev,
+                    format!("one or more vdevs refer to the same device: '{other}' and '{}'", leaf.path),
+                ));
+            }
+            match self.env.open(path, OpenMode { write: true, exclusive: true }).await {
+                Ok(device) => {
+                    self.look(&leaf.path, &device, &mut found).await?;
+                    checked.add(path, device);
+                }
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                    self.explain(&leaf.path, &e, &mut found).await?;
+                }
+                Err(e) => return Err(not_opened(&leaf.path, &e)),
+            }
+        }
+        if !found.fatal.is_empty() {
+            return Err(ApiError::new(ErrorCode::VdevInvalid).details(found.fatal));
+        }
+        if !found.doubtful.is_empty() && !force {
+            return Err(ApiError::new(ErrorCode::VdevOverridable).details(found.doubtful));
+        }
+        if found.too_small {
+            let minimum = props::nicenum::nicebytes(MIN_DEVICE);
+            return Err(ApiError::with(
+                ErrorCode::BadDev,
+                format!("one or more devices is less than the minimum size ({minimum})"),
+            ));
+        }
+        Ok(checked)
+    }
+
+    /// A device that nobody uses at the moment.
+    async fn look(&self, path: &str, device: &Arc<dyn Device>, found: &mut Objections) -> Answer<()> {
+        found.too_small |= device.size() < MIN_DEVICE;
+        let pool_device = vdev::pool_device(device.clone()).await;
+        if let Some(label) = vdev::probe(&pool_device).await {
+            self.judge_label(path, &label, found);
+        }
+        let foreign = foreign::look(device).await.map_err(|e| not_opened(path, &e))?;
+        found.doubtful.extend(foreign.map(|what| format!("{path} {what}")));
+        Ok(())
+    }
+
+    /// Whose a device is that cannot be had.
+    async fn explain(&self, path: &str, busy: &io::Error, found: &mut Objections) -> Answer<()> {
+        let device = self.env.open(Path::new(path), OpenMode::default()).await;
+        let device = device.map_err(|e| not_opened(path, &e))?;
+        let told = found.fatal.len() + found.doubtful.len();
+        let pool_device = vdev::pool_device(device.clone()).await;
+        if let Some(label) = vdev::probe(&pool_device).await {
+            let mut of_label = Objections::default();
+            self.judge_label(path, &label, &mut of_label);
+            found.fatal.append(&mut of_label.fatal);
+            let spare = label.config.u64("state").and_then(PoolState::from_number) == Some(PoolState::Spare);
+            // A spare may be that of several pools.
+            if spare {
+                found.doubtful.append(&mut of_label.doubtful);
+            }
+        }
+        if told == found.fatal.len() + found.doubtful.len() {
+            let what = foreign::look(&device).await.map_err(|e| not_opened(path, &e))?;
+            let what = match what {
+                Some(Foreign::FileSystem(name)) => format!(" and contains a {name} filesystem"),
+                _ => String::new(),
+            };
+            let holder = busy.to_string();
+            let holder = holder.rsplit_once(" is in use by ").map_or("", |(_, by)| by);
+            found.fatal.push(format!("{path} is in use{what} ({holder})"));
+        }
+        Ok(())
+    }
+
+    /// Which pool the ZFS labels name.
+    fn judge_label(&self, path: &str, label: &LabelInfo, found: &mut Objections) {
+        // It has left its pool, or never became part of one.
+        if label.pool_guid().is_some() && label.txg() == 0 {
+            return;
+        }
+        let owner = label.config.str("name").unwrap_or("unknown");
+        let guid = label.pool_guid().unwrap_or(0);
+        let open_here = self.all_pools().iter().any(|p| p.spa.guid() == guid);
+        match label.config.u64("state").and_then(PoolState::from_number) {
+            Some(PoolState::Exported) => {
+                found.doubtful.push(format!("{path} is part of exported pool '{owner}'"));
+            }
+            Some(PoolState::Active) if open_here => {
+                found.fatal.push(format!("{path} is part of active pool '{owner}'"));
+            }
+            Some(PoolState::Active) => {
+                found.doubtful.push(format!("{path} is part of potentially active pool '{owner}'"));
+            }
+            // Its label names no pool: it is reserved as long as an open pool says so.
+            Some(PoolState::Spare) => {
+                if let Some(owner) = self.spare_of(label.guid()) {
+                    found.doubtful.push(format!("{path} is reserved as a hot spare for pool {owner}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The open pool that has this spare.
+    pub(super) fn spare_of(&self, guid: Option<u64>) -> Option<String> {
+        let has = |p: &&Arc<Pool>| p.spa.tree().spares.iter().any(|s| Some(s.guid) == guid);
+        self.all_pools().iter().find(has).map(|p| p.name())
+    }
+}

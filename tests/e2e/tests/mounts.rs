@@ -1,0 +1,223 @@
+//! What is mounted heeds what is set, at once; and nothing is mounted where it must not be.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use zilla_e2e::{Kind, Need, Pool, World, can, needs};
+
+/// The options that the kernel has for a mount.
+fn options(at: &Path) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let at = at.to_string_lossy();
+    let line = table.lines().rev().find(|l| l.split(' ').nth(4) == Some(&at));
+    format!(",{},", line.and_then(|l| l.split(' ').nth(5)).unwrap_or("not mounted"))
+}
+
+#[track_caller]
+fn has(at: &Path, wanted: &[&str], unwanted: &[&str]) {
+    let options = options(at);
+    let with = |word: &&&str| options.contains(&format!(",{word},"));
+    assert!(wanted.iter().all(|w| with(&w)) && !unwanted.iter().any(|w| with(&w)), "{options}");
+}
+
+fn source(world: &World, property: &str, dataset: &str) -> String {
+    world.zfs(&format!("get -Hp -o value,source {property} {dataset}")).ok().trim().replace('\t', " ")
+}
+
+#[test]
+fn properties_count_at_once_also_below() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let below = pool.root().join("a");
+    let program = below.join("program");
+    fs::copy("/bin/true", &program).expect("copy");
+    let runs = || Command::new(&program).status().is_ok_and(|s| s.success());
+    assert!(runs());
+    world.zfs("set exec=off tank").ok();
+    assert!(!runs(), "inherited, without mounting again");
+    world.zfs("set exec=on tank/a").ok();
+    assert!(runs());
+    world.zfs("set readonly=on tank").ok();
+    let refused = fs::write(below.join("new"), "x").expect_err("read-only");
+    assert_eq!(refused.raw_os_error(), Some(30));
+    world.zfs("inherit readonly tank").ok();
+    fs::write(below.join("new"), "x").expect("writable again");
+    // Who has a file open for writing does not keep it writable.
+    let mut open = fs::File::create(below.join("open")).expect("file");
+    world.zfs("set readonly=on tank/a").ok();
+    std::io::Write::write_all(&mut open, b"x").and_then(|()| open.sync_all()).expect_err("read-only");
+    drop(open);
+    world.zfs("set readonly=off tank/a").ok();
+    fs::write(below.join("new"), "y").expect("writable again");
+    if needs::is_root() {
+        world.zfs("set setuid=off tank").ok();
+        world.zfs("set devices=off tank/a").ok();
+        world.zfs("set atime=off tank").ok();
+        has(&pool.root(), &["rw", "nosuid", "noexec", "noatime"], &["nodev"]);
+        has(&below, &["rw", "nosuid", "nodev", "noatime"], &["noexec"]);
+        world.zfs("inherit setuid tank").ok();
+        world.zfs("inherit devices tank/a").ok();
+        has(&below, &["rw"], &["nosuid", "nodev"]);
+    }
+    pool.judge();
+}
+
+#[test]
+fn options_of_one_mount() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &["-O", "relatime=off"]);
+    world.zfs("create tank/a").ok();
+    let at = pool.root().join("a");
+    let file = at.join("file");
+    fs::write(&file, "x").expect("file");
+    let read = || {
+        let before = fs::metadata(&file).expect("file").atime_nsec();
+        std::thread::sleep(Duration::from_millis(20));
+        // Another open file each time: what the kernel has of it is not read again.
+        Command::new("dd")
+            .arg(format!("if={}", file.display()))
+            .args(["iflag=direct", "of=/dev/null"])
+            .output()
+            .expect("dd");
+        fs::metadata(&file).expect("file").atime_nsec() != before
+    };
+    world.zfs("unmount tank/a").ok();
+    world.zfs("mount -o noatime,nosuid,ro tank/a").ok();
+    has(&at, &["ro", "nosuid", "noatime"], &["nodev"]);
+    assert!(!read(), "the engine heeds it too");
+    assert_eq!(source(&world, "atime", "tank/a"), "off temporary");
+    assert_eq!(source(&world, "readonly", "tank/a"), "on temporary");
+    assert_eq!(source(&world, "exec", "tank/a"), "on default");
+    world.zfs("mount -o remount,rw tank/a").ok();
+    has(&at, &["rw", "nosuid", "noatime"], &[]);
+    fs::write(&file, "y").expect("writable");
+    // What is set counts from then on.
+    world.zfs("set atime=on tank/a").ok();
+    assert_eq!(source(&world, "atime", "tank/a"), "on local");
+    has(&at, &["nosuid"], &["noatime"]);
+    assert!(world.zfs("mount -o remount,fast tank/a").fails().contains("invalid mount option 'fast'"));
+    world.zfs("unmount tank/a").ok();
+    assert!(world.zfs("mount -o remount,ro tank/a").fails().contains("not mounted"));
+    world.zfs("mount tank/a").ok();
+    has(&at, &["rw"], &["nosuid"]);
+    pool.judge();
+}
+
+#[test]
+fn mounted_again_right_after_it_was_unmounted() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &["-O", "relatime=off"]);
+    let place = |i: usize| pool.root().join(format!("f{i}"));
+    for i in 0..2000 {
+        fs::write(place(i), i.to_string()).expect("file");
+    }
+    for _ in 0..5 {
+        // Times of reading that are still to be written keep the file system's last thread busy for
+        // a moment.
+        for i in 0..2000 {
+            assert_eq!(fs::read_to_string(place(i)).expect("file"), i.to_string());
+        }
+        let done = Command::new("umount").arg(pool.root()).status().expect("umount");
+        assert!(done.success());
+        world.zfs("mount tank").ok();
+    }
+    pool.judge();
+}
+
+#[test]
+fn an_alternate_root_is_not_left() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let (alt, outside) = (world.path().join("alt"), world.path().join("outside"));
+    fs::create_dir(&alt).expect("folder");
+    fs::create_dir(&outside).expect("folder");
+    fs::write(outside.join("precious"), "").expect("file");
+    let image = world.images("d", 1, 128 << 20);
+    world.zpool(&format!("create -R {} -m /tank tank {}", alt.display(), image[0].display())).ok();
+    // The owner of what is above a mountpoint puts a link in its place.
+    world.zfs("create tank/users").ok();
+    world.zfs("create -u tank/users/data").ok();
+    let users = alt.join("tank/users");
+    chown(&users, Some(4711), Some(4711)).expect("chown");
+    symlink(&outside, users.join("data")).expect("link");
+    let refused = world.zfs("mount tank/users/data").fails();
+    assert!(refused.contains("is a symbolic link"), "{refused}");
+    assert!(outside.join("precious").exists());
+    world.zpool("export tank").ok();
+    let import = world.zpool(&format!("import -R {} -d {} tank", alt.display(), world.disks().display()));
+    assert!(import.stderr.contains("cannot mount 'tank/users/data'"), "{import}");
+    assert!(outside.join("precious").exists());
+    assert!(world.mounts().iter().all(|m| m.starts_with(&alt)), "{:?}", world.mounts());
+    // Words that lead elsewhere are refused where they are said.
+    for word in ["mountpoint=/../etc", "mountpoint=/a/./b", "mountpoint=etc", "mountpoint=/a/.."] {
+        let refused = world.zfs(&format!("set {word} tank/users")).fails();
+        assert!(refused.contains("'mountpoint' must"), "{refused}");
+    }
+    assert!(world.zfs("create -o mountpoint=/x/../y tank/b").fails().contains("must not have '..' in it"));
+    let free = world.images("e", 1, 128 << 20);
+    let create = world.zpool(&format!("create -m /x/../y other {}", free[0].display())).fails();
+    assert!(create.contains("must not have '..' in it"), "{create}");
+    // Without an alternate root a user's link is not followed either.
+    world.zpool("export tank").ok();
+    world.zpool(&format!("import -N -d {} tank", world.disks().display())).ok();
+    let (mine, theirs) = (world.mnt().join("mine"), world.mnt().join("theirs"));
+    symlink(&outside, &mine).expect("link");
+    symlink(&outside, &theirs).expect("link");
+    std::os::unix::fs::lchown(&theirs, Some(4711), None).expect("chown");
+    world.zfs(&format!("set mountpoint={}/x tank", theirs.display())).ok();
+    assert!(world.zfs("mount tank").fails().contains("symbolic link of user 4711"));
+    world.zfs(&format!("set mountpoint={}/x tank", mine.display())).ok();
+    world.zfs("mount tank").ok();
+    assert_eq!(fs::metadata(outside.join("x")).expect("mounted").permissions().mode() & 0o777, 0o755);
+    world.zpool("export tank").ok();
+}
+
+/// Kilobytes of the daemon's memory.
+fn resident(world: &World) -> u64 {
+    let pid = world.pid().expect("a daemon").as_raw_nonzero();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("number")
+}
+
+#[test]
+fn an_exported_pool_leaves_no_memory_behind() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 1 << 30, &["-O", "compression=off"]);
+    let before = resident(&world);
+    let noise = zilla_e2e::Random::new(7).bytes(1 << 20);
+    for i in 0..256 {
+        fs::write(pool.root().join(format!("f{i}")), &noise).expect("file");
+    }
+    pool.sync();
+    let used = resident(&world);
+    assert!(
+        used > before + (128 << 10),
+        "{before} to {used} KB: the test must use memory to show that it is given back"
+    );
+    pool.export();
+    let begin = Instant::now();
+    let mut left = resident(&world);
+    while left > before + (48 << 10) && begin.elapsed() < Duration::from_secs(40) {
+        std::thread::sleep(Duration::from_millis(200));
+        left = resident(&world);
+    }
+    assert!(left <= before + (48 << 10), "{before} KB before, {used} with data, {left} after the export");
+}
