@@ -17,6 +17,7 @@ pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
 pub mod zpool;
+pub mod zvol;
 
 use std::process::ExitCode;
 
@@ -62,6 +63,7 @@ fn tool(name: &str) -> Option<Tool> {
         "zdb" => Some(zdb::main),
         "zillad" => Some(zilla_daemon::command::main),
         "zilstat" => Some(zilstat::main),
+        "zvol" => Some(zvol::main),
         _ => None,
     }
 }
@@ -93,5 +95,6 @@ const USAGE: &str = "usage: zilla zpool command args ...
        zilla zfs command args ...
        zilla zdb [options] pool ...
        zilla zilstat [-dHpl] [pool|dataset] [interval [count]]
+       zilla zvol files | attach [-r] volume | detach volume
        zilla version
 ";

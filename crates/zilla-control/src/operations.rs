@@ -139,6 +139,8 @@ operations! {
     dataset_snapshot(DatasetSnapshot) -> ();
     dataset_clone(DatasetClone) -> MountedReply;
     dataset_rollback(DatasetRollback) -> ();
+    /// The directory in which volumes are files.
+    volume_files(VolumeFiles) -> String;
 }
 
 /// Only the version is read first: a request of another version may have another shape.

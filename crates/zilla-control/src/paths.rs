@@ -15,6 +15,10 @@ use std::sync::Arc;
 
 /// Names in the folder.
 pub const SOCKET: &str = "zillad.sock";
+/// Where volumes are served over NBD.
+pub const NBD_SOCKET: &str = "nbd.sock";
+/// Where volumes are files.
+pub const ZVOL_DIR: &str = "zvol";
 pub const PID_FILE: &str = "zillad.pid";
 /// Held locked by the daemon as long as it lives.
 pub const LOCK_FILE: &str = "zillad.lock";
@@ -101,6 +105,11 @@ impl StateDir {
 
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
+    }
+
+    /// Where volumes are files.
+    pub fn zvol_dir(&self) -> PathBuf {
+        self.path.join(ZVOL_DIR)
     }
 
     /// Which pools to open at the next start: `ZILLA_CACHE_FILE`, else in the folder.

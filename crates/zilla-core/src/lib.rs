@@ -1,7 +1,7 @@
 //! zilla's engine: OpenZFS's on-disk format behind an asynchronous core.
 //!
 //! One crate with a folder a subsystem, because in ZFS the lower floors need each other: the pool's own metadata lies in objects
-//! that stand on the pool. From the top: [`zpl`] (POSIX files), [`dsl`] (datasets), [`zap`] (names to numbers), [`dmu`] (objects in
+//! that stand on the pool. From the top: [`zpl`] (POSIX files), [`zvol`] (block volumes), [`dsl`] (datasets), [`zap`] (names to numbers), [`dmu`] (objects in
 //! transactions), [`spa`] (the pool and its txgs), [`scan`] (scrub), [`zio`] (block pointers to bytes), [`arc`], [`metaslab`], [`vdev`].
 //! ARCHITECTURE.md has the map and follows a write and a read through it.
 //!

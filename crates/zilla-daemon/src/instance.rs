@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
-use zilla_control::paths::{Access, LOCK_FILE, PID_FILE, SOCKET};
+use zilla_control::paths::{Access, LOCK_FILE, NBD_SOCKET, PID_FILE, SOCKET};
 use zilla_control::{Folder, StateDir};
 
 /// The pid file while it is being written.
@@ -59,7 +59,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        for name in [SOCKET, PID_FILE] {
+        for name in [SOCKET, NBD_SOCKET, PID_FILE] {
             if let Err(e) = self.folder.remove(name) {
                 tracing::warn!("cannot remove '{}': {e}", self.folder.path().join(name).display());
             }

@@ -37,8 +37,10 @@ mod ops;
 mod reply;
 mod request;
 mod session;
+mod volumes;
 mod watch;
 
 pub use mount::clear_stale;
 pub use notify::Notifier;
 pub use session::{Mount, Options, mount, mount_on};
+pub use volumes::{OpenVolume, Shelf, VolumeMount, mount_volumes};

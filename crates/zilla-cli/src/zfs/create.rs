@@ -68,7 +68,9 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
             return Ok(1);
         }
         let action = format!("cannot {} '{name}'", if dry_run { "verify" } else { "create" });
-        for (property, text) in &request.properties {
+        let block = block_size.map(|n| ("volblocksize".to_owned(), n.to_string()));
+        for (property, text) in request.properties.clone().into_iter().chain(block) {
+            let (property, text) = (&property, &text);
             if let Err(e) = parse_dataset_prop(property, text, types, true, None) {
                 cx.refused(&action, &e);
                 return Ok(1);
@@ -83,6 +85,13 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
             cx.err(format!("bad volume size '{size}': numeric value is too large"));
             return Ok(1);
         };
+        if block < DEFAULT_VOLBLOCKSIZE {
+            cx.err(format!(
+                "Warning: volblocksize ({block}) is less than the default minimum block size \
+                 ({DEFAULT_VOLBLOCKSIZE}).\nTo reduce wasted space a volblocksize of {DEFAULT_VOLBLOCKSIZE} is \
+                 recommended."
+            ));
+        }
         request.volume = Some(VolumeSpec { size, block_size, sparse });
     }
     if request.parents && check_dataset_name(&name, types, true).is_ok() {

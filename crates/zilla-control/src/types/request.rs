@@ -422,3 +422,7 @@ pub struct DatasetRollback {
     pub destroy_clones: bool,
     pub force: bool,
 }
+
+/// `zilla zvol`: shows volumes as files, if that is not done yet. The reply is the directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct VolumeFiles {}

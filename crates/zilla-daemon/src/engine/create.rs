@@ -77,6 +77,7 @@ impl Engine {
 
     /// Takes a pool out of the table and closes it. `state`: what its labels shall say.
     async fn take_down(&self, pool: &Arc<Pool>, state: Option<PoolState>, force: bool) -> Answer<()> {
+        pool.release_volumes(force).await?;
         let mounted = pool.mounted_below(&pool.name());
         let errors = pool.unmount_all(force).await;
         if let Some(e) = errors.into_iter().next() {
@@ -86,7 +87,8 @@ impl Engine {
             pool.remove_mountpoint(&name).await;
         }
         self.pools.write().remove(&pool.name());
-        // From here on there is no way back: the pool is closed whatever its devices say.
+        // From here on there is no way back: the pool is closed whatever its devices say. A client may have come since.
+        pool.release_volumes(true).await?;
         let closed = pool.spa.close(state).await;
         pool.spa.zio.cache().clear();
         crate::memory::reclaim(pool.name(), Arc::downgrade(&pool.spa));

@@ -4,7 +4,7 @@ use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::mounts::How;
 use super::pool::Pool;
-use super::values::{Mountpoint, Settings, ZVOL_DATA_OBJ, ZVOL_ZAP_OBJ};
+use super::values::{Mountpoint, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_control::props::{self, PropType, TypedValue, Types, naming};
@@ -12,15 +12,12 @@ use zilla_control::types::{
     DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, VolumeSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dmu::{NewObject, Objset, resident};
 use zilla_core::dsl::{DslDataset, Setting};
-use zilla_core::error::{Error, Result};
-use zilla_core::spa::txg::Tx;
-use zilla_core::types::ObjectId;
-use zilla_core::zap::{CreateOpts, Value, Zap};
+use zilla_core::error::Error;
+use zilla_core::zap::{Value, Zap};
 use zilla_core::zpl::{self, MASTER_NODE_OBJ, Time, ZplProps};
+use zilla_core::zvol::{NewVolume, ZVOL_DEFAULT_BLOCKSIZE, check_size, create_volume};
 use zilla_ondisk::enums::ObjsetType;
-use zilla_ondisk::object_type::{DMU_OT_ZVOL, DMU_OT_ZVOL_PROP};
 
 /// Settled when the file system is made, and kept in it rather than among the properties.
 const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
@@ -65,23 +62,16 @@ fn supported(name: &str, value: &TypedValue) -> bool {
     }
 }
 
+/// `refreservation=auto`
+fn auto() -> Setting {
+    Setting::Local(Value::u64(u64::MAX))
+}
+
 fn number(all: &Settled, name: &str) -> Option<u64> {
     all.iter().find(|(n, _)| n == name).and_then(|(_, s)| match s {
         Setting::Local(v) => v.as_u64(),
         _ => None,
     })
-}
-
-/// A volume's objset: the data, and a ZAP that says how long it is.
-async fn create_volume(os: &Arc<Objset>, tx: &Tx, size: u64, blksz: u32) -> Result<()> {
-    let spec = NewObject::new(DMU_OT_ZVOL, blksz);
-    resident(|| os.claim(tx, ObjectId(ZVOL_DATA_OBJ), spec)).await?;
-    let plain = CreateOpts::default();
-    resident(|| {
-        let zap = Zap::create_claim(os, tx, ObjectId(ZVOL_ZAP_OBJ), DMU_OT_ZVOL_PROP, &plain)?;
-        Zap::new(&zap).update_u64(tx, b"size", size)
-    })
-    .await
 }
 
 impl Engine {
@@ -95,6 +85,9 @@ impl Engine {
         naming::check_dataset_name(&r.name, types, true)?;
         let pool = self.pool_of(&r.name).map_err(|_| no_such_pool(&r.name))?;
         let settings = typed(&r.properties, types, true)?;
+        if let Some(bytes) = r.volume.as_ref().and_then(|v| v.block_size) {
+            props::parse_dataset_prop("volblocksize", &bytes.to_string(), types, true, None)?;
+        }
         if r.parents {
             self.create_parents(caller, &pool, &r.name, r.no_mount).await?;
         }
@@ -166,30 +159,26 @@ impl Engine {
         volume: &VolumeSpec,
         mut settings: Settled,
     ) -> Answer<()> {
-        let blksz = number(&settings, "volblocksize").unwrap_or(16 << 10);
-        let blksz = u32::try_from(blksz).unwrap_or(u32::MAX).min(16 << 20);
+        let block_size = volume.block_size.or(number(&settings, "volblocksize"));
+        let block_size = block_size.unwrap_or(ZVOL_DEFAULT_BLOCKSIZE);
         let size = volume.size;
-        if size == 0 {
-            return Err(ApiError::with(ErrorCode::BadProp, "bad volume size '0': cannot be zero"));
-        }
-        if !size.is_multiple_of(u64::from(blksz)) {
-            let block = props::nicenum::nicebytes(u64::from(blksz));
-            return Err(ApiError::with(
-                ErrorCode::BadProp,
-                format!("volume size must be a multiple of volume block size ({block})"),
-            ));
-        }
-        settings.retain(|(n, _)| n != "volsize");
-        let given = settings.iter().any(|(n, _)| n == "refreservation" || n == "reservation");
-        if !volume.sparse && !given {
-            settings.push(("refreservation".to_owned(), Setting::Local(Value::u64(size))));
+        let bad = |e: Error| ApiError::with(ErrorCode::BadProp, e.to_string());
+        check_size(size, block_size).map_err(bad)?;
+        let own = pool.reservation(size, block_size, number(&settings, "copies").unwrap_or(1));
+        settings.retain(|(n, _)| n != "volsize" && n != "volblocksize");
+        let given = settings.iter_mut().find(|(n, _)| n == "refreservation");
+        match given {
+            Some((_, value)) if *value == auto() => *value = Setting::Local(Value::u64(own)),
+            None if !volume.sparse => {
+                settings.push(("refreservation".to_owned(), Setting::Local(Value::u64(own))));
+            }
+            _ => {}
         }
         let (dsl, name) = (pool.dsl().clone(), name.to_owned());
         let task = pool.spa.ctx.sync_task(move |tx| {
             Box::pin(async move {
-                let ds = dsl.create_fs(&tx, &name, ObjsetType::Zvol, 0).await?;
-                create_volume(&dsl.objset(&ds).await?, &tx, size, blksz).await?;
-                dsl.set_props(&tx, &ds, &settings).await
+                let new = NewVolume { size, block_size };
+                create_volume(&dsl, &tx, &name, new, &settings).await.map(drop)
             })
         });
         task.await.map_err(refused)
@@ -224,12 +213,62 @@ impl Engine {
         let pool = self.pool_of(&r.name)?;
         let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
         let types = pool.types(&ds).await?;
-        let settings = typed(&r.properties, types, false)?;
-        if let Some(name) = ["volsize", "version"].iter().find(|n| number(&settings, n).is_some()) {
-            let what = format!("changing '{name}' is not supported by zilla yet");
+        let mut settings = typed(&r.properties, types, false)?;
+        if number(&settings, "version").is_some() {
+            let what = "changing 'version' is not supported by zilla yet";
             return Err(ApiError::with(ErrorCode::Unsupported, what));
         }
+        if types == props::VOL {
+            let size = self.volume_settings(&pool, &ds, &mut settings).await?;
+            if let Some(size) = size {
+                self.resize_volume(&pool, &ds, size).await?;
+            }
+            if settings.is_empty() {
+                return Ok(MountedReply::default());
+            }
+        }
         self.change_and_remount(&pool, &ds, settings, r.no_mount).await
+    }
+
+    /// What a volume's size decides of new properties; takes a new size out of them.
+    async fn volume_settings(
+        &self,
+        pool: &Arc<Pool>,
+        ds: &Arc<DslDataset>,
+        settings: &mut Settled,
+    ) -> Answer<Option<u64>> {
+        if !["volsize", "reservation", "refreservation"].iter().any(|n| number(settings, n).is_some()) {
+            return Ok(None);
+        }
+        let (now, block_size) = {
+            let used = pool.use_volume(&self.env, ds).await.map_err(of_dataset)?;
+            let v = &used.volume;
+            (v.size().map_err(of_dataset)?, v.block_size().map_err(of_dataset)?)
+        };
+        let bad = |what: String| Err(ApiError::with(ErrorCode::BadProp, what));
+        let size = number(settings, "volsize");
+        match size {
+            Some(0) => return bad("'volsize' cannot be zero".into()),
+            Some(size) if !size.is_multiple_of(block_size) => {
+                let block = props::nicenum::nicebytes(block_size);
+                return bad(format!("'volsize' must be a multiple of volume block size ({block})"));
+            }
+            _ => {}
+        }
+        for (name, value) in settings.iter_mut() {
+            let Setting::Local(bytes) = &*value else { continue };
+            match name.as_str() {
+                "refreservation" if *value == auto() => {
+                    *value = Setting::Local(Value::u64(pool.reservation(size.unwrap_or(now), block_size, 1)));
+                }
+                "reservation" | "refreservation" if bytes.as_u64().is_some_and(|n| n > now) => {
+                    return bad(format!("'{name}' is greater than current volume size"));
+                }
+                _ => {}
+            }
+        }
+        settings.retain(|(n, _)| n != "volsize");
+        Ok(size)
     }
 
     pub(super) async fn inherit_property(&self, r: DatasetInherit) -> Answer<MountedReply> {
@@ -344,6 +383,7 @@ impl Pool {
         if ds.is_snapshot() {
             return Ok(Vec::new());
         }
+        self.refresh_volumes().await.map_err(of_dataset)?;
         self.refresh_mounts(&ds.dir(), &changed).await.map_err(of_dataset)
     }
 }

@@ -42,6 +42,9 @@ impl Engine {
             return Ok(reply);
         }
         for name in &reply.destroyed {
+            if let Ok(ds) = pool.dsl().by_name(name).await {
+                pool.release_volume(&ds, r.force).await?;
+            }
             if name.contains('@') {
                 pool.forget_snapshot(name);
             } else {

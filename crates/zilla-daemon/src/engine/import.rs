@@ -205,6 +205,9 @@ impl Engine {
         }
         let spa = Spa::open(&self.env, found, opts).await.map_err(of_pool)?;
         let pool = Pool::new(spa, altroot, cachefile, self.env.rng.u64());
+        if let Err(e) = pool.replay_volumes(&self.env).await {
+            tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
+        }
         self.pools.write().insert(pool.name(), pool.clone());
         Ok(pool)
     }

@@ -36,7 +36,9 @@ mod scrub;
 mod snapshots;
 mod values;
 mod vdevs;
+mod volumes;
 mod wait;
+mod zvolfiles;
 
 use crate::{Handle, Pools};
 use errors::{Answer, no_pool};
@@ -61,6 +63,9 @@ pub struct Engine {
     changes: tokio::sync::Mutex<()>,
     /// Where devices wait that were looked at and are to become a pool's.
     desk: handed::Desk,
+    nbd: Option<volumes::Nbd>,
+    /// Held while it is mounted or unmounted.
+    zvol_files: tokio::sync::Mutex<Option<zilla_fuse::VolumeMount>>,
 }
 
 impl Engine {
@@ -68,17 +73,23 @@ impl Engine {
     pub async fn open(handle: Handle) -> Engine {
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());
-        let engine = Engine {
+        let mut engine = Engine {
             env: Env { opener: Arc::new(opener), ..env },
             desk,
             handle,
             host: host::host(),
             pools: Arc::default(),
             changes: tokio::sync::Mutex::default(),
+            nbd: None,
+            zvol_files: tokio::sync::Mutex::default(),
         };
         parameters::serve();
         kstats::serve(engine.pools.clone());
         engine.restore().await;
+        match volumes::Nbd::start(engine.handle.state_dir(), &engine.env, &engine.pools) {
+            Ok(nbd) => engine.nbd = Some(nbd),
+            Err(e) => tracing::error!("volumes cannot be served over NBD: {e}"),
+        }
         engine
     }
 
@@ -100,12 +111,22 @@ impl Engine {
 impl Pools for Engine {
     async fn close(&self) {
         let _changes = self.changes.lock().await;
+        if let Some(nbd) = &self.nbd {
+            nbd.stop();
+        }
+        self.close_volume_directory().await;
         let pools = std::mem::take(&mut *self.pools.write());
         for pool in pools.into_values() {
+            if let Err(e) = pool.release_volumes(true).await {
+                tracing::error!("pool '{}': {e}", pool.name());
+            }
             pool.unmount_all(true).await;
             if let Err(e) = pool.spa.close(None).await {
                 tracing::error!("pool '{}': {e}", pool.name());
             }
+        }
+        if let Some(nbd) = &self.nbd {
+            nbd.ended().await;
         }
     }
 }
@@ -252,6 +273,10 @@ impl Backend for Engine {
 
     async fn dataset_snapshot(&self, _: &Caller, r: DatasetSnapshot) -> Answer<()> {
         self.snapshot(r).await
+    }
+
+    async fn volume_files(&self, _: &Caller, r: VolumeFiles) -> Answer<String> {
+        self.volume_directory(r).await
     }
 
     async fn dataset_clone(&self, caller: &Caller, r: DatasetClone) -> Answer<MountedReply> {

@@ -1,6 +1,7 @@
 //! One imported pool, with what only the daemon knows of it.
 
 use super::mounts::Mounted;
+use super::volumes::Volumes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub struct Pool {
     pub mounts: Mutex<BTreeMap<String, Mounted>>,
     /// Mounts and unmounts come one at a time.
     pub mounting: tokio::sync::Mutex<()>,
+    pub volumes: Volumes,
 }
 
 impl Pool {
@@ -38,6 +40,7 @@ impl Pool {
             load_guid,
             mounts: Mutex::default(),
             mounting: tokio::sync::Mutex::default(),
+            volumes: Volumes::default(),
         })
     }
 

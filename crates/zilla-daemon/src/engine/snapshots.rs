@@ -130,6 +130,18 @@ impl Engine {
             let clones = r.destroy_clones;
             self.destroy(DatasetDestroy { target, clones, force: true, ..DatasetDestroy::default() }).await?;
         }
+        let head = pool.dsl().by_name(fs).await.map_err(of(fs))?;
+        let suspended = pool.suspend_volume(&head).await?;
+        let done = self.roll_back_unused(pool, r, fs).await;
+        if let Some(suspended) = suspended
+            && let Err(e) = suspended.resume().await
+        {
+            tracing::error!("'{fs}': its users cannot go on: {e}");
+        }
+        done
+    }
+
+    async fn roll_back_unused(&self, pool: &Pool, r: &DatasetRollback, fs: &str) -> Answer<()> {
         let mut tries = TRIES;
         loop {
             let (dsl, fs, to) = (pool.dsl().clone(), fs.to_owned(), r.snapshot.clone());

@@ -14,11 +14,8 @@ use zilla_core::dsl::{self, DslDataset, PropSource};
 use zilla_core::error::Result;
 use zilla_core::zap::{Value, Zap};
 use zilla_core::zpl::MASTER_NODE_OBJ;
+use zilla_core::zvol::{ZVOL_OBJ, ZVOL_ZAP_OBJ};
 use zilla_ondisk::enums::ObjsetType;
-
-/// A volume's ZAP beside its data.
-pub const ZVOL_DATA_OBJ: u64 = 1;
-pub const ZVOL_ZAP_OBJ: u64 = 2;
 
 /// What was set on a dataset or above it.
 pub struct Settings {
@@ -139,7 +136,7 @@ impl Fixed {
         if os.os_type() == ObjsetType::Zvol.number() {
             let zap = Zap::open(os, ZVOL_ZAP_OBJ).await?;
             all.insert("volsize", zap.try_get_u64("size").await?.unwrap_or(0));
-            let data = os.hold_wait(zilla_core::types::ObjectId(ZVOL_DATA_OBJ)).await?;
+            let data = os.hold_wait(zilla_core::types::ObjectId(ZVOL_OBJ)).await?;
             all.insert("volblocksize", u64::from(data.blksz()));
         } else if os.os_type() == ObjsetType::Zfs.number() {
             let master = Zap::open(os, MASTER_NODE_OBJ).await?;

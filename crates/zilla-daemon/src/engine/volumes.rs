@@ -1,0 +1,359 @@
+//! Volumes in use, and how they are offered over NBD.
+//!
+//! A volume is open as long as anybody uses it: a client of NBD, a command. All share one [`Volume`], because the changes of one dataset
+//! are ordered by it. It is known by its dataset's number, so that a new name changes nothing for who uses it.
+//!
+//! What it keeps true: a volume that is in use is not destroyed, and its pool not exported, unless that is forced; then its users are
+//! told that it is closed, and what they have under way ends first. Each volume and, with `snapdev=visible`, each of its
+//! snapshots is offered, unless `volmode=none`; others are not opened by name either.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use super::values::Settings;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+use zilla::{Suspended, Volume};
+use zilla_control::paths::NBD_SOCKET;
+use zilla_control::{ApiError, ErrorCode, StateDir};
+use zilla_core::dsl::DslDataset;
+use zilla_core::error::Result;
+use zilla_core::vdev::{Top, VdevKind};
+use zilla_core::zvol::{Resv, volsize_to_reservation};
+use zilla_env::Env;
+use zilla_nbd::{Exports, Refused, VolumeExport};
+use zilla_ondisk::enums::ObjsetType;
+
+/// OpenZFS's number of `volmode=none`.
+const ZFS_VOLMODE_NONE: u64 = 3;
+/// And of `snapdev=visible`.
+const ZFS_SNAPDEV_VISIBLE: u64 = 1;
+
+/// A volume that is open, and who has it open.
+struct Open {
+    volume: Arc<Volume>,
+    closed: watch::Sender<bool>,
+    users: usize,
+}
+
+/// A pool's volumes in use, by their datasets' numbers.
+#[derive(Default)]
+pub struct Volumes {
+    open: Mutex<BTreeMap<u64, Open>>,
+    /// Held while one is opened or closed.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// A use of a volume, which is closed after its last.
+pub struct InUse {
+    pool: Arc<Pool>,
+    id: u64,
+    pub volume: Arc<Volume>,
+    closed: watch::Receiver<bool>,
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut open = self.pool.volumes.open.lock();
+        // One that was closed by force may be there again, opened by another.
+        let Some(entry) = open.get_mut(&self.id).filter(|e| Arc::ptr_eq(&e.volume, &self.volume)) else {
+            return;
+        };
+        entry.users -= 1;
+        if entry.users == 0 {
+            open.remove(&self.id);
+        }
+    }
+}
+
+fn busy(name: &str) -> ApiError {
+    ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name)
+}
+
+impl Pool {
+    /// Begins to use a volume or a snapshot of one.
+    pub async fn use_volume(self: &Arc<Self>, env: &Env, ds: &Arc<DslDataset>) -> Result<InUse> {
+        let _one = self.volumes.changing.lock().await;
+        let id = ds.id();
+        let known = {
+            let mut open = self.volumes.open.lock();
+            open.get_mut(&id).map(|entry| {
+                entry.users += 1;
+                (entry.volume.clone(), entry.closed.subscribe())
+            })
+        };
+        let (volume, closed) = match known {
+            Some(known) => known,
+            None => {
+                let volume = zilla::open_volume(env, self.dsl(), &ds.name(), self.readonly()).await?;
+                let (closed, told) = watch::channel(false);
+                self.volumes.open.lock().insert(id, Open { volume: volume.clone(), closed, users: 1 });
+                (volume, told)
+            }
+        };
+        Ok(InUse { pool: self.clone(), id, volume, closed })
+    }
+
+    fn open_volume_of(&self, ds: &DslDataset) -> Option<Arc<Volume>> {
+        self.volumes.open.lock().get(&ds.id()).map(|o| o.volume.clone())
+    }
+
+    /// Before a dataset goes: nobody uses it as a volume any more. With `force` who does is told that it is closed.
+    pub async fn release_volume(&self, ds: &DslDataset, force: bool) -> Answer<()> {
+        let _one = self.volumes.changing.lock().await;
+        let Some(volume) = self.open_volume_of(ds) else { return Ok(()) };
+        if !force {
+            return Err(busy(&ds.name()));
+        }
+        if let Some(open) = self.volumes.open.lock().remove(&ds.id()) {
+            open.closed.send_replace(true);
+        }
+        volume.close().await;
+        Ok(())
+    }
+
+    /// The same for all, before the pool goes.
+    pub async fn release_volumes(&self, force: bool) -> Answer<()> {
+        let _one = self.volumes.changing.lock().await;
+        let all: Vec<Arc<Volume>> = self.volumes.open.lock().values().map(|o| o.volume.clone()).collect();
+        if let Some(volume) = all.first().filter(|_| !force) {
+            return Err(busy(&volume.name()));
+        }
+        for (_, open) in std::mem::take(&mut *self.volumes.open.lock()) {
+            open.closed.send_replace(true);
+        }
+        for volume in all {
+            volume.close().await;
+        }
+        Ok(())
+    }
+
+    /// Before a rollback: requests to the volume wait.
+    pub async fn suspend_volume(&self, ds: &DslDataset) -> Answer<Option<Suspended>> {
+        match self.open_volume_of(ds) {
+            Some(volume) => volume.suspend().await.map(Some).map_err(of(&ds.name())),
+            None => Ok(None),
+        }
+    }
+
+    /// After properties changed: volumes in use heed them.
+    pub async fn refresh_volumes(&self) -> Result<()> {
+        let all: Vec<Arc<Volume>> = self.volumes.open.lock().values().map(|o| o.volume.clone()).collect();
+        for volume in all {
+            volume.refresh().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a dataset is offered to clients, who ask by its name.
+    async fn is_offered(&self, ds: &Arc<DslDataset>) -> Result<bool> {
+        if self.dsl().os_type(ds).await? != ObjsetType::Zvol.number() {
+            return Ok(false);
+        }
+        let settings = Settings::of(self, ds).await?;
+        let hidden = ds.is_snapshot() && settings.num("snapdev") != ZFS_SNAPDEV_VISIBLE;
+        Ok(!hidden && settings.num("volmode") != ZFS_VOLMODE_NONE)
+    }
+
+    /// The names of all that are offered.
+    pub async fn offered_volumes(&self) -> Result<Vec<String>> {
+        let mut out = Vec::new();
+        let mut dirs = vec![self.dsl().dir_by_name(&self.name()).await?];
+        while let Some(dir) = dirs.pop() {
+            dirs.extend(self.dsl().child_dirs(&dir).await?);
+            if dir.phys().head_dataset_obj == 0 {
+                continue;
+            }
+            let head = self.dsl().head(&dir).await?;
+            if !self.is_offered(&head).await? {
+                continue;
+            }
+            out.push(head.name());
+            for snap in self.dsl().snapshots(&head).await? {
+                if self.is_offered(&snap).await? {
+                    out.push(snap.name());
+                }
+            }
+        }
+        out.sort();
+        Ok(out)
+    }
+
+    /// Does what the intent logs of volumes say that a crash left, as mounting does for file systems.
+    pub async fn replay_volumes(self: &Arc<Self>, env: &Env) -> Result<()> {
+        if self.readonly() {
+            return Ok(());
+        }
+        let mut dirs = vec![self.dsl().dir_by_name(&self.name()).await?];
+        while let Some(dir) = dirs.pop() {
+            dirs.extend(self.dsl().child_dirs(&dir).await?);
+            if dir.phys().head_dataset_obj == 0 {
+                continue;
+            }
+            let ds = self.dsl().head(&dir).await?;
+            if self.dsl().os_type(&ds).await? != ObjsetType::Zvol.number() {
+                continue;
+            }
+            let os = self.dsl().objset(&ds).await?;
+            if zilla_core::zil::needs_replay(&os.phys().zil_header)
+                && !os.is_encrypted()
+                && let Err(e) = self.use_volume(env, &ds).await
+            {
+                tracing::error!("'{}': its intent log cannot be replayed: {e}", ds.name());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pools' volumes as clients see them.
+pub struct Offered {
+    pub env: Env,
+    pub pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
+}
+
+impl Offered {
+    /// Begins to use one, if there is such a one; and whether its requests may be done one beside the other.
+    pub async fn open_volume(&self, name: &str) -> Result<Option<(InUse, bool)>> {
+        let pool = self.pools.read().get(zilla_control::props::naming::pool_of(name)).cloned();
+        let Some(pool) = pool else { return Ok(None) };
+        let ds = pool.dsl().by_name(name).await?;
+        if !pool.is_offered(&ds).await? {
+            return Ok(None);
+        }
+        let concurrent = Settings::of(&pool, &ds).await?.num("volthreading") != 0;
+        Ok(Some((pool.use_volume(&self.env, &ds).await?, concurrent)))
+    }
+}
+
+impl Exports for Offered {
+    type Export = VolumeExport;
+
+    async fn list(&self) -> Vec<String> {
+        let pools: Vec<Arc<Pool>> = self.pools.read().values().cloned().collect();
+        let mut out = Vec::new();
+        for pool in pools {
+            match pool.offered_volumes().await {
+                Ok(names) => out.extend(names),
+                Err(e) => tracing::warn!("nbd: pool '{}': {e}", pool.name()),
+            }
+        }
+        out
+    }
+
+    async fn open(&self, name: &str) -> std::result::Result<VolumeExport, Refused> {
+        match self.open_volume(name).await {
+            Ok(Some((used, concurrent))) => Ok(VolumeExport {
+                volume: used.volume.clone(),
+                closed: used.closed.clone(),
+                concurrent,
+                hold: Box::new(used),
+            }),
+            Ok(None) => Err(Refused),
+            Err(e) => {
+                tracing::info!("nbd: '{name}': {e}");
+                Err(Refused)
+            }
+        }
+    }
+}
+
+/// The server for NBD's clients, on threads of its own: a request is done on the thread that read it.
+pub struct Nbd {
+    runtime: Option<tokio::runtime::Runtime>,
+    stop: watch::Sender<bool>,
+    ended: watch::Receiver<bool>,
+}
+
+impl Nbd {
+    /// Listens on `nbd.sock`.
+    pub fn start(
+        dir: &StateDir,
+        env: &Env,
+        pools: &Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
+    ) -> std::io::Result<Nbd> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("nbd").enable_all().build()?;
+        let listener = {
+            let _in_it = runtime.enter();
+            // In the folder that was looked at; its path is only for people.
+            let folder = dir.open().map_err(std::io::Error::other)?;
+            zilla_control::server::listen(&folder.by_descriptor(NBD_SOCKET))?
+        };
+        let (stop, mut stopped) = watch::channel(false);
+        let (end, ended) = watch::channel(false);
+        let offered = Arc::new(Offered { env: env.clone(), pools: pools.clone() });
+        runtime.spawn(async move {
+            let shutdown = async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            };
+            zilla_nbd::serve(listener, offered, shutdown).await;
+            end.send_replace(true);
+        });
+        Ok(Nbd { runtime: Some(runtime), stop, ended })
+    }
+
+    /// Takes no more clients.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits for those there are, whose volumes were closed.
+    pub async fn ended(&self) {
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+}
+
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Pool {
+    /// What a volume of this size reserves.
+    pub fn reservation(&self, size: u64, block_size: u64, copies: u64) -> u64 {
+        let of = |t: &Top| match t.vdev.kind {
+            VdevKind::Raidz { nparity } => {
+                Some((t.vdev.children.len() as u64, u64::from(nparity), u64::from(t.vdev.ashift())))
+            }
+            _ => None,
+        };
+        let raidz = self.spa.tree().tops.iter().filter_map(of).collect();
+        volsize_to_reservation(&Resv { size, block_size, copies, raidz })
+    }
+}
+
+impl Engine {
+    /// `zfs set volsize=...`. Where the reservation is the volume's own, it follows; what is to be reserved is so before the volume grows.
+    pub(super) async fn resize_volume(
+        &self,
+        pool: &Arc<Pool>,
+        ds: &Arc<DslDataset>,
+        size: u64,
+    ) -> Answer<()> {
+        let name = ds.name();
+        let used = pool.use_volume(&self.env, ds).await.map_err(of(&name))?;
+        let (old, block_size) = {
+            let v = &used.volume;
+            (v.size().map_err(of(&name))?, v.block_size().map_err(of(&name))?)
+        };
+        let resv = |size| pool.reservation(size, block_size, 1);
+        let follows = pool.dsl().info(ds).await.map_err(of(&name))?.refreservation == resv(old);
+        let reserve = async |bytes: u64| {
+            let value = zilla_core::dsl::Setting::Local(zilla_core::zap::Value::u64(bytes));
+            pool.change_props(&name, vec![("refreservation".to_owned(), value)]).await
+        };
+        if follows && size > old {
+            reserve(resv(size)).await?;
+        }
+        used.volume.set_size(size).await.map_err(of_dataset)?;
+        if follows && size < old {
+            reserve(resv(size)).await?;
+        }
+        Ok(())
+    }
+}

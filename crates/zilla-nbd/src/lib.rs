@@ -1,0 +1,106 @@
+//! Volumes over NBD, the network block device protocol.
+//!
+//! ```text
+//!   socket -> handshake: which export, which extensions -> requests, answered as they finish -> the facade's Volume
+//! ```
+//!
+//! The handshake is fixed newstyle ([`handshake`]): it lists exports, tells of one, and settles structured replies and the metadata context
+//! `base:allocation`. Then one task serves the connection ([`transmit`]): it reads requests, has up to 128 of them under way at a time, and
+//! writes replies as they come, several with one system call. A request whose data are in memory is done on the spot.
+//!
+//! **What is promised.** A reply to a write with FUA, or to a flush, means that the data are on stable storage; a flush covers all
+//! writes answered before on any connection (multi-conn). Nothing is promised of a write that was not answered.
+//!
+//! **Hostile clients.** Everything a client sends is bounded: options by length, number and time; requests by what is under way
+//! (32 MiB, and one request of 32 MiB at most beyond it, a connection); a client that does not read its replies is read from no more. What
+//! breaks the framing ends the connection; what is only wrong gets the error that the protocol has for it.
+//!
+//! **An export that goes.** When a volume is closed under its clients, requests under way end, later ones get ESHUTDOWN, and the
+//! connection is closed. A volume that changes its size is used by the new size at once; clients learn of it when they ask.
+//!
+//! **Deliberately absent.** TLS (a client that asks is told that there is none), extended headers, and sockets other than those the caller
+//! accepts.
+
+mod export;
+mod handshake;
+mod proto;
+mod reader;
+mod transmit;
+
+pub use export::{Export, Exports, Facts, Refused, VolumeExport};
+pub use zilla::{Extent, ReadData, Result};
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// As many clients at a time.
+const CONNECTIONS: usize = 4096;
+/// So long may a client take for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(60);
+/// After accepting failed (no descriptors left, say) it is tried again after this.
+const PAUSE: Duration = Duration::from_millis(50);
+/// So long may requests that are under way take when the server ends.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Serves one client from its first byte to its last.
+pub async fn serve_client<E, R, W>(reader: R, writer: W, exports: Arc<E>) -> io::Result<()>
+where
+    E: Exports,
+    R: AsyncRead + Unpin + Send,
+    W: AsyncWrite + Unpin + Send,
+{
+    let mut reader = reader::Reader::new(reader);
+    let mut writer = writer;
+    let agreed = tokio::time::timeout(HANDSHAKE, handshake::negotiate(&mut reader, &mut writer, &*exports));
+    match agreed.await {
+        Ok(Ok(Some(agreed))) => transmit::serve(reader, writer, agreed).await,
+        Ok(Ok(None)) => Ok(()),
+        Ok(Err(e)) => Err(e),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake takes too long")),
+    }
+}
+
+/// Serves clients until `shutdown` completes, then lets requests under way finish.
+pub async fn serve<E: Exports>(
+    listener: UnixListener,
+    exports: Arc<E>,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut clients = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        // A slot first: with none free, clients wait in the kernel's queue.
+        let slot = tokio::select! {
+            slot = slots.clone().acquire_owned() => slot,
+            () = &mut shutdown => break,
+        };
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    tracing::warn!("nbd: accept: {e}");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            },
+            () = &mut shutdown => break,
+        };
+        while clients.try_join_next().is_some() {}
+        let exports = exports.clone();
+        clients.spawn(async move {
+            let _slot = slot;
+            let (reader, writer) = stream.into_split();
+            if let Err(e) = serve_client(reader, writer, exports).await {
+                tracing::info!("nbd: a connection ends: {e}");
+            }
+        });
+    }
+    let _ = tokio::time::timeout(DRAIN, async { while clients.join_next().await.is_some() {} }).await;
+}
