@@ -178,3 +178,110 @@ fn a_mirror() {
 fn a_raidz1() {
     rounds(VdevKind::Raidz { nparity: 1 }, 3, 1);
 }
+
+/// Turns over some bytes of a file's block where it lies on the only disk; again, and it is whole.
+async fn flip(os: &Arc<zilla_core::dmu::Objset>, id: u64, blkid: u64, disk: &Path) {
+    let dn = os.hold_wait(zilla_core::types::ObjectId(id)).await.unwrap();
+    dn.load(0, blkid).await.unwrap();
+    let dva = zilla_core::dmu::resident(|| dn.block_pointer(blkid)).await.unwrap().unwrap().dva(0);
+    flip_at(disk, dva.offset);
+}
+
+fn flip_at(disk: &Path, offset: u64) {
+    let file = File::options().read(true).write(true).open(disk).unwrap();
+    let at = offset + (4 << 20) + 1000;
+    let mut buf = [0; 64];
+    file.read_exact_at(&mut buf, at).unwrap();
+    buf.iter_mut().for_each(|b| *b = !*b);
+    file.write_all_at(&buf, at).unwrap();
+}
+
+async fn logged_fs(env: &Env, spa: &Arc<Spa>) -> Arc<Zfs> {
+    spa.dsl.open_log(&spa.dsl.by_name("tank").await.unwrap()).await.unwrap();
+    fs(env, spa).await.unwrap()
+}
+
+async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
+    let found = discover(env, &[dir.to_owned()]).await.unwrap();
+    let opts = OpenOpts {
+        force: true,
+        host: host(),
+        dbuf_cache: 8 << 20,
+        arc_max: 32 << 20,
+        ..OpenOpts::default()
+    };
+    Spa::open(env, &found[0], opts).await.unwrap()
+}
+
+/// One bad sector on a disk without redundancy: whoever writes into that record has the trouble, and nobody else.
+#[test]
+fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
+    let env = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("d0");
+    make(&env, VdevKind::File, std::slice::from_ref(&disk));
+    let big = |x: u8| bytes::Bytes::from((0..1u32 << 20).map(|i| (i * 7 / 5) as u8 ^ x).collect::<Vec<_>>());
+    let copy = tempfile::tempdir().unwrap();
+    let id = env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        let new = NewFile::new(0o100644, Cred::default());
+        let (file, _) = zfs.create(zfs.root(), b"big", new).await.unwrap();
+        let (other, _) = zfs.create(zfs.root(), b"other", new).await.unwrap();
+        zfs.write(file.id(), 0, &big(0), false).await.unwrap();
+        spa.sync().await.unwrap();
+        let os = spa.dsl.objset(&spa.dsl.by_name("tank").await.unwrap()).await.unwrap();
+        flip(&os, file.id(), 2, &disk).await;
+        let id = file.id();
+        drop((file, other, os, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+
+        // An fsync before anybody knows is as good as any; then the txg comes.
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        let (other, _) = zfs.lookup(zfs.root(), b"other").await.unwrap();
+        // The log has a chain then, and an fsync does not wait for a txg.
+        zfs.write(other.id(), 0, &big(2), false).await.unwrap();
+        zfs.fsync(other.id()).await.unwrap();
+        spa.sync().await.unwrap();
+        zfs.write(id, (2 << 17) + 5, &vec![0xaa; 100].into(), false).await.unwrap();
+        zfs.fsync(id).await.unwrap();
+        std::fs::copy(&disk, copy.path().join("d0")).unwrap();
+        zfs.write(other.id(), 0, &big(1), false).await.unwrap();
+        spa.sync().await.unwrap();
+        assert!(spa.suspended().is_none());
+        zfs.fsync(id).await.expect_err("the record cannot be written");
+        zfs.fsync(other.id()).await.unwrap();
+        zfs.read(id, 2 << 17, 1 << 17).await.expect_err("the record cannot be read");
+        assert_eq!(zfs.read(id, 3 << 17, 1000).await.unwrap().concat(), big(0)[3 << 17..][..1000]);
+        let log = spa.scan().unwrap().errors.entries().await.unwrap();
+        assert!(log.iter().any(|e| e.object == id && e.blkid == 2 && e.level == 0), "{log:?}");
+        drop((other, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        id
+    });
+    // The same after a crash: the log has the write, and others' after it.
+    env.block_on(async {
+        let disk = copy.path().join("d0");
+        let spa = import(&env, copy.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        spa.sync().await.unwrap();
+        assert!(spa.suspended().is_none());
+        zfs.read(id, 2 << 17, 1 << 17).await.expect_err("the record cannot be read");
+        zfs.fsync(id).await.expect_err("the record cannot be written");
+        // The sector comes back, and somebody writes there.
+        let os = spa.dsl.objset(&spa.dsl.by_name("tank").await.unwrap()).await.unwrap();
+        let dn = os.hold_wait(zilla_core::types::ObjectId(id)).await.unwrap();
+        flip_at(&disk, dn.block_pointer(2).unwrap().unwrap().dva(0).offset);
+        zfs.write(id, (2 << 17) + 50, &vec![0xbb; 100].into(), false).await.unwrap();
+        zfs.fsync(id).await.expect_err("still known as damaged");
+        spa.sync().await.unwrap();
+        zfs.fsync(id).await.unwrap();
+        let mut want = big(0).to_vec();
+        want[(2 << 17) + 5..][..45].fill(0xaa);
+        want[(2 << 17) + 50..][..100].fill(0xbb);
+        assert_eq!(zfs.read(id, 0, 1 << 20).await.unwrap().concat(), want);
+        drop((dn, os, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}

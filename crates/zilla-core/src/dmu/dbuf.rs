@@ -15,6 +15,9 @@
 //! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the next to be synced, and
 //! once synced its contents become the base; where a layer was written ahead of its sync is known only while it does not change. A crash
 //! loses layers, which is what a txg that was not synced means.
+//!
+//! A layer that its txg's sync could not put on disk, because what it lies on cannot be read, becomes the *held* layer
+//! ([`HELD`]): below all others, until the base can be read or nothing of it is needed any more (`held.rs`).
 
 use super::range::RangeSet;
 use crate::types::Txg;
@@ -92,6 +95,9 @@ impl Partial {
         self.buf.len() == self.len && self.valid.contains_range(0, self.len as u64)
     }
 }
+
+/// The txg of a layer that no sync could put on disk. No txg has this number.
+const HELD: Txg = Txg(0);
 
 struct Layer {
     txg: Txg,
@@ -342,11 +348,58 @@ impl Dbuf {
         layer
     }
 
-    /// Hands out what `txg` leaves on disk. The layer stays, frozen, until [`Dbuf::synced`].
+    /// Hands out what `txg` leaves on disk. The layer stays, frozen, until [`Dbuf::synced`]. Where the txg changed nothing, it is
+    /// the held layer that is to be tried again.
     pub(crate) fn freeze(&mut self, txg: Txg) -> Option<Frozen> {
-        let at = self.layers.iter().position(|l| l.txg == txg)?;
-        debug_assert_eq!(at, 0, "older layers must have been synced before");
+        let at = self.layers.iter().position(|l| l.txg == txg).or_else(|| self.is_held().then_some(0))?;
+        debug_assert!(self.layers[..at].iter().all(|l| l.txg == HELD), "older layers must have been synced");
         Some(self.freeze_at(at))
+    }
+
+    /// Whether there is a layer that a sync could not put on disk.
+    pub(crate) fn is_held(&self) -> bool {
+        self.layers.first().is_some_and(|l| l.txg == HELD)
+    }
+
+    /// The memory of the held layer.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self.layers.first().filter(|l| l.txg == HELD).map(|l| &l.data) {
+            Some(LayerData::Partial(part)) => part.buf.len(),
+            Some(LayerData::Full(buf)) => buf.len(),
+            Some(LayerData::Frozen(b)) => b.len(),
+            Some(LayerData::Hole) | None => 0,
+        }
+    }
+
+    /// The layer of `txg` cannot be put on disk: it is held, over what was held before.
+    pub(crate) fn hold(&mut self, txg: Txg) {
+        let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };
+        let upper = self.layers.remove(at).data;
+        let lower = if self.is_held() { Some(self.layers.remove(0).data) } else { None };
+        let data = match lower {
+            Some(lower) => merged(lower, upper),
+            None => upper,
+        };
+        self.layers.insert(0, Layer { txg: HELD, data, ahead: None });
+    }
+
+    /// Forgets what is held: the object's user was told that it is lost.
+    pub(crate) fn give_up(&mut self) {
+        self.layers.retain(|l| l.txg != HELD);
+    }
+
+    /// The layer of `txg` is to be synced with the next txg's: its object cannot be written in this one.
+    pub(crate) fn postpone(&mut self, txg: Txg) {
+        let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };
+        let next = txg.next();
+        if self.layers.get(at + 1).is_none_or(|l| l.txg != next) {
+            self.layers[at].txg = next;
+            self.layers[at].ahead = None;
+            return;
+        }
+        let lower = self.layers.remove(at).data;
+        let upper = &mut self.layers[at];
+        upper.data = merged(lower, std::mem::replace(&mut upper.data, LayerData::Hole));
     }
 
     fn freeze_at(&mut self, at: usize) -> Frozen {
@@ -393,7 +446,7 @@ impl Dbuf {
 
     /// The layer of `txg` is on its way to disk with these contents: it becomes the base.
     pub(crate) fn synced(&mut self, txg: Txg, base: Base) {
-        self.layers.retain(|l| l.txg != txg);
+        self.layers.retain(|l| l.txg != txg && l.txg != HELD);
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::LayerLost) {
             self.layers.clear();
@@ -402,6 +455,30 @@ impl Dbuf {
         }
         self.base = base;
     }
+}
+
+/// What two layers are together.
+fn merged(lower: LayerData, upper: LayerData) -> LayerData {
+    let LayerData::Partial(upper) = upper else { return upper };
+    let mut whole = match lower {
+        LayerData::Partial(mut part) => {
+            if part.len < upper.len {
+                part.grow(upper.len);
+            }
+            for (s, e) in upper.valid.iter() {
+                part.write(s as usize, upper.get(s, e));
+            }
+            return if part.is_full() { LayerData::Full(part.buf) } else { LayerData::Partial(part) };
+        }
+        LayerData::Full(buf) if buf.len() >= upper.len => buf,
+        LayerData::Full(buf) => copied(&buf, upper.len),
+        LayerData::Frozen(b) => copied(&b, upper.len.max(b.len())),
+        LayerData::Hole => IoBuf::zeroed(upper.len),
+    };
+    for (s, e) in upper.valid.iter() {
+        whole[s as usize..e as usize].copy_from_slice(upper.get(s, e));
+    }
+    LayerData::Full(whole)
 }
 
 fn copied(old: &[u8], len: usize) -> IoBuf {

@@ -10,6 +10,7 @@
 use super::cache::{DbufCache, Evicted};
 use super::dbuf::{Base, Dbuf};
 use super::fault::{Need, Now, Stop};
+use super::held::{Held, Holders};
 use super::range::RangeSet;
 use super::tree::{self, Indirects, Lookup};
 use crate::error::{Error, Result};
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) dirty: [Mutex<Vec<Arc<Dnode>>>; TXG_SIZE],
     /// Blocks written before their txg's sync, by their place ([`super::ahead`]).
     pub(crate) ahead: [Mutex<BTreeMap<[u64; 2], BlkPtr>>; TXG_SIZE],
+    /// What syncs could not put on disk ([`super::held`]).
+    pub(crate) held: Holders,
 }
 
 /// The fixed part of a dnode, in its open state.
@@ -80,6 +83,7 @@ pub(crate) struct Inner {
     pub(crate) spill: Spill,
     pub(crate) freed: bool,
     pub(crate) pending: [Pending; TXG_SIZE],
+    pub(crate) held: Held,
     /// Synced state from here on.
     pub(crate) phys: DnodePhys,
     pub(crate) indirects: Indirects,
@@ -98,9 +102,9 @@ pub struct Dnode {
 
 impl Inner {
     pub(crate) fn dbuf(&mut self, blkid: u64) -> &mut Dbuf {
-        let (phys, pending) = (&self.phys, &self.pending);
+        let (phys, pending, held) = (&self.phys, &self.pending, &self.held);
         self.dbufs.entry(blkid).or_insert_with(|| {
-            let hole = begins_as_hole(phys, pending, blkid);
+            let hole = begins_as_hole(phys, pending, held, blkid);
             Dbuf::with_base(if hole { Base::Hole } else { Base::Unknown })
         })
     }
@@ -109,7 +113,7 @@ impl Inner {
     /// is more to it.
     pub(crate) fn on_disk(&self, blkid: u64) -> Option<Lookup> {
         match self.dbufs.get(&blkid) {
-            None if begins_as_hole(&self.phys, &self.pending, blkid) => Some(Lookup::Hole),
+            None if begins_as_hole(&self.phys, &self.pending, &self.held, blkid) => Some(Lookup::Hole),
             Some(db) if !db.is_clean() || db.base_known() => None,
             _ => Some(tree::lookup(&self.phys, &self.indirects, 0, blkid)),
         }
@@ -117,9 +121,10 @@ impl Inner {
 }
 
 /// Whether a block that no dbuf knows has no contents.
-fn begins_as_hole(phys: &DnodePhys, pending: &[Pending; TXG_SIZE], blkid: u64) -> bool {
+fn begins_as_hole(phys: &DnodePhys, pending: &[Pending; TXG_SIZE], held: &Held, blkid: u64) -> bool {
     phys.nlevels == 0
         || blkid > phys.maxblkid
+        || held.frees.contains(blkid)
         || pending.iter().any(|p| p.free_object || p.frees.contains(blkid))
 }
 
@@ -142,6 +147,7 @@ impl Dnode {
             spill: if phys.spill.is_some() { Spill::Unknown } else { Spill::None },
             freed: false,
             pending: Default::default(),
+            held: Held::default(),
             phys,
             indirects: Indirects::default(),
             dbufs: BTreeMap::new(),

@@ -21,6 +21,8 @@
 //!
 //! **Lock order.** An objset's dnode table, then a dnode, then the dirty lists and the dbuf cache. No lock is held while waiting.
 //!
+//! What a sync cannot put on disk because the old state cannot be read is the object's trouble, not the pool's (`held`).
+//!
 //! A block that the intent log had written before its txg's sync (`ahead`) is taken over by that sync, or freed by it.
 //!
 //! **Deliberately absent.** There are no per-block write states, no rewrite records, no holds that make a reader wait for a writer.
@@ -30,6 +32,7 @@ mod cache;
 mod dbuf;
 mod dnode;
 mod fault;
+mod held;
 mod objset;
 mod pieces;
 mod range;

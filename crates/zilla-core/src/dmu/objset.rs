@@ -111,6 +111,7 @@ impl Drop for Objset {
     /// What is dirty and will not be synced any more (the pool lost its disks) holds the dnodes, and those the list they are on.
     fn drop(&mut self) {
         self.shared.dirty.iter().for_each(|d| d.lock().clear());
+        self.shared.held.clear();
     }
 }
 
@@ -122,8 +123,8 @@ impl Objset {
         phys: ObjsetPhys,
         props: WriteProps,
     ) -> Arc<Objset> {
-        let (dirty, ahead) = Default::default();
-        let shared = Arc::new(Shared { objset: id, store, cache, dirty, ahead });
+        let (dirty, ahead, held) = Default::default();
+        let shared = Arc::new(Shared { objset: id, store, cache, dirty, ahead, held });
         let meta = Dnode::new(ObjectId::META_DNODE, shared.clone(), phys.meta_dnode.clone());
         let used = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
         let special = std::array::from_fn(|i| {
@@ -281,6 +282,11 @@ impl Objset {
                 Err(Error::corrupt(Some(b), "", format!("object {id}: {what}")).into())
             }
         }
+    }
+
+    /// The object of this number, if it is in memory.
+    pub(crate) fn in_memory(&self, id: ObjectId) -> Option<Arc<Dnode>> {
+        self.dnodes.lock().get(&id).cloned()
     }
 
     fn no_object(&self, id: ObjectId) -> Stop {

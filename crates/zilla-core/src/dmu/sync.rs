@@ -9,7 +9,8 @@
 //! A crash anywhere here loses nothing but this txg: no block in use was overwritten, and the pointers that were replaced
 //! are only reported as `killed`, to be freed by the caller within the same txg.
 //!
-//! An error leaves the txg half written in memory; the caller must suspend the pool (the disk still holds the last txg, whole).
+//! What cannot be read of an object's old state is that object's error: it is held (`held.rs`) and the others go on. Any other
+//! error leaves the txg half written in memory; the caller must suspend the pool (the disk still holds the last txg, whole).
 
 mod work;
 
@@ -23,7 +24,7 @@ use crate::types::{Bookmark, ObjectId, Txg};
 use crate::zio::{Priority, WriteReq};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_codec::checksum::Checksum;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -62,7 +63,8 @@ impl Objset {
     /// Writes everything `txg` changed. `root` is the pointer that the last sync returned (or the one the objset was opened from).
     pub async fn sync(self: &Arc<Self>, txg: Txg, root: BlkPtr) -> Result<ObjsetSync> {
         let props = self.props();
-        let dirty = std::mem::take(&mut *self.shared.dirty[txg.slot()].lock());
+        let mut dirty = std::mem::take(&mut *self.shared.dirty[txg.slot()].lock());
+        let meta = self.prepare_meta(&mut dirty, txg).await?;
         let owner_fn = *self.owner.lock();
         let mut works = Vec::with_capacity(dirty.len());
         let mut prepared = futures_util::stream::iter(dirty)
@@ -82,7 +84,7 @@ impl Objset {
         for w in &mut works {
             account(w, owner_fn, &mut out.usage);
         }
-        let mut meta = self.prepare_meta(&works).await?;
+        let mut meta = meta.finish(&works)?;
         self.write_works(std::slice::from_mut(&mut meta), txg, props).await?;
         self.write_root(&works, meta, txg, root, props, &mut out).await?;
         for w in works {
@@ -163,46 +165,33 @@ impl Objset {
         Ok(())
     }
 
-    /// The meta-dnode's work: the blocks that hold the dnodes of `works`.
-    async fn prepare_meta(self: &Arc<Self>, works: &[Work]) -> Result<Work> {
-        let mut images: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-        let normal = works.iter().filter(|w| (w.dn.id().0 as i64) > 0);
-        let mut wanted: Vec<u64> = normal.clone().map(|w| w.dn.id().0 / DNODES_PER_BLOCK).collect();
-        wanted.dedup();
+    /// What the sync needs of the meta-dnode: the blocks that hold the dirty objects' dnodes. Objects whose block cannot be read are
+    /// taken off the list, and left to the next txg.
+    async fn prepare_meta(self: &Arc<Self>, dirty: &mut Vec<Arc<Dnode>>, txg: Txg) -> Result<Meta> {
+        let block_of = |dn: &Dnode| ((dn.id().0 as i64) > 0).then(|| dn.id().0 / DNODES_PER_BLOCK);
+        let wanted: BTreeSet<u64> = dirty.iter().filter_map(|dn| block_of(dn)).collect();
         let loads = wanted.iter().map(|&b| self.meta.load_with(0, b, Priority::SyncRead));
-        for r in futures_util::future::join_all(loads).await {
-            r?;
-        }
-        for w in normal {
-            let id = w.dn.id().0;
-            let (blkid, at) = (id / DNODES_PER_BLOCK, (id % DNODES_PER_BLOCK) as usize);
-            let image = match images.entry(blkid) {
-                std::collections::btree_map::Entry::Occupied(e) => e.into_mut(),
-                std::collections::btree_map::Entry::Vacant(e) => {
-                    let old = super::resident(|| self.meta.block(blkid)).await?;
-                    e.insert(old.to_vec())
-                }
+        // Who cannot be read is met again below.
+        drop(futures_util::future::join_all(loads).await);
+        let mut meta = Meta { work: Work::new(self.meta.clone(), self.meta.phys()), images: BTreeMap::new() };
+        for blkid in wanted {
+            let ready = match super::resident(|| self.meta.block(blkid)).await {
+                Ok(old) => meta.work.ensure_path(blkid).await.map(|()| old),
+                Err(e) => Err(e),
             };
-            let slots = usize::from(w.dn.slots().max(1));
-            let place = image
-                .get_mut(at << DNODE_SHIFT..(at + slots) << DNODE_SHIFT)
-                .ok_or_else(|| Error::corrupt(None, "", format!("object {id} crosses its dnode block")))?;
-            if w.freed {
-                place.fill(0);
-            } else {
-                w.phys
-                    .encode_into(place)
-                    .map_err(|e| Error::corrupt(None, "", format!("object {id} cannot be written: {e}")))?;
+            match ready {
+                Ok(old) => {
+                    meta.images.insert(blkid, old.to_vec());
+                }
+                Err(e) if self.id() == 0 => return Err(e),
+                Err(e) => {
+                    tracing::error!(objset = self.id(), blkid, error = %e, "objects cannot be written");
+                    let (wait, rest) = dirty.drain(..).partition(|dn| block_of(dn) == Some(blkid));
+                    *dirty = rest;
+                    let wait: Vec<Arc<Dnode>> = wait;
+                    wait.iter().for_each(|dn| dn.postpone(txg));
+                }
             }
-        }
-        let mut meta = Work::new(self.meta.clone(), self.meta.phys());
-        if let Some(last) = images.keys().next_back() {
-            meta.phys.maxblkid = meta.phys.maxblkid.max(*last);
-        }
-        for (blkid, image) in images {
-            let empty = used_slots(&image).iter().all(|s| *s == Slot::Free);
-            meta.ensure_path(blkid).await?;
-            meta.blocks.insert(blkid, (!empty).then(|| image.into()));
         }
         Ok(meta)
     }
@@ -259,9 +248,16 @@ impl Objset {
             let mut inner = w.dn.inner.lock();
             inner.generation += 1;
             inner.phys = w.phys;
-            inner.pending[txg.slot()].frees = Default::default();
+            let frees = std::mem::take(&mut inner.pending[txg.slot()].frees);
+            let left = !w.left.is_empty();
+            inner.freed(&frees, w.left);
+            if left {
+                w.dn.holds_frees();
+            }
+            let held = &self.shared.held;
             for (blkid, base) in w.bases {
                 let len = if let Base::Data(data) = &base { data.len() } else { 0 };
+                inner.unhold(blkid, held);
                 let db = inner.dbuf(blkid);
                 db.synced(txg, base);
                 if !std::mem::replace(&mut db.on_clock, true) {
@@ -276,6 +272,7 @@ impl Objset {
             }
             if w.freed {
                 inner.indirects.clear();
+                inner.unhold_all(held);
                 inner.dbufs.clear();
             }
             if w.dn.id() == ObjectId::META_DNODE {
@@ -288,6 +285,43 @@ impl Objset {
         if w.freed && w.dn.id() != ObjectId::META_DNODE {
             self.forget(w.dn.id());
         }
+    }
+}
+
+/// The meta-dnode on its way to disk, and its blocks as they were.
+struct Meta {
+    work: Work,
+    images: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Meta {
+    /// Puts the dnodes of `works` into their blocks.
+    fn finish(self, works: &[Work]) -> Result<Work> {
+        let Meta { work: mut meta, mut images } = self;
+        for w in works.iter().filter(|w| (w.dn.id().0 as i64) > 0) {
+            let id = w.dn.id().0;
+            let (blkid, at) = (id / DNODES_PER_BLOCK, (id % DNODES_PER_BLOCK) as usize);
+            let slots = usize::from(w.dn.slots().max(1));
+            let place = images
+                .get_mut(&blkid)
+                .and_then(|image| image.get_mut(at << DNODE_SHIFT..(at + slots) << DNODE_SHIFT))
+                .ok_or_else(|| Error::corrupt(None, "", format!("object {id} crosses its dnode block")))?;
+            if w.freed {
+                place.fill(0);
+            } else {
+                w.phys
+                    .encode_into(place)
+                    .map_err(|e| Error::corrupt(None, "", format!("object {id} cannot be written: {e}")))?;
+            }
+        }
+        if let Some(last) = images.keys().next_back() {
+            meta.phys.maxblkid = meta.phys.maxblkid.max(*last);
+        }
+        for (blkid, image) in images {
+            let empty = used_slots(&image).iter().all(|s| *s == Slot::Free);
+            meta.blocks.insert(blkid, (!empty).then(|| image.into()));
+        }
+        Ok(meta)
     }
 }
 
@@ -344,12 +378,12 @@ async fn prepare(
     props: WriteProps,
     owner_fn: Option<super::objset::OwnerFn>,
 ) -> Result<Work> {
-    let (pending, phys) = {
+    let (pending, phys, held) = {
         let mut inner = dn.inner.lock();
         let p = std::mem::take(&mut inner.pending[txg.slot()]);
         // Its frees still count for blocks that are first touched while this sync runs.
         inner.pending[txg.slot()].frees = p.frees.clone();
-        (p, inner.phys.clone())
+        (p, inner.phys.clone(), inner.held.frees.clone())
     };
     let mut w = Work::new(dn, phys);
     if let Some(f) = owner_fn {
@@ -369,7 +403,7 @@ async fn prepare(
         return Ok(w);
     }
     w.apply_head(&pending);
-    for (first, last) in pending.frees.iter() {
+    for (first, last) in held.iter().chain(pending.frees.iter()) {
         w.free_blocks(first, last, txg, props).await?;
     }
     w.take_blocks(&pending, txg).await?;

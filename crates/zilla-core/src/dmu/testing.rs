@@ -11,7 +11,7 @@ use crate::zio::{BlockStore, EarlyWrites, Priority, WriteReq};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zilla_codec::checksum::Checksum;
@@ -21,6 +21,7 @@ use zilla_ondisk::blkptr::{BlkPtr, Dva};
 #[derive(Default)]
 pub struct MemStore {
     blocks: Mutex<HashMap<u64, Bytes>>,
+    unreadable: Mutex<HashSet<u64>>,
     next: AtomicU64,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
@@ -33,6 +34,12 @@ impl MemStore {
         for bp in killed.iter().filter(|b| !b.is_embedded()) {
             assert!(blocks.remove(&bp.dva(0).offset).is_some(), "freed twice: {bp:?}");
         }
+    }
+
+    /// Whether reads of a block fail from now on.
+    pub fn set_unreadable(&self, offset: u64, yes: bool) {
+        let mut all = self.unreadable.lock();
+        if yes { all.insert(offset) } else { all.remove(&offset) };
     }
 
     /// The offsets of all blocks there are.
@@ -52,7 +59,8 @@ impl BlockStore for MemStore {
 
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, _prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        let found = self.blocks.lock().get(&bp.dva(0).offset).cloned();
+        let readable = !self.unreadable.lock().contains(&bp.dva(0).offset);
+        let found = self.blocks.lock().get(&bp.dva(0).offset).filter(|_| readable).cloned();
         Box::pin(async move {
             // A real read takes a while: let others run in between.
             yield_once().await;

@@ -25,8 +25,9 @@ impl DslPool {
     }
 
     fn wants_sync(&self, ds: &DslDataset, txg: Txg) -> bool {
+        let now = self.ctx.env.now();
         let dirty = |os: std::sync::Arc<crate::dmu::Objset>| {
-            os.is_dirty(txg) || os.log().is_some_and(|log| log.is_dirty(txg))
+            os.is_dirty(txg) || os.log().is_some_and(|log| log.is_dirty(txg)) || os.held_is_due(now)
         };
         ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(dirty)
     }
@@ -47,12 +48,19 @@ impl DslPool {
             {
                 self.deactivate_feature(tx, &ds, "zilsaxattr").await?;
             }
+            let now = self.ctx.env.now();
+            if os.held_is_due(now) {
+                os.retry_held(tx, now);
+            }
             // The dataset's own account first, then what its users' accounts change; both are in this txg.
             let mut out = os.sync(txg, ds.phys().bp).await?;
             let usage = std::mem::take(&mut out.usage);
             self.account(tx, &ds, out).await?;
             if !usage.is_empty() {
-                super::userspace::update(tx, &os, &usage).await?;
+                // An account that cannot be read or written is wrong from now on; the files it counts are not.
+                if let Err(e) = super::userspace::update(tx, &os, &usage).await {
+                    tracing::error!(dataset = %ds.name(), error = %e, "space is not accounted to its users");
+                }
                 let out = os.sync(txg, ds.phys().bp).await?;
                 self.account(tx, &ds, out).await?;
             }

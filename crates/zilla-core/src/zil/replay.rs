@@ -27,6 +27,8 @@ pub struct Replayed {
     pub records: u64,
     /// Records of txgs that were synced, or that an earlier replay did.
     pub skipped: u64,
+    /// Records of objects that cannot be read.
+    pub given_up: u64,
     /// Why the rest was left, if it was.
     pub stopped: Option<String>,
 }
@@ -92,6 +94,12 @@ impl Zilog {
                 match self.replay_one(target, &record).await {
                     Ok(()) => out.records += 1,
                     Err(e) if is_passing(&e) => return Err(e),
+                    Err(Error::Corrupt(why)) => {
+                        // What it changes cannot be read. That is no reason to lose what others were told is stable.
+                        let (objset, seq, txtype) = (self.objset, record.header.seq, record.header.txtype);
+                        tracing::error!(objset, seq, txtype, %why, "a log record is given up");
+                        out.given_up += 1;
+                    }
                     Err(e) => {
                         let (seq, block) = (record.header.seq, seq_of(&block.bp));
                         out.stopped = Some(format!(

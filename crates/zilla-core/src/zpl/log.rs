@@ -13,6 +13,7 @@ use super::{
 use crate::dmu::Dnode;
 use crate::error::Result;
 use crate::spa::txg::Tx;
+use crate::types::ObjectId;
 use crate::zil::{When, Zilog};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -73,8 +74,13 @@ impl Zfs {
             return Ok(());
         }
         match &self.log {
-            Some(log) => log.commit(Some(id)).await,
-            None => self.wait_all().await,
+            Some(log) => log.commit(Some(id)).await?,
+            None => self.wait_all().await?,
+        }
+        // Stable in the log is not enough where it is known that it cannot get from there into the file.
+        match self.objset.in_memory(ObjectId(id)) {
+            Some(dn) => dn.check_held(),
+            None => Ok(()),
         }
     }
 

@@ -6,10 +6,11 @@
 use super::super::dbuf::{Base, Frozen};
 use super::super::dnode::{Dnode, Head, Pending};
 use super::super::objset::{Owner, WriteProps};
+use super::super::range::RangeSet;
 use super::super::tree;
 use super::{PREPARE_CONCURRENCY, exchange, metadata_checksum};
 use crate::error::{Error, Result};
-use crate::types::{Bookmark, Txg};
+use crate::types::{Bookmark, ObjectId, Txg};
 use crate::zio::{Priority, WriteReq};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -18,6 +19,9 @@ use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::{DNODE_FLAG_SPILL_BLKPTR, DNODE_FLAG_USED_BYTES, DnodePhys};
 use zilla_ondisk::object_type;
+
+/// The objset number of the pool's own objects.
+const MOS: u64 = 0;
 
 pub(super) struct Indirect {
     pub(super) bps: Vec<BlkPtr>,
@@ -44,6 +48,8 @@ pub(super) struct Work {
     pub(super) killed: Vec<BlkPtr>,
     pub(super) used_delta: i64,
     pub(super) freed: bool,
+    /// Frees that could not be done.
+    pub(super) left: RangeSet,
 }
 
 impl Work {
@@ -63,6 +69,7 @@ impl Work {
             killed: Vec::new(),
             used_delta: 0,
             freed: false,
+            left: RangeSet::default(),
         }
     }
 
@@ -102,29 +109,43 @@ impl Work {
         let dn = self.dn.clone();
         for chunk in lacking.chunks(PREPARE_CONCURRENCY) {
             let loads = chunk.iter().map(|&b| dn.load_with(0, b, Priority::SyncRead));
-            for r in futures_util::future::join_all(loads).await {
-                r?;
-            }
-            for &blkid in chunk {
-                match self.freeze(blkid, txg) {
-                    Some(Frozen::Data(data)) => {
+            let loaded = futures_util::future::join_all(loads).await;
+            for (&blkid, loaded) in chunk.iter().zip(loaded) {
+                match (self.freeze(blkid, txg), loaded) {
+                    (Some(Frozen::Data(data)), _) => {
                         self.blocks.insert(blkid, Some(data));
                     }
-                    _ => {
-                        return Err(Error::corrupt(
-                            None,
-                            "",
-                            format!("block {blkid} has no contents to write"),
-                        ));
+                    (_, Err(e)) => self.hold(blkid, txg, e)?,
+                    (_, Ok(())) => {
+                        let what = format!("block {blkid} has no contents to write");
+                        return Err(Error::corrupt(None, "", what));
                     }
                 }
             }
         }
         let ids: Vec<u64> = self.blocks.keys().copied().collect();
         for blkid in ids {
-            self.ensure_path(blkid).await?;
+            if let Err(e) = self.ensure_path(blkid).await {
+                self.hold(blkid, txg, e)?;
+            }
         }
         Ok(())
+    }
+
+    /// Leaves a block to a later sync, as what it needs of the old state cannot be read.
+    fn hold(&mut self, blkid: u64, txg: Txg, why: Error) -> Result<()> {
+        if self.is_vital() {
+            return Err(why);
+        }
+        self.blocks.remove(&blkid);
+        self.ahead.remove(&blkid);
+        self.dn.hold(blkid, txg, &why);
+        Ok(())
+    }
+
+    /// Whether the object is one of those that must agree with each other.
+    fn is_vital(&self) -> bool {
+        self.dn.objset_id() == MOS || self.dn.id() == ObjectId::META_DNODE
     }
 
     pub(super) fn freeze(&mut self, blkid: u64, txg: Txg) -> Option<Frozen> {
@@ -299,13 +320,15 @@ impl Work {
                 self.make_hole(0, blkid, txg, props);
                 return Ok(());
             }
-            self.ensure_indirect(level, blkid).await?;
+            if let Err(e) = self.ensure_indirect(level, blkid).await {
+                return self.leave(level, blkid, (first, last), props, txg, e);
+            }
             let e = tree::epbs(self.phys.indblkshift);
             let child = |b: u64| tree::ancestor(b, level - 1, e);
             let (lo, hi) = (blkid << e, ((blkid + 1) << e) - 1);
             let (from, to) = (child(first).max(lo), child(last - 1).min(hi));
             if level > 1 {
-                self.prefetch(level - 1, from, to).await?;
+                self.prefetch(level - 1, from, to).await;
             }
             for c in from..=to {
                 self.free_under(level - 1, c, first, last, txg, props).await?;
@@ -321,18 +344,45 @@ impl Work {
         })
     }
 
-    /// Reads the indirect blocks `from..=to` of a level, several at a time.
-    pub(super) async fn prefetch(&mut self, level: u8, from: u64, to: u64) -> Result<()> {
+    /// Frees what lies below an indirect block that cannot be read, as far as that can be done. If all of it is to go its pointer goes, and
+    /// what it leads to stays allocated and counted as this dataset's: nobody knows what that is.
+    fn leave(
+        &mut self,
+        level: u8,
+        blkid: u64,
+        (first, last): (u64, u64),
+        props: WriteProps,
+        txg: Txg,
+        why: Error,
+    ) -> Result<()> {
+        let shift = tree::epbs(self.phys.indblkshift) * u32::from(level);
+        let lo = blkid.checked_shl(shift).unwrap_or(u64::MAX);
+        let hi = (blkid + 1).checked_shl(shift).unwrap_or(u64::MAX).min(self.phys.maxblkid + 1);
+        let (objset, object) = (self.dn.objset_id(), self.dn.id());
+        if first <= lo && last >= hi {
+            tracing::error!(objset, %object, level, blkid, error = %why, "space below a damaged block is lost");
+            let lsize = 1u64 << self.phys.indblkshift;
+            let hole = BlkPtr::hole(lsize, self.phys.otype, level, txg.0);
+            self.put(level, blkid, if props.hole_birth { hole } else { BlkPtr::ZERO });
+            return Ok(());
+        }
+        if self.is_vital() {
+            return Err(why);
+        }
+        tracing::warn!(objset, %object, level, blkid, error = %why, "freeing below a damaged block is held");
+        self.left.insert(first.max(lo), last.min(hi));
+        Ok(())
+    }
+
+    /// Reads the indirect blocks `from..=to` of a level, several at a time. Who needs one that cannot be read will see.
+    pub(super) async fn prefetch(&mut self, level: u8, from: u64, to: u64) {
         let wanted: Vec<u64> = (from..=to)
             .filter(|&c| !self.get(level, c).is_hole() && !self.indirects.contains_key(&(level, c)))
             .collect();
         for chunk in wanted.chunks(PREPARE_CONCURRENCY) {
             let loads = chunk.iter().map(|&c| self.dn.load_with(level, c, Priority::AsyncRead));
-            for r in futures_util::future::join_all(loads).await {
-                r?;
-            }
+            drop(futures_util::future::join_all(loads).await);
         }
-        Ok(())
     }
 
     pub(super) fn request(

@@ -1,0 +1,245 @@
+//! Blocks that cannot be read under a sync: the object's bytes are held, everything else goes on.
+
+use super::super::testing::Harness;
+use super::super::{Dnode, NewObject, resident};
+use super::*;
+use crate::types::ObjectId;
+use zilla_env::block_on;
+use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+
+const BLK: usize = 512;
+/// Indirect blocks of 32 pointers.
+const IBS: u8 = 12;
+
+struct World {
+    h: Harness,
+    id: ObjectId,
+    dn: Arc<Dnode>,
+}
+
+impl World {
+    /// An object of so many blocks, each full of its number, of which nothing is in memory.
+    fn new(blocks: u64) -> World {
+        let mut h = Harness::new(2);
+        let spec = NewObject { indblkshift: IBS, ..NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, BLK as u32) };
+        let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
+        for b in 0..blocks {
+            dn.write(&h.tx(), b * BLK as u64, &[b as u8 + 1; BLK]);
+        }
+        block_on(h.sync_open());
+        let mut w = World { id: dn.id(), dn, h };
+        w.reopen();
+        w
+    }
+
+    fn reopen(&mut self) {
+        block_on(self.h.reopen());
+        self.dn = block_on(self.h.objset.hold_wait(self.id)).unwrap();
+    }
+
+    fn write(&self, off: u64, data: &[u8]) {
+        self.dn.write(&self.h.tx(), off, data);
+    }
+
+    fn read(&self, off: u64, len: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0xee; len];
+        block_on(self.dn.read_wait(off, &mut out)).map(|()| out)
+    }
+
+    fn sync(&mut self) {
+        block_on(self.h.sync_open());
+    }
+
+    /// Makes a level-0 block unreadable, having looked where it is; the lookup is forgotten again.
+    fn damage_block(&mut self, blkid: u64) -> u64 {
+        block_on(self.dn.load(0, blkid)).unwrap();
+        let bp = self.dn.block_pointer(blkid).unwrap().unwrap();
+        self.h.store.set_unreadable(bp.dva(0).offset, true);
+        self.reopen();
+        bp.dva(0).offset
+    }
+
+    fn damage_indirect(&mut self, blkid: usize) -> u64 {
+        let phys = self.dn.phys();
+        assert_eq!(phys.nlevels, 2);
+        let at = phys.blkptr[blkid].dva(0).offset;
+        self.h.store.set_unreadable(at, true);
+        self.reopen();
+        at
+    }
+
+    /// The damage is over, and what is held gets its chance.
+    fn repair(&mut self, at: u64) {
+        self.h.store.set_unreadable(at, false);
+        let now = RETRY * 2;
+        assert!(self.h.objset.held_is_due(now));
+        self.h.objset.retry_held(&self.h.tx(), now);
+        self.sync();
+    }
+}
+
+#[test]
+fn a_write_into_an_unreadable_record_is_held_until_the_record_can_be_read() {
+    let mut w = World::new(8);
+    let at = w.damage_block(3);
+    w.write(3 * BLK as u64 + 10, &[0xaa; 100]);
+    w.write(5 * BLK as u64, &[0xbb; 10]);
+    w.sync();
+    assert!(w.dn.check_held().is_err());
+    assert!(w.read(3 * BLK as u64, BLK).is_err());
+    assert_eq!(w.read(3 * BLK as u64 + 10, 100).unwrap(), [0xaa; 100]);
+    // What came later lies over it.
+    w.write(3 * BLK as u64 + 60, &[0xcc; 100]);
+    w.sync();
+    assert_eq!(w.read(3 * BLK as u64 + 10, 150).unwrap(), [vec![0xaa; 50], vec![0xcc; 100]].concat());
+    w.repair(at);
+    w.dn.check_held().unwrap();
+    w.reopen();
+    let want = [vec![4; 10], vec![0xaa; 50], vec![0xcc; 100], vec![4; BLK - 160]].concat();
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), want);
+    assert_eq!(w.read(5 * BLK as u64, 12).unwrap(), [vec![0xbb; 10], vec![6; 2]].concat());
+    assert_eq!(w.h.objset.shared.held.bytes.load(Ordering::Relaxed), 0);
+    assert!(!w.h.objset.held_is_due(RETRY * 9));
+}
+
+#[test]
+fn what_overwrites_or_frees_a_held_record_ends_it() {
+    let mut w = World::new(8);
+    w.damage_block(3);
+    w.write(3 * BLK as u64 + 10, &[0xaa; 100]);
+    w.sync();
+    w.write(3 * BLK as u64, &[0xbb; 300]);
+    w.write(3 * BLK as u64 + 300, &[0xbb; 212]);
+    w.sync();
+    w.dn.check_held().unwrap();
+    w.damage_block(4);
+    w.write(4 * BLK as u64 + 1, &[0xcc; 1]);
+    w.sync();
+    w.dn.check_held().unwrap_err();
+    w.dn.free_range(&w.h.tx(), 4 * BLK as u64, BLK as u64);
+    w.sync();
+    w.dn.check_held().unwrap();
+    w.reopen();
+    assert_eq!(w.read(3 * BLK as u64, 2 * BLK).unwrap(), [vec![0xbb; BLK], vec![0; BLK]].concat());
+}
+
+#[test]
+fn below_an_unreadable_indirect_block_whole_records_and_frees_are_held() {
+    let mut w = World::new(64);
+    let at = w.damage_indirect(0);
+    w.write(3 * BLK as u64, &[0xaa; BLK]);
+    w.write(40 * BLK as u64, &[0xbb; BLK]);
+    // A truncation in the middle of what cannot be read.
+    w.dn.free_range(&w.h.tx(), 20 * BLK as u64, 5 * BLK as u64);
+    w.sync();
+    w.dn.check_held().unwrap_err();
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), [0xaa; BLK]);
+    assert_eq!(w.read(20 * BLK as u64, 5 * BLK).unwrap(), [0; 5 * BLK]);
+    assert!(w.read(25 * BLK as u64, 1).is_err());
+    w.write(21 * BLK as u64 + 1, &[0xcc; 1]);
+    w.sync();
+    w.repair(at);
+    w.dn.check_held().unwrap();
+    w.reopen();
+    assert_eq!(w.read(3 * BLK as u64, 2 * BLK).unwrap(), [vec![0xaa; BLK], vec![5; BLK]].concat());
+    assert_eq!(w.read(40 * BLK as u64, BLK).unwrap(), [0xbb; BLK]);
+    let want = [vec![20; BLK], vec![0; BLK + 1], vec![0xcc], vec![0; 4 * BLK - 2 - BLK], vec![0; BLK]].concat();
+    assert_eq!(w.read(19 * BLK as u64, 6 * BLK).unwrap(), want);
+    assert_eq!(w.read(25 * BLK as u64, 1).unwrap(), [26]);
+}
+
+#[test]
+fn what_lies_below_an_unreadable_indirect_block_is_left_when_the_object_goes() {
+    let left = |damaged: bool| {
+        let mut w = World::new(64);
+        if damaged {
+            w.damage_indirect(0);
+        }
+        w.h.objset.free(&w.h.tx(), &w.dn);
+        w.sync();
+        assert!(block_on(w.h.objset.hold_wait(w.id)).is_err(), "the object is gone");
+        w.h.store.count()
+    };
+    // The block that cannot be read and 32 below it. (The harness sees that nothing is freed twice.)
+    assert_eq!(left(true) - left(false), 33);
+    // Truncated to nothing, an object is as new.
+    let mut w = World::new(64);
+    w.damage_indirect(0);
+    w.dn.free_range(&w.h.tx(), 0, u64::MAX);
+    w.sync();
+    w.dn.check_held().unwrap();
+    w.write(0, &[0xaa; 10]);
+    w.sync();
+    w.reopen();
+    assert_eq!(w.read(0, BLK).unwrap(), [vec![0xaa; 10], vec![0; BLK - 10]].concat());
+}
+
+#[test]
+fn objects_whose_dnodes_cannot_be_read_wait_and_others_do_not() {
+    let mut w = World::new(3);
+    // Another object, in the next block of dnodes.
+    let spec = NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, BLK as u32);
+    let other = block_on(resident(|| w.h.objset.claim(&w.h.tx(), ObjectId(40), spec))).unwrap();
+    other.write(&w.h.tx(), 0, &[7; BLK]);
+    w.sync();
+    w.reopen();
+    let other = block_on(w.h.objset.hold_wait(ObjectId(40))).unwrap();
+    let meta = w.h.objset.meta.clone();
+    let at = meta.block_pointer(w.id.0 / 32).unwrap().unwrap().dva(0).offset;
+    meta.evict(0, w.id.0 / 32);
+    meta.evict(0, w.id.0 / 32);
+    w.h.store.set_unreadable(at, true);
+    w.write(10, &[0xaa; 10]);
+    w.write(BLK as u64, &[0xaa; BLK]);
+    w.dn.free_range(&w.h.tx(), 2 * BLK as u64, BLK as u64);
+    other.write(&w.h.tx(), 0, &[8; 100]);
+    w.sync();
+    other.check_held().unwrap();
+    w.dn.check_held().unwrap_err();
+    w.write(15, &[0xbb; 10]);
+    w.write(2 * BLK as u64, &[0xcc; 1]);
+    w.sync();
+    w.h.store.set_unreadable(at, false);
+    w.sync();
+    w.dn.check_held().unwrap();
+    w.reopen();
+    let other = block_on(w.h.objset.hold_wait(ObjectId(40))).unwrap();
+    let mut out = [0; BLK];
+    block_on(other.read_wait(0, &mut out)).unwrap();
+    assert_eq!(out[..], [vec![8; 100], vec![7; BLK - 100]].concat());
+    let first = [vec![1; 10], vec![0xaa; 5], vec![0xbb; 10], vec![1; BLK - 25]].concat();
+    let want = [first, vec![0xaa; BLK], vec![0xcc], vec![0; BLK - 1]].concat();
+    assert_eq!(w.read(0, 3 * BLK).unwrap(), want);
+}
+
+#[test]
+fn more_than_the_bound_is_lost_by_name() {
+    let mut h = Harness::new(2);
+    let size = 1 << 20;
+    let dn = {
+        let spec = NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, size as u32);
+        block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap()
+    };
+    let blocks = MAX_HELD / size + 2;
+    dn.write(&h.tx(), 0, &vec![1; blocks * size]);
+    block_on(h.sync_open());
+    for b in 0..blocks as u64 {
+        h.store.set_unreadable(dn.block_pointer(b).unwrap().unwrap().dva(0).offset, true);
+    }
+    let id = dn.id();
+    block_on(h.reopen());
+    let dn = block_on(h.objset.hold_wait(id)).unwrap();
+    for b in 0..blocks {
+        // More than a small write takes the whole block's buffer.
+        dn.write(&h.tx(), (b * size) as u64, &vec![2; size / 2]);
+    }
+    block_on(h.sync_open());
+    assert_eq!(h.objset.shared.held.bytes.load(Ordering::Relaxed), MAX_HELD);
+    assert_eq!(dn.inner.lock().held.lost.len(), 2);
+    for b in 0..blocks {
+        dn.write(&h.tx(), (b * size) as u64, &vec![3; size]);
+    }
+    block_on(h.sync_open());
+    dn.check_held().unwrap();
+    assert_eq!(h.objset.shared.held.bytes.load(Ordering::Relaxed), 0);
+}
