@@ -4,13 +4,16 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::error::Result;
-use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::spa::{CreateOpts, FailMode, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
-use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
+use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Unlimited, Zfs};
+use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
 
@@ -203,13 +206,8 @@ async fn logged_fs(env: &Env, spa: &Arc<Spa>) -> Arc<Zfs> {
 
 async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
     let found = discover(env, &[dir.to_owned()]).await.unwrap();
-    let opts = OpenOpts {
-        force: true,
-        host: host(),
-        dbuf_cache: 8 << 20,
-        arc_max: 32 << 20,
-        ..OpenOpts::default()
-    };
+    let opts =
+        OpenOpts { force: true, host: host(), dbuf_cache: 8 << 20, arc_max: 32 << 20, ..OpenOpts::default() };
     Spa::open(env, &found[0], opts).await.unwrap()
 }
 
@@ -274,7 +272,6 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
         let dn = os.hold_wait(zilla_core::types::ObjectId(id)).await.unwrap();
         flip_at(&disk, dn.block_pointer(2).unwrap().unwrap().dva(0).offset);
         zfs.write(id, (2 << 17) + 50, &vec![0xbb; 100].into(), false).await.unwrap();
-        zfs.fsync(id).await.expect_err("still known as damaged");
         spa.sync().await.unwrap();
         zfs.fsync(id).await.unwrap();
         let mut want = big(0).to_vec();
@@ -283,5 +280,141 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
         assert_eq!(zfs.read(id, 0, 1 << 20).await.unwrap().concat(), want);
         drop((dn, os, zfs));
         spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// An environment whose devices fail as they are told to.
+fn failing(env: &Env) -> (Env, Arc<Mutex<Vec<Arc<FaultyDevice>>>>) {
+    let devices: Arc<Mutex<Vec<Arc<FaultyDevice>>>> = Arc::default();
+    let (all, inner) = (devices.clone(), env.clone());
+    let env = env.wrap_devices(move |_, device| {
+        let device = Arc::new(FaultyDevice::new(device, &inner));
+        device.keep_unflushed();
+        all.lock().unwrap().push(device.clone());
+        device
+    });
+    (env, devices)
+}
+
+async fn until_suspended(env: &Env, spa: &Spa) {
+    while spa.suspended().is_none() {
+        env.sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Fails writes (as a full host's file system does) or flushes, whose writes are then lost; afterwards all is as if nothing had been.
+fn outage(fault: impl Fn(&FaultyDevice) + Sync) {
+    let real = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    make(&real, VdevKind::File, &[dir.path().join("d0")]);
+    let copy = tempfile::tempdir().unwrap();
+    let (env, devices) = failing(&real);
+    let data = |x: u8| bytes::Bytes::from((0..3u32 << 20).map(|i| (i / 3) as u8 ^ x).collect::<Vec<_>>());
+    env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        let new = NewFile::new(0o100644, Cred::default());
+        let (file, _) = zfs.create(zfs.root(), b"file", new).await.unwrap();
+        let (other, _) = zfs.create(zfs.root(), b"other", new).await.unwrap();
+        zfs.write(file.id(), 0, &data(1), false).await.unwrap();
+        spa.sync().await.unwrap();
+        zfs.write(file.id(), 1 << 20, &data(2), false).await.unwrap();
+        let each = |f: &dyn Fn(&FaultyDevice)| devices.lock().unwrap().iter().for_each(|d| f(d));
+        let lose = || {
+            each(&|d| {
+                d.lose_unflushed();
+            })
+        };
+        each(&fault);
+        let (z, id) = (zfs.clone(), file.id());
+        let fsync = env.spawn_with_result(async move { z.fsync(id).await });
+        let s = spa.clone();
+        let sync = env.spawn_with_result(async move { s.sync().await });
+        until_suspended(&env, &spa).await;
+        let errors = spa.tree().pool_leaves().map(|l| l.write_errors.load(Ordering::Relaxed)).sum::<u64>();
+        assert!(errors > 0, "the device shows its errors");
+        // What was not flushed is gone; what is in memory can still be read.
+        lose();
+        assert_eq!(zfs.read(id, 1 << 20, 3 << 20).await.unwrap().concat(), data(2));
+        // New changes wait, or are refused.
+        let (z, o) = (zfs.clone(), other.id());
+        let waits = env.spawn_with_result(async move { z.write(o, 0, &data(3), false).await });
+        env.sleep(Duration::from_millis(20)).await;
+        assert_eq!(zfs.getattr(o).await.unwrap().size, 0);
+        spa.clear(None).await.expect_err("nothing has changed");
+        spa.set_fail_mode(FailMode::Continue);
+        zfs.setattr(id, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await.expect_err("refused");
+        waits.await.expect_err("refused, too");
+        lose();
+        each(&|d| d.clear());
+        spa.clear(None).await.unwrap();
+        assert!(spa.suspended().is_none());
+        fsync.await.unwrap();
+        sync.await.unwrap();
+        zfs.write(o, 0, &data(4), false).await.unwrap();
+        zfs.fsync(o).await.unwrap();
+        let report = {
+            spa.sync().await.unwrap();
+            spa.sync().await.unwrap();
+            check_pool(&spa, CheckOpts { every_copy: true }).await.unwrap()
+        };
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+        // A crash now: what was flushed is all there is.
+        lose();
+        std::fs::copy(dir.path().join("d0"), copy.path().join("d0")).unwrap();
+        drop((file, other, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    real.block_on(async {
+        let spa = import(&real, copy.path()).await;
+        let zfs = logged_fs(&real, &spa).await;
+        let (file, a) = zfs.lookup(zfs.root(), b"file").await.unwrap();
+        assert_eq!(a.size, 4 << 20);
+        let want = [&data(1)[..1 << 20], &data(2)].concat();
+        assert!(zfs.read(file.id(), 0, 4 << 20).await.unwrap().concat() == want);
+        let (other, _) = zfs.lookup(zfs.root(), b"other").await.unwrap();
+        assert!(zfs.read(other.id(), 0, 3 << 20).await.unwrap().concat() == data(4));
+        drop((file, other, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_whose_writes_failed_goes_on_where_it_was() {
+    // Labels stay writable, as what was written before can be written again on a full host.
+    outage(|d| {
+        d.add(Rule::new(Ops::Writes, Fault::Error(28)).within(4 << 20..SIZE));
+    });
+}
+
+#[test]
+fn after_a_failed_flush_all_of_the_txg_is_written_again() {
+    outage(|d| {
+        d.add(Rule::new(Ops::Flushes, Fault::Error(5)));
+    });
+}
+
+#[test]
+fn a_suspended_pool_can_be_given_up() {
+    let real = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    make(&real, VdevKind::File, &[dir.path().join("d0")]);
+    let (env, devices) = failing(&real);
+    env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        for d in devices.lock().unwrap().iter() {
+            d.add(Rule::new(Ops::Writes, Fault::Error(28)));
+        }
+        let new = NewFile::new(0o100644, Cred::default());
+        zfs.create(zfs.root(), b"new", new).await.unwrap();
+        let s = spa.clone();
+        let sync = env.spawn_with_result(async move { s.sync().await });
+        until_suspended(&env, &spa).await;
+        spa.abandon();
+        sync.await.unwrap_err();
+        drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap_err();
+        assert_eq!(Arc::strong_count(&spa), 1, "nothing keeps it");
     });
 }

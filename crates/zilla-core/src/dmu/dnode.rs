@@ -572,6 +572,15 @@ impl Dnode {
         }
     }
 
+    /// Whether a synced block is the one that `bp` leads to; false where that is not in memory.
+    pub(crate) fn points_to(&self, level: u8, blkid: u64, bp: &BlkPtr) -> bool {
+        let inner = self.inner.lock();
+        if blkid == Bookmark::SPILL_BLKID {
+            return inner.phys.spill.as_ref() == Some(bp);
+        }
+        tree::lookup(&inner.phys, &inner.indirects, level, blkid) == Lookup::Bp(*bp)
+    }
+
     /// The block pointer of a synced level-0 block, if all that leads to it is in memory.
     pub fn block_pointer(self: &Arc<Self>, blkid: u64) -> Now<Option<BlkPtr>> {
         let inner = self.inner.lock();

@@ -289,6 +289,18 @@ impl Objset {
         self.dnodes.lock().get(&id).cloned()
     }
 
+    /// Whether one of its blocks is the one that `bp` leads to, as of the last sync; false where that is not in memory.
+    pub(crate) fn points_to(&self, at: Bookmark, bp: &BlkPtr) -> bool {
+        let Ok(level) = u8::try_from(at.level) else { return false };
+        let id = ObjectId(at.object);
+        let dn = if id == ObjectId::META_DNODE {
+            Some(self.meta.clone())
+        } else {
+            self.special(id).or_else(|| self.in_memory(id))
+        };
+        dn.is_some_and(|dn| dn.points_to(level, at.blkid, bp))
+    }
+
     fn no_object(&self, id: ObjectId) -> Stop {
         Stop::Err(Error::no_ent(format!("objset {} has no object {id}", self.id())))
     }

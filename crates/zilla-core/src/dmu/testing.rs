@@ -39,7 +39,11 @@ impl MemStore {
     /// Whether reads of a block fail from now on.
     pub fn set_unreadable(&self, offset: u64, yes: bool) {
         let mut all = self.unreadable.lock();
-        if yes { all.insert(offset) } else { all.remove(&offset) };
+        if yes {
+            all.insert(offset)
+        } else {
+            all.remove(&offset)
+        };
     }
 
     /// The offsets of all blocks there are.

@@ -8,12 +8,13 @@ use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
 use crate::spa::PoolCtx;
 use crate::spa::txg::Tx;
-use crate::types::{ObjectId, TXG_INITIAL};
+use crate::types::{Bookmark, ObjectId, TXG_INITIAL};
 use crate::zap::{CreateOpts, Match, Zap};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zilla_ondisk::BlkPtr;
 use zilla_ondisk::dsl::{
     DMU_POOL_BPTREE_OBJ, DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_EMPTY_BPOBJ, DMU_POOL_FREE_BPOBJ,
     DMU_POOL_ROOT_DATASET, DMU_POOL_TMP_USERREFS, DS_FLAG_CI_DATASET, DslDatasetPhys, DslDirPhys,
@@ -256,6 +257,10 @@ impl DslPool {
         let mut all: Vec<_> = self.datasets.lock().values().cloned().collect();
         all.sort_by_key(|d| d.id);
         all
+    }
+
+    pub(super) fn dataset_in_memory(&self, id: u64) -> Option<Arc<DslDataset>> {
+        self.datasets.lock().get(&id).cloned()
     }
 
     pub(super) fn forget_dir(&self, dir: &DslDir) {
@@ -556,5 +561,18 @@ impl DslPool {
     pub(super) fn insert_dir(&self, dir: Arc<DslDir>) -> Arc<DslDir> {
         self.dirs.lock().insert(dir.id, dir.clone());
         dir
+    }
+}
+
+impl crate::zio::Pointers for DslPool {
+    fn is_current(&self, at: Bookmark, bp: &BlkPtr) -> bool {
+        if at.objset == 0 {
+            return self.mos().points_to(at, bp);
+        }
+        let Some(ds) = self.dataset_in_memory(at.objset) else { return false };
+        if at == Bookmark::root(at.objset) {
+            return ds.phys().bp == *bp;
+        }
+        ds.open_objset().is_some_and(|os| os.points_to(at, bp))
     }
 }

@@ -129,7 +129,7 @@ impl Spa {
             brt: super::brt::Brt::default(),
             dedup: super::ddt::DedupStats::default(),
             config_dirty: AtomicBool::new(true),
-            suspended: Mutex::new(None),
+            suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
             changing: futures_util::lock::Mutex::new(()),
@@ -139,7 +139,9 @@ impl Spa {
         spa.update_space()?;
         env.spawn(spa.clone().sync_loop());
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
+        spa.know_pointers();
         spa.open_scan().await?;
+        spa.suspension.be_patient();
         Ok(spa)
     }
 

@@ -10,6 +10,7 @@
 use super::Spa;
 use crate::error::{Errno, Error, Result};
 use crate::vdev::{Leaf, OpenArgs, VdevAux};
+use futures_util::future::{Either, select};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::enums::VdevState;
@@ -73,7 +74,7 @@ impl Spa {
         Ok(leaf.state())
     }
 
-    /// Forgets errors, of one vdev or all, and tries the devices again that failed.
+    /// Forgets errors, of one vdev or all, and tries the devices again that failed. A suspended pool goes on where it was.
     pub async fn clear(self: &Arc<Self>, guid: Option<u64>) -> Result<()> {
         let changing = self.changing.lock().await;
         let tree = self.tree();
@@ -92,6 +93,7 @@ impl Spa {
         }
         tree.propagate();
         drop(changing);
+        self.resume().await?;
         self.write_down().await?;
         self.catch_up().await
     }
@@ -125,12 +127,17 @@ impl Spa {
             return Ok(());
         }
         self.config_dirty.store(true, Ordering::Release);
-        self.sync().await
+        let synced = std::pin::pin!(self.sync());
+        let suspended = std::pin::pin!(self.suspension.happens());
+        match select(synced, suspended).await {
+            Either::Left((result, _)) => result,
+            Either::Right((why, _)) => Err(why),
+        }
     }
 
     /// Sees to it that devices which missed something get it.
     async fn catch_up(self: &Arc<Self>) -> Result<()> {
-        if self.ctx.readonly {
+        if self.ctx.readonly || self.suspended().is_some() {
             return Ok(());
         }
         let tree = self.tree();

@@ -14,7 +14,7 @@
 //! Which devices there are changes in one txg each time ([`vdevs`], [`devices`]).
 //!
 //! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
-//! uberblock before leads to a whole older state.
+//! uberblock before leads to a whole older state. If the devices do not take it, it waits for them ([`suspend`]).
 //!
 //! **Lock order.** The locks here are leaves; none is held across a wait.
 //!
@@ -31,6 +31,7 @@ pub mod features;
 mod history;
 mod open;
 mod scrub;
+mod suspend;
 mod sync;
 pub mod txg;
 mod vdev_objects;
@@ -42,6 +43,7 @@ pub use ctx::PoolCtx;
 pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::{MISSING_LOGS, OpenOpts};
+pub use suspend::FailMode;
 
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
@@ -85,7 +87,7 @@ pub struct Spa {
     /// What deduplication saves.
     pub dedup: DedupStats,
     config_dirty: AtomicBool,
-    suspended: Mutex<Option<Error>>,
+    suspension: suspend::Suspension,
     sync_over: AtomicBool,
     sync_ended: Event,
     /// Held while the set of devices, or the state of one, changes.
@@ -131,11 +133,6 @@ impl Spa {
     pub fn cloned_space(&self) -> (u64, u64) {
         self.brt.used_and_saved()
     }
-    /// Why the pool takes no more changes, if it does not.
-    pub fn suspended(&self) -> Option<Error> {
-        self.suspended.lock().clone()
-    }
-
     /// Waits until everything done so far is stable.
     pub async fn sync(&self) -> Result<()> {
         if self.ctx.readonly {
@@ -174,6 +171,12 @@ impl Spa {
             return Ok(Vec::new());
         }
         history::read(self.ctx.mos(), self.history_object).await
+    }
+
+    /// From now on blocks are repaired only while they are in use.
+    fn know_pointers(&self) {
+        let dsl: std::sync::Weak<DslPool> = Arc::downgrade(&self.dsl);
+        self.zio.set_pointers(dsl);
     }
 
     /// Work of other subsystems (scrub) that belongs into every txg.

@@ -231,7 +231,7 @@ impl Spa {
             deferred,
             // The first txg says that the pool is ours now.
             config_dirty: AtomicBool::new(!ctx.readonly),
-            suspended: Mutex::new(None),
+            suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
             changing: futures_util::lock::Mutex::new(()),
@@ -244,7 +244,12 @@ impl Spa {
             env.spawn(spa.clone().sync_loop());
             spa.sync().await?;
         }
+        spa.know_pointers();
         spa.open_scan().await?;
+        if spa.stored_fail_mode(&directory).await? == 1 {
+            spa.set_fail_mode(super::FailMode::Continue);
+        }
+        spa.suspension.be_patient();
         Ok(spa)
     }
 }

@@ -11,7 +11,8 @@
 //! block changes its size any more.
 //!
 //! A crash anywhere before the uberblock leaves the last txg; the order of labels and uberblock is `vdev/label_write.rs`'s.
-//! An error means that this txg can never be completed: the pool stops taking changes and says so.
+//! If devices fail the last steps these are taken again when the devices are back (`suspend.rs`). An error before means that this
+//! txg can never be completed: the pool stops taking changes and says so.
 
 use super::Spa;
 use super::config::{self, Identity};
@@ -21,6 +22,7 @@ use crate::metaslab::SpaceClass;
 use crate::spa::txg::Tx;
 use crate::types::Txg;
 use crate::vdev::{ConfigFor, DtlFormat};
+use futures_util::future::{Either, select};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -46,9 +48,7 @@ impl Spa {
             match self.sync_txg(txg).await {
                 Ok(()) => self.ctx.txgs.done(txg),
                 Err(e) => {
-                    tracing::error!(pool = %self.name(), %txg, error = %e, "cannot write; the pool is suspended");
-                    *self.suspended.lock() = Some(e);
-                    self.ctx.txgs.stop();
+                    self.suspend_for_good(e);
                     break;
                 }
             }
@@ -108,25 +108,38 @@ impl Spa {
             }
             pass += 1;
         }
-        tracing::debug!(pool = %self.name(), %txg, passes = pass, "synced");
+        tracing::debug!(pool = %self.name(), %txg, passes = pass, "written");
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::UberblockEarly) {
             self.tree().sync_labels(&self.make_uberblock(txg), None, false).await?;
         }
+        let mut once_more = self.suspension.take_resumed();
+        while let Err(e) = self.make_stable(txg, config_dirty).await {
+            if !std::mem::take(&mut once_more) {
+                self.suspend(e).await?;
+            }
+            self.zio.resend_txg(txg);
+        }
+        self.resumed();
+        self.dsl.sync_done(txg);
+        self.settle_scan().await;
+        self.metaslabs.sync_done(txg)?;
+        self.update_space()
+    }
+
+    /// Waits for the writes of a txg, and makes it the pool. May be done again if it fails.
+    async fn make_stable(&self, txg: Txg, config_dirty: bool) -> Result<()> {
         self.zio.wait_txg(txg).await?;
         let ub = self.make_uberblock(txg);
         let labels =
             config_dirty.then(|| config::pool_part(&self.identity(txg), &self.ctx.features.for_labels()));
-        if frozen {
+        if self.ctx.is_frozen(txg) {
             self.tree().flush_all(txg.0).await?;
         } else {
             self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
         }
         *self.uberblock.lock() = ub;
-        self.dsl.sync_done(txg);
-        self.settle_scan().await;
-        self.metaslabs.sync_done(txg)?;
-        self.update_space()
+        Ok(())
     }
 
     /// Tells the datasets how much space there is.
@@ -269,8 +282,14 @@ impl Spa {
                 self.config_dirty.store(true, Ordering::Release);
             }
             let txg = self.ctx.txgs.open();
-            self.ctx.txgs.wait_synced(txg).await?;
+            let synced = std::pin::pin!(self.ctx.txgs.wait_synced(txg));
+            let suspended = std::pin::pin!(self.suspension.happens());
+            // Who closes a pool whose devices fail is told, and not kept waiting.
+            if let Either::Left((result, _)) = select(synced, suspended).await {
+                result?;
+            }
         }
+        self.abandon();
         self.ctx.txgs.stop();
         if !self.ctx.readonly {
             loop {
@@ -281,6 +300,7 @@ impl Spa {
                 listener.await;
             }
         }
+        self.zio.forget_writes();
         self.tree().close().await;
         match self.suspended() {
             Some(e) => Err(e),

@@ -26,6 +26,16 @@ struct State {
     /// Someone waits for this txg to be synced, so the sync task does not wait for its timer.
     wanted: Txg,
     stopped: bool,
+    gate: Gate,
+}
+
+/// Whether transactions may begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// The pool is suspended: they wait, or are refused.
+    Shut,
+    Refusing,
 }
 
 /// Limits on dirty data, in bytes (OpenZFS's zfs_dirty_data_max and zfs_delay_*).
@@ -161,6 +171,7 @@ impl TxgState {
                 holds: [0; TXG_SIZE],
                 wanted: Txg(0),
                 stopped: false,
+                gate: Gate::Open,
             }),
             changed: Event::new(),
             hurried: Event::new(),
@@ -215,7 +226,7 @@ impl TxgState {
             return None;
         }
         let mut st = self.state.lock();
-        if st.stopped {
+        if st.stopped || st.gate != Gate::Open {
             return None;
         }
         Some(self.hold(&mut st))
@@ -257,10 +268,12 @@ impl TxgState {
             let dirty = self.dirty_bytes();
             let delay = {
                 let mut st = self.state.lock();
-                if st.stopped {
+                if st.stopped || st.gate == Gate::Refusing {
                     return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
                 }
-                if dirty < limits.max {
+                if st.gate == Gate::Shut {
+                    None
+                } else if dirty < limits.max {
                     let min = limits.max * limits.delay_min_percent / 100;
                     if dirty <= min {
                         return Ok(self.hold(&mut st));
@@ -284,6 +297,9 @@ impl TxgState {
                 let mut st = self.state.lock();
                 if st.stopped {
                     return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
+                }
+                if st.gate != Gate::Open {
+                    continue;
                 }
                 return Ok(self.hold(&mut st));
             }
@@ -382,6 +398,17 @@ impl TxgState {
         self.whole[txg.slot()].store(0, Ordering::Relaxed);
         self.ahead[txg.slot()].store(0, Ordering::Relaxed);
         self.dirty_total.fetch_sub(freed, Ordering::Relaxed);
+        self.changed.notify(usize::MAX);
+    }
+
+    /// The pool is suspended: transactions are refused, or wait until it is not.
+    pub(super) fn close_gate(&self, refuse: bool) {
+        self.state.lock().gate = if refuse { Gate::Refusing } else { Gate::Shut };
+        self.changed.notify(usize::MAX);
+    }
+
+    pub(super) fn open_gate(&self) {
+        self.state.lock().gate = Gate::Open;
         self.changed.notify(usize::MAX);
     }
 

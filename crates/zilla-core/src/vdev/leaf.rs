@@ -480,6 +480,11 @@ impl Leaf {
         self.flush_times.get()
     }
 
+    /// All of the txg is about to be written again: flushes that failed so far do not concern it.
+    pub(crate) fn written_again(&self) {
+        self.txg_mark.store(self.mark(), Ordering::Release);
+    }
+
     /// The same for everything since the txg before.
     pub(super) async fn flush_txg(self: &Arc<Self>) -> io::Result<()> {
         let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;

@@ -59,7 +59,7 @@ pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};
 pub use open::OpenArgs;
 pub use probe::{open_device, pool_device, probe, probe_path};
-pub use read::{DvaFailure, Reader};
+pub use read::{DvaFailure, Fence, Guard, Reader, unfenced};
 pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};
 pub use tickets::Tickets;

@@ -41,6 +41,17 @@ pub struct DvaFailure {
 /// Says what is wrong with bytes that should be a block.
 pub type Check<'a> = &'a (dyn Fn(&[u8]) -> Result<(), String> + Sync);
 
+/// Held while a block is repaired.
+pub type Guard = Box<dyn Send>;
+
+/// Asked before a block is repaired; None: it must not be, its place may be somebody else's by now.
+pub type Fence<'a> = &'a (dyn Fn() -> Option<Guard> + Sync);
+
+/// For readers that see themselves to it that the block stays.
+pub fn unfenced() -> Option<Guard> {
+    Some(Box::new(()))
+}
+
 /// A read of one copy.
 pub struct Reader<'a> {
     pub tree: &'a VdevTree,
@@ -57,6 +68,7 @@ pub struct Reader<'a> {
     pub every_copy: bool,
     /// Nobody knows whether the block was ever written, or to all its places: no device is to blame for what is bad.
     pub speculative: bool,
+    pub fence: Fence<'a>,
 }
 
 /// What happened on the way.
@@ -170,10 +182,10 @@ impl Reader<'_> {
         healing.bad = bad.iter().map(|l| l.index).collect();
         // Leaves that missed the block get it now that it is at hand.
         bad.extend(unit.leaves.iter().filter(|l| l.writable() && !l.holds(self.birth)));
-        if !bad.is_empty() && self.tree.is_writable() {
+        if !bad.is_empty() {
             let padded = pad(&data, size);
-            let writes = bad.iter().map(|l| repair(l, at, padded.clone()));
-            healing.count(join_all(writes).await);
+            let writes = bad.into_iter().map(|l| (l.clone(), at, padded.clone()));
+            healing.count(self.repair(writes.collect()).await);
         }
         Ok((data, healing))
     }
@@ -364,11 +376,22 @@ impl Reader<'_> {
                 writes.push((leaf.clone(), at, right.clone()));
             }
         }
-        if self.tree.is_writable() && !writes.is_empty() {
-            let all = writes.into_iter().map(|(l, at, data)| async move { repair(&l, at, data).await });
-            healing.count(join_all(all).await);
-        }
+        healing.count(self.repair(writes).await);
         healing
+    }
+
+    /// Writes again what was bad, if the block still is the place's owner.
+    async fn repair(&self, writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]>) -> Vec<Option<u64>> {
+        if writes.is_empty() || !self.tree.is_writable() {
+            return Vec::new();
+        }
+        let Some(guard) = (self.fence)() else { return Vec::new() };
+        let task = async move {
+            let done = join_all(writes.into_iter().map(|(l, at, data)| repair(l, at, data))).await;
+            drop(guard);
+            done
+        };
+        self.tree.env.spawn_with_result(task).await
     }
 }
 
@@ -385,7 +408,7 @@ pub(super) fn pad(data: &Bytes, size: u64) -> Bytes {
 }
 
 /// Writes good bytes over bad ones and says how many. Whether that worked is the disk's problem, not the reader's.
-async fn repair(leaf: &Arc<Leaf>, at: u64, data: Bytes) -> Option<u64> {
+async fn repair(leaf: Arc<Leaf>, at: u64, data: Bytes) -> Option<u64> {
     if !leaf.writable() {
         return None;
     }

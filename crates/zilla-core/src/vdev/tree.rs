@@ -282,8 +282,8 @@ impl VdevTree {
         ChildState { state, aux, usable, is_log: v.is_log }
     }
 
-    /// Makes everything written stable, on every leaf that was written to. A leaf whose flush fails is as if it had missed
-    /// the txg; the error of a top-level that cannot bear that is returned.
+    /// Makes everything written stable, on every leaf that was written to. A leaf whose flush fails, or that is not in use any more, is as
+    /// if it had missed the txg; the error of a top-level that cannot bear that is returned.
     pub async fn flush_all(&self, txg: u64) -> Result<()> {
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::FlushDropped) {
@@ -291,8 +291,11 @@ impl VdevTree {
         }
         let leaves: Vec<Arc<Leaf>> = self.leaves.iter().filter(|l| l.writable()).cloned().collect();
         let results = join_all(leaves.iter().map(|l| l.flush_txg())).await;
-        let failed: Vec<usize> =
+        let mut failed: Vec<usize> =
             leaves.iter().zip(&results).filter(|(_, r)| r.is_err()).map(|(l, _)| l.index).collect();
+        // One that was taken out of use before it was flushed may have lost what it took.
+        let data = self.tops.iter().filter(|t| !t.vdev.is_log).flat_map(Top::leaves);
+        failed.extend(data.filter(|l| !leaves.iter().any(|f| f.index == l.index)).map(|l| l.index));
         self.missed(txg, &failed)
     }
 

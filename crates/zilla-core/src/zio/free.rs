@@ -24,6 +24,7 @@ impl Zio {
         if let Some(batch) = self.0.inflight.batch(&key) {
             batch.wait().await;
         }
+        self.wait_for_repairs(bp).await;
         self.0.cache.remove(&key);
         let allocator = self.allocator()?;
         let born = Txg(bp.phys_birth());
@@ -44,6 +45,9 @@ impl Zio {
             }
         }
         for dva in bp.dvas() {
+            if born == txg {
+                self.0.track.forget(txg, &dva);
+            }
             let dva = if dva.gang { self.header_dva(&dva) } else { dva };
             allocator.free(txg, &dva, born);
         }

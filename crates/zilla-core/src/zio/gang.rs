@@ -19,7 +19,7 @@ use super::write::{Place, Placement};
 use super::{AllocReq, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
-use crate::vdev::{Reader, VdevTree};
+use crate::vdev::{Reader, VdevTree, unfenced};
 
 pub const GANG_HEADER_SIZE: u64 = 512;
 const GANG_CHILDREN: usize = 3;
@@ -43,6 +43,7 @@ impl Zio {
         let birth = bp.phys_birth();
         let check = |data: &[u8]| verify::gang_header(&first, birth, data).map(drop);
         let top = tree.check_dva(dva, GANG_HEADER_SIZE)?;
+        let fence = || if every_copy { unfenced() } else { self.repairing(bp, bookmark) };
         let reader = Reader {
             tree,
             top,
@@ -54,6 +55,7 @@ impl Zio {
             check: &check,
             every_copy,
             speculative: false,
+            fence: &fence,
         };
         let (header, _) = reader.read().await.map_err(|f| Error::corrupt(Some(bookmark), f.place, f.what))?;
         let bad = |what: String| {

@@ -27,7 +27,7 @@ use super::write::Place;
 use super::{AllocClass, AllocReq, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
-use crate::vdev::{Layout, Leaf, Reader, Top};
+use crate::vdev::{Layout, Leaf, Reader, Top, unfenced};
 
 /// A log block's size is a multiple of this, and so is what is written of it.
 pub const LOG_BLOCK_UNIT: u64 = zilla_ondisk::zil::ZIL_MIN_BLKSZ;
@@ -236,6 +236,7 @@ impl Zio {
                 // What a power cut left in some of its places goes to all before anybody relies on it.
                 every_copy: true,
                 speculative: true,
+                fence: &unfenced,
             };
             match reader.read().await {
                 Ok((data, _)) => return Ok(data),

@@ -18,6 +18,7 @@
 //! What is kept true:
 //! - Bytes are given out only when the pointer's checksum says that they are the block.
 //! - A log block ([`log`]), and what it had written before its time ([`early`]), is written by itself and stable when its writer is told so, not with its txg.
+//! - A damaged copy is written again only while the pointer to it is in use ([`repair`]).
 //! - A location is never written while an older write to it is on its way: rewriting or freeing a block born in the
 //!   txg that is being synced first waits for its write.
 //! - When [`Zio::wait_txg`] returns well, every block of the txg is stable on enough leaves to be read back.
@@ -34,6 +35,7 @@ mod inflight;
 mod log;
 mod pending;
 mod read;
+mod repair;
 mod store;
 mod track;
 mod verify;
@@ -48,13 +50,14 @@ use zilla_env::Env;
 
 use crate::arc::Cache;
 use crate::error::{Errno, Error, Result};
-use crate::types::{Bookmark, Txg};
+use crate::types::{Bookmark, TXG_SIZE, Txg};
 use crate::vdev::VdevTree;
 
 pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
 pub use early::EarlyWrites;
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
 pub use read::Scrubbed;
+pub use repair::Pointers;
 pub use store::{BlockStore, LogShape, LogStep, LogWritten, Priority, WriteReq};
 
 /// What the pool's feature flags allow a writer.
@@ -82,6 +85,9 @@ struct Inner {
     inflight: inflight::Inflight,
     track: track::Track,
     log_gap: gap::Gap,
+    repairs: repair::Repairs,
+    /// Not owned, for the same reason.
+    pointers: OnceLock<Weak<dyn Pointers>>,
     /// Blocks that could not be read from any copy, for the pool's error log.
     damaged: Mutex<Vec<Bookmark>>,
 }
@@ -102,6 +108,8 @@ impl Zio {
             inflight: inflight::Inflight::default(),
             track: track::Track::default(),
             log_gap: gap::Gap::default(),
+            repairs: repair::Repairs::default(),
+            pointers: OnceLock::new(),
             damaged: Mutex::new(Vec::new()),
         }))
     }
@@ -140,6 +148,13 @@ impl Zio {
         }
     }
 
+    /// Who says whether a block that was read may still be repaired. Before that is known all may.
+    pub fn set_pointers(&self, pointers: Weak<dyn Pointers>) {
+        if self.0.pointers.set(pointers).is_err() {
+            tracing::error!("a pool's pointers were set twice");
+        }
+    }
+
     fn allocator(&self) -> Result<Arc<dyn Allocator>> {
         let allocator = self.0.allocator.get().and_then(Weak::upgrade);
         allocator.ok_or_else(|| Error::os(Errno::ROFs, "the pool is not open for writing"))
@@ -166,15 +181,22 @@ impl Zio {
         }
     }
 
+    /// Nothing will be sent again: the pool is closed.
+    pub fn forget_writes(&self) {
+        (0..TXG_SIZE as u64).for_each(|slot| self.0.track.settled(self, Txg(slot)));
+    }
+
     /// Waits until every block written in `txg` is on its leaves and stable there. An error means that some block is not, and
-    /// that the txg must not be finished.
+    /// that the txg must not be finished; after [`Zio::resend_txg`] it may be waited for again.
     pub async fn wait_txg(&self, txg: Txg) -> Result<()> {
         let missed = self.0.track.wait(txg).await;
         let tree = self.tree();
         let readable = tree.missed(txg.0, &missed);
         tree.check_suspects().await;
         readable?;
-        tree.flush_all(txg.0).await
+        tree.flush_all(txg.0).await?;
+        self.0.track.settled(self, txg);
+        Ok(())
     }
 }
 

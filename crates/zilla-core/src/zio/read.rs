@@ -18,7 +18,7 @@ use super::{
 use crate::arc::{Block, Key};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
-use crate::vdev::{DvaFailure, Reader, Tickets, VdevTree};
+use crate::vdev::{DvaFailure, Guard, Reader, Tickets, VdevTree, unfenced};
 
 /// What a scrub found of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,11 @@ pub struct Scrubbed {
     pub repaired: usize,
     /// Bytes written again.
     pub repaired_bytes: u64,
+}
+
+/// Whether a copy can be written again: bytes came from its place, but not the right ones.
+fn is_damaged((dva, failure): &(Dva, DvaFailure)) -> bool {
+    !dva.gang && failure.checksum
 }
 
 fn is_prefetch(class: Priority) -> bool {
@@ -145,7 +150,11 @@ impl Zio {
         for dva in dvas {
             match self.read_dva(&tree, bp, &dva, bookmark, class, tickets, &check).await {
                 Ok(data) => {
-                    self.rewrite_copies(&tree, &failures, &data).await;
+                    if failures.iter().any(is_damaged)
+                        && let Some(guard) = self.repairing(bp, bookmark)
+                    {
+                        self.rewrite_copies(failures, &data, guard).await;
+                    }
                     return Ok(data);
                 }
                 Err(f) => failures.push((dva, f)),
@@ -181,6 +190,7 @@ impl Zio {
             return self.read_gang(tree, bp, dva, bookmark, class, 0).await.map_err(failure);
         }
         let (offset, psize, birth) = (dva.offset, bp.psize(), bp.phys_birth());
+        let fence = || self.repairing(bp, bookmark);
         let reader = Reader {
             tree,
             top,
@@ -192,20 +202,26 @@ impl Zio {
             check,
             every_copy: false,
             speculative: false,
+            fence: &fence,
         };
         reader.read().await.map(|(data, _)| data)
     }
 
     /// Writes copies that could not be read again, from one that could.
-    async fn rewrite_copies(&self, tree: &VdevTree, failures: &[(Dva, DvaFailure)], data: &Bytes) {
-        for (dva, failure) in failures.iter().filter(|(d, f)| !d.gang && f.checksum) {
-            if let Ok(top) = tree.check_dva(dva, data.len() as u64)
-                && tree.is_writable()
-            {
-                tracing::info!(place = %failure.place, "rewriting a damaged copy from another one");
-                tree.rewrite(top, dva.offset, data).await;
+    async fn rewrite_copies(&self, failures: Vec<(Dva, DvaFailure)>, data: &Bytes, guard: Guard) {
+        let (tree, data) = (self.tree(), data.clone());
+        let task = async move {
+            for (dva, failure) in failures.iter().filter(|f| is_damaged(f)) {
+                if let Ok(top) = tree.check_dva(dva, data.len() as u64)
+                    && tree.is_writable()
+                {
+                    tracing::info!(place = %failure.place, "rewriting a damaged copy from another one");
+                    tree.rewrite(top, dva.offset, &data).await;
+                }
             }
-        }
+            drop(guard);
+        };
+        self.0.env.spawn_with_result(task).await
     }
 
     /// Reads every copy of a block with all its redundancy, checks all and repairs what is bad.
@@ -264,6 +280,7 @@ impl Zio {
                         check: &check,
                         every_copy: true,
                         speculative: false,
+                        fence: &unfenced,
                     };
                     reader.read().await
                 }
@@ -288,11 +305,11 @@ impl Zio {
         match good {
             Some(data) => {
                 if !data.is_empty() {
-                    self.rewrite_copies(&tree, &failures, &data).await;
-                    for (dva, _) in failures.iter().filter(|(d, f)| !d.gang && f.checksum) {
+                    for (dva, _) in failures.iter().filter(|f| is_damaged(f)) {
                         out.repaired += 1;
                         out.repaired_bytes += dva.asize;
                     }
+                    self.rewrite_copies(failures, &data, Box::new(())).await;
                 }
                 Ok(out)
             }

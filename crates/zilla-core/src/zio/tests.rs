@@ -445,3 +445,45 @@ fn hostile_pointers_are_errors() {
         w.zio.dsize(&bp);
     }
 }
+
+/// What is said of all pointers.
+struct Says(bool);
+
+impl Pointers for Says {
+    fn is_current(&self, _: Bookmark, _: &BlkPtr) -> bool {
+        self.0
+    }
+}
+
+#[test]
+fn a_block_whose_pointer_is_gone_is_not_repaired() {
+    for current in [false, true] {
+        for (kind, n) in [(VdevKind::Mirror, 2), (VdevKind::Raidz { nparity: 2 }, 4)] {
+            let w = world(kind, n, 9);
+            let known: Arc<dyn Pointers> = Arc::new(Says(current));
+            w.zio.set_pointers(Arc::downgrade(&known));
+            let reqs = mixture();
+            let bps = w.write(5, reqs.clone());
+            w.stable(5);
+            w.ruin(0, 7);
+            w.check(&reqs, &bps);
+            let healed = w.tree.leaves[0].stats.self_healed.load(Ordering::Relaxed);
+            assert_eq!(healed > 0, current, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn a_free_waits_for_a_repair() {
+    let w = world(VdevKind::Mirror, 2, 9);
+    let bps = w.write(5, vec![req(noise(1, 8192), 0), req(noise(2, 8192), 1)]);
+    w.stable(5);
+    w.env.block_on(async {
+        let guard = w.zio.repairing(&bps[0], Bookmark::default()).unwrap();
+        w.zio.free(Txg(6), &bps[1..]).await.unwrap();
+        let mut free = Box::pin(w.zio.free(Txg(6), &bps[..1]));
+        assert!(futures_util::poll!(&mut free).is_pending());
+        drop(guard);
+        free.await.unwrap();
+    });
+}

@@ -1,34 +1,77 @@
-//! Which writes of a txg are still on their way, and which leaves missed some.
+//! Which writes of a txg are still on their way, which leaves missed some, and what was written.
+//!
+//! Until a txg is stable all its blocks are kept, by place: if a write or a flush fails everywhere, all are sent again. (They are dirty
+//! data until then, and counted as such.) What is freed in the same txg is forgotten, since its place may be given to somebody else. A
+//! block whose write failed is served to readers from memory, for its place holds something else.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::Mutex;
 
 use super::Zio;
+use super::write::Placement;
 use crate::arc::Key;
 use crate::types::{TXG_SIZE, Txg};
 use crate::vdev::IoDone;
+use zilla_ondisk::Dva;
 
 #[derive(Default)]
 struct Slot {
     batches: usize,
     missed: Vec<usize>,
+    /// Batches of which readers are still served from memory.
+    failed: Vec<Arc<Batch>>,
 }
+
+/// Blocks by vdev and offset.
+type Kept = BTreeMap<(u32, u64), Bytes>;
 
 /// Outstanding batches by txg.
 #[derive(Default)]
 pub struct Track {
     slots: Mutex<[Slot; TXG_SIZE]>,
+    kept: [Mutex<Kept>; TXG_SIZE],
     changed: Event,
 }
 
 impl Track {
     pub(super) fn enter(&self, txg: Txg) {
         self.slots.lock()[txg.slot()].batches += 1;
+    }
+
+    /// Keeps blocks until their txg is stable.
+    pub(super) fn keep(&self, txg: Txg, placements: &[Placement]) {
+        let mut kept = self.kept[txg.slot()].lock();
+        for p in placements {
+            for dva in &p.dvas {
+                kept.insert((dva.vdev, dva.offset), p.data.clone());
+            }
+        }
+    }
+
+    /// A block of this txg is freed in it.
+    pub(super) fn forget(&self, txg: Txg, dva: &Dva) {
+        self.kept[txg.slot()].lock().remove(&(dva.vdev, dva.offset));
+    }
+
+    /// All there is of a txg, for sending it again.
+    pub(super) fn kept(&self, txg: Txg) -> Kept {
+        self.kept[txg.slot()].lock().clone()
+    }
+
+    /// The txg is stable.
+    pub(super) fn settled(&self, zio: &Zio, txg: Txg) {
+        let kept = std::mem::take(&mut *self.kept[txg.slot()].lock());
+        let failed = std::mem::take(&mut self.slots.lock()[txg.slot()].failed);
+        for batch in failed {
+            zio.0.inflight.remove(&batch.keys, Arc::as_ptr(&batch));
+        }
+        drop(kept);
     }
 
     pub(super) fn leave(&self, txg: Txg, missed: &[usize]) {
@@ -70,6 +113,9 @@ pub struct Batch {
     left: AtomicUsize,
     missed: Mutex<Vec<usize>>,
     keys: Vec<Key>,
+    /// A write of it failed.
+    failed: AtomicBool,
+    me: Weak<Batch>,
     over: AtomicBool,
     event: Event,
 }
@@ -78,7 +124,9 @@ impl Batch {
     /// `writes` completions will follow.
     pub fn new(zio: &Zio, txg: Txg, writes: usize, missed: Vec<usize>, keys: Vec<Key>) -> Arc<Batch> {
         zio.0.track.enter(txg);
-        Arc::new(Batch {
+        Arc::new_cyclic(|me| Batch {
+            me: me.clone(),
+            failed: AtomicBool::new(false),
             zio: zio.clone(),
             txg,
             // One more, so that it is not over before all were submitted.
@@ -99,7 +147,10 @@ impl Batch {
         if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        self.zio.0.inflight.remove(&self.keys, self);
+        match self.me.upgrade().filter(|_| self.failed.load(Ordering::Acquire)) {
+            Some(me) => self.zio.0.track.slots.lock()[self.txg.slot()].failed.push(me),
+            None => self.zio.0.inflight.remove(&self.keys, self),
+        }
         self.over.store(true, Ordering::Release);
         self.event.notify(usize::MAX);
         let missed = self.missed();
@@ -126,6 +177,7 @@ impl IoDone for Batch {
     /// `slot` is the leaf's index.
     fn done(&self, slot: usize, result: io::Result<Bytes>) {
         if result.is_err() {
+            self.failed.store(true, Ordering::Release);
             self.missed.lock().push(slot);
         }
         self.one_less();

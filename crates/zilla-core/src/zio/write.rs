@@ -247,6 +247,7 @@ impl Zio {
     ) -> Arc<Batch> {
         let zio = self;
         let tree = zio.tree();
+        zio.0.track.keep(txg, &placements);
         let mut plan = Plan::default();
         for p in &placements {
             for dva in &p.dvas {
@@ -276,6 +277,32 @@ impl Zio {
         tree.submit_writes(joined, class, &done);
         batch.submitted();
         batch
+    }
+}
+
+impl Zio {
+    /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing of it.
+    pub fn resend_txg(&self, txg: Txg) {
+        let tree = self.tree();
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::NotResent) {
+            tree.pool_leaves().for_each(|l| l.dtl.remove(txg.0, txg.0 + 1));
+            return;
+        }
+        for leaf in tree.pool_leaves().filter(|l| l.writable()) {
+            leaf.dtl.remove(txg.0, txg.0 + 1);
+            leaf.written_again();
+        }
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        for ((vdev, offset), data) in self.0.track.kept(txg) {
+            bytes += data.len();
+            part.push(Placement { dvas: vec![Dva { vdev, offset, ..Dva::default() }], data });
+            if bytes >= STRETCH_BYTES {
+                bytes = 0;
+                self.submit_blocks(txg, 0, std::mem::take(&mut part), Vec::new(), Priority::AsyncWrite);
+            }
+        }
+        self.submit_blocks(txg, 0, part, Vec::new(), Priority::AsyncWrite);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::errors::{Answer, no_pool, of_pool};
 use super::pool::Pool;
+use super::poolprops::fail_mode;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ impl Engine {
             TypedValue::Num(n) if name == "ashift" && *n != 0 => u32::try_from(*n).ok(),
             _ => None,
         });
+        if let Some((_, _, value)) = typed.iter().find(|(name, ..)| name == "failmode") {
+            fail_mode(value)?;
+        }
         let _held = self.check_devices(&r.vdevs, r.force).await?;
         let spec = pool_spec(&r.vdevs, ashift);
         let opts = CreateOpts {
@@ -108,6 +112,12 @@ impl Engine {
     pub(super) async fn export_pool(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.pools.read().get(&r.name).cloned().ok_or_else(no_pool)?;
+        if r.force || r.hard_force {
+            // What is not on disk is lost; that is what the force is for.
+            pool.spa.abandon();
+        } else {
+            pool.check_running()?;
+        }
         if let Some(line) = caller.command.clone().filter(|_| !pool.readonly()) {
             self.log(&pool, caller, &line).await;
         }

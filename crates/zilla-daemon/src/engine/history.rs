@@ -27,6 +27,10 @@ impl Engine {
     /// Writes a command line into a pool's history. A pool that cannot take it is no reason to fail a command that is
     /// done.
     pub(super) async fn log(&self, pool: &Pool, caller: &Caller, line: &str) {
+        if pool.spa.suspended().is_some() {
+            // It would wait until the pool goes on.
+            return;
+        }
         let end =
             line.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|&at| at <= MAX_LINE).last();
         let line = line.get(..end.unwrap_or(0)).unwrap_or(line);

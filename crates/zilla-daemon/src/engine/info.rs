@@ -7,6 +7,7 @@ use std::sync::Arc;
 use zilla_control::props::FEATURES;
 use zilla_control::types::*;
 use zilla_core::metaslab::{Metaslabs, SpaceClass};
+use zilla_core::spa::FailMode;
 use zilla_core::spa::features::SUPPORTED;
 use zilla_core::vdev::{IoKind, Vdev, VdevKind as CoreKind, VdevTree};
 use zilla_ondisk::enums;
@@ -53,7 +54,10 @@ impl Engine {
             version: spa.version(),
             system_hostid: self.host.id,
             timestamp: ub.timestamp,
-            suspended: spa.suspended().map(|_| Suspended::Wait),
+            suspended: spa.suspended().map(|_| match spa.fail_mode() {
+                FailMode::Wait => Suspended::Wait,
+                FailMode::Continue => Suspended::Continue,
+            }),
             root,
             spares: aux(&tree.spares, AllocClass::Spare),
             l2cache: aux(&tree.cache, AllocClass::Cache),

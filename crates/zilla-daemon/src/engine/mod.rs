@@ -117,6 +117,10 @@ impl Pools for Engine {
         self.close_volume_directory().await;
         let pools = std::mem::take(&mut *self.pools.write());
         for pool in pools.into_values() {
+            // The last chance for what a suspended pool has in memory.
+            if pool.spa.suspended().is_some() && pool.spa.clear(None).await.is_err() {
+                pool.spa.abandon();
+            }
             if let Err(e) = pool.release_volumes(true).await {
                 tracing::error!("pool '{}': {e}", pool.name());
             }

@@ -12,6 +12,7 @@ use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::Result;
+use zilla_core::spa::FailMode;
 use zilla_core::zap::{CreateOpts, Value, Zap};
 use zilla_ondisk::dsl::{DMU_POOL_LAST_SCRUBBED_TXG, DMU_POOL_PROPS};
 use zilla_ondisk::object_type::DMU_OT_POOL_PROPS;
@@ -129,6 +130,18 @@ impl Engine {
     }
 }
 
+/// What `failmode` is set to.
+pub(super) fn fail_mode(value: &TypedValue) -> Answer<FailMode> {
+    match value {
+        TypedValue::Num(0) => Ok(FailMode::Wait),
+        TypedValue::Num(1) => Ok(FailMode::Continue),
+        _ => {
+            let what = "'failmode=panic' is not supported by zilla: it would end the service of all pools";
+            Err(ApiError::with(ErrorCode::Unsupported, what))
+        }
+    }
+}
+
 impl Pool {
     async fn last_scrubbed(&self) -> Result<u64> {
         let directory = Zap::open(self.spa.ctx.mos(), DIRECTORY).await?;
@@ -161,6 +174,14 @@ impl Pool {
         Ok(all)
     }
 
+    /// Refuses what would wait for ever while the pool is suspended.
+    pub(super) fn check_running(&self) -> Answer<()> {
+        match self.spa.suspended() {
+            None => Ok(()),
+            Some(_) => Err(ApiError::with(ErrorCode::PoolUnavail, "pool I/O is currently suspended")),
+        }
+    }
+
     /// Sets a property in the MOS.
     pub(super) async fn store_prop(&self, name: &str, value: &TypedValue) -> Answer<()> {
         let ctx = self.spa.ctx.clone();
@@ -169,6 +190,11 @@ impl Pool {
         if !settable {
             return Err(ApiError::with(ErrorCode::PropReadonly, format!("'{name}' is readonly")));
         }
+        if proper == "failmode" {
+            // At once, also where the pool is suspended and the property has to wait.
+            self.spa.set_fail_mode(fail_mode(value)?);
+        }
+        self.check_running()?;
         let value = match value {
             TypedValue::Num(n) => Value::u64(*n),
             TypedValue::Str(text) => Value::string(text),

@@ -20,6 +20,7 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
+        pool.check_running()?;
         Ok(pool)
     }
 

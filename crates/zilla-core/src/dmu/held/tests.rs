@@ -143,7 +143,8 @@ fn below_an_unreadable_indirect_block_whole_records_and_frees_are_held() {
     w.reopen();
     assert_eq!(w.read(3 * BLK as u64, 2 * BLK).unwrap(), [vec![0xaa; BLK], vec![5; BLK]].concat());
     assert_eq!(w.read(40 * BLK as u64, BLK).unwrap(), [0xbb; BLK]);
-    let want = [vec![20; BLK], vec![0; BLK + 1], vec![0xcc], vec![0; 4 * BLK - 2 - BLK], vec![0; BLK]].concat();
+    let want =
+        [vec![20; BLK], vec![0; BLK + 1], vec![0xcc], vec![0; 4 * BLK - 2 - BLK], vec![0; BLK]].concat();
     assert_eq!(w.read(19 * BLK as u64, 6 * BLK).unwrap(), want);
     assert_eq!(w.read(25 * BLK as u64, 1).unwrap(), [26]);
 }

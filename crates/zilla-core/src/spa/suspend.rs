@@ -1,0 +1,178 @@
+//! A pool whose devices did not take a txg: it is suspended, and goes on when they take it again.
+//!
+//! When a sync has made all of a txg and only its writes, flushes or labels failed, nothing is lost yet: the blocks are still in memory
+//! ([`crate::zio::Zio::resend_txg`]). The sync task then waits here. [`Spa::clear`] has it send *everything* of the txg again, not only
+//! what was seen to fail, since a failed flush may have lost any of it; then flush, labels and uberblock as ever. Whatever fails
+//! again suspends the pool again.
+//!
+//! Meanwhile who wants a transaction waits (`failmode=wait`) or gets EIO (`continue`); who waits for a txg waits on.
+//!
+//! Not every failure can be tried again: a txg that its sync could not even make (the pool's own metadata cannot be read) is lost, and the
+//! pool suspended for good. So it is while a pool is being created or imported, where an error is the better answer.
+//!
+//! A crash loses the txgs that are not on disk, as ever; what was acknowledged by an fsync meanwhile is in the log, for a log
+//! that cannot be written has everybody wait for the txg.
+
+use super::Spa;
+use crate::error::{Error, Result};
+use crate::zap::Zap;
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zilla_ondisk::dsl::DMU_POOL_PROPS;
+
+/// What is done with new changes while a pool is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailMode {
+    Wait,
+    Continue,
+}
+
+#[derive(Default)]
+struct State {
+    why: Option<Error>,
+    /// The sync task waits to be told to try again.
+    waiting: bool,
+    again: bool,
+    /// Nobody will try again.
+    over: bool,
+    /// Counts its changes.
+    changes: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Suspension {
+    state: Mutex<State>,
+    changed: Event,
+    /// The pool is open: failures are waited out.
+    patient: AtomicBool,
+    go_on: AtomicBool,
+    /// It was resumed in the last txg.
+    resumed: AtomicBool,
+}
+
+impl Suspension {
+    /// From now on a txg that the devices do not take is waited for.
+    pub(super) fn be_patient(&self) {
+        self.patient.store(true, Ordering::Release);
+    }
+
+    /// Whether the txg before was held up. What was written ahead of this one meanwhile may have failed with it: that is no reason to
+    /// suspend the pool again before it was sent again.
+    pub(super) fn take_resumed(&self) -> bool {
+        self.resumed.swap(false, Ordering::Relaxed)
+    }
+
+    fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let out = {
+            let mut st = self.state.lock();
+            st.changes += 1;
+            f(&mut st)
+        };
+        self.changed.notify(usize::MAX);
+        out
+    }
+
+    /// Waits until `f` finds something.
+    async fn until<T>(&self, mut f: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let listener = self.changed.listen();
+            if let Some(found) = f(&mut self.state.lock()) {
+                return found;
+            }
+            listener.await;
+        }
+    }
+
+    /// Waits until the pool is suspended.
+    pub(super) async fn happens(&self) -> Error {
+        self.until(|st| st.why.clone()).await
+    }
+}
+
+impl Spa {
+    /// Why the pool takes no more changes, if it does not.
+    pub fn suspended(&self) -> Option<Error> {
+        self.suspension.state.lock().why.clone()
+    }
+
+    pub fn fail_mode(&self) -> FailMode {
+        if self.suspension.go_on.load(Ordering::Relaxed) { FailMode::Continue } else { FailMode::Wait }
+    }
+
+    /// Says what suspended pools do with changes, also if this one is suspended.
+    pub fn set_fail_mode(&self, mode: FailMode) {
+        self.suspension.go_on.store(mode == FailMode::Continue, Ordering::Relaxed);
+        if self.suspended().is_some() {
+            self.ctx.txgs.close_gate(mode == FailMode::Continue);
+        }
+    }
+
+    /// The property `failmode` as it was set; 0 where it was not.
+    pub(super) async fn stored_fail_mode(&self, directory: &Zap) -> Result<u64> {
+        let Some(id) = directory.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(0) };
+        Ok(Zap::open(self.ctx.mos(), id).await?.try_get_u64("failmode").await?.unwrap_or(0))
+    }
+
+    /// For the sync task: the devices did not take the txg. Returns when it is to be tried again; an error if it never will be.
+    pub(super) async fn suspend(&self, why: Error) -> Result<()> {
+        let s = &self.suspension;
+        if !s.patient.load(Ordering::Acquire) {
+            return Err(why);
+        }
+        tracing::error!(pool = %self.name(), error = %why, "the pool is suspended until it is cleared");
+        self.ctx.txgs.close_gate(self.fail_mode() == FailMode::Continue);
+        s.change(|st| (st.why, st.waiting) = (Some(why.clone()), true));
+        let again = |st: &mut State| match (st.over, std::mem::take(&mut st.again)) {
+            (true, _) => Some(false),
+            (false, true) => Some(true),
+            (false, false) => None,
+        };
+        let again = s.until(again).await;
+        s.state.lock().waiting = false;
+        if again { Ok(()) } else { Err(why) }
+    }
+
+    /// For the sync task: the devices have taken the txg after all.
+    pub(super) fn resumed(&self) {
+        if self.suspended().is_some() {
+            tracing::info!(pool = %self.name(), "the pool is resumed");
+            self.suspension.resumed.store(true, Ordering::Relaxed);
+            self.suspension.change(|st| st.why = None);
+            self.ctx.txgs.open_gate();
+        }
+    }
+
+    /// For the sync task: it ends, and nothing can be changed any more.
+    pub(super) fn suspend_for_good(&self, why: Error) {
+        tracing::error!(pool = %self.name(), error = %why, "cannot write; the pool is suspended");
+        self.suspension.change(|st| (st.why, st.over) = (Some(why), true));
+        self.ctx.txgs.stop();
+    }
+
+    /// Has a suspended pool try again, and waits for how that goes.
+    pub(super) async fn resume(&self) -> Result<()> {
+        let s = &self.suspension;
+        let seen = {
+            let st = s.state.lock();
+            match &st.why {
+                None => return Ok(()),
+                Some(why) if !st.waiting => return Err(why.clone()),
+                Some(_) => st.changes + 1,
+            }
+        };
+        s.change(|st| st.again = true);
+        match s.until(|st| (st.changes > seen).then(|| st.why.clone())).await {
+            None => Ok(()),
+            Some(why) => Err(why),
+        }
+    }
+
+    /// A suspended pool is not to be tried again: whoever waits for it gets an error, and what is not on disk is lost.
+    pub fn abandon(&self) {
+        if self.suspended().is_some() {
+            self.suspension.change(|st| st.over = true);
+            self.ctx.txgs.stop();
+        }
+    }
+}
