@@ -32,9 +32,15 @@ pub enum Bug {
     AccountLost,
     /// fsync returns at once.
     FsyncLies,
+    /// A write into a record that cannot be read is dropped, and nobody is told.
+    DamageHidden,
+    /// After an outage only what was seen to fail is taken for lost: nothing is written again.
+    NotResent,
+    /// A damaged copy is written again without asking whose its place is by now.
+    RepairUnchecked,
 }
 
-pub const ALL: [Bug; 12] = [
+pub const ALL: [Bug; 15] = [
     Bug::FlushDropped,
     Bug::UberblockEarly,
     Bug::FreedTooEarly,
@@ -47,6 +53,9 @@ pub const ALL: [Bug; 12] = [
     Bug::ParityWrong,
     Bug::AccountLost,
     Bug::FsyncLies,
+    Bug::DamageHidden,
+    Bug::NotResent,
+    Bug::RepairUnchecked,
 ];
 
 thread_local! {

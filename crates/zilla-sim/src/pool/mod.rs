@@ -14,11 +14,15 @@
 //! Between txgs there is the intent log. An `fsync` that returned promises all changes of names before it, of everybody, and all changes of its
 //! file; what of the rest is there as well is, of names, a prefix, and of each file, the state after some operation on it.
 //!
+//! Disks that rot under the work, and writes that fail everywhere for a while, have a workload of their own ([`hurt`]), which knows what is
+//! hurt and so what may be refused.
+//!
 //! What is kept true: a run depends on nothing but its seed, layout and size, so any finding is a line that runs it again.
 
 pub mod campaign;
 mod durable;
 mod faults;
+mod hurt;
 pub mod layout;
 pub mod model;
 pub mod op;
@@ -26,5 +30,6 @@ pub mod run;
 pub mod verify;
 
 pub use campaign::{Campaign, Finding, Tally, random_run};
+pub use hurt::{hurt_run, late_repair};
 pub use layout::Layout;
 pub use run::Workload;

@@ -1,0 +1,33 @@
+//! Sectors that go bad and writes that fail under a pool at work. `ZILLA_DAMAGES` says how many seeds.
+
+use zilla_sim::pool::{Layout, hurt_run, late_repair};
+
+fn seeds(few: u64) -> u64 {
+    std::env::var("ZILLA_DAMAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
+}
+
+fn runs(layout: Layout, few: u64) {
+    for seed in 0..seeds(few) {
+        hurt_run(seed, layout, 60).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+#[test]
+fn a_single_disk() {
+    runs(Layout::Single, 12);
+}
+
+#[test]
+fn a_mirror() {
+    runs(Layout::Mirror, 8);
+}
+
+#[test]
+fn a_raidz2() {
+    runs(Layout::Raidz2, 8);
+}
+
+#[test]
+fn a_free_waits_for_the_repair_of_its_block() {
+    late_repair(1).unwrap_or_else(|e| panic!("{e}"));
+}
