@@ -1,6 +1,8 @@
 //! The engine's newtypes: numbers that must not be mixed up.
 
+use crate::error::{Error, Result};
 use std::fmt;
+use zilla_ondisk::blkptr::BlkPtr;
 
 /// A transaction group's number. Txg 0 means "none"; a pool's first txg is 4, as in OpenZFS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,10 +72,37 @@ impl Bookmark {
     pub fn root(objset: u64) -> Bookmark {
         Bookmark { objset, object: 0, level: Self::ROOT_LEVEL, blkid: 0 }
     }
+
+    /// Refuses a pointer of another level than the place it stands at. Each level that a walk goes
+    /// down it thus comes to other blocks: a block
+    /// that points to itself, or to one it was reached through, would be a tree without an end.
+    pub(crate) fn check_level(&self, bp: &BlkPtr) -> Result<()> {
+        if self.level >= 0 && !bp.is_hole() && i64::from(bp.level()) != self.level {
+            let what = format!("the pointer is of level {}, not {}", bp.level(), self.level);
+            return Err(Error::corrupt(Some(*self), "block pointer", what));
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for Bookmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<{}, {}, {}, {}>", self.objset, self.object as i64, self.level, self.blkid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_of_another_level_is_damage() {
+        let mut bp = BlkPtr::ZERO;
+        let at = Bookmark::new(1, ObjectId(2), 1, 3);
+        assert!(at.check_level(&bp).is_ok(), "a hole has no level");
+        bp.set_dva(0, zilla_ondisk::Dva { vdev: 0, offset: 512, asize: 512, gang: false });
+        assert!(at.check_level(&bp).is_err());
+        bp.set_level(1);
+        assert!(at.check_level(&bp).is_ok() && Bookmark::root(1).check_level(&bp).is_ok());
     }
 }

@@ -39,7 +39,12 @@ impl BpobjPhys {
         let mut whole = [0; BPOBJ_SIZE_V3];
         let n = bonus.len().min(BPOBJ_SIZE_V3) & !7;
         crate::bytes::put_at(&mut whole, 0, bonus.get(..n).unwrap_or_default());
-        BpobjPhys::decode(&whole, order)
+        let p = BpobjPhys::decode(&whole, order)?;
+        FormatError::counters(
+            "bpobj_phys",
+            &[("bpo_bytes", p.bytes), ("bpo_comp", p.comp), ("bpo_uncomp", p.uncomp)],
+        )?;
+        Ok(p)
     }
 
     /// The bonus, in the length it has.

@@ -4,7 +4,9 @@
 //! freeing has come.
 
 use crate::blkptr::BlkPtr;
-use crate::bytes::phys;
+use crate::bytes::{Phys, phys};
+use crate::error::{FormatError, Result};
+use crate::order::ByteOrder;
 use crate::zbookmark::ZbookmarkPhys;
 
 phys! {
@@ -15,6 +17,19 @@ phys! {
         bytes: u64,
         comp: u64,
         uncomp: u64,
+    }
+}
+
+impl BptreePhys {
+    /// Reads the bonus; `room` is how many entries the object has room for.
+    pub fn from_bonus(bonus: &[u8], order: ByteOrder, room: u64) -> Result<BptreePhys> {
+        let p = BptreePhys::decode(bonus, order)?;
+        if p.begin > p.end || p.end > room {
+            return Err(FormatError::impossible("bptree_phys", "bt_end", 8, p.end, "not in the object"));
+        }
+        let all = [("bt_bytes", p.bytes), ("bt_comp", p.comp), ("bt_uncomp", p.uncomp)];
+        FormatError::counters("bptree_phys", &all)?;
+        Ok(p)
     }
 }
 

@@ -4,8 +4,9 @@
 //! entry of the greatest name below t. Before pool version 26 it was one bpobj, and the object's type says so.
 //! Livelists of clones have the same shape, keyed by the birth of the first block.
 
-use crate::bytes::phys;
+use crate::bytes::{Phys, phys};
 use crate::error::{FormatError, Problem, Result};
+use crate::order::ByteOrder;
 
 phys! {
     /// The bonus of a deadlist's ZAP.
@@ -14,6 +15,16 @@ phys! {
         comp: u64,
         uncomp: u64,
         pad: [u64; 37],
+    }
+}
+
+impl DeadlistPhys {
+    /// Reads the bonus, whose counters are then small enough to be added up.
+    pub fn from_bonus(bonus: &[u8], order: ByteOrder) -> Result<DeadlistPhys> {
+        let p = DeadlistPhys::decode(bonus, order)?;
+        let all = [("dl_used", p.used), ("dl_comp", p.comp), ("dl_uncomp", p.uncomp)];
+        FormatError::counters("dsl_deadlist_phys", &all)?;
+        Ok(p)
     }
 }
 

@@ -10,7 +10,7 @@
 
 use smallvec::SmallVec;
 
-use crate::blkptr::{BLKPTR_SIZE, BlkPtr, SPA_BLKPTRSHIFT};
+use crate::blkptr::{BLKPTR_SIZE, BlkPtr};
 use crate::bytes::{Reader, Writer};
 use crate::error::{FormatError, Problem, Result};
 use crate::object_type;
@@ -27,6 +27,10 @@ pub const DNODE_MAX_SLOTS: usize = DNODE_MAX_SIZE >> DNODE_SHIFT;
 pub const DNODE_CORE_SIZE: usize = 64;
 pub const DN_MIN_INDBLKSHIFT: u8 = 12;
 pub const DN_MAX_INDBLKSHIFT: u8 = 17;
+/// Pools of the first versions had indirect blocks of 1K.
+const OLD_MIN_INDBLKSHIFT: u8 = 10;
+/// Files are no longer than an offset can say.
+const MAX_OBJECT_BYTES: u64 = i64::MAX as u64;
 pub const DN_MAX_NBLKPTR: u8 = 3;
 /// Most levels an object can have: (64 - 9) / (12 - 7), and the data.
 pub const DN_MAX_LEVELS: u8 = 12;
@@ -159,8 +163,8 @@ impl DnodePhys {
         if !object_type::is_valid(self.otype) {
             return Err(bad("dn_type", 0, self.otype.into(), "no such type"));
         }
-        if self.indblkshift > DN_MAX_INDBLKSHIFT || self.indblkshift < SPA_BLKPTRSHIFT as u8 {
-            return Err(bad("dn_indblkshift", 1, self.indblkshift.into(), "7 to 17"));
+        if !(OLD_MIN_INDBLKSHIFT..=DN_MAX_INDBLKSHIFT).contains(&self.indblkshift) {
+            return Err(bad("dn_indblkshift", 1, self.indblkshift.into(), "10 to 17"));
         }
         if self.nlevels == 0 || self.nlevels > DN_MAX_LEVELS {
             return Err(bad("dn_nlevels", 2, self.nlevels.into(), "1 to 12"));
@@ -170,6 +174,15 @@ impl DnodePhys {
         }
         if !object_type::is_valid(self.bonustype) {
             return Err(bad("dn_bonustype", 4, self.bonustype.into(), "no such type"));
+        }
+        if !(1..=crate::SPA_MAXBLOCKSIZE).contains(&self.datablksz()) {
+            return Err(bad("dn_datablkszsec", 8, self.datablkszsec.into(), "1 to 32768"));
+        }
+        if self.maxblkid >= MAX_OBJECT_BYTES / self.datablksz() {
+            return Err(bad("dn_maxblkid", 16, self.maxblkid, "beyond the end of any object"));
+        }
+        if self.used_bytes() > crate::MAX_COUNTED_BYTES {
+            return Err(bad("dn_used", 24, self.used, "larger than any pool"));
         }
         if usize::from(self.extra_slots) >= DNODE_MAX_SLOTS {
             return Err(bad("dn_extra_slots", 12, self.extra_slots.into(), "over 31"));
@@ -299,4 +312,36 @@ pub fn dnodes(block: &[u8], order: ByteOrder) -> impl Iterator<Item = (usize, Re
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_cannot_be_computed_with_are_refused() {
+        let good = DnodePhys {
+            otype: object_type::DMU_OT_PLAIN_FILE_CONTENTS,
+            indblkshift: 17,
+            nlevels: 2,
+            nblkptr: 1,
+            flags: DNODE_FLAG_USED_BYTES,
+            datablkszsec: 256,
+            maxblkid: 1000,
+            blkptr: smallvec::smallvec![BlkPtr::ZERO],
+            ..DnodePhys::default()
+        };
+        let mut raw = [0; DNODE_MIN_SIZE];
+        good.encode_into(&mut raw).unwrap();
+        assert_eq!(DnodePhys::decode(&raw, ByteOrder::NATIVE).unwrap(), good);
+        // Block size of none, and over 16M; too narrow a tree; a block beyond any offset; more than
+        // any pool has.
+        let max = u64::MAX.to_ne_bytes();
+        let bad: [(usize, &[u8]); 5] = [(8, &[0, 0]), (8, &[0xff, 0xff]), (1, &[7]), (16, &max), (24, &max)];
+        for (at, bytes) in bad {
+            let mut damaged = raw;
+            damaged[at..at + bytes.len()].copy_from_slice(bytes);
+            assert!(DnodePhys::decode(&damaged, ByteOrder::NATIVE).is_err(), "at {at}");
+        }
+    }
 }

@@ -92,6 +92,22 @@ phys! {
     }
 }
 
+impl DslDirPhys {
+    /// Reads the bonus, whose counters are then small enough to be added up.
+    pub fn from_bonus(bonus: &[u8], order: ByteOrder) -> Result<DslDirPhys> {
+        let p = DslDirPhys::decode(bonus, order)?;
+        let all = [
+            ("dd_used_bytes", p.used_bytes),
+            ("dd_compressed_bytes", p.compressed_bytes),
+            ("dd_uncompressed_bytes", p.uncompressed_bytes),
+            ("dd_reserved", p.reserved),
+        ];
+        FormatError::counters("dsl_dir_phys", &all)?;
+        FormatError::counters("dsl_dir_phys", &p.used_breakdown.map(|n| ("dd_used_breakdown", n)))?;
+        Ok(p)
+    }
+}
+
 pub const DS_FLAG_INCONSISTENT: u64 = 1 << 0;
 pub const DS_FLAG_NOPROMOTE: u64 = 1 << 1;
 pub const DS_FLAG_UNIQUE_ACCURATE: u64 = 1 << 2;
@@ -127,6 +143,21 @@ phys! {
         props_obj: u64,
         userrefs_obj: u64,
         pad: [u64; 5],
+    }
+}
+
+impl DslDatasetPhys {
+    /// Reads the bonus, whose counters are then small enough to be added up.
+    pub fn from_bonus(bonus: &[u8], order: ByteOrder) -> Result<DslDatasetPhys> {
+        let p = DslDatasetPhys::decode(bonus, order)?;
+        let all = [
+            ("ds_referenced_bytes", p.referenced_bytes),
+            ("ds_compressed_bytes", p.compressed_bytes),
+            ("ds_uncompressed_bytes", p.uncompressed_bytes),
+            ("ds_unique_bytes", p.unique_bytes),
+        ];
+        FormatError::counters("dsl_dataset_phys", &all)?;
+        Ok(p)
     }
 }
 

@@ -58,6 +58,14 @@ impl FormatError {
         FormatError::new(structure, field, offset, Problem::Impossible { value, why })
     }
 
+    /// Refuses counters of bytes that are larger than any pool; each with its name.
+    pub fn counters(structure: &'static str, all: &[(&'static str, u64)]) -> Result<()> {
+        match all.iter().find(|(_, n)| *n > crate::MAX_COUNTED_BYTES) {
+            Some(&(field, n)) => Err(FormatError::impossible(structure, field, 0, n, "larger than any pool")),
+            None => Ok(()),
+        }
+    }
+
     /// True when a structure had no room for what was to be added: not damage, the caller splits or grows.
     pub const fn is_no_space(&self) -> bool {
         matches!(self.problem, Problem::NoSpace { .. })

@@ -37,6 +37,9 @@ impl HistoryPhys {
         if self.pool_create_len >= self.phys_max_off {
             return bad("sh_pool_create_len", self.pool_create_len, "no ring is left");
         }
+        if self.phys_max_off > crate::MAX_COUNTED_BYTES || self.eof > crate::MAX_COUNTED_BYTES {
+            return bad("sh_eof", self.eof, "larger than any pool");
+        }
         if self.bof > self.eof {
             return bad("sh_bof", self.bof, "behind the end");
         }

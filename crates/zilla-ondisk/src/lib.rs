@@ -72,3 +72,8 @@ pub const SPA_MINBLOCKSIZE: u64 = 1 << SPA_MINBLOCKSHIFT;
 pub const SPA_OLD_MAXBLOCKSIZE: u64 = 1 << 17;
 /// 16M: the largest block of all.
 pub const SPA_MAXBLOCKSIZE: u64 = 1 << 24;
+/// An exbibyte: no pool, and no counter of a pool's bytes, is larger. What says so is damaged, and
+/// must not be computed with.
+pub const MAX_COUNTED_BYTES: u64 = 1 << 60;
+/// No pool lives through so many txgs: one each microsecond for 36,000 years.
+pub const MAX_TXG: u64 = 1 << 60;

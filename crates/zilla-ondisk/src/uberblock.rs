@@ -48,13 +48,22 @@ impl Uberblock {
     /// Reads the uberblock of a slot, in the order its magic number tells.
     pub fn decode_slot(slot: &[u8]) -> Result<(Uberblock, ByteOrder)> {
         let native = Uberblock::decode(slot, ByteOrder::NATIVE)?;
-        if native.magic == UBERBLOCK_MAGIC {
-            return Ok((native, ByteOrder::NATIVE));
-        }
         let order = ByteOrder::NATIVE.swapped();
         let other = Uberblock::decode(slot, order)?;
-        if other.magic == UBERBLOCK_MAGIC {
-            return Ok((other, order));
+        for (ub, order) in [(native, ByteOrder::NATIVE), (other, order)] {
+            if ub.magic != UBERBLOCK_MAGIC {
+                continue;
+            }
+            if ub.txg > crate::MAX_TXG {
+                return Err(FormatError::impossible(
+                    "uberblock",
+                    "txg",
+                    16,
+                    ub.txg,
+                    "beyond any pool's life",
+                ));
+            }
+            return Ok((ub, order));
         }
         let problem = Problem::Magic { found: native.magic, wanted: UBERBLOCK_MAGIC };
         Err(FormatError::new("uberblock", "magic", 0, problem))

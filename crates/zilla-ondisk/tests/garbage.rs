@@ -43,7 +43,7 @@ proptest! {
         if plausible && raw.len() > 16 {
             raw[..16].copy_from_slice(&header);
             let [otype, ind, levels, bps, ..] = &mut raw[..] else { unreachable!() };
-            (*otype, *ind, *levels, *bps) = (*otype % 54, 7 + *ind % 11, 1 + *levels % 12, 1 + *bps % 3);
+            (*otype, *ind, *levels, *bps) = (*otype % 54, 10 + *ind % 8, 1 + *levels % 12, 1 + *bps % 3);
         }
         for order in ORDERS {
             if let Ok(mut dn) = DnodePhys::decode(&raw, order) {

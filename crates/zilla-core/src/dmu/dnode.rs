@@ -473,6 +473,7 @@ impl Dnode {
                     }
                 };
                 let bookmark = Bookmark::new(self.shared.objset, self.id, level, blkid);
+                bookmark.check_level(&bp)?;
                 let data = match self.shared.store.cached(&bp) {
                     Some(data) => data,
                     None => self.shared.store.read(bp, bookmark, prio).await?,

@@ -442,7 +442,15 @@ impl Objset {
                 break;
             }
             let hole = matches!(self.meta.block_pointer(blkid)?, None | Some(BlkPtr::ZERO));
-            if !hole {
+            if hole {
+                // On to the next block there is: a hole can be as wide as the largest number of an
+                // object.
+                let Some(next) = self.meta.next_block(blkid, false)? else { break };
+                if next > blkid {
+                    at = next * DNODES_PER_BLOCK;
+                    continue;
+                }
+            } else {
                 let used = match self.meta.with_block(blkid, used_slots) {
                     Ok(u) => u,
                     Err(Stop::Need(_)) => {

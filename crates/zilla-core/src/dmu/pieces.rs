@@ -38,11 +38,17 @@ impl Inner {
         if self.phys.nlevels == 0 || blkid > self.phys.maxblkid {
             return Ok((true, limit));
         }
+        let epbs = tree::epbs(self.phys.indblkshift);
+        // Beyond what its tree can hold an object has no blocks, whatever number its last is said
+        // to have.
+        let top = tree::ancestor(blkid, self.phys.nlevels - 1, epbs);
+        if top >= u64::from(self.phys.nblkptr) {
+            return Ok((true, limit));
+        }
         match tree::lookup(&self.phys, &self.indirects, 0, blkid) {
             Lookup::Bp(bp) => Ok((bp.is_hole(), blkid + 1)),
             Lookup::NeedIndirect { level, blkid } => Err((level, blkid)),
             Lookup::Hole => {
-                let epbs = tree::epbs(self.phys.indblkshift);
                 let mut next = blkid + 1;
                 for level in 1..self.phys.nlevels {
                     let above = tree::ancestor(blkid, level, epbs);

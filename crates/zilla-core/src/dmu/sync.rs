@@ -142,7 +142,7 @@ impl Objset {
                         w.make_hole(level, blkid, txg, props);
                         continue;
                     }
-                    let fill = ind.bps.iter().map(BlkPtr::fill).sum();
+                    let fill = ind.bps.iter().fold(0, |n: u64, bp| n.saturating_add(bp.fill()));
                     let data = encode(&ind.bps);
                     w.written.push((level, blkid, data.clone()));
                     reqs.push(w.request(data, level, blkid, fill, props));
@@ -226,7 +226,7 @@ impl Objset {
             checksum: metadata_checksum(props.checksum),
             compress: props.metadata_compress,
             copies: props.metadata_copies,
-            fill: meta.phys.blkptr.iter().map(BlkPtr::fill).sum(),
+            fill: meta.phys.blkptr.iter().fold(0, |n: u64, bp| n.saturating_add(bp.fill())),
             prev,
             may_embed: false,
         };

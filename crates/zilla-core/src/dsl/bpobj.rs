@@ -10,6 +10,7 @@ use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::{BLKPTR_SIZE, BlkPtr};
 use zilla_ondisk::bpobj::{self, BPOBJ_SIZE_V2, BPOBJ_SIZE_V3, BpobjPhys};
@@ -60,15 +61,19 @@ impl From<Space> for Delta {
 impl std::ops::Neg for Delta {
     type Output = Delta;
     fn neg(self) -> Delta {
-        Delta { used: -self.used, comp: -self.comp, uncomp: -self.uncomp }
+        Delta {
+            used: self.used.wrapping_neg(),
+            comp: self.comp.wrapping_neg(),
+            uncomp: self.uncomp.wrapping_neg(),
+        }
     }
 }
 
 impl std::ops::AddAssign for Delta {
     fn add_assign(&mut self, o: Delta) {
-        self.used += o.used;
-        self.comp += o.comp;
-        self.uncomp += o.uncomp;
+        self.used = self.used.wrapping_add(o.used);
+        self.comp = self.comp.wrapping_add(o.comp);
+        self.uncomp = self.uncomp.wrapping_add(o.uncomp);
     }
 }
 
@@ -99,7 +104,13 @@ impl Bpobj {
     }
 
     pub fn phys(&self) -> Result<BpobjPhys> {
-        BpobjPhys::from_bonus(&self.dn.bonus(), ByteOrder::NATIVE).map_err(|e| self.corrupt(e.to_string()))
+        let p = BpobjPhys::from_bonus(&self.dn.bonus(), ByteOrder::NATIVE)
+            .map_err(|e| self.corrupt(e.to_string()))?;
+        let room = room(&self.dn) / BLKPTR_SIZE as u64;
+        if p.num_blkptrs > room {
+            return Err(self.corrupt(format!("{} block pointers, room for {room}", p.num_blkptrs)));
+        }
+        Ok(p)
     }
 
     fn corrupt(&self, what: String) -> Error {
@@ -128,8 +139,18 @@ impl Bpobj {
         if n > 0 {
             self.dn.read_wait(at * BLKPTR_SIZE as u64, &mut buf).await?;
         }
-        Ok(BlkPtr::iter(&buf, ByteOrder::NATIVE).collect())
+        let all: Vec<BlkPtr> = BlkPtr::iter(&buf, ByteOrder::NATIVE).collect();
+        // A list of nothing would be as long as its header says.
+        if all.contains(&BlkPtr::ZERO) {
+            return Err(self.corrupt(format!("there is a hole in the list, from pointer {at} on")));
+        }
+        Ok(all)
     }
+}
+
+/// Bytes up to the end of an object's last block.
+fn room(dn: &Dnode) -> u64 {
+    (dn.maxblkid() + 1) * u64::from(dn.blksz())
 }
 
 impl DslPool {
@@ -193,9 +214,9 @@ impl DslPool {
         for bp in bps {
             buf.extend_from_slice(&bpobj::stored(bp, false).encode());
             let s = self.bp_space(bp);
-            p.bytes += s.used;
-            p.comp += s.comp;
-            p.uncomp += s.uncomp;
+            p.bytes = p.bytes.saturating_add(s.used);
+            p.comp = p.comp.saturating_add(s.comp);
+            p.uncomp = p.uncomp.saturating_add(s.uncomp);
         }
         obj.dn.write(tx, p.num_blkptrs * BLKPTR_SIZE as u64, &buf);
         p.num_blkptrs += bps.len() as u64;
@@ -248,9 +269,9 @@ impl DslPool {
             dn.write(tx, p.num_subobjs * 8, &raw);
             p.num_subobjs += subs.len() as u64;
         }
-        p.bytes += sp.bytes;
-        p.comp += sp.comp;
-        p.uncomp += sp.uncomp;
+        p.bytes = p.bytes.saturating_add(sp.bytes);
+        p.comp = p.comp.saturating_add(sp.comp);
+        p.uncomp = p.uncomp.saturating_add(sp.uncomp);
         obj.set_phys(tx, &p);
         Ok(())
     }
@@ -260,22 +281,41 @@ impl DslPool {
             return Ok(Vec::new());
         }
         let dn = self.mos().hold_wait(ObjectId(p.subobjs)).await?;
-        let most = (dn.maxblkid() + 1) * u64::from(dn.blksz()) / 8;
+        let most = room(&dn) / 8;
         if p.num_subobjs > most {
             return Err(obj.corrupt(format!("{} sub-lists, room for {most}", p.num_subobjs)));
         }
-        let mut raw = vec![0; p.num_subobjs as usize * 8];
-        dn.read_wait(0, &mut raw).await?;
-        Ok(raw.as_chunks::<8>().0.iter().map(|c| u64::from_ne_bytes(*c)).collect())
+        let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut raw = vec![0; BLOCK as usize];
+        while (out.len() as u64) < p.num_subobjs {
+            let at = out.len() as u64 * 8;
+            let n = (p.num_subobjs * 8 - at).min(raw.len() as u64) as usize;
+            let part = &mut raw[..n];
+            dn.read_wait(at, part).await?;
+            for id in part.as_chunks::<8>().0.iter().map(|c| u64::from_ne_bytes(*c)) {
+                // No list is a part of another one twice, so there are no more of them than
+                // objects.
+                if id == 0 || !seen.insert(id) {
+                    return Err(obj.corrupt(format!("sub-list {id} cannot be, or is there twice")));
+                }
+                out.push(id);
+            }
+        }
+        Ok(out)
     }
 
     /// Frees a list with all its sub-lists (not the blocks they list).
     pub(crate) async fn bpobj_free(&self, tx: &Tx, id: u64) -> Result<()> {
         let mut todo = vec![id];
+        let mut seen = BTreeSet::new();
         while let Some(id) = todo.pop() {
             if self.is_empty_bpobj(id) {
                 self.bpobj_decr_empty(tx).await?;
                 continue;
+            }
+            if !seen.insert(id) {
+                let b = Bookmark::new(0, ObjectId(id), 0, 0);
+                return Err(Error::corrupt(Some(b), "", format!("list {id} is a part of itself")));
             }
             let obj = self.bpobj_open(id).await?;
             let p = obj.phys()?;
@@ -348,7 +388,7 @@ impl DslPool {
     pub async fn bpobj_all(&self, id: u64) -> Result<Vec<BlkPtr>> {
         let mut out = Vec::new();
         let mut todo = vec![id];
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         while let Some(id) = todo.pop() {
             if !seen.insert(id) {
                 continue;

@@ -24,7 +24,8 @@ impl DslPool {
 
     async fn bptree(&self, id: u64) -> Result<(Arc<Dnode>, BptreePhys)> {
         let dn = self.mos().hold_wait(ObjectId(id)).await?;
-        let phys = BptreePhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+        let room = (dn.maxblkid() + 1) * u64::from(dn.blksz()) / BptreeEntryPhys::SIZE as u64;
+        let phys = BptreePhys::from_bonus(&dn.bonus(), ByteOrder::NATIVE, room)
             .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
         Ok((dn, phys))
     }
@@ -64,6 +65,7 @@ impl DslPool {
             dn.read_wait(i * BptreeEntryPhys::SIZE as u64, &mut raw).await?;
             let entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
                 .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
+            check_root(id, &entry.bp)?;
             let from = super::traverse::Position::from_phys(&entry.zb);
             let walk = super::traverse::collect(&self.ctx.store, entry.bp, entry.birth_txg, from, usize::MAX);
             out.extend(walk.await?.0);
@@ -82,6 +84,7 @@ impl DslPool {
         dn.read_wait(at, &mut raw).await?;
         let mut entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
             .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
+        check_root(id, &entry.bp)?;
         let from = super::traverse::Position::from_phys(&entry.zb);
         let (bps, next) =
             super::traverse::collect(&self.ctx.store, entry.bp, entry.birth_txg, from, max).await?;
@@ -107,7 +110,16 @@ impl DslPool {
             }
         }
         dn.set_bonus(tx, &phys.encode());
-        debug_assert!(entry.bp.is_hole() || entry.bp.otype() == DMU_OT_OBJSET);
         Ok(bps)
     }
+}
+
+/// What is queued is the root of a dataset. An entry without one would only make the queue look
+/// longer than it is.
+fn check_root(id: u64, bp: &BlkPtr) -> Result<()> {
+    if bp.is_hole() || bp.otype() != DMU_OT_OBJSET {
+        let b = Bookmark::new(0, ObjectId(id), 0, 0);
+        return Err(Error::corrupt(Some(b), "", format!("the queue of destroyed datasets has {bp}")));
+    }
+    Ok(())
 }

@@ -146,7 +146,7 @@ impl DslPool {
             id => id,
         };
         o.change(tx, |op| {
-            op.num_children += 1;
+            op.num_children = op.num_children.saturating_add(1);
             op.next_clones_obj = clones;
         });
         Zap::open(self.mos(), clones).await?.add_int(tx, id).await?;

@@ -50,7 +50,7 @@ impl DslDataset {
         if dn.bonus_type() != DMU_OT_DSL_DATASET {
             return Err(Error::corrupt(b, "", format!("object {} is not a dataset", dn.id())));
         }
-        DslDatasetPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+        DslDatasetPhys::from_bonus(&dn.bonus(), ByteOrder::NATIVE)
             .map_err(|e| Error::corrupt(b, "", e.to_string()))
     }
 

@@ -25,7 +25,7 @@ pub struct Deadlist {
 impl Deadlist {
     pub fn phys(&self) -> Result<DeadlistPhys> {
         let dn = self.zap.dnode();
-        DeadlistPhys::decode(&dn.bonus(), ByteOrder::NATIVE)
+        DeadlistPhys::from_bonus(&dn.bonus(), ByteOrder::NATIVE)
             .map_err(|e| Error::corrupt(Some(Bookmark::new(0, dn.id(), 0, 0)), "", e.to_string()))
     }
 

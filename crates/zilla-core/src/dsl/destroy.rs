@@ -13,6 +13,7 @@ use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::Zap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
@@ -178,9 +179,11 @@ impl DslPool {
     /// Joins the range of a destroyed snapshot in the deadlists of all clones that were made after it.
     async fn remove_clones_key(&self, tx: &Tx, dir: &Arc<DslDir>, min_txg: u64) -> Result<()> {
         let mut todo = vec![dir.clone()];
+        let mut seen = BTreeSet::new();
         while let Some(d) = todo.pop() {
             let id = d.phys().clones;
-            if id == 0 {
+            // A clone's clones are others; where they lead back is damage.
+            if id == 0 || !seen.insert(d.id) {
                 continue;
             }
             for clone in Zap::open(self.mos(), id).await?.ints().await? {
@@ -267,7 +270,7 @@ impl DslPool {
             if clones != 0 {
                 Zap::open(self.mos(), clones).await?.remove_int(tx, ds.id).await?;
             }
-            prev.change(tx, |p| p.num_children -= 1);
+            prev.change(tx, |p| p.num_children = p.num_children.saturating_sub(1));
         }
         let p = ds.phys();
         self.deadlist_free(tx, p.deadlist_obj).await?;
@@ -334,7 +337,6 @@ impl DslPool {
         self.count_adjust(tx, &parent, -1, DD_FIELD_FILESYSTEM_COUNT).await?;
         dir.set_reservation(tx, 0);
         let p = dir.phys();
-        debug_assert_eq!(p.used_bytes, 0, "{}: space left over", dir.name());
         for id in [p.child_dir_zapobj, p.props_zapobj, p.clones] {
             if id != 0 {
                 self.free_object(tx, id).await?;

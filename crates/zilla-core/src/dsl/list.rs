@@ -4,9 +4,10 @@ use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use crate::error::{Error, Result};
-use crate::types::Bookmark;
+use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
 use crate::zio::Priority;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
@@ -101,10 +102,18 @@ impl DslPool {
         Ok(out)
     }
 
+    /// The dirs right below a dir. Each has this one as its parent and is there once: so whoever
+    /// goes down the tree comes to each
+    /// dir once, and to an end.
     pub async fn child_dirs(&self, dir: &DslDir) -> Result<Vec<Arc<DslDir>>> {
-        let mut out = Vec::new();
+        let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
         for c in self.children(dir).await? {
-            out.push(self.dir(c.id).await?);
+            let child = self.dir(c.id).await?;
+            if !seen.insert(c.id) || child.parent().is_none_or(|p| p.id != dir.id) {
+                let what = format!("dir {} is not a child of dir {}, or twice", c.id, dir.id);
+                return Err(Error::corrupt(Some(Bookmark::new(0, ObjectId(c.id), 0, 0)), "", what));
+            }
+            out.push(child);
         }
         Ok(out)
     }
@@ -192,7 +201,7 @@ impl DslPool {
         i.compressratio = ratio(d.uncompressed_bytes, d.compressed_bytes);
         i.used_by_dataset = kinds[DD_USED_HEAD];
         i.used_by_snapshots = kinds[DD_USED_SNAP];
-        i.used_by_children = kinds[DD_USED_CHILD] + kinds[DD_USED_CHILD_RSRV];
+        i.used_by_children = kinds[DD_USED_CHILD].saturating_add(kinds[DD_USED_CHILD_RSRV]);
         i.used_by_refreservation = kinds[DD_USED_REFRSRV];
         i.quota = d.quota;
         i.reservation = d.reserved;
@@ -227,6 +236,6 @@ impl DslPool {
         let p = ds.phys();
         let Some(prev) = self.prev(ds).await? else { return Ok(p.referenced_bytes) };
         let dead = self.deadlist_space(p.deadlist_obj).await?.used;
-        Ok((p.referenced_bytes + dead).saturating_sub(prev.phys().referenced_bytes))
+        Ok(p.referenced_bytes.saturating_add(dead).saturating_sub(prev.phys().referenced_bytes))
     }
 }

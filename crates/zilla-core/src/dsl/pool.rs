@@ -468,7 +468,10 @@ impl DslPool {
         if t == DMU_OTN_ZAP_METADATA {
             return Ok(Zap::new(dn));
         }
-        debug_assert!(t == DMU_OT_DSL_DIR || t == DMU_OT_DSL_DATASET);
+        if t != DMU_OT_DSL_DIR && t != DMU_OT_DSL_DATASET {
+            let what = format!("object {} is neither a dir nor a dataset", dn.id());
+            return Err(Error::corrupt(Some(Bookmark::new(0, dn.id(), 0, 0)), "", what));
+        }
         crate::dmu::resident(|| Zap::init(dn, tx, &CreateOpts::default())).await?;
         dn.set_types(tx, DMU_OTN_ZAP_METADATA, dn.bonus_type());
         self.feature_incr(tx, "extensible_dataset").await?;

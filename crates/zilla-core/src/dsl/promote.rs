@@ -6,6 +6,7 @@ use super::dataset::DslDataset;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{DD_FIELD_SNAPSHOT_COUNT, DD_USED_HEAD, DD_USED_SNAP, DS_FLAG_NOPROMOTE};
@@ -28,8 +29,9 @@ impl DslPool {
     async fn snaplist(&self, first: u64, last: u64) -> Result<Vec<Arc<DslDataset>>> {
         let (mut first, mut at) = (first, last);
         let mut out: Vec<Arc<DslDataset>> = Vec::new();
+        let mut seen = BTreeSet::new();
         while at != first {
-            if at == 0 {
+            if at == 0 || !seen.insert(at) {
                 return Err(Error::corrupt(
                     None,
                     "",

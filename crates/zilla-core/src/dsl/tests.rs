@@ -647,3 +647,55 @@ fn freeing_what_a_crash_left_uncounted_stops_at_zero() {
     assert_eq!((left.used_bytes, left.used_breakdown[zilla_ondisk::dsl::DD_USED_HEAD]), (0, 0));
     assert_eq!((left.compressed_bytes, left.uncompressed_bytes), (0, 0));
 }
+
+/// Walks the tree of dirs as an import does; the number of dirs, or the damage that ended it.
+fn walk_dirs(p: &Pool) -> Result<usize> {
+    block_on(async {
+        let (mut todo, mut n) = (vec![p.dsl.root_dir()], 0);
+        while let Some(dir) = todo.pop() {
+            n += 1;
+            assert!(n < 100, "the walk does not end");
+            todo.extend(p.dsl.child_dirs(&dir).await?);
+        }
+        Ok(n)
+    })
+}
+
+#[test]
+fn a_dir_below_itself_or_twice_is_damage() {
+    for twice in [false, true] {
+        let mut p = Pool::new();
+        p.create("tank/a");
+        p.create("tank/a/b");
+        assert_eq!(walk_dirs(&p).unwrap(), 3);
+        let (a, b) = (p.ds("tank/a").dir(), p.ds("tank/a/b").dir());
+        let (under, child) = if twice { (a, b.id()) } else { (b, a.id()) };
+        p.task(async |d, tx| {
+            Zap::open(d.mos(), under.phys().child_dir_zapobj).await?.insert_u64(tx, "c", child).await
+        })
+        .unwrap();
+        p.reopen();
+        assert!(matches!(walk_dirs(&p), Err(crate::error::Error::Corrupt(_))));
+    }
+}
+
+#[test]
+fn lists_that_say_they_are_longer_than_they_are() {
+    let phys = zilla_ondisk::bpobj::BpobjPhys::default();
+    let long = zilla_ondisk::bpobj::BpobjPhys { num_blkptrs: 1 << 40, ..phys };
+    let heavy = zilla_ondisk::bpobj::BpobjPhys { bytes: u64::MAX, ..phys };
+    let hole = zilla_ondisk::bpobj::BpobjPhys { num_blkptrs: 1000, ..phys };
+    let parts = |n| zilla_ondisk::bpobj::BpobjPhys { subobjs: 1, num_subobjs: n, ..phys };
+    for bad in [long, heavy, hole, parts(1 << 50), parts(3)] {
+        let mut p = Pool::new();
+        let id = p.task(async |d, tx| d.bpobj_alloc(tx).await).unwrap();
+        p.task(async |d, tx| {
+            let dn = d.mos().hold_wait(ObjectId(id)).await?;
+            dn.set_bonus(tx, &bad.to_bonus(dn.bonus().len()));
+            Ok(())
+        })
+        .unwrap();
+        let all = block_on(p.dsl.bpobj_all(id));
+        assert!(matches!(all, Err(crate::error::Error::Corrupt(_))), "{bad:?}: {:?}", all.map(|v| v.len()));
+    }
+}

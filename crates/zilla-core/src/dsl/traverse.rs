@@ -106,6 +106,7 @@ impl Walk<'_> {
 
     async fn read(&self, bp: &BlkPtr, at: Position) -> Result<Bytes> {
         let b = Bookmark { objset: 0, object: at.object, level: at.level, blkid: at.blkid };
+        b.check_level(bp)?;
         match self.store.cached(bp) {
             Some(data) => Ok(data),
             None => self.store.read_tree(*bp, b, Priority::AsyncRead).await,
@@ -162,7 +163,7 @@ impl Walk<'_> {
             } else if otype == DMU_OT_DNODE {
                 let data = self.read(&bp, at).await?;
                 for (slot, dn) in dnode::dnodes(&data, ByteOrder::NATIVE) {
-                    let id = at.blkid * DNODES_PER_BLOCK + slot as u64;
+                    let id = at.blkid.saturating_mul(DNODES_PER_BLOCK).saturating_add(slot as u64);
                     let b = Bookmark { objset: 0, object: 0, level: 0, blkid: at.blkid };
                     let dn = dn.map_err(|e| Error::corrupt(Some(b), "", format!("object {id}: {e}")))?;
                     let whole = Position { object: id, level: 0, blkid: Bookmark::SPILL_BLKID };

@@ -51,9 +51,12 @@ pub(super) async fn update(tx: &Tx, os: &Arc<Objset>, usage: &[Usage]) -> Result
             [(Quota::User, Some(u.owner.uid)), (Quota::Group, Some(u.owner.gid)), (Quota::Project, project)];
         for (kind, id) in whose {
             let Some(id) = id else { continue };
-            *sums.entry((kind, format!("{id:x}"))).or_default() += u.bytes;
+            // Of what was there before, only what the disk says is known.
+            let n = sums.entry((kind, format!("{id:x}"))).or_default();
+            *n = n.wrapping_add(u.bytes);
             if flags & OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE != 0 {
-                *sums.entry((kind, format!("{OBJECTS}{id:x}"))).or_default() += u.objects;
+                let n = sums.entry((kind, format!("{OBJECTS}{id:x}"))).or_default();
+                *n = n.wrapping_add(u.objects);
             }
         }
     }

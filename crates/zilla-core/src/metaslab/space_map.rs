@@ -25,6 +25,8 @@ const RUN_MAX: u64 = 1 << 15;
 const INDIRECT_SHIFT: u8 = 14;
 /// How much of a map is read at a time.
 const READ_AHEAD: u64 = 1 << 20;
+/// So many bytes of zeroes are no entries: they would say the same more than once.
+const HOLE: usize = 16;
 
 /// Which of the format's features the pool has enabled, as far as space maps care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,6 +222,11 @@ impl Reader {
             let mut buf = vec![0; n];
             self.dnode.read_wait(at, &mut buf).await?;
             for block in buf.chunks(blksz as usize) {
+                // A hole reads as the same allocation again and again; a map that is only said to
+                // be long would never end.
+                if block.len() >= HOLE && zilla_codec::compress::is_zero(block) {
+                    return Err(self.corrupt(format_args!("no entries at {at}")));
+                }
                 for entry in SpaceMapReader::new(block, ByteOrder::NATIVE, self.start, u32::from(self.shift))
                 {
                     let entry = entry.map_err(|e| self.corrupt(e))?;

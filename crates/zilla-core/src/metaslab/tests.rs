@@ -563,3 +563,43 @@ fn a_map_that_lies_is_not_allocated_from() {
         assert!(got.iter().all(|d| d[0].offset >= 1 << 24));
     });
 }
+
+#[test]
+fn a_vdev_is_not_cut_into_millions() {
+    let ms = Metaslabs::new(MODERN);
+    let whole = spec(0, 4, SpaceClass::Normal);
+    for (ms_shift, asize) in [(12, whole.asize), (15, 1 << 40), (24, 1 << 60), (63, u64::MAX), (200, 1 << 30)]
+    {
+        let bad = VdevSpec { ms_shift, asize, ..whole.clone() };
+        assert!(matches!(ms.add_vdev(bad), Err(crate::error::Error::Corrupt(_))), "{ms_shift} of {asize}");
+    }
+    ms.add_vdev(whole).unwrap();
+}
+
+#[test]
+fn a_map_that_is_only_said_to_be_long_ends() {
+    block_on(async {
+        let mut h = Harness::new(0);
+        let tx = h.tx();
+        let dn = space_map::create_object(&h.objset, &tx, 4096, true).await.unwrap();
+        // The last of many blocks is there; what is before it is a hole.
+        dn.write(&tx, 1 << 40, &[1; 8]);
+        dn.set_bonus(
+            &tx,
+            &zilla_ondisk::spacemap::SpaceMapPhys { length: 1 << 40, ..Default::default() }.to_bonus(320),
+        );
+        let txg = h.next_txg();
+        h.sync(txg).await;
+        h.reopen().await;
+        let dn = h.objset.hold_wait(dn.id()).await.unwrap();
+        let sm = SpaceMap::open(dn, 0, u64::MAX, 0).unwrap();
+        let (reader, mut seen) = (sm.reader(), 0u64);
+        let read = reader
+            .for_each(sm.length(), |_, _, _, _| {
+                seen += 1;
+                Ok(())
+            })
+            .await;
+        assert!(matches!(read, Err(crate::error::Error::Corrupt(_))) && seen == 0);
+    });
+}

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::types::{ObjectId, Txg};
 use crate::zio::Dvas;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -17,6 +18,12 @@ const DEFAULT_MS_SHIFT: u8 = 29;
 const MAX_MS_SHIFT: u8 = 34;
 /// A metaslab holds at least the largest block.
 const MIN_MS_SHIFT: u8 = 24;
+/// Metaslabs of a new vdev of 64M, the smallest, were of 256K in OpenZFS's first versions; none
+/// were ever smaller than this.
+const OLD_MIN_MS_SHIFT: u8 = 16;
+/// A vdev begins with [`MS_COUNT_LIMIT`] at most, and may grow. More would only be a way to take
+/// memory.
+const MOST_METASLABS: u64 = 2 * MS_COUNT_LIMIT;
 /// With more metaslabs than this one of them is kept for the intent log.
 const EMBEDDED_LOG_MIN_MS: usize = 64;
 /// How much is allocated from one vdev before it is the next one's turn, for every disk's worth of bandwidth.
@@ -131,11 +138,12 @@ pub(super) enum Found {
 impl VdevSpace {
     /// A vdev's metaslabs, with the space maps they have (by metaslab number).
     pub(super) fn new(spec: VdevSpec, mut maps: Vec<Option<Arc<Dnode>>>) -> Result<VdevSpace> {
-        let count = if spec.ms_shift == 0 { 0 } else { spec.asize >> spec.ms_shift };
+        let count =
+            if spec.ms_shift == 0 { 0 } else { spec.asize.checked_shr(spec.ms_shift.into()).unwrap_or(0) };
         if !(9..=MAX_MS_SHIFT).contains(&spec.ashift)
             || spec.ms_shift >= 56
-            || spec.ms_shift < spec.ashift
-            || count > 1 << 24
+            || (spec.ms_shift != 0 && spec.ms_shift < OLD_MIN_MS_SHIFT)
+            || count > MOST_METASLABS
         {
             let what =
                 format!("ashift {}, metaslab shift {} of {} bytes", spec.ashift, spec.ms_shift, spec.asize);
@@ -196,11 +204,16 @@ impl VdevSpace {
             return Ok(Vec::new());
         }
         let array = mos.hold_wait(spec.ms_array).await?;
-        let count = (spec.asize >> spec.ms_shift).min(1 << 24);
+        let count = (spec.asize >> spec.ms_shift).min(MOST_METASLABS);
         let mut buf = vec![0; count as usize * 8];
         array.read_wait(0, &mut buf).await?;
         let mut out = Vec::with_capacity(count as usize);
+        let mut seen = BTreeSet::new();
         for id in buf.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)) {
+            if id != 0 && !seen.insert(id) {
+                let what = format!("object {id} is the space map of two metaslabs");
+                return Err(Error::corrupt(None, format!("vdev {}", spec.id), what));
+            }
             out.push(if id == 0 { None } else { Some(mos.hold_wait(ObjectId(id)).await?) });
         }
         Ok(out)

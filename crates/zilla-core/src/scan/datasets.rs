@@ -4,6 +4,7 @@ use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use zilla_ondisk::dsl::{DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_ROOT_DATASET, DslDatasetPhys, DslDirPhys};
 use zilla_ondisk::{ByteOrder, Phys};
@@ -37,19 +38,20 @@ async fn root_dir(mos: &Arc<Objset>) -> Result<DslDirPhys> {
 /// Every dir of the pool, the special ones included.
 pub(super) async fn all_dirs(mos: &Arc<Objset>) -> Result<Vec<DslDirPhys>> {
     let mut todo = vec![root_dir(mos).await?];
-    let mut out = Vec::new();
+    let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
     while let Some(d) = todo.pop() {
         if d.child_dir_zapobj != 0 {
             for e in Zap::open(mos, d.child_dir_zapobj).await?.entries().await? {
                 if let Some(id) = e.value.as_u64() {
+                    if !seen.insert(id) {
+                        let b = Bookmark::new(0, ObjectId(id), 0, 0);
+                        return Err(Error::corrupt(Some(b), "", format!("dir {id} is in the tree twice")));
+                    }
                     todo.push(dir(mos, id).await?);
                 }
             }
         }
         out.push(d);
-        if out.len() > 1 << 24 {
-            return Err(Error::corrupt(None, "MOS", "the tree of datasets has no end"));
-        }
     }
     Ok(out)
 }

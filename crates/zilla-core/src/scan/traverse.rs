@@ -127,6 +127,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
     fn read(&self, bp: &BlkPtr, at: Bookmark) -> BoxFuture<'static, Result<Bytes>> {
         let (store, bp) = (self.store.clone(), *bp);
         Box::pin(async move {
+            at.check_level(&bp)?;
             match store.cached(&bp) {
                 Some(data) => Ok(data),
                 None => store.read_tree(bp, at, Priority::AsyncRead).await,
@@ -255,7 +256,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
         let first = at.blkid.saturating_mul(DNODES_PER_BLOCK);
         let mut found = Vec::new();
         for (slot, dn) in dnode::dnodes(data, ByteOrder::NATIVE) {
-            let id = first + slot as u64;
+            let id = first.saturating_add(slot as u64);
             match dn {
                 Ok(dn) => found.push((id, dn)),
                 Err(e) => {

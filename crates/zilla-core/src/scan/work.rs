@@ -7,6 +7,7 @@ use crate::error::{Errno, Error, Result};
 use crate::types::Bookmark;
 use crate::zap::Zap;
 use futures_util::StreamExt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -378,7 +379,15 @@ impl Scan {
             }
             let mut oldest = dir.head_dataset_obj;
             let mut d = self.dataset(oldest).await?;
+            let mut seen = BTreeSet::new();
             while d.prev_snap_obj != ds && d.prev_snap_obj != 0 {
+                if !seen.insert(d.prev_snap_obj) {
+                    return Err(Error::corrupt(
+                        None,
+                        "MOS",
+                        format!("the snapshots of dataset {oldest} form a loop"),
+                    ));
+                }
                 oldest = d.prev_snap_obj;
                 d = self.dataset(oldest).await?;
             }

@@ -25,6 +25,9 @@ use zilla_ondisk::{BlkPtr, ByteOrder, Phys};
 
 const FEATURE: &str = "block_cloning";
 const COUNT: u64 = size_of::<u16>() as u64;
+/// OpenZFS's ranges are of 16M. Much smaller ones would make the counts larger than a pool's
+/// memory.
+const MIN_RANGESIZE: u64 = 1 << 16;
 
 /// The table of one top-level vdev.
 struct Table {
@@ -67,7 +70,7 @@ impl Brt {
                 return Err(Error::os(Errno::NotSup, what));
             }
             let asize = tree.top(vdev).map_or(0, |t| t.vdev.asize());
-            if phys.rangesize == 0 || phys.size > asize / phys.rangesize + 1 {
+            if phys.rangesize < MIN_RANGESIZE || phys.size > asize / phys.rangesize + 1 {
                 return Err(bad("more counts than the vdev has room for"));
             }
             let mut bytes = vec![0; (phys.size * COUNT) as usize];
@@ -139,7 +142,7 @@ impl Brt {
     pub fn used_and_saved(&self) -> (u64, u64) {
         self.tables.lock().values().fold((0, 0), |(used, saved), t| {
             let phys = t.state.lock().phys;
-            (used + phys.usedspace, saved + phys.savedspace)
+            (phys.usedspace.saturating_add(used), phys.savedspace.saturating_add(saved))
         })
     }
 }

@@ -7,8 +7,8 @@ use super::key::HashSpec;
 use super::key::Key;
 use super::{Match, State, Value, Zap, conflicts_in, corrupt, micro};
 use crate::dmu::{Now, Stop};
-use zilla_ondisk::ByteOrder;
 use zilla_ondisk::zap::Leaf;
+use zilla_ondisk::{ByteOrder, FormatError};
 
 /// The position behind the last entry.
 pub const END: u64 = u64::MAX;
@@ -85,7 +85,8 @@ impl Zap {
             }),
             State::Fat(fat) => loop {
                 let step = fat.leaf_of(&self.dn, hash).and_then(|blk| {
-                    let r = self.dn.with_block(blk, |b| leaf_entries(b, &spec, hash, cd, max, &mut out))?;
+                    let from = (hash, cd, fat.phys.ptrtbl.shift);
+                    let r = self.dn.with_block(blk, |b| leaf_entries(b, &spec, from, max, &mut out))?;
                     Ok(r.map_err(|e| corrupt(&self.dn, blk, e))?)
                 });
                 match step {
@@ -102,24 +103,35 @@ impl Zap {
     }
 }
 
-/// Takes the entries of one leaf from (hash, cd) on; gives the first hash of the next leaf, or None when done.
+/// Takes the entries of one leaf from (hash, cd) on, of a table indexed by so many bits; gives the
+/// first hash of the next leaf, or None when done.
 fn leaf_entries(
     block: &[u8],
     spec: &HashSpec,
-    hash: u64,
-    cd: u32,
+    (hash, cd, table_shift): (u64, u32, u64),
     max: usize,
     out: &mut Batch,
-) -> Result<Option<u64>, zilla_ondisk::FormatError> {
+) -> Result<Option<u64>, FormatError> {
     let leaf = Leaf::new(block, ByteOrder::NATIVE)?;
+    leaf.check_place(hash, table_shift)?;
     let mut found = Vec::with_capacity(usize::from(leaf.header().nentries).min(1024));
     for e in leaf.iter() {
         let e = e?;
+        // Positions would go back, or come again, and whoever follows them never come to the end.
+        if !leaf.covers(e.hash) || e.cd >= spec.max_cd() || e.hash << spec.hashbits() != 0 {
+            let why = "an entry in another's place";
+            return Err(FormatError::impossible("zap_leaf", "le_hash", 0, e.hash, why));
+        }
         if (e.hash, e.cd) >= (hash, cd) {
             found.push(e);
         }
     }
     found.sort_unstable_by_key(|e| (e.hash, e.cd));
+    if let Some((a, _)) =
+        found.iter().zip(found.iter().skip(1)).find(|(a, b)| (a.hash, a.cd) == (b.hash, b.cd))
+    {
+        return Err(FormatError::impossible("zap_leaf", "le_cd", 12, a.cd.into(), "two entries have it"));
+    }
     for e in &found {
         if out.entries.len() >= max {
             out.next = position(spec, e.hash, e.cd);

@@ -40,6 +40,10 @@ impl Micro {
         let mut index = BTreeMap::new();
         for e in m.iter() {
             let e = e?;
+            if e.cd >= spec.max_cd() {
+                let problem = Problem::Impossible { value: e.cd.into(), why: "not below the highest" };
+                return Err(FormatError::new("mzap_ent_phys", "mze_cd", 64 * (e.chunk + 1) + 8, problem));
+            }
             let hash = (spec.hash_name(e.name) >> 32) as u32;
             if index.insert((hash, e.cd), e.chunk as u32).is_some() {
                 let problem =

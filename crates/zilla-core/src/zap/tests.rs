@@ -300,3 +300,46 @@ proptest! {
         }
     }
 }
+
+/// The entries of a ZAP of which an attacker changed a block.
+fn after_damage(fat: bool, blk: u64, damage: impl Fn(&mut [u8])) -> Result<Vec<Entry>> {
+    let mut h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    for i in 0..if fat { 5000 } else { 3 } {
+        zap.add_u64(&tx, format!("name{i}").as_bytes(), i).unwrap();
+    }
+    let zap = reopen(&mut h, zap);
+    assert_eq!(block_on(resident(|| zap.is_micro())).unwrap(), !fat);
+    let tx = h.tx();
+    block_on(resident(|| zap.dnode().modify(&tx, blk, |b| damage(b)))).unwrap();
+    let zap = reopen(&mut h, zap);
+    block_on(zap.entries())
+}
+
+#[test]
+fn positions_that_would_never_end_are_damage() {
+    let put = |at: usize, v: u64, n: usize| {
+        move |b: &mut [u8]| b[at..at + n].copy_from_slice(&v.to_ne_bytes()[..n])
+    };
+    let entries = |b: &[u8]| -> Vec<usize> {
+        let first = 48 + 2 * leaf::num_chunks(14).min(512);
+        (first..b.len() - leaf::CHUNK_SIZE).step_by(leaf::CHUNK_SIZE).filter(|at| b[*at] == 252).collect()
+    };
+    let damaged =
+        |r: Result<Vec<Entry>>| assert!(matches!(r, Err(Error::Corrupt(_))), "{:?}", r.map(|e| e.len()));
+    assert_eq!(after_damage(true, 1, |_| ()).unwrap().len(), 5000);
+    // The first leaf's prefix, of 48 bits: a step of 2^16 hashes each.
+    damaged(after_damage(true, 1, put(32, 48, 2)));
+    // A leaf that stands for other hashes.
+    damaged(after_damage(true, 1, put(16, 77, 8)));
+    // The highest collision differentiator, behind which comes the first one again.
+    damaged(after_damage(false, 0, put(64 + 8, u64::MAX, 4)));
+    // A hash of more bits than a position holds, which comes again and again.
+    damaged(after_damage(true, 1, |b| b[entries(b)[0] + 16] = 1));
+    // Two entries in one place.
+    damaged(after_damage(true, 1, |b| {
+        let at = entries(b);
+        b.copy_within(at[0]..at[0] + leaf::CHUNK_SIZE, at[1]);
+    }));
+}

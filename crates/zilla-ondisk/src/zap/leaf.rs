@@ -131,6 +131,18 @@ impl<'a> Leaf<'a> {
         num_chunks(self.bs)
     }
 
+    /// Refuses a leaf that is not where the pointer table, indexed by `table_shift` bits of a hash,
+    /// says that the hash's entries are. Every
+    /// leaf that passes is another one, so a walk over them ends.
+    pub fn check_place(&self, hash: u64, table_shift: u64) -> Result<()> {
+        let h = self.header();
+        if u64::from(h.prefix_len) > table_shift || !self.covers(hash) {
+            let why = "not what the pointer table says";
+            return Err(FormatError::impossible(S, "lh_prefix", 16, h.prefix, why));
+        }
+        Ok(())
+    }
+
     /// Does a hash belong into this leaf?
     pub fn covers(&self, hash: u64) -> bool {
         let h = self.header();
