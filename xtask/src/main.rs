@@ -1,4 +1,5 @@
-//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy | fuzz | sim | bench`.
+//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy
+//! | fuzz | sim | hostile | bench`.
 //!
 //! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
 //! house style can be checked in seconds on a tree that does not build.
@@ -16,6 +17,8 @@ const USAGE: &str = "usage: cargo xtask tidy               check the house style
        cargo xtask bench [options]     zilla beside its peers, by turns (--runs N, --only TEXT, --no-peers, --part P)
        cargo xtask sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--cut K | --step K | --runs M]
                                        cut the power of simulated pools, or do it again
+       cargo xtask hostile [--seed N] [--runs M] [--jobs J] [--only BASE]
+                                       give the engine pools that an attacker changed, all checksums right
 ";
 
 fn main() -> ExitCode {
@@ -28,7 +31,8 @@ fn main() -> ExitCode {
             Ok(seconds) => fuzz::main(&root(), seconds),
             Err(_) => usage(),
         },
-        ["sim", args @ ..] => sim::main(&root(), args),
+        ["sim", args @ ..] => sim::main(&root(), "zilla-sim", args),
+        ["hostile", args @ ..] => sim::main(&root(), "hostile", args),
         ["bench", args @ ..] => bench::main(&root(), args),
         _ => usage(),
     }

@@ -14,6 +14,7 @@
 mod crash;
 mod disk;
 mod executor;
+pub mod hostile;
 mod opener;
 pub mod pool;
 mod rng;

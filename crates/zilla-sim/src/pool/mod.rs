@@ -32,4 +32,4 @@ pub mod verify;
 pub use campaign::{Campaign, Finding, Tally, random_run};
 pub use hurt::{hurt_run, late_repair};
 pub use layout::Layout;
-pub use run::Workload;
+pub use run::{Workload, find, import};
