@@ -64,7 +64,7 @@ fn a_mutator_reaches_every_kind_of_structure() {
         "bonus bpobj header",
         "dnode of DMU dnode",
         "dnode of ZFS plain file",
-        "Micro of object directory",
+        "Leaf of object directory",
         "Header of ZFS directory",
         "Leaf of ZFS directory",
         "packed nvlist",

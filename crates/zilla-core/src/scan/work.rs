@@ -4,10 +4,10 @@ use super::state::Position;
 use super::traverse::{Visitor, Walk};
 use super::{Scan, datasets, key};
 use crate::error::{Errno, Error, Result};
-use crate::types::Bookmark;
+use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
 use futures_util::StreamExt;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -97,6 +97,17 @@ impl Scan {
         st.stopping || st.generation != generation || !st.stable.is_scanning() || st.stable.is_paused()
     }
 
+    /// Something that says where to go on is damaged: an error like others, and what it leads to is passed by.
+    fn damaged(&self, e: &Error) {
+        tracing::warn!("scan: {e}");
+        self.error_count.fetch_add(1, Ordering::Relaxed);
+        if let Error::Corrupt(c) = e
+            && let Some(at) = c.bookmark
+        {
+            self.errors.log(at, None);
+        }
+    }
+
     fn bad_block(&self, bp: &BlkPtr, at: Bookmark) {
         self.error_count.fetch_add(1, Ordering::Relaxed);
         self.errors.log(at, Some(bp.birth()));
@@ -133,6 +144,12 @@ impl Scan {
                 Err(e) => {
                     failures += 1;
                     if failures > 3 {
+                        // What cannot go on is over, and not waited for.
+                        let me = self.clone();
+                        let end = move |tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+                            Box::pin(async move { me.finish_sync(&tx, false).await })
+                        };
+                        self.ctx.sync_task(end).await?;
                         return Err(e);
                     }
                     tracing::warn!("scan: {e}");
@@ -277,15 +294,27 @@ impl Scan {
             ZB_DESTROYED_OBJSET => {}
             ds => stopped = self.visit_dataset(&mut p, ds, generation, limit, out).await?,
         }
+        let mut visits: BTreeMap<u64, u32> = BTreeMap::new();
         while !stopped {
             p.set_bookmark(None);
             let Some((ds, min)) = p.queue.pop_first() else { break };
+            // Once, and once more if it changed meanwhile: a chain of snapshots that leads back is damage.
+            let times = visits.entry(ds).or_default();
+            *times += 1;
+            if *times > 2 {
+                let at = Bookmark::new(0, ObjectId(ds), 0, 0);
+                self.damaged(&Error::corrupt(Some(at), "", "the chain of snapshots leads back"));
+                continue;
+            }
             p.phys.cur_min_txg = p.phys.min_txg.max(min);
             p.phys.cur_max_txg = match self.dataset(ds).await {
                 Ok(d) if d.num_children != 0 => p.phys.max_txg.min(d.creation_txg),
                 Ok(_) => p.phys.max_txg,
                 Err(e) if e.is(Errno::NoEnt) => continue,
-                Err(e) => return Err(e),
+                Err(e) => {
+                    self.damaged(&e);
+                    continue;
+                }
             };
             stopped = self.visit_dataset(&mut p, ds, generation, limit, out).await?;
         }
@@ -333,7 +362,10 @@ impl Scan {
         let phys = match self.dataset(ds).await {
             Ok(d) => d,
             Err(e) if e.is(Errno::NoEnt) => return Ok(false),
-            Err(e) => return Err(e),
+            Err(e) => {
+                self.damaged(&e);
+                return Ok(false);
+            }
         };
         // A snapshot from after the scan's beginning, whose blocks were seen in an earlier one.
         if p.phys.cur_min_txg >= p.phys.max_txg {
@@ -366,9 +398,14 @@ impl Scan {
     async fn clones(&self, ds: u64, phys: &DslDatasetPhys) -> Result<Vec<(u64, u64)>> {
         let mos = self.ctx.mos();
         if phys.next_clones_obj != 0 {
-            let known = Zap::open(mos, phys.next_clones_obj).await?.ints().await?;
-            if known.len() as u64 + 1 == phys.num_children {
-                return Ok(known.into_iter().map(|c| (c, phys.creation_txg)).collect());
+            let known = async { Zap::open(mos, phys.next_clones_obj).await?.ints().await };
+            match known.await {
+                Ok(known) if (known.len() as u64).checked_add(1) == Some(phys.num_children) => {
+                    return Ok(known.into_iter().map(|c| (c, phys.creation_txg)).collect());
+                }
+                Ok(_) => {}
+                Err(e) if e.is(Errno::Stale) => return Err(e),
+                Err(e) => self.damaged(&e),
             }
         }
         // Old pools do not list them all: every dir is asked where it comes from.
