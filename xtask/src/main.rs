@@ -1,5 +1,5 @@
-//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy
-//! | fuzz | sim | hostile | bench`.
+//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy |
+//! fuzz | sim | soak | hostile | bench`.
 //!
 //! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
 //! house style can be checked in seconds on a tree that does not build.
@@ -17,6 +17,7 @@ const USAGE: &str = "usage: cargo xtask tidy               check the house style
        cargo xtask bench [options]     zilla beside its peers, by turns (--runs N, --only TEXT, --no-peers, --part P)
        cargo xtask sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--cut K | --step K | --runs M]
                                        cut the power of simulated pools, or do it again
+       cargo xtask soak --hours N      random runs of the simulator, other ones each time
        cargo xtask hostile [--seed N] [--runs M] [--jobs J] [--only BASE]
                                        give the engine pools that an attacker changed, all checksums right
 ";
@@ -32,6 +33,12 @@ fn main() -> ExitCode {
             Err(_) => usage(),
         },
         ["sim", args @ ..] => sim::main(&root(), "zilla-sim", args),
+        ["soak", "--hours", hours] => {
+            // Other runs each time: what is wrong for one seed in a million is found in the end.
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            let seed = now.map_or(0, |t| t.as_secs()).to_string();
+            sim::main(&root(), "zilla-sim", &["--hours", hours, "--seed", &seed])
+        }
         ["hostile", args @ ..] => sim::main(&root(), "hostile", args),
         ["bench", args @ ..] => bench::main(&root(), args),
         _ => usage(),

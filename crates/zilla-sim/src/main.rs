@@ -12,6 +12,7 @@ const USAGE: &str = "usage: zilla-sim [--seed N] [--layout single|mirror|raidz1|
           [--cut K]    cut the power at write or flush K of a workload of N operations (default 500)
           [--step K]   cut it at every K-th (default: every one)
           [--runs M]   M random runs from the seed on, of all layouts unless one is named
+          [--hours H]  random runs from the seed on for so long
 ";
 
 /// Neighbouring cuts leave disks that are much alike; a thread takes so many at a time.
@@ -24,12 +25,13 @@ struct Args {
     cut: Option<u64>,
     step: u64,
     runs: Option<u64>,
+    hours: Option<f64>,
     jobs: u64,
 }
 
 fn parse() -> Option<Args> {
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let mut a = Args { seed: 0, layout: None, ops: 500, cut: None, step: 1, runs: None, jobs };
+    let mut a = Args { seed: 0, layout: None, ops: 500, cut: None, step: 1, runs: None, hours: None, jobs };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next()?;
@@ -40,6 +42,7 @@ fn parse() -> Option<Args> {
             "--cut" => a.cut = Some(value.parse().ok()?),
             "--step" => a.step = value.parse().ok().filter(|n| *n > 0)?,
             "--runs" => a.runs = Some(value.parse().ok()?),
+            "--hours" => a.hours = Some(value.parse().ok().filter(|h| *h > 0.0)?),
             "--jobs" => a.jobs = value.parse().ok().filter(|n| *n > 0)?,
             _ => return None,
         }
@@ -55,7 +58,8 @@ fn main() -> ExitCode {
     let layouts: Vec<Layout> = args.layout.map_or(Layout::ALL.to_vec(), |l| vec![l]);
     let start = Instant::now();
     let campaign = |l: &Layout| Campaign::new(args.seed, *l, args.ops);
-    let result = match (args.runs, args.cut) {
+    let runs = args.runs.or(args.hours.map(|_| u64::MAX - args.seed));
+    let result = match (runs, args.cut) {
         (Some(runs), _) => random(&args, &layouts, runs),
         (None, Some(cut)) => layouts.iter().try_for_each(|l| campaign(l).one_cut(cut).map(|t| say(*l, t))),
         (None, None) => layouts.iter().try_for_each(|l| every_cut(&campaign(l), &args).map(|t| say(*l, t))),
@@ -98,17 +102,21 @@ fn every_cut(campaign: &Campaign, args: &Args) -> Result<Tally, Finding> {
     }))
 }
 
+/// So many runs, or those that there is time for.
 fn random(args: &Args, layouts: &[Layout], runs: u64) -> Result<(), Finding> {
+    let start = Instant::now();
+    let over = || args.hours.is_some_and(|h| start.elapsed().as_secs_f64() > h * 3600.0);
     let progress = Progress::new("random runs", runs);
     share(args.jobs, |job| {
-        (job..runs).step_by(args.jobs as usize).try_for_each(|i| {
+        (job..runs).step_by(args.jobs as usize).take_while(|_| !over()).try_for_each(|i| {
             let seed = args.seed + i;
             random_run(seed, layouts[seed as usize % layouts.len()])?;
             progress.one();
             Ok(())
         })
     })?;
-    println!("{runs} random runs; every pool came back whole");
+    let done = progress.done.load(Ordering::Relaxed);
+    println!("{done} random runs; every pool came back whole");
     Ok(())
 }
 
@@ -150,8 +158,12 @@ impl Progress<'_> {
         if gone >= next
             && self.next.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            let left = gone * self.all.saturating_sub(done) / done;
-            println!("{}: {done} of {} in {gone} s, about {left} s more", self.what, self.all);
+            let left = u128::from(gone) * u128::from(self.all.saturating_sub(done)) / u128::from(done);
+            match self.all {
+                // As many as there is time for.
+                0x1_0000_0000.. => println!("{}: {done} in {gone} s", self.what),
+                all => println!("{}: {done} of {all} in {gone} s, about {left} s more", self.what),
+            }
         }
     }
 }
