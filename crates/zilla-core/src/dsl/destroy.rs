@@ -42,6 +42,23 @@ impl DslPool {
         Ok(())
     }
 
+    /// The bytes that destroying a dataset's snapshots from `first` to `last` would give back. One by one they may have nothing of their
+    /// own, and together much: what was born after the snapshot before and died before the next.
+    pub async fn space_freed_by(&self, first: &DslDataset, last: &DslDataset) -> Result<u64> {
+        let since = first.phys().prev_snap_txg;
+        let (mut at, mut used) = (last.phys().next_snap_obj, 0u64);
+        while at != first.id {
+            if at == 0 {
+                return Err(Error::inval(format!("{} is not before {}", first.name(), last.name())));
+            }
+            let ds = self.dataset(at).await?;
+            let dead = self.deadlist_open(ds.phys().deadlist_obj).await?;
+            used = used.saturating_add(self.deadlist_space_range(&dead, since, u64::MAX).await?.used);
+            at = ds.phys().prev_snap_obj;
+        }
+        Ok(used)
+    }
+
     /// Destroys snapshots, all or none. Those that do not exist are passed over; with `defer`, those in use go when they no
     /// longer are.
     pub async fn destroy_snapshots(&self, tx: &Tx, names: &[String], defer: bool) -> Result<()> {

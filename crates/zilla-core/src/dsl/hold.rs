@@ -9,7 +9,32 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::object_type::DMU_OT_USERREFS;
 
+/// Bytes of a tag, as OpenZFS allows them: a name in a ZAP, terminator included.
+const MAX_TAG: usize = 256;
+
 impl DslPool {
+    /// Why a snapshot cannot be held under a tag, if it cannot.
+    pub async fn hold_check(&self, name: &str, tag: &str) -> Result<()> {
+        let snap = self.by_name(name).await?;
+        if !snap.is_snapshot() {
+            return Err(Error::inval(format!("{name} is not a snapshot")));
+        }
+        if tag.len() >= MAX_TAG {
+            return Err(Error::os(Errno::NameTooLong, "tag too long"));
+        }
+        if self.has_hold(&snap, tag).await? {
+            return Err(Error::os(Errno::Exist, "tag already exists on this dataset"));
+        }
+        Ok(())
+    }
+
+    pub async fn has_hold(&self, snap: &DslDataset, tag: &str) -> Result<bool> {
+        match snap.phys().userrefs_obj {
+            0 => Ok(false),
+            id => Ok(Zap::open(self.mos(), id).await?.try_get(tag).await?.is_some()),
+        }
+    }
+
     /// The holds of a snapshot: tag and when it was made.
     pub async fn holds(&self, snap: &DslDataset) -> Result<Vec<(String, u64)>> {
         let id = snap.phys().userrefs_obj;
@@ -22,10 +47,8 @@ impl DslPool {
 
     /// Holds a snapshot under a tag that is not in use there.
     pub async fn hold_snapshot(&self, tx: &Tx, name: &str, tag: &str) -> Result<()> {
+        self.hold_check(name, tag).await?;
         let snap = self.by_name(name).await?;
-        if !snap.is_snapshot() {
-            return Err(Error::inval(format!("{name} is not a snapshot")));
-        }
         let zap = match snap.phys().userrefs_obj {
             0 => {
                 let zap = Zap::make(self.mos(), tx, DMU_OT_USERREFS, &CreateOpts::default()).await?;
@@ -34,9 +57,6 @@ impl DslPool {
             }
             id => Zap::open(self.mos(), id).await?,
         };
-        if zap.try_get(tag).await?.is_some() {
-            return Err(Error::os(Errno::Exist, "tag already exists on this dataset"));
-        }
         zap.insert_u64(tx, tag, self.ctx.env.wall().as_secs()).await?;
         snap.userrefs.fetch_add(1, Ordering::Relaxed);
         Ok(())
