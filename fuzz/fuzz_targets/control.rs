@@ -22,7 +22,8 @@ macro_rules! requests {
 const REQUESTS: &[fn(&[u8])] = requests![
     PoolCreate, PoolDestroy, PoolExport, PoolQuery, PoolSet, PoolScrub, PoolSync, PoolHistory, PoolLog, ImportSearch, PoolImport,
     PoolWait, DatasetCreate, DatasetDestroy, DatasetQuery, DatasetByPath, DatasetSet, DatasetInherit, DatasetMount, DatasetUnmount,
-    DatasetSnapshot, DatasetClone, DatasetRollback
+    DatasetSnapshot, DatasetClone, DatasetRollback, DatasetRename, DatasetPromote, SnapshotHold, SnapshotRelease, SnapshotHolds,
+    PoolAdd, PoolClear, PoolReopen, PoolFreeze, VdevAttach, VdevDetach, VdevRemove, VdevOffline, VdevOnline, LogStatQuery
 ];
 
 fuzz_target!(|data: &[u8]| {
@@ -34,6 +35,10 @@ fuzz_target!(|data: &[u8]| {
     let _ = naming::check_pool_name(text, pick & 1 == 0);
     let _ = naming::check_entity(text);
     let _ = naming::check_nesting(text);
+    if naming::check_mountpoint(text).is_ok() {
+        let path = std::path::Path::new(text);
+        assert!(path.is_absolute() && !path.components().any(|c| matches!(c, std::path::Component::ParentDir)));
+    }
     let _ = props::parse_size(text);
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let _ = (props::is_user_prop(name), props::is_userquota_prop(name), props::check_inherit(name, pick & 1 == 0));

@@ -92,6 +92,9 @@ codes! {
     TooMany = "argument list too long",
     WrongParent = "invalid parent dataset",
     ExportInProgress = "pool export in progress",
+    RefTagHold = "tag already exists on this dataset",
+    RefTagRelease = "no such tag on this dataset",
+    TagTooLong = "tag too long",
     /// Snapshots, bookmarks or clones stand in the way; `details` names them.
     HasDependents = "dataset has dependents",
     /// Devices are in use or unfit; `details` holds one sentence each. `-f` would do it anyway.

@@ -141,6 +141,11 @@ operations! {
     dataset_rollback(DatasetRollback) -> ();
     /// The directory in which volumes are files.
     volume_files(VolumeFiles) -> String;
+    dataset_rename(DatasetRename) -> MountedReply;
+    dataset_promote(DatasetPromote) -> ();
+    snapshot_hold(SnapshotHold) -> ();
+    snapshot_release(SnapshotRelease) -> ();
+    snapshot_holds(SnapshotHolds) -> Vec<HoldInfo>;
 }
 
 /// Only the version is read first: a request of another version may have another shape.

@@ -24,6 +24,11 @@ pub fn creation(seconds: u64) -> String {
     local(seconds).format("%a %b %e %k:%M %Y").to_string()
 }
 
+/// `Fri Nov 20 08:24 2026`: when a snapshot was held.
+pub fn hold(seconds: u64) -> String {
+    local(seconds).format("%a %b %e %H:%M %Y").to_string()
+}
+
 /// `2026-11-20.20:24:16 UTC`... as `snapshots_changed` is printed.
 pub fn snapshots_changed(seconds: u64) -> String {
     local(seconds).format("%a %b %e %k:%M:%S %Y").to_string()

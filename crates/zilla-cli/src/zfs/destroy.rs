@@ -104,7 +104,14 @@ fn refuse_or(
             Ok(None)
         }
         Err(e) => {
-            let action = e.subject.as_ref().map_or(action.to_owned(), |s| format!("cannot destroy '{s}'"));
+            let action = match &e.subject {
+                // One that is held or otherwise in use.
+                Some(s) if s.contains('@') && e.code == zilla_control::ErrorCode::Busy => {
+                    format!("cannot destroy snapshot {s}")
+                }
+                Some(s) => format!("cannot destroy '{s}'"),
+                None => action.to_owned(),
+            };
             cx.refused(&action, &e);
             Ok(None)
         }

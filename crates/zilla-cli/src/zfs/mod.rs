@@ -8,8 +8,10 @@ mod change;
 mod create;
 mod destroy;
 mod get;
+mod holds;
 mod list;
 mod mount;
+mod rename;
 mod select;
 mod snapshot;
 #[cfg(test)]
@@ -49,13 +51,13 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         "\tclone [-p] [-o property=value] ... <snapshot> <filesystem|volume>\n",
         Some(create::clone),
     ),
-    command("promote", "\tpromote <clone-filesystem>\n", None),
+    command("promote", "\tpromote <clone-filesystem>\n", Some(rename::promote)),
     command(
         "rename",
         "\trename [-f] <filesystem|volume|snapshot> <filesystem|volume|snapshot>\n\trename -p [-f] \
          <filesystem|volume> <filesystem|volume>\n\trename -u [-f] <filesystem> <filesystem>\n\trename -r \
          <snapshot> <snapshot>\n",
-        None,
+        Some(rename::rename),
     ),
     command("bookmark", "\tbookmark <snapshot|bookmark> <newbookmark>\n", None),
     command("diff", "\tdiff [-FHth] <snapshot> [snapshot|filesystem]\n", None),
@@ -150,9 +152,9 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         None,
     ),
     None,
-    command("hold", "\thold [-r] <tag> <snapshot> ...\n", None),
-    command("holds", "\tholds [-rHp] <snapshot> ...\n", None),
-    command("release", "\trelease [-r] <tag> <snapshot> ...\n", None),
+    command("hold", "\thold [-r] <tag> <snapshot> ...\n", Some(holds::hold)),
+    command("holds", "\tholds [-rHp] <snapshot> ...\n", Some(holds::holds)),
+    command("release", "\trelease [-r] <tag> <snapshot> ...\n", Some(holds::release)),
     None,
     command("load-key", "\tload-key [-rn] [-L <keylocation>] <-a | filesystem|volume>\n", None),
     command("unload-key", "\tunload-key [-r] <-a | filesystem|volume>\n", None),

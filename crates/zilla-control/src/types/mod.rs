@@ -9,6 +9,7 @@
 //! version.
 
 mod dataset;
+mod dataset_request;
 mod pool;
 mod request;
 mod spec;
@@ -16,6 +17,7 @@ mod vdev;
 mod vdev_request;
 
 pub use dataset::{DatasetInfo, DatasetKind, DestroyReply, MountEntry, PropValue, Source};
+pub use dataset_request::*;
 pub use pool::{
     Checkpoint, CheckpointState, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord, HistoryWhat,
     ImportCandidate, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand, Removal, ScanFunc,

@@ -101,7 +101,13 @@ impl Engine {
         Ok(MountedReply { mount_error })
     }
 
-    async fn create_parents(&self, caller: &Caller, pool: &Pool, name: &str, no_mount: bool) -> Answer<()> {
+    pub(super) async fn create_parents(
+        &self,
+        caller: &Caller,
+        pool: &Pool,
+        name: &str,
+        no_mount: bool,
+    ) -> Answer<()> {
         let mut at = pool.name().len();
         while let Some(next) = name.get(at + 1..).and_then(|rest| rest.find('/')) {
             at += 1 + next;
@@ -293,7 +299,13 @@ impl Engine {
         if !moves {
             let left = pool.change_props(&name, settings).await?;
             let mut mount_error = None;
-            for name in &left {
+            let mut done: Vec<&String> = Vec::new();
+            // Those above first: what is below goes with them.
+            for name in left.iter().rev() {
+                if done.iter().any(|d| name.strip_prefix(d.as_str()).is_some_and(|r| r.starts_with('/'))) {
+                    continue;
+                }
+                done.push(name);
                 if let Err(e) = pool.mount_anew(self, name).await {
                     let why = format!("the change counts from the next mount on: {}", e.description());
                     mount_error.get_or_insert(ApiError::with(ErrorCode::MountFailed, why).subject(name));

@@ -116,10 +116,17 @@ async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &s
         }
         let head = dsl.head(&dir).await.map_err(of_dataset)?;
         let all = dsl.snapshots(&head).await.map_err(of_dataset)?;
-        for snap in chosen(&all, list) {
+        let picked = chosen(&all, list);
+        // Those that follow each other give back more than each by itself.
+        for run in picked.chunk_by(|a, b| a.0 + 1 == b.0) {
+            if let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) {
+                let freed = dsl.space_freed_by(first, last).await.map_err(of_dataset)?;
+                reply.reclaimed = reply.reclaimed.saturating_add(freed);
+            }
+        }
+        for (_, snap) in picked {
             let name = snap.name();
             let clones = dsl.clones(snap).await.map_err(of_dataset)?;
-            reply.reclaimed += snap.phys().unique_bytes;
             if r.defer && (!clones.is_empty() && !r.clones || snap.userrefs() > 0) {
                 reply.deferred.push(name);
                 continue;
@@ -146,8 +153,8 @@ async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &s
     Ok(reply)
 }
 
-/// The snapshots that a list names, each once, oldest first.
-fn chosen<'a>(all: &'a [Arc<DslDataset>], list: &str) -> Vec<&'a Arc<DslDataset>> {
+/// The snapshots that a list names, each once, oldest first, with their places among all.
+fn chosen<'a>(all: &'a [Arc<DslDataset>], list: &str) -> Vec<(usize, &'a Arc<DslDataset>)> {
     let position = |name: &str| all.iter().position(|s| s.snapshot_name() == name);
     let mut picked = vec![false; all.len()];
     for item in list.split(',') {
@@ -163,7 +170,7 @@ fn chosen<'a>(all: &'a [Arc<DslDataset>], list: &str) -> Vec<&'a Arc<DslDataset>
             picked.iter_mut().take(last + 1).skip(first).for_each(|p| *p = true);
         }
     }
-    all.iter().zip(picked).filter(|(_, picked)| *picked).map(|(snap, _)| snap).collect()
+    all.iter().enumerate().zip(picked).filter(|(_, picked)| *picked).map(|(found, _)| found).collect()
 }
 
 fn dependents(message: &str, option: &str, names: Vec<String>) -> ApiError {

@@ -19,6 +19,7 @@ mod errors;
 mod foreign;
 mod handed;
 mod history;
+mod holds;
 mod host;
 mod import;
 mod info;
@@ -32,6 +33,7 @@ mod place;
 mod pool;
 mod poolprops;
 mod query;
+mod rename;
 mod scrub;
 mod snapshots;
 mod values;
@@ -281,6 +283,26 @@ impl Backend for Engine {
 
     async fn volume_files(&self, _: &Caller, r: VolumeFiles) -> Answer<String> {
         self.volume_directory(r).await
+    }
+
+    async fn dataset_rename(&self, caller: &Caller, r: DatasetRename) -> Answer<MountedReply> {
+        self.rename(caller, r).await
+    }
+
+    async fn dataset_promote(&self, _: &Caller, r: DatasetPromote) -> Answer<()> {
+        self.promote(r).await
+    }
+
+    async fn snapshot_hold(&self, _: &Caller, r: SnapshotHold) -> Answer<()> {
+        self.hold(r).await
+    }
+
+    async fn snapshot_release(&self, _: &Caller, r: SnapshotRelease) -> Answer<()> {
+        self.release(r).await
+    }
+
+    async fn snapshot_holds(&self, _: &Caller, r: SnapshotHolds) -> Answer<Vec<HoldInfo>> {
+        self.list_holds(r).await
     }
 
     async fn dataset_clone(&self, caller: &Caller, r: DatasetClone) -> Answer<MountedReply> {

@@ -23,6 +23,7 @@ use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry, 
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslDir};
 use zilla_core::error::{Error, Result};
+use zilla_core::zpl::FsProps;
 use zilla_env::Env;
 use zilla_fuse::{Mount, Options};
 use zilla_ondisk::enums::ObjsetType;
@@ -191,16 +192,21 @@ impl Pool {
         let Some((fs, mount, told)) = found else { return Ok(()) };
         let readonly = self.readonly();
         let props = zilla::fs_props(self.dsl(), ds, readonly).await.map_err(of(name))?;
+        // Whether it shall ask for ACLs the kernel is told once, when the file system is mounted; until then both keep to it.
+        let (told_acls, wanted_acls) = (fs.zfs().props().posix_acl, props.posix_acl);
+        let props = FsProps { posix_acl: told_acls, ..props };
         fs.zfs().set_props(temporary.heeded(settings, props, readonly));
         fs.set_snapdir_visible(settings.num("snapdir") == 1);
         let wanted = temporary.options(settings, name, readonly);
-        if !differ(&told, &wanted) {
-            return Ok(());
-        }
-        let options = wanted.clone();
-        let changed = tokio::task::spawn_blocking(move || mount.change(&options))
-            .await
-            .unwrap_or_else(|e| Err(io::Error::other(e)));
+        let changed = match differ(&told, &wanted) {
+            false => Ok(()),
+            true => {
+                let options = wanted.clone();
+                tokio::task::spawn_blocking(move || mount.change(&options))
+                    .await
+                    .unwrap_or_else(|e| Err(io::Error::other(e)))
+            }
+        };
         match changed {
             Err(e) if e.kind() != io::ErrorKind::PermissionDenied || matters_unprivileged(&told, &wanted) => {
                 let why = format!("what is mounted cannot be changed ({}): mount it again", reason(&e));
@@ -210,6 +216,9 @@ impl Pool {
         }
         if let Some(m) = self.mounts.lock().get_mut(name) {
             m.told = wanted;
+        }
+        if told_acls != wanted_acls {
+            return Err(failed("the kernel heeds ACLs only from the next mount on").subject(name));
         }
         Ok(())
     }
@@ -322,6 +331,19 @@ impl Pool {
         errors
     }
 
+    /// A tree got another name and stays mounted where it is.
+    pub fn rename_mounts(&self, old: &str, new: &str) {
+        let mut mounts = self.mounts.lock();
+        for name in mounts.keys().cloned().collect::<Vec<_>>() {
+            let rest = name.strip_prefix(old).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+            if let Some(rest) = rest
+                && let Some(mounted) = mounts.remove(&name)
+            {
+                mounts.insert(format!("{new}{rest}"), mounted);
+            }
+        }
+    }
+
     /// After properties of `dir` changed: what is mounted there and below heeds them. Returns what does not before it is mounted anew.
     pub async fn refresh_mounts(&self, dir: &Arc<DslDir>, changed: &[String]) -> Result<Vec<String>> {
         let mut left = Vec::new();
@@ -334,22 +356,63 @@ impl Pool {
                 temporary.forget(property);
             }
             if let Err(e) = self.heed(&name, &ds, &settings, temporary).await {
-                tracing::warn!("'{name}': {}", e.description());
+                tracing::debug!("'{name}': {}", e.description());
                 left.push(name);
             }
         }
         Ok(left)
     }
 
-    /// Mounts again what is mounted, so that it heeds what only a new mount does.
-    pub(super) async fn mount_anew(&self, engine: &Engine, name: &str) -> Answer<()> {
-        let temporary = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
-        let below: Vec<String> = self.mounted_below(name).into_iter().filter(|n| n != name).collect();
-        if !below.is_empty() {
-            return Err(failed("file systems are mounted in it").subject(name));
+    /// Unmounts a tree, deepest first. Returns what was unmounted, and what stopped it.
+    pub(super) async fn unmount_tree(
+        &self,
+        name: &str,
+        force: bool,
+    ) -> (Vec<(String, Temporary)>, Option<ApiError>) {
+        let mut unmounted = Vec::new();
+        for name in self.mounted_below(name) {
+            let temporary = self.mounts.lock().get(&name).map(|m| m.temporary).unwrap_or_default();
+            if let Err(e) = self.unmount_one(&name, force).await {
+                return (unmounted, Some(e));
+            }
+            unmounted.push((name, temporary));
         }
-        self.unmount_one(name, false).await?;
-        self.mount(engine, name, &How { temporary, explicit: true, ..How::default() }).await
+        (unmounted, None)
+    }
+
+    /// Mounts again what was unmounted, with the options it had; the first error.
+    pub(super) async fn mount_back(
+        &self,
+        engine: &Engine,
+        unmounted: &[(String, Temporary)],
+    ) -> Option<ApiError> {
+        let mut first = None;
+        for (name, temporary) in unmounted.iter().rev() {
+            // Whatever `canmount` says: it was mounted. Only where it has no place any more it is not.
+            if !self.has_place(name).await {
+                continue;
+            }
+            let how = How { temporary: *temporary, explicit: true, ..How::default() };
+            if let Err(e) = self.mount(engine, name, &how).await {
+                tracing::warn!("'{name}' cannot be mounted again: {}", e.description());
+                first.get_or_insert(e);
+            }
+        }
+        first
+    }
+
+    /// Whether a file system has a mountpoint that is a path.
+    async fn has_place(&self, name: &str) -> bool {
+        let Ok(ds) = self.dsl().by_name(name).await else { return false };
+        let settings = Settings::of(self, &ds).await;
+        settings.is_ok_and(|s| matches!(s.place(self), Mountpoint::At(_)))
+    }
+
+    /// Mounts a tree again, so that it heeds what only a new mount does.
+    pub(super) async fn mount_anew(&self, engine: &Engine, name: &str) -> Answer<()> {
+        let (unmounted, stopped) = self.unmount_tree(name, false).await;
+        let failed = self.mount_back(engine, &unmounted).await;
+        stopped.or(failed).map_or(Ok(()), Err)
     }
 
     /// A snapshot goes: nobody may look into it through `.zfs` any more.

@@ -1,0 +1,143 @@
+//! `zfs hold`, `holds` and `release`.
+
+use super::change::log;
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Exit, Run};
+use crate::fmt::time;
+use zilla_control::error::{ApiError, ErrorCode};
+use zilla_control::props;
+use zilla_control::props::naming::{check_dataset_name, pool_of};
+use zilla_control::types::{HoldInfo, SnapshotHold, SnapshotHolds, SnapshotRelease};
+
+/// `-r`, a tag, and at least one snapshot.
+fn words(cx: &mut Cx, args: &[String]) -> Result<(bool, String, Vec<String>), Exit> {
+    let (options, operands) = args::parse(args, "r", &[]);
+    let mut recursive = false;
+    for option in options {
+        match option {
+            Opt::Flag('r', _) => recursive = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    match operands.split_first() {
+        Some((tag, names)) if !names.is_empty() => Ok((recursive, tag.clone(), names.to_vec())),
+        _ => cx.print_usage(),
+    }
+}
+
+/// Whether a word names a snapshot of what can be a dataset; complains if it does not.
+fn is_snapshot(cx: &mut Cx, name: &str) -> bool {
+    let Some((head, _)) = name.split_once('@') else {
+        cx.err(format!("'{name}' is not a snapshot"));
+        return false;
+    };
+    match check_dataset_name(head, props::HEADS, false) {
+        Ok(()) => true,
+        Err(e) => {
+            cx.refused(&format!("cannot open '{head}'"), &e);
+            false
+        }
+    }
+}
+
+/// A refusal: about the dataset that is not there, or about a snapshot.
+fn refused(cx: &mut Cx, action: &str, name: &str, e: &ApiError) {
+    let subject = e.subject.as_deref().unwrap_or(name);
+    if e.code == ErrorCode::NoEnt && !subject.contains('@') {
+        cx.refused(&format!("cannot open '{subject}'"), e);
+    } else {
+        cx.refused(&format!("{action} '{subject}'"), e);
+    }
+}
+
+pub fn hold(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (recursive, tag, names) = words(cx, &args)?;
+    if tag.starts_with('.') {
+        // OpenZFS's library uses such tags itself.
+        return cx.bad_usage("tag may not start with '.'");
+    }
+    let (mut failed, mut changed) = (false, Vec::new());
+    for name in names {
+        if !is_snapshot(cx, &name) {
+            failed = true;
+            continue;
+        }
+        let request = SnapshotHold { snapshot: name.clone(), tag: tag.clone(), recursive };
+        match cx.call(&request)? {
+            Ok(()) => changed.push(pool_of(&name).to_owned()),
+            Err(e) => {
+                refused(cx, "cannot hold snapshot", &name, &e);
+                failed = true;
+            }
+        }
+    }
+    log(cx, changed, failed)?;
+    Ok(u8::from(failed))
+}
+
+pub fn release(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (recursive, tag, names) = words(cx, &args)?;
+    let (mut failed, mut changed) = (false, Vec::new());
+    for name in names {
+        if !is_snapshot(cx, &name) {
+            failed = true;
+            continue;
+        }
+        let request = SnapshotRelease { snapshot: name.clone(), tag: tag.clone(), recursive };
+        match cx.call(&request)? {
+            Ok(()) => changed.push(pool_of(&name).to_owned()),
+            Err(e) => {
+                refused(cx, "cannot release hold from snapshot", &name, &e);
+                failed = true;
+            }
+        }
+    }
+    log(cx, changed, failed)?;
+    Ok(u8::from(failed))
+}
+
+pub fn holds(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, names) = args::parse(&args, "rHp", &[]);
+    let (mut recursive, mut scripted, mut parsable) = (false, false, false);
+    for option in options {
+        match option {
+            Opt::Flag('r', _) => recursive = true,
+            Opt::Flag('H', _) => scripted = true,
+            Opt::Flag('p', _) => parsable = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    if names.is_empty() {
+        return cx.print_usage();
+    }
+    let mut failed = false;
+    for name in names {
+        if !is_snapshot(cx, &name) {
+            failed = true;
+            continue;
+        }
+        match cx.call(&SnapshotHolds { snapshot: name.clone(), recursive })? {
+            Ok(list) => show(cx, &list, scripted, parsable),
+            Err(e) => {
+                refused(cx, "cannot get holds of", &name, &e);
+                failed = true;
+            }
+        }
+    }
+    Ok(u8::from(failed))
+}
+
+fn show(cx: &mut Cx, list: &[HoldInfo], scripted: bool, parsable: bool) {
+    let widest = |len: fn(&HoldInfo) -> usize| list.iter().map(len).max().unwrap_or(0);
+    let (names, tags) = (widest(|h| h.snapshot.len()), widest(|h| h.tag.len()));
+    if !scripted {
+        cx.out.line(format!("{:<names$}  {:<tags$}  TIMESTAMP", "NAME", "TAG"));
+    }
+    for hold in list {
+        let time = if parsable { hold.time.to_string() } else { time::hold(hold.time) };
+        cx.out.line(match scripted {
+            true => format!("{}\t{}\t{time}", hold.snapshot, hold.tag),
+            false => format!("{:<names$}  {:<tags$}  {time}", hold.snapshot, hold.tag),
+        });
+    }
+}

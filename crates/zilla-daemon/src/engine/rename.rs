@@ -1,0 +1,132 @@
+//! `zfs rename` and `zfs promote`.
+//!
+//! What is mounted in a tree that gets another name is unmounted before and mounted where it then
+//! belongs, with the options it had; `-u` leaves it where it is. If the renaming fails everything
+//! is mounted again as it was.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use std::sync::Arc;
+use zilla_control::props::{self, naming};
+use zilla_control::types::{DatasetPromote, DatasetRename, MountedReply};
+use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_core::error::{Errno, Error};
+
+impl Engine {
+    pub(super) async fn rename(&self, caller: &Caller, r: DatasetRename) -> Answer<MountedReply> {
+        let pool = self.pool_of(&r.name)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        if r.name.contains('@') {
+            return rename_snapshot(&pool, &r).await.map(|()| MountedReply::default());
+        }
+        naming::check_dataset_name(&r.target, props::HEADS, true)?;
+        naming::check_nesting(&r.target)?;
+        if naming::pool_of(&r.target) != pool.name() {
+            return Err(ApiError::with(ErrorCode::CrossTarget, "datasets must be within same pool"));
+        }
+        pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
+        let below = r.target.strip_prefix(r.name.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        if below {
+            let what = "New dataset name cannot be a descendant of current dataset name";
+            return Err(ApiError::with(ErrorCode::InvalidName, what));
+        }
+        if r.parents {
+            self.create_parents(caller, &pool, &r.target, false).await?;
+        }
+        if r.no_unmount {
+            rename_head(&pool, &r).await?;
+            pool.rename_mounts(&r.name, &r.target);
+            return Ok(MountedReply::default());
+        }
+        let (mounted, mut failed) = pool.unmount_tree(&r.name, r.force).await;
+        if failed.is_none() {
+            for (name, _) in &mounted {
+                pool.remove_mountpoint(name).await;
+            }
+            failed = rename_head(&pool, &r).await.err();
+        }
+        if let Some(e) = failed {
+            pool.mount_back(self, &mounted).await;
+            return Err(e);
+        }
+        let renamed = mounted.into_iter().map(|(name, temporary)| {
+            let rest = name.strip_prefix(r.name.as_str()).unwrap_or_default();
+            (format!("{}{rest}", r.target), temporary)
+        });
+        let renamed: Vec<_> = renamed.collect();
+        Ok(MountedReply { mount_error: pool.mount_back(self, &renamed).await })
+    }
+
+    pub(super) async fn promote(&self, r: DatasetPromote) -> Answer<()> {
+        let pool = self.pool_of(&r.name)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let dsl = pool.dsl();
+        let ds = dsl.by_name(&r.name).await.map_err(of(&r.name))?;
+        if ds.is_snapshot() {
+            return Err(ApiError::with(ErrorCode::BadType, "snapshots can not be promoted"));
+        }
+        if !dsl.is_clone(&ds.dir()) {
+            return Err(ApiError::with(ErrorCode::BadType, "not a cloned filesystem"));
+        }
+        if let Some(snap) = dsl.promote_conflicts(&r.name).await.map_err(of_dataset)?.first() {
+            let origin = dsl.info(&ds).await.map_err(of_dataset)?.origin.unwrap_or_default();
+            let what = format!("conflicting snapshot '{snap}' from parent '{origin}'");
+            return Err(ApiError::with(ErrorCode::Exists, what));
+        }
+        let (dsl, name) = (dsl.clone(), r.name.clone());
+        let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.promote(&tx, &name).await }));
+        task.await.map_err(of_dataset)
+    }
+}
+
+async fn rename_head(pool: &Arc<Pool>, r: &DatasetRename) -> Answer<()> {
+    let (dsl, old, new) = (pool.dsl().clone(), r.name.clone(), r.target.clone());
+    let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.rename(&tx, &old, &new).await }));
+    task.await.map_err(refused)
+}
+
+fn refused(e: Error) -> ApiError {
+    let what = e.to_string();
+    match e.errno() {
+        Errno::XDev => ApiError::with(ErrorCode::CrossTarget, what),
+        Errno::NoEnt if what.contains("parent does not exist") => {
+            ApiError::with(ErrorCode::NoEnt, "parent does not exist")
+        }
+        Errno::Inval => ApiError::with(ErrorCode::InvalidName, what),
+        _ => of_dataset(e),
+    }
+}
+
+async fn rename_snapshot(pool: &Arc<Pool>, r: &DatasetRename) -> Answer<()> {
+    naming::check_dataset_name(&r.target, props::SNAP, true)?;
+    let (fs, old) = r.name.split_once('@').unwrap_or((&r.name, ""));
+    let (to, new) = r.target.split_once('@').unwrap_or((&r.target, ""));
+    if fs != to {
+        return Err(ApiError::with(ErrorCode::CrossTarget, "snapshots must be part of same dataset"));
+    }
+    let dsl = pool.dsl();
+    dsl.by_name(&r.name).await.map_err(of(&r.name))?;
+    let names = match r.recursive {
+        true => dsl.recursive_names(&r.name).await.map_err(of(&r.name))?,
+        false => vec![r.name.clone()],
+    };
+    let (dsl, fs, old, new, recursive) =
+        (dsl.clone(), fs.to_owned(), old.to_owned(), new.to_owned(), r.recursive);
+    let task = pool.spa.ctx.sync_task(move |tx| {
+        Box::pin(async move { dsl.rename_snapshot(&tx, &fs, &old, &new, recursive).await })
+    });
+    task.await.map_err(|e| match e.is(Errno::Exist) {
+        true if r.recursive => {
+            let what = "a child dataset already has a snapshot with the new name";
+            ApiError::with(ErrorCode::Exists, what)
+        }
+        _ => of_dataset(e),
+    })?;
+    names.iter().for_each(|name| pool.forget_snapshot(name));
+    Ok(())
+}

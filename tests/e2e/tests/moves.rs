@@ -1,0 +1,187 @@
+//! Datasets that get other names, clones that take over, snapshots that are held.
+
+use std::fs;
+use zilla_e2e::{Kind, Need, Pool, World, can};
+
+fn names(world: &World) -> Vec<String> {
+    world.zfs("list -H -o name -t all -r tank").ok().lines().map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn refused(done: zilla_e2e::Done, text: &str) {
+    assert_eq!((done.code, done.stderr.as_str()), (1, format!("{text}\n").as_str()), "{done}");
+}
+
+#[test]
+fn renamed_trees_keep_their_files_and_are_mounted_where_they_belong() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    for name in ["a", "a/b", "to"] {
+        world.zfs(&format!("create tank/{name}")).ok();
+    }
+    let own = world.mnt().join("own");
+    world.zfs(&format!("create -o mountpoint={} tank/a/own", own.display())).ok();
+    fs::write(pool.root().join("a/b/file"), "kept").expect("file");
+    fs::write(own.join("file"), "kept too").expect("file");
+    world.zfs("snapshot -r tank/a@s").ok();
+
+    world.zfs("rename tank/a tank/to/x").ok();
+    assert_eq!(fs::read_to_string(pool.root().join("to/x/b/file")).expect("file"), "kept");
+    assert_eq!(fs::read_to_string(own.join("file")).expect("file"), "kept too");
+    assert!(!pool.root().join("a").exists(), "the directory of the mountpoint goes with it");
+    let all =
+        ["tank", "tank/to", "tank/to/x", "tank/to/x@s", "tank/to/x/b", "tank/to/x/b@s", "tank/to/x/own"];
+    assert_eq!(names(&world)[..7], all.map(str::to_owned));
+
+    world.zfs("rename -r tank/to/x@s t").ok();
+    assert!(names(&world).contains(&"tank/to/x/own@t".to_owned()) && !names(&world).join(" ").contains("@s"));
+    assert_eq!(fs::read_to_string(pool.root().join("to/x/b/.zfs/snapshot/t/file")).expect("file"), "kept");
+    world.zfs("rename -p tank/to/x tank/p/q/x").ok();
+    assert_eq!(fs::read_to_string(pool.root().join("p/q/x/b/file")).expect("file"), "kept");
+    // Left where it is.
+    world.zfs("rename -u tank/p/q/x tank/y").ok();
+    assert_eq!(fs::read_to_string(pool.root().join("p/q/x/b/file")).expect("file"), "kept");
+    let mounts = world.zfs("mount").ok();
+    assert!(
+        mounts.contains(&format!("{:<30}  {}", "tank/y/b", pool.root().join("p/q/x/b").display())),
+        "{mounts}"
+    );
+    world.zfs("unmount tank/y").ok();
+    world.zfs("mount -R tank/y").ok();
+    assert_eq!(fs::read_to_string(pool.root().join("y/b/file")).expect("file"), "kept");
+
+    refused(
+        world.zfs("rename tank/y tank/y/z"),
+        "cannot rename to 'tank/y/z': New dataset name cannot be a descendant of current dataset name",
+    );
+    refused(
+        world.zfs("rename tank/y other/y"),
+        "cannot rename to 'other/y': datasets must be within same pool",
+    );
+    refused(world.zfs("rename tank/y tank/n/y"), "cannot create 'tank/n/y': parent does not exist");
+    refused(world.zfs("rename tank/y tank/to"), "cannot rename 'tank/y': dataset already exists");
+    refused(world.zfs("rename tank/none tank/z"), "cannot open 'tank/none': dataset does not exist");
+    refused(
+        world.zfs("rename tank/y@t tank/to@t"),
+        "cannot rename to 'tank/to@t': snapshots must be part of same dataset",
+    );
+    assert_eq!(world.zfs("rename -r tank/y tank/z").code, 2);
+    // After all that went wrong everything is mounted as before.
+    assert_eq!(fs::read_to_string(pool.root().join("y/b/file")).expect("file"), "kept");
+    // Somebody is in there.
+    let open = fs::File::open(pool.root().join("y/b/file")).expect("file");
+    let busy = world.zfs("rename tank/y tank/z");
+    assert!(busy.code == 1 && busy.stderr.contains("busy"), "{busy}");
+    assert_eq!(fs::read_to_string(pool.root().join("y/b/file")).expect("file"), "kept");
+    drop(open);
+    world.zfs("rename tank/y tank/z").ok();
+    pool.judge();
+}
+
+#[test]
+fn a_promoted_clone_takes_over() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    fs::write(pool.root().join("a/file"), "old").expect("file");
+    world.zfs("snapshot tank/a@one").ok();
+    world.zfs("clone tank/a@one tank/c").ok();
+    fs::write(pool.root().join("c/file"), "new").expect("file");
+    refused(world.zfs("promote tank/a"), "cannot promote 'tank/a': not a cloned filesystem");
+    world.zfs("snapshot tank/c@one").ok();
+    refused(
+        world.zfs("promote tank/c"),
+        "cannot promote 'tank/c': conflicting snapshot 'one' from parent 'tank/a@one'",
+    );
+    world.zfs("rename tank/c@one two").ok();
+    world.zfs("promote tank/c").ok();
+    assert_eq!(world.zfs("get -H -o value origin tank/a").ok(), "tank/c@one\n");
+    world.zfs("destroy -r tank/a").ok();
+    assert_eq!(fs::read_to_string(pool.root().join("c/file")).expect("file"), "new");
+    assert_eq!(fs::read_to_string(pool.root().join("c/.zfs/snapshot/one/file")).expect("file"), "old");
+    assert_eq!(world.zfs("promote").code, 2);
+    pool.judge();
+}
+
+#[test]
+fn held_snapshots_stay() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    world.zfs("snapshot -r tank@s").ok();
+    world.zfs("hold -r keep tank@s").ok();
+    refused(
+        world.zfs("hold keep tank@s"),
+        "cannot hold snapshot 'tank@s': tag already exists on this dataset",
+    );
+    refused(world.zfs("hold keep tank@none"), "cannot hold snapshot 'tank@none': dataset does not exist");
+    refused(world.zfs("hold keep tank/none@s"), "cannot open 'tank/none': dataset does not exist");
+    refused(world.zfs("hold keep tank"), "'tank' is not a snapshot");
+    assert_eq!(world.zfs("hold .keep tank@s").code, 2);
+    world.zfs("hold other tank@s").ok();
+    let list = world.zfs("holds -rHp tank@s").ok();
+    let rows: Vec<Vec<&str>> = list.lines().map(|l| l.split('\t').take(2).collect()).collect();
+    assert_eq!(rows, [vec!["tank@s", "keep"], vec!["tank@s", "other"], vec!["tank/a@s", "keep"]]);
+    let table = world.zfs("holds tank@s").ok();
+    assert!(table.starts_with("NAME    TAG    TIMESTAMP\ntank@s  keep   "), "{table}");
+    assert_eq!(world.zfs("get -H -o value userrefs tank@s").ok(), "2\n");
+    refused(world.zfs("destroy tank@s"), "cannot destroy snapshot tank@s: dataset is busy");
+    assert!(world.zfs("destroy -r tank/a").fails().contains("dataset is busy"));
+    // They are kept with the pool.
+    pool.export();
+    pool.import();
+    refused(world.zfs("destroy tank@s"), "cannot destroy snapshot tank@s: dataset is busy");
+    world.zfs("destroy -d tank@s").ok();
+    assert_eq!(world.zfs("get -H -o value defer_destroy tank@s").ok(), "on\n");
+    refused(
+        world.zfs("release none tank@s"),
+        "cannot release hold from snapshot 'tank@s': no such tag on this dataset",
+    );
+    world.zfs("release keep tank@s").ok();
+    assert!(names(&world).contains(&"tank@s".to_owned()));
+    world.zfs("release other tank@s").ok();
+    assert!(!names(&world).contains(&"tank@s".to_owned()), "the last one lets it go");
+    world.zfs("release -r keep tank/a@s").ok();
+    world.zfs("destroy tank/a@s").ok();
+    pool.judge();
+}
+
+#[test]
+fn ranges_tell_what_they_give_back_together() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &["-O", "compression=off"]);
+    let noise = zilla_e2e::Random::new(3).bytes(4 << 20);
+    world.zfs("snapshot tank@a").ok();
+    fs::write(pool.root().join("file"), &noise).expect("file");
+    world.zfs("snapshot tank@b").ok();
+    world.zfs("snapshot tank@c").ok();
+    fs::remove_file(pool.root().join("file")).expect("file");
+    world.zfs("snapshot tank@d").ok();
+    let reclaim = |list: &str| {
+        let told = world.zfs(&format!("destroy -nvp tank@{list}")).ok();
+        let last = told.lines().last().and_then(|l| l.strip_prefix("reclaim\t"));
+        last.and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| panic!("{told}"))
+    };
+    // Each of the two holds what the other holds too.
+    assert!(reclaim("b") < 1 << 20 && reclaim("c") < 1 << 20);
+    assert!(reclaim("b%c") >= 4 << 20);
+    assert!(reclaim("b,c") >= 4 << 20);
+    assert!(reclaim("a%b,d") < 1 << 20);
+    let told = world.zfs("destroy -nv tank@b%c").ok();
+    assert!(told.starts_with("would destroy tank@b\nwould destroy tank@c\nwould reclaim 4.0"), "{told}");
+    world.zfs("destroy tank@b%c").ok();
+    assert_eq!(names(&world), ["tank", "tank@a", "tank@d"]);
+    pool.judge();
+}
