@@ -69,6 +69,48 @@ fn properties_count_at_once_also_below() {
 }
 
 #[test]
+fn acls_count_at_once_or_who_sets_them_is_told() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let file = pool.root().join("a/file");
+    fs::write(&file, "x").expect("file");
+    // Version 2: the owner may all, user 4711 may read, the group, the mask, others.
+    let entry = |tag: u16, may: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &may.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    };
+    let none = u32::MAX;
+    let entries =
+        [entry(1, 7, none), entry(2, 4, 4711), entry(4, 0, none), entry(16, 4, none), entry(32, 0, none)];
+    let acl = [2u32.to_le_bytes().to_vec(), entries.concat()].concat();
+    let set =
+        || rustix::fs::setxattr(&file, "system.posix_acl_access", &acl, rustix::fs::XattrFlags::empty());
+    assert_eq!(set(), Err(rustix::io::Errno::OPNOTSUPP));
+    let reads = || {
+        let words = ["--reuid=4711", "--regid=4711", "--clear-groups", "cat"];
+        Command::new("setpriv").args(words).arg(&file).output().expect("setpriv").status.success()
+    };
+    // The world is root's alone: let others pass.
+    for dir in [world.path(), &world.mnt()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("mode");
+    }
+    world.zfs("set acltype=posix tank").ok();
+    set().expect("ACLs count now, also below");
+    assert!(reads());
+    let open = fs::File::open(&file).expect("file");
+    let told = world.zfs("set acltype=off tank");
+    assert!(told.code == 1 && told.stderr.contains("counts from the next mount on"), "{told}");
+    drop(open);
+    world.zfs("unmount tank").ok();
+    world.zfs("mount -R tank").ok();
+    assert_eq!(set(), Err(rustix::io::Errno::OPNOTSUPP));
+    pool.judge();
+}
+
+#[test]
 fn options_of_one_mount() {
     if !can(&[Need::Fuse, Need::Root]) {
         return;

@@ -2,7 +2,7 @@
 
 use super::select::Selection;
 use crate::args::{self, Opt};
-use crate::cx::{Cx, Run};
+use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{self, Obj};
 use zilla_control::types::{DatasetKind, DatasetMount, DatasetUnmount, ManyReply, MountList};
 
@@ -16,7 +16,7 @@ pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('R', _) => request.recursive = true,
             // Progress of `-a -v` would be over before it could be read.
             Opt::Flag('v', _) => {}
-            Opt::Flag('l', _) => request.load_keys = true,
+            Opt::Flag('l', _) => return unsupported(cx, "mount -l"),
             Opt::Flag('j', _) => as_json = true,
             Opt::Flag('o', text) if text.is_empty() => {
                 return cx.bad_usage("empty mount options (-o) specified");
@@ -62,8 +62,13 @@ pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
     Ok(code)
 }
 
+fn unsupported(cx: &mut Cx, what: &str) -> Run {
+    cx.err(format!("zfs: '{what}' is not supported by zilla yet"));
+    Err(Exit(2))
+}
+
 /// Names of existing filesystems, or a complaint about each that is none.
-fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<String>, bool), crate::cx::Exit> {
+fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<String>, bool), Exit> {
     let selection = Selection {
         operands: operands.to_vec(),
         kinds: vec![DatasetKind::Filesystem],
@@ -113,7 +118,7 @@ pub fn unmount(cx: &mut Cx, args: Vec<String>) -> Run {
         match option {
             Opt::Flag('a', _) => all = true,
             Opt::Flag('f', _) => request.force = true,
-            Opt::Flag('u', _) => request.unload_keys = true,
+            Opt::Flag('u', _) => return unsupported(cx, "unmount -u"),
             other => return cx.bad_option(other),
         }
     }
