@@ -97,6 +97,8 @@ pub(crate) mod fopen {
 pub(crate) const O_ACCMODE: u32 = 0o3;
 pub(crate) const O_RDONLY: u32 = 0;
 pub(crate) const O_WRONLY: u32 = 1;
+pub(crate) const O_TRUNC: u32 = 0o1000;
+pub(crate) const O_APPEND: u32 = 0o2000;
 pub(crate) const O_DSYNC: u32 = 0o10000;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
@@ -122,6 +124,8 @@ pub(crate) mod ioc {
     pub(crate) const XFLAG_APPEND: u32 = 0x10;
     pub(crate) const XFLAG_NODUMP: u32 = 0x80;
     pub(crate) const XFLAG_PROJINHERIT: u32 = 0x200;
+    /// There are attributes: told, not set.
+    pub(crate) const XFLAG_HASATTR: u32 = 0x8000_0000;
 }
 
 /// Walks over a request's arguments.

@@ -28,6 +28,7 @@
 //! more request to save small writes that programs already gather ([`Options::writeback`] turns it on).
 
 mod abi;
+mod caller;
 mod dev;
 mod mount;
 mod near;

@@ -59,8 +59,6 @@ enum Way {
 struct File {
     users: u32,
     way: Way,
-    /// It may have capabilities, which a write takes away. The kernel sees to that only where it goes through the cache.
-    capable: bool,
 }
 
 /// What the kernel is told of a file it opened.
@@ -125,7 +123,7 @@ impl Opens {
         }
         let stable = is_stable(flags);
         let way = if stable { Way::Stable } else { Way::Cached };
-        let file = st.files.entry(node).or_insert(File { users: 0, way, capable: true });
+        let file = st.files.entry(node).or_insert(File { users: 0, way });
         file.users += 1;
         let direct = file.way == Way::Stable || file.way == Way::New && stable;
         st.left = st.left.filter(|_| !direct).map(|n| n - 1);
@@ -144,7 +142,7 @@ impl Opens {
             // Should the kernel have been told meanwhile that it need not ask: it did, and this is how it is without.
             return self.open(node, flags).unwrap_or_default();
         }
-        st.files.insert(node, File { users: 1, way: Way::New, capable: false });
+        st.files.insert(node, File { users: 1, way: Way::New });
         Opened::direct(is_stable(flags))
     }
 
@@ -159,14 +157,11 @@ impl Opens {
         }
     }
 
-    /// The file is given capabilities.
-    pub(crate) fn gets_capabilities(&self, node: NodeId) {
-        self.0.lock().files.entry(node).and_modify(|f| f.capable = true);
-    }
-
-    /// Before a direct write: whether capabilities are to be taken from the file.
-    pub(crate) fn loses_capabilities(&self, node: NodeId) -> bool {
-        self.0.lock().files.get_mut(&node).is_some_and(|f| std::mem::take(&mut f.capable))
+    /// There are files that not everyone who may write may open for writing: the kernel is to go on
+    /// asking, if it still does.
+    pub(crate) fn always(&self) {
+        let mut st = self.0.lock();
+        st.left = st.left.filter(|left| *left == 0);
     }
 }
 
@@ -245,13 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_taken_once() {
-        let o = Opens::new(true);
-        o.create(3, abi::O_WRONLY);
-        assert!(!o.loses_capabilities(3));
-        o.gets_capabilities(3);
-        assert!(o.loses_capabilities(3) && !o.loses_capabilities(3));
-        o.open(4, abi::O_WRONLY | abi::O_DSYNC);
-        assert!(o.loses_capabilities(4), "it may have had some before");
+    fn who_must_be_asked_always_is() {
+        let o = Opens::new(false);
+        o.always();
+        (0..=ENOUGH).for_each(|_| assert_eq!(handle(&o, 7, RDWR), Some(CACHED)));
+        o.never();
+        o.always();
+        assert_eq!(handle(&o, 7, RDWR), None, "it was told that it need not");
     }
 }

@@ -1,12 +1,13 @@
 //! Each request of the kernel, as an operation of the file system.
 
-use crate::abi::{self, Args, Short, fattr, ioc, op};
+use crate::abi::{self, Args, Header, Short, fattr, ioc, op};
+use crate::caller::Caller;
 use crate::opens::{CACHED, Opened, STABLE};
 use crate::reply::{Out, Reply, from_kernel, put_dirent};
 use crate::request::Request;
 use crate::session::Session;
 use bytes::Bytes;
-use zilla::zpl::{S_IFDIR, S_IFLNK, S_ISGID};
+use zilla::zpl::{S_IFDIR, S_IFLNK, S_ISGID, S_ISUID};
 use zilla::{
     Attr, Cred, DirEntry, Entry, Errno, NewFile, Now, RenameFlags, SetAttr, SetTime, Stop, Time, Whence,
     XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_PROJINHERIT,
@@ -20,9 +21,8 @@ const SEEK_HOLE: u32 = 4;
 const FALLOC_KEEP_SIZE: u32 = 1;
 const FALLOC_PUNCH_HOLE: u32 = 2;
 const FALLOC_ZERO_RANGE: u32 = 0x10;
-
-/// What a program may do whoever runs it; a write to it takes that away.
-const CAPABILITIES: &[u8] = b"security.capability";
+/// The group may execute the file.
+const S_IXGRP: u32 = 0o010;
 
 type Done = Result<Reply, Short>;
 
@@ -53,8 +53,16 @@ fn put_opened(out: &mut Out, opened: Opened) {
 impl Session {
     fn entry(&self, e: Entry) -> Reply {
         let reply = Reply::entry(e.node, &e.attr, e.lasting, self.root());
+        self.guard(&e.attr);
         e.leak();
         reply
+    }
+
+    /// If a file is one that may not just be opened, the kernel is to go on asking.
+    fn guard(&self, attr: &Attr) {
+        if attr.flags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
+            self.opens.always();
+        }
     }
 
     /// The frequent requests, answered without a future where everything is in memory.
@@ -66,6 +74,9 @@ impl Session {
                     Ok(n) => n,
                     Err(short) => return Some(Err(short)),
                 };
+                if name == b"." {
+                    return None;
+                }
                 match self.fs.try_lookup(node, name) {
                     Ok(Some(e)) => Some(Ok(Some(self.entry(e)))),
                     Err(Stop::Err(e)) if e.is(Errno::NoEnt) => Some(Ok(Some(Reply::negative()))),
@@ -81,7 +92,12 @@ impl Session {
                 now(self.fs.try_read(node, off, size as usize), Reply::data)
             }
             op::READLINK => now(self.fs.try_readlink(node), Reply::bytes),
-            op::OPEN => Some(a.u32().map(|flags| Some(self.open(node, flags)))),
+            op::OPEN => match a.u32() {
+                Ok(flags) if writes(flags) => {
+                    now(self.fs.try_getattr(node), |attr| self.open_to_write(node, flags, &attr))
+                }
+                flags => Some(flags.map(|flags| Some(self.open(node, flags)))),
+            },
             op::RELEASE => {
                 self.opens.release(node);
                 Some(Ok(Some(Reply::ok())))
@@ -101,6 +117,14 @@ impl Session {
             put_opened(&mut out, opened);
             Reply::head(out.0)
         })
+    }
+
+    fn open_to_write(&self, node: u64, flags: u32, attr: &Attr) -> Reply {
+        let appends = flags & abi::O_APPEND != 0 && flags & abi::O_TRUNC == 0;
+        if attr.flags & ZFS_IMMUTABLE != 0 || attr.flags & ZFS_APPENDONLY != 0 && !appends {
+            return Errno::Perm.into();
+        }
+        self.open(node, flags)
     }
 
     fn forget(&self, node: u64, a: &mut Args<'_>) -> Result<(), Short> {
@@ -128,8 +152,13 @@ impl Session {
         let a = &mut a;
         match r.header.opcode {
             op::LOOKUP => self.lookup(node, a.string()?).await,
+            op::OPEN => {
+                let flags = a.u32()?;
+                let attr = self.fs.getattr(node).await;
+                Ok(attr.map_or_else(Reply::from, |attr| self.open_to_write(node, flags, &attr)))
+            }
             op::GETATTR => Ok(self.fs.getattr(node).await.map_or_else(Reply::from, |at| Reply::attr(&at))),
-            op::SETATTR => self.setattr(node, a).await,
+            op::SETATTR => self.setattr(r, a).await,
             op::READLINK => Ok(self.fs.readlink(node).await.map_or_else(Reply::from, Reply::bytes)),
             op::SYMLINK | op::MKNOD | op::MKDIR => self.make(r, a).await,
             op::CREATE if self.opens.asked_for_new() => self.create(r, a).await,
@@ -167,9 +196,9 @@ impl Session {
             op::REMOVEXATTR => done(self.fs.removexattr(node, a.string()?).await),
             op::READDIR => self.readdir(node, a, false).await,
             op::READDIRPLUS => self.readdir(node, a, true).await,
-            op::FALLOCATE => self.fallocate(node, a).await,
+            op::FALLOCATE => self.fallocate(r, a).await,
             op::LSEEK => self.lseek(node, a).await,
-            op::COPY_FILE_RANGE => self.copy(node, a).await,
+            op::COPY_FILE_RANGE => self.copy(r, a).await,
             op::IOCTL => self.ioctl(node, a).await,
             op::DESTROY => Ok(Reply::ok()),
             // Opening, closing, access checks, locks: the kernel does them by itself once it has been told.
@@ -178,6 +207,10 @@ impl Session {
     }
 
     async fn lookup(&self, dir: u64, name: &[u8]) -> Done {
+        // Asked by number, when a file handle comes back whose file the kernel has forgotten.
+        if name == b"." {
+            return Ok(self.fs.handle(dir).await.map_or_else(Reply::from, |e| self.entry(e)));
+        }
         Ok(match self.fs.lookup(dir, name).await {
             Ok(e) => self.entry(e),
             // In the control directory a name can come to be without the kernel's help.
@@ -186,7 +219,39 @@ impl Session {
         })
     }
 
-    async fn setattr(&self, node: u64, a: &mut Args<'_>) -> Done {
+    /// Before the contents of a file are changed: takes its capabilities away, and the set-group-id
+    /// bit if only that of a stranger to the group. Returns whether the set-id bits go with the
+    /// change, which has to be told to the kernel ([`Session::forget_attributes`]) before it is
+    /// answered. `unprivileged`: what the kernel says of the caller, if it does.
+    async fn disarm(&self, caller: &Header, node: u64, unprivileged: Option<bool>) -> zilla::Result<bool> {
+        self.fs.kill_capabilities(node).await?;
+        if unprivileged == Some(false) {
+            return Ok(false);
+        }
+        let attr = self.fs.getattr(node).await?;
+        if !attr.is_file() || attr.mode & (S_ISUID | S_ISGID) == 0 {
+            return Ok(false);
+        }
+        let caller = Caller::of(caller);
+        if unprivileged.is_none() && caller.keeps_ids() {
+            return Ok(false);
+        }
+        if is_strangers(&attr, &caller) {
+            self.fs.setattr(node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
+        }
+        Ok(true)
+    }
+
+    /// After a change: the kernel learns that the mode may be another, before whoever made it goes
+    /// on.
+    fn disarmed(&self, node: u64, kill: bool) {
+        if kill {
+            self.forget_attributes(node);
+        }
+    }
+
+    async fn setattr(&self, r: &Request, a: &mut Args<'_>) -> Done {
+        let node = r.header.node;
         let valid = a.u32()?;
         a.skip(12)?;
         let size = a.u64()?;
@@ -203,6 +268,26 @@ impl Session {
             (true, _) => Some(SetTime::To(time(i))),
             _ => None,
         };
+        // Without anything to set: the kernel wants the set-id bits gone (before a write or a copy,
+        // or by a chown that names no owner), which it does not say.
+        let mut kill = on(fattr::KILL_SUIDGID) || valid == 0;
+        let mut kill_sgid = false;
+        if kill || valid & (fattr::SIZE | fattr::UID | fattr::GID) != 0 {
+            let attr = match self.fs.getattr(node).await {
+                Ok(attr) => attr,
+                Err(e) => return Ok(e.into()),
+            };
+            if attr.is_file() {
+                if let Err(e) = self.fs.kill_capabilities(node).await {
+                    return Ok(e.into());
+                }
+                let caller = Caller::of(&r.header);
+                let armed = attr.mode & (S_ISUID | S_ISGID) != 0;
+                kill = kill && (valid != 0 || armed && !caller.keeps_ids());
+                kill_sgid = kill && is_strangers(&attr, &caller) && !caller.keeps_ids();
+            }
+            kill = kill && !attr.is_dir();
+        }
         let set = SetAttr {
             mode: on(fattr::MODE).then_some(mode),
             uid: on(fattr::UID).then_some(uid),
@@ -211,7 +296,8 @@ impl Session {
             atime: set_time(fattr::ATIME, fattr::ATIME_NOW, 0),
             mtime: set_time(fattr::MTIME, fattr::MTIME_NOW, 1),
             ctime: on(fattr::CTIME).then(|| time(2)),
-            kill_suidgid: on(fattr::KILL_SUIDGID),
+            kill_suidgid: kill,
+            kill_sgid,
             ..SetAttr::default()
         };
         Ok(self.fs.setattr(node, set).await.map_or_else(Reply::from, |at| Reply::attr(&at)))
@@ -281,15 +367,19 @@ impl Session {
         if data.iter().map(Bytes::len).sum::<usize>() != size as usize {
             return Err(Short);
         }
-        let kill = flags & abi::WRITE_KILL_SUIDGID != 0;
         let node = r.header.node;
-        if handle != CACHED && self.opens.loses_capabilities(node) {
-            match self.fs.removexattr(node, CAPABILITIES).await {
-                Err(e) if !e.is(Errno::NoData) => return Ok(e.into()),
-                _ => {}
+        // Through its cache the kernel takes capabilities away itself, and writes what was mapped
+        // in nobody's name.
+        let unprivileged = flags & abi::WRITE_KILL_SUIDGID != 0;
+        let mut kill = false;
+        if unprivileged || handle != CACHED {
+            match self.disarm(&r.header, node, Some(unprivileged)).await {
+                Ok(k) => kill = k,
+                Err(e) => return Ok(e.into()),
             }
         }
         let mut written = self.fs.write_vectored(node, off, data, kill).await.map(drop);
+        self.disarmed(node, kill);
         // A write can ask for it itself (RWF_DSYNC). The kernel sees to that only where it goes through the cache.
         let stable = handle == STABLE || sync && !(self.kernel_syncs && handle == CACHED);
         if stable && written.is_ok() {
@@ -319,23 +409,11 @@ impl Session {
         if let Err(e) = self.fs.setxattr(node, name, value, mode).await {
             return Ok(e.into());
         }
-        if name == CAPABILITIES {
-            self.opens.gets_capabilities(node);
-        }
         if more & abi::SETXATTR_ACL_KILL_SGID != 0 {
-            return done(self.kill_sgid(node).await);
+            let set = SetAttr { kill_sgid: true, ..SetAttr::default() };
+            return done(self.fs.setattr(node, set).await.map(drop));
         }
         Ok(Reply::ok())
-    }
-
-    async fn kill_sgid(&self, node: u64) -> zilla::Result<()> {
-        let mode = self.fs.getattr(node).await?.mode;
-        if mode & S_ISGID != 0 {
-            self.fs
-                .setattr(node, SetAttr { mode: Some(mode & 0o7777 & !S_ISGID), ..SetAttr::default() })
-                .await?;
-        }
-        Ok(())
     }
 
     async fn readdir(&self, dir: u64, a: &mut Args<'_>, plus: bool) -> Done {
@@ -396,25 +474,40 @@ impl Session {
                 return Ok(true);
             }
             if let Some(f) = file {
+                self.guard(&f.attr);
                 f.leak();
             }
         }
         Ok(!rest.is_empty())
     }
 
-    async fn fallocate(&self, node: u64, a: &mut Args<'_>) -> Done {
+    async fn fallocate(&self, r: &Request, a: &mut Args<'_>) -> Done {
+        let node = r.header.node;
         a.skip(8)?;
         let (off, len, mode) = (a.u64()?, a.u64()?, a.u32()?);
         let Some(end) = off.checked_add(len) else { return Ok(Errno::FBig.into()) };
         let keep = mode & FALLOC_KEEP_SIZE != 0;
-        match mode & !FALLOC_KEEP_SIZE {
-            FALLOC_PUNCH_HOLE if keep => done(self.fs.punch(node, off, len, false, false).await),
-            FALLOC_ZERO_RANGE => done(self.fs.punch(node, off, len, !keep, false).await),
-            // Space cannot be set aside for what will be written elsewhere anyway; what remains of it is the size.
-            0 if keep => done(self.fs.getattr(node).await.map(drop)),
-            0 => done(self.fs.extend(node, end, false).await),
-            _ => Ok(Errno::NotSup.into()),
+        let how = mode & !FALLOC_KEEP_SIZE;
+        if !(how == FALLOC_PUNCH_HOLE && keep || how == FALLOC_ZERO_RANGE || how == 0) {
+            return Ok(Errno::NotSup.into());
         }
+        let kill = match self.disarm(&r.header, node, None).await {
+            Ok(kill) => kill,
+            Err(e) => return Ok(e.into()),
+        };
+        let changed = match how {
+            FALLOC_PUNCH_HOLE => self.fs.punch(node, off, len, false, kill).await,
+            FALLOC_ZERO_RANGE => self.fs.punch(node, off, len, !keep, kill).await,
+            // Space cannot be set aside for what will be written elsewhere anyway; what remains of
+            // it is the size.
+            _ if keep => {
+                let set = SetAttr { kill_suidgid: kill, ..SetAttr::default() };
+                self.fs.setattr(node, set).await.map(drop)
+            }
+            _ => self.fs.extend(node, end, kill).await,
+        };
+        self.disarmed(node, kill);
+        done(changed)
     }
 
     async fn lseek(&self, node: u64, a: &mut Args<'_>) -> Done {
@@ -435,12 +528,19 @@ impl Session {
         })
     }
 
-    async fn copy(&self, node: u64, a: &mut Args<'_>) -> Done {
+    async fn copy(&self, r: &Request, a: &mut Args<'_>) -> Done {
+        let node = r.header.node;
         a.skip(8)?;
         let (off, to) = (a.u64()?, from_kernel(a.u64()?, self.root()));
         a.skip(8)?;
         let (to_off, len) = (a.u64()?, a.u64()?);
-        Ok(match self.fs.copy_range(node, off, to, to_off, len).await {
+        let kill = match self.disarm(&r.header, to, None).await {
+            Ok(kill) => kill,
+            Err(e) => return Ok(e.into()),
+        };
+        let copied = self.fs.copy_range((node, off), (to, to_off), len, kill).await;
+        self.disarmed(to, kill);
+        Ok(match copied {
             Ok(n) => {
                 let mut out = Out::with(8);
                 out.u32(n as u32).u32(0);
@@ -483,19 +583,24 @@ impl Session {
                 Some(SetAttr { flags: Some(flags_from(bits, |f| f.1)), ..SetAttr::default() })
             }
             ioc::FSSETXATTR => {
-                let projid = word(12)?;
+                let (bits, extent, projid, cow_extent) = (word(0)?, word(4)?, word(12)?, word(16)?);
+                let known = FLAGS.iter().fold(ioc::XFLAG_HASATTR, |k, f| k | f.2);
+                if bits & !known != 0 || extent != 0 || cow_extent != 0 {
+                    return Ok(Errno::NotSup.into());
+                }
                 Some(SetAttr {
-                    flags: Some(flags_from(word(0)?, |f| f.2)),
+                    flags: Some(flags_from(bits, |f| f.2)),
                     projid: (projid != attr.projid).then_some(projid),
                     ..SetAttr::default()
                 })
             }
             _ => return Ok(Reply::errno(ENOTTY)),
         };
-        if let Some(set) = set
-            && let Err(e) = self.fs.setattr(node, set).await
-        {
-            return Ok(e.into());
+        if let Some(set) = set {
+            match self.fs.setattr(node, set).await {
+                Ok(attr) => self.guard(&attr),
+                Err(e) => return Ok(e.into()),
+            }
         }
         out.0.truncate(16 + out_size as usize);
         Ok(Reply::head(out.0))
@@ -510,6 +615,15 @@ const FLAGS: [Flag; 4] = [
     (ZFS_NODUMP, ioc::NODUMP_FL, ioc::XFLAG_NODUMP),
     (ZFS_PROJINHERIT, ioc::PROJINHERIT_FL, ioc::XFLAG_PROJINHERIT),
 ];
+
+fn writes(flags: u32) -> bool {
+    flags & abi::O_ACCMODE != abi::O_RDONLY || flags & abi::O_TRUNC != 0
+}
+
+/// Whether a file's set-group-id bit is one that only members of the group leave.
+fn is_strangers(attr: &Attr, caller: &Caller) -> bool {
+    attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !caller.is_in_group(attr.gid)
+}
 
 fn bits_of(attr: &Attr, bit: impl Fn(&Flag) -> u32) -> u32 {
     FLAGS.iter().filter(|f| attr.flags & f.0 != 0).fold(0, |b, f| b | bit(f))

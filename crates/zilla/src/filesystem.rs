@@ -14,6 +14,8 @@ pub type NodeId = u64;
 
 /// The longest single copy of [`Filesystem::copy_range`], so that a client can be interrupted in between.
 const COPY_MAX: u64 = 8 << 20;
+/// How much of a copy is read and written at a time.
+const COPY_STEP: u64 = 1 << 20;
 
 /// A name that was found or made. As long as it lives the file stays, whatever happens to its names.
 pub struct Entry {
@@ -149,6 +151,19 @@ impl Filesystem {
         };
         let (held, attr) = zfs.try_lookup(id, name)?;
         Ok(Some(Entry::new(n, held, attr)))
+    }
+
+    /// The file of a number that a client kept while nobody used it, as file handles do.
+    pub async fn handle(&self, node: NodeId) -> Result<Entry> {
+        let (zfs, n, id) = match self.place(node)? {
+            Place::Main(zfs, id) => (zfs, 0, id),
+            Place::Snapshot(zfs, n, id) => (zfs, n, id),
+            Place::Control => return self.lookup_control(node, b".").await,
+        };
+        let (held, _) = resident(|| zfs.try_handle(id)).await?;
+        let attr = self.getattr(node).await?;
+        let lasting = n == 0 || id != zfs.root();
+        Ok(Entry { lasting, ..Entry::new(n, held, attr) })
     }
 
     pub async fn lookup(&self, dir: NodeId, name: &[u8]) -> Result<Entry> {
@@ -366,18 +381,43 @@ impl Filesystem {
     }
 
     /// Copies a part of a file into another (or the same); returns how much, which may be less.
-    pub async fn copy_range(&self, from: NodeId, off: u64, to: NodeId, to_off: u64, len: u64) -> Result<u64> {
+    /// What was copied before an error is told like that; the error comes again when the rest is
+    /// asked for.
+    pub async fn copy_range(
+        &self,
+        (from, off): (NodeId, u64),
+        (to, to_off): (NodeId, u64),
+        len: u64,
+        kill_suidgid: bool,
+    ) -> Result<u64> {
         let len = len.min(COPY_MAX);
         let mut done = 0;
         while done < len {
-            let data = self.read(from, off + done, (len - done).min(1 << 20) as usize).await?;
-            if data.is_empty() {
-                break;
+            let (at, want) = (off.saturating_add(done), (len - done).min(COPY_STEP));
+            match self.copy_some((from, at), (to, to_off.saturating_add(done)), want, kill_suidgid).await {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
             }
-            self.write_vectored(to, to_off + done, &data, false).await?;
-            done += data.iter().map(|d| d.len() as u64).sum::<u64>();
         }
         Ok(done)
+    }
+
+    /// One step of a copy, which takes place whole or not at all.
+    async fn copy_some(
+        &self,
+        (from, off): (NodeId, u64),
+        (to, to_off): (NodeId, u64),
+        len: u64,
+        kill_suidgid: bool,
+    ) -> Result<u64> {
+        let data = self.read(from, off, len as usize).await?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.write_vectored(to, to_off, &data, kill_suidgid).await?;
+        Ok(data.iter().map(|d| d.len() as u64).sum())
     }
 
     pub async fn seek(&self, node: NodeId, off: u64, whence: Whence) -> Result<u64> {
@@ -408,6 +448,12 @@ impl Filesystem {
     pub async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let (zfs, id) = self.live(node)?;
         zfs.setxattr(id, name, value, mode).await
+    }
+
+    /// Takes a program's capabilities away, before someone changes it.
+    pub async fn kill_capabilities(&self, node: NodeId) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.kill_capabilities(id).await
     }
 
     pub async fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {

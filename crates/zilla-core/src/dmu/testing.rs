@@ -196,10 +196,11 @@ impl Harness {
     }
 }
 
-/// Syncs the objset as its txgs ask for it, as a pool's sync task does, until they are stopped.
+/// Syncs the objset as its txgs ask for it, as a pool's sync task does, until they are stopped or
+/// nobody else has them.
 pub async fn keep_synced(objset: Arc<Objset>, store: Arc<MemStore>, txgs: Arc<crate::spa::txg::TxgState>) {
     let mut root = BlkPtr::ZERO;
-    while !txgs.is_stopped() {
+    while !txgs.is_stopped() && Arc::strong_count(&txgs) > 1 {
         txgs.wait_for_work(std::time::Duration::from_secs(1)).await;
         let txg = txgs.quiesce().await;
         let out = match objset.sync(txg, root).await {

@@ -195,6 +195,11 @@ impl Attrs {
         }
     }
 
+    /// Whether an object is one that has attributes.
+    pub(super) fn are_in(dnode: &Dnode) -> bool {
+        matches!(dnode.bonus_type(), DMU_OT_SA | DMU_OT_ZNODE)
+    }
+
     /// Reads the attributes of the file that `dnode` is.
     pub(crate) fn load(table: &SaTable, dnode: &Arc<Dnode>) -> Now<Attrs> {
         let what = || format!("object {} of objset {}", dnode.id(), dnode.objset_id());

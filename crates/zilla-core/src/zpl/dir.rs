@@ -3,12 +3,14 @@
 //! Positions in a directory are the ZAP's (hash and collision number), which survive changes around them; 0 is before `.`, 1 before `..`, and
 //! the ZAP's positions follow, moved up by two.
 
+use super::attrs::Attrs;
 use super::fs::Zfs;
 use super::types::{Attr, DirEntry, S_IFDIR};
 use super::znode::{Held, Znode, stale};
-use super::{NAME_MAX, dirent_obj, err};
+use super::{NAME_MAX, PFLAG_XATTR, dirent_obj, err};
 use crate::dmu::{Need, Now, Stop, resident};
 use crate::error::{Errno, Error, Result};
+use crate::types::ObjectId;
 use crate::zap::{END, Match, Zap};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -87,6 +89,30 @@ impl Zfs {
         let zn = self.held(self.lookup_now(dir, name)?);
         let attr = self.attr(&zn);
         Ok((zn, attr))
+    }
+
+    /// The file of a number that a client kept and comes back with (a file handle), if all it takes
+    /// is in memory. Any number may come.
+    pub fn try_handle(self: &Arc<Self>, id: u64) -> Now<(Held, Attr)> {
+        let no_file = || Stop::Err(Error::os(Errno::Stale, "no file has this number any more"));
+        let dnode = match self.objset.hold(ObjectId(id)) {
+            Err(Stop::Err(e)) if e.is(Errno::NoEnt) => return Err(no_file()),
+            held => held?,
+        };
+        if !Attrs::are_in(&dnode) {
+            return Err(no_file());
+        }
+        let held = self.held(self.znode(id)?);
+        let unreachable = {
+            let state = held.state.lock();
+            // One without a name is there only for those who have it already.
+            state.gone || state.attrs.links == 0 || state.attrs.pflags & PFLAG_XATTR != 0
+        };
+        if unreachable {
+            return Err(no_file());
+        }
+        let attr = self.attr(&held);
+        Ok((held, attr))
     }
 
     pub async fn lookup(self: &Arc<Self>, dir: u64, name: &[u8]) -> Result<(Held, Attr)> {

@@ -12,6 +12,27 @@ use crate::error::{Errno, Result};
 use crate::spa::txg::Tx;
 use std::sync::Arc;
 
+/// What an immutable or append-only file still takes, as on Linux's own file systems: its flags may
+/// be changed, and who may write to an append-only one may also touch it. Nothing but the flags
+/// themselves is changed of a file that stays immutable.
+fn check_flags_allow(pflags: u64, set: &SetAttr) -> Result<()> {
+    let to = |t: Option<SetTime>| matches!(t, Some(SetTime::To(_)));
+    let touches = set.atime.is_some() || set.mtime.is_some();
+    let sets_times = to(set.atime) || to(set.mtime) || set.ctime.is_some();
+    let others = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+    if pflags & ZFS_IMMUTABLE != 0 {
+        let after = set.flags.map_or(pflags, |(on, off)| pflags & !off | on);
+        let stays = after & ZFS_IMMUTABLE != 0;
+        if others || touches || sets_times || stays && (after != pflags || set.projid.is_some()) {
+            return err(Errno::Perm, "the file is immutable");
+        }
+    }
+    if pflags & ZFS_APPENDONLY != 0 && (others || sets_times) {
+        return err(Errno::Perm, "the file is append-only");
+    }
+    Ok(())
+}
+
 impl Zfs {
     /// Changes attributes; returns them all as they are then.
     pub async fn setattr(&self, id: u64, set: SetAttr) -> Result<Attr> {
@@ -39,10 +60,9 @@ impl Zfs {
             return Err(stale(zn.id()));
         }
         let pflags = state.attrs.pflags;
-        let unlocks = set.flags.is_some_and(|(_, clear)| clear & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0);
         // A record of a change that was made once is not to be refused.
-        if pflags & ZFS_IMMUTABLE != 0 && !unlocks && !self.is_replaying() {
-            return err(Errno::Perm, "the file is immutable");
+        if !self.is_replaying() {
+            check_flags_allow(pflags, set)?;
         }
         if let Some(size) = set.size {
             if state.attrs.is_dir() {
@@ -50,9 +70,6 @@ impl Zfs {
             }
             if !is_regular(&state.attrs) {
                 return err(Errno::Inval, "not a regular file");
-            }
-            if pflags & ZFS_APPENDONLY != 0 {
-                return err(Errno::Perm, "the file is append-only");
             }
             Zfs::check_size(size)?;
         }
@@ -94,6 +111,9 @@ impl Zfs {
         }
         if set.kill_suidgid {
             attrs.mode = super::file::without_suid(attrs.mode);
+        }
+        if set.kill_sgid {
+            attrs.mode &= !u64::from(S_ISGID);
         }
         if set.mode.is_some() {
             attrs.set_trivial_acl(&self.sa, self.version >= ZPL_VERSION_FUID);

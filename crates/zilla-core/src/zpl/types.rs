@@ -87,6 +87,9 @@ pub struct SetAttr {
     pub ctime: Option<Time>,
     /// Take the set-user-id and set-group-id bits away, as a change by an unprivileged user does.
     pub kill_suidgid: bool,
+    /// Take the set-group-id bit away even if the group may not execute the file: whoever makes the
+    /// change is not in the group.
+    pub kill_sgid: bool,
     pub projid: Option<u32>,
     /// File flags to set and to clear, of those in [`super::SETTABLE_FLAGS`].
     pub flags: Option<(u64, u64)>,

@@ -10,7 +10,7 @@ use super::posix_acl::{self, PosixAcl};
 use super::sa::Kind;
 use super::types::*;
 use super::znode::{Plan, State, Znode, stale};
-use super::{ZFS_IMMUTABLE, ZPL_VERSION_FUID, err};
+use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, err};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
@@ -24,6 +24,9 @@ const DXATTR_MAX_SA_SIZE: usize = super::sa::SA_MAX_SPILL >> 1;
 /// Linux's limits.
 const XATTR_NAME_MAX: usize = 255;
 pub(super) const XATTR_SIZE_MAX: usize = 65536;
+
+/// What a program may do whoever runs it.
+const CAPABILITIES: &str = "security.capability";
 
 pub(super) fn list_get<'a>(list: &'a NvList, name: &str) -> Option<&'a [u8]> {
     list.bytes(name)
@@ -184,10 +187,11 @@ impl Zfs {
         if value.len() > XATTR_SIZE_MAX {
             return err(Errno::TooBig, "the value is too long");
         }
+        let zn = resident(|| self.znode(id)).await?;
+        self.check_xattr_change(&zn)?;
         if name == posix_acl::ACCESS || name == posix_acl::DEFAULT {
             return self.set_posix_acl(id, name, value).await;
         }
-        let zn = resident(|| self.znode(id)).await?;
         let in_sa = list_get(&*self.sa_xattrs(&zn)?, name).is_some();
         let in_dir = resident(|| self.dir_xattr_find(&zn, name)).await?.is_some();
         match mode {
@@ -232,18 +236,47 @@ impl Zfs {
         let name = name_str(name)?;
         self.check_xattrs(name)?;
         let zn = resident(|| self.znode(id)).await?;
+        // Linux takes capabilities away before it appends to an append-only file.
+        if name != CAPABILITIES {
+            self.check_xattr_change(&zn)?;
+        }
+        if self.take_xattr(&zn, name).await? { self.ended().await } else { no_data() }
+    }
+
+    /// Takes away what lets a program do more than who runs it: before someone changes the file.
+    /// Costs a look at the file's attributes where there is nothing to take, and does not ask for
+    /// the property `xattr`, which may be turned on again.
+    pub async fn kill_capabilities(&self, id: u64) -> Result<()> {
+        let zn = resident(|| self.znode(id)).await?;
+        let none = {
+            let a = &zn.state.lock().attrs;
+            a.dxattr.is_empty() && a.xattr_obj == 0
+        };
+        if none || !self.take_xattr(&zn, CAPABILITIES).await? { Ok(()) } else { self.ended().await }
+    }
+
+    fn check_xattr_change(&self, zn: &Znode) -> Result<()> {
+        let locked = zn.state.lock().attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0;
+        if locked && !self.is_replaying() {
+            return err(Errno::Perm, "the file is immutable or append-only");
+        }
+        Ok(())
+    }
+
+    /// Takes an attribute away wherever it lies; false if there is none.
+    async fn take_xattr(&self, zn: &Arc<Znode>, name: &str) -> Result<bool> {
         let mut found = false;
         for name in [Some(name), bare_name(name)].into_iter().flatten() {
-            if list_get(&*self.sa_xattrs(&zn)?, name).is_some() {
-                self.change(|tx| self.sa_xattr_set(tx, &zn, name, None, |_| Ok(()))).await?;
+            if list_get(&*self.sa_xattrs(zn)?, name).is_some() {
+                self.change(|tx| self.sa_xattr_set(tx, zn, name, None, |_| Ok(()))).await?;
                 found = true;
             }
-            if resident(|| self.dir_xattr_find(&zn, name)).await?.is_some() {
-                self.dir_xattr_remove(&zn, name).await?;
+            if resident(|| self.dir_xattr_find(zn, name)).await?.is_some() {
+                self.dir_xattr_remove(zn, name).await?;
                 found = true;
             }
         }
-        if found { self.ended().await } else { no_data() }
+        Ok(found)
     }
 
     /// Sets (or takes away) one attribute of the list, and with it whatever `also` changes.

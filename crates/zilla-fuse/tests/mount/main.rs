@@ -1,61 +1,17 @@
-//! A mounted file system on a store in memory, used as programs use one. Where /dev/fuse is not to be had there is nothing to test.
+//! A mounted file system on a store in memory, used as programs use one. Where /dev/fuse is not to
+//! be had there is nothing to test.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zilla::zpl::{Unlimited, Zfs, ZplProps, create_fs};
-use zilla::{Filesystem, FsProps, NoSnapshots, Time};
-use zilla_core::dmu::testing::{MemStore, props};
-use zilla_core::dmu::{DbufCache, Objset};
-use zilla_core::spa::txg::TxgState;
-use zilla_core::types::Txg;
-use zilla_env::{block_on, real_env};
-use zilla_fuse::{Mount, Options};
+use zilla::FsProps;
 
-struct Mounted {
-    mount: Mount,
-    dir: tempfile::TempDir,
-}
-
-impl Mounted {
-    fn new(props_of_fs: FsProps) -> Option<Mounted> {
-        let env = real_env(2);
-        let objset = Objset::create(1, 2, Arc::new(MemStore::default()), DbufCache::new(64 << 20), props());
-        let txgs = TxgState::new(env.clone(), Txg(9));
-        {
-            let tx = block_on(txgs.assign()).unwrap();
-            let me = fs::metadata("/proc/self").unwrap();
-            let zpl = ZplProps::new(me.uid(), me.gid(), Time::default());
-            block_on(create_fs(&objset, &tx, &zpl)).unwrap();
-        }
-        let zfs =
-            block_on(Zfs::open(env.clone(), objset, Some(txgs), Arc::new(Unlimited), props_of_fs)).unwrap();
-        let fs = Filesystem::new(zfs, Arc::new(NoSnapshots));
-        let dir = tempfile::tempdir().unwrap();
-        match zilla_fuse::mount(fs, env, dir.path(), &Options::new("tank/test")) {
-            Ok(mount) => Some(Mounted { mount, dir }),
-            Err(e) => {
-                assert!(std::env::var_os("CI").is_none(), "cannot mount here: {e}");
-                eprintln!("cannot mount here, nothing tested: {e}");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        self.mount.unmount(true).unwrap();
-        block_on(self.mount.gone());
-    }
-}
+mod common;
+mod handles;
+mod privileges;
+use common::Mounted;
 
 #[test]
 fn a_tree_of_files() {
@@ -125,7 +81,8 @@ fn contents_large_and_small() {
 #[test]
 fn what_is_written_directly_is_read_through_the_cache() {
     let Some(m) = Mounted::new(FsProps::default()) else { return };
-    // First they grow, then they are written over: in between the kernel is told that it need not ask who opens what.
+    // First they grow, then they are written over: in between the kernel is told that it need not
+    // ask who opens what.
     let files: Vec<(PathBuf, File)> = (0..2)
         .map(|i| {
             let path = m.path().join(format!("f{i}"));
@@ -148,8 +105,9 @@ fn what_is_written_directly_is_read_through_the_cache() {
     }
 }
 
-/// Writes over the same megabytes while another reads pages of them, and looks each time whether all are new. The kernel forgets them all before it
-/// sends the first one. Returns where one was not.
+/// Writes over the same megabytes while another reads pages of them, and looks each time whether
+/// all are new. The kernel forgets them all before it sends the first one. Returns where one was
+/// not.
 fn rewrite(path: &Path, file: &File) -> Option<(u8, usize)> {
     const LEN: usize = 8 << 20;
     let beside = File::open(path).unwrap();

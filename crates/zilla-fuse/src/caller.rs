@@ -1,0 +1,107 @@
+//! Who makes a request, as far as the set-user-id and set-group-id bits of what he changes are
+//! concerned.
+//!
+//! Linux takes these bits from a file that someone changes without CAP_FSETID. With a write and a
+//! truncation it tells the server whether he has it; with a copy and an fallocate it does not, and
+//! it never tells of supplementary groups. Both are in /proc, under the thread that waits for the
+//! answer: until it has one it does not go away, so its number means nobody else.
+//!
+//! What is kept true: who cannot be looked up has neither capability nor group, so that a bit may
+//! be taken once too often, and is never left. That is so for threads of other pid or user
+//! namespaces, and for those that act with other credentials than their own.
+
+use crate::abi::Header;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use std::cell::OnceCell;
+
+/// The bit of CAP_FSETID (linux/capability.h).
+const CAP_FSETID: u64 = 1 << 4;
+/// The initial user namespace's inode (`PROC_USER_INIT_INO`, linux/proc_ns.h).
+const INIT_USER_NS: u64 = 0xEFFF_FFFD;
+
+pub(crate) struct Caller {
+    uid: u32,
+    gid: u32,
+    pid: u32,
+    status: OnceCell<Option<Status>>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Status {
+    fsuid: u32,
+    fsgid: u32,
+    groups: Vec<u32>,
+    effective: u64,
+}
+
+impl Caller {
+    pub(crate) fn of(header: &Header) -> Caller {
+        Caller { uid: header.uid, gid: header.gid, pid: header.pid, status: OnceCell::new() }
+    }
+
+    fn status(&self) -> Option<&Status> {
+        let read = || {
+            let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+            let status = Status::parse(&text)?;
+            // With other credentials than the thread's own (a server's, an io_uring personality's)
+            // this would say nothing about them.
+            (status.fsuid == self.uid && status.fsgid == self.gid && is_init_user(self.pid)).then_some(status)
+        };
+        self.status.get_or_init(|| if self.pid == 0 { None } else { read() }).as_ref()
+    }
+
+    /// Whether the bits stay whatever he changes.
+    pub(crate) fn keeps_ids(&self) -> bool {
+        self.status().is_some_and(|s| s.effective & CAP_FSETID != 0)
+    }
+
+    pub(crate) fn is_in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.status().is_some_and(|s| s.groups.contains(&gid))
+    }
+}
+
+/// Capabilities count in the initial user namespace only.
+fn is_init_user(pid: u32) -> bool {
+    let ns = format!("/proc/{pid}/ns/user");
+    statx(rustix::fs::CWD, ns, AtFlags::empty(), StatxFlags::INO).is_ok_and(|st| st.stx_ino == INIT_USER_NS)
+}
+
+impl Status {
+    fn parse(text: &str) -> Option<Status> {
+        let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+        // Real, effective, saved, and the one that counts for files.
+        let fourth = |name| field(name)?.split_ascii_whitespace().nth(3)?.parse().ok();
+        Some(Status {
+            fsuid: fourth("Uid")?,
+            fsgid: fourth("Gid")?,
+            groups: field("Groups")?.split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect(),
+            effective: u64::from_str_radix(field("CapEff")?.trim(), 16).ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str =
+        "Name:\tUid:\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t0000000000000010\n";
+
+    #[test]
+    fn what_proc_says_of_a_thread() {
+        let status = Status { fsuid: 4, fsgid: 8, groups: vec![9, 10], effective: CAP_FSETID };
+        assert_eq!(Status::parse(STATUS), Some(status));
+        assert_eq!(Status::parse(""), None);
+        let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        assert_eq!(Status::parse(&own).unwrap().fsuid, rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
+    fn who_cannot_be_looked_up_keeps_nothing() {
+        let caller = |pid, uid| Caller { uid, gid: 7, pid, status: OnceCell::new() };
+        let (own, me) = (std::process::id(), rustix::process::geteuid().as_raw());
+        for who in [caller(0, me), caller(u32::MAX, me), caller(own, me ^ 1)] {
+            assert!(!who.keeps_ids() && who.is_in_group(7) && !who.is_in_group(8));
+        }
+    }
+}
