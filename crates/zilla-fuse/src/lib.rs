@@ -30,6 +30,7 @@
 mod abi;
 mod caller;
 mod dev;
+mod loopback;
 mod mount;
 mod near;
 mod notify;
@@ -41,6 +42,7 @@ mod session;
 mod volumes;
 mod watch;
 
+pub use loopback::Loopback;
 pub use mount::clear_stale;
 pub use notify::Notifier;
 pub use session::{Mount, Options, mount, mount_on};

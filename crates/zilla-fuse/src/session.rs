@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,7 +23,7 @@ use zilla::{Filesystem, NodeId};
 use zilla_env::Env;
 
 /// The most data in one request.
-const MAX_WRITE: usize = 1 << 20;
+pub(crate) const MAX_WRITE: usize = 1 << 20;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -104,24 +105,8 @@ pub fn mount_on(fs: Arc<Filesystem>, env: Env, dir: OwnedFd, opts: &Options) -> 
     let mountpoint = path_of(dir.as_fd())?;
     let dev = Arc::new(Dev::new(attach(dir.as_fd(), opts)?));
     drop(dir);
-    let threads = opts.threads.max(1);
-    let root = fs.root();
-    let session = Arc::new(Session {
-        fs,
-        dev,
-        env,
-        writeback: opts.writeback,
-        kernel_syncs: kernel_syncs(linux()),
-        opens: Opens::new(new_directly(linux())),
-        root,
-        watch: Watch::default(),
-        nearing: near::able(),
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
-        threads: threads.into(),
-        gone: false.into(),
-        ended: Event::new(),
-    });
-    let started = session.clone().start(threads);
+    let session = Arc::new(Session::new(fs, dev, env, opts));
+    let started = session.clone().start(opts.threads.max(1));
     if let Err(e) = started {
         let _ = detach(&mountpoint, true);
         return Err(e);
@@ -195,6 +180,25 @@ impl Mount {
 }
 
 impl Session {
+    pub(crate) fn new(fs: Arc<Filesystem>, dev: Arc<Dev>, env: Env, opts: &Options) -> Session {
+        let root = fs.root();
+        Session {
+            fs,
+            dev,
+            env,
+            writeback: opts.writeback,
+            kernel_syncs: kernel_syncs(linux()),
+            opens: Opens::new(new_directly(linux())),
+            root,
+            watch: Watch::default(),
+            nearing: near::able(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: opts.threads.max(1).into(),
+            gone: false.into(),
+            ended: Event::new(),
+        }
+    }
+
     pub(crate) fn root(&self) -> NodeId {
         self.root
     }
@@ -204,7 +208,12 @@ impl Session {
         for i in 0..threads {
             let session = self.clone();
             let run = move || {
-                session.serve();
+                // What a panic leaves half done nobody may go on with, and a mount that nobody
+                // serves would hang its users: as with the engine's own threads, dying is the safe
+                // way out.
+                if catch_unwind(AssertUnwindSafe(|| session.serve())).is_err() {
+                    std::process::abort();
+                }
                 if session.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
                     session.end();
                 }
@@ -299,7 +308,7 @@ impl Session {
     }
 
     /// The length of a full record of what is written.
-    fn record(&self) -> usize {
+    pub(crate) fn record(&self) -> usize {
         self.fs.zfs().props().recordsize as usize
     }
 

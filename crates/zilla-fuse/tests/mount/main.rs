@@ -10,6 +10,7 @@ use zilla::FsProps;
 
 mod common;
 mod handles;
+mod hostile;
 mod privileges;
 use common::Mounted;
 
