@@ -167,6 +167,39 @@ fn what_was_flushed_is_there_after_a_crash() {
     });
 }
 
+/// Others fill the pool; what is reserved for a volume it can still write.
+#[test]
+fn a_reservation_is_kept_for_its_volume() {
+    const SIZE: u64 = 24 << 20;
+    let (env, dir) = (real_env(2), tempfile::tempdir().unwrap());
+    let run = env.clone();
+    env.block_on(async move {
+        let spa = create(&run, dir.path(), 128 << 20).await;
+        let thick = volume(&run, &spa, "thick", SIZE, &[("refreservation", SIZE + (2 << 20))]).await;
+        let sparse = volume(&run, &spa, "sparse", 1 << 30, &[]).await;
+        let (mut at, mut refused) = (0, None);
+        while refused.is_none() {
+            refused = errno(sparse.write(at, &[noise(at, 1 << 20)], false).await);
+            at += 1 << 20;
+        }
+        assert_eq!(refused, Some(Errno::NoSpc), "after {at} bytes");
+        for at in (0..SIZE).step_by(1 << 20) {
+            thick
+                .write(at, &[noise(at + 1, 1 << 20)], false)
+                .await
+                .unwrap_or_else(|e| panic!("at {at}: {e}"));
+        }
+        thick.flush().await.unwrap();
+        for at in (0..SIZE).step_by(1 << 20) {
+            assert!(thick.read(at, 1 << 20).await.unwrap().concat() == noise(at + 1, 1 << 20));
+        }
+        check(&spa).await;
+        drop((thick, sparse));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(dir.path());
+    });
+}
+
 #[test]
 fn a_rollback_under_an_open_volume_gives_its_users_the_snapshots_contents() {
     let (env, dir) = (real_env(2), tempfile::tempdir().unwrap());

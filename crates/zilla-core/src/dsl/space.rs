@@ -72,8 +72,11 @@ impl DslPool {
             }
         }
         let mut need = bytes.max(MIN_COST);
+        // What is reserved for the dataset itself is counted as used from its dir to the root: this it may still use.
+        let own = ds.reserved.load(Ordering::Relaxed).saturating_sub(ds.phys().unique_bytes);
         for d in dir.ancestry() {
             let p = d.phys();
+            let by_others = p.used_bytes.saturating_sub(own);
             let inflight = d.towrite();
             let mut errno = Errno::DQuot;
             let mut quota = if p.quota == 0 || frees { u64::MAX } else { p.quota };
@@ -94,13 +97,13 @@ impl DslPool {
                 }
             }
             let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
-            if p.used_bytes >= quota {
+            if by_others >= quota {
                 // What was freed in the last txgs, of files or of the intent log, comes back as txgs pass, empty ones too.
-                let soon = errno == Errno::NoSpc && p.used_bytes - quota < self.pool_space().deferred;
+                let soon = errno == Errno::NoSpc && by_others - quota < self.pool_space().deferred;
                 let errno = if soon { Errno::Again } else { errno };
                 return Err(Error::os(errno, format!("{}: no space left", d.name())));
             }
-            if p.used_bytes.saturating_add(inflight) >= quota.saturating_add(slack) {
+            if by_others.saturating_add(inflight) >= quota.saturating_add(slack) {
                 return Err(Error::os(Errno::Again, format!("{}: close to its quota", d.name())));
             }
             d.add_towrite(tx, need);
