@@ -119,6 +119,7 @@ operations! {
     pool_add(PoolAdd) -> ();
     pool_clear(PoolClear) -> ();
     pool_reopen(PoolReopen) -> ();
+    pool_resilver(PoolResilver) -> ();
     pool_freeze(PoolFreeze) -> ();
     vdev_attach(VdevAttach) -> ();
     vdev_detach(VdevDetach) -> ();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zilla_core::error::{Errno, Error};
 use zilla_core::metaslab::SpaceClass;
-use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::spa::{Attach, CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zio::{LogPlace, LogStep};
 use zilla_env::{Env, real_env};
@@ -190,13 +190,15 @@ fn sides_of_a_log_come_and_go() {
     let w = World::new();
     w.env.block_on(async {
         let spa = w.create(&[&["l1"]]).await;
-        spa.attach(guid(&spa, &w.path("l1")), &w.leaf("l2"), false).await.unwrap();
+        spa.attach(guid(&spa, &w.path("l1")), &w.leaf("l2"), Attach::default()).await.unwrap();
         assert_eq!(shape(&spa), "mirror:a,b mirror:l1,l2");
         assert!(spa.tree().pool_leaves().all(|l| l.dtl.is_empty()), "nothing is needed on the new side");
         let spa = w.turn(spa).await;
-        spa.attach(guid(&spa, &w.path("l2")), &w.leaf("l3"), false).await.unwrap();
+        spa.attach(guid(&spa, &w.path("l2")), &w.leaf("l3"), Attach::default()).await.unwrap();
         assert_eq!(shape(&spa), "mirror:a,b mirror:l1,l2,l3");
-        spa.attach(guid(&spa, &w.path("l1")), &w.leaf("l4"), true).await.unwrap();
+        spa.attach(guid(&spa, &w.path("l1")), &w.leaf("l4"), Attach { replace: true, ..Attach::default() })
+            .await
+            .unwrap();
         assert_eq!(shape(&spa), "mirror:a,b mirror:l4,l2,l3");
         assert!(log_block(&spa).await.unwrap().slog);
         let spa = w.turn(spa).await;
@@ -206,13 +208,16 @@ fn sides_of_a_log_come_and_go() {
         assert_eq!(shape(&spa), "mirror:a,b file:l4");
         assert!(spa.detach(guid(&spa, &w.path("l4"))).await.unwrap_err().is(Errno::NotSup));
         // A log without redundancy is replaced whole.
-        spa.attach(guid(&spa, &w.path("l4")), &w.leaf("l1"), true).await.unwrap();
+        spa.attach(guid(&spa, &w.path("l4")), &w.leaf("l1"), Attach { replace: true, ..Attach::default() })
+            .await
+            .unwrap();
         assert_eq!(shape(&spa), "mirror:a,b file:l1");
         let small = w.path("small");
         std::fs::File::create(&small).unwrap().set_len(65 << 20).unwrap();
         let target = guid(&spa, &w.path("l1"));
-        assert!(spa.attach(target, &w.leaf("small"), false).await.unwrap_err().is(Errno::Overflow));
-        assert!(spa.attach(guid(&spa, &w.path("a")), &w.leaf("l2"), false).await.is_err());
+        assert!(
+            spa.attach(target, &w.leaf("small"), Attach::default()).await.unwrap_err().is(Errno::Overflow)
+        );
         let spa = w.turn(spa).await;
         assert_eq!(shape(&spa), "mirror:a,b file:l1");
         w.export(spa).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use zilla_core::error::{Errno, Result};
-use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::spa::{Attach, CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, NewFile, Zfs};
 use zilla_env::model::{ModelDevice, Profile};
@@ -307,7 +307,7 @@ fn logs_change_under_load() {
             let changes = env.spawn_with_result({
                 let spa = spa.clone();
                 async move {
-                    spa.attach(guid(&spa, "l0"), &leaf("l1"), false).await?;
+                    spa.attach(guid(&spa, "l0"), &leaf("l1"), Attach::default()).await?;
                     spa.offline(guid(&spa, "l0"), false, false).await?;
                     spa.online(guid(&spa, "l0")).await?;
                     spa.detach(guid(&spa, "l0")).await?;
@@ -316,7 +316,8 @@ fn logs_change_under_load() {
                     spa.offline(guid(&spa, "l1"), false, false).await?;
                     spa.online(guid(&spa, "l1")).await?;
                     spa.remove_vdev(guid(&spa, "l1")).await?;
-                    spa.attach(guid(&spa, "l2"), &leaf("l0"), true).await
+                    spa.attach(guid(&spa, "l2"), &leaf("l0"), Attach { replace: true, ..Attach::default() })
+                        .await
                 }
             });
             let cut = env.sleep(Duration::from_micros(env.random_below(12_000_000)));

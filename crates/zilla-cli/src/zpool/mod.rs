@@ -94,7 +94,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
     ),
     None,
     command("initialize", "\tinitialize [-c | -s | -u] [-w] <pool> [<device> ...]\n", None),
-    command("resilver", "\tresilver <pool> ...\n", None),
+    command("resilver", "\tresilver <pool> ...\n", Some(scrub::resilver)),
     command("scrub", "\tscrub [-e | -s | -p | -C] [-w] <pool> ...\n", Some(scrub::run)),
     command("trim", "\ttrim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]\n", None),
     None,

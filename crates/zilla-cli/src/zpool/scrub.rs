@@ -1,8 +1,10 @@
-//! `zpool scrub`.
+//! `zpool scrub` and `resilver`.
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
-use zilla_control::types::{Activity, CheckpointState, PoolQuery, PoolScrub, ScrubCommand, VdevState};
+use zilla_control::types::{
+    Activity, CheckpointState, PoolQuery, PoolResilver, PoolScrub, ScrubCommand, VdevState,
+};
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "spweC", &[]);
@@ -72,6 +74,27 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     if wait && !failed {
         for name in &started {
             super::wait::until_done(cx, name, &[Activity::Scrub])?;
+        }
+    }
+    Ok(u8::from(failed))
+}
+
+pub fn resilver(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "", &[]);
+    if let Some(option) = options.into_iter().next() {
+        return cx.bad_option(option);
+    }
+    if operands.is_empty() {
+        return cx.bad_usage("missing pool name argument");
+    }
+    let (pools, mut failed) = cx.pools(&operands, PoolQuery::default())?;
+    for pool in pools {
+        let name = pool.name;
+        let done =
+            cx.ask(&format!("cannot restart resilver {name}"), &PoolResilver { name: name.clone() })?;
+        failed |= done.is_none();
+        if done.is_some() {
+            cx.log_history(&name)?;
         }
     }
     Ok(u8::from(failed))

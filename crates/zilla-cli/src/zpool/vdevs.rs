@@ -216,6 +216,7 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
         _ => return cx.bad_usage("too many arguments"),
     };
     let pool = one_pool(cx, name)?;
+    let ashift = ashift_of(cx, &props, &pool)?;
     let path = match vdevspec::leaf(new) {
         Ok(leaf) => leaf.path,
         Err(SpecError::Invalid(lines) | SpecError::Overridable(lines)) => {
@@ -229,7 +230,7 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
         format!("cannot attach {new} to {old}")
     };
     let Some(guid) = lookup(cx, &pool, old, &action)? else { return Ok(1) };
-    let request = VdevAttach { name: name.clone(), guid, path, replace, force };
+    let request = VdevAttach { name: name.clone(), guid, path, replace, force, ashift };
     let code = finish(cx, name, &action, &request)?;
     if code == 0 && wait {
         super::wait::until_done(cx, name, &[if replace { Activity::Replace } else { Activity::Resilver }])?;

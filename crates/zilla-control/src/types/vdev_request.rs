@@ -15,7 +15,7 @@ pub struct PoolAdd {
     pub force: bool,
 }
 
-/// `zpool attach [-f]`, `zpool replace [-f]`
+/// `zpool attach [-f] [-o ashift]`, `zpool replace [-f] [-o ashift]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevAttach {
@@ -25,6 +25,8 @@ pub struct VdevAttach {
     pub path: String,
     pub replace: bool,
     pub force: bool,
+    /// `-o ashift`
+    pub ashift: Option<u64>,
 }
 
 /// `zpool detach`
@@ -74,6 +76,13 @@ pub struct VdevOnlineReply {
 pub struct PoolClear {
     pub name: String,
     pub guid: Option<u64>,
+}
+
+/// `zpool resilver`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolResilver {
+    pub name: String,
 }
 
 /// `zpool reopen`

@@ -16,7 +16,11 @@
 //!
 //! **Lock order.** The scan's state is a leaf. No lock is held while waiting.
 //!
-//! **Deliberately absent.** Resilvers that read only what was missed (they are scrubs by another name), scrubs of the error log only, and log blocks, which no imported pool keeps.
+//! A **resilver** is a scan of what devices lack: it enters only trees that are younger than the first txg that one of them missed, and reads
+//! only blocks that one of them has not got. Who takes part, and what its end means, `vdev/resilver.rs` says. Devices that come back while
+//! one is under way wait for the next.
+//!
+//! **Deliberately absent.** Scrubs of the error log only, and log blocks, which no imported pool keeps.
 
 mod check;
 mod datasets;
@@ -64,8 +68,18 @@ pub trait ScanPool: Send + Sync {
     /// Reads all of a block's copies and redundancy and repairs; returns the bytes read and repaired. An error means that
     /// no copy is good.
     fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>>;
-    /// A scan is over, in the syncing txg. If it is complete, every leaf has all that was born up to `max_txg`.
-    fn finished(&self, complete: bool, max_txg: Txg);
+    /// The first and the last txg that devices lack and can be given.
+    fn missing(&self) -> Option<(Txg, Txg)>;
+    /// A resilver of all that was born up to a txg begins; or, if it is `resumed`, goes on after the pool was closed.
+    fn resilver_begins(&self, max_txg: Txg, resumed: bool);
+    /// Whether a device lacks a block that the resilver is to give it.
+    fn lacks(&self, bp: &BlkPtr) -> bool;
+    /// A block could not be read; or, without one, a whole tree could not.
+    fn unreadable(&self, bp: Option<&BlkPtr>);
+    /// A resilver ends, in the syncing txg. If it is complete, devices that took part have all that was born up to `max_txg`.
+    fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()>;
+    /// The txg in which a resilver was completed is synced.
+    fn resilvered(&self);
 }
 
 /// A scan as `zpool status` shows it (`pool_scan_stat`). Times are seconds since 1970.
@@ -139,6 +153,7 @@ pub struct Scan {
     /// Counters of the round under way, ahead of what is stable.
     examined: AtomicU64,
     issued: AtomicU64,
+    skipped: AtomicU64,
     processed: AtomicU64,
     error_count: AtomicU64,
     /// Blocks in the next round.
@@ -166,12 +181,17 @@ impl Scan {
             changed: Event::new(),
             examined: AtomicU64::new(0),
             issued: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
             processed: AtomicU64::new(0),
             error_count: AtomicU64::new(0),
             round: AtomicUsize::new(work::MIN_ROUND),
         });
         scan.reset_counters();
         if !ctx.readonly {
+            if scan.is_resilvering() {
+                let max_txg = scan.shared.lock().stable.phys.max_txg;
+                scan.pool.resilver_begins(Txg(max_txg), true);
+            }
             scan.launch();
         }
         Ok(scan)
@@ -185,12 +205,18 @@ impl Scan {
         let phys = self.shared.lock().stable.phys;
         self.examined.store(phys.examined, Ordering::Relaxed);
         self.issued.store(phys.examined, Ordering::Relaxed);
+        self.skipped.store(phys.skipped, Ordering::Relaxed);
         self.processed.store(phys.processed, Ordering::Relaxed);
         self.error_count.store(phys.errors, Ordering::Relaxed);
     }
 
     pub fn is_scanning(&self) -> bool {
         self.shared.lock().stable.is_scanning()
+    }
+
+    pub fn is_resilvering(&self) -> bool {
+        let st = self.shared.lock();
+        st.stable.is_scanning() && st.stable.is_resilver()
     }
 
     pub fn is_paused(&self) -> bool {
@@ -211,7 +237,7 @@ impl Scan {
             end_time: p.end_time,
             to_examine: p.to_examine,
             examined: counter(&self.examined, p.examined),
-            skipped: p.skipped,
+            skipped: counter(&self.skipped, p.skipped),
             processed: counter(&self.processed, p.processed),
             errors: counter(&self.error_count, p.errors),
             pass_exam: counter(&self.examined, p.examined).saturating_sub(st.issued_before_pass),
@@ -233,22 +259,26 @@ impl Scan {
         Ok(())
     }
 
-    /// Starts to give devices what they missed. It takes the place of a scan that is under way, which may have passed by
-    /// what they miss.
-    pub async fn resilver(self: &Arc<Self>) -> Result<()> {
+    /// Starts to give devices what they lack. It takes the place of a scrub that is under way, and of a resilver if it is to
+    /// `restart` with all who lack something; else these wait for it. Returns whether it was started.
+    pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<bool> {
         let me = self.clone();
-        self.ctx
+        let started = self
+            .ctx
             .sync_task(move |tx| {
                 Box::pin(async move {
+                    if me.is_resilvering() && !restart {
+                        return Ok(false);
+                    }
                     if me.is_scanning() {
                         me.finish_sync(&tx, false).await?;
                     }
-                    me.start_sync(&tx, ScanFunc::Resilver).await
+                    me.start_sync(&tx, ScanFunc::Resilver).await.map(|()| true)
                 })
             })
             .await?;
         self.launch();
-        Ok(())
+        Ok(started)
     }
 
     async fn start_sync(&self, tx: &Tx, func: ScanFunc) -> Result<()> {
@@ -268,6 +298,13 @@ impl Scan {
             self.changed.notify(usize::MAX);
             return Ok(());
         }
+        // Who asks for a scrub gets what is more urgent.
+        let missing = self.pool.missing();
+        let func = if missing.is_some() { ScanFunc::Resilver } else { func };
+        let first = match (func, missing) {
+            (ScanFunc::Resilver, Some((first, _))) => first,
+            _ => Txg(0),
+        };
         let opts = CreateOpts::default();
         let queue = resident(|| Zap::create(mos, tx, DMU_OT_SCAN_QUEUE, &opts)).await?;
         let position = Position {
@@ -275,6 +312,7 @@ impl Scan {
                 func: func as u64,
                 state: ScanState::Scanning as u64,
                 queue_obj: queue.id().0,
+                min_txg: first.0.saturating_sub(1),
                 max_txg: tx.txg().0,
                 start_time: now,
                 to_examine: self.pool.allocated(),
@@ -284,6 +322,9 @@ impl Scan {
             ..Position::default()
         };
         position.save(mos, tx).await?;
+        if func == ScanFunc::Resilver {
+            self.pool.resilver_begins(tx.txg(), false);
+        }
         self.errors.begin_scrub();
         {
             let mut st = self.shared.lock();
@@ -338,6 +379,7 @@ impl Scan {
         p.end_time = self.wall();
         p.flags = 0;
         p.examined = self.examined.load(Ordering::Relaxed);
+        p.skipped = self.skipped.load(Ordering::Relaxed);
         p.processed = self.processed.load(Ordering::Relaxed);
         p.errors = self.error_count.load(Ordering::Relaxed);
         if queue != 0 {
@@ -346,7 +388,7 @@ impl Scan {
         }
         position.save(mos, tx).await?;
         self.errors.end_scrub(tx).await?;
-        let max_txg = position.phys.max_txg;
+        let (max_txg, resilver) = (position.phys.max_txg, position.is_resilver());
         if complete && position.phys.func == ScanFunc::Scrub as u64 {
             let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
             directory.set_u64(tx, DMU_POOL_LAST_SCRUBBED_TXG, max_txg).await?;
@@ -358,7 +400,9 @@ impl Scan {
             st.generation += 1;
             st.freed.clear();
         }
-        self.pool.finished(complete, Txg(max_txg));
+        if resilver {
+            self.pool.resilver_ends(complete, Txg(max_txg)).await;
+        }
         self.changed.notify(usize::MAX);
         Ok(())
     }

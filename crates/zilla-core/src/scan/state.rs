@@ -17,7 +17,7 @@ use std::sync::Arc;
 use zilla_ondisk::dsl::{
     DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_SCAN, DSF_SCRUB_PAUSED, DSF_VISIT_DS_AGAIN, DslScanPhys, WordsPhys,
 };
-use zilla_ondisk::enums::ScanState;
+use zilla_ondisk::enums::{ScanFunc, ScanState};
 use zilla_ondisk::zbookmark::{ZB_DESTROYED_OBJSET, ZbookmarkPhys};
 
 /// The words there were before flags were added.
@@ -34,6 +34,9 @@ pub(super) struct Position {
 impl Position {
     pub(super) fn is_scanning(&self) -> bool {
         self.phys.state == ScanState::Scanning as u64
+    }
+    pub(super) fn is_resilver(&self) -> bool {
+        self.phys.func == ScanFunc::Resilver as u64
     }
     pub(super) fn is_paused(&self) -> bool {
         self.phys.flags & DSF_SCRUB_PAUSED != 0

@@ -32,6 +32,7 @@ struct FakePool {
     /// Reads take this long.
     delay: Mutex<Duration>,
     env: Mutex<Option<Env>>,
+    missing: Mutex<Option<(Txg, Txg)>>,
     finished: Mutex<Vec<bool>>,
 }
 
@@ -56,9 +57,20 @@ impl ScanPool for FakePool {
             Ok((bp.asize(), 0))
         })
     }
-    fn finished(&self, complete: bool, _: Txg) {
-        self.finished.lock().push(complete);
+    fn missing(&self) -> Option<(Txg, Txg)> {
+        *self.missing.lock()
     }
+    fn resilver_begins(&self, _: Txg, _: bool) {}
+    fn lacks(&self, bp: &BlkPtr) -> bool {
+        self.missing.lock().is_some_and(|(a, b)| (a.0..=b.0).contains(&bp.phys_birth()))
+    }
+    fn unreadable(&self, _: Option<&BlkPtr>) {}
+    fn resilver_ends(&self, complete: bool, _: Txg) -> BoxFuture<'_, ()> {
+        self.finished.lock().push(complete);
+        *self.missing.lock() = None;
+        Box::pin(async {})
+    }
+    fn resilvered(&self) {}
 }
 
 fn start_sync_task(
@@ -242,7 +254,28 @@ fn every_block_once() {
         let s = scan.status();
         assert_eq!((s.state, s.errors, s.pass_scrub_pause), (ScanState::Finished as u64, 0, 0));
         assert!(s.issued > 0 && s.examined == s.issued && s.end_time >= s.start_time);
-        assert_eq!(*w.pool.finished.lock(), [true]);
+    });
+}
+
+#[test]
+fn a_resilver_reads_only_what_is_missing() {
+    let env = real_env(2);
+    env.clone().block_on(async move {
+        let w = World::new(env).await;
+        let scan = Scan::open(&w.ctx, w.pool.clone()).await.unwrap();
+        // Nothing of a txg that is still to come.
+        *w.pool.missing.lock() = Some((Txg(5000), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        scan.wait().await;
+        assert_eq!(w.pool.seen.lock().len(), 0);
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        // Who asks for a scrub gets it.
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let s = scan.status();
+        assert_eq!((s.func, s.state), (ScanFunc::Resilver as u64, ScanState::Finished as u64));
+        assert!(!w.pool.seen.lock().is_empty());
+        assert_eq!(*w.pool.finished.lock(), [true, true]);
     });
 }
 
@@ -295,7 +328,6 @@ fn pause_and_stop() {
         scan.cancel().await.unwrap();
         assert_eq!(scan.status().state, ScanState::Canceled as u64);
         assert!(scan.cancel().await.unwrap_err().is(Errno::NoEnt));
-        assert_eq!(*w.pool.finished.lock(), [false]);
     });
 }
 

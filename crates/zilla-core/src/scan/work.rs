@@ -19,6 +19,8 @@ use zilla_ondisk::zbookmark::ZB_DESTROYED_OBJSET;
 pub(super) const MIN_ROUND: usize = 4096;
 const MAX_ROUND: usize = 200_000;
 const ROUND: Duration = Duration::from_secs(8);
+/// A round ends also when this many times as many blocks as it may have were passed by.
+const PASS_FACTOR: usize = 16;
 /// Blocks that one task reads at a time; they are neighbours, so that their I/Os are joined.
 const CHUNK: usize = 64;
 
@@ -43,15 +45,24 @@ struct Collector<'a> {
     scan: &'a Scan,
     generation: u64,
     max_birth: u64,
+    /// Only what devices lack is wanted.
+    resilver: bool,
     /// Blocks born later may still be written over by the txg being synced.
     stable: u64,
     limit: usize,
+    /// Blocks that came up and are not wanted.
+    passed: usize,
     out: &'a mut Vec<Entry>,
 }
 
 impl Visitor for Collector<'_> {
     fn visit(&mut self, bp: &BlkPtr, at: Bookmark) {
         if !bp.is_embedded() && bp.phys_birth() <= self.max_birth {
+            if self.resilver && !self.scan.pool.lacks(bp) {
+                self.scan.skipped.fetch_add(bp.asize(), Ordering::Relaxed);
+                self.passed += 1;
+                return;
+            }
             self.scan.examined.fetch_add(bp.asize(), Ordering::Relaxed);
             self.out.push(Entry { bp: *bp, at });
         }
@@ -63,12 +74,13 @@ impl Visitor for Collector<'_> {
             return Err(Error::os(Errno::Stale, "the block was freed meanwhile"));
         }
         tracing::warn!("scan: what is below block {at} is not checked: {error}");
+        self.scan.pool.unreadable(None);
         self.scan.bad_block(bp, at);
         Ok(())
     }
 
     fn stop(&mut self) -> bool {
-        self.out.len() >= self.limit || self.scan.disturbed(self.generation)
+        self.out.len() + self.passed / PASS_FACTOR >= self.limit || self.scan.disturbed(self.generation)
     }
 }
 
@@ -189,6 +201,9 @@ impl Scan {
             self.round.store(better, Ordering::Relaxed);
             failures = 0;
             self.write_down(all).await?;
+            if all {
+                self.pool.resilvered();
+            }
         }
     }
 
@@ -203,6 +218,7 @@ impl Scan {
                     let Some(mut p) = st.next.take() else { return Ok(()) };
                     p.phys.flags |= st.stable.phys.flags;
                     p.phys.examined = me.examined.load(Ordering::Relaxed);
+                    p.phys.skipped = me.skipped.load(Ordering::Relaxed);
                     p.phys.processed = me.processed.load(Ordering::Relaxed);
                     p.phys.errors = me.error_count.load(Ordering::Relaxed);
                     st.stable = p.clone();
@@ -267,7 +283,10 @@ impl Scan {
             Ok((_, repaired)) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
             // Nobody misses a block that was freed while it was read.
             Err(_) if self.shared.lock().freed.contains(&k) => {}
-            Err(_) => self.bad_block(&e.bp, e.at),
+            Err(_) => {
+                self.pool.unreadable(Some(&e.bp));
+                self.bad_block(&e.bp, e.at);
+            }
         }
     }
 
@@ -337,7 +356,16 @@ impl Scan {
         let limit = if out.is_empty() { limit.max(1) } else { limit };
         let max_birth = p.phys.cur_max_txg;
         let stable = self.pool.mos_root().birth();
-        let mut collector = Collector { scan: self, generation, max_birth, stable, limit, out };
+        let mut collector = Collector {
+            scan: self,
+            generation,
+            max_birth,
+            resilver: p.is_resilver(),
+            stable,
+            limit,
+            passed: 0,
+            out,
+        };
         let mut walk = Walk::new(&self.ctx.store, &mut collector, objset);
         walk.min_birth = p.phys.cur_min_txg;
         walk.resume = p.resume();

@@ -142,6 +142,7 @@ impl Spa {
         spa.know_pointers();
         spa.open_scan().await?;
         spa.suspension.be_patient();
+        spa.watch_devices();
         Ok(spa)
     }
 

@@ -1,7 +1,8 @@
 //! Devices that go and come back: offline, online, faults and their clearing, and looking at all of them again.
 //!
-//! A leaf that is away misses txgs, which its DTL notes as they are written. When it is back, a log's is brought up to date by
-//! emptying the log, any other by a resilver. Nothing is taken offline that others are needed for: a log that would
+//! A leaf that is away misses txgs, which its DTL notes as they are written. Whenever it is opened again (by `online`, `clear`, `reopen`,
+//! with the pool, or because it was seen to be back) its DTL decides: what it lacks, a log's gets by emptying the log, any other's by
+//! a resilver. Nothing is taken offline that others are needed for: a log that would
 //! lose its last device is emptied first.
 //!
 //! A crash in between finds what the configuration of the last txg says; a device that it calls online is looked at when the
@@ -13,7 +14,11 @@ use crate::vdev::{Leaf, OpenArgs, VdevAux};
 use futures_util::future::{Either, select};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use zilla_ondisk::enums::VdevState;
+
+/// How often it is looked whether a missing device is back.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 impl Spa {
     fn leaf(&self, guid: u64) -> Result<Arc<Leaf>> {
@@ -136,23 +141,90 @@ impl Spa {
     }
 
     /// Sees to it that devices which missed something get it.
-    async fn catch_up(self: &Arc<Self>) -> Result<()> {
+    pub(super) async fn catch_up(self: &Arc<Self>) -> Result<()> {
         if self.ctx.readonly || self.suspended().is_some() {
             return Ok(());
         }
         let tree = self.tree();
-        let behind = |l: &Arc<Leaf>| l.readable() && l.writable() && !l.dtl.is_empty();
-        let mut resilver = false;
-        for top in tree.tops.iter().filter(|t| t.leaves().any(behind)) {
-            if top.vdev.is_log {
-                self.renew(top.id).await;
-            } else {
-                resilver = true;
-            }
+        for top in tree.tops.iter().filter(|t| t.vdev.is_log && t.leaves().any(|l| l.is_behind())) {
+            self.renew(top.id).await;
         }
-        if resilver {
-            self.scan()?.resilver().await?;
+        self.resilver(false).await
+    }
+
+    /// Starts a resilver if a device lacks something. One that is under way goes on, and who takes no part in it waits for the
+    /// next, unless all is to `restart`.
+    pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<()> {
+        self.check_writable()?;
+        if self.tree().missing().is_none() {
+            return Ok(());
+        }
+        // What is under way on the tree as it was must have come to an end: a resilver gives what is synced.
+        self.sync().await?;
+        if !self.scan()?.resilver(restart).await? {
+            self.tree().defer_resilver(self.ctx.txgs.open().0);
         }
         Ok(())
+    }
+
+    /// The pool was just opened: what was replaced leaves, and devices get what they missed while they were away.
+    pub(super) async fn settle_devices(self: &Arc<Self>) {
+        let finished = self.finish_replacements().await;
+        if let Err(e) = finished.and(self.catch_up().await) {
+            tracing::warn!(pool = %self.name(), "devices that are behind: {e}");
+        }
+    }
+
+    /// A resilver is complete: what was replaced leaves, and those who waited get theirs.
+    pub(super) async fn resilvered(self: Arc<Self>) {
+        let finished = self.finish_replacements().await;
+        let waiting = if self.tree().wants_resilver() { self.resilver(false).await } else { Ok(()) };
+        if let Err(e) = finished.and(waiting) {
+            tracing::warn!(pool = %self.name(), "after the resilver: {e}");
+        }
+    }
+
+    /// Looks now and then whether devices that were missing have come back by themselves.
+    pub(super) fn watch_devices(self: &Arc<Self>) {
+        let (weak, env) = (Arc::downgrade(self), self.ctx.env.clone());
+        self.ctx.env.spawn(async move {
+            loop {
+                env.sleep(LOOK_EVERY).await;
+                let Some(spa) = weak.upgrade().filter(|s| !s.ctx.txgs.is_stopped()) else { return };
+                if let Err(e) = spa.look_for_missing().await {
+                    tracing::warn!(pool = %spa.name(), "devices that came back: {e}");
+                }
+            }
+        });
+    }
+
+    async fn look_for_missing(self: &Arc<Self>) -> Result<()> {
+        if self.suspended().is_some() {
+            // It goes on when it is told to, and looks at its devices then.
+            return Ok(());
+        }
+        let tree = self.tree();
+        let missing = |l: &&Arc<Leaf>| l.state() == (VdevState::CantOpen, VdevAux::OpenFailed);
+        let mut back = Vec::new();
+        for leaf in tree.pool_leaves().filter(missing) {
+            if tree.is_back(leaf, self.guid()).await {
+                back.push(leaf.clone());
+            }
+        }
+        if back.is_empty() {
+            return Ok(());
+        }
+        let changing = self.changing.lock().await;
+        if self.ctx.txgs.is_stopped() {
+            return Ok(());
+        }
+        for leaf in back.iter().filter(missing) {
+            tracing::info!(pool = %self.name(), path = %leaf.path(), "the device is back");
+            self.bring_back(leaf).await;
+        }
+        self.tree().propagate();
+        drop(changing);
+        self.write_down().await?;
+        self.catch_up().await
     }
 }

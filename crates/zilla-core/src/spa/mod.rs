@@ -44,6 +44,7 @@ pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::{MISSING_LOGS, OpenOpts};
 pub use suspend::FailMode;
+pub use vdevs::Attach;
 
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;

@@ -15,7 +15,7 @@ use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::brt::Brt;
 use crate::spa::txg::TxgState;
 use crate::types::{ObjectId, Txg};
-use crate::vdev::{OpenArgs, Top, Vdev, VdevKind, VdevState, VdevTree};
+use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevKind, VdevState, VdevTree};
 use crate::zap::Zap;
 use crate::zio::Zio;
 use event_listener::Event;
@@ -157,7 +157,10 @@ impl Spa {
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
         let cache = DbufCache::new(opts.dbuf_cache);
         let result = async {
-            let ub = best_uberblock(&tree, &found.name, opts.readonly).await?;
+            let labels = tree.read_labels().await;
+            // The DTLs are not known yet, but what is behind is not to be read first.
+            let ub = best_uberblock(&labels, &found.name, opts.readonly)?;
+            tree.note_outdated(&labels, ub.txg);
             let mos = open_mos(&zio, &ub, &cache).await?;
             let id = Zap::open(&mos, DIRECTORY).await?.get_u64("config").await?;
             config::read_packed(&mos, id).await
@@ -174,7 +177,10 @@ impl Spa {
         tree: Arc<VdevTree>,
         opts: OpenOpts,
     ) -> Result<Arc<Spa>> {
-        let ub = best_uberblock(&tree, &found.name, opts.readonly).await?;
+        let labels = tree.read_labels().await;
+        let ub = best_uberblock(&labels, &found.name, opts.readonly)?;
+        // Before anything is read, and again when the DTLs are known, which take its place.
+        tree.note_outdated(&labels, ub.txg);
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         let txgs = TxgState::new(env.clone(), Txg(ub.txg));
         txgs.set_limits(crate::arc::memory::dirty_limits(env).await);
@@ -195,6 +201,7 @@ impl Spa {
         }
         apply_features(&ctx, &zio);
         tree.load_dtls(&mos).await?;
+        tree.note_outdated(&labels, ub.txg);
         let metaslabs = Metaslabs::new(space_features(&ctx));
         metaslabs.set_txgs(&ctx.txgs);
         zio.set_allocator(&(metaslabs.clone() as Arc<dyn crate::zio::Allocator>));
@@ -250,6 +257,10 @@ impl Spa {
             spa.set_fail_mode(super::FailMode::Continue);
         }
         spa.suspension.be_patient();
+        if !ctx.readonly {
+            spa.settle_devices().await;
+            spa.watch_devices();
+        }
         Ok(spa)
     }
 }
@@ -290,8 +301,7 @@ pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
     mos.set_props(props);
 }
 
-async fn best_uberblock(tree: &VdevTree, name: &str, readonly: bool) -> Result<Uberblock> {
-    let labels = tree.read_labels().await;
+fn best_uberblock(labels: &PoolLabels, name: &str, readonly: bool) -> Result<Uberblock> {
     match labels.uberblocks.first() {
         Some(found) if !readonly && found.ub.version < SPA_VERSION_WRITABLE => Err(Error::os(
             Errno::NotSup,

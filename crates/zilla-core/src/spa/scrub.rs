@@ -10,6 +10,7 @@ use crate::spa::txg::Tx;
 use crate::types::{Bookmark, Txg};
 use crate::zap::Zap;
 use futures_util::future::BoxFuture;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use zilla_ondisk::BlkPtr;
 use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
@@ -38,10 +39,41 @@ impl ScanPool for Scanned {
         })
     }
 
-    fn finished(&self, complete: bool, max_txg: Txg) {
-        if let (true, Some(spa)) = (complete, self.0.upgrade()) {
-            spa.tree().resilvered(max_txg.0);
+    fn missing(&self) -> Option<(Txg, Txg)> {
+        self.0.upgrade()?.tree().missing().map(|(first, last)| (Txg(first), Txg(last)))
+    }
+
+    fn resilver_begins(&self, max_txg: Txg, resumed: bool) {
+        let Some(spa) = self.0.upgrade() else { return };
+        match resumed {
+            false => spa.tree().begin_resilver(max_txg.0),
+            true => spa.tree().resume_resilver(max_txg.0),
         }
+    }
+
+    fn lacks(&self, bp: &BlkPtr) -> bool {
+        self.0.upgrade().is_some_and(|spa| spa.tree().lacks(bp))
+    }
+
+    fn unreadable(&self, bp: Option<&BlkPtr>) {
+        if let Some(spa) = self.0.upgrade() {
+            spa.tree().not_resilvered(bp);
+        }
+    }
+
+    fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let Some(spa) = self.0.upgrade() else { return };
+            if spa.tree().end_resilver(complete, max_txg.0).await {
+                spa.config_dirty.store(true, Ordering::Release);
+            }
+        })
+    }
+
+    fn resilvered(&self) {
+        let Some(spa) = self.0.upgrade() else { return };
+        let env = spa.ctx.env.clone();
+        env.spawn(async move { spa.resilvered().await });
     }
 }
 
@@ -60,8 +92,9 @@ impl Spa {
         self.scan.get().ok_or_else(|| Error::os(Errno::Again, "the pool is still being opened"))
     }
 
-    /// The scrub's part in every txg: what reads found damaged goes into the error log.
+    /// The scan's part in every txg: who drops out of a resilver is noted, and what reads found damaged goes into the error log.
     pub(super) async fn sync_scan(&self, tx: &Tx) -> Result<()> {
+        self.tree().note_dropouts(tx.txg().0);
         let Some(scan) = self.scan.get() else { return Ok(()) };
         for at in self.zio.take_damaged() {
             scan.errors.log(at, None);

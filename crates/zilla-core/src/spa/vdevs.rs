@@ -17,7 +17,7 @@ use super::{Spa, config};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::metaslab_shift;
 use crate::types::{TXG_DEFER_SIZE, TXG_INITIAL, TXG_SIZE, Txg};
-use crate::vdev::{LeafSpec, PoolSpec, Top, Vdev, VdevKind, VdevTree, change, new_guid};
+use crate::vdev::{LeafSpec, PoolSpec, RESILVER_TXG, Top, Vdev, VdevKind, VdevTree, change, new_guid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,13 +33,28 @@ fn no_such(guid: u64) -> Error {
     Error::os(Errno::NoDev, format!("no such device in the pool: {guid}"))
 }
 
+/// How a device is put beside another.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attach {
+    /// It takes the other's place as soon as it has everything.
+    pub replace: bool,
+    /// log2 of the sector size it is to be used with.
+    pub ashift: Option<u32>,
+}
+
 impl Spa {
     /// What labels of a device say that is no pool's (yet, or any more).
     fn nobodys(&self) -> NvList {
         config::pool_part(&self.identity(Txg(0)), &self.ctx.features.for_labels())
     }
 
-    fn check_writable(&self) -> Result<()> {
+    /// Makes a changed tree the pool's, in the syncing context.
+    fn use_tree(&self, new: Arc<VdevTree>) {
+        new.name_leaves();
+        self.zio.set_tree(new);
+    }
+
+    pub(super) fn check_writable(&self) -> Result<()> {
         if self.ctx.readonly {
             return Err(Error::os(Errno::ROFs, "the pool is imported read-only"));
         }
@@ -58,7 +73,7 @@ impl Spa {
             change::add_top(&mut nv, top);
         }
         let new = Arc::new(old.changed(env, &nv)?);
-        new.open_new(&old).await?;
+        new.open_new(&old, None).await?;
         let fresh: Vec<u32> =
             new.tops.iter().filter(|t| t.vdev.metaslab_shift() == 0).map(|t| t.id).collect();
         let fresh: Vec<u32> =
@@ -95,7 +110,7 @@ impl Spa {
                         made?;
                         spa.metaslabs.set_allocatable(*id, false)?;
                     }
-                    spa.zio.set_tree(new);
+                    spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
                 })
@@ -140,7 +155,7 @@ impl Spa {
             .sync_task(move |tx| {
                 Box::pin(async move {
                     VdevObjects::open(&spa.ctx, &tx).await?.free_top(&spa.metaslabs, &top).await?;
-                    spa.zio.set_tree(new);
+                    spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
                 })
@@ -163,22 +178,29 @@ impl Spa {
     }
 
     /// Puts a device beside another, or in its place.
-    pub async fn attach(self: &Arc<Self>, guid: u64, spec: &LeafSpec, replace: bool) -> Result<()> {
+    pub async fn attach(self: &Arc<Self>, guid: u64, spec: &LeafSpec, how: Attach) -> Result<()> {
         self.check_writable()?;
         let changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
         let target = old.find(guid).ok_or_else(|| no_such(guid))?;
         let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;
-        let top = old.top_of(guid).ok_or_else(|| no_such(guid))?;
-        Self::may_attach(&target, &parent, top, replace)?;
+        old.top_of(guid).ok_or_else(|| no_such(guid))?;
+        Self::may_attach(&target, &parent, how)?;
         let mut leaf = spec.config(0, &*env.rng);
-        leaf.set("create_txg", self.ctx.txgs.open().0);
+        leaf.set("create_txg", target.config_u64("create_txg").unwrap_or(self.ctx.txgs.open().0));
+        leaf.set(RESILVER_TXG, self.ctx.txgs.open().0);
         let new_leaf = leaf.u64("guid").unwrap_or(0);
-        let kind = if replace { VdevKind::Replacing } else { VdevKind::Mirror };
+        let kind = if how.replace { VdevKind::Replacing } else { VdevKind::Mirror };
         let mut nv = old.to_edit();
+        if target.config_str("path").as_deref() == leaf.str("path") {
+            if !how.replace {
+                return Err(Error::os(Errno::Busy, format!("{} is busy", spec.path.display())));
+            }
+            change::make_old(&mut nv, guid)?;
+        }
         change::attach(&mut nv, guid, &leaf, kind, new_guid(&*env.rng))?;
         let new = Arc::new(old.changed(env, &nv)?);
-        new.open_new(&old).await?;
+        new.open_new(&old, how.ashift).await?;
         // Nothing that was written until the change is stable can be expected there.
         let until = self.ctx.txgs.open().0 + 2 * TXG_SIZE as u64;
         new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
@@ -189,13 +211,14 @@ impl Spa {
             }
             return made;
         }
-        let id = top.id;
+        // Whoever began to write on the old tree is in a txg that is open now, or older.
+        let open = self.ctx.txgs.open().0;
+        new.new_leaves(&old).for_each(|l| l.dtl.remove(open + 1, u64::MAX));
         drop(changing);
-        self.renew(id).await;
-        Ok(())
+        self.catch_up().await
     }
 
-    fn may_attach(target: &Vdev, parent: &Vdev, top: &Top, replace: bool) -> Result<()> {
+    fn may_attach(target: &Vdev, parent: &Vdev, how: Attach) -> Result<()> {
         if !target.is_leaf() {
             return Err(Error::os(Errno::NotSup, "can only attach to mirrors and top-level disks"));
         }
@@ -203,12 +226,8 @@ impl Spa {
             let what = "already in replacing/spare config; wait for completion or use 'zpool detach'";
             return Err(Error::os(Errno::NotSup, what));
         }
-        if !replace && matches!(parent.kind, VdevKind::Raidz { .. }) {
+        if !how.replace && matches!(parent.kind, VdevKind::Raidz { .. }) {
             return Err(Error::os(Errno::NotSup, "can only attach to mirrors and top-level disks"));
-        }
-        if !top.vdev.is_log {
-            let what = "only devices of logs can be attached to or replaced as yet";
-            return Err(Error::os(Errno::NotSup, what));
         }
         Ok(())
     }
@@ -221,7 +240,7 @@ impl Spa {
                 Box::pin(async move {
                     let vdev = new.find(leaf).ok_or_else(|| no_such(leaf))?;
                     VdevObjects::open(&spa.ctx, &tx).await?.leaf(&vdev).await?;
-                    spa.zio.set_tree(new);
+                    spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
                 })
@@ -263,6 +282,11 @@ impl Spa {
             return Err(Error::os(Errno::Busy, "no valid replicas"));
         }
         let mut nv = old.to_edit();
+        let replaced =
+            parent.children.first().filter(|c| c.guid != guid && parent.kind == VdevKind::Replacing);
+        if let Some(stays) = replaced {
+            change::make_young(&mut nv, stays.guid);
+        }
         change::detach(&mut nv, guid)?;
         let new = Arc::new(old.changed(&self.ctx.env, &nv)?);
         new.propagate();
@@ -271,7 +295,7 @@ impl Spa {
             .sync_task(move |tx| {
                 Box::pin(async move {
                     VdevObjects::open(&spa.ctx, &tx).await?.free_leaf(&vdev).await?;
-                    spa.zio.set_tree(new);
+                    spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
                 })
@@ -279,6 +303,21 @@ impl Spa {
             .await?;
         self.part_with(&old, &top, vec![leaf]).await;
         Ok(())
+    }
+
+    /// Takes out what has been replaced: of a replacement whose new side has everything, the old side.
+    pub(super) async fn finish_replacements(self: &Arc<Self>) -> Result<()> {
+        let _changing = self.changing.lock().await;
+        loop {
+            let done = self.tree().root.walk().into_iter().find_map(|v| {
+                let [first, .., last] = &v.children[..] else { return None };
+                let whole = |l: &Arc<crate::vdev::Leaf>| l.readable() && l.writable() && l.dtl.is_empty();
+                let done = v.kind == VdevKind::Replacing && last.leaf.as_ref().is_some_and(whole);
+                done.then_some(first.guid)
+            });
+            let Some(guid) = done else { return Ok(()) };
+            self.detach_leaf(guid).await?;
+        }
     }
 
     // ---- logs
@@ -343,6 +382,10 @@ impl Spa {
         for leaf in top.leaves().filter(|l| l.readable() && l.writable()) {
             leaf.dtl.remove(0, u64::MAX);
         }
+        for v in top.vdev.walk() {
+            v.remove_config(RESILVER_TXG);
+        }
+        self.config_dirty.store(true, Ordering::Release);
         self.metaslabs.set_allocatable(vdev, true)?;
         for v in top.vdev.walk().iter().filter(|v| v.kind == VdevKind::Replacing) {
             if let [first, .., last] = &v.children[..]

@@ -36,6 +36,9 @@ const OF_TOPS: [&str; 9] = [
     "com.delphix:vdev_zap_top",
 ];
 
+/// What OpenZFS says of a device whose sectors are larger than the vdev's.
+pub const OTHER_SECTORS: &str = "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size";
+
 fn no_such(guid: u64) -> Error {
     Error::os(Errno::NoDev, format!("there is no vdev {guid} in the pool"))
 }
@@ -147,6 +150,27 @@ fn join_mirror(nv: &mut NvList, guid: u64, new: &NvList) -> bool {
     list.iter_mut().any(|c| c.contains("children") && join_mirror(c, guid, new))
 }
 
+/// What the path of a device ends with while another one at that path takes its place.
+const OLD: &str = "/old";
+
+/// Marks a device as one that is replaced by what is at its own path now.
+pub fn make_old(root: &mut NvList, guid: u64) -> Result<()> {
+    let done = at_node(root, guid, 0, &mut |nv, _| {
+        let path = format!("{}{OLD}", nv.str("path").unwrap_or_default());
+        nv.set("path", path).remove("devid");
+    });
+    done.ok_or_else(|| no_such(guid))
+}
+
+/// The mark is taken away: what was to replace the device has gone.
+pub fn make_young(root: &mut NvList, guid: u64) {
+    at_node(root, guid, 0, &mut |nv, _| {
+        if let Some(path) = nv.str("path").and_then(|p| p.strip_suffix(OLD)).map(str::to_owned) {
+            nv.set("path", path);
+        }
+    });
+}
+
 /// Takes a leaf out of its mirror; a mirror of one gives its place to that one.
 pub fn detach(root: &mut NvList, guid: u64) -> Result<()> {
     if detach_below(root, guid, 0) { Ok(()) } else { Err(no_such(guid)) }
@@ -173,6 +197,10 @@ fn detach_below(nv: &mut NvList, guid: u64, depth: usize) -> bool {
             let id = child.u64("id").unwrap_or(0);
             if depth == 0 {
                 hand_over(child, &mut last);
+                // Were it known by another guid, a side that was taken out while it was away would look like a second top-level.
+                if let (Some(own), Some(group)) = (last.u64("guid"), child.u64("guid")) {
+                    last.set("orig_guid", own).set("guid", group);
+                }
             }
             last.set("id", id);
             *child = last;
@@ -203,7 +231,7 @@ impl VdevTree {
         let tree = VdevTree::assemble(env, root, parser.leaves, self.spares.clone(), self.cache.clone());
         let tree = tree.sharing_flags(self);
         for v in tree.root.walk() {
-            if let Some(old) = self.find(v.guid).filter(|o| v.guid != 0 && !o.is_leaf()) {
+            if let Some(old) = self.find(v.guid).filter(|o| v.guid != 0 && !o.is_leaf() && !v.is_leaf()) {
                 let (state, aux) = old.state();
                 v.set_state(state, aux);
                 for (to, from) in [
@@ -217,6 +245,16 @@ impl VdevTree {
         }
         tree.set_writable(self.is_writable());
         Ok(tree)
+    }
+
+    /// Makes leaves answer to the guids and paths that this tree gives them. To be called when it takes the old one's place.
+    pub fn name_leaves(&self) {
+        for v in self.root.walk() {
+            if let Some(leaf) = &v.leaf {
+                leaf.set_guid(v.guid);
+                leaf.set_path(v.config_str("path").unwrap_or_default());
+            }
+        }
     }
 
     fn known_leaves(&self) -> std::collections::HashMap<u64, Arc<Leaf>> {
@@ -241,10 +279,10 @@ impl VdevTree {
     }
 
     /// Opens the devices that `old` does not have. All of them must be there, and fit where they are put.
-    pub async fn open_new(&self, old: &VdevTree) -> Result<()> {
+    pub async fn open_new(&self, old: &VdevTree, ashift: Option<u32>) -> Result<()> {
         let args = OpenArgs { write: true, ..OpenArgs::default() };
         join_all(self.new_leaves(old).map(|l| self.open_leaf(l, &args))).await;
-        let result = self.check_new(old);
+        let result = self.check_new(old, ashift);
         if result.is_err() {
             join_all(self.new_leaves(old).map(|l| l.close())).await;
         }
@@ -253,7 +291,7 @@ impl VdevTree {
         Ok(())
     }
 
-    fn check_new(&self, old: &VdevTree) -> Result<()> {
+    fn check_new(&self, old: &VdevTree, ashift: Option<u32>) -> Result<()> {
         for leaf in self.new_leaves(old) {
             if let Some(e) = leaf.open_error() {
                 return Err(e);
@@ -278,12 +316,8 @@ impl VdevTree {
             for v in top.vdev.walk() {
                 let Some(leaf) = v.leaf.as_ref().filter(|l| fresh(l)) else { continue };
                 let sector = leaf.device().map_or(0, |d| d.info().logical_block.max(1).ilog2());
-                if sector > top.ashift() {
-                    return Err(Error::os(
-                        Errno::Dom,
-                        "new device has a different optimal sector size; use the option '-o ashift=N' to override \
-                         the optimal size",
-                    ));
+                if sector.max(ashift.unwrap_or(0)) > top.ashift() {
+                    return Err(Error::os(Errno::Dom, OTHER_SECTORS));
                 }
                 if leaf.psize().saturating_sub(LABELS) < min_asize(&top.vdev, &v) {
                     return Err(Error::os(Errno::Overflow, "device is too small"));
@@ -366,7 +400,8 @@ mod tests {
         detach(&mut nv, 10).unwrap();
         assert_eq!(shape(&nv), "root:1[mirror:20*[file:13 file:12]]");
         detach(&mut nv, 13).unwrap();
-        assert_eq!(shape(&nv), "root:1[file:12*]");
+        assert_eq!(shape(&nv), "root:1[file:20*]", "it takes the mirror's guid");
+        assert_eq!(nv.lists("children").unwrap()[0].u64("orig_guid"), Some(12));
         assert!(detach(&mut nv, 99).is_err());
     }
 

@@ -124,7 +124,8 @@ impl Parser {
     }
 
     fn leaf(&mut self, nv: &NvList, guid: u64) -> Arc<Leaf> {
-        if let Some(leaf) = self.known.get(&guid) {
+        let known = self.known.get(&guid).or_else(|| self.known.get(&nv.u64("orig_guid")?));
+        if let Some(leaf) = known {
             return leaf.clone();
         }
         let path = nv.str("path").unwrap_or_default().to_owned();

@@ -74,6 +74,14 @@ impl Dtl {
             && self.ranges.lock().range(..end).next_back().is_some_and(|(_, &e)| e > start)
     }
 
+    /// The first and the last txg in it.
+    pub fn bounds(&self) -> Option<(u64, u64)> {
+        let ranges = self.ranges.lock();
+        let (first, _) = ranges.first_key_value()?;
+        let (_, end) = ranges.last_key_value()?;
+        Some((*first, *end - 1))
+    }
+
     pub fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
@@ -118,6 +126,7 @@ mod tests {
         assert_eq!(d.ranges(), [(1, 12)]);
         d.remove(4, 6);
         assert_eq!(d.ranges(), [(1, 4), (6, 12)]);
+        assert_eq!(d.bounds(), Some((1, 11)));
         assert!(d.contains(3) && !d.contains(4) && !d.contains(5) && d.contains(6) && !d.contains(12));
         assert!(d.intersects(4, 7) && !d.intersects(4, 6));
         d.remove(0, 100);

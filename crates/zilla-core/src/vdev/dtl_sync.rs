@@ -1,8 +1,8 @@
 //! DTLs on disk: a space map for each leaf that ever missed anything, whose "space" is txgs.
 //!
 //! A leaf that is known not to take writes has the txg in its DTL as soon as the first block passes it by, so the txg's
-//! own later passes write that down. A write that fails only at the end of a txg is written down with the next one; a
-//! crash between the two forgets it, and then the block's checksum is what tells.
+//! own later passes write that down. A write that fails only at the end of a txg is written down with the next one; after a
+//! crash between the two the leaf's uberblocks tell, for it does not get that txg's (see `resilver.rs`).
 
 use std::sync::Arc;
 
@@ -76,12 +76,5 @@ impl VdevTree {
             map.append(Append { tx, pass, v2 }, &tree, MapType::Alloc, None)?;
         }
         Ok(fresh)
-    }
-
-    /// Everything born up to `txg` has been checked on, or written to, every leaf that takes writes.
-    pub fn resilvered(&self, txg: u64) {
-        for leaf in self.leaves.iter().filter(|l| l.readable() && l.writable()) {
-            leaf.dtl.remove(0, txg + 1);
-        }
     }
 }

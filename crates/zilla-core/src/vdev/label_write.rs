@@ -8,7 +8,8 @@
 //! 4. if the configuration changed, labels 1 and 3.
 //!
 //! A crash during 2 leaves labels 1 and 3 as they were; the new ones carry a txg newer than any uberblock and do not count.
-//! During 3, either no new uberblock arrived, and the old one with labels 1 and 3 is the pool; or one did, and it with labels 0
+//! A leaf that missed something of the txg does not get its uberblock, so that it is seen to lack something even if that was not
+//! written down (see `resilver.rs`); its siblings always get it then. During 3, either no new uberblock arrived, and the old one with labels 1 and 3 is the pool; or one did, and it with labels 0
 //! and 2 is. During 4 the uberblock and labels 0 and 2 are there. A slot of the ring is written again only after a whole lap, so a torn
 //! uberblock costs nothing but itself.
 
@@ -108,7 +109,7 @@ impl VdevTree {
         let mut work = Vec::new();
         for top in &self.tops {
             for leaf in top.leaves().filter(|l| which(l)) {
-                work.push((leaf.clone(), self.label_config(pool, top, leaf.guid), top.ashift()));
+                work.push((leaf.clone(), self.label_config(pool, top, leaf.guid()), top.ashift()));
             }
         }
         work
@@ -121,7 +122,7 @@ impl VdevTree {
 
     /// Takes a device out of the pool: its labels are as those of a device that was never part of it.
     pub async fn disown(&self, pool: &NvList, ub: &Uberblock, top: &Top, leaf: &Arc<Leaf>) -> Result<()> {
-        init_leaf(leaf, &self.label_config(pool, top, leaf.guid), ub, top.ashift()).await
+        init_leaf(leaf, &self.label_config(pool, top, leaf.guid()), ub, top.ashift()).await
     }
 
     /// Makes `ub` the pool: see the head of this file. Blocks of its txg must have been written; they are made stable here.
@@ -148,7 +149,7 @@ impl VdevTree {
         let (mut writes, marks) = (Vec::new(), self.marks());
         for top in self.tops.iter().filter(|t| t.vdev.is_concrete()) {
             for leaf in top.leaves().filter(|l| l.writable()) {
-                let packed = self.label_config(pool, top, leaf.guid).pack();
+                let packed = self.label_config(pool, top, leaf.guid()).pack();
                 for l in which {
                     let Some(at) = label_offset(leaf.psize(), l) else { continue };
                     let offset = at + VDEV_PHYS_OFFSET;
@@ -192,12 +193,21 @@ impl VdevTree {
         } else {
             // Which ones, changes with the txg, so that all rings stay young.
             let n = ordinary.clone().count().max(1);
-            ordinary.cycle().skip(ub.txg as usize % n).take(n.min(SYNC_MIN_VDEVS)).copied().collect()
+            let some = ordinary.clone().cycle().skip(ub.txg as usize % n).take(n.min(SYNC_MIN_VDEVS));
+            let mut chosen: Vec<&Top> = some.copied().collect();
+            let missed = |t: &Top| t.leaves().any(|l| !l.holds(ub.txg));
+            let known = chosen.len();
+            for top in ordinary.filter(|t| missed(t)) {
+                if !chosen.iter().take(known).any(|c| c.id == top.id) {
+                    chosen.push(top);
+                }
+            }
+            chosen
         };
         let (mut writes, marks) = (Vec::new(), self.marks());
         for top in chosen {
             let ashift = top.ashift();
-            for leaf in top.leaves().filter(|l| l.writable()) {
+            for leaf in top.leaves().filter(|l| l.writable() && l.holds(ub.txg)) {
                 for l in 0..VDEV_LABELS {
                     let Some(at) = label_offset(leaf.psize(), l) else { continue };
                     let offset = at + uberblock_offset(ashift, uberblock_slot(ashift, ub.txg, multihost));

@@ -56,7 +56,7 @@ impl Recent {
 }
 
 pub struct Leaf {
-    pub guid: u64,
+    guid: AtomicU64,
     /// Place in [`super::VdevTree::leaves`].
     pub index: usize,
     clock: Arc<dyn Clock>,
@@ -76,6 +76,12 @@ pub struct Leaf {
     cant_read: AtomicBool,
     cant_write: AtomicBool,
     pub dtl: Dtl,
+    /// Takes part in the resilver that is under way.
+    pub resilvering: AtomicBool,
+    /// Could not be given a block in the resilver that is, or was, under way.
+    pub refused: AtomicBool,
+    /// Bytes that the scan has written to it.
+    pub scan_processed: AtomicU64,
     pub stats: LeafStats,
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
@@ -110,7 +116,7 @@ fn no_device() -> io::Error {
 impl Leaf {
     pub(super) fn new(guid: u64, index: usize, path: String, clock: Arc<dyn Clock>) -> Arc<Leaf> {
         Arc::new(Leaf {
-            guid,
+            guid: AtomicU64::new(guid),
             index,
             clock,
             path: RwLock::new(path),
@@ -124,6 +130,9 @@ impl Leaf {
             cant_read: AtomicBool::new(false),
             cant_write: AtomicBool::new(false),
             dtl: Dtl::default(),
+            resilvering: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            scan_processed: AtomicU64::new(0),
             stats: LeafStats::default(),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
@@ -137,6 +146,15 @@ impl Leaf {
             external_fault: AtomicBool::new(false),
             idle: Event::new(),
         })
+    }
+
+    pub fn guid(&self) -> u64 {
+        self.guid.load(Ordering::Acquire)
+    }
+
+    /// A leaf that is left of a mirror gets the mirror's.
+    pub(super) fn set_guid(&self, guid: u64) {
+        self.guid.store(guid, Ordering::Release);
     }
 
     pub fn path(&self) -> String {
@@ -186,6 +204,11 @@ impl Leaf {
 
     pub fn writable(&self) -> bool {
         self.state.get().0 >= VdevState::Degraded && !self.cant_write.load(Ordering::Acquire)
+    }
+
+    /// Lacks something, and can be given it.
+    pub fn is_behind(&self) -> bool {
+        self.readable() && self.writable() && !self.dtl.is_empty()
     }
 
     /// Whether it is a disk that turns, or as slow as one. What is said of it is not enough.
@@ -492,6 +515,11 @@ impl Leaf {
         result
     }
 
+    /// Makes everything stable that was written since the txg before.
+    pub(super) async fn is_stable(self: &Arc<Self>) -> bool {
+        self.flush(self.txg_mark.load(Ordering::Acquire)).await.is_ok()
+    }
+
     /// Waits for what is under way, then closes the device.
     pub async fn close(&self) {
         loop {
@@ -521,7 +549,12 @@ impl Leaf {
 
     /// Takes the leaf out of use: it has failed too often.
     pub(super) fn set_faulted(&self, aux: VdevAux) {
-        self.state.set(VdevState::Faulted, aux);
+        self.set_unusable(VdevState::Faulted, aux);
+    }
+
+    /// Sends nothing more to the device.
+    pub(super) fn set_unusable(&self, state: VdevState, aux: VdevAux) {
+        self.state.set(state, aux);
         self.cant_read.store(true, Ordering::Release);
         self.cant_write.store(true, Ordering::Release);
     }

@@ -7,7 +7,7 @@
 //! - [`Vdev`] is a node: what the configuration says of it, its state, its error counts;
 //! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z of units, and a unit
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
-//! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed);
+//! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
@@ -44,6 +44,7 @@ mod probe;
 mod queue;
 pub(crate) mod raidz;
 mod read;
+mod resilver;
 pub mod spec;
 mod state;
 mod stats;
@@ -54,12 +55,13 @@ pub(crate) mod write;
 pub use dtl::Dtl;
 pub use dtl_sync::DtlFormat;
 pub use gather::IoDone;
-pub use label::{FoundUberblock, LabelInfo};
+pub use label::{FoundUberblock, LabelInfo, PoolLabels};
 pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};
 pub use open::OpenArgs;
 pub use probe::{open_device, pool_device, probe, probe_path};
 pub use read::{DvaFailure, Fence, Guard, Reader, unfenced};
+pub use resilver::RESILVER_TXG;
 pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};
 pub use tickets::Tickets;

@@ -50,16 +50,24 @@ impl VdevTree {
     }
 
     pub(super) async fn open_leaf(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
+        if let Some(device) = self.open_device_of(leaf, args).await {
+            leaf.set_device(Some(device));
+            leaf.state.set(VdevState::Healthy, VdevAux::None);
+        }
+    }
+
+    /// A leaf's device; without one the leaf's state says why.
+    async fn open_device_of(&self, leaf: &Arc<Leaf>, args: &OpenArgs) -> Option<Arc<dyn Device>> {
         if leaf.offline.load(Ordering::Relaxed) {
             leaf.state.set(VdevState::Offline, VdevAux::None);
-            return;
+            return None;
         }
         if leaf.external_fault.load(Ordering::Relaxed) {
             leaf.set_faulted(VdevAux::External);
-            return;
+            return None;
         }
         let mode = OpenMode { write: args.write, exclusive: args.write };
-        let device = match args.devices.get(&leaf.guid) {
+        let device = match args.devices.get(&leaf.guid()) {
             Some(d) => Ok(d.clone()),
             None => open_device(&self.env, &PathBuf::from(leaf.path()), mode).await,
         };
@@ -69,11 +77,11 @@ impl VdevTree {
                     format!("one or more devices is less than the minimum size (64M): {}", leaf.path());
                 leaf.set_open_error(Some(Error::os(Errno::NoDev, what)));
                 leaf.state.set(VdevState::CantOpen, VdevAux::TooSmall);
+                None
             }
             Ok(d) => {
-                leaf.set_device(Some(d));
                 leaf.set_open_error(None);
-                leaf.state.set(VdevState::Healthy, VdevAux::None);
+                Some(d)
             }
             Err(e) => {
                 tracing::warn!(path = %leaf.path(), error = %e, "cannot open");
@@ -83,6 +91,7 @@ impl VdevTree {
                 let what = format!("{}: {words}", leaf.path());
                 leaf.set_open_error(Some(Error::os(Error::from(e).errno(), what)));
                 leaf.state.set(VdevState::CantOpen, VdevAux::OpenFailed);
+                None
             }
         }
     }
@@ -149,14 +158,47 @@ impl VdevTree {
 }
 
 impl VdevTree {
-    /// Opens one leaf anew, whatever state it is in.
+    /// Opens one leaf anew, whatever state it is in. It takes part in the pool's I/O only when it is known what it missed.
     pub async fn reopen(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
         leaf.state.set(VdevState::Closed, VdevAux::None);
         leaf.close().await;
-        self.open_leaf(leaf, args).await;
+        // It may have missed a part of the resilver under way.
+        leaf.resilvering.store(false, Ordering::Relaxed);
+        let Some(device) = self.open_device_of(leaf, args).await else { return };
         if let Some(pool) = args.pool_guid {
-            self.check_label(leaf, pool).await;
+            let labels = label::read_labels(&device).await;
+            if let Some(aux) = verdict(leaf, &labels, pool, self.top_guid_of(leaf)) {
+                leaf.state.set(VdevState::CantOpen, aux);
+                return;
+            }
+            let usable = zilla_ondisk::label::usable_size(device.size()).saturating_sub(LABELS);
+            let sector = device.info().logical_block.max(1).ilog2();
+            let fits = self.tops.iter().all(|top| {
+                let node = top
+                    .vdev
+                    .walk()
+                    .into_iter()
+                    .find(|v| v.leaf.as_ref().is_some_and(|l| Arc::ptr_eq(l, leaf)));
+                node.is_none_or(|v| sector <= top.ashift() && usable >= min_asize(&top.vdev, &v))
+            });
+            if !fits {
+                leaf.state.set(VdevState::CantOpen, VdevAux::BadLabel);
+                return;
+            }
+            self.note_return(leaf, &labels).await;
         }
+        leaf.set_device(Some(device));
+        leaf.state.set(VdevState::Healthy, VdevAux::None);
+    }
+
+    /// Whether what is at the path of a leaf that is away is the leaf. Nothing changes.
+    pub async fn is_back(&self, leaf: &Arc<Leaf>, pool: u64) -> bool {
+        let mode = OpenMode::default();
+        let Ok(device) = open_device(&self.env, &PathBuf::from(leaf.path()), mode).await else {
+            return false;
+        };
+        let labels = label::read_labels(&device).await;
+        verdict(leaf, &labels, pool, self.top_guid_of(leaf)).is_none()
     }
 
     /// Looks whether a leaf's device still is the pool's, and closes it if it is not.
@@ -186,7 +228,12 @@ impl VdevTree {
             leaf.take_suspect();
             if !ok {
                 tracing::error!(path = %leaf.path(), "the device fails every I/O: it is taken out of use");
-                leaf.set_faulted(VdevAux::ErrExceeded);
+                let there = open_device(&self.env, &PathBuf::from(leaf.path()), OpenMode::default()).await;
+                match there {
+                    Ok(_) => leaf.set_faulted(VdevAux::ErrExceeded),
+                    // It has vanished, and may come back.
+                    Err(_) => leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed),
+                }
                 changed = true;
             }
         }
@@ -225,17 +272,21 @@ pub(super) async fn validate(leaf: &Arc<Leaf>, pool: u64, top_guid: u64) {
     }
     let Some(device) = leaf.device() else { return };
     let labels = label::read_labels(&device).await;
-    let fail = |aux| leaf.state.set(VdevState::CantOpen, aux);
-    let Some(config) = label::best_config(&labels, u64::MAX) else {
-        return fail(VdevAux::BadLabel);
+    if let Some(aux) = verdict(leaf, &labels, pool, top_guid) {
+        leaf.state.set(VdevState::CantOpen, aux);
+    }
+}
+
+/// What is wrong with a device that should be a leaf of the pool.
+fn verdict(leaf: &Leaf, labels: &[label::Label], pool: u64, top_guid: u64) -> Option<VdevAux> {
+    let Some(config) = label::best_config(labels, u64::MAX) else {
+        return Some(VdevAux::BadLabel);
     };
     if config.u64("pool_guid") != Some(pool) {
-        return fail(VdevAux::CorruptData);
+        return Some(VdevAux::CorruptData);
     }
     let guid = config.u64("guid").unwrap_or(0);
     let top = config.u64("top_guid").unwrap_or(0);
     // A leaf whose sibling was just detached has taken its parent's guid; its label may still be the old one.
-    if guid != leaf.guid && top != leaf.guid && guid != top_guid {
-        fail(VdevAux::CorruptData);
-    }
+    (guid != leaf.guid() && top != leaf.guid() && guid != top_guid).then_some(VdevAux::CorruptData)
 }

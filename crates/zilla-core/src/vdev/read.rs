@@ -386,8 +386,10 @@ impl Reader<'_> {
             return Vec::new();
         }
         let Some(guard) = (self.fence)() else { return Vec::new() };
+        let (birth, scan) = (self.birth, self.class == Priority::Scrub);
         let task = async move {
-            let done = join_all(writes.into_iter().map(|(l, at, data)| repair(l, at, data))).await;
+            let one = |(l, at, data)| repair(l, at, data, birth, scan);
+            let done = join_all(writes.into_iter().map(one)).await;
             drop(guard);
             done
         };
@@ -408,12 +410,20 @@ pub(super) fn pad(data: &Bytes, size: u64) -> Bytes {
 }
 
 /// Writes good bytes over bad ones and says how many. Whether that worked is the disk's problem, not the reader's.
-async fn repair(leaf: Arc<Leaf>, at: u64, data: Bytes) -> Option<u64> {
+async fn repair(leaf: Arc<Leaf>, at: u64, data: Bytes, birth: u64, scan: bool) -> Option<u64> {
     if !leaf.writable() {
         return None;
     }
     let len = data.len() as u64;
-    leaf.write_at(at, data, Priority::AsyncWrite).await.ok()?;
+    if leaf.write_at(at, data, Priority::AsyncWrite).await.is_err() {
+        if !leaf.holds(birth) {
+            leaf.refused.store(true, Ordering::Relaxed);
+        }
+        return None;
+    }
     leaf.stats.self_healed.fetch_add(len, Ordering::Relaxed);
+    if scan {
+        leaf.scan_processed.fetch_add(len, Ordering::Relaxed);
+    }
     Some(len)
 }

@@ -4,6 +4,7 @@
 //! RAID-Z block only reserves are written (as zeros) where that joins two blocks into one write, and left alone elsewhere.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use zilla_env::{IoBuf, IoVec};
@@ -182,7 +183,11 @@ impl VdevTree {
 
     /// Writes a block again over a damaged copy. Whether that worked is the disk's problem.
     pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes) {
-        self.write_now(top, offset, data, Priority::AsyncWrite).await;
+        for i in self.write_now(top, offset, data, Priority::AsyncWrite).await {
+            if let Some(leaf) = self.leaves.get(i) {
+                leaf.refused.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Writes one block to the leaves of its vdev; the indices of those that did not take it. A synchronous write has a waiter, whose

@@ -250,7 +250,10 @@ impl Zio {
                                     out.repaired += s.repaired;
                                     out.repaired_bytes += s.repaired_bytes;
                                 }
-                                Err(_) => out.bad += 1,
+                                Err(_) => {
+                                    out.bad += 1;
+                                    tree.not_resilvered(Some(&child));
+                                }
                             }
                         }
                         good.get_or_insert(Bytes::new());
@@ -304,6 +307,10 @@ impl Zio {
         out.bad += failures.len();
         match good {
             Some(data) => {
+                // Those copies are not written again.
+                if failures.iter().any(|(d, f)| d.gang || !f.checksum || data.is_empty()) {
+                    tree.not_resilvered(Some(&bp));
+                }
                 if !data.is_empty() {
                     for (dva, _) in failures.iter().filter(|f| is_damaged(f)) {
                         out.repaired += 1;

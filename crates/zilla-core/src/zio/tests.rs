@@ -85,7 +85,7 @@ fn open(env: Env, config: &zilla_ondisk::NvList, devices: Vec<Arc<MemDevice>>, t
     let tree = VdevTree::from_config(&env, config).unwrap();
     let mut args = OpenArgs { write: true, ..OpenArgs::default() };
     let map: HashMap<u64, Arc<dyn Device>> =
-        there.iter().map(|&i| (tree.leaves[i].guid, devices[i].clone() as Arc<dyn Device>)).collect();
+        there.iter().map(|&i| (tree.leaves[i].guid(), devices[i].clone() as Arc<dyn Device>)).collect();
     args.devices = map;
     env.block_on(tree.open(&args)).unwrap();
     let tree = Arc::new(tree);

@@ -4,6 +4,7 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zilla_control::props::FEATURES;
 use zilla_control::types::*;
 use zilla_core::metaslab::{Metaslabs, SpaceClass};
@@ -146,6 +147,9 @@ fn node(vdev: &Arc<Vdev>, space: Option<&Metaslabs>, elapsed: u64, depth: usize)
     };
     if let Some(leaf) = &vdev.leaf {
         stats.pspace = leaf.psize();
+        stats.scan_processed = leaf.scan_processed.load(Ordering::Relaxed);
+        stats.resilver_deferred =
+            !vdev.is_log && leaf.is_behind() && !leaf.resilvering.load(Ordering::Relaxed);
     }
     if depth == 1
         && let Some(stat) = space.and_then(|s| s.vdev_stat(u32::try_from(vdev.id).ok()?).ok())

@@ -201,6 +201,9 @@ impl Backend for Engine {
         self.clear_pool(r).await
     }
 
+    async fn pool_resilver(&self, _: &Caller, r: PoolResilver) -> Answer<()> {
+        self.resilver(r).await
+    }
     async fn pool_reopen(&self, _: &Caller, r: PoolReopen) -> Answer<()> {
         self.reopen_pool(r).await
     }

@@ -4,7 +4,9 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::BTreeMap;
-use zilla_control::types::{ErrorEntry, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand};
+use zilla_control::types::{
+    ErrorEntry, PoolResilver, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand,
+};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::{Errno, Result};
 use zilla_ondisk::enums;
@@ -28,7 +30,19 @@ impl Engine {
         let scan = pool.spa.scan().map_err(of_pool)?.clone();
         if r.command == ScrubCommand::Start {
             // Devices that are no longer what they were are found now, not by their blocks one by one.
+            let before = scan.is_resilvering();
             pool.spa.reopen().await.map_err(of_pool)?;
+            if !before && scan.is_resilvering() {
+                // What some of them missed comes first.
+                return Ok(());
+            }
+        }
+        if scan.is_resilvering() {
+            match r.command {
+                ScrubCommand::Stop => return Err(ErrorCode::Resilvering.into()),
+                ScrubCommand::Pause => return Err(ErrorCode::NoScrub.into()),
+                ScrubCommand::Start => {}
+            }
         }
         match r.command {
             ScrubCommand::Start => match scan.start().await {
@@ -48,6 +62,20 @@ impl Engine {
                 other => other.map_err(of_pool),
             },
         }
+    }
+}
+
+impl Engine {
+    pub(super) async fn resilver(&self, r: PoolResilver) -> Answer<()> {
+        let pool = self.pool(&r.name)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        if !pool.spa.ctx.features.is_enabled("resilver_defer") {
+            let what = "this action requires the resilver_defer feature";
+            return Err(ApiError::with(ErrorCode::BadVersion, what));
+        }
+        pool.spa.resilver(true).await.map_err(of_pool)
     }
 }
 
@@ -86,7 +114,11 @@ impl Pool {
     }
 
     pub fn is_scrubbing(&self) -> bool {
-        self.spa.scan().is_ok_and(|scan| scan.is_scanning() && !scan.is_paused())
+        self.spa.scan().is_ok_and(|scan| scan.is_scanning() && !scan.is_resilvering() && !scan.is_paused())
+    }
+
+    pub fn is_resilvering(&self) -> bool {
+        self.spa.scan().is_ok_and(|scan| scan.is_resilvering())
     }
 
     /// Damaged files and objects, each once.

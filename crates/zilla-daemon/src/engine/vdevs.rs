@@ -12,6 +12,7 @@ use zilla_control::types::{
     VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevSpec,
 };
 use zilla_control::{ApiError, ErrorCode};
+use zilla_core::spa::Attach;
 use zilla_core::vdev;
 
 impl Engine {
@@ -47,7 +48,9 @@ impl Engine {
         self.check_spare(&pool, &r).await?;
         let path = PathBuf::from(&r.path);
         let disk = super::create::is_disk(&path);
-        pool.spa.attach(r.guid, &vdev::LeafSpec { path, disk }, r.replace).await.map_err(of_vdev)?;
+        let ashift = r.ashift.and_then(|a| u32::try_from(a).ok());
+        let how = Attach { replace: r.replace, ashift };
+        pool.spa.attach(r.guid, &vdev::LeafSpec { path, disk }, how).await.map_err(of_vdev)?;
         self.save_cache().await;
         Ok(())
     }

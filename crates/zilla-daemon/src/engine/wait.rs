@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zilla_control::types::{Activity, PoolWait, PoolWaitReply};
 use zilla_core::error::Result;
+use zilla_core::vdev::VdevKind;
 
 const LONGEST: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
@@ -37,11 +38,20 @@ async fn activities(pool: &Pool) -> Result<BTreeMap<Activity, u64>> {
     if freeing != 0 {
         all.insert(Activity::Free, freeing);
     }
-    if pool.is_scrubbing() {
-        let left =
-            pool.scan_stat().map_or(0, |s| s.to_examine.saturating_sub(s.issued.saturating_add(s.skipped)));
+    let left = || {
+        let scan = pool.scan_stat();
+        let left = scan.map_or(0, |s| s.to_examine.saturating_sub(s.issued.saturating_add(s.skipped)));
         // Counted to the end it still has to be written down.
-        all.insert(Activity::Scrub, left.max(1));
+        left.max(1)
+    };
+    if pool.is_scrubbing() {
+        all.insert(Activity::Scrub, left());
+    }
+    if pool.is_resilvering() {
+        all.insert(Activity::Resilver, left());
+    }
+    if pool.spa.tree().root.walk().iter().any(|v| v.kind == VdevKind::Replacing) {
+        all.insert(Activity::Replace, left());
     }
     Ok(all)
 }

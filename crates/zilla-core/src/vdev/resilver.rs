@@ -1,0 +1,167 @@
+//! Which leaves lack something, who takes part in the resilver that is under way, and whose DTL its end empties.
+//!
+//! What a leaf lacks is in its DTL. Three things put it there: a write that does not reach it ([`VdevTree::missed`]); being attached; and,
+//! when it is opened, an uberblock that is older than its siblings'. All leaves of a top-level get the same uberblocks, but for those that
+//! missed something of that very txg, so the newest one on a leaf says up to which txg it has everything. That holds also where the DTL
+//! could not be written down: after a crash, or where other software had the pool meanwhile.
+//!
+//! A leaf **takes part** in a resilver if it lacks something and takes writes when the resilver begins, and until it goes away. Only what
+//! these lack is read. Who does not take part gets a txg behind the resilver's last into its DTL, and so does one that
+//! goes away, or to which a block could not be given. So the end of a resilver, also one that went on after a restart, knows
+//! by the DTL alone whose it may empty: those that reach no further than the resilver does.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use zilla_ondisk::blkptr::BlkPtr;
+
+use super::label::{self, PoolLabels};
+use super::leaf::Leaf;
+use super::tree::{Top, VdevTree};
+
+/// What the configuration calls the txg in which a leaf was attached that has not got everything yet.
+pub const RESILVER_TXG: &str = "resilver_txg";
+
+impl VdevTree {
+    /// Leaves that hold the pool's data. What log devices lack is not copied to them.
+    fn data_leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
+        self.tops.iter().filter(|t| !t.vdev.is_log).flat_map(Top::leaves)
+    }
+
+    /// The first and the last txg that leaves lack to which they could be given.
+    pub fn missing(&self) -> Option<(u64, u64)> {
+        let bounds = self.data_leaves().filter(|l| l.is_behind()).filter_map(|l| l.dtl.bounds());
+        bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// Whether there is a leaf that a new resilver would help: it lacks something, and has not just failed to take it.
+    pub fn wants_resilver(&self) -> bool {
+        self.data_leaves().any(|l| {
+            l.is_behind() && !l.resilvering.load(Ordering::Relaxed) && !l.refused.load(Ordering::Relaxed)
+        })
+    }
+
+    /// A resilver of everything born up to `max_txg` begins.
+    pub fn begin_resilver(&self, max_txg: u64) {
+        for leaf in self.data_leaves() {
+            let takes_part = leaf.is_behind();
+            leaf.resilvering.store(takes_part, Ordering::Relaxed);
+            leaf.refused.store(false, Ordering::Relaxed);
+            leaf.scan_processed.store(0, Ordering::Relaxed);
+            if !takes_part && (!leaf.writable() || !leaf.dtl.is_empty()) {
+                leaf.dtl.add(max_txg + 1, max_txg + 2);
+            }
+        }
+    }
+
+    /// A resilver that was under way when the pool was last open goes on.
+    pub fn resume_resilver(&self, max_txg: u64) {
+        for leaf in self.data_leaves().filter(|l| l.is_behind()) {
+            let last = leaf.dtl.bounds().map_or(0, |(_, last)| last);
+            leaf.resilvering.store(last <= max_txg, Ordering::Relaxed);
+        }
+    }
+
+    /// Those that lack something and do not take part in the resilver under way have to wait for the next one. `txg` is behind
+    /// that resilver's last.
+    pub fn defer_resilver(&self, txg: u64) {
+        for leaf in self.data_leaves().filter(|l| l.is_behind() && !l.resilvering.load(Ordering::Relaxed)) {
+            leaf.dtl.add(txg, txg + 1);
+        }
+    }
+
+    /// To be called in every txg: who took part in the resilver and went away, or was not given a block, takes part no longer.
+    pub fn note_dropouts(&self, txg: u64) {
+        for leaf in self.data_leaves().filter(|l| l.resilvering.load(Ordering::Relaxed)) {
+            let refused = leaf.refused.load(Ordering::Relaxed);
+            if refused || !leaf.readable() || !leaf.writable() {
+                leaf.dtl.add(txg, txg + 1);
+            }
+        }
+    }
+
+    /// Whether somebody who takes part in the resilver lacks a block.
+    pub fn lacks(&self, bp: &BlkPtr) -> bool {
+        let birth = bp.phys_birth();
+        let lacks = |l: &Arc<Leaf>| l.resilvering.load(Ordering::Relaxed) && !l.holds(birth);
+        bp.dvas().any(|d| match self.tops.get(d.vdev as usize) {
+            // The pieces of a gang block may be anywhere.
+            _ if d.gang => self.data_leaves().any(lacks),
+            Some(top) => top.leaves().any(lacks),
+            None => false,
+        })
+    }
+
+    /// A block (or all below one, if there is no pointer) could not be given to those who lack it.
+    pub fn not_resilvered(&self, bp: Option<&BlkPtr>) {
+        for leaf in self.data_leaves().filter(|l| l.resilvering.load(Ordering::Relaxed)) {
+            let concerned = bp.is_none_or(|bp| {
+                let on = |d: &zilla_ondisk::Dva| {
+                    let top = self.tops.get(d.vdev as usize);
+                    d.gang || top.is_some_and(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf)))
+                };
+                !leaf.holds(bp.phys_birth()) && bp.dvas().any(|d| on(&d))
+            });
+            if concerned {
+                leaf.refused.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The resilver is over. If it is complete, leaves that took part in all of it have everything born up to `max_txg`, provided that it is
+    /// stable there. Whether the configuration changed.
+    pub async fn end_resilver(&self, complete: bool, max_txg: u64) -> bool {
+        let mut changed = false;
+        for v in self.root.walk() {
+            let Some(leaf) = v.leaf.as_ref() else { continue };
+            if !leaf.resilvering.swap(false, Ordering::Relaxed) || !complete {
+                continue;
+            }
+            let reaches = leaf.dtl.bounds().is_some_and(|(_, last)| last <= max_txg);
+            let whole = reaches && leaf.is_behind() && !leaf.refused.load(Ordering::Relaxed);
+            if whole && leaf.is_stable().await {
+                leaf.dtl.remove(0, max_txg + 1);
+                changed |= v.config_u64(RESILVER_TXG).is_some();
+                v.remove_config(RESILVER_TXG);
+            }
+        }
+        changed
+    }
+
+    /// Puts into the DTLs what uberblocks say that leaves missed. `last` is the txg the pool is opened at.
+    pub fn note_outdated(&self, labels: &PoolLabels, last: u64) {
+        for top in &self.tops {
+            let newest = |leaf: &Arc<Leaf>| {
+                let (_, labels) = labels.labels.iter().find(|(index, _)| *index == leaf.index)?;
+                Some(newest_uberblock(labels, top.ashift(), last))
+            };
+            let Some(best) = top.leaves().filter_map(newest).max() else { continue };
+            for leaf in top.leaves() {
+                if let Some(own) = newest(leaf).filter(|own| *own < best) {
+                    tracing::info!(path = %leaf.path(), own, best, "the device missed txgs");
+                    leaf.dtl.add(own + 1, last.max(best) + 1);
+                }
+            }
+        }
+    }
+
+    /// The same for one that comes back to a pool in use, whose labels these are.
+    pub(super) async fn note_return(&self, leaf: &Arc<Leaf>, labels: &[label::Label]) {
+        let Some(top) = self.tops.iter().find(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf))) else { return };
+        let own = newest_uberblock(labels, top.ashift(), u64::MAX);
+        let mut best = own;
+        for other in top.leaves().filter(|l| !Arc::ptr_eq(l, leaf) && l.readable()) {
+            if let Some(device) = other.device() {
+                let labels = label::read_labels(&device).await;
+                best = best.max(newest_uberblock(&labels, top.ashift(), u64::MAX));
+            }
+        }
+        leaf.dtl.add(own + 1, best + 1);
+    }
+}
+
+/// The txg of a leaf's newest uberblock that is not newer than `max`; 0 without any.
+fn newest_uberblock(labels: &[label::Label], ashift: u32, max: u64) -> u64 {
+    let found = label::uberblocks(labels, ashift);
+    label::best_uberblock(&found, max).map_or(0, |f| f.ub.txg)
+}
