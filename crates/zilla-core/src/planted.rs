@@ -32,15 +32,9 @@ pub enum Bug {
     AccountLost,
     /// fsync returns at once.
     FsyncLies,
-    /// A write into a record that cannot be read is dropped, and nobody is told.
-    DamageHidden,
-    /// After an outage only what was seen to fail is taken for lost: nothing is written again.
-    NotResent,
-    /// A damaged copy is written again without asking whose its place is by now.
-    RepairUnchecked,
 }
 
-pub const ALL: [Bug; 15] = [
+pub const ALL: [Bug; 12] = [
     Bug::FlushDropped,
     Bug::UberblockEarly,
     Bug::FreedTooEarly,
@@ -53,9 +47,6 @@ pub const ALL: [Bug; 15] = [
     Bug::ParityWrong,
     Bug::AccountLost,
     Bug::FsyncLies,
-    Bug::DamageHidden,
-    Bug::NotResent,
-    Bug::RepairUnchecked,
 ];
 
 thread_local! {

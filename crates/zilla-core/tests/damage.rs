@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use zilla_core::check::{CheckOpts, check_pool};
@@ -284,13 +284,14 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
 }
 
 /// An environment whose devices fail as they are told to.
-fn failing(env: &Env) -> (Env, Arc<Mutex<Vec<Arc<FaultyDevice>>>>) {
-    let devices: Arc<Mutex<Vec<Arc<FaultyDevice>>>> = Arc::default();
+fn failing(env: &Env) -> (Env, Arc<Mutex<Vec<Weak<FaultyDevice>>>>) {
+    let devices: Arc<Mutex<Vec<Weak<FaultyDevice>>>> = Arc::default();
     let (all, inner) = (devices.clone(), env.clone());
     let env = env.wrap_devices(move |_, device| {
         let device = Arc::new(FaultyDevice::new(device, &inner));
         device.keep_unflushed();
-        all.lock().unwrap().push(device.clone());
+        // Weak: a device that is closed lets its file go.
+        all.lock().unwrap().push(Arc::downgrade(&device));
         device
     });
     (env, devices)
@@ -319,7 +320,9 @@ fn outage(fault: impl Fn(&FaultyDevice) + Sync) {
         zfs.write(file.id(), 0, &data(1), false).await.unwrap();
         spa.sync().await.unwrap();
         zfs.write(file.id(), 1 << 20, &data(2), false).await.unwrap();
-        let each = |f: &dyn Fn(&FaultyDevice)| devices.lock().unwrap().iter().for_each(|d| f(d));
+        let each = |f: &dyn Fn(&FaultyDevice)| {
+            devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d))
+        };
         let lose = || {
             each(&|d| {
                 d.lose_unflushed();
@@ -403,7 +406,7 @@ fn a_suspended_pool_can_be_given_up() {
     env.block_on(async {
         let spa = import(&env, dir.path()).await;
         let zfs = logged_fs(&env, &spa).await;
-        for d in devices.lock().unwrap().iter() {
+        for d in devices.lock().unwrap().iter().filter_map(Weak::upgrade) {
             d.add(Rule::new(Ops::Writes, Fault::Error(28)));
         }
         let new = NewFile::new(0o100644, Cred::default());

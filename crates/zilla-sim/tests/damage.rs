@@ -1,6 +1,6 @@
 //! Sectors that go bad and writes that fail under a pool at work. `ZILLA_DAMAGES` says how many seeds.
 
-use zilla_sim::pool::{Layout, hurt_run, late_repair};
+use zilla_sim::pool::{Layout, hurt_run};
 
 fn seeds(few: u64) -> u64 {
     std::env::var("ZILLA_DAMAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
@@ -25,9 +25,4 @@ fn a_mirror() {
 #[test]
 fn a_raidz2() {
     runs(Layout::Raidz2, 8);
-}
-
-#[test]
-fn a_free_waits_for_the_repair_of_its_block() {
-    late_repair(1).unwrap_or_else(|e| panic!("{e}"));
 }

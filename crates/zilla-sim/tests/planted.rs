@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zilla_core::planted::{ALL, Bug, plant};
-use zilla_sim::pool::{Campaign, Finding, Layout, hurt_run, late_repair, random_run};
+use zilla_sim::pool::{Campaign, Finding, Layout, random_run};
 
 /// Runs until something is found. A panic of the engine is a finding too.
 fn hunt(bug: Bug) -> Option<String> {
@@ -24,20 +24,6 @@ fn hunt(bug: Bug) -> Option<String> {
             }
         }
     };
-    // What only shows on disks that go bad.
-    let hurt = |f: &dyn Fn() -> Result<(), String>| {
-        plant(Some(bug));
-        let result = catch_unwind(AssertUnwindSafe(f));
-        plant(None);
-        result.unwrap_or_else(|_| Err("a panic".to_owned())).err()
-    };
-    match bug {
-        Bug::DamageHidden | Bug::NotResent => {
-            return (0..40).find_map(|seed| hurt(&|| hurt_run(seed, Layout::Single, 60)));
-        }
-        Bug::RepairUnchecked => return hurt(&|| late_repair(1)),
-        _ => {}
-    }
     for (seed, layout) in layouts.into_iter().enumerate() {
         let c = Campaign::new(seed as u64, layout, 200);
         let found = attempt(&|| c.undisturbed().map(drop))
@@ -62,9 +48,7 @@ fn each_is_found() {
 #[test]
 fn and_without_them_nothing_is() {
     plant(None);
-    late_repair(1).unwrap_or_else(|e| panic!("{e}"));
     for layout in [Layout::Single, Layout::Mirror] {
-        hurt_run(0, layout, 60).unwrap_or_else(|e| panic!("{e}"));
         Campaign::new(0, layout, 200).undisturbed().unwrap_or_else(|f| panic!("{f}"));
     }
 }

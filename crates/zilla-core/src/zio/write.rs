@@ -284,11 +284,6 @@ impl Zio {
     /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing of it.
     pub fn resend_txg(&self, txg: Txg) {
         let tree = self.tree();
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Bug::NotResent) {
-            tree.pool_leaves().for_each(|l| l.dtl.remove(txg.0, txg.0 + 1));
-            return;
-        }
         for leaf in tree.pool_leaves().filter(|l| l.writable()) {
             leaf.dtl.remove(txg.0, txg.0 + 1);
             leaf.written_again();

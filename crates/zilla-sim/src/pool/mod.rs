@@ -30,6 +30,6 @@ pub mod run;
 pub mod verify;
 
 pub use campaign::{Campaign, Finding, Tally, random_run};
-pub use hurt::{hurt_run, late_repair};
+pub use hurt::hurt_run;
 pub use layout::Layout;
 pub use run::{Workload, find, import};

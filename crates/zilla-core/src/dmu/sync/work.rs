@@ -139,11 +139,6 @@ impl Work {
         }
         self.blocks.remove(&blkid);
         self.ahead.remove(&blkid);
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Bug::DamageHidden) {
-            self.bases.push((blkid, Base::Unknown));
-            return Ok(());
-        }
         self.dn.hold(blkid, txg, &why);
         Ok(())
     }
