@@ -139,6 +139,8 @@ struct Shared {
     paused_at: u64,
     spent_paused: u64,
     issued_before_pass: u64,
+    /// A round is under way, which wants to know what is freed. (While a scrub is paused there is none, for as long as it pleases.)
+    noting: bool,
     /// Blocks freed since the round began, and those being read.
     freed: HashSet<Key>,
     reading: HashSet<Key>,
@@ -441,7 +443,7 @@ impl Scan {
     /// A block was freed in the syncing txg.
     pub fn freed(&self, bp: &BlkPtr) {
         let mut st = self.shared.lock();
-        if st.running {
+        if st.noting {
             st.freed.insert(key(bp));
         }
     }

@@ -7,7 +7,7 @@ use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
 use futures_util::StreamExt;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -135,8 +135,10 @@ impl Scan {
                     if st.stopping || !st.stable.is_scanning() {
                         return Ok(());
                     }
-                    if !st.stable.is_paused() {
-                        st.freed.clear();
+                    st.noting = !st.stable.is_paused();
+                    // With the memory it took.
+                    st.freed = HashSet::new();
+                    if st.noting {
                         break;
                     }
                 }
@@ -468,8 +470,8 @@ struct Running(Arc<Scan>);
 impl Drop for Running {
     fn drop(&mut self) {
         let mut st = self.0.shared.lock();
-        st.running = false;
-        st.freed.clear();
+        (st.running, st.noting) = (false, false);
+        st.freed = HashSet::new();
         drop(st);
         self.0.changed.notify(usize::MAX);
     }
