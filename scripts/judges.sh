@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long proofs, as root: 200 kills, 100 kills under databases, pjdfstest, fsx, the whole corpus, 100,000 names, and OpenZFS's kernel module in a virtual
-# machine. Hours on two cores. `scripts/judges.sh kill|databases|posix|corpus|oracle` runs one.
+# The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under databases, pjdfstest, fsx, the whole corpus, 100,000 names, and OpenZFS's kernel module in a virtual
+# machine. Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|corpus|oracle` runs one.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
@@ -17,6 +17,9 @@ mkdir -p "$out"
 cargo build --workspace --bins --locked
 if wants kill; then
   ZILLA_KILLS=${ZILLA_KILLS:-200} cargo test --locked -p zilla-e2e --test kill -- --nocapture
+fi
+if wants memory; then
+  ZILLA_MEMORY_SECONDS=${ZILLA_MEMORY_SECONDS:-120} cargo test --locked -p zilla --test memory -- --nocapture
 fi
 if wants databases; then
   need pg_ctlcluster=postgresql

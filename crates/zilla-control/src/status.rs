@@ -190,6 +190,9 @@ fn check(pool: &PoolInfo, import: Option<&ImportCandidate>, compat: &Compatibili
             return CorruptPool;
         }
     }
+    if import.is_none() && !pool.kept_logs.is_empty() {
+        return BadLog;
+    }
     if import.is_none() && pool.error_count != 0 {
         return CorruptData;
     }

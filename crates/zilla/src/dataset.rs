@@ -112,6 +112,14 @@ pub async fn open_zfs(
     Zfs::open(env.clone(), os, txgs, space, props).await
 }
 
+/// Should the intent log of a file system not be replayed to its end when it is opened next, the rest of the log goes. (Else the file system
+/// would be read-only, and the log kept.)
+pub async fn give_up_log(dsl: &Arc<DslPool>, name: &str) -> Result<()> {
+    let ds = dsl.by_name(name).await?;
+    dsl.open_log(&ds).await?.give_up_the_rest();
+    Ok(())
+}
+
 struct DatasetSnapshots {
     env: Env,
     dsl: Arc<DslPool>,

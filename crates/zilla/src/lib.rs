@@ -15,7 +15,7 @@ mod filesystem;
 mod volume;
 
 pub use ctldir::{NoSnapshots, Snapshots};
-pub use dataset::{fs_props, open_filesystem, open_zfs};
+pub use dataset::{fs_props, give_up_log, open_filesystem, open_zfs};
 pub use files::{File, Files};
 pub use filesystem::{Entry, Filesystem, NodeId};
 pub use volume::{Extent, Suspended, Volume, open_volume};

@@ -20,6 +20,9 @@ use zilla_env::{Env, real_env};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::enums::PoolState;
 
+#[path = "log/replay.rs"]
+mod replay;
+
 const POOL: &str = "tank";
 
 async fn create(env: &Env, dir: &Path) -> Arc<Spa> {

@@ -140,6 +140,77 @@ fn killed_right_after_an_fsync() {
     pool::zdb_clean(&world.disks(), "tank");
 }
 
+/// Where a buffer lies in an image. The log's records begin at multiples of eight bytes.
+fn find(image: &[u8], what: &[u8]) -> Vec<usize> {
+    (0..image.len() - what.len()).step_by(8).filter(|at| image[*at..].starts_with(what)).collect()
+}
+
+/// A log that was damaged since it was claimed: what it holds is not given up by itself.
+#[test]
+fn a_log_that_cannot_be_replayed_is_kept_and_said() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let home = pool.root().join("home");
+    world.zfs("create -o canmount=noauto tank/home").ok();
+    world.zfs("mount tank/home").ok();
+    let stable = |name: &str, contents: &[u8]| {
+        let mut file = fs::File::create(home.join(name)).expect("create");
+        file.write_all(contents).expect("write");
+        file.sync_all().expect("fsync");
+    };
+    stable("first", b"first");
+    pool.sync();
+    let contents = Random::from_env().bytes(3000);
+    stable("last", &contents);
+    world.kill();
+    pool.again();
+    pool.export();
+    let image = &pool.disks[0];
+    let places = find(&fs::read(image).expect("image"), &contents[..64]);
+    assert_eq!(places.len(), 1, "it is in the log and nowhere else");
+    let damage = || {
+        let disk = fs::File::options().read(true).write(true).open(image).expect("image");
+        let mut byte = [0];
+        disk.read_exact_at(&mut byte, places[0] as u64).expect("read");
+        disk.write_all_at(&[!byte[0]], places[0] as u64).expect("write");
+    };
+    damage();
+    pool.import();
+    let said = world.zfs("mount tank/home").fails();
+    assert!(said.contains("its intent log cannot be replayed, so it is mounted read-only"), "{said}");
+    let status = world.zpool("status tank").ok();
+    for words in
+        ["status: An intent log holds changes that cannot be replayed.", "\ttank/home: ", "'zfs mount -f'"]
+    {
+        assert!(status.contains(words), "{status}");
+    }
+    assert!(!world.zpool("status -x").ok().contains("healthy"));
+    assert_eq!(fs::read(home.join("first")).expect("what was synced"), b"first");
+    let refused = fs::write(home.join("more"), "").expect_err("it is read-only");
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+    pool.export();
+    let kept = world.path().join("kept.img");
+    fs::copy(image, &kept).expect("copy");
+
+    pool.import();
+    world.zfs("mount -f tank/home").ok();
+    assert!(!home.join("last").exists(), "it was given up");
+    stable("more", b"more");
+    assert!(!world.zpool("status tank").ok().contains("intent log"));
+    pool.export();
+
+    fs::copy(&kept, image).expect("copy");
+    damage();
+    pool.import();
+    world.zfs("mount tank/home").ok();
+    assert!(fs::read(home.join("last")).expect("what was acknowledged") == contents);
+    assert!(!world.zpool("status tank").ok().contains("intent log"));
+    pool.judge();
+}
+
 /// The same without an fsync by the program, which opened the file for stable writes instead or says so with each of them.
 #[test]
 fn a_write_that_is_to_be_stable_is() {

@@ -125,6 +125,12 @@ pub fn explain(reason: StatusReason, pool: &PoolInfo) -> (String, String) {
             "One or more devices are faulted in response to IO failures.\n",
             "Make sure the affected devices are connected, then run 'zpool clear'.\n",
         ),
+        BadLog if !pool.kept_logs.is_empty() => (
+            "An intent log holds changes that cannot be replayed.  It is kept, and its\n\tfile system is mounted \
+             read-only:\n",
+            "Once what the log needs is there, unmount the file system and mount it\n\tagain; or give up what is \
+             left of the log with 'zfs mount -f'.\n",
+        ),
         BadLog => (
             "An intent log record could not be read.\n\tWaiting for administrator intervention to fix the \
              faulted pool.\n",
@@ -149,6 +155,11 @@ pub fn explain(reason: StatusReason, pool: &PoolInfo) -> (String, String) {
     let mut status = status.to_owned();
     match reason {
         Errata => status = format!("Errata #{} detected.\n", pool.errata),
+        BadLog => {
+            for log in &pool.kept_logs {
+                status.push_str(&format!("\t{}: {}\n", log.dataset, log.why));
+            }
+        }
         UnsupFeatRead | UnsupFeatWrite => {
             for feature in pool.features.iter().filter(|f| !f.supported) {
                 status.push_str(&format!("\t{}\n", feature.guid));

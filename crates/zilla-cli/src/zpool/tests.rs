@@ -332,6 +332,9 @@ fn reasons_by_seriousness() {
     assert_eq!(reason_of(&pool, &compat), StatusReason::FailingDev);
     pool.error_count = 2;
     assert_eq!(reason_of(&pool, &compat), StatusReason::CorruptData);
+    pool.kept_logs.push(KeptLog { dataset: "tank/home".into(), why: "record 7 in block 3: lost".into() });
+    assert_eq!(reason_of(&pool, &compat), StatusReason::BadLog);
+    assert!(plain(&pool).contains("read-only:\n\ttank/home: record 7 in block 3: lost\naction: "));
     pool.suspended = Some(Suspended::Wait);
     assert_eq!(reason_of(&pool, &compat), StatusReason::IoFailureWait);
     assert!(plain(&pool).contains("errors: 2 data errors, use '-v' for a list\n"));

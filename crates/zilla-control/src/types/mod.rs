@@ -20,7 +20,7 @@ pub use dataset::{DatasetInfo, DatasetKind, DestroyReply, MountEntry, PropValue,
 pub use dataset_request::*;
 pub use pool::{
     Checkpoint, CheckpointState, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord, HistoryWhat,
-    ImportCandidate, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand, Removal, ScanFunc,
+    ImportCandidate, KeptLog, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand, Removal, ScanFunc,
     ScanStat, ScanState, Suspended,
 };
 pub use request::*;

@@ -208,6 +208,14 @@ pub struct ErrorEntry {
     pub mountpoint: Option<String>,
 }
 
+/// An intent log that holds acknowledged changes which cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct KeptLog {
+    pub dataset: String,
+    pub why: String,
+}
+
 /// An imported pool, or one that could be imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
@@ -239,6 +247,8 @@ pub struct PoolInfo {
     pub raidz_expand: Option<RaidzExpand>,
     pub features: Vec<Feature>,
     pub error_count: u64,
+    /// Intent logs that could not be replayed.
+    pub kept_logs: Vec<KeptLog>,
     /// Filled where the request asks for it.
     pub errors: Vec<ErrorEntry>,
     /// Pool properties by name, values as `zpool get -p` prints them; filled where the request asks for it.

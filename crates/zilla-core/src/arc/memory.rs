@@ -1,6 +1,9 @@
 //! How much memory the cache may take: what the machine and the cgroup leave.
 //!
-//! The most it may ever take is half of the memory this process can have. While it runs it looks once a second how much is
+//! What the process may have is the machine's memory, or what its control group or `ulimit -m` allow (which no kernel enforces any more: it is
+//! there to say what a program is to make do with).
+//!
+//! The most the cache may ever take is half of that. While it runs it looks once a second how much is
 //! left; when that gets short it shrinks at once by what is missing, and when there is plenty it grows back in small steps.
 
 use std::path::{Path, PathBuf};
@@ -10,7 +13,9 @@ use std::time::Duration;
 use zilla_env::{Env, Opener};
 
 use super::Cache;
-use crate::spa::txg::DirtyLimits;
+use crate::dmu::DbufCache;
+use crate::dmu::objects::OBJECT_BYTES;
+use crate::spa::txg::{DirtyLimits, TxgState};
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +39,17 @@ async fn number(opener: &dyn Opener, path: PathBuf) -> Option<u64> {
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
 }
 
+async fn text(opener: &dyn Opener, path: &str) -> String {
+    let text = opener.read_file(Path::new(path)).await.unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// `ulimit -m`, from `/proc/self/limits`; None: there is no limit.
+fn resident_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|l| l.strip_prefix("Max resident set"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 fn field(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find(|l| l.starts_with(name))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
@@ -47,8 +63,7 @@ pub async fn read(opener: &dyn Opener) -> Option<Memory> {
     let mut total = field(&meminfo, "MemTotal:")?;
     let mut available = field(&meminfo, "MemAvailable:")?;
     // The limits of our cgroup and of all above it count (version 2; its root has none).
-    let own = opener.read_file(Path::new("/proc/self/cgroup")).await.unwrap_or_default();
-    let own = String::from_utf8_lossy(&own).into_owned();
+    let own = text(opener, "/proc/self/cgroup").await;
     let path = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or_default().to_owned();
     let mut dir = Path::new("/sys/fs/cgroup").join(path);
     loop {
@@ -60,6 +75,11 @@ pub async fn read(opener: &dyn Opener) -> Option<Memory> {
         if dir == Path::new("/sys/fs/cgroup") || !dir.pop() {
             break;
         }
+    }
+    if let Some(max) = resident_limit(&text(opener, "/proc/self/limits").await) {
+        let used = field(&text(opener, "/proc/self/status").await, "VmRSS:").unwrap_or(0);
+        total = total.min(max);
+        available = available.min(max.saturating_sub(used));
     }
     Some(Memory { total, available })
 }
@@ -85,12 +105,19 @@ pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
 /// whose syncs need and free the same ones again.
 const AGING: u32 = 30;
 
-/// How much of this process's memory dirty data may take, and free buffers with it: what one txg's sync frees the next one's needs.
-pub async fn dirty_limits(env: &Env) -> DirtyLimits {
-    let Some(memory) = read(&*env.opener).await else { return DirtyLimits::default() };
+/// A thirty-second of the memory is for objects that nobody uses.
+fn idle_objects(memory: &Memory) -> usize {
+    (memory.total / 32 / OBJECT_BYTES).max(1024) as usize
+}
+
+/// How much of this process's memory a pool may take: dirty data, and free buffers with it (what one txg's sync frees the next one's needs), and
+/// objects.
+pub async fn set_limits(env: &Env, txgs: &TxgState, cache: &DbufCache) {
+    let Some(memory) = read(&*env.opener).await else { return };
     let limits = DirtyLimits::of_memory(memory.total);
     zilla_env::set_pool_limit(limits.max as usize);
-    limits
+    txgs.set_limits(limits);
+    cache.objects.set_limit(idle_objects(&memory));
 }
 
 /// Looks after the limit, and after the free buffers, until the cache is gone. To be spawned.
@@ -109,5 +136,24 @@ pub async fn watch(arc: Weak<Cache>, env: Env) {
         }
         seconds += 1;
         env.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_resident_set_is_found() {
+        let limits = |soft: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max core file size        0                    unlimited            bytes     \n\
+                 Max resident set          {soft:<20} unlimited            bytes     \n"
+            )
+        };
+        assert_eq!(resident_limit(&limits("536870912")), Some(512 << 20));
+        assert_eq!(resident_limit(&limits("unlimited")), None);
+        assert_eq!(resident_limit(""), None);
     }
 }

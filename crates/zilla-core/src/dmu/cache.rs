@@ -5,6 +5,7 @@
 //! limits them.
 
 use super::dnode::Dnode;
+use super::objects::Objects;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,6 +22,8 @@ pub struct DbufCache {
     limit: AtomicUsize,
     bytes: AtomicUsize,
     clock: Mutex<VecDeque<Entry>>,
+    /// The objects themselves, beside their blocks.
+    pub(crate) objects: Objects,
 }
 
 /// A block that holds no data still costs its bookkeeping.
@@ -30,7 +33,8 @@ const MIN_ENTRIES: usize = 64;
 
 impl DbufCache {
     pub fn new(limit: usize) -> Arc<DbufCache> {
-        Arc::new(DbufCache { limit: limit.into(), bytes: 0.into(), clock: Mutex::default() })
+        let objects = Objects::default();
+        Arc::new(DbufCache { limit: limit.into(), bytes: 0.into(), clock: Mutex::default(), objects })
     }
 
     pub fn set_limit(&self, limit: usize) {

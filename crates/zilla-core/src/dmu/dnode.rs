@@ -26,6 +26,11 @@ use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
 
+/// Memory that a dnode takes of a txg that changes it, with its attributes old and new, and what names it in the sync. An estimate, in bytes.
+const DIRTY_DNODE: u64 = size_of::<Dnode>() as u64 + 1024;
+/// The same of a range, or a block in memory, that is freed.
+const NOTE: u64 = 64;
+
 /// What all dnodes of an objset share.
 pub(crate) struct Shared {
     pub(crate) objset: u64,
@@ -100,6 +105,12 @@ pub struct Dnode {
     pub(crate) zap: RwLock<crate::zap::State>,
 }
 
+impl Drop for Dnode {
+    fn drop(&mut self) {
+        self.shared.cache.objects.died();
+    }
+}
+
 impl Inner {
     pub(crate) fn dbuf(&mut self, blkid: u64) -> &mut Dbuf {
         let (phys, pending, held) = (&self.phys, &self.pending, &self.held);
@@ -153,6 +164,7 @@ impl Dnode {
             dbufs: BTreeMap::new(),
             generation: 0,
         };
+        shared.cache.objects.born();
         Arc::new(Dnode { id, shared, inner: Mutex::new(inner), zap: RwLock::default() })
     }
 
@@ -256,6 +268,9 @@ impl Dnode {
 
     pub fn set_spill(self: &Arc<Self>, tx: &Tx, data: Option<Bytes>) {
         let mut inner = self.dirty(tx);
+        if inner.pending[tx.txg().slot()].spill.is_none() {
+            tx.dirtied(data.as_ref().map_or(0, |d| d.len() as u64));
+        }
         inner.spill = data.clone().map_or(Spill::None, Spill::Data);
         inner.pending[tx.txg().slot()].spill = Some(data);
     }
@@ -320,19 +335,19 @@ impl Dnode {
             } else {
                 let mut inner = self.dirty(tx);
                 inner.dbuf(blkid).write(tx.txg(), blksz as usize, within, part);
-                self.block_dirtied(&mut inner, tx, blkid);
+                block_dirtied(&mut inner, tx, blkid);
             }
             done += n;
         }
     }
 
-    /// Replaces a whole block by a buffer that is handed over; `data` is exactly one block long.
-    pub fn write_block(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes) {
+    /// Replaces a whole block by a buffer that is handed over; `data` is exactly one block long. Whether this txg had not changed the block yet.
+    pub fn write_block(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes) -> bool {
         let mut inner = self.dirty(tx);
         debug_assert_eq!(data.len(), inner.head.blksz as usize);
         tx.completed(data.len() as u64);
         inner.dbuf(blkid).write_all(tx.txg(), data);
-        self.block_dirtied(&mut inner, tx, blkid);
+        block_dirtied(&mut inner, tx, blkid)
     }
 
     /// Changes a block in place, seeing all of it.
@@ -341,21 +356,8 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         let blksz = inner.head.blksz as usize;
         let Some(r) = inner.dbuf(blkid).modify(tx.txg(), blksz, f) else { return Err(self.need(blkid)) };
-        self.block_dirtied(&mut inner, tx, blkid);
+        block_dirtied(&mut inner, tx, blkid);
         Ok(r)
-    }
-
-    fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) {
-        let slot = tx.txg().slot();
-        if inner.pending[slot].blocks.insert(blkid) {
-            // However little of it was written: this is what it takes of memory until it is synced.
-            tx.dirtied(inner.head.blksz.into());
-        }
-        inner.pending[slot].frees.remove(blkid, blkid + 1);
-        if blkid > inner.head.maxblkid {
-            inner.head.maxblkid = blkid;
-            inner.pending[slot].head = Some(inner.head);
-        }
     }
 
     /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole blocks give their space back.
@@ -377,7 +379,8 @@ impl Dnode {
                 (from / blksz, (from % blksz) as usize, (from % blksz + (to - from)) as usize);
             if !inner.dbuf(blkid).is_hole() {
                 inner.dbuf(blkid).write(txg, blksz as usize, a, &vec![0; b - a]);
-                inner.pending[txg.slot()].blocks.insert(blkid);
+                // Like any write in part it takes a whole record when it is synced.
+                block_dirtied(inner, tx, blkid);
             }
         };
         if first > last {
@@ -393,12 +396,15 @@ impl Dnode {
         if first >= last {
             return;
         }
+        tx.holds(frees(&inner, last - first));
         let Inner { dbufs, pending, head, .. } = &mut *inner;
         let p = &mut pending[txg.slot()];
+        let mut notes = 1;
         for (&blkid, db) in dbufs.range_mut(first..last) {
             db.free(txg);
-            p.blocks.insert(blkid);
+            notes += u64::from(p.blocks.insert(blkid));
         }
+        tx.holds(notes * NOTE);
         p.frees.insert(first, last);
         if to_end {
             head.maxblkid = first.saturating_sub(1);
@@ -410,6 +416,7 @@ impl Dnode {
     pub(crate) fn free_object(self: &Arc<Self>, tx: &Tx) {
         let mut inner = self.dirty(tx);
         inner.freed = true;
+        tx.holds(frees(&inner, inner.head.maxblkid + 1));
         inner.pending[tx.txg().slot()].free_object = true;
     }
 
@@ -429,6 +436,7 @@ impl Dnode {
         let p = &mut inner.pending[tx.txg().slot()];
         if !p.dirty {
             p.dirty = true;
+            tx.holds(DIRTY_DNODE);
             self.shared.dirty[tx.txg().slot()].lock().push(self.clone());
         }
         inner
@@ -593,6 +601,28 @@ impl Dnode {
             }
         }
     }
+}
+
+/// What the sync's list of freed blocks takes of memory for so many of an object, of which most may be holes.
+fn frees(inner: &Inner, blocks: u64) -> u64 {
+    let there = inner.phys.used_bytes() / u64::from(inner.head.blksz.max(512)) + 1;
+    blocks.min(there) * (1 << tree::BLKPTR_SHIFT)
+}
+
+/// Notes a block that a txg writes; whether it is new to the txg.
+fn block_dirtied(inner: &mut Inner, tx: &Tx, blkid: u64) -> bool {
+    let slot = tx.txg().slot();
+    let fresh = inner.pending[slot].blocks.insert(blkid);
+    if fresh {
+        // However little of it was written: this is what it takes of memory until it is synced.
+        tx.dirtied(inner.head.blksz.into());
+    }
+    inner.pending[slot].frees.remove(blkid, blkid + 1);
+    if blkid > inner.head.maxblkid {
+        inner.head.maxblkid = blkid;
+        inner.pending[slot].head = Some(inner.head);
+    }
+    fresh
 }
 
 /// Bonus space of a dnode of `slots` slots with `nblkptr` pointers.

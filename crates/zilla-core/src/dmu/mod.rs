@@ -33,6 +33,7 @@ mod dbuf;
 mod dnode;
 mod fault;
 mod held;
+pub(crate) mod objects;
 mod objset;
 mod pieces;
 mod range;
@@ -46,7 +47,7 @@ pub use dnode::Dnode;
 pub use fault::{Need, Now, Stop, in_tx, resident};
 pub use objset::{NewObject, Objset, Owner, OwnerFn, WriteProps};
 pub use range::RangeSet;
-pub(crate) use stream::placed;
+pub(crate) use stream::Written;
 pub use stream::{Cursor, ReadData};
 pub use sync::{ObjsetSync, Usage};
 

@@ -7,6 +7,7 @@
 use super::cache::DbufCache;
 use super::dnode::{Dnode, Shared, max_bonus};
 use super::fault::{Need, Now, Stop};
+use super::objects::Table;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::{Bookmark, ObjectId, Txg};
@@ -130,7 +131,7 @@ impl Objset {
         let special = std::array::from_fn(|i| {
             (used[i].otype != 0).then(|| Dnode::new(SPECIAL[i], shared.clone(), used[i].clone()))
         });
-        Arc::new(Objset {
+        let os = Arc::new(Objset {
             shared,
             meta,
             special: Mutex::new(special),
@@ -141,7 +142,10 @@ impl Objset {
             owner: Mutex::new(None),
             encrypted: false.into(),
             log: OnceLock::new(),
-        })
+        });
+        let table: Arc<dyn Table> = os.clone();
+        os.shared.cache.objects.register(Arc::downgrade(&table));
+        os
     }
 
     /// An empty objset; it comes to be on disk with the first sync.
@@ -202,6 +206,9 @@ impl Objset {
     }
     pub fn phys(&self) -> ObjsetPhys {
         self.phys.lock().clone()
+    }
+    pub(crate) fn cache(&self) -> &Arc<DbufCache> {
+        &self.shared.cache
     }
     pub fn store(&self) -> &Arc<dyn BlockStore> {
         &self.shared.store
@@ -269,10 +276,8 @@ impl Objset {
         };
         match phys {
             Ok(Some(phys)) => {
+                self.shared.cache.objects.make_room();
                 let mut table = self.dnodes.lock();
-                if table.len() >= KEEP_DNODES && table.len().is_multiple_of(TRIM_EVERY) {
-                    trim(&mut table);
-                }
                 let fresh = || Dnode::new(id, self.shared.clone(), phys);
                 Ok(table.entry(id).or_insert_with(fresh).clone())
             }
@@ -364,6 +369,7 @@ impl Objset {
                 }
                 Err(e) => return Err(e),
             };
+            self.shared.cache.objects.make_room();
             let mut table = self.dnodes.lock();
             let Some(id) = free_run(used, &table, blkid * DNODES_PER_BLOCK, from, slots) else {
                 drop(table);
@@ -478,15 +484,11 @@ impl Objset {
     }
 }
 
-/// Objects an objset keeps in memory without being asked to.
-const KEEP_DNODES: usize = 32 << 10;
-/// How many objects are added between two looks at which can go.
-const TRIM_EVERY: usize = 4 << 10;
-
-/// Drops clean objects that nobody holds, so that the table does not grow with every file ever looked at. One that is being
-/// synced is held by its sync.
-fn trim(table: &mut HashMap<ObjectId, Arc<Dnode>>) {
-    table.retain(|_, d| Arc::strong_count(d) > 1 || d.is_dirty());
+impl Table for Objset {
+    /// Drops clean objects that nobody holds. One that is being synced is held by its sync.
+    fn trim(&self) {
+        self.dnodes.lock().retain(|_, d| Arc::strong_count(d) > 1 || d.is_dirty());
+    }
 }
 
 /// A meta-dnode is always deep enough for every possible object, so that its shape never changes.

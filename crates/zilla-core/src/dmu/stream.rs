@@ -25,6 +25,15 @@ pub type ReadData = SmallVec<[Bytes; 2]>;
 /// How far a sequential reader is read ahead, in bytes.
 const READ_AHEAD: u64 = 8 << 20;
 
+/// A piece of what was written.
+pub(crate) struct Written {
+    pub at: u64,
+    pub data: Bytes,
+    /// How many of its bytes were handed over and count as dirty data from now on. Those of a record that was dirty before take the place
+    /// of others, which a log record may still hold.
+    pub shared: u64,
+}
+
 /// Where the readers of an object are. One that goes on where the last read ended is sequential.
 #[derive(Debug, Default)]
 pub struct Cursor {
@@ -84,37 +93,43 @@ impl Dnode {
 
     /// Writes buffers, one behind the other. Returns the same bytes in pieces of which none holds a part only of a record that is
     /// written whole.
-    pub(crate) fn write_pieces<'a>(
+    pub(crate) fn write_pieces(
         self: &Arc<Self>,
         tx: &Tx,
         off: u64,
-        data: &'a [Bytes],
-    ) -> Cow<'a, [Bytes]> {
+        data: &[Bytes],
+    ) -> SmallVec<[Written; 2]> {
         let pieces = with_whole_records(off, data, u64::from(self.blksz()));
-        placed(off, &pieces).for_each(|(at, d)| self.write_records(tx, at, d));
-        pieces
+        let write = |(at, d): (u64, &Bytes)| {
+            let shared = self.write_records(tx, at, d);
+            Written { at, data: d.clone(), shared }
+        };
+        placed(off, &pieces).map(write).collect()
     }
 
-    /// Writes with whole records handed over and the ragged ends copied.
-    pub(crate) fn write_records(self: &Arc<Self>, tx: &Tx, off: u64, data: &Bytes) {
+    /// Writes with whole records handed over and the ragged ends copied. Returns what [`Written::shared`] is.
+    pub(crate) fn write_records(self: &Arc<Self>, tx: &Tx, off: u64, data: &Bytes) -> u64 {
         let blksz = u64::from(self.blksz());
-        let mut done = 0;
+        let (mut done, mut shared) = (0, 0);
         while done < data.len() {
             let at = off + done as u64;
             let within = at % blksz;
             let n = ((blksz - within) as usize).min(data.len() - done);
             if within == 0 && n as u64 == blksz {
-                self.write_block(tx, at / blksz, data.slice(done..done + n));
+                if self.write_block(tx, at / blksz, data.slice(done..done + n)) {
+                    shared += n as u64;
+                }
             } else {
                 self.write(tx, at, &data[done..done + n]);
             }
             done += n;
         }
+        shared
     }
 }
 
 /// Pieces, one behind the other, and where in the object each comes to lie.
-pub(crate) fn placed(mut off: u64, pieces: &[Bytes]) -> impl Iterator<Item = (u64, &Bytes)> {
+fn placed(mut off: u64, pieces: &[Bytes]) -> impl Iterator<Item = (u64, &Bytes)> {
     pieces.iter().map(move |d| {
         let at = off;
         off += d.len() as u64;

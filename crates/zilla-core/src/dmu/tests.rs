@@ -198,6 +198,17 @@ fn a_dirty_record_counts_whole_and_once_a_txg() {
         dn.write(&block_on(txgs.assign()).unwrap(), off, b"a few");
     }
     assert_eq!(txgs.dirty_bytes(), 2 * (128 << 10));
+    // The ends of a hole are written in part, too; and what says that the rest is free takes a little.
+    let described = txgs.waiting_bytes() - txgs.dirty_bytes();
+    dn.free_range(&block_on(txgs.assign()).unwrap(), 100_000, 131_072 * 7 - 100_000 + 50);
+    assert_eq!(txgs.dirty_bytes(), 2 * (128 << 10), "both were dirty");
+    assert!(txgs.waiting_bytes() - txgs.dirty_bytes() > described);
+    dn.write(&block_on(txgs.assign()).unwrap(), 131_072 * 3, b"a few");
+    block_on(txgs.quiesce());
+    dn.free_range(&block_on(txgs.assign()).unwrap(), 131_072 * 3 + 10, 1000);
+    assert_eq!(txgs.dirty_bytes(), 4 * (128 << 10), "a record of the next txg");
+    txgs.done(Txg(10));
+    assert_eq!(txgs.dirty_bytes(), 128 << 10);
 }
 
 #[test]

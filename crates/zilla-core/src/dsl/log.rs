@@ -18,6 +18,7 @@ impl DslPool {
             return Ok(());
         }
         let os = self.objset(ds).await?;
+        self.ctx.kept_logs.forget(ds.id);
         if let Some(log) = os.log().filter(|l| l.is_started()) {
             log.abandon(&os).await;
             return Ok(());

@@ -84,10 +84,10 @@ impl Spa {
             top.vdev.set_metaslabs(0, u32::from(metaslab_shift(top.vdev.asize())));
         }
         let txgs = TxgState::new(env.clone(), TXG_INITIAL.prev());
-        txgs.set_limits(crate::arc::memory::dirty_limits(env).await);
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
+        crate::arc::memory::set_limits(env, &txgs, &cache).await;
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, guid, false);
         ctx.set_mos(Objset::create(0, DMU_OST_META, store, cache, mos_props(true)));

@@ -33,6 +33,8 @@ pub struct PoolCtx {
     pub log_stats: crate::zil::LogStats,
     /// Which way their large data go.
     pub(crate) routes: crate::zil::Routes,
+    /// Which of them could not be replayed.
+    pub kept_logs: crate::zil::KeptLogs,
     /// How they spare log devices that fill up.
     pub(crate) throttle: crate::zil::Throttle,
     mos: OnceLock<Arc<Objset>>,
@@ -61,6 +63,7 @@ impl PoolCtx {
             readonly,
             log_stats: crate::zil::LogStats::default(),
             routes: crate::zil::Routes::default(),
+            kept_logs: crate::zil::KeptLogs::default(),
             throttle: crate::zil::Throttle::default(),
             mos: OnceLock::new(),
             scan: OnceLock::new(),

@@ -183,9 +183,9 @@ impl Spa {
         tree.note_outdated(&labels, ub.txg);
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         let txgs = TxgState::new(env.clone(), Txg(ub.txg));
-        txgs.set_limits(crate::arc::memory::dirty_limits(env).await);
         env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
+        crate::arc::memory::set_limits(env, &txgs, &cache).await;
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store, cache.clone(), txgs, found.guid, opts.readonly);
         let mos = open_mos(&zio, &ub, &cache).await?;

@@ -2,7 +2,7 @@
 //!
 //! Three txgs are in flight: the *open* one takes changes; the *quiescing* one waits for its last holders; the *syncing*
 //! one is being written. A hold is a counter, taken and dropped without waiting. Throttling happens when a transaction is
-//! assigned: as dirty data nears its limit each new transaction is delayed a little more (Adam Leventhal's write throttle:
+//! assigned: as dirty data (and what else of memory waits for a txg: log records above all) nears its limit each new transaction is delayed a little more (Adam Leventhal's write throttle:
 //! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync. Delays too short to sleep for are added up, and
 //! whoever makes them long enough sleeps for all.
 //!
@@ -80,6 +80,12 @@ pub struct TxgState {
     whole: [AtomicU64; TXG_SIZE],
     /// What was written ahead, each time.
     ahead: [AtomicU64; TXG_SIZE],
+    /// Memory that goes when a txg is synced and that its sync does not write, by txg slot.
+    held: [AtomicU64; TXG_SIZE],
+    /// The same of what has an owner who may give it back before ([`Kept`]).
+    kept: [AtomicU64; TXG_SIZE],
+    /// The sum of both.
+    memory: AtomicU64,
     limits: Mutex<DirtyLimits>,
     /// Dirty bytes of a txg at which it is pushed out.
     enough: AtomicU64,
@@ -116,8 +122,23 @@ impl Tx {
     pub fn dirtied(&self, bytes: u64) {
         if let Some(s) = &self.held {
             s.dirty_total.fetch_add(bytes, Ordering::Relaxed);
-            self.count(s, &s.dirty, bytes, s.enough.load(Ordering::Relaxed));
+            self.count_memory(s, &s.dirty, bytes);
         }
+    }
+    /// Notes `bytes` of memory that stay until this txg is synced, which writes them nowhere: what describes its changes. They count
+    /// for the write throttle, and not for the space that is needed.
+    pub fn holds(&self, bytes: u64) {
+        if let Some(s) = &self.held {
+            s.memory.fetch_add(bytes, Ordering::Relaxed);
+            self.count_memory(s, &s.held, bytes);
+        }
+    }
+    /// The same for what may go earlier: until the result is dropped.
+    pub(crate) fn keep(&self, bytes: u64) -> Option<Kept> {
+        let s = self.held.as_ref()?;
+        s.memory.fetch_add(bytes, Ordering::Relaxed);
+        self.count_memory(s, &s.kept, bytes);
+        Some(Kept { txgs: s.clone(), txg: self.txg, bytes })
     }
     /// Notes that so many of them are a record that was written whole. (Nothing is gained by waiting for more of it.)
     pub fn completed(&self, bytes: u64) {
@@ -137,11 +158,33 @@ impl Tx {
             let _ = s.whole[slot].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
+    fn count_memory(&self, s: &TxgState, sums: &[AtomicU64; TXG_SIZE], bytes: u64) {
+        sums[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
+        let (after, enough) = (s.in_memory(self.txg), s.enough.load(Ordering::Relaxed));
+        // Of two at once that make it enough both may tell.
+        if after >= enough && after.saturating_sub(bytes) < enough {
+            s.hurried.notify(usize::MAX);
+        }
+    }
     fn count(&self, s: &TxgState, sums: &[AtomicU64; TXG_SIZE], bytes: u64, enough: u64) {
         let before = sums[self.txg.slot()].fetch_add(bytes, Ordering::Relaxed);
         if before < enough && before + bytes >= enough {
             s.hurried.notify(usize::MAX);
         }
+    }
+}
+
+/// Memory that is counted as long as this lives ([`Tx::keep`]).
+pub(crate) struct Kept {
+    txgs: Arc<TxgState>,
+    txg: Txg,
+    bytes: u64,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.txgs.kept[self.txg.slot()].fetch_sub(self.bytes, Ordering::Relaxed);
+        self.txgs.memory.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -179,6 +222,9 @@ impl TxgState {
             dirty_total: AtomicU64::new(0),
             whole: Default::default(),
             ahead: Default::default(),
+            held: Default::default(),
+            kept: Default::default(),
+            memory: AtomicU64::new(0),
             limits: Mutex::new(DirtyLimits::default()),
             enough: DirtyLimits::default().enough().into(),
             owed: AtomicU64::new(0),
@@ -202,6 +248,17 @@ impl TxgState {
         self.dirty_total.load(Ordering::Relaxed)
     }
 
+    /// What the write throttle looks at: dirty data, and what else of memory waits for its txg.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.dirty_bytes() + self.memory.load(Ordering::Relaxed)
+    }
+
+    /// The same of one txg.
+    fn in_memory(&self, txg: Txg) -> u64 {
+        let of = |sums: &[AtomicU64; TXG_SIZE]| sums[txg.slot()].load(Ordering::Relaxed);
+        of(&self.dirty) + of(&self.held) + of(&self.kept)
+    }
+
     /// The last txg that nobody can join any more.
     pub fn closed(&self) -> Txg {
         let st = self.state.lock();
@@ -222,7 +279,7 @@ impl TxgState {
     /// Takes a place in the open txg at once, if dirty data allows it.
     pub fn try_assign(self: &Arc<Self>) -> Option<Tx> {
         let limits = *self.limits.lock();
-        if self.dirty_bytes() * 100 >= limits.max * limits.delay_min_percent {
+        if self.waiting_bytes() * 100 >= limits.max * limits.delay_min_percent {
             return None;
         }
         let mut st = self.state.lock();
@@ -265,7 +322,7 @@ impl TxgState {
         loop {
             let listener = self.changed.listen();
             let limits = *self.limits.lock();
-            let dirty = self.dirty_bytes();
+            let dirty = self.waiting_bytes();
             let delay = {
                 let mut st = self.state.lock();
                 if st.stopped || st.gate == Gate::Refusing {
@@ -348,7 +405,7 @@ impl TxgState {
     /// Whether the sync task should close the open txg now instead of waiting for its timer.
     fn has_enough(&self, st: &State) -> bool {
         let of_open = |sums: &[AtomicU64; TXG_SIZE]| sums[st.open.slot()].load(Ordering::Relaxed);
-        let full = of_open(&self.dirty) >= self.enough.load(Ordering::Relaxed);
+        let full = self.in_memory(st.open) >= self.enough.load(Ordering::Relaxed);
         st.stopped || st.wanted >= st.open || full || of_open(&self.whole) >= WHOLE_ENOUGH
     }
 
@@ -398,6 +455,8 @@ impl TxgState {
         self.whole[txg.slot()].store(0, Ordering::Relaxed);
         self.ahead[txg.slot()].store(0, Ordering::Relaxed);
         self.dirty_total.fetch_sub(freed, Ordering::Relaxed);
+        let held = self.held[txg.slot()].swap(0, Ordering::Relaxed);
+        self.memory.fetch_sub(held, Ordering::Relaxed);
         self.changed.notify(usize::MAX);
     }
 

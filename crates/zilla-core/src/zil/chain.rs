@@ -71,6 +71,15 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether all that was claimed came up.
+    pub(super) fn is_complete(&self) -> bool {
+        match self.claim_lr_seq {
+            // Who claimed it did not say up to which record.
+            u64::MAX => self.ended.is_none(),
+            last => self.last_record >= last,
+        }
+    }
+
     /// Goes no further.
     pub(super) fn stop(&mut self, why: impl Into<String>) {
         self.next = BlkPtr::ZERO;

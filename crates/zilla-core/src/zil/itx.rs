@@ -4,7 +4,7 @@
 //! commit writes all of it: so whatever leads to a file is stable with the file. What changes only a file itself (writes,
 //! truncations, attributes) waits with that file, and is written when someone commits the file.
 
-use crate::spa::txg::Tx;
+use crate::spa::txg::{Kept, Tx};
 use crate::types::{TXG_SIZE, Txg};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -23,9 +23,19 @@ pub(super) struct Itx {
     pub file: Option<u64>,
     /// How many bytes its record's pointer stands for.
     pub placed: u64,
+    /// It changes a file's flags. These may have stood in the way of what comes next, even of the file's removal.
+    pub flags: bool,
+    /// The memory it takes, which is counted.
+    pub kept: Option<Kept>,
 }
 
 impl Itx {
+    /// A record of a change that is made in `tx`; `shared` bytes of its data are counted elsewhere.
+    pub(super) fn new(tx: &Tx, record: Vec<u8>, data: Bytes, shared: u64) -> Itx {
+        let own = (data.len() as u64).saturating_sub(shared);
+        let kept = tx.keep((size_of::<Itx>() + record.capacity()) as u64 + own);
+        Itx { txg: tx.txg().0, record, data, offset: 0, file: None, placed: 0, flags: false, kept }
+    }
     pub(super) fn len(&self) -> usize {
         self.record.len() + self.data.len().next_multiple_of(8)
     }
@@ -105,9 +115,21 @@ impl Itxs {
         });
     }
 
-    /// Drops what waits with an object that has lost its last name: its number may come to mean another.
+    /// Drops what waits with an object that has lost its last name, for its number may come to mean another; but its flags were changed
+    /// before it could lose it, and so they are in the log.
     pub(super) fn forget(&self, synced: Txg, object: u64) {
-        self.each(synced, |g| drop(g.with_objects.remove(&object)));
+        self.each(synced, |g| {
+            if let Some(list) = g.with_objects.remove(&object) {
+                g.ready.extend(list.into_iter().filter(|i| i.flags));
+            }
+        });
+    }
+
+    /// Whether changes of its flags wait with an object.
+    pub(super) fn has_flags(&self, synced: Txg, object: u64) -> bool {
+        let mut any = false;
+        self.each(synced, |g| any |= g.with_objects.get(&object).is_some_and(|l| l.iter().any(|i| i.flags)));
+        any
     }
 
     /// The highest txg of changes in the next commit for which there are no records.

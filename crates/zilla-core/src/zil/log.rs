@@ -94,6 +94,8 @@ pub struct Zilog {
     pub(super) changed: Event,
     pub(super) stats: LogStats,
     pub(super) started: AtomicBool,
+    /// What cannot be replayed may go.
+    pub(super) give_up: AtomicBool,
     /// `sync=disabled`: commits return at once.
     disabled: AtomicBool,
     /// `logbias=throughput`.
@@ -113,6 +115,7 @@ impl Zilog {
             changed: Event::new(),
             stats: LogStats::default(),
             started: AtomicBool::new(false),
+            give_up: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
             throughput: AtomicBool::new(false),
             saxattr_txg: AtomicU64::new(0),
@@ -162,27 +165,25 @@ impl Zilog {
     /// Notes a change that is made in `tx`, under the locks that it is made under.
     pub fn push(&self, tx: &Tx, when: When, body: RecordBody<'_>) {
         let header = LrHeader { txg: tx.txg().0, ..LrHeader::default() };
+        let flags = matches!(body, RecordBody::Setattr { xvattr: Some(_), .. });
         let record = LogRecord { header, ignore_case: false, body }.encode();
-        let itx = Itx { txg: tx.txg().0, record, data: Bytes::new(), offset: 0, file: None, placed: 0 };
-        self.itxs.assign(tx, when, itx);
+        self.itxs.assign(tx, when, Itx { flags, ..Itx::new(tx, record, Bytes::new(), 0) });
     }
 
-    /// Notes a write. The bytes are kept until they are in the log or their txg is synced.
-    pub fn push_write(&self, tx: &Tx, when: When, object: u64, offset: u64, data: Bytes) {
+    /// Notes a write. The bytes are kept until they are in the log or their txg is synced; `shared` of them are dirty data's, and counted there.
+    pub fn push_write(&self, tx: &Tx, when: When, object: u64, offset: u64, data: Bytes, shared: u64) {
         let blkptr = BlkPtr::ZERO;
         let length = data.len() as u64;
         let body = RecordBody::Write { object, offset, length, blkptr, data: &[] };
         let header = LrHeader { txg: tx.txg().0, ..LrHeader::default() };
         let record = LogRecord { header, ignore_case: false, body }.encode();
         let file = matches!(when, When::With(_)).then_some(object);
-        self.itxs.assign(tx, when, Itx { txg: tx.txg().0, record, data, offset, file, placed: 0 });
+        self.itxs.assign(tx, when, Itx { offset, file, ..Itx::new(tx, record, data, shared) });
     }
 
     /// Notes a change for which there is no record: whoever commits it waits for its txg.
     pub fn push_barrier(&self, tx: &Tx, when: When) {
-        let itx =
-            Itx { txg: tx.txg().0, record: Vec::new(), data: Bytes::new(), offset: 0, file: None, placed: 0 };
-        self.itxs.assign(tx, when, itx);
+        self.itxs.assign(tx, when, Itx::new(tx, Vec::new(), Bytes::new(), 0));
     }
 
     /// What was done to a file itself is to be stable no later than what comes next: its name changes.
@@ -190,9 +191,15 @@ impl Zilog {
         self.itxs.make_ready(self.synced(), Some(object));
     }
 
-    /// A file lost its last name: nobody can ask for its contents after a crash.
-    pub fn forget(&self, object: u64) {
-        self.itxs.forget(self.synced(), object);
+    /// A file loses a name, its `last` one or not. After its last nobody can ask for its contents after a crash. What changed its flags comes
+    /// before the loss, with all that was done to the file before.
+    pub fn unlinked(&self, object: u64, last: bool) {
+        let synced = self.synced();
+        if last {
+            self.itxs.forget(synced, object);
+        } else if self.itxs.has_flags(synced, object) {
+            self.itxs.make_ready(synced, Some(object));
+        }
     }
 
     /// Notes that the record of this number has been done again in `tx`.

@@ -19,7 +19,8 @@
 //!
 //! **After a crash** blocks that were written since the last txg are in no space map. The first thing a writer does is to *claim* them
 //! ([`claim`]), so that nobody else is given their space; mounting a dataset *replays* its records ([`replay`]), each in a txg that also
-//! says in the header how far it has come. Then the log is given back.
+//! says in the header how far it has come. Then the log is given back; one whose replay stops is kept.
+//! No flag, quota or limit refuses what is replayed: it was admitted when it was done.
 //!
 //! **Invariants.** A commit returns when everything it waits for is in blocks that are stable, as are all blocks before them, or
 //! in synced txgs. The header on disk leads to every acknowledged record of an unsynced txg. A block is freed in a txg not before its own
@@ -58,7 +59,7 @@ pub(crate) use claim::read_logged;
 pub use itx::When;
 pub use log::Zilog;
 pub(crate) use replay::logged_block;
-pub use replay::{Replay, Replayed};
+pub use replay::{KeptLogs, Replay, Replayed};
 pub(crate) use reset::push_out_all;
 pub use reset::reset_all;
 pub(crate) use route::Routes;

@@ -152,12 +152,25 @@ fn pieces(offset: u64, len: usize, blksz: u64) -> impl Iterator<Item = (u64, usi
 
 impl Placed {
     /// A write as records: pointers for what is in place, the rest as it was.
-    pub(super) fn divide(&self, itx: Itx, out: &mut Vec<Itx>) {
+    pub(super) fn divide(&self, mut itx: Itx, out: &mut Vec<Itx>) {
         let file = itx.file.filter(|_| !itx.data.is_empty() && !self.bps.is_empty());
         let Some((object, blksz)) = file.and_then(|f| Some((f, *self.sizes.get(&f)?))) else {
             return out.push(itx);
         };
         let mut copied: Option<Itx> = None;
+        // All parts leave memory about together.
+        let mut kept = itx.kept.take();
+        let whole = &itx;
+        let mut piece = |record, data, offset, placed| Itx {
+            record,
+            data,
+            offset,
+            placed,
+            txg: whole.txg,
+            file: whole.file,
+            flags: whole.flags,
+            kept: kept.take(),
+        };
         for (blkid, at, len) in pieces(itx.offset, itx.data.len(), blksz) {
             let (offset, part) = (itx.offset + at as u64, itx.data.slice(at..at + len));
             match self.bps.get(&(itx.txg, object, blkid)) {
@@ -167,7 +180,7 @@ impl Placed {
                         RecordBody::Write { object, offset, length: len as u64, blkptr: *bp, data: &[] };
                     let header = LrHeader { txg: itx.txg, ..LrHeader::default() };
                     let record = LogRecord { header, ignore_case: false, body }.encode();
-                    out.push(Itx { record, data: Bytes::new(), offset, placed: len as u64, ..itx });
+                    out.push(piece(record, Bytes::new(), offset, len as u64));
                 }
                 None => match &mut copied {
                     Some(c) => {
@@ -176,7 +189,7 @@ impl Placed {
                     }
                     None => {
                         let record = itx.record.clone();
-                        copied = Some(Itx { record, data: part, offset, ..itx });
+                        copied = Some(piece(record, part, offset, 0));
                     }
                 },
             }
@@ -207,7 +220,8 @@ mod tests {
         let body =
             RecordBody::Write { object: 5, offset: 3000, length: 40_000, blkptr: BlkPtr::ZERO, data: &[] };
         let record = LogRecord { header, ignore_case: false, body }.encode();
-        let itx = Itx { txg: 7, record, data: data.clone(), offset: 3000, file: Some(5), placed: 0 };
+        let (data_of, file, flags, kept) = (data.clone(), Some(5), false, None);
+        let itx = Itx { txg: 7, record, data: data_of, offset: 3000, file, placed: 0, flags, kept };
         let mut bp = BlkPtr::ZERO;
         bp.set_lsize(8192);
         let mut placed = Placed { sizes: [(5, 8192)].into(), ..Placed::default() };

@@ -1,14 +1,21 @@
 //! Doing again what a log says, when its dataset is mounted after a crash.
+//!
+//! A replay goes to the end of what was claimed, or it *stops*: at a record that cannot be done, or where the chain ends too early. What
+//! comes behind was acknowledged and may depend on what is missing, so it is not done either. (A record of an object that is damaged is given up
+//! alone.) Then the log stays as it is, with a note in its header
+//! of how far it was done, for the next try; [`KeptLogs`] says why, and nobody writes to the dataset meanwhile, since what the log
+//! says is about the state that the replay left. Only who says so gives up the rest ([`Zilog::give_up_the_rest`]).
 
 use super::chain::Walk;
 use super::claim::{own_data, read_logged, seq_of};
 use super::log::Zilog;
 use crate::dmu::Objset;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, Result};
 use crate::types::{Bookmark, ObjectId};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use std::collections::BTreeSet;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_codec::checksum::Checksum;
@@ -29,17 +36,32 @@ pub struct Replayed {
     pub skipped: u64,
     /// Records of objects that cannot be read.
     pub given_up: u64,
-    /// Why the rest was left, if it was.
+    /// Why the rest was left, and the log kept with it, if it was.
     pub stopped: Option<String>,
 }
 
-/// What may succeed another time: the log is kept for that.
-fn is_passing(e: &Error) -> bool {
-    [Errno::Io, Errno::NoSpc, Errno::Canceled, Errno::ROFs, Errno::Again, Errno::DQuot]
-        .iter()
-        .any(|n| e.is(*n))
-        && !matches!(e, Error::Corrupt(_))
+/// Logs of which something was acknowledged and could not be done again: why, by their objsets.
+#[derive(Default)]
+pub struct KeptLogs(Mutex<BTreeMap<u64, String>>);
+
+impl KeptLogs {
+    fn keep(&self, objset: u64, why: String) {
+        self.0.lock().insert(objset, why);
+    }
+
+    /// The log is gone, replayed to its end or with its dataset's contents.
+    pub(crate) fn forget(&self, objset: u64) {
+        self.0.lock().remove(&objset);
+    }
+
+    pub fn list(&self) -> Vec<(u64, String)> {
+        self.0.lock().iter().map(|(objset, why)| (*objset, why.clone())).collect()
+    }
 }
+
+/// How often a record is tried. What an earlier one freed, numbers and space, can be given out again only when that is on disk: space two
+/// txgs later.
+const TRIES: usize = 4;
 
 impl Zilog {
     /// Begins to use a dataset's log: replays what is in it, or takes over the empty beginning that whoever closed it left.
@@ -51,6 +73,11 @@ impl Zilog {
         let mut done = Replayed::default();
         if header.flags & ZIL_REPLAY_NEEDED != 0 && !header.log.is_hole() {
             done = self.replay_all(os, &header, target).await?;
+            if let Some(why) = &done.stopped {
+                self.ctx.kept_logs.keep(self.objset, why.clone());
+                return Ok(done);
+            }
+            self.ctx.kept_logs.forget(self.objset);
         } else if !header.log.is_hole() || header != ZilHeader::default() {
             let tx = self.ctx.txgs.assign_now()?;
             let keep = reusable(&header.log);
@@ -64,6 +91,12 @@ impl Zilog {
         Ok(done)
     }
 
+    /// The next replay that stops gives up the rest, so that a new log can begin.
+    pub fn give_up_the_rest(&self) {
+        self.give_up.store(true, Ordering::Release);
+    }
+
+    /// A replay that stops leaves the log as it is, but for how far it came.
     async fn replay_all(
         self: &Arc<Self>,
         os: &Arc<Objset>,
@@ -74,6 +107,8 @@ impl Zilog {
         let mut walk = Walk::new(&*store, header, self.objset);
         let mut out = Replayed::default();
         let (mut frees, mut seen) = (Vec::new(), BTreeSet::new());
+        let give_up = self.give_up.swap(false, Ordering::AcqRel);
+        let mut stopped = None;
         while let Some(block) = walk.next().await {
             if seen.insert(block.bp.dva(0).to_words()) {
                 frees.push(block.bp);
@@ -87,13 +122,13 @@ impl Zilog {
                     frees.push(*blkptr);
                 }
                 let old = record.header.seq <= header.replay_seq || record.header.txg < header.claim_txg;
-                if old || out.stopped.is_some() {
+                if old || stopped.is_some() {
                     out.skipped += 1;
                     continue;
                 }
                 match self.replay_one(target, &record).await {
                     Ok(()) => out.records += 1,
-                    Err(e) if is_passing(&e) => return Err(e),
+                    Err(e) if self.ctx.txgs.is_stopped() => return Err(e),
                     Err(Error::Corrupt(why)) => {
                         // What it changes cannot be read. That is no reason to lose what others were told is stable.
                         let (objset, seq, txtype) = (self.objset, record.header.seq, record.header.txtype);
@@ -102,16 +137,22 @@ impl Zilog {
                     }
                     Err(e) => {
                         let (seq, block) = (record.header.seq, seq_of(&block.bp));
-                        out.stopped = Some(format!(
-                            "record {seq} (type {}) in block {block}: {e}",
-                            record.header.txtype
-                        ));
+                        let txtype = record.header.txtype;
+                        stopped = Some(format!("record {seq} (type {txtype}) in block {block}: {e}"));
                     }
                 }
             }
+            if stopped.is_some() && !give_up {
+                break;
+            }
         }
-        if out.stopped.is_none() {
-            out.stopped = walk.ended.take();
+        if stopped.is_none() && !walk.is_complete() {
+            let why = walk.ended.take().unwrap_or_else(|| "it ends before what was claimed".into());
+            stopped = Some(why);
+        }
+        if let Some(why) = stopped.filter(|_| !give_up) {
+            out.stopped = Some(why);
+            return Ok(out);
         }
         let tx = self.ctx.txgs.assign_now()?;
         self.destroy(&tx, frees, false);
@@ -121,16 +162,19 @@ impl Zilog {
         Ok(out)
     }
 
-    /// A number that an earlier record freed can be given out again only when that is on disk: so a second try.
     async fn replay_one(&self, target: &dyn Replay, record: &LogRecord<'_>) -> Result<()> {
-        match target.replay(record).await {
-            Ok(()) => Ok(()),
-            Err(first) => {
-                tracing::debug!(error = %first, seq = record.header.seq, "a record is tried again");
-                self.ctx.txgs.wait_synced(self.ctx.txgs.open()).await?;
-                target.replay(record).await
+        let mut result = target.replay(record).await;
+        for _ in 1..TRIES {
+            let Err(e) = &result else { break };
+            if matches!(e, Error::Corrupt(_)) {
+                // All copies were tried.
+                break;
             }
+            tracing::debug!(error = %e, seq = record.header.seq, "a record is tried again");
+            self.ctx.txgs.wait_synced(self.ctx.txgs.open()).await?;
+            result = target.replay(record).await;
         }
+        result
     }
 }
 

@@ -38,7 +38,8 @@ impl Zfs {
         if state.attrs.links == 0 && adding {
             return err(Errno::NoEnt, "the directory was removed");
         }
-        if state.attrs.pflags & ZFS_IMMUTABLE != 0 || (!adding && state.attrs.pflags & ZFS_APPENDONLY != 0) {
+        let protects = if adding { ZFS_IMMUTABLE } else { ZFS_IMMUTABLE | ZFS_APPENDONLY };
+        if state.attrs.pflags & protects != 0 && !self.is_replaying() {
             return err(Errno::Perm, "the directory is immutable or append-only");
         }
         Ok(())
@@ -221,7 +222,7 @@ impl Zfs {
         }
         let attrs = self.new_attrs(tx, dir.id(), &state.attrs, default, new)?;
         self.check_quotas(&attrs, true)?;
-        self.space.admit(tx, CREATE_COST, false)?;
+        self.admit(tx, CREATE_COST, false)?;
         let packed = self.pack_new(tx, &attrs)?;
         let parent = self.plan_dir(tx, dir, &state, 1, i64::from(is_dir))?;
         let normflags = if is_dir { self.normflags()? } else { 0 };
@@ -301,15 +302,15 @@ impl Zfs {
         if state.attrs.links == 0 {
             return refused(Errno::NoEnt, "the file was removed");
         }
-        if state.attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
+        let (parent, judged) = (&locked.get(dir).attrs, !self.is_replaying());
+        if judged && state.attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
             return refused(Errno::Perm, "the file is immutable or append-only");
         }
-        if state.attrs.links >= LINK_MAX {
+        if judged && state.attrs.links >= LINK_MAX {
             return refused(Errno::MLink, "too many links");
         }
-        let parent = &locked.get(dir).attrs;
         // A file belongs to one project: that of the tree its names are in.
-        if parent.pflags & ZFS_PROJINHERIT != 0 && parent.projid != state.attrs.projid {
+        if judged && parent.pflags & ZFS_PROJINHERIT != 0 && parent.projid != state.attrs.projid {
             return refused(Errno::XDev, "the directory belongs to another project");
         }
         if (parent.pflags ^ state.attrs.pflags) & PFLAG_XATTR != 0 {
@@ -319,7 +320,7 @@ impl Zfs {
         if self.find_entry(dir, name)?.is_some() {
             return refused(Errno::Exist, "the file exists");
         }
-        self.space.admit(tx, CREATE_COST, false)?;
+        self.admit(tx, CREATE_COST, false)?;
         let now = self.now();
         let file = self.plan(tx, zn, state, |a| {
             a.links += 1;

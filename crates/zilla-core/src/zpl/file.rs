@@ -9,7 +9,7 @@ use super::log::ATTR_MODE;
 use super::types::{S_ISGID, S_ISUID, Time, Whence};
 use super::znode::{State, Znode, is_regular, stale};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_SPARSE, err};
-use crate::dmu::{Dnode, Need, Now, ReadData, Stop, placed, resident};
+use crate::dmu::{Dnode, Need, Now, ReadData, Stop, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zil::When;
@@ -113,7 +113,7 @@ impl Zfs {
             _ => return Err(Error::os(Errno::FBig, "the file would be too large").into()),
         };
         self.check_quotas(&state.attrs, false)?;
-        self.space.admit(tx, len, false)?;
+        self.admit(tx, len, false)?;
         let now = self.now();
         let plan = self.plan(tx, &zn, &state, |a| {
             a.size = a.size.max(end);
@@ -124,13 +124,13 @@ impl Zfs {
         })?;
         let dn = zn.dnode();
         self.grow(tx, dn, state.attrs.size, end)?;
-        let pieces = dn.write_pieces(tx, off, data);
+        let written = dn.write_pieces(tx, off, data);
         let mode = state.attrs.mode;
         plan.apply(tx, &zn, &mut state);
         if state.attrs.mode != mode {
             self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
         }
-        placed(off, &pieces).for_each(|(at, d)| self.log_write(tx, id, &state.attrs, at, d));
+        written.iter().for_each(|w| self.log_write(tx, id, &state.attrs, w));
         Ok(state.attrs.size)
     }
 
@@ -188,7 +188,7 @@ impl Zfs {
             let zn = self.znode(id)?;
             let mut state = zn.state.lock();
             Zfs::check_write(&zn, &state, off)?;
-            self.space.admit(tx, 0, true)?;
+            self.admit(tx, 0, true)?;
             let (now, old) = (self.now(), state.attrs.size);
             let size = if extend { old.max(end) } else { old };
             let plan = self.plan(tx, &zn, &state, |a| {
@@ -226,7 +226,7 @@ impl Zfs {
             Zfs::check_write(&zn, &state, end)?;
             let (now, old) = (self.now(), state.attrs.size);
             self.check_quotas(&state.attrs, false)?;
-            self.space.admit(tx, end.saturating_sub(old), false)?;
+            self.admit(tx, end.saturating_sub(old), false)?;
             let plan = self.plan(tx, &zn, &state, |a| {
                 a.size = old.max(end);
                 self.state_changed(a, now);

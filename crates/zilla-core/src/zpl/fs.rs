@@ -4,6 +4,7 @@ use super::sa::SaTable;
 use super::types::{StatFs, Time};
 use super::znode::Znodes;
 use super::{MASTER_NODE_OBJ, NAME_MAX, ZPL_VERSION, ZPL_VERSION_SA, err};
+use crate::dmu::objects::Table;
 use crate::dmu::{Now, Objset, in_tx, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::{Tx, TxgState};
@@ -11,8 +12,8 @@ use crate::types::{ObjectId, Txg};
 use crate::zap::{Match, U8_TEXTPREP_TOUPPER, Zap};
 use crate::zil::Zilog;
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use zilla_env::Env;
 
 /// When reading updates the access time.
@@ -111,6 +112,8 @@ pub struct Zfs {
     pub(super) log: Option<Arc<Zilog>>,
     /// The log is being replayed: nothing is logged, and nothing refused.
     pub(super) replaying: AtomicBool,
+    /// Why the log could not be replayed to its end. It is kept, and until then nothing is changed.
+    pub(super) kept_log: OnceLock<String>,
     pub(super) space: Arc<dyn Space>,
     pub(super) master: Zap,
     pub(super) unlinked: Option<Zap>,
@@ -121,7 +124,7 @@ pub struct Zfs {
     pub(super) name_match: Match,
     pub(super) sa: SaTable,
     props: RwLock<FsProps>,
-    pub(super) znodes: Znodes,
+    pub(super) znodes: Arc<Znodes>,
     /// Directories change their parents one at a time, so that none becomes its own ancestor.
     pub(super) rename: Mutex<()>,
     /// Held while the delete queue is changed and the change may yet be taken back.
@@ -188,6 +191,9 @@ impl Zfs {
             _ => Match::NormalizedCase,
         };
         let log = objset.log().filter(|_| txgs.is_some()).cloned();
+        let znodes = Arc::new(Znodes::default());
+        let table: Arc<dyn Table> = znodes.clone();
+        objset.cache().objects.register(Arc::downgrade(&table));
         if let Some(log) = &log {
             log.set_disabled(props.sync == SyncMode::Disabled);
             log.set_throughput(props.throughput);
@@ -198,6 +204,7 @@ impl Zfs {
             txgs: txgs.clone(),
             log,
             replaying: AtomicBool::new(false),
+            kept_log: OnceLock::new(),
             space: space.clone(),
             unlinked,
             root,
@@ -206,7 +213,7 @@ impl Zfs {
             name_match,
             sa: SaTable::open(objset, sa_obj)?,
             props: RwLock::new(props),
-            znodes: Znodes::default(),
+            znodes,
             rename: Mutex::new(()),
             queue: Mutex::new(()),
             quotas: Mutex::new(None),
@@ -238,7 +245,11 @@ impl Zfs {
         }
     }
     pub fn is_readonly(&self) -> bool {
-        self.txgs.is_none() || (self.props().readonly && !self.is_replaying())
+        self.txgs.is_none() || !self.is_replaying() && (self.props().readonly || self.kept_log().is_some())
+    }
+    /// Why the intent log was not replayed to its end, if it was not: then it is kept, and nothing can be changed.
+    pub fn kept_log(&self) -> Option<&str> {
+        self.kept_log.get().map(String::as_str)
     }
 
     pub(super) fn normflags(&self) -> Now<u64> {
@@ -259,8 +270,13 @@ impl Zfs {
     }
 
     fn txgs(&self) -> Result<&Arc<TxgState>> {
-        match &self.txgs {
-            Some(t) if !self.props().readonly || self.is_replaying() => Ok(t),
+        match (&self.txgs, self.kept_log()) {
+            (Some(t), _) if self.is_replaying() => Ok(t),
+            (_, Some(why)) => {
+                let what = format!("the intent log could not be replayed, so nothing is changed: {why}");
+                Err(Error::os(Errno::ROFs, what))
+            }
+            (Some(t), None) if !self.props().readonly => Ok(t),
             _ => err(Errno::ROFs, "the file system is read-only"),
         }
     }
@@ -268,6 +284,12 @@ impl Zfs {
     /// Runs `op` in a transaction until all it needs is in memory.
     pub(super) async fn change<T>(&self, op: impl FnMut(&Tx) -> Now<T>) -> Result<T> {
         in_tx(self.txgs()?, op).await
+    }
+
+    /// Refuses what the dataset has no room for. What is replayed was admitted once: no quota judges it again, and it may go
+    /// as far into the slop as a removal.
+    pub(super) fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
+        self.space.admit(tx, bytes, frees || self.is_replaying())
     }
 
     /// Waits until all that was done so far is on stable storage.

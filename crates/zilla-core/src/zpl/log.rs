@@ -10,7 +10,7 @@ use super::types::*;
 use super::{
     SETTABLE_FLAGS, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_NOUNLINK, ZFS_PROJINHERIT, ZFS_READONLY,
 };
-use crate::dmu::Dnode;
+use crate::dmu::{Dnode, Written};
 use crate::error::Result;
 use crate::spa::txg::Tx;
 use crate::types::ObjectId;
@@ -130,6 +130,8 @@ impl Zfs {
     /// A new file, directory, device or link, with the ACLs it inherits.
     pub(super) fn log_create(&self, tx: &Tx, dir: u64, dn: &Dnode, attrs: &Attrs, name: &[u8]) {
         let Some(log) = self.zil() else { return };
+        // A file inherits from its directory what the record does not hold: its project, and flags.
+        log.bring_forward(dir);
         let target: &[u8] = &attrs.symlink;
         let body = match attrs.fmt() {
             S_IFDIR => RecordBody::Mkdir(Zfs::create_body(dir, dn, attrs, name, None)),
@@ -157,6 +159,7 @@ impl Zfs {
 
     pub(super) fn log_link(&self, tx: &Tx, dir: u64, object: u64, name: &[u8]) {
         if let Some(log) = self.zil() {
+            log.bring_forward(dir);
             log.bring_forward(object);
             log.push(tx, When::Next, RecordBody::Link { dir, object, name });
         }
@@ -165,9 +168,8 @@ impl Zfs {
     /// A name is gone; `last`: the file's last one.
     pub(super) fn log_remove(&self, tx: &Tx, dir: u64, name: &[u8], object: u64, is_dir: bool, last: bool) {
         let Some(log) = self.zil() else { return };
-        if last {
-            log.forget(object);
-        }
+        log.bring_forward(dir);
+        log.unlinked(object, last);
         let body = if is_dir { RecordBody::Rmdir { dir, name } } else { RecordBody::Remove { dir, name } };
         log.push(tx, When::Next, body);
     }
@@ -180,10 +182,10 @@ impl Zfs {
         }
     }
 
-    pub(super) fn log_write(&self, tx: &Tx, id: u64, attrs: &Attrs, off: u64, data: &Bytes) {
-        let Some(log) = self.zil().filter(|_| attrs.links > 0 && !data.is_empty()) else { return };
-        let data = if data.len() < COPY_BELOW { Bytes::copy_from_slice(data) } else { data.clone() };
-        log.push_write(tx, When::With(id), id, off, data);
+    pub(super) fn log_write(&self, tx: &Tx, id: u64, attrs: &Attrs, w: &Written) {
+        let Some(log) = self.zil().filter(|_| attrs.links > 0 && !w.data.is_empty()) else { return };
+        let data = if w.data.len() < COPY_BELOW { Bytes::copy_from_slice(&w.data) } else { w.data.clone() };
+        log.push_write(tx, When::With(id), id, w.at, data, w.shared);
     }
 
     /// Before records of a file's attributes that lie in their own directory: those records wait for nobody's commit, and must not overtake
@@ -197,7 +199,7 @@ impl Zfs {
     /// The value of a new extended attribute's file, which nobody would ask for by its number.
     pub(super) fn log_value(&self, tx: &Tx, id: u64, value: &[u8]) {
         if let Some(log) = self.zil().filter(|_| !value.is_empty()) {
-            log.push_write(tx, When::Next, id, 0, Bytes::copy_from_slice(value));
+            log.push_write(tx, When::Next, id, 0, Bytes::copy_from_slice(value), 0);
         }
     }
 

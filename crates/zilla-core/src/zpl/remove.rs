@@ -64,8 +64,9 @@ impl Zfs {
     }
 
     /// Refuses to take the name of a file that its flags protect.
-    pub(super) fn check_unlink(state: &State) -> Result<()> {
-        if state.attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY | ZFS_NOUNLINK) != 0 {
+    pub(super) fn check_unlink(&self, state: &State) -> Result<()> {
+        let protects = ZFS_IMMUTABLE | ZFS_APPENDONLY | ZFS_NOUNLINK;
+        if state.attrs.pflags & protects != 0 && !self.is_replaying() {
             return err(Errno::Perm, "the file is immutable, append-only or may not be unlinked");
         }
         Ok(())
@@ -90,7 +91,7 @@ impl Zfs {
         }
         self.check_dir_change(dir, locked.get(dir), false)?;
         let state = locked.get(&zn);
-        Zfs::check_unlink(state)?;
+        self.check_unlink(state)?;
         let is_dir = state.attrs.is_dir();
         match (want_dir, is_dir) {
             (true, false) => return Err(Error::os(Errno::NotDir, "not a directory").into()),
@@ -100,7 +101,7 @@ impl Zfs {
             }
             _ => {}
         }
-        self.space.admit(tx, 0, true)?;
+        self.admit(tx, 0, true)?;
         let (file, last) = self.plan_unlink(tx, &zn, state)?;
         let parent = self.plan_dir(tx, dir, locked.get(dir), -1, -i64::from(is_dir))?;
         let _queue = if last { Some(self.enqueue(tx, id)?) } else { None };

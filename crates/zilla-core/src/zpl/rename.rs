@@ -118,7 +118,7 @@ impl Zfs {
         if tgt.as_ref().is_some_and(|t| t.id() == src.id()) && !self.only_spelling(names) {
             return Ok(None);
         }
-        self.space.admit(tx, RENAME_COST, tgt.is_some() && !flags.exchange)?;
+        self.admit(tx, RENAME_COST, tgt.is_some() && !flags.exchange)?;
         match &tgt {
             Some(t) if flags.exchange => self.exchange(tx, names, locked, &src, t).map(|()| None),
             Some(t) if t.id() != src.id() => {
@@ -149,9 +149,11 @@ impl Zfs {
         }
         self.check_dir_change(names.from, from, false)?;
         self.check_dir_change(names.to, to, true)?;
-        Zfs::check_unlink(s)?;
+        self.check_unlink(s)?;
         let same_dir = names.from.id() == names.to.id();
-        if !same_dir && to.attrs.pflags & ZFS_PROJINHERIT != 0 && to.attrs.projid != s.attrs.projid {
+        let judged = !self.is_replaying();
+        if judged && !same_dir && to.attrs.pflags & ZFS_PROJINHERIT != 0 && to.attrs.projid != s.attrs.projid
+        {
             return refuse(Errno::XDev, "the directory belongs to another project");
         }
         let Some(tgt) = tgt else {
@@ -164,10 +166,11 @@ impl Zfs {
         if src.id() == tgt.id() {
             return Ok(());
         }
-        if t.attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
+        if judged && t.attrs.pflags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
             return refuse(Errno::Perm, "the file is immutable or append-only");
         }
-        if !same_dir
+        if judged
+            && !same_dir
             && flags.exchange
             && from.attrs.pflags & ZFS_PROJINHERIT != 0
             && from.attrs.projid != t.attrs.projid
@@ -178,7 +181,7 @@ impl Zfs {
             return Ok(());
         }
         self.check_dir_change(names.to, to, false)?;
-        Zfs::check_unlink(t)?;
+        self.check_unlink(t)?;
         match (s.attrs.is_dir(), t.attrs.is_dir()) {
             (true, false) => refuse(Errno::NotDir, "the target is not a directory"),
             (false, true) => refuse(Errno::IsDir, "the target is a directory"),
@@ -246,7 +249,7 @@ impl Zfs {
             source: names.old,
             target: names.new,
         };
-        self.log_rename(tx, &[src.id(), tgt.id()], body);
+        self.log_rename(tx, &[names.from.id(), names.to.id(), src.id(), tgt.id()], body);
         Ok(())
     }
 
@@ -355,10 +358,8 @@ impl Zfs {
         }
         let (source_dir, target_dir) = (names.from.id(), names.to.id());
         let (source, target) = (names.old, names.new);
-        if let Some(t) = tgt.filter(|_| last)
-            && let Some(log) = self.zil()
-        {
-            log.forget(t.id());
+        if let (Some(t), Some(log)) = (tgt, self.zil()) {
+            log.unlinked(t.id(), last);
         }
         let body = match white {
             None => RecordBody::Rename { source_dir, target_dir, source, target },
@@ -382,7 +383,7 @@ impl Zfs {
                 }
             }
         };
-        self.log_rename(tx, &[src.id()], body);
+        self.log_rename(tx, &[source_dir, target_dir, src.id()], body);
         Ok(tgt.cloned())
     }
 

@@ -72,14 +72,15 @@ impl Zfs {
         let result = self.start_log_replaying(&log).await;
         self.replaying.store(false, Ordering::Release);
         let done = result?;
-        if done.records > 0 || done.stopped.is_some() {
-            let objset = self.objset.id();
-            match &done.stopped {
-                Some(why) => {
-                    tracing::warn!(objset, records = done.records, "intent log replayed in part: {why}")
-                }
-                None => tracing::info!(objset, records = done.records, "intent log replayed"),
+        let (objset, records) = (self.objset.id(), done.records);
+        match &done.stopped {
+            Some(why) => {
+                tracing::error!(objset, records, "intent log replayed in part, and kept: {why}");
+                let first = self.kept_log.set(why.clone());
+                debug_assert!(first.is_ok(), "a log is started once");
             }
+            None if records > 0 => tracing::info!(objset, records, "intent log replayed"),
+            None => {}
         }
         Ok(done)
     }
@@ -104,7 +105,7 @@ impl Zfs {
         .await
     }
 
-    async fn replay_record(self: &Arc<Self>, record: &LogRecord<'_>) -> Result<()> {
+    pub(super) async fn replay_record(self: &Arc<Self>, record: &LogRecord<'_>) -> Result<()> {
         let seq = record.header.seq;
         match &record.body {
             RecordBody::Commit => Ok(()),
@@ -261,7 +262,7 @@ impl Zfs {
         }
         let (attrs, place) = self.logged_attrs(tx, dir.id(), &state.attrs, c)?;
         let is_dir = attrs.is_dir();
-        self.space.admit(tx, 0, true)?;
+        self.admit(tx, 0, true)?;
         let packed = self.pack_at(tx, &attrs, place.dnodesize)?;
         let parent = self.plan_dir(tx, &dir, &state, 1, i64::from(is_dir))?;
         let normflags = if is_dir { self.normflags()? } else { 0 };
@@ -441,7 +442,12 @@ impl Zfs {
         }
         self.redo(seq, |tx| {
             let zn = self.znode(object)?;
-            let xattr_obj = zn.state.lock().attrs.xattr_obj;
+            let (xattr_obj, legacy) = {
+                let a = &zn.state.lock().attrs;
+                (a.xattr_obj, a.legacy)
+            };
+            // Files of old file systems have no project to change.
+            set.projid = set.projid.filter(|_| !legacy);
             let owner = set.uid.is_some() || set.gid.is_some() || set.projid.is_some();
             let xattr_dir = if owner && xattr_obj != 0 { Some(self.znode(xattr_obj)?) } else { None };
             self.setattr_now(tx, &zn, xattr_dir.as_ref(), &set).map(drop)

@@ -98,7 +98,7 @@ impl Zfs {
         if set.size.is_some_and(|s| s > old) {
             self.check_quotas(&state.attrs, false)?;
         }
-        self.space.admit(tx, 0, set.size.is_some_and(|s| s < old))?;
+        self.admit(tx, 0, set.size.is_some_and(|s| s < old))?;
         let now = self.now();
         let mut attrs = state.attrs.clone();
         self.change_owner(&mut attrs, set);

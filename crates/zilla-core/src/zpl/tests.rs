@@ -2,5 +2,6 @@
 
 mod format;
 mod model;
+mod replay;
 mod threads;
 mod world;

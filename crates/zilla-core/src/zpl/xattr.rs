@@ -291,7 +291,7 @@ impl Zfs {
         let mut state = zn.state.lock();
         let (plan, list) = self.plan_xattr(tx, zn, &state, name, value, also)?;
         if let Some(v) = value {
-            self.space.admit(tx, v.len() as u64, false)?;
+            self.admit(tx, v.len() as u64, false)?;
         }
         let mode = state.attrs.mode;
         plan.apply(tx, zn, &mut state);

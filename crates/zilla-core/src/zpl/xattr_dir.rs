@@ -74,7 +74,7 @@ impl Zfs {
         parent.mode &= !u64::from(S_ISGID);
         let attrs = self.new_attrs(tx, zn.id(), &parent, None, &new)?;
         self.check_quotas(&attrs, true)?;
-        self.space.admit(tx, 16 << 10, false)?;
+        self.admit(tx, 16 << 10, false)?;
         let packed = self.pack_new(tx, &attrs)?;
         // The file's plan needs the number, which only the allocation gives; a layout with ZPL_XATTR is made sure of before it.
         let plan = |id: u64| {
@@ -121,7 +121,7 @@ impl Zfs {
         }
         let now = self.now();
         let owner = self.plan(tx, zn, locked.get(zn), |a| self.state_changed(a, now))?;
-        self.space.admit(tx, value.len() as u64, false)?;
+        self.admit(tx, value.len() as u64, false)?;
         let plan = self.plan(tx, file, locked.get(file), |a| {
             a.size = value.len() as u64;
             self.content_modified(a, now);
@@ -151,7 +151,7 @@ impl Zfs {
             self.new_attrs(tx, dir.id(), &state.attrs, None, &NewFile::new(S_IFREG | 0o644, cred))?;
         attrs.size = value.len() as u64;
         self.check_quotas(&attrs, true)?;
-        self.space.admit(tx, value.len() as u64, false)?;
+        self.admit(tx, value.len() as u64, false)?;
         let packed = self.pack_new(tx, &attrs)?;
         let owner_plan = self.plan(tx, zn, owner, |a| self.state_changed(a, now))?;
         let dir_plan = self.plan_dir(tx, dir, state, 1, 0)?;

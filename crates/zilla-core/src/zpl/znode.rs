@@ -1,7 +1,7 @@
 //! Files in memory: one [`Znode`] for each object in use, found by its number.
 //!
 //! A change of attributes is prepared first ([`Zfs::plan`]: new attributes and their bytes, nothing changed) and applied last
-//! ([`Plan::apply`], which cannot fail). The table forgets files nobody uses once it holds more than [`KEEP`]; what the kernel's
+//! ([`Plan::apply`], which cannot fail). The table forgets files nobody uses when the pool has too many in memory; what the kernel's
 //! inode cache remembers is only counted, so that a client's `find` over a million files costs a counter each.
 
 use super::attrs::{Attrs, decode_time, encode_time};
@@ -9,6 +9,7 @@ use super::fs::{Atime, Zfs};
 use super::sa::Packed;
 use super::types::{Attr, S_IFREG, Time};
 use super::{ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION_FUID};
+use crate::dmu::objects::Table;
 use crate::dmu::{Cursor, Dnode, Now, resident};
 use crate::error::{Error, Result};
 use crate::spa::txg::Tx;
@@ -21,8 +22,6 @@ use std::sync::Arc;
 use zilla_ondisk::nvlist::NvList;
 
 const SHARDS: usize = 64;
-/// Files kept in memory though nobody uses them.
-const KEEP: usize = 64 << 10;
 
 /// A file in memory.
 pub struct Znode {
@@ -76,6 +75,22 @@ impl Default for Znodes {
     }
 }
 
+impl Table for Znodes {
+    /// Lets go of half of what nobody uses. Hash order is as good as any.
+    fn trim(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let mut spare = shard.znodes.len().div_ceil(2);
+            shard.znodes.retain(|_, z| {
+                let unused = spare > 0 && Arc::strong_count(z) == 1;
+                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty);
+                spare -= usize::from(idle);
+                !idle
+            });
+        }
+    }
+}
+
 impl Znodes {
     fn shard(&self, id: u64) -> MutexGuard<'_, Shard> {
         self.shards[(id as usize).wrapping_mul(0x9E37_79B1) >> 8 & (SHARDS - 1)].lock()
@@ -88,16 +103,6 @@ impl Znodes {
     /// Puts a file in the table, unless another thread was faster: then that one's is taken.
     fn insert(&self, zn: Arc<Znode>) -> Arc<Znode> {
         let mut shard = self.shard(zn.id);
-        if shard.znodes.len() >= KEEP / SHARDS {
-            // Half of them at once, so that the search is rare. Hash order is as good as any.
-            let mut spare = shard.znodes.len() / 2;
-            shard.znodes.retain(|_, z| {
-                let unused = spare > 0 && Arc::strong_count(z) == 1;
-                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty);
-                spare -= usize::from(idle);
-                !idle
-            });
-        }
         // Who looked an object up just before it was freed, and comes here just after, must not put it back: the number may
         // come to mean another file.
         if zn.dnode.is_freed() {

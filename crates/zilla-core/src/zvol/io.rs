@@ -2,7 +2,7 @@
 
 use super::ZVOL_OBJ;
 use super::volume::Zvol;
-use crate::dmu::{Need, Now, ReadData, Stop, in_tx, placed, resident};
+use crate::dmu::{Need, Now, ReadData, Stop, in_tx, resident};
 use crate::error::{Errno, Result};
 use crate::spa::txg::Tx;
 use crate::zil::{When, Zilog};
@@ -67,11 +67,11 @@ impl Zvol {
         self.data.in_order(tx)?;
         self.check_range(off, len, Errno::NoSpc)?;
         self.space.admit(tx, len, false)?;
-        let pieces = self.data.write_pieces(tx, off, data);
+        let written = self.data.write_pieces(tx, off, data);
         if let Some(log) = self.zil() {
-            for (at, d) in placed(off, &pieces).filter(|(_, d)| !d.is_empty()) {
-                let d = if d.len() < COPY_BELOW { Bytes::copy_from_slice(d) } else { d.clone() };
-                log.push_write(tx, When::With(ZVOL_OBJ), ZVOL_OBJ, at, d);
+            for w in written.into_iter().filter(|w| !w.data.is_empty()) {
+                let d = if w.data.len() < COPY_BELOW { Bytes::copy_from_slice(&w.data) } else { w.data };
+                log.push_write(tx, When::With(ZVOL_OBJ), ZVOL_OBJ, w.at, d, w.shared);
             }
         }
         Ok(())

@@ -34,11 +34,10 @@ impl Zvol {
         let (done, objset) = (result?, self.objset.id());
         match &done.stopped {
             Some(why) => {
-                tracing::warn!(
-                    objset,
-                    records = done.records,
-                    "intent log of a volume replayed in part: {why}"
-                );
+                let records = done.records;
+                tracing::error!(objset, records, "intent log of a volume replayed in part, and kept: {why}");
+                let first = self.kept_log.set(why.clone());
+                debug_assert!(first.is_ok(), "a log is started once");
             }
             None if done.records > 0 => {
                 tracing::info!(objset, records = done.records, "intent log of a volume replayed");

@@ -9,8 +9,8 @@ use crate::zap::Zap;
 use crate::zil::Zilog;
 use crate::zpl::{Space, SyncMode};
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use zilla_env::Env;
 use zilla_ondisk::SPA_MAXBLOCKSIZE;
 use zilla_ondisk::enums::ObjsetType;
@@ -34,6 +34,8 @@ pub struct Zvol {
     pub(super) log: Option<Arc<Zilog>>,
     /// The log is being replayed: nothing is logged, and nothing refused.
     pub(super) replaying: AtomicBool,
+    /// Why the log could not be replayed to its end. It is kept, and until then nothing is changed.
+    pub(super) kept_log: OnceLock<String>,
     pub(super) space: Arc<dyn Space>,
     pub(super) data: Arc<Dnode>,
     pub(super) zap: Zap,
@@ -97,6 +99,7 @@ impl Zvol {
             txgs: txgs.clone(),
             log,
             replaying: AtomicBool::new(false),
+            kept_log: OnceLock::new(),
             space: space.clone(),
             data,
             zap,
@@ -137,13 +140,20 @@ impl Zvol {
     }
 
     pub fn is_readonly(&self) -> bool {
-        self.txgs.is_none() || self.props().readonly
+        self.txgs.is_none() || self.props().readonly || self.kept_log.get().is_some()
     }
 
     /// The txgs to change the volume in.
     pub(super) fn txgs(&self) -> Result<&Arc<TxgState>> {
-        let may = !self.props().readonly || self.replaying.load(Ordering::Relaxed);
-        let refused = || Error::os(Errno::ROFs, "the volume is read-only");
+        let replaying = self.replaying.load(Ordering::Relaxed);
+        let may = replaying || !self.props().readonly && self.kept_log.get().is_none();
+        let refused = || match self.kept_log.get() {
+            Some(why) => {
+                let what = format!("the intent log could not be replayed, so nothing is changed: {why}");
+                Error::os(Errno::ROFs, what)
+            }
+            None => Error::os(Errno::ROFs, "the volume is read-only"),
+        };
         self.txgs.as_ref().filter(|_| may).ok_or_else(refused)
     }
 

@@ -51,7 +51,7 @@ impl Engine {
                 // What this daemon had open and did not close is its own to open.
                 force: false,
                 name: Some(pool.name.clone()),
-                ..self.open_opts()
+                ..self.open_opts().await
             };
             match self.bring_up(&pool, opts, None, None).await {
                 Ok(up) => {

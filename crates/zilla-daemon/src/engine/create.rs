@@ -20,6 +20,8 @@ use zilla_ondisk::enums::PoolState;
 
 /// Bytes of decompressed blocks that a pool keeps beside its ARC.
 pub const DBUF_CACHE: usize = 64 << 20;
+/// No pool's cache is larger.
+const MOST_ARC: u64 = 16 << 30;
 
 impl Engine {
     pub(super) async fn create_pool(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
@@ -55,7 +57,7 @@ impl Engine {
             owner: (caller.uid, caller.gid),
             features: features(&r, &typed),
             dbuf_cache: DBUF_CACHE,
-            arc_max: self.arc_max(),
+            arc_max: self.arc_max().await,
         };
         let spa = Spa::create(&self.env, &spec, opts).await.map_err(of_pool)?;
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
@@ -125,22 +127,15 @@ impl Engine {
     }
 
     /// A quarter of the memory there is, at most: the host has other work, and pools share it.
-    pub(super) fn arc_max(&self) -> u64 {
-        (memory() / 4).clamp(32 << 20, 16 << 30)
+    pub(super) async fn arc_max(&self) -> u64 {
+        let memory = zilla_core::arc::memory::read(&*self.env.opener).await;
+        memory.map_or(MOST_ARC, |m| m.total / 4).clamp(32 << 20, MOST_ARC)
     }
 }
 
 /// A block device rather than a file.
 pub(super) fn is_disk(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
-}
-
-/// Memory this process may use: the machine's, or what its control group leaves it.
-fn memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    let machine = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
-    group.trim().parse().map_or(machine, |limit: u64| machine.min(limit))
 }
 
 /// The features to enable: what was named, over all or none.

@@ -37,11 +37,11 @@ fn printable(name: &str) -> String {
 }
 
 impl Engine {
-    pub(super) fn open_opts(&self) -> OpenOpts {
+    pub(super) async fn open_opts(&self) -> OpenOpts {
         OpenOpts {
             host: self.host.clone(),
             dbuf_cache: DBUF_CACHE,
-            arc_max: self.arc_max(),
+            arc_max: self.arc_max().await,
             ..OpenOpts::default()
         }
     }
@@ -180,7 +180,7 @@ impl Engine {
             force: r.force,
             missing_log: r.missing_log,
             name: r.new_name.clone(),
-            ..self.open_opts()
+            ..self.open_opts().await
         };
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = self.bring_up(&found, opts, r.altroot.clone(), cachefile).await?;

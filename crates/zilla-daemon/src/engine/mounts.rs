@@ -55,6 +55,8 @@ pub struct How {
     pub temporary: Temporary,
     /// `-O`
     pub overlay: bool,
+    /// `-f`: what cannot be replayed of its intent log may go.
+    pub force: bool,
     /// Asked for by name: what is not to be mounted by itself is, and what cannot be is an error.
     pub explicit: bool,
 }
@@ -145,8 +147,13 @@ impl Pool {
         }
         let readonly = self.readonly();
         let temporary = how.temporary.with(words.temporary);
-        let told = temporary.options(&settings, name, readonly);
+        let mut told = temporary.options(&settings, name, readonly);
+        if how.force && !readonly {
+            zilla::give_up_log(dsl, name).await.map_err(of(name))?;
+        }
         let fs = zilla::open_filesystem(&engine.env, dsl, name, told.readonly).await.map_err(of(name))?;
+        let kept_log = fs.zfs().kept_log().map(str::to_owned);
+        told.readonly |= kept_log.is_some();
         let props = zilla::fs_props(dsl, &ds, readonly).await.map_err(of(name))?;
         fs.zfs().set_props(temporary.heeded(&settings, props, readonly));
         let overlay = how.overlay || settings.num("overlay") != 0;
@@ -159,7 +166,13 @@ impl Pool {
         let mount = attached.map_err(|e| e.subject(name))?;
         let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told };
         self.mounts.lock().insert(name.to_owned(), mounted);
-        Ok(())
+        match kept_log {
+            Some(why) => {
+                let what = format!("its intent log cannot be replayed, so it is mounted read-only: {why}");
+                Err(failed(what).subject(name))
+            }
+            None => Ok(()),
+        }
     }
 
     /// `zfs mount -o remount,...`
@@ -197,7 +210,8 @@ impl Pool {
         let props = FsProps { posix_acl: told_acls, ..props };
         fs.zfs().set_props(temporary.heeded(settings, props, readonly));
         fs.set_snapdir_visible(settings.num("snapdir") == 1);
-        let wanted = temporary.options(settings, name, readonly);
+        let mut wanted = temporary.options(settings, name, readonly);
+        wanted.readonly |= fs.zfs().kept_log().is_some();
         let changed = match differ(&told, &wanted) {
             false => Ok(()),
             true => {
@@ -456,7 +470,7 @@ fn reason(e: &io::Error) -> String {
 
 impl Engine {
     pub(super) async fn mount(&self, r: DatasetMount) -> Answer<ManyReply> {
-        let how = How { options: r.options, overlay: r.overlay, ..How::default() };
+        let how = How { options: r.options, overlay: r.overlay, force: r.force, ..How::default() };
         let mut errors = Vec::new();
         match r.name {
             Some(name) => {

@@ -33,6 +33,22 @@ fn a_new_file_has_openzfs_attributes_in_openzfs_order() {
 }
 
 #[test]
+fn files_that_nobody_uses_have_a_limit() {
+    let mut w = World::new(5, FsProps::default());
+    let cache = w.cache.clone();
+    cache.objects.set_limit(40);
+    for i in 0..300 {
+        file(&w, format!("f{i}").as_bytes(), S_IFREG | 0o644);
+        if i % 10 == 9 {
+            w.sync();
+        }
+        let live = cache.objects.live();
+        assert!(live < 80, "{live} objects in memory after {i} files");
+    }
+    assert_eq!(w.names(w.zfs.root()).len(), 300);
+}
+
+#[test]
 fn an_old_file_has_a_znode_of_264_bytes() {
     let w = World::new(4, FsProps::default());
     let id = file(&w, b"f", S_IFREG | 0o600);

@@ -35,6 +35,11 @@ fn env() -> Env {
 
 impl World {
     pub(super) fn new(version: u64, props_of_fs: FsProps) -> World {
+        World::within(version, props_of_fs, Arc::new(Unlimited))
+    }
+
+    /// One whose dataset has so much room.
+    pub(super) fn within(version: u64, props_of_fs: FsProps, space: Arc<dyn Space>) -> World {
         let env = env();
         let store = Arc::new(MemStore::default());
         let cache = DbufCache::new(64 << 20);
@@ -45,14 +50,8 @@ impl World {
             let zpl = ZplProps { version, ..ZplProps::new(CRED.uid, CRED.gid, Time::from_wall(env.wall())) };
             block_on(create_fs(&objset, &tx, &zpl)).unwrap();
         }
-        let zfs = block_on(Zfs::open(
-            env.clone(),
-            objset.clone(),
-            Some(txgs.clone()),
-            Arc::new(Unlimited),
-            props_of_fs,
-        ))
-        .unwrap();
+        let zfs =
+            block_on(Zfs::open(env.clone(), objset.clone(), Some(txgs.clone()), space, props_of_fs)).unwrap();
         let mut w = World {
             env,
             store,
