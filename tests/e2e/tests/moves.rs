@@ -90,6 +90,8 @@ fn a_promoted_clone_takes_over() {
     let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
     world.zfs("create tank/a").ok();
     fs::write(pool.root().join("a/file"), "old").expect("file");
+    world.zfs("snapshot tank/a@zero").ok();
+    assert_eq!(fs::read_to_string(pool.root().join("a/.zfs/snapshot/zero/file")).expect("file"), "old");
     world.zfs("snapshot tank/a@one").ok();
     world.zfs("clone tank/a@one tank/c").ok();
     fs::write(pool.root().join("c/file"), "new").expect("file");
@@ -101,6 +103,8 @@ fn a_promoted_clone_takes_over() {
     );
     world.zfs("rename tank/c@one two").ok();
     world.zfs("promote tank/c").ok();
+    // It was looked into through the other's `.zfs`, which is no use of it any more.
+    world.zfs("destroy tank/c@zero").ok();
     assert_eq!(world.zfs("get -H -o value origin tank/a").ok(), "tank/c@one\n");
     world.zfs("destroy -r tank/a").ok();
     assert_eq!(fs::read_to_string(pool.root().join("c/file")).expect("file"), "new");

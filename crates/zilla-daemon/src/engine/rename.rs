@@ -73,15 +73,28 @@ impl Engine {
         if !dsl.is_clone(&ds.dir()) {
             return Err(ApiError::with(ErrorCode::BadType, "not a cloned filesystem"));
         }
+        let origin = dsl.info(&ds).await.map_err(of_dataset)?.origin.unwrap_or_default();
         if let Some(snap) = dsl.promote_conflicts(&r.name).await.map_err(of_dataset)?.first() {
-            let origin = dsl.info(&ds).await.map_err(of_dataset)?.origin.unwrap_or_default();
             let what = format!("conflicting snapshot '{snap}' from parent '{origin}'");
             return Err(ApiError::with(ErrorCode::Exists, what));
         }
+        let moved = up_to(&pool, &origin).await?;
         let (dsl, name) = (dsl.clone(), r.name.clone());
         let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.promote(&tx, &name).await }));
-        task.await.map_err(of_dataset)
+        task.await.map_err(of_dataset)?;
+        // They are the clone's now: who looked into them through the other's `.zfs` must not keep them in use.
+        moved.iter().for_each(|name| pool.forget_snapshot(name));
+        Ok(())
     }
+}
+
+/// The names of a dataset's snapshots up to one of them, which a promoted clone takes over.
+async fn up_to(pool: &Pool, origin: &str) -> Answer<Vec<String>> {
+    let fs = origin.split('@').next().unwrap_or_default();
+    let head = pool.dsl().by_name(fs).await.map_err(of(fs))?;
+    let last = pool.dsl().by_name(origin).await.map_err(of(origin))?.phys().creation_txg;
+    let all = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
+    Ok(all.iter().filter(|s| s.phys().creation_txg <= last).map(|s| s.name()).collect())
 }
 
 async fn rename_head(pool: &Arc<Pool>, r: &DatasetRename) -> Answer<()> {
