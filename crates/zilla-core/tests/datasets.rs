@@ -11,6 +11,7 @@ use zilla_core::spa::txg::Tx;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zap::Value;
+use zilla_core::zio::Leave;
 use zilla_core::zpl::{self, Cred, FsProps, NewFile, Space, Time, Unlimited, Zfs, ZplProps};
 use zilla_env::Env;
 use zilla_ondisk::enums::{ObjsetType, PoolState};
@@ -232,6 +233,9 @@ impl Space for Limits {
     }
     fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
         self.0.reserve(self.1.dataset(), tx, bytes, frees)
+    }
+    fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
+        self.0.hold_room(tx, space, leave)
     }
     fn need_feature(&self, name: &'static str) {
         self.1.dataset().will_need_feature(name);

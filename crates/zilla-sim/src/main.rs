@@ -6,11 +6,13 @@
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use zilla_sim::pool::full::full_run;
 use zilla_sim::pool::{Campaign, Finding, Layout, Tally, random_run};
 
 const USAGE: &str = "usage: zilla-sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--jobs N]
           [--cut K]    cut the power at write or flush K of a workload of N operations (default 500)
           [--step K]   cut it at every K-th (default: every one)
+          [--full M]   M runs on pools that are full, each actor doing N operations
           [--runs M]   M random runs from the seed on, of all layouts unless one is named
           [--hours H]  random runs from the seed on for so long
 ";
@@ -26,12 +28,14 @@ struct Args {
     step: u64,
     runs: Option<u64>,
     hours: Option<f64>,
+    full: Option<u64>,
     jobs: u64,
 }
 
 fn parse() -> Option<Args> {
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let mut a = Args { seed: 0, layout: None, ops: 500, cut: None, step: 1, runs: None, hours: None, jobs };
+    let mut a =
+        Args { seed: 0, layout: None, ops: 500, cut: None, step: 1, runs: None, hours: None, full: None, jobs };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next()?;
@@ -41,6 +45,7 @@ fn parse() -> Option<Args> {
             "--ops" => a.ops = value.parse().ok()?,
             "--cut" => a.cut = Some(value.parse().ok()?),
             "--step" => a.step = value.parse().ok().filter(|n| *n > 0)?,
+            "--full" => a.full = Some(value.parse().ok()?),
             "--runs" => a.runs = Some(value.parse().ok()?),
             "--hours" => a.hours = Some(value.parse().ok().filter(|h| *h > 0.0)?),
             "--jobs" => a.jobs = value.parse().ok().filter(|n| *n > 0)?,
@@ -55,6 +60,9 @@ fn main() -> ExitCode {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
+    if let Some(runs) = args.full {
+        return full(&args, runs);
+    }
     let layouts: Vec<Layout> = args.layout.map_or(Layout::ALL.to_vec(), |l| vec![l]);
     let start = Instant::now();
     let campaign = |l: &Layout| Campaign::new(args.seed, *l, args.ops);
@@ -72,6 +80,33 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs on full pools, from the seed on.
+fn full(args: &Args, runs: u64) -> ExitCode {
+    let (next, found) = (AtomicU64::new(args.seed), AtomicU64::new(0));
+    let start = Instant::now();
+    std::thread::scope(|s| {
+        for _ in 0..args.jobs.min(runs) {
+            s.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= args.seed + runs {
+                        return;
+                    }
+                    match full_run(seed, args.ops as u64) {
+                        Ok(done) => println!("{seed}: {done:?}"),
+                        Err(what) => {
+                            found.fetch_add(1, Ordering::Relaxed);
+                            println!("FOUND: {what}");
+                        }
+                    }
+                }
+            });
+        }
+    });
+    println!("{:.1} s", start.elapsed().as_secs_f64());
+    if found.into_inner() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn say(layout: Layout, t: Tally) {

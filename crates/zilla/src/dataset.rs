@@ -8,6 +8,7 @@ use zilla_core::dsl::{DslDataset, DslPool, LongHold};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::txg::Tx;
 use zilla_core::types::ObjectId;
+use zilla_core::zio::Leave;
 use zilla_core::zpl::{Atime, FsProps, Space, SyncMode, Zfs};
 use zilla_env::Env;
 use zilla_ondisk::enums::ObjsetType;
@@ -34,6 +35,9 @@ impl Space for DatasetSpace {
     }
     fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
         self.dsl.reserve(self.hold.dataset(), tx, bytes, frees)
+    }
+    fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
+        self.dsl.hold_room(tx, space, leave)
     }
     fn need_feature(&self, name: &'static str) {
         self.hold.dataset().will_need_feature(name);

@@ -22,6 +22,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
@@ -41,6 +42,10 @@ pub(crate) struct Shared {
     pub(crate) ahead: [Mutex<BTreeMap<[u64; 2], BlkPtr>>; TXG_SIZE],
     /// What syncs could not put on disk ([`super::held`]).
     pub(crate) held: Holders,
+    /// How often the sync task itself has changed something.
+    pub(crate) changes: AtomicU64,
+    /// Of data and of metadata.
+    pub(crate) copies: [AtomicU8; 2],
 }
 
 /// The fixed part of a dnode, in its open state.
@@ -251,7 +256,9 @@ impl Dnode {
             if !db.is_hole() {
                 db.write(tx.txg(), blksz as usize, 0, &[]);
                 let counted = if inner.pending[tx.txg().slot()].blocks.insert(0) { 0 } else { old };
-                tx.dirtied(blksz.saturating_sub(counted).into());
+                let grown = u64::from(blksz.saturating_sub(counted));
+                tx.dirtied(grown);
+                self.needs_data(&inner, tx, grown);
             }
         }
         inner.pending[tx.txg().slot()].head = Some(inner.head);
@@ -269,7 +276,9 @@ impl Dnode {
     pub fn set_spill(self: &Arc<Self>, tx: &Tx, data: Option<Bytes>) {
         let mut inner = self.dirty(tx);
         if inner.pending[tx.txg().slot()].spill.is_none() {
-            tx.dirtied(data.as_ref().map_or(0, |d| d.len() as u64));
+            let len = data.as_ref().map_or(0, |d| d.len() as u64);
+            tx.dirtied(len);
+            self.needs_metadata(tx, len);
         }
         inner.spill = data.clone().map_or(Spill::None, Spill::Data);
         inner.pending[tx.txg().slot()].spill = Some(data);
@@ -335,7 +344,7 @@ impl Dnode {
             } else {
                 let mut inner = self.dirty(tx);
                 inner.dbuf(blkid).write(tx.txg(), blksz as usize, within, part);
-                block_dirtied(&mut inner, tx, blkid);
+                self.block_dirtied(&mut inner, tx, blkid);
             }
             done += n;
         }
@@ -347,7 +356,7 @@ impl Dnode {
         debug_assert_eq!(data.len(), inner.head.blksz as usize);
         tx.completed(data.len() as u64);
         inner.dbuf(blkid).write_all(tx.txg(), data);
-        block_dirtied(&mut inner, tx, blkid)
+        self.block_dirtied(&mut inner, tx, blkid)
     }
 
     /// Changes a block in place, seeing all of it.
@@ -356,8 +365,25 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         let blksz = inner.head.blksz as usize;
         let Some(r) = inner.dbuf(blkid).modify(tx.txg(), blksz, f) else { return Err(self.need(blkid)) };
-        block_dirtied(&mut inner, tx, blkid);
+        self.block_dirtied(&mut inner, tx, blkid);
         Ok(r)
+    }
+
+    /// Notes a block that a txg writes; whether it is new to the txg.
+    fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) -> bool {
+        let slot = tx.txg().slot();
+        let fresh = inner.pending[slot].blocks.insert(blkid);
+        if fresh {
+            // However little of it was written: this is what it takes of memory until it is synced.
+            tx.dirtied(inner.head.blksz.into());
+            self.needs_block(inner, tx, blkid);
+        }
+        inner.pending[slot].frees.remove(blkid, blkid + 1);
+        if blkid > inner.head.maxblkid {
+            inner.head.maxblkid = blkid;
+            inner.pending[slot].head = Some(inner.head);
+        }
+        fresh
     }
 
     /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole blocks give their space back.
@@ -380,7 +406,7 @@ impl Dnode {
             if !inner.dbuf(blkid).is_hole() {
                 inner.dbuf(blkid).write(txg, blksz as usize, a, &vec![0; b - a]);
                 // Like any write in part it takes a whole record when it is synced.
-                block_dirtied(inner, tx, blkid);
+                self.block_dirtied(inner, tx, blkid);
             }
         };
         if first > last {
@@ -406,6 +432,7 @@ impl Dnode {
         }
         tx.holds(notes * NOTE);
         p.frees.insert(first, last);
+        self.needs_edges(head, tx);
         if to_end {
             head.maxblkid = first.saturating_sub(1);
             p.head = Some(*head);
@@ -433,11 +460,16 @@ impl Dnode {
     /// The lock, with the dnode on the dirty list of `tx`'s txg.
     pub(crate) fn dirty(self: &Arc<Self>, tx: &Tx) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock();
+        if tx.is_syncing() {
+            self.shared.changes.fetch_add(1, Ordering::Relaxed);
+        }
         let p = &mut inner.pending[tx.txg().slot()];
         if !p.dirty {
             p.dirty = true;
             tx.holds(DIRTY_DNODE);
-            self.shared.dirty[tx.txg().slot()].lock().push(self.clone());
+            let mut list = self.shared.dirty[tx.txg().slot()].lock();
+            self.needs_dnode(&list, tx);
+            list.push(self.clone());
         }
         inner
     }
@@ -607,22 +639,6 @@ impl Dnode {
 fn frees(inner: &Inner, blocks: u64) -> u64 {
     let there = inner.phys.used_bytes() / u64::from(inner.head.blksz.max(512)) + 1;
     blocks.min(there) * (1 << tree::BLKPTR_SHIFT)
-}
-
-/// Notes a block that a txg writes; whether it is new to the txg.
-fn block_dirtied(inner: &mut Inner, tx: &Tx, blkid: u64) -> bool {
-    let slot = tx.txg().slot();
-    let fresh = inner.pending[slot].blocks.insert(blkid);
-    if fresh {
-        // However little of it was written: this is what it takes of memory until it is synced.
-        tx.dirtied(inner.head.blksz.into());
-    }
-    inner.pending[slot].frees.remove(blkid, blkid + 1);
-    if blkid > inner.head.maxblkid {
-        inner.head.maxblkid = blkid;
-        inner.pending[slot].head = Some(inner.head);
-    }
-    fresh
 }
 
 /// Bonus space of a dnode of `slots` slots with `nblkptr` pointers.

@@ -33,6 +33,7 @@ mod dbuf;
 mod dnode;
 mod fault;
 mod held;
+mod needs;
 pub(crate) mod objects;
 mod objset;
 mod pieces;

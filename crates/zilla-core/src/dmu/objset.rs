@@ -125,7 +125,9 @@ impl Objset {
         props: WriteProps,
     ) -> Arc<Objset> {
         let (dirty, ahead, held) = Default::default();
-        let shared = Arc::new(Shared { objset: id, store, cache, dirty, ahead, held });
+        let copies = [props.copies.into(), props.metadata_copies.into()];
+        let changes = AtomicU64::new(0);
+        let shared = Arc::new(Shared { objset: id, store, cache, dirty, ahead, held, copies, changes });
         let meta = Dnode::new(ObjectId::META_DNODE, shared.clone(), phys.meta_dnode.clone());
         let used = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
         let special = std::array::from_fn(|i| {
@@ -217,6 +219,8 @@ impl Objset {
         *self.props.read()
     }
     pub fn set_props(&self, props: WriteProps) {
+        self.shared.copies[0].store(props.copies, Ordering::Relaxed);
+        self.shared.copies[1].store(props.metadata_copies, Ordering::Relaxed);
         *self.props.write() = props;
     }
     /// From now on, syncs report whose space changes (see [`super::ObjsetSync::usage`]).
@@ -382,6 +386,29 @@ impl Objset {
             self.cursor.fetch_max(id + slots, Ordering::Relaxed);
             return Ok(dn);
         }
+    }
+
+    /// Brings into memory what [`Objset::alloc`] looks at first.
+    pub(crate) async fn read_free_slot(self: &Arc<Self>) -> Result<()> {
+        super::resident(|| {
+            let from = self.cursor.load(Ordering::Relaxed);
+            let blkid = from / DNODES_PER_BLOCK;
+            if from >= DN_MAX_OBJECT || self.block_is_full(blkid, from)? {
+                return Ok(());
+            }
+            match self.meta.with_block(blkid, |_| ()) {
+                Err(Stop::Need(_)) => {
+                    Err(Stop::Need(Need::Object { objset: self.clone(), id: ObjectId(from) }))
+                }
+                there => there,
+            }
+        })
+        .await
+    }
+
+    /// How often the sync task has changed an object so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.shared.changes.load(Ordering::Relaxed)
     }
 
     fn move_cursor(&self, from: u64, to: u64) {

@@ -2,17 +2,29 @@
 //!
 //! Each transaction says what it may use at most, and every dir from its own to the root is asked, against quotas, reservations
 //! and, at the root, the pool's size less its slop. An estimate of what open txgs may use is kept per dir until they are synced.
+//!
+//! That is what users are told of. Whether a sync will find room is another question: a small change rewrites a whole record, the old
+//! one is free only when the txg is on disk, and the log has blocks that nobody is charged for. So each transaction also holds room
+//! for the worst it can need ([`DslPool::hold_room`]), of what is free at the moment beside what is dirty. Where there is none it
+//! waits for what the txgs give back, and is refused when nothing is to come. What only frees waits too, but is never refused: alone
+//! in its txg it needs less than the part of the slop that is left for it.
 
 use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::spa::txg::{GANG_FACTOR, Tx};
+use crate::zio::Leave;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Even a change of a few bytes rewrites some blocks.
 const MIN_COST: u64 = 4096;
+
+/// What an operation on names and attributes makes the sync write: a few blocks of dnodes and of a directory.
+const OPERATION: u64 = 128 << 10;
+/// The same of one that administers the pool, in its own objects.
+const ADMINISTRATION: u64 = 512 << 10;
 
 /// How far into the slop an operation may go: those that free space or administer go further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,19 +93,11 @@ impl DslPool {
             let mut errno = Errno::DQuot;
             let mut quota = if p.quota == 0 || frees { u64::MAX } else { p.quota };
             if d.parent().is_none() {
-                let check = if frees { SpaceCheck::Reserved } else { SpaceCheck::Normal };
+                // What frees is stopped by nothing but want of room for its own sync.
+                let check = if frees { SpaceCheck::None } else { SpaceCheck::Normal };
                 let avail = self.adjusted_size(check).saturating_sub(self.pool_space().deferred);
                 if avail < quota {
                     (quota, errno) = (avail, Errno::NoSpc);
-                }
-            }
-            if d.parent().is_none() && !frees && !self.ctx.store.has_spare_room() {
-                let to_come = self.ctx.txgs.dirty_bytes() > 0 || self.pool_space().deferred > 0;
-                if to_come {
-                    return Err(Error::os(
-                        Errno::Again,
-                        format!("{}: too much is dirty for what is free", d.name()),
-                    ));
                 }
             }
             let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
@@ -114,6 +118,53 @@ impl DslPool {
             if need == 0 {
                 break;
             }
+        }
+        let space = tx.worst(OPERATION, 1);
+        match frees {
+            false => self.hold_room(tx, space, Leave::Half),
+            true => match self.hold_room(tx, space, Leave::Eighth) {
+                Err(e) if e.is(Errno::NoSpc) => Ok(()),
+                held => held,
+            },
+        }
+    }
+
+    /// Holds room for what `tx` may make its sync write, `space` bytes at worst, of what is free now. EAGAIN: there may be after the
+    /// next sync. ENOSPC: there will not.
+    pub fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
+        tx.promise(space);
+        if self.ctx.store.has_room(0, leave) {
+            return Ok(());
+        }
+        let to_come =
+            self.ctx.txgs.others_dirty(tx) || self.pool_space().deferred > 0 || self.ctx.store.uncounted();
+        if !to_come && leave == Leave::Eighth {
+            // It is alone, nothing will come, and it must not be refused lightly: that all blocks fall into single sectors is then left out.
+            tx.unpromise(space - space / GANG_FACTOR);
+            if self.ctx.store.has_room(0, Leave::Sixteenth) {
+                return Ok(());
+            }
+        }
+        let (errno, why) = match to_come {
+            true => (Errno::Again, "too much is dirty for what is free"),
+            false => (Errno::NoSpc, "no space left"),
+        };
+        Err(Error::os(errno, format!("{}: {why}", self.name())))
+    }
+
+    /// Refuses an operation on datasets for which too little is left. In the syncing context, before anything is changed.
+    pub(super) fn check_space(&self, check: SpaceCheck) -> Result<()> {
+        // Writers of the open txg may hold all down to half of the slop; that must not stand in the way.
+        let leave = match check {
+            SpaceCheck::Normal => Leave::Quarter,
+            SpaceCheck::Reserved | SpaceCheck::ExtraReserved => Leave::Eighth,
+            SpaceCheck::None => return Ok(()),
+        };
+        let used = self.root_dir().phys().used_bytes;
+        if used.saturating_add(ADMINISTRATION) > self.adjusted_size(check)
+            || !self.ctx.store.has_room(ADMINISTRATION, leave)
+        {
+            return Err(Error::os(Errno::NoSpc, format!("{}: out of space", self.name())));
         }
         Ok(())
     }

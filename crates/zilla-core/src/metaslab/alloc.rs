@@ -6,11 +6,11 @@ use super::slab::{Metaslab, State};
 use super::space_map::SpaceFeatures;
 use super::spare::Spare;
 use super::sync::FeatureCounts;
-use super::vdev::{CLASSES, Found, Group, SpaceClass, SpaceStat, VdevSpace, VdevSpec};
+use super::vdev::{CLASSES, Effort, Found, Group, SpaceClass, SpaceStat, VdevSpace, VdevSpec};
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
 use crate::types::{TXG_SIZE, Txg};
-use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
+use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +141,7 @@ impl Metaslabs {
         pool.vdevs.insert(id, Arc::new(vdev));
         pool.classes = CLASSES.map(|c| (c, Arc::new(Class::of(c, &pool.vdevs)))).into();
         drop(pool);
+        self.tell_worst();
         self.rebalance();
         Ok(())
     }
@@ -263,10 +264,12 @@ impl Metaslabs {
             AllocClass::Special => &[Special, Normal, EmbeddedLog],
             AllocClass::Dedup => &[Dedup, Special, Normal, EmbeddedLog],
         };
+        let everywhere = [Normal, EmbeddedLog, Special, Dedup];
+        let order = if req.must { &everywhere } else { order };
         for kind in order {
             let Some(class) = self.class(*kind) else { continue };
             // Who waits for a log block can wait for a txg instead; a txg that finds no room for the pool's own objects ends everything.
-            if req.class == AllocClass::Log && *kind == Normal && !self.has_spare_room() {
+            if req.class == AllocClass::Log && *kind == Normal && !self.has_room(req.psize, Leave::Half) {
                 break;
             }
             match self.place_in(&class, txg, req) {
@@ -330,7 +333,11 @@ impl Metaslabs {
         others: &Dvas,
     ) -> Result<(usize, Dva), AllocStop> {
         let n = class.members.len();
-        for hard in [false, true] {
+        for how in [Effort::Apart, Effort::Near, Effort::Anywhere] {
+            if how == Effort::Anywhere && !req.must {
+                break;
+            }
+            let hard = how != Effort::Apart;
             for member in (0..n).map(|k| (first + k) % n) {
                 let Some((v, g)) = class.group(member) else { continue };
                 // A block on two places of one vdev is second best while there are others.
@@ -340,7 +347,7 @@ impl Metaslabs {
                 }
                 let asize = v.asize(req.psize);
                 let skip = if req.skip > 0 && (v.spec.turns)() { req.skip } else { 0 };
-                match g.alloc(v, txg, lane, (asize, skip), others, hard) {
+                match g.alloc(v, txg, lane, (asize, skip), others, how) {
                     Found::At(offset) => {
                         let vdev = v.spec.id;
                         if let Ok(ms) = v.metaslab_of(offset, asize) {
@@ -428,8 +435,33 @@ impl Class {
 }
 
 impl Allocator for Metaslabs {
-    fn has_spare_room(&self) -> bool {
-        self.spare.any()
+    fn has_room(&self, bytes: u64, leave: Leave) -> bool {
+        self.spare.has_room(bytes, leave)
+    }
+
+    fn uncounted(&self) -> bool {
+        self.spare.uncounted()
+    }
+
+    fn scrape_together(&self) -> Result<bool> {
+        let mut found = 0;
+        for v in self.vdevs() {
+            for ms in &v.all {
+                let mut st = ms.state();
+                for i in 0..st.defer.len() {
+                    let ranges = std::mem::take(&mut st.defer[i]);
+                    ms.release(&mut st, &ranges)?;
+                    found += ranges.space();
+                    v.count_space(-(ranges.space() as i64), -(ranges.space() as i64));
+                }
+                ms.reweigh(&st);
+            }
+        }
+        if found > 0 {
+            tracing::warn!(bytes = found, "a txg found no room; what the last two freed is given out again");
+            self.count_spare();
+        }
+        Ok(found > 0)
     }
 
     fn log_fullness(&self) -> Option<f64> {
@@ -448,6 +480,12 @@ impl Allocator for Metaslabs {
             let (_, ms) = self.metaslab(vdev, metaslab)?;
             ms.load().await
         })
+    }
+
+    fn unalloc(&self, txg: Txg, dva: &Dva) {
+        if let Err(e) = Metaslabs::unalloc(self, txg, dva) {
+            tracing::error!("not taken back: {dva:?}: {e}");
+        }
     }
 
     fn free(&self, txg: Txg, dva: &Dva, _born: Txg) {

@@ -270,13 +270,17 @@ impl Metaslabs {
             self.log.lock().flush_all = false;
             return Ok(());
         }
+        let short = self.spare.is_short();
         let (mut want, candidates) = {
             let mut log = self.log.lock();
             let all = std::mem::take(&mut log.flush_all);
-            (if all { u64::MAX } else { log.want(tx.txg()) }, log.flushed.clone())
+            // Flushing writes maps anew, and gives back the logs only when all that they concern is flushed. It can wait, also at an
+            // export: an import reads the logs.
+            let want = if all { u64::MAX } else { log.want(tx.txg()) };
+            (if short { want.min(1) } else { want }, log.flushed.clone())
         };
         for (since, vdev, id) in candidates {
-            if since >= tx.txg() || (want == 0 && self.log.lock().ranges <= MAX_RANGES) {
+            if since >= tx.txg() || (want == 0 && (short || self.log.lock().ranges <= MAX_RANGES)) {
                 break;
             }
             let (v, ms) = self.metaslab(vdev, id)?;
@@ -292,7 +296,7 @@ impl Metaslabs {
                     continue;
                 }
                 drop(st);
-                self.should_condense(&ms)
+                !short && self.should_condense(&ms)
             };
             want = want.saturating_sub(1);
             if condense {

@@ -171,6 +171,12 @@ impl Metaslab {
         w != 0 && size < 2u64.checked_shl(weight_class(w)).unwrap_or(u64::MAX)
     }
 
+    /// Whether it is not loaded and has so much free in sum.
+    pub(super) fn has_unseen(&self, size: u64) -> bool {
+        let st = self.state();
+        !st.loaded && !st.broken && self.size.saturating_sub(st.allocated + st.deferred()) >= size
+    }
+
     pub(super) fn reweigh(&self, st: &State) {
         let last = SPACE_MAP_HISTOGRAM_SIZE + usize::from(self.shift) - 1;
         let best = |histogram: &mut dyn Iterator<Item = (usize, u64)>| {

@@ -2,8 +2,9 @@
 //!
 //! The sync of a txg has to find a place for everything that is dirty; if it does not, the pool is suspended. What datasets use and
 //! will use is held against the pool's size when they ask ([`crate::dsl::space`]), but that is not what is free at the moment: blocks of the
-//! intent log are nobody's usage, and what was freed comes back only two txgs later. So the log takes nothing, and new writes wait for a
-//! txg, when what is left would not do for the dirty data and half of the slop.
+//! intent log are nobody's usage, and what was freed comes back only two txgs later. So the log takes nothing, and changes wait for a
+//! txg or are refused, when what is left would not do for the worst case of all that is dirty ([`TxgState::needed`]) and a part of the slop.
+//! That part is for what is not counted block by block: the pool's own objects.
 //!
 //! What is left is counted when a txg is synced, and taken from as blocks are placed in between: looking at every metaslab for each
 //! log block would cost more than placing it. What is taken back unused is only seen at the next count.
@@ -11,15 +12,17 @@
 use super::SpaceClass;
 use super::alloc::Metaslabs;
 use crate::spa::txg::TxgState;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::zio::Leave;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// All in bytes as users see them, without parity.
 #[derive(Default)]
 pub(super) struct Spare {
     left: AtomicI64,
-    /// What stays whatever is dirty.
-    kept: AtomicU64,
+    /// Something was taken since that was counted.
+    taken: AtomicBool,
+    slop: AtomicU64,
     txgs: OnceLock<Arc<TxgState>>,
     /// Of the log devices that take blocks: what is left, and what there is.
     log_left: AtomicI64,
@@ -30,6 +33,9 @@ impl Spare {
     /// A block got a place in the normal class.
     pub(super) fn took(&self, bytes: u64) {
         self.left.fetch_sub(bytes as i64, Ordering::Relaxed);
+        if !self.taken.load(Ordering::Relaxed) {
+            self.taken.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A block got a place on a log device.
@@ -44,10 +50,30 @@ impl Spare {
         (all > 0).then(|| (1.0 - left / all as f64).max(0.0))
     }
 
-    pub(super) fn any(&self) -> bool {
-        let dirty = self.txgs.get().map_or(0, |t| t.dirty_bytes());
-        let needed = self.kept.load(Ordering::Relaxed).saturating_add(dirty);
-        u64::try_from(self.left.load(Ordering::Relaxed)).is_ok_and(|left| left > needed)
+    /// Whether there is room for `bytes` beside what is dirty and what is to be left.
+    pub(super) fn has_room(&self, bytes: u64, leave: Leave) -> bool {
+        let needed = self.txgs.get().map_or(0, |t| t.needed());
+        self.left_beside(needed.saturating_add(bytes), leave)
+    }
+
+    fn left_beside(&self, bytes: u64, leave: Leave) -> bool {
+        let kept = self.slop.load(Ordering::Relaxed)
+            / match leave {
+                Leave::Half => 2,
+                Leave::Quarter => 4,
+                Leave::Eighth => 8,
+                Leave::Sixteenth => 16,
+            };
+        u64::try_from(self.left.load(Ordering::Relaxed)).is_ok_and(|left| left > kept.saturating_add(bytes))
+    }
+
+    pub(super) fn uncounted(&self) -> bool {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Whether so little is left that work which can be put off would take room from what cannot.
+    pub(super) fn is_short(&self) -> bool {
+        !self.left_beside(0, Leave::Quarter)
     }
 }
 
@@ -55,14 +81,28 @@ impl Metaslabs {
     /// Whose dirty data the pool must have room for.
     pub fn set_txgs(&self, txgs: &Arc<TxgState>) {
         let _ = self.spare.txgs.set(txgs.clone());
+        self.tell_worst();
+    }
+
+    /// Tells the txgs what the smallest piece of a block takes at most.
+    pub(super) fn tell_worst(&self) {
+        let (Some(txgs), Some(class)) = (self.spare.txgs.get(), self.class(SpaceClass::Normal)) else {
+            return;
+        };
+        if let Some(shift) = class.groups().map(|(v, _)| v.spec.ashift).min() {
+            let unit = class.groups().map(|(v, _)| v.deflated(v.asize(1 << shift)).max(1 << shift)).max();
+            txgs.set_worst(shift, unit.unwrap_or(1 << shift));
+        }
     }
 
     /// Counts what is left.
     pub(super) fn count_spare(&self) {
         let Some(class) = self.class(SpaceClass::Normal) else { return };
-        let left: u64 = class.groups().map(|(v, g)| v.deflated(g.free_now())).sum();
+        let groups = class.groups().filter(|(v, _)| v.takes_blocks());
+        let left: u64 = groups.map(|(v, g)| v.deflated(g.free_now())).sum();
+        self.spare.taken.store(false, Ordering::Relaxed);
         self.spare.left.store(i64::try_from(left).unwrap_or(i64::MAX), Ordering::Relaxed);
-        self.spare.kept.store(self.slop() / 2, Ordering::Relaxed);
+        self.spare.slop.store(self.slop(), Ordering::Relaxed);
         let (left, all) = self.class(SpaceClass::Log).map_or((0, 0), |class| {
             let takes = class.groups().filter(|(v, _)| v.takes_blocks());
             takes.fold((0, 0), |(left, all), (_, g)| (left + g.free_now(), all + g.usage().1))

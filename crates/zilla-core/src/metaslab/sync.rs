@@ -80,7 +80,7 @@ impl Metaslabs {
         }
         let logged = self.open_log(mos, tx).await?;
         self.ensure_map(mos, tx, v, ms).await?;
-        if pass == 1 && self.should_condense(ms) {
+        if pass == 1 && !self.spare.is_short() && self.should_condense(ms) {
             self.condense(mos, tx, pass, v, ms).await?;
         }
         if logged {

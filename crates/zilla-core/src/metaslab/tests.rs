@@ -7,7 +7,7 @@ use crate::dmu::{Objset, resident};
 use crate::spa::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::zap::{CreateOpts, Zap};
-use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
+use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -435,6 +435,63 @@ fn a_full_pool_says_so_and_frees_help() {
         w.sync().await;
         // Nothing is deferred in a pool this full.
         assert_eq!(w.alloc(&[req(16 << 20, 1)]).await, [got[2].clone()]);
+    });
+}
+
+#[test]
+fn what_the_last_txgs_freed_is_there_for_a_txg_that_is_lost_without_it() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 32, SpaceClass::Normal)]).await;
+        let got = w.alloc(&[req(1 << 20, 1); 31 * 16]).await;
+        w.sync().await;
+        // At once what is freed of a full pool, two txgs later what is freed of one with so much free.
+        for half in 0..2 {
+            for dvas in got.iter().skip(half).step_by(2) {
+                w.ms.free_dva(w.h.txg, &dvas[0]).unwrap();
+            }
+            w.sync().await;
+        }
+        let first = w.alloc(&[req(1 << 20, 1); 400]).await;
+        assert_eq!(first.len(), 16 + 31 * 8, "the rest is deferred");
+        assert!(w.ms.scrape_together().unwrap());
+        assert!(!w.ms.scrape_together().unwrap(), "there is nothing more");
+        assert_eq!(w.alloc(&[req(1 << 20, 1); 400]).await.len(), 31 * 8);
+        w.sync().await;
+        assert_eq!(w.ms.vdev_stat(0).unwrap().deferred, 0);
+        w.reopen().await;
+        assert_eq!(w.ms.vdev_stat(0).unwrap().alloc, 32 << 24);
+    });
+}
+
+#[test]
+fn room_is_promised_once() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 64, SpaceClass::Normal)]).await;
+        let txgs = crate::spa::txg::TxgState::new(zilla_env::real_env(1), Txg(w.h.txg.0 - 1));
+        w.ms.set_txgs(&txgs);
+        w.sync().await;
+        // A pool of 1 GiB: 128 MiB are slop.
+        let (all, slop) = (1u64 << 30, w.ms.slop());
+        assert_eq!(slop, 128 << 20);
+        let tx = txgs.assign().await.unwrap();
+        tx.promise(all - slop / 2 - (1 << 20));
+        assert!(w.ms.has_room(0, Leave::Half));
+        assert!(!w.ms.has_room(2 << 20, Leave::Half));
+        assert!(w.ms.has_room(2 << 20, Leave::Quarter));
+        tx.needs(16 << 20, 1);
+        assert!(!w.ms.has_room(0, Leave::Half), "a record takes twice its size at worst");
+        assert!(!w.ms.has_room(slop / 4, Leave::Eighth));
+        drop(tx);
+        assert!(
+            w.ms.has_room(all - slop / 2 - (33 << 20), Leave::Half),
+            "what was promised is not held any more"
+        );
+        assert!(!w.ms.has_room(all - slop / 2 - (31 << 20), Leave::Half), "what is dirty is");
+        assert!(!w.ms.uncounted());
+        assert_eq!(w.alloc(&[log_req(128 << 10)]).await.len(), 1);
+        assert!(w.ms.uncounted(), "the log has taken some");
+        w.sync().await;
+        assert!(!w.ms.uncounted());
     });
 }
 

@@ -127,6 +127,18 @@ pub(super) struct VdevSpace {
     deflate: u64,
 }
 
+/// How hard to look.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Copies apart from each other.
+    Apart,
+    /// Copies in one metaslab too.
+    Near,
+    /// In every metaslab that has so much free, though the summary of its map says that no run is long enough: runs may have
+    /// grown together since it was unloaded.
+    Anywhere,
+}
+
 /// Outcome of looking for space in one group.
 pub(super) enum Found {
     At(u64),
@@ -294,7 +306,11 @@ impl Group {
     pub(super) fn free_now(&self) -> u64 {
         let free = self.metaslabs.iter().map(|m| {
             let st = m.state();
-            if st.loaded { st.free.space() } else { m.size.saturating_sub(st.allocated + st.deferred()) }
+            match () {
+                () if st.broken => 0,
+                () if st.loaded => st.free.space(),
+                () => m.size.saturating_sub(st.allocated + st.deferred()),
+            }
         });
         free.sum()
     }
@@ -335,8 +351,9 @@ impl Group {
         lane: usize,
         (asize, skip): (u64, u64),
         others: &Dvas,
-        hard: bool,
+        how: Effort,
     ) -> Found {
+        let hard = how != Effort::Apart;
         if self.class == SpaceClass::Log && !(vdev.spec.rotational)() {
             return self.lowest(txg, asize);
         }
@@ -363,8 +380,9 @@ impl Group {
             let elsewhere =
                 |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
             let least = if matches!(place, Where::AfterPause { run: true, .. }) { LONG_RUN } else { asize };
+            let fits = |m: &Metaslab| m.may_fit(least) || (how == Effort::Anywhere && m.has_unseen(asize));
             let mut candidates: Vec<&Arc<Metaslab>> =
-                self.metaslabs.iter().filter(|m| m.may_fit(least) && (hard || distance(m) > 0)).collect();
+                self.metaslabs.iter().filter(|m| fits(m) && (hard || distance(m) > 0)).collect();
             candidates.sort_by_key(|m| {
                 let far = distance(m);
                 (far < apart, far == 0, elsewhere(m), std::cmp::Reverse(m.weight()), m.id)

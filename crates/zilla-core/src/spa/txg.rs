@@ -6,6 +6,10 @@
 //! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync. Delays too short to sleep for are added up, and
 //! whoever makes them long enough sleeps for all.
 //!
+//! A txg that finds no room for what it must write ends the pool's service, so what each dirty block may take at worst is summed up
+//! here too ([`Tx::needs`]), with what running transactions were promised and have not dirtied yet ([`Tx::promise`]). Who lets
+//! changes in holds these sums against what is free (`metaslab/spare.rs`).
+//!
 //! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
 
 use crate::error::{Errno, Error, Result};
@@ -86,6 +90,12 @@ pub struct TxgState {
     kept: [AtomicU64; TXG_SIZE],
     /// The sum of both.
     memory: AtomicU64,
+    /// What the blocks that wait to be written can take on the devices at most, by txg, and the sum; all in bytes as users see them.
+    needs: [AtomicU64; TXG_SIZE],
+    needs_total: AtomicU64,
+    /// The same of what transactions that still run may come to dirty.
+    promised: AtomicU64,
+    worst: Worst,
     limits: Mutex<DirtyLimits>,
     /// Dirty bytes of a txg at which it is pushed out.
     enough: AtomicU64,
@@ -101,10 +111,29 @@ const WHOLE_ENOUGH: u64 = 64 << 20;
 /// Delays shorter than this are gathered until they are worth a sleep: one costs two thread switches, and the usual delay is less.
 const NAP_NS: u64 = 1_000_000;
 
+/// What a block can take at worst. It is divided into sectors where nothing else is free, each with parity of its own, and gang headers
+/// then take as much again.
+struct Worst {
+    /// log2 of the smallest allocation there is.
+    shift: AtomicU64,
+    /// What so few bytes take at most, of any device, in bytes as users see them.
+    unit: AtomicU64,
+}
+
+impl Default for Worst {
+    fn default() -> Worst {
+        Worst { shift: 9.into(), unit: 512.into() }
+    }
+}
+
+/// A gang's headers take as much as its pieces if these are as small as can be: one of two or three copies for two further pieces.
+pub(crate) const GANG_FACTOR: u64 = 2;
+
 /// A place in a transaction group: whatever is done under one `Tx` reaches the disk in the same txg, or not at all.
 pub struct Tx {
     txg: Txg,
     held: Option<Arc<TxgState>>,
+    promised: AtomicU64,
 }
 
 impl Tx {
@@ -113,7 +142,10 @@ impl Tx {
     }
     /// A transaction of the sync task itself, in the txg being synced.
     pub fn syncing(txg: Txg) -> Tx {
-        Tx { txg, held: None }
+        Tx { txg, held: None, promised: AtomicU64::new(0) }
+    }
+    fn holding(txg: Txg, of: Arc<TxgState>) -> Tx {
+        Tx { txg, held: Some(of), promised: AtomicU64::new(0) }
     }
     pub fn is_syncing(&self) -> bool {
         self.held.is_none()
@@ -139,6 +171,34 @@ impl Tx {
         s.memory.fetch_add(bytes, Ordering::Relaxed);
         self.count_memory(s, &s.kept, bytes);
         Some(Kept { txgs: s.clone(), txg: self.txg, bytes })
+    }
+    /// Notes that a block of so many bytes will be written in this txg's sync.
+    pub(crate) fn needs(&self, bytes: u64, copies: u8) {
+        if let Some(s) = &self.held {
+            let worst = s.worst(bytes, copies);
+            s.needs[self.txg.slot()].fetch_add(worst, Ordering::Relaxed);
+            s.needs_total.fetch_add(worst, Ordering::Relaxed);
+        }
+    }
+    /// Holds room for what this transaction is about to dirty, until it ends; by then it is counted as needed.
+    pub(crate) fn promise(&self, space: u64) {
+        if let Some(s) = &self.held {
+            self.promised.fetch_add(space, Ordering::Relaxed);
+            s.promised.fetch_add(space, Ordering::Relaxed);
+        }
+    }
+    pub(crate) fn unpromise(&self, space: u64) {
+        if let Some(s) = &self.held {
+            self.promised.fetch_sub(space, Ordering::Relaxed);
+            s.promised.fetch_sub(space, Ordering::Relaxed);
+        }
+    }
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Relaxed)
+    }
+    /// What a block of so many bytes can take at worst.
+    pub(crate) fn worst(&self, bytes: u64, copies: u8) -> u64 {
+        self.held.as_ref().map_or(0, |s| s.worst(bytes, copies))
     }
     /// Notes that so many of them are a record that was written whole. (Nothing is gained by waiting for more of it.)
     pub fn completed(&self, bytes: u64) {
@@ -191,6 +251,7 @@ impl Drop for Kept {
 impl Drop for Tx {
     fn drop(&mut self) {
         if let Some(s) = self.held.take() {
+            s.promised.fetch_sub(*self.promised.get_mut(), Ordering::Relaxed);
             let mut st = s.state.lock();
             let slot = &mut st.holds[self.txg.slot()];
             *slot -= 1;
@@ -225,6 +286,10 @@ impl TxgState {
             held: Default::default(),
             kept: Default::default(),
             memory: AtomicU64::new(0),
+            needs: Default::default(),
+            needs_total: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+            worst: Worst::default(),
             limits: Mutex::new(DirtyLimits::default()),
             enough: DirtyLimits::default().enough().into(),
             owed: AtomicU64::new(0),
@@ -259,6 +324,35 @@ impl TxgState {
         of(&self.dirty) + of(&self.held) + of(&self.kept)
     }
 
+    /// Says what the smallest allocation is and what it takes at most.
+    pub(crate) fn set_worst(&self, shift: u8, unit: u64) {
+        self.worst.shift.store(shift.into(), Ordering::Relaxed);
+        self.worst.unit.store(unit, Ordering::Relaxed);
+    }
+
+    pub(crate) fn worst(&self, bytes: u64, copies: u8) -> u64 {
+        let units = bytes.div_ceil(1 << self.worst.shift.load(Ordering::Relaxed));
+        units * self.worst.unit.load(Ordering::Relaxed) * GANG_FACTOR * u64::from(copies.max(1))
+    }
+
+    /// What the syncs of all txgs that are not placed yet may take at most.
+    pub(crate) fn needed(&self) -> u64 {
+        self.needs_total.load(Ordering::Relaxed).saturating_add(self.promised.load(Ordering::Relaxed))
+    }
+
+    /// Whether anybody but `tx` changes something, or has changed something that is not on disk.
+    pub(crate) fn others_dirty(&self, tx: &Tx) -> bool {
+        self.dirty_bytes() > 0
+            || self.needs_total.load(Ordering::Relaxed) > 0
+            || self.promised.load(Ordering::Relaxed) > tx.promised()
+    }
+
+    /// For the sync task: what the datasets have in `txg` has got its places.
+    pub(crate) fn placed(&self, txg: Txg) {
+        let needs = self.needs[txg.slot()].swap(0, Ordering::Relaxed);
+        self.needs_total.fetch_sub(needs, Ordering::Relaxed);
+    }
+
     /// The last txg that nobody can join any more.
     pub fn closed(&self) -> Txg {
         let st = self.state.lock();
@@ -291,7 +385,7 @@ impl TxgState {
 
     fn hold(self: &Arc<Self>, st: &mut State) -> Tx {
         st.holds[st.open.slot()] += 1;
-        Tx { txg: st.open, held: Some(self.clone()) }
+        Tx::holding(st.open, self.clone())
     }
 
     /// Takes a place in the open txg however much waits to be written: for those who help that along.
@@ -311,7 +405,7 @@ impl TxgState {
             return None;
         }
         st.holds[txg.slot()] += 1;
-        Some(Tx { txg, held: Some(self.clone()) })
+        Some(Tx::holding(txg, self.clone()))
     }
 
     /// Takes a place in the open txg, waiting as the write throttle demands.
@@ -457,6 +551,7 @@ impl TxgState {
         self.dirty_total.fetch_sub(freed, Ordering::Relaxed);
         let held = self.held[txg.slot()].swap(0, Ordering::Relaxed);
         self.memory.fetch_sub(held, Ordering::Relaxed);
+        self.placed(txg);
         self.changed.notify(usize::MAX);
     }
 

@@ -16,6 +16,19 @@ use zilla_ondisk::blkptr::Dva;
 /// The copies of one block. Their `asize` includes parity and padding.
 pub type Dvas = SmallVec<[Dva; 3]>;
 
+/// How much of the slop an allocation, or a promise of one, leaves untouched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// New data, and the intent log: half of it.
+    Half,
+    /// What will rather free space, but rewrites some first; administration: a quarter.
+    Quarter,
+    /// What was acknowledged before a crash and is done again; what only frees: an eighth.
+    Eighth,
+    /// The same when nothing else is being done and no space will come back.
+    Sixteenth,
+}
+
 /// Which vdevs a block may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocClass {
@@ -41,12 +54,14 @@ pub struct AllocReq {
     pub skip: u64,
     /// On this vdev, if its class is the right one and it has room.
     pub on: Option<u32>,
+    /// A txg is lost without it: look everywhere, whatever is known of the metaslabs that are not loaded.
+    pub must: bool,
 }
 
 impl AllocReq {
     /// Wherever it is its class' turn.
     pub fn new(class: AllocClass, psize: u64, copies: u8) -> AllocReq {
-        AllocReq { class, psize, copies, gang_header: false, skip: 0, on: None }
+        AllocReq { class, psize, copies, gang_header: false, skip: 0, on: None, must: false }
     }
 }
 
@@ -74,9 +89,26 @@ pub trait Allocator: Send + Sync {
     /// again at once; others when it is certain that no import goes back to them.
     fn free(&self, txg: Txg, dva: &Dva, born: Txg);
 
-    /// Whether more may be given out for what is not needed to finish a txg: what is left is more than what that needs.
-    fn has_spare_room(&self) -> bool {
+    /// Takes back an allocation of this txg to which nothing was written.
+    fn unalloc(&self, txg: Txg, dva: &Dva) {
+        self.free(txg, dva, txg);
+    }
+
+    /// Whether so many bytes more, as users see them, may be given out for what is not needed to finish a txg: what is left
+    /// is then still as much as that needs, and the part of the slop that is to be left.
+    fn has_room(&self, _bytes: u64, _leave: Leave) -> bool {
         true
+    }
+
+    /// Whether more was given out, since it was last counted what is left, than the txgs to come may have taken.
+    fn uncounted(&self) -> bool {
+        false
+    }
+
+    /// The sync finds no room: gives out again what was freed in txgs that are on disk, though an import that goes back to an
+    /// older uberblock then finds less. Whether there was any.
+    fn scrape_together(&self) -> Result<bool> {
+        Ok(false)
     }
 
     /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take blocks.

@@ -12,7 +12,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 
 use super::track::Batch;
 use super::write::{Place, Placement, Prepared, checksum_of, class_of, pointer, prepare, stretches};
-use super::{AllocReq, Priority, WriteReq, Zio};
+use super::{AllocReq, Leave, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
@@ -52,7 +52,9 @@ impl Zio {
         txg: Txg,
         reqs: Vec<WriteReq>,
     ) -> (Vec<Option<BlkPtr>>, EarlyWrites) {
-        if reqs.is_empty() || !self.allocator().is_ok_and(|a| a.has_spare_room()) {
+        // The same data may have to be written once more, by a replay, while these blocks are still held by the log.
+        let bytes: u64 = reqs.iter().map(|r| r.data.len() as u64 * u64::from(r.copies.clamp(1, 3))).sum();
+        if reqs.is_empty() || !self.allocator().is_ok_and(|a| a.has_room(bytes, Leave::Half)) {
             return (vec![None; reqs.len()], EarlyWrites::default());
         }
         self.0.env.interlude().await;

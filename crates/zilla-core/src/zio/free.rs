@@ -85,14 +85,4 @@ impl Zio {
         let asize = tree.top(dva.vdev).map_or(dva.asize, |t| t.psize_to_asize(super::gang::GANG_HEADER_SIZE));
         Dva { asize, gang: false, ..*dva }
     }
-
-    /// Takes back a placement that was not used after all.
-    pub(super) fn unplace(&self, txg: Txg, dvas: &[Dva]) {
-        if let Ok(allocator) = self.allocator() {
-            for dva in dvas {
-                let dva = if dva.gang { self.header_dva(dva) } else { *dva };
-                allocator.free(txg, &dva, txg);
-            }
-        }
-    }
 }

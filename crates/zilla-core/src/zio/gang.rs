@@ -158,8 +158,87 @@ impl Zio {
         Err(last.unwrap_or_else(|| Error::corrupt(Some(bookmark), "gang block", "a child without copies")))
     }
 
+    /// Places a block for which there is no run, however that can be done, because its txg is lost otherwise: in pieces; with what the last
+    /// txgs freed, which is held back from others; with fewer copies. Headers and pieces are added to `places`, the DVAs for the block's
+    /// pointer returned.
+    pub(super) async fn place_anyhow(
+        &self,
+        txg: Txg,
+        what: AllocReq,
+        kind: Checksum,
+        data: Bytes,
+        places: &mut Vec<Placement>,
+    ) -> Result<Vec<Dva>> {
+        let out_of_room = |e: &Error| e.is(Errno::NoSpc) && !matches!(e, Error::Corrupt(_));
+        let known = places.len();
+        let first = self.place_gang(txg, what, kind, data.clone(), places, 0).await;
+        let Err(e) = first else { return first };
+        if !out_of_room(&e) {
+            return Err(e);
+        }
+        self.take_back(txg, places, known);
+        self.allocator()?.scrape_together()?;
+        for copies in (1..=what.copies.clamp(1, 3)).rev() {
+            let what = AllocReq { copies, must: true, ..what };
+            if let Place::At(dvas) = self.place_one(txg, what).await? {
+                places.push(Placement { dvas: dvas.to_vec(), data });
+                return Ok(dvas.to_vec());
+            }
+            match self.place_gang(txg, what, kind, data.clone(), places, 0).await {
+                Err(e) if out_of_room(&e) => self.take_back(txg, places, known),
+                out => return out,
+            }
+        }
+        Err(e)
+    }
+
+    /// Gives back places that nothing was written to.
+    fn take_back(&self, txg: Txg, places: &mut Vec<Placement>, from: usize) {
+        let Ok(allocator) = self.allocator() else { return };
+        for p in places.drain(from..) {
+            for dva in &p.dvas {
+                allocator.unalloc(txg, &if dva.gang { self.header_dva(dva) } else { *dva });
+            }
+        }
+    }
+
+    /// A gang that this very txg wrote gets other contents of the same size where it is.
+    pub(super) fn rewrite_gang<'a>(
+        &'a self,
+        txg: Txg,
+        bp: &'a BlkPtr,
+        kind: Checksum,
+        data: Bytes,
+        places: &'a mut Vec<Placement>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let tree = self.tree();
+            let (first, bookmark) = (bp.dva(0), Bookmark::default());
+            let old = self.gang_children(&tree, bp, &first, bookmark, Priority::SyncRead, false).await?;
+            let mut header = IoBuf::zeroed(GANG_HEADER_SIZE as usize);
+            let mut at = 0;
+            for (i, mut child) in old.into_iter().enumerate() {
+                let end = at + child.psize() as usize;
+                let piece = data.slice(at..end);
+                at = end;
+                child.set_cksum(checksum::compute(kind, &piece, false, self.salt().as_deref()));
+                if child.is_gang() {
+                    self.rewrite_gang(txg, &child, kind, piece, places).await?;
+                } else {
+                    places.push(Placement { dvas: child.dvas().collect(), data: piece });
+                }
+                if let Some(slot) = header.get_mut(i * BLKPTR_SIZE..(i + 1) * BLKPTR_SIZE) {
+                    slot.copy_from_slice(&child.encode());
+                }
+            }
+            seal(&mut header, &first, txg)?;
+            places.push(Placement { dvas: bp.dvas().collect(), data: header.into_bytes() });
+            Ok(())
+        })
+    }
+
     /// Places a block in pieces: headers and children are added to `places`, the DVAs for the block's pointer returned.
-    /// `what` is the block's own placement request.
+    /// `what` is the block's own placement request. After an error what was placed is in `places` all the same.
     pub(super) fn place_gang<'a>(
         &'a self,
         txg: Txg,
@@ -176,11 +255,14 @@ impl Zio {
             if depth > MAX_DEPTH || what.psize <= unit {
                 return Err(full());
             }
-            // The header is worth more than what it leads to: one copy more.
-            let copies = (what.copies + 1).min(3);
+            // The header is worth more than what it leads to: one copy more, if there is room.
+            let copies = if what.must { what.copies } else { (what.copies + 1).min(3) };
             let header_req = AllocReq { psize: GANG_HEADER_SIZE, copies, gang_header: true, ..what };
             let Place::At(mut dvas) = self.place_one(txg, header_req).await? else { return Err(full()) };
             dvas.iter_mut().for_each(|d| d.gang = true);
+            // Listed at once, so that who gives up knows of it; its contents follow.
+            let own = places.len();
+            places.push(Placement { dvas: dvas.to_vec(), data: Bytes::new() });
             let mut header = IoBuf::zeroed(GANG_HEADER_SIZE as usize);
             let mut at = 0;
             for i in 0..GANG_CHILDREN {
@@ -199,13 +281,7 @@ impl Zio {
                         dvas.to_vec()
                     }
                     Ok(Place::NoRun) => {
-                        match self.place_gang(txg, req, kind, piece.clone(), places, depth + 1).await {
-                            Ok(dvas) => dvas,
-                            Err(e) => {
-                                self.unplace(txg, &dvas);
-                                return Err(e);
-                            }
-                        }
+                        self.place_gang(txg, req, kind, piece.clone(), places, depth + 1).await?
                     }
                     Err(e) => return Err(e),
                 };
@@ -226,12 +302,18 @@ impl Zio {
                     own.asize += below.asize;
                 }
             }
-            let first = dvas.first().copied().unwrap_or_default();
-            let verifier = embedded::gang_verifier(u64::from(first.vdev), first.offset, txg.0);
-            embedded::seal(Checksum::GangHeader, &mut header, &verifier, ByteOrder::NATIVE)
-                .map_err(|e| Error::inval(e.to_string()))?;
-            places.push(Placement { dvas: dvas.to_vec(), data: header.into_bytes() });
+            seal(&mut header, &dvas.first().copied().unwrap_or_default(), txg)?;
+            if let Some(p) = places.get_mut(own) {
+                *p = Placement { dvas: dvas.to_vec(), data: header.into_bytes() };
+            }
             Ok(dvas.to_vec())
         })
     }
+}
+
+/// Ends a gang's header: a checksum that says for which pointer it is.
+fn seal(header: &mut [u8], first: &Dva, txg: Txg) -> Result<()> {
+    let verifier = embedded::gang_verifier(u64::from(first.vdev), first.offset, txg.0);
+    embedded::seal(Checksum::GangHeader, header, &verifier, ByteOrder::NATIVE)
+        .map_err(|e| Error::inval(e.to_string()))
 }

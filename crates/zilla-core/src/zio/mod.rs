@@ -53,7 +53,7 @@ use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, TXG_SIZE, Txg};
 use crate::vdev::VdevTree;
 
-pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas};
+pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 pub use early::EarlyWrites;
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
 pub use read::Scrubbed;

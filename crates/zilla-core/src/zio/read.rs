@@ -13,7 +13,7 @@ use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE};
 
 use super::pending::Join;
 use super::{
-    BlockStore, EarlyWrites, LogShape, LogStep, LogWritten, Priority, WriteReq, Zio, byteswap, verify,
+    BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, Zio, byteswap, verify,
 };
 use crate::arc::{Block, Key};
 use crate::error::{Errno, Error, Result};
@@ -389,8 +389,12 @@ impl BlockStore for Zio {
         Box::pin(self.write_early(txg, reqs))
     }
 
-    fn has_spare_room(&self) -> bool {
-        self.allocator().is_ok_and(|a| a.has_spare_room())
+    fn has_room(&self, bytes: u64, leave: Leave) -> bool {
+        self.allocator().is_ok_and(|a| a.has_room(bytes, leave))
+    }
+
+    fn uncounted(&self) -> bool {
+        self.allocator().is_ok_and(|a| a.uncounted())
     }
 
     fn has_log_device(&self) -> bool {

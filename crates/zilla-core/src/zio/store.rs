@@ -2,6 +2,7 @@
 //!
 //! The DMU knows nothing of vdevs; it knows a [`BlockStore`]. The pool's implementation is [`super::Zio`]; the DMU's own tests use one in memory.
 
+use super::Leave;
 use super::early::EarlyWrites;
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
@@ -103,9 +104,15 @@ pub trait BlockStore: Send + Sync {
         Box::pin(std::future::ready((vec![None; reqs.len()], EarlyWrites::default())))
     }
 
-    /// Whether what is dirty would find room with some more. False: only after a txg or two, if then.
-    fn has_spare_room(&self) -> bool {
+    /// Whether what is dirty would find room with so many bytes more, as users see them.
+    fn has_room(&self, _bytes: u64, _leave: Leave) -> bool {
         true
+    }
+
+    /// Whether it is not certain that [`BlockStore::has_room`] says no for ever: blocks were given out, perhaps to the intent log, and may
+    /// have been given back since what is left was counted.
+    fn uncounted(&self) -> bool {
+        false
     }
 
     /// Whether there is a log device that takes blocks.

@@ -22,6 +22,8 @@ struct Bump {
     next: Vec<AtomicU64>,
     /// Larger blocks find no run.
     largest: AtomicU64,
+    /// There is no room for more copies.
+    copies: AtomicU64,
     freed: Mutex<Vec<(Dva, Txg)>>,
     given: AtomicU64,
 }
@@ -29,7 +31,9 @@ struct Bump {
 impl Allocator for Bump {
     fn alloc(&self, _: Txg, reqs: &[AllocReq], out: &mut Vec<Dvas>) -> Result<(), AllocStop> {
         for req in &reqs[out.len()..] {
-            if req.psize > self.largest.load(Ordering::Relaxed) {
+            if req.psize > self.largest.load(Ordering::Relaxed)
+                || u64::from(req.copies) > self.copies.load(Ordering::Relaxed)
+            {
                 return Err(AllocStop::NoSpc);
             }
             let mut dvas = Dvas::new();
@@ -94,6 +98,7 @@ fn open(env: Env, config: &zilla_ondisk::NvList, devices: Vec<Arc<MemDevice>>, t
         tree: tree.clone(),
         next: tree.tops.iter().map(|_| AtomicU64::new(0)).collect(),
         largest: AtomicU64::new(u64::MAX),
+        copies: AtomicU64::new(3),
         freed: Mutex::default(),
         given: AtomicU64::new(0),
     });
@@ -321,6 +326,51 @@ fn blocks_without_a_run_become_gangs() {
         w.bump.largest.store(0, Ordering::Relaxed);
         let e = w.env.block_on(w.zio.write(Txg(6), vec![req(noise(1, 8192), 0)])).unwrap_err();
         assert!(e.is(Errno::NoSpc));
+    }
+}
+
+#[test]
+fn a_txg_rewrites_its_gangs_in_place() {
+    for (kind, n) in [(VdevKind::File, 1), (VdevKind::Raidz { nparity: 1 }, 3)] {
+        let w = world(kind, n, 9);
+        w.bump.largest.store(4096, Ordering::Relaxed);
+        // So large that its pieces are gangs too.
+        let mut r = req(noise(1, 131_072), 0);
+        let first = w.write(5, vec![r.clone()])[0];
+        assert!(first.is_gang());
+        let given = w.bump.given.load(Ordering::Relaxed);
+        for pass in 2..6 {
+            r.data = noise(pass, 131_072);
+            r.prev = first;
+            let again = w.write(5, vec![r.clone()])[0];
+            assert_eq!(again.dvas().collect::<Vec<_>>(), first.dvas().collect::<Vec<_>>());
+            assert_eq!(w.bump.given.load(Ordering::Relaxed), given, "it takes nothing more");
+            r.prev = again;
+        }
+        w.stable(5);
+        w.check(&[r.clone()], &[r.prev]);
+        let s = w.env.block_on(w.zio.scrub(r.prev, Bookmark::default())).unwrap();
+        assert_eq!(s.bad, 0);
+    }
+}
+
+#[test]
+fn where_no_room_is_for_all_copies_a_txg_does_with_fewer() {
+    let w = world(VdevKind::File, 1, 9);
+    w.bump.copies.store(1, Ordering::Relaxed);
+    for largest in [u64::MAX, 2048] {
+        w.bump.largest.store(largest, Ordering::Relaxed);
+        let mut r = req(noise(1, 16_384), 0);
+        r.copies = 3;
+        let first = w.write(5, vec![r.clone()])[0];
+        assert_eq!((first.ndvas(), first.is_gang()), (1, largest == 2048));
+        // The next pass finds it where it is, though it has not the copies it should.
+        r.data = noise(2, 16_384);
+        r.prev = first;
+        let again = w.write(5, vec![r.clone()])[0];
+        assert_eq!((again.ndvas(), again.dva(0)), (1, first.dva(0)));
+        w.stable(5);
+        w.check(&[r.clone()], &[again]);
     }
 }
 

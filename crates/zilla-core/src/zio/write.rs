@@ -142,7 +142,7 @@ impl Job {
             prepare(zio, txg, reqs, salt.as_deref()).into_iter().collect::<Result<_>>()?;
 
         // Blocks that may stay where this txg already wrote them, and places for the others.
-        let mut kept: Vec<Option<Vec<Dva>>> = Vec::with_capacity(reqs.len());
+        let mut kept: Vec<Option<BlkPtr>> = Vec::with_capacity(reqs.len());
         let mut wanted: Vec<AllocReq> = Vec::new();
         for (req, p) in reqs.iter().zip(&prepared) {
             let old = &req.prev;
@@ -151,12 +151,12 @@ impl Job {
             let mut stay = None;
             if let Prepared::Block { data, .. } = p {
                 let copies = req.copies.clamp(1, 3);
+                // (A gang's header has a copy more; where no room was for all copies there are fewer.)
                 if ours
-                    && !old.is_gang()
                     && old.psize() == data.len() as u64
-                    && old.ndvas() == usize::from(copies)
+                    && (old.is_gang() || old.ndvas() <= usize::from(copies))
                 {
-                    stay = Some(old.dvas().collect::<Vec<_>>());
+                    stay = Some(*old);
                     if let Some(batch) = Key::of(old).and_then(|k| zio.0.inflight.batch(&k)) {
                         batch.wait().await;
                     }
@@ -184,9 +184,13 @@ impl Job {
             let kind = checksum_of(req);
             let psize = data.len() as u64;
             let dvas = match stay {
-                Some(dvas) => {
-                    placements.push(Placement { dvas: dvas.clone(), data: data.clone() });
-                    dvas
+                Some(old) => {
+                    if old.is_gang() {
+                        zio.rewrite_gang(txg, &old, kind, data.clone(), &mut placements).await?;
+                    } else {
+                        placements.push(Placement { dvas: old.dvas().collect(), data: data.clone() });
+                    }
+                    old.dvas().collect()
                 }
                 None => match places.next().flatten() {
                     Some(dvas) => {
@@ -196,10 +200,7 @@ impl Job {
                     None => {
                         let copies = req.copies.clamp(1, 3);
                         let what = AllocReq::new(class_of(req), psize, copies);
-                        let mut dvas =
-                            zio.place_gang(txg, what, kind, data.clone(), &mut placements, 0).await?;
-                        dvas.truncate(3);
-                        dvas
+                        zio.place_anyhow(txg, what, kind, data.clone(), &mut placements).await?
                     }
                 },
             };

@@ -13,6 +13,7 @@ use crate::dmu::{Dnode, Need, Now, ReadData, Stop, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zil::When;
+use crate::zio::Leave;
 use bytes::Bytes;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -92,6 +93,12 @@ impl Zfs {
         }
     }
 
+    /// What making a file larger may have written: a first block that grows.
+    pub(super) fn growth_cost(&self, tx: &Tx, zn: &Znode, old: u64, new: u64) -> u64 {
+        let grown = self.grown_blksz(zn.dnode(), old, new);
+        grown.map_or(0, |blksz| zn.dnode().cost(tx, 0, 1, blksz.into()))
+    }
+
     fn check_write(zn: &Znode, state: &State, off: u64) -> Result<()> {
         Zfs::check_file(zn, state)?;
         let flags = state.attrs.pflags;
@@ -114,6 +121,8 @@ impl Zfs {
         };
         self.check_quotas(&state.attrs, false)?;
         self.admit(tx, len, false)?;
+        let blksz = self.grown_blksz(zn.dnode(), state.attrs.size, end).unwrap_or(zn.dnode().blksz());
+        self.hold_room(tx, zn.dnode().cost(tx, off, end, blksz.into()), Leave::Half)?;
         let now = self.now();
         let plan = self.plan(tx, &zn, &state, |a| {
             a.size = a.size.max(end);
@@ -190,6 +199,7 @@ impl Zfs {
             Zfs::check_write(&zn, &state, off)?;
             self.admit(tx, 0, true)?;
             let (now, old) = (self.now(), state.attrs.size);
+            self.hold_room(tx, zn.dnode().free_cost(tx, off.min(old), end.min(old)), Leave::Quarter)?;
             let size = if extend { old.max(end) } else { old };
             let plan = self.plan(tx, &zn, &state, |a| {
                 a.size = size;
@@ -227,6 +237,7 @@ impl Zfs {
             let (now, old) = (self.now(), state.attrs.size);
             self.check_quotas(&state.attrs, false)?;
             self.admit(tx, end.saturating_sub(old), false)?;
+            self.hold_room(tx, self.growth_cost(tx, &zn, old, end), Leave::Half)?;
             let plan = self.plan(tx, &zn, &state, |a| {
                 a.size = old.max(end);
                 self.state_changed(a, now);

@@ -11,6 +11,7 @@ use crate::spa::txg::{Tx, TxgState};
 use crate::types::{ObjectId, Txg};
 use crate::zap::{Match, U8_TEXTPREP_TOUPPER, Zap};
 use crate::zil::Zilog;
+use crate::zio::Leave;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -85,6 +86,8 @@ pub trait Space: Send + Sync {
     /// Refuses with ENOSPC or EDQUOT if about `bytes` more cannot be promised. An operation that ends up with less space
     /// in use says so (`frees`), and is let through until almost nothing is left.
     fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()>;
+    /// Refuses if there is no room for `space` bytes on the devices, which the operation may make the sync write at worst.
+    fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()>;
     /// Something is about to be written that only pools with a feature can have.
     fn need_feature(&self, name: &'static str);
 }
@@ -97,6 +100,9 @@ impl Space for Unlimited {
         (0, u64::MAX >> 2)
     }
     fn admit(&self, _: &Tx, _: u64, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn hold_room(&self, _: &Tx, _: u64, _: Leave) -> Result<()> {
         Ok(())
     }
     fn need_feature(&self, _: &'static str) {}
@@ -279,6 +285,12 @@ impl Zfs {
             (Some(t), None) if !self.props().readonly => Ok(t),
             _ => err(Errno::ROFs, "the file system is read-only"),
         }
+    }
+
+    /// Asks for room for what the operation will have written of records. What was acknowledged before a crash may take nearly
+    /// the last.
+    pub(super) fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
+        self.space.hold_room(tx, space, if self.is_replaying() { Leave::Eighth } else { leave })
     }
 
     /// Runs `op` in a transaction until all it needs is in memory.

@@ -77,6 +77,7 @@ impl Zfs {
             Some(x) => Some(self.plan(tx, x, locked.get(x), |a| a.links = 0)?),
             None => None,
         };
+        self.space.admit(tx, 0, true)?;
         zn.dnode().in_order(tx)?;
         if let Some(dn) = &acl_obj {
             dn.in_order(tx)?;

@@ -18,6 +18,7 @@ use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use crate::zil::{Replay, Replayed};
+use crate::zio::Leave;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -416,6 +417,10 @@ impl Zfs {
             0 => offset,
             _ => old.max(end),
         };
+        self.space.admit(tx, 0, true)?;
+        let (from, to) = if length == 0 { (offset, old) } else { (offset, end) };
+        self.hold_room(tx, zn.dnode().free_cost(tx, from.min(old), to.min(old)), Leave::Eighth)?;
+        self.hold_room(tx, self.growth_cost(tx, &zn, old, size), Leave::Eighth)?;
         let plan = self.plan(tx, &zn, &state, |a| {
             Zfs::resized(a, size);
             self.content_modified(a, now);

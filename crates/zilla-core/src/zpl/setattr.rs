@@ -10,6 +10,7 @@ use super::{SETTABLE_FLAGS, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, acl
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Result};
 use crate::spa::txg::Tx;
+use crate::zio::Leave;
 use std::sync::Arc;
 
 /// What an immutable or append-only file still takes, as on Linux's own file systems: its flags may
@@ -99,6 +100,13 @@ impl Zfs {
             self.check_quotas(&state.attrs, false)?;
         }
         self.admit(tx, 0, set.size.is_some_and(|s| s < old))?;
+        match set.size {
+            Some(size) if size < old => {
+                self.hold_room(tx, zn.dnode().free_cost(tx, size, old), Leave::Quarter)?
+            }
+            Some(size) => self.hold_room(tx, self.growth_cost(tx, zn, old, size), Leave::Half)?,
+            None => {}
+        }
         let now = self.now();
         let mut attrs = state.attrs.clone();
         self.change_owner(&mut attrs, set);

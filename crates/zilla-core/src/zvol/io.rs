@@ -6,6 +6,7 @@ use crate::dmu::{Need, Now, ReadData, Stop, in_tx, resident};
 use crate::error::{Errno, Result};
 use crate::spa::txg::Tx;
 use crate::zil::{When, Zilog};
+use crate::zio::Leave;
 use crate::zpl::SyncMode;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -66,7 +67,11 @@ impl Zvol {
         let _order = self.order.lock();
         self.data.in_order(tx)?;
         self.check_range(off, len, Errno::NoSpc)?;
-        self.space.admit(tx, len, false)?;
+        // What was acknowledged before a crash may take nearly the last.
+        let redone = self.replaying.load(Ordering::Relaxed);
+        self.space.admit(tx, len, redone)?;
+        let leave = if redone { Leave::Eighth } else { Leave::Half };
+        self.space.hold_room(tx, self.data.cost(tx, off, off + len, self.block_size), leave)?;
         let written = self.data.write_pieces(tx, off, data);
         if let Some(log) = self.zil() {
             for w in written.into_iter().filter(|w| !w.data.is_empty()) {
@@ -89,6 +94,7 @@ impl Zvol {
             self.data.in_order(tx)?;
             self.check_range(off, len, Errno::NoSpc)?;
             self.space.admit(tx, 0, true)?;
+            self.space.hold_room(tx, self.data.free_cost(tx, off, off + len), Leave::Quarter)?;
             self.data.free_range(tx, off, len);
             if let Some(log) = self.zil() {
                 let body = RecordBody::Truncate { object: ZVOL_OBJ, offset: off, length: len };

@@ -103,7 +103,7 @@ impl Layout {
     }
 }
 
-fn host() -> Host {
+pub(super) fn host() -> Host {
     Host { id: 0x51e, name: "simulated".into() }
 }
 

@@ -16,6 +16,7 @@
 //!
 //! Disks that rot under the work, and writes that fail everywhere for a while, have a workload of their own ([`hurt`]), which knows what is
 //! hurt and so what may be refused.
+//! Where space runs out other rules hold, so that is done apart ([`full`]).
 //!
 //! What is kept true: a run depends on nothing but its seed, layout and size, so any finding is a line that runs it again.
 
@@ -23,6 +24,7 @@ pub mod campaign;
 mod durable;
 mod faults;
 mod hurt;
+pub mod full;
 pub mod layout;
 pub mod model;
 pub mod op;
