@@ -34,8 +34,17 @@ struct Args {
 
 fn parse() -> Option<Args> {
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let mut a =
-        Args { seed: 0, layout: None, ops: 500, cut: None, step: 1, runs: None, hours: None, full: None, jobs };
+    let mut a = Args {
+        seed: 0,
+        layout: None,
+        ops: 500,
+        cut: None,
+        step: 1,
+        runs: None,
+        hours: None,
+        full: None,
+        jobs,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next()?;

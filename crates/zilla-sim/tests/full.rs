@@ -1,4 +1,5 @@
-//! Pools that run full, with records of every size, and what is left of them when the power goes there.
+//! Pools that run full, with records of every size, and what is left of them when the power goes
+//! there.
 //!
 //! A few of them here; `cargo xtask sim --full M` does as many as one likes.
 

@@ -1,5 +1,6 @@
-//! Pools that are full, on real files: a kept one that no import survived once, and small ones under a stress of all operations.
-//! OpenZFS's zdb, where it is installed, accounts for every block afterwards.
+//! Pools that are full, on real files: a kept one that no import survived once, and small ones
+//! under a stress of all operations. OpenZFS's zdb, where it is installed, accounts for every block
+//! afterwards.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
@@ -59,8 +60,8 @@ fn case(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Two images of 2 GiB with hardly 2 % free, and a log whose replay cuts a few bytes out of dozens of records of 16M: all of them at once,
-/// rewritten whole, would need many times that.
+/// Two images of 2 GiB with hardly 2 % free, and a log whose replay cuts a few bytes out of dozens
+/// of records of 16M: all of them at once, rewritten whole, would need many times that.
 #[test]
 fn a_full_pool_with_a_log_to_replay_comes_back() {
     let Some(archive) = case("full-pool.tar.zst") else { return };
@@ -145,8 +146,8 @@ fn pool_on(dir: &Path, size: u64, log: bool) -> PoolSpec {
     PoolSpec { tops, ..PoolSpec::default() }
 }
 
-/// Fills a pool of `size` bytes and works on it for a while: never suspended, nothing refused but for want of space, everything
-/// removable, the space back, zdb content.
+/// Fills a pool of `size` bytes and works on it for a while: never suspended, nothing refused but
+/// for want of space, everything removable, the space back, zdb content.
 fn stress(size: u64, record: u64, seed: u64, time: Duration) {
     let dir = tempfile::tempdir().unwrap();
     let env = real_env(2);

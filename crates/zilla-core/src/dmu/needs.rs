@@ -1,10 +1,13 @@
-//! What a change makes the sync write, at worst: so that nobody is let in for whom there is no room.
+//! What a change makes the sync write, at worst: so that nobody is let in for whom there is no
+//! room.
 //!
-//! A record that is changed at all is written whole; so are the indirect blocks above it, those that its neighbours share only once, and
-//! the block that its dnode is in. All is counted when it is first dirtied in a txg ([`Tx::needs`]), and before that asked for
-//! ([`Dnode::cost`]). What compression will save is not known yet and not counted.
+//! A record that is changed at all is written whole; so are the indirect blocks above it, those
+//! that its neighbours share only once, and the block that its dnode is in. All is counted when it
+//! is first dirtied in a txg ([`Tx::needs`]), and before that asked for ([`Dnode::cost`]). What
+//! compression will save is not known yet and not counted.
 //!
-//! Frees are not taken off: their space comes back when the txg is on disk, which is too late for its own sync.
+//! Frees are not taken off: their space comes back when the txg is on disk, which is too late for
+//! its own sync.
 
 use super::dnode::{Dnode, Head, Inner};
 use super::tree;
@@ -15,10 +18,11 @@ use std::sync::atomic::Ordering;
 use zilla_ondisk::dnode::{DNODE_BLOCK_SIZE, DNODES_PER_BLOCK};
 use zilla_ondisk::object_type;
 
-/// What the pool writes down about a block that changes: its place and its old one in space maps (16 bytes each, in two
-/// maps), and the old one in a deadlist (128 bytes), all three times.
+/// What the pool writes down about a block that changes: its place and its old one in space maps
+/// (16 bytes each, in two maps), and the old one in a deadlist (128 bytes), all three times.
 const NOTED: u64 = 1 << 10;
-/// So many dnodes before are looked at for one in the same block. New objects lie together, with others between them.
+/// So many dnodes before are looked at for one in the same block. New objects lie together, with
+/// others between them.
 const LOOK_BACK: usize = 4;
 
 impl Dnode {
@@ -64,7 +68,8 @@ impl Dnode {
         self.needs_metadata(tx, edges(head, levels));
     }
 
-    /// The block of dnodes that it is in, unless one of `list` has just been counted that lies in the same.
+    /// The block of dnodes that it is in, unless one of `list` has just been counted that lies in
+    /// the same.
     pub(super) fn needs_dnode(&self, list: &[Arc<Dnode>], tx: &Tx) {
         let block = |d: &Dnode| d.id().0 / DNODES_PER_BLOCK;
         if !list.iter().rev().take(LOOK_BACK).any(|d| block(d) == block(self)) {
@@ -95,14 +100,15 @@ impl Dnode {
         data.saturating_add(above)
     }
 
-    /// What freeing the bytes from `off` to `end` may need: the records that are only cut at its ends, and what leads there.
+    /// What freeing the bytes from `off` to `end` may need: the records that are only cut at its
+    /// ends, and what leads there.
     pub(crate) fn free_cost(&self, tx: &Tx, off: u64, end: u64) -> u64 {
         let (head, levels) = {
             let inner = self.inner.lock();
             (inner.head, levels(&inner, inner.head.maxblkid))
         };
         let blksz = u64::from(head.blksz.max(1));
-        let cut = |at: u64| at % blksz != 0 && at / blksz <= head.maxblkid;
+        let cut = |at: u64| !at.is_multiple_of(blksz) && at / blksz <= head.maxblkid;
         let mut cost = tx.worst(edges(&head, levels), self.metadata_copies());
         if cut(off) {
             cost += self.cost(tx, off, off + 1, blksz);
@@ -120,7 +126,7 @@ fn levels(inner: &Inner, blkid: u64) -> u8 {
 }
 
 fn edges(head: &Head, levels: u8) -> u64 {
-    u64::from(levels.saturating_sub(1)) * 2 << head.indblkshift
+    (u64::from(levels.saturating_sub(1)) * 2) << head.indblkshift
 }
 
 #[cfg(test)]
@@ -176,7 +182,7 @@ mod tests {
         assert!(asked >= GANGS << 20, "{asked}");
         // Two records are cut, the one between them is freed whole.
         let both = dn.free_cost(&tx, (1 << 20) + 5, (3 << 20) - 5);
-        assert!(both >= 2 * GANGS << 20, "{both}");
+        assert!(both >= (2 * GANGS) << 20, "{both}");
         assert_eq!(dn.cost(&tx, 0, 1 << 20, 1 << 20), 0, "it is dirty already");
     }
 
@@ -198,6 +204,6 @@ mod tests {
         write(5 << 20);
         let (near, far) = (write((5 << 20) + 1), write(9 << 20));
         assert!(near < 8 << 10, "its neighbour led there already: {near}");
-        assert!(far > 2 * GANGS << 17, "an indirect block of its own at least: {far}");
+        assert!(far > (2 * GANGS) << 17, "an indirect block of its own at least: {far}");
     }
 }

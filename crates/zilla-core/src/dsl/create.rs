@@ -4,6 +4,7 @@ use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use super::name;
+use super::space::SpaceCheck;
 use crate::dmu::{NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
@@ -220,6 +221,8 @@ impl DslPool {
         flags: u64,
     ) -> Result<Arc<DslDataset>> {
         let parent = self.create_check(name).await?;
+        self.check_space(SpaceCheck::Normal)?;
+        self.read_for_new(&parent, None).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, None, flags).await?;
         self.new_objset(tx, &ds, os_type).await?;
@@ -313,6 +316,10 @@ impl DslPool {
             return Err(Error::inval("the origin of a clone must be a snapshot"));
         }
         self.refuse_encrypted(&o.dir()).await?;
+        self.check_space(SpaceCheck::Normal)?;
+        self.read_for_new(&parent, Some(&o)).await?;
+        // The clone's root is the snapshot's, and is read for its log's header.
+        self.objset(&o).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, Some(&o), 0).await?;
         if self.feature_enabled("livelist") {

@@ -73,6 +73,9 @@ impl DslPool {
                 Err(e) => return Err(e),
             }
         }
+        for s in &all {
+            self.read_for_destroyed(s).await?;
+        }
         for s in all {
             self.destroy_snapshot_sync(tx, &s, defer).await?;
         }
@@ -264,6 +267,7 @@ impl DslPool {
         }
         let ds = self.by_name(name).await?;
         self.destroy_head_check(&ds).await?;
+        self.read_for_destroyed(&ds).await?;
         self.destroy_head_sync(tx, &ds).await
     }
 

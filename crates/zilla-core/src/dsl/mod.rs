@@ -37,6 +37,7 @@ mod list;
 mod log;
 mod name;
 mod pool;
+mod prefetch;
 mod promote;
 mod props;
 mod rename;

@@ -3,6 +3,7 @@
 use super::DslPool;
 use super::bpobj::{Delta, Space};
 use super::dataset::DslDataset;
+use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
@@ -105,6 +106,11 @@ impl DslPool {
         else {
             return Err(Error::no_ent("the origin is gone"));
         };
+        self.check_space(SpaceCheck::Reserved)?;
+        for ds in f.shared.iter().chain(&f.clone_snaps).chain(&f.origin_snaps).chain(&f.origin_origin) {
+            self.read_dataset(ds).await?;
+        }
+        self.read_pool().await?;
         let (dd, odd) = (f.clone.dir(), origin.dir());
         let op = origin.phys();
 

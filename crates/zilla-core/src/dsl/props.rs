@@ -8,6 +8,7 @@ use super::DslPool;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
+use super::space::SpaceCheck;
 use crate::dmu::WriteProps;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
@@ -181,11 +182,57 @@ impl DslPool {
         for (name, s) in props {
             self.set_prop_check(ds, name, s).await?;
         }
+        let limits = ["quota", "reservation", "refquota", "refreservation"];
+        let check = match props.iter().all(|(name, _)| limits.contains(&name.as_str())) {
+            true => SpaceCheck::ExtraReserved,
+            false => SpaceCheck::Reserved,
+        };
+        self.check_space(check)?;
+        self.read_dir(&ds.dir()).await?;
         for (name, s) in props {
             self.set_prop_sync(tx, ds, name, s).await?;
         }
         if !ds.is_snapshot() {
             self.props_changed(&ds.dir()).await?;
+        }
+        Ok(())
+    }
+
+    /// Why a dataset that is to be made below `parent` could not have these properties: asked
+    /// before it is made, so that what is refused leaves nothing behind.
+    pub fn new_props_check(
+        &self,
+        parent: &Arc<DslDir>,
+        name: &str,
+        props: &[(String, Setting)],
+    ) -> Result<()> {
+        let number = |wanted: &str| {
+            let value = props.iter().rev().find(|(n, _)| n == wanted).map(|(_, s)| s);
+            match value {
+                Some(Setting::Local(v) | Setting::Received(v)) => v.as_u64().unwrap_or(0),
+                _ => 0,
+            }
+        };
+        for (prop, s) in props {
+            if prop.len() >= crate::zap::ZAP_MAXNAMELEN {
+                return Err(Error::os(Errno::NameTooLong, format!("property name '{prop}' is too long")));
+            }
+            if let Setting::Local(v) | Setting::Received(v) = s
+                && v.stored().len() > crate::zap::ZAP_MAXVALUELEN
+            {
+                return Err(Error::os(Errno::TooBig, format!("property value of '{prop}' is too long")));
+            }
+        }
+        let quota = match number("quota") {
+            0 => u64::MAX,
+            quota => quota,
+        };
+        // What the dataset reserves for itself counts toward what is reserved for it and its
+        // children.
+        let reserved = number("reservation").max(number("refreservation"));
+        if reserved > 0 && reserved > self.available(parent, false).min(quota) {
+            let what = format!("cannot create '{name}': size is greater than available space");
+            return Err(Error::os(Errno::NoSpc, what));
         }
         Ok(())
     }
@@ -216,7 +263,7 @@ impl DslPool {
                 let delta = d.used_bytes.max(value).saturating_sub(d.used_bytes.max(d.reserved));
                 let avail = match dir.parent() {
                     Some(parent) => self.available(&parent, false),
-                    None => self.adjusted_size(super::SpaceCheck::Normal).saturating_sub(d.used_bytes),
+                    None => self.adjusted_size(SpaceCheck::Normal).saturating_sub(d.used_bytes),
                 };
                 if delta > 0 && (delta > avail || (d.quota != 0 && value > d.quota)) {
                     return no_space(format!(

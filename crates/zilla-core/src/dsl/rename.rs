@@ -3,6 +3,7 @@
 use super::DslPool;
 use super::bpobj::{Delta, Space};
 use super::name;
+use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zap::Zap;
@@ -37,6 +38,10 @@ impl DslPool {
             return Err(Error::os(Errno::Exist, format!("dataset '{new}' already exists")));
         }
         self.check_name_lengths(&dir, new).await?;
+        self.check_space(SpaceCheck::Reserved)?;
+        for d in [&parent, &to, &dir] {
+            self.read_dir(d).await?;
+        }
         if to.id != parent.id {
             // Whose key it uses would change.
             self.refuse_encrypted(&dir).await?;

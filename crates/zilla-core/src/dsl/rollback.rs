@@ -6,6 +6,7 @@
 use super::DslPool;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
+use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::TXG_INITIAL;
@@ -52,6 +53,11 @@ impl DslPool {
         if prev.phys().creation_txg >= tx.txg().0 {
             return Err(Error::os(Errno::Again, format!("{fs}: the snapshot is of this txg")));
         }
+        self.check_space(SpaceCheck::ExtraReserved)?;
+        self.read_dataset(&ds).await?;
+        self.read_for_new(&ds.dir(), Some(&prev)).await?;
+        // The clone's contents are the snapshot's; its root is read for its log's header.
+        self.objset(&prev).await?;
         let clone = self.create_dataset_sync(tx, &ds.dir(), "%rollback", Some(&prev), 0).await?;
         if let Some(os) = ds.open_objset()
             && let Some(log) = os.log().filter(|l| l.is_started())

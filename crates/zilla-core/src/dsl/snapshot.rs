@@ -5,6 +5,7 @@ use super::bpobj::Delta;
 use super::dataset::DslDataset;
 use super::name;
 use super::pool::ORIGIN_DIR_NAME;
+use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zap::Zap;
@@ -51,6 +52,14 @@ impl DslPool {
             }
             heads.push((head, name::split(n).snap.unwrap_or_default()));
         }
+        self.check_space(SpaceCheck::Normal)?;
+        for (head, _) in &heads {
+            self.read_dataset(head).await?;
+            if let Some(prev) = self.prev(head).await? {
+                self.read_dataset(&prev).await?;
+            }
+        }
+        self.read_pool().await?;
         let now = self.ctx.env.wall().as_secs();
         let mut out = Vec::with_capacity(heads.len());
         for (head, snap) in heads {

@@ -3,11 +3,13 @@
 //! Each transaction says what it may use at most, and every dir from its own to the root is asked, against quotas, reservations
 //! and, at the root, the pool's size less its slop. An estimate of what open txgs may use is kept per dir until they are synced.
 //!
-//! That is what users are told of. Whether a sync will find room is another question: a small change rewrites a whole record, the old
-//! one is free only when the txg is on disk, and the log has blocks that nobody is charged for. So each transaction also holds room
-//! for the worst it can need ([`DslPool::hold_room`]), of what is free at the moment beside what is dirty. Where there is none it
-//! waits for what the txgs give back, and is refused when nothing is to come. What only frees waits too, but is never refused: alone
-//! in its txg it needs less than the part of the slop that is left for it.
+//! That is what users are told of. Whether a sync will find room is another question: a small
+//! change rewrites a whole record, the old one is free only when the txg is on disk, and the log
+//! has blocks that nobody is charged for. So each transaction also holds room for the worst it can
+//! need ([`DslPool::hold_room`]), of what is free at the moment beside what is dirty. Where there
+//! is none it waits for what the txgs give back, and is refused when nothing is to come. What only
+//! frees waits too, but is never refused: alone in its txg it needs less than the part of the slop
+//! that is left for it.
 
 use super::DslPool;
 use super::dataset::DslDataset;
@@ -21,7 +23,8 @@ use std::sync::atomic::Ordering;
 /// Even a change of a few bytes rewrites some blocks.
 const MIN_COST: u64 = 4096;
 
-/// What an operation on names and attributes makes the sync write: a few blocks of dnodes and of a directory.
+/// What an operation on names and attributes makes the sync write: a few blocks of dnodes and of a
+/// directory.
 const OPERATION: u64 = 128 << 10;
 /// The same of one that administers the pool, in its own objects.
 const ADMINISTRATION: u64 = 512 << 10;
@@ -129,8 +132,8 @@ impl DslPool {
         }
     }
 
-    /// Holds room for what `tx` may make its sync write, `space` bytes at worst, of what is free now. EAGAIN: there may be after the
-    /// next sync. ENOSPC: there will not.
+    /// Holds room for what `tx` may make its sync write, `space` bytes at worst, of what is free
+    /// now. EAGAIN: there may be after the next sync. ENOSPC: there will not.
     pub fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
         tx.promise(space);
         if self.ctx.store.has_room(0, leave) {
@@ -138,10 +141,12 @@ impl DslPool {
         }
         let to_come =
             self.ctx.txgs.others_dirty(tx) || self.pool_space().deferred > 0 || self.ctx.store.uncounted();
-        if !to_come && leave == Leave::Eighth {
-            // It is alone, nothing will come, and it must not be refused lightly: that all blocks fall into single sectors is then left out.
+        if !to_come {
+            // It is alone, and waiting would not help. That all its blocks fall into single sectors
+            // is then left out; and what should not be refused may go further.
+            let leave = if leave == Leave::Eighth { Leave::Sixteenth } else { leave };
             tx.unpromise(space - space / GANG_FACTOR);
-            if self.ctx.store.has_room(0, Leave::Sixteenth) {
+            if self.ctx.store.has_room(0, leave) {
                 return Ok(());
             }
         }
@@ -152,9 +157,11 @@ impl DslPool {
         Err(Error::os(errno, format!("{}: {why}", self.name())))
     }
 
-    /// Refuses an operation on datasets for which too little is left. In the syncing context, before anything is changed.
+    /// Refuses an operation on datasets for which too little is left. In the syncing context,
+    /// before anything is changed.
     pub(super) fn check_space(&self, check: SpaceCheck) -> Result<()> {
-        // Writers of the open txg may hold all down to half of the slop; that must not stand in the way.
+        // Writers of the open txg may hold all down to half of the slop; that must not stand in the
+        // way.
         let leave = match check {
             SpaceCheck::Normal => Leave::Quarter,
             SpaceCheck::Reserved | SpaceCheck::ExtraReserved => Leave::Eighth,

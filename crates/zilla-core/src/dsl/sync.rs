@@ -211,11 +211,16 @@ impl DslPool {
         Ok(())
     }
 
-    /// `txg` is stable: estimates of what it might use are replaced by what it used.
-    pub fn sync_done(&self, txg: Txg) {
+    /// Estimates of what `txg` might use are replaced by what it used.
+    pub fn forget_estimates(&self, txg: Txg) {
         for d in self.open_dirs() {
             d.clear_towrite(txg.slot());
         }
+    }
+
+    /// `txg` is stable.
+    pub fn sync_done(&self, txg: Txg) {
+        self.forget_estimates(txg);
         for os in self.open_datasets().iter().filter_map(|ds| ds.open_objset()) {
             if let Some(log) = os.log() {
                 log.clean(txg);

@@ -274,8 +274,8 @@ impl Metaslabs {
         let (mut want, candidates) = {
             let mut log = self.log.lock();
             let all = std::mem::take(&mut log.flush_all);
-            // Flushing writes maps anew, and gives back the logs only when all that they concern is flushed. It can wait, also at an
-            // export: an import reads the logs.
+            // Flushing writes maps anew, and gives back the logs only when all that they concern is
+            // flushed. It can wait, also at an export: an import reads the logs.
             let want = if all { u64::MAX } else { log.want(tx.txg()) };
             (if short { want.min(1) } else { want }, log.flushed.clone())
         };

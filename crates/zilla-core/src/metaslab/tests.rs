@@ -444,7 +444,8 @@ fn what_the_last_txgs_freed_is_there_for_a_txg_that_is_lost_without_it() {
         let mut w = World::new(MODERN, vec![spec(0, 32, SpaceClass::Normal)]).await;
         let got = w.alloc(&[req(1 << 20, 1); 31 * 16]).await;
         w.sync().await;
-        // At once what is freed of a full pool, two txgs later what is freed of one with so much free.
+        // At once what is freed of a full pool, two txgs later what is freed of one with so much
+        // free.
         for half in 0..2 {
             for dvas in got.iter().skip(half).step_by(2) {
                 w.ms.free_dva(w.h.txg, &dvas[0]).unwrap();

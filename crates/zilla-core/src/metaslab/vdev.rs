@@ -134,8 +134,8 @@ pub(super) enum Effort {
     Apart,
     /// Copies in one metaslab too.
     Near,
-    /// In every metaslab that has so much free, though the summary of its map says that no run is long enough: runs may have
-    /// grown together since it was unloaded.
+    /// In every metaslab that has so much free, though the summary of its map says that no run is
+    /// long enough: runs may have grown together since it was unloaded.
     Anywhere,
 }
 

@@ -2,7 +2,7 @@
 //! lead into the sync task.
 //!
 //! *Sync tasks* are how everything changes the MOS: a closure that runs in the syncing context of one txg, after that txg's
-//! data is written, alone. *Frees* are how space comes back: layers hand in block pointers nobody refers to any more, and the
+//! data is written, alone. What fails before it has changed anything concerns only who asked for it. *Frees* are how space comes back: layers hand in block pointers nobody refers to any more, and the
 //! sync task gives them to the metaslabs in the right pass.
 
 use super::features::Features;
@@ -19,7 +19,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 use zilla_ondisk::blkptr::BlkPtr;
 
-type Task = Box<dyn FnOnce(Tx) -> BoxFuture<'static, ()> + Send>;
+/// Says how it failed, if it did.
+type Task = Box<dyn FnOnce(Tx) -> BoxFuture<'static, Option<Error>> + Send>;
 
 pub struct PoolCtx {
     pub env: Env,
@@ -140,7 +141,9 @@ impl PoolCtx {
             let task: Task = Box::new(move |tx| {
                 Box::pin(async move {
                     let result = f(tx).await;
+                    let failed = result.as_ref().err().cloned();
                     *out.lock() = Some(result);
+                    failed
                 })
             });
             self.tasks[tx.txg().slot()].lock().push(task);

@@ -206,6 +206,12 @@ impl Features {
         Ok(())
     }
 
+    /// The objects in the MOS that count the uses.
+    pub(crate) fn objects(&self) -> [u64; 2] {
+        let st = self.state.lock();
+        [st.for_read, st.for_write]
+    }
+
     /// Counts one use more, or one less.
     pub async fn add(&self, mos: &Arc<Objset>, tx: &Tx, name: &str, delta: i64) -> Result<()> {
         let f = known(name);

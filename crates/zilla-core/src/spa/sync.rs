@@ -68,8 +68,16 @@ impl Spa {
             crate::zil::push_out_all(&self.dsl).await?;
         }
         self.dsl.sync_datasets(&tx).await?;
+        // What follows are the pool's own objects, for which the slop is left.
+        self.ctx.txgs.placed(txg);
         for task in self.ctx.take_tasks(txg) {
-            task(Tx::syncing(txg)).await;
+            let before = mos.changes();
+            let failed = task(Tx::syncing(txg)).await;
+            // What cannot be read was to be read first. Half of an operation must not be there with
+            // this txg; all of the last one is.
+            if let Some(e) = failed.filter(|e| matches!(e, Error::Corrupt(_)) && mos.changes() != before) {
+                return Err(e);
+            }
             self.dsl.sync_datasets(&tx).await?;
         }
         self.dsl.process_async_frees(&tx).await?;
@@ -78,6 +86,8 @@ impl Spa {
         let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);
         if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees() && !self.metaslabs.is_dirty(txg) {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
+            // (Who was turned away changed nothing, but left an estimate.)
+            self.dsl.forget_estimates(txg);
             self.metaslabs.sync(mos, txg, 1).await?;
             self.settle_scan().await;
             self.metaslabs.sync_done(txg)?;

@@ -6,9 +6,10 @@
 //! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync. Delays too short to sleep for are added up, and
 //! whoever makes them long enough sleeps for all.
 //!
-//! A txg that finds no room for what it must write ends the pool's service, so what each dirty block may take at worst is summed up
-//! here too ([`Tx::needs`]), with what running transactions were promised and have not dirtied yet ([`Tx::promise`]). Who lets
-//! changes in holds these sums against what is free (`metaslab/spare.rs`).
+//! A txg that finds no room for what it must write ends the pool's service, so what each dirty
+//! block may take at worst is summed up here too ([`Tx::needs`]), with what running transactions
+//! were promised and have not dirtied yet ([`Tx::promise`]). Who lets changes in holds these sums
+//! against what is free (`metaslab/spare.rs`).
 //!
 //! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
 
@@ -90,7 +91,8 @@ pub struct TxgState {
     kept: [AtomicU64; TXG_SIZE],
     /// The sum of both.
     memory: AtomicU64,
-    /// What the blocks that wait to be written can take on the devices at most, by txg, and the sum; all in bytes as users see them.
+    /// What the blocks that wait to be written can take on the devices at most, by txg, and the
+    /// sum; all in bytes as users see them.
     needs: [AtomicU64; TXG_SIZE],
     needs_total: AtomicU64,
     /// The same of what transactions that still run may come to dirty.
@@ -111,8 +113,8 @@ const WHOLE_ENOUGH: u64 = 64 << 20;
 /// Delays shorter than this are gathered until they are worth a sleep: one costs two thread switches, and the usual delay is less.
 const NAP_NS: u64 = 1_000_000;
 
-/// What a block can take at worst. It is divided into sectors where nothing else is free, each with parity of its own, and gang headers
-/// then take as much again.
+/// What a block can take at worst. It is divided into sectors where nothing else is free, each with
+/// parity of its own, and gang headers then take as much again.
 struct Worst {
     /// log2 of the smallest allocation there is.
     shift: AtomicU64,
@@ -126,7 +128,8 @@ impl Default for Worst {
     }
 }
 
-/// A gang's headers take as much as its pieces if these are as small as can be: one of two or three copies for two further pieces.
+/// A gang's headers take as much as its pieces if these are as small as can be: one of two or three
+/// copies for two further pieces.
 pub(crate) const GANG_FACTOR: u64 = 2;
 
 /// A place in a transaction group: whatever is done under one `Tx` reaches the disk in the same txg, or not at all.
@@ -180,7 +183,8 @@ impl Tx {
             s.needs_total.fetch_add(worst, Ordering::Relaxed);
         }
     }
-    /// Holds room for what this transaction is about to dirty, until it ends; by then it is counted as needed.
+    /// Holds room for what this transaction is about to dirty, until it ends; by then it is counted
+    /// as needed.
     pub(crate) fn promise(&self, space: u64) {
         if let Some(s) = &self.held {
             self.promised.fetch_add(space, Ordering::Relaxed);

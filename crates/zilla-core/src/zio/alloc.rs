@@ -54,7 +54,8 @@ pub struct AllocReq {
     pub skip: u64,
     /// On this vdev, if its class is the right one and it has room.
     pub on: Option<u32>,
-    /// A txg is lost without it: look everywhere, whatever is known of the metaslabs that are not loaded.
+    /// A txg is lost without it: look everywhere, whatever is known of the metaslabs that are not
+    /// loaded.
     pub must: bool,
 }
 
@@ -94,19 +95,21 @@ pub trait Allocator: Send + Sync {
         self.free(txg, dva, txg);
     }
 
-    /// Whether so many bytes more, as users see them, may be given out for what is not needed to finish a txg: what is left
-    /// is then still as much as that needs, and the part of the slop that is to be left.
+    /// Whether so many bytes more, as users see them, may be given out for what is not needed to
+    /// finish a txg: what is left is then still as much as that needs, and the part of the slop
+    /// that is to be left.
     fn has_room(&self, _bytes: u64, _leave: Leave) -> bool {
         true
     }
 
-    /// Whether more was given out, since it was last counted what is left, than the txgs to come may have taken.
+    /// Whether more was given out, since it was last counted what is left, than the txgs to come
+    /// may have taken.
     fn uncounted(&self) -> bool {
         false
     }
 
-    /// The sync finds no room: gives out again what was freed in txgs that are on disk, though an import that goes back to an
-    /// older uberblock then finds less. Whether there was any.
+    /// The sync finds no room: gives out again what was freed in txgs that are on disk, though an
+    /// import that goes back to an older uberblock then finds less. Whether there was any.
     fn scrape_together(&self) -> Result<bool> {
         Ok(false)
     }

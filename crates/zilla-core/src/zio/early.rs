@@ -52,7 +52,8 @@ impl Zio {
         txg: Txg,
         reqs: Vec<WriteReq>,
     ) -> (Vec<Option<BlkPtr>>, EarlyWrites) {
-        // The same data may have to be written once more, by a replay, while these blocks are still held by the log.
+        // The same data may have to be written once more, by a replay, while these blocks are still
+        // held by the log.
         let bytes: u64 = reqs.iter().map(|r| r.data.len() as u64 * u64::from(r.copies.clamp(1, 3))).sum();
         if reqs.is_empty() || !self.allocator().is_ok_and(|a| a.has_room(bytes, Leave::Half)) {
             return (vec![None; reqs.len()], EarlyWrites::default());

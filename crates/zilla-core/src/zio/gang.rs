@@ -158,9 +158,10 @@ impl Zio {
         Err(last.unwrap_or_else(|| Error::corrupt(Some(bookmark), "gang block", "a child without copies")))
     }
 
-    /// Places a block for which there is no run, however that can be done, because its txg is lost otherwise: in pieces; with what the last
-    /// txgs freed, which is held back from others; with fewer copies. Headers and pieces are added to `places`, the DVAs for the block's
-    /// pointer returned.
+    /// Places a block for which there is no run, however that can be done, because its txg is lost
+    /// otherwise: in pieces; with what the last txgs freed, which is held back from others; with
+    /// fewer copies. Headers and pieces are added to `places`, the DVAs for the block's pointer
+    /// returned.
     pub(super) async fn place_anyhow(
         &self,
         txg: Txg,

@@ -109,8 +109,8 @@ pub trait BlockStore: Send + Sync {
         true
     }
 
-    /// Whether it is not certain that [`BlockStore::has_room`] says no for ever: blocks were given out, perhaps to the intent log, and may
-    /// have been given back since what is left was counted.
+    /// Whether it is not certain that [`BlockStore::has_room`] says no for ever: blocks were given
+    /// out, perhaps to the intent log, and may have been given back since what is left was counted.
     fn uncounted(&self) -> bool {
         false
     }

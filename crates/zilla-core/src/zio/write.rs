@@ -151,7 +151,8 @@ impl Job {
             let mut stay = None;
             if let Prepared::Block { data, .. } = p {
                 let copies = req.copies.clamp(1, 3);
-                // (A gang's header has a copy more; where no room was for all copies there are fewer.)
+                // (A gang's header has a copy more; where no room was for all copies there are
+                // fewer.)
                 if ours
                     && old.psize() == data.len() as u64
                     && (old.is_gang() || old.ndvas() <= usize::from(copies))

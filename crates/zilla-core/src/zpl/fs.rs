@@ -86,7 +86,8 @@ pub trait Space: Send + Sync {
     /// Refuses with ENOSPC or EDQUOT if about `bytes` more cannot be promised. An operation that ends up with less space
     /// in use says so (`frees`), and is let through until almost nothing is left.
     fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()>;
-    /// Refuses if there is no room for `space` bytes on the devices, which the operation may make the sync write at worst.
+    /// Refuses if there is no room for `space` bytes on the devices, which the operation may make
+    /// the sync write at worst.
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()>;
     /// Something is about to be written that only pools with a feature can have.
     fn need_feature(&self, name: &'static str);
@@ -287,8 +288,8 @@ impl Zfs {
         }
     }
 
-    /// Asks for room for what the operation will have written of records. What was acknowledged before a crash may take nearly
-    /// the last.
+    /// Asks for room for what the operation will have written of records. What was acknowledged
+    /// before a crash may take nearly the last.
     pub(super) fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
         self.space.hold_room(tx, space, if self.is_replaying() { Leave::Eighth } else { leave })
     }

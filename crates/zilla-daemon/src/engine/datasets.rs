@@ -150,6 +150,7 @@ impl Engine {
         let (dsl, name) = (pool.dsl().clone(), name.to_owned());
         let task = pool.spa.ctx.sync_task(move |tx| {
             Box::pin(async move {
+                dsl.new_props_check(&parent_dir, &name, &stored)?;
                 let ds = dsl.create_fs(&tx, &name, ObjsetType::Zfs, 0).await?;
                 zpl::create_fs(&dsl.objset(&ds).await?, &tx, &zpl).await?;
                 dsl.set_props(&tx, &ds, &stored).await
@@ -183,6 +184,7 @@ impl Engine {
         let (dsl, name) = (pool.dsl().clone(), name.to_owned());
         let task = pool.spa.ctx.sync_task(move |tx| {
             Box::pin(async move {
+                dsl.new_props_check(&dsl.create_check(&name).await?, &name, &settings)?;
                 let new = NewVolume { size, block_size };
                 create_volume(&dsl, &tx, &name, new, &settings).await.map(drop)
             })
@@ -205,6 +207,7 @@ impl Engine {
         let (dsl, target, origin) = (pool.dsl().clone(), r.target.clone(), r.snapshot.clone());
         let task = pool.spa.ctx.sync_task(move |tx| {
             Box::pin(async move {
+                dsl.new_props_check(&dsl.create_check(&target).await?, &target, &settings)?;
                 let ds = dsl.clone_ds(&tx, &target, &origin).await?;
                 dsl.set_props(&tx, &ds, &settings).await
             })

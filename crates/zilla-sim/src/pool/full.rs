@@ -1,11 +1,15 @@
-//! Pools that are full: worked on by all that takes and gives space, cut off there, and made to live on.
+//! Pools that are full: worked on by all that takes and gives space, cut off there, and made to
+//! live on.
 //!
-//! A pool is filled until a write is refused, with records of one size; then several actors write into records, cut them, remove, rename and
-//! make stable what they can, while snapshots come and go. No operation may fail but for want of space or by a quota, removing may not
-//! fail at all, and the pool is never suspended. At a random moment the power goes. The pool must then import and replay its
-//! logs; what an fsync promised is whole; everything else can be removed, and its space comes back.
+//! A pool is filled until a write is refused, with records of one size; then several actors write
+//! into records, cut them, remove, rename and make stable what they can, while snapshots come and
+//! go. No operation may fail but for want of space or by a quota, removing may not fail at all, and
+//! the pool is never suspended. At a random moment the power goes. The pool must then import and
+//! replay its logs; what an fsync promised is whole; everything else can be removed, and its space
+//! comes back.
 //!
-//! What is kept true: a run depends on nothing but its seed, from which its record size, devices and quota follow.
+//! What is kept true: a run depends on nothing but its seed, from which its record size, devices
+//! and quota follow.
 
 use super::layout::{self, POOL};
 use crate::{CrashPolicy, Sim, SimRng, Survivors};

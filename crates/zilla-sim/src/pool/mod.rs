@@ -23,8 +23,8 @@
 pub mod campaign;
 mod durable;
 mod faults;
-mod hurt;
 pub mod full;
+mod hurt;
 pub mod layout;
 pub mod model;
 pub mod op;

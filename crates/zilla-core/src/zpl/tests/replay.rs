@@ -4,6 +4,7 @@ use super::super::*;
 use super::world::{CRED, World};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
+use crate::zio::Leave;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zilla_env::block_on;
@@ -25,6 +26,9 @@ impl Space for Quota {
             true => Err(Error::os(Errno::DQuot, "over quota")),
             false => Ok(()),
         }
+    }
+    fn hold_room(&self, _: &Tx, _: u64, _: Leave) -> Result<()> {
+        Ok(())
     }
     fn need_feature(&self, _: &'static str) {}
 }
