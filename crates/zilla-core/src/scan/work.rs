@@ -69,7 +69,9 @@ impl Visitor for Collector<'_> {
     }
 
     fn unreadable(&mut self, bp: &BlkPtr, at: Bookmark, error: Error) -> Result<()> {
-        if bp.birth() > self.stable || self.scan.shared.lock().freed.contains(&key(bp)) {
+        // A birth that no txg has reached yet is damage.
+        let written_since = bp.birth() > self.stable && bp.birth() <= self.scan.ctx.txgs.open().0;
+        if written_since || self.scan.shared.lock().freed.contains(&key(bp)) {
             // The tree that is walked is no more.
             return Err(Error::os(Errno::Stale, "the block was freed meanwhile"));
         }

@@ -108,7 +108,8 @@ impl Track {
 
 /// Leaf writes that were submitted together, and the blocks they are.
 pub struct Batch {
-    zio: Zio,
+    /// Not owned: blocks on their way hold their batch, and a ring of owners would outlive the pool.
+    zio: Weak<super::Inner>,
     txg: Txg,
     left: AtomicUsize,
     missed: Mutex<Vec<usize>>,
@@ -127,7 +128,7 @@ impl Batch {
         Arc::new_cyclic(|me| Batch {
             me: me.clone(),
             failed: AtomicBool::new(false),
-            zio: zio.clone(),
+            zio: Arc::downgrade(&zio.0),
             txg,
             // One more, so that it is not over before all were submitted.
             left: AtomicUsize::new(writes + 1),
@@ -147,14 +148,19 @@ impl Batch {
         if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        match self.me.upgrade().filter(|_| self.failed.load(Ordering::Acquire)) {
-            Some(me) => self.zio.0.track.slots.lock()[self.txg.slot()].failed.push(me),
-            None => self.zio.0.inflight.remove(&self.keys, self),
+        let zio = self.zio.upgrade();
+        if let Some(zio) = &zio {
+            match self.me.upgrade().filter(|_| self.failed.load(Ordering::Acquire)) {
+                Some(me) => zio.track.slots.lock()[self.txg.slot()].failed.push(me),
+                None => zio.inflight.remove(&self.keys, self),
+            }
         }
         self.over.store(true, Ordering::Release);
         self.event.notify(usize::MAX);
         let missed = self.missed();
-        self.zio.0.track.leave(self.txg, &missed);
+        if let Some(zio) = zio {
+            zio.track.leave(self.txg, &missed);
+        }
     }
 
     /// The leaves that do not have what they should.

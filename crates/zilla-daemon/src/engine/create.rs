@@ -1,9 +1,10 @@
 //! `zpool create`, `destroy` and `export`.
 
 use super::Engine;
+use super::datasets::FIXED;
 use super::errors::{Answer, no_pool, of_pool};
 use super::pool::Pool;
-use super::poolprops::fail_mode;
+use super::poolprops::{fail_mode, heeded};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -31,12 +32,17 @@ impl Engine {
         let mut typed = Vec::new();
         for (property, text) in &r.properties {
             let (kind, value) = props::parse_pool_prop(property, text, PoolPropContext::Create, 1)?;
+            heeded(property, &value)?;
             typed.push((property.clone(), kind, value));
         }
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
             return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
         }
         let root_props = super::datasets::typed(&r.fs_properties, props::FS, true)?;
+        if let Some((name, _)) = root_props.iter().find(|(name, _)| FIXED.contains(&name.as_str())) {
+            let what = format!("'{name}' of a pool's own file system is not supported by zilla yet");
+            return Err(ApiError::with(ErrorCode::Unsupported, what));
+        }
         let _changes = self.changes.lock().await;
         if self.pools.read().contains_key(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));

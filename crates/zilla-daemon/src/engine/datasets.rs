@@ -20,7 +20,7 @@ use zilla_core::zvol::{NewVolume, ZVOL_DEFAULT_BLOCKSIZE, check_size, create_vol
 use zilla_ondisk::enums::ObjsetType;
 
 /// Settled when the file system is made, and kept in it rather than among the properties.
-const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
+pub const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
 
 pub type Settled = Vec<(String, Setting)>;
 
@@ -50,6 +50,9 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
     Ok(all)
 }
 
+/// `dedup=off` on disk (ZIO_CHECKSUM_OFF).
+const DEDUP_OFF: u64 = 2;
+
 /// Settings that would have to be heeded and are not: better refused than quietly ignored.
 fn supported(name: &str, value: &TypedValue) -> bool {
     match (name, value) {
@@ -58,6 +61,11 @@ fn supported(name: &str, value: &TypedValue) -> bool {
         }
         ("sharenfs" | "sharesmb", TypedValue::Str(text)) => text == "off",
         ("filesystem_limit" | "snapshot_limit", TypedValue::Num(n)) => *n == u64::MAX,
+        ("dedup", TypedValue::Num(n)) => *n == DEDUP_OFF,
+        ("longname", TypedValue::Num(n)) => *n == 0,
+        ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
+            text == "none"
+        }
         _ => true,
     }
 }

@@ -107,6 +107,7 @@ impl Engine {
         }
         let version = pool.spa.version();
         let (kind, value) = props::parse_pool_prop(&r.property, &r.value, PoolPropContext::Set, version)?;
+        heeded(&r.property, &value)?;
         match (kind, r.property.as_str()) {
             (PropType::Feature, name) => {
                 let feature = name.trim_start_matches("feature@").to_owned();
@@ -128,6 +129,17 @@ impl Engine {
             _ => pool.store_prop(&r.property, &value).await,
         }
     }
+}
+
+/// Refuses to switch on what would have to be heeded and is not.
+pub(super) fn heeded(name: &str, value: &TypedValue) -> Answer<()> {
+    let name = props::pool_prop(name).map_or(name, |desc| desc.name);
+    let on = matches!(value, TypedValue::Num(n) if *n != 0);
+    if on && matches!(name, "multihost" | "autotrim" | "autoreplace" | "autoexpand") {
+        let what = format!("'{name}=on' is not supported by zilla yet");
+        return Err(ApiError::with(ErrorCode::Unsupported, what));
+    }
+    Ok(())
 }
 
 /// What `failmode` is set to.
