@@ -17,6 +17,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 
 use super::label::{self, PoolLabels};
 use super::leaf::Leaf;
+use super::tree::Layout;
 use super::tree::{Top, VdevTree};
 
 /// What the configuration calls the txg in which a leaf was attached that has not got everything yet.
@@ -136,11 +137,19 @@ impl VdevTree {
                 Some(newest_uberblock(labels, top.ashift(), last))
             };
             let Some(best) = top.leaves().filter_map(newest).max() else { continue };
-            for leaf in top.leaves() {
-                if let Some(own) = newest(leaf).filter(|own| *own < best) {
-                    tracing::info!(path = %leaf.path(), own, best, "the device missed txgs");
-                    leaf.dtl.add(own + 1, last.max(best) + 1);
+            let behind: Vec<(&Arc<Leaf>, u64)> =
+                top.leaves().filter_map(|l| Some((l, newest(l).filter(|own| *own < best)?))).collect();
+            // A txg that more leaves missed than redundancy covers was never made stable. So a cut came between
+            // their uberblocks, and those that lack only the last have the data.
+            let cut = match &top.layout {
+                Layout::Raidz { nparity, .. } if behind.len() > *nparity => {
+                    behind.iter().map(|(_, own)| *own).max()
                 }
+                _ => None,
+            };
+            for (leaf, own) in behind.into_iter().filter(|(_, own)| cut != Some(*own)) {
+                tracing::info!(path = %leaf.path(), own, best, "the device missed txgs");
+                leaf.dtl.add(own + 1, last.max(best) + 1);
             }
         }
     }
