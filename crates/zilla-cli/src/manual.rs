@@ -1,6 +1,7 @@
 //! `help TOPIC`: the manual page of a command or concept, or the command's usage where no manual is installed.
 //!
-//! The pages are `docs/man`. Pages that lie beside an installed program (`PREFIX/share/man`) are found without any setting.
+//! The pages are `docs/man`. Pages that lie beside an installed program (`PREFIX/share/man`) are found
+//! without any setting.
 
 use std::process::{Command, Stdio};
 

@@ -1,7 +1,7 @@
 //! `zilla zvol`: volumes as block devices and files, where there is no NBD driver.
 //!
-//! The daemon shows volumes as files; a loop device on such a file is a block device. Only root may set one up, and may then have
-//! it linked where OpenZFS's device node would be.
+//! The daemon shows volumes as files; a loop device on such a file is a block device. Only root may
+//! set one up, and may then have it linked where OpenZFS's device node would be.
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};

@@ -2,7 +2,8 @@
 //!
 //! Three txgs are in flight: the *open* one takes changes; the *quiescing* one waits for its last holders; the *syncing*
 //! one is being written. A hold is a counter, taken and dropped without waiting. Throttling happens when a transaction is
-//! assigned: as dirty data (and what else of memory waits for a txg: log records above all) nears its limit each new transaction is delayed a little more (Adam Leventhal's write throttle:
+//! assigned: as dirty data (and what else of memory waits for a txg: log records above all) nears its
+//! limit each new transaction is delayed a little more (Adam Leventhal's write throttle:
 //! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync. Delays too short to sleep for are added up, and
 //! whoever makes them long enough sleeps for all.
 //!

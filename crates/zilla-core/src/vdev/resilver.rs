@@ -17,8 +17,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 
 use super::label::{self, PoolLabels};
 use super::leaf::Leaf;
-use super::tree::Layout;
-use super::tree::{Top, VdevTree};
+use super::tree::{Layout, Top, VdevTree};
 
 /// What the configuration calls the txg in which a leaf was attached that has not got everything yet.
 pub const RESILVER_TXG: &str = "resilver_txg";
