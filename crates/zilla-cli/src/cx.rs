@@ -49,6 +49,24 @@ impl Cx {
         Cx { program, command: "", usage, out: Out::new(), client: None, line }
     }
 
+    /// A program of its own from its arguments to its exit code.
+    pub fn main(program: &'static str, args: Vec<String>, usage: fn(&mut Cx, bool), run: Action) -> u8 {
+        let mut cx = Cx::new(program, &args, usage);
+        let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
+        cx.out.flush();
+        code
+    }
+
+    /// Prints a usage where it belongs: what was asked for is output, what was not is an error.
+    pub fn put_usage(&mut self, text: &str, requested: bool) {
+        if requested {
+            self.out.put(text);
+        } else {
+            self.out.flush();
+            eprint!("{text}");
+        }
+    }
+
     /// Says something on standard error.
     pub fn err(&mut self, message: impl AsRef<str>) {
         self.out.flush();
@@ -80,11 +98,10 @@ impl Cx {
         }
     }
 
-    fn client(&mut self) -> Result<&mut Client, Exit> {
+    pub fn client(&mut self) -> Result<&mut Client, Exit> {
         if self.client.is_none() {
-            let connected = StateDir::from_env()
-                .map_err(ClientError::Start)
-                .and_then(|dir| Client::connect_or_start(&dir));
+            let connected =
+                StateDir::to_ask().map_err(ClientError::Start).and_then(|dir| Client::connect_or_start(&dir));
             match connected {
                 Ok(mut client) => {
                     client.set_command(Some(self.line.clone()));

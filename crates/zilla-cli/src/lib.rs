@@ -9,10 +9,12 @@
 //! `zilla zpool list` work where no links were made. A command has no async runtime: it starts,
 //! talks to the daemon over one socket and ends.
 
+pub mod arcstat;
 pub mod args;
 pub mod cx;
 pub mod fmt;
 pub mod manual;
+mod material;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
@@ -62,6 +64,7 @@ fn tool(name: &str) -> Option<Tool> {
         "zfs" | "fs" => Some(zfs::main),
         "zdb" => Some(zdb::main),
         "zillad" => Some(zilla_daemon::command::main),
+        "arcstat" => Some(arcstat::main),
         "zilstat" => Some(zilstat::main),
         "zvol" => Some(zvol::main),
         _ => None,
@@ -94,6 +97,7 @@ fn zilla(word: Option<&str>) -> ExitCode {
 const USAGE: &str = "usage: zilla zpool command args ...
        zilla zfs command args ...
        zilla zdb [options] pool ...
+       zilla arcstat [-hpv] [-f fields] [-s separator] [pool] [interval [count]]
        zilla zilstat [-dHpl] [pool|dataset] [interval [count]]
        zilla zvol files | attach [-r] volume | detach volume
        zilla version

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 /// Shows the page of a command of `program` (`zpool`, `zfs`), or of a concept. Whether there is one.
 pub fn show(program: &str, topic: &str) -> bool {
     let is_word = topic.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && !topic.starts_with('-');
-    is_word && [format!("{program}-{topic}"), topic.to_owned()].iter().any(|page| man(page))
+    // Not the page of the bare word: other programs have commands called `set` or `list`.
+    let whole = if topic.starts_with(program) { topic.to_owned() } else { format!("{program}{topic}") };
+    is_word && [format!("{program}-{topic}"), whole].iter().any(|page| man(page))
 }
 
 fn man(page: &str) -> bool {

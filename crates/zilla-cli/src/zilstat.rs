@@ -1,7 +1,7 @@
 //! `zilla zilstat`: what intent logs do, in the columns of OpenZFS's `zilstat` and some of ours.
 
 use crate::args::{self, Opt};
-use crate::cx::{Cx, Exit, Run};
+use crate::cx::{Cx, Run};
 use crate::fmt::interval::Interval;
 use std::collections::BTreeMap;
 use zilla_control::props::nicenum::nicenum;
@@ -26,19 +26,12 @@ const COLUMNS: &[(&str, usize, &[&str])] = &[
 const USAGE: &str = "usage:\n\tzilstat [-dHplv] [pool|dataset] [interval [count]]\n";
 
 fn usage(cx: &mut Cx, requested: bool) {
-    if requested {
-        cx.out.put(USAGE);
-    } else {
-        cx.err(USAGE.trim_end());
-    }
+    cx.put_usage(USAGE, requested);
 }
 
 /// Runs `zilstat` with these arguments.
 pub fn main(args: Vec<String>) -> u8 {
-    let mut cx = Cx::new("zilla zilstat", &args, usage);
-    let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
-    cx.out.flush();
-    code
+    Cx::main("zilla zilstat", args, usage, run)
 }
 
 struct Options {

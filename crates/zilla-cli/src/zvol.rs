@@ -21,19 +21,12 @@ const USAGE: &str = "usage:
 const DEV_ZVOL: &str = "/dev/zvol";
 
 fn usage(cx: &mut Cx, requested: bool) {
-    if requested {
-        cx.out.put(USAGE);
-    } else {
-        cx.err(USAGE.trim_end());
-    }
+    cx.put_usage(USAGE, requested);
 }
 
 /// Runs `zilla zvol` with these arguments.
 pub fn main(args: Vec<String>) -> u8 {
-    let mut cx = Cx::new("zilla zvol", &args, usage);
-    let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
-    cx.out.flush();
-    code
+    Cx::main("zilla zvol", args, usage, run)
 }
 
 fn run(cx: &mut Cx, mut args: Vec<String>) -> Run {

@@ -1,4 +1,4 @@
-//! What turns blocks into other bytes: checksums, compression, RAID-Z parity.
+//! What turns blocks into other bytes: checksums, compression, encryption, RAID-Z parity.
 //!
 //! This is the lowest floor of zilla. Every function here takes byte slices and gives byte slices or words
 //! back; nothing does I/O, blocks, spawns or keeps state that a caller could see. One file holds one
@@ -19,4 +19,5 @@
 pub mod checksum;
 pub mod compress;
 pub mod cpu;
+pub mod crypt;
 pub mod raidz;

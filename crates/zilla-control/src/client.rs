@@ -85,6 +85,11 @@ impl Client {
         }
     }
 
+    /// The folder of the daemon that it talks to.
+    pub fn state_dir(&self) -> &StateDir {
+        &self.dir
+    }
+
     /// The command line to be written to the history of a pool that changes.
     pub fn set_command(&mut self, command: Option<String>) {
         self.command = command;
@@ -117,7 +122,7 @@ impl Client {
 }
 
 /// Whoever listens must be who could have done anyway what he is asked for: this user, or root. Root may ask everyone.
-fn check_peer(stream: &UnixStream, dir: &StateDir) -> Result<(), ClientError> {
+pub(crate) fn check_peer(stream: &UnixStream, dir: &StateDir) -> Result<(), ClientError> {
     let fail = |error: std::io::Error| ClientError::Io { path: dir.socket(), error };
     let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|e| fail(e.into()))?.uid;
     if peer.is_root() || rustix::process::geteuid().is_root() || peer == rustix::process::geteuid() {

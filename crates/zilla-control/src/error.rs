@@ -57,6 +57,8 @@ codes! {
     MountFailed = "mount failed",
     UmountFailed = "unmount failed",
     Perm = "permission denied",
+    BadPerm = "invalid permission",
+    NoDelegation = "delegated administration is disabled on pool",
     NoSpc = "out of space",
     Io = "I/O error",
     Intr = "signal received",
@@ -101,6 +103,10 @@ codes! {
     VdevOverridable = "invalid vdev specification",
     /// The same, but `-f` does not help.
     VdevInvalid = "invalid vdev specification",
+    NoParent = "parent does not exist",
+    NoSource = "incremental source does not exist",
+    /// The key that was given does not open the dataset; another may.
+    WrongKey = "Incorrect key provided",
     /// The request itself is malformed, too large or too deep.
     BadRequest = "malformed request",
     /// zilla does not have this yet.

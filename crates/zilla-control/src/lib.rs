@@ -13,15 +13,19 @@
 
 pub mod client;
 pub mod error;
+pub mod handover;
 pub mod operations;
+pub mod owners;
 pub mod paths;
 pub mod props;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
+pub mod share;
 pub mod status;
 pub mod types;
 
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
-pub use operations::{Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, dispatch};
+pub use operations::{Asked, Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, dispatch};
 pub use paths::{Folder, StateDir};

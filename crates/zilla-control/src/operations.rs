@@ -17,9 +17,22 @@ pub const PROTOCOL: u32 = 1;
 pub struct Caller {
     pub uid: u32,
     pub gid: u32,
+    /// Further groups of the caller's.
+    pub groups: Vec<u32>,
+    /// The daemon's owner or root, who may do everything.
+    pub owner: bool,
     pub pid: Option<i32>,
     /// The command line, for the pool's history.
     pub command: Option<String>,
+}
+
+impl Caller {
+    /// All groups, the user's own first.
+    pub fn gids(&self) -> Vec<u32> {
+        let mut all = vec![self.gid];
+        all.extend(self.groups.iter().filter(|gid| **gid != self.gid));
+        all
+    }
 }
 
 /// A request on the wire.
@@ -47,7 +60,7 @@ pub trait Operation: Serialize + DeserializeOwned + Send + 'static {
 }
 
 macro_rules! operations {
-    ($($(#[$m:meta])* $method:ident($request:ty) -> $reply:ty;)*) => {
+    ($($(#[$m:meta])* $method:ident($request:ident) -> $reply:ty;)*) => {
         $(impl Operation for $request {
             const NAME: &'static str = stringify!($method);
             type Reply = $reply;
@@ -56,6 +69,16 @@ macro_rules! operations {
         /// What the daemon does for its clients. Methods run concurrently; the server runs each to its end
         /// even where the client is gone, so none may wait for ever. An operation that is left out is refused.
         pub trait Backend: Send + Sync + 'static {
+            /// Whether a caller who does not own the daemon may have this done. Nobody may, unless the
+            /// backend says so.
+            fn judge(
+                &self,
+                caller: &Caller,
+                asked: Asked<'_>,
+            ) -> impl Future<Output = Result<(), ApiError>> + Send {
+                let _ = (caller, asked);
+                std::future::ready(Err(ErrorCode::Perm.into()))
+            }
             $($(#[$m])* fn $method(
                 &self,
                 caller: &Caller,
@@ -67,6 +90,11 @@ macro_rules! operations {
                     concat!("'", stringify!($method), "' is not supported by this daemon"),
                 )))
             })*
+        }
+
+        /// What somebody asks for.
+        pub enum Asked<'a> {
+            $($request(&'a $request)),*
         }
 
         /// Every operation's name.
@@ -84,9 +112,16 @@ macro_rules! operations {
                     let outcome = match open::<$request>(body) {
                         Ok(envelope) => {
                             let caller = Caller { command: envelope.command, ..caller };
-                            match backend.$method(&caller, envelope.request).await {
-                                Ok(reply) => Outcome::Ok(reply),
+                            let may = match caller.owner {
+                                true => Ok(()),
+                                false => backend.judge(&caller, Asked::$request(&envelope.request)).await,
+                            };
+                            match may {
                                 Err(e) => Outcome::Err(e),
+                                Ok(()) => match backend.$method(&caller, envelope.request).await {
+                                    Ok(reply) => Outcome::Ok(reply),
+                                    Err(e) => Outcome::Err(e),
+                                },
                             }
                         }
                         Err(e) => Outcome::Err(e),
@@ -121,6 +156,7 @@ operations! {
     pool_reopen(PoolReopen) -> ();
     pool_resilver(PoolResilver) -> ();
     pool_freeze(PoolFreeze) -> ();
+    label_clear(LabelClear) -> ();
     vdev_attach(VdevAttach) -> ();
     vdev_detach(VdevDetach) -> ();
     vdev_remove(VdevRemove) -> ();
@@ -128,6 +164,7 @@ operations! {
     vdev_online(VdevOnline) -> VdevOnlineReply;
     pool_wait(PoolWait) -> PoolWaitReply;
     log_stats(LogStatQuery) -> Vec<LogStat>;
+    arc_stats(ArcStatQuery) -> Vec<ArcStat>;
     dataset_create(DatasetCreate) -> MountedReply;
     dataset_destroy(DatasetDestroy) -> DestroyReply;
     dataset_query(DatasetQuery) -> DatasetQueryReply;
@@ -144,9 +181,21 @@ operations! {
     volume_files(VolumeFiles) -> String;
     dataset_rename(DatasetRename) -> MountedReply;
     dataset_promote(DatasetPromote) -> ();
+    dataset_bookmark(DatasetBookmark) -> ();
+    dataset_accounts(DatasetAccounts) -> Vec<Account>;
+    dataset_diff(DatasetDiff) -> DatasetDiffReply;
+    dataset_wait(DatasetWait) -> bool;
     snapshot_hold(SnapshotHold) -> ();
     snapshot_release(SnapshotRelease) -> ();
     snapshot_holds(SnapshotHolds) -> Vec<HoldInfo>;
+    grant_query(GrantQuery) -> Vec<GrantList>;
+    grant_change(GrantChange) -> ();
+    stream_send(StreamSend) -> ();
+    stream_receive(StreamReceive) -> ();
+    receive_abort(ReceiveAbort) -> ();
+    key_load(KeyLoad) -> ();
+    key_unload(KeyUnload) -> ();
+    key_change(KeyChange) -> ();
 }
 
 /// Only the version is read first: a request of another version may have another shape.

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Names in the folder.
 pub const SOCKET: &str = "zillad.sock";
+/// Where streams' descriptors are handed over.
+pub const STREAM_SOCKET: &str = "streams.sock";
 /// Where volumes are served over NBD.
 pub const NBD_SOCKET: &str = "nbd.sock";
 /// Where volumes are files.
@@ -25,6 +27,9 @@ pub const LOCK_FILE: &str = "zillad.lock";
 /// Held locked by a client while it starts a daemon.
 pub const START_LOCK: &str = "start.lock";
 pub const LOG_FILE: &str = "zillad.log";
+
+/// The folder of root's daemon.
+const ROOT_DIR: &str = "/run/zilla";
 
 /// Longest path a Unix socket can have, terminator excluded.
 const SOCKET_PATH_MAX: usize = 107;
@@ -47,7 +52,7 @@ impl StateDir {
         let root = rustix::process::geteuid().is_root();
         let path = match var("ZILLA_DIR") {
             Some(dir) => dir,
-            None if root => PathBuf::from("/run/zilla"),
+            None if root => PathBuf::from(ROOT_DIR),
             None => match (var("XDG_RUNTIME_DIR"), var("HOME")) {
                 (Some(dir), _) => dir.join("zilla"),
                 (None, Some(home)) => home.join(".zilla"),
@@ -66,6 +71,21 @@ impl StateDir {
             ));
         }
         Ok(dir)
+    }
+
+    /// Where a command asks: the user's own folder; if he has none and names none, root's, where its
+    /// daemon is shared with him.
+    pub fn to_ask() -> Result<StateDir, String> {
+        let own = StateDir::from_env()?;
+        let named = std::env::var_os("ZILLA_DIR").is_some_and(|v| !v.is_empty());
+        if named || rustix::process::geteuid().is_root() || own.path.exists() {
+            return Ok(own);
+        }
+        let shared = StateDir::new(ROOT_DIR);
+        match rustix::fs::access(shared.socket(), rustix::fs::Access::WRITE_OK) {
+            Ok(()) => Ok(shared),
+            Err(_) => Ok(own),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -145,6 +165,15 @@ impl Folder {
     /// A path that leads into just this folder, for calls that take nothing else.
     pub fn by_descriptor(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd()))
+    }
+
+    /// Lets others reach what in it is meant for them: they may pass through, not look.
+    #[cfg(feature = "server")]
+    pub fn open_to(&self, share: crate::share::Share) -> io::Result<()> {
+        if let Some(gid) = share.group() {
+            rustix::fs::fchown(&*self.dir, None, Some(rustix::fs::Gid::from_raw(gid)))?;
+        }
+        Ok(rustix::fs::fchmod(&*self.dir, Mode::from_raw_mode(share.folder_mode()))?)
     }
 
     /// Opens a file in it, one of the owner's own.

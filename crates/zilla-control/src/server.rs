@@ -1,13 +1,16 @@
 //! The daemon's end of the socket.
 //!
-//! A connection is served only to the daemon's owner and to root: the socket's mode keeps others out, and the
-//! peer's credentials are asked of the kernel all the same, because folders and modes get copied. Everything a
+//! A connection is served to the daemon's owner and to root, and to those with whom the owner shares it
+//! ([`crate::share`]): the socket's mode keeps others out, and the
+//! peer's credentials are asked of the kernel all the same, because folders and modes get copied. What the others
+//! ask the backend judges; they have connections of their own, so that they cannot take the owner's. Everything a
 //! client sends is bounded: the headers, the body and the time to send it, the number of connections. An
 //! operation runs in a task of its own and to its end even where the client dies half-way, so a pool is never
 //! left between two states because somebody pressed ^C.
 
 use crate::error::{ApiError, ErrorCode};
 use crate::operations::{Backend, Caller, Outcome, dispatch};
+use crate::share::{Share, peer_groups};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -26,11 +29,13 @@ use tokio::task::JoinSet;
 /// Longest request: a `zfs snapshot` of some ten thousand names.
 pub const REQUEST_LIMIT: usize = 4 << 20;
 const CONNECTIONS: usize = 256;
+/// Of those who do not own the daemon, all together.
+const GUESTS: usize = 64;
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for operations that are under way.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// Makes the socket, for its owner alone. A socket left by a daemon that died is removed: the caller holds the
+/// Makes the socket, for its owner alone until [`open_to`] says otherwise. A socket left by a daemon that died is removed: the caller holds the
 /// folder's lock, so no living daemon listens on it.
 pub fn listen(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
@@ -43,12 +48,31 @@ pub fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves until `shutdown` completes, then lets operations under way finish.
+/// Lets others connect to the socket.
+pub fn open_to(path: &Path, share: Share) -> std::io::Result<()> {
+    if let Some(gid) = share.group() {
+        std::os::unix::fs::chown(path, None, Some(gid))?;
+    }
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(share.socket_mode()))
+}
+
+/// Serves the daemon's owner and root until `shutdown` completes, then lets operations under way finish.
 pub async fn serve<B: Backend>(
     listener: UnixListener,
     backend: Arc<B>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
+    serve_to(Share::Nobody, listener, backend, shutdown).await
+}
+
+/// The same, for others too.
+pub async fn serve_to<B: Backend>(
+    share: Share,
+    listener: UnixListener,
+    backend: Arc<B>,
+    shutdown: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let guests = Arc::new(Semaphore::new(GUESTS));
     let owner = rustix::process::geteuid().as_raw();
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let (stop, stopped) = watch::channel(false);
@@ -73,11 +97,21 @@ pub async fn serve<B: Backend>(
             () = &mut shutdown => break,
         };
         while connections.try_join_next().is_some() {}
-        let Some(caller) = admit(&stream, owner) else { continue };
+        let Some(caller) = admit(&stream, owner, share) else { continue };
+        let guest = match caller.owner {
+            true => None,
+            false => match guests.clone().try_acquire_owned() {
+                Ok(place) => Some(place),
+                Err(_) => {
+                    tracing::warn!("refused a connection of uid {}: there are {GUESTS}", caller.uid);
+                    continue;
+                }
+            },
+        };
         let backend = backend.clone();
         let stopped = stopped.clone();
         connections.spawn(async move {
-            let _slot = slot;
+            let _slot = (slot, guest);
             connection(stream, backend, caller, stopped).await;
         });
     }
@@ -90,13 +124,27 @@ pub async fn serve<B: Backend>(
     Ok(())
 }
 
-fn admit(stream: &UnixStream, owner: u32) -> Option<Caller> {
-    match stream.peer_cred() {
-        Ok(cred) if cred.uid() == owner || cred.uid() == 0 => {
-            Some(Caller { uid: cred.uid(), gid: cred.gid(), pid: cred.pid(), command: None })
-        }
-        Ok(cred) => {
-            tracing::warn!("refused a connection of uid {}", cred.uid());
+fn admit(stream: &UnixStream, owner: u32, share: Share) -> Option<Caller> {
+    // The owner needs none, so he depends on nothing that a kernel might not tell.
+    let is_owner = |uid| uid == owner || uid == 0;
+    let asked = stream.peer_cred().and_then(|cred| {
+        let groups = if is_owner(cred.uid()) { Vec::new() } else { peer_groups(stream)? };
+        Ok((cred, groups))
+    });
+    match asked {
+        Ok((cred, groups)) => {
+            let caller = Caller {
+                uid: cred.uid(),
+                gid: cred.gid(),
+                groups,
+                owner: is_owner(cred.uid()),
+                pid: cred.pid(),
+                command: None,
+            };
+            if caller.owner || share.admits(&caller.gids()) {
+                return Some(caller);
+            }
+            tracing::warn!("refused a connection of uid {}", caller.uid);
             None
         }
         Err(e) => {

@@ -55,6 +55,7 @@ pub enum Errno {
     NotDir = 20,
     IsDir = 21,
     Inval = 22,
+    TxtBsy = 26,
     FBig = 27,
     NoSpc = 28,
     ROFs = 30,
@@ -64,6 +65,8 @@ pub enum Errno {
     NameTooLong = 36,
     NotEmpty = 39,
     Loop = 40,
+    /// OpenZFS's ECKSUM: Linux's EBADE.
+    Cksum = 52,
     NoData = 61,
     Overflow = 75,
     IlSeq = 84,
@@ -77,6 +80,12 @@ pub enum Errno {
 pub enum Error {
     #[error("{0}")]
     Corrupt(Arc<Corruption>),
+    /// Of an operation on datasets.
+    #[error("{0}")]
+    Refused(Arc<crate::dsl::Refusal>),
+    /// Of an operation on a pool or its devices.
+    #[error("{0}")]
+    Pool(Arc<crate::spa::Refusal>),
     #[error("{what}")]
     Os { errno: Errno, what: Cow<'static, str> },
 }
@@ -92,17 +101,34 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Error::Corrupt(_) => Errno::Io,
+            Error::Refused(why) => why.errno(),
+            Error::Pool(why) => why.errno(),
             Error::Os { errno, .. } => *errno,
         }
     }
     pub fn is(&self, errno: Errno) -> bool {
-        matches!(self, Error::Os { errno: e, .. } if *e == errno)
+        match self {
+            Error::Corrupt(_) => false,
+            other => other.errno() == errno,
+        }
     }
     pub fn no_ent(what: impl Into<Cow<'static, str>>) -> Error {
         Error::os(Errno::NoEnt, what)
     }
     pub fn inval(what: impl Into<Cow<'static, str>>) -> Error {
         Error::os(Errno::Inval, what)
+    }
+}
+
+impl From<crate::dsl::Refusal> for Error {
+    fn from(why: crate::dsl::Refusal) -> Error {
+        Error::Refused(Arc::new(why))
+    }
+}
+
+impl From<crate::spa::Refusal> for Error {
+    fn from(why: crate::spa::Refusal) -> Error {
+        Error::Pool(Arc::new(why))
     }
 }
 

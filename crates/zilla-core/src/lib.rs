@@ -2,7 +2,7 @@
 //!
 //! One crate with a folder a subsystem, because in ZFS the lower floors need each other: the pool's own metadata lies in objects
 //! that stand on the pool. From the top: [`zpl`] (POSIX files), [`zvol`] (block volumes), [`dsl`] (datasets), [`zap`] (names to numbers), [`dmu`] (objects in
-//! transactions), [`spa`] (the pool and its txgs), [`scan`] (scrub), [`zio`] (block pointers to bytes), [`arc`], [`metaslab`], [`vdev`].
+//! transactions), [`spa`] (the pool and its txgs), [`scan`] (scrub), [`crypt`] (keys), [`zio`] (block pointers to bytes), [`arc`], [`l2arc`], [`metaslab`], [`vdev`].
 //! ARCHITECTURE.md has the map and follows a write and a read through it.
 //!
 //! What the whole keeps true:
@@ -14,13 +14,16 @@
 
 pub mod arc;
 pub mod check;
+pub mod crypt;
 pub mod dmu;
 pub mod dsl;
 pub mod error;
+pub mod l2arc;
 pub mod metaslab;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod scan;
+pub mod send;
 pub mod spa;
 pub mod tunables;
 pub mod types;

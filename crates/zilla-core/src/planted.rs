@@ -32,9 +32,41 @@ pub enum Bug {
     AccountLost,
     /// fsync returns at once.
     FsyncLies,
+    /// What a sync cannot put on disk stays in memory only. Seen where disks go bad, and hunted by a test of its own, so not among [`ALL`].
+    HeldForgotten,
+    /// Of writes only every other one leaves a record for the intent log.
+    WriteRecordLost,
+    /// A rename leaves no record for the intent log.
+    RenameRecordLost,
+    /// A replay refuses a record, and the log behind it is given back.
+    ReplayStops,
+    /// The log's blocks are not claimed at an import, so that replaying gives out their space.
+    ClaimForgotten,
+    /// What a truncation cuts off inside a record is there again when the file grows.
+    TailKept,
+    /// A txg takes attributes from the one after it.
+    BonusAhead,
+    /// Attributes that do not fit into a dnode are not written.
+    SpillLost,
+    /// Blocks that only a snapshot refers to are freed.
+    SnapshotNotHeld,
+    /// Some blocks that are freed stay allocated.
+    FreedBlocksKept,
+    /// What a write lies on is taken for zeroes where it cannot be read.
+    DamageHidden,
+    /// Replay is judged by file flags, and their changes need not be in the log before what they allow.
+    ReplayRefusesByFlag,
+    /// A disk that was away when the pool was opened is taken back as if it had missed nothing.
+    NotResilvered,
+    /// After an outage only what was seen to fail is taken for lost: nothing is written again.
+    NotResent,
+    /// A damaged copy is written again without asking whose its place is by now.
+    RepairUnchecked,
+    /// Log records are not counted against the limit of what may wait for a txg.
+    LogNotCounted,
 }
 
-pub const ALL: [Bug; 12] = [
+pub const ALL: [Bug; 27] = [
     Bug::FlushDropped,
     Bug::UberblockEarly,
     Bug::FreedTooEarly,
@@ -47,6 +79,21 @@ pub const ALL: [Bug; 12] = [
     Bug::ParityWrong,
     Bug::AccountLost,
     Bug::FsyncLies,
+    Bug::WriteRecordLost,
+    Bug::RenameRecordLost,
+    Bug::ReplayStops,
+    Bug::ClaimForgotten,
+    Bug::TailKept,
+    Bug::BonusAhead,
+    Bug::SpillLost,
+    Bug::SnapshotNotHeld,
+    Bug::FreedBlocksKept,
+    Bug::DamageHidden,
+    Bug::ReplayRefusesByFlag,
+    Bug::NotResilvered,
+    Bug::NotResent,
+    Bug::RepairUnchecked,
+    Bug::LogNotCounted,
 ];
 
 thread_local! {

@@ -37,4 +37,44 @@ pub static COMMIT_TIMEOUT_PCT: Tunable = Tunable::new("zfs_commit_timeout_pct", 
 /// From how many bytes on synchronous writes go to where they will stay instead of into the log.
 pub static IMMEDIATE_WRITE_SZ: Tunable = Tunable::new("zfs_immediate_write_sz", 32768);
 
-pub static ALL: &[&Tunable] = &[&ZIL_SAXATTR, &COMMIT_TIMEOUT_PCT, &IMMEDIATE_WRITE_SZ];
+/// Bytes that a cache device is fed at a time, and how many more as long as the ARC has evicted nothing.
+pub static L2ARC_WRITE_MAX: Tunable = Tunable::new("l2arc_write_max", 32 << 20);
+pub static L2ARC_WRITE_BOOST: Tunable = Tunable::new("l2arc_write_boost", 32 << 20);
+
+/// How far along the ARC's lists blocks are looked for, in times of what may be written; 0: to the end.
+pub static L2ARC_HEADROOM: Tunable = Tunable::new("l2arc_headroom", 8);
+
+/// Seconds between two feedings, and whether the next comes sooner while there is much to be fed.
+pub static L2ARC_FEED_SECS: Tunable = Tunable::new("l2arc_feed_secs", 1);
+pub static L2ARC_FEED_AGAIN: Tunable = Tunable::new("l2arc_feed_again", 1);
+
+/// Whether blocks that were only prefetched are left out.
+pub static L2ARC_NOPREFETCH: Tunable = Tunable::new("l2arc_noprefetch", 1);
+
+/// Whether only what was used more than once is fed: 1 of all blocks, 2 of data.
+pub static L2ARC_MFUONLY: Tunable = Tunable::new("l2arc_mfuonly", 0);
+
+/// Whether a cache device is not read while it is written.
+pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
+
+/// Percent of the ARC's limit that the index of the cache devices may take.
+pub static L2ARC_META_PERCENT: Tunable = Tunable::new("l2arc_meta_percent", 33);
+
+/// Whether what a cache device holds is found again when the pool is opened.
+pub static L2ARC_REBUILD_ENABLED: Tunable = Tunable::new("l2arc_rebuild_enabled", 1);
+
+pub static ALL: &[&Tunable] = &[
+    &ZIL_SAXATTR,
+    &COMMIT_TIMEOUT_PCT,
+    &IMMEDIATE_WRITE_SZ,
+    &L2ARC_WRITE_MAX,
+    &L2ARC_WRITE_BOOST,
+    &L2ARC_HEADROOM,
+    &L2ARC_FEED_SECS,
+    &L2ARC_FEED_AGAIN,
+    &L2ARC_NOPREFETCH,
+    &L2ARC_MFUONLY,
+    &L2ARC_NORW,
+    &L2ARC_META_PERCENT,
+    &L2ARC_REBUILD_ENABLED,
+];

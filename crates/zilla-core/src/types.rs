@@ -8,7 +8,9 @@ use zilla_ondisk::blkptr::BlkPtr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Txg(pub u64);
 
-/// How many txgs can hold changes at once (open, quiescing, syncing), rounded up to a power of two.
+/// How many txgs can hold changes at once: open, quiescing, syncing.
+pub const TXG_CONCURRENT: u64 = 3;
+/// The same, rounded up to a power of two.
 pub const TXG_SIZE: usize = 4;
 /// Frees of the last txgs stay unallocated this long, so that an import can go back to an older uberblock.
 pub const TXG_DEFER_SIZE: usize = 2;

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use zilla_core::error::Result;
 use zilla_core::spa::{CreateOpts, FailMode, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Unlimited, Zfs};
-use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
+use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
 
@@ -182,12 +182,27 @@ fn a_raidz1() {
     rounds(VdevKind::Raidz { nparity: 1 }, 3, 1);
 }
 
-/// Turns over some bytes of a file's block where it lies on the only disk; again, and it is whole.
-async fn flip(os: &Arc<zilla_core::dmu::Objset>, id: u64, blkid: u64, disk: &Path) {
+/// OpenZFS's check of an exported pool, where it is installed.
+fn zdb(dir: &Path, check: &str) {
+    let out = std::process::Command::new("zdb").args(["-e", "-p"]).arg(dir).args([check, "tank"]).output();
+    match out {
+        Ok(out) => {
+            let text =
+                format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert!(out.status.success() && !text.contains("leaked space"), "zdb {check}: {text}");
+        }
+        Err(e) if std::env::var_os("CI").is_none() => eprintln!("zdb is not there: {e}"),
+        Err(e) => panic!("zdb: {e}"),
+    }
+}
+
+/// Turns over some bytes of a file's block where it lies on the only disk; again, and it is whole. Returns where.
+async fn flip(os: &Arc<zilla_core::dmu::Objset>, id: u64, blkid: u64, disk: &Path) -> u64 {
     let dn = os.hold_wait(zilla_core::types::ObjectId(id)).await.unwrap();
     dn.load(0, blkid).await.unwrap();
     let dva = zilla_core::dmu::resident(|| dn.block_pointer(blkid)).await.unwrap().unwrap().dva(0);
     flip_at(disk, dva.offset);
+    dva.offset
 }
 
 fn flip_at(disk: &Path, offset: u64) {
@@ -220,7 +235,7 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
     make(&env, VdevKind::File, std::slice::from_ref(&disk));
     let big = |x: u8| bytes::Bytes::from((0..1u32 << 20).map(|i| (i * 7 / 5) as u8 ^ x).collect::<Vec<_>>());
     let copy = tempfile::tempdir().unwrap();
-    let id = env.block_on(async {
+    let (id, at) = env.block_on(async {
         let spa = import(&env, dir.path()).await;
         let zfs = logged_fs(&env, &spa).await;
         let new = NewFile::new(0o100644, Cred::default());
@@ -229,7 +244,7 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
         zfs.write(file.id(), 0, &big(0), false).await.unwrap();
         spa.sync().await.unwrap();
         let os = spa.dsl.objset(&spa.dsl.by_name("tank").await.unwrap()).await.unwrap();
-        flip(&os, file.id(), 2, &disk).await;
+        let at = flip(&os, file.id(), 2, &disk).await;
         let id = file.id();
         drop((file, other, os, zfs));
         spa.close(Some(PoolState::Exported)).await.unwrap();
@@ -256,8 +271,34 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
         assert!(log.iter().any(|e| e.object == id && e.blkid == 2 && e.level == 0), "{log:?}");
         drop((other, zfs));
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        id
+        (id, at)
     });
+    // What is kept outlives the export: it is in the log, of which OpenZFS's check knows.
+    let other = big(1);
+    let found = |mended: bool| {
+        env.block_on(async {
+            let spa = import(&env, dir.path()).await;
+            let zfs = logged_fs(&env, &spa).await;
+            let kept = zfs.read(id, (2 << 17) + 5, 100).await.expect("what was acknowledged").concat();
+            assert_eq!(kept, [0xaa; 100]);
+            let file = zfs.lookup(zfs.root(), b"other").await.unwrap().0;
+            assert!(zfs.read(file.id(), 0, 1 << 20).await.unwrap().concat() == other);
+            let whole = zfs.read(id, 2 << 17, 1 << 17).await;
+            assert_eq!(whole.is_ok(), mended);
+            spa.sync().await.unwrap();
+            zfs.fsync(id).await.map_or_else(|_| assert!(!mended), |()| assert!(mended));
+            drop((file, zfs));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    };
+    for _ in 0..2 {
+        zdb(dir.path(), "-b");
+        found(false);
+    }
+    flip_at(&disk, at);
+    zdb(dir.path(), "-bcc");
+    found(true);
+    zdb(dir.path(), "-bcc");
     // The same after a crash: the log has the write, and others' after it.
     env.block_on(async {
         let disk = copy.path().join("d0");
@@ -283,18 +324,27 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
     });
 }
 
-/// An environment whose devices fail as they are told to.
-fn failing(env: &Env) -> (Env, Arc<Mutex<Vec<Weak<FaultyDevice>>>>) {
-    let devices: Arc<Mutex<Vec<Weak<FaultyDevice>>>> = Arc::default();
+type Devices = Arc<Mutex<Vec<Weak<FaultyDevice>>>>;
+
+/// An environment whose devices are faulty ones, each prepared when it is opened.
+fn prepared(env: &Env, prepare: impl Fn(&FaultyDevice) + Send + Sync + 'static) -> (Env, Devices) {
+    let devices = Devices::default();
     let (all, inner) = (devices.clone(), env.clone());
     let env = env.wrap_devices(move |_, device| {
         let device = Arc::new(FaultyDevice::new(device, &inner));
-        device.keep_unflushed();
+        prepare(&device);
         // Weak: a device that is closed lets its file go.
         all.lock().unwrap().push(Arc::downgrade(&device));
         device
     });
     (env, devices)
+}
+
+/// An environment whose devices fail as they are told to.
+fn failing(env: &Env) -> (Env, Devices) {
+    prepared(env, |device| {
+        device.keep_unflushed();
+    })
 }
 
 async fn until_suspended(env: &Env, spa: &Spa) {
@@ -420,4 +470,141 @@ fn a_suspended_pool_can_be_given_up() {
         spa.close(Some(PoolState::Exported)).await.unwrap_err();
         assert_eq!(Arc::strong_count(&spa), 1, "nothing keeps it");
     });
+}
+
+/// A txg's sync sees a flush fail when the next txg has written records in place already: these may be lost, too.
+#[test]
+fn after_a_failed_flush_what_the_next_txg_had_written_is_written_again() {
+    let real = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    make(&real, VdevKind::File, &[dir.path().join("d0")]);
+    let copy = tempfile::tempdir().unwrap();
+    let (env, devices) = failing(&real);
+    let data = |x: u8| bytes::Bytes::from((0..1u32 << 20).map(|i| (i / 3 * 7) as u8 ^ x).collect::<Vec<_>>());
+    env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        let new = NewFile::new(0o100644, Cred::default());
+        let (file, _) = zfs.create(zfs.root(), b"file", new).await.unwrap();
+        let (other, _) = zfs.create(zfs.root(), b"other", new).await.unwrap();
+        zfs.write(file.id(), 0, &data(1), false).await.unwrap();
+        zfs.write(other.id(), 0, &data(1), false).await.unwrap();
+        // The log has a chain then.
+        zfs.fsync(file.id()).await.unwrap();
+        spa.sync().await.unwrap();
+        let each = |f: &dyn Fn(&FaultyDevice)| {
+            devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d))
+        };
+        // The sync's flush takes its time; the log's, which comes later, fails.
+        each(&|d| {
+            d.add(Rule::new(Ops::Flushes, Fault::Hang).when(When::Nth(1)));
+            d.add(Rule::new(Ops::Flushes, Fault::Error(5)));
+        });
+        zfs.write(file.id(), 0, &data(2), false).await.unwrap();
+        let s = spa.clone();
+        let sync = env.spawn_with_result(async move { s.sync().await });
+        env.sleep(Duration::from_millis(300)).await;
+        let before = spa.ctx.log_stats.get().indirect;
+        zfs.write(other.id(), 0, &data(3)[..128 << 10].to_vec().into(), false).await.unwrap();
+        let (z, o) = (zfs.clone(), other.id());
+        let fsync = env.spawn_with_result(async move { z.fsync(o).await });
+        env.sleep(Duration::from_millis(300)).await;
+        assert!(spa.ctx.log_stats.get().indirect > before, "nothing was written in place");
+        each(&|d| {
+            assert!(d.lose_unflushed() > 0);
+            d.release_hung();
+        });
+        until_suspended(&env, &spa).await;
+        each(&|d| d.clear());
+        spa.clear(None).await.unwrap();
+        sync.await.unwrap();
+        fsync.await.unwrap();
+        spa.sync().await.unwrap();
+        each(&|d| {
+            d.lose_unflushed();
+        });
+        std::fs::copy(dir.path().join("d0"), copy.path().join("d0")).unwrap();
+        drop((file, other, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    real.block_on(async {
+        let spa = import(&real, copy.path()).await;
+        let zfs = logged_fs(&real, &spa).await;
+        let (file, _) = zfs.lookup(zfs.root(), b"file").await.unwrap();
+        assert!(zfs.read(file.id(), 0, 1 << 20).await.unwrap().concat() == data(2));
+        let (other, _) = zfs.lookup(zfs.root(), b"other").await.unwrap();
+        let want = [&data(3)[..128 << 10], &data(1)[128 << 10..]].concat();
+        assert!(zfs.read(other.id(), 0, 1 << 20).await.expect("what was written in place").concat() == want);
+        drop((file, other, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// Devices that fail at any moment of an import: it ends, with an error or with a suspended pool that can be closed or cleared.
+#[test]
+fn an_import_under_failing_devices_ends() {
+    let real = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = (0..2).map(|i| dir.path().join(format!("d{i}"))).collect();
+    make(&real, VdevKind::Mirror, &paths);
+    // One of them misses something, so that the import has a resilver to begin.
+    let aside = tempfile::tempdir().unwrap();
+    std::fs::rename(&paths[1], aside.path().join("d1")).unwrap();
+    real.block_on(async {
+        let spa = import(&real, dir.path()).await;
+        let zfs = logged_fs(&real, &spa).await;
+        let new = NewFile::new(0o100644, Cred::default());
+        let (file, _) = zfs.create(zfs.root(), b"file", new).await.unwrap();
+        zfs.write(file.id(), 0, &contents(50).into(), false).await.unwrap();
+        drop((file, zfs));
+        spa.close(None).await.unwrap();
+    });
+    std::fs::rename(aside.path().join("d1"), &paths[1]).unwrap();
+    let pristine: Vec<Vec<u8>> = paths.iter().map(|p| std::fs::read(p).unwrap()).collect();
+    let (mut suspended, mut clean, mut from) = (0, 0, 1);
+    // Each device fails at its own time, so one import that is not met does not mean that the next is not.
+    while clean < 6 {
+        for (path, bytes) in paths.iter().zip(&pristine) {
+            std::fs::write(path, bytes).unwrap();
+        }
+        let well = Arc::new(AtomicBool::new(false));
+        let (env, devices) = failing_writes(&real, from, &well);
+        let opened = env.block_on(async {
+            let found = discover(&env, &[dir.path().to_owned()]).await.unwrap();
+            let opts = OpenOpts { force: true, host: host(), ..OpenOpts::default() };
+            let opened = env.timeout(Duration::from_secs(60), Spa::open(&env, &found[0], opts)).await;
+            let opened =
+                opened.unwrap_or_else(|_| panic!("an import whose writes fail from {from} on hangs"));
+            let Ok(spa) = opened else { return false };
+            env.sleep(Duration::from_millis(20)).await;
+            let held_up = spa.suspended().is_some();
+            if held_up {
+                suspended += 1;
+                if suspended % 2 == 0 {
+                    well.store(true, Ordering::Relaxed);
+                    devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| d.clear());
+                    spa.clear(None).await.expect("the devices are well again");
+                    spa.sync().await.unwrap();
+                } else {
+                    spa.abandon();
+                }
+            }
+            let closed = env.timeout(Duration::from_secs(60), spa.close(None)).await;
+            assert!(closed.is_ok(), "the pool whose writes fail from {from} on cannot be closed");
+            !held_up
+        });
+        clean = if opened { clean + 1 } else { 0 };
+        from += if from < 36 { 9 } else { 2 };
+    }
+    assert!(suspended > 0, "no import left a suspended pool");
+}
+
+/// As [`failing`], with writes that fail on each device from some number on, until the devices are well.
+fn failing_writes(env: &Env, from: u64, well: &Arc<AtomicBool>) -> (Env, Devices) {
+    let well = well.clone();
+    prepared(env, move |device| {
+        if !well.load(Ordering::Relaxed) {
+            device.add(Rule::new(Ops::Writes, Fault::Error(5)).when(When::From(from)));
+        }
+    })
 }

@@ -277,7 +277,7 @@ fn online_and_restart_give_a_disk_what_it_missed() {
         w.put(&spa, 0..10).await;
         spa.offline(b, false, false).await.unwrap();
         w.put(&spa, 10..30).await;
-        spa.online(b).await.unwrap();
+        spa.online(b, false).await.unwrap();
         w.whole(&spa).await;
         // Until the next import only, so that the import brings it back.
         spa.offline(b, true, false).await.unwrap();

@@ -237,7 +237,7 @@ fn a_log_goes_offline_and_comes_back() {
         assert!(!log_block(&spa).await.unwrap().slog);
         let spa = w.turn(spa).await;
         assert_eq!(spa.tree().find(l1).unwrap().state().0, VdevState::Offline, "it stays so");
-        assert_eq!(spa.online(l1).await.unwrap().0, VdevState::Healthy);
+        assert_eq!(spa.online(l1, false).await.unwrap().0, VdevState::Healthy);
         assert!(log_block(&spa).await.unwrap().slog);
         spa.offline(l1, true, false).await.unwrap();
         let spa = w.turn(spa).await;
@@ -247,7 +247,7 @@ fn a_log_goes_offline_and_comes_back() {
         assert!(spa.offline(guid(&spa, &w.path("b")), false, false).await.unwrap_err().is(Errno::Busy));
         spa.log_history(zilla_ondisk::NvList::new().with("history command", "missed")).await.unwrap();
         assert!(!spa.tree().find(guid(&spa, &w.path("a"))).unwrap().leaf.clone().unwrap().dtl.is_empty());
-        spa.online(guid(&spa, &w.path("a"))).await.unwrap();
+        spa.online(guid(&spa, &w.path("a")), false).await.unwrap();
         spa.scan().unwrap().wait().await;
         assert!(spa.tree().pool_leaves().all(|l| l.dtl.is_empty()), "a resilver gave it what it missed");
         w.export(spa).await;

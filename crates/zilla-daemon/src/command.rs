@@ -3,13 +3,15 @@
 use crate::engine::Engine;
 use crate::{DaemonError, Handle, Options};
 use zilla_control::StateDir;
+use zilla_control::share::Share;
 
-const USAGE: &str = "usage: zillad [--background]
+const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>]
 
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
 of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for tunables, ZILLA_KSTATS one for statistics of
-intent logs.
+intent logs. ZILLA_SHARE says what --share does: who besides root may ask root's daemon. They may look, and change what zfs allow
+gives them.
 ";
 
 /// Runs `zillad` with its arguments until it ends; gives its exit code.
@@ -17,9 +19,18 @@ pub fn main(words: Vec<String>) -> u8 {
     // The program is called `zilla`; people look for the daemon by its own name.
     let _ = rustix::thread::set_name(c"zillad");
     let mut options = Options::default();
-    for word in words {
+    let mut share = std::env::var("ZILLA_SHARE").unwrap_or_default();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
         match word.as_str() {
             "--background" => options.background = true,
+            "--share" => match words.next() {
+                Some(who) => share = who,
+                None => {
+                    eprint!("missing argument for '--share' option\n{USAGE}");
+                    return 2;
+                }
+            },
             "--version" | "-V" => {
                 println!("zillad-{}", env!("CARGO_PKG_VERSION"));
                 return 0;
@@ -33,6 +44,15 @@ pub fn main(words: Vec<String>) -> u8 {
                 return 2;
             }
         }
+    }
+    if !share.is_empty() {
+        options.share = match Share::parse(&share) {
+            Ok(share) => share,
+            Err(why) => {
+                eprint!("cannot share the daemon: {why}\n{USAGE}");
+                return 2;
+            }
+        };
     }
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {

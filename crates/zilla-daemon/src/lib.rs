@@ -21,6 +21,7 @@ use std::future::Future;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use zilla_control::share::Share;
 use zilla_control::types::HelloReply;
 use zilla_control::{Backend, PROTOCOL, StateDir, server};
 
@@ -49,6 +50,8 @@ pub struct Options {
     /// Started by a command rather than at a terminal: standard error is the log, and the terminal's end is not
     /// the daemon's.
     pub background: bool,
+    /// Who besides the owner may ask.
+    pub share: Share,
 }
 
 /// The daemon's side of what a backend may ask of it.
@@ -100,6 +103,10 @@ where
     let dir = handle.dir.clone();
     // Nothing the daemon makes is for others, whatever the umask of whoever started it.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    if options.share != Share::Nobody && !rustix::process::geteuid().is_root() {
+        let why = "only a daemon of root's can be shared: commands trust nobody but root and their own user";
+        return Err(DaemonError::Backend(why.to_owned()));
+    }
     let instance = Instance::claim(&dir, options.background)?;
     log::start(instance.folder(), options.background)?;
     let io = |what: &str| {
@@ -119,14 +126,20 @@ where
         let backend = Arc::new(open(handle.clone()).await?);
         // In the folder that was claimed; its path is only for people.
         let socket = instance.folder().by_descriptor(zilla_control::paths::SOCKET);
-        let listener = server::listen(&socket).map_err(io(&format!("'{}'", dir.socket().display())))?;
+        let named = format!("'{}'", dir.socket().display());
+        let listener = server::listen(&socket).map_err(io(&named))?;
+        if options.share != Share::Nobody {
+            instance.folder().open_to(options.share).map_err(io(&named))?;
+            server::open_to(&socket, options.share).map_err(io(&named))?;
+            tracing::info!("others may ask: {:?}", options.share);
+        }
         let shutdown = async {
             tokio::select! {
                 name = signals.wait(options.background) => tracing::info!("{name}: shutting down"),
                 () = handle.stopped() => tracing::info!("asked to shut down"),
             }
         };
-        let served = server::serve(listener, backend.clone(), shutdown).await;
+        let served = server::serve_to(options.share, listener, backend.clone(), shutdown).await;
         backend.close().await;
         served.map_err(io("cannot serve"))
     })?;

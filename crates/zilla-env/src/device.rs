@@ -79,6 +79,8 @@ pub struct DeviceInfo {
     pub can_discard: bool,
     pub can_write_zeroes: bool,
     pub is_block_dev: bool,
+    /// The file system that it lies on, by the kernel's number, if a FUSE server answers for that (maybe this process).
+    pub fuse: Option<u64>,
     /// How I/O is done, for people ("io_uring", "threads", "inline", "memory", ...).
     pub backend: &'static str,
 }

@@ -22,10 +22,6 @@ pub trait Spawner: Send + Sync {
     fn spawn(&self, task: BoxFuture<'static, ()>);
     /// How many tasks can run at once.
     fn parallelism(&self) -> usize;
-    /// How many of the threads that run tasks have something to do at the moment.
-    fn busy(&self) -> usize {
-        0
-    }
     /// Runs `main` to its end on the calling thread, which must not be inside a task. The thread helps with
     /// other tasks while it waits.
     fn drive(&self, main: BoxFuture<'_, ()>);

@@ -11,6 +11,7 @@
 //!   error, so that a bug in a backend becomes a failed I/O and never a hang.
 //! * Nothing here blocks the thread that submits, except for files in memory, where the "device" is a copy
 //!   by the kernel and handing it to another thread costs more than doing it, and where the thread asks for it ([`waiting_here`]).
+//!   What may wait for a file system that this process serves waits on threads that nothing else needs ([`apart`]).
 //! * I/O outside a device's bounds is an error, never a file that grows or a short buffer.
 //! * [`IoOp::Flush`] that completed well means: every write that completed before the flush was submitted is
 //!   stable. Nothing else orders or persists writes.
@@ -24,6 +25,7 @@ mod device;
 mod env;
 pub mod faulty;
 mod image;
+mod locked;
 mod mem;
 pub mod model;
 mod patience;
@@ -39,7 +41,8 @@ pub use device::{Device, DeviceInfo, Io, IoOp, IoResult, IoVec, check_bounds};
 pub use env::{Clock, DirEntry, EntryKind, Env, OpenMode, Opener, Rng, Spawner};
 pub use futures_util::future::BoxFuture;
 pub use image::SparseImage;
+pub use locked::Locked;
 pub use mem::MemDevice;
 pub use patience::{WaitingHere, own_thread, waiting_here};
-pub use real::{IoBackend, RealConfig, go_to_core, real_env, real_env_with, schedule_as};
+pub use real::{IoBackend, RealConfig, apart, apart_with, real_env, real_env_with};
 pub use task::{Elapsed, JoinHandle};

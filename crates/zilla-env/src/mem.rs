@@ -30,6 +30,7 @@ impl MemDevice {
             can_discard: true,
             can_write_zeroes: true,
             is_block_dev: false,
+            fuse: None,
             backend: "memory",
         };
         MemDevice { image: RwLock::new(image), size: AtomicU64::new(size), info }

@@ -108,9 +108,6 @@ pub(crate) mod notify {
     pub(crate) const INVAL_ENTRY: i32 = 3;
 }
 
-/// `_IOR(229, 0, u32)`: makes an open of /dev/fuse another door to an existing session.
-pub(crate) const DEV_IOC_CLONE: u32 = 0x8004_e500;
-
 pub(crate) mod ioc {
     pub(crate) const GETFLAGS: u32 = 0x8008_6601;
     pub(crate) const SETFLAGS: u32 = 0x4008_6602;

@@ -1,15 +1,16 @@
 //! The device: requests in, answers out, one system call each.
 
-use crate::abi::{DEV_IOC_CLONE, OUT_HEADER};
+use crate::abi::OUT_HEADER;
+use crate::crew::timespec;
 use crate::reply::Reply;
 use crate::request::Buffer;
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, IoSlice};
-use rustix::ioctl::{Opcode, Setter, ioctl};
 use std::io;
+use std::time::Duration;
 
 /// The kernel takes at most this many pieces.
 const IOV_MAX: usize = 1000;
@@ -22,6 +23,8 @@ pub(crate) enum Read {
     Request(usize),
     /// The kernel took the request back, or a signal came: try again.
     Again,
+    /// There is none, and the device does not wait for one.
+    Empty,
     /// Unmounted.
     Gone,
 }
@@ -31,13 +34,10 @@ impl Dev {
         Dev { fd }
     }
 
-    /// Another door to the same session, with a queue of its own.
-    pub(crate) fn another(&self) -> io::Result<Dev> {
-        let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let session = self.fd.as_raw_fd() as u32;
-        // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the number of a descriptor, which is what the setter passes.
-        unsafe { ioctl(&fd, Setter::<{ DEV_IOC_CLONE as Opcode }, u32>::new(session))? };
-        Ok(Dev { fd })
+    /// From now on reading waits for no request.
+    pub(crate) fn unblock(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        Ok(rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?)
     }
 
     /// The next request, into `buf`, where data are to lie in buffers of the length that `record` gives.
@@ -45,7 +45,8 @@ impl Dev {
         match rustix::io::readv(&self.fd, &mut buf.space(record)) {
             Ok(0) => Ok(Read::Gone),
             Ok(n) => Ok(Read::Request(n)),
-            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => Ok(Read::Again),
+            Err(Errno::AGAIN) => Ok(Read::Empty),
+            Err(Errno::INTR | Errno::NOENT) => Ok(Read::Again),
             Err(Errno::NODEV) => Ok(Read::Gone),
             Err(e) => Err(e.into()),
         }
@@ -53,8 +54,13 @@ impl Dev {
 
     /// Whether a request waits (or the mount is gone).
     pub(crate) fn has_request(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+
+    /// Waits for a request at most so long.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n > 0)
+        rustix::event::poll(&mut fds, Some(&timespec(limit))).is_ok_and(|n| n > 0)
     }
 
     /// Whether the kernel has ended the session.
@@ -97,6 +103,12 @@ impl Dev {
         iov.push(IoSlice::new(head));
         iov.extend(data.iter().map(|d| IoSlice::new(d)));
         done(rustix::io::writev(&self.fd, &iov))
+    }
+}
+
+impl AsFd for Dev {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -9,10 +9,8 @@
 //!                                    +-> the rest of the operation becomes a task; the thread reads on
 //! ```
 //!
-//! Each thread has its own clone of the device, so that the kernel wakes one, and its own buffers, laid out so that the data of a large
-//! write come to lie a record in each, which are handed to the engine as they are (`request.rs`). Data read goes out of the engine's own
-//! buffers. Only as many threads look out for requests as are of use, and for a moment without sleeping (`watch.rs`); a lone client is kept
-//! on their core (`near.rs`).
+//! A few threads serve all mounts of the process (`crew.rs`). Each has its own buffers, laid out so that the data of a large write come to lie
+//! a record in each, which are handed to the engine as they are (`request.rs`). Data read goes out of the engine's own buffers.
 //!
 //! **Caching.** All changes go through this mount, so the kernel may keep names, attributes and pages as long as it likes. It is told to
 //! forget where that is not so: a rollback, a destroyed snapshot, another server's change. Opening and closing is the
@@ -29,10 +27,10 @@
 
 mod abi;
 mod caller;
+mod crew;
 mod dev;
 mod loopback;
 mod mount;
-mod near;
 mod notify;
 mod opens;
 mod ops;
@@ -40,7 +38,6 @@ mod reply;
 mod request;
 mod session;
 mod volumes;
-mod watch;
 
 pub use loopback::Loopback;
 pub use mount::clear_stale;

@@ -2,10 +2,11 @@
 //! tests and fuzzers can send what no kernel would.
 
 use crate::abi::Short;
+use crate::crew::{MAX_WRITE, Served};
 use crate::dev::Dev;
 use crate::reply::{Reply, from_kernel};
 use crate::request::Buffer;
-use crate::session::{MAX_WRITE, Options, Session};
+use crate::session::{Options, Session};
 use std::io;
 use std::sync::Arc;
 use zilla::Filesystem;

@@ -1,4 +1,7 @@
 //! Attaching the device to a directory: with the mount system call where that is allowed, else through `fusermount3`.
+//!
+//! The directory may lie in another file system of this process, so whatever goes by path is done apart ([`zilla_env::apart`]): who waits
+//! here for that other file system holds up neither it nor the end of the process.
 
 use crate::session::Options;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,6 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use zilla_env::{apart, apart_with, block_on};
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -29,8 +33,37 @@ fn allows_others(conf: &str) -> bool {
     conf.lines().any(|l| l.trim() == "user_allow_other")
 }
 
-/// Mounts on a directory that is open; returns the session's device.
-pub(crate) fn attach(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
+/// Makes a call that may wait for another file system of this process, and waits for it.
+fn aside<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    block_on(apart(call))?
+}
+
+/// The directory at a path.
+pub(crate) fn open_dir(path: &Path, how: OFlags) -> io::Result<OwnedFd> {
+    let (path, how) = (path.to_owned(), how | OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC);
+    let call = move |_: &[BorrowedFd<'_>]| Ok(((), vec![rustix::fs::open(path, how, Mode::empty())?]));
+    let ((), fds) = block_on(apart_with(Vec::new(), call))?;
+    fds.into_iter().next().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The number of the file system at a path.
+pub(crate) fn device_of(path: &Path) -> io::Result<u64> {
+    let path = path.to_owned();
+    aside(move || Ok(rustix::fs::stat(&path)?.st_dev))
+}
+
+/// Mounts on a directory that is open; returns what that is called and the session's device.
+pub(crate) fn attach(dir: OwnedFd, opts: &Options) -> io::Result<(PathBuf, OwnedFd)> {
+    let opts = opts.clone();
+    let call = move |kept: &[BorrowedFd<'_>]| {
+        let dir = *kept.first().ok_or(io::ErrorKind::NotFound)?;
+        Ok((path_of(dir)?, vec![attach_here(dir, &opts)?]))
+    };
+    let (path, fds) = block_on(apart_with(vec![dir], call))?;
+    fds.into_iter().next().map(|fd| (path, fd)).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn attach_here(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
     if is_root() {
         match mount_directly(dir, opts) {
             // A root without the right to mount (in a container): the helper may have it.
@@ -43,14 +76,15 @@ pub(crate) fn attach(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd>
 }
 
 /// What an open directory is called at the moment.
-pub(crate) fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
+fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let path = rustix::fs::readlink(by_descriptor(dir), Vec::new())?;
     Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
 }
 
 /// A path that leads to just what is open, whatever its name has come to mean.
 fn by_descriptor(dir: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", dir.as_raw_fd())
+    // Not `self`: threads may have other descriptors than the process.
+    format!("/proc/thread-self/fd/{}", dir.as_raw_fd())
 }
 
 fn flags(opts: &Options) -> MountFlags {
@@ -70,6 +104,11 @@ pub(crate) fn change(mountpoint: &Path, device: u64, opts: &Options) -> io::Resu
     if !is_root() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
+    let (mountpoint, opts) = (mountpoint.to_owned(), opts.clone());
+    aside(move || change_here(&mountpoint, device, &opts))
+}
+
+fn change_here(mountpoint: &Path, device: u64, opts: &Options) -> io::Result<()> {
     let root = open_mounted(mountpoint, device)?;
     let target = by_descriptor(root.as_fd());
     match rustix::mount::mount_remount(target.as_str(), flags(opts), "") {
@@ -200,6 +239,11 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 
 /// Detaches; with `force` even if files are in use, whose users then lose them when they close them.
 pub(crate) fn detach(mountpoint: &Path, force: bool) -> io::Result<()> {
+    let mountpoint = mountpoint.to_owned();
+    aside(move || detach_here(&mountpoint, force))
+}
+
+fn detach_here(mountpoint: &Path, force: bool) -> io::Result<()> {
     if is_root() {
         let how = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match rustix::mount::unmount(mountpoint, how | UnmountFlags::NOFOLLOW) {
@@ -225,10 +269,11 @@ pub(crate) fn detach(mountpoint: &Path, force: bool) -> io::Result<()> {
 
 /// Takes a mount away whose server died. Anything else at that place is left alone; true if there was one.
 pub fn clear_stale(mountpoint: &Path) -> io::Result<bool> {
-    match rustix::fs::statfs(mountpoint) {
-        Err(rustix::io::Errno::NOTCONN) => detach(mountpoint, true).map(|()| true),
+    let mountpoint = mountpoint.to_owned();
+    aside(move || match rustix::fs::statfs(&mountpoint) {
+        Err(rustix::io::Errno::NOTCONN) => detach_here(&mountpoint, true).map(|()| true),
         _ => Ok(false),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -52,7 +52,8 @@ fn put_opened(out: &mut Out, opened: Opened) {
 
 impl Session {
     fn entry(&self, e: Entry) -> Reply {
-        let reply = Reply::entry(e.node, &e.attr, e.lasting, self.root());
+        let lasting = e.lasting && !self.fs.names_vary();
+        let reply = Reply::entry(e.node, &e.attr, lasting, self.root());
         self.guard(&e.attr);
         e.leak();
         reply
@@ -79,7 +80,9 @@ impl Session {
                 }
                 match self.fs.try_lookup(node, name) {
                     Ok(Some(e)) => Some(Ok(Some(self.entry(e)))),
-                    Err(Stop::Err(e)) if e.is(Errno::NoEnt) => Some(Ok(Some(Reply::negative()))),
+                    Err(Stop::Err(e)) if e.is(Errno::NoEnt) && !self.fs.names_vary() => {
+                        Some(Ok(Some(Reply::negative())))
+                    }
                     Err(Stop::Err(e)) => Some(Ok(Some(Reply::err(&e)))),
                     Ok(None) | Err(Stop::Need(_)) => None,
                 }
@@ -214,7 +217,7 @@ impl Session {
         Ok(match self.fs.lookup(dir, name).await {
             Ok(e) => self.entry(e),
             // In the control directory a name can come to be without the kernel's help.
-            Err(e) if e.is(Errno::NoEnt) && dir >> 48 == 0 => Reply::negative(),
+            Err(e) if e.is(Errno::NoEnt) && dir >> 48 == 0 && !self.fs.names_vary() => Reply::negative(),
             Err(e) => e.into(),
         })
     }
@@ -465,11 +468,11 @@ impl Session {
             })
             .count();
         let (batch, rest) = batch.split_at(fits);
-        let files = self.fs.entries(dir, batch).await?;
+        let (files, vary) = (self.fs.entries(dir, batch).await?, self.fs.names_vary());
         for (e, file) in batch.iter().zip(files) {
             // The dots are not looked up: the kernel has them, and does not count them.
             let file = file.filter(|_| !matches!(&e.name[..], b"." | b".."));
-            let about = file.as_ref().map(|f| (f.node, &f.attr, f.lasting));
+            let about = file.as_ref().map(|f| (f.node, &f.attr, f.lasting && !vary));
             if !put_dirent(out, room, e, self.root(), Some(about)) {
                 return Ok(true);
             }

@@ -58,6 +58,7 @@ pub(crate) struct Buffer {
     headers: [u8; WRITE_HEADER],
     data: Vec<IoBuf>,
     max_write: usize,
+    record: usize,
 }
 
 /// Where small data lie in a copy of their request, so that they are aligned in it too.
@@ -68,7 +69,14 @@ const MOST: usize = 64;
 
 impl Buffer {
     pub(crate) fn new(max_write: usize) -> Buffer {
-        Buffer { headers: [0; WRITE_HEADER], data: Vec::new(), max_write }
+        Buffer { headers: [0; WRITE_HEADER], data: Vec::new(), max_write, record: 0 }
+    }
+
+    /// The next requests are another file system's, whose records are so long.
+    pub(crate) fn renew(&mut self, record: usize) {
+        if std::mem::replace(&mut self.record, record) != record {
+            self.data.clear();
+        }
     }
 
     /// Room for any request. What was taken is replaced by buffers of the length that `record` gives.

@@ -1,29 +1,24 @@
-//! A mounted file system: its threads, and how a request gets from one of them to an answer.
+//! A mounted file system, and how a request gets from a thread of the crew to an answer.
 
 use crate::abi::{self, Short, cap, op};
+use crate::crew::{MAX_WRITE, Served, Turn, crew};
 use crate::dev::{Dev, Read};
-use crate::mount::{attach, change, clear_stale, detach, others_allowed, path_of};
-use crate::near::{self, Near};
+use crate::mount::{attach, change, clear_stale, detach, device_of, open_dir, others_allowed};
 use crate::notify::Notifier;
 use crate::opens::{Opens, new_directly};
 use crate::reply::{Out, Reply, from_kernel};
 use crate::request::{Buffer, Request};
-use crate::watch::{Patience, Watch};
 use event_listener::Event;
 use futures_util::FutureExt;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::OFlags;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use zilla::{Filesystem, NodeId};
 use zilla_env::Env;
-
-/// The most data in one request.
-pub(crate) const MAX_WRITE: usize = 1 << 20;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -42,7 +37,6 @@ pub struct Options {
     pub allow_other: bool,
     /// Let the kernel gather writes (see the crate's head for why not).
     pub writeback: bool,
-    pub threads: usize,
 }
 
 impl Options {
@@ -57,15 +51,12 @@ impl Options {
             relatime: true,
             allow_other: others_allowed(),
             writeback: false,
-            threads: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
         }
     }
 }
 
 /// I/O that usually takes no longer is waited for by the thread that has the request in hand: handing it over would take as long.
 const QUICK: Duration = Duration::from_micros(500);
-/// A thread that was kept for so long needs another one beside it.
-const KEPT: Duration = Duration::from_millis(20);
 
 pub(crate) struct Session {
     pub(crate) fs: Arc<Filesystem>,
@@ -77,16 +68,12 @@ pub(crate) struct Session {
     pub(crate) opens: Opens,
     /// The root's number, which a rollback does not change.
     root: NodeId,
-    watch: Watch,
-    /// Threads may answer under another policy (`near.rs`).
-    nearing: bool,
     cores: usize,
-    threads: AtomicUsize,
     gone: AtomicBool,
     ended: Event,
 }
 
-/// A mounted file system. Dropping it leaves the mount standing as long as its threads run.
+/// A mounted file system. Dropping it leaves the mount standing.
 pub struct Mount {
     session: Arc<Session>,
     mountpoint: PathBuf,
@@ -94,24 +81,21 @@ pub struct Mount {
     device: u64,
 }
 
-/// Mounts `fs` at a directory and serves it on threads of its own until it is unmounted.
+/// Mounts `fs` at a directory and serves it until it is unmounted.
 pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -> io::Result<Mount> {
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    mount_on(fs, env, rustix::fs::open(mountpoint, how, Mode::empty())?, opts)
+    mount_on(fs, env, open_dir(mountpoint, OFlags::empty())?, opts)
 }
 
 /// The same at a directory that is open, whatever its path has come to mean.
 pub fn mount_on(fs: Arc<Filesystem>, env: Env, dir: OwnedFd, opts: &Options) -> io::Result<Mount> {
-    let mountpoint = path_of(dir.as_fd())?;
-    let dev = Arc::new(Dev::new(attach(dir.as_fd(), opts)?));
-    drop(dir);
+    let (mountpoint, fd) = attach(dir, opts)?;
+    let dev = Arc::new(Dev::new(fd));
     let session = Arc::new(Session::new(fs, dev, env, opts));
-    let started = session.clone().start(opts.threads.max(1));
-    if let Err(e) = started {
+    if let Err(e) = session.clone().start() {
         let _ = detach(&mountpoint, true);
         return Err(e);
     }
-    let device = rustix::fs::stat(&mountpoint).map_or(0, |st| st.st_dev);
+    let device = device_of(&mountpoint).unwrap_or(0);
     read_ahead_more(device);
     Ok(Mount { session, mountpoint, device })
 }
@@ -143,6 +127,10 @@ fn read_ahead_more(device: u64) {
 impl Mount {
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+    /// The number that the kernel gave the file system.
+    pub fn device(&self) -> u64 {
+        self.device
     }
     pub fn notifier(&self) -> Notifier {
         Notifier(self.session.clone())
@@ -190,10 +178,7 @@ impl Session {
             kernel_syncs: kernel_syncs(linux()),
             opens: Opens::new(new_directly(linux())),
             root,
-            watch: Watch::default(),
-            nearing: near::able(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            threads: opts.threads.max(1).into(),
             gone: false.into(),
             ended: Event::new(),
         }
@@ -203,37 +188,10 @@ impl Session {
         self.root
     }
 
-    fn start(self: Arc<Self>, threads: usize) -> io::Result<()> {
+    fn start(self: Arc<Self>) -> io::Result<()> {
         self.init()?;
-        for i in 0..threads {
-            let session = self.clone();
-            let run = move || {
-                // What a panic leaves half done nobody may go on with, and a mount that nobody
-                // serves would hang its users: as with the engine's own threads, dying is the safe
-                // way out.
-                if catch_unwind(AssertUnwindSafe(|| session.serve())).is_err() {
-                    std::process::abort();
-                }
-                if session.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    session.end();
-                }
-            };
-            std::thread::Builder::new().name(format!("fuse-{i}")).spawn(run)?;
-        }
-        Ok(())
-    }
-
-    /// The last thread is through.
-    fn end(self: Arc<Self>) {
-        let env = self.env.clone();
-        env.spawn(async move {
-            // Times of reading that wait to be written have no other occasion.
-            if let Err(e) = self.fs.zfs().flush_atimes().await {
-                tracing::warn!("writing access times: {e}");
-            }
-            self.gone.store(true, Ordering::Release);
-            self.ended.notify(usize::MAX);
-        });
+        self.dev.unblock()?;
+        crew()?.add(self)
     }
 
     /// The first request, which settles what both sides can do.
@@ -243,7 +201,7 @@ impl Session {
         let request = loop {
             match self.dev.read(&mut buf, || self.record())? {
                 Read::Request(n) => break buf.take(n).map_err(strange)?,
-                Read::Again => {}
+                Read::Again | Read::Empty => {}
                 Read::Gone => return Err(io::Error::other("unmounted before it was ready")),
             }
         };
@@ -307,81 +265,9 @@ impl Session {
         Ok(Reply::head(out.0))
     }
 
-    /// The length of a full record of what is written.
-    pub(crate) fn record(&self) -> usize {
-        self.fs.zfs().props().recordsize as usize
-    }
-
-    /// A thread's life.
-    fn serve(self: &Arc<Self>) {
-        // An answer must go through the door its request came in by.
-        let dev = self.dev.another().map_or_else(|_| self.dev.clone(), Arc::new);
-        let mut buf = Buffer::new(MAX_WRITE);
-        let mut patience = Patience::new(self.cores);
-        let mut near = Near::new(self.nearing);
-        let mut many = false;
-        while self.watch.go(many) {
-            // Where several are at work someone is awake, and looking would take time from who will ask.
-            if !many && let Some(at_once) = patience.look(&dev) {
-                near.next(at_once);
-            }
-            let read = dev.read(&mut buf, || self.record());
-            if let Ok(Read::Request(n)) = read {
-                many = match buf.take(n) {
-                    Ok(request) => self.handle(&dev, &mut near, request),
-                    Err(Short) => {
-                        tracing::error!("a request of the kernel is cut short");
-                        self.watch.back(true);
-                        false
-                    }
-                };
-                continue;
-            }
-            self.watch.back(true);
-            match read {
-                Ok(Read::Gone) => self.watch.over(),
-                Err(e) => {
-                    tracing::error!("reading from /dev/fuse: {e}");
-                    return;
-                }
-                Ok(_) => {}
-            }
-        }
-    }
-
-    /// Answers a request, or sees to it that it is answered. Returns whether more than one thread is of use.
-    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, near: &mut Near, mut request: Request) -> bool {
-        request.header.node = from_kernel(request.header.node, self.root);
-        let header = request.header;
-        // Who has forgotten or closed something goes on, and asks for something else meanwhile.
-        let farewell = request.is_farewell();
-        // Where there is no core for another thread beside the client's, one after the other is soonest done; but those that wait for a
-        // disk wait together.
-        let together = self.cores > 2 || request.waits();
-        let more = !farewell && (request.is_long() || together && dev.has_request());
-        self.watch.back(more);
-        match self.at_once(&request) {
-            Some(Ok(Some(reply))) if farewell => self.answer(dev, header.unique, &reply),
-            Some(Ok(Some(reply))) => {
-                near.answer(header.pid, !more && self.cores_idle(), || {
-                    self.answer(dev, header.unique, &reply)
-                });
-            }
-            Some(Ok(None)) => {}
-            Some(Err(Short)) => self.answer(dev, header.unique, &Reply::errno(22)),
-            None => self.later(dev, near, request, more),
-        }
-        more
-    }
-
-    /// Whether the engine leaves a core idle beside this thread's.
-    fn cores_idle(&self) -> bool {
-        self.env.spawner.busy() + 1 < self.cores
-    }
-
     /// Runs the operation here as far as it goes; if it has to wait, the rest becomes a task.
-    fn later(self: &Arc<Self>, dev: &Arc<Dev>, near: &mut Near, request: Request, more: bool) {
-        let (unique, client) = (request.header.unique, request.header.pid);
+    fn later(self: &Arc<Self>, request: Request, more: bool, turn: &mut Turn<'_>) {
+        let unique = request.header.unique;
         // Who waits in line may want to be made stable too: who comes last does it for all.
         let waits = !more && request.waits();
         let session = self.clone();
@@ -390,37 +276,66 @@ impl Session {
             (session, reply)
         });
         let now = if waits {
-            self.relieve_who_is_kept();
+            turn.pass();
             zilla_env::block_for(QUICK, &mut work)
         } else {
             (&mut work).now_or_never()
         };
-        if let Some((_, reply)) = now {
-            near.answer(client, !more && !waits && self.cores_idle(), || self.answer(dev, unique, &reply));
-            return;
-        }
-        let dev = dev.clone();
-        self.env.spawn(async move {
-            let (session, reply) = work.await;
-            session.answer(&dev, unique, &reply);
-        });
-    }
-
-    /// A thread that does I/O itself may be kept longer than it should, and the others sleep: someone looks.
-    fn relieve_who_is_kept(self: &Arc<Self>) {
-        if self.watch.keep() {
-            let session = self.clone();
-            self.env.spawn(async move {
-                while session.watch.relieve() {
-                    session.env.sleep(KEPT).await;
-                }
-            });
+        match now {
+            Some((_, reply)) => self.answer(unique, &reply),
+            None => self.env.spawn(async move {
+                let (session, reply) = work.await;
+                session.answer(unique, &reply);
+            }),
         }
     }
 
-    pub(crate) fn answer(&self, dev: &Dev, unique: u64, reply: &Reply) {
-        if let Err(e) = dev.reply(unique, reply) {
+    fn answer(&self, unique: u64, reply: &Reply) {
+        if let Err(e) = self.dev.reply(unique, reply) {
             tracing::error!("answering the kernel: {e}");
         }
+    }
+}
+
+impl Served for Session {
+    fn dev(&self) -> &Arc<Dev> {
+        &self.dev
+    }
+
+    /// The length of a full record of what is written.
+    fn record(&self) -> usize {
+        self.fs.zfs().props().recordsize as usize
+    }
+
+    fn handle(self: Arc<Self>, mut request: Request, turn: &mut Turn<'_>) {
+        request.header.node = from_kernel(request.header.node, self.root);
+        let unique = request.header.unique;
+        // Who has forgotten or closed something goes on, and asks for something else meanwhile.
+        let farewell = request.is_farewell();
+        // Where there is no core for another thread beside the client's, one after the other is soonest done; but those that wait for a
+        // disk wait together.
+        let together = self.cores > 2 || request.waits();
+        let more = !farewell && (request.is_long() || together && self.dev.has_request());
+        if more {
+            turn.pass();
+        }
+        match self.at_once(&request) {
+            Some(Ok(Some(reply))) => self.answer(unique, &reply),
+            Some(Ok(None)) => {}
+            Some(Err(Short)) => self.answer(unique, &Reply::errno(22)),
+            None => self.later(request, more, turn),
+        }
+    }
+
+    fn end(self: Arc<Self>) {
+        let env = self.env.clone();
+        env.spawn(async move {
+            // Times of reading that wait to be written have no other occasion.
+            if let Err(e) = self.fs.zfs().flush_atimes().await {
+                tracing::warn!("writing access times: {e}");
+            }
+            self.gone.store(true, Ordering::Release);
+            self.ended.notify(usize::MAX);
+        });
     }
 }

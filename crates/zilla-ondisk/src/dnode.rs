@@ -75,6 +75,9 @@ pub struct DnodePhys {
     /// As it is on disk, `bonuslen` bytes in `bonus_order`: what they mean is the bonus type's affair.
     pub bonus: Vec<u8>,
     pub bonus_order: ByteOrder,
+    /// What the dnode says of its bonus' length where that is encrypted: `bonus` then is all the room that there is for it,
+    /// because that was encrypted as a whole.
+    pub sealed_bonuslen: Option<u16>,
     pub spill: Option<BlkPtr>,
 }
 
@@ -97,6 +100,7 @@ impl Default for DnodePhys {
             blkptr: SmallVec::new(),
             bonus: Vec::new(),
             bonus_order: ByteOrder::NATIVE,
+            sealed_bonuslen: None,
             spill: None,
         }
     }
@@ -154,6 +158,18 @@ impl DnodePhys {
         if dn.flags & DNODE_FLAG_SPILL_BLKPTR != 0 {
             let at = bps.len().saturating_sub(BLKPTR_SIZE);
             dn.spill = Some(BlkPtr::decode(bps.get(at..).unwrap_or_default(), order)?);
+        }
+        Ok(dn)
+    }
+
+    /// As [`DnodePhys::decode`], of a block that is as it was encrypted.
+    pub fn decode_sealed(buf: &[u8], order: ByteOrder) -> Result<DnodePhys> {
+        let mut dn = DnodePhys::decode(buf, order)?;
+        if !dn.bonus.is_empty() {
+            let from = DNODE_CORE_SIZE + usize::from(dn.nblkptr) * BLKPTR_SIZE;
+            let whole = buf.get(from..from + dn.max_bonuslen()).unwrap_or_default().to_vec();
+            dn.sealed_bonuslen = u16::try_from(dn.bonus.len()).ok();
+            dn.bonus = whole;
         }
         Ok(dn)
     }
@@ -235,7 +251,7 @@ impl DnodePhys {
             self.flags,
         ]);
         w.u16(self.datablkszsec);
-        w.u16(self.bonus.len() as u16);
+        w.u16(self.sealed_bonuslen.unwrap_or(self.bonus.len() as u16));
         w.u8(self.extra_slots);
         w.zeros(3);
         w.u64(self.maxblkid);

@@ -55,6 +55,14 @@ pub const DD_FIELD_SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
 /// Names in the ZAP of a dataset's key. Source: DSL_CRYPTO_KEY_* in sys/dsl_crypt.h, and the property names of libzfs.
 pub const DSL_CRYPTO_KEY_CRYPTO_SUITE: &str = "DSL_CRYPTO_SUITE";
 pub const DSL_CRYPTO_KEY_ROOT_DDOBJ: &str = "DSL_CRYPTO_ROOT_DDOBJ";
+pub const DSL_CRYPTO_KEY_GUID: &str = "DSL_CRYPTO_GUID";
+pub const DSL_CRYPTO_KEY_VERSION: &str = "DSL_CRYPTO_VERSION";
+pub const DSL_CRYPTO_KEY_IV: &str = "DSL_CRYPTO_IV";
+pub const DSL_CRYPTO_KEY_MAC: &str = "DSL_CRYPTO_MAC";
+pub const DSL_CRYPTO_KEY_MASTER_KEY: &str = "DSL_CRYPTO_MASTER_KEY_1";
+pub const DSL_CRYPTO_KEY_HMAC_KEY: &str = "DSL_CRYPTO_HMAC_KEY_1";
+pub const DSL_CRYPTO_KEY_REFCOUNT: &str = "DSL_CRYPTO_REFCOUNT";
+pub const DSL_CRYPTO_KEY_PBKDF2SALT: &str = "pbkdf2salt";
 pub const DSL_CRYPTO_KEY_KEYFORMAT: &str = "keyformat";
 pub const DSL_CRYPTO_KEY_PBKDF2ITERS: &str = "pbkdf2iters";
 pub const DS_FIELD_BOOKMARK_NAMES: &str = "com.delphix:bookmarks";

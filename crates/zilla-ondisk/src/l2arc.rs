@@ -54,9 +54,13 @@ impl L2Prop {
         self.bits(40, 8) as u8
     }
 
-    /// 1 data, 2 metadata.
-    pub const fn contents(self) -> u8 {
-        self.bits(48, 8) as u8
+    /// Whether it is metadata. 1 is data, 2 metadata; OpenZFS stops the machine at any other value.
+    pub const fn metadata(self) -> Option<bool> {
+        match self.bits(48, 8) {
+            1 => Some(false),
+            2 => Some(true),
+            _ => None,
+        }
     }
 
     pub const fn protected(self) -> bool {
@@ -89,8 +93,8 @@ impl L2Prop {
     }
 
     #[must_use]
-    pub const fn with_kind(self, contents: u8, protected: bool, prefetch: bool, state: u8) -> L2Prop {
-        self.set(48, 8, contents as u64).set(56, 1, protected as u64).set(39, 1, prefetch as u64).set(
+    pub const fn with_kind(self, metadata: bool, protected: bool, prefetch: bool, state: u8) -> L2Prop {
+        self.set(48, 8, metadata as u64 + 1).set(56, 1, protected as u64).set(39, 1, prefetch as u64).set(
             57,
             4,
             state as u64,
@@ -257,8 +261,16 @@ mod tests {
 
     #[test]
     fn log_blocks_round_trip() {
-        let prop = L2Prop::default().with_sizes(131072, 512).with_compress(15).with_kind(2, true, false, 3);
-        assert_eq!((prop.lsize(), prop.psize(), prop.compress(), prop.contents()), (131072, 512, 15, 2));
+        let prop =
+            L2Prop::default().with_sizes(131072, 512).with_compress(15).with_kind(true, true, false, 3);
+        assert_eq!(
+            (prop.lsize(), prop.psize(), prop.compress(), prop.metadata()),
+            (131072, 512, 15, Some(true))
+        );
+        // `L2BLK_SET_TYPE` of OpenZFS 2.3.
+        assert_eq!(L2Prop::default().with_kind(false, false, false, 0), L2Prop(1 << 48));
+        assert_eq!(L2Prop::default().with_kind(true, false, false, 0), L2Prop(2 << 48));
+        assert_eq!(L2Prop(0).metadata(), None);
         let e = L2LogEntPhys { birth: 9, prop, daddr: 4 << 20, ..Default::default() };
         let blk = L2LogBlk { prev_lbp: L2LogBlkptr { daddr: 7, ..Zero::ZERO }, entries: vec![e; 3] };
         let raw = blk.encode().unwrap();

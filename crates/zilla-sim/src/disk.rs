@@ -361,6 +361,7 @@ impl Device for SimDisk {
             can_discard: true,
             can_write_zeroes: true,
             is_block_dev: false,
+            fuse: None,
             backend: "simulated",
         }
     }

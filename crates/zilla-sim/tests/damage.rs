@@ -1,6 +1,6 @@
 //! Sectors that go bad and writes that fail under a pool at work. `ZILLA_DAMAGES` says how many seeds.
 
-use zilla_sim::pool::{Layout, hurt_run};
+use zilla_sim::pool::{Layout, hurt_run, late_repair, stalled_run};
 
 fn seeds(few: u64) -> u64 {
     std::env::var("ZILLA_DAMAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
@@ -25,4 +25,14 @@ fn a_mirror() {
 #[test]
 fn a_raidz2() {
     runs(Layout::Raidz2, 8);
+}
+
+#[test]
+fn a_free_waits_for_the_repair_of_its_block() {
+    late_repair(1).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn what_waits_for_disks_that_stand_still_is_bounded() {
+    stalled_run(1).unwrap_or_else(|e| panic!("{e}"));
 }

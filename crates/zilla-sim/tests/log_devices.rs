@@ -309,12 +309,12 @@ fn logs_change_under_load() {
                 async move {
                     spa.attach(guid(&spa, "l0"), &leaf("l1"), Attach::default()).await?;
                     spa.offline(guid(&spa, "l0"), false, false).await?;
-                    spa.online(guid(&spa, "l0")).await?;
+                    spa.online(guid(&spa, "l0"), false).await?;
                     spa.detach(guid(&spa, "l0")).await?;
                     let more = PoolSpec { tops: vec![top(&["l2"], true)], ..PoolSpec::default() };
                     spa.add_vdevs(&more).await?;
                     spa.offline(guid(&spa, "l1"), false, false).await?;
-                    spa.online(guid(&spa, "l1")).await?;
+                    spa.online(guid(&spa, "l1"), false).await?;
                     spa.remove_vdev(guid(&spa, "l1")).await?;
                     spa.attach(guid(&spa, "l2"), &leaf("l0"), Attach { replace: true, ..Attach::default() })
                         .await

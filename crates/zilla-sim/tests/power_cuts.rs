@@ -1,7 +1,7 @@
 //! Pools whose power is cut. Sampled here; `cargo xtask sim` does all of it.
 
 use std::sync::Arc;
-use zilla_sim::pool::{Campaign, Layout, Workload, random_run};
+use zilla_sim::pool::{Campaign, Layout, Workload, flags_run, random_run};
 use zilla_sim::{Sim, Stuck};
 
 fn show<T>(r: Result<T, zilla_sim::pool::Finding>) -> T {
@@ -62,4 +62,11 @@ fn nothing_is_left_of_a_world() {
 fn cuts_on_disks_that_fail_now_and_then() {
     show(random_run(700_085, Layout::Raidz2));
     show(random_run(800_089, Layout::Mirror));
+}
+
+#[test]
+fn what_flags_allowed_is_replayed() {
+    for seed in 0..10 {
+        flags_run(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }

@@ -63,7 +63,8 @@ pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) 
         n => n.clamp(512, 16384).next_power_of_two() as usize,
     };
     let large = dsl.feature_enabled("large_blocks");
-    let recordsize = get("recordsize", 128 << 10).await?.clamp(512, if large { 16 << 20 } else { 128 << 10 });
+    let most = if large { dsl.largest_record(ds).await? } else { 128 << 10 };
+    let recordsize = get("recordsize", 128 << 10).await?.clamp(512, most);
     let mut default_quotas = [0; 3];
     for (slot, name) in
         default_quotas.iter_mut().zip(["defaultuserquota", "defaultgroupquota", "defaultprojectquota"])
@@ -109,7 +110,10 @@ pub async fn open_zfs(
     let props = fs_props(dsl, ds, readonly || ds.is_snapshot()).await?;
     let ctx = dsl.ctx();
     let txgs = (!ctx.readonly && !ds.is_snapshot()).then(|| ctx.txgs.clone());
-    if txgs.is_some() && !os.is_encrypted() {
+    if os.is_locked() {
+        return Err(Error::os(Errno::Access, "encryption key not loaded"));
+    }
+    if txgs.is_some() {
         dsl.open_log(ds).await?;
     }
     let space = Arc::new(DatasetSpace { dsl: dsl.clone(), hold });

@@ -141,6 +141,12 @@ impl Filesystem {
         self.zfs.read().time()
     }
 
+    /// Whether a file may be found under several spellings of its name: then a client that remembers what it found under
+    /// one, or that there was nothing, learns nothing of changes made under another.
+    pub fn names_vary(&self) -> bool {
+        self.zfs.read().names_vary()
+    }
+
     /// Finds a name, if all it takes is in memory. In the control directory it never is.
     pub fn try_lookup(&self, dir: NodeId, name: &[u8]) -> Now<Option<Entry>> {
         let (zfs, n, id) = match self.place(dir)? {

@@ -116,7 +116,7 @@ async fn open_zvol(env: &Env, dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly
     }
     let ctx = dsl.ctx();
     let txgs = (!ctx.readonly && !ds.is_snapshot()).then(|| ctx.txgs.clone());
-    if txgs.is_some() && !os.is_encrypted() {
+    if txgs.is_some() && !os.is_locked() {
         dsl.open_log(ds).await?;
     }
     let props = volume_props(dsl, ds, readonly).await?;

@@ -37,6 +37,7 @@ fn devices_that_will_not_do() {
     );
     told(&create(format!("b mirror {free}")), &["at least 2 devices"]);
     told(&create(format!("b raidz3 {free} {second}")), &["at least"]);
+    told(&create(format!("b {free} spare {second}")), &["hot spares are not supported"]);
     if !zilla_e2e::needs::is_root() {
         fs::set_permissions(free.to_string(), std::os::unix::fs::PermissionsExt::from_mode(0o444))
             .expect("mode");
@@ -130,7 +131,7 @@ fn names_that_will_not_do() {
         assert_eq!(done.code, 2, "{done}");
         told(&done.stderr, &[words.split(' ').next().unwrap_or_default()]);
     }
-    for words in ["send tank/a@s", "load-key tank/a"] {
+    for words in ["zone /proc/self/ns/user tank/a", "redact tank/a@s book tank/b@s"] {
         let done = world.zfs(words);
         assert_eq!(done.code, 2, "{done}");
         told(&done.stderr, &[words.split(' ').next().unwrap_or_default()]);

@@ -108,3 +108,165 @@ fn disks_are_attached_detached_and_replaced() {
     read(&pool, "f", 3);
     pool.judge();
 }
+
+#[test]
+fn labels_are_cleared_of_devices_that_no_pool_needs() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &[]);
+    let disks: Vec<String> = pool.disks.iter().map(|d| d.display().to_string()).collect();
+    let active = world.zpool(&format!("labelclear -f {}", disks[0])).fails();
+    told(&active, "is a member (ACTIVE) of pool \"tank\"");
+    told(&world.zpool("labelclear /no/such/device").fails(), "failed to find device /no/such/device");
+    pool.export();
+    told(&world.zpool(&format!("labelclear {}", disks[0])).fails(), "is a member of exported pool \"tank\"");
+    world.zpool(&format!("labelclear -f {}", disks[0])).ok();
+    let again = world.zpool(&format!("labelclear {}", disks[0])).fails();
+    told(&again, "failed to read label from");
+    // The other side is whole.
+    pool.import();
+    told(&status(&world), "state: DEGRADED");
+    world.zpool(&format!("replace -w tank {}", disks[0])).ok();
+    pool.judge();
+}
+
+#[test]
+fn iostat_tells_of_queues_sizes_and_latencies() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &[]);
+    fill(&pool, 2);
+    pool.scrub();
+    // Fields of all rows but the first, which names the bucket.
+    let sum = |words: &str, column: usize| -> u64 {
+        let text = world.zpool(words).ok();
+        let rows = text.lines().filter_map(|l| l.split_whitespace().nth(column)?.parse::<u64>().ok());
+        rows.sum()
+    };
+    let counted = |column: usize| sum("iostat -Hpw tank", column);
+    assert!(counted(2) > 50, "writes in all: {}", world.zpool("iostat -Hpw tank").ok());
+    assert!(counted(4) > 50, "writes at the disk");
+    assert!(counted(9) > 50, "the scrub's reads: {}", world.zpool("iostat -Hpw tank").ok());
+    let sizes = |column: usize| sum("iostat -Hpr tank", column);
+    assert!(sizes(7) + sizes(8) > 50, "asynchronous writes: {}", world.zpool("iostat -Hpr tank").ok());
+    let lines = world.zpool("iostat -Hplqv tank").ok();
+    for line in lines.lines().filter(|l| l.contains("tank1") || l.contains("mirror")) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        assert_eq!(fields.len(), 1 + 6 + 11 + 14, "{line}");
+        assert!(fields[8].parse::<u64>().is_ok_and(|ns| ns > 0), "total_wait of writes: {line}");
+    }
+}
+
+fn grow_files(pool: &Pool<'_>, size: u64) {
+    for disk in &pool.disks {
+        fs::OpenOptions::new().write(true).open(disk).and_then(|f| f.set_len(size)).expect("grow");
+    }
+}
+
+fn property(world: &World, name: &str) -> String {
+    world.zpool(&format!("get -Hpo value {name} tank")).ok().trim().to_owned()
+}
+
+fn pool_size(world: &World) -> u64 {
+    property(world, "size").parse().expect("size")
+}
+
+/// Files of 8M until the pool holds that much more.
+fn fill(pool: &Pool<'_>, files: usize) {
+    for i in 0..files {
+        let data: Vec<u8> =
+            (0..8u32 << 20).map(|x| (x.wrapping_mul(2_654_435_761) >> 13) as u8 ^ i as u8).collect();
+        fs::write(pool.root().join(format!("fill{i}")), data).expect("write");
+    }
+    pool.sync();
+}
+
+#[test]
+fn pools_grow_with_their_disks_when_they_are_told_to() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    for kind in [Kind::Single, Kind::Mirror, Kind::Raidz1, Kind::Raidz2] {
+        let world = World::new();
+        let pool = Pool::create(&world, "tank", kind, SIZE, &[]);
+        write(&pool, "f", 7);
+        let small = pool_size(&world);
+        assert_eq!(property(&world, "expandsize"), "-");
+        grow_files(&pool, 4 * SIZE);
+        world.zpool("reopen tank").ok();
+        assert_eq!(pool_size(&world), small, "{kind:?}: not unless it is told to");
+        let more: u64 = property(&world, "expandsize").parse().expect("expandsize");
+        assert!(more > small, "{kind:?}: {more}");
+        let list = world.zpool("list -Hp -o expandsz tank").ok();
+        assert_eq!(list.trim(), more.to_string());
+        // Nothing happens to those that have no room to grow, and the labels at the new end are whole.
+        pool.judge();
+        pool.import();
+        assert_eq!(pool_size(&world), small);
+        let disk = pool.disks[0].display().to_string();
+        world.zpool(&format!("online -e tank {disk}")).ok();
+        assert_eq!(pool_size(&world), small + more, "{kind:?}");
+        assert_eq!(property(&world, "expandsize"), "-");
+        fill(&pool, 12);
+        read(&pool, "f", 7);
+        pool.judge();
+        pool.import();
+        assert_eq!(pool_size(&world), small + more, "{kind:?}");
+        pool.scrub();
+    }
+}
+
+/// Waits until the pool is larger: nobody waits for a growth that nobody has asked for.
+#[track_caller]
+fn grows(world: &World, than: u64) {
+    let larger = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        pool_size(world) > than
+    });
+    assert!(larger, "the pool does not grow beyond {than}");
+}
+
+#[test]
+fn pools_grow_by_themselves_where_autoexpand_says_so() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &["-o", "autoexpand=on"]);
+    assert_eq!(property(&world, "autoexpand"), "on");
+    write(&pool, "f", 2);
+    let first = pool_size(&world);
+    // Files that grew are noticed.
+    grow_files(&pool, 2 * SIZE);
+    grows(&world, first);
+    let second = pool_size(&world);
+    // Grown while it was exported.
+    pool.export();
+    grow_files(&pool, 3 * SIZE);
+    pool.import();
+    let third = pool_size(&world);
+    assert!(third > second);
+    // Larger disks take the places of the small ones.
+    let new: Vec<String> = world.images("new", 2, 6 * SIZE).iter().map(|p| p.display().to_string()).collect();
+    world.zpool(&format!("replace -w tank {} {}", pool.disks[0].display(), new[0])).ok();
+    assert_eq!(pool_size(&world), third, "a small disk is left");
+    world.zpool(&format!("replace -w tank {} {}", pool.disks[1].display(), new[1])).ok();
+    grows(&world, third + 2 * SIZE);
+    // And without the property only by being told to.
+    world.zpool("set autoexpand=off tank").ok();
+    let fourth = pool_size(&world);
+    for path in &new {
+        fs::OpenOptions::new().write(true).open(path).and_then(|f| f.set_len(8 * SIZE)).expect("grow");
+    }
+    world.zpool("reopen tank").ok();
+    assert_eq!(pool_size(&world), fourth);
+    world.zpool("set autoexpand=on tank").ok();
+    assert!(pool_size(&world) > fourth);
+    fill(&pool, 6);
+    read(&pool, "f", 2);
+    pool.judge();
+}

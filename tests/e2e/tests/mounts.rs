@@ -263,3 +263,37 @@ fn an_exported_pool_leaves_no_memory_behind() {
     }
     assert!(left <= before + (48 << 10), "{before} KB before, {used} with data, {left} after the export");
 }
+
+/// As OpenZFS: what had no place is mounted in its first, with what inherits it; what is mounted only when somebody
+/// asks for it stays unmounted.
+#[test]
+fn a_first_place_mounts_what_is_mounted_unasked() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/x").ok();
+    world.zfs("create tank/x/in").ok();
+    world.zfs("create -o canmount=noauto tank/x/asked").ok();
+    world.zfs("create -o mountpoint=none tank/x/own").ok();
+    world.zfs("create -sV 8M tank/x/vol").ok();
+    let mounted = || {
+        let all = world.zfs("list -Ho name,mounted -t filesystem -r tank/x").ok();
+        let names = all.lines().filter_map(|l| l.strip_suffix("\tyes")).map(str::to_owned);
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(mounted(), "");
+    let (one, two) = (world.mnt().join("one"), world.mnt().join("two"));
+    world.zfs(&format!("set mountpoint={} tank/x", one.display())).ok();
+    assert_eq!(mounted(), "tank/x tank/x/in");
+    world.zfs(&format!("set mountpoint={} tank/x", two.display())).ok();
+    assert_eq!(mounted(), "tank/x tank/x/in");
+    has(&two.join("in"), &["rw"], &[]);
+    world.zfs("create -o canmount=noauto -o mountpoint=legacy tank/y").ok();
+    world.zfs(&format!("set mountpoint={} tank/y", one.display())).ok();
+    assert_eq!(world.zfs("get -Ho value mounted tank/y").ok(), "no\n");
+    world.zfs("set canmount=on tank/y").ok();
+    assert_eq!(world.zfs("get -Ho value mounted tank/y").ok(), "no\n");
+    pool.judge();
+}

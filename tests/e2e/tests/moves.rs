@@ -62,6 +62,8 @@ fn renamed_trees_keep_their_files_and_are_mounted_where_they_belong() {
         "cannot rename to 'other/y': datasets must be within same pool",
     );
     refused(world.zfs("rename tank/y tank/n/y"), "cannot create 'tank/n/y': parent does not exist");
+    world.zfs("create -s -V 8m tank/v").ok();
+    refused(world.zfs("rename tank/y tank/v/y"), "cannot create 'tank/v/y': parent is not a filesystem");
     refused(world.zfs("rename tank/y tank/to"), "cannot rename 'tank/y': dataset already exists");
     refused(world.zfs("rename tank/none tank/z"), "cannot open 'tank/none': dataset does not exist");
     refused(

@@ -38,3 +38,63 @@ fn many_names_in_one_directory() {
     assert_eq!(list().len(), count.div_ceil(10));
     pool.judge();
 }
+
+/// Whoever remembers that there was no `FOO` must not miss the `foo` that came since, and the other way round.
+#[test]
+fn spelling_matters_as_much_as_was_said_when_the_file_system_was_made() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &["-O", "casesensitivity=insensitive"]);
+    let get = |what: &str, fs: &str| world.zfs(&format!("get -Ho value {what} {fs}")).ok().trim().to_owned();
+    assert_eq!(get("casesensitivity", "tank"), "insensitive");
+    world.zfs("create tank/inherits").ok();
+    assert_eq!(get("casesensitivity", "tank/inherits"), "insensitive");
+    world.zfs("create -o casesensitivity=mixed tank/mixed").ok();
+    world.zfs("create -o casesensitivity=sensitive -o normalization=formD tank/norm").ok();
+    assert_eq!(
+        (get("utf8only", "tank/norm"), get("normalization", "tank/norm")),
+        ("on".into(), "formD".into())
+    );
+    world.zfs("create -o casesensitivity=sensitive -o utf8only=on tank/utf8").ok();
+    assert_eq!(world.zfs("set casesensitivity=mixed tank").code, 1);
+
+    for dir in ["", "inherits"].map(|d| pool.root().join(d)) {
+        let at = |name: &str| dir.join(name);
+        assert!(!at("FOO").exists() && !at("Foo").exists());
+        fs::write(at("foo"), "1").expect("file");
+        assert_eq!(fs::read_to_string(at("FOO")).expect("FOO"), "1");
+        fs::write(at("Foo"), "2").expect("the same file");
+        let mut names: Vec<_> =
+            fs::read_dir(&dir).expect("dir").map(|e| e.expect("entry").file_name()).collect();
+        names.retain(|n| n.eq_ignore_ascii_case("foo"));
+        assert_eq!(names, ["foo"]);
+        assert!(fs::create_dir(at("fOO")).is_err());
+        fs::remove_file(at("FOO")).expect("removed by another spelling");
+        assert!(!at("foo").exists() && !at("FOO").exists());
+    }
+    let mixed = pool.root().join("mixed");
+    fs::write(mixed.join("a"), "1").expect("a");
+    assert!(!mixed.join("A").exists());
+    fs::write(mixed.join("A"), "2").expect("A");
+    assert_eq!(fs::read_to_string(mixed.join("a")).expect("a"), "1");
+
+    let norm = pool.root().join("norm");
+    assert!(!norm.join("u\u{308}").exists());
+    fs::write(norm.join("\u{fc}"), "1").expect("composed");
+    assert_eq!(fs::read_to_string(norm.join("u\u{308}")).expect("decomposed"), "1");
+    assert!(!norm.join("\u{dc}").exists());
+    use std::os::unix::ffi::OsStrExt;
+    let bad = std::ffi::OsStr::from_bytes(b"\xff");
+    for dir in ["norm", "utf8"] {
+        let refused = fs::write(pool.root().join(dir).join(bad), "").expect_err("not UTF-8");
+        assert_eq!(refused.raw_os_error(), Some(84), "EILSEQ");
+    }
+    fs::write(pool.root().join(bad), "").expect("any bytes");
+    pool.export();
+    pool.import();
+    assert_eq!(get("casesensitivity", "tank"), "insensitive");
+    assert_eq!(fs::read_to_string(norm.join("u\u{308}")).expect("decomposed"), "1");
+    pool.judge();
+}

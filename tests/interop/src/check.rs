@@ -48,6 +48,18 @@ impl Imported {
     #[track_caller]
     fn import(&self, options: &str) {
         self.world.zpool(&self.import_command(options)).ok();
+        for (root, key) in self.set.keys() {
+            let file = self.world.path().join("key");
+            // The right key with something changed is refused, and nothing is loaded.
+            fs::write(&file, format!("{}\n", key.replace(['a', 'e', 'o', '0', '1'], "7"))).expect("key");
+            let load = format!("load-key -L file://{} {root}", file.display());
+            let said = self.world.zfs(&load).fails();
+            assert!(said.contains(&format!("Incorrect key provided for '{root}'.")), "{said}");
+            let locked = self.world.zfs(&format!("mount {root}")).fails();
+            assert!(locked.contains("encryption key not loaded"), "{locked}");
+            fs::write(&file, format!("{key}\n")).expect("key");
+            self.world.zfs(&load).ok();
+        }
     }
 
     fn import_command(&self, options: &str) -> String {
@@ -55,11 +67,11 @@ impl Imported {
         format!("import {options} -N -d {disks} -R {} {POOL}", mnt.display())
     }
 
-    /// File systems to be looked at: those encrypted and those with no mountpoint aside.
+    /// File systems to be looked at: those with no mountpoint aside.
     fn file_systems(&self) -> Vec<FileSystem> {
         let described = self.set.described();
         let mut found = Vec::new();
-        for (name, manifest) in described.iter().filter(|(n, _)| !n.contains('@') && !self.set.encrypted(n)) {
+        for (name, manifest) in described.iter().filter(|(n, _)| !n.contains('@')) {
             if self.set.property(name, "mountpoint").is_some_and(|m| m == "legacy" || m == "none") {
                 continue;
             }
@@ -150,7 +162,7 @@ fn tables(it: &Imported) -> Vec<String> {
     ] {
         let lines = |text: &str| -> Vec<String> {
             let of_pool = |l: &&str| file != "zpool-get-all.tsv" || is_kept_in_the_pool(l);
-            let lines = text.lines().filter(of_pool).filter(|l| !depends_on_the_host(&it.set, l));
+            let lines = text.lines().filter(of_pool).filter(|l| !depends_on_the_host(l));
             lines.map(str::to_owned).collect()
         };
         let (theirs, ours) = (lines(&it.set.table(file)), lines(&ours));
@@ -166,13 +178,10 @@ fn is_kept_in_the_pool(line: &str) -> bool {
     ["feature@", "bclone", "dedup", "guid", "freeing", "leaked"].iter().any(|p| property.starts_with(p))
 }
 
-/// Where the pool is mounted, how it was imported, and what only the key of an encrypted dataset opens.
-fn depends_on_the_host(set: &Set, line: &str) -> bool {
-    let mut words = line.split('\t');
-    let (dataset, property) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let host = ["mountpoint", "mounted", "available", "readonly"];
-    let closed = ["version", "utf8only", "normalization", "casesensitivity", "keystatus"];
-    host.contains(&property) || (closed.contains(&property) && set.encrypted(dataset))
+/// Where the pool is mounted, and how it was imported.
+fn depends_on_the_host(line: &str) -> bool {
+    let property = line.split('\t').nth(1).unwrap_or_default();
+    ["mountpoint", "mounted", "available", "readonly"].contains(&property)
 }
 
 fn scan_snapshot(place: &Path, snapshot: &str) -> Manifest {

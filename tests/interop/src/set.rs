@@ -1,6 +1,5 @@
 //! Sets: where they are, what is in one.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use zilla_e2e::tree::host;
 
@@ -81,13 +80,13 @@ impl Set {
         found
     }
 
-    /// Is it encrypted, itself or through a parent?
-    pub fn encrypted(&self, dataset: &str) -> bool {
-        let name = dataset.split('@').next().unwrap_or_default();
-        let roots: BTreeSet<&str> = self.keys.lines().filter_map(|l| l.split(' ').next()).collect();
-        roots
-            .iter()
-            .any(|root| name == *root || name.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')))
+    /// Encryption roots with their keys, in the form that each is given in.
+    pub fn keys(&self) -> Vec<(&str, &str)> {
+        let line = |l| -> Option<(&str, &str)> {
+            let (name, rest): (&str, &str) = str::split_once(l, ' ')?;
+            Some((name, rest.split_once(' ')?.1))
+        };
+        self.keys.lines().filter_map(line).collect()
     }
 
     /// What a command of OpenZFS printed of the pool.

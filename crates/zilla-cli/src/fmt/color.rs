@@ -7,9 +7,12 @@ pub const BOLD: &str = "\x1b[1m";
 pub const RED: &str = "\x1b[0;31m";
 pub const YELLOW: &str = "\x1b[0;33m";
 pub const BLUE: &str = "\x1b[0;34m";
-const RESET: &str = "\x1b[0m";
+pub const GREEN: &str = "\x1b[0;32m";
+pub const BOLD_BLUE: &str = "\x1b[1;34m";
+pub const RESET: &str = "\x1b[0m";
 
-fn wanted() -> bool {
+/// Whether the output is to be coloured.
+pub fn wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty() && v != "0");
     *WANTED.get_or_init(|| {

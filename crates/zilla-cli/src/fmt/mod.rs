@@ -13,6 +13,7 @@ pub mod poolprop;
 pub mod proplist;
 pub mod time;
 pub mod vdev;
+mod zone;
 
 /// The first line of `version`.
 pub fn version() -> String {

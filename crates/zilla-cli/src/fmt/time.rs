@@ -36,7 +36,13 @@ pub fn snapshots_changed(seconds: u64) -> String {
 
 /// `-T d`: the locale's date, which in the C locale is ctime's.
 pub fn stamp_date(seconds: u64) -> String {
-    local(seconds).format("%a %b %e %H:%M:%S %Z %Y").to_string()
+    let (at, zone) = (local(seconds), super::zone::name_at(seconds as i64));
+    format!("{} {zone} {}", at.format("%a %b %e %H:%M:%S"), at.format("%Y"))
+}
+
+/// `20:24:16`
+pub fn of_day(seconds: u64) -> String {
+    local(seconds).format("%H:%M:%S").to_string()
 }
 
 pub fn now() -> u64 {

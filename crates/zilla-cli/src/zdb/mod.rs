@@ -18,7 +18,7 @@
 //!
 //! **Crash.** There is nothing to lose.
 //!
-//! **Deliberately absent.** Keys: encrypted datasets are shown as far as they are in the clear. Rewinding (`-F`, `-X`, `-t`), which changes
+//! **Deliberately absent.** Keys (`-K`): encrypted datasets are shown as far as they are in the clear. Rewinding (`-F`, `-X`, `-t`), which changes
 //! what is seen, not how; leaked objects of the MOS, which OpenZFS looks for in passing.
 
 mod blocks;

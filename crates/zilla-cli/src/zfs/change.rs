@@ -40,13 +40,8 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
     let first = operands.iter().position(|word| !word.contains('='));
     let Some(first) = first else { return cx.bad_usage("missing dataset name(s)") };
     let (assignments, names) = operands.split_at(first);
-    if names.iter().any(|word| word.contains('=')) {
-        // With a dataset first, what follows are names that cannot be: both orders are wrong.
-        if !assignments.is_empty() {
-            return cx.bad_usage("invalid argument order");
-        }
-        cx.err("missing '=' for property=value argument");
-        return Ok(255);
+    if assignments.is_empty() || names.iter().any(|word| word.contains('=')) {
+        return cx.bad_usage("invalid argument order");
     }
     let mut properties = BTreeMap::new();
     for assignment in assignments {

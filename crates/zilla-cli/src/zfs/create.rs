@@ -127,8 +127,15 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
     if dry_run {
         return Ok(0);
     }
-    let action = format!("cannot create '{name}'");
-    let done = cx.ask(&action, &request)?;
+    request.key = super::keys::of_new(cx, &request.properties)?;
+    let done = match cx.call(&request)? {
+        Ok(done) => Some(done),
+        Err(e) => {
+            let action = super::keys::create_action(e.code, format!("cannot create '{name}'"));
+            cx.refused(&action, &e);
+            None
+        }
+    };
     finish(cx, &name, done)
 }
 

@@ -4,19 +4,30 @@
 //! order, with its usage text; one without a function is refused by name with exit code 2. What two commands share about choosing
 //! datasets is in [`select`], about turning values into text in [`value`].
 
+mod allow;
+mod bookmark;
 mod change;
 mod create;
 mod destroy;
+mod diff;
 mod get;
 mod holds;
+pub(crate) mod keys;
 mod list;
 mod mount;
+mod project;
+mod receive;
 mod rename;
 mod select;
+mod send;
 mod snapshot;
+mod stream;
 #[cfg(test)]
 mod tests;
+mod upgrade;
+mod userspace;
 mod value;
+mod wait;
 
 use crate::cx::{Action, Command, Cx, Exit, Run};
 use crate::manual;
@@ -59,8 +70,8 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
          <snapshot> <snapshot>\n",
         Some(rename::rename),
     ),
-    command("bookmark", "\tbookmark <snapshot|bookmark> <newbookmark>\n", None),
-    command("diff", "\tdiff [-FHth] <snapshot> [snapshot|filesystem]\n", None),
+    command("bookmark", "\tbookmark <snapshot|bookmark> <newbookmark>\n", Some(bookmark::run)),
+    command("diff", "\tdiff [-FHth] <snapshot> [snapshot|filesystem]\n", Some(diff::run)),
     None,
     command(
         "list",
@@ -81,32 +92,36 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         "\tinherit [-rS] <property> <filesystem|volume|snapshot> ...\n",
         Some(change::inherit),
     ),
-    command("upgrade", "\tupgrade [-v]\n\tupgrade [-r] [-V version] <-a | filesystem ...>\n", None),
+    command(
+        "upgrade",
+        "\tupgrade [-v]\n\tupgrade [-r] [-V version] <-a | filesystem ...>\n",
+        Some(upgrade::run),
+    ),
     None,
     command(
         "userspace",
         "\tuserspace [-Hinp] [-o field[,...]] [-s field] ...\n\t    [-S field] ... [-t type[,...]] \
          <filesystem|snapshot|path>\n",
-        None,
+        Some(userspace::users),
     ),
     command(
         "groupspace",
         "\tgroupspace [-Hinp] [-o field[,...]] [-s field] ...\n\t    [-S field] ... [-t type[,...]] \
          <filesystem|snapshot|path>\n",
-        None,
+        Some(userspace::groups),
     ),
     command(
         "projectspace",
         "\tprojectspace [-Hp] [-o field[,...]] [-s field] ... \n\t    [-S field] ... \
          <filesystem|snapshot|path>\n",
-        None,
+        Some(userspace::projects),
     ),
     None,
     command(
         "project",
         "\tproject [-d|-r] <directory|file ...>\n\tproject -c [-0] [-d|-r] [-p id] <directory|file \
          ...>\n\tproject -C [-k] [-r] <directory ...>\n\tproject [-p id] [-r] [-s] <directory ...>\n",
-        None,
+        Some(project::run),
     ),
     None,
     command(
@@ -124,14 +139,14 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
          <snapshot>\n\tsend [-DnVvPLecw] [-i snapshot|bookmark] <filesystem|volume|snapshot>\n\tsend \
          [-DnPpVvLec] [-i bookmark|snapshot] --redact <bookmark> <snapshot>\n\tsend [-nVvPe] -t \
          <receive_resume_token>\n\tsend [-PnVv] --saved filesystem\n",
-        None,
+        Some(send::send),
     ),
     command(
         "receive",
         "\treceive [-vMnsFhu] [-o <property>=<value>] ... [-x <property>] ...\n\t    \
          <filesystem|volume|snapshot>\n\treceive [-vMnsFhu] [-o <property>=<value>] ... [-x <property>] ... \
          \n\t    [-d | -e] <filesystem>\n\treceive -A <filesystem|volume>\n",
-        None,
+        Some(receive::receive),
     ),
     command("redact", "\tredact <snapshot> <bookmark> <redaction_snapshot> ...\n", None),
     None,
@@ -141,7 +156,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
          <perm|@setname>[,...]\n\t    <filesystem|volume>\n\tallow [-ld] -e <perm|@setname>[,...] \
          <filesystem|volume>\n\tallow -c <perm|@setname>[,...] <filesystem|volume>\n\tallow -s @setname \
          <perm|@setname>[,...] <filesystem|volume>\n",
-        None,
+        Some(allow::allow),
     ),
     command(
         "unallow",
@@ -149,20 +164,24 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
          <filesystem|volume>\n\tunallow [-rld] -e [<perm|@setname>[,...]] <filesystem|volume>\n\tunallow \
          [-r] -c [<perm|@setname>[,...]] <filesystem|volume>\n\tunallow [-r] -s @setname \
          [<perm|@setname>[,...]] <filesystem|volume>\n",
-        None,
+        Some(allow::unallow),
     ),
     None,
     command("hold", "\thold [-r] <tag> <snapshot> ...\n", Some(holds::hold)),
     command("holds", "\tholds [-rHp] <snapshot> ...\n", Some(holds::holds)),
     command("release", "\trelease [-r] <tag> <snapshot> ...\n", Some(holds::release)),
     None,
-    command("load-key", "\tload-key [-rn] [-L <keylocation>] <-a | filesystem|volume>\n", None),
-    command("unload-key", "\tunload-key [-r] <-a | filesystem|volume>\n", None),
+    command(
+        "load-key",
+        "\tload-key [-rn] [-L <keylocation>] <-a | filesystem|volume>\n",
+        Some(keys::load_key),
+    ),
+    command("unload-key", "\tunload-key [-r] <-a | filesystem|volume>\n", Some(keys::unload_key)),
     command(
         "change-key",
         "\tchange-key [-l] [-o keyformat=<value>]\n\t    [-o keylocation=<value>] [-o \
          pbkdf2iters=<value>]\n\t    <filesystem|volume>\n\tchange-key -i [-l] <filesystem|volume>\n",
-        None,
+        Some(keys::change_key),
     ),
     None,
     command(
@@ -172,7 +191,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         None,
     ),
     command("rewrite", "\trewrite [-rvx] [-o <offset>] [-l <length>] <directory|file ...>\n", None),
-    command("wait", "\twait [-t <activity>] <filesystem>\n", None),
+    command("wait", "\twait [-t <activity>] <filesystem>\n", Some(wait::run)),
     None,
     command("zone", "\tzone <nsfile> <filesystem>\n", None),
     command("unzone", "\tunzone <nsfile> <filesystem>\n", None),
@@ -184,10 +203,7 @@ const fn command(name: &'static str, usage: &'static str, run: Option<Action>) -
 
 /// Runs `zfs` with these arguments; the program's name is not among them.
 pub fn main(args: Vec<String>) -> u8 {
-    let mut cx = Cx::new("zfs", &args, usage);
-    let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
-    cx.out.flush();
-    code
+    Cx::main("zfs", args, usage, run)
 }
 
 fn run(cx: &mut Cx, mut args: Vec<String>) -> Result<u8, Exit> {
@@ -268,11 +284,7 @@ fn usage(cx: &mut Cx, requested: bool) {
              allow|unallow\n\nFor further help on a command or topic, run: zfs help [<topic>]\n",
         );
     }
-    if requested {
-        cx.out.put(text);
-    } else {
-        eprint!("{text}");
-    }
+    cx.put_usage(&text, requested);
 }
 
 fn property_help() -> String {

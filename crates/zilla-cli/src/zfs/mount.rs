@@ -1,5 +1,6 @@
 //! `zfs mount` and `zfs unmount`.
 
+use super::keys;
 use super::select::Selection;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -9,14 +10,14 @@ use zilla_control::types::{DatasetKind, DatasetMount, DatasetUnmount, ManyReply,
 pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, ":ajRlvo:Of", &[("json", false, 'j')]);
     let mut request = DatasetMount::default();
-    let (mut all, mut as_json) = (false, false);
+    let (mut all, mut as_json, mut load) = (false, false, false);
     for option in options {
         match option {
             Opt::Flag('a', _) => all = true,
             Opt::Flag('R', _) => request.recursive = true,
             // Progress of `-a -v` would be over before it could be read.
             Opt::Flag('v', _) => {}
-            Opt::Flag('l', _) => return unsupported(cx, "mount -l"),
+            Opt::Flag('l', _) => load = true,
             Opt::Flag('j', _) => as_json = true,
             Opt::Flag('o', text) if text.is_empty() => {
                 return cx.bad_usage("empty mount options (-o) specified");
@@ -36,6 +37,9 @@ pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
     if request.recursive && operands.is_empty() {
         return cx.bad_usage("no dataset provided");
     }
+    if all && load {
+        load_keys(cx, &[], true)?;
+    }
     if all {
         let done = cx.ask("cannot mount", &request)?;
         return report(cx, "mount", "", done);
@@ -54,10 +58,32 @@ pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
         return if request.recursive { cx.print_usage() } else { Ok(1) };
     }
     let mut code = 0;
+    if load {
+        code |= load_keys(cx, &datasets, request.recursive)?;
+    }
     for name in datasets {
         let request = DatasetMount { name: Some(name.clone()), ..request.clone() };
         let done = cx.ask(&format!("cannot mount '{name}'"), &request)?;
         code |= report(cx, "mount", &name, done)?;
+    }
+    Ok(code)
+}
+
+/// `-l`: loads the keys that datasets need which are not loaded.
+fn load_keys(cx: &mut Cx, names: &[String], recursive: bool) -> Run {
+    let (found, _) = keys::find(cx, names, recursive || names.is_empty())?;
+    let mut roots: Vec<String> = Vec::new();
+    for ds in found.iter().filter(|d| d.is_encrypted() && !d.is_loaded()) {
+        if !roots.iter().any(|r| r == ds.root()) {
+            roots.push(ds.root().to_owned());
+        }
+    }
+    let mut code = 0;
+    for root in roots {
+        let (found, _) = keys::find(cx, &[root], false)?;
+        for ds in found {
+            code |= u8::from(!keys::load(cx, &ds, false, None)?);
+        }
     }
     Ok(code)
 }

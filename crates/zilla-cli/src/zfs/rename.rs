@@ -93,9 +93,7 @@ pub fn rename(cx: &mut Cx, args: Vec<String>) -> Run {
                 ErrorCode::UmountFailed => {
                     format!("cannot unmount '{}'", e.subject.as_deref().unwrap_or(&name))
                 }
-                ErrorCode::NoEnt if e.description() == "parent does not exist" => {
-                    format!("cannot create '{target}'")
-                }
+                ErrorCode::NoParent | ErrorCode::WrongParent => format!("cannot create '{target}'"),
                 // What the target's name alone shows.
                 ErrorCode::CrossTarget | ErrorCode::InvalidName => to,
                 _ => format!("cannot rename '{}'", e.subject.as_deref().unwrap_or(&name)),

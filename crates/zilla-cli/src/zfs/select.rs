@@ -53,6 +53,24 @@ pub fn parse_depth(cx: &mut Cx, text: &str) -> Result<u32, Exit> {
     }
 }
 
+/// Whether an operand is a path and no dataset's name.
+pub fn is_path(operand: &str) -> bool {
+    operand.starts_with('/') || operand.starts_with("./")
+}
+
+/// The dataset that a path lies in. None: there is none, which has been said.
+pub fn dataset_of_path(cx: &mut Cx, operand: &str) -> Result<Option<String>, Exit> {
+    let absolute = std::path::absolute(operand)
+        .map_or_else(|_| operand.to_owned(), |p| p.to_string_lossy().into_owned());
+    match cx.call(&DatasetByPath { path: absolute })? {
+        Ok(name) => Ok(Some(name)),
+        Err(e) => {
+            cx.err(format!("'{operand}': {}", e.description()));
+            Ok(None)
+        }
+    }
+}
+
 impl Selection {
     /// `zfs list -t snapshot fs` means the snapshots of fs.
     pub fn imply_depth(&mut self) {
@@ -120,16 +138,8 @@ impl Selection {
     }
 
     fn root(&self, cx: &mut Cx, operand: &str) -> Result<Option<String>, Exit> {
-        if self.paths && (operand.starts_with('/') || operand.starts_with("./")) {
-            let absolute = std::path::absolute(operand)
-                .map_or_else(|_| operand.to_owned(), |p| p.to_string_lossy().into_owned());
-            return match cx.call(&DatasetByPath { path: absolute })? {
-                Ok(name) => Ok(Some(name)),
-                Err(e) => {
-                    cx.err(format!("'{operand}': {}", e.description()));
-                    Ok(None)
-                }
-            };
+        if self.paths && is_path(operand) {
+            return dataset_of_path(cx, operand);
         }
         if let Err(e) = check_dataset_name(operand, self.argument_types(), false) {
             cx.refused(&format!("cannot open '{operand}'"), &e);

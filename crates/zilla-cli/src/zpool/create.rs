@@ -77,6 +77,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         cx.out.put(layout(name, &request.vdevs));
         return Ok(0);
     }
+    request.key = crate::zfs::keys::of_new(cx, &request.fs_properties)?;
     match cx.call(&request)? {
         Ok(reply) => {
             let name = request.temporary_name.as_ref().unwrap_or(&request.name).clone();
@@ -91,7 +92,8 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Ok(1)
         }
         Err(e) => {
-            cx.refused(&format!("cannot create '{name}'"), &e);
+            let action = crate::zfs::keys::create_action(e.code, format!("cannot create '{name}'"));
+            cx.refused(&action, &e);
             if e.code == ErrorCode::InvalidName {
                 cx.err("pool name may have been omitted");
             }
@@ -115,6 +117,9 @@ fn spec(cx: &mut Cx, words: &[String], request: &PoolCreate) -> Result<VdevSpec,
         }
     }
     let parsed = vdevspec::parse(words).and_then(|spec| {
+        if spec.tops.is_empty() {
+            return Err(vdevspec::no_top());
+        }
         if !request.force {
             vdevspec::check_replication(&spec)?;
         }

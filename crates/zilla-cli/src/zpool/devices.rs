@@ -1,6 +1,6 @@
 //! `zpool online`, `offline`, `clear`, `reopen` and `freeze`: the state of devices.
 
-use super::vdevs::{lookup, one_pool};
+use super::vdevs::{lookup_cache, one_pool};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use crate::fmt::vdev;
@@ -10,17 +10,16 @@ use zilla_control::types::{
 
 pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "e", &[("power", false, '\u{1}')]);
-    match options.into_iter().next() {
-        None => {}
-        Some(Opt::Flag('e', _)) => {
-            cx.err("zpool: 'online -e' is not supported by zilla yet");
-            return Ok(2);
+    let mut expand = false;
+    for option in options {
+        match option {
+            Opt::Flag('e', _) => expand = true,
+            Opt::Flag('\u{1}', _) => {
+                cx.err("Power control not supported");
+                return Ok(1);
+            }
+            other => return cx.bad_option(other),
         }
-        Some(Opt::Flag('\u{1}', _)) => {
-            cx.err("Power control not supported");
-            return Ok(1);
-        }
-        Some(other) => return cx.bad_option(other),
     }
     let Some((name, devices)) = operands.split_first() else { return cx.bad_usage("missing pool name") };
     if devices.is_empty() {
@@ -34,12 +33,12 @@ pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
             code = 1;
             continue;
         }
-        let action = format!("cannot online {device}");
-        let Some(guid) = lookup(cx, &pool, device, &action)? else {
+        let action = format!("cannot {} {device}", if expand { "expand" } else { "online" });
+        let Some(guid) = lookup_cache(cx, &pool, device, &action)? else {
             code = 1;
             continue;
         };
-        let Some(reply) = cx.ask(&action, &VdevOnline { name: name.clone(), guid })? else {
+        let Some(reply) = cx.ask(&action, &VdevOnline { name: name.clone(), guid, expand })? else {
             code = 1;
             continue;
         };
@@ -79,7 +78,7 @@ pub fn offline(cx: &mut Cx, args: Vec<String>) -> Run {
     let mut code = 0;
     for device in devices {
         let action = format!("cannot {} {device}", if fault { "fault" } else { "offline" });
-        let Some(guid) = lookup(cx, &pool, device, &action)? else {
+        let Some(guid) = lookup_cache(cx, &pool, device, &action)? else {
             code = 1;
             continue;
         };
@@ -114,7 +113,7 @@ pub fn clear(cx: &mut Cx, args: Vec<String>) -> Run {
     let pool = one_pool(cx, name)?;
     let action = format!("cannot clear errors for {}", device.unwrap_or(name));
     let guid = match device {
-        Some(device) => match lookup(cx, &pool, device, &action)? {
+        Some(device) => match lookup_cache(cx, &pool, device, &action)? {
             None => return Ok(1),
             guid => guid,
         },

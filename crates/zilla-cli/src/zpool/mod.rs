@@ -10,6 +10,7 @@ mod get;
 mod history;
 mod import;
 mod iostat;
+mod labelclear;
 mod list;
 mod manage;
 mod scrub;
@@ -46,7 +47,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
     command("add", "\tadd [-afgLnP] [-o property=value] <pool> <vdev> ...\n", Some(vdevs::add)),
     command("remove", "\tremove [-npsw] <pool> <device> ...\n", Some(vdevs::remove)),
     None,
-    command("labelclear", "\tlabelclear [-f] <vdev>\n", None),
+    command("labelclear", "\tlabelclear [-f] <vdev>\n", Some(labelclear::run)),
     None,
     command("checkpoint", "\tcheckpoint [-d [-w]] <pool> ...\n", None),
     command("prefetch", "\tprefetch -t <type> [<type opts>] <pool>\n\t    -t ddt <pool>\n", None),
@@ -137,10 +138,7 @@ const fn command(name: &'static str, usage: &'static str, run: Option<Action>) -
 
 /// Runs `zpool` with these arguments; the program's name is not among them.
 pub fn main(args: Vec<String>) -> u8 {
-    let mut cx = Cx::new("zpool", &args, usage);
-    let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
-    cx.out.flush();
-    code
+    Cx::main("zpool", args, usage, run)
 }
 
 fn run(cx: &mut Cx, mut args: Vec<String>) -> Result<u8, Exit> {
@@ -217,11 +215,7 @@ fn usage(cx: &mut Cx, requested: bool) {
             }
         }
     }
-    if requested {
-        cx.out.put(text);
-    } else {
-        eprint!("{text}");
-    }
+    cx.put_usage(&text, requested);
 }
 
 fn property_help() -> String {

@@ -23,6 +23,11 @@ pub enum SpecError {
     Overridable(Vec<String>),
 }
 
+/// A new pool needs one; what is added may be spares and cache devices alone.
+pub fn no_top() -> SpecError {
+    invalid("at least one toplevel vdev must be specified")
+}
+
 fn invalid(message: impl AsRef<str>) -> SpecError {
     SpecError::Invalid(vec![format!("invalid vdev specification: {}", message.as_ref())])
 }
@@ -134,8 +139,8 @@ pub fn parse(words: &[String]) -> Result<VdevSpec, SpecError> {
         }
         rest = tail;
     }
-    if spec.tops.is_empty() {
-        return Err(invalid("at least one toplevel vdev must be specified"));
+    if spec.tops.is_empty() && spec.spares.is_empty() && spec.l2cache.is_empty() {
+        return Err(no_top());
     }
     if seen_logs && logs == 0 {
         return Err(invalid("log requires at least 1 device"));
@@ -369,7 +374,8 @@ mod tests {
             ("@a log @b log @c", "invalid vdev specification: 'log' can be specified only once"),
             ("@a spare @b spare @c", "invalid vdev specification: 'spare' can be specified only once"),
             ("@a log raidz @b @c", "invalid vdev specification: unsupported 'log' device: raidz"),
-            ("spare @a", "invalid vdev specification: at least one toplevel vdev must be specified"),
+            ("spare @a", " spares 1 cache 0"),
+            ("cache @a @b", " spares 0 cache 2"),
             (
                 "nosuchdevice",
                 "cannot open 'nosuchdevice': no such device in /dev|must be a full path or shorthand device name",

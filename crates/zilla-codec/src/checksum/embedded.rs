@@ -7,6 +7,9 @@
 //! written to another place, or for another chain, does not pass. Torn or stale blocks fail the same way,
 //! which is what makes reading the end of a log after a crash safe.
 //!
+//! In an encrypted log block the last two words of the checksum are its authentication code, and the first two have the
+//! others folded into them.
+//!
 //! On disk: magic u64, checksum 4 x u64, all in the writer's order.
 
 #![deny(clippy::indexing_slicing)]
@@ -131,6 +134,55 @@ pub fn seal(kind: Checksum, buf: &mut [u8], verifier: &Cksum, order: ByteOrder) 
     let sum = sum(buf);
     *buf.get_mut(layout.sum..).and_then(|at| at.first_chunk_mut()).ok_or(short)? = sum;
     Ok(())
+}
+
+/// As [`seal`], for a block whose authentication code takes the place of half the checksum, which is folded.
+pub fn seal_with_mac(
+    kind: Checksum,
+    buf: &mut [u8],
+    verifier: &Cksum,
+    order: ByteOrder,
+    mac: &[u8; 16],
+) -> Result<(), EmbeddedError> {
+    seal(kind, buf, verifier, order)?;
+    let at = eck_offset(kind, buf)? + 8;
+    let mut found = [0; 4];
+    for (i, found) in found.iter_mut().enumerate() {
+        *found = word(buf, at + 8 * i, order).unwrap_or(0);
+    }
+    let short = EmbeddedError::TooShort { size: buf.len() };
+    let place = buf.get_mut(at..).and_then(|at| at.first_chunk_mut::<32>()).ok_or(short)?;
+    *place = to_bytes(&fold(found), order);
+    let (_, code) = place.split_at_mut(16);
+    code.copy_from_slice(mac);
+    Ok(())
+}
+
+/// Where the authentication code of an encrypted log block is.
+pub fn log_mac(buf: &[u8]) -> Option<[u8; 16]> {
+    buf.get(ZIL_ECK + 8 + 16..)?.first_chunk().copied()
+}
+
+/// Half of a checksum, the other half folded into it; two words are left for a code.
+const fn fold(c: Cksum) -> Cksum {
+    [c[0] ^ c[2], c[1] ^ c[3], 0, 0]
+}
+
+/// As [`verify`], for a block that holds an authentication code in half the checksum's place: the code itself is not checked.
+pub fn verify_with_mac(kind: Checksum, buf: &[u8], verifier: &Cksum) -> Result<ByteOrder, EmbeddedError> {
+    match verify(kind, buf, verifier) {
+        Err(EmbeddedError::Mismatch { found: [a, b, _, _], actual }) => {
+            let (found, actual) = ([a, b, 0, 0], fold(actual));
+            if found != actual {
+                return Err(EmbeddedError::Mismatch { found, actual });
+            }
+            let eck = eck_offset(kind, buf)?;
+            let little = word(buf, eck, ByteOrder::Little) == Some(MAGIC);
+            Ok(if little { ByteOrder::Little } else { ByteOrder::Big })
+        }
+        // A whole checksum is not what such a block has, but for one in 2^128.
+        other => other,
+    }
 }
 
 /// Checks a block that came from a disk, and says in which byte order it was written.

@@ -14,6 +14,7 @@ mod features;
 pub mod naming;
 pub mod nicenum;
 mod parse;
+pub mod permissions;
 mod pools;
 #[cfg(test)]
 mod tests;

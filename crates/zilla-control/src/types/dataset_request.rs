@@ -26,6 +26,16 @@ pub struct DatasetPromote {
     pub name: String,
 }
 
+/// `zfs bookmark`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetBookmark {
+    /// A snapshot or a bookmark, by its whole name.
+    pub source: String,
+    /// The new bookmark, likewise.
+    pub target: String,
+}
+
 /// `zfs hold`: all or none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]

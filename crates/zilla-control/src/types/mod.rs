@@ -8,16 +8,25 @@
 //! has a meaning, so that a newer daemon and an older command still understand each other within one protocol
 //! version.
 
+mod account;
 mod dataset;
 mod dataset_request;
+mod diff;
+mod grant;
+mod key_request;
 mod pool;
 mod request;
 mod spec;
+mod stream;
 mod vdev;
 mod vdev_request;
 
+pub use account::{Account, DatasetAccounts, Owners};
 pub use dataset::{DatasetInfo, DatasetKind, DestroyReply, MountEntry, PropValue, Source};
 pub use dataset_request::*;
+pub use diff::{DatasetDiff, DatasetDiffReply, DatasetWait, DiffChange, DiffEntry};
+pub use grant::*;
+pub use key_request::*;
 pub use pool::{
     Checkpoint, CheckpointState, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord, HistoryWhat,
     ImportCandidate, KeptLog, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand, Removal, ScanFunc,
@@ -25,6 +34,7 @@ pub use pool::{
 };
 pub use request::*;
 pub use spec::{LeafSpec, TopKind, TopSpec, VdevSpec};
+pub use stream::*;
 pub use vdev::{
     ActivityState, AllocClass, LATENCY_BUCKETS, LeafProgress, QueueDepth, REQUEST_BUCKETS, RebuildStat,
     VdevAux, VdevKind, VdevNode, VdevState, VdevStats, VdevStatsEx,

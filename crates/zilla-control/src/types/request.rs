@@ -40,6 +40,8 @@ pub struct PoolCreate {
     pub temporary_name: Option<String>,
     /// `-f`: use devices that look used, mixed replication.
     pub force: bool,
+    /// The key of its root file system, if that is to be encrypted.
+    pub key: Option<super::KeyMaterial>,
 }
 
 /// A change is made, but a filesystem it concerns could not be mounted (or mounted anew).
@@ -237,6 +239,21 @@ pub struct LogStat {
     pub latencies: BTreeMap<String, Vec<u64>>,
 }
 
+/// What the caches did: of a pool, or of all pools, each of which has its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct ArcStatQuery {
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct ArcStat {
+    pub pool: String,
+    /// Under the names of OpenZFS's `arcstats`.
+    pub counts: BTreeMap<String, u64>,
+}
+
 /// Returns when none of the activities is in progress or the time is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
@@ -276,6 +293,8 @@ pub struct DatasetCreate {
     pub parents: bool,
     /// `-u`
     pub no_mount: bool,
+    /// The key of a new encryption root.
+    pub key: Option<super::KeyMaterial>,
 }
 
 /// `zfs destroy` of a filesystem, volume, snapshot list or bookmark.

@@ -55,12 +55,22 @@ pub struct VdevOffline {
     pub fault: bool,
 }
 
-/// `zpool online`
+/// `zpool labelclear [-f]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct LabelClear {
+    /// Absolute path of the device.
+    pub path: String,
+    pub force: bool,
+}
+
+/// `zpool online [-e]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevOnline {
     pub name: String,
     pub guid: u64,
+    pub expand: bool,
 }
 
 /// The state the device is in then.

@@ -1,13 +1,13 @@
-//! How much memory the cache may take: what the machine and the cgroup leave.
+//! How much memory this process may have, and what is left of it: what the machine and the cgroup say.
 //!
-//! What the process may have is the machine's memory, or what its control group or `ulimit -m` allow (which no kernel enforces any more: it is
-//! there to say what a program is to make do with).
+//! What the process may have is the machine's memory, or what its control group or `ulimit -m` allow (no kernel enforces
+//! the latter any more: it is there to say what a program is to make do with).
 //!
-//! The most the cache may ever take is half of that. While it runs it looks once a second how much is
-//! left; when that gets short it shrinks at once by what is missing, and when there is plenty it grows back in small steps.
+//! Each pool's cache has a task ([`watch`]) that reads this once a second. What follows from it for the pools' caches,
+//! dirty data and objects is divided in one place ([`super::budget`]).
 
 use std::path::{Path, PathBuf};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use zilla_env::{Env, Opener};
@@ -15,7 +15,7 @@ use zilla_env::{Env, Opener};
 use super::Cache;
 use crate::dmu::DbufCache;
 use crate::dmu::objects::OBJECT_BYTES;
-use crate::spa::txg::{DirtyLimits, TxgState};
+use crate::spa::txg::TxgState;
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,20 +85,8 @@ pub async fn read(opener: &dyn Opener) -> Option<Memory> {
 }
 
 /// A sixteenth of the memory is kept free for everyone else.
-fn reserve(memory: &Memory) -> u64 {
+pub(super) fn reserve(memory: &Memory) -> u64 {
     memory.total / 16
-}
-
-/// What the limit should become with this much memory left.
-pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
-    let reserve = reserve(memory);
-    if memory.available < reserve {
-        used.min(limit).saturating_sub(reserve - memory.available)
-    } else if memory.available > 2 * reserve {
-        limit.saturating_add((memory.available - 2 * reserve) / 16)
-    } else {
-        limit
-    }
 }
 
 /// How often free buffers that nobody used in between go back to the system, in seconds: much longer than from one txg to the next,
@@ -106,28 +94,29 @@ pub fn adjusted(limit: u64, used: u64, memory: &Memory) -> u64 {
 const AGING: u32 = 30;
 
 /// A thirty-second of the memory is for objects that nobody uses.
-fn idle_objects(memory: &Memory) -> usize {
+pub(super) fn idle_objects(memory: &Memory) -> usize {
     (memory.total / 32 / OBJECT_BYTES).max(1024) as usize
 }
 
-/// How much of this process's memory a pool may take: dirty data, and free buffers with it (what one txg's sync frees the next one's needs), and
-/// objects.
-pub async fn set_limits(env: &Env, txgs: &TxgState, cache: &DbufCache) {
-    let Some(memory) = read(&*env.opener).await else { return };
-    let limits = DirtyLimits::of_memory(memory.total);
-    zilla_env::set_pool_limit(limits.max as usize);
-    txgs.set_limits(limits);
-    cache.objects.set_limit(idle_objects(&memory));
+/// A pool is being opened: it gets its part of this process's memory ([`super::budget`]).
+pub async fn join(env: &Env, arc: &Arc<Cache>, txgs: &Arc<TxgState>, dbufs: &Arc<DbufCache>) {
+    if let Some(memory) = read(&*env.opener).await {
+        super::budget::join(arc, txgs, dbufs, &memory);
+    }
 }
 
-/// Looks after the limit, and after the free buffers, until the cache is gone. To be spawned.
+/// Looks after a cache's limit, and after the free buffers, until the cache is gone. To be spawned.
 pub async fn watch(arc: Weak<Cache>, env: Env) {
     let mut seconds = 0;
     // Where there is nothing to be known about memory this ends before it waits for anything.
     while let Some(memory) = read(&*env.opener).await {
         match arc.upgrade() {
-            Some(arc) => arc.set_limit(adjusted(arc.limit(), arc.size(), &memory)),
-            None => return,
+            Some(arc) => super::budget::adjust(&arc, &memory),
+            None => {
+                // What it left is nobody's working set.
+                zilla_env::trim_pool();
+                return;
+            }
         }
         if memory.available < reserve(&memory) {
             zilla_env::trim_pool();

@@ -14,6 +14,7 @@
 //!
 //! A crash loses nothing: whatever is here is on disk, or on its way there and held by the block I/O until it is.
 
+mod budget;
 pub mod memory;
 mod shard;
 mod stats;
@@ -51,6 +52,64 @@ pub struct Block {
     pub compress: Compress,
     pub lsize: u32,
     pub metadata: bool,
+    /// Whether the cache takes it; if not it is only handed to who asked (`primarycache`).
+    pub keep: bool,
+    pub l2: L2Facts,
+}
+
+/// What the second level must know of a block to keep it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct L2Facts {
+    /// It may be kept there: its dataset says so, its checksum tells it from others, and `data` is what is on disk.
+    pub wanted: bool,
+    /// The rest of the first DVA: sectors allocated, and whether it is a gang's.
+    pub gang: bool,
+    pub asectors: u32,
+}
+
+/// Which blocks of a dataset a cache takes (`primarycache`, `secondarycache`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Caching {
+    None,
+    Metadata,
+    #[default]
+    All,
+}
+
+impl Caching {
+    /// The property's value; what is unknown is `all`.
+    pub fn from_prop(value: u64) -> Caching {
+        match value {
+            0 => Caching::None,
+            1 => Caching::Metadata,
+            _ => Caching::All,
+        }
+    }
+
+    pub fn takes(self, metadata: bool) -> bool {
+        match self {
+            Caching::None => false,
+            Caching::Metadata => metadata,
+            Caching::All => true,
+        }
+    }
+}
+
+/// Which of the blocks here [`Cache::tail`] is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub frequent: bool,
+    pub metadata: bool,
+}
+
+/// A walk along the tail of one of a shard's lists, which is done a glance at a time.
+#[derive(Default)]
+pub struct Tail {
+    /// What was found at the last glance, and whether it came by a prefetch that nobody has asked for.
+    pub keys: Vec<(Key, bool)>,
+    /// Where it goes on: an entry, and its key, which is another's if it has gone.
+    at: Option<(u32, Key)>,
+    bytes: u64,
 }
 
 /// Blocks smaller than a page are copied into memory of their own size: an I/O buffer is a page at least.
@@ -66,6 +125,8 @@ pub struct Cache {
     shards: Box<[Mutex<Shard>]>,
     limit: AtomicU64,
     max: AtomicU64,
+    /// What the second level's index takes of the limit.
+    reserved: AtomicU64,
 }
 
 impl Cache {
@@ -75,6 +136,7 @@ impl Cache {
             shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
             limit: AtomicU64::new(limit.max(MIN_LIMIT)),
             max: AtomicU64::new(limit.max(MIN_LIMIT)),
+            reserved: AtomicU64::new(0),
         }
     }
 
@@ -113,7 +175,20 @@ impl Cache {
     }
 
     fn per_shard(&self) -> u64 {
-        self.limit() / self.shards.len() as u64
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        // Half of it stays the blocks' whatever else grows.
+        (self.limit() - reserved.min(self.limit() / 2)) / self.shards.len() as u64
+    }
+
+    /// Bytes of the limit that are not for blocks.
+    pub fn set_reserved(&self, bytes: u64) {
+        let old = self.reserved.swap(bytes, Ordering::Relaxed);
+        if bytes > old {
+            for shard in &self.shards {
+                let gone = shard.lock().trim(self.per_shard());
+                drop(gone);
+            }
+        }
     }
 
     /// Looks a block up. A prefetch does not make a block look used.
@@ -141,6 +216,33 @@ impl Cache {
         let gone = self.shard(&key).lock().insert(key, block, prefetch, limit);
         // Buffers are freed here, outside the lock.
         drop(gone);
+    }
+
+    /// Inserts a block that is kept only until it is asked for: its dataset's blocks are not cached, and this one was read ahead.
+    pub fn insert_once(&self, key: Key, block: Block) {
+        self.insert(key, block, true);
+        self.shard(&key).lock().once(&key);
+    }
+
+    /// A block as it is here, which is no use of it.
+    pub fn peek(&self, key: &Key) -> Option<Block> {
+        self.shard(key).lock().peek(key)
+    }
+
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Whether nothing had to be evicted yet.
+    pub fn is_cold(&self) -> bool {
+        self.shards.iter().all(|s| s.lock().counters.deleted == 0)
+    }
+
+    /// Looks at the next `glance` entries from a list's tail on, for blocks that the second level may have; as far as `bytes` bytes in
+    /// all. Whether there is more.
+    pub fn tail(&self, shard: usize, what: Wanted, glance: usize, bytes: u64, tail: &mut Tail) -> bool {
+        let Some(shard) = self.shards.get(shard) else { return false };
+        shard.lock().tail(what, glance, bytes, tail)
     }
 
     /// Forgets a block: it was freed, or its contents changed.

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::stats::Counters;
-use super::{Block, Key};
+use super::{Block, Key, Tail, Wanted};
 
 const NIL: u32 = u32::MAX;
 /// Bytes of bookkeeping an entry costs; ghosts are bounded by this.
@@ -29,6 +29,8 @@ struct Entry {
     list: List,
     /// Came by prefetch and was not asked for since.
     prefetched: bool,
+    /// To be let go as soon as it was asked for.
+    once: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -116,6 +118,10 @@ impl Shard {
         if prefetch {
             return Some(block);
         }
+        if e.once {
+            self.forget(i);
+            return Some(block);
+        }
         // The first use of what was prefetched is what the prefetch was for, not a second use.
         let first = std::mem::take(&mut e.prefetched);
         let to = if list == List::Mru && first { List::Mru } else { List::Mfu };
@@ -150,7 +156,7 @@ impl Shard {
             let e = &mut self.entries[i as usize];
             gone.extend(e.block.replace(block));
             e.size = size;
-            e.prefetched = prefetch;
+            (e.prefetched, e.once) = (prefetch, false);
             self.push_front(i, to);
         } else {
             let entry = Entry {
@@ -161,6 +167,7 @@ impl Shard {
                 next: NIL,
                 list: List::Free,
                 prefetched: prefetch,
+                once: false,
             };
             let i = match self.free.pop() {
                 Some(i) => {
@@ -211,6 +218,42 @@ impl Shard {
         }
         self.p = self.p.min(limit);
         gone
+    }
+
+    pub fn peek(&self, key: &Key) -> Option<Block> {
+        self.entries[*self.map.get(key)? as usize].block.clone()
+    }
+
+    pub fn once(&mut self, key: &Key) {
+        if let Some(&i) = self.map.get(key) {
+            self.entries[i as usize].once = true;
+        }
+    }
+
+    /// See [`super::Cache::tail`].
+    pub fn tail(&self, what: Wanted, glance: usize, bytes: u64, tail: &mut Tail) -> bool {
+        let list = if what.frequent { List::Mfu } else { List::Mru };
+        let mut i = match tail.at {
+            None => self.lists[list as usize].tail,
+            // If it has gone elsewhere in between the walk is over: the next one begins at the tail again.
+            Some((i, key)) => match self.entries.get(i as usize) {
+                Some(e) if e.key == key && e.list == list => i,
+                _ => NIL,
+            },
+        };
+        for _ in 0..glance {
+            if i == NIL || tail.bytes > bytes {
+                return false;
+            }
+            let e = &self.entries[i as usize];
+            tail.bytes += e.size;
+            if e.block.as_ref().is_some_and(|b| b.l2.wanted && b.metadata == what.metadata) && !e.once {
+                tail.keys.push((e.key, e.prefetched));
+            }
+            i = e.prev;
+        }
+        tail.at = (i != NIL).then(|| (i, self.entries[i as usize].key));
+        i != NIL
     }
 
     pub fn remove(&mut self, key: &Key) -> Option<Block> {

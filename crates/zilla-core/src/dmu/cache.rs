@@ -45,6 +45,16 @@ impl DbufCache {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Forgets all that is clean, used or not: what is needed next is asked for below.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.clock.lock());
+        for entry in all {
+            self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
+            let Some(dn) = entry.dnode.upgrade() else { continue };
+            while let Evicted::Used = dn.evict(entry.level, entry.blkid) {}
+        }
+    }
+
     /// A block came into memory. Must be called without the dnode's lock.
     pub(crate) fn added(&self, dnode: &Arc<Dnode>, level: u8, blkid: u64, len: usize) {
         let entry = Entry { dnode: Arc::downgrade(dnode), level, blkid, bytes: len + OVERHEAD };

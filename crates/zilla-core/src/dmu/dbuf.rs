@@ -371,6 +371,16 @@ impl Dbuf {
         }
     }
 
+    /// Which bytes of the block the held layer knows.
+    pub(crate) fn held_ranges(&self) -> SmallVec<[(u64, u64); 2]> {
+        match self.layers.first().filter(|l| l.txg == HELD).map(|l| &l.data) {
+            Some(LayerData::Partial(part)) => part.valid.iter().collect(),
+            Some(LayerData::Full(buf)) => smallvec::smallvec![(0, buf.len() as u64)],
+            Some(LayerData::Frozen(b)) => smallvec::smallvec![(0, b.len() as u64)],
+            Some(LayerData::Hole) | None => SmallVec::new(),
+        }
+    }
+
     /// The layer of `txg` cannot be put on disk: it is held, over what was held before.
     pub(crate) fn hold(&mut self, txg: Txg) {
         let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };

@@ -16,7 +16,8 @@
 //!
 //! In the MOS nothing is held: what stands there must agree with itself, so a sync that cannot read it fails.
 //!
-//! A crash loses what is held, as it loses every txg that was not synced.
+//! A crash loses what is in memory; so each txg writes what is held into the intent log again ([`Objset::kept`], `zil/keep.rs`), and the
+//! replay finds it there.
 
 use super::dnode::{Dnode, Inner, Pending};
 use super::objset::Objset;
@@ -24,14 +25,20 @@ use super::range::RangeSet;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::Txg;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use zilla_env::IoBuf;
+use zilla_ondisk::object_type::{DMU_OT_PLAIN_FILE_CONTENTS, DMU_OT_ZVOL};
+use zilla_ondisk::zil::LR_WRITE_SIZE;
 
 /// Bytes of one objset that are held in memory at most.
 const MAX_HELD: usize = 8 << 20;
+/// Bytes of log records, headers and all, that say what is held of one objset: twice as much, as many small ranges have many headers.
+const MAX_KEPT: usize = 2 * MAX_HELD;
 /// How often what is held is tried again where nobody changes its object: one read of each damaged block.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -50,6 +57,19 @@ impl Held {
     fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.frees.is_empty() && self.lost.is_empty() && !self.postponed
     }
+}
+
+/// A part of what is held, as a log record says it.
+pub(crate) struct Kept {
+    pub object: u64,
+    pub offset: u64,
+    pub what: KeptPart,
+}
+
+pub(crate) enum KeptPart {
+    Data(Bytes),
+    /// So many bytes are freed.
+    Free(u64),
 }
 
 /// Of an objset: who holds something, and how much.
@@ -135,7 +155,7 @@ impl Dnode {
     /// All that `txg` changed is left to the next one.
     pub(super) fn postpone(self: &Arc<Self>, txg: Txg) {
         let mut inner = self.dirty(&Tx::syncing(txg.next()));
-        let Pending { blocks, mut frees, head, bonus, spill, free_object, .. } =
+        let Pending { blocks, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
             std::mem::take(&mut inner.pending[txg.slot()]);
         for &blkid in &blocks {
             inner.dbuf(blkid).postpone(txg);
@@ -148,10 +168,73 @@ impl Dnode {
         frees.iter().for_each(|(first, last)| next.frees.insert(first, last));
         next.blocks.extend(blocks);
         next.head = next.head.or(head);
-        next.bonus = next.bonus.take().or(bonus);
+        if next.bonus.is_none() {
+            next.bonus = bonus;
+            next.sealed_bonuslen = sealed_bonuslen;
+        }
         next.spill = next.spill.take().or(spill);
         next.free_object |= free_object;
         inner.held.postponed = true;
+    }
+
+    /// What is held of the object, as it reads now, up to its `end`. Newer changes of the same bytes are in it, so that it may be
+    /// logged behind the records of these. Frees come first, with what was written over them since.
+    fn kept(&self, end: u64, out: &mut Vec<Kept>, room: &mut usize) {
+        let mut inner = self.inner.lock();
+        let (object, blksz) = (self.id().0, u64::from(inner.head.blksz));
+        let mut put = |offset: u64, what: KeptPart| {
+            let data = if let KeptPart::Data(data) = &what { data.len() } else { 0 };
+            match room.checked_sub(LR_WRITE_SIZE + data) {
+                Some(left) => {
+                    *room = left;
+                    out.push(Kept { object, offset, what });
+                }
+                None => tracing::error!(object, offset, "held bytes are too many for the log"),
+            }
+        };
+        let mut blocks: BTreeSet<u64> = inner.held.blocks.keys().copied().collect();
+        for (first, last) in inner.held.frees.iter() {
+            let (from, to) = (first.saturating_mul(blksz), last.saturating_mul(blksz).min(end));
+            if from < to {
+                put(from, KeptPart::Free(to - from));
+            }
+            blocks.extend(inner.pending.iter().flat_map(|p| p.blocks.range(first..last)));
+        }
+        for blkid in blocks {
+            let freed = inner.held.frees.contains(blkid);
+            let start = blkid.saturating_mul(blksz);
+            let db = inner.dbuf(blkid);
+            let ranges =
+                if db.is_held() || !freed { db.held_ranges() } else { smallvec::smallvec![(0, blksz)] };
+            for (from, to) in ranges {
+                let to = to.min(blksz).min(end.saturating_sub(start));
+                let mut data = IoBuf::scratch(to.saturating_sub(from) as usize);
+                if !data.is_empty() && db.read(from as usize, &mut data) {
+                    put(start + from, KeptPart::Data(data.into_bytes()));
+                }
+            }
+        }
+    }
+
+    /// The parts of a range of bytes that lie in blocks that cannot be read.
+    pub(crate) async fn unreadable(self: &Arc<Self>, off: u64, len: u64) -> Vec<(u64, u64)> {
+        let blksz = u64::from(self.blksz()).max(1);
+        let end = off.saturating_add(len).min(self.maxblkid().saturating_add(1).saturating_mul(blksz));
+        let mut out = Vec::new();
+        for blkid in off / blksz..end.div_ceil(blksz) {
+            if self.load(0, blkid).await.is_err() {
+                out.push((off.max(blkid * blksz), end.min((blkid + 1) * blksz)));
+            }
+        }
+        out
+    }
+
+    /// The parts of a range of bytes that lie in blocks with changes that are not on disk.
+    pub(crate) fn unsynced(&self, off: u64, len: u64) -> Vec<(u64, u64)> {
+        let inner = self.inner.lock();
+        let (blksz, end) = (u64::from(inner.head.blksz).max(1), off.saturating_add(len));
+        let dirty = inner.dbufs.range(off / blksz..end.div_ceil(blksz)).filter(|(_, db)| !db.is_clean());
+        dirty.map(|(b, _)| (off.max(b * blksz), end.min((b + 1).saturating_mul(blksz)))).collect()
     }
 
     /// An error if something that was written to the object could not be put on disk.
@@ -165,6 +248,34 @@ impl Dnode {
 }
 
 impl Objset {
+    /// Whether anything is held.
+    pub(crate) fn holds(&self) -> bool {
+        let some = |dn: &Arc<Dnode>| {
+            let held = &dn.inner.lock().held;
+            !held.blocks.is_empty() || !held.frees.is_empty()
+        };
+        let list = self.shared.held.dnodes.lock().clone();
+        list.iter().any(some)
+    }
+
+    /// What a log has to say so that its replay brings back what is held. `end_of` says where an object ends, by the type of its
+    /// bonus and its bonus; None: of no interest to a replay.
+    pub(crate) fn kept(&self, end_of: impl Fn(u8, &[u8]) -> Option<u64>) -> Vec<Kept> {
+        let (mut out, mut room) = (Vec::new(), MAX_KEPT);
+        let list = self.shared.held.dnodes.lock().clone();
+        for dn in list {
+            let end = match dn.otype() {
+                DMU_OT_PLAIN_FILE_CONTENTS => end_of(dn.bonus_type(), &dn.bonus()),
+                DMU_OT_ZVOL => Some(u64::MAX),
+                _ => None,
+            };
+            if let Some(end) = end {
+                dn.kept(end, &mut out, &mut room);
+            }
+        }
+        out
+    }
+
     /// Whether what is held should be tried again.
     pub(crate) fn held_is_due(&self, now: Duration) -> bool {
         let held = &self.shared.held;

@@ -79,14 +79,47 @@ pub struct NewObject {
     pub bonuslen: usize,
     /// Dnode size in bytes, 512 to 16384.
     pub dnodesize: usize,
+    /// Block pointers in the dnode; 0 is as many as have room.
+    pub nblkptr: u8,
 }
 
 impl NewObject {
     pub fn new(otype: u8, blksz: u32) -> NewObject {
-        NewObject { otype, blksz, indblkshift: DN_MAX_INDBLKSHIFT, bonustype: 0, bonuslen: 0, dnodesize: 512 }
+        NewObject {
+            otype,
+            blksz,
+            indblkshift: DN_MAX_INDBLKSHIFT,
+            bonustype: 0,
+            bonuslen: 0,
+            dnodesize: 512,
+            nblkptr: 0,
+        }
     }
     pub fn bonus(self, bonustype: u8, bonuslen: usize) -> NewObject {
         NewObject { bonustype, bonuslen, ..self }
+    }
+}
+
+/// The dnode of the dnodes, as the sender of a raw stream has it and vouches for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaShape {
+    pub nlevels: u8,
+    pub indblkshift: u8,
+    pub nblkptr: u8,
+    pub checksum: u8,
+    pub compress: u8,
+    pub maxblkid: u64,
+}
+
+impl MetaShape {
+    /// Whether what cannot be changed of a dnode is the same.
+    pub fn has_shape_of(&self, dn: &DnodePhys) -> bool {
+        (dn.nlevels, dn.indblkshift, dn.nblkptr) == (self.nlevels, self.indblkshift, self.nblkptr)
+    }
+
+    /// Whether the tree is deep enough for a block.
+    pub fn reaches(&self, blkid: u64) -> bool {
+        super::tree::levels_for(blkid, self.nblkptr, self.indblkshift) <= self.nlevels
     }
 }
 
@@ -102,6 +135,8 @@ pub struct Objset {
     props: RwLock<WriteProps>,
     pub(crate) owner: Mutex<Option<OwnerFn>>,
     encrypted: std::sync::atomic::AtomicBool,
+    /// What is said to be the last block of dnodes, where a raw stream says it.
+    pub(crate) last_dnode_block: Mutex<Option<u64>>,
     /// The intent log, once the objset is used for writing.
     log: OnceLock<Arc<crate::zil::Zilog>>,
 }
@@ -124,6 +159,7 @@ impl Objset {
         phys: ObjsetPhys,
         props: WriteProps,
     ) -> Arc<Objset> {
+        let encrypted = store.has_key();
         let (dirty, ahead, held) = Default::default();
         let copies = [props.copies.into(), props.metadata_copies.into()];
         let changes = AtomicU64::new(0);
@@ -142,7 +178,8 @@ impl Objset {
             phys: Mutex::new(phys),
             props: RwLock::new(props),
             owner: Mutex::new(None),
-            encrypted: false.into(),
+            encrypted: encrypted.into(),
+            last_dnode_block: Mutex::new(None),
             log: OnceLock::new(),
         });
         let table: Arc<dyn Table> = os.clone();
@@ -173,6 +210,41 @@ impl Objset {
         Objset::build(id, store, cache, phys, props)
     }
 
+    /// As [`Objset::create`], with the dnode of the dnodes as its sender has it.
+    pub(crate) fn create_as(
+        id: u64,
+        os_type: u64,
+        store: Arc<dyn BlockStore>,
+        cache: Arc<DbufCache>,
+        props: WriteProps,
+        shape: MetaShape,
+    ) -> Arc<Objset> {
+        let mut phys = ObjsetPhys::new(ObjsetSize::V3, os_type);
+        phys.meta_dnode = DnodePhys {
+            otype: object_type::DMU_OT_DNODE,
+            indblkshift: shape.indblkshift,
+            nlevels: shape.nlevels,
+            nblkptr: shape.nblkptr,
+            datablkszsec: (DNODE_BLOCK_SIZE >> 9) as u16,
+            flags: zilla_ondisk::dnode::DNODE_FLAG_USED_BYTES,
+            blkptr: smallvec::smallvec![BlkPtr::ZERO; usize::from(shape.nblkptr)],
+            ..DnodePhys::default()
+        };
+        let os = Objset::build(id, store, cache, phys, props);
+        os.encrypted.store(true, Ordering::Relaxed);
+        os
+    }
+
+    /// Gives the dnode of the dnodes what else a raw stream says of it.
+    pub(crate) fn set_meta(&self, shape: MetaShape) {
+        *self.last_dnode_block.lock() = Some(shape.maxblkid);
+        let mut inner = self.meta.inner.lock();
+        inner.phys.checksum = shape.checksum;
+        inner.phys.compress = shape.compress;
+        inner.phys.maxblkid = shape.maxblkid;
+        inner.head.maxblkid = shape.maxblkid;
+    }
+
     /// Opens the objset whose root block `bp` points to.
     pub async fn open(
         id: u64,
@@ -199,9 +271,13 @@ impl Objset {
     pub fn id(&self) -> u64 {
         self.shared.objset
     }
-    /// Its objects' contents cannot be understood without a key.
+    /// Its objects' contents are encrypted on disk.
     pub fn is_encrypted(&self) -> bool {
         self.encrypted.load(Ordering::Relaxed)
+    }
+    /// Its objects' contents cannot be understood: it was opened without its key.
+    pub fn is_locked(&self) -> bool {
+        self.is_encrypted() && !self.shared.store.has_key()
     }
     pub fn os_type(&self) -> u64 {
         self.phys.lock().os_type
@@ -273,7 +349,8 @@ impl Objset {
             return Err(self.no_object(id));
         }
         let (blkid, at) = (id.0 / DNODES_PER_BLOCK, (id.0 % DNODES_PER_BLOCK) as usize);
-        let phys = match self.meta.with_block(blkid, |b| decode_slot(b, at)) {
+        let sealed = self.shared.store.raw().is_some();
+        let phys = match self.meta.with_block(blkid, |b| decode_slot(b, at, sealed)) {
             Ok(found) => found,
             Err(Stop::Need(_)) => return Err(Stop::Need(Need::Object { objset: self.clone(), id })),
             Err(e) => return Err(e),
@@ -326,11 +403,9 @@ impl Objset {
 
     fn new_dnode(self: &Arc<Self>, tx: &Tx, id: ObjectId, spec: NewObject) -> Arc<Dnode> {
         let slots = (spec.dnodesize >> DNODE_SHIFT).clamp(1, 32) as u8;
-        let nblkptr = if spec.bonustype == object_type::DMU_OT_SA {
-            1
-        } else {
-            let room = max_bonus(slots, 1).saturating_sub(spec.bonuslen);
-            (1 + (room >> 7)).min(3) as u8
+        let nblkptr = match spec.nblkptr {
+            0 => nblkptr_for(slots, spec.bonustype, spec.bonuslen),
+            n => n,
         };
         let dn = Dnode::new(id, self.shared.clone(), DnodePhys::default());
         {
@@ -504,6 +579,22 @@ impl Objset {
         Ok(in_memory.map(ObjectId))
     }
 
+    /// The next block of dnodes that there is, from `blkid` on, as of the last synced txg.
+    pub fn next_dnode_block(self: &Arc<Self>, blkid: u64) -> Now<Option<u64>> {
+        if blkid > self.meta.maxblkid() {
+            return Ok(None);
+        }
+        if !matches!(self.meta.block_pointer(blkid)?, None | Some(BlkPtr::ZERO)) {
+            return Ok(Some(blkid));
+        }
+        Ok(self.meta.next_block(blkid, false)?.filter(|next| *next > blkid))
+    }
+
+    /// The txg that wrote a block of dnodes last, as of the last synced one.
+    pub fn dnode_block_birth(self: &Arc<Self>, blkid: u64) -> Now<Option<u64>> {
+        Ok(self.meta.block_pointer(blkid)?.map(|bp| bp.birth()))
+    }
+
     /// After a sync: `id` is free on disk and may be given out again.
     pub(crate) fn forget(&self, id: ObjectId) {
         self.dnodes.lock().remove(&id);
@@ -557,13 +648,21 @@ pub(crate) fn used_slots(block: &[u8]) -> [Slot; DNODES_PER_BLOCK as usize] {
     out
 }
 
-fn decode_slot(block: &[u8], at: usize) -> Result<Option<DnodePhys>, String> {
+/// Block pointers of a dnode with such a bonus: attributes may grow to all the room there is.
+pub(crate) fn nblkptr_for(slots: u8, bonustype: u8, bonuslen: usize) -> u8 {
+    if bonustype == object_type::DMU_OT_SA {
+        return 1;
+    }
+    let room = max_bonus(slots, 1).saturating_sub(bonuslen);
+    (1 + (room >> 7)).min(3) as u8
+}
+
+fn decode_slot(block: &[u8], at: usize, sealed: bool) -> Result<Option<DnodePhys>, String> {
     if used_slots(block)[at] != Slot::Head {
         return Ok(None);
     }
-    let phys =
-        DnodePhys::decode(&block[at << DNODE_SHIFT..], ByteOrder::NATIVE).map_err(|e| e.to_string())?;
-    Ok(Some(phys))
+    let decode = if sealed { DnodePhys::decode_sealed } else { DnodePhys::decode };
+    decode(&block[at << DNODE_SHIFT..], ByteOrder::NATIVE).map(Some).map_err(|e| e.to_string())
 }
 
 fn free_run(

@@ -85,6 +85,9 @@ impl Objset {
             account(w, owner_fn, &mut out.usage);
         }
         let mut meta = meta.finish(&works)?;
+        if let Some(last) = *self.last_dnode_block.lock() {
+            meta.phys.maxblkid = last;
+        }
         self.write_works(std::slice::from_mut(&mut meta), txg, props).await?;
         self.write_root(&works, meta, txg, root, props, &mut out).await?;
         for w in works {
@@ -409,11 +412,22 @@ async fn prepare(
     w.take_blocks(&pending, txg).await?;
     if let Some(bonus) = &pending.bonus {
         w.phys.bonus = bonus.to_vec();
+        w.phys.sealed_bonuslen = pending.sealed_bonuslen;
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::BonusAhead)
+            && let Some(newer) = &w.dn.inner.lock().pending[txg.next().slot()].bonus
+        {
+            w.phys.bonus = newer.to_vec();
+        }
     }
     if let Some(head) = pending.head {
         w.phys.maxblkid = head.maxblkid;
     }
     w.spill = pending.spill;
+    #[cfg(feature = "planted")]
+    if crate::planted::is(crate::planted::Bug::SpillLost) {
+        w.spill = None;
+    }
     Ok(w)
 }
 

@@ -4,6 +4,8 @@ use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use super::name;
+use super::refusal::Refusal;
+use super::rekey::NewCrypt;
 use super::space::SpaceCheck;
 use crate::dmu::{NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
@@ -194,7 +196,7 @@ impl DslPool {
             return Err(Error::os(Errno::Exist, "dataset already exists"));
         };
         let parent = self.dir_by_name(up).await.map_err(|e| match e.is(Errno::NoEnt) {
-            true => Error::no_ent("parent does not exist"),
+            true => Refusal::NoParent.into(),
             false => e,
         })?;
         let children = Zap::open(self.mos(), parent.phys().child_dir_zapobj).await?;
@@ -204,10 +206,9 @@ impl DslPool {
         if name::split(name).fs.split('/').count() > name::MAX_DATASET_NESTING {
             return Err(Error::os(Errno::NameTooLong, "name is nested too deep"));
         }
-        self.refuse_encrypted(&parent).await?;
         let up = self.head(&parent).await?;
         if self.os_type(&up).await? == ObjsetType::Zvol.number() {
-            return Err(Error::inval("parent is not a filesystem"));
+            return Err(Refusal::ParentNotFilesystem.into());
         }
         Ok(parent)
     }
@@ -220,12 +221,29 @@ impl DslPool {
         os_type: ObjsetType,
         flags: u64,
     ) -> Result<Arc<DslDataset>> {
+        self.create_fs_with(tx, name, os_type, flags, &NewCrypt::default()).await
+    }
+
+    /// The same, encrypted as is said; by default as the parent is.
+    pub async fn create_fs_with(
+        &self,
+        tx: &Tx,
+        name: &str,
+        os_type: ObjsetType,
+        flags: u64,
+        crypt: &NewCrypt,
+    ) -> Result<Arc<DslDataset>> {
         let parent = self.create_check(name).await?;
+        let suite = self.new_crypt_check(Some(&parent), crypt).await?;
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, None).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, None, flags).await?;
+        if let Some(suite) = suite {
+            self.create_key(tx, &ds.dir(), &ds, suite, crypt).await?;
+        }
         self.new_objset(tx, &ds, os_type).await?;
+        self.note(tx, &ds, "create", " ");
         Ok(ds)
     }
 
@@ -239,6 +257,9 @@ impl DslPool {
     ) -> Result<Arc<DslDataset>> {
         let dir = self.create_dir(tx, Some(parent), last).await?;
         let ds = self.create_dataset_dd(tx, &dir, origin, flags).await?;
+        if let Some(origin) = origin {
+            self.clone_key(tx, &dir, &origin.dir()).await?;
+        }
         if self.feature_active("filesystem_limits") {
             let zap = self.zapify(tx, &dir.dn).await?;
             zap.insert_u64(tx, DD_FIELD_FILESYSTEM_COUNT, 0).await?;
@@ -256,8 +277,8 @@ impl DslPool {
     ) -> Result<Arc<Objset>> {
         debug_assert!(ds.phys().bp.is_hole(), "the dataset has an objset");
         let props = self.write_props(ds).await?;
-        let os =
-            Objset::create(ds.id, os_type.number(), self.ctx.store.clone(), self.ctx.cache.clone(), props);
+        let store = self.store_of(ds, self.is_encrypted(&ds.dir()).await?).await?;
+        let os = Objset::create(ds.id, os_type.number(), store, self.ctx.cache.clone(), props);
         if os_type == ObjsetType::Zfs {
             let mut flags = OBJSET_FLAG_USERACCOUNTING_COMPLETE;
             for (feature, flag) in [
@@ -288,7 +309,8 @@ impl DslPool {
             return Err(Error::inval(format!("{} has no contents", ds.name())));
         }
         let props = self.write_props(ds).await?;
-        let os = Objset::open(ds.id, &p.bp, self.ctx.store.clone(), self.ctx.cache.clone(), props).await?;
+        let store = self.store_of(ds, p.bp.uses_crypt()).await?;
+        let os = Objset::open(ds.id, &p.bp, store, self.ctx.cache.clone(), props).await?;
         let counted = os.phys().flags & OBJSET_FLAG_USERACCOUNTING_COMPLETE != 0;
         if !ds.is_snapshot() && os.os_type() == ObjsetType::Zfs.number() && counted {
             os.set_owner_fn(crate::zpl::owner_of);
@@ -300,7 +322,7 @@ impl DslPool {
     /// The intent log of a head that is to be written to.
     pub async fn open_log(&self, ds: &Arc<DslDataset>) -> Result<Arc<crate::zil::Zilog>> {
         let os = self.objset(ds).await?;
-        Ok(os.log_or(|| crate::zil::Zilog::new(&self.ctx, ds)))
+        Ok(os.log_or(|| crate::zil::Zilog::new(&self.ctx, ds, os.store().clone())))
     }
 
     /// The objset's own header changed (its intent log's, say): the root is written in the next txg though no object changed.
@@ -315,7 +337,9 @@ impl DslPool {
         if !o.is_snapshot() {
             return Err(Error::inval("the origin of a clone must be a snapshot"));
         }
-        self.refuse_encrypted(&o.dir()).await?;
+        if !self.key_loaded(&o.dir()).await? {
+            return Err(Error::os(Errno::Access, format!("the key of {origin} is not loaded")));
+        }
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, Some(&o)).await?;
         // The clone's root is the snapshot's, and is read for its log's header.
@@ -329,6 +353,7 @@ impl DslPool {
             self.feature_incr(tx, "livelist").await?;
         }
         self.zero_zil(&ds).await?;
+        self.note(tx, &ds, "clone", &format!("origin={origin} ({})", o.id));
         Ok(ds)
     }
 

@@ -4,7 +4,7 @@ use super::dir::DslDir;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
 use crate::spa::txg::Tx;
-use crate::types::Bookmark;
+use crate::types::{Bookmark, TXG_SIZE};
 use crate::zap::Zap;
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
@@ -31,6 +31,9 @@ pub struct DslDataset {
     pub(super) refquota: AtomicU64,
     pub(super) reserved: AtomicU64,
     pub(super) userrefs: AtomicU64,
+    /// Of a head, by txg; and the ZAP they lie in, or 0.
+    pub(super) bookmarks: Mutex<Vec<super::DslBookmark>>,
+    pub(super) bookmarks_obj: AtomicU64,
     /// Long holds: mounts, sends. What is held is not destroyed.
     pub(super) long_holds: AtomicU64,
     /// The last long hold went.
@@ -42,6 +45,8 @@ pub struct DslDataset {
     pub(super) log_freed: AtomicBool,
     /// The objset's root changed without any object of it.
     pub(super) rewrite_root: AtomicBool,
+    /// How far a receive has come, by the slot of the txg that has it.
+    pub(super) reached: Mutex<[Option<super::recv::Reached>; TXG_SIZE]>,
 }
 
 impl DslDataset {
@@ -67,12 +72,15 @@ impl DslDataset {
             refquota: 0.into(),
             reserved: 0.into(),
             userrefs: 0.into(),
+            bookmarks: Mutex::default(),
+            bookmarks_obj: 0.into(),
             long_holds: 0.into(),
             unheld: Event::new(),
             gone: false.into(),
             os_type: 0.into(),
             log_freed: false.into(),
             rewrite_root: false.into(),
+            reached: Mutex::default(),
         })
     }
 
@@ -145,6 +153,18 @@ impl DslDataset {
 
     pub fn userrefs(&self) -> u64 {
         self.userrefs.load(Ordering::Relaxed)
+    }
+
+    /// Of a head, the oldest first.
+    pub fn bookmarks(&self) -> Vec<super::DslBookmark> {
+        self.bookmarks.lock().clone()
+    }
+
+    pub(super) fn bookmarks_where(
+        &self,
+        wanted: impl Fn(&super::DslBookmark) -> bool,
+    ) -> Vec<super::DslBookmark> {
+        self.bookmarks.lock().iter().filter(|b| wanted(b)).cloned().collect()
     }
 
     /// The objset, if it is open.

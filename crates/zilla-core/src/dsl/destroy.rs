@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
     DD_FIELD_FILESYSTEM_COUNT, DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP, DMU_POOL_BPTREE_OBJ,
-    DS_FIELD_BOOKMARK_NAMES, DS_FLAG_DEFER_DESTROY,
+    DS_FLAG_DEFER_DESTROY,
 };
 
 impl DslPool {
@@ -91,8 +91,10 @@ impl DslPool {
         let p = ds.phys();
         if defer && (ds.userrefs() > 0 || p.num_children > 1) {
             ds.change(tx, |p| p.flags |= DS_FLAG_DEFER_DESTROY);
+            self.note(tx, ds, "defer_destroy", " ");
             return Ok(());
         }
+        self.note(tx, ds, "destroy", " ");
         let dir = ds.dir();
         let head = self.head(&dir).await?;
         let active: Vec<_> = ds.features.lock().iter().copied().collect();
@@ -103,6 +105,9 @@ impl DslPool {
         if let Some(scan) = self.ctx.scan() {
             scan.destroyed(tx, ds.id, Some(p.next_snap_obj)).await?;
         }
+
+        // A bookmark of this txg needs the key in later deadlists.
+        let keep_key = self.bookmarks_destroyed(tx, &head, ds).await?;
 
         // Out of the chain.
         let prev = self.prev(ds).await?;
@@ -144,8 +149,6 @@ impl DslPool {
         self.free_object(tx, p.deadlist_obj).await?;
         ds.change(tx, |p| p.deadlist_obj = 0);
 
-        // A bookmark of this txg needs the key in later deadlists.
-        let keep_key = self.bookmark_at(&head, p.creation_txg).await?;
         if !keep_key {
             self.remove_clones_key(tx, &dir, p.creation_txg).await?;
         }
@@ -197,7 +200,7 @@ impl DslPool {
     }
 
     /// Joins the range of a destroyed snapshot in the deadlists of all clones that were made after it.
-    async fn remove_clones_key(&self, tx: &Tx, dir: &Arc<DslDir>, min_txg: u64) -> Result<()> {
+    pub(super) async fn remove_clones_key(&self, tx: &Tx, dir: &Arc<DslDir>, min_txg: u64) -> Result<()> {
         let mut todo = vec![dir.clone()];
         let mut seen = BTreeSet::new();
         while let Some(d) = todo.pop() {
@@ -219,21 +222,12 @@ impl DslPool {
         Ok(())
     }
 
-    /// Whether a bookmark of a head was made from a snapshot of this txg.
-    async fn bookmark_at(&self, head: &DslDataset, txg: u64) -> Result<bool> {
-        let Some(zap) = head.zap() else { return Ok(false) };
-        let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await? else { return Ok(false) };
-        let all = Zap::open(self.mos(), id).await?.entries().await?;
-        Ok(all.iter().any(|e| e.value.as_u64s().and_then(|v| v.get(1).copied()) == Some(txg)))
-    }
-
     /// Why a file system, volume or clone cannot be destroyed, if it cannot.
     pub async fn destroy_head_check(&self, ds: &Arc<DslDataset>) -> Result<()> {
         let name = ds.name();
         if ds.is_snapshot() {
             return Err(Error::inval(format!("{name} is a snapshot")));
         }
-        self.refuse_encrypted(&ds.dir()).await?;
         if ds.is_long_held() {
             return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
         }
@@ -272,6 +266,7 @@ impl DslPool {
     }
 
     pub(super) async fn destroy_head_sync(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {
+        self.note(tx, ds, "destroy", " ");
         let dir = ds.dir();
         if let Some(scan) = self.ctx.scan() {
             scan.destroyed(tx, ds.id, None).await?;
@@ -339,24 +334,11 @@ impl DslPool {
         Ok(())
     }
 
-    async fn free_bookmarks(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
-        let Some(zap) = ds.zap() else { return Ok(()) };
-        let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await? else { return Ok(()) };
-        for e in Zap::open(self.mos(), id).await?.entries().await? {
-            let words = e.value.as_u64s().unwrap_or_default();
-            let flags = words.get(4).copied().unwrap_or(0);
-            if flags & zilla_ondisk::dsl::ZBM_FLAG_HAS_FBN != 0 {
-                self.feature_decr(tx, "bookmark_written").await?;
-            }
-        }
-        self.free_object(tx, id).await?;
-        self.feature_decr(tx, "bookmarks").await
-    }
-
     async fn destroy_dir_sync(&self, tx: &Tx, dir: &Arc<DslDir>) -> Result<()> {
         let Some(parent) = dir.parent() else { return Err(Error::inval("the root dir cannot be destroyed")) };
         self.count_adjust(tx, &parent, -1, DD_FIELD_FILESYSTEM_COUNT).await?;
         dir.set_reservation(tx, 0);
+        self.destroy_key(tx, dir).await?;
         let p = dir.phys();
         for id in [p.child_dir_zapobj, p.props_zapobj, p.clones] {
             if id != 0 {

@@ -58,7 +58,8 @@ impl DslPool {
             id => Zap::open(self.mos(), id).await?,
         };
         zap.insert_u64(tx, tag, self.ctx.env.wall().as_secs()).await?;
-        snap.userrefs.fetch_add(1, Ordering::Relaxed);
+        let refs = snap.userrefs.fetch_add(1, Ordering::Relaxed) + 1;
+        self.note(tx, &snap, "hold", &format!("tag={tag} temp=0 refs={refs}"));
         Ok(())
     }
 
@@ -71,6 +72,7 @@ impl DslPool {
         }
         Zap::open(self.mos(), id).await?.delete(tx, tag).await?;
         let left = snap.userrefs.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.note(tx, &snap, "release", &format!("tag={tag} refs={left}"));
         if left == 0 && snap.is_defer_destroy() && snap.phys().num_children <= 1 {
             self.destroy_snapshot_sync(tx, &snap, false).await?;
         }

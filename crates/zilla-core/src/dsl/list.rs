@@ -1,6 +1,7 @@
 //! Looking at the tree: children, snapshots, and the numbers `zfs list` and `zfs get` show.
 
 use super::DslPool;
+use super::bpobj::Space;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use crate::error::{Error, Result};
@@ -11,10 +12,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
-    DD_FIELD_CRYPTO_KEY_OBJ, DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT, DD_FIELD_SNAPSHOTS_CHANGED,
-    DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP,
-    DSL_CRYPTO_KEY_CRYPTO_SUITE, DSL_CRYPTO_KEY_KEYFORMAT, DSL_CRYPTO_KEY_PBKDF2ITERS,
-    DSL_CRYPTO_KEY_ROOT_DDOBJ,
+    BOOKMARK_WORDS_V1, DD_FIELD_CRYPTO_KEY_OBJ, DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT,
+    DD_FIELD_SNAPSHOTS_CHANGED, DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD, DD_USED_REFRSRV,
+    DD_USED_SNAP, DS_FIELD_BOOKMARK_NAMES, DSL_CRYPTO_KEY_CRYPTO_SUITE, DSL_CRYPTO_KEY_GUID,
+    DSL_CRYPTO_KEY_KEYFORMAT, DSL_CRYPTO_KEY_PBKDF2ITERS, DSL_CRYPTO_KEY_PBKDF2SALT,
+    DSL_CRYPTO_KEY_ROOT_DDOBJ, WordsPhys, ZfsBookmarkPhys,
 };
 use zilla_ondisk::{ByteOrder, ObjsetPhys};
 
@@ -78,6 +80,10 @@ pub struct Encryption {
     pub root: String,
     pub keyformat: u64,
     pub pbkdf2iters: u64,
+    pub pbkdf2salt: u64,
+    pub keyguid: u64,
+    /// The root's key is loaded.
+    pub loaded: bool,
 }
 
 fn ratio(uncomp: u64, comp: u64) -> u64 {
@@ -223,9 +229,13 @@ impl DslPool {
         let Some(zap) = dir.zap() else { return Ok(None) };
         let Some(id) = zap.try_get_u64(DD_FIELD_CRYPTO_KEY_OBJ).await? else { return Ok(None) };
         let key = Zap::open(self.mos(), id).await?;
+        let root = key.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?;
         Ok(Some(Encryption {
+            pbkdf2salt: key.try_get_u64(DSL_CRYPTO_KEY_PBKDF2SALT).await?.unwrap_or(0),
+            keyguid: key.get_u64(DSL_CRYPTO_KEY_GUID).await?,
+            loaded: self.keys.wrapping(root).is_some(),
             suite: key.get_u64(DSL_CRYPTO_KEY_CRYPTO_SUITE).await?,
-            root: self.dir(key.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?).await?.name(),
+            root: self.dir(root).await?.name(),
             keyformat: key.get_u64(DSL_CRYPTO_KEY_KEYFORMAT).await?,
             pbkdf2iters: key.try_get_u64(DSL_CRYPTO_KEY_PBKDF2ITERS).await?.unwrap_or(0),
         }))
@@ -237,5 +247,59 @@ impl DslPool {
         let Some(prev) = self.prev(ds).await? else { return Ok(p.referenced_bytes) };
         let dead = self.deadlist_space(p.deadlist_obj).await?.used;
         Ok(p.referenced_bytes.saturating_add(dead).saturating_sub(prev.phys().referenced_bytes))
+    }
+
+    /// What a snapshot, or head, has that an earlier snapshot of it, or its origin, had not; None if it is no earlier one.
+    pub async fn written_between(&self, from: &DslDataset, to: &Arc<DslDataset>) -> Result<Option<Space>> {
+        let of = |ds: &DslDataset| {
+            let p = ds.phys();
+            Space { used: p.referenced_bytes, comp: p.compressed_bytes, uncomp: p.uncompressed_bytes }
+        };
+        let mut sum = of(to);
+        let mut at = to.clone();
+        while at.id != from.id {
+            let dead = self.deadlist_open(at.phys().deadlist_obj).await?;
+            sum.add(self.deadlist_space_range(&dead, 0, from.phys().creation_txg).await?);
+            match self.prev(&at).await? {
+                Some(prev) => at = prev,
+                None => return Ok(None),
+            }
+        }
+        let old = of(from);
+        let less = |a: u64, b: u64| a.saturating_sub(b);
+        Ok(Some(Space {
+            used: less(sum.used, old.used),
+            comp: less(sum.comp, old.comp),
+            uncomp: less(sum.uncomp, old.uncomp),
+        }))
+    }
+
+    /// The bookmarks of a dataset, by name.
+    pub async fn bookmarks_of(&self, head: &DslDataset) -> Result<Vec<(String, ZfsBookmarkPhys)>> {
+        let Some(zap) = head.zap() else { return Ok(Vec::new()) };
+        let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await? else { return Ok(Vec::new()) };
+        let mut out = Vec::new();
+        for e in Zap::open(self.mos(), id).await?.entries().await? {
+            let words = e.value.as_u64s().unwrap_or_default();
+            let phys = ZfsBookmarkPhys::from_words(&words, BOOKMARK_WORDS_V1).map_err(|err| {
+                Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", err.to_string())
+            })?;
+            out.push((e.name_str().into_owned(), phys));
+        }
+        Ok(out)
+    }
+
+    /// What streams brought of a dataset's properties, whether it counts or not.
+    pub async fn received_props(&self, ds: &DslDataset) -> Result<Vec<(String, crate::zap::Value)>> {
+        let id = if ds.is_snapshot() { ds.phys().props_obj } else { ds.dir().phys().props_zapobj };
+        if id == 0 {
+            return Ok(Vec::new());
+        }
+        let all = Zap::open(self.mos(), id).await?.entries().await?;
+        let received = all.into_iter().filter_map(|e| {
+            let name = e.name_str().strip_suffix("$recvd")?.to_owned();
+            Some((name, e.value))
+        });
+        Ok(received.collect())
     }
 }

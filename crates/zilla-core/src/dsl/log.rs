@@ -11,6 +11,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl DslPool {
+    /// Gives back the block that an empty log of a dataset without its key begins with.
+    pub(crate) async fn drop_empty_log(&self, ds: &Arc<DslDataset>) -> Result<()> {
+        let os = self.objset(ds).await?;
+        let (ctx, ds) = (self.ctx.clone(), ds.clone());
+        let task = self.ctx.sync_task(move |_| {
+            Box::pin(async move {
+                let first = os.with_phys(|p| std::mem::take(&mut p.zil_header)).log;
+                ds.rewrite_root.store(true, Ordering::Relaxed);
+                ctx.free(&first);
+                Ok(())
+            })
+        });
+        task.await
+    }
+
     /// Frees a dataset's intent log: the chain's blocks, and data that records refer to and the objset does not.
     pub(super) async fn free_intent_log(&self, ds: &Arc<DslDataset>) -> Result<()> {
         let nothing = ds.phys().bp.is_hole() && ds.open_objset().is_none();

@@ -25,14 +25,19 @@
 //! **Deliberately absent.** Pool versions below 28 with their flat deadlists; writing livelists: a clone's livelist goes as
 //! soon as the clone is written to, as OpenZFS itself may do at any time.
 
+mod bookmark;
 pub mod bpobj;
 mod bptree;
 mod create;
 mod dataset;
 pub mod deadlist;
+mod deleg;
 mod destroy;
 mod dir;
+mod events;
 mod hold;
+mod keystore;
+mod limits;
 mod list;
 mod log;
 mod name;
@@ -40,6 +45,10 @@ mod pool;
 mod prefetch;
 mod promote;
 mod props;
+mod rawkey;
+mod recv;
+mod refusal;
+mod rekey;
 mod rename;
 mod rollback;
 mod snapshot;
@@ -48,12 +57,20 @@ mod sync;
 pub(crate) mod traverse;
 mod userspace;
 
+pub use bookmark::DslBookmark;
 pub use bpobj::{Bpobj, Space};
 pub use dataset::{DslDataset, LongHold};
+pub use deleg::{Grantee, Grants, Who};
 pub use dir::DslDir;
+pub use keystore::KeyShape;
+pub use limits::{Limit, NO_LIMIT};
 pub use list::{Child, DatasetInfo, Encryption};
 pub use pool::{DslPool, PoolSpace, SPA_VERSION_WRITABLE};
 pub use props::{PropSource, PropValue, Setting};
+pub use rawkey::RawKey;
+pub use recv::{RECV_NAME, Reached, RecvOpts, RecvTarget, ResumeState};
+pub use refusal::Refusal;
+pub use rekey::{NewCrypt, NewSuite, Rekey};
 pub use space::SpaceCheck;
 pub use userspace::{Quota, UserSpace};
 

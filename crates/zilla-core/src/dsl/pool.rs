@@ -80,6 +80,7 @@ pub struct DslPool {
     dirs: Mutex<HashMap<u64, Arc<DslDir>>>,
     datasets: Mutex<HashMap<u64, Arc<DslDataset>>>,
     space: RwLock<PoolSpace>,
+    pub(super) keys: super::keystore::Keystore,
     /// What the MOS has come to use since its dir was last told.
     pub(super) mos_delta: Mutex<super::bpobj::Delta>,
     /// The last txg that was synced before the pool was opened.
@@ -100,6 +101,7 @@ impl DslPool {
             dirs: Mutex::default(),
             datasets: Mutex::default(),
             space: RwLock::default(),
+            keys: Default::default(),
             mos_delta: Mutex::default(),
         })
     }
@@ -107,6 +109,16 @@ impl DslPool {
     /// Makes the datasets of a new pool, with a root file system as `props` has it. The object directory and the features are
     /// there.
     pub async fn create(ctx: &Arc<PoolCtx>, tx: &Tx, props: &crate::zpl::ZplProps) -> Result<Arc<DslPool>> {
+        DslPool::create_with(ctx, tx, props, &super::NewCrypt::default()).await
+    }
+
+    /// The same, the root file system encrypted as is said.
+    pub async fn create_with(
+        ctx: &Arc<PoolCtx>,
+        tx: &Tx,
+        props: &crate::zpl::ZplProps,
+        crypt: &super::NewCrypt,
+    ) -> Result<Arc<DslPool>> {
         let pool = DslPool::build(ctx.clone());
         let directory = pool.directory().await?;
         let root = pool.create_dir(tx, None, "").await?;
@@ -127,6 +139,9 @@ impl DslPool {
         pool.set_origin(snap.id);
 
         let ds = pool.create_dataset_dd(tx, &root, None, 0).await?;
+        if let Some(suite) = pool.new_crypt_check(None, crypt).await? {
+            pool.create_key(tx, &root, &ds, suite, crypt).await?;
+        }
         let os = pool.new_objset(tx, &ds, zilla_ondisk::enums::ObjsetType::Zfs).await?;
         crate::zpl::create_fs(&os, tx, props).await?;
         Ok(pool)
@@ -348,6 +363,7 @@ impl DslPool {
             }
         } else {
             self.load_ref_limits(&ds).await?;
+            self.load_bookmarks(&ds).await?;
         }
         if let Some(zap) = ds.zap() {
             let mut active = std::collections::BTreeSet::new();
@@ -495,22 +511,6 @@ impl DslPool {
         let value = crate::zap::Value::u64s(&[now.as_secs(), u64::from(now.subsec_nanos())]);
         let zap = self.zapify(tx, &dir.dn).await?;
         zap.set(tx, zilla_ondisk::dsl::DD_FIELD_SNAPSHOTS_CHANGED, &value).await
-    }
-
-    /// Refuses what would have to make or move keys, which zilla does not.
-    pub(super) async fn refuse_encrypted(&self, dir: &DslDir) -> Result<()> {
-        if self.is_encrypted(dir).await? {
-            let what = format!("{} is encrypted, which zilla does not support yet", dir.name());
-            return Err(Error::os(crate::error::Errno::NotSup, what));
-        }
-        Ok(())
-    }
-
-    pub(super) async fn is_encrypted(&self, dir: &DslDir) -> Result<bool> {
-        match dir.zap() {
-            Some(zap) => Ok(zap.try_get(zilla_ondisk::dsl::DD_FIELD_CRYPTO_KEY_OBJ).await?.is_some()),
-            None => Ok(false),
-        }
     }
 
     /// Counts file systems or snapshots under a dir and its ancestors, where that is done at all.

@@ -91,7 +91,9 @@ impl DslPool {
 
     pub(super) async fn read_dataset(&self, ds: &Arc<DslDataset>) -> Result<()> {
         let p = ds.phys();
-        for id in [ds.id, p.snapnames_zapobj, p.next_clones_obj, p.props_obj, p.userrefs_obj] {
+        let bookmarks = ds.bookmarks_obj.load(std::sync::atomic::Ordering::Relaxed);
+        let all = [ds.id, p.snapnames_zapobj, p.next_clones_obj, p.props_obj, p.userrefs_obj, bookmarks];
+        for id in all {
             self.read_object(id).await?;
         }
         self.read_deadlist(p.deadlist_obj).await?;

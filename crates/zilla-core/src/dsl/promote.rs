@@ -55,7 +55,6 @@ impl DslPool {
         if clone.is_snapshot() || !self.is_clone(&dir) {
             return Err(Error::inval("not a cloned filesystem"));
         }
-        self.refuse_encrypted(&dir).await?;
         if clone.phys().flags & DS_FLAG_NOPROMOTE != 0 {
             return Err(Error::os(Errno::XDev, "the clone cannot be promoted"));
         }
@@ -85,6 +84,10 @@ impl DslPool {
     pub async fn promote_conflicts(&self, name: &str) -> Result<Vec<String>> {
         let f = self.family(name).await?;
         let mut out = Vec::new();
+        if let (Some(origin), Some(head)) = (f.shared.first(), f.origin_snaps.first()) {
+            let txg = origin.phys().creation_txg;
+            out.extend(self.bookmark_conflicts(head, &f.clone, txg).await?);
+        }
         for s in &f.shared {
             if self.snap_lookup(&f.clone, &s.snapshot_name()).await?.is_some() {
                 out.push(s.snapshot_name());
@@ -113,6 +116,7 @@ impl DslPool {
         self.read_pool().await?;
         let (dd, odd) = (f.clone.dir(), origin.dir());
         let op = origin.phys();
+        self.promote_key_check(&dd, &odd).await?;
 
         // The space that goes over: what the shared snapshots refer to and have dropped.
         let odl = self.deadlist_open(oldest.phys().deadlist_obj).await?;
@@ -145,6 +149,7 @@ impl DslPool {
             return Err(Error::os(Errno::NoSpc, "out of space"));
         }
 
+        self.promote_key(tx, &dd, &odd).await?;
         // The origin continues in the clone now, and branches off to what was its own head.
         let old_next = op.next_snap_obj;
         origin.change(tx, |p| p.next_snap_obj = oldest.id);
@@ -159,6 +164,8 @@ impl DslPool {
         odd.change(tx, |d| d.origin_obj = origin.id);
         odd.origin_txg.store(op.creation_txg, Ordering::Relaxed);
         self.move_clone_entries(tx, &f, origin_head.id, &dd, &odd).await?;
+        self.bookmarks_move(tx, origin_head, &f.clone, op.creation_txg).await?;
+        self.bookmarks_next_changed(tx, &f.clone, origin).await?;
         self.move_snapshots(tx, &f, origin_head, old_next, &dd, &odd).await?;
 
         let delta = clone_snap.used as i64 - dd.phys().used_breakdown[DD_USED_SNAP] as i64;
@@ -171,6 +178,7 @@ impl DslPool {
         origin.change(tx, |p| p.unique_bytes = unique);
         self.remove_livelist(tx, &dd).await?;
         self.remove_livelist(tx, &odd).await?;
+        self.note(tx, &f.clone, "promote", " ");
         self.props_changed(&dd).await
     }
 

@@ -8,11 +8,14 @@ use super::DslPool;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
+use super::refusal::Refusal;
 use super::space::SpaceCheck;
+use crate::arc::Caching;
 use crate::dmu::WriteProps;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
+use crate::zio::CachePolicy;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,6 +24,8 @@ use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::dsl::DD_USED_REFRSRV;
 use zilla_ondisk::object_type::DMU_OT_DSL_PROPS;
 
+/// `primarycache=all`, `secondarycache=all`.
+const CACHE_ALL: u64 = 2;
 const INHERIT: &str = "$inherit";
 const RECVD: &str = "$recvd";
 /// Set where any property was ever received.
@@ -148,7 +153,7 @@ impl DslPool {
         Ok(self.prop(ds, name).await?.and_then(|p| p.value.as_u64()).unwrap_or(default))
     }
 
-    /// How the dataset's blocks are to be written.
+    /// How the dataset's blocks are to be written. The caches learn which of them they are to take.
     pub async fn write_props(&self, ds: &DslDataset) -> Result<WriteProps> {
         let checksum = self.prop_u64(ds, "checksum", Checksum::On as u64).await? & 0xff;
         let checksum = match Checksum::ALL.iter().find(|c| **c as u64 == checksum) {
@@ -164,6 +169,9 @@ impl DslPool {
             Some(c) => c,
         };
         let copies = self.prop_u64(ds, "copies", 1).await?.clamp(1, 3) as u8;
+        let primary = Caching::from_prop(self.prop_u64(ds, "primarycache", CACHE_ALL).await?);
+        let secondary = Caching::from_prop(self.prop_u64(ds, "secondarycache", CACHE_ALL).await?);
+        self.ctx.store.set_caching(ds.id(), CachePolicy { primary, secondary });
         // all, most: one more of metadata; some, none: not.
         let redundant = self.prop_u64(ds, "redundant_metadata", 0).await? <= 1;
         Ok(WriteProps {
@@ -189,8 +197,25 @@ impl DslPool {
         };
         self.check_space(check)?;
         self.read_dir(&ds.dir()).await?;
+        let limits = |name: &str| super::Limit::BOTH.iter().any(|l| l.property() == name);
+        let bounds = |s: &Setting| match s {
+            Setting::Local(v) | Setting::Received(v) => v.as_u64() != Some(super::NO_LIMIT),
+            Setting::Inherit | Setting::Revert => false,
+        };
+        if !ds.is_snapshot() && props.iter().any(|(name, s)| limits(name) && bounds(s)) {
+            self.read_pool().await?;
+            self.limits_begin(tx, &ds.dir()).await?;
+        }
         for (name, s) in props {
             self.set_prop_sync(tx, ds, name, s).await?;
+            let (operation, value) = match s {
+                Setting::Local(v) | Setting::Received(v) => (
+                    "set",
+                    v.as_u64().map_or_else(|| v.as_str().unwrap_or_default().to_owned(), |n| n.to_string()),
+                ),
+                Setting::Inherit | Setting::Revert => ("inherit", String::new()),
+            };
+            self.note(tx, ds, operation, &format!("{name}={value}"));
         }
         if !ds.is_snapshot() {
             self.props_changed(&ds.dir()).await?;
@@ -253,12 +278,10 @@ impl DslPool {
             Setting::Inherit | Setting::Revert => 0,
         };
         let d = dir.phys();
-        let no_space = |what: String| Err(Error::os(Errno::NoSpc, what));
         match name {
-            "quota" if value != 0 && (value < d.used_bytes || value < d.reserved) => no_space(format!(
-                "cannot set property for '{}': size is less than current used or reserved space",
-                ds.name()
-            )),
+            "quota" if value != 0 && (value < d.used_bytes || value < d.reserved) => {
+                Err(Refusal::BelowUsed(ds.name()).into())
+            }
             "reservation" => {
                 let delta = d.used_bytes.max(value).saturating_sub(d.used_bytes.max(d.reserved));
                 let avail = match dir.parent() {
@@ -266,20 +289,14 @@ impl DslPool {
                     None => self.adjusted_size(SpaceCheck::Normal).saturating_sub(d.used_bytes),
                 };
                 if delta > 0 && (delta > avail || (d.quota != 0 && value > d.quota)) {
-                    return no_space(format!(
-                        "cannot set property for '{}': size is greater than available space",
-                        ds.name()
-                    ));
+                    return Err(Refusal::BeyondAvailable(ds.name()).into());
                 }
                 Ok(())
             }
             "refquota" if value != 0 => {
                 let reserved = ds.reserved.load(Ordering::Relaxed);
                 if value < p.referenced_bytes || value < reserved {
-                    return no_space(format!(
-                        "cannot set property for '{}': size is less than current used or reserved space",
-                        ds.name()
-                    ));
+                    return Err(Refusal::BelowUsed(ds.name()).into());
                 }
                 Ok(())
             }
@@ -288,10 +305,7 @@ impl DslPool {
                 let delta = p.unique_bytes.max(value).saturating_sub(p.unique_bytes.max(old));
                 let quota = d.quota;
                 if delta > 0 && (delta > self.available(&dir, false) || (quota != 0 && value > quota)) {
-                    return no_space(format!(
-                        "cannot set property for '{}': size is greater than available space",
-                        ds.name()
-                    ));
+                    return Err(Refusal::BeyondAvailable(ds.name()).into());
                 }
                 Ok(())
             }

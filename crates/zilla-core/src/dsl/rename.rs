@@ -3,6 +3,7 @@
 use super::DslPool;
 use super::bpobj::{Delta, Space};
 use super::name;
+use super::refusal::Refusal;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use zilla_ondisk::dsl::{
     DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT, DD_USED_CHILD, DD_USED_CHILD_RSRV,
 };
+use zilla_ondisk::enums::ObjsetType;
 
 impl DslPool {
     /// Renames a file system or volume with all below it, moving it to another parent if the name says so.
@@ -27,11 +29,15 @@ impl DslPool {
             return Err(Error::os(Errno::XDev, "datasets must be within same pool"));
         }
         let to = self.dir_by_name(up).await.map_err(|e| match e.is(Errno::NoEnt) {
-            true => Error::no_ent("parent does not exist"),
+            true => Refusal::NoParent.into(),
             false => e,
         })?;
         if to.ancestry().iter().any(|d| d.id == dir.id) {
             return Err(Error::inval("New dataset name cannot be a descendant of current dataset name"));
+        }
+        let above = self.head(&to).await?;
+        if self.os_type(&above).await? == ObjsetType::Zvol.number() {
+            return Err(Refusal::ParentNotFilesystem.into());
         }
         let children = Zap::open(self.mos(), to.phys().child_dir_zapobj).await?;
         if children.try_get_u64(last).await?.is_some() {
@@ -43,10 +49,12 @@ impl DslPool {
             self.read_dir(d).await?;
         }
         if to.id != parent.id {
-            // Whose key it uses would change.
-            self.refuse_encrypted(&dir).await?;
-            self.refuse_encrypted(&to).await?;
+            self.rename_key_check(&dir, &to).await?;
             self.move_space(tx, &dir, &parent, &to)?;
+            if self.feature_active("filesystem_limits") {
+                // Those above the new place may count.
+                self.limits_count(tx, &dir).await?;
+            }
             for (field, itself) in [(DD_FIELD_FILESYSTEM_COUNT, 1), (DD_FIELD_SNAPSHOT_COUNT, 0)] {
                 let below = match dir.zap() {
                     Some(zap) => zap.try_get_u64(field).await?.unwrap_or(0) as i64,
@@ -56,6 +64,7 @@ impl DslPool {
                 self.count_adjust(tx, &to, below + itself, field).await?;
             }
         }
+        self.note_dir(tx, &dir, "rename", &format!("-> {new}"));
         let old_children = Zap::open(self.mos(), parent.phys().child_dir_zapobj).await?;
         old_children.delete(tx, &dir.short_name()).await?;
         children.insert_u64(tx, last, dir.id).await?;
@@ -147,6 +156,7 @@ impl DslPool {
         }
         for (head, id) in found {
             let snap = self.dataset(id).await?;
+            self.note(tx, &snap, "rename", &format!("-> @{new}"));
             self.snap_remove(tx, &head, old, false).await?;
             Zap::open(self.mos(), head.phys().snapnames_zapobj).await?.insert_u64(tx, new, id).await?;
             *snap.snapname.lock() = new.to_owned();

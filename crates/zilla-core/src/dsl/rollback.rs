@@ -6,6 +6,7 @@
 use super::DslPool;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
+use super::refusal::Refusal;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
@@ -22,7 +23,9 @@ impl DslPool {
         if ds.is_snapshot() {
             return Err(Error::inval(format!("{fs} is a snapshot")));
         }
-        self.refuse_encrypted(&ds.dir()).await?;
+        if !self.key_loaded(&ds.dir()).await? {
+            return Err(Error::os(Errno::Access, format!("{fs}: its key is not loaded")));
+        }
         if p.prev_snap_txg < TXG_INITIAL.0 {
             return Err(Error::no_ent(format!("{fs}: no snapshot to roll back to")));
         }
@@ -34,6 +37,9 @@ impl DslPool {
             if target.id != prev.id {
                 return Err(Error::os(Errno::Exist, format!("{to} is not the latest snapshot of {fs}")));
             }
+        }
+        if ds.bookmarks.lock().last().is_some_and(|b| b.phys.creation_txg > p.prev_snap_txg) {
+            return Err(Refusal::LaterBookmarks(fs.to_owned()).into());
         }
         let refquota = ds.refquota.load(Ordering::Relaxed);
         if refquota != 0 && prev.phys().referenced_bytes > refquota {
@@ -131,7 +137,10 @@ impl DslPool {
         exchange(head, &cp);
         exchange(clone, &hp);
         dir.diduse(tx, DD_USED_REFRSRV, Delta { used: unused, ..Delta::default() });
+        self.bookmarks_next_changed(tx, head, origin).await?;
         self.remove_livelist(tx, &clone.dir()).await?;
-        self.remove_livelist(tx, &dir).await
+        self.remove_livelist(tx, &dir).await?;
+        self.note(tx, clone, "clone swap", &format!("parent={}", dir.short_name()));
+        Ok(())
     }
 }

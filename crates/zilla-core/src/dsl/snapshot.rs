@@ -144,6 +144,7 @@ impl DslPool {
         let new = self.deadlist_clone(tx, &old, u64::MAX).await?;
         let mut dl = self.deadlist_open(new).await?;
         self.deadlist_add_key(tx, &mut dl, hp.prev_snap_txg).await?;
+        self.bookmarks_snapshotted(tx, ds, &mut dl, hp.prev_snap_txg).await?;
         ds.change(tx, |p| {
             p.deadlist_obj = new;
             p.prev_snap_obj = id;
@@ -155,6 +156,9 @@ impl DslPool {
         self.snap_cmtime_update(tx, &dir).await?;
         if let Some(scan) = self.ctx.scan() {
             scan.snapshotted(tx, ds.id, id).await?;
+        }
+        if snap != ORIGIN_DIR_NAME {
+            self.note(tx, &s, "snapshot", " ");
         }
         Ok(s)
     }

@@ -65,8 +65,32 @@ impl DslPool {
                 self.account(tx, &ds, out).await?;
             }
             self.activate_pending(tx, &ds).await?;
+            self.sync_resume(tx, &ds).await?;
         }
         Ok(())
+    }
+
+    /// Has the logs keep what this txg could not put on disk ([`crate::zil`]). Called when the txg is to get an uberblock, and before the MOS is
+    /// written: what the logs change of their datasets' roots is written here.
+    pub async fn keep_held(self: &Arc<Self>, tx: &Tx) -> Result<()> {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::HeldForgotten) {
+            return Ok(());
+        }
+        let mut changed = false;
+        for ds in self.open_datasets() {
+            let Some(os) = ds.open_objset().filter(|os| os.holds()) else { continue };
+            let Some(log) = os.log() else { continue };
+            if ds.phys().prev_snap_txg >= tx.txg().0 {
+                // A snapshot of this txg has the root, which would be written again in its place. It was done before.
+                continue;
+            }
+            if log.keep(&os, tx.txg(), crate::zpl::end_of).await {
+                ds.rewrite_root.store(true, Ordering::Relaxed);
+                changed = true;
+            }
+        }
+        if changed { self.sync_datasets(tx).await } else { Ok(()) }
     }
 
     async fn account(&self, tx: &Tx, ds: &Arc<DslDataset>, out: ObjsetSync) -> Result<()> {
@@ -123,7 +147,10 @@ impl DslPool {
         for bp in bps.iter().filter(|b| !b.is_hole() && !b.is_redacted()) {
             let s = super::bp_space(&*self.ctx.store, bp);
             all += s.into();
-            if bp.birth() > p.prev_snap_txg {
+            let of_head = bp.birth() > p.prev_snap_txg;
+            #[cfg(feature = "planted")]
+            let of_head = of_head || crate::planted::is(crate::planted::Bug::SnapshotNotHeld);
+            if of_head {
                 self.ctx.free(bp);
                 freed += s.into();
                 continue;
@@ -152,6 +179,7 @@ impl DslPool {
             let mut dl = self.deadlist_open(p.deadlist_obj).await?;
             self.deadlist_insert(tx, &mut dl, &dead).await?;
         }
+        self.bookmarks_killed(tx, ds, bps).await?;
         if let (Some(prev), 1..) = (&prev, prev_unique) {
             prev.change(tx, |p| p.unique_bytes += prev_unique);
         }

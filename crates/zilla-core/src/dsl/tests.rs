@@ -4,7 +4,7 @@ use super::traverse::collect;
 use super::*;
 use crate::dmu::testing::{MemStore, props};
 use crate::dmu::{DbufCache, NewObject, Objset, resident};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::spa::PoolCtx;
 use crate::spa::txg::{Tx, TxgState};
 use crate::types::{ObjectId, TXG_INITIAL, Txg};
@@ -18,6 +18,9 @@ use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
 use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
 
+mod bookmarks;
+mod limits;
+
 const FEATURES: &[&str] = &[
     "async_destroy",
     "empty_bpobj",
@@ -25,6 +28,9 @@ const FEATURES: &[&str] = &[
     "enabled_txg",
     "hole_birth",
     "extensible_dataset",
+    "bookmarks",
+    "bookmark_v2",
+    "bookmark_written",
     "embedded_data",
     "large_blocks",
     "userobj_accounting",
@@ -49,6 +55,10 @@ fn ctx(store: &Arc<MemStore>, cache: &Arc<DbufCache>, mos: Arc<Objset>) -> Arc<P
 
 impl Pool {
     fn new() -> Pool {
+        Pool::with(FEATURES)
+    }
+
+    fn with(features: &[&str]) -> Pool {
         let store = Arc::new(MemStore::default());
         let cache = DbufCache::new(64 << 20);
         let mos = Objset::create(0, 1, store.clone(), cache.clone(), props());
@@ -60,7 +70,7 @@ impl Pool {
             let dn = resident(|| Zap::create_claim(&mos, &tx, id, DMU_OT_OBJECT_DIRECTORY, &none)).await?;
             let directory = Zap::new(&dn);
             ctx.features.create(&mos, &directory, &tx).await?;
-            for f in FEATURES {
+            for f in features {
                 ctx.features.enable(&mos, &directory, &tx, f).await?;
             }
             let props = ZplProps::new(0, 0, Time::from_wall(ctx.env.wall()));

@@ -12,7 +12,10 @@ use crate::zap::{CreateOpts, Zap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_ondisk::object_type::DMU_OT_USERGROUP_USED;
-use zilla_ondisk::objset::{OBJSET_FLAG_PROJECTQUOTA_COMPLETE, OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE};
+use zilla_ondisk::objset::{
+    OBJSET_FLAG_PROJECTQUOTA_COMPLETE, OBJSET_FLAG_USERACCOUNTING_COMPLETE,
+    OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE,
+};
 
 /// Whose account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,6 +84,29 @@ pub(super) async fn update(tx: &Tx, os: &Arc<Objset>, usage: &[Usage]) -> Result
 }
 
 impl DslPool {
+    /// The quotas of a kind, of bytes or of objects, that are set: id and quota.
+    pub async fn quotas(&self, ds: &Arc<DslDataset>, kind: Quota, objects: bool) -> Result<Vec<(u64, u64)>> {
+        let os = self.objset(ds).await?;
+        let master = Zap::open(&os, crate::zpl::MASTER_NODE_OBJ).await?;
+        let Some(id) = master.try_get_u64(crate::zpl::quota_name(kind, objects)).await? else {
+            return Ok(Vec::new());
+        };
+        let all = Zap::open(&os, id).await?.entries().await?;
+        let pair =
+            |e: &crate::zap::Entry| Some((u64::from_str_radix(&e.name_str(), 16).ok()?, e.value.as_u64()?));
+        Ok(all.iter().filter_map(pair).collect())
+    }
+
+    /// Which accounts the file system keeps: of bytes at all, of objects, of projects.
+    pub async fn accounts_kept(&self, ds: &Arc<DslDataset>) -> Result<[bool; 3]> {
+        let flags = self.objset(ds).await?.phys().flags;
+        Ok([
+            flags & OBJSET_FLAG_USERACCOUNTING_COMPLETE != 0,
+            flags & OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE != 0,
+            flags & OBJSET_FLAG_PROJECTQUOTA_COMPLETE != 0,
+        ])
+    }
+
     /// All accounts of a kind.
     pub async fn userspace(&self, ds: &Arc<DslDataset>, kind: Quota) -> Result<Vec<UserSpace>> {
         let os = self.objset(ds).await?;

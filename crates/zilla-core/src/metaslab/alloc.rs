@@ -146,6 +146,13 @@ impl Metaslabs {
         Ok(())
     }
 
+    /// Puts a vdev in the place of the one of its number.
+    pub(super) fn exchange(&self, vdev: VdevSpace) {
+        let mut pool = self.pool.write();
+        pool.vdevs.insert(vdev.spec.id, Arc::new(vdev));
+        pool.classes = CLASSES.map(|c| (c, Arc::new(Class::of(c, &pool.vdevs)))).into();
+    }
+
     pub(super) fn drop_vdev(&self, id: u32) {
         let mut pool = self.pool.write();
         pool.vdevs.remove(&id);

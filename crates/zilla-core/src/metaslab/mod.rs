@@ -28,6 +28,7 @@
 //! **Deliberately absent.** Trimming; allocation that waits (it names the metaslab to be loaded instead); per-CPU allocators.
 
 mod alloc;
+mod grow;
 mod log;
 mod range_tree;
 mod remove;
@@ -46,4 +47,4 @@ pub use range_tree::{Contradiction, RangeTree};
 pub use report::{MetaslabReport, VdevReport};
 pub use space_map::{Append, MapType, SpaceFeatures, SpaceMap, create_object};
 pub use sync::FeatureCounts;
-pub use vdev::{SpaceClass, SpaceStat, VdevSpec, metaslab_shift};
+pub use vdev::{SpaceClass, SpaceStat, VdevSpec, metaslab_shift, most_asize};

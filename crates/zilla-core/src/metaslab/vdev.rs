@@ -51,6 +51,11 @@ pub fn metaslab_shift(asize: u64) -> u8 {
     }
 }
 
+/// The most a vdev with metaslabs of 2^`shift` bytes can grow to.
+pub fn most_asize(shift: u32) -> u64 {
+    MOST_METASLABS.saturating_mul(1u64.checked_shl(shift).unwrap_or(u64::MAX))
+}
+
 /// What a top-level vdev is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SpaceClass {
@@ -114,15 +119,16 @@ pub(super) struct Group {
 
 pub(super) struct VdevSpace {
     pub(super) spec: VdevSpec,
-    pub(super) ms_array: AtomicU64,
-    pub(super) array: Mutex<Option<Arc<Dnode>>>,
-    /// Where the metaslabs' unflushed txgs are noted.
-    pub(super) unflushed: Mutex<Option<Arc<Dnode>>>,
     pub(super) all: Vec<Arc<Metaslab>>,
     pub(super) groups: Vec<Group>,
-    pub(super) allocatable: AtomicBool,
-    alloc: AtomicI64,
-    deferred: AtomicI64,
+    // What can change is shared with what the vdev was before it grew (see `grow.rs`).
+    pub(super) ms_array: Arc<AtomicU64>,
+    pub(super) array: Arc<Mutex<Option<Arc<Dnode>>>>,
+    /// Where the metaslabs' unflushed txgs are noted.
+    pub(super) unflushed: Arc<Mutex<Option<Arc<Dnode>>>>,
+    pub(super) allocatable: Arc<AtomicBool>,
+    alloc: Arc<AtomicI64>,
+    deferred: Arc<AtomicI64>,
     /// 512ths of dspace in 512 bytes of space.
     deflate: u64,
 }
@@ -183,17 +189,52 @@ impl VdevSpace {
         };
         let groups = Group::divide(spec.class, &all);
         Ok(VdevSpace {
-            ms_array: AtomicU64::new(spec.ms_array.0),
-            array: Mutex::new(None),
-            unflushed: Mutex::new(None),
+            ms_array: Arc::new(AtomicU64::new(spec.ms_array.0)),
+            array: Arc::default(),
+            unflushed: Arc::default(),
             all,
             groups,
-            allocatable: AtomicBool::new(true),
-            alloc: AtomicI64::new(used as i64),
-            deferred: AtomicI64::new(0),
+            allocatable: Arc::new(AtomicBool::new(true)),
+            alloc: Arc::new(AtomicI64::new(used as i64)),
+            deferred: Arc::default(),
             deflate,
             spec,
         })
+    }
+
+    /// The same vdev with more metaslabs, from which nothing is given out yet.
+    pub(super) fn grown(&self, asize: u64) -> Result<VdevSpace> {
+        let spec = VdevSpec { asize, ..self.spec.clone() };
+        let mut all = VdevSpace::new(spec.clone(), Vec::new())?.all;
+        if all.len() < self.all.len() {
+            return Err(Error::inval(format!("vdev {} does not grow to {asize} bytes", spec.id)));
+        }
+        for (place, known) in all.iter_mut().zip(&self.all) {
+            *place = known.clone();
+        }
+        Ok(VdevSpace {
+            ms_array: self.ms_array.clone(),
+            array: self.array.clone(),
+            unflushed: self.unflushed.clone(),
+            all,
+            groups: self.groups.iter().map(Group::again).collect(),
+            allocatable: self.allocatable.clone(),
+            alloc: self.alloc.clone(),
+            deferred: self.deferred.clone(),
+            deflate: self.deflate,
+            spec,
+        })
+    }
+
+    /// The same vdev, and new blocks may go to all its metaslabs up to `asize`.
+    pub(super) fn opened(&self, asize: u64) -> Result<VdevSpace> {
+        let mut v = self.grown(self.spec.asize)?;
+        let used: BTreeSet<u64> = v.groups.iter().flat_map(|g| g.metaslabs.iter().map(|m| m.id)).collect();
+        let fresh = v.all.iter().filter(|m| m.start + m.size <= asize && !used.contains(&m.id)).cloned();
+        if let Some(own) = v.groups.first_mut() {
+            own.metaslabs.extend(fresh);
+        }
+        Ok(v)
     }
 
     /// The object that lists the space maps, once there is one.
@@ -264,7 +305,9 @@ impl VdevSpace {
     }
 
     pub(super) fn stat(&self) -> SpaceStat {
-        let space = (self.all.len() as u64) << self.spec.ms_shift;
+        // Metaslabs that the vdev is only about to grow by give no space yet.
+        let count: usize = self.groups.iter().map(|g| g.metaslabs.len()).sum();
+        let space = (count as u64) << self.spec.ms_shift;
         let alloc = self.alloc.load(Ordering::Relaxed).max(0) as u64;
         SpaceStat {
             alloc,
@@ -292,6 +335,15 @@ impl Group {
         let log = all.iter().min_by_key(|m| m.state().allocated).cloned();
         let rest = all.iter().filter(|m| log.as_ref().is_none_or(|l| l.id != m.id)).cloned().collect();
         vec![group(class, rest), group(SpaceClass::EmbeddedLog, log.into_iter().collect())]
+    }
+
+    fn again(&self) -> Group {
+        Group {
+            class: self.class,
+            metaslabs: self.metaslabs.clone(),
+            lanes: Mutex::new(*self.lanes.lock()),
+            aliquot: AtomicU64::new(self.aliquot.load(Ordering::Relaxed)),
+        }
     }
 
     /// Used and whole bytes.

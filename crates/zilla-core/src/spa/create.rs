@@ -10,8 +10,8 @@ use super::vdev_objects::VdevObjects;
 use super::{PoolCtx, Spa, State, history};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset};
-use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
+use crate::dsl::{DslPool, NewCrypt};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::spa::txg::{Tx, TxgState};
@@ -23,7 +23,7 @@ use crate::zio::Zio;
 use crate::zpl::{Time, ZplProps};
 use event_listener::Event;
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
@@ -49,8 +49,25 @@ pub struct CreateOpts {
     pub arc_max: u64,
 }
 
+/// What is settled of a pool's own file system when it is made.
+#[derive(Default)]
+pub struct RootFs {
+    pub crypt: NewCrypt,
+    /// None: the newest.
+    pub version: Option<u64>,
+    /// The values of the properties.
+    pub normalization: u64,
+    pub utf8only: bool,
+    pub casesensitivity: u64,
+}
+
 impl Spa {
     pub async fn create(env: &Env, spec: &PoolSpec, opts: CreateOpts) -> Result<Arc<Spa>> {
+        Self::create_with(env, spec, opts, RootFs::default()).await
+    }
+
+    /// The same, the root file system as is said.
+    pub async fn create_with(env: &Env, spec: &PoolSpec, opts: CreateOpts, root: RootFs) -> Result<Arc<Spa>> {
         let guid = new_guid(&*env.rng);
         let mut nv = spec.config(guid, &*env.rng)?;
         nv.set("create_txg", TXG_INITIAL.0);
@@ -60,7 +77,7 @@ impl Spa {
         let tree = Arc::new(VdevTree::from_config(env, &nv)?);
         let opened = tree.open(&OpenArgs { write: true, ..OpenArgs::default() }).await;
         let result = match opened {
-            Ok(()) => Self::create_on(env, tree.clone(), guid, opts).await,
+            Ok(()) => Self::create_on(env, tree.clone(), guid, opts, root).await,
             Err(e) => Err(e),
         };
         if result.is_err() {
@@ -69,7 +86,13 @@ impl Spa {
         result
     }
 
-    async fn create_on(env: &Env, tree: Arc<VdevTree>, guid: u64, opts: CreateOpts) -> Result<Arc<Spa>> {
+    async fn create_on(
+        env: &Env,
+        tree: Arc<VdevTree>,
+        guid: u64,
+        opts: CreateOpts,
+        root: RootFs,
+    ) -> Result<Arc<Spa>> {
         for leaf in &tree.leaves {
             if !leaf.writable() {
                 let (_, aux) = leaf.state();
@@ -87,7 +110,7 @@ impl Spa {
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
-        crate::arc::memory::set_limits(env, &txgs, &cache).await;
+        crate::arc::memory::join(env, zio.cache(), &txgs, &cache).await;
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, guid, false);
         ctx.set_mos(Objset::create(0, DMU_OST_META, store, cache, mos_props(true)));
@@ -108,7 +131,7 @@ impl Spa {
         tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
 
         let tx = Tx::syncing(TXG_INITIAL);
-        let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, &opts, &tx).await?;
+        let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, &opts, &root, &tx).await?;
         let spa = Arc::new(Spa {
             zio,
             metaslabs,
@@ -124,11 +147,13 @@ impl Spa {
             uberblock: Mutex::new(ub),
             config_object: made.config_object,
             history_object: made.history_object,
+            cache_object: AtomicU64::new(made.cache_object),
             has_vdev_zaps: true,
             deferred: Some(made.deferred),
             brt: super::brt::Brt::default(),
             dedup: super::ddt::DedupStats::default(),
             config_dirty: AtomicBool::new(true),
+            autoexpand: AtomicBool::new(false),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
@@ -142,6 +167,8 @@ impl Spa {
         spa.know_pointers();
         spa.open_scan().await?;
         spa.suspension.be_patient();
+        spa.zio.l2().set_pool(guid, &spa.ctx.txgs, false);
+        spa.use_cache(&tree.cache, true);
         spa.watch_devices();
         Ok(spa)
     }
@@ -153,6 +180,7 @@ impl Spa {
         metaslabs: &Arc<Metaslabs>,
         tree: &Arc<VdevTree>,
         opts: &CreateOpts,
+        root: &RootFs,
         tx: &Tx,
     ) -> Result<Made> {
         let mos = ctx.mos();
@@ -173,8 +201,12 @@ impl Spa {
         ctx.env.rng.fill(&mut salt);
         directory.insert(tx, "org.illumos:checksum_salt", &Value::bytes(&salt)).await?;
         zio.set_salt(&salt);
-        let props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from_wall(ctx.env.clock.wall()));
-        let dsl = DslPool::create(ctx, tx, &props).await?;
+        let mut props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from_wall(ctx.env.clock.wall()));
+        props.version = root.version.unwrap_or(props.version);
+        props.normalization = root.normalization;
+        props.utf8only = root.utf8only;
+        props.casesensitivity = root.casesensitivity;
+        let dsl = DslPool::create_with(ctx, tx, &props, &root.crypt).await?;
         dsl.set_name(&opts.name);
         let objects = VdevObjects::create(ctx, tx, &directory).await?;
         objects.root(&tree.root).await?;
@@ -190,13 +222,18 @@ impl Spa {
         directory.insert_u64(tx, "deflate", 1).await?;
         let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
         directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
-        Ok(Made { dsl, history_object, config_object, deferred })
+        let cache_object = match tree.cache.is_empty() {
+            true => 0,
+            false => super::cache::write_list(mos, tx, 0, tree).await?,
+        };
+        Ok(Made { dsl, history_object, cache_object, config_object, deferred })
     }
 }
 
 struct Made {
     dsl: Arc<DslPool>,
     history_object: u64,
+    cache_object: u64,
     config_object: u64,
     deferred: Bpobj,
 }

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
+use zilla_ondisk::NvList;
 use zilla_ondisk::blkptr::BlkPtr;
 
 /// Says how it failed, if it did.
@@ -43,6 +44,8 @@ pub struct PoolCtx {
     frees: Mutex<Vec<BlkPtr>>,
     frozen_after: AtomicU64,
     tasks: [Mutex<Vec<Task>>; TXG_SIZE],
+    /// What this txg's tasks did, for the pool's history.
+    events: Mutex<Vec<NvList>>,
 }
 
 impl PoolCtx {
@@ -71,6 +74,7 @@ impl PoolCtx {
             frees: Mutex::default(),
             frozen_after: AtomicU64::new(u64::MAX),
             tasks: Default::default(),
+            events: Mutex::default(),
         })
     }
 
@@ -158,6 +162,15 @@ impl PoolCtx {
                 Err(Error::os(Errno::Canceled, "the pool was closed before the change was made"))
             }
         }
+    }
+
+    /// Notes what a task did; the sync that runs it writes it down.
+    pub(crate) fn note_event(&self, event: NvList) {
+        self.events.lock().push(event);
+    }
+
+    pub(super) fn take_events(&self) -> Vec<NvList> {
+        std::mem::take(&mut *self.events.lock())
     }
 
     pub(crate) fn take_tasks(&self, txg: Txg) -> Vec<Task> {

@@ -10,6 +10,7 @@
 
 use super::Spa;
 use crate::error::{Errno, Error, Result};
+use crate::spa::Refusal;
 use crate::vdev::{Leaf, OpenArgs, VdevAux};
 use futures_util::future::{Either, select};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 impl Spa {
     fn leaf(&self, guid: u64) -> Result<Arc<Leaf>> {
         let tree = self.tree();
-        let vdev = tree.find(guid).ok_or_else(|| Error::os(Errno::NoDev, "no such device in the pool"))?;
+        let vdev = tree.find(guid).ok_or(Refusal::NoDevice(guid))?;
         if tree.top_of(guid).is_none() {
             return Err(Error::os(Errno::NotSup, "the device belongs to no vdev that holds blocks"));
         }
@@ -34,15 +35,18 @@ impl Spa {
 
     /// Takes a device out of use; `temporary` until the next import. With `fault` it counts as broken.
     pub async fn offline(self: &Arc<Self>, guid: u64, temporary: bool, fault: bool) -> Result<()> {
+        if let Some(vdev) = self.cache_vdev(guid) {
+            return self.offline_cache(&vdev, temporary, fault).await;
+        }
         let changing = self.changing.lock().await;
         let (leaf, tree) = (self.leaf(guid)?, self.tree());
-        let top = tree.top_of(guid).ok_or_else(|| Error::os(Errno::NoDev, "no such device in the pool"))?;
+        let top = tree.top_of(guid).ok_or(Refusal::NoDevice(guid))?;
         let stays = |l: &Arc<Leaf>| {
             l.index != leaf.index && l.readable() && (l.writable() || self.ctx.readonly) && l.dtl.is_empty()
         };
         let needed = leaf.readable() && !top.survives(stays);
         if needed && !top.vdev.is_log {
-            return Err(Error::os(Errno::Busy, "no valid replicas"));
+            return Err(Refusal::NoReplicas.into());
         }
         if needed && !self.ctx.readonly {
             self.empty_log(top.id).await?;
@@ -64,15 +68,29 @@ impl Spa {
         self.write_down().await
     }
 
-    /// Brings a device back. Its state afterwards says whether that went well.
-    pub async fn online(self: &Arc<Self>, guid: u64) -> Result<(VdevState, VdevAux)> {
+    /// Brings a device back. Its state afterwards says whether that went well. With `expand` its top-level grows if it can.
+    pub async fn online(self: &Arc<Self>, guid: u64, expand: bool) -> Result<(VdevState, VdevAux)> {
+        if let Some(vdev) = self.cache_vdev(guid) {
+            if expand {
+                return Err(Error::os(Errno::NotSup, "cache devices do not grow"));
+            }
+            return self.online_cache(&vdev).await;
+        }
         let changing = self.changing.lock().await;
         let leaf = self.leaf(guid)?;
         leaf.offline.store(false, Ordering::Relaxed);
         leaf.offline_until_import.store(false, Ordering::Relaxed);
         leaf.external_fault.store(false, Ordering::Relaxed);
-        self.bring_back(&leaf).await;
-        self.tree().propagate();
+        // One that is in use stays so: it was perhaps only to be looked at again.
+        if !leaf.readable() || !leaf.writable() {
+            self.bring_back(&leaf).await;
+        }
+        self.look_at_sizes().await;
+        let tree = self.tree();
+        tree.propagate();
+        if (expand || self.autoexpand()) && !self.ctx.readonly && self.suspended().is_none() {
+            self.expand(tree.top_of(guid).map(|t| t.vdev.guid)).await?;
+        }
         drop(changing);
         self.write_down().await?;
         self.catch_up().await?;
@@ -84,23 +102,38 @@ impl Spa {
         let changing = self.changing.lock().await;
         let tree = self.tree();
         let vdev = match guid {
-            Some(guid) => {
-                tree.find(guid).ok_or_else(|| Error::os(Errno::NoDev, "no such device in the pool"))?
-            }
+            Some(guid) => tree.find(guid).ok_or(Refusal::NoDevice(guid))?,
             None => tree.root.clone(),
         };
         vdev.clear_errors();
-        for leaf in vdev.walk().iter().filter_map(|v| v.leaf.clone()) {
+        let of_pool = |l: &Arc<Leaf>| !tree.is_cache(l);
+        for leaf in vdev.walk().iter().filter_map(|v| v.leaf.clone()).filter(of_pool) {
             leaf.external_fault.store(false, Ordering::Relaxed);
             if !leaf.offline.load(Ordering::Relaxed) && leaf.state().0 < VdevState::Degraded {
                 self.bring_back(&leaf).await;
             }
         }
+        if guid.is_none() {
+            tree.cache.iter().for_each(|v| v.clear_errors());
+        }
+        for leaf in
+            tree.cache.iter().filter(|v| guid.is_none_or(|g| g == v.guid)).filter_map(|v| v.leaf.as_ref())
+        {
+            leaf.external_fault.store(false, Ordering::Relaxed);
+        }
+        self.retry_cache(guid).await;
         tree.propagate();
         drop(changing);
         self.resume().await?;
-        self.write_down().await?;
-        self.catch_up().await
+        let settled = std::pin::pin!(async {
+            self.write_down().await?;
+            self.catch_up().await
+        });
+        // Devices that fail again at once suspend it again: who cleared it is told, and not kept waiting.
+        match select(settled, std::pin::pin!(self.suspension.happens())).await {
+            Either::Left((result, _)) => result,
+            Either::Right((why, _)) => Err(why),
+        }
     }
 
     /// Looks at every device again: whether it is there, and still the pool's.
@@ -115,7 +148,10 @@ impl Spa {
                     self.bring_back(leaf).await;
                 }
             }
+            self.retry_cache(None).await;
+            self.look_at_sizes().await;
             tree.propagate();
+            self.expand_by_itself().await;
         }
         self.catch_up().await
     }
@@ -167,12 +203,16 @@ impl Spa {
         Ok(())
     }
 
-    /// The pool was just opened: what was replaced leaves, and devices get what they missed while they were away.
+    /// The pool was just opened: what was replaced leaves, devices get what they missed while they were away, and vdevs
+    /// grow whose devices have.
     pub(super) async fn settle_devices(self: &Arc<Self>) {
         let finished = self.finish_replacements().await;
         if let Err(e) = finished.and(self.catch_up().await) {
             tracing::warn!(pool = %self.name(), "devices that are behind: {e}");
         }
+        // They may have grown while the pool was exported.
+        let _changing = self.changing.lock().await;
+        self.expand_by_itself().await;
     }
 
     /// A resilver is complete: what was replaced leaves, and those who waited get theirs.
@@ -211,11 +251,13 @@ impl Spa {
                 back.push(leaf.clone());
             }
         }
-        if back.is_empty() {
-            return Ok(());
-        }
         let changing = self.changing.lock().await;
         if self.ctx.txgs.is_stopped() {
+            return Ok(());
+        }
+        self.look_at_sizes().await;
+        self.expand_by_itself().await;
+        if back.is_empty() {
             return Ok(());
         }
         for leaf in back.iter().filter(missing) {

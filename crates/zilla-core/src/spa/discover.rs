@@ -19,7 +19,7 @@ pub struct FoundPool {
     pub state: PoolState,
     /// The newest label's configuration, with the tree of all top-level vdevs in `vdev_tree`.
     pub config: NvList,
-    /// Where each leaf was found, by guid.
+    /// Where each leaf was found, by guid; and every spare and cache device that was found, whosever it is.
     pub paths: BTreeMap<u64, PathBuf>,
     /// The newest uberblock's txg and time.
     pub txg: u64,
@@ -36,9 +36,14 @@ struct Seen {
 /// Devices that cannot be read are passed over; that a named one cannot be is an error.
 pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+    let mut aux: BTreeMap<u64, PathBuf> = BTreeMap::new();
     for path in candidates(env, places).await? {
         let Ok(Some((_, info))) = probe_path(env, &path).await else { continue };
-        let Some(guid) = info.pool_guid() else { continue };
+        let Some(guid) = info.pool_guid() else {
+            // Spares and cache devices do not say whose they are: a pool knows them by their guids.
+            aux.extend(info.guid().map(|guid| (guid, path)));
+            continue;
+        };
         // A device that was about to become part of a pool, or has left one.
         if info.txg() == 0 {
             continue;
@@ -46,7 +51,14 @@ pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
         let uberblock = info.uberblock.as_ref().map(|u| (u.ub.txg, u.ub.timestamp));
         seen.entry(guid).or_default().push(Seen { path, config: info.config, uberblock });
     }
-    Ok(seen.into_iter().filter_map(|(guid, devices)| assemble(guid, devices)).collect())
+    let mut pools: Vec<FoundPool> =
+        seen.into_iter().filter_map(|(guid, devices)| assemble(guid, devices)).collect();
+    pools.iter_mut().for_each(|p| {
+        aux.iter().for_each(|(guid, path)| {
+            p.paths.entry(*guid).or_insert_with(|| path.clone());
+        })
+    });
+    Ok(pools)
 }
 
 async fn candidates(env: &Env, places: &[PathBuf]) -> Result<Vec<PathBuf>> {

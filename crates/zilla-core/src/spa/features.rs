@@ -26,6 +26,7 @@ pub const SUPPORTED: &[&str] = &[
     "extensible_dataset",
     "bookmarks",
     "bookmark_v2",
+    "bookmark_written",
     "filesystem_limits",
     "embedded_data",
     "log_spacemap",
@@ -42,18 +43,11 @@ pub const SUPPORTED: &[&str] = &[
     "blake3",
     "vdev_zaps_v2",
     "zilsaxattr",
+    "encryption",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.
-const TOLERATED_ACTIVE: &[&str] = &[
-    "livelist",
-    "bookmark_written",
-    "resilver_defer",
-    "device_rebuild",
-    "multi_vdev_crash_dump",
-    // Encrypted datasets are kept as they are; they cannot be mounted.
-    "encryption",
-];
+const TOLERATED_ACTIVE: &[&str] = &["livelist", "resilver_defer", "device_rebuild", "multi_vdev_crash_dump"];
 
 /// Features of which zilla makes no use itself, but keeps true what others have made.
 const KEPT_UP: &[&str] = &["block_cloning"];

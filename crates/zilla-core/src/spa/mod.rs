@@ -11,16 +11,18 @@
 //! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
 //! are only believed as far as finding it goes.
 //!
-//! Which devices there are changes in one txg each time ([`vdevs`], [`devices`]).
+//! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`], [`devices`], [`grow`]).
 //!
 //! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
 //! uberblock before leads to a whole older state. If the devices do not take it, it waits for them ([`suspend`]).
 //!
-//! **Lock order.** The locks here are leaves; none is held across a wait.
+//! **Lock order.** The locks here are leaves; none is held across a wait. `changing` is no lock in this sense but a queue:
+//! whoever changes which devices there are waits in it, holding nothing, until the change before is done.
 //!
 //! **Deliberately absent.** Nothing here knows of files or datasets' insides; `dsl` and `zpl` stand on [`PoolCtx`].
 
 pub(crate) mod brt;
+mod cache;
 pub mod config;
 mod create;
 mod ctx;
@@ -28,8 +30,10 @@ mod ddt;
 mod devices;
 mod discover;
 pub mod features;
+mod grow;
 mod history;
 mod open;
+mod refusal;
 mod scrub;
 mod suspend;
 mod sync;
@@ -38,11 +42,12 @@ mod vdev_objects;
 mod vdevs;
 
 pub use config::Host;
-pub use create::CreateOpts;
+pub use create::{CreateOpts, RootFs};
 pub use ctx::PoolCtx;
 pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
-pub use open::{MISSING_LOGS, OpenOpts};
+pub use open::OpenOpts;
+pub use refusal::Refusal;
 pub use suspend::FailMode;
 pub use vdevs::Attach;
 
@@ -57,7 +62,7 @@ use crate::zio::Zio;
 use brt::Brt;
 use event_listener::Event;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::{BlkPtr, NvList, Uberblock};
@@ -82,12 +87,15 @@ pub struct Spa {
     uberblock: Mutex<Uberblock>,
     config_object: u64,
     history_object: u64,
+    /// The list of cache devices, if there is one.
+    cache_object: AtomicU64,
     has_vdev_zaps: bool,
     deferred: Option<Bpobj>,
     pub(crate) brt: Brt,
     /// What deduplication saves.
     pub dedup: DedupStats,
     config_dirty: AtomicBool,
+    autoexpand: AtomicBool,
     suspension: suspend::Suspension,
     sync_over: AtomicBool,
     sync_ended: Event,
@@ -143,6 +151,12 @@ impl Spa {
         self.ctx.txgs.wait_synced(txg).await
     }
 
+    /// Forgets the blocks that are in memory and on disk, so that they are read from the disks again. (Linux: `drop_caches`.)
+    pub fn drop_caches(&self) {
+        self.ctx.cache.clear();
+        self.zio.cache().clear();
+    }
+
     /// Stops the pool's state on disk, as if the machine were about to crash: later txgs write blocks to new places, but free
     /// nothing and leave labels and uberblock alone. The intent log goes on. Ends with the next import.
     pub async fn freeze(&self) -> Result<()> {
@@ -160,7 +174,7 @@ impl Spa {
         self.ctx.sync_task(move |tx| Box::pin(async move { spa.append_history(&tx, record).await })).await
     }
 
-    async fn append_history(&self, tx: &Tx, record: NvList) -> Result<()> {
+    pub(super) async fn append_history(&self, tx: &Tx, record: NvList) -> Result<()> {
         if self.history_object == 0 {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use crate::dsl::bpobj::Bpobj;
 use crate::dsl::{DslPool, SPA_VERSION_WRITABLE};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
+use crate::spa::Refusal;
 use crate::spa::brt::Brt;
 use crate::spa::txg::TxgState;
 use crate::types::{ObjectId, Txg};
@@ -19,8 +20,9 @@ use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevKind, VdevState, VdevTree
 use crate::zap::Zap;
 use crate::zio::Zio;
 use event_listener::Event;
+use futures_util::future::select;
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
@@ -122,8 +124,8 @@ impl Spa {
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
         let opened = tree.open(&args).await;
         let result = match opened {
-            Ok(()) if !opts.missing_log && missing_logs(&tree).is_some() => {
-                Err(Error::os(Errno::NxIo, missing_logs(&tree).unwrap_or_default()))
+            Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
+                Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
             Ok(()) => Self::open_on(env, found, &trusted, tree.clone(), opts).await,
             Err(e) => Err(e),
@@ -141,7 +143,7 @@ impl Spa {
         let trusted = Self::trusted_config(env, found, &opts).await.ok()?;
         let tree = trusted_tree(env, found, &trusted).ok()?;
         let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
-        if opened.is_ok() && missing_logs(&tree).is_some() {
+        if opened.is_ok() && !missing_logs(&tree).is_empty() {
             return Some(tree);
         }
         tree.close().await;
@@ -159,7 +161,7 @@ impl Spa {
         let result = async {
             let labels = tree.read_labels().await;
             // The DTLs are not known yet, but what is behind is not to be read first.
-            let ub = best_uberblock(&labels, &found.name, opts.readonly)?;
+            let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly)?;
             tree.note_outdated(&labels, ub.txg);
             let mos = open_mos(&zio, &ub, &cache).await?;
             let id = Zap::open(&mos, DIRECTORY).await?.get_u64("config").await?;
@@ -178,14 +180,14 @@ impl Spa {
         opts: OpenOpts,
     ) -> Result<Arc<Spa>> {
         let labels = tree.read_labels().await;
-        let ub = best_uberblock(&labels, &found.name, opts.readonly)?;
+        let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly)?;
         // Before anything is read, and again when the DTLs are known, which take its place.
         tree.note_outdated(&labels, ub.txg);
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         let txgs = TxgState::new(env.clone(), Txg(ub.txg));
         env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
-        crate::arc::memory::set_limits(env, &txgs, &cache).await;
+        crate::arc::memory::join(env, zio.cache(), &txgs, &cache).await;
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store, cache.clone(), txgs, found.guid, opts.readonly);
         let mos = open_mos(&zio, &ub, &cache).await?;
@@ -234,10 +236,12 @@ impl Spa {
             uberblock: Mutex::new(ub),
             config_object: directory.get_u64("config").await?,
             history_object: directory.try_get_u64("history").await?.unwrap_or(0),
+            cache_object: AtomicU64::new(0),
             has_vdev_zaps: trusted.flag("com.delphix:has_per_vdev_zaps"),
             deferred,
             // The first txg says that the pool is ours now.
             config_dirty: AtomicBool::new(!ctx.readonly),
+            autoexpand: AtomicBool::new(false),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
@@ -253,12 +257,19 @@ impl Spa {
         }
         spa.know_pointers();
         spa.open_scan().await?;
-        if spa.stored_fail_mode(&directory).await? == 1 {
+        if spa.stored_prop(&directory, "failmode").await? == 1 {
             spa.set_fail_mode(super::FailMode::Continue);
         }
+        spa.autoexpand.store(spa.stored_prop(&directory, "autoexpand").await? == 1, Ordering::Relaxed);
         spa.suspension.be_patient();
+        spa.zio.l2().set_pool(spa.guid(), &ctx.txgs, ctx.readonly);
+        spa.open_cache(&directory, &found.paths).await?;
         if !ctx.readonly {
-            spa.settle_devices().await;
+            // If the devices fail now the pool is open, and suspended: it can be cleared or exported.
+            let settled = spa.clone();
+            let settled =
+                std::pin::pin!(env.spawn_with_result(async move { settled.settle_devices().await }));
+            select(settled, std::pin::pin!(spa.suspension.happens())).await;
             spa.watch_devices();
         }
         Ok(spa)
@@ -272,23 +283,19 @@ fn trusted_tree(env: &Env, found: &FoundPool, trusted: &NvList) -> Result<Arc<Vd
     Ok(Arc::new(VdevTree::from_config(env, &tree)?))
 }
 
-/// Begins the error of an import that lacks log devices; the lines after it name them.
-pub const MISSING_LOGS: &str =
-    "The devices below are missing or corrupted, use '-m' to import the pool anyway:";
-
 /// Log devices that could not be opened. One that is offline or was found faulty is not missed.
-fn missing_logs(tree: &VdevTree) -> Option<String> {
+fn missing_logs(tree: &VdevTree) -> Vec<String> {
     let missed = |t: &&Top| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.state().0 == VdevState::CantOpen;
-    let mut text = String::new();
+    let mut lines = Vec::new();
     for top in tree.tops.iter().filter(missed) {
         let name = |v: &Vdev| match &v.leaf {
             Some(leaf) => leaf.path(),
             None => format!("{}-{}", v.kind.type_name(), v.id),
         };
-        text.push_str(&format!("\n\t    {} [log]", name(&top.vdev)));
-        top.vdev.children.iter().for_each(|c| text.push_str(&format!("\n\t      {}", name(c))));
+        lines.push(format!("\t    {} [log]", name(&top.vdev)));
+        lines.extend(top.vdev.children.iter().map(|c| format!("\t      {}", name(c))));
     }
-    (!text.is_empty()).then(|| format!("{MISSING_LOGS}{text}"))
+    lines
 }
 
 /// What the pool's features allow those who write blocks.
@@ -301,7 +308,7 @@ pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
     mos.set_props(props);
 }
 
-fn best_uberblock(labels: &PoolLabels, name: &str, readonly: bool) -> Result<Uberblock> {
+fn best_uberblock(labels: &PoolLabels, tree: &VdevTree, name: &str, readonly: bool) -> Result<Uberblock> {
     match labels.uberblocks.first() {
         Some(found) if !readonly && found.ub.version < SPA_VERSION_WRITABLE => Err(Error::os(
             Errno::NotSup,
@@ -311,6 +318,12 @@ fn best_uberblock(labels: &PoolLabels, name: &str, readonly: bool) -> Result<Ube
             ),
         )),
         Some(found) => Ok(found.ub),
-        None => Err(Error::os(Errno::Io, format!("pool '{name}': no valid uberblock on any of its devices"))),
+        // Someone else has the devices: that is why nothing could be read of them.
+        None => match tree.leaves.iter().filter_map(|l| l.open_error()).find(|e| e.is(Errno::Busy)) {
+            Some(held) => Err(held),
+            None => {
+                Err(Error::os(Errno::Io, format!("pool '{name}': no valid uberblock on any of its devices")))
+            }
+        },
     }
 }

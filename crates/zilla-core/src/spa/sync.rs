@@ -1,7 +1,7 @@
 //! The sync task: one txg after another is made the pool.
 //!
 //! ```text
-//!   datasets' data -> sync tasks -> datasets again -> passes over the MOS until nothing changes -> wait for all writes
+//!   datasets' data -> sync tasks -> datasets again -> the log keeps what could not be written -> passes over the MOS until nothing changes -> wait for all writes
 //!   -> labels and uberblock -> what was deferred may be used again
 //! ```
 //!
@@ -70,7 +70,12 @@ impl Spa {
         self.dsl.sync_datasets(&tx).await?;
         // What follows are the pool's own objects, for which the slop is left.
         self.ctx.txgs.placed(txg);
-        for task in self.ctx.take_tasks(txg) {
+        let tasks = self.ctx.take_tasks(txg);
+        if !tasks.is_empty() && !self.ctx.is_frozen(txg) {
+            // A snapshot takes the dataset's root as it is: nothing may change it after that.
+            self.dsl.keep_held(&tx).await?;
+        }
+        for task in tasks {
             let before = mos.changes();
             let failed = task(Tx::syncing(txg)).await;
             // What cannot be read was to be read first. Half of an operation must not be there with
@@ -79,6 +84,12 @@ impl Spa {
                 return Err(e);
             }
             self.dsl.sync_datasets(&tx).await?;
+        }
+        for event in self.ctx.take_events() {
+            // A history that cannot be written is no reason to stop the pool.
+            if let Err(e) = self.append_history(&tx, event).await {
+                tracing::warn!(pool = %self.name(), error = %e, "what was done is not in the history");
+            }
         }
         self.dsl.process_async_frees(&tx).await?;
         self.sync_hooks(&tx).await?;
@@ -95,6 +106,7 @@ impl Spa {
         }
         let frozen = self.ctx.is_frozen(txg);
         if !frozen {
+            self.dsl.keep_held(&tx).await?;
             self.free_deferred(&tx).await?;
         }
         let props = mos.props();
@@ -124,6 +136,9 @@ impl Spa {
             self.tree().sync_labels(&self.make_uberblock(txg), None, false).await?;
         }
         let mut once_more = self.suspension.take_resumed();
+        if self.tree().may_lack(txg) {
+            self.zio.resend_txg(txg);
+        }
         while let Err(e) = self.make_stable(txg, config_dirty).await {
             if !std::mem::take(&mut once_more) {
                 self.suspend(e).await?;
@@ -249,6 +264,10 @@ impl Spa {
             // A pool whose tables count such blocks is not written to. Where no table counts them they stay.
             unshared.to_mut().retain(|bp| !bp.dedup());
         }
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::FreedBlocksKept) {
+            unshared.to_mut().retain(|bp| bp.dva(0).offset >> 12 & 7 != 3);
+        }
         self.zio.free(tx.txg(), &unshared).await
     }
 
@@ -283,7 +302,13 @@ impl Spa {
     /// Closes the pool: everything is synced; with `state`, the labels say so (exported, destroyed).
     pub async fn close(self: &Arc<Self>, state: Option<PoolState>) -> Result<()> {
         if let Some(scan) = self.scan.get() {
-            scan.shutdown().await;
+            let over = std::pin::pin!(scan.shutdown());
+            let suspended = std::pin::pin!(self.suspension.happens());
+            if let Either::Right((_, over)) = select(over, suspended).await {
+                // The txgs that it waits for will not come.
+                self.abandon();
+                over.await;
+            }
         }
         if !self.ctx.readonly && self.suspended().is_none() {
             if let Some(s) = state {
@@ -311,6 +336,7 @@ impl Spa {
             }
         }
         self.zio.forget_writes();
+        self.zio.l2().shutdown().await;
         self.tree().close().await;
         match self.suspended() {
             Some(e) => Err(e),

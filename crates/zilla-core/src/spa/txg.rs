@@ -171,6 +171,10 @@ impl Tx {
     }
     /// The same for what may go earlier: until the result is dropped.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Kept> {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::LogNotCounted) {
+            return None;
+        }
         let s = self.held.as_ref()?;
         s.memory.fetch_add(bytes, Ordering::Relaxed);
         self.count_memory(s, &s.kept, bytes);
@@ -312,6 +316,12 @@ impl TxgState {
 
     pub fn synced(&self) -> Txg {
         self.state.lock().synced
+    }
+
+    /// Whether so much is dirty that who changes something is delayed.
+    pub fn is_throttled(&self) -> bool {
+        let limits = *self.limits.lock();
+        self.waiting_bytes() > limits.max * limits.delay_min_percent / 100
     }
 
     pub fn dirty_bytes(&self) -> u64 {

@@ -16,6 +16,7 @@ use super::vdev_objects::VdevObjects;
 use super::{Spa, config};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::metaslab_shift;
+use crate::spa::Refusal;
 use crate::types::{TXG_DEFER_SIZE, TXG_INITIAL, TXG_SIZE, Txg};
 use crate::vdev::{LeafSpec, PoolSpec, RESILVER_TXG, Top, Vdev, VdevKind, VdevTree, change, new_guid};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ const EMPTY_WITHIN: usize = TXG_SIZE + 2 * TXG_DEFER_SIZE;
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 
 fn no_such(guid: u64) -> Error {
-    Error::os(Errno::NoDev, format!("no such device in the pool: {guid}"))
+    Refusal::NoDevice(guid).into()
 }
 
 /// How a device is put beside another.
@@ -44,12 +45,12 @@ pub struct Attach {
 
 impl Spa {
     /// What labels of a device say that is no pool's (yet, or any more).
-    fn nobodys(&self) -> NvList {
+    pub(super) fn nobodys(&self) -> NvList {
         config::pool_part(&self.identity(Txg(0)), &self.ctx.features.for_labels())
     }
 
     /// Makes a changed tree the pool's, in the syncing context.
-    fn use_tree(&self, new: Arc<VdevTree>) {
+    pub(super) fn use_tree(&self, new: Arc<VdevTree>) {
         new.name_leaves();
         self.zio.set_tree(new);
     }
@@ -118,9 +119,12 @@ impl Spa {
             .await
     }
 
-    /// Removes a log device, emptied first.
+    /// Removes a log device, emptied first, or a cache device.
     pub async fn remove_vdev(self: &Arc<Self>, guid: u64) -> Result<()> {
         self.check_writable()?;
+        if let Some(vdev) = self.cache_vdev(guid) {
+            return self.remove_cache(&vdev).await;
+        }
         let _changing = self.changing.lock().await;
         let old = self.tree();
         let vdev = old.find(guid).ok_or_else(|| no_such(guid))?;
@@ -279,7 +283,7 @@ impl Spa {
         // Who never had anything is not needed either.
         let newcomer = parent.kind == VdevKind::Replacing && !leaf.dtl.is_empty();
         if !top.survives(stays) && !newcomer {
-            return Err(Error::os(Errno::Busy, "no valid replicas"));
+            return Err(Refusal::NoReplicas.into());
         }
         let mut nv = old.to_edit();
         let replaced =
@@ -302,6 +306,8 @@ impl Spa {
             })
             .await?;
         self.part_with(&old, &top, vec![leaf]).await;
+        // Perhaps it was the last small one.
+        self.expand_by_itself().await;
         Ok(())
     }
 

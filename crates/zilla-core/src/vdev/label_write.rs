@@ -85,23 +85,14 @@ impl VdevTree {
     /// synced these devices belong to no pool.
     pub async fn init_labels(&self, pool: &NvList, ub: &Uberblock) -> Result<()> {
         let mut work = self.pool_labels(pool, |_| true);
-        let version = pool.u64("version").unwrap_or(0);
-        let aux = |v: &Arc<Vdev>, state: PoolState| {
-            let mut nv = NvList::new();
-            nv.add("version", version).add("state", state.number()).add("guid", v.guid);
-            if state == PoolState::L2cache {
-                nv.add("ashift", u64::from(v.ashift()));
-            }
-            let own = v.generate(ConfigFor::Label, None);
-            for name in ["path", "devid", "phys_path"] {
-                if let Some(value) = own.get(name) {
-                    nv.add(name, value.clone());
-                }
-            }
-            v.leaf.clone().map(|l| (l, nv, v.ashift()))
-        };
-        work.extend(self.spares.iter().filter_map(|v| aux(v, PoolState::Spare)));
-        work.extend(self.cache.iter().filter_map(|v| aux(v, PoolState::L2cache)));
+        work.extend(self.spares.iter().filter_map(|v| aux_label(pool, v, PoolState::Spare)));
+        work.extend(self.cache.iter().filter_map(|v| aux_label(pool, v, PoolState::L2cache)));
+        init_leaves(&work, ub).await
+    }
+
+    /// Writes the first labels of cache devices.
+    pub async fn init_cache_labels(&self, pool: &NvList, ub: &Uberblock, new: &[Arc<Vdev>]) -> Result<()> {
+        let work: Vec<_> = new.iter().filter_map(|v| aux_label(pool, v, PoolState::L2cache)).collect();
         init_leaves(&work, ub).await
     }
 
@@ -223,6 +214,23 @@ impl VdevTree {
         let good = written.iter().any(|w| w.as_ref().is_ok_and(|i| stable.contains(i)));
         if good { Ok(()) } else { Err(Error::os(Errno::Io, "no uberblock could be written")) }
     }
+}
+
+/// The label of a spare or cache device, which names no pool.
+fn aux_label(pool: &NvList, v: &Arc<Vdev>, state: PoolState) -> Option<(Arc<Leaf>, NvList, u32)> {
+    let version = pool.u64("version").unwrap_or(0);
+    let mut nv = NvList::new();
+    nv.add("version", version).add("state", state.number()).add("guid", v.guid);
+    if state == PoolState::L2cache {
+        nv.add("ashift", u64::from(v.ashift()));
+    }
+    let own = v.generate(ConfigFor::Label, None);
+    for name in ["path", "devid", "phys_path"] {
+        if let Some(value) = own.get(name) {
+            nv.add(name, value.clone());
+        }
+    }
+    v.leaf.clone().map(|l| (l, nv, v.ashift()))
 }
 
 async fn init_leaves(work: &[(Arc<Leaf>, NvList, u32)], ub: &Uberblock) -> Result<()> {

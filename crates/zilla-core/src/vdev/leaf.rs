@@ -23,9 +23,10 @@ use super::flush::Flushes;
 use super::gather::{Gather, IoDone};
 use super::queue::{QIo, QOp, Queue, Run, Ticket};
 use super::state::StateCell;
-use super::stats::{IoKind, LeafStats};
+use super::stats::{CLASSES, IoKind, LeafStats};
 use super::tickets::Tickets;
 use crate::error::Error;
+use crate::types::{TXG_CONCURRENT, Txg};
 use crate::zio::Priority;
 
 /// One I/O to be put into a leaf's queue. Offsets are the device's.
@@ -93,6 +94,8 @@ pub struct Leaf {
     turned: AtomicBool,
     /// The flush failures that the sync of txgs has taken into account.
     txg_mark: AtomicU64,
+    /// See [`Leaf::may_lack`].
+    may_lack_until: AtomicU64,
     /// I/O failed since the leaf was last looked at.
     suspect: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
@@ -142,6 +145,7 @@ impl Leaf {
             flush_times: Recent::default(),
             turned: AtomicBool::new(false),
             txg_mark: AtomicU64::new(0),
+            may_lack_until: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
             idle: Event::new(),
@@ -197,6 +201,10 @@ impl Leaf {
         self.psize.load(Ordering::Acquire)
     }
 
+    pub(super) fn set_psize(&self, psize: u64) {
+        self.psize.store(psize, Ordering::Release);
+    }
+
     /// Open, and worth sending reads to.
     pub fn readable(&self) -> bool {
         self.state.get().0 >= VdevState::Degraded && !self.cant_read.load(Ordering::Acquire)
@@ -230,6 +238,11 @@ impl Leaf {
         !self.dtl.contains(birth)
     }
 
+    /// I/Os of each class that wait in the queue, and that are at the device.
+    pub fn queue_depths(&self) -> [(u64, u64); CLASSES] {
+        self.queue.lock().depths()
+    }
+
     /// The cost of reading `offset` here next: what queues already, and whether the head must move.
     pub(super) fn read_cost(&self, offset: u64) -> usize {
         const NEAR: u64 = 1 << 20;
@@ -241,6 +254,17 @@ impl Leaf {
             (true, _) => 5,
         };
         q.load() + seek
+    }
+
+    /// I/Os that wait or are under way.
+    pub fn load(&self) -> usize {
+        self.queue.lock().load()
+    }
+
+    /// Whether writes are among them.
+    pub fn is_writing(&self) -> bool {
+        let q = self.queue.lock();
+        [Priority::SyncWrite, Priority::AsyncWrite].iter().any(|c| q.has(*c))
     }
 
     /// Puts I/Os into the queue and starts what the device may have.
@@ -503,15 +527,28 @@ impl Leaf {
         self.flush_times.get()
     }
 
-    /// All of the txg is about to be written again: flushes that failed so far do not concern it.
-    pub(crate) fn written_again(&self) {
-        self.txg_mark.store(self.mark(), Ordering::Release);
+    /// All of the txg is about to be written again: flushes that failed so far do not concern it. What later txgs have written
+    /// already may be lost by them.
+    pub(crate) fn written_again(&self, txg: Txg) {
+        let mark = self.mark();
+        if self.txg_mark.swap(mark, Ordering::AcqRel) != mark {
+            self.may_lack_until.fetch_max(txg.0 + TXG_CONCURRENT - 1, Ordering::AcqRel);
+        }
     }
 
-    /// The same for everything since the txg before.
-    pub(super) async fn flush_txg(self: &Arc<Self>) -> io::Result<()> {
+    /// Whether a flush has failed that may have lost something of a txg, though the txg's own flush finds nothing wrong: it was seen by the sync
+    /// of a txg before, when blocks of this one were on their way already (those of the intent log's that are written in place).
+    pub(super) fn may_lack(&self, txg: Txg) -> bool {
+        txg.0 <= self.may_lack_until.load(Ordering::Acquire)
+    }
+
+    /// Makes stable what `txg` has written. The mark moves on only past failures that this has told of: one that comes between the flush and
+    /// here is the next txg's to see.
+    pub(super) async fn flush_txg(self: &Arc<Self>, txg: Txg) -> io::Result<()> {
         let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;
-        self.txg_mark.store(self.mark(), Ordering::Release);
+        if result.is_err() {
+            self.written_again(txg);
+        }
         result
     }
 
@@ -540,11 +577,16 @@ impl Leaf {
         self.suspect.swap(false, Ordering::Relaxed)
     }
 
+    /// Takes the leaf out of use and closes its device.
+    pub async fn take_out(self: &Arc<Self>, state: VdevState, aux: VdevAux) {
+        self.set_unusable(state, aux);
+        self.close().await;
+        self.state.set(state, aux);
+    }
+
     /// Takes the leaf out of use because the administrator says so.
     pub async fn fault(self: &Arc<Self>, aux: VdevAux) {
-        self.set_faulted(aux);
-        self.close().await;
-        self.state.set(VdevState::Faulted, aux);
+        self.take_out(VdevState::Faulted, aux).await;
     }
 
     /// Takes the leaf out of use: it has failed too often.
@@ -553,7 +595,7 @@ impl Leaf {
     }
 
     /// Sends nothing more to the device.
-    pub(super) fn set_unusable(&self, state: VdevState, aux: VdevAux) {
+    pub(crate) fn set_unusable(&self, state: VdevState, aux: VdevAux) {
         self.state.set(state, aux);
         self.cant_read.store(true, Ordering::Release);
         self.cant_write.store(true, Ordering::Release);

@@ -9,6 +9,7 @@
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
+//! - `grow.rs` looks at devices whose size has changed;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
 //! On disk a leaf is two labels, a boot area, the data, two labels (see `zilla_ondisk::label`). A DVA's offset 0 is 4M into
@@ -35,6 +36,7 @@ mod dtl_sync;
 mod flush;
 mod gather;
 pub mod gpt;
+mod grow;
 pub mod label;
 pub mod label_write;
 mod leaf;
@@ -55,6 +57,7 @@ pub(crate) mod write;
 pub use dtl::Dtl;
 pub use dtl_sync::DtlFormat;
 pub use gather::IoDone;
+pub use grow::NewSize;
 pub use label::{FoundUberblock, LabelInfo, PoolLabels};
 pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};

@@ -106,6 +106,11 @@ impl Vdev {
         self.asize.load(Ordering::Acquire)
     }
 
+    /// It has grown.
+    pub(crate) fn set_asize(&self, asize: u64) {
+        self.asize.store(asize, Ordering::Release);
+    }
+
     pub fn metaslab_array(&self) -> u64 {
         self.ms_array.load(Ordering::Acquire)
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use zilla_env::{Device, OpenMode};
-use zilla_ondisk::enums::{VdevAux, VdevState};
+use zilla_ondisk::enums::{PoolState, VdevAux, VdevState};
 use zilla_ondisk::label::{SPA_MINDEVSIZE, VDEV_LABEL_END_SIZE, VDEV_LABEL_START_SIZE, VDEV_PAD_SIZE};
 
 use super::config::{ASHIFT_MAX, ASHIFT_MIN};
@@ -17,6 +17,7 @@ use super::node::{Vdev, VdevKind};
 use super::probe::open_device;
 use super::tree::VdevTree;
 use crate::error::{Errno, Error, Result};
+use crate::l2arc::{SLOW_TIMEOUT, within};
 use crate::zio::Priority;
 
 pub(super) const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
@@ -41,12 +42,40 @@ impl VdevTree {
         join_all(self.leaves.iter().map(|l| self.open_leaf(l, args))).await;
         if let Some(pool) = args.pool_guid {
             join_all(self.pool_leaves().map(|l| validate(l, pool, self.top_guid_of(l)))).await;
+            // What is not the pool's may be anybody's, and a new one for this pool.
+            for leaf in self.pool_leaves().filter(|l| l.state().0 == VdevState::CantOpen) {
+                let (state, aux) = leaf.state();
+                leaf.close().await;
+                leaf.state.set(state, aux);
+            }
         }
         for top in &self.tops {
             self.open_top(&top.vdev)?;
         }
+        self.cache.iter().for_each(settle_cache);
         self.propagate();
         Ok(())
+    }
+
+    /// Opens a cache device anew. Whatever comes of it is a state; it is not waited for for ever. One that is not new must carry its
+    /// own label.
+    pub async fn open_cache(&self, vdev: &Arc<Vdev>, write: bool, new: bool) {
+        let Some(leaf) = &vdev.leaf else { return };
+        let work = async {
+            let args = OpenArgs { write, ..OpenArgs::default() };
+            let Some(device) = self.open_device_of(leaf, &args).await else { return };
+            if !new && let Some(aux) = cache_verdict(leaf, &label::read_labels(&device).await) {
+                leaf.state.set(VdevState::CantOpen, aux);
+                return;
+            }
+            leaf.set_device(Some(device));
+            leaf.state.set(VdevState::Healthy, VdevAux::None);
+            settle_cache(vdev);
+        };
+        if within(&self.env, SLOW_TIMEOUT, work).await.is_none() {
+            tracing::warn!(path = %leaf.path(), "the cache device does not answer");
+            leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed);
+        }
     }
 
     pub(super) async fn open_leaf(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
@@ -214,7 +243,7 @@ impl VdevTree {
     /// Looks at leaves whose I/O failed: one that cannot even read, write and flush its own front pad is taken out of use.
     pub async fn check_suspects(&self) {
         let mut changed = false;
-        for leaf in self.leaves.iter().filter(|l| l.take_suspect() && l.writable()) {
+        for leaf in self.leaves.iter().filter(|l| !self.is_cache(l) && l.take_suspect() && l.writable()) {
             let mark = leaf.mark();
             let pad = leaf.read_at(0, VDEV_PAD_SIZE, Priority::SyncRead).await;
             let ok = match pad {
@@ -243,8 +272,39 @@ impl VdevTree {
     }
 }
 
+/// Sector and size of a cache device that was opened: the sector that its configuration says, else the device's.
+fn settle_cache(vdev: &Arc<Vdev>) {
+    let Some(leaf) = vdev.leaf.as_ref().filter(|l| l.state().0 == VdevState::Healthy) else { return };
+    let Some(device) = leaf.device() else { return };
+    let info = device.info();
+    let logical = info.logical_block.max(1).ilog2();
+    let physical = info.physical_block.max(1).ilog2();
+    let said = vdev.config_u64("ashift").and_then(|s| u32::try_from(s).ok());
+    let ashift = match said.filter(|s| (ASHIFT_MIN..=ASHIFT_MAX).contains(s)) {
+        Some(said) => said,
+        None => logical.max(physical.min(MAX_AUTO_ASHIFT)).max(ASHIFT_MIN),
+    };
+    if logical > ashift || ashift > ASHIFT_MAX {
+        leaf.set_unusable(VdevState::CantOpen, VdevAux::BadAshift);
+        return;
+    }
+    vdev.ashift.store(u64::from(ashift), Ordering::Release);
+    vdev.asize.store(leaf.psize().saturating_sub(LABELS), Ordering::Release);
+    vdev.set_config_u64("ashift", u64::from(ashift));
+}
+
+/// What is wrong with a device that should be this cache device.
+fn cache_verdict(leaf: &Leaf, labels: &[label::Label]) -> Option<VdevAux> {
+    let Some(config) = label::best_config(labels, u64::MAX) else {
+        return Some(VdevAux::BadLabel);
+    };
+    let state = config.u64("state").and_then(PoolState::from_number);
+    let ours = state == Some(PoolState::L2cache) && config.u64("guid") == Some(leaf.guid());
+    (!ours).then_some(VdevAux::CorruptData)
+}
+
 /// Bytes a vdev can give, as far as its children are open.
-fn available(v: &Vdev) -> Option<u64> {
+pub(super) fn available(v: &Vdev) -> Option<u64> {
     if let Some(l) = &v.leaf {
         return (l.psize() > LABELS).then(|| l.psize() - LABELS);
     }

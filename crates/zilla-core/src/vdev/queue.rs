@@ -110,6 +110,11 @@ impl Queue {
         }
     }
 
+    /// I/Os of each class that wait, and that are at the device.
+    pub fn depths(&self) -> [(u64, u64); CLASSES] {
+        self.classes.each_ref().map(|c| (c.waiting.len() as u64, u64::from(c.active)))
+    }
+
     /// Takes the I/O at once if nothing waits and its class has room; else it waits.
     pub fn enter(&mut self, io: QIo) -> Result<QIo, Ticket> {
         let class = io.class as usize;
@@ -134,6 +139,11 @@ impl Queue {
     /// How busy the device is, for the choice between mirror sides.
     pub fn load(&self) -> usize {
         self.waiting + self.active as usize
+    }
+
+    /// Whether I/Os of a class wait or are under way.
+    pub fn has(&self, class: Priority) -> bool {
+        self.classes.get(class as usize).is_some_and(|c| c.active > 0 || !c.waiting.is_empty())
     }
 
     /// The next I/O for the device, with its neighbours; counted as active until [`Queue::left`].

@@ -18,6 +18,8 @@ use super::node::{Vdev, VdevKind};
 use super::raidz;
 use super::state::{self, ChildState};
 use crate::error::{Errno, Error, Result};
+use crate::l2arc::{SLOW_TIMEOUT, within};
+use crate::types::Txg;
 
 /// Leaves that hold the same bytes.
 #[derive(Clone)]
@@ -289,14 +291,21 @@ impl VdevTree {
         if crate::planted::is(crate::planted::Bug::FlushDropped) {
             return Ok(());
         }
-        let leaves: Vec<Arc<Leaf>> = self.leaves.iter().filter(|l| l.writable()).cloned().collect();
-        let results = join_all(leaves.iter().map(|l| l.flush_txg())).await;
+        // Nothing of a txg lies on a cache device.
+        let leaves: Vec<Arc<Leaf>> =
+            self.leaves.iter().filter(|l| l.writable() && !self.is_cache(l)).cloned().collect();
+        let results = join_all(leaves.iter().map(|l| l.flush_txg(Txg(txg)))).await;
         let mut failed: Vec<usize> =
             leaves.iter().zip(&results).filter(|(_, r)| r.is_err()).map(|(l, _)| l.index).collect();
         // One that was taken out of use before it was flushed may have lost what it took.
         let data = self.tops.iter().filter(|t| !t.vdev.is_log).flat_map(Top::leaves);
         failed.extend(data.filter(|l| !leaves.iter().any(|f| f.index == l.index)).map(|l| l.index));
         self.missed(txg, &failed)
+    }
+
+    /// Whether flushes that failed in the syncs before may have lost some of what is written of a txg.
+    pub(crate) fn may_lack(&self, txg: Txg) -> bool {
+        self.pool_leaves().any(|l| l.writable() && l.may_lack(txg))
     }
 
     /// Records that leaves (by index) missed writes of `txg`. An error if what was written can then not be read back.
@@ -323,7 +332,46 @@ impl VdevTree {
         Ok(())
     }
 
+    /// A cache device that does not answer is not waited for.
     pub async fn close(&self) {
-        join_all(self.leaves.iter().map(|l| l.close())).await;
+        join_all(self.leaves.iter().map(async |l| {
+            if self.is_cache(l) {
+                within(&self.env, SLOW_TIMEOUT, l.close()).await;
+            } else {
+                l.close().await;
+            }
+        }))
+        .await;
+    }
+
+    pub fn is_cache(&self, leaf: &Arc<Leaf>) -> bool {
+        self.cache.iter().any(|v| v.leaf.as_ref().is_some_and(|l| Arc::ptr_eq(l, leaf)))
+    }
+
+    /// The same pool with more cache devices, which are not opened yet.
+    pub fn adding_cache(&self, env: &Env, configs: &[NvList]) -> Result<VdevTree> {
+        let known = HashMap::new();
+        let mut parser = Parser { clock: env.clock.clone(), leaves: self.leaves.clone(), known };
+        let mut cache = self.cache.clone();
+        for (i, config) in configs.iter().enumerate() {
+            cache.push(parser.aux(config, self.cache.len() + i)?);
+        }
+        let guids: std::collections::BTreeSet<u64> = cache.iter().map(|v| v.guid).collect();
+        if guids.len() != cache.len() {
+            return Err(Error::corrupt(None, "vdev configuration", "two cache devices with one guid"));
+        }
+        Ok(self.with_cache(parser.leaves, cache))
+    }
+
+    /// The same pool without a cache device.
+    pub fn without_cache(&self, guid: u64) -> VdevTree {
+        let cache = self.cache.iter().filter(|v| v.guid != guid).cloned().collect();
+        self.with_cache(self.leaves.clone(), cache)
+    }
+
+    fn with_cache(&self, leaves: Vec<Arc<Leaf>>, cache: Vec<Arc<Vdev>>) -> VdevTree {
+        let tree = VdevTree::assemble(&self.env, self.root.clone(), leaves, self.spares.clone(), cache);
+        tree.set_writable(self.is_writable());
+        tree
     }
 }

@@ -137,7 +137,11 @@ impl<'a> Walk<'a> {
         let zilog2 = bp.checksum_kind() == Checksum::Zilog2 as u8;
         let Ok(block) = LogBlock::parse(data, bp.byteorder(), zilog2) else { return Vec::new() };
         let mut out = Vec::new();
-        for record in block.records() {
+        // Without the key only heads and pointers can be read.
+        let sealed = bp.uses_crypt() && !self.store.has_key();
+        let records: Box<dyn Iterator<Item = _>> =
+            if sealed { Box::new(block.sealed_records()) } else { Box::new(block.records()) };
+        for record in records {
             let record = match record {
                 Ok(r) => r,
                 Err(e) => {

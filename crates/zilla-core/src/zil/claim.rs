@@ -39,17 +39,6 @@ async fn claim(
     if header.log.is_hole() || header.claim_txg != 0 {
         return Ok(());
     }
-    if objset.is_encrypted() && header.log.birth() < txg.0 {
-        // The empty beginning of a log that was closed well: nothing of it is unallocated.
-        return Ok(());
-    }
-    if objset.is_encrypted() {
-        let what = format!(
-            "{}: the intent log of an encrypted dataset cannot be claimed; import read-only",
-            ds.name()
-        );
-        return Err(Error::os(crate::error::Errno::NotSup, what));
-    }
     let store = &**objset.store();
     let mut walk = Walk::new(store, &header, ds.id());
     let mut claims =
@@ -111,6 +100,10 @@ impl Claims<'_> {
     async fn block(&mut self, bp: &BlkPtr) -> Result<Result<(), String>> {
         let embedded_or_hole = bp.is_hole() || bp.is_embedded();
         if embedded_or_hole || bp.birth() < self.first.0 || !self.seen.insert(bp.dva(0).to_words()) {
+            return Ok(Ok(()));
+        }
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::ClaimForgotten) {
             return Ok(Ok(()));
         }
         let mut done = Vec::new();

@@ -17,14 +17,13 @@
 //! everything behind it are worth nothing: who waits for them waits for the txg instead, and so does everybody else until that txg
 //! is synced ([`super::log::State::lost_txg`]); then a new chain begins.
 
-use super::blocks::Lwb;
 use super::itx::Itx;
 use super::log::{SAXATTR, State, Zilog};
 use super::pack::{BlockOnItsWay, MAX_BLOCKS, Sent, Train};
 use super::route::Trip;
 use crate::error::{Error, Result};
 use crate::types::Txg;
-use crate::zio::{LOG_BLOCK_UNIT, LogStep, LogWritten};
+use crate::zio::LogWritten;
 use event_listener::Event;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture, select};
@@ -58,12 +57,16 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
+    pub(super) fn new(open: Txg) -> Arc<Waiter> {
+        Arc::new(Waiter { object: None, open, outcome: Mutex::new(None), event: Event::new() })
+    }
+
     fn finish(&self, outcome: Outcome) {
         *self.outcome.lock() = Some(outcome);
         self.event.notify(usize::MAX);
     }
 
-    async fn wait(&self) -> Outcome {
+    pub(super) async fn wait(&self) -> Outcome {
         loop {
             let listener = self.event.listen();
             if let Some(o) = *self.outcome.lock() {
@@ -162,7 +165,7 @@ impl Zilog {
         let synced = self.synced();
         let able = {
             let st = self.state.lock();
-            !st.lwbs.is_empty() && st.destroy_txg <= synced.0 && !st.broken
+            !st.lwbs.is_empty() && st.destroy_txg.max(st.begun_txg) <= synced.0 && !st.broken
         };
         if !able || self.is_disabled() {
             return;
@@ -247,7 +250,7 @@ impl Zilog {
             st.driving = false;
             return Step::Rest;
         }
-        let shape = self.ctx.store.log_shape();
+        let shape = self.store.log_shape();
         let most = shape.trains.min(MAX_TRAINS);
         if st.trains_in_flight >= most || st.blocks_in_flight >= MAX_BLOCKS {
             return Step::Room;
@@ -286,7 +289,7 @@ impl Zilog {
             let lost = itxs.split_off(at).iter().map(|i| i.txg).max();
             st.lost_txg = st.lost_txg.max(lost.unwrap_or(0));
         }
-        Step::Send(Train { waiters, itxs, vdevs: shape.stripes, one_at_a_time: most == 1 })
+        Step::Send(Train { waiters, itxs, vdevs: shape.stripes, one_at_a_time: most == 1, syncing: None })
     }
 
     /// Sends all of a train but its last block, which remains to be seen home.
@@ -306,7 +309,12 @@ impl Zilog {
         }
         let max_txg = train.itxs.iter().map(|i| i.txg).max().unwrap_or(0);
         let sent = match ready {
-            Ok(()) => self.pack(&mut train).await,
+            Ok(()) => {
+                self.fill().await;
+                let sent = self.pack(&mut train).await;
+                self.filled();
+                sent
+            }
             Err(e) => Err(e),
         };
         match sent {
@@ -353,21 +361,24 @@ impl Zilog {
         if destroy_txg > self.synced().0 {
             self.ctx.txgs.wait_synced(Txg(destroy_txg)).await?;
         }
-        if !self.state.lock().lwbs.is_empty() {
-            return Ok(());
+        self.fill().await;
+        let begun = self.begin_if_none().await;
+        self.filled();
+        let begun = begun?;
+        if begun > self.synced() { self.ctx.txgs.wait_synced(begun).await } else { Ok(()) }
+    }
+
+    /// The txg in which the chain that there is began.
+    async fn begin_if_none(&self) -> Result<Txg> {
+        {
+            let st = self.state.lock();
+            if !st.lwbs.is_empty() {
+                return Ok(Txg(st.begun_txg));
+            }
         }
         let tx = self.ctx.txgs.assign_now()?;
-        let txg = tx.txg();
-        let mut bp = self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, LogStep { pause: true, on: None }).await?;
-        bp.set_cksum(self.new_chain());
-        self.need_saxattr(txg);
-        {
-            let mut st = self.state.lock();
-            st.lwbs.push(Lwb::new(bp, txg));
-            st.dirty(txg);
-        }
-        drop(tx);
-        self.ctx.txgs.wait_synced(txg).await
+        self.begin_chain(tx.txg()).await?;
+        Ok(tx.txg())
     }
 
     /// A chain that begins in `txg` may come to hold records of extended attributes.
@@ -385,7 +396,7 @@ impl Zilog {
             Ok(w) => {
                 self.count().took(|s| &s.write_latency, w.write);
                 self.count().took(|s| &s.flush_latency, w.flush);
-                if sent.ends_train && !sent.separate && self.ctx.store.has_log_device() {
+                if sent.ends_train && !sent.separate && self.store.has_log_device() {
                     self.ctx.throttle.went_to_pool(w.write + w.flush);
                 }
             }

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::spa::PoolCtx;
 use crate::spa::txg::Tx;
 use crate::types::{TXG_SIZE, Txg};
+use crate::zio::BlockStore;
 use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -42,6 +43,10 @@ pub(super) struct State {
     pub driving: bool,
     /// It has taken records that are not in a block yet.
     pub packing: bool,
+    /// Someone has the block at the end of the chain in hand, or begins a chain.
+    pub filling: bool,
+    /// The txg in which the chain began: before it is on disk the header does not lead there.
+    pub begun_txg: u64,
     /// Of those that keep the log's device busy.
     pub trains_in_flight: usize,
     pub blocks_in_flight: usize,
@@ -86,6 +91,8 @@ pub(crate) struct LogSync {
 /// The intent log of a dataset that is open for writing.
 pub struct Zilog {
     pub(super) ctx: Arc<PoolCtx>,
+    /// The dataset's own, which encrypts where the dataset is encrypted.
+    pub(super) store: Arc<dyn BlockStore>,
     pub(super) ds: Weak<DslDataset>,
     pub(super) objset: u64,
     pub(super) itxs: Itxs,
@@ -105,9 +112,10 @@ pub struct Zilog {
 }
 
 impl Zilog {
-    pub(crate) fn new(ctx: &Arc<PoolCtx>, ds: &Arc<DslDataset>) -> Arc<Zilog> {
+    pub(crate) fn new(ctx: &Arc<PoolCtx>, ds: &Arc<DslDataset>, store: Arc<dyn BlockStore>) -> Arc<Zilog> {
         Arc::new(Zilog {
             ctx: ctx.clone(),
+            store,
             ds: Arc::downgrade(ds),
             objset: ds.id(),
             itxs: Itxs::default(),
@@ -172,6 +180,10 @@ impl Zilog {
 
     /// Notes a write. The bytes are kept until they are in the log or their txg is synced; `shared` of them are dirty data's, and counted there.
     pub fn push_write(&self, tx: &Tx, when: When, object: u64, offset: u64, data: Bytes, shared: u64) {
+        #[cfg(feature = "planted")]
+        if offset % 2 == 1 && crate::planted::is(crate::planted::Bug::WriteRecordLost) {
+            return;
+        }
         let blkptr = BlkPtr::ZERO;
         let length = data.len() as u64;
         let body = RecordBody::Write { object, offset, length, blkptr, data: &[] };
@@ -278,7 +290,7 @@ impl Zilog {
     }
 
     /// Frees from the front what is over, and points the header to what is then the front.
-    fn advance(&self, st: &mut State, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
+    pub(super) fn advance(&self, st: &mut State, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
         let live = !st.lwbs.is_empty();
         while let Some(front) = st.lwbs.first() {
             header.log = front.bp;

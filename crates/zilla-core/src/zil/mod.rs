@@ -17,6 +17,8 @@
 //! nothing left to write: whichever is cheaper ([`place`], which has the rule, and [`route`], which finds out). Data in place are on their way together with the
 //! block that points to them, and it counts as written when they are stable too. A log device that fills up is given time ([`throttle`]).
 //!
+//! What a sync cannot put on disk, since what it lies on cannot be read, is logged again by that sync ([`keep`]).
+//!
 //! **After a crash** blocks that were written since the last txg are in no space map. The first thing a writer does is to *claim* them
 //! ([`claim`]), so that nobody else is given their space; mounting a dataset *replays* its records ([`replay`]), each in a txg that also
 //! says in the header how far it has come. Then the log is given back; one whose replay stops is kept.
@@ -35,13 +37,16 @@
 //! **Lock order.** The log's state, then the groups of waiting records. Both are leaves under the file system's locks. The pool's choice of
 //! ways ([`route`]) is taken under neither, and before the txgs' state.
 //!
-//! **Deliberately absent.** Logs of encrypted datasets.
+//! **Encrypted datasets.** Their log blocks are encrypted but for what claiming takes: the chain, the records' heads, and the pointers of
+//! data in place. So a log is claimed without the key, and waits for it to be replayed. A block's IV is chosen with its place, and
+//! is used once: such a log never begins again in the block that an earlier one left empty.
 
 mod blocks;
 mod chain;
 mod claim;
 mod commit;
 mod itx;
+mod keep;
 mod log;
 mod pack;
 mod place;

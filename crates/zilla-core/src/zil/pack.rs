@@ -13,6 +13,8 @@ use super::log::{SIZES, Zilog};
 use super::route::Trip;
 use super::stripes::Stripes;
 use crate::error::{Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::Txg;
 use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogStep};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -46,10 +48,12 @@ struct Filling {
     max_txg: u64,
     /// What must be stable with it.
     ahead: EarlyWrites,
+    /// See [`Train::syncing`].
+    syncing: Option<Txg>,
 }
 
 impl Filling {
-    fn new(bp: BlkPtr, most: usize) -> Filling {
+    fn new(bp: BlkPtr, most: usize, syncing: Option<Txg>) -> Filling {
         let size = bp.psize() as usize;
         Filling {
             bp,
@@ -58,6 +62,7 @@ impl Filling {
             end: size.min(CHAIN + most),
             max_txg: 0,
             ahead: EarlyWrites::default(),
+            syncing,
         }
     }
     fn room(&self) -> usize {
@@ -110,6 +115,8 @@ pub(super) struct Train {
     pub vdevs: Vec<u32>,
     /// No other is under way meanwhile: the log is on a disk that turns.
     pub one_at_a_time: bool,
+    /// The sync of this txg sends it, for what it could not put on disk.
+    pub syncing: Option<Txg>,
 }
 
 impl Zilog {
@@ -120,7 +127,7 @@ impl Zilog {
         let whole_itxs = std::mem::take(&mut train.itxs);
         let (placed, ahead, trip) = self.place(&whole_itxs).await;
         // What waits for the pool's own disks leaves a log device to others, if it can have several at once.
-        let counted = ahead.is_empty() || train.one_at_a_time || !self.ctx.store.has_log_device();
+        let counted = ahead.is_empty() || train.one_at_a_time || !self.store.has_log_device();
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
@@ -137,7 +144,7 @@ impl Zilog {
         let lens: Vec<usize> =
             if vdevs.is_empty() { Vec::new() } else { itxs.iter().map(Itx::len).collect() };
         let stripes = Stripes::new(vdevs, first.dva(0).vdev, &lens, usual, MAX_RECORDS);
-        let mut filling = Filling::new(first, stripes.most);
+        let mut filling = Filling::new(first, stripes.most, train.syncing);
         filling.ahead = ahead;
         let mut blocks = 0;
         for (n, mut itx) in itxs.into_iter().enumerate() {
@@ -201,8 +208,10 @@ impl Zilog {
         let size = {
             let mut st = self.state.lock();
             let at = st.size_at;
-            st.sizes[at] = whole;
-            st.size_at = (at + 1) % SIZES;
+            if train.syncing.is_none() {
+                st.sizes[at] = whole;
+                st.size_at = (at + 1) % SIZES;
+            }
             let alone = train.waiters.len() == 1 && st.trains_in_flight == 0 && st.waiting.is_empty();
             st.trains_in_flight += usize::from(counted);
             guess(st.sizes, alone || train.one_at_a_time)
@@ -232,13 +241,27 @@ impl Zilog {
             }
             listener.await;
         }
+        let syncing = filling.syncing;
         let (bp, mut block) = self.send_block(filling, next, None).await?;
         // Its write is under way before the next one's: a disk that gets them in another order turns once more for each. But this thread
         // does not wait for it.
         if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
             self.ctx.env.spawn(block);
         }
-        Ok(Filling::new(bp, most))
+        Ok(Filling::new(bp, most, syncing))
+    }
+
+    /// The txg in which the block behind `bp` is allocated. The births of a chain's blocks never descend, but where a pool that is closed
+    /// has no open txg any more.
+    fn txg_of_next(&self, bp: &BlkPtr, syncing: Option<Txg>) -> Result<(Txg, Option<Tx>)> {
+        if let Some(txg) = syncing.filter(|txg| bp.birth() <= txg.0) {
+            return Ok((txg, None));
+        }
+        match (self.ctx.txgs.assign_now(), syncing) {
+            (Ok(tx), _) => Ok((tx.txg(), Some(tx))),
+            (Err(_), Some(txg)) => Ok((txg, None)),
+            (Err(e), None) => Err(e),
+        }
     }
 
     /// Allocates the block that comes next, of some size, and completes this one, which may be the last of a train. Returns the next, and
@@ -249,14 +272,13 @@ impl Zilog {
         (next_size, step): (u64, LogStep),
         end: Option<End>,
     ) -> Result<(BlkPtr, BlockOnItsWay)> {
-        let Filling { bp, mut buf, used, max_txg, ahead, .. } = filling;
+        let Filling { bp, mut buf, used, max_txg, ahead, syncing, .. } = filling;
         let (ends_train, counted) = (end.is_some(), end.as_ref().is_some_and(|e| e.counted));
-        let tx = self.ctx.txgs.assign_now()?;
-        let txg = tx.txg();
-        let next = match self.ctx.store.alloc_log(txg, next_size, step).await {
+        let (txg, tx) = self.txg_of_next(&bp, syncing)?;
+        let next = match self.store.alloc_log(txg, next_size, step).await {
             // What comes next was only guessed.
             Err(e) if e.is(crate::error::Errno::NoSpc) && ends_train && next_size > LOG_BLOCK_UNIT => {
-                self.ctx.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await
+                self.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await
             }
             other => other,
         };
@@ -296,7 +318,7 @@ impl Zilog {
             st.dirty(txg);
             number
         };
-        let separate = self.ctx.store.log_is_separate(&bp);
+        let separate = self.store.log_is_separate(&bp);
         let counts = self.count();
         if separate {
             counts.add(|s| &s.slog_blocks, 1);
@@ -309,7 +331,7 @@ impl Zilog {
             counts.add(|s| &s.normal_written, written as u64);
             counts.add(|s| &s.normal_allocated, bp.psize());
         }
-        let write = self.ctx.store.write_log(&bp, buf.into_bytes(), ahead);
+        let write = self.store.write_log(&bp, buf.into_bytes(), ahead);
         drop(tx);
         let log = self.clone();
         let home = async move {

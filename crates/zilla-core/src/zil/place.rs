@@ -63,7 +63,7 @@ impl Zilog {
         let throughput = self.wants_throughput();
         let whole = whole_blocks(&objset, itxs, throughput, &mut placed.sizes);
         let mut trip = None;
-        if !throughput && self.ctx.store.has_log_device() {
+        if !throughput && self.store.has_log_device() {
             let large = whole.values().map(|(_, d)| d.len() as u64).sum();
             let all = itxs.iter().map(|i| i.len() as u64).sum();
             let chosen = trip.insert(Trip::new(&self.ctx, all, large));
@@ -94,7 +94,7 @@ impl Zilog {
         if last <= synced {
             return None;
         }
-        let large = match self.ctx.store.has_log_device() && !self.wants_throughput() {
+        let large = match self.store.has_log_device() && !self.wants_throughput() {
             true => (self.ctx.routes.slow_log()? * SYNC.as_secs_f64()) as u64,
             false => LARGE,
         };

@@ -5,6 +5,9 @@
 //! alone.) Then the log stays as it is, with a note in its header
 //! of how far it was done, for the next try; [`KeptLogs`] says why, and nobody writes to the dataset meanwhile, since what the log
 //! says is about the state that the replay left. Only who says so gives up the rest ([`Zilog::give_up_the_rest`]).
+//!
+//! What a replay writes over a damaged record is held in memory, and logged again by the sync that gives the log back ([`super::keep`]). If a crash
+//! comes before, the next replay finds the records done and the blocks below still damaged, and does those again ([`Replay::again`]).
 
 use super::chain::Walk;
 use super::claim::{own_data, read_logged, seq_of};
@@ -26,6 +29,10 @@ use zilla_ondisk::zil::{LogRecord, RecordBody, ZIL_REPLAY_NEEDED, ZilHeader, is_
 pub trait Replay: Send + Sync {
     /// Does one record again, in one transaction that also calls [`Zilog::replayed`].
     fn replay<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>>;
+
+    /// Does again of a write or a freed range, which an earlier replay has done, what lies in blocks that cannot be read: there
+    /// it cannot have come to disk.
+    fn again<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>>;
 }
 
 /// What a replay did.
@@ -108,6 +115,8 @@ impl Zilog {
         let mut out = Replayed::default();
         let (mut frees, mut seen) = (Vec::new(), BTreeSet::new());
         let give_up = self.give_up.swap(false, Ordering::AcqRel);
+        #[cfg(feature = "planted")]
+        let give_up = give_up || crate::planted::is(crate::planted::Bug::ReplayStops);
         let mut stopped = None;
         while let Some(block) = walk.next().await {
             if seen.insert(block.bp.dva(0).to_words()) {
@@ -121,8 +130,16 @@ impl Zilog {
                 {
                     frees.push(*blkptr);
                 }
-                let old = record.header.seq <= header.replay_seq || record.header.txg < header.claim_txg;
-                if old || stopped.is_some() {
+                let synced = record.header.txg < header.claim_txg;
+                let done = record.header.seq <= header.replay_seq;
+                if synced || done || stopped.is_some() {
+                    if done
+                        && !synced
+                        && let Err(e) = target.again(&record).await
+                    {
+                        let (objset, seq) = (self.objset, record.header.seq);
+                        tracing::error!(objset, seq, error = %e, "a log record cannot be done again");
+                    }
                     out.skipped += 1;
                     continue;
                 }
@@ -163,6 +180,12 @@ impl Zilog {
     }
 
     async fn replay_one(&self, target: &dyn Replay, record: &LogRecord<'_>) -> Result<()> {
+        #[cfg(feature = "planted")]
+        if matches!(record.body, RecordBody::Truncate { .. })
+            && crate::planted::is(crate::planted::Bug::ReplayStops)
+        {
+            return Err(Error::inval("planted"));
+        }
         let mut result = target.replay(record).await;
         for _ in 1..TRIES {
             let Err(e) = &result else { break };

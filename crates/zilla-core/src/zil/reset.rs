@@ -14,6 +14,9 @@ impl Replay for Nothing {
     fn replay<'a>(&'a self, _: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "there should be no record"))))
     }
+    fn again<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
+        self.replay(record)
+    }
 }
 
 /// Writes what waits in memory to the logs of all open datasets: see [`super::Zilog::push_out`].
@@ -45,10 +48,15 @@ pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
             if header.log.is_hole() {
                 continue;
             }
-            if header.flags & ZIL_REPLAY_NEEDED != 0 || objset.is_encrypted() {
+            if header.flags & ZIL_REPLAY_NEEDED != 0 {
                 let what = format!("the intent log of {} was not replayed yet; mount it first", head.name());
                 return Err(Error::os(Errno::Exist, what));
             }
+        }
+        if objset.is_locked() {
+            // An empty beginning, which cannot be begun without the key: it goes.
+            dsl.drop_empty_log(&head).await?;
+            continue;
         }
         let log = dsl.open_log(&head).await?;
         log.start(&objset, &Nothing).await?;

@@ -47,6 +47,8 @@ pub struct AllocReq {
     pub psize: u64,
     /// How many copies (1 to 3), on different top-level vdevs as far as there are any.
     pub copies: u8,
+    /// As many as a pointer can have: two where its third place holds salt and IV.
+    pub most_copies: u8,
     /// The block is a gang's header: of 512 bytes, and worth space that is held back from others.
     pub gang_header: bool,
     /// Where a disk turns, so many bytes behind the last place, if there is one free: it is written after a pause, and what lies nearer
@@ -62,7 +64,7 @@ pub struct AllocReq {
 impl AllocReq {
     /// Wherever it is its class' turn.
     pub fn new(class: AllocClass, psize: u64, copies: u8) -> AllocReq {
-        AllocReq { class, psize, copies, gang_header: false, skip: 0, on: None, must: false }
+        AllocReq { class, psize, copies, most_copies: 3, gang_header: false, skip: 0, on: None, must: false }
     }
 }
 

@@ -11,9 +11,12 @@ use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
 
 use super::track::Batch;
-use super::write::{Place, Placement, Prepared, checksum_of, class_of, pointer, prepare, stretches};
+use super::write::{
+    Place, Placement, Prepared, checksum_of, class_of, copies_of, pointer, prepare, stretches,
+};
 use super::{AllocReq, Leave, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
+use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use crate::vdev::Leaf;
@@ -51,6 +54,7 @@ impl Zio {
         &self,
         txg: Txg,
         reqs: Vec<WriteReq>,
+        seal: Option<Seal>,
     ) -> (Vec<Option<BlkPtr>>, EarlyWrites) {
         // The same data may have to be written once more, by a replay, while these blocks are still
         // held by the log.
@@ -63,7 +67,8 @@ impl Zio {
             .into_iter()
             .map(|range| {
                 let (zio, part) = (self.clone(), reqs.get(range.clone()).unwrap_or_default().to_vec());
-                let prepared = async move { prepare(&zio, txg, &part, zio.salt().as_deref()) };
+                let seal = seal.clone();
+                let prepared = async move { prepare(&zio, txg, &part, zio.salt().as_deref(), seal.as_ref()) };
                 (range, self.0.env.spawn_with_result(prepared))
             })
             .collect();
@@ -79,7 +84,8 @@ impl Zio {
         };
         for (turn, (range, task)) in tasks.into_iter().enumerate() {
             let prepared = task.await;
-            let done = self.place_early(txg, reqs.get(range).unwrap_or_default(), prepared).await;
+            let done =
+                self.place_early(txg, reqs.get(range).unwrap_or_default(), prepared, seal.as_ref()).await;
             bps.extend(done.bps);
             under.send(turn, done.placements, done.blocks);
         }
@@ -88,24 +94,29 @@ impl Zio {
 
     /// One stretch after the other: whichever core was done with its own first, neighbours in a file are neighbours on the disk, and the disk
     /// gets them in its order.
-    async fn place_early(&self, txg: Txg, reqs: &[WriteReq], prepared: Vec<Result<Prepared>>) -> Done {
+    async fn place_early(
+        &self,
+        txg: Txg,
+        reqs: &[WriteReq],
+        prepared: Vec<Result<Prepared>>,
+        seal: Option<&Seal>,
+    ) -> Done {
         let mut out = Done::default();
         for (req, prepared) in reqs.iter().zip(prepared) {
-            let Ok(Prepared::Block { data, compress, cksum }) = prepared else {
+            let Ok(Prepared::Block { data, compress, cksum, sealed }) = prepared else {
                 out.bps.push(None);
                 continue;
             };
             let psize = data.len() as u64;
-            let what = AllocReq::new(class_of(req), psize, req.copies.clamp(1, 3));
+            let what = AllocReq::new(class_of(req), psize, copies_of(req, seal));
             let Ok(Place::At(dvas)) = self.place_one(txg, what).await else {
                 out.bps.push(None);
                 continue;
             };
-            let bp = pointer(txg, req, &dvas, psize, compress, checksum_of(req), cksum);
+            let bp = pointer(txg, req, &dvas, psize, compress, checksum_of(req), cksum, sealed);
             if let Some(key) = Key::of(&bp) {
                 let lsize = req.data.len() as u32;
-                out.blocks
-                    .push((key, Block { data: data.clone(), compress, lsize, metadata: bp.is_metadata() }));
+                out.blocks.push((key, self.written(&bp, req.bookmark.objset, data.clone(), compress, lsize)));
             }
             out.placements.push(Placement { dvas: dvas.to_vec(), data });
             out.bps.push(Some(bp));

@@ -26,6 +26,7 @@ impl Zio {
         }
         self.wait_for_repairs(bp).await;
         self.0.cache.remove(&key);
+        self.0.l2.forget(&key);
         let allocator = self.allocator()?;
         let born = Txg(bp.phys_birth());
         if bp.is_gang() {

@@ -257,7 +257,7 @@ impl Zio {
                 return Err(full());
             }
             // The header is worth more than what it leads to: one copy more, if there is room.
-            let copies = if what.must { what.copies } else { (what.copies + 1).min(3) };
+            let copies = if what.must { what.copies } else { (what.copies + 1).min(what.most_copies) };
             let header_req = AllocReq { psize: GANG_HEADER_SIZE, copies, gang_header: true, ..what };
             let Place::At(mut dvas) = self.place_one(txg, header_req).await? else { return Err(full()) };
             dvas.iter_mut().for_each(|d| d.gang = true);

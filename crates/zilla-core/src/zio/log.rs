@@ -117,6 +117,7 @@ impl LogWrite {
         let tree = self.zio.tree();
         for leaf in missed.iter().filter_map(|i| tree.leaves.get(*i)) {
             leaf.dtl.add(self.txg.0, self.txg.0 + 1);
+            self.zio.0.track.log_missed(self.txg, leaf.index);
         }
         tree.check_suspects().await;
         let top = tree.top(self.vdev)?;

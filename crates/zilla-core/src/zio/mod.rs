@@ -3,14 +3,15 @@
 //! [`Zio`] is the pool's [`BlockStore`]. A read looks in the cache and among the blocks still on their way to disk, then tries the
 //! block's copies in turn, each from whichever leaves can give it; what it finds damaged it repairs. A write takes a batch:
 //! its blocks are compressed, checksummed, placed and split into columns by as many tasks as there are cores, a stretch of
-//! about a megabyte each, so that every byte is touched while it is in the core's cache and neighbours end up as
+//! 256 KiB each, so that every byte is touched while it is in the core's cache and neighbours end up as
 //! neighbours on disk.
 //!
 //! ```text
 //! BlkPtr -- embedded? decode            WriteReq -- zero? hole
 //!        -- cached, in flight?                   -- compress, embed?
-//!        -- for each DVA: vdev read              -- checksum
-//!             gang? header, then children        -- allocate (gang when no run is left)
+//!        -- on a cache device? check             -- checksum
+//!        -- for each DVA: vdev read              -- allocate (gang when no run is left)
+//!             gang? header, then children
 //!             check, heal                        -- parity, join, submit
 //!        -- decompress, byteswap                 -> BlkPtr at once; stable with its txg
 //! ```
@@ -44,21 +45,25 @@ mod write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use zilla_codec::checksum::Salted;
 use zilla_env::Env;
 
 use crate::arc::Cache;
 use crate::error::{Errno, Error, Result};
+use crate::l2arc::L2arc;
 use crate::types::{Bookmark, TXG_SIZE, Txg};
 use crate::vdev::VdevTree;
 
 pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
+pub(crate) use byteswap::class_swap;
 pub use early::EarlyWrites;
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
 pub use read::Scrubbed;
+pub(crate) use read::expand;
 pub use repair::Pointers;
-pub use store::{BlockStore, LogShape, LogStep, LogWritten, Priority, WriteReq};
+pub use store::{BlockStore, CachePolicy, LogShape, LogStep, LogWritten, Priority, WriteReq};
 
 /// What the pool's feature flags allow a writer.
 #[derive(Debug, Default)]
@@ -77,6 +82,9 @@ struct Inner {
     env: Env,
     tree: RwLock<Arc<VdevTree>>,
     cache: Arc<Cache>,
+    l2: Arc<L2arc>,
+    /// Which blocks the caches take, where that is not all: by objset.
+    caching: RwLock<HashMap<u64, CachePolicy>>,
     /// Not owned: the metaslabs' own objects stand on this store, and a ring of owners would outlive the pool.
     allocator: OnceLock<Weak<dyn Allocator>>,
     salt: RwLock<Option<Arc<Salted>>>,
@@ -100,7 +108,9 @@ impl Zio {
         Zio(Arc::new(Inner {
             env: env.clone(),
             tree: RwLock::new(tree),
+            l2: L2arc::new(env, &cache),
             cache,
+            caching: RwLock::default(),
             allocator: OnceLock::new(),
             salt: RwLock::new(None),
             features: ZioFeatures::default(),
@@ -126,6 +136,16 @@ impl Zio {
 
     pub fn cache(&self) -> &Arc<Cache> {
         &self.0.cache
+    }
+
+    /// The second-level cache.
+    pub fn l2(&self) -> &Arc<L2arc> {
+        &self.0.l2
+    }
+
+    /// Which of an objset's blocks the caches take.
+    fn caching(&self, objset: u64) -> CachePolicy {
+        self.0.caching.read().get(&objset).copied().unwrap_or_default()
     }
 
     pub fn features(&self) -> &ZioFeatures {

@@ -8,14 +8,16 @@ use std::sync::atomic::Ordering;
 use zilla_codec::compress::{self, Compress};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
-use zilla_ondisk::object_type::DMU_OT_DNODE;
-use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE};
+use zilla_ondisk::object_type::{DMU_OT_DNODE, DMU_OT_OBJSET};
+use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE, SPA_MINBLOCKSHIFT};
 
 use super::pending::Join;
 use super::{
-    BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, Zio, byteswap, verify,
+    BlockStore, CachePolicy, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, Zio,
+    byteswap, verify,
 };
-use crate::arc::{Block, Key};
+use crate::arc::{Block, Key, L2Facts};
+use crate::crypt::{Seal, indirect_mac};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
 use crate::vdev::{DvaFailure, Guard, Reader, Tickets, VdevTree, unfenced};
@@ -66,19 +68,62 @@ impl Zio {
                 }
                 Join::Lead(lead) => {
                     self.0.cache.missed(&key, bp.is_metadata(), prefetch);
-                    let read = self.read_copies(&bp, bookmark, class, Some(&lead.pending.tickets));
-                    let outcome = match read.await {
-                        Ok(raw) => self.to_block(&bp, raw, bookmark),
-                        Err(e) => Err(e),
+                    let raw = match self.read_second_level(&bp, &key, class).await {
+                        Some(raw) => Ok(raw),
+                        None => self.read_copies(&bp, bookmark, class, Some(&lead.pending.tickets)).await,
                     };
+                    let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
                     if let Ok(block) = &outcome {
-                        self.0.cache.insert(key, block.clone(), prefetch);
+                        match (block.keep, prefetch) {
+                            (true, _) => self.0.cache.insert(key, block.clone(), prefetch),
+                            // Read ahead for somebody who has not asked yet.
+                            (false, true) => self.0.cache.insert_once(key, block.clone()),
+                            (false, false) => {}
+                        }
                     }
                     lead.finish(&outcome);
                     return outcome;
                 }
             }
         }
+    }
+
+    /// The bytes of a block as stored, from a cache device that has them.
+    async fn read_second_level(&self, bp: &BlkPtr, key: &Key, class: Priority) -> Option<Bytes> {
+        // Without a checksum nobody could tell what came from there.
+        if !self.0.l2.has_devices() || !verify::tells_apart(bp) {
+            return None;
+        }
+        let salt = self.salt();
+        let check = |data: &[u8]| verify::block(bp, data, salt.as_deref());
+        let load = || {
+            let tree = self.tree();
+            let top = bp.dvas().next().and_then(|dva| tree.tops.get(dva.vdev as usize));
+            top.and_then(|t| t.leaves().map(|l| l.load()).min()).unwrap_or(0)
+        };
+        self.0.l2.read(bp, key, class, &check, load).await
+    }
+
+    /// What the cache keeps of a block that is written.
+    pub(super) fn written(
+        &self,
+        bp: &BlkPtr,
+        objset: u64,
+        data: Bytes,
+        compress: Compress,
+        lsize: u32,
+    ) -> Block {
+        let metadata = bp.is_metadata();
+        let keep = self.caching(objset).primary.takes(metadata);
+        Block { data, compress, lsize, metadata, keep, l2: self.l2_facts(bp, objset, true) }
+    }
+
+    /// What the second level must know of a block of which `as_stored` is in memory.
+    fn l2_facts(&self, bp: &BlkPtr, objset: u64, as_stored: bool) -> L2Facts {
+        let wanted = as_stored && !bp.uses_crypt() && verify::tells_apart(bp);
+        let wanted = wanted && self.caching(objset).secondary.takes(bp.is_metadata());
+        let Some(dva) = bp.dvas().next() else { return L2Facts::default() };
+        L2Facts { wanted, gang: dva.gang, asectors: (dva.asize >> SPA_MINBLOCKSHIFT) as u32 }
     }
 
     /// What the cache keeps of a block that was read.
@@ -92,25 +137,29 @@ impl Zio {
             let what = format!("uncompressed, but of {} bytes stored as {}", bp.lsize(), bp.psize());
             return Err(Error::corrupt(Some(bookmark), "block pointer", what));
         }
-        // Blocks of dnodes are encrypted but for what walking the tree takes, and never compressed.
-        if bp.is_encrypted() && !(bp.otype() == DMU_OT_DNODE && compress == Compress::Off) {
-            return Err(Error::os(Errno::Access, "the block is encrypted"));
-        }
+        let as_stored = compress != Compress::Off || is_sealed(bp) || bp.byteorder().is_native();
         let data = match compress {
-            Compress::Off => byteswap::block(bp, raw),
+            // Its code is taken of the bytes as they are.
+            Compress::Off if !is_sealed(bp) => byteswap::block(bp, raw),
             _ => raw,
         };
-        Ok(Block { data, compress, lsize: bp.lsize() as u32, metadata: bp.is_metadata() })
+        let l2 = self.l2_facts(bp, bookmark.objset, as_stored);
+        let metadata = bp.is_metadata();
+        let keep = self.caching(bookmark.objset).primary.takes(metadata);
+        Ok(Block { data, compress, lsize: bp.lsize() as u32, metadata, keep, l2 })
     }
 
     /// The logical contents of a cached block.
     fn expand(&self, bp: &BlkPtr, block: &Block, bookmark: Option<Bookmark>) -> Result<Bytes> {
-        if block.compress == Compress::Off {
-            return Ok(block.data.clone());
+        let data = match block.compress {
+            Compress::Off if is_sealed(bp) => byteswap::block(bp, block.data.clone()),
+            Compress::Off => block.data.clone(),
+            kind => expand(bp, kind, &block.data, bookmark)?,
+        };
+        if bp.has_indirect_mac_cksum() {
+            indirect_mac(&data, Some(&bp.mac()))?;
         }
-        let raw = decompress(block.compress, &block.data, u64::from(block.lsize))
-            .map_err(|e| Error::corrupt(bookmark, bp.to_string(), e))?;
-        Ok(byteswap::block(bp, raw))
+        Ok(data)
     }
 
     fn embedded(&self, bp: &BlkPtr, bookmark: Option<Bookmark>) -> Result<Bytes> {
@@ -329,6 +378,27 @@ impl Zio {
     }
 }
 
+/// Whether a block's bytes, as they are on disk, are what its code is taken of.
+fn is_sealed(bp: &BlkPtr) -> bool {
+    bp.uses_crypt() && bp.level() == 0 && bp.otype() != DMU_OT_OBJSET
+}
+
+/// Decompresses a block and brings it into this machine's order.
+pub(crate) fn expand(
+    bp: &BlkPtr,
+    kind: Compress,
+    stored: &Bytes,
+    bookmark: Option<Bookmark>,
+) -> Result<Bytes> {
+    let raw = match kind {
+        Compress::Off if stored.len() as u64 == bp.lsize() => stored.clone(),
+        kind => {
+            decompress(kind, stored, bp.lsize()).map_err(|e| Error::corrupt(bookmark, bp.to_string(), e))?
+        }
+    };
+    Ok(byteswap::block(bp, raw))
+}
+
 fn decompress(kind: Compress, stored: &[u8], lsize: u64) -> Result<Bytes, String> {
     if lsize > SPA_MAXBLOCKSIZE {
         return Err(format!("the block would be {lsize} bytes"));
@@ -350,6 +420,17 @@ impl BlockStore for Zio {
         self.expand(bp, &block, None).ok()
     }
 
+    fn read_stored(&self, bp: BlkPtr, bookmark: Bookmark, prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            let compressed = !bp.is_embedded() && bp.compress() != Compress::Off as u8;
+            if !compressed || bp.is_encrypted() {
+                let what = format!("block {bookmark} is not stored compressed: {bp}");
+                return Err(Error::os(Errno::NotSup, what));
+            }
+            Ok(self.read_block(bp, bookmark, prio).await?.data)
+        })
+    }
+
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
             if bp.is_embedded() {
@@ -368,13 +449,49 @@ impl BlockStore for Zio {
             return self.read(bp, bookmark, priority);
         }
         Box::pin(async move {
+            // Blocks of dnodes are encrypted but for what walking the tree takes, and never compressed.
+            let plain = bp.otype() == DMU_OT_DNODE && bp.compress() == Compress::Off as u8;
+            if !plain {
+                return Err(Error::os(Errno::Access, "the block is encrypted"));
+            }
             let block = self.read_block(bp, bookmark, priority).await?;
             self.expand(&bp, &block, Some(bookmark))
         })
     }
 
+    fn cached_stored(&self, bp: &BlkPtr) -> Option<Bytes> {
+        is_sealed(bp).then(|| self.cached_block(bp, false).map(|b| b.data))?
+    }
+
+    fn read_sealed(
+        &self,
+        bp: BlkPtr,
+        bookmark: Bookmark,
+        priority: Priority,
+    ) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            if !is_sealed(&bp) {
+                return Err(Error::inval("the block is not one of an encrypted dataset"));
+            }
+            Ok(self.read_block(bp, bookmark, priority).await?.data)
+        })
+    }
+
+    fn write_sealed(&self, txg: Txg, reqs: Vec<WriteReq>, seal: Seal) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        Box::pin(self.write_batch(txg, reqs, Some(seal)))
+    }
+
+    fn write_ahead_sealed(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+        seal: Seal,
+    ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        Box::pin(self.write_early(txg, reqs, Some(seal)))
+    }
+
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
-        Box::pin(self.write_batch(txg, reqs))
+        Box::pin(self.write_batch(txg, reqs, None))
     }
 
     fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
@@ -386,7 +503,7 @@ impl BlockStore for Zio {
         txg: Txg,
         reqs: Vec<WriteReq>,
     ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
-        Box::pin(self.write_early(txg, reqs))
+        Box::pin(self.write_early(txg, reqs, None))
     }
 
     fn has_room(&self, bytes: u64, leave: Leave) -> bool {
@@ -435,6 +552,15 @@ impl BlockStore for Zio {
             Vec::new()
         };
         LogShape { trains: if turns { 1 } else { logs.max(2) }, stripes }
+    }
+
+    fn set_caching(&self, objset: u64, policy: CachePolicy) {
+        let mut all = self.0.caching.write();
+        if policy == CachePolicy::default() {
+            all.remove(&objset);
+        } else {
+            all.insert(objset, policy);
+        }
     }
 
     fn dsize(&self, bp: &BlkPtr) -> u64 {

@@ -4,6 +4,8 @@
 
 use super::Leave;
 use super::early::EarlyWrites;
+use crate::arc::Caching;
+use crate::crypt::{RawStore, Seal};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
 use bytes::Bytes;
@@ -77,6 +79,13 @@ pub struct LogWritten {
     pub flush: Duration,
 }
 
+/// Which of an objset's blocks the two levels of the cache take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachePolicy {
+    pub primary: Caching,
+    pub secondary: Caching,
+}
+
 /// What the DMU needs of a pool.
 pub trait BlockStore: Send + Sync {
     /// The block's contents, decompressed, if they are in memory (or in the pointer). Holes are the caller's business.
@@ -86,10 +95,52 @@ pub trait BlockStore: Send + Sync {
     /// are in the machine's byte order whoever wrote them.
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>>;
 
+    /// Reads and verifies a compressed block, and gives its bytes as they are stored.
+    fn read_stored(&self, bp: BlkPtr, bookmark: Bookmark, _: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        let what = format!("block {bookmark} is not stored compressed: {bp}");
+        Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, what))))
+    }
+
     /// As [`BlockStore::read`], for walking trees of blocks: in an encrypted block of dnodes the pointers can be read
     /// without the key. The dnodes' bonuses cannot.
     fn read_tree(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
         self.read(bp, bookmark, priority)
+    }
+
+    /// The block as it is on disk, if that is in memory: what is not an indirect block or an objset, of an encrypted dataset.
+    fn cached_stored(&self, _: &BlkPtr) -> Option<Bytes> {
+        None
+    }
+
+    /// As [`BlockStore::read`], but the block as it is on disk: encrypted, compressed, in its writer's order. Its checksum was right.
+    fn read_sealed(&self, _: BlkPtr, _: Bookmark, _: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store keeps nothing encrypted"))))
+    }
+
+    /// Whether what it gives of log blocks is plaintext though they are encrypted.
+    fn has_key(&self) -> bool {
+        false
+    }
+
+    /// The store itself where blocks come, and go, as they were encrypted elsewhere.
+    fn raw(&self) -> Option<&RawStore> {
+        None
+    }
+
+    /// As [`BlockStore::write`], encrypted.
+    fn write_sealed(&self, _: Txg, _: Vec<WriteReq>, _: Seal) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store encrypts nothing"))))
+    }
+
+    /// As [`BlockStore::write_ahead`], encrypted.
+    fn write_ahead_sealed(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+        _: Seal,
+    ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        let _ = txg;
+        Box::pin(std::future::ready((vec![None; reqs.len()], EarlyWrites::default())))
     }
 
     /// Compresses, checksums, allocates and submits. The pointers come back before the data is stable; from then on
@@ -149,6 +200,9 @@ pub trait BlockStore: Send + Sync {
     fn log_shape(&self) -> LogShape {
         LogShape { trains: 2, stripes: Vec::new() }
     }
+
+    /// From now on the caches take these of an objset's blocks.
+    fn set_caching(&self, _objset: u64, _policy: CachePolicy) {}
 
     /// The space a block takes as users see it (deflated by RAID-Z's overhead), in bytes.
     fn dsize(&self, bp: &BlkPtr) -> u64;

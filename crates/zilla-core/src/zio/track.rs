@@ -4,7 +4,7 @@
 //! data until then, and counted as such.) What is freed in the same txg is forgotten, since its place may be given to somebody else. A
 //! block whose write failed is served to readers from memory, for its place holds something else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -36,6 +36,8 @@ type Kept = BTreeMap<(u32, u64), Bytes>;
 pub struct Track {
     slots: Mutex<[Slot; TXG_SIZE]>,
     kept: [Mutex<Kept>; TXG_SIZE],
+    /// Leaves that lack a block of the intent log, by the txg of its birth: such blocks are not kept.
+    log_missed: Mutex<BTreeSet<(Txg, usize)>>,
     changed: Event,
 }
 
@@ -64,8 +66,17 @@ impl Track {
         self.kept[txg.slot()].lock().clone()
     }
 
+    pub(super) fn log_missed(&self, txg: Txg, leaf: usize) {
+        self.log_missed.lock().insert((txg, leaf));
+    }
+
+    pub(super) fn lacks_log(&self, txg: Txg, leaf: usize) -> bool {
+        self.log_missed.lock().contains(&(txg, leaf))
+    }
+
     /// The txg is stable.
     pub(super) fn settled(&self, zio: &Zio, txg: Txg) {
+        self.log_missed.lock().retain(|(of, _)| *of > txg);
         let kept = std::mem::take(&mut *self.kept[txg.slot()].lock());
         let failed = std::mem::take(&mut self.slots.lock()[txg.slot()].failed);
         for batch in failed {

@@ -19,7 +19,8 @@ pub fn block(bp: &BlkPtr, data: &[u8], salt: Option<&Salted>) -> Result<(), Stri
             Checksum::Zilog | Checksum::Zilog2 => bp.cksum(),
             _ => return Err(format!("checksum {} in a block pointer", kind.name())),
         };
-        return embedded::verify(kind, data, &verifier).map(drop).map_err(|e| e.to_string());
+        let verify = if bp.uses_crypt() { embedded::verify_with_mac } else { embedded::verify };
+        return verify(kind, data, &verifier).map(drop).map_err(|e| e.to_string());
     }
     let mut actual = checksum::compute(kind, data, !bp.byteorder().is_native(), salt);
     let mut expected = bp.cksum();
@@ -36,6 +37,14 @@ pub fn block(bp: &BlkPtr, data: &[u8], salt: Option<&Salted>) -> Result<(), Stri
     }
     let words = |c: [u64; 4]| c.map(|w| format!("{w:x}")).join(":");
     Err(format!("{} checksum is {}, should be {}", kind.name(), words(actual), words(expected)))
+}
+
+/// Whether [`block`] would notice other bytes in the block's place.
+pub fn tells_apart(bp: &BlkPtr) -> bool {
+    let kind = Checksum::from_u8(bp.checksum_kind());
+    kind.is_some_and(|k| {
+        k.is_function() && !k.is_embedded() && !matches!(k, Checksum::Off | Checksum::NoParity)
+    })
 }
 
 fn kind_of(bp: &BlkPtr) -> Result<Checksum, String> {

@@ -8,13 +8,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use zilla_codec::checksum::{self, Checksum, Cksum, Salted};
 use zilla_codec::compress::{self, Compress, CompressSpec};
+use zilla_codec::crypt::{IV_LEN, MAC_LEN, SALT_LEN};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::{BPE_PAYLOAD_SIZE, BlkPtr};
+use zilla_ondisk::object_type::{DMU_OT_DNODE, DMU_OT_OBJSET};
 use zilla_ondisk::{ByteOrder, Dva, SPA_MAXBLOCKSIZE, object_type};
 
 use super::track::Batch;
 use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
+use crate::crypt::{Seal, SealedBlock, Sealing, indirect_mac};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use crate::vdev::{IoDone, write::Plan};
@@ -32,7 +35,22 @@ pub(super) enum Prepared {
         data: Bytes,
         compress: Compress,
         cksum: Cksum,
+        sealed: Option<Sealed>,
     },
+}
+
+/// What an encrypted block's pointer says of it.
+#[derive(Clone, Copy)]
+pub(super) struct Sealed {
+    salt_iv: Option<([u8; SALT_LEN], [u8; IV_LEN])>,
+    mac: Option<[u8; MAC_LEN]>,
+}
+
+impl Sealed {
+    fn of(otype: u8, s: Sealing) -> Sealed {
+        let salt_iv = object_type::is_encrypted(otype).then_some((s.salt, s.iv));
+        Sealed { salt_iv, mac: Some(s.mac) }
+    }
 }
 
 /// Bytes and where they go.
@@ -51,20 +69,26 @@ struct Job {
     zio: Zio,
     txg: Txg,
     reqs: Vec<WriteReq>,
+    seal: Option<Seal>,
     stretches: Vec<Range<usize>>,
     next: AtomicUsize,
     out: Mutex<Vec<BlkPtr>>,
 }
 
 impl Zio {
-    pub(super) async fn write_batch(&self, txg: Txg, reqs: Vec<WriteReq>) -> Result<Vec<BlkPtr>> {
+    pub(super) async fn write_batch(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+        seal: Option<Seal>,
+    ) -> Result<Vec<BlkPtr>> {
         self.allocator()?;
         self.0.env.interlude().await;
         let stretches = stretches(&reqs);
         let tasks = self.0.env.spawner.parallelism().clamp(1, stretches.len().max(1));
         let out = Mutex::new(vec![BlkPtr::ZERO; reqs.len()]);
         let next = AtomicUsize::new(0);
-        let job = Arc::new(Job { zio: self.clone(), txg, reqs, stretches, next, out });
+        let job = Arc::new(Job { zio: self.clone(), txg, reqs, seal, stretches, next, out });
         let helpers: Vec<_> = (1..tasks)
             .map(|_| {
                 let job = job.clone();
@@ -138,8 +162,9 @@ impl Job {
         let (zio, txg) = (&self.zio, self.txg);
         let reqs = self.reqs.get(range).unwrap_or_default();
         let salt = zio.salt();
-        let prepared: Vec<Prepared> =
-            prepare(zio, txg, reqs, salt.as_deref()).into_iter().collect::<Result<_>>()?;
+        let prepared: Vec<Prepared> = prepare(zio, txg, reqs, salt.as_deref(), self.seal.as_ref())
+            .into_iter()
+            .collect::<Result<_>>()?;
 
         // Blocks that may stay where this txg already wrote them, and places for the others.
         let mut kept: Vec<Option<BlkPtr>> = Vec::with_capacity(reqs.len());
@@ -150,7 +175,7 @@ impl Job {
                 !old.is_hole() && !old.is_embedded() && old.phys_birth() == txg.0 && old.birth() == txg.0;
             let mut stay = None;
             if let Prepared::Block { data, .. } = p {
-                let copies = req.copies.clamp(1, 3);
+                let copies = copies_of(req, self.seal.as_ref());
                 // (A gang's header has a copy more; where no room was for all copies there are
                 // fewer.)
                 if ours
@@ -163,7 +188,10 @@ impl Job {
                     }
                 } else {
                     let psize = data.len() as u64;
-                    wanted.push(AllocReq::new(class_of(req), psize, copies));
+                    wanted.push(AllocReq {
+                        most_copies: most_copies(req, self.seal.as_ref()),
+                        ..AllocReq::new(class_of(req), psize, copies)
+                    });
                 }
             }
             kept.push(stay);
@@ -175,12 +203,12 @@ impl Job {
         let mut placements: Vec<Placement> = Vec::with_capacity(reqs.len());
         let mut blocks: Vec<(Key, Block)> = Vec::with_capacity(reqs.len());
         for ((req, p), stay) in reqs.iter().zip(prepared).zip(kept) {
-            let (data, compress, cksum) = match p {
+            let (data, compress, cksum, sealed) = match p {
                 Prepared::Done(bp) => {
                     bps.push(bp);
                     continue;
                 }
-                Prepared::Block { data, compress, cksum } => (data, compress, cksum),
+                Prepared::Block { data, compress, cksum, sealed } => (data, compress, cksum, sealed),
             };
             let kind = checksum_of(req);
             let psize = data.len() as u64;
@@ -199,17 +227,17 @@ impl Job {
                         dvas.to_vec()
                     }
                     None => {
-                        let copies = req.copies.clamp(1, 3);
-                        let what = AllocReq::new(class_of(req), psize, copies);
+                        let copies = copies_of(req, self.seal.as_ref());
+                        let most_copies = most_copies(req, self.seal.as_ref());
+                        let what = AllocReq { most_copies, ..AllocReq::new(class_of(req), psize, copies) };
                         zio.place_anyhow(txg, what, kind, data.clone(), &mut placements).await?
                     }
                 },
             };
-            let bp = pointer(txg, req, &dvas, psize, compress, kind, cksum);
+            let bp = pointer(txg, req, &dvas, psize, compress, kind, cksum, sealed);
             if let Some(key) = Key::of(&bp) {
                 let lsize = req.data.len() as u32;
-                let metadata = bp.is_metadata();
-                blocks.push((key, Block { data, compress, lsize, metadata }));
+                blocks.push((key, zio.written(&bp, req.bookmark.objset, data, compress, lsize)));
             }
             bps.push(bp);
         }
@@ -273,7 +301,12 @@ impl Zio {
         let batch = Batch::new(zio, txg, writes, missed, keys);
         zio.0.inflight.insert(&blocks, &batch);
         for (key, block) in blocks {
-            zio.0.cache.insert(key, block, false);
+            if block.keep {
+                zio.0.cache.insert(key, block, false);
+            } else {
+                // An older self of it may be there from before the property was changed.
+                zio.0.cache.remove(&key);
+            }
         }
         let done: Arc<dyn IoDone> = batch.clone();
         tree.submit_writes(joined, class, &done);
@@ -283,12 +316,20 @@ impl Zio {
 }
 
 impl Zio {
-    /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing of it.
+    /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing of it. But for blocks of the intent log
+    /// that were allocated in it, which are not kept: a leaf that lacks one goes on lacking the txg.
     pub fn resend_txg(&self, txg: Txg) {
         let tree = self.tree();
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::NotResent) {
+            tree.pool_leaves().for_each(|l| l.dtl.remove(txg.0, txg.0 + 1));
+            return;
+        }
         for leaf in tree.pool_leaves().filter(|l| l.writable()) {
-            leaf.dtl.remove(txg.0, txg.0 + 1);
-            leaf.written_again();
+            if !self.0.track.lacks_log(txg, leaf.index) {
+                leaf.dtl.remove(txg.0, txg.0 + 1);
+            }
+            leaf.written_again(txg);
         }
         let (mut part, mut bytes) = (Vec::new(), 0);
         for ((vdev, offset), data) in self.0.track.kept(txg) {
@@ -322,9 +363,10 @@ pub(super) fn prepare(
     txg: Txg,
     reqs: &[WriteReq],
     salt: Option<&Salted>,
+    seal: Option<&Seal>,
 ) -> Vec<Result<Prepared>> {
     let unit = 1u64 << zio.tree().min_ashift();
-    let mut out: Vec<_> = reqs.iter().map(|req| shape(zio, txg, req, unit)).collect();
+    let mut out: Vec<_> = reqs.iter().map(|req| shape(zio, txg, req, unit, seal)).collect();
     let mut slots = out.iter_mut();
     for run in reqs.chunk_by(|a, b| checksum_of(a) == checksum_of(b)) {
         let [first, ..] = run else { continue };
@@ -338,13 +380,29 @@ pub(super) fn prepare(
 }
 
 /// What a block is stored as, its checksum left open.
-fn shape(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64) -> Result<Prepared> {
+fn shape(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64, seal: Option<&Seal>) -> Result<Prepared> {
     let lsize = req.data.len() as u64;
     if lsize > SPA_MAXBLOCKSIZE || !lsize.is_multiple_of(512) {
         return Err(Error::inval(format!("block {} of {lsize} bytes", req.bookmark)));
     }
+    if let Some(Seal::Raw(batch)) = seal
+        && req.level == 0
+        && let Some(block) = batch.block(&req.bookmark)
+    {
+        let sealed = Some(Sealed::of(req.otype, block.sealing));
+        return Ok(Prepared::Block {
+            data: block.data.clone(),
+            compress: block.compress,
+            cksum: [0; 4],
+            sealed,
+        });
+    }
     let compress = match req.compress.kind {
         Compress::On | Compress::Inherit => CompressSpec::ON_VALUE,
+        // Of these parts stay in the clear, and their codes are taken of what they say.
+        _ if seal.is_some() && req.level == 0 && matches!(req.otype, DMU_OT_DNODE | DMU_OT_OBJSET) => {
+            CompressSpec::new(Compress::Off)
+        }
         _ => req.compress,
     };
     if lsize == 0 || (compress.kind != Compress::Off && compress::is_zero(&req.data)) {
@@ -354,7 +412,7 @@ fn shape(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64) -> Result<Prepared> {
         return Ok(Prepared::Done(BlkPtr::hole(lsize, req.otype, req.level, birth)));
     }
     let packed = if compress.kind == Compress::Off { None } else { squeeze(compress, &req.data) };
-    let embed = req.may_embed && req.level == 0 && !object_type::has_fill(req.otype);
+    let embed = req.may_embed && seal.is_none() && req.level == 0 && !object_type::has_fill(req.otype);
     if let Some(packed) = &packed
         && embed
         && packed.len() <= BPE_PAYLOAD_SIZE
@@ -377,7 +435,45 @@ fn shape(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64) -> Result<Prepared> {
         }
         None => (req.data.clone(), Compress::Off),
     };
-    Ok(Prepared::Block { data, compress, cksum: [0; 4] })
+    let (data, sealed) = match seal {
+        None => (data, None),
+        Some(seal) => sealed(zio, req, data, seal).map(|(data, s)| (data, Some(s)))?,
+    };
+    Ok(Prepared::Block { data, compress, cksum: [0; 4], sealed })
+}
+
+/// Encrypts what is to be stored of a block.
+fn sealed(zio: &Zio, req: &WriteReq, data: Bytes, seal: &Seal) -> Result<(Bytes, Sealed)> {
+    if req.level > 0 && !matches!(seal, Seal::Kept) {
+        let mac = indirect_mac(&req.data, None)?;
+        return Ok((data, Sealed { salt_iv: None, mac: Some(mac) }));
+    }
+    match seal {
+        Seal::Key(key) => {
+            let SealedBlock { data, salt_iv, mac } = key.seal(&*zio.0.env.rng, req.otype, data)?;
+            Ok((data, Sealed { salt_iv, mac }))
+        }
+        Seal::Kept | Seal::Raw(_) if req.otype == DMU_OT_OBJSET && req.level == 0 => {
+            Ok((data, Sealed { salt_iv: None, mac: None }))
+        }
+        Seal::Raw(batch) if req.otype == DMU_OT_DNODE => {
+            let prev = &req.prev;
+            let before = || Sealing { salt: prev.salt(), iv: prev.iv(), mac: prev.mac() };
+            let sealing = batch.dnodes(req.bookmark.blkid).unwrap_or_else(before);
+            Ok((data, Sealed::of(req.otype, sealing)))
+        }
+        Seal::Kept | Seal::Raw(_) => Err(Error::os(Errno::Access, "the key is not loaded")),
+    }
+}
+
+/// How many places a block's pointer has: the third is for salt and IV where it is encrypted.
+fn most_copies(req: &WriteReq, seal: Option<&Seal>) -> u8 {
+    let encrypted = seal.is_some() && req.level == 0 && object_type::is_encrypted(req.otype);
+    if encrypted { 2 } else { 3 }
+}
+
+pub(super) fn copies_of(req: &WriteReq, seal: Option<&Seal>) -> u8 {
+    req.copies.clamp(1, most_copies(req, seal))
 }
 
 /// Compresses, if that saves an eighth.
@@ -388,6 +484,7 @@ fn squeeze(spec: CompressSpec, data: &[u8]) -> Option<IoBuf> {
     Some(buf)
 }
 
+#[expect(clippy::too_many_arguments, reason = "what a pointer says")]
 pub(super) fn pointer(
     txg: Txg,
     req: &WriteReq,
@@ -396,6 +493,7 @@ pub(super) fn pointer(
     compress: Compress,
     kind: Checksum,
     cksum: Cksum,
+    sealed: Option<Sealed>,
 ) -> BlkPtr {
     let mut bp = BlkPtr::ZERO;
     for (i, dva) in dvas.iter().enumerate() {
@@ -409,7 +507,19 @@ pub(super) fn pointer(
     bp.set_level(req.level);
     bp.set_byteorder(ByteOrder::NATIVE);
     bp.set_births(txg.0, txg.0);
+    bp.set_crypt(sealed.is_some());
     bp.set_fill(req.fill);
     bp.set_cksum(cksum);
+    if let Some(Sealed { salt_iv, mac }) = sealed {
+        if let Some((salt, iv)) = salt_iv {
+            bp.set_salt_iv(salt, iv);
+        }
+        if let Some(mac) = mac {
+            // The code takes half of the checksum's place, and what stood there goes into the rest of a weak one.
+            let [a, b, c, d] = cksum;
+            bp.set_cksum(if kind.is_dedup() { [a, b, 0, 0] } else { [a ^ c, b ^ d, 0, 0] });
+            bp.set_mac(mac);
+        }
+    }
     bp
 }

@@ -7,7 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
 use super::sa::{self, Kind, Packed, SaTable};
-use super::types::{Attr, S_IFDIR, S_IFLNK, S_IFMT, Time};
+use super::types::{Attr, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Time};
 use super::{PFLAG_PROJID, acl};
 use crate::dmu::{Dnode, Now, Owner};
 use crate::error::Error;
@@ -322,7 +322,7 @@ impl Attrs {
     }
 
     pub(crate) fn attr(&self, ino: u64, dnode: &Dnode, recordsize: u32) -> Attr {
-        let blksize = if self.fmt() == super::types::S_IFREG { dnode.blksz().max(512) } else { 4096 };
+        let blksize = if self.fmt() == S_IFREG { dnode.blksz().max(512) } else { 4096 };
         Attr {
             ino,
             generation: self.generation,
@@ -379,6 +379,34 @@ pub(crate) fn new_file_order(table: &SaTable) -> [u16; 12] {
     .map(|k| table.number(k))
 }
 
+/// Where a regular file ends, read from its bonus alone; None of what is none.
+pub(crate) fn end_of(bonustype: u8, bonus: &[u8]) -> Option<u64> {
+    const MODE: usize = 0;
+    const SIZE: usize = 8;
+    let (mode, size) = match bonustype {
+        DMU_OT_ZNODE => (one(bonus.get(72..80)?), one(bonus.get(80..88)?)),
+        DMU_OT_SA => {
+            let word = words(bonus)?;
+            (word(MODE)?, word(SIZE)?)
+        }
+        _ => return None,
+    };
+    (mode as u32 & S_IFMT == S_IFREG).then_some(size)
+}
+
+/// The words of a bonus of system attributes, by their places behind its header.
+fn words(bonus: &[u8]) -> Option<impl Fn(usize) -> Option<u64>> {
+    let magic = u32::from_ne_bytes(bonus.get(..4)?.try_into().ok()?);
+    let foreign = magic == 0x2F_505A_u32.swap_bytes();
+    if magic != 0x2F_505A && !foreign {
+        return None;
+    }
+    let info = u16::from_ne_bytes(bonus.get(4..6)?.try_into().ok()?);
+    let info = if foreign { info.swap_bytes() } else { info };
+    let data = bonus.get(usize::from(info >> 10) * 8..)?;
+    Some(move |at: usize| Some(one(data.get(at..at + 8)?)).map(|v| if foreign { v.swap_bytes() } else { v }))
+}
+
 /// Whom a file's space is charged to, read from its bonus alone and without the tables: the first attributes of every file
 /// lie in the same places.
 pub fn owner_of(bonustype: u8, bonus: &[u8]) -> Option<Owner> {
@@ -396,16 +424,7 @@ pub fn owner_of(bonustype: u8, bonus: &[u8]) -> Option<Owner> {
             if magic == 0 {
                 return Some(Owner { uid: 0, gid: 0, projid: Some(0) });
             }
-            let foreign = magic == 0x2F_505A_u32.swap_bytes();
-            if magic != 0x2F_505A && !foreign {
-                return None;
-            }
-            let info = u16::from_ne_bytes(bonus.get(4..6)?.try_into().ok()?);
-            let info = if foreign { info.swap_bytes() } else { info };
-            let data = bonus.get(usize::from(info >> 10) * 8..)?;
-            let word = |at: usize| {
-                Some(one(data.get(at..at + 8)?)).map(|v| if foreign { v.swap_bytes() } else { v })
-            };
+            let word = words(bonus)?;
             let projid = if word(FLAGS)? & PFLAG_PROJID != 0 { word(PROJID)? } else { 0 };
             Some(Owner { uid: word(UID)?, gid: word(GID)?, projid: Some(projid) })
         }

@@ -149,8 +149,8 @@ impl Zfs {
         space: Arc<dyn Space>,
         props: FsProps,
     ) -> Result<Arc<Zfs>> {
-        if objset.is_encrypted() {
-            let what = "the file system is encrypted, which zilla does not support yet";
+        if objset.is_locked() {
+            let what = "encryption key not loaded";
             return Err(Error::os(Errno::Access, what));
         }
         if txgs.is_some() && objset.log().is_none() && crate::zil::needs_replay(&objset.phys().zil_header) {
@@ -257,6 +257,24 @@ impl Zfs {
     /// Why the intent log was not replayed to its end, if it was not: then it is kept, and nothing can be changed.
     pub fn kept_log(&self) -> Option<&str> {
         self.kept_log.get().map(String::as_str)
+    }
+
+    /// A number that the master node has under a name.
+    pub(super) async fn number(&self, name: &str) -> Result<Option<u64>> {
+        resident(|| self.master.lookup_u64(name.as_bytes())).await
+    }
+
+    /// Files without a name that are not freed yet.
+    pub async fn files_to_free(&self) -> Result<u64> {
+        match &self.unlinked {
+            Some(zap) => resident(|| zap.count()).await,
+            None => Ok(0),
+        }
+    }
+
+    /// Whether a file may be found under several spellings of its name.
+    pub fn names_vary(&self) -> bool {
+        self.name_match != Match::Exact
     }
 
     pub(super) fn normflags(&self) -> Now<u64> {

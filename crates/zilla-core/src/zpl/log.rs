@@ -130,8 +130,14 @@ impl Zfs {
     /// A new file, directory, device or link, with the ACLs it inherits.
     pub(super) fn log_create(&self, tx: &Tx, dir: u64, dn: &Dnode, attrs: &Attrs, name: &[u8]) {
         let Some(log) = self.zil() else { return };
+        #[cfg(feature = "planted")]
+        let judged = crate::planted::is(crate::planted::Bug::ReplayRefusesByFlag);
+        #[cfg(not(feature = "planted"))]
+        let judged = false;
         // A file inherits from its directory what the record does not hold: its project, and flags.
-        log.bring_forward(dir);
+        if !judged {
+            log.bring_forward(dir);
+        }
         let target: &[u8] = &attrs.symlink;
         let body = match attrs.fmt() {
             S_IFDIR => RecordBody::Mkdir(Zfs::create_body(dir, dn, attrs, name, None)),
@@ -178,6 +184,10 @@ impl Zfs {
     pub(super) fn log_rename(&self, tx: &Tx, objects: &[u64], body: RecordBody<'_>) {
         if let Some(log) = self.zil() {
             objects.iter().for_each(|o| log.bring_forward(*o));
+            #[cfg(feature = "planted")]
+            if crate::planted::is(crate::planted::Bug::RenameRecordLost) {
+                return;
+            }
             log.push(tx, When::Next, body);
         }
     }

@@ -5,16 +5,15 @@
 //! properties that are fixed at creation. A file is an object; its attributes lie in its bonus (`attrs`). A directory is a ZAP from
 //! names to `type << 60 | object number`. Its size is its number of entries plus two, its link count two plus its subdirectories.
 //!
-//! **Invariants.** A file's link count is the number of entries that lead to it (a directory's: 2 and its subdirectories). Every file with a link
-//! count of 0 is in the delete queue. A layout is in the tables before a file that has it. Attributes in memory equal those in the bonus,
-//! but for access times that wait to be written.
-//!
 //! **In memory** each file that is in use has one [`Znode`]: its attributes, decoded once, behind a lock. Every operation is a plain function
-//! over what is in memory (`*_now`), run by a loop that joins a txg, tries, and loads what was missing with neither lock nor txg held
-//! (`Zfs::change`). A hit is therefore one function call on the caller's thread.
+//! over what is in memory (`*_now`). The loop that runs it (`Zfs::change`, on [`crate::dmu::in_tx`], as a volume does)
+//! joins a txg, tries, and loads what was missing with neither lock nor txg held. A hit is therefore one function call on
+//! the caller's thread.
 //!
-//! **Invariants.** Every name leads to a file, and a file's link count is the number of its names; a file with none is in the delete
-//! queue. What an operation changes, it changes in one txg.
+//! **Invariants.** Every name leads to a file. A file's link count is the number of its names (a directory's: 2 and its
+//! subdirectories); a file with none is in the delete queue. What an operation changes, it changes in one txg. A layout is
+//! in the tables before a file that has it. Attributes in memory equal those in the bonus, but for access times that wait
+//! to be written.
 //!
 //! **Intent log.** Each operation leaves a record of itself (`log`) where it makes its changes, and `replay` does what records of
 //! a crashed machine say.
@@ -40,6 +39,7 @@ pub(crate) mod acl;
 mod attrs;
 pub(crate) mod check;
 mod create;
+mod diff;
 mod dir;
 mod file;
 mod fs;
@@ -63,9 +63,12 @@ mod znode;
 mod tests;
 
 pub use crate::dmu::ReadData;
+pub(crate) use attrs::end_of;
 pub use attrs::owner_of;
+pub use diff::{Change, Difference, differences};
 pub use fs::{Atime, FsProps, Space, SyncMode, Unlimited, Zfs};
 pub use mkfs::{ZplProps, create_fs};
+pub use quota::quota_name;
 pub use types::*;
 pub use znode::{Held, Znode};
 
@@ -79,8 +82,10 @@ pub const ZPL_VERSION: u64 = 5;
 const ZPL_VERSION_DIRENT_TYPE: u64 = 2;
 /// From this version on ACLs and owners are FUIDs.
 const ZPL_VERSION_FUID: u64 = 3;
+/// The first version with accounts and quotas of users. Source: ZPL_VERSION_USERSPACE in sys/fs/zfs.h.
+const ZPL_VERSION_USERSPACE: u64 = 4;
 /// From this version on attributes are system attributes.
-const ZPL_VERSION_SA: u64 = 5;
+pub(crate) const ZPL_VERSION_SA: u64 = 5;
 /// Project of files that belong to none.
 pub const DEFAULT_PROJID: u64 = 0;
 

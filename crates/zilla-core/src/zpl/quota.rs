@@ -7,10 +7,13 @@
 use super::attrs::Attrs;
 use super::err;
 use super::fs::Zfs;
-use crate::dmu::Now;
-use crate::error::Errno;
+use crate::dmu::{Now, in_tx};
+use crate::dsl::{Quota, Refusal};
+use crate::error::{Errno, Result};
+use crate::spa::txg::Tx;
 use crate::types::ObjectId;
-use crate::zap::Zap;
+use crate::zap::{CreateOpts, Zap};
+use zilla_ondisk::object_type::DMU_OT_USERGROUP_QUOTA;
 
 /// Names in the master node: bytes and objects, of users, groups and projects.
 const NAMES: [[&str; 2]; 3] = [
@@ -18,6 +21,16 @@ const NAMES: [[&str; 2]; 3] = [
     ["groupquota@", "groupobjquota@"],
     ["projectquota@", "projectobjquota@"],
 ];
+
+/// The name in the master node of a kind of quota, of bytes or of objects.
+pub fn quota_name(whose: Quota, objects: bool) -> &'static str {
+    let [bytes, count] = match whose {
+        Quota::User => NAMES[0],
+        Quota::Group => NAMES[1],
+        Quota::Project => NAMES[2],
+    };
+    if objects { count } else { bytes }
+}
 const USED: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
 
 /// The ZAPs of quotas that are set.
@@ -28,6 +41,46 @@ impl Zfs {
     /// Someone set a quota: look for the quota objects again.
     pub fn quotas_changed(&self) {
         *self.quotas.lock() = None;
+    }
+
+    /// Sets the quota of a user, group or project; 0 takes it away. It counts at once, whatever the property `readonly` says.
+    pub async fn set_quota(&self, whose: Quota, objects: bool, id: u64, quota: u64) -> Result<()> {
+        let name = quota_name(whose, objects);
+        if self.version < super::ZPL_VERSION_USERSPACE {
+            return Err(Refusal::NoAccounts(name).into());
+        }
+        if whose == Quota::Project && !self.props().project_quota {
+            return Err(Refusal::NoAccounts(name).into());
+        }
+        let Some(txgs) = self.txgs_any().filter(|_| self.kept_log().is_none()) else {
+            return err(Errno::ROFs, "nothing can be changed in the file system");
+        };
+        in_tx(txgs, |tx| self.set_quota_now(tx, name, &format!("{id:x}"), quota)).await?;
+        self.quotas_changed();
+        Ok(())
+    }
+
+    fn set_quota_now(&self, tx: &Tx, name: &str, id: &str, quota: u64) -> Now<()> {
+        self.admit(tx, 16 << 10, quota == 0)?;
+        let known = self.master.lookup_u64(name.as_bytes())?;
+        let zap = match known {
+            Some(o) => Zap::new(&self.objset.hold(ObjectId(o))?),
+            None if quota == 0 => return Ok(()),
+            None => {
+                let dn = Zap::create(&self.objset, tx, DMU_OT_USERGROUP_QUOTA, &CreateOpts::default())?;
+                if let Err(stop) = self.master.add_u64(tx, name.as_bytes(), dn.id().0) {
+                    self.objset.free(tx, &dn);
+                    return Err(stop);
+                }
+                Zap::new(&dn)
+            }
+        };
+        let id = id.as_bytes();
+        match quota {
+            0 if zap.lookup_u64(id)?.is_none() => Ok(()),
+            0 => zap.remove(tx, id),
+            _ => zap.update_u64(tx, id, quota),
+        }
     }
 
     fn quota_objs(&self) -> Now<QuotaObjs> {

@@ -43,6 +43,9 @@ impl Replay for Replayer {
     fn replay<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.0.replay_record(record))
     }
+    fn again<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { unless_gone(self.0.replay_again(record).await) })
+    }
 }
 
 /// Changes of a file that was removed since are dropped: they may have been logged out of order with it.
@@ -392,6 +395,51 @@ impl Zfs {
         self.grow(tx, zn.dnode(), state.attrs.size, reach)?;
         zn.dnode().write_records(tx, at, data);
         plan.apply(tx, &zn, &mut state);
+        Ok(())
+    }
+
+    /// Of a change that was replayed before: what lies in blocks that cannot be read. The size is already what it came to be.
+    async fn replay_again(&self, record: &LogRecord<'_>) -> Result<()> {
+        let (object, at, data, parts) = match &record.body {
+            RecordBody::Write { object, offset, length, blkptr, data } => {
+                let zn = resident(|| self.znode(*object)).await?;
+                let parts = zn.dnode().unreadable(*offset, *length).await;
+                if parts.is_empty() {
+                    return Ok(());
+                }
+                let (at, data) = if data.is_empty() {
+                    crate::zil::logged_block(&self.objset, *object, *offset, *length, blkptr).await?
+                } else {
+                    (*offset, Bytes::copy_from_slice(data))
+                };
+                (*object, at, Some(data), parts)
+            }
+            RecordBody::Truncate { object, offset, length } => {
+                let zn = resident(|| self.znode(*object)).await?;
+                let length = if *length == 0 { u64::MAX } else { *length };
+                (*object, *offset, None, zn.dnode().unsynced(*offset, length))
+            }
+            _ => return Ok(()),
+        };
+        for (from, to) in parts {
+            self.change(|tx| {
+                let zn = self.znode(object)?;
+                let state = zn.state.lock();
+                Zfs::check_file(&zn, &state)?;
+                let to = to.min(state.attrs.size);
+                let part = match &data {
+                    Some(data) => {
+                        let (skip, end) = (from.saturating_sub(at), to.saturating_sub(at));
+                        let (skip, end) = (skip.min(data.len() as u64), end.min(data.len() as u64));
+                        data.slice(skip.min(end) as usize..end as usize)
+                    }
+                    None => vec![0; to.saturating_sub(from) as usize].into(),
+                };
+                zn.dnode().write_records(tx, from, &part);
+                Ok(())
+            })
+            .await?;
+        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 
 use super::{SIZE, ZVOL_OBJ, ZVOL_ZAP_OBJ};
 use crate::dmu::{NewObject, Objset, resident};
-use crate::dsl::{DslDataset, DslPool, Setting};
+use crate::dsl::{DslDataset, DslPool, NewCrypt, Setting};
 use crate::error::{Errno, Error, Result};
 use crate::spa::txg::Tx;
 use crate::types::ObjectId;
@@ -45,13 +45,25 @@ pub async fn create_volume(
     new: NewVolume,
     settings: &[(String, Setting)],
 ) -> Result<Arc<DslDataset>> {
+    create_volume_with(dsl, tx, name, new, settings, &NewCrypt::default()).await
+}
+
+/// The same, encrypted as is said; by default as the parent is.
+pub async fn create_volume_with(
+    dsl: &DslPool,
+    tx: &Tx,
+    name: &str,
+    new: NewVolume,
+    settings: &[(String, Setting)],
+    crypt: &NewCrypt,
+) -> Result<Arc<DslDataset>> {
     let limit = if dsl.feature_enabled("large_blocks") { SPA_MAXBLOCKSIZE } else { SPA_OLD_MAXBLOCKSIZE };
     let blksz = u32::try_from(new.block_size).unwrap_or(0);
     if !blksz.is_power_of_two() || blksz < 512 || new.block_size > limit {
         return Err(Error::os(Errno::Dom, format!("volume blocks of {} bytes", new.block_size)));
     }
     check_size(new.size, new.block_size)?;
-    let ds = dsl.create_fs(tx, name, ObjsetType::Zvol, 0).await?;
+    let ds = dsl.create_fs_with(tx, name, ObjsetType::Zvol, 0, crypt).await?;
     fill(&dsl.objset(&ds).await?, tx, new.size, blksz).await?;
     dsl.set_props(tx, &ds, settings).await?;
     Ok(ds)

@@ -25,7 +25,7 @@
 //! **Lock order.** `order`, then a dnode. Nothing waits under it.
 //!
 //! **Deliberately absent.** No byte range locks: overlapping requests that are under way at the same time have no order, as on a disk. No
-//! device node: servers (NBD, FUSE) stand on the facade. No encrypted volumes yet.
+//! device node: servers (NBD, FUSE) stand on the facade.
 
 mod create;
 mod io;
@@ -36,7 +36,7 @@ mod volume;
 #[cfg(test)]
 mod tests;
 
-pub use create::{NewVolume, check_size, create_volume};
+pub use create::{NewVolume, check_size, create_volume, create_volume_with};
 pub use resize::{Resv, volsize_to_reservation};
 pub use volume::{VolumeProps, Zvol};
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{LogRecord, RecordBody};
 
 struct Replayer<'z>(&'z Zvol, &'z Zilog);
@@ -21,6 +22,9 @@ struct Replayer<'z>(&'z Zvol, &'z Zilog);
 impl Replay for Replayer<'_> {
     fn replay<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.replay_record(record))
+    }
+    fn again<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.replay_again(record))
     }
 }
 
@@ -61,19 +65,60 @@ impl Replayer<'_> {
         .await
     }
 
+    /// The bytes of a write's record, and where they belong.
+    async fn logged(&self, offset: u64, length: u64, blkptr: &BlkPtr, data: &[u8]) -> Result<(u64, Bytes)> {
+        let (at, data) = if data.is_empty() {
+            crate::zil::logged_block(&self.0.objset, ZVOL_OBJ, offset, length, blkptr).await?
+        } else {
+            (offset, Bytes::copy_from_slice(data))
+        };
+        // A block of the log's may be longer than what is left of the volume.
+        let rest = self.0.size().saturating_sub(at).min(data.len() as u64);
+        Ok((at, data.slice(..rest as usize)))
+    }
+
+    /// Of a change that was replayed before: what lies in blocks that cannot be read.
+    async fn replay_again(&self, record: &LogRecord<'_>) -> Result<()> {
+        let dn = &self.0.data;
+        let (at, data, parts) = match &record.body {
+            RecordBody::Write { object: ZVOL_OBJ, offset, length, blkptr, data } => {
+                let parts = dn.unreadable(*offset, *length).await;
+                if parts.is_empty() {
+                    return Ok(());
+                }
+                let (at, data) = self.logged(*offset, *length, blkptr, data).await?;
+                (at, Some(data), parts)
+            }
+            RecordBody::Truncate { object: ZVOL_OBJ, offset, length } => {
+                let end = self.0.size().min(offset.saturating_add(*length));
+                (*offset, None, dn.unsynced(*offset, end.saturating_sub(*offset)))
+            }
+            _ => return Ok(()),
+        };
+        for (from, to) in parts {
+            let part = match &data {
+                Some(data) => {
+                    let end = to.saturating_sub(at).min(data.len() as u64);
+                    data.slice(from.saturating_sub(at).min(end) as usize..end as usize)
+                }
+                None => vec![0; to.saturating_sub(from) as usize].into(),
+            };
+            // Its number is not above what the header says.
+            self.redo(0, |tx| {
+                dn.write_records(tx, from, &part);
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     async fn replay_record(&self, record: &LogRecord<'_>) -> Result<()> {
         let seq = record.header.seq;
         match &record.body {
             RecordBody::Commit => Ok(()),
             RecordBody::Write { object: ZVOL_OBJ, offset, length, blkptr, data } => {
-                let (at, data) = if data.is_empty() {
-                    crate::zil::logged_block(&self.0.objset, ZVOL_OBJ, *offset, *length, blkptr).await?
-                } else {
-                    (*offset, Bytes::copy_from_slice(data))
-                };
-                // A block of the log's may be longer than what is left of the volume.
-                let rest = self.0.size().saturating_sub(at).min(data.len() as u64);
-                let data = data.slice(..rest as usize);
+                let (at, data) = self.logged(*offset, *length, blkptr, data).await?;
                 self.redo(seq, |tx| {
                     self.0.data.write_pieces(tx, at, from_ref(&data));
                     Ok(())

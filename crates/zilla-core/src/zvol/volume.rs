@@ -58,8 +58,8 @@ impl Zvol {
         space: Arc<dyn Space>,
         props: VolumeProps,
     ) -> Result<Arc<Zvol>> {
-        if objset.is_encrypted() {
-            let what = "the volume is encrypted, which zilla does not support yet";
+        if objset.is_locked() {
+            let what = "encryption key not loaded";
             return Err(Error::os(Errno::Access, what));
         }
         if txgs.is_some() && objset.log().is_none() && crate::zil::needs_replay(&objset.phys().zil_header) {

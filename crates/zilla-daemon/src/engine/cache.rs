@@ -2,6 +2,9 @@
 //!
 //! OpenZFS's own format, an XDR nvlist of one configuration per pool, so that `zpool import -c` of either reads it. It
 //! is replaced in one step; a pool that is imported with `cachefile=none` is not in it.
+//!
+//! A pool's devices may be files of another pool. Then it is opened after that one is mounted, whatever their order in
+//! the file.
 
 use super::Engine;
 use super::errors::Answer;
@@ -39,35 +42,80 @@ impl Engine {
     /// Opens and mounts the pools of the cache file.
     pub(super) async fn restore(&self) {
         let path = self.handle.state_dir().cache_file();
-        let found = match self.cached(&path).await {
+        let found = match self.entries(&path).await {
             Ok(found) => found,
             Err(e) => {
                 tracing::error!("cache file: {e}");
                 return;
             }
         };
-        for pool in found {
-            let opts = OpenOpts {
-                // What this daemon had open and did not close is its own to open.
-                force: false,
-                name: Some(pool.name.clone()),
-                ..self.open_opts().await
-            };
-            match self.bring_up(&pool, opts, None, None).await {
-                Ok(up) => {
-                    tracing::info!("pool '{}' is open", up.name());
-                    for e in up.mount_all(self, &[]).await {
-                        let name = e.subject.clone().unwrap_or_default();
-                        tracing::warn!("cannot mount '{name}': {}", e.description());
-                    }
+        let mut waiting = found;
+        while !waiting.is_empty() {
+            // Those that lack nothing come first: they may bring what others lack.
+            let mut next = None;
+            for (i, entry) in waiting.iter().enumerate() {
+                if entry.lacking().await.is_empty() {
+                    next = Some(i);
+                    break;
                 }
-                Err(e) => tracing::error!("cannot open pool '{}': {}", pool.name, e.description()),
             }
+            let entry = waiting.remove(next.unwrap_or(0));
+            self.restore_one(&entry).await;
+        }
+    }
+
+    async fn restore_one(&self, entry: &Cached) {
+        let pool = match self.look_for(entry).await {
+            Ok(Some(pool)) => pool,
+            Ok(None) => {
+                let lacking = entry.lacking().await;
+                let names: Vec<String> = lacking.iter().map(|p| format!("'{}'", p.display())).collect();
+                let lacks = match names.is_empty() {
+                    true => "its devices hold no such pool".to_owned(),
+                    false => format!("these are not there: {}", names.join(", ")),
+                };
+                tracing::error!(
+                    "cannot open pool '{}': {lacks}; when its devices are there (if they are files, when what \
+                     they lie on is mounted), import it: zpool import -d DIRECTORY {}",
+                    entry.name,
+                    entry.name
+                );
+                return;
+            }
+            Err(e) => {
+                tracing::error!("cannot open pool '{}': {}", entry.name, e.description());
+                return;
+            }
+        };
+        let opts = OpenOpts {
+            // What this daemon had open and did not close is its own to open.
+            force: false,
+            name: Some(pool.name.clone()),
+            ..self.open_opts().await
+        };
+        match self.bring_up(&pool, opts, None, None).await {
+            Ok(up) => {
+                tracing::info!("pool '{}' is open", up.name());
+                for e in up.mount_all(self, &[]).await {
+                    let name = e.subject.clone().unwrap_or_default();
+                    tracing::warn!("cannot mount '{name}': {}", e.description());
+                }
+            }
+            Err(e) => tracing::error!("cannot open pool '{}': {}", pool.name, e.description()),
         }
     }
 
     /// The pools that a cache file names, as far as their devices are where it says.
     pub(super) async fn cached(&self, path: &Path) -> Answer<Vec<FoundPool>> {
+        let mut all = Vec::new();
+        for entry in self.entries(path).await? {
+            all.extend(self.look_for(&entry).await?);
+        }
+        Ok(all)
+    }
+
+    /// What stands in a cache file.
+    async fn entries(&self, path: &Path) -> Answer<Vec<Cached>> {
         let bytes = match self.env.opener.read_file(path).await {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -78,18 +126,40 @@ impl Engine {
         let mut all = Vec::new();
         for (name, value) in list.iter() {
             let zilla_ondisk::NvValue::List(config) = value else { continue };
-            let guid = config.u64("pool_guid").unwrap_or(0);
             let mut paths = Vec::new();
             if let Some(tree) = config.list("vdev_tree") {
                 leaf_paths(tree, &mut paths);
             }
-            // A path that is gone is a device that is missing, which the pool may do without.
-            paths.retain(|p| p.exists());
-            let found = discover(&self.env, &paths).await.map_err(super::errors::of_pool)?;
-            let found = found.into_iter().filter(|f| f.guid == guid && f.state == PoolState::Active);
-            all.extend(found.map(|f| FoundPool { name: name.to_owned(), ..f }));
+            let guid = config.u64("pool_guid").unwrap_or(0);
+            all.push(Cached { name: name.to_owned(), guid, paths });
         }
         Ok(all)
+    }
+
+    async fn look_for(&self, entry: &Cached) -> Answer<Option<FoundPool>> {
+        // A path that is gone is a device that is missing, which the pool may do without.
+        let lacking = entry.lacking().await;
+        let there = entry.paths.iter().filter(|p| !lacking.contains(p)).cloned().collect::<Vec<_>>();
+        let found = discover(&self.env, &there).await.map_err(super::errors::of_pool)?;
+        let found = found.into_iter().find(|f| f.guid == entry.guid && f.state == PoolState::Active);
+        Ok(found.map(|f| FoundPool { name: entry.name.clone(), ..f }))
+    }
+}
+
+/// A pool of a cache file.
+struct Cached {
+    name: String,
+    guid: u64,
+    paths: Vec<PathBuf>,
+}
+
+impl Cached {
+    /// The devices that are not where they were.
+    async fn lacking(&self) -> Vec<PathBuf> {
+        let paths = self.paths.clone();
+        let look = move || paths.into_iter().filter(|p| !p.exists()).collect();
+        // Where no thread is to be had the search says what is wrong.
+        zilla_env::apart(look).await.unwrap_or_default()
     }
 }
 

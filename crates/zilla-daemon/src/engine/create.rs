@@ -15,7 +15,7 @@ use zilla_control::types::{
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::spa::features::SUPPORTED;
-use zilla_core::spa::{CreateOpts, Spa};
+use zilla_core::spa::{CreateOpts, RootFs, Spa};
 use zilla_core::vdev;
 use zilla_ondisk::enums::PoolState;
 
@@ -38,11 +38,20 @@ impl Engine {
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
             return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
         }
-        let root_props = super::datasets::typed(&r.fs_properties, props::FS, true)?;
-        if let Some((name, _)) = root_props.iter().find(|(name, _)| FIXED.contains(&name.as_str())) {
-            let what = format!("'{name}' of a pool's own file system is not supported by zilla yet");
-            return Err(ApiError::with(ErrorCode::Unsupported, what));
-        }
+        let mut fs_properties = r.fs_properties.clone();
+        let crypt = self.new_crypt(&mut fs_properties, r.key.as_ref(), false).await?;
+        let mut root_props = super::datasets::typed(&fs_properties, props::FS, true)?;
+        let fixed = |name: &str| super::datasets::number(&root_props, name);
+        let root = RootFs {
+            crypt,
+            version: fixed("version").filter(|v| *v != 0),
+            normalization: fixed("normalization").unwrap_or(0),
+            // What is to be normalized must be UTF-8.
+            utf8only: fixed("utf8only").map_or(fixed("normalization").unwrap_or(0) != 0, |n| n != 0),
+            casesensitivity: fixed("casesensitivity").unwrap_or(0),
+        };
+        root_props.retain(|(name, _)| !FIXED.contains(&name.as_str()));
+        super::vdevs::no_spares(&r.vdevs)?;
         let _changes = self.changes.lock().await;
         if self.pools.read().contains_key(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
@@ -65,7 +74,7 @@ impl Engine {
             dbuf_cache: DBUF_CACHE,
             arc_max: self.arc_max().await,
         };
-        let spa = Spa::create(&self.env, &spec, opts).await.map_err(of_pool)?;
+        let spa = Spa::create_with(&self.env, &spec, opts, root).await.map_err(of_pool)?;
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
         self.pools.write().insert(name.clone(), pool.clone());
@@ -139,9 +148,11 @@ impl Engine {
     }
 }
 
-/// A block device rather than a file.
+/// A block device rather than a file. The path may lead into a file system of this process.
 pub(super) fn is_disk(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+    let path = path.to_owned();
+    let look = move || std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    zilla_env::block_on(zilla_env::apart(look)).unwrap_or(false)
 }
 
 /// The features to enable: what was named, over all or none.

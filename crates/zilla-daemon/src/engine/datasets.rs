@@ -1,6 +1,8 @@
 //! Making datasets, and changing their properties.
 
 use super::Engine;
+use super::access::who;
+use super::accounts::split_quotas;
 use super::errors::{Answer, of, of_dataset};
 use super::mounts::How;
 use super::pool::Pool;
@@ -12,15 +14,18 @@ use zilla_control::types::{
     DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, VolumeSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::{DslDataset, Setting};
+use zilla_core::dsl::{DslDataset, Limit, NewCrypt, Refusal, Setting};
 use zilla_core::error::Error;
 use zilla_core::zap::{Value, Zap};
 use zilla_core::zpl::{self, MASTER_NODE_OBJ, Time, ZplProps};
-use zilla_core::zvol::{NewVolume, ZVOL_DEFAULT_BLOCKSIZE, check_size, create_volume};
+use zilla_core::zvol::{NewVolume, ZVOL_DEFAULT_BLOCKSIZE, check_size, create_volume_with};
 use zilla_ondisk::enums::ObjsetType;
 
 /// Settled when the file system is made, and kept in it rather than among the properties.
 pub const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
+
+/// Settled when a dataset is made, or by `zfs change-key`.
+const CRYPTO: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
 pub type Settled = Vec<(String, Setting)>;
 
@@ -31,9 +36,10 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
         let (kind, value) = props::parse_dataset_prop(name, text, types, creating, None)?;
         let name = match kind {
             PropType::Native(desc) => desc.name.to_owned(),
+            // Kept in a file system, and taken out of the words where one is set or made.
             PropType::UserQuota => {
-                let what = format!("setting '{name}' is not supported by zilla yet");
-                return Err(ApiError::with(ErrorCode::Unsupported, what));
+                let what = format!("'{name}' cannot be set here");
+                return Err(ApiError::with(ErrorCode::PropType, what));
             }
             _ => name.clone(),
         };
@@ -52,17 +58,24 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
 
 /// `dedup=off` on disk (ZIO_CHECKSUM_OFF).
 const DEDUP_OFF: u64 = 2;
+/// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in sys/fs/zfs.h.
+const PREFETCH_ALL: u64 = 2;
+const DIRECT_ALWAYS: u64 = 2;
+
+/// Source: ZFS_CANMOUNT_ON in sys/fs/zfs.h.
+const CANMOUNT_ON: u64 = 1;
 
 /// Settings that would have to be heeded and are not: better refused than quietly ignored.
 fn supported(name: &str, value: &TypedValue) -> bool {
     match (name, value) {
-        ("encryption" | "keyformat" | "keylocation", value) => {
+        ("encryption" | "keyformat", value) => {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
         ("sharenfs" | "sharesmb", TypedValue::Str(text)) => text == "off",
-        ("filesystem_limit" | "snapshot_limit", TypedValue::Num(n)) => *n == u64::MAX,
         ("dedup", TypedValue::Num(n)) => *n == DEDUP_OFF,
-        ("longname", TypedValue::Num(n)) => *n == 0,
+        ("longname" | "zoned" | "special_small_blocks", TypedValue::Num(n)) => *n == 0,
+        ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
+        ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
         ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
             text == "none"
         }
@@ -75,7 +88,7 @@ fn auto() -> Setting {
     Setting::Local(Value::u64(u64::MAX))
 }
 
-fn number(all: &Settled, name: &str) -> Option<u64> {
+pub fn number(all: &Settled, name: &str) -> Option<u64> {
     all.iter().find(|(n, _)| n == name).and_then(|(_, s)| match s {
         Setting::Local(v) => v.as_u64(),
         _ => None,
@@ -88,11 +101,20 @@ impl Engine {
         Time { sec: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nsec: now.subsec_nanos() }
     }
 
-    pub(super) async fn create_dataset(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {
+    pub(super) async fn create_dataset(&self, caller: &Caller, mut r: DatasetCreate) -> Answer<MountedReply> {
+        let mounts = !r.no_mount;
+        r.no_mount |= !caller.owner;
         let types = if r.volume.is_some() { props::VOL } else { props::FS };
         naming::check_dataset_name(&r.name, types, true)?;
         let pool = self.pool_of(&r.name).map_err(|_| no_such_pool(&r.name))?;
-        let settings = typed(&r.properties, types, true)?;
+        let mut properties = r.properties.clone();
+        let above = pool.encrypted_above(&r.name).await;
+        let crypt = self.new_crypt(&mut properties, r.key.as_ref(), above).await?;
+        let (words, quotas) = match types {
+            props::FS => split_quotas(&properties)?,
+            _ => (properties, Vec::new()),
+        };
+        let settings = typed(&words, types, true)?;
         if let Some(bytes) = r.volume.as_ref().and_then(|v| v.block_size) {
             props::parse_dataset_prop("volblocksize", &bytes.to_string(), types, true, None)?;
         }
@@ -100,12 +122,15 @@ impl Engine {
             self.create_parents(caller, &pool, &r.name, r.no_mount).await?;
         }
         if let Some(volume) = &r.volume {
-            self.create_one_volume(&pool, &r.name, volume, settings).await?;
+            self.create_one_volume(caller, &pool, &r.name, volume, settings, crypt).await?;
             return Ok(MountedReply::default());
         }
-        self.create_one(caller, &pool, &r.name, settings).await?;
-        let mount_error =
-            if r.no_mount { None } else { pool.mount_one(self, &r.name, &[], false).await.err() };
+        self.create_one(caller, &pool, &r.name, settings, crypt).await?;
+        self.set_quotas(&pool, &r.name, &quotas).await?;
+        let mount_error = match r.no_mount {
+            true => pool.only_root_mounts(&r.name, mounts).await?,
+            false => pool.mount_one(self, &r.name, &[], false).await.err(),
+        };
         Ok(MountedReply { mount_error })
     }
 
@@ -121,7 +146,7 @@ impl Engine {
             at += 1 + next;
             let parent = name.get(..at).unwrap_or(name);
             if pool.dsl().dir_by_name(parent).await.is_err() {
-                self.create_one(caller, pool, parent, Vec::new()).await?;
+                self.create_one(caller, pool, parent, Vec::new(), NewCrypt::default()).await?;
                 if !no_mount {
                     pool.mount_one(self, parent, &[], false).await?;
                 }
@@ -130,13 +155,28 @@ impl Engine {
         Ok(())
     }
 
-    async fn create_one(&self, caller: &Caller, pool: &Pool, name: &str, settings: Settled) -> Answer<()> {
-        let parent_dir = pool.dsl().create_check(name).await.map_err(refused)?;
+    async fn create_one(
+        &self,
+        caller: &Caller,
+        pool: &Pool,
+        name: &str,
+        settings: Settled,
+        crypt: NewCrypt,
+    ) -> Answer<()> {
+        let parent_dir = pool.dsl().create_check(name).await.map_err(of_dataset)?;
         let parent = pool.dsl().head(&parent_dir).await.map_err(of_dataset)?;
+        pool.dsl().new_crypt_check(Some(&parent_dir), &crypt).await.map_err(of_dataset)?;
         let mut zpl = ZplProps::new(caller.uid, caller.gid, self.now());
         let above = pool.dsl().objset(&parent).await.map_err(of_dataset)?;
-        let above = Zap::open(&above, MASTER_NODE_OBJ).await.map_err(of_dataset)?;
-        let inherited = async |name: &str| Ok::<u64, Error>(above.try_get_u64(name).await?.unwrap_or(0));
+        // One that is made in the clear below what is locked inherits what is usual.
+        let above = match above.is_locked() {
+            true => None,
+            false => Some(Zap::open(&above, MASTER_NODE_OBJ).await.map_err(of_dataset)?),
+        };
+        let inherited = async |name: &str| {
+            let Some(above) = &above else { return Ok::<u64, Error>(0) };
+            Ok(above.try_get_u64(name).await?.unwrap_or(0))
+        };
         zpl.normalization = match number(&settings, "normalization") {
             Some(n) => n,
             None => inherited("normalization").await.map_err(of_dataset)?,
@@ -156,23 +196,28 @@ impl Engine {
         zpl.project_quota = pool.dsl().feature_enabled("project_quota");
         let stored: Settled = settings.into_iter().filter(|(n, _)| !FIXED.contains(&n.as_str())).collect();
         let (dsl, name) = (pool.dsl().clone(), name.to_owned());
+        let (who, uid) = (who(caller), caller.uid);
         let task = pool.spa.ctx.sync_task(move |tx| {
             Box::pin(async move {
                 dsl.new_props_check(&parent_dir, &name, &stored)?;
-                let ds = dsl.create_fs(&tx, &name, ObjsetType::Zfs, 0).await?;
+                dsl.limit_check(&parent_dir, 1, Limit::Filesystems, &who, None).await?;
+                let ds = dsl.create_fs_with(&tx, &name, ObjsetType::Zfs, 0, &crypt).await?;
+                dsl.grant_to_creator(&tx, &ds.dir(), uid).await?;
                 zpl::create_fs(&dsl.objset(&ds).await?, &tx, &zpl).await?;
                 dsl.set_props(&tx, &ds, &stored).await
             })
         });
-        task.await.map_err(refused)
+        task.await.map_err(of_dataset)
     }
 
     async fn create_one_volume(
         &self,
+        caller: &Caller,
         pool: &Pool,
         name: &str,
         volume: &VolumeSpec,
         mut settings: Settled,
+        crypt: NewCrypt,
     ) -> Answer<()> {
         let block_size = volume.block_size.or(number(&settings, "volblocksize"));
         let block_size = block_size.unwrap_or(ZVOL_DEFAULT_BLOCKSIZE);
@@ -190,17 +235,23 @@ impl Engine {
             _ => {}
         }
         let (dsl, name) = (pool.dsl().clone(), name.to_owned());
+        let (who, uid) = (who(caller), caller.uid);
         let task = pool.spa.ctx.sync_task(move |tx| {
             Box::pin(async move {
-                dsl.new_props_check(&dsl.create_check(&name).await?, &name, &settings)?;
+                let parent = dsl.create_check(&name).await?;
+                dsl.new_props_check(&parent, &name, &settings)?;
+                dsl.limit_check(&parent, 1, Limit::Filesystems, &who, None).await?;
                 let new = NewVolume { size, block_size };
-                create_volume(&dsl, &tx, &name, new, &settings).await.map(drop)
+                let ds = create_volume_with(&dsl, &tx, &name, new, &settings, &crypt).await?;
+                dsl.grant_to_creator(&tx, &ds.dir(), uid).await
             })
         });
-        task.await.map_err(refused)
+        task.await.map_err(of_dataset)
     }
 
-    pub(super) async fn clone_dataset(&self, caller: &Caller, r: DatasetClone) -> Answer<MountedReply> {
+    pub(super) async fn clone_dataset(&self, caller: &Caller, mut r: DatasetClone) -> Answer<MountedReply> {
+        let mounts = !r.no_mount;
+        r.no_mount |= !caller.owner;
         naming::check_dataset_name(&r.snapshot, props::SNAP, false)?;
         naming::check_dataset_name(&r.target, props::FS, true)?;
         let pool = self.pool_of(&r.snapshot)?;
@@ -208,21 +259,31 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::CrossTarget, "source and target pools differ"));
         }
         pool.dsl().by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        if r.properties.keys().any(|k| CRYPTO.contains(&k.as_str())) {
+            let what = "Encryption properties must inherit from origin dataset.";
+            return Err(ApiError::with(ErrorCode::CryptoFailed, what));
+        }
         let settings = typed(&r.properties, props::HEADS, false)?;
         if r.parents {
             self.create_parents(caller, &pool, &r.target, r.no_mount).await?;
         }
         let (dsl, target, origin) = (pool.dsl().clone(), r.target.clone(), r.snapshot.clone());
+        let (who, uid) = (who(caller), caller.uid);
         let task = pool.spa.ctx.sync_task(move |tx| {
             Box::pin(async move {
-                dsl.new_props_check(&dsl.create_check(&target).await?, &target, &settings)?;
+                let parent = dsl.create_check(&target).await?;
+                dsl.new_props_check(&parent, &target, &settings)?;
+                dsl.limit_check(&parent, 1, Limit::Filesystems, &who, None).await?;
                 let ds = dsl.clone_ds(&tx, &target, &origin).await?;
+                dsl.grant_to_creator(&tx, &ds.dir(), uid).await?;
                 dsl.set_props(&tx, &ds, &settings).await
             })
         });
-        task.await.map_err(refused)?;
-        let mount_error =
-            if r.no_mount { None } else { pool.mount_one(self, &r.target, &[], false).await.err() };
+        task.await.map_err(of_dataset)?;
+        let mount_error = match r.no_mount {
+            true => pool.only_root_mounts(&r.target, mounts).await?,
+            false => pool.mount_one(self, &r.target, &[], false).await.err(),
+        };
         Ok(MountedReply { mount_error })
     }
 
@@ -230,7 +291,14 @@ impl Engine {
         let pool = self.pool_of(&r.name)?;
         let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
         let types = pool.types(&ds).await?;
-        let mut settings = typed(&r.properties, types, false)?;
+        let (words, quotas) = match types {
+            props::FS => split_quotas(&r.properties)?,
+            _ => (r.properties.clone(), Vec::new()),
+        };
+        let mut settings = typed(&words, types, false)?;
+        if let Some(location) = r.properties.get("keylocation") {
+            pool.key_location_check(&ds, location).await?;
+        }
         if number(&settings, "version").is_some() {
             let what = "changing 'version' is not supported by zilla yet";
             return Err(ApiError::with(ErrorCode::Unsupported, what));
@@ -243,6 +311,10 @@ impl Engine {
             if settings.is_empty() {
                 return Ok(MountedReply::default());
             }
+        }
+        self.set_quotas(&pool, &r.name, &quotas).await?;
+        if settings.is_empty() {
+            return Ok(MountedReply::default());
         }
         self.change_and_remount(&pool, &ds, settings, r.no_mount).await
     }
@@ -342,9 +414,9 @@ impl Engine {
         for name in &moved {
             pool.unmount_one(name, false).await?;
         }
-        // One that had no place gets mounted in its first.
-        if before != place && !matches!(before, Mountpoint::At(_)) && !moved.contains(&name) {
-            moved.push(name.clone());
+        if !matches!(before, Mountpoint::At(_)) && matches!(place, Mountpoint::At(_)) {
+            let first = pool.first_places(ds).await?;
+            moved.extend(first.into_iter().filter(|name| !mounted.contains(name)));
         }
         let mut mount_error = None;
         for name in moved.iter().rev() {
@@ -360,22 +432,56 @@ fn no_such_pool(name: &str) -> ApiError {
     ApiError::with(ErrorCode::NoEnt, format!("no such pool '{}'", naming::pool_of(name)))
 }
 
-fn no_parent() -> ApiError {
-    ApiError::with(ErrorCode::NoEnt, "parent does not exist")
-}
-
-fn refused(e: Error) -> ApiError {
-    let what = e.to_string();
-    if what.contains("parent is not a filesystem") {
-        return ApiError::with(ErrorCode::WrongParent, "parent is not a filesystem");
-    }
-    if what.contains("parent does not exist") {
-        return no_parent();
-    }
-    of_dataset(e)
+/// Only who sets a size is told which one does not fit; for all others there is no space.
+fn unsettable(e: Error) -> ApiError {
+    let why = match &e {
+        Error::Refused(why) => match **why {
+            Refusal::BelowUsed(_) => "size is less than current used or reserved space",
+            Refusal::BeyondAvailable(_) => "size is greater than available space",
+            _ => return of_dataset(e),
+        },
+        _ => return of_dataset(e),
+    };
+    ApiError::with(ErrorCode::PropSpace, why)
 }
 
 impl Pool {
+    /// What is said of a new dataset that was to be mounted, where who made it may not have that done.
+    async fn only_root_mounts(&self, name: &str, wanted: bool) -> Answer<Option<ApiError>> {
+        let ds = self.dsl().by_name(name).await.map_err(of(name))?;
+        if !wanted || self.types(&ds).await? != props::FS {
+            return Ok(None);
+        }
+        let settings = Settings::of(self, &ds).await.map_err(of(name))?;
+        let mounts =
+            matches!(settings.place(self), Mountpoint::At(_)) && settings.num("canmount") == CANMOUNT_ON;
+        Ok(mounts.then(|| ErrorCode::Perm.into()))
+    }
+
+    /// What gets a place to be mounted at with a dataset that had none, deepest first: the dataset, and what is below it and
+    /// inherits the place; not what is mounted only when somebody asks for it, and not what is locked.
+    async fn first_places(&self, ds: &Arc<DslDataset>) -> Answer<Vec<String>> {
+        let top = ds.dir();
+        let (mut found, mut todo) = (Vec::new(), vec![top.clone()]);
+        while let Some(dir) = todo.pop() {
+            let head = self.dsl().head(&dir).await.map_err(of_dataset)?;
+            if self.types(&head).await? != props::FS {
+                continue;
+            }
+            let settings = Settings::of(self, &head).await.map_err(of_dataset)?;
+            if dir.id() != top.id() && settings.is_own("mountpoint") {
+                continue;
+            }
+            let locked = self.dsl().objset(&head).await.map_err(of_dataset)?.is_locked();
+            if settings.num("canmount") == CANMOUNT_ON && !locked {
+                found.push(head.name());
+            }
+            todo.extend(self.dsl().child_dirs(&dir).await.map_err(of_dataset)?);
+        }
+        found.reverse();
+        Ok(found)
+    }
+
     async fn types(&self, ds: &Arc<DslDataset>) -> Answer<Types> {
         if ds.is_snapshot() {
             return Ok(props::SNAP);
@@ -394,19 +500,42 @@ impl Pool {
             .spa
             .ctx
             .sync_task(move |tx| Box::pin(async move { dsl.set_props(&tx, &target, &settings).await }));
-        task.await.map_err(|e| {
-            let what = e.to_string();
-            match what.split_once(": ") {
-                Some((_, why)) if what.starts_with("cannot set property for") => {
-                    ApiError::with(ErrorCode::PropSpace, why)
-                }
-                _ => of_dataset(e),
-            }
-        })?;
+        task.await.map_err(unsettable)?;
         if ds.is_snapshot() {
             return Ok(Vec::new());
         }
         self.refresh_volumes().await.map_err(of_dataset)?;
         self.refresh_mounts(&ds.dir(), &changed).await.map_err(of_dataset)
+    }
+}
+
+impl Pool {
+    /// Whether what a new dataset would inherit from is encrypted.
+    async fn encrypted_above(&self, name: &str) -> bool {
+        let Some((parent, _)) = name.rsplit_once('/') else { return false };
+        // With `-p` the nearest that is there counts.
+        let mut at = parent;
+        loop {
+            match self.dsl().dir_by_name(at).await {
+                Ok(dir) => return self.dsl().is_encrypted(&dir).await.unwrap_or(false),
+                Err(_) => match at.rsplit_once('/') {
+                    Some((up, _)) => at = up,
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    /// Only an encryption root has a place where its key is looked for.
+    async fn key_location_check(&self, ds: &Arc<DslDataset>, location: &str) -> Answer<()> {
+        let bad = |what: &str| Err(ApiError::with(ErrorCode::BadProp, what));
+        let dir = ds.dir();
+        match self.dsl().encryption_root(&dir).await.map_err(of_dataset)? {
+            None if location != "none" => bad("keylocation must be 'none' for unencrypted datasets"),
+            Some(_) if location == "none" => bad("keylocation must not be 'none' for encrypted datasets"),
+            Some(root) if root.id() != dir.id() => bad("keylocation may only be set on encryption roots"),
+            Some(_) => super::keys::check_location(Some(location)),
+            None => Ok(()),
+        }
     }
 }

@@ -28,7 +28,7 @@ struct Plan<'a> {
 impl Engine {
     pub(super) async fn destroy(&self, r: DatasetDestroy) -> Answer<DestroyReply> {
         if r.target.contains('#') {
-            return Err(ApiError::with(ErrorCode::Unsupported, "bookmarks are not supported by zilla yet"));
+            return self.destroy_bookmark(&r).await;
         }
         let pool = self.pool_of(&r.target)?;
         if pool.readonly() {

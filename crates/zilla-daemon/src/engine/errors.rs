@@ -4,8 +4,9 @@
 //! sentence for it, that is said, because scripts look for it; else the engine's own words are the clearer ones.
 
 use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::Refusal;
 use zilla_core::error::{Errno, Error};
-use zilla_core::spa::MISSING_LOGS;
+use zilla_core::spa;
 
 pub type Answer<T> = Result<T, ApiError>;
 
@@ -17,10 +18,18 @@ pub fn no_dataset(name: &str) -> ApiError {
     ApiError::with(ErrorCode::NoEnt, "dataset does not exist").subject(name)
 }
 
+/// The number that an operation's error comes down to; damage has none but EIO.
+fn number(e: &Error) -> Option<Errno> {
+    (!matches!(e, Error::Corrupt(_))).then(|| e.errno())
+}
+
 /// Of an operation on a pool.
 pub fn of_pool(e: Error) -> ApiError {
     let what = e.to_string();
-    let Error::Os { errno, .. } = &e else { return ApiError::with(ErrorCode::Io, what) };
+    if let Error::Pool(why) = &e {
+        return of_pool_refusal(why);
+    }
+    let Some(errno) = number(&e) else { return ApiError::with(ErrorCode::Io, what) };
     match errno {
         Errno::Exist => ApiError::with(ErrorCode::Exists, "pool already exists"),
         Errno::NoSpc => ErrorCode::NoSpc.into(),
@@ -28,10 +37,6 @@ pub fn of_pool(e: Error) -> ApiError {
         Errno::Perm | Errno::Access => ApiError::with(ErrorCode::Perm, what),
         Errno::Busy => ApiError::with(ErrorCode::Busy, what),
         Errno::NoEnt => ApiError::with(ErrorCode::NoEnt, what),
-        Errno::NxIo if what.starts_with(MISSING_LOGS) => {
-            let lines = what.lines().map(str::to_owned).collect();
-            ApiError::with(ErrorCode::BadDev, "one or more devices is currently unavailable").details(lines)
-        }
         Errno::NxIo | Errno::NoDev => ApiError::with(ErrorCode::BadDev, what),
         Errno::NotSup => ApiError::with(ErrorCode::BadVersion, what),
         Errno::Inval => ApiError::with(ErrorCode::PoolInvalArg, what),
@@ -40,13 +45,23 @@ pub fn of_pool(e: Error) -> ApiError {
     }
 }
 
+fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
+    match why {
+        spa::Refusal::NoDevice(_) => ErrorCode::NoDevice.into(),
+        spa::Refusal::NoReplicas => ErrorCode::NoReplicas.into(),
+        spa::Refusal::MissingLogs(_) => {
+            let lines = why.to_string().lines().map(str::to_owned).collect();
+            ApiError::with(ErrorCode::BadDev, "one or more devices is currently unavailable").details(lines)
+        }
+    }
+}
+
 /// Of an operation on a pool's devices.
 pub fn of_vdev(e: Error) -> ApiError {
     let what = e.to_string();
-    let Error::Os { errno, .. } = &e else { return of_pool(e) };
+    let Some(errno) = number(&e) else { return of_pool(e) };
     match errno {
-        Errno::NoDev if what.starts_with("no such device") => ErrorCode::NoDevice.into(),
-        Errno::Busy if what == "no valid replicas" => ErrorCode::NoReplicas.into(),
+        _ if matches!(e, Error::Pool(_)) => of_pool(e),
         Errno::Busy => ApiError::with(ErrorCode::Busy, what),
         Errno::Exist => ApiError::with(
             ErrorCode::UnplayedLogs,
@@ -61,9 +76,15 @@ pub fn of_vdev(e: Error) -> ApiError {
 /// Of an operation on a dataset.
 pub fn of_dataset(e: Error) -> ApiError {
     let what = e.to_string();
-    let Error::Os { errno, .. } = &e else { return ApiError::with(ErrorCode::Io, what) };
+    let Some(errno) = number(&e) else { return ApiError::with(ErrorCode::Io, what) };
+    if let Error::Refused(why) = &e {
+        match &**why {
+            Refusal::NoParent => return ErrorCode::NoParent.into(),
+            Refusal::ParentNotFilesystem => return ApiError::with(ErrorCode::WrongParent, what),
+            _ => {}
+        }
+    }
     match errno {
-        Errno::NoEnt if what == "parent does not exist" => ApiError::with(ErrorCode::NoEnt, what),
         Errno::NoEnt => ApiError::with(ErrorCode::NoEnt, "dataset does not exist"),
         Errno::Exist => ApiError::with(ErrorCode::Exists, "dataset already exists"),
         Errno::Busy => ApiError::with(ErrorCode::Busy, "dataset is busy"),
@@ -82,4 +103,60 @@ pub fn of_dataset(e: Error) -> ApiError {
 pub fn of(name: &str) -> impl Fn(Error) -> ApiError {
     let name = name.to_owned();
     move |e| of_dataset(e).subject(name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn says(told: &ApiError, code: ErrorCode, words: &str) {
+        assert_eq!((told.code, told.description()), (code, words));
+    }
+
+    #[test]
+    fn refusals_on_datasets_have_these_codes_and_words() {
+        use Refusal::*;
+        let x = || "x".to_owned();
+        for (why, code, words) in [
+            (NotBookmark(x()), ErrorCode::BadType, "'x' is not the name of a bookmark"),
+            (NoBookmark(x()), ErrorCode::NoEnt, "dataset does not exist"),
+            (BookmarkExists(x()), ErrorCode::Exists, "dataset already exists"),
+            (NotSnapshot(x()), ErrorCode::BadType, "x is not a snapshot"),
+            (NotAncestor, ErrorCode::BadType, "source is not an ancestor of the new bookmark's dataset"),
+            (LaterBookmarks(x()), ErrorCode::Exists, "dataset already exists"),
+            (NoAccounts("userused"), ErrorCode::BadVersion, "userused is not kept in this file system"),
+            (FeatureDisabled("f"), ErrorCode::BadVersion, "feature f is not enabled in this pool"),
+            (OverLimit(x(), "snapshot_limit"), ErrorCode::NoSpc, "out of space"),
+            (NotAllowed, ErrorCode::Perm, "permission denied"),
+            (NameTooLong(x()), ErrorCode::NameTooLong, "x: name is too long"),
+            (NoParent, ErrorCode::NoParent, "parent does not exist"),
+            (ParentNotFilesystem, ErrorCode::WrongParent, "parent is not a filesystem"),
+            (BelowUsed(x()), ErrorCode::NoSpc, "out of space"),
+            (BeyondAvailable(x()), ErrorCode::NoSpc, "out of space"),
+        ] {
+            says(&of_dataset(why.into()), code, words);
+        }
+    }
+
+    #[test]
+    fn refusals_on_pools_have_these_codes_and_words() {
+        use spa::Refusal::*;
+        let missing = MissingLogs(vec!["\t    log [log]".to_owned()]);
+        for (why, code, words) in [
+            (NoDevice(7), ErrorCode::NoDevice, "no such device in pool"),
+            (NoReplicas, ErrorCode::NoReplicas, "no valid replicas"),
+            (missing.clone(), ErrorCode::BadDev, "one or more devices is currently unavailable"),
+        ] {
+            says(&of_pool(why.clone().into()), code, words);
+            says(&of_vdev(why.into()), code, words);
+        }
+        assert_eq!(
+            of_pool(missing.into()).details,
+            [
+                "The devices below are missing or corrupted, use '-m' to import the pool anyway:",
+                "\t    log [log]"
+            ]
+        );
+    }
 }

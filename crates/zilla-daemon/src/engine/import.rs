@@ -208,6 +208,13 @@ impl Engine {
         if let Err(e) = pool.replay_volumes(&self.env).await {
             tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
         }
+        if !pool.readonly() {
+            match pool.dsl().destroy_inconsistent().await {
+                Ok(gone) if gone.is_empty() => {}
+                Ok(gone) => tracing::info!("destroyed what interrupted receives left: {}", gone.join(", ")),
+                Err(e) => tracing::error!("pool '{}': looking for interrupted receives: {e}", pool.name()),
+            }
+        }
         self.pools.write().insert(pool.name(), pool.clone());
         Ok(pool)
     }

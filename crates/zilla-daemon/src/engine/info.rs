@@ -10,7 +10,7 @@ use zilla_control::types::*;
 use zilla_core::metaslab::{Metaslabs, SpaceClass};
 use zilla_core::spa::FailMode;
 use zilla_core::spa::features::SUPPORTED;
-use zilla_core::vdev::{IoKind, Vdev, VdevKind as CoreKind, VdevTree};
+use zilla_core::vdev::{IoKind, Top, Vdev, VdevKind as CoreKind, VdevTree};
 use zilla_ondisk::enums;
 
 /// Classes that datasets' data goes to.
@@ -24,6 +24,9 @@ impl Engine {
             if r.names.is_empty() || r.names.contains(&pool.name()) {
                 let mut info = self.info(&pool);
                 info.scan = pool.scan_stat();
+                if r.extended_stats {
+                    super::extended::fill(&mut info, &pool.spa.tree());
+                }
                 let errors = pool.errors().await.map_err(of_pool)?;
                 info.error_count = errors.len() as u64;
                 for (objset, why) in pool.spa.ctx.kept_logs.list() {
@@ -50,8 +53,14 @@ impl Engine {
         let elapsed = u64::try_from(pool.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let root = root(&tree, Some(&spa.metaslabs), elapsed);
         let aux = |list: &[Arc<Vdev>], class| {
-            list.iter().map(|v| VdevNode { class, ..node(v, None, elapsed, 0) }).collect()
+            list.iter().map(|v| VdevNode { class, ..node(&tree, v, None, None, elapsed) }).collect::<Vec<_>>()
         };
+        let mut l2cache = aux(&tree.cache, AllocClass::Cache);
+        for v in &mut l2cache {
+            let space = spa.cache_space(v.guid).unwrap_or_default();
+            (v.stats.alloc, v.stats.space) = (space.alloc, space.space);
+            v.stats.fragmentation = Some(0);
+        }
         let ub = spa.uberblock();
         PoolInfo {
             name: pool.name(),
@@ -67,7 +76,7 @@ impl Engine {
             }),
             root,
             spares: aux(&tree.spares, AllocClass::Spare),
-            l2cache: aux(&tree.cache, AllocClass::Cache),
+            l2cache,
             features: features(pool),
             ..PoolInfo::default()
         }
@@ -118,7 +127,7 @@ fn features(pool: &Pool) -> Vec<Feature> {
 
 /// The tree. Without metaslabs (an import's candidate) there is no space to tell of.
 pub fn root(tree: &VdevTree, space: Option<&Metaslabs>, elapsed: u64) -> VdevNode {
-    let mut root = node(&tree.root, space, elapsed, 0);
+    let mut root = node(tree, &tree.root, None, space, elapsed);
     root.kind = VdevKind::Root;
     if let Some(space) = space {
         for class in DATA_CLASSES {
@@ -127,12 +136,21 @@ pub fn root(tree: &VdevTree, space: Option<&Metaslabs>, elapsed: u64) -> VdevNod
             root.stats.space += stat.space;
             root.stats.dspace += stat.dspace;
         }
+        let data = tree.tops.iter().filter(|t| !t.vdev.is_log && t.vdev.bias.is_none());
+        root.stats.esize = data.map(|t| t.could_grow(&t.vdev)).sum();
         root.stats.fragmentation = space.class_stat(SpaceClass::Normal).fragmentation;
     }
     root
 }
 
-fn node(vdev: &Arc<Vdev>, space: Option<&Metaslabs>, elapsed: u64, depth: usize) -> VdevNode {
+/// A node of the tree; `top` is the top-level that it is or is in.
+fn node(
+    tree: &VdevTree,
+    vdev: &Arc<Vdev>,
+    top: Option<&Top>,
+    space: Option<&Metaslabs>,
+    elapsed: u64,
+) -> VdevNode {
     let (state, aux) = vdev.state();
     let counted = vdev.stats();
     let ops = |kind: IoKind| counted.ops.get(kind as usize).copied().unwrap_or(0);
@@ -157,13 +175,16 @@ fn node(vdev: &Arc<Vdev>, space: Option<&Metaslabs>, elapsed: u64, depth: usize)
         stats.resilver_deferred =
             !vdev.is_log && leaf.is_behind() && !leaf.resilvering.load(Ordering::Relaxed);
     }
-    if depth == 1
+    if top.is_some_and(|t| t.vdev.guid == vdev.guid)
         && let Some(stat) = space.and_then(|s| s.vdev_stat(u32::try_from(vdev.id).ok()?).ok())
     {
         stats.alloc = stat.alloc;
         stats.space = stat.space;
         stats.dspace = stat.dspace;
         stats.fragmentation = stat.fragmentation;
+    }
+    if let Some(top) = top {
+        stats.esize = top.could_grow(vdev);
     }
     let nparity = match vdev.kind {
         CoreKind::Raidz { nparity } => u64::from(nparity),
@@ -198,7 +219,10 @@ fn node(vdev: &Arc<Vdev>, space: Option<&Metaslabs>, elapsed: u64, depth: usize)
         asize: vdev.asize(),
         not_present: vdev.config_u64("not_present").is_some(),
         stats,
-        children: vdev.children.iter().map(|c| node(c, space, elapsed, depth + 1)).collect(),
+        children: {
+            let top_of = |c: &Vdev| top.or_else(|| tree.tops.iter().find(|t| t.vdev.id == c.id));
+            vdev.children.iter().map(|c| node(tree, c, top_of(c), space, elapsed)).collect()
+        },
         ..VdevNode::default()
     }
 }

@@ -150,8 +150,19 @@ impl Engine {
                     found.doubtful.push(format!("{path} is reserved as a hot spare for pool {owner}"));
                 }
             }
+            Some(PoolState::L2cache) => {
+                if let Some(owner) = self.cache_of(label.guid()) {
+                    found.fatal.push(format!("{path} is in use as a cache device of active pool '{owner}'"));
+                }
+            }
             _ => {}
         }
+    }
+
+    /// The open pool that has this cache device.
+    fn cache_of(&self, guid: Option<u64>) -> Option<String> {
+        let has = |p: &&Arc<Pool>| p.spa.tree().cache.iter().any(|c| Some(c.guid) == guid);
+        self.all_pools().iter().find(has).map(|p| p.name())
     }
 
     /// The open pool that has this spare.

@@ -1,6 +1,6 @@
-//! Statistics of the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
+//! Statistics of the caches and the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
 //!
-//! Where `ZILLA_KSTATS` names a folder, `zil` in it has the sum of all pools, and `POOL/objset-0xID` each mounted file system's. They are
+//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools, and `POOL/objset-0xID` each mounted file system's. They are
 //! written again when they changed, a moment later; one read while it is written may be cut short.
 
 use super::logs::log_counts;
@@ -36,30 +36,33 @@ pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
     });
 }
 
+/// Counters under OpenZFS's names.
+type Named = Vec<(&'static str, u64)>;
+
 /// Name of the file, the dataset's name where it is one's, counters.
-type Stat = (PathBuf, Option<String>, LogCounts);
+type Stat = (PathBuf, Option<String>, Named);
 
 async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
     let mut all = LogCounts::default();
-    let mut out = Vec::new();
+    let mut out = vec![(PathBuf::from("arcstats"), None, super::arcstats::sum(&pools))];
     for pool in pools {
         all.add(&pool.spa.ctx.log_stats.get());
         let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
         for name in names {
             if let Ok(ds) = pool.dsl().by_name(&name).await {
                 let file = Path::new(&pool.name()).join(format!("objset-0x{:x}", ds.id()));
-                out.push((file, Some(name), log_counts(&ds)));
+                out.push((file, Some(name), named(&log_counts(&ds)).into()));
             }
         }
     }
-    out.push((PathBuf::from("zil"), None, all));
+    out.push((PathBuf::from("zil"), None, named(&all).into()));
     out
 }
 
 struct Files {
     dir: PathBuf,
     begun: Instant,
-    last: BTreeMap<PathBuf, LogCounts>,
+    last: BTreeMap<PathBuf, Named>,
 }
 
 impl Files {
@@ -112,8 +115,7 @@ fn named(c: &LogCounts) -> [(&'static str, u64); 21] {
 }
 
 /// As the kernel prints a kstat of named values: a line about the whole, a header, a line a value.
-fn text(file: &Path, dataset: Option<&str>, counts: &LogCounts, age: Duration) -> String {
-    let values = named(counts);
+fn text(file: &Path, dataset: Option<&str>, values: &Named, age: Duration) -> String {
     let count = values.len() + usize::from(dataset.is_some());
     let id = u32::from(file.parent().is_some_and(|p| p != Path::new("")));
     let mut out = format!("{id} 1 0x01 {count} {} 0 {}\n", count * SIZE, age.as_nanos());
@@ -136,7 +138,8 @@ mod tests {
     fn files_come_change_and_go() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files { dir: dir.path().into(), begun: Instant::now(), last: BTreeMap::new() };
-        let counts = LogCounts { commits: 7, slog_bytes: 4096, ..LogCounts::default() };
+        let log = LogCounts { commits: 7, slog_bytes: 4096, ..LogCounts::default() };
+        let counts: Named = named(&log).into();
         let of = |n: &str| PathBuf::from(n);
         files.update(&[
             (of("zil"), None, counts.clone()),
@@ -149,7 +152,7 @@ mod tests {
         assert_eq!(lines[2], ["dataset_name", "7", "tank"]);
         assert!(lines.contains(&vec!["zil_commit_count", "4", "7"]));
         assert!(lines.contains(&vec!["zil_itx_metaslab_slog_bytes", "4", "4096"]));
-        files.update(&[(of("zil"), None, LogCounts { commits: 8, ..counts })]);
+        files.update(&[(of("zil"), None, named(&LogCounts { commits: 8, ..log }).into())]);
         assert!(!dir.path().join("tank/objset-0x36").exists());
         assert!(
             std::fs::read_to_string(dir.path().join("zil"))

@@ -11,12 +11,19 @@
 //! step; a crash in between makes the next start look for a pool in vain or not look for one, and nothing is lost.
 //! Nothing is locked while waiting except `changes`, which orders these operations.
 
+mod access;
+mod accounts;
+mod arcstats;
+mod bookmarks;
 mod cache;
 mod create;
 mod datasets;
 mod destroy;
+mod diff;
 mod errors;
+mod extended;
 mod foreign;
+mod grants;
 mod handed;
 mod history;
 mod holds;
@@ -24,18 +31,24 @@ mod host;
 mod import;
 mod info;
 mod inuse;
+mod keys;
 mod kstats;
+mod labelclear;
 mod logs;
 mod mountopts;
 mod mounts;
+mod nesting;
 mod parameters;
 mod place;
 mod pool;
 mod poolprops;
 mod query;
+mod receive;
 mod rename;
 mod scrub;
+mod send;
 mod snapshots;
+mod streams;
 mod values;
 mod vdevs;
 mod volumes;
@@ -49,7 +62,7 @@ use pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_control::types::*;
-use zilla_control::{Backend, Caller};
+use zilla_control::{Asked, Backend, Caller};
 use zilla_core::spa::Host;
 use zilla_env::Env;
 
@@ -66,8 +79,11 @@ pub struct Engine {
     /// Where devices wait that were looked at and are to become a pool's.
     desk: handed::Desk,
     nbd: Option<volumes::Nbd>,
+    /// Where streams' descriptors wait for their requests.
+    streams: streams::Desk,
     /// Held while it is mounted or unmounted.
     zvol_files: tokio::sync::Mutex<Option<zilla_fuse::VolumeMount>>,
+    lines: access::Lines,
 }
 
 impl Engine {
@@ -83,7 +99,9 @@ impl Engine {
             pools: Arc::default(),
             changes: tokio::sync::Mutex::default(),
             nbd: None,
+            streams: streams::Desk::default(),
             zvol_files: tokio::sync::Mutex::default(),
+            lines: access::Lines::default(),
         };
         parameters::serve();
         kstats::serve(engine.pools.clone());
@@ -91,6 +109,9 @@ impl Engine {
         match volumes::Nbd::start(engine.handle.state_dir(), &engine.env, &engine.pools) {
             Ok(nbd) => engine.nbd = Some(nbd),
             Err(e) => tracing::error!("volumes cannot be served over NBD: {e}"),
+        }
+        if let Err(e) = engine.streams.start(engine.handle.state_dir()) {
+            tracing::error!("streams cannot be sent or received: {e}");
         }
         engine
     }
@@ -105,6 +126,15 @@ impl Engine {
         self.pools.read().get(name).cloned().ok_or_else(|| errors::no_dataset(dataset))
     }
 
+    /// Refuses, as OpenZFS does, what would wait for the disks of a suspended pool; `name` is the pool's or a dataset's.
+    fn check_running(&self, name: &str) -> Answer<()> {
+        match self.pool(zilla_control::props::naming::pool_of(name)) {
+            Ok(pool) => pool.check_running(),
+            // It is refused by whoever looks for it.
+            Err(_) => Ok(()),
+        }
+    }
+
     fn all_pools(&self) -> Vec<Arc<Pool>> {
         self.pools.read().values().cloned().collect()
     }
@@ -113,12 +143,13 @@ impl Engine {
 impl Pools for Engine {
     async fn close(&self) {
         let _changes = self.changes.lock().await;
-        if let Some(nbd) = &self.nbd {
-            nbd.stop();
+        let volumes = self.zvol_files.lock().await.as_ref().map(|mount| mount.device());
+        let (pools, on_volumes) = nesting::inner_first(self.all_pools(), volumes);
+        if on_volumes == 0 {
+            self.stop_serving_volumes().await;
         }
-        self.close_volume_directory().await;
-        let pools = std::mem::take(&mut *self.pools.write());
-        for pool in pools.into_values() {
+        for (i, pool) in pools.into_iter().enumerate() {
+            self.pools.write().remove(&pool.name());
             // The last chance for what a suspended pool has in memory.
             if pool.spa.suspended().is_some() && pool.spa.clear(None).await.is_err() {
                 pool.spa.abandon();
@@ -130,6 +161,9 @@ impl Pools for Engine {
             if let Err(e) = pool.spa.close(None).await {
                 tracing::error!("pool '{}': {e}", pool.name());
             }
+            if i + 1 == on_volumes {
+                self.stop_serving_volumes().await;
+            }
         }
         if let Some(nbd) = &self.nbd {
             nbd.ended().await;
@@ -138,6 +172,10 @@ impl Pools for Engine {
 }
 
 impl Backend for Engine {
+    async fn judge(&self, caller: &Caller, asked: Asked<'_>) -> Answer<()> {
+        self.judge_guest(caller, asked).await
+    }
+
     async fn hello(&self, _: &Caller, _: Hello) -> Answer<HelloReply> {
         Ok(self.handle.hello())
     }
@@ -168,6 +206,7 @@ impl Backend for Engine {
     }
 
     async fn pool_sync(&self, _: &Caller, r: PoolSync) -> Answer<()> {
+        self.check_running(&r.name)?;
         self.pool(&r.name)?.spa.sync().await.map_err(errors::of_pool)
     }
 
@@ -190,6 +229,7 @@ impl Backend for Engine {
     }
 
     async fn pool_scrub(&self, _: &Caller, r: PoolScrub) -> Answer<()> {
+        self.check_running(&r.name)?;
         self.scrub(r).await
     }
 
@@ -202,14 +242,20 @@ impl Backend for Engine {
     }
 
     async fn pool_resilver(&self, _: &Caller, r: PoolResilver) -> Answer<()> {
+        self.check_running(&r.name)?;
         self.resilver(r).await
     }
     async fn pool_reopen(&self, _: &Caller, r: PoolReopen) -> Answer<()> {
+        self.check_running(&r.name)?;
         self.reopen_pool(r).await
     }
 
     async fn pool_freeze(&self, _: &Caller, r: PoolFreeze) -> Answer<()> {
         self.freeze_pool(r).await
+    }
+
+    async fn label_clear(&self, _: &Caller, r: LabelClear) -> Answer<()> {
+        self.clear_labels(r).await
     }
 
     async fn vdev_attach(&self, _: &Caller, r: VdevAttach) -> Answer<()> {
@@ -233,6 +279,7 @@ impl Backend for Engine {
     }
 
     async fn dataset_rollback(&self, _: &Caller, r: DatasetRollback) -> Answer<()> {
+        self.check_running(&r.snapshot)?;
         self.roll_back(r).await
     }
 
@@ -244,11 +291,17 @@ impl Backend for Engine {
         self.log_statistics(r).await
     }
 
+    async fn arc_stats(&self, _: &Caller, r: ArcStatQuery) -> Answer<Vec<ArcStat>> {
+        self.arc_statistics(&r)
+    }
+
     async fn dataset_create(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {
+        self.check_running(&r.name)?;
         self.create_dataset(caller, r).await
     }
 
     async fn dataset_destroy(&self, _: &Caller, r: DatasetDestroy) -> Answer<DestroyReply> {
+        self.check_running(&r.target)?;
         self.destroy(r).await
     }
 
@@ -261,10 +314,12 @@ impl Backend for Engine {
     }
 
     async fn dataset_set(&self, _: &Caller, r: DatasetSet) -> Answer<MountedReply> {
+        self.check_running(&r.name)?;
         self.set_properties(r).await
     }
 
     async fn dataset_inherit(&self, _: &Caller, r: DatasetInherit) -> Answer<MountedReply> {
+        self.check_running(&r.name)?;
         self.inherit_property(r).await
     }
 
@@ -280,8 +335,9 @@ impl Backend for Engine {
         Ok(self.mounted())
     }
 
-    async fn dataset_snapshot(&self, _: &Caller, r: DatasetSnapshot) -> Answer<()> {
-        self.snapshot(r).await
+    async fn dataset_snapshot(&self, caller: &Caller, r: DatasetSnapshot) -> Answer<()> {
+        r.names.iter().try_for_each(|name| self.check_running(name))?;
+        self.snapshot(caller, r).await
     }
 
     async fn volume_files(&self, _: &Caller, r: VolumeFiles) -> Answer<String> {
@@ -289,18 +345,38 @@ impl Backend for Engine {
     }
 
     async fn dataset_rename(&self, caller: &Caller, r: DatasetRename) -> Answer<MountedReply> {
+        self.check_running(&r.name)?;
         self.rename(caller, r).await
     }
 
-    async fn dataset_promote(&self, _: &Caller, r: DatasetPromote) -> Answer<()> {
-        self.promote(r).await
+    async fn dataset_promote(&self, caller: &Caller, r: DatasetPromote) -> Answer<()> {
+        self.check_running(&r.name)?;
+        self.promote(caller, r).await
+    }
+
+    async fn dataset_bookmark(&self, _: &Caller, r: DatasetBookmark) -> Answer<()> {
+        self.bookmark(r).await
+    }
+
+    async fn dataset_accounts(&self, _: &Caller, r: DatasetAccounts) -> Answer<Vec<Account>> {
+        self.list_accounts(r).await
+    }
+
+    async fn dataset_diff(&self, _: &Caller, r: DatasetDiff) -> Answer<DatasetDiffReply> {
+        self.diff(r).await
+    }
+
+    async fn dataset_wait(&self, _: &Caller, r: DatasetWait) -> Answer<bool> {
+        self.wait_for_dataset(r).await
     }
 
     async fn snapshot_hold(&self, _: &Caller, r: SnapshotHold) -> Answer<()> {
+        self.check_running(&r.snapshot)?;
         self.hold(r).await
     }
 
     async fn snapshot_release(&self, _: &Caller, r: SnapshotRelease) -> Answer<()> {
+        self.check_running(&r.snapshot)?;
         self.release(r).await
     }
 
@@ -308,7 +384,41 @@ impl Backend for Engine {
         self.list_holds(r).await
     }
 
+    async fn key_load(&self, _: &Caller, r: KeyLoad) -> Answer<()> {
+        self.load_key(r).await
+    }
+
+    async fn key_unload(&self, _: &Caller, r: KeyUnload) -> Answer<()> {
+        self.unload_key(r).await
+    }
+
+    async fn key_change(&self, _: &Caller, r: KeyChange) -> Answer<()> {
+        self.change_key(r).await
+    }
+
     async fn dataset_clone(&self, caller: &Caller, r: DatasetClone) -> Answer<MountedReply> {
+        self.check_running(&r.snapshot)?;
         self.clone_dataset(caller, r).await
+    }
+
+    async fn grant_query(&self, _: &Caller, r: GrantQuery) -> Answer<Vec<GrantList>> {
+        self.list_grants(r).await
+    }
+
+    async fn grant_change(&self, _: &Caller, r: GrantChange) -> Answer<()> {
+        self.check_running(&r.name)?;
+        self.change_grants(r).await
+    }
+
+    async fn stream_send(&self, caller: &Caller, r: StreamSend) -> Answer<()> {
+        self.send_stream(caller, r).await
+    }
+
+    async fn stream_receive(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
+        self.receive_stream(caller, r).await
+    }
+
+    async fn receive_abort(&self, _: &Caller, r: ReceiveAbort) -> Answer<()> {
+        self.abort_receive(r).await
     }
 }

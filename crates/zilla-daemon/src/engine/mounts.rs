@@ -12,7 +12,7 @@ use super::mountopts::{Temporary, Words, differ, matters_unprivileged};
 use super::place::{Place, is_empty};
 use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslDir};
 use zilla_core::error::{Error, Result};
 use zilla_core::zpl::FsProps;
-use zilla_env::Env;
+use zilla_env::{Env, apart_with, block_on};
 use zilla_fuse::{Mount, Options};
 use zilla_ondisk::enums::ObjsetType;
 
@@ -108,6 +108,13 @@ impl Pool {
         let _one = self.mounting.lock().await;
         let dsl = self.dsl();
         let ds = dsl.by_name(name).await.map_err(of(name))?;
+        // Half a file system: what a receive has come to so far.
+        if ds.is_inconsistent() {
+            if how.explicit {
+                return Err(failed("dataset contains partially-complete state of a receive").subject(name));
+            }
+            return Ok(());
+        }
         let objset = dsl.objset(&ds).await.map_err(of(name))?;
         if ds.is_snapshot() || objset.os_type() != ObjsetType::Zfs.number() {
             if how.explicit {
@@ -130,6 +137,14 @@ impl Pool {
             0 => return Ok(()),
             2 if !how.explicit => return Ok(()),
             _ => {}
+        }
+        if objset.is_locked() {
+            // What only wants to be mounted waits for its key in silence.
+            return if how.explicit {
+                Err(failed("encryption key not loaded").subject(name))
+            } else {
+                Ok(())
+            };
         }
         self.settle(name).await?;
         if self.mounted_at(name).is_some() {
@@ -321,7 +336,7 @@ impl Pool {
         {
             let place = self.place_of(&path);
             // One that is not empty stays, like one that is not there.
-            let _ = tokio::task::spawn_blocking(move || place.remove()).await;
+            let _ = zilla_env::apart(move || place.remove()).await;
         }
     }
 
@@ -450,16 +465,28 @@ fn attach(
     options: &Options,
     overlay: bool,
 ) -> std::result::Result<Mount, ApiError> {
-    let stale = zilla_fuse::clear_stale(&place.path);
-    if let Err(e) = stale {
+    if let Err(e) = zilla_fuse::clear_stale(&place.path) {
         tracing::warn!("'{}': {e}", place.path.display());
     }
-    let dir = place.open(true);
-    let dir = dir.map_err(|e| failed(format!("failed to create mountpoint: {}", reason(&e))))?;
-    if !overlay && !is_empty(dir.as_fd()).map_err(|e| failed(reason(&e)))? {
-        return Err(failed("directory is not empty"));
-    }
+    let place = place.clone();
+    let find = move |_: &[BorrowedFd<'_>]| {
+        Ok(match directory(&place, overlay) {
+            Ok(dir) => (None, vec![dir]),
+            Err(why) => (Some(why), Vec::new()),
+        })
+    };
+    let (why, found) = block_on(apart_with(Vec::new(), find)).map_err(|e| failed(reason(&e)))?;
+    let dir = found.into_iter().next().ok_or_else(|| failed(why.unwrap_or_default()))?;
     zilla_fuse::mount_on(fs, env, dir, options).map_err(|e| failed(reason(&e)))
+}
+
+/// The directory to mount on, or why there is none. Runs apart.
+fn directory(place: &Place, overlay: bool) -> std::result::Result<OwnedFd, String> {
+    let dir = place.open(true).map_err(|e| format!("failed to create mountpoint: {}", reason(&e)))?;
+    if !overlay && !is_empty(dir.as_fd()).map_err(|e| reason(&e))? {
+        return Err("directory is not empty".to_owned());
+    }
+    Ok(dir)
 }
 
 /// The text of an error without its number.

@@ -48,6 +48,7 @@ impl Engine {
                 "readonly" => if pool.readonly() { "on" } else { "off" }.to_owned(),
                 "fragmentation" => stats.fragmentation.map_or_else(|| "-".to_owned(), |f| f.to_string()),
                 "freeing" => pool.dsl().freeing().await?.used.to_string(),
+                "expandsize" if stats.esize > 0 => stats.esize.to_string(),
                 "expandsize" | "checkpoint" => "-".to_owned(),
                 "last_scrubbed_txg" => pool.last_scrubbed().await?.to_string(),
                 "dedupratio" => hundredths(dedup.ref_dsize, dedup.dsize),
@@ -108,6 +109,10 @@ impl Engine {
         let version = pool.spa.version();
         let (kind, value) = props::parse_pool_prop(&r.property, &r.value, PoolPropContext::Set, version)?;
         heeded(&r.property, &value)?;
+        // These count at once.
+        if !matches!(r.property.as_str(), "failmode" | "cachefile") {
+            pool.check_running()?;
+        }
         match (kind, r.property.as_str()) {
             (PropType::Feature, name) => {
                 let feature = name.trim_start_matches("feature@").to_owned();
@@ -135,7 +140,7 @@ impl Engine {
 pub(super) fn heeded(name: &str, value: &TypedValue) -> Answer<()> {
     let name = props::pool_prop(name).map_or(name, |desc| desc.name);
     let on = matches!(value, TypedValue::Num(n) if *n != 0);
-    if on && matches!(name, "multihost" | "autotrim" | "autoreplace" | "autoexpand") {
+    if on && matches!(name, "multihost" | "autotrim" | "autoreplace") {
         let what = format!("'{name}=on' is not supported by zilla yet");
         return Err(ApiError::with(ErrorCode::Unsupported, what));
     }
@@ -163,6 +168,11 @@ impl Pool {
     /// Whether `zfs list` shows snapshots unasked.
     pub(super) async fn lists_snapshots(&self) -> Result<bool> {
         Ok(self.stored_props().await?.get("listsnapshots").is_some_and(|on| on == "on"))
+    }
+
+    /// Whether `zfs allow` counts.
+    pub(super) async fn delegates(&self) -> Result<bool> {
+        Ok(self.stored_props().await?.get("delegation").is_none_or(|on| on == "on"))
     }
 
     /// What was set, as `-p` prints it.
@@ -207,6 +217,8 @@ impl Pool {
             self.spa.set_fail_mode(fail_mode(value)?);
         }
         self.check_running()?;
+        let expand = matches!(value, TypedValue::Num(n) if *n != 0);
+        let expand = (proper == "autoexpand").then_some(expand);
         let value = match value {
             TypedValue::Num(n) => Value::u64(*n),
             TypedValue::Str(text) => Value::string(text),
@@ -227,7 +239,11 @@ impl Pool {
                     zap.set(&tx, &proper, &value).await
                 })
             };
-        self.spa.ctx.sync_task(task).await.map_err(of_pool)
+        self.spa.ctx.sync_task(task).await.map_err(of_pool)?;
+        if let Some(on) = expand {
+            self.spa.set_autoexpand(on).await.map_err(of_pool)?;
+        }
+        Ok(())
     }
 
     async fn enable_feature(&self, name: String) -> Answer<()> {

@@ -1,18 +1,16 @@
 //! `zfs list` and `zfs get`: walking the tree.
 
 use super::Engine;
+use super::bookmarks;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use super::values::kind_of;
 use futures_util::future::BoxFuture;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply, PropValue, Source};
+use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, DslDir};
-use zilla_core::zap::Zap;
-use zilla_ondisk::dsl::DS_FIELD_BOOKMARK_NAMES;
+use zilla_core::dsl::DslDir;
 
 /// One walk through a pool.
 struct Walk<'a> {
@@ -80,7 +78,7 @@ async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str) -> Answer<Vec<Dat
     };
     if let Some((fs, mark)) = root.split_once('#') {
         let head = pool.dsl().by_name(fs).await.map_err(of(root))?;
-        let found = bookmarks(pool, &head).await?.into_iter().find(|b| b.name.ends_with(&format!("#{mark}")));
+        let found = bookmarks::of_head(&head).into_iter().find(|b| b.name == format!("{fs}#{mark}"));
         return Ok(vec![found.ok_or_else(|| no_dataset(root))?]);
     }
     let ds = pool.dsl().by_name(root).await.map_err(of(root))?;
@@ -113,7 +111,7 @@ impl Walk<'_> {
                     }
                 }
                 if below && self.bookmarks {
-                    self.out.extend(bookmarks(self.pool, &ds).await?);
+                    self.out.extend(bookmarks::of_head(&ds));
                 }
             }
             if below {
@@ -124,42 +122,4 @@ impl Walk<'_> {
             Ok(())
         })
     }
-}
-
-/// A head's bookmarks, by name.
-async fn bookmarks(pool: &Pool, head: &DslDataset) -> Answer<Vec<DatasetInfo>> {
-    let name = head.name();
-    let Some(zap) = head.zap() else { return Ok(Vec::new()) };
-    let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await.map_err(of(&name))? else {
-        return Ok(Vec::new());
-    };
-    let zap = Zap::open(pool.dsl().mos(), id).await.map_err(of(&name))?;
-    let mut all = Vec::new();
-    for entry in zap.entries().await.map_err(of(&name))? {
-        // guid, creation txg, creation time, ...
-        let words = entry.value.as_u64s().unwrap_or_default();
-        let word = |n: usize| words.get(n).copied().unwrap_or(0);
-        let stat = |text: String| PropValue::new(text, Source::None);
-        let mut properties = BTreeMap::from([
-            ("type".to_owned(), stat("bookmark".to_owned())),
-            ("creation".to_owned(), stat(word(2).to_string())),
-            ("createtxg".to_owned(), stat(word(1).to_string())),
-            ("guid".to_owned(), stat(word(0).to_string())),
-        ]);
-        // ..., redaction, flags, referenced, compressed, uncompressed
-        if words.len() > 7 {
-            properties.insert("referenced".to_owned(), stat(word(5).to_string()));
-            properties.insert("logicalreferenced".to_owned(), stat(word(7).to_string()));
-        }
-        all.push(DatasetInfo {
-            name: format!("{name}#{}", entry.name_str()),
-            kind: DatasetKind::Bookmark,
-            guid: word(0),
-            createtxg: word(1),
-            creation: word(2),
-            properties,
-        });
-    }
-    all.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
 }

@@ -5,12 +5,14 @@
 //! is mounted again as it was.
 
 use super::Engine;
+use super::access::who;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetPromote, DatasetRename, MountedReply};
 use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_core::dsl::Who;
 use zilla_core::error::{Errno, Error};
 
 impl Engine {
@@ -34,10 +36,10 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::InvalidName, what));
         }
         if r.parents {
-            self.create_parents(caller, &pool, &r.target, false).await?;
+            self.create_parents(caller, &pool, &r.target, !caller.owner).await?;
         }
         if r.no_unmount {
-            rename_head(&pool, &r).await?;
+            rename_head(&pool, caller, &r).await?;
             pool.rename_mounts(&r.name, &r.target);
             return Ok(MountedReply::default());
         }
@@ -46,7 +48,7 @@ impl Engine {
             for (name, _) in &mounted {
                 pool.remove_mountpoint(name).await;
             }
-            failed = rename_head(&pool, &r).await.err();
+            failed = rename_head(&pool, caller, &r).await.err();
         }
         if let Some(e) = failed {
             pool.mount_back(self, &mounted).await;
@@ -60,7 +62,7 @@ impl Engine {
         Ok(MountedReply { mount_error: pool.mount_back(self, &renamed).await })
     }
 
-    pub(super) async fn promote(&self, r: DatasetPromote) -> Answer<()> {
+    pub(super) async fn promote(&self, caller: &Caller, r: DatasetPromote) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
@@ -79,8 +81,15 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::Exists, what));
         }
         let moved = up_to(&pool, &origin).await?;
-        let (dsl, name) = (dsl.clone(), r.name.clone());
-        let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.promote(&tx, &name).await }));
+        let (dsl, name, count) = (dsl.clone(), r.name.clone(), moved.len() as u64);
+        let who = who(caller);
+        let task = pool.spa.ctx.sync_task(move |tx| {
+            Box::pin(async move {
+                let clone = dsl.by_name(&name).await?.dir();
+                dsl.promote_limit_check(&clone, count, &who).await?;
+                dsl.promote(&tx, &name).await
+            })
+        });
         task.await.map_err(of_dataset)?;
         // They are the clone's now: who looked into them through the other's `.zfs` must not keep them in use.
         moved.iter().for_each(|name| pool.forget_snapshot(name));
@@ -97,9 +106,21 @@ async fn up_to(pool: &Pool, origin: &str) -> Answer<Vec<String>> {
     Ok(all.iter().filter(|s| s.phys().creation_txg <= last).map(|s| s.name()).collect())
 }
 
-async fn rename_head(pool: &Arc<Pool>, r: &DatasetRename) -> Answer<()> {
+async fn rename_head(pool: &Arc<Pool>, caller: &Caller, r: &DatasetRename) -> Answer<()> {
     let (dsl, old, new) = (pool.dsl().clone(), r.name.clone(), r.target.clone());
-    let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.rename(&tx, &old, &new).await }));
+    let who = who(caller);
+    let task = pool.spa.ctx.sync_task(move |tx| {
+        Box::pin(async move {
+            // Where there is none it is refused for that.
+            if who != Who::Admin
+                && let Some((above, _)) = new.rsplit_once('/')
+                && let (Ok(dir), Ok(to)) = (dsl.dir_by_name(&old).await, dsl.dir_by_name(above).await)
+            {
+                dsl.move_limit_check(&dir, &to, &who).await?;
+            }
+            dsl.rename(&tx, &old, &new).await
+        })
+    });
     task.await.map_err(refused)
 }
 
@@ -107,10 +128,8 @@ fn refused(e: Error) -> ApiError {
     let what = e.to_string();
     match e.errno() {
         Errno::XDev => ApiError::with(ErrorCode::CrossTarget, what),
-        Errno::NoEnt if what.contains("parent does not exist") => {
-            ApiError::with(ErrorCode::NoEnt, "parent does not exist")
-        }
-        Errno::Inval => ApiError::with(ErrorCode::InvalidName, what),
+        // (A refusal has a class of its own.)
+        Errno::Inval if !matches!(e, Error::Refused(_)) => ApiError::with(ErrorCode::InvalidName, what),
         _ => of_dataset(e),
     }
 }

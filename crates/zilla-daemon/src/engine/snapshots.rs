@@ -1,20 +1,21 @@
 //! `zfs snapshot` and `zfs rollback`.
 
 use super::Engine;
+use super::access::who;
 use super::datasets::typed;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetDestroy, DatasetRollback, DatasetSnapshot};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::error::Errno;
 
 /// A snapshot of this very txg is in the way: the next txg's will do.
 const TRIES: usize = 8;
 
 impl Engine {
-    pub(super) async fn snapshot(&self, r: DatasetSnapshot) -> Answer<()> {
+    pub(super) async fn snapshot(&self, caller: &Caller, r: DatasetSnapshot) -> Answer<()> {
         let settings = typed(&r.properties, props::SNAP, true)?;
         let mut by_pool: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for name in &r.names {
@@ -42,8 +43,10 @@ impl Engine {
             let mut tries = TRIES;
             loop {
                 let (dsl, names, settings) = (pool.dsl().clone(), names.clone(), settings.clone());
+                let who = who(caller);
                 let task = pool.spa.ctx.sync_task(move |tx| {
                     Box::pin(async move {
+                        dsl.snapshot_limit_check(&names, &who).await?;
                         for snap in dsl.snapshot(&tx, &names).await? {
                             if !settings.is_empty() {
                                 dsl.set_props(&tx, &snap, &settings).await?;
@@ -82,10 +85,19 @@ impl Engine {
         let later: Vec<_> =
             all.iter().filter(|s| s.phys().creation_txg > target.phys().creation_txg).cloned().collect();
         let names: Vec<String> = later.iter().map(|s| s.name()).collect();
-        if !later.is_empty() && !r.destroy_later {
+        let since = target.phys().creation_txg;
+        let marks: Vec<String> = head
+            .bookmarks()
+            .iter()
+            .filter(|b| b.phys.creation_txg > since)
+            .map(|b| format!("{fs}#{}", b.name))
+            .collect();
+        let newer = !later.is_empty() || !marks.is_empty();
+        if newer && !r.destroy_later {
             let mut details =
                 vec!["use '-r' to force deletion of the following snapshots and bookmarks:".to_owned()];
             details.extend(names);
+            details.extend(marks);
             return Err(ApiError::with(ErrorCode::HasDependents, "more recent snapshots or bookmarks exist")
                 .details(details));
         }
@@ -108,7 +120,7 @@ impl Engine {
         for name in &below {
             pool.unmount_one(name, r.force).await?;
         }
-        let done = self.roll_back_unmounted(&pool, &r, &fs, names).await;
+        let done = self.roll_back_unmounted(&pool, &r, &fs, names, marks).await;
         for name in below.iter().rev() {
             if let Err(e) = pool.mount_one(self, name, &[], true).await {
                 tracing::error!("'{name}' cannot be mounted again: {e}");
@@ -123,7 +135,11 @@ impl Engine {
         r: &DatasetRollback,
         fs: &str,
         later: Vec<String>,
+        marks: Vec<String>,
     ) -> Answer<()> {
+        for mark in marks {
+            self.destroy_bookmark(&DatasetDestroy { target: mark, ..DatasetDestroy::default() }).await?;
+        }
         if !later.is_empty() {
             let list: Vec<&str> = later.iter().filter_map(|n| n.split_once('@')).map(|(_, s)| s).collect();
             let target = format!("{fs}@{}", list.join(","));

@@ -113,14 +113,16 @@ pub(super) fn ratio(hundredths: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
-/// What is known of a dataset whose key nobody has given.
+/// What is known of a dataset's key.
 fn encrypted(desc: &PropDesc, of: &dsl::Encryption) -> Option<PropValue> {
     let word = |n: u64| desc.word_of(n).map_or_else(|| n.to_string(), str::to_owned);
     let shown = match desc.name {
         "encryption" => word(of.suite),
         "keyformat" => word(of.keyformat),
         "encryptionroot" => of.root.clone(),
-        "keystatus" => "unavailable".to_owned(),
+        "keystatus" => if of.loaded { "available" } else { "unavailable" }.to_owned(),
+        "pbkdf2salt" => of.pbkdf2salt.to_string(),
+        "keyguid" => of.keyguid.to_string(),
         _ => of.pbkdf2iters.to_string(),
     };
     Some(PropValue::new(shown, Source::None))
@@ -183,7 +185,7 @@ impl Pool {
         let settings = Settings::of(self, ds).await?;
         let fixed = match self.dsl().objset(ds).await {
             // The contents of an encrypted dataset are closed to us; what the pool says of it is not.
-            Ok(os) if i.encryption.is_none() => Fixed::of(&os).await?,
+            Ok(os) if !os.is_locked() => Fixed::of(&os).await?,
             _ => Fixed::default(),
         };
         let is_volume = fixed.0.contains_key("volsize");
@@ -206,27 +208,37 @@ impl Pool {
                 out.properties.insert(name.clone(), PropValue::new(value, source(&set.source)));
             }
         }
-        for name in wanted.iter().filter(|w| w.starts_with("written@")) {
-            let snap = name.trim_start_matches("written@");
-            let snap = snap.rsplit_once('@').map_or(snap, |(_, s)| s);
-            let base = i.name.split('@').next().unwrap_or_default();
-            if let Ok(prev) = self.dsl().by_name(&format!("{base}@{snap}")).await
-                && let Some(n) = self.written_since(ds, &prev).await?
-            {
-                out.properties.insert(name.clone(), PropValue::new(n.to_string(), Source::None));
+        for name in wanted.iter().filter(|w| w.starts_with("written@") || w.starts_with("written#")) {
+            if let Some(n) = self.written_since_name(ds, name).await? {
+                out.properties.insert(name.clone(), PropValue::new(n.to_string(), Source::Local));
+            }
+        }
+        for name in wanted.iter().filter(|w| props::is_userquota_prop(w)) {
+            if let Some(value) = self.account_property(ds, name).await? {
+                out.properties.insert(name.clone(), value);
             }
         }
         Ok(out)
     }
 
     /// Space written between a snapshot and a later state of the same dataset.
-    async fn written_since(&self, ds: &Arc<DslDataset>, since: &DslDataset) -> Result<Option<u64>> {
+    pub(super) async fn written_since(
+        &self,
+        ds: &Arc<DslDataset>,
+        since: &DslDataset,
+    ) -> Result<Option<u64>> {
         let mut sum = 0u64;
         let mut at = ds.clone();
+        // Each snapshot is older than the one after it: a chain that is not so was made by somebody else, and might never end.
+        let (mut newest, oldest) = (u64::MAX, since.phys().creation_txg);
         while at.id() != since.id() {
             sum = sum.saturating_add(self.dsl().written(&at).await?);
             let Some(prev) = self.dsl().prev(&at).await? else { return Ok(None) };
-            at = prev;
+            let made = prev.phys().creation_txg;
+            if made >= newest || made < oldest {
+                return Ok(None);
+            }
+            (newest, at) = (made, prev);
         }
         Ok(Some(sum))
     }
@@ -322,10 +334,13 @@ impl Pool {
                     word(&text)
                 })
             }
-            "receive_resume_token" | "prevsnap" | "redact_snaps" | "iscsioptions" | "stmf_sbd_lu" => {
-                settings.get(desc)
-            }
-            "encryption" | "keyformat" | "pbkdf2iters" | "encryptionroot" | "keystatus"
+            "receive_resume_token" => match i.snapshot {
+                true => None,
+                false => self.resume_token(&i.name).await.as_deref().and_then(word),
+            },
+            "prevsnap" | "redact_snaps" | "iscsioptions" | "stmf_sbd_lu" => settings.get(desc),
+            "encryption" | "keyformat" | "pbkdf2iters" | "encryptionroot" | "keystatus" | "pbkdf2salt"
+            | "keyguid"
                 if i.encryption.is_some() =>
             {
                 i.encryption.as_ref().and_then(|e| encrypted(desc, e))

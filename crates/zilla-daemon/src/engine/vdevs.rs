@@ -15,6 +15,14 @@ use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::Attach;
 use zilla_core::vdev;
 
+/// A spare that is named once and never steps in is worse than none.
+pub(super) fn no_spares(vdevs: &VdevSpec) -> Answer<()> {
+    match vdevs.spares.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::with(ErrorCode::Unsupported, "hot spares are not supported by zilla yet")),
+    }
+}
+
 impl Engine {
     fn changeable(&self, name: &str) -> Answer<Arc<Pool>> {
         let pool = self.pool(name)?;
@@ -28,13 +36,16 @@ impl Engine {
     pub(super) async fn add_vdevs(&self, r: PoolAdd) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
-        if !r.vdevs.spares.is_empty() || !r.vdevs.l2cache.is_empty() {
-            let what = "spares and cache devices cannot be added by zilla yet";
-            return Err(ApiError::with(ErrorCode::Unsupported, what));
-        }
+        no_spares(&r.vdevs)?;
         let _held = self.check_devices(&r.vdevs, r.force).await?;
         let ashift = r.ashift.and_then(|a| u32::try_from(a).ok()).filter(|a| *a != 0);
-        pool.spa.add_vdevs(&pool_spec(&r.vdevs, ashift)).await.map_err(of_vdev)?;
+        let spec = pool_spec(&r.vdevs, ashift);
+        if !spec.cache.is_empty() {
+            pool.spa.add_cache(&spec.cache).await.map_err(of_vdev)?;
+        }
+        if !spec.tops.is_empty() {
+            pool.spa.add_vdevs(&spec).await.map_err(of_vdev)?;
+        }
         self.save_cache().await;
         Ok(())
     }
@@ -90,7 +101,7 @@ impl Engine {
 
     pub(super) async fn online_vdev(&self, r: VdevOnline) -> Answer<VdevOnlineReply> {
         let pool = self.changeable(&r.name)?;
-        let (state, _) = pool.spa.online(r.guid).await.map_err(of_vdev)?;
+        let (state, _) = pool.spa.online(r.guid, r.expand).await.map_err(of_vdev)?;
         Ok(VdevOnlineReply { state: vdev_state(state) })
     }
 

@@ -149,7 +149,8 @@ impl Pool {
 
     /// Whether a dataset is offered to clients, who ask by its name.
     async fn is_offered(&self, ds: &Arc<DslDataset>) -> Result<bool> {
-        if self.dsl().os_type(ds).await? != ObjsetType::Zvol.number() {
+        // (One that is still being received is nobody's yet.)
+        if ds.is_inconsistent() || self.dsl().os_type(ds).await? != ObjsetType::Zvol.number() {
             return Ok(false);
         }
         let settings = Settings::of(self, ds).await?;
@@ -198,7 +199,7 @@ impl Pool {
             }
             let os = self.dsl().objset(&ds).await?;
             if zilla_core::zil::needs_replay(&os.phys().zil_header)
-                && !os.is_encrypted()
+                && !os.is_locked()
                 && let Err(e) = self.use_volume(env, &ds).await
             {
                 tracing::error!("'{}': its intent log cannot be replayed: {e}", ds.name());

@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use async_executor::Executor;
@@ -19,40 +18,33 @@ use crate::{BoxFuture, Spawner};
 pub(super) struct Workers {
     executor: Arc<Executor<'static>>,
     threads: usize,
-    /// Workers that have something to do.
-    busy: Arc<AtomicUsize>,
     /// Each completes its worker's main future, which ends the thread.
     stops: Mutex<Vec<Completion>>,
 }
 
 impl Workers {
     pub(super) fn start(threads: usize) -> Workers {
-        let (executor, busy) = (Arc::new(Executor::new()), Arc::new(AtomicUsize::new(0)));
+        let executor = Arc::new(Executor::new());
         let mut stops = Vec::with_capacity(threads);
         for n in 0..threads {
             let (stop, stopped) = Completion::oneshot();
-            let (executor, busy) = (executor.clone(), busy.clone());
+            let executor = executor.clone();
             thread::Builder::new()
                 .name(format!("zilla-{n}"))
-                .spawn(move || work(&executor, &busy, stopped))
+                .spawn(move || work(&executor, stopped))
                 .expect("cannot start a worker thread");
             stops.push(stop);
         }
-        Workers { executor, threads, busy, stops: Mutex::new(stops) }
+        Workers { executor, threads, stops: Mutex::new(stops) }
     }
 }
 
-fn work(executor: &Executor<'static>, busy: &AtomicUsize, stopped: IoFuture) {
+fn work(executor: &Executor<'static>, stopped: IoFuture) {
     // A panic that reaches this point is a bug in a task nobody waits for. State may be half changed, and what is on
     // disk is always a whole transaction group: dying is the safe way out, going on is not.
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut main = pin!(executor.run(stopped));
-        park_on(|cx| {
-            busy.fetch_add(1, Ordering::Relaxed);
-            let polled = main.as_mut().poll(cx);
-            busy.fetch_sub(1, Ordering::Relaxed);
-            polled
-        })
+        let _stopped = park_on(|cx| main.as_mut().poll(cx));
     }));
     if ran.is_err() {
         process::abort();
@@ -66,10 +58,6 @@ impl Spawner for Workers {
 
     fn parallelism(&self) -> usize {
         self.threads
-    }
-
-    fn busy(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
     }
 
     fn drive(&self, main: BoxFuture<'_, ()>) {

@@ -47,9 +47,12 @@ impl FileCore {
 
     pub(super) fn measure(&self) -> io::Result<u64> {
         // Positioned I/O leaves the file position unused, so moving it disturbs nobody.
-        let size = seek(&self.plain, SeekFrom::End(0))?;
+        Ok(self.resized(end_of(&self.plain)?))
+    }
+
+    pub(super) fn resized(&self, size: u64) -> u64 {
         self.size.store(size, Ordering::Release);
-        Ok(size)
+        size
     }
 
     /// Whether there is anything a flush could have to do.
@@ -146,6 +149,10 @@ impl FileCore {
         }
         Ok(())
     }
+}
+
+pub(super) fn end_of(fd: impl AsFd) -> io::Result<u64> {
+    Ok(seek(fd, SeekFrom::End(0))?)
 }
 
 /// The data as it is where its pieces are aligned, else gathered into one buffer that is.

@@ -8,12 +8,16 @@
 //! * *threads*: positioned reads and writes on a pool of threads, where io_uring is refused (most containers).
 //!
 //! A thread that would only sleep until its I/O is done may do it itself ([`crate::patience`]).
+//!
+//! What lies in a file system that FUSE serves is always on threads of its own (`served.rs`), and paths are always looked at on
+//! such (`apart.rs`): the server may be this process.
 
+mod apart;
 mod executor;
 mod file;
 mod open;
 mod random;
-mod sched;
+mod served;
 mod threads;
 mod timer;
 mod uring;
@@ -24,7 +28,7 @@ use std::thread;
 
 use crate::Env;
 
-pub use sched::{go_to as go_to_core, schedule_as};
+pub use apart::{apart, apart_with};
 
 /// How devices do their I/O.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

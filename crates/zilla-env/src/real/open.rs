@@ -1,4 +1,7 @@
 //! Opens files and block devices, and handles the few small files of the engine.
+//!
+//! A path may lead into a file system that this process serves itself, so all of it is done apart (`apart.rs`): what opens a
+//! device looks at it there too, and the open descriptors are passed on.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,7 +18,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::file::{Align, BlockingDevice, FileCore};
+use super::apart::{apart, apart_with};
+use super::file::{Align, BlockingDevice, FileCore, end_of};
+use super::served::{FUSE_MAGIC, ServedDevice, server_below};
 use super::threads::ThreadPool;
 use super::uring::{Ring, UringDevice};
 use super::{IoBackend, RealConfig};
@@ -39,8 +44,20 @@ impl RealOpener {
 }
 
 impl Shared {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn Device>> {
-        let mut core = open_core(path, mode, self.config.direct)?;
+    async fn open(&self, path: PathBuf, mode: OpenMode) -> io::Result<Arc<dyn Device>> {
+        let direct = self.config.direct;
+        let opened = apart_with(Vec::new(), move |_| {
+            let found = Found::open(&path, mode, direct)?;
+            Ok(((found.size, found.align, found.in_memory, found.info), found.fds))
+        });
+        let ((size, align, in_memory, info), fds) = opened.await?;
+        let mut fds = fds.into_iter();
+        let plain = fds.next().ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut core = FileCore { plain, direct: fds.next().zip(align), size: size.into(), info, in_memory };
+        if core.info.fuse.is_some() {
+            core.info.backend = "threads apart";
+            return Ok(Arc::new(ServedDevice::new(core)?));
+        }
         let ring = match self.config.io {
             IoBackend::Inline | IoBackend::Threads => None,
             IoBackend::Auto if core.in_memory => None,
@@ -72,50 +89,68 @@ impl Shared {
     }
 }
 
-fn open_core(path: &Path, mode: OpenMode, want_direct: bool) -> io::Result<FileCore> {
-    let kind = fs::metadata(path)?.file_type();
-    let is_block_dev = kind.is_block_device();
-    if !is_block_dev && !kind.is_file() {
-        let what = format!("{} is neither a file nor a block device", path.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+/// What is open at a path, with all that is to be known of it.
+struct Found {
+    size: u64,
+    align: Option<Align>,
+    in_memory: bool,
+    info: DeviceInfo,
+    /// The plain descriptor, and the direct one if `align` says what that demands.
+    fds: Vec<OwnedFd>,
+}
+
+impl Found {
+    fn open(path: &Path, mode: OpenMode, want_direct: bool) -> io::Result<Found> {
+        let kind = fs::metadata(path)?.file_type();
+        let is_block_dev = kind.is_block_device();
+        if !is_block_dev && !kind.is_file() {
+            let what = format!("{} is neither a file nor a block device", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let access = if mode.write { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::CLOEXEC;
+        // On a block device O_EXCL keeps out mounts and other exclusive users; on a file it would mean something else.
+        let excl = if is_block_dev && mode.exclusive { OFlags::EXCL } else { OFlags::empty() };
+        let plain = match open(path, access | excl, Mode::empty()) {
+            Err(Errno::BUSY) => return Err(busy(path, block_holder(path))),
+            other => other?,
+        };
+        let stat = fstat(&plain)?;
+        if FileType::from_raw_mode(stat.st_mode)
+            != if is_block_dev { FileType::BlockDevice } else { FileType::RegularFile }
+        {
+            return Err(io::Error::other(format!("{} changed while it was opened", path.display())));
+        }
+        if mode.exclusive {
+            lock(&plain, path, &stat)?;
+        }
+        let magic = fstatfs(&plain)?.f_type as i64;
+        let in_memory = !is_block_dev && (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC);
+        let fuse = match is_block_dev {
+            true => server_below(stat.st_rdev),
+            false => (magic == FUSE_MAGIC).then_some(stat.st_dev),
+        };
+        let sector = if is_block_dev { ioctl_blksszget(&plain)? } else { 512 };
+        // For a file in memory there is no cache to bypass.
+        let direct = if want_direct && !in_memory { open_direct(&plain, access, sector) } else { None };
+        let queue = Queue::of(if is_block_dev { stat.st_rdev } else { stat.st_dev });
+        let info = DeviceInfo {
+            path: path.to_owned(),
+            logical_block: sector,
+            physical_block: if is_block_dev { ioctl_blkpbszget(&plain)? } else { sector },
+            rotational: if in_memory { Some(false) } else { queue.number("rotational").map(|n| n != 0) },
+            writable: mode.write,
+            direct: direct.is_some(),
+            can_discard: !is_block_dev || queue.number("discard_max_bytes").is_some_and(|n| n > 0),
+            can_write_zeroes: !is_block_dev || queue.number("write_zeroes_max_bytes").is_some_and(|n| n > 0),
+            is_block_dev,
+            fuse,
+            backend: "",
+        };
+        let size = end_of(&plain)?;
+        let (direct, align) = direct.unzip();
+        let fds = std::iter::once(plain).chain(direct).collect();
+        Ok(Found { size, align, in_memory, info, fds })
     }
-    let access = if mode.write { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::CLOEXEC;
-    // On a block device O_EXCL keeps out mounts and other exclusive users; on a file it would mean something else.
-    let excl = if is_block_dev && mode.exclusive { OFlags::EXCL } else { OFlags::empty() };
-    let plain = match open(path, access | excl, Mode::empty()) {
-        Err(Errno::BUSY) => return Err(busy(path, block_holder(path))),
-        other => other?,
-    };
-    let stat = fstat(&plain)?;
-    if FileType::from_raw_mode(stat.st_mode)
-        != if is_block_dev { FileType::BlockDevice } else { FileType::RegularFile }
-    {
-        return Err(io::Error::other(format!("{} changed while it was opened", path.display())));
-    }
-    if mode.exclusive {
-        lock(&plain, path, &stat)?;
-    }
-    let magic = fstatfs(&plain)?.f_type as i64;
-    let in_memory = !is_block_dev && (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC);
-    let sector = if is_block_dev { ioctl_blksszget(&plain)? } else { 512 };
-    // For a file in memory there is no cache to bypass.
-    let direct = if want_direct && !in_memory { open_direct(&plain, access, sector) } else { None };
-    let queue = Queue::of(if is_block_dev { stat.st_rdev } else { stat.st_dev });
-    let info = DeviceInfo {
-        path: path.to_owned(),
-        logical_block: sector,
-        physical_block: if is_block_dev { ioctl_blkpbszget(&plain)? } else { sector },
-        rotational: if in_memory { Some(false) } else { queue.number("rotational").map(|n| n != 0) },
-        writable: mode.write,
-        direct: direct.is_some(),
-        can_discard: !is_block_dev || queue.number("discard_max_bytes").is_some_and(|n| n > 0),
-        can_write_zeroes: !is_block_dev || queue.number("write_zeroes_max_bytes").is_some_and(|n| n > 0),
-        is_block_dev,
-        backend: "",
-    };
-    let core = FileCore { plain, direct, size: 0.into(), info, in_memory };
-    core.measure()?;
-    Ok(core)
 }
 
 /// A second descriptor of the same file for direct I/O, where its file system has that in units of a sector.
@@ -137,7 +172,7 @@ fn open_direct(plain: &OwnedFd, access: OFlags, sector: u32) -> Option<(OwnedFd,
         return None;
     }
     // By descriptor and not by path, which may name another file by now.
-    let same = format!("/proc/self/fd/{}", plain.as_raw_fd());
+    let same = format!("/proc/thread-self/fd/{}", plain.as_raw_fd());
     let direct = open(same, access | OFlags::DIRECT, Mode::empty()).ok()?;
     if !told {
         let mut probe = crate::IoBuf::scratch(sector as usize);
@@ -228,41 +263,56 @@ impl Queue {
     }
 }
 
-/// The calls below are short and rare (import, export), so they are made where they are awaited.
+/// What the kernel itself has to say is nobody's to serve.
+fn is_kernels(path: &Path) -> bool {
+    path.starts_with("/proc") || path.starts_with("/sys")
+}
+
+/// Makes a call by path.
+async fn by_path<T: Send + 'static>(
+    path: &Path,
+    call: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let path = path.to_owned();
+    apart(move || call(&path)).await?
+}
+
 impl Opener for RealOpener {
     fn open(&self, path: &Path, mode: OpenMode) -> BoxFuture<'static, io::Result<Arc<dyn Device>>> {
         let (shared, path) = (self.0.clone(), path.to_owned());
-        Box::pin(async move { shared.open(&path, mode) })
+        Box::pin(async move { shared.open(path, mode).await })
     }
 
     fn list(&self, dir: &Path) -> BoxFuture<'static, io::Result<Vec<DirEntry>>> {
         let dir = dir.to_owned();
-        Box::pin(async move { list(&dir) })
+        Box::pin(async move { by_path(&dir, list).await })
     }
 
     fn read_file(&self, path: &Path) -> BoxFuture<'static, io::Result<Vec<u8>>> {
         let path = path.to_owned();
-        Box::pin(async move { fs::read(path) })
+        Box::pin(async move {
+            if is_kernels(&path) { fs::read(path) } else { by_path(&path, |p| fs::read(p)).await }
+        })
     }
 
     fn write_file(&self, path: &Path, data: Vec<u8>) -> BoxFuture<'static, io::Result<()>> {
         let path = path.to_owned();
-        Box::pin(async move { replace(&path, &data) })
+        Box::pin(async move { by_path(&path, move |p| replace(p, &data)).await })
     }
 
     fn remove_file(&self, path: &Path) -> BoxFuture<'static, io::Result<()>> {
         let path = path.to_owned();
-        Box::pin(async move { fs::remove_file(path) })
+        Box::pin(async move { by_path(&path, |p| fs::remove_file(p)).await })
     }
 
     fn create_file(&self, path: &Path, size: u64) -> BoxFuture<'static, io::Result<()>> {
         let path = path.to_owned();
-        Box::pin(async move { fs::File::create_new(path)?.set_len(size) })
+        Box::pin(async move { by_path(&path, move |p| fs::File::create_new(p)?.set_len(size)).await })
     }
 
     fn canonical(&self, path: &Path) -> BoxFuture<'static, io::Result<PathBuf>> {
         let path = path.to_owned();
-        Box::pin(async move { fs::canonicalize(path) })
+        Box::pin(async move { by_path(&path, |p| fs::canonicalize(p)).await })
     }
 }
 

@@ -13,8 +13,9 @@ mod ops;
 mod tree;
 
 use crate::abi::{self, Short, cap, op};
+use crate::crew::{MAX_WRITE, Served, Turn, crew};
 use crate::dev::{Dev, Read};
-use crate::mount::{attach, detach, path_of};
+use crate::mount::{attach, detach, device_of, open_dir};
 use crate::reply::{Out, Reply};
 use crate::request::{Buffer, Request};
 use crate::session::Options;
@@ -22,24 +23,19 @@ use event_listener::Event;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use rustix::fd::AsFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tree::Tree;
 use zilla::{Result, Volume};
 use zilla_env::Env;
 
-/// The most data in one request, in bytes.
-const MAX_WRITE: usize = 1 << 20;
 /// Data of a write come to lie in buffers of so many bytes: the usual block of a volume.
 const RECORD: usize = 16 << 10;
-/// Threads that take requests. Those that must wait for a disk are tasks.
-const THREADS: usize = 2;
 
 /// A volume in use, and what keeps it open.
 pub struct OpenVolume {
@@ -62,7 +58,6 @@ struct Session {
     tree: Mutex<Tree>,
     files: Mutex<HashMap<u64, Arc<OpenVolume>>>,
     next_file: AtomicU64,
-    threads: AtomicUsize,
     gone: AtomicBool,
     ended: Event,
 }
@@ -71,16 +66,15 @@ struct Session {
 pub struct VolumeMount {
     session: Arc<Session>,
     mountpoint: PathBuf,
+    device: u64,
 }
 
 /// Mounts the directory of volumes and serves it until it is unmounted.
 pub fn mount_volumes(shelf: Arc<dyn Shelf>, env: Env, mountpoint: &Path) -> io::Result<VolumeMount> {
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(mountpoint, how, Mode::empty())?;
-    let mountpoint = path_of(dir.as_fd())?;
     let opts =
         Options { setuid: false, devices: false, exec: false, allow_other: false, ..Options::new("zvol") };
-    let dev = Arc::new(Dev::new(attach(dir.as_fd(), &opts)?));
+    let (mountpoint, fd) = attach(open_dir(mountpoint, OFlags::NOFOLLOW)?, &opts)?;
+    let dev = Arc::new(Dev::new(fd));
     let session = Arc::new(Session {
         shelf,
         env,
@@ -88,7 +82,6 @@ pub fn mount_volumes(shelf: Arc<dyn Shelf>, env: Env, mountpoint: &Path) -> io::
         tree: Mutex::default(),
         files: Mutex::default(),
         next_file: AtomicU64::new(1),
-        threads: THREADS.into(),
         gone: false.into(),
         ended: Event::new(),
     });
@@ -96,12 +89,18 @@ pub fn mount_volumes(shelf: Arc<dyn Shelf>, env: Env, mountpoint: &Path) -> io::
         let _ = detach(&mountpoint, true);
         return Err(e);
     }
-    Ok(VolumeMount { session, mountpoint })
+    let device = device_of(&mountpoint).unwrap_or(0);
+    Ok(VolumeMount { session, mountpoint, device })
 }
 
 impl VolumeMount {
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// The number that the kernel gave the file system.
+    pub fn device(&self) -> u64 {
+        self.device
     }
 
     pub fn is_gone(&self) -> bool {
@@ -128,11 +127,8 @@ impl VolumeMount {
 impl Session {
     fn start(self: Arc<Self>) -> io::Result<()> {
         self.init()?;
-        for i in 0..THREADS {
-            let session = self.clone();
-            std::thread::Builder::new().name(format!("zvol-{i}")).spawn(move || session.serve())?;
-        }
-        Ok(())
+        self.dev.unblock()?;
+        crew()?.add(self)
     }
 
     /// The first request, which settles what both sides can do.
@@ -142,7 +138,7 @@ impl Session {
         let request = loop {
             match self.dev.read(&mut buf, || RECORD)? {
                 Read::Request(n) => break buf.take(n).map_err(strange)?,
-                Read::Again => {}
+                Read::Again | Read::Empty => {}
                 Read::Gone => return Err(io::Error::other("unmounted before it was ready")),
             }
         };
@@ -158,55 +154,53 @@ impl Session {
         Ok(())
     }
 
-    /// A thread's life.
-    fn serve(self: Arc<Self>) {
-        let dev = self.dev.another().map_or_else(|_| self.dev.clone(), Arc::new);
-        let mut buf = Buffer::new(MAX_WRITE);
-        loop {
-            match dev.read(&mut buf, || RECORD) {
-                Ok(Read::Request(n)) => match buf.take(n) {
-                    Ok(request) => self.handle(&dev, request),
-                    Err(Short) => tracing::error!("a request of the kernel is cut short"),
-                },
-                Ok(Read::Again) => {}
-                Ok(Read::Gone) => break,
-                Err(e) => {
-                    tracing::error!("reading from /dev/fuse: {e}");
-                    break;
-                }
-            }
+    fn answer(&self, unique: u64, reply: &Reply) {
+        if let Err(e) = self.dev.reply(unique, reply) {
+            tracing::error!("answering the kernel: {e}");
         }
-        if self.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // What was open is closed: nobody can close it any more.
-            self.files.lock().clear();
-            self.gone.store(true, Ordering::Release);
-            self.ended.notify(usize::MAX);
-        }
+    }
+}
+
+impl Served for Session {
+    fn dev(&self) -> &Arc<Dev> {
+        &self.dev
+    }
+
+    fn record(&self) -> usize {
+        RECORD
     }
 
     /// Runs a request here as far as it goes; if it has to wait, the rest becomes a task.
-    fn handle(self: &Arc<Self>, dev: &Arc<Dev>, request: Request) {
+    fn handle(self: Arc<Self>, request: Request, turn: &mut Turn<'_>) {
         let unique = request.header.unique;
         if matches!(request.header.opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::DESTROY) {
             // These are not answered.
             let _ = self.forget(&request);
             return;
         }
-        let session = self.clone();
-        let mut work =
-            Box::pin(async move { session.perform(&request).await.unwrap_or_else(|Short| Reply::errno(22)) });
-        let answer = move |dev: &Dev, reply: &Reply| {
-            if let Err(e) = dev.reply(unique, reply) {
-                tracing::error!("answering the kernel: {e}");
-            }
-        };
-        match (&mut work).now_or_never() {
-            Some(reply) => answer(dev, &reply),
-            None => {
-                let dev = dev.clone();
-                self.env.spawn(async move { answer(&dev, &work.await) });
-            }
+        // Several clients read and write a volume at once.
+        if request.is_long() || self.dev.has_request() {
+            turn.pass();
         }
+        let session = self.clone();
+        let mut work = Box::pin(async move {
+            let reply = session.perform(&request).await.unwrap_or_else(|Short| Reply::errno(22));
+            (session, reply)
+        });
+        match (&mut work).now_or_never() {
+            Some((_, reply)) => self.answer(unique, &reply),
+            None => self.env.spawn(async move {
+                let (session, reply) = work.await;
+                session.answer(unique, &reply);
+            }),
+        }
+    }
+
+    fn end(self: Arc<Self>) {
+        // What was open is closed: nobody can close it any more.
+        self.files.lock().clear();
+        self.gone.store(true, Ordering::Release);
+        self.ended.notify(usize::MAX);
     }
 }
 

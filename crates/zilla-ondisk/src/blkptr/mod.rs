@@ -344,33 +344,52 @@ impl BlkPtr {
 
     // ---- encryption
 
-    /// The salt as bytes, in the order the cipher takes them (little endian words).
+    /// A word as the bytes that its writer had: he put bytes there, and his order made a number of them.
+    const fn cipher_bytes(&self, word: u64) -> [u8; 8] {
+        if self.bits(PROP, 63, 1) == 0 { word.to_be_bytes() } else { word.to_le_bytes() }
+    }
+
+    const fn cipher_word(&self, bytes: [u8; 8]) -> u64 {
+        if self.bits(PROP, 63, 1) == 0 { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
+    }
+
+    /// The salt as the cipher takes it. (Salt, IV and code are only right once the byte order is set.)
     pub const fn salt(&self) -> [u8; 8] {
-        self.0[4].to_le_bytes()
+        self.cipher_bytes(self.0[4])
     }
 
     pub const fn iv(&self) -> [u8; 12] {
-        let a = self.0[5].to_le_bytes();
-        let b = ((self.0[FILL] >> 32) as u32).to_le_bytes();
+        let a = self.cipher_bytes(self.0[5]);
+        let low = (self.0[FILL] >> 32) as u32;
+        let b = if self.bits(PROP, 63, 1) == 0 { low.to_be_bytes() } else { low.to_le_bytes() };
         [a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], b[0], b[1], b[2], b[3]]
     }
 
     pub fn set_salt_iv(&mut self, salt: [u8; 8], iv: [u8; 12]) {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = iv;
-        self.0[4] = u64::from_le_bytes(salt);
-        self.0[5] = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        self.set_bits(FILL, 32, 32, u64::from(u32::from_le_bytes([i, j, k, l])));
+        self.0[4] = self.cipher_word(salt);
+        self.0[5] = self.cipher_word([a, b, c, d, e, f, g, h]);
+        let last = [i, j, k, l];
+        let last =
+            if self.bits(PROP, 63, 1) == 0 { u32::from_be_bytes(last) } else { u32::from_le_bytes(last) };
+        self.set_bits(FILL, 32, 32, u64::from(last));
     }
 
     /// The authentication code, in the last two words of the checksum.
     pub const fn mac(&self) -> [u8; 16] {
-        (self.0[CKSUM + 2] as u128 | ((self.0[CKSUM + 3] as u128) << 64)).to_le_bytes()
+        let (a, b) = (self.cipher_bytes(self.0[CKSUM + 2]), self.cipher_bytes(self.0[CKSUM + 3]));
+        [a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]
     }
 
     pub const fn set_mac(&mut self, mac: [u8; 16]) {
-        let v = u128::from_le_bytes(mac);
-        self.0[CKSUM + 2] = v as u64;
-        self.0[CKSUM + 3] = (v >> 64) as u64;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = mac;
+        self.0[CKSUM + 2] = self.cipher_word([a, b, c, d, e, f, g, h]);
+        self.0[CKSUM + 3] = self.cipher_word([i, j, k, l, m, n, o, p]);
+    }
+
+    /// Sizes, kinds and flags, as one word.
+    pub const fn prop_word(&self) -> u64 {
+        self.0[PROP]
     }
 
     // ---- embedded

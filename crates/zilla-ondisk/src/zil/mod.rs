@@ -101,6 +101,21 @@ impl<'a> LogBlock<'a> {
         })
     }
 
+    /// The records of an encrypted block as they can be read without the key: their heads, and pointers of data in place. A
+    /// record without pointers counts as a marker.
+    pub fn sealed_records(&self) -> impl Iterator<Item = Result<LogRecord<'a>>> + use<'a> {
+        let (mut rest, order) = (self.records, self.order);
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let rec = LogRecord::parse_sealed(rest, order);
+            let len = rec.as_ref().map_or(rest.len(), |r| r.header.reclen as usize);
+            rest = rest.get(len..).unwrap_or_default();
+            Some(rec)
+        })
+    }
+
     /// The raw records, for a log whose contents are encrypted.
     pub const fn raw(&self) -> &'a [u8] {
         self.records

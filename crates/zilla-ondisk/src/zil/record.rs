@@ -185,18 +185,44 @@ pub struct LogRecord<'a> {
 impl<'a> LogRecord<'a> {
     /// Reads the record at the front of `buf`.
     pub fn parse(buf: &'a [u8], order: ByteOrder) -> Result<LogRecord<'a>> {
-        let mut header = <LrHeader as crate::bytes::Phys>::decode(buf, order)?;
-        let len = usize::try_from(header.reclen).ok();
-        let raw = len.filter(|n| *n >= LrHeader::SIZE && n.is_multiple_of(ZIL_RECORD_ALIGN));
-        let why = "not a length within the block";
-        let raw = raw.and_then(|n| buf.get(..n));
-        let raw = raw.ok_or(FormatError::impossible("lr", "lrc_reclen", 8, header.reclen, why))?;
-        let ignore_case = header.txtype & TX_CI != 0;
-        header.txtype &= !TX_CI;
-        let mut r = Reader::new(raw, order, "lr");
-        r.skip(LrHeader::SIZE, "header")?;
+        let (header, ignore_case, mut r) = head(buf, order)?;
         Ok(LogRecord { header, ignore_case, body: body(header.txtype, &mut r)? })
     }
+
+    /// The same of a record whose contents are encrypted; see [`super::LogBlock::sealed_records`].
+    pub fn parse_sealed(buf: &'a [u8], order: ByteOrder) -> Result<LogRecord<'a>> {
+        let (header, ignore_case, mut r) = head(buf, order)?;
+        // Object, offset, length and one more word are encrypted; the pointers behind them are not.
+        let (object, offset, length, blksz) = (0, 0, 0, 0);
+        let body = match header.txtype {
+            9 => {
+                r.skip(32, "encrypted")?;
+                let blkptr = BlkPtr::read(&mut r, "lr_blkptr")?;
+                RecordBody::Write { object, offset, length, blkptr, data: &[] }
+            }
+            24 => {
+                r.skip(32, "encrypted")?;
+                RecordBody::CloneRange { object, offset, length, blksz, bps: pointers(&mut r)? }
+            }
+            _ => RecordBody::Commit,
+        };
+        Ok(LogRecord { header, ignore_case, body })
+    }
+}
+
+/// A record's head, and a reader of what follows it.
+fn head(buf: &[u8], order: ByteOrder) -> Result<(LrHeader, bool, Reader<'_>)> {
+    let mut header = <LrHeader as crate::bytes::Phys>::decode(buf, order)?;
+    let len = usize::try_from(header.reclen).ok();
+    let raw = len.filter(|n| *n >= LrHeader::SIZE && n.is_multiple_of(ZIL_RECORD_ALIGN));
+    let why = "not a length within the block";
+    let raw = raw.and_then(|n| buf.get(..n));
+    let raw = raw.ok_or(FormatError::impossible("lr", "lrc_reclen", 8, header.reclen, why))?;
+    let ignore_case = header.txtype & TX_CI != 0;
+    header.txtype &= !TX_CI;
+    let mut r = Reader::new(raw, order, "lr");
+    r.skip(LrHeader::SIZE, "header")?;
+    Ok((header, ignore_case, r))
 }
 
 /// Bytes up to a NUL, which is taken off too.
@@ -313,13 +339,17 @@ fn write<'a>(txtype: u64, r: &mut Reader<'a>) -> Result<RecordBody<'a>> {
 fn clone_range<'a>(r: &mut Reader<'a>) -> Result<RecordBody<'a>> {
     let (object, offset, length) = (r.u64("lr_foid")?, r.u64("lr_offset")?, r.u64("lr_length")?);
     let blksz = r.u64("lr_blksz")?;
+    Ok(RecordBody::CloneRange { object, offset, length, blksz, bps: pointers(r)? })
+}
+
+/// The pointers of a cloned range.
+fn pointers(r: &mut Reader<'_>) -> Result<Vec<BlkPtr>> {
     let n = count(r)?;
     let need = n.saturating_mul(BlkPtr::SIZE);
     if need > r.remaining() {
         return Err(truncated("lr_bps", need, r.remaining()));
     }
-    let bps = (0..n).map(|_| BlkPtr::read(r, "lr_bps")).collect::<Result<_>>()?;
-    Ok(RecordBody::CloneRange { object, offset, length, blksz, bps })
+    (0..n).map(|_| BlkPtr::read(r, "lr_bps")).collect()
 }
 
 fn count(r: &mut Reader<'_>) -> Result<usize> {

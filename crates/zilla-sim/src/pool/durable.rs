@@ -35,6 +35,7 @@ struct Own {
     len: usize,
     data: u64,
     xattrs: BTreeMap<String, u64>,
+    flags: u64,
     mtime: Option<i64>,
 }
 
@@ -53,6 +54,7 @@ fn own_of(n: &Node) -> Own {
         len: data.len(),
         data: hash(data),
         xattrs: n.xattrs.iter().map(|(k, v)| (k.clone(), hash(v))).collect(),
+        flags: n.flags,
         mtime: n.mtime,
     }
 }
@@ -66,6 +68,7 @@ fn own_seen(s: &Seen) -> Own {
         len: data.len(),
         data: hash(data),
         xattrs: s.xattrs.iter().map(|(k, v)| (k.clone(), hash(v))).collect(),
+        flags: s.flags,
         mtime: s.mtime,
     }
 }
@@ -182,12 +185,19 @@ fn in_part(log: &ActorLog, id: Id, least: usize, seen: &Seen) -> bool {
         let (Some(Node { body: Body::File(old), .. }), Some(after)) = (&before, m.nodes.get(&id)) else {
             return false;
         };
-        let (off, fill) = match op {
-            Op::Write { id: i, off, fill } if *i == id => (*off as usize, fill),
-            Op::Append { id: i, fill } if *i == id => (old.len(), fill),
+        let (off, new) = match op {
+            Op::Write { id: i, off, fill } if *i == id => (*off as usize, fill.bytes()),
+            Op::Append { id: i, fill } if *i == id => (old.len(), fill.bytes()),
+            Op::Copy { id: i, off, source, from, len } if *i == id => match m.nodes.get(source) {
+                // What it read, which it has not changed itself: both are never the same file.
+                Some(Node { body: Body::File(data), .. }) => {
+                    (*off as usize, data[*from as usize..(*from + *len) as usize].to_vec())
+                }
+                _ => return false,
+            },
             _ => return false,
         };
-        let (new, end) = (fill.bytes(), off + fill.len as usize);
+        let end = off + new.len();
         rest(own_of(after)) == rest(own_seen(seen))
             && (off + 1..end).filter(|at| at % SECTOR == 0).any(|at| {
                 let mut part = old.clone();
@@ -208,9 +218,11 @@ fn files_fit(
 ) -> Result<(), String> {
     for (path, (id, _)) in want {
         // Before a file's name changes, what was done to it is written.
-        let renamed = log.ops[..n]
-            .iter()
-            .rposition(|o| matches!(o, Op::Rename { id: i, .. } | Op::Link { id: i, .. } if i == id));
+        let renamed = log.ops[..n].iter().rposition(|o| match o {
+            Op::Rename { id: i, .. } | Op::Link { id: i, .. } => i == id,
+            Op::Exchange { id: i, other, .. } => i == id || other == id,
+            _ => false,
+        });
         let least = least.max(log.files_promised.get(id).copied().unwrap_or(0)).max(renamed.unwrap_or(0));
         let have = own_seen(&view[path]);
         let history = histories.get(id).ok_or_else(|| format!("{path:?} has no history"))?;

@@ -15,23 +15,34 @@
 //! file; what of the rest is there as well is, of names, a prefix, and of each file, the state after some operation on it.
 //!
 //! Disks that rot under the work, and writes that fail everywhere for a while, have a workload of their own ([`hurt`]), which knows what is
-//! hurt and so what may be refused.
+//! hurt and so what may be refused. So have repairs that come late ([`late`]), disks that leave and return ([`returning`]), and disks that stand
+//! still while someone writes ([`stalled`]).
 //! Where space runs out other rules hold, so that is done apart ([`full`]).
 //!
 //! What is kept true: a run depends on nothing but its seed, layout and size, so any finding is a line that runs it again.
 
+mod acl;
 pub mod campaign;
 mod durable;
 mod faults;
+mod flags;
 pub mod full;
+pub mod generate;
 mod hurt;
+mod late;
 pub mod layout;
 pub mod model;
 pub mod op;
+mod returning;
 pub mod run;
+mod stalled;
 pub mod verify;
 
 pub use campaign::{Campaign, Finding, Tally, random_run};
+pub use flags::flags_run;
 pub use hurt::hurt_run;
+pub use late::late_repair;
 pub use layout::Layout;
+pub use returning::returning_run;
 pub use run::{Workload, find, import};
+pub use stalled::stalled_run;

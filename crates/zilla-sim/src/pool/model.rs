@@ -3,7 +3,12 @@
 //! Files are known by numbers of their own, so that an operation means the same in the model and in the pool. [`Model::view`] is
 //! what both are turned into to be compared: paths, with all that a user can see of each.
 
+use super::acl::{ACCESS, Acl, DEFAULT};
 use std::collections::BTreeMap;
+use zilla_core::zpl::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_NOUNLINK};
+
+/// The file flags that users set (`chattr +iad`, and the one that keeps a name).
+pub const FLAGS: [u64; 4] = [ZFS_IMMUTABLE, ZFS_APPENDONLY, ZFS_NOUNLINK, ZFS_NODUMP];
 
 /// A file of the model.
 pub type Id = u64;
@@ -24,6 +29,8 @@ pub struct Node {
     pub gid: u32,
     pub nlink: u32,
     pub xattrs: BTreeMap<String, Vec<u8>>,
+    /// Of [`FLAGS`].
+    pub flags: u64,
     /// The modification time, where it was set and nothing has changed it since.
     pub mtime: Option<i64>,
 }
@@ -31,11 +38,25 @@ pub struct Node {
 impl Node {
     fn new(body: Body, mode: u32) -> Node {
         let nlink = if matches!(body, Body::Dir(_)) { 2 } else { 1 };
-        Node { body, mode, uid: 0, gid: 0, nlink, xattrs: BTreeMap::new(), mtime: None }
+        Node { body, mode, uid: 0, gid: 0, nlink, xattrs: BTreeMap::new(), flags: 0, mtime: None }
     }
 
     pub fn is_dir(&self) -> bool {
         matches!(self.body, Body::Dir(_))
+    }
+
+    /// Flags let nothing of it be changed but what is appended, if that.
+    pub fn is_fixed(&self) -> bool {
+        self.flags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0
+    }
+
+    pub fn takes_names(&self) -> bool {
+        self.flags & ZFS_IMMUTABLE == 0
+    }
+
+    /// Its flags let it lose a name.
+    pub fn may_go(&self) -> bool {
+        self.flags & (ZFS_IMMUTABLE | ZFS_APPENDONLY | ZFS_NOUNLINK) == 0
     }
 }
 
@@ -50,6 +71,7 @@ pub struct Seen {
     pub size: u64,
     pub data: Vec<u8>,
     pub xattrs: BTreeMap<String, Vec<u8>>,
+    pub flags: u64,
     pub mtime: Option<i64>,
     /// The first path that leads to the same file.
     pub first: String,
@@ -61,8 +83,16 @@ impl std::fmt::Debug for Seen {
         let xattrs: Vec<_> = self.xattrs.iter().map(|(k, v)| (k, v.len())).collect();
         write!(
             f,
-            "kind {:o} mode {:o} owner {}:{} links {} size {} data {sum:x} xattrs {xattrs:?} mtime {:?} = {}",
-            self.kind, self.mode, self.uid, self.gid, self.nlink, self.size, self.mtime, self.first
+            "kind {:o} mode {:o} owner {}:{} links {} size {} data {sum:x} xattrs {xattrs:?} flags {:x} mtime {:?} = {}",
+            self.kind,
+            self.mode,
+            self.uid,
+            self.gid,
+            self.nlink,
+            self.size,
+            self.flags,
+            self.mtime,
+            self.first
         )
     }
 }
@@ -95,8 +125,20 @@ pub fn difference(is: &View, should: &View) -> Option<String> {
 pub struct Model {
     pub nodes: BTreeMap<Id, Node>,
     pub snapshots: BTreeMap<String, u64>,
-    /// Datasets besides the main one, and the snapshot each is a clone of.
-    pub datasets: BTreeMap<String, Option<String>>,
+    /// Datasets besides the main one.
+    pub datasets: BTreeMap<String, Dataset>,
+}
+
+pub type Contents = BTreeMap<String, Vec<u8>>;
+
+/// A dataset with a few files in its root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dataset {
+    /// The snapshot it is a clone of.
+    pub origin: Option<String>,
+    pub files: Contents,
+    /// Its snapshots, older first.
+    pub snapshots: Vec<(String, Contents)>,
 }
 
 pub const ROOT: Id = 0;
@@ -134,10 +176,52 @@ impl Model {
     }
 
     pub fn create(&mut self, dir: Id, name: &str, id: Id, body: Body, mode: u32) {
-        let is_dir = matches!(body, Body::Dir(_));
+        let (is_dir, is_link) = (matches!(body, Body::Dir(_)), matches!(body, Body::Link(_)));
         self.entries_mut(dir).insert(name.into(), id);
         self.node(dir).nlink += u32::from(is_dir);
-        self.nodes.insert(id, Node::new(body, mode));
+        let mut node = Node::new(body, mode);
+        let default = self.nodes[&dir].xattrs.get(DEFAULT).filter(|_| !is_link).cloned();
+        if let Some(acl) = default.as_deref().and_then(Acl::decode) {
+            let access = acl.inherited(mode);
+            node.mode = mode & !0o777 | access.mode();
+            node.xattrs.insert(ACCESS.into(), access.encode());
+            if is_dir {
+                node.xattrs.insert(DEFAULT.into(), acl.encode());
+            }
+        }
+        self.nodes.insert(id, node);
+    }
+
+    pub fn chmod(&mut self, id: Id, mode: u32) {
+        let node = self.node(id);
+        node.mode = mode;
+        if let Some(value) = node.xattrs.get_mut(ACCESS)
+            && let Some(mut acl) = Acl::decode(value)
+        {
+            acl.chmod(mode);
+            *value = acl.encode();
+        }
+    }
+
+    pub fn set_acl(&mut self, id: Id, default: bool, acl: Acl) {
+        let node = self.node(id);
+        if !default {
+            node.mode = node.mode & !0o777 | acl.mode();
+        }
+        node.xattrs.insert(if default { DEFAULT } else { ACCESS }.into(), acl.encode());
+    }
+
+    /// Two names change places.
+    pub fn exchange(&mut self, from: Id, old: &str, to: Id, new: &str) {
+        let (Some(&a), Some(&b)) = (self.entries(from).get(old), self.entries(to).get(new)) else { return };
+        self.entries_mut(from).insert(old.into(), b);
+        self.entries_mut(to).insert(new.into(), a);
+        for (id, loses, gains) in [(a, from, to), (b, to, from)] {
+            if self.nodes[&id].is_dir() {
+                self.node(loses).nlink -= 1;
+                self.node(gains).nlink += 1;
+            }
+        }
     }
 
     pub fn data(&mut self, id: Id) -> &mut Vec<u8> {
@@ -223,6 +307,7 @@ impl Model {
             size,
             data,
             xattrs: n.xattrs.clone(),
+            flags: n.flags,
             mtime: n.mtime,
             first: first_path,
         };

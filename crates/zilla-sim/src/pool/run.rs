@@ -1,19 +1,25 @@
 //! Doing a workload, and writing down what was done when and what was promised.
 
+use super::acl;
+use super::generate::generate;
 use super::layout::{self, Layout, POOL};
-use super::model::{Id, Model, ROOT, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
-use super::op::{Fill, Kind, Op, generate};
+use super::model::{FLAGS, Id, Model, ROOT, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
+use super::op::{Fill, Kind, Op, Props};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::{Compress, CompressSpec};
+use zilla_core::dmu::WriteProps;
 use zilla_core::dsl::DslPool;
-use zilla_core::error::{Error, Result};
+use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::Spa;
 use zilla_core::spa::txg::Tx;
 use zilla_core::zpl::{
-    self, Cred, FsProps, NewFile, RenameFlags, SetAttr, SetTime, Time, Unlimited, XattrMode, Zfs, ZplProps,
+    self, Cred, FsProps, NewFile, RenameFlags, SetAttr, SetTime, SyncMode, Time, Unlimited, XattrMode, Zfs,
+    ZplProps,
 };
 use zilla_env::{BoxFuture, Env};
 use zilla_ondisk::enums::ObjsetType;
@@ -157,6 +163,16 @@ async fn work(env: &Env, layout: Layout, journal: &Arc<Mutex<Journal>>, ready: &
 }
 
 pub async fn open_fs(env: &Env, spa: &Arc<Spa>, name: &str) -> Result<Arc<Zfs>> {
+    open_with_quotas(env, spa, name, [0; 3]).await
+}
+
+/// With quotas that hold for everybody who has none of his own.
+pub async fn open_with_quotas(
+    env: &Env,
+    spa: &Arc<Spa>,
+    name: &str,
+    default_quotas: [u64; 3],
+) -> Result<Arc<Zfs>> {
     let ds = spa.dsl.by_name(name).await?;
     let os = spa.dsl.objset(&ds).await?;
     let writable = !ds.is_snapshot() && !spa.ctx.readonly;
@@ -166,7 +182,8 @@ pub async fn open_fs(env: &Env, spa: &Arc<Spa>, name: &str) -> Result<Arc<Zfs>> 
     let txgs = writable.then(|| spa.ctx.txgs.clone());
     // Half of all pools write in place what is worth it.
     let throughput = spa.ctx.guid.is_multiple_of(2);
-    let props = FsProps { recordsize: RECORD, throughput, ..FsProps::default() };
+    let props =
+        FsProps { recordsize: RECORD, throughput, posix_acl: true, default_quotas, ..FsProps::default() };
     Zfs::open(env.clone(), os, txgs, Arc::new(Unlimited), props).await
 }
 
@@ -217,7 +234,10 @@ impl Actor {
             | Op::DestroySnapshot { .. }
             | Op::CreateFs { .. }
             | Op::Clone { .. }
-            | Op::DestroyFs { .. } => {
+            | Op::DestroyFs { .. }
+            | Op::SnapshotFs { .. }
+            | Op::DestroyFsSnapshot { .. }
+            | Op::RollbackFs { .. } => {
                 log.promised = i + 1;
                 j.promise(marks);
             }
@@ -235,7 +255,18 @@ impl Actor {
         self.objects[&id]
     }
 
+    /// Does it. Where a quota refuses it that is taken away, as an administrator would.
     async fn perform(&mut self, op: &Op) -> Result<()> {
+        match self.attempt(op).await {
+            Err(e) if e.is(Errno::DQuot) => {
+                self.zfs.set_props(FsProps { default_quotas: [0; 3], ..self.zfs.props() });
+                self.attempt(op).await
+            }
+            done => done,
+        }
+    }
+
+    async fn attempt(&mut self, op: &Op) -> Result<()> {
         let (zfs, any) = (self.zfs.clone(), XattrMode::Any);
         let set = SetAttr::default();
         match op {
@@ -259,7 +290,14 @@ impl Actor {
             Op::Truncate { id, size } => {
                 zfs.setattr(self.object(*id), SetAttr { size: Some(*size), ..set }).await?;
             }
-            Op::Punch { id, off, len } => zfs.punch(self.object(*id), *off, *len, false, false).await?,
+            Op::Punch { id, off, len, extend } => {
+                zfs.punch(self.object(*id), *off, *len, *extend, false).await?
+            }
+            Op::Extend { id, end } => zfs.extend(self.object(*id), *end, false).await?,
+            Op::Copy { id, off, source, from, len } => {
+                let data = zfs.read(self.object(*source), *from, *len as usize).await?.concat();
+                zfs.write(self.object(*id), *off, &data.into(), false).await?;
+            }
             Op::Link { id, dir, name } => {
                 drop(zfs.link(self.object(*id), self.object(*dir), name.as_bytes()).await?)
             }
@@ -270,6 +308,21 @@ impl Actor {
                 let flags = RenameFlags::default();
                 zfs.rename(from, old.as_bytes(), to, new.as_bytes(), flags, Cred::default()).await?
             }
+            Op::Exchange { from, old, to, new, .. } => {
+                let (from, to) = (self.object(*from), self.object(*to));
+                let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+                zfs.rename(from, old.as_bytes(), to, new.as_bytes(), flags, Cred::default()).await?
+            }
+            Op::Flags { id, flags } => {
+                let all = FLAGS.iter().fold(0, |all, f| all | f);
+                let set = SetAttr { flags: Some((*flags, all & !flags)), ..set };
+                zfs.setattr(self.object(*id), set).await?;
+            }
+            Op::SetAcl { id, default, acl } => {
+                let name = if *default { acl::DEFAULT } else { acl::ACCESS };
+                zfs.setxattr(self.object(*id), name.as_bytes(), &acl.encode(), any).await?
+            }
+            Op::Props { props } => set_props(&zfs, *props),
             Op::Chmod { id, mode } => {
                 zfs.setattr(self.object(*id), SetAttr { mode: Some(*mode), ..set }).await?;
             }
@@ -336,16 +389,49 @@ impl Actor {
                 let name = full(&name);
                 self.task(move |d, tx| Box::pin(async move { d.destroy_head(&tx, &name).await })).await
             }
+            Op::SnapshotFs { name, snapshot } => {
+                let names = [format!("{}@{snapshot}", full(&name))];
+                self.task(move |d, tx| Box::pin(async move { d.snapshot(&tx, &names).await.map(drop) })).await
+            }
+            Op::DestroyFsSnapshot { name, snapshot } => {
+                let names = [format!("{}@{snapshot}", full(&name))];
+                self.task(move |d, tx| Box::pin(async move { d.destroy_snapshots(&tx, &names, false).await }))
+                    .await
+            }
+            Op::RollbackFs { name } => {
+                let name = full(&name);
+                self.task(move |d, tx| Box::pin(async move { d.rollback(&tx, &name, None).await })).await
+            }
             Op::FillFs { name, fill } => fill_fs(&self.env, &self.spa, &full(&name), fill).await,
             other => unreachable!("{other:?} is done to files"),
         }
     }
 }
 
+/// What `zfs set` does to a file system in use.
+fn set_props(zfs: &Zfs, p: Props) {
+    zfs.set_props(FsProps {
+        recordsize: p.recordsize,
+        xattr_sa: p.xattr_sa,
+        sync: if p.sync_always { SyncMode::Always } else { SyncMode::Standard },
+        throughput: p.throughput,
+        default_quotas: [p.quota, 0, 0],
+        ..zfs.props()
+    });
+    let os = zfs.objset();
+    os.set_props(WriteProps {
+        checksum: if p.sha256 { Checksum::Sha256 } else { Checksum::Fletcher4 },
+        compress: if p.compress { CompressSpec::new(Compress::Lz4) } else { CompressSpec::OFF },
+        copies: p.copies,
+        metadata_copies: p.copies + 1,
+        ..os.props()
+    });
+}
+
 /// Makes or overwrites a file of a dataset.
 pub async fn fill_fs(env: &Env, spa: &Arc<Spa>, name: &str, fill: Fill) -> Result<()> {
     let zfs = open_fs(env, spa, name).await?;
-    let file = format!("f{}", fill.seed % 5);
+    let (file, off) = fill.place();
     let id = match zfs.lookup(zfs.root(), file.as_bytes()).await {
         Ok((held, _)) => held.id(),
         Err(_) => {
@@ -353,7 +439,7 @@ pub async fn fill_fs(env: &Env, spa: &Arc<Spa>, name: &str, fill: Fill) -> Resul
             zfs.create(zfs.root(), file.as_bytes(), new).await?.0.id()
         }
     };
-    zfs.write(id, fill.seed % 50_000, &fill.bytes().into(), false).await?;
+    zfs.write(id, off, &fill.bytes().into(), false).await?;
     Ok(())
 }
 

@@ -1,13 +1,14 @@
 //! What is on the disks against what was recorded.
 
 use super::layout::{POOL, find, import};
-use super::model::{self, Model, Seen, View};
-use super::op::Fill;
-use super::run::{ActorLog, Journal, actor_dir, fill_fs, open_fs};
+use super::model::{self, Contents, Model, Seen, View};
+use super::op::{Fill, Op};
+use super::run::{ActorLog, Journal, actor_dir, fill_fs, open_fs, open_with_quotas};
 use crate::Sim;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::error::Result;
 use zilla_core::spa::Spa;
@@ -73,16 +74,41 @@ async fn verify_in(sim: &Sim, journal: &Journal, expect: Expect, depth: Depth) -
     Ok(found.txg)
 }
 
+/// How long, and how often, it is waited for a resilver that is about to begin or under way.
+const REST: Duration = Duration::from_millis(200);
+const REST_TRIES: u32 = 600;
+/// Longer than it takes to notice that a disk is back.
+const SETTLED: Duration = Duration::from_secs(10);
+
 /// The whole-pool check.
 pub async fn audit(spa: &Arc<Spa>, every_copy: bool, may_repair: bool) -> Result<(), String> {
-    // An import resilvers a disk that a cut left without the last uberblock. The check is of a pool at rest.
-    if let Some(scan) = spa.scan().ok().filter(|scan| scan.is_scanning()) {
-        scan.wait().await;
+    // An import resilvers a disk that a cut left without the last uberblock, or that was away. The check is of a pool at rest.
+    let scanning = || spa.scan().is_ok_and(|scan| scan.is_scanning());
+    let mut busy = false;
+    for _ in 0..REST_TRIES {
+        if !scanning() && !spa.tree().wants_resilver() {
+            break;
+        }
+        busy = true;
+        spa.ctx.env.sleep(REST).await;
+    }
+    if busy {
         for _ in 0..3 {
             spa.sync().await.map_err(|e| format!("after the resilver: {e}"))?;
         }
     }
-    let report = check_pool(spa, CheckOpts { every_copy }).await.map_err(|e| format!("check: {e}"))?;
+    let check = async || check_pool(spa, CheckOpts { every_copy }).await.map_err(|e| format!("check: {e}"));
+    let mut report = check().await?;
+    if !report.findings.is_empty() {
+        // Something may have moved meanwhile, as when a disk that is back is written down. What is wrong stays wrong.
+        let repaired = report.repaired;
+        spa.ctx.env.sleep(SETTLED).await;
+        for _ in 0..3 {
+            spa.sync().await.map_err(|e| format!("before a second check: {e}"))?;
+        }
+        report = check().await?;
+        report.repaired += repaired;
+    }
     match report.findings.first() {
         None if report.repaired > 0 && !may_repair => {
             Err(format!("check: {} blocks had bad copies, and no disk has failed", report.repaired))
@@ -122,7 +148,8 @@ async fn live_on(env: &Env, spa: Arc<Spa>, faults: bool) -> Result<(), String> {
 
 async fn compare(env: &Env, spa: &Arc<Spa>, journal: &Journal, txg: u64) -> Result<(), String> {
     let text = |e: zilla_core::error::Error| e.to_string();
-    let zfs = open_fs(env, spa, POOL).await.map_err(text)?;
+    // No quota refuses what was logged.
+    let zfs = open_with_quotas(env, spa, POOL, [1; 3]).await.map_err(text)?;
     let head = spa.dsl.by_name(POOL).await.map_err(text)?;
     let mut snapshots = BTreeMap::new();
     for s in spa.dsl.snapshots(&head).await.map_err(text)? {
@@ -135,7 +162,8 @@ async fn compare(env: &Env, spa: &Arc<Spa>, journal: &Journal, txg: u64) -> Resu
     for (a, log) in journal.actors.iter().enumerate() {
         let (least, most) = log.bounds(txg);
         super::durable::fits(log, least, &view(&zfs, a).await?).map_err(|e| format!("actor {a}: {e}"))?;
-        fits(log, least, most, |m| {
+        let others = if a == 0 { contents(env, spa, &datasets).await? } else { BTreeMap::new() };
+        fits(log, least, most, |n, m| {
             if a == 0 {
                 if !m.snapshots.keys().eq(snapshots.keys()) {
                     let want: Vec<_> = m.snapshots.keys().collect();
@@ -144,6 +172,10 @@ async fn compare(env: &Env, spa: &Arc<Spa>, journal: &Journal, txg: u64) -> Resu
                 if !m.datasets.keys().eq(datasets.iter()) {
                     let want: Vec<_> = m.datasets.keys().collect();
                     return Some(format!("datasets {datasets:?}, should be {want:?}"));
+                }
+                if let Some(name) = others.keys().find(|name| !holds(&others[*name], m, log.ops.get(n), name))
+                {
+                    return Some(format!("the files of {name} are not as they should be"));
                 }
             }
             None
@@ -155,11 +187,56 @@ async fn compare(env: &Env, spa: &Arc<Spa>, journal: &Journal, txg: u64) -> Resu
         for (a, log) in journal.actors.iter().enumerate() {
             let view = view(&snap, a).await?;
             let (least, most) = log.range(*created);
-            fits(log, least, most, |m| model::difference(&view, &m.view()))
+            fits(log, least, most, |_, m| model::difference(&view, &m.view()))
                 .map_err(|e| format!("snapshot {name} of txg {created}, actor {a}: {e}"))?;
         }
     }
     Ok(())
+}
+
+/// What is in the root of each of these datasets and of their snapshots.
+async fn contents(
+    env: &Env,
+    spa: &Arc<Spa>,
+    datasets: &[String],
+) -> Result<BTreeMap<String, Vec<Contents>>, String> {
+    let text = |e: zilla_core::error::Error| format!("reading a dataset: {e}");
+    let mut out = BTreeMap::new();
+    for name in datasets {
+        let full = format!("{POOL}/{name}");
+        let head = spa.dsl.by_name(&full).await.map_err(text)?;
+        let mut names = vec![full.clone()];
+        let snapshots = spa.dsl.snapshots(&head).await.map_err(text)?;
+        names.extend(snapshots.iter().map(|s| format!("{full}@{}", s.snapshot_name())));
+        let mut all = Vec::new();
+        for name in names {
+            let zfs = open_fs(env, spa, &name).await.map_err(text)?;
+            let mut files = Contents::new();
+            for n in 0..5 {
+                let file = format!("f{n}");
+                let Ok((held, attr)) = zfs.lookup(zfs.root(), file.as_bytes()).await else { continue };
+                let data = zfs.read(held.id(), 0, attr.size as usize).await.map_err(text)?;
+                files.insert(file, data.concat());
+            }
+            all.push(files);
+        }
+        out.insert(name.clone(), all);
+    }
+    Ok(out)
+}
+
+/// Whether a dataset and its snapshots have these contents. An operation that fills a file may have made it already.
+fn holds(have: &[Contents], m: &Model, next: Option<&Op>, name: &str) -> bool {
+    let Some(want) = m.datasets.get(name) else { return false };
+    let [head, snapshots @ ..] = have else { return false };
+    let mut made = want.files.clone();
+    if let Some(Op::FillFs { name: of, fill }) = next
+        && of == name
+    {
+        made.entry(fill.place().0).or_default();
+    }
+    (*head == want.files || *head == made)
+        && snapshots.iter().eq(want.snapshots.iter().map(|(_, files)| files))
 }
 
 /// Some state between `least` and `most` operations must be the one that is there.
@@ -167,13 +244,13 @@ fn fits(
     log: &ActorLog,
     least: usize,
     most: usize,
-    differs: impl Fn(&Model) -> Option<String>,
+    differs: impl Fn(usize, &Model) -> Option<String>,
 ) -> Result<(), String> {
     let mut m = log.model(least);
     let mut first = None;
     let mut n = least;
     loop {
-        match differs(&m) {
+        match differs(n, &m) {
             None => return Ok(()),
             Some(d) => drop(first.get_or_insert(d)),
         }
@@ -224,7 +301,7 @@ fn visit<'a>(
             Vec::new()
         };
         let mut xattrs = BTreeMap::new();
-        if a.is_file() || a.is_dir() {
+        if !a.is_symlink() {
             for name in zfs.listxattr(id).await? {
                 let value = zfs.getxattr(id, &name).await?;
                 xattrs.insert(String::from_utf8_lossy(&name).into_owned(), value);
@@ -239,6 +316,7 @@ fn visit<'a>(
             size: a.size,
             data,
             xattrs,
+            flags: a.flags & model::FLAGS.iter().fold(0, |all, f| all | f),
             mtime: Some(a.mtime.sec),
             first: first_path,
         };

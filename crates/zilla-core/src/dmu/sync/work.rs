@@ -90,6 +90,9 @@ impl Work {
         p.indblkshift = h.indblkshift;
         p.checksum = h.checksum;
         p.compress = h.compress;
+        while self.phys.nlevels < h.levels.min(tree::MAX_LEVELS) {
+            self.grow();
+        }
     }
 
     /// Freezes the txg's layers; loads the old contents of records that are still partial.
@@ -114,6 +117,13 @@ impl Work {
                 match (self.freeze(blkid, txg), loaded) {
                     (Some(Frozen::Data(data)), _) => {
                         self.blocks.insert(blkid, Some(data));
+                    }
+                    #[cfg(feature = "planted")]
+                    (_, Err(_)) if crate::planted::is(crate::planted::Bug::DamageHidden) => {
+                        self.dn.inner.lock().dbuf(blkid).set_base(Base::Hole);
+                        if let Some(Frozen::Data(data)) = self.freeze(blkid, txg) {
+                            self.blocks.insert(blkid, Some(data));
+                        }
                     }
                     (_, Err(e)) => self.hold(blkid, txg, e)?,
                     (_, Ok(())) => {

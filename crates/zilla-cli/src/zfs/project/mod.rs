@@ -1,0 +1,265 @@
+//! `zfs project`: the project of files and directories, shown, checked, set and cleared.
+//!
+//! Files are asked themselves, through the mount they lie in, by the kernel's own call for it ([`fsx`]); the daemon has no part in it. So
+//! who may change a file's project is judged where all changes of files are, and a file system of another kind answers for itself.
+//!
+//! What it keeps true: a file that cannot be asked or changed ends the command for the operand it was found below, and is named; others are
+//! still handled. Names that vanish while a directory is gone through are no error, as whoever removes files meanwhile is right.
+//!
+//! A crash in between leaves some files changed and others not: each by itself is one or the other, and the command can be given again.
+//! Below what is named, symbolic links are not followed, and only files and directories are looked at.
+
+mod fsx;
+
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Run};
+use fsx::{Fsx, XFLAG_PROJINHERIT};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+
+/// Of files that belong to no project.
+const DEFAULT_PROJID: u32 = 0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Op {
+    List,
+    Check,
+    Clear,
+    Set,
+}
+
+#[derive(Debug, Clone)]
+struct Task {
+    op: Op,
+    projid: Option<u32>,
+    dir_only: bool,
+    recursive: bool,
+    keep_projid: bool,
+    set_flag: bool,
+    newline: bool,
+}
+
+/// Something was complained about.
+struct Failed;
+
+fn words(e: Errno) -> String {
+    let text = std::io::Error::from(e).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "0Ccdkp:rs", &[]);
+    let mut op = None;
+    let mut task = Task {
+        op: Op::List,
+        projid: None,
+        dir_only: false,
+        recursive: false,
+        keep_projid: false,
+        set_flag: false,
+        newline: true,
+    };
+    for option in options {
+        match option {
+            Opt::Flag('0', _) => task.newline = false,
+            Opt::Flag(letter @ ('C' | 'c' | 's'), _) => {
+                if op.is_some() {
+                    return cx.bad_usage("cannot specify '-C' '-c' '-s' together");
+                }
+                task.set_flag = letter == 's';
+                op = Some(match letter {
+                    'C' => Op::Clear,
+                    'c' => Op::Check,
+                    _ => Op::Set,
+                });
+            }
+            Opt::Flag('d', _) => (task.dir_only, task.recursive) = (true, false),
+            Opt::Flag('r', _) => (task.dir_only, task.recursive) = (false, true),
+            Opt::Flag('k', _) => task.keep_projid = true,
+            Opt::Flag('p', text) => match number(&text) {
+                None => return cx.bad_usage(format!("project ID must be less than {}", u32::MAX)),
+                Some(id) => match u32::try_from(id).ok().filter(|id| *id != u32::MAX) {
+                    None => return cx.bad_usage("invalid project ID"),
+                    id => task.projid = id,
+                },
+            },
+            other => return cx.bad_option(other),
+        }
+    }
+    let default = if task.projid.is_some() { Op::Set } else { Op::List };
+    task.op = op.unwrap_or(default);
+    if let Some(why) = contradiction(&task) {
+        return cx.bad_usage(why);
+    }
+    if operands.is_empty() {
+        return cx.bad_usage("missing file or directory target(s)");
+    }
+    let mut failed = false;
+    for name in operands {
+        failed |= handle(cx, &name, task.clone()).is_err();
+    }
+    Ok(if failed { 255 } else { 0 })
+}
+
+/// As strtoull(3) reads it: decimal, octal behind a 0, hexadecimal behind 0x.
+fn number(text: &str) -> Option<u64> {
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => (hex, 16),
+        None if text.len() > 1 && text.starts_with('0') => (text, 8),
+        None => (text, 10),
+    };
+    u64::from_str_radix(digits, radix).ok()
+}
+
+fn contradiction(task: &Task) -> Option<&'static str> {
+    const KEEP: &str = "'-k' is only valid together with '-C'";
+    const ZERO: &str = "'-0' is only valid together with '-c'";
+    match task.op {
+        Op::Set if task.dir_only => Some("'-d' is useless for set project ID and/or inherit flag"),
+        Op::Clear if task.dir_only => Some("'-d' is useless together with '-C'"),
+        Op::List | Op::Check | Op::Set if task.keep_projid => Some(KEEP),
+        Op::List | Op::Clear | Op::Set if !task.newline => Some(ZERO),
+        Op::Clear if task.projid.is_some() => Some("'-p' is useless together with '-C'"),
+        _ => None,
+    }
+}
+
+fn handle(cx: &mut Cx, name: &str, mut task: Task) -> Result<(), Failed> {
+    let stat = rustix::fs::stat(name).map_err(|e| {
+        cx.err(format!("failed to stat {name}: {}", words(e)));
+        Failed
+    })?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    if !kind.is_file() && !kind.is_dir() {
+        cx.err("only support project quota on regular file or directory");
+        return Err(Failed);
+    }
+    if !kind.is_dir() {
+        for (on, letter) in [(task.dir_only, 'd'), (task.recursive, 'r')] {
+            if on {
+                cx.err(format!("'-{letter}' option on non-dir target {name}"));
+                return Err(Failed);
+            }
+        }
+    }
+    let path = Path::new(name);
+    if matches!(task.op, Op::Set | Op::Check) && task.projid.is_none() {
+        // What is wanted of those below is what the first of them has.
+        task.projid = look(cx, path, false)?.map(|(_, fsx)| fsx.projid);
+    }
+    one(cx, path, &task, false)?;
+    let below = task.recursive || matches!(task.op, Op::List | Op::Check);
+    if !kind.is_dir() || task.dir_only || !below {
+        return Ok(());
+    }
+    let mut todo = std::collections::VecDeque::from([path.to_owned()]);
+    while let Some(dir) = todo.pop_front() {
+        todo.extend(directory(cx, &dir, &task)?);
+    }
+    Ok(())
+}
+
+/// Those in a directory. Gives its directories, if they are to be gone into.
+fn directory(cx: &mut Cx, dir: &Path, task: &Task) -> Result<Vec<PathBuf>, Failed> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        // Whoever removes files meanwhile is no error.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => {
+            let why = e.to_string();
+            let why = why.split(" (os error").next().unwrap_or_default();
+            cx.err(format!("failed to opendir {}: {why}", dir.display()));
+            return Err(Failed);
+        }
+    };
+    let mut dirs = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| {
+            cx.err(format!("failed to readdir {}: {e}", dir.display()));
+            Failed
+        })?;
+        let path = dir.join(entry.file_name());
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_file() || kind.is_dir() {
+            one(cx, &path, task, true)?;
+        }
+        if task.recursive && kind.is_dir() {
+            dirs.push(path);
+        }
+    }
+    Ok(dirs)
+}
+
+fn look(cx: &mut Cx, path: &Path, may_be_gone: bool) -> Result<Option<(rustix::fd::OwnedFd, Fsx)>, Failed> {
+    let mut flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    // What is found in a directory may have been changed for a link to somewhere else.
+    flags.set(OFlags::NOFOLLOW, may_be_gone);
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::LOOP) if may_be_gone => return Ok(None),
+        Err(e) => {
+            cx.err(format!("failed to open {}: {}", path.display(), words(e)));
+            return Err(Failed);
+        }
+    };
+    match fsx::get(&file) {
+        Ok(fsx) => Ok(Some((file, fsx))),
+        Err(e) => {
+            cx.err(format!("failed to get xattr for {}: {}", path.display(), words(e)));
+            Err(Failed)
+        }
+    }
+}
+
+fn one(cx: &mut Cx, path: &Path, task: &Task, may_be_gone: bool) -> Result<(), Failed> {
+    let Some((file, mut fsx)) = look(cx, path, may_be_gone)? else { return Ok(()) };
+    let inherits = fsx.xflags & XFLAG_PROJINHERIT != 0;
+    let wanted = task.projid.unwrap_or(DEFAULT_PROJID);
+    let name = path.display();
+    match task.op {
+        Op::List => {
+            let flag = if inherits { 'P' } else { '-' };
+            cx.out.line(format!("{:5} {flag} {name}", fsx.projid));
+            return Ok(());
+        }
+        Op::Check => {
+            if fsx.projid == wanted && inherits {
+                return Ok(());
+            }
+            if !task.newline {
+                cx.out.put(format!("{name}\0"));
+                return Ok(());
+            }
+            if fsx.projid != wanted {
+                cx.out.line(format!("{name} - project ID is not set properly ({}/{wanted})", fsx.projid));
+            }
+            if !inherits {
+                cx.out.line(format!("{name} - project inherit flag is not set"));
+            }
+            return Ok(());
+        }
+        Op::Clear => {
+            if !inherits && (task.keep_projid || fsx.projid == DEFAULT_PROJID) {
+                return Ok(());
+            }
+            fsx.xflags &= !XFLAG_PROJINHERIT;
+            if !task.keep_projid {
+                fsx.projid = DEFAULT_PROJID;
+            }
+        }
+        Op::Set => {
+            if fsx.projid == wanted && (!task.set_flag || inherits) {
+                return Ok(());
+            }
+            fsx.projid = wanted;
+            if task.set_flag {
+                fsx.xflags |= XFLAG_PROJINHERIT;
+            }
+        }
+    }
+    fsx::set(&file, fsx).map_err(|e| {
+        cx.err(format!("failed to set xattr for {name}: {}", words(e)));
+        Failed
+    })
+}

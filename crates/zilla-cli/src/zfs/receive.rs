@@ -1,0 +1,84 @@
+//! `zfs receive`.
+
+use super::stream::{hand_over, told};
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Run};
+use std::io::IsTerminal;
+use zilla_control::types::{ReceiveAbort, StreamReceive};
+
+pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&words, ":o:x:dehMnuvFsAc", &[]);
+    let mut r = StreamReceive::default();
+    let mut abort = false;
+    for option in options {
+        match option {
+            Opt::Flag('o', v) => {
+                let Some((name, value)) = v.split_once('=') else {
+                    return cx.bad_usage(format!("missing '=' for property=value argument '{v}'"));
+                };
+                if name == "origin" {
+                    r.origin = Some(value.to_owned());
+                } else if r.set.insert(name.to_owned(), value.to_owned()).is_some() {
+                    return cx.bad_usage(format!("property '{name}' specified multiple times"));
+                }
+            }
+            Opt::Flag('x', v) => r.exclude.push(v),
+            Opt::Flag('d', _) => r.keep_path = true,
+            Opt::Flag('e', _) => r.keep_last = true,
+            Opt::Flag('h', _) => r.skip_holds = true,
+            Opt::Flag('M', _) => r.force_unmount = true,
+            Opt::Flag('n', _) => r.dry_run = true,
+            Opt::Flag('u', _) => r.no_mount = true,
+            Opt::Flag('v', _) => r.verbose = true,
+            Opt::Flag('F', _) => r.force = true,
+            Opt::Flag('s', _) => r.resumable = true,
+            Opt::Flag('A', _) => abort = true,
+            Opt::Flag('c', _) => {
+                cx.err("zfs receive: '-c' is not supported by zilla yet");
+                return Ok(2);
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    if r.keep_path && r.keep_last {
+        return cx.bad_usage("invalid option combination: -d and -e are mutually exclusive");
+    }
+    let [target] = operands.as_slice() else {
+        return match operands.is_empty() {
+            true => cx.bad_usage("missing snapshot argument"),
+            false => cx.bad_usage("too many arguments"),
+        };
+    };
+    if abort {
+        if r != StreamReceive::default() {
+            return cx.print_usage();
+        }
+        return match cx.call(&ReceiveAbort { name: target.clone() })? {
+            Ok(()) => Ok(0),
+            Err(e) => {
+                cx.err(e.description());
+                Ok(1)
+            }
+        };
+    }
+    if std::io::stdin().is_terminal() {
+        cx.err("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
+        return Ok(1);
+    }
+    r.target.clone_from(target);
+    let handed = hand_over(cx, &std::io::stdin())?;
+    r.stream.clone_from(&handed.key);
+    match told(cx, handed, &r)? {
+        Ok(()) => Ok(0),
+        Err(e) => {
+            let text = e.description().to_owned();
+            match (text.starts_with("cannot "), &e.subject) {
+                (true, _) => cx.err(text),
+                (false, Some(subject)) => cx.err(format!("cannot open '{subject}': {text}")),
+                (false, None) => cx.err(format!("cannot receive: {text}")),
+            }
+            e.details.iter().for_each(|l| cx.err(l));
+            Ok(1)
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `zfs send`.
+
+use super::stream::{hand_over, told};
+use crate::args::{self, Long, Opt};
+use crate::cx::{Cx, Run};
+use std::io::IsTerminal;
+use zilla_control::ErrorCode;
+use zilla_control::types::StreamSend;
+
+const LONGS: &[Long] = &[
+    ("replicate", false, 'R'),
+    ("skip-missing", false, 's'),
+    ("redact", true, 'd'),
+    ("props", false, 'p'),
+    ("parsable", false, 'P'),
+    ("dedup", false, 'D'),
+    ("proctitle", false, 'V'),
+    ("verbose", false, 'v'),
+    ("dryrun", false, 'n'),
+    ("large-block", false, 'L'),
+    ("embed", false, 'e'),
+    ("resume", true, 't'),
+    ("compressed", false, 'c'),
+    ("raw", false, 'w'),
+    ("backup", false, 'b'),
+    ("holds", false, 'h'),
+    ("saved", false, 'S'),
+    ("exclude", true, 'X'),
+];
+
+/// A source as the user gave it: `@snap` and `#mark` are of the sent dataset.
+fn whole(fs: &str, from: &str) -> String {
+    match from.starts_with(['@', '#']) {
+        true => format!("{fs}{from}"),
+        false if from.contains(['@', '#']) => from.to_owned(),
+        false => format!("{fs}@{from}"),
+    }
+}
+
+pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&words, ":i:I:RsDpVvnPLeht:cwbd:SX:", LONGS);
+    let mut r = StreamSend::default();
+    let (mut from, mut title) = (None, false);
+    for option in options {
+        match option {
+            Opt::Flag('i', v) | Opt::Flag('I', v) if from.is_some() => {
+                let _ = v;
+                return cx.print_usage();
+            }
+            Opt::Flag('i', v) => from = Some(v),
+            Opt::Flag('I', v) => {
+                from = Some(v);
+                r.intermediates = true;
+            }
+            Opt::Flag('R', _) => r.replicate = true,
+            Opt::Flag('s', _) => r.skip_missing = true,
+            Opt::Flag('p', _) => r.properties = true,
+            Opt::Flag('b', _) => r.backup = true,
+            Opt::Flag('h', _) => r.holds = true,
+            Opt::Flag('P', _) => r.parsable = true,
+            Opt::Flag('v', _) => r.verbose = r.verbose.saturating_add(1),
+            Opt::Flag('V', _) => title = true,
+            Opt::Flag('n', _) => r.dry_run = true,
+            Opt::Flag('L', _) => r.large_blocks = true,
+            Opt::Flag('e', _) => r.embed = true,
+            Opt::Flag('c', _) => r.compressed = true,
+            Opt::Flag('t', v) => r.token = Some(v),
+            Opt::Flag('X', v) => r.exclude.extend(v.split(',').map(str::to_owned)),
+            Opt::Flag('D', _) => {
+                cx.err("WARNING: deduplicated send is no longer supported.  A regular,\nnon-deduplicated stream will be generated.\n");
+            }
+            Opt::Flag('w', _) => r.raw = true,
+            Opt::Flag(c @ ('d' | 'S'), _) => {
+                let name = match c {
+                    'd' => "--redact",
+                    _ => "--saved",
+                };
+                cx.err(format!("zfs send: '{name}' is not supported by zilla yet"));
+                return Ok(2);
+            }
+            other => return cx.bad_option(other),
+        }
+    }
+    if title {
+        cx.err("zfs send: '-V' is not supported by zilla yet");
+        return Ok(2);
+    }
+    if r.parsable && r.verbose == 0 {
+        r.verbose = 1;
+    }
+    if !r.exclude.is_empty() && !r.replicate {
+        cx.err("Cannot specify dataset exclusion (-X) on a non-recursive send.");
+        return Ok(1);
+    }
+    if r.token.is_some() {
+        if from.is_some() || r.replicate || r.properties || r.backup || r.holds || !operands.is_empty() {
+            cx.err("invalid flags combined with -t");
+            return cx.print_usage();
+        }
+    } else {
+        let [snapshot] = operands.as_slice() else {
+            return match operands.is_empty() {
+                true => cx.bad_usage("missing snapshot argument"),
+                false => cx.bad_usage("too many arguments"),
+            };
+        };
+        let Some((fs, _)) = snapshot.split_once('@') else {
+            cx.err("Error: Unsupported flag with filesystem or bookmark.");
+            return Ok(1);
+        };
+        r.from = from.map(|f| whole(fs, &f));
+        r.snapshot.clone_from(snapshot);
+    }
+    if !r.dry_run && std::io::stdout().is_terminal() {
+        cx.err("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
+        return Ok(1);
+    }
+    let handed = hand_over(cx, &std::io::stdout())?;
+    r.stream.clone_from(&handed.key);
+    let answer = told(cx, handed, &r)?;
+    match answer {
+        Ok(()) => Ok(0),
+        Err(e) => {
+            let subject = e.subject.clone().unwrap_or_else(|| r.snapshot.clone());
+            match e.code {
+                ErrorCode::NoEnt => cx.refused(&format!("cannot open '{subject}'"), &e),
+                ErrorCode::BadTarget => {
+                    cx.err(e.description());
+                    e.details.iter().for_each(|l| cx.err(l));
+                }
+                _ => cx.refused(&format!("warning: cannot send '{subject}'"), &e),
+            }
+            Ok(1)
+        }
+    }
+}

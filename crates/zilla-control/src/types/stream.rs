@@ -1,0 +1,87 @@
+//! Requests that send and receive streams. The stream itself goes through a descriptor that the client has handed over
+//! ([`crate::handover`]), under the key the request names.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// `zfs send`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct StreamSend {
+    /// Key of the descriptor; none for a dry run.
+    pub stream: String,
+    /// A snapshot. Unused with `token`.
+    pub snapshot: String,
+    /// `-i` or `-I`: a snapshot or a bookmark, a whole name.
+    pub from: Option<String>,
+    /// `-I`
+    pub intermediates: bool,
+    /// `-R`
+    pub replicate: bool,
+    /// `-s`
+    pub skip_missing: bool,
+    /// `-p`
+    pub properties: bool,
+    /// `-b`
+    pub backup: bool,
+    /// `-h`
+    pub holds: bool,
+    /// `-L`
+    pub large_blocks: bool,
+    /// `-e`
+    pub embed: bool,
+    /// `-c`
+    pub compressed: bool,
+    /// `-w`
+    pub raw: bool,
+    /// `-X`
+    pub exclude: Vec<String>,
+    /// `-t`
+    pub token: Option<String>,
+    /// `-n`: say what would be sent.
+    pub dry_run: bool,
+    /// `-v`, once or more
+    pub verbose: u8,
+    /// `-P`
+    pub parsable: bool,
+}
+
+/// `zfs receive`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct StreamReceive {
+    pub stream: String,
+    /// A file system, volume or snapshot.
+    pub target: String,
+    /// `-d`: all but the pool of the sent name is appended to the target.
+    pub keep_path: bool,
+    /// `-e`: its last part is.
+    pub keep_last: bool,
+    /// `-F`
+    pub force: bool,
+    /// `-s`
+    pub resumable: bool,
+    /// `-u`
+    pub no_mount: bool,
+    /// `-M`
+    pub force_unmount: bool,
+    /// `-h`
+    pub skip_holds: bool,
+    /// `-n`
+    pub dry_run: bool,
+    /// `-v`
+    pub verbose: bool,
+    /// `-o`
+    pub set: BTreeMap<String, String>,
+    /// `-x`
+    pub exclude: Vec<String>,
+    /// `-o origin=`
+    pub origin: Option<String>,
+}
+
+/// `zfs receive -A`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct ReceiveAbort {
+    pub name: String,
+}

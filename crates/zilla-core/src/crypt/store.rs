@@ -1,0 +1,205 @@
+//! The pool's block store as an encrypted dataset sees it: with its key, or without.
+
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use super::{DataKey, Seal};
+use crate::error::{Errno, Error, Result};
+use crate::types::{Bookmark, Txg};
+use crate::zio::{BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, expand};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use zilla_codec::compress::Compress;
+use zilla_env::Env;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::object_type::{DMU_OT_INTENT_LOG, DMU_OT_OBJSET};
+
+/// Blocks of a dataset whose key is there.
+pub struct KeyedStore {
+    pool: Arc<dyn BlockStore>,
+    key: Arc<DataKey>,
+    env: Env,
+}
+
+impl KeyedStore {
+    pub fn new(pool: Arc<dyn BlockStore>, key: Arc<DataKey>, env: &Env) -> Arc<KeyedStore> {
+        Arc::new(KeyedStore { pool, key, env: env.clone() })
+    }
+
+    fn seal(&self) -> Result<Seal> {
+        if !self.key.may_write() {
+            let what = "the dataset's key is of an old version, with which nothing is written any more";
+            return Err(Error::os(Errno::ROFs, what));
+        }
+        Ok(Seal::Key(self.key.clone()))
+    }
+
+    /// What the store of the pool gives for a block of this kind is plaintext, but for a check.
+    fn is_plain(bp: &BlkPtr) -> bool {
+        bp.is_hole() || bp.is_embedded() || bp.level() > 0 || !bp.uses_crypt()
+    }
+
+    fn open(&self, bp: &BlkPtr, stored: &Bytes, bookmark: Option<Bookmark>) -> Result<Bytes> {
+        let named = |e: Error| match &e {
+            Error::Corrupt(c) => Error::corrupt(bookmark, c.place.clone(), c.what.clone()),
+            _ => e,
+        };
+        let compress = Compress::from_u8(bp.compress()).unwrap_or(Compress::Off);
+        expand(bp, compress, &self.key.open(bp, stored).map_err(named)?, bookmark)
+    }
+}
+
+impl BlockStore for KeyedStore {
+    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+        if Self::is_plain(bp) {
+            return self.pool.cached(bp);
+        }
+        if bp.otype() == DMU_OT_OBJSET {
+            return self.pool.cached(bp).filter(|data| self.key.check_objset(data).is_ok());
+        }
+        self.open(bp, &self.pool.cached_stored(bp)?, None).ok()
+    }
+
+    fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        if Self::is_plain(&bp) {
+            return self.pool.read(bp, bookmark, priority);
+        }
+        Box::pin(async move {
+            if bp.otype() == DMU_OT_OBJSET {
+                let data = self.pool.read(bp, bookmark, priority).await?;
+                self.key.check_objset(&data)?;
+                return Ok(data);
+            }
+            let stored = self.pool.read_sealed(bp, bookmark, priority).await?;
+            self.open(&bp, &stored, Some(bookmark))
+        })
+    }
+
+    fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        Box::pin(async move { self.pool.write_sealed(txg, reqs, self.seal()?).await })
+    }
+
+    fn write_ahead(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+    ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        match self.seal() {
+            Ok(seal) => self.pool.write_ahead_sealed(txg, reqs, seal),
+            Err(_) => Box::pin(std::future::ready((vec![None; reqs.len()], EarlyWrites::default()))),
+        }
+    }
+
+    fn has_key(&self) -> bool {
+        true
+    }
+
+    fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(async move {
+            self.seal()?;
+            let (salt, iv) = self.key.for_log(&*self.env.rng)?;
+            let mut bp = self.pool.alloc_log(txg, size, step).await?;
+            bp.set_crypt(true);
+            bp.set_salt_iv(salt, iv);
+            Ok(bp)
+        })
+    }
+
+    fn write_log(
+        &self,
+        bp: &BlkPtr,
+        data: Bytes,
+        ahead: EarlyWrites,
+    ) -> BoxFuture<'static, Result<LogWritten>> {
+        match self.key.seal_log(bp, &data) {
+            Ok(sealed) => self.pool.write_log(bp, sealed, ahead),
+            Err(e) => Box::pin(std::future::ready(Err(e))),
+        }
+    }
+
+    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            let stored = self.pool.read_log(bp, bookmark).await?;
+            if bp.uses_crypt() && bp.otype() == DMU_OT_INTENT_LOG {
+                return self.key.open_log(&bp, &stored);
+            }
+            Ok(stored)
+        })
+    }
+
+    fn has_room(&self, bytes: u64, leave: Leave) -> bool {
+        self.pool.has_room(bytes, leave)
+    }
+
+    fn uncounted(&self) -> bool {
+        self.pool.uncounted()
+    }
+
+    fn has_log_device(&self) -> bool {
+        self.pool.has_log_device()
+    }
+
+    fn log_fullness(&self) -> Option<f64> {
+        self.pool.log_fullness()
+    }
+
+    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
+        self.pool.log_is_separate(bp)
+    }
+
+    fn log_shape(&self) -> LogShape {
+        self.pool.log_shape()
+    }
+
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        self.pool.dsize(bp)
+    }
+}
+
+/// Blocks of a dataset whose key is not there. The tree can be walked; of writing there is only the objset's head, for what
+/// concerns its log: an import claims it, a clone begins without it.
+pub struct SealedStore(Arc<dyn BlockStore>);
+
+impl SealedStore {
+    pub fn new(pool: Arc<dyn BlockStore>) -> Arc<SealedStore> {
+        Arc::new(SealedStore(pool))
+    }
+}
+
+impl BlockStore for SealedStore {
+    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+        self.0.cached(bp)
+    }
+
+    fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        self.0.read(bp, bookmark, priority)
+    }
+
+    fn read_tree(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        self.0.read_tree(bp, bookmark, priority)
+    }
+
+    fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        self.0.write_sealed(txg, reqs, Seal::Kept)
+    }
+
+    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
+        self.0.read_log(bp, bookmark)
+    }
+
+    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
+        self.0.log_is_separate(bp)
+    }
+
+    fn has_room(&self, bytes: u64, leave: Leave) -> bool {
+        self.0.has_room(bytes, leave)
+    }
+
+    fn uncounted(&self) -> bool {
+        self.0.uncounted()
+    }
+
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        self.0.dsize(bp)
+    }
+}

@@ -1,0 +1,674 @@
+//! Where a stream is received to, and what becomes of it: the part of `zfs receive` that lies in the MOS.
+//!
+//! A stream for a name that does not exist makes the dataset under that name, one for an existing dataset a clone
+//! `%recv` below it (of the snapshot the stream starts from, or of nothing for a whole one). Either is marked inconsistent until
+//! [`DslPool::recv_end`] has, in one txg, put the contents in their place, made the snapshot, and given it the sender's guid and time.
+//!
+//! What a resumable receive has come to is kept in the dataset's ZAP, and written by the sync that writes the data it speaks of.
+//!
+//! **Crash.** Before the end's txg there is an inconsistent dataset, which the next import destroys unless it can be
+//! resumed ([`DslPool::destroy_inconsistent`]); after it, the snapshot.
+
+use super::DslPool;
+use super::dataset::DslDataset;
+use super::dir::DslDir;
+use super::name;
+use super::props::Setting;
+use super::rawkey::RawKey;
+use super::rekey::NewCrypt;
+use super::space::SpaceCheck;
+use crate::dmu::Objset;
+use crate::error::{Errno, Error, Result};
+use crate::spa::txg::Tx;
+use crate::types::Txg;
+use crate::zap::{Value, Zap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
+use zilla_ondisk::enums::ObjsetType;
+use zilla_ondisk::objset::ObjsetPhys;
+use zilla_ondisk::stream::{
+    Begin, DRR_FLAG_CI_DATA, DRR_FLAG_CLONE, DRR_FLAG_FREERECORDS, DRR_FLAG_SPILL_BLOCK, feature,
+};
+
+/// The name of the clone that an existing dataset's stream goes into. Source: recv_clone_name in OpenZFS.
+pub const RECV_NAME: &str = "%recv";
+
+// What a resumable receive keeps. Source: DS_FIELD_RESUME_* in sys/dsl_dataset.h.
+const RESUME_FROMGUID: &str = "com.delphix:resume_fromguid";
+const RESUME_TONAME: &str = "com.delphix:resume_toname";
+const RESUME_TOGUID: &str = "com.delphix:resume_toguid";
+const RESUME_OBJECT: &str = "com.delphix:resume_object";
+const RESUME_OFFSET: &str = "com.delphix:resume_offset";
+const RESUME_BYTES: &str = "com.delphix:resume_bytes";
+const RESUME_LARGEBLOCK: &str = "com.delphix:resume_largeblockok";
+const RESUME_EMBEDOK: &str = "com.delphix:resume_embedok";
+const RESUME_COMPRESSOK: &str = "com.delphix:resume_compressok";
+const RESUME_RAWOK: &str = "com.datto:resume_rawok";
+const RESUME_FIELDS: &[&str] = &[
+    RESUME_FROMGUID,
+    RESUME_TONAME,
+    RESUME_TOGUID,
+    RESUME_OBJECT,
+    RESUME_OFFSET,
+    RESUME_BYTES,
+    RESUME_LARGEBLOCK,
+    RESUME_EMBEDOK,
+    RESUME_COMPRESSOK,
+    RESUME_RAWOK,
+];
+
+/// Properties that say how the received blocks are written.
+const OF_BLOCKS: &[&str] = &["checksum", "compression", "copies", "redundant_metadata"];
+
+/// How far a receive has come, as of a txg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    pub txg: Txg,
+    pub object: u64,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// What is known of a receive that was interrupted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResumeState {
+    pub fromguid: Option<u64>,
+    pub toguid: u64,
+    pub toname: String,
+    pub object: u64,
+    pub offset: u64,
+    pub bytes: u64,
+    pub largeblock: bool,
+    pub embed: bool,
+    pub compress: bool,
+    pub raw: bool,
+}
+
+/// What is to be received, and how.
+#[derive(Clone, Debug, Default)]
+pub struct RecvOpts {
+    /// The file system or volume.
+    pub fs: String,
+    pub snap: String,
+    /// `-F`: what the target has beyond the snapshot the stream starts from is destroyed.
+    pub force: bool,
+    /// `-s`
+    pub resumable: bool,
+    /// The snapshot to make a clone of, if the target does not exist.
+    pub origin: Option<String>,
+    /// Properties that come with the stream, or with `-o`.
+    pub settings: Vec<(String, Setting)>,
+    /// Of a raw stream.
+    pub raw: Option<Arc<RawKey>>,
+}
+
+/// Where the records go.
+#[derive(Clone)]
+pub struct RecvTarget {
+    pub ds: Arc<DslDataset>,
+    pub os: Arc<Objset>,
+    /// The name did not exist.
+    pub new: bool,
+    /// Bytes of an earlier part of the stream.
+    pub bytes: u64,
+    pub resume: Option<(u64, u64)>,
+}
+
+fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
+    Err(Error::os(errno, what.into()))
+}
+
+impl DslPool {
+    /// Whether a head has changed since a snapshot, its intent log left out.
+    pub async fn modified_since(&self, head: &Arc<DslDataset>, snap: &DslDataset) -> Result<bool> {
+        let (hp, sp) = (head.phys(), snap.phys());
+        if hp.bp.birth() <= sp.creation_txg {
+            return Ok(false);
+        }
+        let meta = async |ds: &DslDataset| -> Result<ObjsetPhys> {
+            let at = crate::types::Bookmark::root(ds.id);
+            let bp = ds.phys().bp;
+            let data = self.ctx.store.read(bp, at, crate::zio::Priority::SyncRead).await?;
+            ObjsetPhys::decode(&data, zilla_ondisk::ByteOrder::NATIVE)
+                .map_err(|e| Error::corrupt(Some(at), "", e.to_string()))
+        };
+        if sp.bp.is_hole() {
+            return Ok(!hp.bp.is_hole());
+        }
+        Ok(meta(head).await?.meta_dnode != meta(snap).await?.meta_dnode)
+    }
+
+    async fn recv_child(&self, dir: &DslDir) -> Result<Option<Arc<DslDataset>>> {
+        let children = Zap::open(self.mos(), dir.phys().child_dir_zapobj).await?;
+        match children.try_get_u64(RECV_NAME).await? {
+            None => Ok(None),
+            Some(id) => Ok(Some(self.head(&*self.dir(id).await?).await?)),
+        }
+    }
+
+    /// The dataset that holds what was received of a stream for `fs` so far.
+    pub async fn recv_partial(&self, fs: &str) -> Result<Option<Arc<DslDataset>>> {
+        let head = self.by_name(fs).await?;
+        if let Some(ds) = self.recv_child(&head.dir()).await? {
+            return Ok(Some(ds));
+        }
+        Ok(Some(head).filter(|h| h.is_inconsistent()))
+    }
+
+    /// What an interrupted receive into a dataset has noted.
+    pub async fn resume_state(&self, ds: &DslDataset) -> Result<Option<ResumeState>> {
+        let Some(zap) = ds.zap() else { return Ok(None) };
+        let Some(toguid) = zap.try_get_u64(RESUME_TOGUID).await? else { return Ok(None) };
+        let number = async |name: &str| Ok::<u64, Error>(zap.try_get_u64(name).await?.unwrap_or(0));
+        let flag = async |name: &str| Ok::<bool, Error>(zap.try_get(name).await?.is_some());
+        let toname =
+            zap.try_get(RESUME_TONAME).await?.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+        Ok(Some(ResumeState {
+            fromguid: zap.try_get_u64(RESUME_FROMGUID).await?,
+            toguid,
+            toname,
+            object: number(RESUME_OBJECT).await?,
+            offset: number(RESUME_OFFSET).await?,
+            bytes: number(RESUME_BYTES).await?,
+            largeblock: flag(RESUME_LARGEBLOCK).await?,
+            embed: flag(RESUME_EMBEDOK).await?,
+            compress: flag(RESUME_COMPRESSOK).await?,
+            raw: flag(RESUME_RAWOK).await?,
+        }))
+    }
+
+    async fn note_resume(&self, tx: &Tx, ds: &DslDataset, b: &Begin) -> Result<()> {
+        let zap = self.zapify(tx, &ds.dn).await?;
+        if b.fromguid != 0 {
+            zap.set_u64(tx, RESUME_FROMGUID, b.fromguid).await?;
+        }
+        zap.set_u64(tx, RESUME_TOGUID, b.toguid).await?;
+        zap.set(tx, RESUME_TONAME, &Value::string(&b.toname)).await?;
+        zap.set_u64(tx, RESUME_OBJECT, 1).await?;
+        zap.set_u64(tx, RESUME_OFFSET, 0).await?;
+        zap.set_u64(tx, RESUME_BYTES, 0).await?;
+        for (feature, name) in [
+            (feature::LARGE_BLOCKS, RESUME_LARGEBLOCK),
+            (feature::EMBED_DATA, RESUME_EMBEDOK),
+            (feature::COMPRESSED, RESUME_COMPRESSOK),
+            (feature::RAW, RESUME_RAWOK),
+        ] {
+            if b.features() & feature != 0 {
+                zap.set_u64(tx, name, 1).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes how far a receive has come with the txg it belongs to.
+    pub(super) async fn sync_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
+        let reached = ds.reached.lock()[tx.txg().slot()].take().filter(|r| r.txg == tx.txg());
+        let (Some(r), Some(zap)) = (reached, ds.zap()) else { return Ok(()) };
+        if zap.try_get_u64(RESUME_TOGUID).await?.is_none() {
+            return Ok(());
+        }
+        zap.set_u64(tx, RESUME_OBJECT, r.object).await?;
+        zap.set_u64(tx, RESUME_OFFSET, r.offset).await?;
+        zap.set_u64(tx, RESUME_BYTES, r.bytes).await
+    }
+
+    async fn forget_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
+        let Some(zap) = ds.zap() else { return Ok(()) };
+        for name in RESUME_FIELDS {
+            zap.delete_if_there(tx, name).await?;
+        }
+        Ok(())
+    }
+
+    /// What a stream asks of the pool.
+    fn recv_features(&self, b: &Begin) -> Result<()> {
+        for (flag, name) in [
+            (feature::LARGE_BLOCKS, "large_blocks"),
+            (feature::EMBED_DATA, "embedded_data"),
+            (feature::LZ4, "lz4_compress"),
+            (feature::LARGE_DNODE, "large_dnode"),
+            (feature::ZSTD, "zstd_compress"),
+            (feature::LONGNAME, "longname"),
+            (feature::LARGE_MICROZAP, "large_microzap"),
+            (feature::RAW, "encryption"),
+        ] {
+            if b.features() & flag != 0 && !self.feature_enabled(name) {
+                return refuse(Errno::NotSup, "pool must be upgraded to receive this stream.");
+            }
+        }
+        if b.features() & feature::RAW == 0 {
+            return Ok(());
+        }
+        if b.features() & feature::EMBED_DATA != 0 {
+            return refuse(Errno::Inval, "invalid stream (a raw stream has no embedded blocks)");
+        }
+        match b.flags & DRR_FLAG_SPILL_BLOCK != 0 {
+            true => Ok(()),
+            false => refuse(
+                Errno::Inval,
+                "Spill block flag missing for raw send.\nThe zfs software on the sending system must be updated.",
+            ),
+        }
+    }
+
+    /// The snapshot of a head that a stream starts from.
+    async fn recv_from(&self, head: &Arc<DslDataset>, guid: u64) -> Result<Option<Arc<DslDataset>>> {
+        let mut at = self.prev(head).await?;
+        let dir = head.dir().id();
+        while let Some(s) = at.filter(|s| s.dir().id() == dir) {
+            if s.guid() == guid {
+                return Ok(Some(s));
+            }
+            at = self.prev(&s).await?;
+        }
+        Ok(None)
+    }
+
+    /// Plain contents of an encrypted dataset need its key.
+    async fn recv_key_check(&self, dir: &DslDir) -> Result<()> {
+        match self.key_loaded(dir).await? {
+            true => Ok(()),
+            false => refuse(Errno::Access, "inherited key must be loaded"),
+        }
+    }
+
+    /// Why a stream cannot go into a dataset, by its key, if it cannot.
+    async fn recv_onto_check(&self, dir: &DslDir, b: &Begin, o: &RecvOpts) -> Result<()> {
+        let (encrypted, raw, whole) = (self.is_encrypted(dir).await?, o.raw.is_some(), b.fromguid == 0);
+        if !whole && !encrypted && raw {
+            return refuse(Errno::Inval, "cannot perform raw receive on top of existing unencrypted dataset");
+        }
+        // A dir would have to have two keys at once, or a key and none.
+        if whole && o.force && (encrypted || raw) {
+            let what = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an \
+                        unencrypted one with an encrypted one";
+            return refuse(Errno::Inval, what);
+        }
+        if raw { Ok(()) } else { self.recv_key_check(dir).await }
+    }
+
+    /// Begins to receive. In syncing context.
+    pub async fn recv_begin(&self, tx: &Tx, b: &Begin, o: &RecvOpts) -> Result<RecvTarget> {
+        name::check(&format!("{}@{}", o.fs, o.snap))?;
+        self.recv_features(b)?;
+        let os_type = match ObjsetType::from_number(b.objset_type.into()) {
+            Some(t @ (ObjsetType::Zfs | ObjsetType::Zvol)) => t,
+            _ => {
+                return refuse(
+                    Errno::Inval,
+                    "invalid stream (it is neither of a file system nor of a volume)",
+                );
+            }
+        };
+        let mut flags = DS_FLAG_INCONSISTENT;
+        if b.flags & DRR_FLAG_CI_DATA != 0 {
+            flags |= DS_FLAG_CI_DATASET;
+        }
+        let target = match self.by_name(&o.fs).await {
+            Ok(head) => self.recv_begin_existing(tx, &head, b, o, os_type, flags).await?,
+            Err(e) if e.is(Errno::NoEnt) => self.recv_begin_new(tx, b, o, os_type, flags).await?,
+            Err(e) => return Err(e),
+        };
+        for (flag, name) in [(feature::LONGNAME, "longname"), (feature::LARGE_MICROZAP, "large_microzap")] {
+            if b.features() & flag != 0 {
+                self.activate_feature(tx, &target.ds, name).await?;
+            }
+        }
+        if o.resumable {
+            self.note_resume(tx, &target.ds, b).await?;
+        }
+        Ok(target)
+    }
+
+    async fn recv_begin_new(
+        &self,
+        tx: &Tx,
+        b: &Begin,
+        o: &RecvOpts,
+        os_type: ObjsetType,
+        flags: u64,
+    ) -> Result<RecvTarget> {
+        if b.fromguid != 0 && o.origin.is_none() && b.flags & DRR_FLAG_CLONE == 0 {
+            return refuse(Errno::NoEnt, format!("destination '{}' does not exist", o.fs));
+        }
+        let parent = self.create_check(&o.fs).await?;
+        let origin = match &o.origin {
+            None if b.fromguid != 0 => return refuse(Errno::NoDev, "local origin for clone does not exist"),
+            None => None,
+            Some(name) => {
+                let origin = self.by_name(name).await?;
+                if !origin.is_snapshot() || (b.fromguid == 0 && b.flags & DRR_FLAG_FREERECORDS == 0) {
+                    return refuse(Errno::Inval, "invalid stream (it cannot be received as a clone)");
+                }
+                if b.fromguid != 0 && origin.guid() != b.fromguid {
+                    return refuse(Errno::NoDev, format!("'{name}' is not what the stream starts from"));
+                }
+                match &o.raw {
+                    Some(raw) => self.recv_raw_check(&origin, raw).await?,
+                    None => self.recv_key_check(&origin.dir()).await?,
+                }
+                Some(origin)
+            }
+        };
+        // Plain contents are encrypted here as the parent's are.
+        let crypt = NewCrypt::default();
+        let suite = match origin.is_none() && o.raw.is_none() {
+            true => {
+                self.recv_key_check(&parent).await?;
+                self.new_crypt_check(Some(&parent), &crypt).await?
+            }
+            false => None,
+        };
+        self.new_props_check(&parent, &o.fs, &o.settings)?;
+        self.check_space(SpaceCheck::Normal)?;
+        self.read_for_new(&parent, origin.as_ref()).await?;
+        if let Some(origin) = &origin {
+            self.objset(origin).await?;
+        }
+        let last = name::parent(&o.fs).map_or(&*o.fs, |p| p.1);
+        let ds = self.create_dataset_sync(tx, &parent, last, origin.as_ref(), flags).await?;
+        if let Some(suite) = suite {
+            self.create_key(tx, &ds.dir(), &ds, suite, &crypt).await?;
+        }
+        if let Some(raw) = o.raw.as_ref().filter(|_| origin.is_none()) {
+            self.recv_raw_new(tx, &ds, raw).await?;
+        }
+        let os = self.recv_objset(tx, &ds, os_type, o).await?;
+        for (name, s) in &o.settings {
+            self.set_prop_sync(tx, &ds, name, s).await?;
+        }
+        os.set_props(self.write_props(&ds).await?);
+        Ok(RecvTarget { ds, os, new: true, bytes: 0, resume: None })
+    }
+
+    /// The objset that records go into: a clone's is its origin's at first.
+    async fn recv_objset(
+        &self,
+        tx: &Tx,
+        ds: &Arc<DslDataset>,
+        os_type: ObjsetType,
+        o: &RecvOpts,
+    ) -> Result<Arc<Objset>> {
+        if let Some(raw) = &o.raw {
+            return self.raw_objset(ds, os_type, raw).await;
+        }
+        if ds.phys().bp.is_hole() {
+            return self.new_objset(tx, ds, os_type).await;
+        }
+        self.zero_zil(ds).await?;
+        self.objset(ds).await
+    }
+
+    async fn recv_begin_existing(
+        &self,
+        tx: &Tx,
+        head: &Arc<DslDataset>,
+        b: &Begin,
+        o: &RecvOpts,
+        os_type: ObjsetType,
+        flags: u64,
+    ) -> Result<RecvTarget> {
+        let dir = head.dir();
+        self.recv_onto_check(&dir, b, o).await?;
+        if head.is_inconsistent() || self.recv_child(&dir).await?.is_some() {
+            let what =
+                format!("destination {} contains partially-complete state from \"zfs receive -s\".", o.fs);
+            return refuse(Errno::Busy, what);
+        }
+        if self.snap_lookup(head, &o.snap).await?.is_some() {
+            return refuse(Errno::Exist, "destination already exists");
+        }
+        if self.os_type(head).await? != os_type.number() {
+            return refuse(Errno::Inval, "invalid stream (it is of another type than the destination)");
+        }
+        let from = match b.fromguid {
+            0 if !o.force => {
+                let what = format!("destination '{}' exists\nmust specify -F to overwrite it", o.fs);
+                return refuse(Errno::Exist, what);
+            }
+            0 => None,
+            guid => {
+                let Some(from) = self.recv_from(head, guid).await? else {
+                    let what = format!("most recent snapshot of {} does not\nmatch incremental source", o.fs);
+                    return refuse(Errno::NoDev, what);
+                };
+                if o.force {
+                    Some(from)
+                } else {
+                    if self.modified_since(head, &from).await? {
+                        let what =
+                            format!("destination {} has been modified\nsince most recent snapshot", o.fs);
+                        return refuse(Errno::TxtBsy, what);
+                    }
+                    self.prev(head).await?
+                }
+            }
+        };
+        if let (Some(raw), Some(from)) = (&o.raw, &from) {
+            self.recv_raw_check(from, raw).await?;
+        }
+        self.check_space(SpaceCheck::Normal)?;
+        self.read_dataset(head).await?;
+        self.read_for_new(&dir, from.as_ref()).await?;
+        if let Some(from) = &from {
+            self.objset(from).await?;
+        }
+        let ds = self.create_dataset_sync(tx, &dir, RECV_NAME, from.as_ref(), flags).await?;
+        let os = self.recv_objset(tx, &ds, os_type, o).await?;
+        for (name, s) in o.settings.iter().filter(|(n, _)| OF_BLOCKS.contains(&n.as_str())) {
+            self.set_prop_sync(tx, &ds, name, s).await?;
+        }
+        os.set_props(self.write_props(&ds).await?);
+        Ok(RecvTarget { ds, os, new: false, bytes: 0, resume: None })
+    }
+
+    /// Goes on with a receive that was interrupted.
+    pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<RecvTarget> {
+        self.recv_features(b)?;
+        let (ds, new) = match self.by_name(&o.fs).await {
+            Ok(head) => match self.recv_child(&head.dir()).await? {
+                Some(ds) => (ds, false),
+                None => (head, true),
+            },
+            Err(e) => return Err(e),
+        };
+        let bad = |what: &str| Error::inval(format!("invalid stream ({what})"));
+        if !ds.is_inconsistent() {
+            return Err(bad("there is nothing to be resumed"));
+        }
+        let Some(state) = self.resume_state(&ds).await? else {
+            return Err(bad("what is there cannot be resumed"));
+        };
+        if state.toguid != b.toguid || state.fromguid.unwrap_or(0) != b.fromguid {
+            return Err(bad("it is not the rest of what was received"));
+        }
+        if ds.is_long_held() {
+            return refuse(Errno::Busy, format!("destination {} is being received to", o.fs));
+        }
+        if state.raw != o.raw.is_some() {
+            return Err(bad("what was received is raw, or the stream is, and not both"));
+        }
+        let os = match &o.raw {
+            Some(raw) => {
+                let object = self.key_object(&ds.dir()).await?.ok_or_else(|| bad("there is no key"))?;
+                if self.key_phys(object).await?.guid != raw.phys.guid {
+                    return refuse(Errno::Access, "encryption key does not match existing key");
+                }
+                let os_type =
+                    ObjsetType::from_number(b.objset_type.into()).ok_or_else(|| bad("no such type"))?;
+                let os = self.raw_objset(&ds, os_type, raw).await?;
+                os.set_props(self.write_props(&ds).await?);
+                os
+            }
+            None => {
+                self.recv_key_check(&ds.dir()).await?;
+                self.objset(&ds).await?
+            }
+        };
+        let resume = Some((state.object, state.offset));
+        Ok(RecvTarget { ds, os, new, bytes: state.bytes, resume })
+    }
+
+    /// What the end of a forced receive takes away: the head's snapshots after the one that was received on.
+    async fn recv_later(&self, head: &Arc<DslDataset>, from: u64) -> Result<Vec<Arc<DslDataset>>> {
+        let mut out = Vec::new();
+        let mut at = self.prev(head).await?;
+        while let Some(s) = at.filter(|s| s.id != from) {
+            if s.dir().id() != head.dir().id() {
+                return refuse(
+                    Errno::Inval,
+                    format!("{} does not descend from what was received", head.name()),
+                );
+            }
+            at = self.prev(&s).await?;
+            out.push(s);
+        }
+        Ok(out)
+    }
+
+    /// Makes what was received the dataset's contents, and its snapshot. In syncing context. Nobody may use the old objset any more.
+    pub async fn recv_end(
+        &self,
+        tx: &Tx,
+        t: &RecvTarget,
+        b: &Begin,
+        o: &RecvOpts,
+    ) -> Result<Arc<DslDataset>> {
+        let now = self.ctx.env.wall().as_secs();
+        if t.ds.is_gone() || t.ds.is_long_held() {
+            return refuse(Errno::Busy, format!("{}: dataset is busy", o.fs));
+        }
+        if t.ds.phys().prev_snap_txg >= tx.txg().0 {
+            return refuse(Errno::Again, "a snapshot of this txg exists");
+        }
+        let head = if t.new { t.ds.clone() } else { self.by_name(&o.fs).await? };
+        self.check_space(SpaceCheck::Normal)?;
+        self.read_dataset(&head).await?;
+        if let Some(prev) = self.prev(&head).await? {
+            self.read_dataset(&prev).await?;
+        }
+        self.read_pool().await?;
+        if !t.new {
+            self.recv_swap(tx, t, &head, o).await?;
+        }
+        let snap = self.snapshot_sync(tx, &head, &o.snap, now).await?;
+        snap.change(tx, |p| {
+            p.creation_time = b.creation_time;
+            p.guid = b.toguid;
+            p.flags &= !DS_FLAG_INCONSISTENT;
+        });
+        head.change(tx, |p| p.flags &= !DS_FLAG_INCONSISTENT);
+        if let Some(raw) = &o.raw {
+            self.recv_raw_ivset(tx, &snap, raw).await?;
+            if !t.new {
+                self.recv_raw_rewrap(tx, &head.dir(), raw).await?;
+            }
+            // Whoever opens it now does so with its key, or as one that has none.
+            *head.objset.lock() = None;
+        }
+        if t.new {
+            self.forget_resume(tx, &head).await?;
+        }
+        Ok(snap)
+    }
+
+    /// Exchanges the contents of a head and its `%recv`, and destroys the latter.
+    async fn recv_swap(&self, tx: &Tx, t: &RecvTarget, head: &Arc<DslDataset>, o: &RecvOpts) -> Result<()> {
+        let from = t.ds.phys().prev_snap_obj;
+        let later = self.recv_later(head, from).await?;
+        if head.is_long_held() {
+            return refuse(Errno::Busy, format!("{}: dataset is busy", o.fs));
+        }
+        if self.snap_lookup(head, &o.snap).await?.is_some_and(|id| !later.iter().any(|s| s.id == id)) {
+            return refuse(Errno::Exist, "destination already exists");
+        }
+        let origin = self.dataset(from).await?;
+        if o.force {
+            for s in &later {
+                self.destroy_snapshot_check(s, false).await?;
+            }
+        } else if !later.is_empty() || self.modified_since(head, &origin).await? {
+            let what = format!("destination {} has been modified\nsince most recent snapshot", o.fs);
+            return refuse(Errno::TxtBsy, what);
+        }
+        let refquota = head.refquota.load(Ordering::Relaxed);
+        if refquota != 0 && t.ds.phys().referenced_bytes > refquota {
+            return refuse(Errno::DQuot, format!("destination {} space quota exceeded.", o.fs));
+        }
+        for s in &later {
+            self.read_for_destroyed(s).await?;
+        }
+        self.read_dataset(&t.ds).await?;
+        self.read_for_new(&head.dir(), Some(&origin)).await?;
+        for s in &later {
+            self.destroy_snapshot_sync(tx, s, false).await?;
+        }
+        if let Some(os) = head.open_objset()
+            && let Some(log) = os.log().filter(|l| l.is_started())
+        {
+            // What is discarded takes its log along, which is known here better than on the disk.
+            log.abandon(&os).await;
+            t.ds.log_freed.store(true, Ordering::Relaxed);
+        }
+        self.clone_swap(tx, &t.ds, head, &origin).await?;
+        self.destroy_head_sync(tx, &t.ds).await?;
+        for (name, s) in &o.settings {
+            self.set_prop_check(head, name, s).await?;
+            self.set_prop_sync(tx, head, name, s).await?;
+        }
+        self.props_changed(&head.dir()).await
+    }
+
+    /// Takes away what an unfinished receive left. In syncing context.
+    pub async fn recv_abort(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {
+        if ds.is_gone() {
+            return Ok(());
+        }
+        if !ds.is_inconsistent() {
+            return refuse(Errno::Inval, format!("{} was received whole", ds.name()));
+        }
+        self.destroy_head_check(ds).await?;
+        self.read_for_destroyed(ds).await?;
+        self.destroy_head_sync(tx, ds).await
+    }
+
+    /// Destroys what receives left that a crash ended and that cannot be resumed.
+    pub async fn destroy_inconsistent(self: &Arc<Self>) -> Result<Vec<String>> {
+        let mut out = Vec::new();
+        let mut todo = vec![self.root_dir()];
+        while let Some(dir) = todo.pop() {
+            let head = self.head(&dir).await;
+            let partial = match &head {
+                Ok(_) => self.recv_child(&dir).await?,
+                Err(_) => None,
+            };
+            for ds in partial.into_iter().chain(head.ok()) {
+                if !ds.is_inconsistent() || ds.is_long_held() || self.resume_state(&ds).await?.is_some() {
+                    continue;
+                }
+                let name = ds.name();
+                let dsl = self.clone();
+                let task =
+                    self.ctx.sync_task(move |tx| Box::pin(async move { dsl.recv_abort(&tx, &ds).await }));
+                match task.await {
+                    Ok(()) => out.push(name),
+                    Err(e) => {
+                        tracing::warn!(%name, error = %e, "what an interrupted receive left cannot be destroyed")
+                    }
+                }
+            }
+            if !dir.gone.load(Ordering::Acquire) {
+                todo.extend(self.child_dirs(&dir).await?);
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl DslDataset {
+    /// Notes how far a receive has come, to be written with the data of that txg.
+    pub fn reached(&self, r: Reached) {
+        self.reached.lock()[r.txg.slot()] = Some(r);
+    }
+}

@@ -1,0 +1,170 @@
+//! Receiving the stream of one snapshot, from its BEGIN to its END.
+//!
+//! ```text
+//! Receive::begin  -- sync task: a dataset marked inconsistent
+//!        .records -- objects, in ordinary transactions
+//!        .end     -- sync task: contents in place, snapshot, guid
+//! ```
+//!
+//! Between `records` and `end` the caller takes away whoever uses the dataset. An error of either leads to `abort`, which
+//! destroys what is there or, of a resumable receive, leaves it with its note. A client that vanishes is an error of the source.
+
+use super::apply::Apply;
+use super::frame::{RecordReader, bad_stream};
+use crate::dsl::{DslDataset, DslPool, LongHold, RawKey, RecvOpts, RecvTarget};
+use crate::error::{Errno, Error, Result};
+use bytes::Bytes;
+use std::sync::Arc;
+use zilla_ondisk::NvList;
+use zilla_ondisk::stream::{Begin, DRR_FLAG_SPILL_BLOCK, Record, feature};
+
+/// What a receive can do with. Source: DMU_BACKUP_FEATURE_MASK of OpenZFS, without redacted streams.
+const SUPPORTED: u64 = feature::SA_SPILL
+    | feature::EMBED_DATA
+    | feature::LZ4
+    | feature::LARGE_BLOCKS
+    | feature::RESUMING
+    | feature::COMPRESSED
+    | feature::LARGE_DNODE
+    | feature::RAW
+    | feature::ZSTD
+    | feature::HOLDS
+    | feature::SWITCH_TO_LARGE_BLOCKS
+    | feature::LONGNAME
+    | feature::LARGE_MICROZAP;
+
+/// A snapshot of this very txg is in the way: the next txg's will do.
+const TRIES: usize = 8;
+
+/// Refuses what zilla cannot receive, by name.
+pub fn check_features(b: &Begin) -> Result<()> {
+    let f = b.features();
+    if f & (feature::DEDUP | feature::DEDUPPROPS) != 0 {
+        let what = "\"zfs receive\" no longer supports deduplicated send streams.  Use\nthe \"zstream redup\" command to \
+                    convert this stream to a regular,\nnon-deduplicated stream.";
+        return Err(Error::os(Errno::NotSup, what));
+    }
+    if f & feature::REDACTED != 0 {
+        return Err(Error::os(Errno::NotSup, "redacted streams are not supported by zilla yet"));
+    }
+    let unknown = f & !SUPPORTED;
+    if unknown != 0 {
+        let what =
+            format!("stream has unsupported feature, feature flags = {f:x} (unknown flags = {unknown:x})");
+        return Err(bad_stream(what));
+    }
+    Ok(())
+}
+
+/// What a raw stream says of its key.
+fn raw_key(b: &Begin, payload: &Bytes) -> Result<Option<Arc<RawKey>>> {
+    if b.features() & feature::RAW == 0 {
+        return Ok(None);
+    }
+    let list = NvList::unpack(payload).map_err(|e| bad_stream(e.to_string()))?;
+    let keydata = list.list("crypt_keydata").ok_or_else(|| bad_stream("a raw stream without its key"))?;
+    RawKey::parse(keydata).map(|raw| Some(Arc::new(raw)))
+}
+
+pub struct Receive {
+    dsl: Arc<DslPool>,
+    begin: Begin,
+    opts: RecvOpts,
+    target: RecvTarget,
+    hold: Option<LongHold>,
+}
+
+impl Receive {
+    /// Makes what the stream goes into. `payload` is BEGIN's.
+    pub async fn begin(dsl: &Arc<DslPool>, begin: Begin, payload: &Bytes, opts: RecvOpts) -> Result<Receive> {
+        check_features(&begin)?;
+        if dsl.ctx().readonly {
+            return Err(Error::os(Errno::ROFs, "the pool is imported read-only"));
+        }
+        let resuming = begin.features() & feature::RESUMING != 0;
+        let opts = RecvOpts { raw: raw_key(&begin, payload)?, ..opts };
+        let target = match resuming {
+            true => {
+                let target = dsl.recv_resume(&begin, &opts).await?;
+                let list = NvList::unpack(payload).map_err(|e| bad_stream(e.to_string()))?;
+                let told = (list.u64("resume_object"), list.u64("resume_offset"));
+                if target.resume.map(|(o, f)| (Some(o), Some(f))) != Some(told) {
+                    return Err(bad_stream("it does not go on where the receive was interrupted"));
+                }
+                target
+            }
+            false => {
+                let (d, b, o) = (dsl.clone(), begin.clone(), opts.clone());
+                let task =
+                    dsl.ctx().sync_task(move |tx| Box::pin(async move { d.recv_begin(&tx, &b, &o).await }));
+                task.await?
+            }
+        };
+        let hold = Some(target.ds.hold());
+        Ok(Receive { dsl: dsl.clone(), begin, opts, target, hold })
+    }
+
+    pub fn is_new(&self) -> bool {
+        self.target.new
+    }
+
+    pub fn begin_record(&self) -> &Begin {
+        &self.begin
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.opts.resumable || self.target.resume.is_some()
+    }
+
+    /// Takes all records to END.
+    pub async fn records(&mut self, reader: &mut RecordReader<'_>) -> Result<()> {
+        let mut apply = Apply {
+            dsl: self.dsl.clone(),
+            target: self.target.clone(),
+            order: reader.order(),
+            tells_spills: self.begin.flags & DRR_FLAG_SPILL_BLOCK != 0,
+            resumable: self.is_resumable(),
+            raw: self.opts.raw.as_ref().map(|raw| super::raw::Raw::new(raw)),
+            last: None,
+        };
+        loop {
+            let (record, payload) = reader.next().await?;
+            if let Record::End(e) = &record {
+                return match e.toguid == self.begin.toguid {
+                    true => Ok(()),
+                    false => Err(bad_stream("its end is another's")),
+                };
+            }
+            apply.record(&record, payload, self.target.bytes + reader.bytes_read()).await?;
+        }
+    }
+
+    /// Makes the snapshot. Nobody may use the dataset's old contents any more.
+    pub async fn end(&mut self) -> Result<Arc<DslDataset>> {
+        self.hold = None;
+        let mut tries = TRIES;
+        loop {
+            let (d, t) = (self.dsl.clone(), self.target.clone());
+            let (b, o) = (self.begin.clone(), self.opts.clone());
+            let task = self
+                .dsl
+                .ctx()
+                .sync_task(move |tx| Box::pin(async move { d.recv_end(&tx, &t, &b, &o).await }));
+            match task.await {
+                Err(e) if e.is(Errno::Again) && tries > 0 => tries -= 1,
+                other => return other,
+            }
+        }
+    }
+
+    /// After an error: destroys what was received, or keeps it to be resumed. Says whether it was kept.
+    pub async fn abort(mut self) -> Result<bool> {
+        self.hold = None;
+        if self.is_resumable() {
+            return Ok(true);
+        }
+        let (d, ds) = (self.dsl.clone(), self.target.ds.clone());
+        let task = self.dsl.ctx().sync_task(move |tx| Box::pin(async move { d.recv_abort(&tx, &ds).await }));
+        task.await.map(|()| false)
+    }
+}

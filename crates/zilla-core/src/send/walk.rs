@@ -1,0 +1,188 @@
+//! Walking the tree of one object, in the order of its blocks, through what was born after a txg.
+//!
+//! What an incremental stream has to say of an object is: blocks born after the txg it starts from, and
+//! holes that may have come to be after it. A subtree that was not changed since is one old pointer, and is
+//! neither read nor told. A hole remembers its birth only since the feature hole_birth; one that does not is
+//! told in any case.
+//!
+//! Indirect blocks that the walk will come to are asked for some ahead, so that it seldom waits for one disk
+//! access after another.
+
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use crate::error::{Error, Result};
+use crate::spa::PoolCtx;
+use crate::types::Bookmark;
+use crate::zio::{BlockStore, Priority};
+use bytes::Bytes;
+use std::sync::Arc;
+use zilla_ondisk::ByteOrder;
+use zilla_ondisk::blkptr::{BLKPTR_SIZE, BlkPtr};
+use zilla_ondisk::dnode::DnodePhys;
+
+/// Indirect blocks, or blocks of dnodes, that are read ahead.
+const AHEAD: usize = 16;
+
+/// What a walk comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Visit {
+    Block {
+        blkid: u64,
+        bp: BlkPtr,
+    },
+    /// Blocks that are not there.
+    Hole {
+        first: u64,
+        count: u64,
+    },
+}
+
+struct Frame {
+    /// Pointers to blocks of `level`.
+    bps: Vec<BlkPtr>,
+    level: u8,
+    /// Number of the first of them, in its level.
+    first: u64,
+    next: usize,
+    /// Up to where they have been asked for.
+    asked: usize,
+}
+
+pub(super) struct TreeWalk {
+    src: Source,
+    objset: u64,
+    object: u64,
+    epbs: u32,
+    /// Blocks born in it and before are not wanted.
+    since: u64,
+    /// Level-0 blocks before this one are passed over.
+    from: u64,
+    /// The blocks themselves will be read by the walk's user at once: they too are asked for ahead.
+    leaves_ahead: bool,
+    stack: Vec<Frame>,
+}
+
+impl TreeWalk {
+    pub(super) fn new(
+        src: &Source,
+        objset: u64,
+        object: u64,
+        dn: &DnodePhys,
+        since: u64,
+        from: u64,
+        leaves_ahead: bool,
+    ) -> TreeWalk {
+        let mut stack = Vec::new();
+        if dn.nlevels > 0 {
+            let bps = dn.blkptr.to_vec();
+            stack.push(Frame { bps, level: dn.nlevels - 1, first: 0, next: 0, asked: 0 });
+        }
+        let epbs = u32::from(dn.indblkshift.saturating_sub(7));
+        let src = src.clone();
+        TreeWalk { src, objset, object, epbs, since, from, leaves_ahead, stack }
+    }
+
+    /// Level-0 blocks under one block of a level; None where there are more than can be numbered.
+    fn span(&self, level: u8) -> Option<u64> {
+        1u64.checked_shl(self.epbs.checked_mul(level.into())?)
+    }
+
+    fn is_wanted(&self, bp: &BlkPtr) -> bool {
+        bp.birth() > self.since || (bp.is_hole() && bp.birth() == 0)
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Visit>> {
+        loop {
+            let Some(top) = self.stack.last_mut() else { return Ok(None) };
+            let Some(bp) = top.bps.get(top.next).copied() else {
+                self.stack.pop();
+                continue;
+            };
+            let (level, blkid) = (top.level, top.first.saturating_add(top.next as u64));
+            top.next += 1;
+            if !self.is_wanted(&bp) {
+                continue;
+            }
+            // Where this many blocks cannot be numbered there can be none.
+            let Some(span) = self.span(level) else { continue };
+            let Some(first) = blkid.checked_mul(span) else { continue };
+            if first.saturating_add(span) <= self.from {
+                continue;
+            }
+            if bp.is_hole() {
+                let from = first.max(self.from);
+                return Ok(Some(Visit::Hole { first: from, count: first.saturating_add(span) - from }));
+            }
+            self.ask_ahead(level);
+            if level == 0 {
+                return Ok(Some(Visit::Block { blkid, bp }));
+            }
+            let at = Bookmark { objset: self.objset, object: self.object, level: i64::from(level), blkid };
+            let data = self.src.read_tree(bp, at).await?;
+            let bps = pointers(&data, 1 << self.epbs);
+            self.stack.push(Frame { bps, level: level - 1, first: blkid << self.epbs, next: 0, asked: 0 });
+        }
+    }
+
+    /// Begins to read the next pointers of the frame on top.
+    fn ask_ahead(&mut self, level: u8) {
+        if level == 0 && !self.leaves_ahead {
+            return;
+        }
+        let (objset, object, since) = (self.objset, self.object, self.since);
+        let Some(top) = self.stack.last_mut() else { return };
+        // In batches: what is asked for together lies together.
+        if top.next + AHEAD / 2 < top.asked {
+            return;
+        }
+        let (from, to) = (top.asked.max(top.next), (top.next + AHEAD).min(top.bps.len()));
+        top.asked = to;
+        for (i, bp) in top.bps.iter().enumerate().take(to).skip(from) {
+            if bp.is_hole() || bp.is_embedded() || bp.birth() <= since {
+                continue;
+            }
+            let at = Bookmark {
+                objset,
+                object,
+                level: i64::from(level),
+                blkid: top.first.saturating_add(i as u64),
+            };
+            let (src, bp) = (self.src.clone(), *bp);
+            self.src.ctx.env.spawn(async move {
+                // Who needs it reports what is wrong with it.
+                drop(src.read_tree(bp, at).await);
+            });
+        }
+    }
+}
+
+/// What the blocks of a snapshot are read from.
+#[derive(Clone)]
+pub(super) struct Source {
+    pub ctx: Arc<PoolCtx>,
+    /// The pool's own where blocks are sent as they lie on disk; else the snapshot's, which may know its key.
+    pub store: Arc<dyn BlockStore>,
+}
+
+impl Source {
+    /// Reads a block of the tree's own.
+    pub(super) async fn read_tree(&self, bp: BlkPtr, at: Bookmark) -> Result<Bytes> {
+        at.check_level(&bp)?;
+        match self.store.cached(&bp) {
+            Some(data) => Ok(data),
+            None => self.store.read_tree(bp, at, Priority::SyncRead).await,
+        }
+    }
+}
+
+/// The pointers of an indirect block.
+fn pointers(data: &[u8], most: usize) -> Vec<BlkPtr> {
+    let all = data.chunks_exact(BLKPTR_SIZE).take(most);
+    all.map(|raw| BlkPtr::decode(raw, ByteOrder::NATIVE).unwrap_or_default()).collect()
+}
+
+/// Damage of an object's own structure.
+pub(super) fn damaged(objset: u64, object: u64, what: impl Into<String>) -> Error {
+    let at = Bookmark { objset, object, level: 0, blkid: 0 };
+    Error::corrupt(Some(at), "", what)
+}

@@ -1,0 +1,27 @@
+//! Why an operation on a pool or its devices is refused.
+//!
+//! One variant a reason that somebody further up answers in a way of its own; the commands' sentences and codes are
+//! made of the variants at the edge. Reasons that are only ever printed stay errors with words.
+
+use crate::error::Errno;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("no such device in the pool: {0}")]
+    NoDevice(u64),
+    #[error("no valid replicas")]
+    NoReplicas,
+    /// The log devices that an import lacks, a line each, the devices of a mirror below it.
+    #[error("The devices below are missing or corrupted, use '-m' to import the pool anyway:\n{}", .0.join("\n"))]
+    MissingLogs(Vec<String>),
+}
+
+impl Refusal {
+    pub fn errno(&self) -> Errno {
+        match self {
+            Refusal::NoDevice(_) => Errno::NoDev,
+            Refusal::NoReplicas => Errno::Busy,
+            Refusal::MissingLogs(_) => Errno::NxIo,
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! What those may do who do not own the daemon, where its owner lets them in (`zillad --share`).
+//!
+//! They may look at pools and datasets, as OpenZFS lets everyone, and do to a dataset what `zfs allow` gave
+//! them, by the user and groups that the kernel names for them. Every operation is judged in this one place,
+//! before its method is called, and **what is not named here is refused**. The permissions that an operation
+//! takes are OpenZFS's (zfs-allow.8).
+//!
+//! **What stays the owner's alone,** whatever was given: all that changes where and how something is mounted, for
+//! the daemon mounts with root's powers (OpenZFS on Linux keeps `mount`, `mountpoint`, `canmount`, `rename`
+//! and `share` from being delegated for the same reason: there `mount(8)` refuses); so a dataset that is mounted is
+//! not renamed, destroyed or rolled back, for which it would be unmounted and mounted again, and a new one is not mounted. Streams, and whatever concerns a whole pool.
+//!
+//! **Between the judgement and the deed** the owner may change his mind; who was judged before has acted before, as
+//! in OpenZFS.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use zilla_control::props::{self, naming};
+use zilla_control::types::*;
+use zilla_control::{ApiError, Asked, Caller, ErrorCode};
+use zilla_core::dsl::{DslDir, Who};
+
+/// Clients that changed something and have not yet written the pool's history.
+const LINES: usize = 256;
+
+/// Who may write one line to which pool's history, because he has just changed it.
+#[derive(Default)]
+pub struct Lines(Mutex<VecDeque<(u32, Option<i32>, String)>>);
+
+impl Lines {
+    fn grant(&self, caller: &Caller, pool: &str) {
+        let mut all = self.0.lock();
+        let line = (caller.uid, caller.pid, pool.to_owned());
+        if !all.contains(&line) {
+            if all.len() >= LINES {
+                all.pop_front();
+            }
+            all.push_back(line);
+        }
+    }
+
+    fn take(&self, caller: &Caller, pool: &str) -> bool {
+        let mut all = self.0.lock();
+        let at = all.iter().position(|(u, p, n)| *u == caller.uid && *p == caller.pid && n == pool);
+        at.and_then(|at| all.remove(at)).is_some()
+    }
+}
+
+/// The caller as the engine's permissions know him.
+pub fn who(caller: &Caller) -> Who {
+    match caller.owner {
+        true => Who::Admin,
+        false => Who::User { uid: caller.uid, gids: caller.gids() },
+    }
+}
+
+fn denied<T>() -> Answer<T> {
+    Err(ErrorCode::Perm.into())
+}
+
+/// One caller and one pool.
+struct Judge {
+    pool: Arc<Pool>,
+    who: Who,
+}
+
+impl Engine {
+    pub(super) async fn judge_guest(&self, caller: &Caller, asked: Asked<'_>) -> Answer<()> {
+        let name = match &asked {
+            Asked::Hello(_)
+            | Asked::PoolQuery(_)
+            | Asked::PoolSync(_)
+            | Asked::PoolWait(_)
+            | Asked::DatasetQuery(_)
+            | Asked::DatasetByPath(_)
+            | Asked::DatasetWait(_)
+            | Asked::MountList(_)
+            | Asked::SnapshotHolds(_)
+            | Asked::GrantQuery(_)
+            | Asked::LogStatQuery(_)
+            | Asked::ArcStatQuery(_) => return Ok(()),
+            Asked::PoolLog(r) => return if self.lines.take(caller, &r.name) { Ok(()) } else { denied() },
+            Asked::DatasetCreate(r) => &r.name,
+            Asked::DatasetDestroy(r) => &r.target,
+            Asked::DatasetSet(r) => &r.name,
+            Asked::DatasetInherit(r) => &r.name,
+            Asked::DatasetSnapshot(r) => r.names.first().ok_or(ErrorCode::Perm)?,
+            Asked::DatasetClone(r) => &r.target,
+            Asked::DatasetRollback(r) => &r.snapshot,
+            Asked::DatasetRename(r) => &r.name,
+            Asked::DatasetPromote(r) => &r.name,
+            Asked::DatasetBookmark(r) => &r.target,
+            Asked::DatasetAccounts(r) => &r.name,
+            Asked::DatasetDiff(r) => &r.from,
+            Asked::SnapshotHold(r) => &r.snapshot,
+            Asked::SnapshotRelease(r) => &r.snapshot,
+            Asked::KeyLoad(r) => &r.name,
+            Asked::KeyUnload(r) => &r.name,
+            Asked::KeyChange(r) => &r.name,
+            Asked::GrantChange(r) => &r.name,
+            _ => return denied(),
+        };
+        let pool = self.pool_of(name)?;
+        if !pool.delegates().await.map_err(of_dataset)? {
+            return Err(ErrorCode::NoDelegation.into());
+        }
+        let judge = Judge { pool: pool.clone(), who: who(caller) };
+        judge.change(caller, &asked).await?;
+        self.lines.grant(caller, &pool.name());
+        Ok(())
+    }
+}
+
+impl Judge {
+    async fn change(&self, caller: &Caller, asked: &Asked<'_>) -> Answer<()> {
+        match asked {
+            Asked::DatasetCreate(r) => self.create(r).await,
+            Asked::DatasetDestroy(r) => self.destroy(r).await,
+            Asked::DatasetSet(r) => {
+                for name in r.properties.keys() {
+                    self.set(&r.name, name).await?;
+                }
+                Ok(())
+            }
+            Asked::DatasetInherit(r) => self.set(&r.name, &r.property).await,
+            Asked::DatasetSnapshot(r) => {
+                for name in &r.names {
+                    self.named(name, r.recursive, "snapshot").await?;
+                    if !r.properties.is_empty() {
+                        self.named(name, r.recursive, "userprop").await?;
+                    }
+                }
+                Ok(())
+            }
+            Asked::DatasetClone(r) => {
+                self.on(&r.snapshot, "clone").await?;
+                self.make(&r.target, r.properties.keys()).await
+            }
+            Asked::DatasetRollback(r) => {
+                let fs = head_of(&r.snapshot);
+                self.on(fs, "rollback").await?;
+                if r.destroy_clones {
+                    return denied();
+                }
+                if r.destroy_later {
+                    self.all(&r.snapshot, &["destroy", "mount"]).await?;
+                }
+                self.unmounted(fs)
+            }
+            Asked::DatasetRename(r) => self.rename(r).await,
+            Asked::DatasetPromote(r) => self.promote(&r.name).await,
+            Asked::DatasetBookmark(r) => self.on(head_of(&r.target), "bookmark").await,
+            Asked::DatasetAccounts(r) => {
+                let both: [&str; 2] = match r.owners {
+                    Owners::User => ["userused", "userquota"],
+                    Owners::Group => ["groupused", "groupquota"],
+                    Owners::Project => ["projectused", "projectquota"],
+                };
+                self.all(&r.name, &both).await
+            }
+            Asked::DatasetDiff(r) => {
+                self.on(head_of(&r.from), "diff").await?;
+                self.on(head_of(&r.to), "diff").await
+            }
+            Asked::SnapshotHold(r) => self.named(&r.snapshot, r.recursive, "hold").await,
+            Asked::SnapshotRelease(r) => self.named(&r.snapshot, r.recursive, "release").await,
+            Asked::KeyLoad(r) => self.on(&r.name, "load-key").await,
+            Asked::KeyUnload(r) => self.on(&r.name, "load-key").await,
+            Asked::KeyChange(r) => self.on(&r.name, "change-key").await,
+            Asked::GrantChange(r) => self.grants(caller, r).await,
+            _ => denied(),
+        }
+    }
+
+    /// A permission on a dataset that is there; below it, if it is a snapshot.
+    async fn on(&self, name: &str, permission: &str) -> Answer<()> {
+        // A name of another pool would be judged by a stranger's permissions.
+        if naming::pool_of(name) != self.pool.name() {
+            return Err(ApiError::with(ErrorCode::CrossTarget, "datasets must be within same pool"));
+        }
+        let dsl = self.pool.dsl();
+        let ds = dsl.by_name(name).await.map_err(of(name))?;
+        match dsl.may(&ds, permission, &self.who).await.map_err(of_dataset)? {
+            true => Ok(()),
+            false => denied(),
+        }
+    }
+
+    /// To set or inherit a property.
+    async fn set(&self, name: &str, property: &str) -> Answer<()> {
+        let permission = permission_of(property)?;
+        self.on(name, permission).await?;
+        // What is mounted is mounted anew for it.
+        if permission == "acltype" { self.unmounted(name) } else { Ok(()) }
+    }
+
+    async fn all(&self, name: &str, permissions: &[&str]) -> Answer<()> {
+        for permission in permissions {
+            self.on(name, permission).await?;
+        }
+        Ok(())
+    }
+
+    /// A permission on the dataset of a snapshot that is named, and on those below if it is meant for them.
+    async fn named(&self, snapshot: &str, recursive: bool, permission: &str) -> Answer<()> {
+        let fs = head_of(snapshot);
+        self.on(fs, permission).await?;
+        for dir in self.below(fs, recursive).await? {
+            self.on(&dir.name(), permission).await?;
+        }
+        Ok(())
+    }
+
+    /// The dirs below a dataset.
+    async fn below(&self, fs: &str, recursive: bool) -> Answer<Vec<Arc<DslDir>>> {
+        let dsl = self.pool.dsl();
+        let (mut all, mut todo) = (Vec::new(), Vec::new());
+        if recursive {
+            todo.push(dsl.dir_by_name(fs).await.map_err(of(fs))?);
+        }
+        while let Some(dir) = todo.pop() {
+            for child in dsl.child_dirs(&dir).await.map_err(of_dataset)? {
+                todo.push(child.clone());
+                all.push(child);
+            }
+        }
+        Ok(all)
+    }
+
+    /// What it takes to make a dataset: of what is there above it, and of the new one itself for its properties.
+    async fn make(&self, name: &str, properties: impl Iterator<Item = &String>) -> Answer<()> {
+        let dsl = self.pool.dsl();
+        // With `-p` the nearest that is there counts.
+        let mut above = name.rsplit_once('/').map(|(up, _)| up);
+        let dir = loop {
+            let Some(at) = above else { return denied() };
+            match dsl.dir_by_name(at).await {
+                Ok(dir) => break dir,
+                Err(_) => above = at.rsplit_once('/').map(|(up, _)| up),
+            }
+        };
+        self.all(&dir.name(), &["create", "mount"]).await?;
+        for name in properties {
+            let permission = permission_of(name)?;
+            if !dsl.may_below(&dir, permission, &self.who, true).await.map_err(of_dataset)? {
+                return denied();
+            }
+        }
+        Ok(())
+    }
+
+    async fn create(&self, r: &DatasetCreate) -> Answer<()> {
+        let reserved = "refreservation".to_owned();
+        let thick = r.volume.as_ref().is_some_and(|v| !v.sparse).then_some(&reserved);
+        self.make(&r.name, r.properties.keys().chain(thick)).await
+    }
+
+    async fn destroy(&self, r: &DatasetDestroy) -> Answer<()> {
+        // Clones may lie anywhere.
+        if r.clones {
+            return denied();
+        }
+        let (both, fs) = (["destroy", "mount"], head_of(&r.target));
+        if r.target.contains('#') {
+            return self.on(fs, "destroy").await;
+        }
+        let snapshots = r.target.contains('@');
+        let dsl = self.pool.dsl();
+        let mut dirs = vec![dsl.dir_by_name(fs).await.map_err(of(fs))?];
+        dirs.extend(self.below(fs, r.recursive).await?);
+        for dir in dirs {
+            for permission in both {
+                let may = match snapshots {
+                    true => dsl.may_below(&dir, permission, &self.who, false).await.map_err(of_dataset)?,
+                    false => {
+                        let head = dsl.head(&dir).await.map_err(of_dataset)?;
+                        dsl.may(&head, permission, &self.who).await.map_err(of_dataset)?
+                    }
+                };
+                if !may {
+                    return denied();
+                }
+            }
+        }
+        if snapshots { Ok(()) } else { self.unmounted(fs) }
+    }
+
+    async fn rename(&self, r: &DatasetRename) -> Answer<()> {
+        let both = ["rename", "mount"];
+        self.all(&r.name, &both).await?;
+        if r.name.contains('@') {
+            let fs = head_of(&r.name);
+            self.all(fs, &["create", "mount"]).await?;
+            for dir in self.below(fs, r.recursive).await? {
+                self.all(&dir.name(), &["rename", "mount", "create"]).await?;
+            }
+            return Ok(());
+        }
+        self.make(&r.target, [].iter()).await?;
+        self.unmounted(&r.name)
+    }
+
+    /// `promote` of the clone and of what it was made from, whose snapshots it takes.
+    async fn promote(&self, name: &str) -> Answer<()> {
+        self.all(name, &["promote", "mount"]).await?;
+        let dsl = self.pool.dsl();
+        let ds = dsl.by_name(name).await.map_err(of(name))?;
+        match dsl.info(&ds).await.map_err(of_dataset)?.origin {
+            Some(origin) => self.on(&origin, "promote").await,
+            // It is refused for what it is.
+            None => Ok(()),
+        }
+    }
+
+    /// Only what he has himself, never `allow` itself; and nobody's permissions may he take but his own.
+    async fn grants(&self, caller: &Caller, r: &GrantChange) -> Answer<()> {
+        self.on(&r.name, "allow").await?;
+        for dir in self.below(&r.name, r.recursive).await? {
+            self.on(&dir.name(), "allow").await?;
+        }
+        for grant in &r.grants {
+            if r.take {
+                let whom = grant.whom.get(3..).and_then(|id| id.parse::<u32>().ok());
+                if !grant.whom.starts_with(['u', 'U']) || whom != Some(caller.uid) {
+                    return denied();
+                }
+                continue;
+            }
+            for permission in &grant.permissions {
+                let Some(permission) = props::permissions::canonical(permission) else {
+                    return Err(ErrorCode::BadPerm.into());
+                };
+                if permission == "allow" {
+                    return denied();
+                }
+                self.on(&r.name, permission).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unmounted(&self, name: &str) -> Answer<()> {
+        match self.pool.mounted_below(name).is_empty() {
+            true => Ok(()),
+            false => Err(ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")),
+        }
+    }
+}
+
+fn head_of(name: &str) -> &str {
+    name.split(['@', '#']).next().unwrap_or(name)
+}
+
+/// The permission that a property takes.
+fn permission_of(property: &str) -> Answer<&'static str> {
+    if props::is_user_prop(property) {
+        return Ok("userprop");
+    }
+    if props::is_userquota_prop(property) {
+        let family = property.split('@').next().unwrap_or_default();
+        let known = props::permissions::PERMISSIONS.iter().find(|p| p.name == family);
+        return known.map_or_else(denied, |p| Ok(p.name));
+    }
+    match props::dataset_prop(property).map(|p| p.name) {
+        // What decides where and how root's daemon mounts or shares, and what it takes for another zone's.
+        Some("mountpoint" | "canmount" | "overlay" | "sharenfs" | "sharesmb" | "zoned" | "mlslabel")
+        | None => denied(),
+        Some(name) => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_property_takes_its_own_permission_or_its_family_s() {
+        for (property, permission) in [
+            ("compress", "compression"),
+            ("volsize", "volsize"),
+            ("com.example:x", "userprop"),
+            ("userquota@joe", "userquota"),
+            ("groupobjquota@7", "groupobjquota"),
+        ] {
+            assert_eq!(permission_of(property).unwrap(), permission, "{property}");
+        }
+        for never in ["mountpoint", "canmount", "sharenfs", "no such property", ""] {
+            assert_eq!(permission_of(never).unwrap_err().code, ErrorCode::Perm, "{never}");
+        }
+    }
+
+    #[test]
+    fn one_change_is_one_line_of_history() {
+        let lines = Lines::default();
+        let joe = Caller { uid: 7, pid: Some(70), ..Caller::default() };
+        let ann = Caller { uid: 8, pid: Some(70), ..Caller::default() };
+        lines.grant(&joe, "tank");
+        lines.grant(&joe, "tank");
+        assert!(!lines.take(&ann, "tank") && !lines.take(&joe, "pool"));
+        assert!(lines.take(&joe, "tank") && !lines.take(&joe, "tank"));
+        (0..1000).for_each(|uid| lines.grant(&Caller { uid, ..Caller::default() }, "tank"));
+        assert_eq!(lines.0.lock().len(), LINES);
+    }
+}

@@ -1,0 +1,174 @@
+//! `zfs userspace` and its kin, and the properties `userused@...`, `userquota@...`.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_control::owners;
+use zilla_control::types::{Account, DatasetAccounts, Owners, PropValue, Source};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::{DslDataset, Quota};
+use zilla_core::error::{Errno, Result};
+use zilla_ondisk::enums::ObjsetType;
+
+/// What `userobjquota@joe` means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named {
+    whose: Quota,
+    objects: bool,
+    quota: bool,
+    id: u64,
+}
+
+impl Named {
+    /// None: it is no such property, or nobody of this name is known.
+    pub fn parse(property: &str) -> Option<Named> {
+        let (family, who) = property.split_once('@')?;
+        let (family, quota) = match family.strip_suffix("quota") {
+            Some(rest) => (rest, true),
+            None => (family.strip_suffix("used")?, false),
+        };
+        let (family, objects) = match family.strip_suffix("obj") {
+            Some(rest) => (rest, true),
+            None => (family, false),
+        };
+        let (whose, id) = match family {
+            "user" => (Quota::User, owners::parse(owners::Kind::User, who)),
+            "group" => (Quota::Group, owners::parse(owners::Kind::Group, who)),
+            // The highest number stands for no project.
+            "project" => (Quota::Project, who.parse().ok().filter(|id| *id != u32::MAX)),
+            _ => return None,
+        };
+        Some(Named { whose, objects, quota, id: u64::from(id?) })
+    }
+}
+
+/// Quotas to be set.
+pub type Quotas = Vec<(Named, u64)>;
+
+/// Settings of a request that are quotas of users, groups and projects, apart from the rest.
+pub fn split_quotas(words: &BTreeMap<String, String>) -> Answer<(BTreeMap<String, String>, Quotas)> {
+    use zilla_control::props::{self, TypedValue};
+    let mut rest = words.clone();
+    let mut quotas = Vec::new();
+    for (name, text) in words.iter().filter(|(n, _)| props::is_userquota_prop(n)) {
+        rest.remove(name);
+        let (_, value) = props::parse_dataset_prop(name, text, props::FS, false, None)?;
+        let TypedValue::Num(quota) = value else { continue };
+        let Some(named) = Named::parse(name) else {
+            let what = format!("'{name}' has an invalid user/group name");
+            return Err(ApiError::with(ErrorCode::BadProp, what));
+        };
+        quotas.push((named, quota));
+    }
+    Ok((rest, quotas))
+}
+
+fn unsupported(e: zilla_core::error::Error) -> ApiError {
+    match e.is(Errno::NotSup) {
+        true => ApiError::with(ErrorCode::BadVersion, "pool must be upgraded to set this property or value"),
+        false => of_dataset(e),
+    }
+}
+
+impl Pool {
+    async fn accounts(&self, ds: &Arc<DslDataset>, whose: Quota) -> Result<Vec<Account>> {
+        let dsl = self.dsl();
+        let [_, objects, projects] = dsl.accounts_kept(ds).await?;
+        let mut all: BTreeMap<u64, Account> = BTreeMap::new();
+        if whose == Quota::Project && !projects {
+            return Ok(Vec::new());
+        }
+        for u in dsl.userspace(ds, whose).await? {
+            let a = all.entry(u.id).or_default();
+            (a.used, a.quota) = (Some(u.bytes), Some(0));
+            if objects {
+                (a.objects_used, a.objects_quota) = (Some(u.objects), Some(0));
+            }
+        }
+        for (id, quota) in dsl.quotas(ds, whose, false).await? {
+            let a = all.entry(id).or_default();
+            a.quota = Some(quota);
+            a.used.get_or_insert(0);
+        }
+        if objects {
+            for (id, quota) in dsl.quotas(ds, whose, true).await? {
+                let a = all.entry(id).or_default();
+                a.objects_quota = Some(quota);
+                a.objects_used.get_or_insert(0);
+            }
+        }
+        Ok(all.into_iter().map(|(id, a)| Account { id, ..a }).collect())
+    }
+
+    /// The value of `userused@...` or `userquota@...`; None where the dataset keeps no such account.
+    pub async fn account_property(&self, ds: &Arc<DslDataset>, name: &str) -> Result<Option<PropValue>> {
+        let Some(named) = Named::parse(name) else { return Ok(None) };
+        if self.dsl().os_type(ds).await? != ObjsetType::Zfs.number() {
+            return Ok(None);
+        }
+        let [bytes, objects, projects] = self.dsl().accounts_kept(ds).await?;
+        if !bytes || named.objects && !objects || named.whose == Quota::Project && !projects {
+            return Ok(None);
+        }
+        let value = if named.quota {
+            let all = self.dsl().quotas(ds, named.whose, named.objects).await?;
+            all.iter().find(|(id, _)| *id == named.id).map_or(0, |q| q.1)
+        } else {
+            let all = self.dsl().userspace(ds, named.whose).await?;
+            let found = all.iter().find(|u| u.id == named.id).copied().unwrap_or_default();
+            if named.objects { found.objects } else { found.bytes }
+        };
+        Ok(Some(PropValue::new(value.to_string(), Source::Local)))
+    }
+}
+
+impl Engine {
+    pub(super) async fn list_accounts(&self, r: DatasetAccounts) -> Answer<Vec<Account>> {
+        let pool = self.pool_of(&r.name)?;
+        let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
+        if pool.dsl().os_type(&ds).await.map_err(of(&r.name))? != ObjsetType::Zfs.number() {
+            return Err(ApiError::new(ErrorCode::BadType).subject(r.name));
+        }
+        let whose = match r.owners {
+            Owners::User => Quota::User,
+            Owners::Group => Quota::Group,
+            Owners::Project => Quota::Project,
+        };
+        let [bytes, ..] = pool.dsl().accounts_kept(&ds).await.map_err(of(&r.name))?;
+        if !bytes {
+            return Err(unsupported(zilla_core::dsl::Refusal::NoAccounts("userused").into()));
+        }
+        pool.accounts(&ds, whose).await.map_err(of(&r.name))
+    }
+
+    /// Sets quotas of users, groups and projects in a file system, mounted or not.
+    pub(super) async fn set_quotas(&self, pool: &Pool, name: &str, quotas: &[(Named, u64)]) -> Answer<()> {
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        // Nobody mounts it while it is open here.
+        let _one = pool.mounting.lock().await;
+        let mounted = pool.mounts.lock().get(name).filter(|m| !m.mount.is_going()).map(|m| m.fs.clone());
+        let zfs = match &mounted {
+            Some(fs) => fs.zfs(),
+            None => {
+                let ds = pool.dsl().by_name(name).await.map_err(of(name))?;
+                if ds.is_snapshot()
+                    || pool.dsl().os_type(&ds).await.map_err(of(name))? != ObjsetType::Zfs.number()
+                {
+                    return Err(ErrorCode::PropType.into());
+                }
+                zilla::open_zfs(&self.env, pool.dsl(), &ds, false).await.map_err(of(name))?
+            }
+        };
+        for (n, quota) in quotas {
+            zfs.set_quota(n.whose, n.objects, n.id, *quota).await.map_err(unsupported)?;
+        }
+        zfs.sync().await.map_err(of(name))
+    }
+}

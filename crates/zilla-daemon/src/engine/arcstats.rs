@@ -1,0 +1,45 @@
+//! What the caches of pools did: memory's and the cache devices'.
+
+use super::Engine;
+use super::errors::Answer;
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_control::types::{ArcStat, ArcStatQuery};
+
+impl Engine {
+    pub(super) fn arc_statistics(&self, r: &ArcStatQuery) -> Answer<Vec<ArcStat>> {
+        let pools = match &r.name {
+            Some(name) => vec![self.pool(name)?],
+            None => self.all_pools(),
+        };
+        let stat = |pool: &Arc<Pool>| {
+            let counts = counts(pool).into_iter().map(|(name, n)| (name.to_owned(), n));
+            ArcStat { pool: pool.name(), counts: counts.collect() }
+        };
+        Ok(pools.iter().map(stat).collect())
+    }
+}
+
+/// One pool's, under OpenZFS's names.
+fn counts(pool: &Arc<Pool>) -> Vec<(&'static str, u64)> {
+    let mut all = pool.spa.zio.cache().arcstats();
+    all.extend(pool.spa.zio.l2().arcstats());
+    all
+}
+
+/// The sum of all pools'.
+pub fn sum(pools: &[Arc<Pool>]) -> Vec<(&'static str, u64)> {
+    let mut at = BTreeMap::new();
+    let mut out: Vec<(&'static str, u64)> = Vec::new();
+    for (name, n) in pools.iter().flat_map(counts) {
+        match at.get(name).and_then(|i: &usize| out.get_mut(*i)) {
+            Some((_, sum)) => *sum += n,
+            None => {
+                at.insert(name, out.len());
+                out.push((name, n));
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,122 @@
+//! `zfs bookmark`, the bookmarks in `zfs list`, and destroying one.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_control::props::naming::{check_dataset_name, pool_of};
+use zilla_control::props::{BOOK, SNAP};
+use zilla_control::types::{DatasetBookmark, DatasetDestroy, DatasetInfo, DatasetKind, DestroyReply};
+use zilla_control::types::{PropValue, Source};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::{DslBookmark, DslDataset, Refusal};
+use zilla_core::error::{Error, Result};
+
+/// What `zfs bookmark` says of a refusal; other errors are as everywhere.
+fn refused(e: Error) -> ApiError {
+    let Error::Refused(why) = &e else { return of_dataset(e) };
+    let (code, words) = match **why {
+        Refusal::BookmarkExists(_) => (ErrorCode::Exists, "bookmark exists"),
+        Refusal::NotAncestor => {
+            (ErrorCode::CrossTarget, "source is not an ancestor of the new bookmark's dataset")
+        }
+        Refusal::FeatureDisabled(_) => (ErrorCode::BadVersion, "bookmark feature not enabled"),
+        Refusal::NotBookmark(_) | Refusal::NotSnapshot(_) | Refusal::NameTooLong(_) => {
+            (ErrorCode::InvalidName, "invalid argument")
+        }
+        _ => return of_dataset(e),
+    };
+    ApiError::with(code, words)
+}
+
+impl Engine {
+    pub(super) async fn bookmark(&self, r: DatasetBookmark) -> Answer<()> {
+        check_dataset_name(&r.source, BOOK | SNAP, true)?;
+        check_dataset_name(&r.target, BOOK, true)
+            .map_err(|_| ApiError::with(ErrorCode::InvalidName, "invalid argument"))?;
+        if pool_of(&r.source) != pool_of(&r.target) {
+            return Err(ApiError::with(ErrorCode::InvalidName, "invalid argument"));
+        }
+        let pool = self.pool_of(&r.target)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let dsl = pool.dsl().clone();
+        let pairs = vec![(r.source, r.target)];
+        let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.bookmark(&tx, &pairs).await }));
+        task.await.map_err(refused)
+    }
+
+    pub(super) async fn destroy_bookmark(&self, r: &DatasetDestroy) -> Answer<DestroyReply> {
+        let pool = self.pool_of(&r.target)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        pool.dsl().bookmark_by_name(&r.target).await.map_err(of(&r.target))?;
+        let (dsl, names) = (pool.dsl().clone(), vec![r.target.clone()]);
+        let task = pool
+            .spa
+            .ctx
+            .sync_task(move |tx| Box::pin(async move { dsl.destroy_bookmarks(&tx, &names).await }));
+        task.await.map_err(of(&r.target))?;
+        Ok(DestroyReply { destroyed: vec![r.target.clone()], ..DestroyReply::default() })
+    }
+}
+
+/// A bookmark as `zfs list` and `zfs get` show it.
+pub fn describe(head: &str, mark: &DslBookmark) -> DatasetInfo {
+    let p = &mark.phys;
+    let stat = |text: String| PropValue::new(text, Source::None);
+    let mut properties = BTreeMap::from([
+        ("type".to_owned(), stat("bookmark".to_owned())),
+        ("creation".to_owned(), stat(p.creation_time.to_string())),
+        ("createtxg".to_owned(), stat(p.creation_txg.to_string())),
+        ("guid".to_owned(), stat(p.guid.to_string())),
+    ]);
+    if p.ivset_guid != 0 {
+        properties.insert("ivsetguid".to_owned(), stat(p.ivset_guid.to_string()));
+    }
+    if mark.has_fbn() {
+        properties.insert("referenced".to_owned(), stat(p.referenced_bytes_refd.to_string()));
+        properties.insert("logicalreferenced".to_owned(), stat(p.uncompressed_bytes_refd.to_string()));
+    }
+    DatasetInfo {
+        name: format!("{head}#{}", mark.name),
+        kind: DatasetKind::Bookmark,
+        guid: p.guid,
+        createtxg: p.creation_txg,
+        creation: p.creation_time,
+        properties,
+    }
+}
+
+/// A head's bookmarks, by name.
+pub fn of_head(head: &DslDataset) -> Vec<DatasetInfo> {
+    let name = head.name();
+    let mut all: Vec<_> = head.bookmarks().iter().map(|b| describe(&name, b)).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+impl Pool {
+    /// `written#mark`, `written@snap`: space written to a dataset since an earlier state of it.
+    pub async fn written_since_name(&self, ds: &Arc<DslDataset>, property: &str) -> Result<Option<u64>> {
+        let full = ds.name();
+        let base = full.split('@').next().unwrap_or_default();
+        if let Some(mark) = property.strip_prefix("written#") {
+            let name = if mark.contains('#') { mark.to_owned() } else { format!("{base}#{mark}") };
+            let Ok((head, mark)) = self.dsl().bookmark_by_name(&name).await else { return Ok(None) };
+            if !self.dsl().is_before(ds, &head, mark.phys.creation_txg).await? {
+                return Ok(None);
+            }
+            return self.dsl().written_since_bookmark(ds, &mark.phys).await;
+        }
+        let snap = property.trim_start_matches("written@");
+        let snap = snap.rsplit_once('@').map_or(snap, |(_, s)| s);
+        match self.dsl().by_name(&format!("{base}@{snap}")).await {
+            Ok(prev) => self.written_since(ds, &prev).await,
+            Err(_) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `zfs load-key`, `unload-key`, `change-key`, and the keys of new datasets.
+//!
+//! The commands ask people and read files; here their bytes become keys. A passphrase is hashed on a thread of its own, because
+//! that takes a good part of a second.
+
+use super::Engine;
+use super::errors::{Answer, of_dataset};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zilla_control::types::{KeyChange, KeyLoad, KeyMaterial, KeyUnload};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::crypt::{KeyFormat, WrappingKey};
+use zilla_core::dsl::{NewCrypt, NewSuite, Rekey};
+use zilla_core::error::{Errno, Error};
+
+/// Source: DEFAULT_PBKDF2_ITERATIONS and MIN_PBKDF2_ITERATIONS in sys/zio_crypt.h.
+const DEFAULT_PBKDF2_ITERATIONS: u64 = 350_000;
+const MIN_PBKDF2_ITERATIONS: u64 = 100_000;
+/// A passphrase's length. Source: MIN_PASSPHRASE_LEN and MAX_PASSPHRASE_LEN of libzfs_crypto.c.
+const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=512;
+
+fn failed(what: impl Into<String>) -> ApiError {
+    ApiError::with(ErrorCode::CryptoFailed, what)
+}
+
+/// A key of a user's bytes. `salt`: of a passphrase.
+async fn wrapping(format: KeyFormat, key: &KeyMaterial, salt: u64, iterations: u64) -> Answer<WrappingKey> {
+    let bytes = key.bytes().ok_or_else(|| failed("Invalid key."))?;
+    let made = match format {
+        KeyFormat::Passphrase => {
+            let hashed = move || WrappingKey::passphrase(&bytes, salt, iterations);
+            tokio::task::spawn_blocking(hashed).await.map_err(|e| failed(e.to_string()))?
+        }
+        _ => WrappingKey::raw(format, &bytes),
+    };
+    made.map_err(|e| failed(e.to_string()))
+}
+
+fn format_of(word: &str) -> Answer<KeyFormat> {
+    match word {
+        "raw" => Ok(KeyFormat::Raw),
+        "hex" => Ok(KeyFormat::Hex),
+        "passphrase" => Ok(KeyFormat::Passphrase),
+        _ => Err(failed("Keyformat required for new encryption root.")),
+    }
+}
+
+impl Engine {
+    /// A key that is new to the pool.
+    async fn new_key(
+        &self,
+        format: KeyFormat,
+        key: &KeyMaterial,
+        iterations: Option<&String>,
+    ) -> Answer<Arc<WrappingKey>> {
+        let (mut salt, mut rounds) = (0, 0);
+        if format == KeyFormat::Passphrase {
+            if key.bytes().is_none_or(|b| !PASSPHRASE.contains(&b.len())) {
+                return Err(failed("Passphrase too short (min 8)."));
+            }
+            // 0 would mean that there is none.
+            while salt == 0 {
+                salt = self.env.rng.u64();
+            }
+            rounds = match iterations {
+                Some(text) => text.parse().map_err(|_| failed("'pbkdf2iters' must be a number"))?,
+                None => DEFAULT_PBKDF2_ITERATIONS,
+            };
+            if rounds < MIN_PBKDF2_ITERATIONS {
+                let what = format!("minimum pbkdf2 iterations is {MIN_PBKDF2_ITERATIONS}");
+                return Err(ApiError::with(ErrorCode::BadProp, what));
+            }
+        } else if iterations.is_some() {
+            return Err(failed("Cannot specify pbkdf2iters with a non-passphrase keyformat."));
+        }
+        Ok(Arc::new(wrapping(format, key, salt, rounds).await?))
+    }
+
+    /// What a new dataset is to be encrypted with; takes what says so out of its properties. `above`: whether its parent is encrypted.
+    pub(super) async fn new_crypt(
+        &self,
+        properties: &mut BTreeMap<String, String>,
+        key: Option<&KeyMaterial>,
+        above: bool,
+    ) -> Answer<NewCrypt> {
+        let mut take = |name: &str| properties.remove(name);
+        let (suite, format) = (take("encryption"), take("keyformat").filter(|f| f != "none"));
+        let (location, iterations) = (take("keylocation").filter(|l| l != "none"), take("pbkdf2iters"));
+        let suite = match suite.as_deref() {
+            None => NewSuite::Inherit,
+            Some("off") => NewSuite::Off,
+            Some("on") => NewSuite::Of(zilla_core::crypt::Suite::ON_VALUE),
+            Some(word) => {
+                let found =
+                    (3..9).filter_map(zilla_core::crypt::Suite::from_number).find(|s| s.name() == word);
+                let unknown =
+                    || ApiError::with(ErrorCode::BadProp, format!("'encryption' cannot be '{word}'"));
+                NewSuite::Of(found.ok_or_else(unknown)?)
+            }
+        };
+        let on = matches!(suite, NewSuite::Of(_)) || suite == NewSuite::Inherit && above;
+        if !on {
+            if format.is_some() || location.is_some() || iterations.is_some() {
+                return Err(failed("Encryption must be turned on to set encryption properties."));
+            }
+            return Ok(NewCrypt { suite, ..NewCrypt::default() });
+        }
+        let Some(format) = format else {
+            if !above || location.is_some() || iterations.is_some() {
+                return Err(failed("Keyformat required for new encryption root."));
+            }
+            return Ok(NewCrypt { suite, ..NewCrypt::default() });
+        };
+        let key = key.ok_or_else(|| failed("No key was given."))?;
+        let key = self.new_key(format_of(&format)?, key, iterations.as_ref()).await?;
+        let location = Some(location.unwrap_or_else(|| "prompt".to_owned()));
+        check_location(location.as_deref())?;
+        Ok(NewCrypt { suite, key: Some(key), location })
+    }
+
+    pub(super) async fn load_key(&self, r: KeyLoad) -> Answer<()> {
+        let pool = self.pool_of(&r.name)?;
+        let (dsl, name) = (pool.dsl(), r.name.clone());
+        let dir = dsl.dir_by_name(&name).await.map_err(of_dataset)?;
+        let shape = dsl.key_shape(&dir).await.map_err(|e| refused(&name, &e))?;
+        let key = wrapping(shape.format, &r.key, shape.salt, shape.iterations).await?;
+        pool.load_key(&name, key, r.check).await
+    }
+
+    pub(super) async fn unload_key(&self, r: KeyUnload) -> Answer<()> {
+        let pool = self.pool_of(&r.name)?;
+        let _one = pool.mounting.lock().await;
+        pool.dsl().unload_key(&r.name).await.map_err(|e| match e.errno() {
+            Errno::Access => failed(format!("Key already unloaded for '{}'.", r.name)),
+            _ => refused(&r.name, &e),
+        })
+    }
+
+    pub(super) async fn change_key(&self, r: KeyChange) -> Answer<()> {
+        let pool = self.pool_of(&r.name)?;
+        let dir = pool.dsl().dir_by_name(&r.name).await.map_err(of_dataset)?;
+        let how = if r.inherit {
+            Rekey::Inherit
+        } else {
+            let format = match &r.keyformat {
+                Some(word) => format_of(word)?,
+                None => pool.dsl().key_shape(&dir).await.map_err(|e| refused(&r.name, &e))?.format,
+            };
+            let key = r.key.as_ref().ok_or_else(|| failed("No key was given."))?;
+            check_location(r.keylocation.as_deref())?;
+            let key = self.new_key(format, key, r.pbkdf2iters.as_ref()).await?;
+            Rekey::New { key, location: r.keylocation }
+        };
+        let (dsl, name) = (pool.dsl().clone(), r.name.clone());
+        let task =
+            pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.rekey(&tx, &name, &how).await }));
+        task.await.map_err(|e| match e.errno() {
+            Errno::Access => failed("Key is not currently loaded."),
+            Errno::Inval => failed("Invalid properties for key change."),
+            _ => refused(&r.name, &e),
+        })
+    }
+}
+
+impl Pool {
+    async fn load_key(&self, name: &str, key: WrappingKey, check: bool) -> Answer<()> {
+        let _one = self.mounting.lock().await;
+        self.dsl().load_key(name, key, check).await.map_err(|e| refused(name, &e))
+    }
+}
+
+/// Whether a key can be looked for there.
+pub(super) fn check_location(location: Option<&str>) -> Answer<()> {
+    let known =
+        |l: &str| l == "prompt" || ["file:///", "https://", "http://"].iter().any(|p| l.starts_with(p));
+    match location {
+        Some(l) if !known(l) => Err(ApiError::with(ErrorCode::BadProp, "invalid keylocation")),
+        _ => Ok(()),
+    }
+}
+
+/// The sentences that scripts look for.
+fn refused(name: &str, e: &Error) -> ApiError {
+    if let Error::Corrupt(_) = e {
+        return ApiError::with(ErrorCode::Io, e.to_string());
+    }
+    match e.errno() {
+        Errno::Perm => failed("Permission denied."),
+        Errno::Inval => failed(format!("Invalid parameters provided for dataset {name}.")),
+        Errno::Exist => failed(format!("Key already loaded for '{name}'.")),
+        Errno::Busy => failed(format!("'{name}' is busy.")),
+        Errno::Access => ApiError::with(ErrorCode::WrongKey, format!("Incorrect key provided for '{name}'.")),
+        _ => failed(e.to_string()),
+    }
+}

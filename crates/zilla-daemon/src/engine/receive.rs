@@ -1,0 +1,594 @@
+//! `zfs receive`: where each stream of a package goes, with which properties, and what is mounted meanwhile and after.
+//!
+//! The engine makes a stream a snapshot whole or not at all ([`zilla_core::send`]). Here is what people see around it: names, properties of
+//! the package, the words for what went wrong, and the file system that is unmounted for the moment in which its contents change.
+//!
+//! A client that dies ends the stream, and the receive with it. A stream of a package that fails ends the package: what came before stays.
+
+use super::Engine;
+use super::datasets::{FIXED, Settled, typed};
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use super::streams::{Reader, Told};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zilla_control::props::nicenum::nicebytes;
+use zilla_control::props::{self, naming};
+use zilla_control::types::{DatasetDestroy, ReceiveAbort, StreamReceive};
+use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_core::dsl::{DslDataset, RecvOpts, Setting};
+use zilla_core::error::{Errno, Error};
+use zilla_core::send::frame::RecordReader;
+use zilla_core::send::{Receive, check_features, token};
+use zilla_core::zap::Value;
+use zilla_ondisk::enums::ObjsetType;
+use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
+use zilla_ondisk::{NvList, NvValue};
+
+/// Properties that a volume or its stream settles itself, or that say what its receiver must not be told.
+const NOT_TAKEN: &[&str] =
+    &["volsize", "volblocksize", "encryption", "keyformat", "keylocation", "pbkdf2iters"];
+
+/// One stream: what it is, and where it goes.
+struct Part<'a> {
+    r: &'a StreamReceive,
+    begin: Begin,
+    /// `fs@snap`
+    target: String,
+    /// What the package says of its dataset.
+    fs: Option<&'a NvList>,
+    new: bool,
+}
+
+fn refuse(part: &Part<'_>, why: &str) -> ApiError {
+    let volume = u64::from(part.begin.objset_type) == ObjsetType::Zvol.number();
+    let kind = match (part.begin.features() & feature::RESUMING != 0, part.begin.fromguid != 0, part.new) {
+        (true, ..) => "resume",
+        (_, true, _) => "incremental",
+        (_, _, true) if volume => "new volume",
+        _ => "new filesystem",
+    };
+    ApiError::with(ErrorCode::BadTarget, format!("cannot receive {kind} stream: {why}"))
+}
+
+/// The class of an error is the command's exit code; the sentence is the engine's, which says it as OpenZFS does.
+fn why(e: &Error) -> String {
+    if e.is(Errno::NoSpc) { "out of space".to_owned() } else { e.to_string() }
+}
+
+/// The datasets of a package, by the guid in their name.
+fn members(list: &NvList) -> Vec<&NvList> {
+    let fss = list.list("fss").map(|l| {
+        l.iter().filter_map(|(_, v)| match v {
+            NvValue::List(l) => Some(l),
+            _ => None,
+        })
+    });
+    fss.into_iter().flatten().collect()
+}
+
+/// The name of a stream's snapshot, without the part that `top` (a package's first dataset) is.
+fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> Answer<String> {
+    let bad = || {
+        ApiError::with(ErrorCode::InvalidName, format!("cannot receive: '{toname}' is no snapshot's name"))
+    };
+    let (fs, snap) = toname.split_once('@').ok_or_else(bad)?;
+    if let Some((given_fs, given)) = r.target.split_once('@') {
+        if top.is_some_and(|t| t != fs) {
+            let what = "cannot receive: cannot specify snapshot name for multi-snapshot stream";
+            return Err(ApiError::with(ErrorCode::BadTarget, what));
+        }
+        return Ok(format!("{given_fs}@{given}"));
+    }
+    let rest = if r.keep_path {
+        fs.split_once('/').map(|(_, rest)| format!("/{rest}")).unwrap_or_default()
+    } else if r.keep_last {
+        // Of a package the last part of its first dataset's name, and what lies below.
+        let base = top.unwrap_or(fs);
+        let cut = base.rfind('/').unwrap_or(0);
+        match cut {
+            0 => format!("/{fs}"),
+            cut => fs.get(cut..).unwrap_or_default().to_owned(),
+        }
+    } else {
+        fs.strip_prefix(top.unwrap_or(fs)).unwrap_or_default().to_owned()
+    };
+    Ok(format!("{}{rest}@{snap}", r.target))
+}
+
+/// Settings of a package, `-o` and `-x` together.
+fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
+    let types = if volume { props::VOL } else { props::FS };
+    let mut out: Settled = Vec::new();
+    let taken = |name: &str| {
+        !FIXED.contains(&name)
+            && !NOT_TAKEN.contains(&name)
+            && (props::is_user_prop(name)
+                || props::dataset_prop(name).is_some_and(|p| !p.readonly() && p.applies_to(types)))
+    };
+    let received = |list: Option<&NvList>| -> Vec<(String, Value)> {
+        let all = list.into_iter().flat_map(|l| l.iter());
+        all.filter_map(|(name, v)| match v {
+            NvValue::Uint64(n) => Some((name.to_owned(), Value::u64(*n))),
+            NvValue::String(s) => Some((name.to_owned(), Value::string(s))),
+            _ => None,
+        })
+        .collect()
+    };
+    for (name, v) in received(part.fs.and_then(|f| f.list("props"))) {
+        if taken(&name) {
+            out.push((name, Setting::Received(v)));
+        }
+    }
+    let set: BTreeMap<String, String> = part.r.set.clone();
+    out.extend(typed(&set, types, true)?);
+    for name in &part.r.exclude {
+        if props::dataset_prop(name).is_none() && !props::is_user_prop(name) {
+            let what = format!("cannot receive: invalid property '{name}'");
+            return Err(ApiError::with(ErrorCode::BadProp, what));
+        }
+        out.push((name.clone(), Setting::Inherit));
+    }
+    let snap = part.target.split_once('@').map_or("", |(_, s)| s);
+    let sent_snap = part.begin.toname.split_once('@').map_or(snap, |(_, s)| s);
+    let of_snap = part.fs.and_then(|f| f.list("snapprops")).and_then(|l| l.list(sent_snap));
+    let of_snap = received(of_snap).into_iter().map(|(n, v)| (n, Setting::Received(v))).collect();
+    Ok((out, of_snap))
+}
+
+impl Engine {
+    pub(super) async fn receive_stream(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
+        let taken = self.streams.take(&r.stream)?;
+        let pool = self.pool_of(&r.target)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        naming::check_dataset_name(&r.target, props::HEADS | props::SNAP, false)?;
+        let told = taken.told();
+        let mut source = taken.reader()?;
+        let done = self.receive_all(&pool, caller, &r, &mut source, &told).await;
+        if let Some(line) = caller.command.as_ref().filter(|_| !r.dry_run) {
+            self.log(&pool, caller, line).await;
+        }
+        done
+    }
+
+    async fn receive_all(
+        &self,
+        pool: &Arc<Pool>,
+        caller: &Caller,
+        r: &StreamReceive,
+        source: &mut Reader,
+        told: &Told,
+    ) -> Answer<()> {
+        let plain = |e: Error| ApiError::with(ErrorCode::BadTarget, format!("cannot receive: {}", why(&e)));
+        let mut reader = RecordReader::new(source);
+        let (first, payload) = match reader.begin().await.map_err(plain)? {
+            Some((Record::Begin(b), payload)) => (b, payload),
+            Some(_) => return Err(plain(Error::inval("invalid stream (bad magic number)"))),
+            None => return Err(plain(Error::inval("failed to read from stream"))),
+        };
+        check_features(&first).map_err(plain)?;
+        if first.header_type() != DMU_COMPOUNDSTREAM {
+            return self.receive_one(pool, caller, r, first, &payload, &mut reader, None, told).await;
+        }
+        let list = match payload.is_empty() {
+            true => NvList::new(),
+            false => {
+                NvList::unpack(&payload).map_err(|e| plain(Error::inval(format!("invalid stream ({e})"))))?
+            }
+        };
+        reader.end_of_package().await.map_err(plain)?;
+        if list.contains("fromsnap") && !list.contains("not_recursive") && !r.dry_run {
+            self.follow(pool, r, &first, &list, told).await?;
+        }
+        let made = self.to_be_made(pool, r, first.toname.split('@').next(), &list).await?;
+        let mut raw = false;
+        loop {
+            match reader.begin().await.map_err(plain)? {
+                Some((Record::Begin(b), payload)) => {
+                    raw |= b.features() & feature::RAW != 0;
+                    self.receive_one(pool, caller, r, b, &payload, &mut reader, Some((&first, &list)), told)
+                        .await?;
+                }
+                Some((Record::End(_), _)) if raw && !r.dry_run => {
+                    return self.same_roots(pool, r, &first, &list, made, told).await;
+                }
+                Some((Record::End(_), _)) => return Ok(()),
+                _ => return Err(plain(Error::os(Errno::Canceled, "incomplete stream"))),
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a stream comes with")]
+    async fn receive_one(
+        &self,
+        pool: &Arc<Pool>,
+        caller: &Caller,
+        r: &StreamReceive,
+        begin: Begin,
+        payload: &bytes::Bytes,
+        reader: &mut RecordReader<'_>,
+        package: Option<(&Begin, &NvList)>,
+        told: &Told,
+    ) -> Answer<()> {
+        let top = package.and_then(|(b, _)| b.toname.split('@').next());
+        let sent_fs = begin.toname.split('@').next().unwrap_or_default().to_owned();
+        let target = target_of(r, &begin.toname, top)?;
+        naming::check_dataset_name(&target, props::SNAP, true)?;
+        let (fs, snap) =
+            target.split_once('@').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap_or_default();
+        if naming::pool_of(&fs) != pool.name() {
+            return Err(super::errors::no_dataset(&fs));
+        }
+        let dsl = pool.dsl();
+        let head = match dsl.by_name(&fs).await {
+            Ok(head) => Some(head),
+            Err(e) if e.is(Errno::NoEnt) => None,
+            Err(e) => return Err(of_dataset(e)),
+        };
+        let fs_list = package
+            .and_then(|(_, l)| members(l).into_iter().find(|f| f.str("name").is_some_and(|n| n == sent_fs)));
+        let part = Part { r, begin, target: target.clone(), fs: fs_list, new: head.is_none() };
+        let volume = u64::from(part.begin.objset_type) == ObjsetType::Zvol.number();
+        let resuming = part.begin.features() & feature::RESUMING != 0;
+        if let Some(head) = &head {
+            if package.is_some() && self.is_there(pool, head, &part.begin, &snap).await? {
+                if r.verbose {
+                    told.out(format!("snap {target} already exists; ignoring"));
+                }
+                return self.pass_over(&part, reader).await;
+            }
+            if part.begin.fromguid == 0 && !resuming {
+                let snaps = dsl.snapshots(head).await.map_err(of_dataset)?;
+                if !r.force {
+                    let what = format!("destination '{fs}' exists\nmust specify -F to overwrite it");
+                    return Err(refuse(&part, &what));
+                }
+                if let Some(s) = snaps.first() {
+                    let what = format!(
+                        "destination has snapshots (eg. {})\nmust destroy them to overwrite it",
+                        s.name()
+                    );
+                    return Err(refuse(&part, &what));
+                }
+            }
+        } else if part.begin.fromguid != 0 && !resuming && !is_clone(&part.begin) && r.origin.is_none() {
+            return Err(refuse(&part, &format!("destination '{fs}' does not exist")));
+        }
+        let verb = if part.begin.fromguid != 0 { "incremental" } else { "full" };
+        if r.verbose {
+            let how = if r.dry_run { "would receive" } else { "receiving" };
+            told.out(format!("{how} {verb} stream of {} into {target}", part.begin.toname));
+        }
+        if r.dry_run {
+            return self.pass_over(&part, reader).await;
+        }
+        if head.is_none() && r.keep_path {
+            self.create_parents(caller, pool, &fs, r.no_mount).await?;
+        }
+        let origin = match (&r.origin, &head) {
+            (Some(name), None) => Some(name.clone()),
+            (None, None) if part.begin.fromguid != 0 => match pool.by_guid(part.begin.fromguid).await? {
+                Some(name) => Some(name),
+                None => {
+                    let what = format!("local origin for clone {target} does not exist");
+                    return Err(refuse(&part, &what));
+                }
+            },
+            _ => None,
+        };
+        let (of_fs, of_snap) = settings(&part, volume)?;
+        let opts = RecvOpts {
+            fs: fs.clone(),
+            snap,
+            force: r.force,
+            resumable: r.resumable,
+            origin,
+            settings: of_fs,
+            ..RecvOpts::default()
+        };
+        let began = std::time::Instant::now();
+        let received = self.run(pool, &part, payload, opts, reader).await?;
+        if !of_snap.is_empty() {
+            pool.change_props(&target, of_snap).await?;
+        }
+        if !r.skip_holds {
+            self.hold_as_sent(pool, &part, told).await;
+        }
+        // What cannot be read without its key is mounted when that is loaded.
+        let dir = dsl.dir_by_name(&fs).await.map_err(of_dataset)?;
+        let readable = dsl.key_loaded(&dir).await.map_err(of_dataset)?;
+        if received && readable && !volume && !r.no_mount {
+            // One whose `canmount` says no is not mounted; one that has no place neither.
+            if let Err(e) = pool.mount_one(self, &fs, &[], false).await {
+                told.err(format!("cannot mount '{fs}': {}", e.description()));
+            }
+        }
+        if volume {
+            pool.refresh_volumes().await.map_err(of_dataset)?;
+        }
+        if r.verbose {
+            let seconds = began.elapsed().as_secs_f64();
+            let bytes = reader.bytes_read();
+            let rate = (bytes as f64 / seconds.max(0.001)) as u64;
+            told.out(format!(
+                "received {} stream in {seconds:.2} seconds ({}/sec)",
+                nicebytes(bytes),
+                nicebytes(rate)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Gives snapshots the names they have come to have where an incremental package was made, and with `-F` destroys those
+    /// that are no longer there. Datasets stay, and keep their names.
+    async fn follow(
+        &self,
+        pool: &Arc<Pool>,
+        r: &StreamReceive,
+        first: &Begin,
+        list: &NvList,
+        told: &Told,
+    ) -> Answer<()> {
+        let top = first.toname.split('@').next();
+        let dsl = pool.dsl();
+        for member in members(list) {
+            let (Some(name), Some(snaps)) = (member.str("name"), member.list("snaps")) else { continue };
+            let target = target_of(r, &format!("{name}@x"), top)?;
+            let fs = target.split('@').next().unwrap_or_default().to_owned();
+            let Ok(head) = dsl.by_name(&fs).await else { continue };
+            let mut gone = Vec::new();
+            for s in dsl.snapshots(&head).await.map_err(of_dataset)? {
+                let (guid, old) = (s.guid(), s.snapshot_name());
+                let now = snaps.iter().find(|(_, v)| **v == NvValue::Uint64(guid)).map(|(n, _)| n.to_owned());
+                match now {
+                    Some(new) if new != old => {
+                        if r.verbose {
+                            told.out(format!("attempting rename {fs}@{old} to {fs}@{new}"));
+                        }
+                        let (d, f, o) = (dsl.clone(), fs.clone(), old.clone());
+                        let task = pool.spa.ctx.sync_task(move |tx| {
+                            Box::pin(async move { d.rename_snapshot(&tx, &f, &o, &new, false).await })
+                        });
+                        task.await.map_err(of_dataset)?;
+                        pool.forget_snapshot(&format!("{fs}@{old}"));
+                    }
+                    None if r.force => gone.push(old),
+                    _ => {}
+                }
+            }
+            if gone.is_empty() {
+                continue;
+            }
+            let target = format!("{fs}@{}", gone.join(","));
+            if r.verbose {
+                told.out(format!("attempting destroy {target}"));
+            }
+            let request = DatasetDestroy { target, force: true, ..DatasetDestroy::default() };
+            // One with clones, or that is held, stays, and so may the stream fail that cannot do with it.
+            if let Err(e) = self.destroy(request).await {
+                told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The datasets of a package that are to be made here.
+    async fn to_be_made(
+        &self,
+        pool: &Pool,
+        r: &StreamReceive,
+        top: Option<&str>,
+        list: &NvList,
+    ) -> Answer<BTreeSet<String>> {
+        let mut out = BTreeSet::new();
+        for name in members(list).into_iter().filter_map(|m| m.str("name")) {
+            let target = target_of(r, &format!("{name}@x"), top)?;
+            let fs = target.split('@').next().unwrap_or_default();
+            if pool.dsl().dir_by_name(fs).await.is_err() {
+                out.insert(fs.to_owned());
+            }
+        }
+        Ok(out)
+    }
+
+    /// Datasets that a package has made, and that were received raw, are each an encryption root at first. Gives those that had their
+    /// parent's where they were sent from their parent's here too.
+    async fn same_roots(
+        &self,
+        pool: &Arc<Pool>,
+        r: &StreamReceive,
+        first: &Begin,
+        list: &NvList,
+        made: BTreeSet<String>,
+        told: &Told,
+    ) -> Answer<()> {
+        let (top, made) = (first.toname.split('@').next(), Arc::new(made));
+        for member in members(list) {
+            let Some(name) = member.str("name") else { continue };
+            // What was sent on its own stays so.
+            if member.contains("is_encroot") || Some(name) == top {
+                continue;
+            }
+            let target = target_of(r, &format!("{name}@x"), top)?;
+            let fs = target.split('@').next().unwrap_or_default().to_owned();
+            let (dsl, made, to) = (pool.dsl().clone(), made.clone(), fs.clone());
+            if !made.contains(&fs) || dsl.dir_by_name(&fs).await.is_err() {
+                continue;
+            }
+            let task = pool
+                .spa
+                .ctx
+                .sync_task(move |tx| Box::pin(async move { dsl.recv_raw_root(&tx, &to, &made).await }));
+            // It is received, and opened by its key, whatever root it has.
+            if let Err(e) = task.await {
+                told.err(format!("cannot change the encryption root of '{fs}': {e}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds a received snapshot under the tags it had where it was sent.
+    async fn hold_as_sent(&self, pool: &Pool, part: &Part<'_>, told: &Told) {
+        let sent = part.begin.toname.split_once('@').map_or("", |(_, s)| s);
+        let tags = part.fs.and_then(|f| f.list("snapholds")).and_then(|l| l.list(sent));
+        for (tag, _) in tags.into_iter().flat_map(NvList::iter) {
+            let (dsl, name, tag) = (pool.dsl().clone(), part.target.clone(), tag.to_owned());
+            let text = tag.clone();
+            let task = pool.spa.ctx.sync_task(move |tx| {
+                Box::pin(async move {
+                    dsl.hold_check(&name, &tag).await?;
+                    dsl.hold_snapshot(&tx, &name, &tag).await
+                })
+            });
+            // The snapshot is there; a tag that cannot be put on it is no reason to fail.
+            if let Err(e) = task.await {
+                told.err(format!("cannot hold '{}' under '{text}': {e}", part.target));
+            }
+        }
+    }
+
+    /// Whether a package's snapshot was received before.
+    async fn is_there(&self, pool: &Pool, head: &Arc<DslDataset>, b: &Begin, snap: &str) -> Answer<bool> {
+        let Some(id) = pool.dsl().snap_lookup(head, snap).await.map_err(of_dataset)? else {
+            return Ok(false);
+        };
+        Ok(pool.dsl().dataset(id).await.map_err(of_dataset)?.guid() == b.toguid)
+    }
+
+    async fn pass_over(&self, part: &Part<'_>, reader: &mut RecordReader<'_>) -> Answer<()> {
+        loop {
+            if let (Record::End(_), _) = reader.next().await.map_err(|e| refuse(part, &why(&e)))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives; says whether the dataset is new.
+    async fn run(
+        &self,
+        pool: &Arc<Pool>,
+        part: &Part<'_>,
+        payload: &bytes::Bytes,
+        opts: RecvOpts,
+        reader: &mut RecordReader<'_>,
+    ) -> Answer<bool> {
+        let fs = opts.fs.clone();
+        let began = Receive::begin(pool.dsl(), part.begin.clone(), payload, opts).await;
+        let mut receive = began.map_err(|e| refuse(part, &why(&e)))?;
+        let new = receive.is_new();
+        let done = match receive.records(reader).await {
+            Ok(()) if new => receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e))),
+            Ok(()) => self.put_in_place(pool, part, &fs, &mut receive).await,
+            Err(e) => Err(refuse(part, &why(&e))),
+        };
+        let Err(e) = done else { return Ok(new) };
+        match receive.abort().await {
+            Ok(false) => Err(e),
+            Ok(true) => Err(self.saved(pool, &fs, e).await),
+            Err(other) => {
+                tracing::error!("'{fs}': what was received cannot be taken away: {other}");
+                Err(e)
+            }
+        }
+    }
+
+    /// Ends a receive into a dataset that exists, which nobody uses meanwhile.
+    async fn put_in_place(
+        &self,
+        pool: &Arc<Pool>,
+        part: &Part<'_>,
+        fs: &str,
+        receive: &mut Receive,
+    ) -> Answer<()> {
+        let mounted = pool.mounted_at(fs).is_some();
+        let (unmounted, stopped) = match mounted {
+            true => pool.unmount_tree(fs, part.r.force_unmount || part.r.force).await,
+            false => (Vec::new(), None),
+        };
+        let done = match stopped {
+            Some(e) => Err(e),
+            None => {
+                let head = pool.dsl().by_name(fs).await.map_err(of(fs))?;
+                let suspended = pool.suspend_volume(&head).await?;
+                let done = receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e)));
+                if let Some(suspended) = suspended
+                    && let Err(e) = suspended.resume().await
+                {
+                    tracing::error!("'{fs}': its users cannot go on: {e}");
+                }
+                done
+            }
+        };
+        if let Some(e) = pool.mount_back(self, &unmounted).await {
+            tracing::error!("'{fs}' cannot be mounted again: {}", e.description());
+        }
+        done
+    }
+
+    /// An error, and how to go on from what was saved.
+    async fn saved(&self, pool: &Pool, fs: &str, e: ApiError) -> ApiError {
+        // What is noted is on disk with the txg of the last record.
+        let synced = pool.spa.sync().await;
+        let found = match synced {
+            Ok(()) => pool.resume_token(fs).await,
+            Err(_) => None,
+        };
+        let Some(text) = found else { return e };
+        e.details(vec![
+            "Partially received snapshot is saved.".to_owned(),
+            "A resuming stream can be generated on the sending system by running:".to_owned(),
+            format!("    zfs send -t {text}"),
+        ])
+    }
+
+    /// `zfs receive -A`
+    pub(super) async fn abort_receive(&self, r: ReceiveAbort) -> Answer<()> {
+        let pool = self.pool_of(&r.name)?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let dsl = pool.dsl().clone();
+        let none = || {
+            let what = format!("'{}' does not have any resumable receive state to abort", r.name);
+            ApiError::with(ErrorCode::BadTarget, what)
+        };
+        let ds = dsl.recv_partial(&r.name).await.map_err(of(&r.name))?.ok_or_else(none)?;
+        if dsl.resume_state(&ds).await.map_err(of_dataset)?.is_none() {
+            return Err(none());
+        }
+        let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.recv_abort(&tx, &ds).await }));
+        task.await.map_err(of_dataset)
+    }
+}
+
+fn is_clone(b: &Begin) -> bool {
+    b.flags & zilla_ondisk::stream::DRR_FLAG_CLONE != 0
+}
+
+impl Pool {
+    /// The token of an interrupted receive into a dataset.
+    pub async fn resume_token(&self, fs: &str) -> Option<String> {
+        let ds = self.dsl().recv_partial(fs).await.ok()??;
+        let state = self.dsl().resume_state(&ds).await.ok()??;
+        token(&state)
+    }
+
+    /// The snapshot of a guid, wherever it is.
+    async fn by_guid(&self, guid: u64) -> Answer<Option<String>> {
+        let dsl = self.dsl();
+        let mut todo = vec![dsl.root_dir()];
+        while let Some(dir) = todo.pop() {
+            if dir.phys().head_dataset_obj != 0 {
+                let head = dsl.head(&dir).await.map_err(of_dataset)?;
+                let snaps = dsl.snapshots(&head).await.map_err(of_dataset)?;
+                if let Some(s) = snaps.iter().find(|s| s.guid() == guid) {
+                    return Ok(Some(s.name()));
+                }
+            }
+            todo.extend(dsl.child_dirs(&dir).await.map_err(of_dataset)?);
+        }
+        Ok(None)
+    }
+}

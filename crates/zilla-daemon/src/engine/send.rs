@@ -1,0 +1,553 @@
+//! `zfs send`: which snapshots a stream or package has, in which order, and what it says of them.
+//!
+//! A package (`-R`, `-I`, `-p`, `-h`, `-b`) begins with a list of its datasets, by guid, with their snapshots and
+//! properties; then come the streams, a dataset after the one its origin is in. Everything that will be sent is held before the first byte
+//! goes out, so that nobody destroys it half-way. A dataset that lacks a snapshot is told to the client and passed over, and the command fails at
+//! its end.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use super::streams::{Told, Writer};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zilla_control::props::{self, PropKind, nicenum::nicebytes};
+use zilla_control::types::StreamSend;
+use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_core::dsl::{DslDataset, LongHold, PropSource};
+use zilla_core::send::frame::{RecordWriter, Sink};
+use zilla_core::send::{From, SendOpts, estimate, parse_token, send};
+use zilla_core::zap::Value;
+use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
+use zilla_ondisk::{NvList, NvValue};
+
+/// How often a client is told how far a stream has come.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// One stream of the package.
+struct Step {
+    snap: Arc<DslDataset>,
+    from: Option<(From, String)>,
+    /// The snapshot it starts from, unless that is a bookmark.
+    from_snap: Option<Arc<DslDataset>>,
+    opts: SendOpts,
+    _held: LongHold,
+}
+
+fn failed(what: impl Into<String>) -> ApiError {
+    ApiError::with(ErrorCode::BadTarget, what)
+}
+
+fn value(name: &str, v: &Value) -> Option<NvValue> {
+    let text = match props::dataset_prop(name) {
+        Some(desc) => matches!(desc.kind, PropKind::String),
+        None => true,
+    };
+    match text {
+        true => v.as_str().map(NvValue::from),
+        false => v.as_u64().map(NvValue::from),
+    }
+}
+
+fn is_sent(name: &str) -> bool {
+    props::is_user_prop(name) || props::dataset_prop(name).is_some_and(|p| !p.readonly())
+}
+
+impl Pool {
+    /// The properties of a dataset or snapshot that its package has: those that were set here, or received.
+    async fn props_to_send(&self, ds: &DslDataset, backup: bool) -> Answer<NvList> {
+        let dsl = self.dsl();
+        let mut out = NvList::new();
+        if backup {
+            for (name, v) in dsl.received_props(ds).await.map_err(of_dataset)? {
+                if let Some(v) = value(&name, &v).filter(|_| is_sent(&name)) {
+                    out.add(name, v);
+                }
+            }
+            return Ok(out);
+        }
+        for (name, p) in dsl.all_props(ds).await.map_err(of_dataset)? {
+            let own = matches!(p.source, PropSource::Local | PropSource::Received);
+            if let Some(v) = value(&name, &p.value).filter(|_| own && is_sent(&name)) {
+                out.add(name, v);
+            }
+        }
+        Ok(out)
+    }
+
+    /// What a package says of one dataset.
+    async fn package_entry(
+        &self,
+        r: &StreamSend,
+        head: &Arc<DslDataset>,
+        tosnap: &DslDataset,
+        parent_from: u64,
+    ) -> Answer<NvList> {
+        let dsl = self.dsl();
+        let mut fs = NvList::new();
+        fs.add("name", head.name()).add("parentfromsnap", parent_from);
+        let with_props = r.properties || r.backup || r.replicate;
+        let told = with_props || r.holds;
+        if dsl.is_clone(&head.dir()) && r.replicate {
+            let origin = dsl.dataset(head.dir().phys().origin_obj).await.map_err(of_dataset)?;
+            fs.add("origin", origin.guid());
+        }
+        if let Some(root) = dsl.encryption_root(&head.dir()).await.map_err(of_dataset)?.filter(|_| told) {
+            // A receiver could not ask for the new keys that a tree of plain ones would need.
+            if !r.raw {
+                let (name, snap) = (head.name(), tosnap.snapshot_name());
+                return Err(failed(format!(
+                    "cannot send {name}@{snap}: encrypted dataset {name} may not be sent with properties without \
+                     the raw flag"
+                )));
+            }
+            if root.id() == head.dir().id() {
+                fs.add_flag("is_encroot");
+            }
+        }
+        if with_props {
+            fs.add("props", self.props_to_send(head, r.backup).await?);
+        }
+        let (mut snaps, mut snapprops, mut holds) = (NvList::new(), NvList::new(), NvList::new());
+        for s in dsl.snapshots(head).await.map_err(of_dataset)? {
+            if s.phys().creation_txg > tosnap.phys().creation_txg || (!r.replicate && s.id() != tosnap.id()) {
+                continue;
+            }
+            snaps.add(s.snapshot_name(), s.guid());
+            if with_props {
+                snapprops.add(s.snapshot_name(), self.props_to_send(&s, r.backup).await?);
+            }
+            if r.holds {
+                let tags = dsl.holds(&s).await.map_err(of_dataset)?;
+                if !tags.is_empty() {
+                    let tags: NvList =
+                        tags.into_iter().map(|(tag, time)| (tag, NvValue::from(time))).collect();
+                    holds.add(s.snapshot_name(), tags);
+                }
+            }
+        }
+        fs.add("snaps", snaps);
+        if with_props {
+            fs.add("snapprops", snapprops);
+        }
+        if r.holds {
+            fs.add("snapholds", holds);
+        }
+        Ok(fs)
+    }
+
+    /// What a stream starts from: a snapshot of the dataset, its origin, or a bookmark.
+    async fn source(
+        &self,
+        fs: &Arc<DslDataset>,
+        snap: &Arc<DslDataset>,
+        name: &str,
+    ) -> Answer<(From, Option<Arc<DslDataset>>)> {
+        let dsl = self.dsl();
+        let not_earlier = || {
+            let what = "not an earlier snapshot from the same fs";
+            ApiError::with(ErrorCode::CrossTarget, what).subject(snap.name())
+        };
+        if let Some((of_fs, mark)) = name.split_once('#') {
+            let head = dsl.by_name(of_fs).await.map_err(of(of_fs))?;
+            let all = dsl.bookmarks_of(&head).await.map_err(of_dataset)?;
+            let missing = || ApiError::new(ErrorCode::NoSource).subject(name);
+            let (_, b) = all.into_iter().find(|(n, _)| n == mark).ok_or_else(missing)?;
+            if b.redaction_obj != 0 {
+                return Err(ApiError::with(
+                    ErrorCode::Unsupported,
+                    "redaction bookmarks are not supported yet",
+                ));
+            }
+            if b.creation_txg >= snap.phys().creation_txg {
+                return Err(not_earlier());
+            }
+            let is_clone = head.dir().id() != fs.dir().id();
+            return Ok((From { guid: b.guid, txg: b.creation_txg, is_clone }, None));
+        }
+        let from = dsl.by_name(name).await.map_err(|e| match e.is(zilla_core::error::Errno::NoEnt) {
+            true => ApiError::new(ErrorCode::NoSource).subject(name),
+            false => of_dataset(e),
+        })?;
+        let mut at = Some(snap.clone());
+        while let Some(s) = at {
+            at = dsl.prev(&s).await.map_err(of_dataset)?;
+            if at.as_ref().is_some_and(|p| p.id() == from.id()) {
+                let p = from.phys();
+                let is_clone = from.dir().id() != snap.dir().id();
+                return Ok((From { guid: p.guid, txg: p.creation_txg, is_clone }, Some(from)));
+            }
+        }
+        Err(not_earlier())
+    }
+}
+
+impl Engine {
+    pub(super) async fn send_stream(&self, caller: &Caller, r: StreamSend) -> Answer<()> {
+        let taken = self.streams.take(&r.stream)?;
+        let told = taken.told();
+        let opts = SendOpts {
+            large_blocks: r.large_blocks,
+            embed: r.embed,
+            compressed: r.compressed,
+            raw: r.raw,
+            ..SendOpts::default()
+        };
+        let mut missing = false;
+        let (pool, steps, package) = match &r.token {
+            Some(text) => {
+                let (pool, step) = self.resumed(text).await?;
+                (pool, vec![step], None)
+            }
+            None => {
+                let pool = self.pool_of(&r.snapshot)?;
+                let (steps, package) = self.plan(&pool, &r, opts, &told, &mut missing).await?;
+                (pool, steps, package)
+            }
+        };
+        self.tell_sizes(&pool, &r, &steps, &told).await?;
+        if !r.dry_run {
+            let mut out = taken.writer()?;
+            let sent = self.send_all(&pool, &r, &steps, package, &told, &mut out).await;
+            let written = out.finish().await;
+            let done = sent.and(written.map_err(of_stream));
+            if let Some(line) = caller.command.as_ref().filter(|_| done.is_ok() && !pool.readonly()) {
+                self.log(&pool, caller, line).await;
+            }
+            done?;
+        }
+        if missing { Err(failed("some datasets could not be sent")) } else { Ok(()) }
+    }
+
+    /// The rest of a stream that a receiver asks for.
+    async fn resumed(&self, text: &str) -> Answer<(Arc<Pool>, Step)> {
+        let t = parse_token(text).map_err(|e| failed(e.to_string()))?;
+        let pool = self.pool_of(&t.toname)?;
+        let dsl = pool.dsl();
+        let gone = || {
+            let what = format!("'{}' is no longer the same snapshot used in the initial send", t.toname);
+            ApiError::with(ErrorCode::BadTarget, what)
+        };
+        let snap = dsl.by_name(&t.toname).await.map_err(|_| gone())?;
+        if !snap.is_snapshot() || snap.guid() != t.toguid {
+            return Err(gone());
+        }
+        let mut from = None;
+        if let Some(guid) = t.fromguid {
+            let mut at = Some(snap.clone());
+            while let Some(s) = at.filter(|s| from.is_none() || s.guid() != guid) {
+                at = dsl.prev(&s).await.map_err(of_dataset)?;
+                if let Some(p) = at.as_ref().filter(|p| p.guid() == guid) {
+                    let is_clone = p.dir().id() != snap.dir().id();
+                    let txg = p.phys().creation_txg;
+                    from = Some((From { guid, txg, is_clone }, p.name()));
+                    break;
+                }
+            }
+            if from.is_none() {
+                let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
+                let all = dsl.bookmarks_of(&head).await.map_err(of_dataset)?;
+                from = all.into_iter().find(|(_, b)| b.guid == guid).map(|(n, b)| {
+                    let name = format!("{}#{n}", head.name());
+                    (From { guid, txg: b.creation_txg, is_clone: false }, name)
+                });
+            }
+            if from.is_none() {
+                return Err(failed(format!("incremental source {guid:#x} no longer exists")));
+            }
+        }
+        let opts = SendOpts {
+            from: from.as_ref().map(|f| f.0),
+            large_blocks: t.large_blocks,
+            embed: t.embed,
+            compressed: t.compressed,
+            raw: t.raw,
+            resume: Some(t.resume()),
+        };
+        let held = snap.hold();
+        Ok((pool.clone(), Step { snap, from, from_snap: None, opts, _held: held }))
+    }
+
+    /// Which streams there will be, and what the package says of them.
+    async fn plan(
+        &self,
+        pool: &Arc<Pool>,
+        r: &StreamSend,
+        opts: SendOpts,
+        told: &Told,
+        missing: &mut bool,
+    ) -> Answer<(Vec<Step>, Option<NvList>)> {
+        let dsl = pool.dsl();
+        let snap = dsl.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        if !snap.is_snapshot() {
+            return Err(failed("argument must be a snapshot"));
+        }
+        let tosnap = snap.snapshot_name();
+        let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
+        let packaged = r.replicate || r.intermediates || r.properties || r.backup || r.holds;
+        if !packaged {
+            let step = match &r.from {
+                None => step(&snap, None, None, opts),
+                Some(name) => {
+                    let (from, from_snap) = pool.source(&head, &snap, name).await?;
+                    step(&snap, Some((from, name.clone())), from_snap, opts)
+                }
+            };
+            return Ok((vec![step], None));
+        }
+        if r.from.as_ref().is_some_and(|f| f.contains('#')) && (r.replicate || r.intermediates) {
+            return Err(failed("-R and -I need a snapshot to start from, not a bookmark"));
+        }
+        let fromsnap = r.from.as_ref().and_then(|f| f.split_once(['@', '#'])).map(|(_, s)| s.to_owned());
+        let all = r.intermediates || (r.replicate && r.from.is_none());
+        let (mut steps, mut list) = (Vec::new(), NvList::new());
+        let mut todo = vec![(head.dir(), 0u64)];
+        let mut heads: Vec<(Arc<DslDataset>, Arc<DslDataset>)> = Vec::new();
+        while let Some((dir, parent_from)) = todo.pop() {
+            let name = dir.name();
+            if r.exclude.contains(&name) {
+                continue;
+            }
+            let fs = dsl.head(&dir).await.map_err(of(&name))?;
+            if fs.is_inconsistent() {
+                continue;
+            }
+            let mut here = parent_from;
+            match dsl.snap_lookup(&fs, &tosnap).await.map_err(of_dataset)? {
+                Some(id) => {
+                    let to = dsl.dataset(id).await.map_err(of_dataset)?;
+                    let wanted = fromsnap.as_deref().unwrap_or(&tosnap);
+                    if let Some(id) = dsl.snap_lookup(&fs, wanted).await.map_err(of_dataset)? {
+                        here = dsl.dataset(id).await.map_err(of_dataset)?.guid();
+                    }
+                    let described = pool.package_entry(r, &fs, &to, parent_from).await?;
+                    list.add(format!("{:#x}", fs.guid()), described);
+                    heads.push((fs.clone(), to));
+                }
+                None if r.skip_missing => {}
+                None => {
+                    told.err(format!("WARNING: could not send {name}@{tosnap}: does not exist"));
+                    *missing = true;
+                }
+            }
+            if r.replicate {
+                let mut below = dsl.child_dirs(&dir).await.map_err(of_dataset)?;
+                below.reverse();
+                todo.extend(below.into_iter().map(|d| (d, here)));
+            }
+        }
+        // A clone comes after what it was made from, if that is sent too.
+        let mut sent: BTreeSet<u64> = BTreeSet::new();
+        let members: BTreeSet<u64> = heads.iter().map(|(fs, _)| fs.dir().id()).collect();
+        while !heads.is_empty() {
+            let mut later = Vec::new();
+            let before = heads.len();
+            for (fs, to) in heads {
+                let origin = match dsl.is_clone(&fs.dir()) {
+                    true => Some(dsl.dataset(fs.dir().phys().origin_obj).await.map_err(of_dataset)?),
+                    false => None,
+                };
+                let of_member = origin.as_ref().map(|o| o.dir().id()).filter(|id| members.contains(id));
+                if of_member.is_some_and(|id| !sent.contains(&id)) {
+                    later.push((fs, to));
+                    continue;
+                }
+                self.steps_of(pool, r, &fs, &to, (fromsnap.as_deref(), all), origin, opts, &mut steps)
+                    .await?;
+                sent.insert(fs.dir().id());
+            }
+            if later.len() == before {
+                return Err(failed("datasets are each other's origin"));
+            }
+            heads = later;
+        }
+        let mut package = NvList::new();
+        if let Some(from) = &fromsnap {
+            package.add("fromsnap", from.as_str());
+        }
+        package.add("tosnap", tosnap.as_str());
+        if !r.replicate {
+            package.add_flag("not_recursive");
+        }
+        package.add("fss", list);
+        // `-I` alone says nothing of what it has.
+        let told_of = r.replicate || r.properties || r.backup || r.holds;
+        Ok((steps, Some(if told_of { package } else { NvList::new() })))
+    }
+
+    /// The streams of one dataset of a package.
+    #[expect(clippy::too_many_arguments, reason = "what a package is made of")]
+    async fn steps_of(
+        &self,
+        pool: &Pool,
+        r: &StreamSend,
+        fs: &Arc<DslDataset>,
+        to: &Arc<DslDataset>,
+        (fromsnap, all): (Option<&str>, bool),
+        origin: Option<Arc<DslDataset>>,
+        opts: SendOpts,
+        out: &mut Vec<Step>,
+    ) -> Answer<()> {
+        let dsl = pool.dsl();
+        let snaps = dsl.snapshots(fs).await.map_err(of_dataset)?;
+        let until = to.phys().creation_txg;
+        let mut list: Vec<_> = snaps.into_iter().filter(|s| s.phys().creation_txg <= until).collect();
+        // (The one that is sent from the first dataset may be of another name or dataset: its origin.)
+        let named = match (&r.from, fs.name() == r.snapshot.split('@').next().unwrap_or_default()) {
+            (Some(f), true) => Some(pool.source(fs, to, f).await?),
+            _ => None,
+        };
+        let mut from: Option<(From, String, Option<Arc<DslDataset>>)> = match (named, fromsnap) {
+            (Some((f, s)), _) => Some((f, r.from.clone().unwrap_or_default(), s)),
+            (None, Some(name)) => list.iter().find(|s| s.snapshot_name() == name).map(|s| {
+                let txg = s.phys().creation_txg;
+                (From { guid: s.guid(), txg, is_clone: false }, s.name(), Some(s.clone()))
+            }),
+            (None, None) => None,
+        };
+        if let Some((f, ..)) = &from {
+            list.retain(|s| s.phys().creation_txg > f.txg);
+        } else if let Some(o) = origin.filter(|_| r.replicate) {
+            let f = From { guid: o.guid(), txg: o.phys().creation_txg, is_clone: true };
+            from = Some((f, o.name(), Some(o)));
+        }
+        // A dataset that is new since the package's start is sent with all it has.
+        let new = fromsnap.is_some() && from.is_none();
+        if !(all || new && r.replicate) {
+            list.retain(|s| s.id() == to.id());
+        }
+        for s in list {
+            let (f, from_snap) = match from {
+                Some((f, name, snap)) => (Some((f, name)), snap),
+                None => (None, None),
+            };
+            let next = From { guid: s.guid(), txg: s.phys().creation_txg, is_clone: false };
+            from = Some((next, s.name(), Some(s.clone())));
+            out.push(step(&s, f, from_snap, opts));
+        }
+        Ok(())
+    }
+
+    /// `-n`, `-v`, `-P`: how much it will be.
+    async fn tell_sizes(&self, pool: &Pool, r: &StreamSend, steps: &[Step], told: &Told) -> Answer<()> {
+        if r.verbose == 0 {
+            return Ok(());
+        }
+        let say = |text: String| if r.dry_run { told.out(text) } else { told.err(text) };
+        let mut total = 0u64;
+        for s in steps {
+            let size =
+                estimate(pool.dsl(), &s.snap, s.from_snap.as_ref(), &s.opts).await.map_err(of_dataset)?;
+            total += size;
+            let name = s.snap.name();
+            // Within one dataset OpenZFS names what it starts from by its last part.
+            let from = s.from.as_ref().map(|(f, from)| match from.split_once('@') {
+                Some((_, last)) if !f.is_clone => format!("@{last}"),
+                _ => from.clone(),
+            });
+            let plain = |f: &str| f.trim_start_matches('@').to_owned();
+            say(match (r.parsable, from) {
+                (true, Some(f)) => format!("incremental\t{}\t{name}\t{size}", plain(&f)),
+                (true, None) => format!("full\t{name}\t{size}"),
+                (false, Some(f)) => {
+                    format!("send from {f} to {name} estimated size is {}", nicebytes(size))
+                }
+                (false, None) => format!("full send of {name} estimated size is {}", nicebytes(size)),
+            });
+        }
+        say(match r.parsable {
+            true => format!("size\t{total}"),
+            false => format!("total estimated size is {}", nicebytes(total)),
+        });
+        Ok(())
+    }
+
+    async fn send_all(
+        &self,
+        pool: &Arc<Pool>,
+        r: &StreamSend,
+        steps: &[Step],
+        package: Option<NvList>,
+        told: &Told,
+        out: &mut Writer,
+    ) -> Answer<()> {
+        let packaged = package.is_some();
+        if let Some(list) = package {
+            send_head(r, list, out).await.map_err(of_stream)?;
+        }
+        for s in steps {
+            let progress = (r.verbose > 0).then(|| self.tell_progress(r, &s.snap, out, told));
+            let done = send(pool.dsl(), &s.snap, &s.opts, out).await;
+            if let Some(task) = progress {
+                task.abort();
+            }
+            done.map_err(of_stream)?;
+        }
+        if packaged {
+            RecordWriter::end_of_all(out).await.map_err(of_stream)?;
+        }
+        Ok(())
+    }
+
+    fn tell_progress(
+        &self,
+        r: &StreamSend,
+        snap: &Arc<DslDataset>,
+        out: &Writer,
+        told: &Told,
+    ) -> tokio::task::JoinHandle<()> {
+        let (sent, told, name, parsable) = (out.sent.clone(), told.clone(), snap.name(), r.parsable);
+        let before = sent.load(Ordering::Relaxed);
+        tokio::spawn(async move {
+            if !parsable {
+                told.err(format!("TIME        SENT   SNAPSHOT {name}"));
+            }
+            loop {
+                tokio::time::sleep(TELL_EVERY).await;
+                let bytes = sent.load(Ordering::Relaxed) - before;
+                // The client puts its own time there.
+                let now = zilla_control::handover::LOCAL_TIME;
+                told.err(match parsable {
+                    true => format!("{now}\t{bytes}\t{name}"),
+                    false => format!("{now}   {:>5}   {name}", nicebytes(bytes)),
+                });
+            }
+        })
+    }
+}
+
+fn step(
+    snap: &Arc<DslDataset>,
+    from: Option<(From, String)>,
+    from_snap: Option<Arc<DslDataset>>,
+    opts: SendOpts,
+) -> Step {
+    let opts = SendOpts { from: from.as_ref().map(|f| f.0), ..opts };
+    Step { snap: snap.clone(), from, from_snap, opts, _held: snap.hold() }
+}
+
+/// What a package says of itself.
+async fn send_head(r: &StreamSend, list: NvList, out: &mut dyn Sink) -> zilla_core::error::Result<()> {
+    let payload = if list.is_empty() { Vec::new() } else { list.pack() };
+    let begin = Begin {
+        versioninfo: Begin::version(DMU_COMPOUNDSTREAM, if r.holds { feature::HOLDS } else { 0 }),
+        toname: r.snapshot.clone(),
+        payloadlen: u32::try_from(payload.len()).unwrap_or(0),
+        ..Begin::default()
+    };
+    let mut w = RecordWriter::new(out);
+    w.record(&Record::Begin(begin), payload.into()).await?;
+    w.end_of_package().await
+}
+
+/// Of a stream that could not be written, or not be read from the pool.
+fn of_stream(e: zilla_core::error::Error) -> ApiError {
+    use zilla_core::error::Errno;
+    match e.errno() {
+        Errno::NotSup => ApiError::with(ErrorCode::Unsupported, e.to_string()),
+        Errno::Intr => ErrorCode::Intr.into(),
+        _ => ApiError::with(ErrorCode::Io, e.to_string()),
+    }
+}

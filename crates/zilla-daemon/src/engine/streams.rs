@@ -1,0 +1,332 @@
+//! The pipes of send and receive: taking their descriptors from clients, and reading and writing them.
+//!
+//! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that names the key takes it from the
+//! [`Desk`]. A pipe may block for as long as its other end likes, so each has a thread of its own, and a few buffers between
+//! that thread and the engine: the engine waits, no worker of it does.
+//!
+//! **A client that dies** closes its connection, which both threads watch beside the pipe: the stream then ends with an error, and the
+//! receive or send with it.
+
+use super::errors::Answer;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::collections::VecDeque;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::error::{Errno, Error, Result};
+use zilla_core::send::frame::{Sink, Source};
+
+/// Descriptors that wait for their request; a client sends it at once.
+const WAITING: usize = 64;
+/// A client that does not send its one message is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Buffers between a pipe's thread and the engine.
+const BUFFERS: usize = 8;
+/// Bytes that are read from a pipe at once: it holds a megabyte at most.
+const CHUNK: usize = 1 << 20;
+
+struct Waiting {
+    key: String,
+    fd: OwnedFd,
+    conn: UnixStream,
+}
+
+/// Where descriptors wait for the requests that name them.
+#[derive(Clone, Default)]
+pub struct Desk(Arc<Mutex<VecDeque<Waiting>>>);
+
+impl Desk {
+    /// Listens for clients, on a thread that ends with the process.
+    pub fn start(&self, state: &zilla_control::StateDir) -> std::io::Result<()> {
+        let path = state.path().join(zilla_control::paths::STREAM_SOCKET);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        let desk = self.clone();
+        let accept = move || {
+            for conn in listener.incoming() {
+                match conn {
+                    Ok(conn) => desk.take_in(conn),
+                    Err(e) => {
+                        tracing::warn!("accept: {e}");
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("streams".into()).spawn(accept)?;
+        Ok(())
+    }
+
+    fn take_in(&self, mut conn: UnixStream) {
+        let owner = rustix::process::geteuid();
+        match rustix::net::sockopt::socket_peercred(&conn) {
+            Ok(peer) if peer.uid == owner || peer.uid.is_root() => {}
+            _ => {
+                tracing::warn!("refused a stream of somebody else");
+                return;
+            }
+        }
+        let _ = (conn.set_read_timeout(Some(PATIENCE)), conn.set_write_timeout(Some(PATIENCE)));
+        let Some((key, fd)) = message(&conn) else { return };
+        let Ok(shared) = conn.try_clone() else { return };
+        let mut waiting = self.0.lock();
+        // The oldest is of a client that forgot it.
+        if waiting.len() >= WAITING {
+            waiting.pop_front();
+        }
+        waiting.push_back(Waiting { key, fd, conn: shared });
+        drop(waiting);
+        let _ = conn.write_all(&[TAKEN]);
+    }
+
+    /// The descriptor of a key.
+    pub fn take(&self, key: &str) -> Answer<Stream> {
+        let mut waiting = self.0.lock();
+        let at = waiting.iter().position(|w| w.key == key);
+        let found = at.and_then(|at| waiting.remove(at));
+        let w = found.ok_or_else(|| {
+            ApiError::with(ErrorCode::BadRequest, "the stream's descriptor was not handed over")
+        })?;
+        Ok(Stream { fd: w.fd, conn: Arc::new(w.conn) })
+    }
+}
+
+/// A client's one message: a key and one descriptor.
+fn message(conn: &UnixStream) -> Option<(String, OwnedFd)> {
+    let mut raw = [0; KEY_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(conn, &mut [IoSliceMut::new(&mut raw)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let fds = control.drain().filter_map(|m| match m {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fd = fds.flatten().next()?;
+    (got.bytes == KEY_BYTES).then(|| (raw.iter().map(|b| format!("{b:02x}")).collect(), fd))
+}
+
+/// A client's pipe, and the connection on which it is told what happens.
+pub struct Stream {
+    fd: OwnedFd,
+    conn: Arc<UnixStream>,
+}
+
+/// What a client is told while its stream runs.
+#[derive(Clone)]
+pub struct Told(Arc<UnixStream>);
+
+impl Told {
+    fn line(&self, to: u8, text: &str) {
+        let mut line = vec![to];
+        line.extend_from_slice(text.as_bytes());
+        line.push(b'\n');
+        // One that does not listen is none the worse for it.
+        let _ = (&*self.0).write_all(&line);
+    }
+
+    pub fn out(&self, text: impl AsRef<str>) {
+        self.line(TO_STDOUT, text.as_ref());
+    }
+
+    pub fn err(&self, text: impl AsRef<str>) {
+        self.line(TO_STDERR, text.as_ref());
+    }
+}
+
+fn gone() -> Error {
+    Error::os(Errno::Intr, "the command was interrupted")
+}
+
+/// Waits until the pipe can be read or written; an error if the client is gone.
+fn ready(fd: &OwnedFd, conn: &UnixStream, what: PollFlags) -> Result<()> {
+    loop {
+        let mut both = [
+            PollFd::new(fd, what),
+            PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::RDHUP | PollFlags::HUP),
+        ];
+        match poll(&mut both, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(std::io::Error::from(e).into()),
+            Ok(_) => {}
+        }
+        let [pipe, client] = &both;
+        if !client.revents().is_empty() {
+            return Err(gone());
+        }
+        if !pipe.revents().is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+impl Stream {
+    pub fn told(&self) -> Told {
+        Told(self.conn.clone())
+    }
+
+    pub fn reader(self) -> Answer<Reader> {
+        let (to, from) = mpsc::channel(BUFFERS);
+        let run = move || {
+            let mut file = std::fs::File::from(self.fd);
+            loop {
+                let chunk = read_chunk(&mut file, &self.conn);
+                let last = !matches!(&chunk, Ok(data) if !data.is_empty());
+                if to.blocking_send(chunk).is_err() || last {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("receive".into()).spawn(run).map_err(no_thread)?;
+        Ok(Reader { from, have: Bytes::new(), ended: false })
+    }
+
+    pub fn writer(self) -> Answer<Writer> {
+        let (to, mut from) = mpsc::channel::<Vec<Bytes>>(BUFFERS);
+        let (done, end) = oneshot::channel();
+        let run = move || {
+            let mut file = std::fs::File::from(self.fd);
+            let mut result = Ok(());
+            while let Some(data) = from.blocking_recv() {
+                result = write_all(&mut file, &self.conn, &data);
+                if result.is_err() {
+                    break;
+                }
+            }
+            drop(from);
+            let _ = done.send(result);
+        };
+        std::thread::Builder::new().name("send".into()).spawn(run).map_err(no_thread)?;
+        Ok(Writer { to: Some(to), end: Some(end), sent: Arc::default() })
+    }
+}
+
+fn no_thread(e: std::io::Error) -> ApiError {
+    ApiError::with(ErrorCode::Internal, format!("cannot start a thread: {e}"))
+}
+
+fn read_chunk(file: &mut std::fs::File, conn: &UnixStream) -> Result<Bytes> {
+    let mut data = BytesMut::zeroed(CHUNK);
+    let mut len = 0;
+    // Small writes of the sender are gathered as far as they are there.
+    loop {
+        let fd = file.as_fd().try_clone_to_owned().map_err(Error::from)?;
+        ready(&fd, conn, PollFlags::IN)?;
+        let n = match file.read(&mut data[len..]) {
+            Err(e)
+                if matches!(e.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) =>
+            {
+                continue;
+            }
+            other => other?,
+        };
+        len += n;
+        let more = || {
+            let mut p = [PollFd::new(&fd, PollFlags::IN)];
+            poll(&mut p, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
+        };
+        if n == 0 || len == CHUNK || !more() {
+            break;
+        }
+    }
+    data.truncate(len);
+    Ok(data.freeze())
+}
+
+fn write_all(file: &mut std::fs::File, conn: &UnixStream, data: &[Bytes]) -> Result<()> {
+    for part in data {
+        let mut rest = &part[..];
+        while !rest.is_empty() {
+            let fd = file.as_fd().try_clone_to_owned().map_err(Error::from)?;
+            ready(&fd, conn, PollFlags::OUT)?;
+            match file.write(rest) {
+                Ok(0) => return Err(Error::os(Errno::Io, "the stream cannot be written")),
+                Ok(n) => rest = &rest[n..],
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock
+                    ) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The stream a client receives.
+pub struct Reader {
+    from: mpsc::Receiver<Result<Bytes>>,
+    have: Bytes,
+    ended: bool,
+}
+
+impl Source for Reader {
+    fn read(&mut self, len: usize) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            let mut parts = BytesMut::new();
+            loop {
+                let missing = len - parts.len();
+                if self.have.len() >= missing && parts.is_empty() {
+                    return Ok(self.have.split_to(len));
+                }
+                let part = self.have.split_to(missing.min(self.have.len()));
+                parts.extend_from_slice(&part);
+                if parts.len() == len || self.ended {
+                    return Ok(parts.freeze());
+                }
+                match self.from.recv().await {
+                    Some(Ok(data)) if !data.is_empty() => self.have = data,
+                    Some(Err(e)) => return Err(e),
+                    _ => self.ended = true,
+                }
+            }
+        })
+    }
+}
+
+/// The stream a client sends.
+pub struct Writer {
+    to: Option<mpsc::Sender<Vec<Bytes>>>,
+    end: Option<oneshot::Receiver<Result<()>>>,
+    /// Bytes so far, for who shows progress.
+    pub sent: Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl Writer {
+    /// Waits until all is written.
+    pub async fn finish(&mut self) -> Result<()> {
+        self.to = None;
+        match self.end.take() {
+            Some(end) => end.await.unwrap_or_else(|_| Err(gone())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Sink for Writer {
+    fn write(&mut self, data: Vec<Bytes>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let len = data.iter().map(|d| d.len() as u64).sum();
+            let Some(to) = &self.to else { return Err(gone()) };
+            if to.send(data).await.is_err() {
+                return Err(self.finish().await.err().unwrap_or_else(gone));
+            }
+            self.sent.fetch_add(len, std::sync::atomic::Ordering::Relaxed);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,249 @@
+//! `zfs allow` and `unallow`, and what others may do with a daemon that is shared with them.
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use zilla_e2e::{Done, Kind, Need, Pool, World, can};
+
+/// Users and a group that no machine has.
+const JOE: u32 = 4_294_900_001;
+const ANN: u32 = 4_294_900_002;
+const STAFF: u32 = 4_294_900_003;
+
+#[track_caller]
+fn says(done: Done, code: i32, text: &str) {
+    assert_eq!((done.code, done.stderr.lines().next().unwrap_or_default()), (code, text), "{done}");
+}
+
+/// A world that others may enter, and its program for those who cannot reach the folder it was built in.
+struct Shared {
+    program: fs::File,
+    world: World,
+}
+
+impl Shared {
+    fn new() -> Shared {
+        let world = World::new();
+        let program = fs::File::open(world.command("zilla").get_program()).expect("zilla");
+        fcntl_setfd(&program, FdFlags::empty()).expect("descriptor");
+        fs::set_permissions(world.path(), fs::Permissions::from_mode(0o711)).expect("folder");
+        Shared { program, world }
+    }
+
+    /// `zfs` as another user does it.
+    fn zfs(&self, uid: u32, groups: &[u32], words: &str) -> Done {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string()]);
+        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+        match groups.is_empty() {
+            true => command.arg("--clear-groups"),
+            false => command.args(["--groups", &groups.join(",")]),
+        };
+        command.arg(format!("/proc/self/fd/{}", self.program.as_raw_fd())).arg("zfs");
+        command.args(words.split_whitespace()).current_dir("/");
+        let done = command.env("ZILLA_DIR", self.world.state()).env("LC_ALL", "C").output().expect("setpriv");
+        Done {
+            line: format!("zfs {words}"),
+            code: done.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&done.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&done.stderr).into_owned(),
+        }
+    }
+}
+
+#[test]
+fn permissions_are_given_shown_and_taken_as_openzfs_does() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/fs").ok();
+    world.zfs("create tank/fs/below").ok();
+    assert_eq!(world.zfs("allow tank/fs").ok(), "");
+    world.zfs("allow -s @set create,compress,@other tank").ok();
+    world.zfs("allow -c destroy,mount tank").ok();
+    world.zfs("allow -lu 0 snapshot tank/fs").ok();
+    world.zfs("allow -d root @set tank/fs").ok();
+    world.zfs("allow everyone diff,send tank/fs").ok();
+    world.zfs(&format!("allow -g {STAFF} hold tank/fs")).ok();
+    let wanted = format!(
+        "---- Permissions on tank/fs ------------------------------------------\n\
+         Local permissions:\n\tuser root snapshot\n\
+         Descendent permissions:\n\tuser root @set\n\
+         Local+Descendent permissions:\n\tgroup (unknown: {STAFF}) hold\n\teveryone diff,send\n\
+         ---- Permissions on tank ---------------------------------------------\n\
+         Permission sets:\n\t@set @other,compression,create\n\
+         Create time permissions:\n\tdestroy,mount\n"
+    );
+    assert_eq!(world.zfs("allow tank/fs").ok(), wanted);
+    // Who makes a dataset gets what is given to creators.
+    world.zfs("create tank/new").ok();
+    let own = "---- Permissions on tank/new -----------------------------------------\nLocal permissions:\n\tuser \
+               root destroy,mount\n";
+    assert!(world.zfs("allow tank/new").ok().starts_with(own), "{}", world.zfs("allow tank/new").stdout);
+    pool.export();
+    pool.import();
+    assert_eq!(world.zfs("allow tank/fs").ok(), wanted);
+
+    world.zfs("allow everyone mount tank/fs/below").ok();
+    world.zfs("unallow -r everyone tank/fs").ok();
+    world.zfs("unallow -u root snapshot tank/fs").ok();
+    world.zfs("unallow -d -u 0 tank/fs").ok();
+    world.zfs(&format!("unallow -g {STAFF} hold tank/fs")).ok();
+    world.zfs("unallow -c tank").ok();
+    world.zfs("unallow -s @set tank").ok();
+    world.zfs("unallow root create tank").ok();
+    assert_eq!(world.zfs("allow tank/fs/below").ok(), "");
+
+    says(world.zfs("allow root created tank"), 1, "cannot set permissions on 'tank': invalid permission");
+    let long = "a".repeat(63);
+    says(
+        world.zfs(&format!("allow -s @{long} create tank")),
+        1,
+        "cannot set permissions on 'tank': invalid permission",
+    );
+    says(world.zfs("allow tank/no"), 255, "cannot open 'tank/no': dataset does not exist");
+    for (words, why) in [
+        ("allow", "wrong number of parameters"),
+        ("unallow tank", "wrong number of parameters"),
+        ("allow -u root -g root create tank", "-u, -g, and -e are mutually exclusive"),
+        ("allow -s -c @a create tank", "invalid options combined with -s"),
+        ("allow -c -l create tank", "invalid options combined with -c"),
+        ("allow -s set create tank", "invalid set name: missing '@' prefix"),
+        ("allow -s @set tank", "wrong number of parameters"),
+        ("allow -c tank", "wrong number of parameters"),
+        ("allow no-such-user create tank", "invalid user/group no-such-user"),
+        ("unallow -g no-such-group tank", "invalid group no-such-group"),
+    ] {
+        let done = world.zfs(words);
+        assert_eq!(done.code, 2, "{done}");
+        assert!(done.stderr.ends_with(&format!("\nzfs: error: {why}\n")), "{done}");
+        assert!(done.stderr.contains("\nsnapshot         subcommand    \t\n"), "{done}");
+    }
+    assert_eq!(world.zfs("allow -h tank").code, 2);
+    assert!(world.zfs("allow -h").ok().starts_with("Usage: \tallow <filesystem|volume>\n"));
+    pool.judge();
+}
+
+#[test]
+fn a_daemon_is_its_owner_s_alone_until_he_shares_it() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let pool = Pool::create(&shared.world, "tank", Kind::Single, 128 << 20, &[]);
+    fs::set_permissions(shared.world.state(), fs::Permissions::from_mode(0o711)).expect("folder");
+    let refused = shared.zfs(JOE, &[], "list").fails();
+    assert!(refused.contains("Permission denied"), "{refused}");
+    let refused = shared.world.run("zillad", &["--share", "no such group"]);
+    assert!(refused.code == 2 && refused.stderr.contains("neither 'nobody' nor 'everyone'"), "{refused}");
+    shared.world.stop();
+
+    // To a group.
+    let share = |who: &str| {
+        let mut command = shared.world.command("zpool");
+        assert!(command.env("ZILLA_SHARE", who).arg("list").output().expect("zpool").status.success());
+    };
+    share(&STAFF.to_string());
+    shared.zfs(JOE, &[], "list").fails();
+    assert_eq!(shared.zfs(JOE, &[7, STAFF], "list -Ho name").ok(), "tank\n");
+    assert_eq!(shared.zfs(STAFF, &[], "list -Ho name").ok(), "tank\n");
+    shared.world.stop();
+    share("everyone");
+    assert_eq!(shared.zfs(JOE, &[], "get -Ho value type tank").ok(), "filesystem\n");
+    for words in ["set atime=off tank", "snapshot tank@a", "mount tank", "unmount -a"] {
+        let refused = shared.zfs(JOE, &[], words).fails();
+        assert!(refused.contains("permission denied"), "{words}: {refused}");
+    }
+    pool.judge();
+}
+
+#[test]
+fn others_do_what_they_were_given_and_nothing_else() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    let mut start = world.command("zpool");
+    start.env("ZILLA_SHARE", "everyone").arg("list").output().expect("zpool");
+    let pool = Pool::create(world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create tank/joe").ok();
+    world.zfs("create tank/joe/mounted").ok();
+    let joe = |words: &str| shared.zfs(JOE, &[STAFF], words);
+    let no = "permission denied";
+
+    says(joe("snapshot tank/joe@a"), 1, &format!("cannot create snapshots : {no}"));
+    world.zfs(&format!("allow -lu {JOE} snapshot,create,mount,userprop,allow tank/joe")).ok();
+    joe("snapshot tank/joe@a").ok();
+    assert_eq!(joe("snapshot -r tank/joe@b").code, 1, "it was given on the dataset alone");
+    joe("set com.example:x=1 tank/joe").ok();
+    says(joe("set atime=off tank/joe"), 1, &format!("cannot set property for 'tank/joe': {no}"));
+    let refused = joe("destroy tank/joe@a");
+    assert!(refused.code == 1 && refused.stderr.contains(no), "{refused}");
+    says(joe("set mountpoint=/etc tank/joe"), 1, &format!("cannot set property for 'tank/joe': {no}"));
+
+    // By group, and below.
+    world.zfs(&format!("allow -g {STAFF} hold,release,destroy,mount tank/joe")).ok();
+    joe("hold keep tank/joe@a").ok();
+    joe("release keep tank/joe@a").ok();
+    joe("destroy tank/joe@a").ok();
+    assert_eq!(shared.zfs(ANN, &[], "destroy tank/joe").code, 1);
+    assert_eq!(joe("destroy -r tank/joe").code, 1, "what is mounted only root unmounts");
+
+    world.zfs(&format!("allow -g {STAFF} rollback,acltype tank/joe")).ok();
+    world.zfs("snapshot tank/joe/mounted@back").ok();
+    for words in ["rollback tank/joe/mounted@back", "set acltype=posix tank/joe/mounted"] {
+        let refused = joe(words);
+        assert!(
+            refused.code == 1 && refused.stderr.contains("permission denied: it is mounted"),
+            "{refused}"
+        );
+    }
+    // A new one is not mounted, belongs to him, and gives him what creators are given.
+    world.zfs("allow -c rename,quota tank/joe").ok();
+    says(
+        joe("create -o quota=64M tank/joe/new"),
+        1,
+        "filesystem successfully created, but it may only be mounted by root",
+    );
+    assert_eq!(world.zfs("get -Ho value mounted tank/joe/new").ok(), "no\n");
+    joe("set quota=32M tank/joe/new").ok();
+    joe("rename tank/joe/new tank/joe/newer").ok();
+    assert_eq!(joe("rename tank/joe/newer tank/out").code, 1);
+    assert_eq!(joe("create -o atime=off tank/joe/other").code, 1);
+    assert_eq!(joe("create -sV 8M tank/joe/thin").code, 0);
+    assert_eq!(joe("create -V 8M tank/joe/thick").code, 1, "refreservation was not given");
+    world.zfs("mount tank/joe/newer").ok();
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(fs::metadata(pool.root().join("joe/newer")).expect("root").uid(), JOE);
+
+    // He gives on what he has, and takes only from himself.
+    joe(&format!("allow -lu {ANN} snapshot tank/joe")).ok();
+    shared.zfs(ANN, &[], "snapshot tank/joe@ann").ok();
+    let refused = format!("cannot set permissions on 'tank/joe': {no}");
+    says(joe(&format!("allow -lu {ANN} atime tank/joe")), 1, &refused);
+    says(joe(&format!("allow -lu {ANN} allow tank/joe")), 1, &refused);
+    says(joe(&format!("unallow -u {ANN} tank/joe")), 1, &refused);
+    joe(&format!("unallow -u {JOE} allow tank/joe")).ok();
+    says(joe(&format!("allow -lu {ANN} snapshot tank/joe")), 1, &refused);
+
+    // Limits bind him, not the owner.
+    world.zfs("set snapshot_limit=1 tank/joe").ok();
+    says(joe("snapshot tank/joe@over"), 1, "cannot create snapshots : out of space");
+    world.zfs("snapshot tank/joe@over").ok();
+    world.zfs("set filesystem_limit=3 tank/joe").ok();
+    assert_eq!(joe("create -u tank/joe/over").code, 1);
+    world.zfs("create -u tank/joe/over").ok();
+
+    // Pools are the owner's; the history says who did what.
+    let history = world.zpool("history tank").ok();
+    assert!(history.contains("zfs hold keep tank/joe@a") && !history.contains("tank/out"), "{history}");
+    world.zpool("set delegation=off tank").ok();
+    let off = "delegated administration is disabled on pool";
+    says(joe("snapshot tank/joe@off"), 1, &format!("cannot create snapshots : {off}"));
+    pool.judge();
+}

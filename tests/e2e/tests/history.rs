@@ -1,0 +1,64 @@
+//! `zpool history -i`: what the pool itself did, with the commands that asked for it.
+
+use std::process::Command;
+use zilla_e2e::{Kind, Need, Pool, World, can};
+
+#[test]
+fn what_was_done_to_datasets_is_in_the_history() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    for words in [
+        "create tank/fs",
+        "set quota=64M tank/fs",
+        "snapshot tank/fs@a",
+        "bookmark tank/fs@a #m",
+        "hold keep tank/fs@a",
+        "release keep tank/fs@a",
+        "rename tank/fs@a b",
+        "clone tank/fs@b tank/clone",
+        "promote tank/clone",
+        "rename tank/clone tank/other",
+        "inherit compression tank/other",
+        "destroy tank/fs",
+        "rollback tank/other@b",
+        "destroy tank/other@b",
+    ] {
+        world.zfs(words).ok();
+    }
+    let wanted = [
+        "create tank/fs (",
+        "set tank/fs (",
+        "snapshot tank/fs@a (",
+        "bookmark tank/fs (",
+        "hold tank/fs@a (",
+        "release tank/fs@a (",
+        "rename tank/fs@a (",
+        "clone tank/clone (",
+        "promote tank/clone (",
+        "rename tank/clone (",
+        "inherit tank/other (",
+        "destroy tank/fs (",
+        "clone swap tank/other/%rollback (",
+        "destroy tank/other@b (",
+    ];
+    let told = world.zpool("history -i tank").ok();
+    let mut lines = told.lines().filter(|l| l.contains("[txg:"));
+    for what in wanted {
+        assert!(lines.any(|l| l.contains(&format!("] {what}"))), "{what} in its place of {told}");
+    }
+    assert!(told.contains("quota=67108864") && told.contains("tag=keep temp=0 refs=1"), "{told}");
+    assert!(!world.zpool("history tank").ok().contains("[txg:"), "only who asks for them is told");
+    pool.export();
+    if can(&[Need::Zdb]) {
+        let mut zdb = Command::new("/usr/sbin/zdb");
+        zdb.args(["-e", "-p"]).arg(world.disks()).args(["-h", "tank"]);
+        let done = zdb.output().expect("zdb");
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(text.contains("promote tank/clone ("), "{text}");
+    }
+    pool.import();
+    pool.judge();
+}

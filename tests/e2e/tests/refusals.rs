@@ -1,0 +1,63 @@
+//! What is refused says why: properties that nobody would heed, pools that another daemon has.
+
+use zilla_e2e::{Kind, Need, Pool, World, can};
+
+#[test]
+fn properties_that_would_not_be_heeded_are_refused_by_name() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    for setting in [
+        "prefetch=none",
+        "prefetch=metadata",
+        "direct=always",
+        "special_small_blocks=64K",
+        "zoned=on",
+        "longname=on",
+    ] {
+        let done = world.zfs(&format!("set {setting} tank"));
+        let text = format!("cannot set property for 'tank': '{setting}' is not supported by zilla yet\n");
+        assert_eq!((done.code, done.stderr), (1, text));
+    }
+    for setting in
+        ["prefetch=all", "direct=disabled", "direct=standard", "special_small_blocks=0", "zoned=off"]
+    {
+        world.zfs(&format!("set {setting} tank")).ok();
+    }
+    assert_eq!(world.zfs("set tank quota=1G").code, 2);
+    let told = world.zfs("upgrade").ok();
+    let wanted = "This system is currently running ZFS filesystem version 5.\n\n\
+                  All filesystems are formatted with the current version.\n";
+    assert_eq!(told, wanted);
+    assert_eq!(
+        world.zfs("upgrade -a").ok(),
+        "0 filesystems upgraded\n1 filesystems already at this version\n"
+    );
+    let done = world.zfs("upgrade -V 3 tank");
+    let text = "tank: can not be downgraded; it is already at version 5\n0 filesystems upgraded\n";
+    assert_eq!((done.code, done.stdout.as_str()), (1, text));
+    assert_eq!((world.zfs("upgrade -V 9 tank").code, world.zfs("upgrade -v -a").code), (2, 2));
+    world.zfs("create -o version=4 tank/old").ok();
+    let told = world.zfs("upgrade").ok();
+    assert!(told.ends_with("VER  FILESYSTEM\n---  ------------\n 4   tank/old\n"), "{told}");
+    let done = world.zfs("upgrade tank/old");
+    assert!(done.code == 1 && done.stderr.contains("not supported by zilla yet"), "{done}");
+    pool.judge();
+}
+
+#[test]
+fn a_pool_that_another_daemon_has_is_told_as_in_use() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let (world, other) = (World::new(), World::new());
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 128 << 20, &[]);
+    let dir = world.disks();
+    let done = other.zpool(&format!("import -d {} tank", dir.display()));
+    assert!(done.code == 1 && done.stderr.contains("is in use by process"), "{done}");
+    pool.export();
+    other.zpool(&format!("import -N -d {} tank", dir.display())).ok();
+    other.zpool("export tank").ok();
+}
