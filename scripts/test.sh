@@ -19,7 +19,6 @@ if [ -x ../shared/judges/install ] && [ ! -x "$zdb" ]; then
 fi
 [ -x "$zdb" ] || say "OpenZFS's zdb is not installed: pools are not checked by it"
 
-cargo build --workspace --bins --locked
 # Every suite runs, also after one that failed: a run that stops at the first shows one fault a run.
 cargo test --workspace --locked --no-fail-fast "$@"
 # The simulator finds the bugs that are planted for it: a build of its own, so that nothing else has them.

@@ -176,6 +176,11 @@ pub fn is_metadata(ot: u8) -> bool {
     if ot & DMU_OT_NEWTYPE != 0 { ot & DMU_OT_METADATA != 0 } else { old(ot).is_none_or(|t| t.metadata) }
 }
 
+/// Contents of files, to which `special_small_blocks` applies. Source: `DMU_OT_IS_FILE` in sys/dmu.h.
+pub fn is_file(ot: u8) -> bool {
+    matches!(ot, DMU_OT_PLAIN_FILE_CONTENTS | DMU_OT_UINT64_OTHER)
+}
+
 pub fn is_encrypted(ot: u8) -> bool {
     if ot & DMU_OT_NEWTYPE != 0 { ot & DMU_OT_ENCRYPTED != 0 } else { old(ot).is_some_and(|t| t.encrypted) }
 }

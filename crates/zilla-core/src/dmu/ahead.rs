@@ -120,6 +120,7 @@ impl Dnode {
             fill: 1,
             prev: BlkPtr::ZERO,
             may_embed: props.embed,
+            special_upto: props.special_upto,
         })
     }
 }

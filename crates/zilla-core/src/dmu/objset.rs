@@ -38,6 +38,9 @@ pub struct WriteProps {
     pub hole_birth: bool,
     /// Tiny blocks may live in their pointer (feature embedded_data).
     pub embed: bool,
+    /// Blocks of files that take at most so many bytes on disk may go to special vdevs
+    /// (`special_small_blocks`).
+    pub special_upto: u32,
 }
 
 impl WriteProps {

@@ -232,6 +232,7 @@ impl Objset {
             fill: meta.phys.blkptr.iter().fold(0, |n: u64, bp| n.saturating_add(bp.fill())),
             prev,
             may_embed: false,
+            special_upto: 0,
         };
         let Some(bp) = self.shared.store.write(txg, vec![req]).await?.pop() else {
             return Err(Error::corrupt(None, "", "the store returned no pointer"));

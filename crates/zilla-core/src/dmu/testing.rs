@@ -139,6 +139,7 @@ pub fn props() -> WriteProps {
         metadata_compress: CompressSpec::new(Compress::Lz4),
         hole_birth: true,
         embed: true,
+        special_upto: 0,
     }
 }
 

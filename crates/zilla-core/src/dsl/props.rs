@@ -172,6 +172,7 @@ impl DslPool {
         let primary = Caching::from_prop(self.prop_u64(ds, "primarycache", CACHE_ALL).await?);
         let secondary = Caching::from_prop(self.prop_u64(ds, "secondarycache", CACHE_ALL).await?);
         self.ctx.store.set_caching(ds.id(), CachePolicy { primary, secondary });
+        let special = self.prop_u64(ds, "special_small_blocks", 0).await?;
         // all, most: one more of metadata; some, none: not.
         let redundant = self.prop_u64(ds, "redundant_metadata", 0).await? <= 1;
         Ok(WriteProps {
@@ -182,6 +183,7 @@ impl DslPool {
             metadata_compress: on,
             hole_birth: self.feature_active("hole_birth"),
             embed: self.feature_active("embedded_data"),
+            special_upto: special.min(zilla_ondisk::SPA_MAXBLOCKSIZE as u64) as u32,
         })
     }
 

@@ -269,6 +269,8 @@ impl Metaslabs {
             AllocClass::Normal => &[Normal, EmbeddedLog],
             AllocClass::Log => &[Log, EmbeddedLog, Normal],
             AllocClass::Special => &[Special, Normal, EmbeddedLog],
+            AllocClass::SmallBlock if self.spare.special_takes(req.psize) => &[Special, Normal, EmbeddedLog],
+            AllocClass::SmallBlock => &[Normal, EmbeddedLog],
             AllocClass::Dedup => &[Dedup, Special, Normal, EmbeddedLog],
         };
         let everywhere = [Normal, EmbeddedLog, Special, Dedup];
@@ -284,6 +286,9 @@ impl Metaslabs {
                 Ok(dvas) => {
                     if *kind == Log {
                         self.spare.log_took(dvas.iter().map(|d| d.asize).sum());
+                    }
+                    if *kind == Special {
+                        self.spare.special_took(dvas.iter().map(|d| d.asize).sum());
                     }
                     if *kind == Normal {
                         let taken = |d: &Dva| Some(self.vdev(d.vdev).ok()?.deflated(d.asize));

@@ -16,7 +16,11 @@ use crate::zio::Leave;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// All in bytes as users see them, without parity.
+/// The part of the special vdevs that small blocks of files leave to metadata, in percent.
+/// Source: `zfs_special_class_metadata_reserve_pct` in zfs(4).
+const METADATA_RESERVE_PCT: u64 = 25;
+
+/// All in bytes as users see them, without parity, but for those of the logs and special vdevs.
 #[derive(Default)]
 pub(super) struct Spare {
     left: AtomicI64,
@@ -27,6 +31,8 @@ pub(super) struct Spare {
     /// Of the log devices that take blocks: what is left, and what there is.
     log_left: AtomicI64,
     log_all: AtomicU64,
+    /// What small blocks of files may still take of the special vdevs.
+    special_left: AtomicI64,
 }
 
 impl Spare {
@@ -41,6 +47,16 @@ impl Spare {
     /// A block got a place on a log device.
     pub(super) fn log_took(&self, bytes: u64) {
         self.log_left.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
+
+    /// A block got a place on a special vdev.
+    pub(super) fn special_took(&self, bytes: u64) {
+        self.special_left.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
+
+    /// Whether a small block of a file may go to the special vdevs.
+    pub(super) fn special_takes(&self, bytes: u64) -> bool {
+        u64::try_from(self.special_left.load(Ordering::Relaxed)).is_ok_and(|left| left >= bytes)
     }
 
     /// How much of the log devices is taken, from 0 to 1. None: there are none.
@@ -103,11 +119,18 @@ impl Metaslabs {
         self.spare.taken.store(false, Ordering::Relaxed);
         self.spare.left.store(i64::try_from(left).unwrap_or(i64::MAX), Ordering::Relaxed);
         self.spare.slop.store(self.slop(), Ordering::Relaxed);
-        let (left, all) = self.class(SpaceClass::Log).map_or((0, 0), |class| {
-            let takes = class.groups().filter(|(v, _)| v.takes_blocks());
-            takes.fold((0, 0), |(left, all), (_, g)| (left + g.free_now(), all + g.usage().1))
-        });
+        let (left, all) = self.room_of(SpaceClass::Log);
         self.spare.log_left.store(i64::try_from(left).unwrap_or(i64::MAX), Ordering::Relaxed);
         self.spare.log_all.store(all, Ordering::Relaxed);
+        let (left, all) = self.room_of(SpaceClass::Special);
+        let for_small = left as i64 - (all / 100 * METADATA_RESERVE_PCT) as i64;
+        self.spare.special_left.store(for_small, Ordering::Relaxed);
+    }
+
+    /// What is left and what there is of the vdevs of a class that take blocks.
+    fn room_of(&self, class: SpaceClass) -> (u64, u64) {
+        let Some(class) = self.class(class) else { return (0, 0) };
+        let takes = class.groups().filter(|(v, _)| v.takes_blocks());
+        takes.fold((0, 0), |(left, all), (_, g)| (left + g.free_now(), all + g.usage().1))
     }
 }

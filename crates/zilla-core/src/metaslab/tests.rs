@@ -299,6 +299,25 @@ fn log_blocks_go_to_log_devices_then_to_the_embedded_log() {
 }
 
 #[test]
+fn small_blocks_of_files_leave_a_quarter_of_special_vdevs_to_metadata() {
+    block_on(async {
+        let specs = vec![spec(0, 8, SpaceClass::Normal), spec(1, 1, SpaceClass::Special)];
+        let mut w = World::new(MODERN, specs).await;
+        w.sync().await;
+        let small = AllocReq::new(AllocClass::SmallBlock, 128 << 10, 1);
+        let got = w.alloc(&[small; 128]).await;
+        // Of 16 MiB 12, whether or not a txg has ended in between.
+        let on_special = |got: &[Dvas]| got.iter().filter(|d| d[0].vdev == 1).count();
+        let first = on_special(&got);
+        w.sync().await;
+        let later = on_special(&w.alloc(&[small; 8]).await);
+        assert!((90..=96).contains(&first) && first + later <= 96, "{first} {later}");
+        let metadata = AllocReq::new(AllocClass::Special, 128 << 10, 1);
+        assert_eq!(on_special(&w.alloc(&[metadata; 16]).await), 16);
+    });
+}
+
+#[test]
 fn log_devices_are_given_as_much_each() {
     block_on(async {
         let specs = vec![

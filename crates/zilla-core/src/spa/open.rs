@@ -61,6 +61,7 @@ pub(super) fn mos_props(lz4: bool) -> WriteProps {
         metadata_compress: compress,
         hole_birth: false,
         embed: true,
+        special_upto: 0,
     }
 }
 

@@ -36,6 +36,8 @@ pub enum AllocClass {
     /// Intent log blocks: log devices first, the normal ones when they are full or missing.
     Log,
     Special,
+    /// A file's small block: special vdevs first, while what metadata may need of them is left.
+    SmallBlock,
     Dedup,
 }
 

@@ -108,7 +108,7 @@ impl Zio {
                 continue;
             };
             let psize = data.len() as u64;
-            let what = AllocReq::new(class_of(req), psize, copies_of(req, seal));
+            let what = AllocReq::new(class_of(req, psize), psize, copies_of(req, seal));
             let Ok(Place::At(dvas)) = self.place_one(txg, what).await else {
                 out.bps.push(None);
                 continue;

@@ -50,6 +50,8 @@ pub struct WriteReq {
     pub prev: BlkPtr,
     /// Whether a tiny result may live in the block pointer itself.
     pub may_embed: bool,
+    /// A file's block of at most so many bytes on disk is small enough for the special vdevs.
+    pub special_upto: u32,
 }
 
 /// Where a log block goes, seen from the one before.

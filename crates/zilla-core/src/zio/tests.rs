@@ -137,6 +137,7 @@ fn req(data: Bytes, blkid: u64) -> WriteReq {
         fill: 1,
         prev: BlkPtr::ZERO,
         may_embed: false,
+        special_upto: 0,
     }
 }
 

@@ -190,7 +190,7 @@ impl Job {
                     let psize = data.len() as u64;
                     wanted.push(AllocReq {
                         most_copies: most_copies(req, self.seal.as_ref()),
-                        ..AllocReq::new(class_of(req), psize, copies)
+                        ..AllocReq::new(class_of(req, psize), psize, copies)
                     });
                 }
             }
@@ -229,7 +229,8 @@ impl Job {
                     None => {
                         let copies = copies_of(req, self.seal.as_ref());
                         let most_copies = most_copies(req, self.seal.as_ref());
-                        let what = AllocReq { most_copies, ..AllocReq::new(class_of(req), psize, copies) };
+                        let what =
+                            AllocReq { most_copies, ..AllocReq::new(class_of(req, psize), psize, copies) };
                         zio.place_anyhow(txg, what, kind, data.clone(), &mut placements).await?
                     }
                 },
@@ -344,10 +345,15 @@ impl Zio {
     }
 }
 
-/// Metadata goes to special vdevs where there are any.
-pub(super) fn class_of(req: &WriteReq) -> AllocClass {
-    let metadata = req.level > 0 || object_type::is_metadata(req.otype);
-    if metadata { AllocClass::Special } else { AllocClass::Normal }
+/// Metadata goes to special vdevs where there are any, and so do blocks of files that are small enough.
+pub(super) fn class_of(req: &WriteReq, psize: u64) -> AllocClass {
+    if req.level > 0 || object_type::is_metadata(req.otype) {
+        AllocClass::Special
+    } else if psize <= u64::from(req.special_upto) && object_type::is_file(req.otype) {
+        AllocClass::SmallBlock
+    } else {
+        AllocClass::Normal
+    }
 }
 
 pub(super) fn checksum_of(req: &WriteReq) -> Checksum {

@@ -73,7 +73,7 @@ fn supported(name: &str, value: &TypedValue) -> bool {
         }
         ("sharenfs" | "sharesmb", TypedValue::Str(text)) => text == "off",
         ("dedup", TypedValue::Num(n)) => *n == DEDUP_OFF,
-        ("longname" | "zoned" | "special_small_blocks", TypedValue::Num(n)) => *n == 0,
+        ("longname" | "zoned", TypedValue::Num(n)) => *n == 0,
         ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
         ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
         ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {

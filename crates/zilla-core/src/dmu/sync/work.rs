@@ -417,6 +417,7 @@ impl Work {
             fill,
             prev: self.get(level, blkid),
             may_embed: props.embed && level == 0 && !object_type::has_fill(self.phys.otype),
+            special_upto: props.special_upto,
         }
     }
 
@@ -435,6 +436,7 @@ impl Work {
             fill: 1,
             prev: self.phys.spill.unwrap_or_default(),
             may_embed: props.embed,
+            special_upto: 0,
         }
     }
 
