@@ -27,10 +27,12 @@ fn parts(path: &str) -> Vec<Vec<u8>> {
 }
 
 impl Files {
+    /// The files of `fs` as `cred` may see and change them.
     pub fn new(fs: Arc<Filesystem>, cred: Cred) -> Files {
         Files { fs, cred }
     }
 
+    /// The file system below, which knows files by number.
     pub fn filesystem(&self) -> &Arc<Filesystem> {
         &self.fs
     }
@@ -70,10 +72,12 @@ impl Files {
         Ok((self.walk(&dir.join("/"), true).await?, name))
     }
 
+    /// What `stat` says: of a symbolic link, what it leads to.
     pub async fn metadata(&self, path: &str) -> Result<Attr> {
         Ok(self.walk(path, true).await?.attr)
     }
 
+    /// What `lstat` says: of a symbolic link, the link itself.
     pub async fn symlink_metadata(&self, path: &str) -> Result<Attr> {
         Ok(self.walk(path, false).await?.attr)
     }
@@ -109,12 +113,14 @@ impl Files {
         self.create(path).await?.write_at(0, data).await
     }
 
+    /// Makes a directory. Its parent must be there.
     pub async fn create_dir(&self, path: &str) -> Result<()> {
         let (dir, name) = self.parent(path).await?;
         self.fs.create(dir.node, &name, NewFile::new(S_IFDIR | 0o755, self.cred)).await?;
         Ok(())
     }
 
+    /// Makes a symbolic link at `path` that leads to `target`, whatever is there.
     pub async fn symlink(&self, target: &str, path: &str) -> Result<()> {
         let (dir, name) = self.parent(path).await?;
         let new = NewFile { target: target.as_bytes(), ..NewFile::new(S_IFLNK | 0o777, self.cred) };
@@ -122,6 +128,7 @@ impl Files {
         Ok(())
     }
 
+    /// Where a symbolic link leads.
     pub async fn read_link(&self, path: &str) -> Result<Bytes> {
         self.fs.readlink(self.walk(path, false).await?.node).await
     }
@@ -138,16 +145,19 @@ impl Files {
         }
     }
 
+    /// Takes away a name that is not a directory's.
     pub async fn remove_file(&self, path: &str) -> Result<()> {
         let (dir, name) = self.parent(path).await?;
         self.fs.unlink(dir.node, &name).await
     }
 
+    /// Takes away an empty directory.
     pub async fn remove_dir(&self, path: &str) -> Result<()> {
         let (dir, name) = self.parent(path).await?;
         self.fs.rmdir(dir.node, &name).await
     }
 
+    /// Gives a file or directory another name, in the place of what has that name.
     pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
         let ((from, old), (to, new)) = (self.parent(from).await?, self.parent(to).await?);
         self.fs.rename(from.node, &old, to.node, &new, RenameFlags::default(), self.cred).await
@@ -155,10 +165,12 @@ impl Files {
 }
 
 impl File {
+    /// The file's number in its [`Filesystem`].
     pub fn node(&self) -> NodeId {
         self.entry.node
     }
 
+    /// What `fstat` says.
     pub async fn attr(&self) -> Result<Attr> {
         self.fs.getattr(self.entry.node).await
     }
@@ -181,6 +193,7 @@ impl File {
         Ok(())
     }
 
+    /// Cuts the file off, or makes it longer by a hole.
     pub async fn set_len(&self, len: u64) -> Result<()> {
         self.fs.setattr(self.entry.node, SetAttr { size: Some(len), ..SetAttr::default() }).await?;
         Ok(())

@@ -19,7 +19,9 @@ const COPY_STEP: u64 = 1 << 20;
 
 /// A name that was found or made. As long as it lives the file stays, whatever happens to its names.
 pub struct Entry {
+    /// Its number.
     pub node: NodeId,
+    /// Its attributes at that moment.
     pub attr: Attr,
     /// May be remembered as long as the client likes: all changes come through this file system.
     pub lasting: bool,
@@ -69,6 +71,7 @@ fn name_of(name: &[u8]) -> Result<&str> {
 }
 
 impl Filesystem {
+    /// Makes one of a dataset's files and what opens its snapshots.
     pub fn new(zfs: Arc<Zfs>, snapshots: Arc<dyn Snapshots>) -> Arc<Filesystem> {
         Arc::new(Filesystem {
             zfs: RwLock::new(zfs),
@@ -89,6 +92,7 @@ impl Filesystem {
         self.opened.clear();
     }
 
+    /// Whether `.zfs` is listed in the root (`snapdir=visible`); it can be entered either way.
     pub fn set_snapdir_visible(&self, on: bool) {
         self.snapdir_visible.store(on, Ordering::Relaxed);
     }
@@ -103,6 +107,7 @@ impl Filesystem {
         CTL_SNAPSHOT
     }
 
+    /// The root directory.
     pub fn root(&self) -> NodeId {
         self.zfs.read().root()
     }
@@ -172,6 +177,7 @@ impl Filesystem {
         Ok(Entry { lasting, ..Entry::new(n, held, attr) })
     }
 
+    /// Looks a name up in a directory.
     pub async fn lookup(&self, dir: NodeId, name: &[u8]) -> Result<Entry> {
         loop {
             match self.try_lookup(dir, name) {
@@ -218,6 +224,7 @@ impl Filesystem {
         }
     }
 
+    /// As [`Filesystem::getattr`], if all it takes is in memory.
     pub fn try_getattr(&self, node: NodeId) -> Now<Attr> {
         let (zfs, n, id) = match self.place(node)? {
             Place::Main(zfs, id) => (zfs, 0, id),
@@ -231,6 +238,7 @@ impl Filesystem {
         Ok(attr)
     }
 
+    /// A file's attributes.
     pub async fn getattr(&self, node: NodeId) -> Result<Attr> {
         resident(|| self.try_getattr(node)).await
     }
@@ -283,6 +291,7 @@ impl Filesystem {
         Ok(found.into_iter().map(|f| f.map(|(held, attr)| Entry::new(n, held, attr))).collect())
     }
 
+    /// Makes a file, directory, link or device.
     pub async fn create(&self, dir: NodeId, name: &[u8], new: NewFile<'_>) -> Result<Entry> {
         let (zfs, id) = self.live(dir)?;
         if id == zfs.root() && name == b".zfs" {
@@ -292,22 +301,26 @@ impl Filesystem {
         Ok(Entry::new(0, held, attr))
     }
 
+    /// Gives a file another name.
     pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<Entry> {
         let ((zfs, id), (_, dir)) = (self.live(node)?, self.live(dir)?);
         let (held, attr) = zfs.link(id, dir, name).await?;
         Ok(Entry::new(0, held, attr))
     }
 
+    /// Takes away a name that is not a directory's. The file goes with its last name and its last use.
     pub async fn unlink(&self, dir: NodeId, name: &[u8]) -> Result<()> {
         let (zfs, id) = self.live(dir)?;
         zfs.unlink(id, name).await
     }
 
+    /// Takes away an empty directory.
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<()> {
         let (zfs, id) = self.live(dir)?;
         zfs.rmdir(id, name).await
     }
 
+    /// Gives a file or directory another name, as `renameat2` does.
     pub async fn rename(
         &self,
         from: NodeId,
@@ -321,25 +334,30 @@ impl Filesystem {
         zfs.rename(from, old, to, new, flags, cred).await
     }
 
+    /// Changes attributes, the size among them.
     pub async fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr> {
         let (zfs, id) = self.live(node)?;
         zfs.setattr(id, set).await
     }
 
+    /// As [`Filesystem::readlink`], if all it takes is in memory.
     pub fn try_readlink(&self, node: NodeId) -> Now<Bytes> {
         let (zfs, _, id) = self.any(node)?;
         zfs.try_readlink(id)
     }
 
+    /// Where a symbolic link leads.
     pub async fn readlink(&self, node: NodeId) -> Result<Bytes> {
         resident(|| self.try_readlink(node)).await
     }
 
+    /// As [`Filesystem::read`], if all it takes is in memory.
     pub fn try_read(&self, node: NodeId, off: u64, len: usize) -> Now<ReadData> {
         let (zfs, _, id) = self.any(node)?;
         zfs.try_read(id, off, len)
     }
 
+    /// Bytes of a file, up to its end.
     pub async fn read(&self, node: NodeId, off: u64, len: usize) -> Result<ReadData> {
         let (zfs, _, id) = self.any(node)?;
         zfs.read(id, off, len).await
@@ -363,6 +381,7 @@ impl Filesystem {
         zfs.write_vectored(id, off, data, kill_suidgid).await
     }
 
+    /// Writes at the end of a file, wherever that is by then; returns its size then.
     pub async fn append(&self, node: NodeId, data: &Bytes) -> Result<u64> {
         let (zfs, id) = self.live(node)?;
         zfs.append(id, data).await
@@ -381,6 +400,7 @@ impl Filesystem {
         zfs.punch(id, off, len, extend, kill_suidgid).await
     }
 
+    /// Makes a file at least so long; `kill_suidgid` clears its set-id bits, as a write does.
     pub async fn extend(&self, node: NodeId, end: u64, kill_suidgid: bool) -> Result<()> {
         let (zfs, id) = self.live(node)?;
         zfs.extend(id, end, kill_suidgid).await
@@ -426,11 +446,13 @@ impl Filesystem {
         Ok(data.iter().map(|d| d.len() as u64).sum())
     }
 
+    /// The next data or hole from `off` on.
     pub async fn seek(&self, node: NodeId, off: u64, whence: Whence) -> Result<u64> {
         let (zfs, _, id) = self.any(node)?;
         zfs.seek(id, off, whence).await
     }
 
+    /// As [`Filesystem::getxattr`], if all it takes is in memory.
     pub fn try_getxattr(&self, node: NodeId, name: &[u8]) -> Now<Vec<u8>> {
         if ctldir::is_control(node) {
             return Err(Error::os(Errno::NoData, "no such extended attribute").into());
@@ -439,10 +461,12 @@ impl Filesystem {
         zfs.try_getxattr(id, name)
     }
 
+    /// The value of an extended attribute.
     pub async fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         resident(|| self.try_getxattr(node, name)).await
     }
 
+    /// The names of a file's extended attributes.
     pub async fn listxattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
         if ctldir::is_control(node) {
             return Ok(Vec::new());
@@ -451,6 +475,7 @@ impl Filesystem {
         zfs.listxattr(id).await
     }
 
+    /// Sets an extended attribute.
     pub async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let (zfs, id) = self.live(node)?;
         zfs.setxattr(id, name, value, mode).await
@@ -462,11 +487,13 @@ impl Filesystem {
         zfs.kill_capabilities(id).await
     }
 
+    /// Takes an extended attribute away.
     pub async fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         let (zfs, id) = self.live(node)?;
         zfs.removexattr(id, name).await
     }
 
+    /// Returns when all that was changed of the file before is stable.
     pub async fn fsync(&self, node: NodeId) -> Result<()> {
         match self.place(node)? {
             Place::Main(zfs, id) => zfs.fsync(id).await,
@@ -479,10 +506,12 @@ impl Filesystem {
         self.zfs().commit().await
     }
 
+    /// Returns when all that was changed before in this file system is stable.
     pub async fn sync(&self) -> Result<()> {
         self.zfs().sync().await
     }
 
+    /// Space and files, used and free.
     pub fn statfs(&self) -> StatFs {
         self.zfs.read().statfs()
     }
