@@ -1,11 +1,12 @@
 # Everything this project does, by name. `make demo` and `make test` need Debian 12, git, make and Rust, and say what else
 # they install.
-.PHONY: help build install uninstall demo test lint judges fuzz bench
+.PHONY: help build install uninstall demo check test lint judges fuzz bench
 PREFIX ?= /usr/local
 BINARIES = zpool zfs zdb zillad
 help:
 	@echo 'make demo    build a release, make a pool, fill it, scrub it, carry it over, compare every file'
 	@echo 'make install PREFIX=DIR: the program, its links and the manual (DESTDIR is heeded); make uninstall'
+	@echo 'make check   the quick rings: formatting, house style, the tests inside the crates'
 	@echo 'make test    every test of the project'
 	@echo 'make lint    formatting, clippy, house style, licenses'
 	@echo 'make judges  the long proofs: 200 kills, pjdfstest, fsx, the whole corpus, OpenZFS in a virtual machine'
@@ -25,6 +26,8 @@ uninstall:
 	for page in docs/man/*; do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
 demo:
 	@scripts/demo.sh
+check:
+	@scripts/check.sh
 test:
 	@scripts/test.sh
 lint:
