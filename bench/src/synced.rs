@@ -48,7 +48,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     let ops = latencies.len().max(1) as f64;
     let at =
         |p: f64| latencies.get((latencies.len() as f64 * p) as usize).map_or(0.0, |ns| f64::from(*ns) / 1e3);
-    let counts = spa.ctx.log_stats.get();
+    let counts = spa.ctx.log.stats.get();
     println!(
         "{}",
         json!({

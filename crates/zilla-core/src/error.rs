@@ -4,6 +4,12 @@
 //! the ones a correct pool gives a correct caller (no space, no such file, read-only) and become an errno once, at
 //! the protocol's edge. *Bugs* are assertions: the process may die of them, because the txg model makes that safe.
 
+mod dataset;
+mod pool;
+
+pub use dataset::Refusal as DatasetRefusal;
+pub use pool::Refusal as PoolRefusal;
+
 use crate::types::Bookmark;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -82,10 +88,10 @@ pub enum Error {
     Corrupt(Arc<Corruption>),
     /// Of an operation on datasets.
     #[error("{0}")]
-    Refused(Arc<crate::dsl::Refusal>),
+    Refused(Arc<DatasetRefusal>),
     /// Of an operation on a pool or its devices.
     #[error("{0}")]
-    Pool(Arc<crate::spa::Refusal>),
+    Pool(Arc<PoolRefusal>),
     #[error("{what}")]
     Os { errno: Errno, what: Cow<'static, str> },
 }
@@ -120,14 +126,14 @@ impl Error {
     }
 }
 
-impl From<crate::dsl::Refusal> for Error {
-    fn from(why: crate::dsl::Refusal) -> Error {
+impl From<DatasetRefusal> for Error {
+    fn from(why: DatasetRefusal) -> Error {
         Error::Refused(Arc::new(why))
     }
 }
 
-impl From<crate::spa::Refusal> for Error {
-    fn from(why: crate::spa::Refusal) -> Error {
+impl From<PoolRefusal> for Error {
+    fn from(why: PoolRefusal) -> Error {
         Error::Pool(Arc::new(why))
     }
 }

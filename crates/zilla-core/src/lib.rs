@@ -19,13 +19,16 @@ pub mod dmu;
 pub mod dsl;
 pub mod error;
 pub mod l2arc;
+pub mod memory;
 pub mod metaslab;
 #[cfg(feature = "planted")]
 pub mod planted;
+pub mod pool;
 pub mod scan;
 pub mod send;
 pub mod spa;
 pub mod tunables;
+pub mod txg;
 pub mod types;
 pub mod vdev;
 pub mod zap;

@@ -504,12 +504,12 @@ fn after_a_failed_flush_what_the_next_txg_had_written_is_written_again() {
         let s = spa.clone();
         let sync = env.spawn_with_result(async move { s.sync().await });
         env.sleep(Duration::from_millis(300)).await;
-        let before = spa.ctx.log_stats.get().indirect;
+        let before = spa.ctx.log.stats.get().indirect;
         zfs.write(other.id(), 0, &data(3)[..128 << 10].to_vec().into(), false).await.unwrap();
         let (z, o) = (zfs.clone(), other.id());
         let fsync = env.spawn_with_result(async move { z.fsync(o).await });
         env.sleep(Duration::from_millis(300)).await;
-        assert!(spa.ctx.log_stats.get().indirect > before, "nothing was written in place");
+        assert!(spa.ctx.log.stats.get().indirect > before, "nothing was written in place");
         each(&|d| {
             assert!(d.lose_unflushed() > 0);
             d.release_hung();

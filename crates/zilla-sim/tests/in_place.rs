@@ -10,8 +10,8 @@ use std::time::Duration;
 use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::dmu::resident;
 use zilla_core::error::Result;
-use zilla_core::spa::txg::DirtyLimits;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::txg::DirtyLimits;
 use zilla_core::types::ObjectId;
 use zilla_core::vdev::{IoKind, LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Unlimited, Zfs};
@@ -240,7 +240,7 @@ fn run(case: &Case, seed: u64) -> u64 {
             assert!(ended.is_none(), "seed {seed}: a worker ended: {ended:?}, {:?}", spa.suspended());
         }
         assert!(spa.suspended().is_none());
-        (work.models.lock().clone(), spa.ctx.log_stats.indirect.load(Ordering::Relaxed))
+        (work.models.lock().clone(), spa.ctx.log.stats.indirect.load(Ordering::Relaxed))
     });
     let policy = [CrashPolicy::LoseAll, CrashPolicy::Shuffle, CrashPolicy::Random][(seed % 3) as usize];
     let mut left = sim.power_off(policy, seed);
@@ -319,7 +319,7 @@ fn large_writes_are_written_once() {
             spa.sync().await.unwrap();
             let wrote = written() - before;
             assert!(wrote >= size && wrote < size * 5 / 4, "{wrote} bytes written for {size}");
-            let stats = spa.ctx.log_stats.get();
+            let stats = spa.ctx.log.stats.get();
             assert_eq!(stats.indirect_bytes, size);
             assert_eq!((stats.copied_bytes, stats.indirect), (0, size / u64::from(RECORD)));
             check(&case, &env, &spa, &[]).await;
@@ -396,7 +396,7 @@ fn what_a_sync_writes(case: Case) {
     sim.block_on(async {
         let spa = case.create(&env).await.unwrap();
         let (zfs, file) = case.with_file(&env, &spa).await;
-        let before = spa.ctx.log_stats.get();
+        let before = spa.ctx.log.stats.get();
         let txgs = &spa.ctx.txgs;
         for (megabytes, logged) in [(20, 0), (4, 4)] {
             let txg = txgs.open();
@@ -411,7 +411,7 @@ fn what_a_sync_writes(case: Case) {
             }
             assert!(txgs.synced() < txg);
             zfs.fsync(file).await.unwrap();
-            let copied = spa.ctx.log_stats.get().copied_bytes - before.copied_bytes;
+            let copied = spa.ctx.log.stats.get().copied_bytes - before.copied_bytes;
             assert_eq!(copied, logged << 20);
             synced.await.unwrap();
         }

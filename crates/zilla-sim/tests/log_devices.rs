@@ -173,7 +173,7 @@ fn a_log_dies_and_comes_back() {
             disk.set_offline(false);
             spa.clear(None).await.unwrap();
             assert_eq!(spa.tree().root.state().0, VdevState::Healthy, "seed {seed}");
-            let blocks = || spa.ctx.log_stats.slog_blocks.load(Ordering::Relaxed);
+            let blocks = || spa.ctx.log.stats.slog_blocks.load(Ordering::Relaxed);
             let then = blocks();
             env.sleep(Duration::from_secs(3)).await;
             assert!(blocks() > then, "seed {seed}: it is used again");
@@ -196,7 +196,7 @@ fn a_log_that_fills_is_emptied_in_time() {
         let size = spa.tree().leaves[1].psize();
         let begin = env.now();
         let (work, tasks) = Work::start(&env, &zfs).await.unwrap();
-        let stats = &spa.ctx.log_stats;
+        let stats = &spa.ctx.log.stats;
         while stats.slog_allocated.load(Ordering::Relaxed) < 2 * size {
             env.sleep(Duration::from_millis(50)).await;
         }
@@ -400,7 +400,7 @@ fn those_who_come_again_share_a_train_where_the_log_turns() {
         for task in tasks {
             task.await.unwrap();
         }
-        let counts = spa.ctx.log_stats.get();
+        let counts = spa.ctx.log.stats.get();
         assert_eq!(counts.commits, WRITERS * EACH);
         // Nearly two for each round if the first who is back leaves without the others, as they do before the disk is known to turn.
         assert!(counts.trains < EACH * 5 / 4, "{} trains for {EACH} rounds", counts.trains);
@@ -443,7 +443,7 @@ fn until_the_power_goes(logs: &[&str], seed: u64) -> f64 {
         env.sleep(Duration::from_millis(2500 + seed * 37)).await;
         let acked: Vec<u64> = acked.iter().map(|a| a.load(Ordering::Relaxed)).collect();
         let rounds = acked.iter().sum::<u64>() / BLOCKS / WRITERS as u64;
-        assert_eq!(spa.ctx.log_stats.get().normal_blocks, 0, "all are on the log devices");
+        assert_eq!(spa.ctx.log.stats.get().normal_blocks, 0, "all are on the log devices");
         (acked, rounds as f64 / (env.now() - begin).as_secs_f64())
     });
     let left = sim.power_off(CrashPolicy::LoseAll, seed);

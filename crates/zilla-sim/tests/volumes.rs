@@ -217,7 +217,7 @@ fn run(case: &Case, seed: u64) -> u64 {
             assert!(ended.is_none(), "seed {seed}: a user ended: {ended:?}, {:?}", spa.suspended());
         }
         assert!(spa.suspended().is_none());
-        (work.models.lock().clone(), spa.ctx.log_stats.get().commits)
+        (work.models.lock().clone(), spa.ctx.log.stats.get().commits)
     });
     let policy = [CrashPolicy::LoseAll, CrashPolicy::Shuffle, CrashPolicy::Random][(seed % 3) as usize];
     let mut left = sim.power_off(policy, seed);

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use zilla_core::dsl::{DslDataset, DslPool, LongHold};
 use zilla_core::error::{Errno, Error, Result};
-use zilla_core::spa::txg::Tx;
+use zilla_core::txg::Tx;
 use zilla_core::types::ObjectId;
 use zilla_core::zio::Leave;
 use zilla_core::zpl::{Atime, FsProps, Space, SyncMode, Zfs};

@@ -528,7 +528,7 @@ fn a_small_pool_is_not_filled_by_its_log() {
 type Task = Box<
     dyn FnOnce(
             Arc<zilla_core::dsl::DslPool>,
-            zilla_core::spa::txg::Tx,
+            zilla_core::txg::Tx,
         ) -> futures_util::future::BoxFuture<'static, zilla::Result<()>>
         + Send,
 >;

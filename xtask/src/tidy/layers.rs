@@ -35,6 +35,10 @@ const SIMULATOR: u8 = 3;
 const RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "hyper", "axum", "fuser"];
 const RUNTIME_FREE: &[&str] = &["zilla-codec", "zilla-ondisk", "zilla-env", "zilla-core", "zilla"];
 
+/// What stands on the facade alone: a protocol that went past it would know pools.
+const ON_THE_FACADE: &[&str] = &["zilla-fuse", "zilla-nbd", "zilla-nfs"];
+const ENGINE: &str = "zilla-core";
+
 /// Only the seam talks to the kernel's I/O rings.
 const RINGS: &str = "io-uring";
 
@@ -55,6 +59,10 @@ pub fn check(metadata: &Value) -> Result<Vec<Finding>, String> {
             let dev = dependency["kind"].as_str() == Some("dev");
             if to == RINGS && name != "zilla-env" && !dev {
                 findings.push(Finding::error(name, format!("depends on {to}, which is zilla-env's alone")));
+            }
+            if to == ENGINE && ON_THE_FACADE.contains(&name) && !dev {
+                findings
+                    .push(Finding::error(name, format!("depends on {to}: it stands on the facade, zilla")));
             }
             let Some(&below) = floors.get(to) else { continue };
             let ceiling = if dev { floor.max(SIMULATOR + 1) } else { floor };
@@ -129,6 +137,8 @@ mod tests {
             1
         );
         assert_eq!(messages(vec![package("zilla-new", &[])], json!([])).len(), 1);
+        assert_eq!(messages(vec![package("zilla-nbd", &[("zilla-core", None)])], json!([])).len(), 1);
+        assert!(messages(vec![package("zilla-nbd", &[("zilla-core", Some("dev"))])], json!([])).is_empty());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The adaptive replacement cache: blocks by where they are on disk.
 //!
+//! **Floor 3.** It keeps bytes by their place, and asks nobody for them.
+//!
 //! A block's key is its physical identity (first DVA and birth), so clones and snapshots that share a block share its one
 //! buffer. Blocks are kept as they are on disk, compressed where they are; what is hot stands decompressed in the dbuf cache above.
 //! A block that is not compressed is the very buffer that the dbuf holds, or that went to the disk.
@@ -9,13 +11,11 @@
 //! key, each an ARC of its own with its own lock: a hit takes one lock, allocates nothing, and no two cores meet except on
 //! the same shard.
 //!
-//! What is kept true: the sizes of all blocks together stay under the limit ([`Cache::set_limit`], moved by [`memory`] with the memory
+//! What is kept true: the sizes of all blocks together stay under the limit ([`Cache::set_limit`], moved by `memory/` with the memory
 //! that is left); a block that is rewritten in place within a txg replaces its older self.
 //!
 //! A crash loses nothing: whatever is here is on disk, or on its way there and held by the block I/O until it is.
 
-mod budget;
-pub mod memory;
 mod shard;
 mod stats;
 

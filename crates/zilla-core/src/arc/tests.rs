@@ -68,37 +68,3 @@ fn a_ghost_hit_moves_the_target() {
     }
     assert!(p(&arc) > 0, "recent blocks were evicted too early");
 }
-
-#[test]
-fn limits_follow_memory() {
-    use budget::Used;
-    use memory::Memory;
-    let m = |available| Memory { total: 16 << 30, available };
-    let (max, one) = (8 << 30, |bytes| Used { caches: 1, bytes });
-    assert_eq!(one(8 << 30).adjusted(8 << 30, 8 << 30, max, &m(512 << 20)), (8 << 30) - (512 << 20));
-    assert_eq!(one(1 << 30).adjusted(1 << 30, 1 << 30, max, &m(3 << 29)), 1 << 30);
-    assert!(one(1 << 30).adjusted(1 << 30, 1 << 30, max, &m(8 << 30)) > 1 << 30);
-}
-
-/// Two caches have the memory of one: they give way by what is missing together, and what is free is for who needs it.
-#[test]
-fn two_caches_share_what_one_would_have() {
-    use budget::Used;
-    use memory::Memory;
-    let m = |available| Memory { total: 16 << 30, available };
-    let two = |a: u64, b: u64| Used { caches: 2, bytes: a + b };
-    let gib = 1u64 << 30;
-    // 512 MiB are missing.
-    let both = two(6 * gib, 2 * gib);
-    let after = [6 * gib, 2 * gib].map(|used| both.adjusted(used, used, 8 * gib, &m(gib / 2)));
-    assert_eq!(after, [6 * gib - 384 * (1 << 20), 2 * gib - 128 * (1 << 20)]);
-    // A lot is free: together they never go beyond the half, and one alone may come near it.
-    let grown = two(3 * gib, gib);
-    let after = [3 * gib, gib].map(|used| grown.adjusted(8 * gib, used, 8 * gib, &m(12 * gib)));
-    assert_eq!(after, [5 * gib, 3 * gib]);
-    let (mut busy, idle) = (gib, 64 << 20);
-    for _ in 0..40 {
-        busy = two(busy, idle).adjusted(busy, busy, 8 * gib, &m(12 * gib));
-    }
-    assert!(busy > 7 * gib && busy + idle <= 8 * gib, "{busy}");
-}

@@ -1,5 +1,7 @@
 //! Checking a whole pool against itself: what `zdb -bcc` asks, and more, of a pool that is imported and at rest.
 //!
+//! **Floor 15.** It looks at all of a pool.
+//!
 //! Everything the format says twice is read twice and compared. Block pointers, walked from the uberblock through the MOS and every
 //! dataset, against the space maps ([`space`]): no byte in use that is free, none allocated that nobody uses, none with two owners.
 //! Datasets' and dirs' counters and deadlists against the blocks they are about ([`datasets`]). Directory entries, link counts, the

@@ -1,7 +1,9 @@
-//! Keys of encrypted datasets, and the store that uses them.
+//! Keys of encrypted datasets, and what they do to a block.
+//!
+//! **Floor 4.** Keys and blocks of bytes; the stores that use them are in `zio/keyed.rs` and `zio/raw.rs`.
 //!
 //! A [`DataKey`] is what a dataset's blocks are encrypted and authenticated with. It comes from the dataset's key object, in which it
-//! is wrapped under a [`WrappingKey`] of the user's (`dsl/crypt`). A [`KeyedStore`] is the pool's block store as the owner of a key
+//! is wrapped under a [`WrappingKey`] of the user's (`dsl/crypt`). A [`KeyedStore`](crate::zio::KeyedStore) is the pool's block store as the owner of a key
 //! sees it: plaintext in, plaintext out. Nothing above it knows that a dataset is encrypted; nothing below it sees a key
 //! but the writer of blocks, which encrypts between compression and checksum.
 //!
@@ -11,19 +13,17 @@
 //!   (that is, a salt) is used for at most 400 million blocks.
 //! - What is read was authenticated: by its own code, or by the chain of codes that ends in the objset's.
 //! - Without the key a dataset's tree can be walked, freed and scrubbed, and its objset's head (the log's header) written again
-//!   with the codes it had: see [`SealedStore`]. A raw stream is received without it too: see [`RawStore`].
+//!   with the codes it had: see [`SealedStore`](crate::zio::SealedStore). A raw stream is received without it too: see [`RawStore`](crate::zio::RawStore).
 //!
 //! A crash concerns none of this: keys are in memory only, and key objects change in a txg of their own.
 
 mod block;
 mod key;
 mod raw;
-mod store;
 
 pub use block::{SealedBlock, indirect_mac};
 pub use key::{DataKey, KeyFormat, PhysKey, WrappingKey};
-pub use raw::{RawBatch, RawBlock, RawStore, Sealing};
-pub use store::{KeyedStore, SealedStore};
+pub use raw::{RawBatch, RawBlock, Sealing};
 pub use zilla_codec::crypt::Suite;
 
 use std::sync::Arc;

@@ -26,7 +26,7 @@
 use super::dbuf::{Ahead, is_same};
 use super::dnode::Dnode;
 use super::objset::{Objset, WriteProps};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
 use crate::zio::{EarlyWrites, WriteReq};
 use bytes::Bytes;

@@ -14,7 +14,7 @@ use super::held::{Held, Holders};
 use super::range::RangeSet;
 use super::tree::{self, Indirects, Lookup};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId, TXG_SIZE};
 use crate::zio::{BlockStore, Priority};
 use bytes::Bytes;

@@ -11,7 +11,7 @@
 use super::dnode::Dnode;
 use super::objset::Objset;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::{Tx, TxgState};
+use crate::txg::{Tx, TxgState};
 use crate::types::ObjectId;
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ use super::dnode::{Dnode, Inner, Pending};
 use super::objset::Objset;
 use super::range::RangeSet;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Txg;
 use bytes::Bytes;
 use parking_lot::Mutex;

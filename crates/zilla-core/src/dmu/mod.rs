@@ -1,5 +1,7 @@
 //! The data management unit: objects in objsets, changed in transactions, synced in batches.
 //!
+//! **Floor 6.** It stands on a `BlockStore`, whichever that is.
+//!
 //! An *objset* is an array of objects: a file system, a volume, or the pool's own metadata (the MOS). On disk it is one block
 //! (`ObjsetPhys`) whose meta-dnode's data is the array of dnodes; each dnode is the root of a tree of indirect blocks
 //! with the object's data as leaves.

@@ -11,7 +11,7 @@
 
 use super::dnode::{Dnode, Head, Inner};
 use super::tree;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -133,7 +133,7 @@ fn edges(head: &Head, levels: u8) -> u64 {
 mod tests {
     use crate::dmu::testing::Harness;
     use crate::dmu::{Dnode, NewObject, resident};
-    use crate::spa::txg::TxgState;
+    use crate::txg::TxgState;
     use crate::types::Txg;
     use std::sync::Arc;
     use zilla_env::block_on;

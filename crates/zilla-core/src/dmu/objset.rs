@@ -9,7 +9,7 @@ use super::dnode::{Dnode, Shared, max_bonus};
 use super::fault::{Need, Now, Stop};
 use super::objects::Table;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId, Txg};
 use crate::zio::{BlockStore, Priority};
 use parking_lot::{Mutex, RwLock};

@@ -9,7 +9,7 @@
 use super::dnode::Dnode;
 use super::fault::Now;
 use crate::error::Result;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use smallvec::SmallVec;

@@ -161,8 +161,8 @@ impl Harness {
         Harness { store, cache, objset, root: BlkPtr::ZERO, txg: Txg(10) }
     }
 
-    pub fn tx(&self) -> crate::spa::txg::Tx {
-        crate::spa::txg::Tx::syncing(self.txg)
+    pub fn tx(&self) -> crate::txg::Tx {
+        crate::txg::Tx::syncing(self.txg)
     }
 
     /// Opens the next txg without syncing this one.
@@ -199,7 +199,7 @@ impl Harness {
 
 /// Syncs the objset as its txgs ask for it, as a pool's sync task does, until they are stopped or
 /// nobody else has them.
-pub async fn keep_synced(objset: Arc<Objset>, store: Arc<MemStore>, txgs: Arc<crate::spa::txg::TxgState>) {
+pub async fn keep_synced(objset: Arc<Objset>, store: Arc<MemStore>, txgs: Arc<crate::txg::TxgState>) {
     let mut root = BlkPtr::ZERO;
     while !txgs.is_stopped() && Arc::strong_count(&txgs) > 1 {
         txgs.wait_for_work(std::time::Duration::from_secs(1)).await;

@@ -192,7 +192,7 @@ fn a_write_into_an_uncached_record_reads_nothing_until_its_sync() {
 fn a_dirty_record_counts_whole_and_once_a_txg() {
     let h = Harness::new(2);
     let spec = NewObject::new(zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS, 128 << 10);
-    let txgs = crate::spa::txg::TxgState::new(zilla_env::real_env(1), Txg(9));
+    let txgs = crate::txg::TxgState::new(zilla_env::real_env(1), Txg(9));
     let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
     for off in [5, 70_000, 131_000, 131_072 * 7] {
         dn.write(&block_on(txgs.assign()).unwrap(), off, b"a few");

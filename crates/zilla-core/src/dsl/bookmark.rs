@@ -19,13 +19,13 @@
 //! **Crash.** As with all of this layer: in the txg, or not at all.
 
 use super::DslPool;
+use super::Refusal;
 use super::bpobj::Space;
 use super::dataset::DslDataset;
 use super::name;
-use super::refusal::Refusal;
 use super::space::SpaceCheck;
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Bookmark;
 use crate::zap::{CreateOpts, Match, U8_TEXTPREP_TOUPPER, Value, Zap};
 use std::sync::Arc;

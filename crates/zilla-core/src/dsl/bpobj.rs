@@ -8,7 +8,7 @@ use super::DslPool;
 
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use std::collections::BTreeSet;
 use std::sync::Arc;

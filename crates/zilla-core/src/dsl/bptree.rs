@@ -7,7 +7,7 @@ use super::DslPool;
 use super::bpobj::Space;
 use crate::dmu::{Dnode, NewObject, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;

@@ -1,15 +1,15 @@
 //! New dirs and datasets: file systems and clones.
 
 use super::DslPool;
+use super::Refusal;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use super::name;
-use super::refusal::Refusal;
 use super::rekey::NewCrypt;
 use super::space::SpaceCheck;
 use crate::dmu::{NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, U8_TEXTPREP_TOUPPER, Zap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,7 +3,7 @@
 use super::dir::DslDir;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, TXG_SIZE};
 use crate::zap::Zap;
 use event_listener::Event;

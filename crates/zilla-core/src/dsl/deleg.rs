@@ -8,11 +8,11 @@
 //! A snapshot is below its dataset in this: what was given with `l` alone does not hold for it.
 
 use super::DslPool;
+use super::Refusal;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
-use super::refusal::Refusal;
 use crate::error::Result;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::collections::BTreeSet;
 use std::sync::Arc;

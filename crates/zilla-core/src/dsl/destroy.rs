@@ -10,7 +10,7 @@ use super::dataset::DslDataset;
 use super::dir::DslDir;
 use super::name;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::Zap;
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@
 use super::bpobj::{Delta, Space};
 use crate::dmu::Dnode;
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, TXG_SIZE};
 use crate::zap::Zap;
 use parking_lot::{Mutex, RwLock};

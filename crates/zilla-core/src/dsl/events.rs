@@ -6,7 +6,7 @@
 use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use zilla_ondisk::NvList;
 
 impl DslPool {

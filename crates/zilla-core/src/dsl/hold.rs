@@ -3,7 +3,7 @@
 use super::DslPool;
 use super::dataset::DslDataset;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@
 //! users; a child has an object of its own, wrapped under its parent's root's key.
 //!
 //! Loading a key keeps the root's wrapping key in memory, after it has opened the root's key object; other dirs' are opened with it when
-//! they are used. An objset is opened with its key or without ([`crate::crypt::SealedStore`]); when a key is loaded or unloaded
+//! they are used. An objset is opened with its key or without ([`crate::zio::SealedStore`]); when a key is loaded or unloaded
 //! those that are open, and not in use, are let go of between two txgs, so that the next user opens them anew.
 //!
 //! A crash forgets which keys were loaded, and nothing else.
@@ -13,11 +13,12 @@
 use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
-use crate::crypt::{DataKey, KeyFormat, KeyedStore, PhysKey, SealedStore, WrappingKey};
+use crate::crypt::{DataKey, KeyFormat, PhysKey, WrappingKey};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, ObjectId, TXG_SIZE, Txg};
 use crate::zap::Zap;
 use crate::zio::BlockStore;
+use crate::zio::{KeyedStore, SealedStore};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -8,12 +8,12 @@
 //! `snapshot_limit` on a dataset is bound by those above it.
 
 use super::DslPool;
+use super::Refusal;
 use super::deleg::Who;
 use super::dir::DslDir;
 use super::name;
-use super::refusal::Refusal;
 use crate::error::{Errno, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::Zap;
 use std::collections::BTreeMap;
 use std::sync::Arc;

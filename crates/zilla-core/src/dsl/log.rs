@@ -33,7 +33,7 @@ impl DslPool {
             return Ok(());
         }
         let os = self.objset(ds).await?;
-        self.ctx.kept_logs.forget(ds.id);
+        self.ctx.log.kept.forget(ds.id);
         if let Some(log) = os.log().filter(|l| l.is_started()) {
             log.abandon(&os).await;
             return Ok(());

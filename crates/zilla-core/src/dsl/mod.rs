@@ -1,5 +1,7 @@
 //! The dataset and snapshot layer: the tree of datasets of a pool, their properties, and who owes what space to whom.
 //!
+//! **Floor 11.** It stands on the pool, its ZAPs and its logs.
+//!
 //! All of it lies in the MOS. A *dir* ([`DslDir`]) is a node of the tree that `zfs list` shows, with children, properties and
 //! space accounting; a *dataset* ([`DslDataset`]) is one state of its contents: the head, or a snapshot.
 //!
@@ -47,7 +49,6 @@ mod promote;
 mod props;
 mod rawkey;
 mod recv;
-mod refusal;
 mod rekey;
 mod rename;
 mod rollback;
@@ -57,6 +58,7 @@ mod sync;
 pub(crate) mod traverse;
 mod userspace;
 
+pub use crate::error::DatasetRefusal as Refusal;
 pub use bookmark::DslBookmark;
 pub use bpobj::{Bpobj, Space};
 pub use dataset::{DslDataset, LongHold};
@@ -69,7 +71,6 @@ pub use pool::{DslPool, PoolSpace, SPA_VERSION_WRITABLE};
 pub use props::{PropSource, PropValue, Setting};
 pub use rawkey::RawKey;
 pub use recv::{RECV_NAME, Reached, RecvOpts, RecvTarget, ResumeState};
-pub use refusal::Refusal;
 pub use rekey::{NewCrypt, NewSuite, Rekey};
 pub use space::SpaceCheck;
 pub use userspace::{Quota, UserSpace};

@@ -5,7 +5,7 @@ use super::bpobj::{Delta, Space};
 use super::dataset::DslDataset;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::collections::BTreeSet;
 use std::sync::Arc;

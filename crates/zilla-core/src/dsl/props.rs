@@ -5,15 +5,15 @@
 //! which is known further up; only those that this layer itself obeys are known here.
 
 use super::DslPool;
+use super::Refusal;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
-use super::refusal::Refusal;
 use super::space::SpaceCheck;
 use crate::arc::Caching;
 use crate::dmu::WriteProps;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
 use crate::zio::CachePolicy;
 use std::collections::BTreeMap;

@@ -18,11 +18,12 @@
 use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
-use crate::crypt::{DataKey, KeyFormat, PhysKey, RawStore};
+use crate::crypt::{DataKey, KeyFormat, PhysKey};
 use crate::dmu::{MetaShape, Objset};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
+use crate::zio::RawStore;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

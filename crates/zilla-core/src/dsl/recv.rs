@@ -19,7 +19,7 @@ use super::rekey::NewCrypt;
 use super::space::SpaceCheck;
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Txg;
 use crate::zap::{Value, Zap};
 use std::sync::Arc;

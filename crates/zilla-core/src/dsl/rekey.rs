@@ -8,7 +8,7 @@ use super::dataset::DslDataset;
 use super::dir::DslDir;
 use crate::crypt::{DataKey, WrappingKey};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
 use std::sync::Arc;
 use zilla_codec::crypt::Suite;

@@ -1,12 +1,12 @@
 //! Renaming dirs and snapshots.
 
 use super::DslPool;
+use super::Refusal;
 use super::bpobj::{Delta, Space};
 use super::name;
-use super::refusal::Refusal;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::Zap;
 use std::sync::Arc;
 use zilla_ondisk::dsl::{

@@ -4,12 +4,12 @@
 //! contents, is destroyed.
 
 use super::DslPool;
+use super::Refusal;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
-use super::refusal::Refusal;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::TXG_INITIAL;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -7,7 +7,7 @@ use super::name;
 use super::pool::ORIGIN_DIR_NAME;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::Zap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -15,7 +15,7 @@ use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::{GANG_FACTOR, Tx};
+use crate::txg::{GANG_FACTOR, Tx};
 use crate::zio::Leave;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@ use super::bpobj::{Delta, Space};
 use super::dataset::DslDataset;
 use crate::dmu::ObjsetSync;
 use crate::error::Result;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Txg;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use super::DslPool;
 use super::dataset::DslDataset;
 use crate::dmu::{NewObject, Objset, Usage};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{CreateOpts, Zap};
 use std::collections::BTreeMap;

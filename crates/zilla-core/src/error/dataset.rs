@@ -3,7 +3,7 @@
 //! One variant a reason, with what it is about, so that nobody has to search a sentence for it. The numbers are what OpenZFS's engine
 //! answers; the sentences of the commands are made of the variants at the edge.
 
-use crate::error::Errno;
+use super::Errno;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {

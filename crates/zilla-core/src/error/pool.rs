@@ -3,7 +3,7 @@
 //! One variant a reason that somebody further up answers in a way of its own; the commands' sentences and codes are
 //! made of the variants at the edge. Reasons that are only ever printed stay errors with words.
 
-use crate::error::Errno;
+use super::Errno;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {

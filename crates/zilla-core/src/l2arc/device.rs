@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use event_listener::Event;
-use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use zilla_env::Env;
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
 use super::rotor::{Layout, Rotor};
@@ -19,8 +17,6 @@ use crate::vdev::{Leaf, Vdev};
 
 /// A demand read is given up after this: a hundred times what a slow disk needs.
 pub const READ_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same for what nobody waits for: writes, and reads of the log.
-pub const SLOW_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a device is passed by after the first read that it did not answer, and at most.
 const AWAY_FIRST: Duration = Duration::from_secs(2);
 const AWAY_MOST: Duration = Duration::from_secs(120);
@@ -41,14 +37,6 @@ pub struct CacheDev {
     away_until: AtomicU64,
     timeouts: AtomicU32,
     strikes: AtomicU32,
-}
-
-/// Waits for `work`, but not for ever; None: it took too long. What it began may still end.
-pub async fn within<T>(env: &Env, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-    match select(std::pin::pin!(work), std::pin::pin!(env.sleep(limit))).await {
-        Either::Left((value, _)) => Some(value),
-        Either::Right(_) => None,
-    }
 }
 
 fn nanos(d: Duration) -> u64 {

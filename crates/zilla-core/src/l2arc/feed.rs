@@ -18,13 +18,13 @@ use zilla_ondisk::l2arc::{L2LogEntPhys, L2Prop};
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 use zilla_ondisk::{Dva, SPA_MINBLOCKSHIFT};
 
-use super::device::{CacheDev, SLOW_TIMEOUT, within};
+use super::device::CacheDev;
 use super::index::{Cached, Kind};
 use super::stats::{add, mean};
 use super::{L2arc, PoolFacts};
 use crate::arc::{Block, Key, Tail, Wanted};
 use crate::tunables;
-use crate::zio::Priority;
+use crate::vdev::{Priority, SLOW_TIMEOUT, within};
 
 /// Bytes of one write.
 const WRITE: usize = 1 << 20;

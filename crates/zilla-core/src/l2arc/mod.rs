@@ -1,5 +1,7 @@
 //! The second-level cache (L2ARC): blocks that the ARC is about to let go, on fast devices beside the pool.
 //!
+//! **Floor 4.** It is asked by `zio`, and asks the devices.
+//!
 //! - [`index`] is what lies where, in memory;
 //! - [`rotor`] is a device as a ring with its log, which OpenZFS reads and writes alike;
 //! - [`feed`] takes blocks from the tails of the ARC's lists and writes them, ahead of eviction and never in its way;
@@ -38,14 +40,14 @@ use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use zilla_env::Env;
 
-pub use device::{CacheDev, SLOW_TIMEOUT, within};
+pub use device::CacheDev;
 pub use rotor::Layout;
 
 use crate::arc::{Cache, Key};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::TxgState;
 use crate::tunables;
-use crate::vdev::Vdev;
+use crate::txg::TxgState;
+use crate::vdev::{SLOW_TIMEOUT, Vdev, within};
 use index::Index;
 use stats::{Counters, Gauges};
 

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
 
-use super::device::{READ_TIMEOUT, within};
+use super::device::READ_TIMEOUT;
 use super::index::Cached;
 use super::stats::add;
 use super::{CacheDev, L2arc};
 use crate::arc::Key;
 use crate::tunables;
-use crate::zio::Priority;
+use crate::vdev::{Priority, within};
 
 /// I/Os that may wait for a cache device before a read passes it by; the pool's own disks are taken then, unless they have more to do.
 const BUSY: usize = 32;

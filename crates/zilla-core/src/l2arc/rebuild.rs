@@ -18,14 +18,14 @@ use zilla_codec::compress::{self, Compress};
 use zilla_ondisk::l2arc::{L2ARC_LOG_BLK_SIZE, L2LogBlk, L2LogBlkptr, L2LogEntPhys};
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
-use super::device::{CacheDev, SLOW_TIMEOUT, within};
+use super::device::CacheDev;
 use super::index::{Cached, Kind};
 use super::rotor::{BadHeader, Rotor, overlaps};
 use super::stats::add;
 use super::{L2arc, PoolFacts};
 use crate::arc::Key;
 use crate::tunables;
-use crate::zio::Priority;
+use crate::vdev::{Priority, SLOW_TIMEOUT, within};
 
 const ARC_STATE_MFU: u8 = 3;
 

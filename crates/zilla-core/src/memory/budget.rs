@@ -9,10 +9,10 @@
 //! **Deliberately absent.** Bytes that are held for damaged records (8 MiB for a file system, `dmu/held.rs`) and the buffers of NBD connections: each has a bound
 //! of its own. A simulated world knows of no memory, and nothing is divided there.
 
-use super::Cache;
-use super::memory::{Memory, idle_objects, reserve};
+use super::{Memory, idle_objects, reserve};
+use crate::arc::Cache;
 use crate::dmu::DbufCache;
-use crate::spa::txg::{DirtyLimits, TxgState};
+use crate::txg::{DirtyLimits, TxgState};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
@@ -73,9 +73,9 @@ pub(super) fn adjust(arc: &Cache, memory: &Memory) {
 
 /// What all caches hold together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Used {
-    pub(super) caches: u64,
-    pub(super) bytes: u64,
+struct Used {
+    caches: u64,
+    bytes: u64,
 }
 
 impl Used {
@@ -94,7 +94,7 @@ impl Used {
     }
 
     /// What the limit of a cache that holds `used` should become.
-    pub(super) fn adjusted(&self, limit: u64, used: u64, max: u64, memory: &Memory) -> u64 {
+    fn adjusted(&self, limit: u64, used: u64, max: u64, memory: &Memory) -> u64 {
         let reserve = reserve(memory);
         let limit = if memory.available < reserve {
             let missing = u128::from(reserve - memory.available) * u128::from(used);
@@ -106,5 +106,40 @@ impl Used {
             limit
         };
         limit.min(self.most(used, max, memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_follow_memory() {
+        let m = |available| Memory { total: 16 << 30, available };
+        let (max, one) = (8 << 30, |bytes| Used { caches: 1, bytes });
+        assert_eq!(one(8 << 30).adjusted(8 << 30, 8 << 30, max, &m(512 << 20)), (8 << 30) - (512 << 20));
+        assert_eq!(one(1 << 30).adjusted(1 << 30, 1 << 30, max, &m(3 << 29)), 1 << 30);
+        assert!(one(1 << 30).adjusted(1 << 30, 1 << 30, max, &m(8 << 30)) > 1 << 30);
+    }
+
+    /// Two caches have the memory of one: they give way by what is missing together, and what is free is for who needs it.
+    #[test]
+    fn two_caches_share_what_one_would_have() {
+        let m = |available| Memory { total: 16 << 30, available };
+        let two = |a: u64, b: u64| Used { caches: 2, bytes: a + b };
+        let gib = 1u64 << 30;
+        // 512 MiB are missing.
+        let both = two(6 * gib, 2 * gib);
+        let after = [6 * gib, 2 * gib].map(|used| both.adjusted(used, used, 8 * gib, &m(gib / 2)));
+        assert_eq!(after, [6 * gib - 384 * (1 << 20), 2 * gib - 128 * (1 << 20)]);
+        // A lot is free: together they never go beyond the half, and one alone may come near it.
+        let grown = two(3 * gib, gib);
+        let after = [3 * gib, gib].map(|used| grown.adjusted(8 * gib, used, 8 * gib, &m(12 * gib)));
+        assert_eq!(after, [5 * gib, 3 * gib]);
+        let (mut busy, idle) = (gib, 64 << 20);
+        for _ in 0..40 {
+            busy = two(busy, idle).adjusted(busy, busy, 8 * gib, &m(12 * gib));
+        }
+        assert!(busy > 7 * gib && busy + idle <= 8 * gib, "{busy}");
     }
 }

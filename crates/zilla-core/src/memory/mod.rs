@@ -1,10 +1,19 @@
 //! How much memory this process may have, and what is left of it: what the machine and the cgroup say.
 //!
+//! **Floor 8.** It stands on the caches that it divides the memory among.
+//!
 //! What the process may have is the machine's memory, or what its control group or `ulimit -m` allow (no kernel enforces
 //! the latter any more: it is there to say what a program is to make do with).
 //!
 //! Each pool's cache has a task ([`watch`]) that reads this once a second. What follows from it for the pools' caches,
-//! dirty data and objects is divided in one place ([`super::budget`]).
+//! dirty data and objects is divided in one place ([`budget`]).
+//!
+//! **Invariants.** What all pools together may take is what one pool alone might. Where nothing is known of the memory (a simulated
+//! world) nothing is changed. A crash concerns none of this.
+//!
+//! **Locks.** The list of open pools is locked before any other lock.
+
+mod budget;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -12,10 +21,10 @@ use std::time::Duration;
 
 use zilla_env::{Env, Opener};
 
-use super::Cache;
+use crate::arc::Cache;
 use crate::dmu::DbufCache;
 use crate::dmu::objects::OBJECT_BYTES;
-use crate::spa::txg::TxgState;
+use crate::txg::TxgState;
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +94,7 @@ pub async fn read(opener: &dyn Opener) -> Option<Memory> {
 }
 
 /// A sixteenth of the memory is kept free for everyone else.
-pub(super) fn reserve(memory: &Memory) -> u64 {
+fn reserve(memory: &Memory) -> u64 {
     memory.total / 16
 }
 
@@ -94,14 +103,14 @@ pub(super) fn reserve(memory: &Memory) -> u64 {
 const AGING: u32 = 30;
 
 /// A thirty-second of the memory is for objects that nobody uses.
-pub(super) fn idle_objects(memory: &Memory) -> usize {
+fn idle_objects(memory: &Memory) -> usize {
     (memory.total / 32 / OBJECT_BYTES).max(1024) as usize
 }
 
-/// A pool is being opened: it gets its part of this process's memory ([`super::budget`]).
+/// A pool is being opened: it gets its part of this process's memory ([`budget`]).
 pub async fn join(env: &Env, arc: &Arc<Cache>, txgs: &Arc<TxgState>, dbufs: &Arc<DbufCache>) {
     if let Some(memory) = read(&*env.opener).await {
-        super::budget::join(arc, txgs, dbufs, &memory);
+        budget::join(arc, txgs, dbufs, &memory);
     }
 }
 
@@ -111,7 +120,7 @@ pub async fn watch(arc: Weak<Cache>, env: Env) {
     // Where there is nothing to be known about memory this ends before it waits for anything.
     while let Some(memory) = read(&*env.opener).await {
         match arc.upgrade() {
-            Some(arc) => super::budget::adjust(&arc, &memory),
+            Some(arc) => budget::adjust(&arc, &memory),
             None => {
                 // What it left is nobody's working set.
                 zilla_env::trim_pool();

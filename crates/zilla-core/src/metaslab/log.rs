@@ -15,7 +15,7 @@ use super::space_map::{Append, MapType, SpaceMap};
 use super::vdev::VdevSpace;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::zap::{CreateOpts, Zap};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,7 @@
 //! Space: which bytes of the pool's vdevs are free, who gets them, and how that is remembered on disk.
 //!
+//! **Floor 8.** Its space maps are objects of the MOS, so it stands on those, and below all that uses space by datasets.
+//!
 //! Every top-level vdev is divided into equal *metaslabs*. What is allocated in one is written down in its *space map*, a
 //! log of allocations and frees ([`space_map`]); the vdev's metaslab array lists the maps' objects. Since a txg frees
 //! blocks all over the pool, it does not append to hundreds of maps but to one *log space map* a txg ([`log`]);
@@ -47,4 +49,4 @@ pub use range_tree::{Contradiction, RangeTree};
 pub use report::{MetaslabReport, VdevReport};
 pub use space_map::{Append, MapType, SpaceFeatures, SpaceMap, create_object};
 pub use sync::FeatureCounts;
-pub use vdev::{SpaceClass, SpaceStat, VdevSpec, metaslab_shift, most_asize};
+pub use vdev::{SpaceClass, SpaceStat, VdevSpec, metaslab_shift};

@@ -3,7 +3,7 @@
 use super::alloc::Metaslabs;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Txg;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 use super::range_tree::RangeTree;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Bookmark;
 use std::sync::Arc;
 use zilla_ondisk::ByteOrder;

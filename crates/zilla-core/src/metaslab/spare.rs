@@ -11,7 +11,7 @@
 
 use super::SpaceClass;
 use super::alloc::Metaslabs;
-use crate::spa::txg::TxgState;
+use crate::txg::TxgState;
 use crate::zio::Leave;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

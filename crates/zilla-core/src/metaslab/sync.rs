@@ -7,7 +7,7 @@ use super::space_map::{Append, MapType, SpaceMap, create_object};
 use super::vdev::{SpaceClass, VdevSpace};
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::dmu::testing::Harness;
 use crate::dmu::{Objset, resident};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::zap::{CreateOpts, Zap};
 use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
@@ -487,7 +487,7 @@ fn what_the_last_txgs_freed_is_there_for_a_txg_that_is_lost_without_it() {
 fn room_is_promised_once() {
     block_on(async {
         let mut w = World::new(MODERN, vec![spec(0, 64, SpaceClass::Normal)]).await;
-        let txgs = crate::spa::txg::TxgState::new(zilla_env::real_env(1), Txg(w.h.txg.0 - 1));
+        let txgs = crate::txg::TxgState::new(zilla_env::real_env(1), Txg(w.h.txg.0 - 1));
         w.ms.set_txgs(&txgs);
         w.sync().await;
         // A pool of 1 GiB: 128 MiB are slop.

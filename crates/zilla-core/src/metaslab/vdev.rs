@@ -5,6 +5,7 @@ use super::space_map::SpaceMap;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
 use crate::types::{ObjectId, Txg};
+use crate::vdev::{MOST_METASLABS, MS_COUNT_LIMIT};
 use crate::zio::Dvas;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -13,7 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 const DEFAULT_MS_COUNT: u64 = 200;
 const MIN_MS_COUNT: u64 = 16;
-const MS_COUNT_LIMIT: u64 = 1 << 17;
 const DEFAULT_MS_SHIFT: u8 = 29;
 const MAX_MS_SHIFT: u8 = 34;
 /// A metaslab holds at least the largest block.
@@ -21,9 +21,6 @@ const MIN_MS_SHIFT: u8 = 24;
 /// Metaslabs of a new vdev of 64M, the smallest, were of 256K in OpenZFS's first versions; none
 /// were ever smaller than this.
 const OLD_MIN_MS_SHIFT: u8 = 16;
-/// A vdev begins with [`MS_COUNT_LIMIT`] at most, and may grow. More would only be a way to take
-/// memory.
-const MOST_METASLABS: u64 = 2 * MS_COUNT_LIMIT;
 /// With more metaslabs than this one of them is kept for the intent log.
 const EMBEDDED_LOG_MIN_MS: usize = 64;
 /// How much is allocated from one vdev before it is the next one's turn, for every disk's worth of bandwidth.
@@ -49,11 +46,6 @@ pub fn metaslab_shift(asize: u64) -> u8 {
     } else {
         shift
     }
-}
-
-/// The most a vdev with metaslabs of 2^`shift` bytes can grow to.
-pub fn most_asize(shift: u32) -> u64 {
-    MOST_METASLABS.saturating_mul(1u64.checked_shl(shift).unwrap_or(u64::MAX))
 }
 
 /// What a top-level vdev is for.

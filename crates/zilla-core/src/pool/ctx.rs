@@ -6,11 +6,12 @@
 //! sync task gives them to the metaslabs in the right pass.
 
 use super::features::Features;
-use super::txg::{Tx, TxgState};
 use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::scan::Scan;
+use crate::txg::{Tx, TxgState};
 use crate::types::{TXG_SIZE, Txg};
+use crate::zil::PoolLog;
 use crate::zio::BlockStore;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -31,14 +32,8 @@ pub struct PoolCtx {
     pub features: Features,
     pub guid: u64,
     pub readonly: bool,
-    /// What all datasets' intent logs did.
-    pub log_stats: crate::zil::LogStats,
-    /// Which way their large data go.
-    pub(crate) routes: crate::zil::Routes,
-    /// Which of them could not be replayed.
-    pub kept_logs: crate::zil::KeptLogs,
-    /// How they spare log devices that fill up.
-    pub(crate) throttle: crate::zil::Throttle,
+    /// What all datasets' intent logs have in common.
+    pub log: PoolLog,
     mos: OnceLock<Arc<Objset>>,
     scan: OnceLock<Weak<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
@@ -65,10 +60,7 @@ impl PoolCtx {
             features: Features::default(),
             guid,
             readonly,
-            log_stats: crate::zil::LogStats::default(),
-            routes: crate::zil::Routes::default(),
-            kept_logs: crate::zil::KeptLogs::default(),
-            throttle: crate::zil::Throttle::default(),
+            log: PoolLog::default(),
             mos: OnceLock::new(),
             scan: OnceLock::new(),
             frees: Mutex::default(),
@@ -169,7 +161,7 @@ impl PoolCtx {
         self.events.lock().push(event);
     }
 
-    pub(super) fn take_events(&self) -> Vec<NvList> {
+    pub(crate) fn take_events(&self) -> Vec<NvList> {
         std::mem::take(&mut *self.events.lock())
     }
 
@@ -178,7 +170,7 @@ impl PoolCtx {
     }
 
     /// Forgets what no txg will do any more: it holds the pool that holds it.
-    pub(super) fn forget_tasks(&self) {
+    pub(crate) fn forget_tasks(&self) {
         self.tasks.iter().for_each(|t| t.lock().clear());
     }
 }

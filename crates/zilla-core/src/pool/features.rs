@@ -6,7 +6,7 @@
 
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
 use crate::error::{Error, Result};
 use crate::metaslab::{Metaslabs, RangeTree};
-use crate::spa::PoolCtx;
+use crate::pool::PoolCtx;
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
 use crate::zio::Zio;

@@ -9,8 +9,8 @@
 use super::{datasets, traverse};
 use crate::dmu::resident;
 use crate::error::{Error, Result};
-use crate::spa::PoolCtx;
-use crate::spa::txg::Tx;
+use crate::pool::PoolCtx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::{CreateOpts, Zap};
 use parking_lot::Mutex;

@@ -1,5 +1,7 @@
 //! Scrub: reading everything the pool refers to, with all redundancy, and repairing what is bad.
 //!
+//! **Floor 13.** It walks all datasets.
+//!
 //! A scan goes in rounds. It *gathers* block pointers by walking the MOS and the datasets ([`traverse`]; in OpenZFS's order, so that
 //! each block comes up once), until it has as many as it can read in some seconds; it *reads* them sorted by place on the
 //! disks, several tasks at once, below all other I/O; then the place it has come to is written down ([`state`]). A crash or an export
@@ -37,8 +39,8 @@ pub use errlog::{ErrLog, LoggedError};
 
 use crate::dmu::resident;
 use crate::error::{Errno, Error, Result};
-use crate::spa::PoolCtx;
-use crate::spa::txg::Tx;
+use crate::pool::PoolCtx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
 use crate::zap::{CreateOpts, Zap};
 use event_listener::Event;

@@ -9,7 +9,7 @@
 
 use crate::dmu::Objset;
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Bookmark;
 use crate::zap::{Value, Zap};
 use std::collections::BTreeMap;

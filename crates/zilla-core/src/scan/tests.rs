@@ -3,7 +3,7 @@
 use super::*;
 use crate::dmu::testing::{MemStore, props};
 use crate::dmu::{DbufCache, Dnode, NewObject, Objset};
-use crate::spa::txg::TxgState;
+use crate::txg::TxgState;
 use crate::types::{ObjectId, Txg};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

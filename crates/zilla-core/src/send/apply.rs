@@ -16,7 +16,7 @@ use super::frame::bad_stream;
 use crate::dmu::{Dnode, NewObject, Now, in_tx, nblkptr_for, resident};
 use crate::dsl::{DslPool, Reached, RecvTarget};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zio::{Leave, class_swap};
 use bytes::Bytes;

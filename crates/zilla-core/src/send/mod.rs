@@ -1,5 +1,7 @@
 //! Send and receive: datasets as streams of OpenZFS's format.
 //!
+//! **Floor 13.** It reads and makes datasets, of files or of volumes.
+//!
 //! ```text
 //! snapshot -> objects (walk) -> sender -> frame ~~ pipe ~~ frame -> receive (begin, apply, end) -> snapshot
 //! ```

@@ -10,12 +10,13 @@
 
 use super::apply::{Apply, MAX_BYTES};
 use super::frame::bad_stream;
-use crate::crypt::{RawBlock, RawStore, Sealing};
+use crate::crypt::{RawBlock, Sealing};
 use crate::dmu::{Dnode, MetaShape, in_tx};
 use crate::dsl::RawKey;
 use crate::error::{Errno, Error, Result};
 use crate::types::Bookmark;
 use crate::zio::Leave;
+use crate::zio::RawStore;
 use bytes::Bytes;
 use std::sync::Arc;
 use zilla_codec::compress::Compress;
@@ -218,7 +219,7 @@ impl Apply {
     }
 
     /// Gives an object what OBJECT says of its bonus and tree.
-    pub(super) fn put_head(&self, tx: &crate::spa::txg::Tx, dn: &Arc<Dnode>, o: &Object, bonus: &[u8]) {
+    pub(super) fn put_head(&self, tx: &crate::txg::Tx, dn: &Arc<Dnode>, o: &Object, bonus: &[u8]) {
         dn.set_codecs(tx, o.checksumtype, o.compress);
         match &self.raw {
             None => dn.set_bonus(tx, bonus),

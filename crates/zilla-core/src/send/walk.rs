@@ -11,7 +11,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use crate::error::{Error, Result};
-use crate::spa::PoolCtx;
+use crate::pool::PoolCtx;
 use crate::types::Bookmark;
 use crate::zio::{BlockStore, Priority};
 use bytes::Bytes;

@@ -11,7 +11,7 @@
 use super::PoolCtx;
 use crate::dmu::{Dnode, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::vdev::VdevTree;
 use crate::zap::{Value, Zap};

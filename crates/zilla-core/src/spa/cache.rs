@@ -9,9 +9,10 @@
 
 use super::{Spa, config};
 use crate::error::{Errno, Error, Result};
-use crate::l2arc::{CacheSpace, SLOW_TIMEOUT, within};
-use crate::spa::txg::Tx;
+use crate::l2arc::CacheSpace;
+use crate::txg::Tx;
 use crate::vdev::{LeafSpec, Vdev, VdevAux, VdevTree};
+use crate::vdev::{SLOW_TIMEOUT, within};
 use crate::zap::Zap;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@
 use super::PoolCtx;
 use crate::dmu::{NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::vdev::{ConfigFor, VdevTree};
 use std::sync::Arc;

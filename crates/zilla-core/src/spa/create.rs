@@ -14,7 +14,7 @@ use crate::dsl::bpobj::Bpobj;
 use crate::dsl::{DslPool, NewCrypt};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
-use crate::spa::txg::{Tx, TxgState};
+use crate::txg::{Tx, TxgState};
 use crate::types::{ObjectId, TXG_INITIAL, Txg};
 use crate::vdev::spec::{PoolSpec, new_guid};
 use crate::vdev::{OpenArgs, VdevTree};
@@ -108,9 +108,9 @@ impl Spa {
         }
         let txgs = TxgState::new(env.clone(), TXG_INITIAL.prev());
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
-        env.spawn(crate::arc::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
+        env.spawn(crate::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
-        crate::arc::memory::join(env, zio.cache(), &txgs, &cache).await;
+        crate::memory::join(env, zio.cache(), &txgs, &cache).await;
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, guid, false);
         ctx.set_mos(Objset::create(0, DMU_OST_META, store, cache, mos_props(true)));

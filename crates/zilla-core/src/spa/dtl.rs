@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use super::tree::VdevTree;
 use crate::dmu::Objset;
 use crate::error::Result;
 use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
+use crate::vdev::VdevTree;
 
 const BLOCK: u32 = 4096;
 

@@ -6,7 +6,7 @@
 
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use std::sync::Arc;
 use zilla_ondisk::history::{HistoryPhys, MAX_RECORD};

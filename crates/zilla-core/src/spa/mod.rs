@@ -1,5 +1,7 @@
 //! The pool: what is imported, its transaction groups, its configuration.
 //!
+//! **Floor 14.** It puts a pool together of all that is below.
+//!
 //! On disk a pool is found through labels ([`discover`]); the newest uberblock leads to the MOS, whose directory (object 1) names
 //! everything else: the configuration ([`config`]), features ([`features`]), space, datasets, history ([`history`]).
 //!
@@ -25,38 +27,37 @@ pub(crate) mod brt;
 mod cache;
 pub mod config;
 mod create;
-mod ctx;
 mod ddt;
 mod devices;
 mod discover;
-pub mod features;
+mod dtl;
 mod grow;
 mod history;
 mod open;
-mod refusal;
 mod scrub;
 mod suspend;
 mod sync;
-pub mod txg;
 mod vdev_objects;
 mod vdevs;
 
 pub use config::Host;
 pub use create::{CreateOpts, RootFs};
-pub use ctx::PoolCtx;
 pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::OpenOpts;
-pub use refusal::Refusal;
 pub use suspend::FailMode;
 pub use vdevs::Attach;
+
+pub use crate::error::PoolRefusal as Refusal;
+pub use crate::pool::{PoolCtx, features};
+pub use crate::txg;
 
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
 use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
 use crate::scan::Scan;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::zio::Zio;
 use brt::Brt;

@@ -6,7 +6,7 @@ use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass};
 use crate::scan::{Scan, ScanPool, SpaceReport, check_space};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
 use crate::zap::Zap;
 use futures_util::future::BoxFuture;

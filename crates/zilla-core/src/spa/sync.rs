@@ -16,12 +16,13 @@
 
 use super::Spa;
 use super::config::{self, Identity};
+use super::dtl::DtlFormat;
 use crate::dsl::PoolSpace;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::SpaceClass;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Txg;
-use crate::vdev::{ConfigFor, DtlFormat};
+use crate::vdev::ConfigFor;
 use futures_util::future::{Either, select};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@ use super::open::{DIRECTORY, vdev_specs};
 use crate::dmu::Objset;
 use crate::error::Result;
 use crate::metaslab::Metaslabs;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::vdev::{Top, Vdev, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Zap};

@@ -1,5 +1,7 @@
 //! Transaction groups: which is open, who is still in it, which is being synced, and how much they hold.
 //!
+//! **Floor 1.** Everything that changes a pool does so in a txg, so all other folders stand on this one.
+//!
 //! Three txgs are in flight: the *open* one takes changes; the *quiescing* one waits for its last holders; the *syncing*
 //! one is being written. A hold is a counter, taken and dropped without waiting. Throttling happens when a transaction is
 //! assigned: as dirty data (and what else of memory waits for a txg: log records above all) nears its
@@ -11,6 +13,11 @@
 //! block may take at worst is summed up here too ([`Tx::needs`]), with what running transactions
 //! were promised and have not dirtied yet ([`Tx::promise`]). Who lets changes in holds these sums
 //! against what is free (`metaslab/spare.rs`).
+//!
+//! **Invariants.** A txg is quiesced only when no [`Tx`] of it is left, and synced only after the one before it; what is counted for a
+//! txg is forgotten when it is synced.
+//!
+//! **Locks.** One, of the state: short, and nothing else is locked under it.
 //!
 //! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
 
@@ -571,12 +578,12 @@ impl TxgState {
     }
 
     /// The pool is suspended: transactions are refused, or wait until it is not.
-    pub(super) fn close_gate(&self, refuse: bool) {
+    pub(crate) fn close_gate(&self, refuse: bool) {
         self.state.lock().gate = if refuse { Gate::Refusing } else { Gate::Shut };
         self.changed.notify(usize::MAX);
     }
 
-    pub(super) fn open_gate(&self) {
+    pub(crate) fn open_gate(&self) {
         self.state.lock().gate = Gate::Open;
         self.changed.notify(usize::MAX);
     }

@@ -16,12 +16,21 @@ use zilla_ondisk::label::{VDEV_LABEL_SIZE, VDEV_LABELS, label_offset, usable_siz
 use super::leaf::Leaf;
 use super::node::Vdev;
 use super::open::{LABELS, available, min_asize};
+use super::priority::Priority;
 use super::tree::{Top, VdevTree};
-use crate::metaslab::most_asize;
-use crate::zio::Priority;
 
 /// The first of the labels at the end.
 const FIRST_BACK_LABEL: usize = VDEV_LABELS / 2;
+
+/// Into so many metaslabs a new vdev is divided at most.
+pub const MS_COUNT_LIMIT: u64 = 1 << 17;
+/// A vdev may grow to so many. More would only be a way to take memory.
+pub const MOST_METASLABS: u64 = 2 * MS_COUNT_LIMIT;
+
+/// The most a vdev with metaslabs of 2^`shift` bytes can grow to.
+fn most_asize(shift: u32) -> u64 {
+    MOST_METASLABS.saturating_mul(1u64.checked_shl(shift).unwrap_or(u64::MAX))
+}
 
 /// What a look at a device's size found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,9 +29,9 @@ use zilla_ondisk::{NvList, Uberblock};
 use super::config::ConfigFor;
 use super::leaf::Leaf;
 use super::node::Vdev;
+use super::priority::Priority;
 use super::tree::{Top, VdevTree};
 use crate::error::{Errno, Error, Result};
-use crate::zio::Priority;
 
 const EVEN: [usize; 2] = [0, 2];
 const ODD: [usize; 2] = [1, 3];

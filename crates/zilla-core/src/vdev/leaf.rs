@@ -21,13 +21,13 @@ use zilla_ondisk::enums::{VdevAux, VdevState};
 use super::dtl::Dtl;
 use super::flush::Flushes;
 use super::gather::{Gather, IoDone};
+use super::priority::Priority;
 use super::queue::{QIo, QOp, Queue, Run, Ticket};
 use super::state::StateCell;
 use super::stats::{CLASSES, IoKind, LeafStats};
 use super::tickets::Tickets;
 use crate::error::Error;
 use crate::types::{TXG_CONCURRENT, Txg};
-use crate::zio::Priority;
 
 /// One I/O to be put into a leaf's queue. Offsets are the device's.
 pub struct LeafIo {

@@ -1,5 +1,7 @@
 //! Virtual devices: from a top-level vdev's address space to bytes on disks, with the redundancy in between.
 //!
+//! **Floor 2.** Devices know nothing of blocks.
+//!
 //! A pool's vdevs form a tree. The root's children, the *top-level* vdevs, each give one linear address space that a block
 //! pointer's DVA names by vdev number and offset. Below a top-level stand its leaves: one disk or file, copies of each
 //! other (mirror, and replacing and spare, which are mirrors for a time), or the columns of a RAID-Z.
@@ -32,7 +34,6 @@
 pub mod change;
 mod config;
 mod dtl;
-mod dtl_sync;
 mod flush;
 mod gather;
 pub mod gpt;
@@ -42,6 +43,7 @@ pub mod label_write;
 mod leaf;
 mod node;
 mod open;
+mod priority;
 mod probe;
 mod queue;
 pub(crate) mod raidz;
@@ -52,16 +54,17 @@ mod state;
 mod stats;
 mod tickets;
 mod tree;
+mod within;
 pub(crate) mod write;
 
 pub use dtl::Dtl;
-pub use dtl_sync::DtlFormat;
 pub use gather::IoDone;
-pub use grow::NewSize;
+pub use grow::{MOST_METASLABS, MS_COUNT_LIMIT, NewSize};
 pub use label::{FoundUberblock, LabelInfo, PoolLabels};
 pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};
 pub use open::OpenArgs;
+pub use priority::Priority;
 pub use probe::{open_device, pool_device, probe, probe_path};
 pub use read::{DvaFailure, Fence, Guard, Reader, unfenced};
 pub use resilver::RESILVER_TXG;
@@ -69,6 +72,7 @@ pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};
 pub use tickets::Tickets;
 pub use tree::{ConfigFor, Layout, Top, Unit, VdevTree};
+pub use within::{SLOW_TIMEOUT, within};
 pub use zilla_ondisk::enums::{VdevAux, VdevState};
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use super::config::{ASHIFT_MAX, ASHIFT_MIN};
 use super::label;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
+use super::priority::Priority;
 use super::probe::open_device;
 use super::tree::VdevTree;
+use super::within::{SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
-use crate::l2arc::{SLOW_TIMEOUT, within};
-use crate::zio::Priority;
 
 pub(super) const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
 /// A device that says its sectors are larger gets no larger ones by itself.

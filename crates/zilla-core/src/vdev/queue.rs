@@ -18,8 +18,8 @@ use smallvec::SmallVec;
 use zilla_env::{IoBuf, IoVec};
 
 use super::gather::IoDone;
+use super::priority::Priority;
 use super::stats::CLASSES;
-use crate::zio::Priority;
 
 /// Least and most I/Os of a class at the device.
 const LIMITS: [(u32, u32); CLASSES] = [

@@ -17,11 +17,11 @@ use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
 use super::gather::Gather;
 use super::leaf::{Leaf, LeafIo};
+use super::priority::Priority;
 use super::queue::QOp;
 use super::raidz::Map;
 use super::tickets::Tickets;
 use super::tree::{Layout, Top, Unit, VdevTree};
-use crate::zio::Priority;
 
 /// How many combinations of columns are tried before a RAID-Z block is given up.
 const MAX_COMBINATIONS: usize = 20_000;

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use zilla_env::{Device, DeviceInfo, Env, Io, IoOp, MemDevice, OpenMode, SparseImage, real_env};
 use zilla_ondisk::{NvList, Uberblock};
 
+use super::priority::Priority;
 use super::*;
-use crate::zio::Priority;
 
 const DEV: u64 = 80 << 20;
 

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::leaf::Leaf;
+use super::priority::Priority;
 use super::queue::Ticket;
-use crate::zio::Priority;
 
 /// Remembers where the I/Os of a read wait, so that they can be promoted.
 #[derive(Default)]

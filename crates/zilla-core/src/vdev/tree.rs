@@ -17,8 +17,8 @@ use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::raidz;
 use super::state::{self, ChildState};
+use super::within::{SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
-use crate::l2arc::{SLOW_TIMEOUT, within};
 use crate::types::Txg;
 
 /// Leaves that hold the same bytes.

@@ -12,11 +12,11 @@ use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
 use super::gather::{Gather, IoDone};
 use super::leaf::LeafIo;
+use super::priority::Priority;
 use super::queue::QOp;
 use super::raidz::Map;
 use super::read::pad;
 use super::tree::{Layout, Top, VdevTree};
-use crate::zio::Priority;
 
 /// Writes are joined up to this size and number of pieces (the system's limit on pieces is 1024).
 const MAX_WRITE: u64 = 1 << 20;

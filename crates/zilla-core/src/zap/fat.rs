@@ -12,7 +12,7 @@ use super::Value;
 use super::key::{HashSpec, Key};
 use crate::dmu::{Dnode, Now};
 use crate::error::{Errno, Error};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_env::IoBuf;

@@ -1,5 +1,7 @@
 //! The ZAP (ZFS attribute processor): a persistent map from names, or arrays of numbers, to small arrays of numbers.
 //!
+//! **Floor 7.** It stands on objects.
+//!
 //! Directories, properties, the pool's table of contents, accounting and much else are ZAPs. A small one is a
 //! *micro-ZAP*, one block of name-number slots ([`micro`]). It becomes a *fat ZAP*, an extendible hash table ([`fat`], [`leaf`]), for
 //! good, when a value is not one number, a name is longer than 49 bytes, or it would outgrow 128K.
@@ -43,7 +45,7 @@ pub use zilla_ondisk::zap::{
 
 use crate::dmu::{Dnode, NewObject, Now, Objset, Stop};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use fat::{Edit, Fat};
 use key::{HashSpec, Key};

@@ -3,7 +3,7 @@
 use super::{CreateOpts, Entry, Value, Zap};
 use crate::dmu::{Objset, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use std::sync::Arc;
 

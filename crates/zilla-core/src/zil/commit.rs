@@ -397,7 +397,7 @@ impl Zilog {
                 self.count().took(|s| &s.write_latency, w.write);
                 self.count().took(|s| &s.flush_latency, w.flush);
                 if sent.ends_train && !sent.separate && self.store.has_log_device() {
-                    self.ctx.throttle.went_to_pool(w.write + w.flush);
+                    self.ctx.log.throttle.went_to_pool(w.write + w.flush);
                 }
             }
             Err(e) => {

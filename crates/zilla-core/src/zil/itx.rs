@@ -4,7 +4,7 @@
 //! commit writes all of it: so whatever leads to a file is stable with the file. What changes only a file itself (writes,
 //! truncations, attributes) waits with that file, and is written when someone commits the file.
 
-use crate::spa::txg::{Kept, Tx};
+use crate::txg::{Kept, Tx};
 use crate::types::{TXG_SIZE, Txg};
 use bytes::Bytes;
 use parking_lot::Mutex;

@@ -11,8 +11,8 @@ use super::stripes::Worth;
 use crate::dmu::Objset;
 use crate::dsl::DslDataset;
 use crate::error::Result;
-use crate::spa::PoolCtx;
-use crate::spa::txg::Tx;
+use crate::pool::PoolCtx;
+use crate::txg::Tx;
 use crate::types::{TXG_SIZE, Txg};
 use crate::zio::BlockStore;
 use bytes::Bytes;
@@ -131,7 +131,7 @@ impl Zilog {
     }
 
     pub(super) fn count(&self) -> Both<'_> {
-        Both(&self.stats, &self.ctx.log_stats)
+        Both(&self.stats, &self.ctx.log.stats)
     }
 
     pub fn stats(&self) -> &LogStats {

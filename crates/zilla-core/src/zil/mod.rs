@@ -1,5 +1,7 @@
 //! The intent log: what makes fsync return before its txg is synced, and what a crash gives back.
 //!
+//! **Floor 10.** It stands on the pool and on objects; files and volumes put records in from above.
+//!
 //! A dataset's log is a chain of blocks that begins in its objset's header. Each block names the next, which was allocated ahead, and
 //! knows the number that the next must have; so a block can be written without changing anything else, and the chain ends at the first
 //! block whose checksum, which contains that number, does not fit.
@@ -67,11 +69,24 @@ pub(crate) use replay::logged_block;
 pub use replay::{KeptLogs, Replay, Replayed};
 pub(crate) use reset::push_out_all;
 pub use reset::reset_all;
-pub(crate) use route::Routes;
 pub use stats::{LATENCY_BUCKETS, LogCounts, LogStats};
-pub(crate) use throttle::Throttle;
 
+use route::Routes;
+use throttle::Throttle;
 use zilla_ondisk::zil::{ZIL_REPLAY_NEEDED, ZilHeader};
+
+/// What the logs of all datasets of a pool have in common: they share its devices.
+#[derive(Default)]
+pub struct PoolLog {
+    /// What they did.
+    pub stats: LogStats,
+    /// Which of them could not be replayed.
+    pub kept: KeptLogs,
+    /// Which way their large data go.
+    routes: Routes,
+    /// How they spare log devices that fill up.
+    throttle: Throttle,
+}
 
 /// Whether a log holds records that no file system has seen yet.
 pub fn needs_replay(header: &ZilHeader) -> bool {

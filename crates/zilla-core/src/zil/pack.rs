@@ -13,7 +13,7 @@ use super::log::{SIZES, Zilog};
 use super::route::Trip;
 use super::stripes::Stripes;
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::Txg;
 use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogStep};
 use futures_util::FutureExt;

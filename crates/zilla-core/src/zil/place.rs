@@ -23,8 +23,8 @@ use super::itx::Itx;
 use super::log::Zilog;
 use super::route::{Route, Trip};
 use crate::dmu::{Dnode, Objset};
-use crate::spa::txg::Tx;
 use crate::tunables::IMMEDIATE_WRITE_SZ;
+use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::zio::EarlyWrites;
 use bytes::Bytes;
@@ -95,7 +95,7 @@ impl Zilog {
             return None;
         }
         let large = match self.store.has_log_device() && !self.wants_throughput() {
-            true => (self.ctx.routes.slow_log()? * SYNC.as_secs_f64()) as u64,
+            true => (self.ctx.log.routes.slow_log()? * SYNC.as_secs_f64()) as u64,
             false => LARGE,
         };
         let (txg, bytes) = self.itxs.ready_bytes(synced, last);

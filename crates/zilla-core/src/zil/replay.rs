@@ -81,10 +81,10 @@ impl Zilog {
         if header.flags & ZIL_REPLAY_NEEDED != 0 && !header.log.is_hole() {
             done = self.replay_all(os, &header, target).await?;
             if let Some(why) = &done.stopped {
-                self.ctx.kept_logs.keep(self.objset, why.clone());
+                self.ctx.log.kept.keep(self.objset, why.clone());
                 return Ok(done);
             }
-            self.ctx.kept_logs.forget(self.objset);
+            self.ctx.log.kept.forget(self.objset);
         } else if !header.log.is_hole() || header != ZilHeader::default() {
             let tx = self.ctx.txgs.assign_now()?;
             let keep = reusable(&header.log);

@@ -19,7 +19,7 @@
 //!
 //! Nothing here touches what is stable: both ways are, when the commit returns.
 
-use crate::spa::PoolCtx;
+use crate::pool::PoolCtx;
 use crate::types::Txg;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -239,7 +239,7 @@ impl Trip {
     /// A train of so many bytes, of which the `large` ones may go either way.
     pub(super) fn new(ctx: &Arc<PoolCtx>, bytes: u64, large: u64) -> Trip {
         let began = ctx.env.clock.now();
-        let route = ctx.routes.choose(large, began, || ctx.txgs.open());
+        let route = ctx.log.routes.choose(large, began, || ctx.txgs.open());
         Trip { ctx: ctx.clone(), route, bytes, began }
     }
     pub(super) fn route(&self) -> Route {
@@ -247,7 +247,7 @@ impl Trip {
     }
     /// It is stable.
     pub(super) fn arrived(self) {
-        let (routes, txgs, now) = (&self.ctx.routes, &self.ctx.txgs, self.ctx.env.clock.now());
+        let (routes, txgs, now) = (&self.ctx.log.routes, &self.ctx.txgs, self.ctx.env.clock.now());
         routes.arrived(self.route, self.bytes, self.began, now, || txgs.open(), || txgs.synced());
     }
 }

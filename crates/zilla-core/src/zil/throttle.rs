@@ -50,7 +50,7 @@ impl Zilog {
     pub(super) async fn go_easy(&self) {
         let Some(full) = self.store.log_fullness().filter(|f| *f > HURRY) else { return };
         self.ctx.txgs.hurry();
-        let wait = self.ctx.throttle.wait(full);
+        let wait = self.ctx.log.throttle.wait(full);
         if !wait.is_zero() {
             self.count().add(|s| &s.trains_delayed, 1);
             self.ctx.env.sleep(wait).await;

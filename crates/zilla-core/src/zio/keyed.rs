@@ -2,10 +2,10 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{DataKey, Seal};
+use super::{BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, expand};
+use crate::crypt::{DataKey, Seal};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
-use crate::zio::{BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, expand};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;

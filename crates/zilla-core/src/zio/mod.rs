@@ -1,5 +1,7 @@
 //! Block I/O: from a block pointer to verified bytes and back.
 //!
+//! **Floor 5.** It stands on devices and caches; who gives it space is above (`Allocator`).
+//!
 //! [`Zio`] is the pool's [`BlockStore`]. A read looks in the cache and among the blocks still on their way to disk, then tries the
 //! block's copies in turn, each from whichever leaves can give it; what it finds damaged it repairs. A write takes a batch:
 //! its blocks are compressed, checksummed, placed and split into columns by as many tasks as there are cores, a stretch of
@@ -33,10 +35,13 @@ mod free;
 mod gang;
 mod gap;
 mod inflight;
+mod keyed;
 mod log;
 mod pending;
+mod raw;
 mod read;
 mod repair;
+mod serve;
 mod store;
 mod track;
 mod verify;
@@ -56,14 +61,17 @@ use crate::l2arc::L2arc;
 use crate::types::{Bookmark, TXG_SIZE, Txg};
 use crate::vdev::VdevTree;
 
+pub use crate::vdev::Priority;
 pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 pub(crate) use byteswap::class_swap;
 pub use early::EarlyWrites;
+pub use keyed::{KeyedStore, SealedStore};
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
+pub use raw::RawStore;
 pub use read::Scrubbed;
-pub(crate) use read::expand;
+use read::expand;
 pub use repair::Pointers;
-pub use store::{BlockStore, CachePolicy, LogShape, LogStep, LogWritten, Priority, WriteReq};
+pub use store::{BlockStore, CachePolicy, LogShape, LogStep, LogWritten, WriteReq};
 
 /// What the pool's feature flags allow a writer.
 #[derive(Debug, Default)]

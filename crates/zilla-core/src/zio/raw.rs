@@ -17,54 +17,19 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::Seal;
+use super::{BlockStore, Leave, Priority, WriteReq};
+use crate::crypt::{RawBatch, RawBlock, Seal, Sealing};
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};
-use crate::zio::{BlockStore, Leave, Priority, WriteReq};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use zilla_codec::compress::Compress;
-use zilla_codec::crypt::{IV_LEN, MAC_LEN, SALT_LEN};
 use zilla_env::IoBuf;
 use zilla_ondisk::SPA_MAXBLOCKSIZE;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_DNODE;
-
-/// What a pointer says of how its block is encrypted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sealing {
-    pub salt: [u8; SALT_LEN],
-    pub iv: [u8; IV_LEN],
-    pub mac: [u8; MAC_LEN],
-}
-
-/// A block as its sender has it on disk.
-#[derive(Clone, Debug)]
-pub struct RawBlock {
-    pub data: Bytes,
-    pub compress: Compress,
-    pub sealing: Sealing,
-}
-
-/// What a batch of blocks is written with.
-#[derive(Debug, Default)]
-pub struct RawBatch {
-    blocks: HashMap<(u64, u64), RawBlock>,
-    dnodes: HashMap<u64, Sealing>,
-}
-
-impl RawBatch {
-    pub(crate) fn block(&self, at: &Bookmark) -> Option<&RawBlock> {
-        self.blocks.get(&(at.object, at.blkid))
-    }
-
-    pub(crate) fn dnodes(&self, blkid: u64) -> Option<Sealing> {
-        self.dnodes.get(&blkid).copied()
-    }
-}
 
 pub struct RawStore {
     pool: Arc<dyn BlockStore>,
@@ -110,12 +75,12 @@ impl RawStore {
             let block = found.map(|(_, b)| b.clone());
             drop(blocks);
             let lost = || Error::corrupt(Some(req.bookmark), "", "a block that was received raw is lost");
-            out.blocks.insert((object, blkid), block.ok_or_else(lost)?);
+            out.add(&req.bookmark, block.ok_or_else(lost)?);
         }
         let dnodes = self.dnodes.lock();
         for req in reqs.iter().filter(|r| r.level == 0 && r.otype == DMU_OT_DNODE) {
             if let Some(s) = dnodes.get(&req.bookmark.blkid) {
-                out.dnodes.insert(req.bookmark.blkid, *s);
+                out.add_dnodes(req.bookmark.blkid, *s);
             }
         }
         Ok(out)

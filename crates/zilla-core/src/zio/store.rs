@@ -2,12 +2,13 @@
 //!
 //! The DMU knows nothing of vdevs; it knows a [`BlockStore`]. The pool's implementation is [`super::Zio`]; the DMU's own tests use one in memory.
 
-use super::Leave;
 use super::early::EarlyWrites;
+use super::{Leave, RawStore};
 use crate::arc::Caching;
-use crate::crypt::{RawStore, Seal};
+use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
+use crate::vdev::Priority;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::time::Duration;
@@ -17,19 +18,6 @@ use zilla_ondisk::blkptr::BlkPtr;
 
 fn no_log() -> Error {
     Error::os(Errno::NotSup, "there is nowhere to put an intent log")
-}
-
-/// OpenZFS's I/O classes, in falling order of urgency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    SyncRead,
-    SyncWrite,
-    AsyncRead,
-    AsyncWrite,
-    Scrub,
-    Removal,
-    Initialize,
-    Trim,
 }
 
 /// One block to be put on disk in the txg being synced.

@@ -11,7 +11,7 @@ use super::types::{Attr, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Time};
 use super::{PFLAG_PROJID, acl};
 use crate::dmu::{Dnode, Now, Owner};
 use crate::error::Error;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use std::sync::Arc;
 use zilla_ondisk::object_type::{DMU_OT_SA, DMU_OT_ZNODE};
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::dmu::{Dnode, NewObject, Now};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::sync::Arc;
 use zilla_ondisk::object_type::{

@@ -11,7 +11,7 @@ use super::znode::{State, Znode, is_regular, stale};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_SPARSE, err};
 use crate::dmu::{Dnode, Need, Now, ReadData, Stop, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zil::When;
 use crate::zio::Leave;
 use bytes::Bytes;

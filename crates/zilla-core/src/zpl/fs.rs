@@ -7,7 +7,7 @@ use super::{MASTER_NODE_OBJ, NAME_MAX, ZPL_VERSION, ZPL_VERSION_SA, err};
 use crate::dmu::objects::Table;
 use crate::dmu::{Now, Objset, in_tx, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::{Tx, TxgState};
+use crate::txg::{Tx, TxgState};
 use crate::types::{ObjectId, Txg};
 use crate::zap::{Match, U8_TEXTPREP_TOUPPER, Zap};
 use crate::zil::Zilog;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::dmu::{Dnode, Written};
 use crate::error::Result;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zil::{When, Zilog};
 use bytes::Bytes;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::dmu::{Now, Objset, resident};
 use crate::error::Result;
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{CreateOpts, U8_TEXTPREP_TOUPPER, Zap};
 use std::sync::Arc;

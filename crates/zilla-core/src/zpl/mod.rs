@@ -1,5 +1,7 @@
 //! POSIX files on objects: what OpenZFS calls the ZFS POSIX layer.
 //!
+//! **Floor 12.** It stands on a dataset's objset.
+//!
 //! A file system is an objset whose object 1, the *master node*, is a ZAP that names the rest: VERSION, ROOT (the root directory),
 //! DELETE_QUEUE (files that have no name any more but may still be open), SA_ATTRS (how attributes are packed, see `sa`), and the
 //! properties that are fixed at creation. A file is an object; its attributes lie in its bonus (`attrs`). A directory is a ZAP from

@@ -10,7 +10,7 @@ use super::fs::Zfs;
 use crate::dmu::{Now, in_tx};
 use crate::dsl::{Quota, Refusal};
 use crate::error::{Errno, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{CreateOpts, Zap};
 use zilla_ondisk::object_type::DMU_OT_USERGROUP_QUOTA;

@@ -8,7 +8,7 @@ use super::znode::Locked;
 use super::{PFLAG_XATTR, acl, dirent_obj};
 use crate::dmu::{Now, Stop, resident};
 use crate::error::{Errno, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{END, Zap};
 use futures_util::FutureExt;

@@ -6,7 +6,7 @@ use super::znode::{Locked, Plan, State, Znode};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NOUNLINK, dirent_obj, err};
 use crate::dmu::{Now, Stop};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{Match, Zap};
 use parking_lot::MutexGuard;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use super::znode::{Held, Locked, Znode};
 use super::{PFLAG_XATTR, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_PROJINHERIT, dirent, dirent_obj, err};
 use crate::dmu::{Now, Stop};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use std::sync::Arc;
 use zilla_ondisk::zil::{CreateBody, Foid, RecordBody};
 

@@ -15,7 +15,7 @@ use super::znode::Znode;
 use super::{PFLAG_ACL_TRIVIAL, PFLAG_XATTR, dirent};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use crate::zil::{Replay, Replayed};
 use crate::zio::Leave;

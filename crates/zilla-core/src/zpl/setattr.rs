@@ -9,7 +9,7 @@ use super::znode::{Locked, State, Znode, is_regular, stale};
 use super::{SETTABLE_FLAGS, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, acl, err};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zio::Leave;
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use super::znode::{Plan, State, Znode, stale};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, err};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zil::When;
 use std::sync::Arc;
 use zilla_ondisk::nvlist::{NvList, NvValue};

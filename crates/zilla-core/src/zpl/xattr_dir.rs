@@ -10,7 +10,7 @@ use super::znode::{Locked, Znode, stale};
 use super::{PFLAG_XATTR, dirent, dirent_obj, err};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zap::{END, Zap};
 use crate::zil::When;
 use std::sync::Arc;

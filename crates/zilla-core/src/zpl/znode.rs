@@ -12,7 +12,7 @@ use super::{ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION_FUID};
 use crate::dmu::objects::Table;
 use crate::dmu::{Cursor, Dnode, Now, resident};
 use crate::error::{Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;

@@ -6,7 +6,7 @@ use super::{SIZE, ZVOL_OBJ, ZVOL_ZAP_OBJ};
 use crate::dmu::{NewObject, Objset, resident};
 use crate::dsl::{DslDataset, DslPool, NewCrypt, Setting};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{CreateOpts, Zap};
 use std::sync::Arc;

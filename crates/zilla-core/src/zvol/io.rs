@@ -4,7 +4,7 @@ use super::ZVOL_OBJ;
 use super::volume::Zvol;
 use crate::dmu::{Need, Now, ReadData, Stop, in_tx, resident};
 use crate::error::{Errno, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zil::{When, Zilog};
 use crate::zio::Leave;
 use crate::zpl::SyncMode;

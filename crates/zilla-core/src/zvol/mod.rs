@@ -1,5 +1,7 @@
 //! Block volumes: what OpenZFS calls zvols.
 //!
+//! **Floor 13.** It stands on a dataset's objset.
+//!
 //! A volume is an objset of type ZVOL with two objects. Object 1 (`ZVOL_OBJ`) has the bytes, in blocks of `volblocksize`, which is
 //! settled when the volume is made. Object 2 (`ZVOL_ZAP_OBJ`) is a ZAP that says in `size` how many bytes there are; blocks beyond the last
 //! written one, and those that were freed, read as zeroes.

@@ -8,7 +8,7 @@ use super::ZVOL_OBJ;
 use super::volume::Zvol;
 use crate::dmu::{Now, in_tx};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zil::{Replay, Zilog};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;

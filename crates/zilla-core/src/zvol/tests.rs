@@ -4,7 +4,7 @@ use super::*;
 use crate::dmu::testing::{MemStore, props};
 use crate::dmu::{DbufCache, Objset, ObjsetSync};
 use crate::error::{Errno, Result};
-use crate::spa::txg::TxgState;
+use crate::txg::TxgState;
 use crate::types::Txg;
 use crate::zpl::Unlimited;
 use bytes::Bytes;

@@ -3,7 +3,7 @@
 use super::{SIZE, ZVOL_OBJ, ZVOL_ZAP_OBJ};
 use crate::dmu::{Cursor, Dnode, Now, Objset, resident};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::TxgState;
+use crate::txg::TxgState;
 use crate::types::ObjectId;
 use crate::zap::Zap;
 use crate::zil::Zilog;

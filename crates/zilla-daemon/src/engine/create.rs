@@ -143,7 +143,7 @@ impl Engine {
 
     /// A quarter of the memory there is, at most: the host has other work, and pools share it.
     pub(super) async fn arc_max(&self) -> u64 {
-        let memory = zilla_core::arc::memory::read(&*self.env.opener).await;
+        let memory = zilla_core::memory::read(&*self.env.opener).await;
         memory.map_or(MOST_ARC, |m| m.total / 4).clamp(32 << 20, MOST_ARC)
     }
 }

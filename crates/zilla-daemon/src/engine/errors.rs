@@ -114,6 +114,27 @@ mod tests {
         assert_eq!((told.code, told.description()), (code, words));
     }
 
+    /// A new refusal does not compile until it is named here; then it belongs in the table below, with its code and words.
+    fn is_in_the_table(why: &Refusal) -> bool {
+        use Refusal::*;
+        match why {
+            NotBookmark(_) | NoBookmark(_) | BookmarkExists(_) | NotSnapshot(_) | NotAncestor => true,
+            LaterBookmarks(_) | RedactionBookmark(_) | NoAccounts(_) | FeatureDisabled(_) | OverLimit(..) => {
+                true
+            }
+            NotAllowed | NameTooLong(_) | NoParent | ParentNotFilesystem | BelowUsed(_)
+            | BeyondAvailable(_) => true,
+        }
+    }
+
+    /// The same of those on pools.
+    fn is_in_the_pools_table(why: &spa::Refusal) -> bool {
+        use spa::Refusal::*;
+        match why {
+            NoDevice(_) | NoReplicas | MissingLogs(_) => true,
+        }
+    }
+
     #[test]
     fn refusals_on_datasets_have_these_codes_and_words() {
         use Refusal::*;
@@ -125,6 +146,11 @@ mod tests {
             (NotSnapshot(x()), ErrorCode::BadType, "x is not a snapshot"),
             (NotAncestor, ErrorCode::BadType, "source is not an ancestor of the new bookmark's dataset"),
             (LaterBookmarks(x()), ErrorCode::Exists, "dataset already exists"),
+            (
+                RedactionBookmark(x()),
+                ErrorCode::BadVersion,
+                "bookmark 'x' keeps a list of redacted blocks, which zilla does not support yet",
+            ),
             (NoAccounts("userused"), ErrorCode::BadVersion, "userused is not kept in this file system"),
             (FeatureDisabled("f"), ErrorCode::BadVersion, "feature f is not enabled in this pool"),
             (OverLimit(x(), "snapshot_limit"), ErrorCode::NoSpc, "out of space"),
@@ -135,6 +161,7 @@ mod tests {
             (BelowUsed(x()), ErrorCode::NoSpc, "out of space"),
             (BeyondAvailable(x()), ErrorCode::NoSpc, "out of space"),
         ] {
+            assert!(is_in_the_table(&why));
             says(&of_dataset(why.into()), code, words);
         }
     }
@@ -148,6 +175,7 @@ mod tests {
             (NoReplicas, ErrorCode::NoReplicas, "no valid replicas"),
             (missing.clone(), ErrorCode::BadDev, "one or more devices is currently unavailable"),
         ] {
+            assert!(is_in_the_pools_table(&why));
             says(&of_pool(why.clone().into()), code, words);
             says(&of_vdev(why.into()), code, words);
         }

@@ -29,7 +29,7 @@ impl Engine {
                 }
                 let errors = pool.errors().await.map_err(of_pool)?;
                 info.error_count = errors.len() as u64;
-                for (objset, why) in pool.spa.ctx.kept_logs.list() {
+                for (objset, why) in pool.spa.ctx.log.kept.list() {
                     // It may just have been destroyed.
                     if let Ok(ds) = pool.dsl().dataset(objset).await {
                         info.kept_logs.push(KeptLog { dataset: ds.name(), why });

@@ -46,7 +46,7 @@ async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
     let mut all = LogCounts::default();
     let mut out = vec![(PathBuf::from("arcstats"), None, super::arcstats::sum(&pools))];
     for pool in pools {
-        all.add(&pool.spa.ctx.log_stats.get());
+        all.add(&pool.spa.ctx.log.stats.get());
         let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
         for name in names {
             if let Ok(ds) = pool.dsl().by_name(&name).await {

@@ -31,7 +31,7 @@ impl Engine {
         for pool in pools {
             let wanted = r.name.as_ref().filter(|n| **n != pool.name());
             if wanted.is_none() {
-                out.push(stat(pool.name(), pool.spa.ctx.log_stats.get()));
+                out.push(stat(pool.name(), pool.spa.ctx.log.stats.get()));
             }
             if r.datasets || wanted.is_some() {
                 out.extend(datasets(&pool, wanted).await?);

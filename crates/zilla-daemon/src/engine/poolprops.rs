@@ -223,22 +223,21 @@ impl Pool {
             TypedValue::Num(n) => Value::u64(*n),
             TypedValue::Str(text) => Value::string(text),
         };
-        let task =
-            move |tx: zilla_core::spa::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
-                Box::pin(async move {
-                    let mos = ctx.mos();
-                    let directory = Zap::open(mos, DIRECTORY).await?;
-                    let zap = match directory.try_get_u64(DMU_POOL_PROPS).await? {
-                        Some(id) => Zap::open(mos, id).await?,
-                        None => {
-                            let zap = Zap::make(mos, &tx, DMU_OT_POOL_PROPS, &CreateOpts::default()).await?;
-                            directory.insert_u64(&tx, DMU_POOL_PROPS, zap.id()).await?;
-                            zap
-                        }
-                    };
-                    zap.set(&tx, &proper, &value).await
-                })
-            };
+        let task = move |tx: zilla_core::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let mos = ctx.mos();
+                let directory = Zap::open(mos, DIRECTORY).await?;
+                let zap = match directory.try_get_u64(DMU_POOL_PROPS).await? {
+                    Some(id) => Zap::open(mos, id).await?,
+                    None => {
+                        let zap = Zap::make(mos, &tx, DMU_OT_POOL_PROPS, &CreateOpts::default()).await?;
+                        directory.insert_u64(&tx, DMU_POOL_PROPS, zap.id()).await?;
+                        zap
+                    }
+                };
+                zap.set(&tx, &proper, &value).await
+            })
+        };
         self.spa.ctx.sync_task(task).await.map_err(of_pool)?;
         if let Some(on) = expand {
             self.spa.set_autoexpand(on).await.map_err(of_pool)?;
@@ -255,13 +254,12 @@ impl Pool {
             ));
         }
         let ctx = self.spa.ctx.clone();
-        let task =
-            move |tx: zilla_core::spa::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
-                Box::pin(async move {
-                    let directory = Zap::open(ctx.mos(), DIRECTORY).await?;
-                    ctx.features.enable(ctx.mos(), &directory, &tx, &name).await
-                })
-            };
+        let task = move |tx: zilla_core::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let directory = Zap::open(ctx.mos(), DIRECTORY).await?;
+                ctx.features.enable(ctx.mos(), &directory, &tx, &name).await
+            })
+        };
         self.spa.ctx.sync_task(task).await.map_err(of_pool)
     }
 }

@@ -8,7 +8,7 @@ use zilla::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla::{Filesystem, FsProps, NoSnapshots, Time};
 use zilla_core::dmu::testing::{MemStore, keep_synced, props};
 use zilla_core::dmu::{DbufCache, Objset};
-use zilla_core::spa::txg::TxgState;
+use zilla_core::txg::TxgState;
 use zilla_core::types::Txg;
 use zilla_env::{Env, block_on, real_env};
 use zilla_fuse::{Mount, Options};

@@ -18,7 +18,7 @@ use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::dsl::{DslDataset, DslPool, Quota, Setting};
 use zilla_core::error::{Error, Result};
 use zilla_core::spa::Spa;
-use zilla_core::spa::txg::Tx;
+use zilla_core::txg::Tx;
 use zilla_core::zap::Value;
 use zilla_core::zpl::{Cred, NewFile, RenameFlags, S_IFDIR, S_IFLNK, S_IFREG, SetAttr, XattrMode, Zfs};
 use zilla_env::Env;

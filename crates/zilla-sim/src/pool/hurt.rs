@@ -22,7 +22,7 @@ use zilla_core::dmu::resident;
 use zilla_core::dsl::DslPool;
 use zilla_core::error::Result;
 use zilla_core::spa::Spa;
-use zilla_core::spa::txg::Tx;
+use zilla_core::txg::Tx;
 use zilla_core::types::ObjectId;
 use zilla_core::zpl::{Cred, NewFile, SetAttr, Zfs};
 use zilla_env::BoxFuture;

@@ -16,7 +16,7 @@ use zilla_core::dmu::WriteProps;
 use zilla_core::dsl::DslPool;
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::Spa;
-use zilla_core::spa::txg::Tx;
+use zilla_core::txg::Tx;
 use zilla_core::zpl::{
     self, Cred, FsProps, NewFile, RenameFlags, SetAttr, SetTime, SyncMode, Time, Unlimited, XattrMode, Zfs,
     ZplProps,

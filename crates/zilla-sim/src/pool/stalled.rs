@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use zilla_core::spa::txg::DirtyLimits;
+use zilla_core::txg::DirtyLimits;
 use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 

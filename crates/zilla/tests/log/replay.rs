@@ -235,7 +235,7 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
             let fs = open(&run, &spa).await;
             let why = fs.zfs().kept_log().expect("damaged").to_owned();
             assert!(why.contains("which was claimed, cannot be read"), "{why}");
-            let kept = spa.ctx.kept_logs.list();
+            let kept = spa.ctx.log.kept.list();
             assert!(kept.len() == 1 && kept[0].1 == why, "{kept:?}");
             done = there(&fs).await;
             assert!((1..names.len()).contains(&done), "{done}");
@@ -253,7 +253,7 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
         flip(&image, at);
         let spa = import(&run, crashed.path()).await;
         let fs = open(&run, &spa).await;
-        assert_eq!((fs.zfs().kept_log(), spa.ctx.kept_logs.list().len()), (None, 0));
+        assert_eq!((fs.zfs().kept_log(), spa.ctx.log.kept.list().len()), (None, 0));
         assert_eq!(there(&fs).await, names.len(), "all is there");
         for (i, name) in names.iter().enumerate() {
             let (file, len) = (fs.lookup(fs.root(), name.as_bytes()).await.unwrap(), 100 + 3000 * i);
@@ -276,7 +276,7 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
         drop(fs);
         zilla::give_up_log(&spa.dsl, POOL).await.unwrap();
         let fs = open(&run, &spa).await;
-        assert_eq!((fs.zfs().kept_log(), spa.ctx.kept_logs.list().len()), (None, 0));
+        assert_eq!((fs.zfs().kept_log(), spa.ctx.log.kept.list().len()), (None, 0));
         assert_eq!(there(&fs).await, done);
         Dir(&fs).file("more", 10).await;
         fs.commit().await.unwrap();

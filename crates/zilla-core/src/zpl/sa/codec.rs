@@ -3,7 +3,7 @@
 use super::table::{SaTable, Swap};
 use crate::dmu::Now;
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use zilla_ondisk::sa::{SA_MAGIC, header_size, place};
 
 const BLKPTR: usize = 128;

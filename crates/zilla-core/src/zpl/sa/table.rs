@@ -2,7 +2,7 @@
 
 use crate::dmu::{Need, Now, Objset, Stop};
 use crate::error::{Errno, Error};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::zap::{CreateOpts, END, Value, Zap};
 use parking_lot::{Mutex, RwLock};

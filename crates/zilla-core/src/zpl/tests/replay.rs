@@ -3,7 +3,7 @@
 use super::super::*;
 use super::world::{CRED, World};
 use crate::error::{Errno, Error, Result};
-use crate::spa::txg::Tx;
+use crate::txg::Tx;
 use crate::zio::Leave;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

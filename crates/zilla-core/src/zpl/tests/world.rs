@@ -4,7 +4,7 @@ use super::super::*;
 use crate::dmu::testing::{MemStore, props};
 use crate::dmu::{DbufCache, Objset, ObjsetSync, resident};
 use crate::error::Result;
-use crate::spa::txg::TxgState;
+use crate::txg::TxgState;
 use crate::types::{ObjectId, Txg};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

@@ -1,0 +1,179 @@
+//! The pool's block I/O as a [`BlockStore`]: which request goes where.
+//!
+//! Nothing is done here. Reading is in `read.rs`, writing in `write.rs` and `early.rs`, what only the intent log asks for in `log.rs`; who is
+//! asked for space is the [`Allocator`](super::Allocator).
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use std::sync::atomic::Ordering;
+use zilla_codec::compress::Compress;
+use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::object_type::DMU_OT_DNODE;
+
+use super::read::is_sealed;
+use super::{
+    BlockStore, CachePolicy, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, Zio,
+};
+use crate::crypt::Seal;
+use crate::error::{Errno, Error, Result};
+use crate::types::{Bookmark, Txg};
+
+impl BlockStore for Zio {
+    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+        if bp.is_embedded() {
+            return self.embedded(bp, None).ok();
+        }
+        if bp.is_encrypted() {
+            return None;
+        }
+        let block = self.cached_block(bp, false)?;
+        self.expand(bp, &block, None).ok()
+    }
+
+    fn read_stored(&self, bp: BlkPtr, bookmark: Bookmark, prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            let compressed = !bp.is_embedded() && bp.compress() != Compress::Off as u8;
+            if !compressed || bp.is_encrypted() {
+                let what = format!("block {bookmark} is not stored compressed: {bp}");
+                return Err(Error::os(Errno::NotSup, what));
+            }
+            Ok(self.read_block(bp, bookmark, prio).await?.data)
+        })
+    }
+
+    fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            if bp.is_embedded() {
+                return self.embedded(&bp, Some(bookmark));
+            }
+            if bp.is_encrypted() {
+                return Err(Error::os(Errno::Access, "the block is encrypted"));
+            }
+            let block = self.read_block(bp, bookmark, priority).await?;
+            self.expand(&bp, &block, Some(bookmark))
+        })
+    }
+
+    fn read_tree(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        if !bp.is_encrypted() {
+            return self.read(bp, bookmark, priority);
+        }
+        Box::pin(async move {
+            // Blocks of dnodes are encrypted but for what walking the tree takes, and never compressed.
+            let plain = bp.otype() == DMU_OT_DNODE && bp.compress() == Compress::Off as u8;
+            if !plain {
+                return Err(Error::os(Errno::Access, "the block is encrypted"));
+            }
+            let block = self.read_block(bp, bookmark, priority).await?;
+            self.expand(&bp, &block, Some(bookmark))
+        })
+    }
+
+    fn cached_stored(&self, bp: &BlkPtr) -> Option<Bytes> {
+        is_sealed(bp).then(|| self.cached_block(bp, false).map(|b| b.data))?
+    }
+
+    fn read_sealed(
+        &self,
+        bp: BlkPtr,
+        bookmark: Bookmark,
+        priority: Priority,
+    ) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            if !is_sealed(&bp) {
+                return Err(Error::inval("the block is not one of an encrypted dataset"));
+            }
+            Ok(self.read_block(bp, bookmark, priority).await?.data)
+        })
+    }
+
+    fn write_sealed(&self, txg: Txg, reqs: Vec<WriteReq>, seal: Seal) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        Box::pin(self.write_batch(txg, reqs, Some(seal)))
+    }
+
+    fn write_ahead_sealed(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+        seal: Seal,
+    ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        Box::pin(self.write_early(txg, reqs, Some(seal)))
+    }
+
+    fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
+        Box::pin(self.write_batch(txg, reqs, None))
+    }
+
+    fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(self.alloc_log_block(txg, size, step))
+    }
+
+    fn write_ahead(
+        &self,
+        txg: Txg,
+        reqs: Vec<WriteReq>,
+    ) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
+        Box::pin(self.write_early(txg, reqs, None))
+    }
+
+    fn has_room(&self, bytes: u64, leave: Leave) -> bool {
+        self.allocator().is_ok_and(|a| a.has_room(bytes, leave))
+    }
+
+    fn uncounted(&self) -> bool {
+        self.allocator().is_ok_and(|a| a.uncounted())
+    }
+
+    fn has_log_device(&self) -> bool {
+        self.tree()
+            .tops
+            .iter()
+            .any(|t| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.allocatable().load(Ordering::Relaxed))
+    }
+
+    fn log_fullness(&self) -> Option<f64> {
+        self.allocator().ok()?.log_fullness()
+    }
+
+    fn write_log(
+        &self,
+        bp: &BlkPtr,
+        data: Bytes,
+        ahead: EarlyWrites,
+    ) -> BoxFuture<'static, Result<LogWritten>> {
+        self.write_log_block(bp, data, ahead)
+    }
+
+    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move { self.read_log_block(&bp, bookmark).await })
+    }
+
+    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
+        self.log_on_log_vdev(bp)
+    }
+
+    fn log_shape(&self) -> LogShape {
+        let tree = self.tree();
+        let logs = tree.tops_for(true).count();
+        let turns = tree.turns(logs > 0);
+        let stripes = if turns && logs > 1 {
+            tree.tops_for(true).map(|t| t.vdev.id as u32).collect()
+        } else {
+            Vec::new()
+        };
+        LogShape { trains: if turns { 1 } else { logs.max(2) }, stripes }
+    }
+
+    fn set_caching(&self, objset: u64, policy: CachePolicy) {
+        let mut all = self.0.caching.write();
+        if policy == CachePolicy::default() {
+            all.remove(&objset);
+        } else {
+            all.insert(objset, policy);
+        }
+    }
+
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        self.0.tree.read().dsize(bp)
+    }
+}
