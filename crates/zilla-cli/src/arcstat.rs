@@ -140,7 +140,7 @@ struct Options {
 }
 
 fn run(cx: &mut Cx, args: Vec<String>) -> Run {
-    let (options, mut operands) = args::parse(&args, "f:hps:v", &[]);
+    let (options, mut operands) = args::parse(&args, ":f:hps:v", &[]);
     let mut query = ArcStatQuery::default();
     let mut fields: Vec<String> = DEFAULT.iter().map(|f| (*f).to_owned()).collect();
     let mut opts = Options { columns: Vec::new(), separator: "  ".to_owned(), exact: false };

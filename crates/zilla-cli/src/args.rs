@@ -19,7 +19,7 @@ pub enum Opt {
 }
 
 /// Splits `args` into options and operands. `shorts` is getopt's string: a letter, and a colon where it takes a
-/// value.
+/// value. A colon before the first tells a value that is missing from an option that is not known.
 pub fn parse(args: &[String], shorts: &str, longs: &[Long]) -> (Vec<Opt>, Vec<String>) {
     let mut options = Vec::new();
     let mut operands = Vec::new();
@@ -92,8 +92,10 @@ fn bundle<'a>(
             options.push(Opt::Flag(letter, rest.to_owned()));
         } else if let Some(value) = words.next() {
             options.push(Opt::Flag(letter, value.clone()));
-        } else {
+        } else if shorts.starts_with(':') {
             options.push(Opt::Missing(letter));
+        } else {
+            options.push(Opt::Unknown(letter, word.to_owned()));
         }
         return;
     }
@@ -132,6 +134,8 @@ mod tests {
     #[test]
     fn says_what_is_missing_or_unknown() {
         assert_eq!(run("-R").0, [Missing('R')]);
+        let args = ["-R".to_owned()];
+        assert_eq!(parse(&args, "R:", &[]).0, [Unknown('R', "-R".into())]);
         assert_eq!(run("-z:").0, [Unknown('z', "-z:".into()), Unknown(':', "-z:".into())]);
         assert_eq!(run("-").1, ["-"]);
     }

@@ -54,6 +54,10 @@ impl Cx {
         let mut cx = Cx::new(program, &args, usage);
         let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
         cx.out.flush();
+        if std::env::var_os("ZFS_ABORT").is_some() {
+            println!("dumping core by request");
+            std::process::abort();
+        }
         code
     }
 

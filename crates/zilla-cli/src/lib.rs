@@ -15,6 +15,7 @@ pub mod cx;
 pub mod fmt;
 pub mod manual;
 mod material;
+pub mod mount_helper;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
@@ -67,6 +68,7 @@ fn tool(name: &str) -> Option<Tool> {
         "arcstat" => Some(arcstat::main),
         "zilstat" => Some(zilstat::main),
         "zvol" => Some(zvol::main),
+        "mount.zfs" => Some(mount_helper::main),
         _ => None,
     }
 }

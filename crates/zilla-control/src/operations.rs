@@ -156,6 +156,8 @@ operations! {
     pool_reopen(PoolReopen) -> ();
     pool_resilver(PoolResilver) -> ();
     pool_freeze(PoolFreeze) -> ();
+    pool_reguid(PoolReguid) -> ();
+    pool_upgrade(PoolUpgrade) -> ();
     label_clear(LabelClear) -> ();
     vdev_attach(VdevAttach) -> ();
     vdev_detach(VdevDetach) -> ();
@@ -190,6 +192,7 @@ operations! {
     snapshot_holds(SnapshotHolds) -> Vec<HoldInfo>;
     grant_query(GrantQuery) -> Vec<GrantList>;
     grant_change(GrantChange) -> ();
+    program_run(ProgramRun) -> ProgramReply;
     stream_send(StreamSend) -> ();
     stream_receive(StreamReceive) -> ();
     receive_abort(ReceiveAbort) -> ();

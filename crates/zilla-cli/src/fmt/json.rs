@@ -6,6 +6,8 @@ use zilla_control::types::{PropValue, Source};
 pub enum Json {
     Str(String),
     Num(u64),
+    Int(i64),
+    Bool(bool),
     Obj(Obj),
     Arr(Vec<Json>),
 }
@@ -100,6 +102,8 @@ fn write(text: &mut String, value: &Json) {
     match value {
         Json::Str(s) => write_str(text, s),
         Json::Num(n) => text.push_str(&n.to_string()),
+        Json::Int(n) => text.push_str(&n.to_string()),
+        Json::Bool(b) => text.push_str(&b.to_string()),
         Json::Obj(o) => write_obj(text, o),
         Json::Arr(values) => {
             text.push('[');

@@ -6,7 +6,7 @@ use crate::args::{self, Long, Opt};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-const SHORTS: &str = "AbBcCdDeEfFGhHiI:kK:lLmMNo:Op:PqrRsSt:TuU:vVx:XYyZ";
+const SHORTS: &str = ":AbBcCdDeEfFGhHiI:kK:lLmMNo:Op:PqrRsSt:TuU:vVx:XYyZ";
 const LONGS: &[Long] = &[
     ("ignore-assertions", false, 'A'),
     ("block-stats", false, 'b'),

@@ -94,8 +94,9 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
         }
         request.volume = Some(VolumeSpec { size, block_size, sparse });
     }
+    let size_given = request.volume.is_some();
     if request.parents && check_dataset_name(&name, types, true).is_ok() {
-        if exists(cx, &name)? {
+        if exists(cx, &name, size_given)? {
             return Ok(0);
         }
         if verbose {
@@ -157,11 +158,12 @@ fn finish(cx: &mut Cx, name: &str, done: Option<MountedReply>) -> Run {
     }
 }
 
-fn exists(cx: &mut Cx, name: &str) -> Result<bool, Exit> {
+/// Whether there is one of this name and kind.
+fn exists(cx: &mut Cx, name: &str, volume: bool) -> Result<bool, Exit> {
     let request = DatasetQuery {
         roots: vec![name.to_owned()],
         depth: Some(0),
-        kinds: vec![DatasetKind::Filesystem, DatasetKind::Volume],
+        kinds: vec![if volume { DatasetKind::Volume } else { DatasetKind::Filesystem }],
         ..DatasetQuery::default()
     };
     Ok(cx.call(&request)?.is_ok_and(|reply| reply.datasets.iter().any(|d| d.name == name)))
@@ -175,7 +177,6 @@ pub fn clone(cx: &mut Cx, args: Vec<String>) -> Run {
         match option {
             Opt::Flag('o', text) => parse_prop(cx, &mut properties, &text)?,
             Opt::Flag('p', _) => parents = true,
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }
@@ -210,7 +211,7 @@ pub fn clone(cx: &mut Cx, args: Vec<String>) -> Run {
         cx.refused(&action, &e);
         return Ok(1);
     }
-    if parents && exists(cx, &target)? {
+    if parents && (exists(cx, &target, false)? || exists(cx, &target, true)?) {
         return Ok(0);
     }
     let request = DatasetClone { snapshot, target: target.clone(), properties, parents, no_mount: false };

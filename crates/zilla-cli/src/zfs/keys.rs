@@ -140,7 +140,6 @@ fn load_or_unload(cx: &mut Cx, args: Vec<String>, loads: bool) -> Run {
             Opt::Flag('r', _) => recursive = true,
             Opt::Flag('n', _) => check = true,
             Opt::Flag('L', text) => location = Some(text),
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }
@@ -184,7 +183,6 @@ pub fn change_key(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('l', _) => first_load = true,
             Opt::Flag('i', _) => inherit = true,
             Opt::Flag('o', text) => parse_prop(cx, &mut properties, &text)?,
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }
@@ -192,6 +190,9 @@ pub fn change_key(cx: &mut Cx, args: Vec<String>) -> Run {
         [_] => {}
         [] => return cx.bad_usage("Missing dataset argument"),
         _ => return cx.bad_usage("Too many arguments"),
+    }
+    if inherit && !properties.is_empty() {
+        return cx.bad_usage("Properties not allowed for inheriting");
     }
     let (found, _) = find(cx, &operands, false)?;
     let Some(ds) = found.into_iter().next() else { return cx.print_usage() };

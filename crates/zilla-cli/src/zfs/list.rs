@@ -50,7 +50,6 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
                 selection.pool_lists_snapshots = false;
                 typed = true;
             }
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }

@@ -15,6 +15,7 @@ mod holds;
 pub(crate) mod keys;
 mod list;
 mod mount;
+mod program;
 mod project;
 mod receive;
 mod rename;
@@ -28,6 +29,8 @@ mod upgrade;
 mod userspace;
 mod value;
 mod wait;
+
+pub use mount::load_and_mount;
 
 use crate::cx::{Action, Command, Cx, Exit, Run};
 use crate::manual;
@@ -188,7 +191,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         "program",
         "\tprogram [-jn] [-t <instruction limit>] [-m <memory limit (b)>]\n\t    <pool> <program file> [lua \
          args...]\n",
-        None,
+        Some(program::run),
     ),
     command("rewrite", "\trewrite [-rvx] [-o <offset>] [-l <length>] <directory|file ...>\n", None),
     command("wait", "\twait [-t <activity>] <filesystem>\n", Some(wait::run)),

@@ -88,6 +88,14 @@ fn load_keys(cx: &mut Cx, names: &[String], recursive: bool) -> Run {
     Ok(code)
 }
 
+/// What `zpool import -l` does at its end: loads the keys of a pool, and mounts what is to be mounted.
+pub fn load_and_mount(cx: &mut Cx, pool: &str) -> Run {
+    let code = load_keys(cx, &[pool.to_owned()], true)?;
+    let request = DatasetMount { pool: Some(pool.to_owned()), ..DatasetMount::default() };
+    let done = cx.ask("cannot mount", &request)?;
+    Ok(code | report(cx, "mount", "", done)?)
+}
+
 fn unsupported(cx: &mut Cx, what: &str) -> Run {
     cx.err(format!("zfs: '{what}' is not supported by zilla yet"));
     Err(Exit(2))

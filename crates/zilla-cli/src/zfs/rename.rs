@@ -49,8 +49,8 @@ pub fn rename(cx: &mut Cx, args: Vec<String>) -> Run {
     if request.recursive && request.parents {
         return cx.bad_usage("-p and -r options are mutually exclusive");
     }
-    if request.recursive && request.no_unmount {
-        return cx.bad_usage("-u and -r options are mutually exclusive");
+    if request.no_unmount && request.parents {
+        return cx.bad_usage("-u and -p options are mutually exclusive");
     }
     if request.recursive && !name.contains('@') {
         return cx.bad_usage("source dataset for recursive rename must be a snapshot");

@@ -14,7 +14,6 @@ pub fn snapshot(cx: &mut Cx, args: Vec<String>) -> Run {
         match option {
             Opt::Flag('o', text) => parse_prop(cx, &mut request.properties, &text)?,
             Opt::Flag('r', _) => request.recursive = true,
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }

@@ -48,7 +48,6 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
                 _ if text == "current" => version = Some(ZPL_VERSION),
                 _ => return cx.bad_usage(format!("invalid version {text}")),
             },
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }

@@ -99,7 +99,7 @@ fn run(cx: &mut Cx, args: &[String], whose: Owners) -> Run {
         }
     }
     let name = match operands.as_slice() {
-        [] => return cx.bad_usage("missing dataset name"),
+        [] => return cx.print_usage(),
         [name] => name.clone(),
         _ => return cx.bad_usage("too many arguments"),
     };

@@ -18,7 +18,6 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
                     return cx.bad_usage(format!("invalid activity '{word}'"));
                 }
             }
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }

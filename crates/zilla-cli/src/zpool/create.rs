@@ -1,11 +1,13 @@
 //! `zpool create`.
 
+use super::compat;
 use super::vdevspec::{self, SpecError};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use std::collections::BTreeMap;
 use zilla_control::error::ErrorCode;
 use zilla_control::props;
+use zilla_control::status::Compatibility;
 use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, VdevSpec};
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -62,6 +64,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         return Ok(1);
     }
     request.name = name.clone();
+    choose_features(cx, &mut request)?;
     request.vdevs = spec(cx, words, &request)?;
     // The altroot travels on its own: it is not written to the pool.
     request.altroot = request.properties.remove("altroot");
@@ -100,6 +103,33 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Ok(1)
         }
     }
+}
+
+/// What `-o compatibility` says of the features that are enabled.
+fn choose_features(cx: &mut Cx, request: &mut PoolCreate) -> Result<(), Exit> {
+    let Some(value) = request.properties.get("compatibility") else { return Ok(()) };
+    let sets = compat::load(value);
+    let names = match sets.features {
+        Compatibility::All => return Ok(()),
+        Compatibility::Legacy => Vec::new(),
+        Compatibility::Listed(names) => names,
+        Compatibility::Broken => {
+            cx.err(format!("Error: {}", sets.complaint.unwrap_or_default()));
+            return Err(Exit(1));
+        }
+    };
+    if let Some(what) = sets.complaint {
+        cx.err(format!("Warning: {what}"));
+    }
+    let on = request.properties.iter().filter(|(_, value)| *value == "enabled");
+    let on: Vec<&str> = on.filter_map(|(name, _)| name.strip_prefix("feature@")).collect();
+    for name in on.into_iter().filter(|name| !names.iter().any(|n| n == name)) {
+        cx.err(format!(
+            "Warning: feature \"{name}\" enabled but is not in specified 'compatibility' feature set."
+        ));
+    }
+    request.feature_set = Some(names);
+    Ok(())
 }
 
 fn spec(cx: &mut Cx, words: &[String], request: &PoolCreate) -> Result<VdevSpec, Exit> {

@@ -1,12 +1,13 @@
 //! `zpool get` and `zpool set`.
 
-use super::{list, status_json};
+use super::{compat, list, status_json};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{self, Obj};
 use crate::fmt::poolprop;
 use crate::fmt::proplist::{self, Column, Entry, GetRow, GetTable, Of};
-use zilla_control::types::{PoolInfo, PoolQuery, PoolSet};
+use zilla_control::status::Compatibility;
+use zilla_control::types::{FeatureState, PoolInfo, PoolQuery, PoolSet};
 
 struct Options {
     scripted: bool,
@@ -37,6 +38,7 @@ pub fn get(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('\u{1}', _) => (opts.json_int, opts.literal) = (true, true),
             Opt::Flag('\u{2}', _) => opts.key_guid = true,
             Opt::Flag('o', text) => opts.columns = columns(cx, &text)?,
+            Opt::Missing(_) => return cx.bad_usage("missing property argument"),
             other => return cx.bad_option(other),
         }
     }
@@ -78,8 +80,9 @@ pub fn get(cx: &mut Cx, args: Vec<String>) -> Run {
 /// `-o name,value` of `get`; `all` is every column.
 pub fn columns(cx: &mut Cx, text: &str) -> Result<Vec<Column>, Exit> {
     let mut columns = Vec::new();
+    let all = if cx.program == "zpool" { Column::DEFAULT } else { Column::ALL };
     for word in text.split(',') {
-        if columns.len() == Column::ALL.len() {
+        if columns.len() == all.len() {
             return cx.bad_usage("too many fields given to -o option");
         }
         match Column::parse(word) {
@@ -89,8 +92,7 @@ pub fn columns(cx: &mut Cx, text: &str) -> Result<Vec<Column>, Exit> {
             }
             Some(column) => columns.push(column),
             None if word == "all" && columns.is_empty() => {
-                let all = if cx.program == "zpool" { Column::DEFAULT } else { Column::ALL };
-                return Ok(all.to_vec());
+                columns = all.to_vec();
             }
             None if word == "all" => {
                 return cx.bad_usage("\"all\" conflicts with specific fields given to -o option");
@@ -140,7 +142,11 @@ pub fn print_pools(
             if let Some(value) = poolprop::get(pool, &entry.name, literal) {
                 rows.push(GetRow { name: pool.name.clone(), property: entry.name.clone(), value });
             } else if !entry.from_all && entry.desc.is_none() {
-                let value = zilla_control::types::PropValue::new("-", Default::default());
+                let source = match zilla_control::props::is_user_prop(&entry.name) {
+                    true => zilla_control::types::Source::Default,
+                    false => zilla_control::types::Source::None,
+                };
+                let value = zilla_control::types::PropValue::new("-", source);
                 rows.push(GetRow { name: pool.name.clone(), property: entry.name.clone(), value });
             }
         }
@@ -274,11 +280,14 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
     let Some((property, value)) = assignment.split_once('=') else {
         return cx.bad_usage("missing value in property=value argument");
     };
-    let pools =
-        cx.ask("cannot list pools", &PoolQuery { names: vec![name.clone()], ..PoolQuery::default() })?;
-    if pools.is_none_or(|p| p.is_empty()) {
+    let query = PoolQuery { names: vec![name.clone()], properties: true, ..PoolQuery::default() };
+    let pools = cx.ask("cannot list pools", &query)?.unwrap_or_default();
+    let Some(pool) = pools.first() else {
         cx.err(format!("cannot open '{name}': is not a pool"));
         return Ok(22);
+    };
+    if vdev.is_none() {
+        check_compatibility(cx, pool, property, value)?;
     }
     let request = PoolSet {
         name: name.clone(),
@@ -291,4 +300,44 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
     }
     cx.log_history(name)?;
     Ok(0)
+}
+
+/// What the property `compatibility` has to say of itself, and of a feature that is to be enabled.
+fn check_compatibility(cx: &mut Cx, pool: &PoolInfo, property: &str, value: &str) -> Result<(), Exit> {
+    let name = &pool.name;
+    if let Some(feature) = property.strip_prefix("feature@").filter(|_| value == "enabled") {
+        match compat::of(pool) {
+            Compatibility::Broken => {
+                cx.err(format!("Error: cannot enable feature '{feature}' on pool '{name}'"));
+                cx.err("because the pool's 'compatibility' property cannot be parsed.");
+                return Err(Exit(1));
+            }
+            Compatibility::Listed(names) if !names.iter().any(|n| n == feature) => {
+                cx.err(format!("Error: cannot enable feature '{feature}' on pool '{name}'"));
+                cx.err("as it is not specified in this pool's current compatibility set.");
+                cx.err("Consider setting 'compatibility' to a less restrictive set, or to 'off'.");
+                return Err(Exit(1));
+            }
+            _ => {}
+        }
+    }
+    if property != "compatibility" {
+        return Ok(());
+    }
+    let sets = compat::load(value);
+    if let Some(what) = &sets.complaint {
+        let broken = sets.features == Compatibility::Broken;
+        cx.err(format!("{}: {what}", if broken { "Error" } else { "Warning" }));
+        if broken {
+            return Err(Exit(1));
+        }
+    }
+    if let Compatibility::Listed(names) = &sets.features {
+        let on = pool.features.iter().filter(|f| f.state != FeatureState::Disabled);
+        if on.into_iter().any(|f| !names.contains(&f.name)) {
+            cx.err(format!("Warning: one or more features already enabled on pool '{name}'"));
+            cx.err("are not present in this compatibility set.");
+        }
+    }
+    Ok(())
 }

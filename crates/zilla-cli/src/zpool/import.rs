@@ -8,7 +8,8 @@ use crate::cx::{Cx, Exit, Run};
 use crate::fmt::time;
 use std::collections::BTreeMap;
 use zilla_control::types::{
-    ImportCandidate, ImportSearch, ImportSource, MmpState, PoolImport, PoolLabelState, PoolQuery,
+    ImportCandidate, ImportSearch, ImportSource, MmpState, PoolHealth, PoolImport, PoolLabelState, PoolQuery,
+    Rewound,
 };
 
 pub use show::show;
@@ -35,7 +36,9 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         None => false,
         Some(wanted) => {
             let pools = cx.ask("cannot list pools", &PoolQuery::default())?.ok_or(Exit(1))?;
-            pools.iter().any(|p| p.name == *wanted || p.guid.to_string() == *wanted)
+            // One whose devices were missing is to be opened.
+            let open = pools.iter().filter(|p| p.health != PoolHealth::Unavail);
+            open.into_iter().any(|p| p.name == *wanted || p.guid.to_string() == *wanted)
         }
     };
     if let Some(wanted) = operands.first() {
@@ -105,7 +108,7 @@ fn options(cx: &mut Cx, args: &[String]) -> Result<(Options, Vec<String>), Exit>
                 props.entry("cachefile".to_owned()).or_insert_with(|| "none".to_owned());
             }
             Opt::Flag('T', text) => match text.parse() {
-                Ok(txg) => request.rewind_txg = Some(txg),
+                Ok(txg) => (opts.rewind, opts.extreme, request.rewind_txg) = (true, true, Some(txg)),
                 Err(_) => return cx.bad_usage("invalid txg value"),
             },
             Opt::Flag('X', _) => opts.extreme = true,
@@ -139,10 +142,6 @@ fn options(cx: &mut Cx, args: &[String]) -> Result<(Options, Vec<String>), Exit>
     if (opts.all && !operands.is_empty()) || operands.len() > 2 {
         return cx.bad_usage("too many arguments");
     }
-    if opts.load_keys {
-        cx.err("zpool: 'import -l' is not supported by zilla yet");
-        return Err(Exit(2));
-    }
     if source.dirs.is_empty()
         && let Ok(path) = std::env::var("ZPOOL_IMPORT_PATH")
     {
@@ -167,7 +166,7 @@ fn absolute(path: impl AsRef<str>) -> String {
 fn every(cx: &mut Cx, opts: &Options, found: &[ImportCandidate]) -> Run {
     if found.is_empty() {
         cx.err("no pools available to import");
-        return Ok(if opts.all { 0 } else { 1 });
+        return Ok(0);
     }
     let mut code = 0;
     for (i, candidate) in found.iter().enumerate() {
@@ -218,7 +217,9 @@ fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Op
         cx.err(foreign(candidate));
         return Ok(1);
     }
-    let request = PoolImport { guid: pool.guid, new_name: new_name.cloned(), ..opts.request.clone() };
+    let mut request = PoolImport { guid: pool.guid, new_name: new_name.cloned(), ..opts.request.clone() };
+    // What is encrypted can be mounted when its keys are there.
+    request.no_mount |= opts.load_keys;
     let action = match new_name {
         Some(new) => format!("cannot import '{name}' as '{new}'"),
         None => format!("cannot import '{name}'"),
@@ -236,6 +237,16 @@ fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Op
             return Ok(1);
         }
     };
+    if let Some(rewound) = &reply.rewound {
+        tell_rewound(cx, name, rewound, opts.request.rewind_dry_run);
+    }
+    if opts.request.rewind_dry_run {
+        return Ok(0);
+    }
+    let mut code = 0;
+    if opts.load_keys {
+        code = crate::zfs::load_and_mount(cx, &reply.name)?;
+    }
     for error in &reply.mount_errors {
         let subject = error.subject.as_deref().unwrap_or(&reply.name);
         cx.refused(&format!("cannot mount '{subject}'"), error);
@@ -244,10 +255,28 @@ fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Op
         cx.err("Import was successful, but unable to mount some datasets");
     }
     let readonly = opts.request.properties.get("readonly").is_some_and(|v| v == "on");
-    if !readonly && !opts.request.rewind_dry_run {
+    if !readonly {
         cx.log_history(&reply.name)?;
     }
-    Ok(0)
+    Ok(code)
+}
+
+/// What `-F` gave up, or would.
+fn tell_rewound(cx: &mut Cx, name: &str, rewound: &Rewound, dry_run: bool) {
+    let time = time::ctime(rewound.timestamp);
+    let time = time.trim_end();
+    cx.out.line(match dry_run {
+        true => format!("Would be able to return {name} to its state as of {time}."),
+        false => format!("Pool {name} returned to its state as of {time}."),
+    });
+    let verb = if dry_run { "Would discard" } else { "Discarded" };
+    match rewound.lost_seconds {
+        0 => {}
+        n if n > 120 => {
+            cx.out.line(format!("{verb} approximately {} minutes of transactions.", (n + 30) / 60))
+        }
+        n => cx.out.line(format!("{verb} approximately {n} seconds of transactions.")),
+    }
 }
 
 /// The pool was not exported, and not by this host.

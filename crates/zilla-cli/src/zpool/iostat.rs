@@ -19,7 +19,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let (mut skip_first, mut headers_once, mut stamp) = (false, false, None);
     for option in options {
         match option {
-            Opt::Flag('c', _) | Opt::Missing('c') => {
+            Opt::Flag('c', _) | Opt::Unknown('c', _) => {
                 cx.err("zpool: 'iostat -c' is not supported by zilla yet");
                 return Ok(2);
             }
@@ -37,7 +37,6 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('y', _) => skip_first = true,
             Opt::Flag('n', _) => headers_once = true,
             Opt::Flag('h', _) => return cx.print_usage(),
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }

@@ -4,10 +4,12 @@
 //! order, with its usage text; one without a function is refused by name with exit code 2. How vdevs are named on a command
 //! line is in [`vdevspec`], the words of `status` in [`status`], [`status_text`] and [`status_activity`].
 
+mod compat;
 mod create;
 mod devices;
 mod get;
 mod history;
+mod identity;
 mod import;
 mod iostat;
 mod labelclear;
@@ -108,8 +110,12 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         Some(import::run),
     ),
     command("export", "\texport [-af] <pool> ...\n", Some(manage::export)),
-    command("upgrade", "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n", None),
-    command("reguid", "\treguid [-g guid] <pool>\n", None),
+    command(
+        "upgrade",
+        "\tupgrade\n\tupgrade -v\n\tupgrade [-V version] <-a | pool ...>\n",
+        Some(identity::upgrade),
+    ),
+    command("reguid", "\treguid [-g guid] <pool>\n", Some(identity::reguid)),
     None,
     command("history", "\thistory [-il] [<pool>] ...\n", Some(history::run)),
     command("events", "\tevents [-vHf [pool] | -c]\n", None),

@@ -1,7 +1,7 @@
 //! `zpool status`.
 
 use super::status_activity::{checkpoint, expansion, removal, scans};
-use super::{status_json, status_text};
+use super::{compat, status_json, status_text};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use crate::fmt::color::{self, BLUE, RED, YELLOW, bold, paint};
@@ -9,7 +9,7 @@ use crate::fmt::interval::{Interval, Stamp};
 use crate::fmt::vdev::{self, NameFlags};
 use crate::fmt::{json, left, time};
 use zilla_control::props::nicenum::nicenum;
-use zilla_control::status::{Compatibility, StatusReason, reason_of};
+use zilla_control::status::{StatusReason, reason_of};
 use zilla_control::types::{
     ActivityState, ErrorEntry, LeafProgress, PoolInfo, PoolQuery, RebuildStat, ScanFunc, ScanState, VdevAux,
     VdevKind, VdevNode, VdevState,
@@ -50,7 +50,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let mut stamp = None;
     for option in options {
         match option {
-            Opt::Flag('c', _) | Opt::Missing('c') => {
+            Opt::Flag('c', _) | Opt::Unknown('c', _) => {
                 cx.err("zpool: 'status -c' is not supported by zilla yet");
                 return Ok(2);
             }
@@ -72,7 +72,6 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('\u{2}', _) => (opts.json_int, opts.literal) = (true, true),
             Opt::Flag('\u{3}', _) => opts.flat = true,
             Opt::Flag('\u{4}', _) => opts.key_guid = true,
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }
@@ -117,7 +116,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
 fn show(cx: &mut Cx, pools: &[PoolInfo], all: bool, opts: &Options) {
     let mut first = true;
     for pool in pools {
-        let reason = reason_of(pool, &compatibility(pool));
+        let reason = reason_of(pool, &compat::of(pool));
         if opts.explain && harmless(reason) {
             if !all {
                 cx.out.line(format!("pool '{}' is healthy", pool.name));
@@ -142,34 +141,6 @@ fn show(cx: &mut Cx, pools: &[PoolInfo], all: bool, opts: &Options) {
 pub fn harmless(reason: StatusReason) -> bool {
     use StatusReason::*;
     matches!(reason, Ok | VersionOlder | FeatDisabled | CompatibilityErr | IncompatibleFeat)
-}
-
-/// The features that a pool's `compatibility` property stands for: the files it names, intersected.
-pub fn compatibility(pool: &PoolInfo) -> Compatibility {
-    let value = pool.properties.get("compatibility").map_or("off", |p| p.value.as_str());
-    match value {
-        "" | "off" | "-" => return Compatibility::All,
-        "legacy" => return Compatibility::Legacy,
-        _ => {}
-    }
-    let mut listed: Option<Vec<String>> = None;
-    for file in value.split(',') {
-        let path = |dir: &str| std::path::Path::new(dir).join(file);
-        let text = std::fs::read_to_string(path("/etc/zfs/compatibility.d"))
-            .or_else(|_| std::fs::read_to_string(path("/usr/share/zfs/compatibility.d")));
-        let Ok(text) = text else { return Compatibility::Broken };
-        let names: Vec<String> = text
-            .lines()
-            .flat_map(|line| line.split('#').next().unwrap_or("").split([' ', '\t', ',']))
-            .filter(|word| !word.is_empty())
-            .map(str::to_owned)
-            .collect();
-        listed = Some(match listed {
-            None => names,
-            Some(before) => before.into_iter().filter(|n| names.contains(n)).collect(),
-        });
-    }
-    listed.map_or(Compatibility::All, Compatibility::Listed)
 }
 
 /// The whole report on one pool.

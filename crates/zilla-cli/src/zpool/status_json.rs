@@ -1,5 +1,6 @@
 //! `zpool status -j`, and the heads of pools and vdevs in every JSON output.
 
+use super::compat;
 use super::status::{self, Options};
 use crate::fmt::interval::Stamp;
 use crate::fmt::json::{Json, Obj};
@@ -110,7 +111,7 @@ pub fn vdev_info(vdev: &VdevNode, name: &str, parent: AllocClass, with_type: boo
 pub fn pools(pools: &[PoolInfo], opts: &Options) -> Obj {
     let mut all = Obj::new();
     for pool in pools {
-        let reason = reason_of(pool, &status::compatibility(pool));
+        let reason = reason_of(pool, &compat::of(pool));
         if opts.explain && status::harmless(reason) {
             continue;
         }

@@ -1,6 +1,6 @@
 //! The printers against what OpenZFS printed about the same pools.
 
-use super::{get, history, iostat, list, status, status_activity};
+use super::{compat, get, history, iostat, list, status, status_activity};
 use crate::fmt::proplist::{self, Column, Of};
 use crate::fmt::vdev::NameFlags;
 use zilla_control::props::FEATURES;
@@ -98,7 +98,7 @@ fn tank() -> PoolInfo {
 }
 
 fn plain(pool: &PoolInfo) -> String {
-    let reason = reason_of(pool, &status::compatibility(pool));
+    let reason = reason_of(pool, &compat::of(pool));
     status::print(pool, reason, &status::Options::default())
 }
 

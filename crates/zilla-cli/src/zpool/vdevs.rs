@@ -292,10 +292,10 @@ pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
     let Some((name, devices)) = operands.split_first() else {
         return cx.bad_usage("missing pool name argument");
     };
+    let pool = one_pool(cx, name)?;
     if devices.is_empty() {
         return cx.bad_usage("missing device");
     }
-    let pool = one_pool(cx, name)?;
     let mut code = 0;
     for device in devices {
         let action = format!("cannot remove {device}");

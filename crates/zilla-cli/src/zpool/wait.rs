@@ -51,7 +51,6 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
                     }
                 }
             }
-            Opt::Missing(letter) => return cx.bad_option(Opt::Unknown(letter, String::new())),
             other => return cx.bad_option(other),
         }
     }

@@ -237,7 +237,7 @@ pub fn parse_pool_prop(
         if name.len() >= ZAP_MAXNAMELEN {
             return Err(bad(format!("property name '{name}' is too long")));
         }
-        if text.len() >= ZFS_MAXPROPLEN {
+        if text.len() >= ZFS_MAXPROPLEN * 2 {
             return Err(bad(format!("property value '{text}' is too long")));
         }
         return Ok((PropType::User, TypedValue::Str(text.to_owned())));

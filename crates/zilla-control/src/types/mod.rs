@@ -13,8 +13,10 @@ mod dataset;
 mod dataset_request;
 mod diff;
 mod grant;
+mod identity_request;
 mod key_request;
 mod pool;
+mod program;
 mod request;
 mod spec;
 mod stream;
@@ -26,12 +28,14 @@ pub use dataset::{DatasetInfo, DatasetKind, DestroyReply, MountEntry, PropValue,
 pub use dataset_request::*;
 pub use diff::{DatasetDiff, DatasetDiffReply, DatasetWait, DiffChange, DiffEntry};
 pub use grant::*;
+pub use identity_request::*;
 pub use key_request::*;
 pub use pool::{
     Checkpoint, CheckpointState, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord, HistoryWhat,
     ImportCandidate, KeptLog, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand, Removal, ScanFunc,
     ScanStat, ScanState, Suspended,
 };
+pub use program::*;
 pub use request::*;
 pub use spec::{LeafSpec, TopKind, TopSpec, VdevSpec};
 pub use stream::*;

@@ -34,6 +34,8 @@ pub struct PoolCreate {
     pub fs_properties: BTreeMap<String, String>,
     /// `-d`: enable no feature but those named.
     pub disable_features: bool,
+    /// The features that `compatibility` asks for; those of them that there are here are enabled.
+    pub feature_set: Option<Vec<String>>,
     /// `-R`: also sets `cachefile=none` unless given.
     pub altroot: Option<String>,
     /// `-t`: the name in memory; `name` goes to disk.
@@ -204,6 +206,18 @@ pub struct ImportReply {
     pub name: String,
     /// Filesystems that could not be mounted, each with its error.
     pub mount_errors: Vec<crate::ApiError>,
+    /// `-F`: how far back it had to go.
+    pub rewound: Option<Rewound>,
+}
+
+/// An import of an older state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct Rewound {
+    /// When that state was written, in seconds since the epoch.
+    pub timestamp: u64,
+    /// What was written after it.
+    pub lost_seconds: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -377,6 +391,8 @@ pub struct DatasetInherit {
 pub struct DatasetMount {
     /// None: all that should be.
     pub name: Option<String>,
+    /// Where, whatever its property says: `mount -t zfs`.
+    pub at: Option<String>,
     /// `-R`: and all below
     pub recursive: bool,
     pub options: Vec<String>,
@@ -384,8 +400,8 @@ pub struct DatasetMount {
     pub overlay: bool,
     /// `-f`
     pub force: bool,
-    /// `-l`
-    pub load_keys: bool,
+    /// Where no name is given: only of this pool.
+    pub pool: Option<String>,
 }
 
 /// `zfs unmount fs | mountpoint | -a`

@@ -183,7 +183,7 @@ impl DslPool {
             metadata_compress: on,
             hole_birth: self.feature_active("hole_birth"),
             embed: self.feature_active("embedded_data"),
-            special_upto: special.min(zilla_ondisk::SPA_MAXBLOCKSIZE as u64) as u32,
+            special_upto: special.min(zilla_ondisk::SPA_MAXBLOCKSIZE) as u32,
         })
     }
 

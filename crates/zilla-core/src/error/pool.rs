@@ -11,6 +11,8 @@ pub enum Refusal {
     NoDevice(u64),
     #[error("no valid replicas")]
     NoReplicas,
+    #[error("one or more devices is currently unavailable")]
+    NotHealthy,
     /// The log devices that an import lacks, a line each, the devices of a mirror below it.
     #[error("The devices below are missing or corrupted, use '-m' to import the pool anyway:\n{}", .0.join("\n"))]
     MissingLogs(Vec<String>),
@@ -21,7 +23,7 @@ impl Refusal {
         match self {
             Refusal::NoDevice(_) => Errno::NoDev,
             Refusal::NoReplicas => Errno::Busy,
-            Refusal::MissingLogs(_) => Errno::NxIo,
+            Refusal::MissingLogs(_) | Refusal::NotHealthy => Errno::NxIo,
         }
     }
 }

@@ -240,7 +240,7 @@ impl L2arc {
     }
 
     pub(super) async fn write_header(&self, device: &CacheDev, facts: &PoolFacts) -> Option<()> {
-        let header = device.rotor.lock().header(facts.guid, device.vdev.guid).ok()?;
+        let header = device.rotor.lock().header(facts.guid.load(Ordering::Acquire), device.vdev.guid).ok()?;
         self.write(device, VDEV_LABEL_START_SIZE, header).await
     }
 

@@ -67,7 +67,7 @@ pub struct L2arc {
 
 /// What of the pool feeding must know.
 struct PoolFacts {
-    guid: u64,
+    guid: AtomicU64,
     txgs: Arc<TxgState>,
     readonly: bool,
 }
@@ -95,8 +95,16 @@ impl L2arc {
 
     /// Whose cache it is; before that no device is taken.
     pub fn set_pool(&self, guid: u64, txgs: &Arc<TxgState>, readonly: bool) {
-        let fresh = self.pool.set(PoolFacts { guid, txgs: txgs.clone(), readonly }).is_ok();
+        let fresh =
+            self.pool.set(PoolFacts { guid: AtomicU64::new(guid), txgs: txgs.clone(), readonly }).is_ok();
         debug_assert!(fresh, "a pool has one second-level cache");
+    }
+
+    /// The pool has another guid: the devices' headers say so when they are written next.
+    pub fn set_guid(&self, guid: u64) {
+        if let Some(facts) = self.pool.get() {
+            facts.guid.store(guid, Ordering::Release);
+        }
     }
 
     fn pool_facts(&self) -> Result<&PoolFacts> {

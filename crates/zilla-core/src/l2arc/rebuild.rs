@@ -56,7 +56,11 @@ impl L2arc {
             add(&self.stats.rebuild_dh_errors, 1);
             return false;
         };
-        let restored = device.rotor.lock().restore(&raw, facts.guid, device.vdev.guid);
+        let restored = device.rotor.lock().restore(
+            &raw,
+            facts.guid.load(std::sync::atomic::Ordering::Acquire),
+            device.vdev.guid,
+        );
         match restored {
             Ok(()) => return true,
             Err(BadHeader::Damaged) => add(&self.stats.rebuild_dh_errors, 1),

@@ -30,7 +30,8 @@ pub struct PoolCtx {
     pub cache: Arc<DbufCache>,
     pub txgs: Arc<TxgState>,
     pub features: Features,
-    pub guid: u64,
+    /// Changes with `zpool reguid` only.
+    guid: AtomicU64,
     pub readonly: bool,
     /// What all datasets' intent logs have in common.
     pub log: PoolLog,
@@ -58,7 +59,7 @@ impl PoolCtx {
             cache,
             txgs,
             features: Features::default(),
-            guid,
+            guid: AtomicU64::new(guid),
             readonly,
             log: PoolLog::default(),
             mos: OnceLock::new(),
@@ -81,6 +82,15 @@ impl PoolCtx {
             Some(mos) => mos,
             None => unreachable!("the MOS is opened before anything that stands on it"),
         }
+    }
+
+    pub fn guid(&self) -> u64 {
+        self.guid.load(Ordering::Acquire)
+    }
+
+    /// In the syncing context of the txg that writes it down.
+    pub(crate) fn set_guid(&self, guid: u64) {
+        self.guid.store(guid, Ordering::Release);
     }
 
     /// The pool's scrub; set once the datasets are open.

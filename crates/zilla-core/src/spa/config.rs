@@ -17,6 +17,8 @@ use zilla_ondisk::object_type::{DMU_OT_PACKED_NVLIST, DMU_OT_PACKED_NVLIST_SIZE}
 
 /// The pool's version since feature flags count changes.
 pub const SPA_VERSION: u64 = 5000;
+/// The last version that was counted. Source: SPA_VERSION_BEFORE_FEATURES in sys/fs/zfs.h.
+pub const SPA_VERSION_BEFORE_FEATURES: u64 = 28;
 const CONFIG_BLKSZ: u32 = 16 << 10;
 /// No configuration is larger; a size that says so is damage.
 const MAX_PACKED: u64 = 64 << 20;

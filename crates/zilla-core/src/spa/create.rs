@@ -3,7 +3,7 @@
 //! The devices get labels of txg 0 first, which belong to no pool; then the first txg is built in memory as OpenZFS builds it and synced
 //! like any other. A crash before its uberblock leaves devices that no import takes for a pool.
 
-use super::config::{self, Host, SPA_VERSION};
+use super::config::{self, Host, SPA_VERSION, SPA_VERSION_BEFORE_FEATURES};
 use super::features::SUPPORTED;
 use super::open::{DIRECTORY, apply_features, mos_props, space_features};
 use super::vdev_objects::VdevObjects;
@@ -11,7 +11,7 @@ use super::{PoolCtx, Spa, State, history};
 use crate::arc::Cache;
 use crate::dmu::{DbufCache, Objset};
 use crate::dsl::bpobj::Bpobj;
-use crate::dsl::{DslPool, NewCrypt};
+use crate::dsl::{DslPool, NewCrypt, SPA_VERSION_WRITABLE};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::txg::{Tx, TxgState};
@@ -61,13 +61,38 @@ pub struct RootFs {
     pub casesensitivity: u64,
 }
 
+/// What other software is to see of a new pool.
+#[derive(Clone, Default)]
+pub struct Outward {
+    /// None: the newest. One before feature flags has none of them.
+    pub version: Option<u64>,
+    /// The sets of features that it is kept to.
+    pub compatibility: Option<String>,
+    /// What it is called on disk, where that is not the name that it has while it is open here.
+    pub disk_name: Option<String>,
+}
+
 impl Spa {
     pub async fn create(env: &Env, spec: &PoolSpec, opts: CreateOpts) -> Result<Arc<Spa>> {
-        Self::create_with(env, spec, opts, RootFs::default()).await
+        Self::create_with(env, spec, opts, RootFs::default(), Outward::default()).await
     }
 
-    /// The same, the root file system as is said.
-    pub async fn create_with(env: &Env, spec: &PoolSpec, opts: CreateOpts, root: RootFs) -> Result<Arc<Spa>> {
+    /// The same, the root file system and what others see as is said.
+    pub async fn create_with(
+        env: &Env,
+        spec: &PoolSpec,
+        opts: CreateOpts,
+        root: RootFs,
+        outward: Outward,
+    ) -> Result<Arc<Spa>> {
+        let version = outward.version.unwrap_or(SPA_VERSION);
+        if version != SPA_VERSION && !(SPA_VERSION_WRITABLE..=SPA_VERSION_BEFORE_FEATURES).contains(&version)
+        {
+            let what = format!(
+                "pools are made here with versions {SPA_VERSION_WRITABLE} to {SPA_VERSION_BEFORE_FEATURES}, or with feature flags"
+            );
+            return Err(Error::os(Errno::NotSup, what));
+        }
         let guid = new_guid(&*env.rng);
         let mut nv = spec.config(guid, &*env.rng)?;
         nv.set("create_txg", TXG_INITIAL.0);
@@ -77,7 +102,7 @@ impl Spa {
         let tree = Arc::new(VdevTree::from_config(env, &nv)?);
         let opened = tree.open(&OpenArgs { write: true, ..OpenArgs::default() }).await;
         let result = match opened {
-            Ok(()) => Self::create_on(env, tree.clone(), guid, opts, root).await,
+            Ok(()) => Self::create_on(env, tree.clone(), guid, opts, root, outward).await,
             Err(e) => Err(e),
         };
         if result.is_err() {
@@ -92,7 +117,9 @@ impl Spa {
         guid: u64,
         opts: CreateOpts,
         root: RootFs,
+        outward: Outward,
     ) -> Result<Arc<Spa>> {
+        let version = outward.version.unwrap_or(SPA_VERSION);
         for leaf in &tree.leaves {
             if !leaf.writable() {
                 let (_, aux) = leaf.state();
@@ -118,33 +145,36 @@ impl Spa {
         metaslabs.set_txgs(&ctx.txgs);
         zio.set_allocator(&(metaslabs.clone() as Arc<dyn crate::zio::Allocator>));
         let identity = config::Identity {
-            name: opts.name.clone(),
-            version: SPA_VERSION,
+            name: outward.disk_name.as_ref().unwrap_or(&opts.name).clone(),
+            version,
             state: PoolState::Active,
             txg: Txg(0),
             guid,
             host: opts.host.clone(),
             comment: opts.comment.clone(),
-            compatibility: None,
+            compatibility: outward.compatibility.clone(),
         };
-        let ub = Uberblock { version: SPA_VERSION, ..Uberblock::default() };
+        let ub = Uberblock { version, ..Uberblock::default() };
         tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
 
         let tx = Tx::syncing(TXG_INITIAL);
-        let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, &opts, &root, &tx).await?;
+        let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, (&opts, &root, version), &tx).await?;
         let spa = Arc::new(Spa {
             zio,
             metaslabs,
             dsl: made.dsl,
             state: Mutex::new(State {
                 name: opts.name,
-                version: SPA_VERSION,
+                disk_name: outward.disk_name,
+                version,
                 state: PoolState::Active,
                 host: opts.host,
                 comment: opts.comment,
+                compatibility: outward.compatibility,
             }),
             mos_root: Mutex::new(BlkPtr::ZERO),
             uberblock: Mutex::new(ub),
+            opened_at: ub,
             config_object: made.config_object,
             history_object: made.history_object,
             cache_object: AtomicU64::new(made.cache_object),
@@ -179,16 +209,18 @@ impl Spa {
         zio: &Zio,
         metaslabs: &Arc<Metaslabs>,
         tree: &Arc<VdevTree>,
-        opts: &CreateOpts,
-        root: &RootFs,
+        (opts, root, version): (&CreateOpts, &RootFs, u64),
         tx: &Tx,
     ) -> Result<Made> {
         let mos = ctx.mos();
         let claim =
             || Zap::create_claim(mos, tx, ObjectId(DIRECTORY), DMU_OT_OBJECT_DIRECTORY, &ZapOpts::default());
         let directory = Zap::new(&crate::dmu::resident(claim).await?);
-        ctx.features.create(mos, &directory, tx).await?;
+        if version >= SPA_VERSION {
+            ctx.features.create(mos, &directory, tx).await?;
+        }
         let wanted: Vec<&str> = match &opts.features {
+            _ if version < SPA_VERSION => Vec::new(),
             Some(list) => list.iter().map(String::as_str).collect(),
             None => SUPPORTED.to_vec(),
         };
@@ -218,7 +250,7 @@ impl Spa {
         directory.insert_u64(tx, "history", history_object).await?;
         let config_object = config::create_packed(mos, tx).await?.0;
         directory.insert_u64(tx, "config", config_object).await?;
-        directory.insert_u64(tx, "creation_version", SPA_VERSION).await?;
+        directory.insert_u64(tx, "creation_version", version).await?;
         directory.insert_u64(tx, "deflate", 1).await?;
         let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
         directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;

@@ -37,6 +37,7 @@ struct Seen {
 pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     let mut aux: BTreeMap<u64, PathBuf> = BTreeMap::new();
+    let mut changing = Vec::new();
     for path in candidates(env, places).await? {
         let Ok(Some((_, info))) = probe_path(env, &path).await else { continue };
         let Some(guid) = info.pool_guid() else {
@@ -49,7 +50,18 @@ pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
             continue;
         }
         let uberblock = info.uberblock.as_ref().map(|u| (u.ub.txg, u.ub.timestamp));
-        seen.entry(guid).or_default().push(Seen { path, config: info.config, uberblock });
+        let seen_here = Seen { path, config: info.config, uberblock };
+        match info.before {
+            Some(before) => changing.push((seen_here, before)),
+            None => seen.entry(guid).or_default().push(seen_here),
+        }
+    }
+    // Of a pool whose guid was being changed: the change counts if its uberblock has arrived anywhere.
+    for (device, before) in changing {
+        let now = device.config.u64("pool_guid").unwrap_or(0);
+        let config = if seen.contains_key(&now) { device.config } else { before };
+        let guid = config.u64("pool_guid").unwrap_or(0);
+        seen.entry(guid).or_default().push(Seen { config, ..device });
     }
     let mut pools: Vec<FoundPool> =
         seen.into_iter().filter_map(|(guid, devices)| assemble(guid, devices)).collect();

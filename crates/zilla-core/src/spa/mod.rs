@@ -33,6 +33,7 @@ mod discover;
 mod dtl;
 mod grow;
 mod history;
+mod identity;
 mod open;
 mod scrub;
 mod suspend;
@@ -41,10 +42,10 @@ mod vdev_objects;
 mod vdevs;
 
 pub use config::Host;
-pub use create::{CreateOpts, RootFs};
+pub use create::{CreateOpts, Outward, RootFs};
 pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
-pub use open::OpenOpts;
+pub use open::{OpenOpts, Rewind};
 pub use suspend::FailMode;
 pub use vdevs::Attach;
 
@@ -71,10 +72,14 @@ use zilla_ondisk::{BlkPtr, NvList, Uberblock};
 /// What can change of a pool's identity.
 struct State {
     name: String,
+    /// What labels and configuration call it, where it has another name while it is open here.
+    disk_name: Option<String>,
     version: u64,
     state: PoolState,
     host: Host,
     comment: Option<String>,
+    /// Which sets of features it is kept to (`compatibility`).
+    compatibility: Option<String>,
 }
 
 /// An imported pool.
@@ -86,6 +91,7 @@ pub struct Spa {
     state: Mutex<State>,
     mos_root: Mutex<BlkPtr>,
     uberblock: Mutex<Uberblock>,
+    opened_at: Uberblock,
     config_object: u64,
     history_object: u64,
     /// The list of cache devices, if there is one.
@@ -116,7 +122,7 @@ impl Spa {
         self.state.lock().name.clone()
     }
     pub fn guid(&self) -> u64 {
-        self.ctx.guid
+        self.ctx.guid()
     }
     pub fn version(&self) -> u64 {
         self.state.lock().version
@@ -126,6 +132,10 @@ impl Spa {
     }
     pub fn uberblock(&self) -> Uberblock {
         *self.uberblock.lock()
+    }
+    /// As of which uberblock it was opened.
+    pub fn opened_at(&self) -> Uberblock {
+        self.opened_at
     }
     pub fn comment(&self) -> Option<String> {
         self.state.lock().comment.clone()

@@ -15,7 +15,7 @@ use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::Refusal;
 use crate::spa::brt::Brt;
 use crate::txg::TxgState;
-use crate::types::{ObjectId, Txg};
+use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
 use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevKind, VdevState, VdevTree};
 use crate::zap::Zap;
 use crate::zio::Zio;
@@ -44,10 +44,23 @@ pub struct OpenOpts {
     pub missing_log: bool,
     /// A new name; lasting if the pool is writable.
     pub name: Option<String>,
+    /// The name is only for as long as the pool is open here.
+    pub temporary_name: bool,
+    /// Go back to an older uberblock where the newest cannot be opened.
+    pub rewind: Option<Rewind>,
     /// Bytes of decompressed blocks kept beside the ARC.
     pub dbuf_cache: usize,
     /// Bytes of the ARC.
     pub arc_max: u64,
+}
+
+/// How far back an import may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewind {
+    /// No txg after this one.
+    pub max_txg: u64,
+    /// As far as there are uberblocks, rather than to those whose blocks cannot have been given out again.
+    pub extreme: bool,
 }
 
 /// How the MOS is written.
@@ -114,10 +127,42 @@ async fn open_mos(zio: &Zio, ub: &Uberblock, cache: &Arc<DbufCache>) -> Result<A
 
 impl Spa {
     pub async fn open(env: &Env, found: &FoundPool, opts: OpenOpts) -> Result<Arc<Spa>> {
+        let Some(rewind) = opts.rewind else { return Self::open_newest(env, found, opts, u64::MAX).await };
+        let txgs = Self::uberblock_txgs(env, found).await?;
+        let newest = txgs.first().copied().unwrap_or(0);
+        let oldest = if rewind.extreme { 0 } else { newest.saturating_sub(TXG_DEFER_SIZE as u64) };
+        let mut failed = None;
+        for txg in txgs.into_iter().filter(|txg| (oldest..=rewind.max_txg).contains(txg)) {
+            match Self::open_newest(env, found, opts.clone(), txg).await {
+                Err(e @ Error::Corrupt(_)) => {
+                    tracing::info!(pool = %found.name, txg, "cannot be opened as of this txg: {e}");
+                    failed.get_or_insert(e);
+                }
+                done => return done,
+            }
+        }
+        let what = format!("pool '{}': no uberblock to go back to", found.name);
+        Err(failed.unwrap_or_else(|| Error::os(Errno::Io, what)))
+    }
+
+    /// The txgs of all uberblocks that there are, the newest first.
+    async fn uberblock_txgs(env: &Env, found: &FoundPool) -> Result<Vec<u64>> {
+        let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
+        set_paths(&mut tree_config, &found.paths);
+        let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
+        let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
+        let labels = tree.read_labels().await;
+        tree.close().await;
+        opened?;
+        Ok(labels.uberblocks.iter().map(|u| u.ub.txg).collect())
+    }
+
+    /// As of the newest uberblock that is not after `max`.
+    async fn open_newest(env: &Env, found: &FoundPool, opts: OpenOpts, max: u64) -> Result<Arc<Spa>> {
         if found.state == PoolState::Destroyed && !opts.force {
             return Err(Error::no_ent(format!("pool '{}' was destroyed", found.name)));
         }
-        let trusted = Self::trusted_config(env, found, &opts).await?;
+        let trusted = Self::trusted_config(env, found, &opts, max).await?;
         if !opts.force && !opts.readonly {
             config::check_host(&trusted, &opts.host)?;
         }
@@ -128,7 +173,7 @@ impl Spa {
             Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
                 Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
-            Ok(()) => Self::open_on(env, found, &trusted, tree.clone(), opts).await,
+            Ok(()) => Self::open_on(env, found, &trusted, tree.clone(), opts, max).await,
             Err(e) => Err(e),
         };
         if result.is_err() {
@@ -141,7 +186,7 @@ impl Spa {
     /// that it lacks is log devices. Nothing is written. The caller closes the tree.
     pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<Arc<VdevTree>> {
         let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
-        let trusted = Self::trusted_config(env, found, &opts).await.ok()?;
+        let trusted = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;
         let tree = trusted_tree(env, found, &trusted).ok()?;
         let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
         if opened.is_ok() && !missing_logs(&tree).is_empty() {
@@ -152,7 +197,7 @@ impl Spa {
     }
 
     /// Reads the MOS's configuration through the devices that labels speak of.
-    async fn trusted_config(env: &Env, found: &FoundPool, opts: &OpenOpts) -> Result<NvList> {
+    async fn trusted_config(env: &Env, found: &FoundPool, opts: &OpenOpts, max: u64) -> Result<NvList> {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
@@ -162,7 +207,7 @@ impl Spa {
         let result = async {
             let labels = tree.read_labels().await;
             // The DTLs are not known yet, but what is behind is not to be read first.
-            let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly)?;
+            let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
             tree.note_outdated(&labels, ub.txg);
             let mos = open_mos(&zio, &ub, &cache).await?;
             let id = Zap::open(&mos, DIRECTORY).await?.get_u64("config").await?;
@@ -179,13 +224,16 @@ impl Spa {
         trusted: &NvList,
         tree: Arc<VdevTree>,
         opts: OpenOpts,
+        max: u64,
     ) -> Result<Arc<Spa>> {
         let labels = tree.read_labels().await;
-        let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly)?;
+        let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
+        // What comes next counts more than anything that is left behind.
+        let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg);
         // Before anything is read, and again when the DTLs are known, which take its place.
         tree.note_outdated(&labels, ub.txg);
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
-        let txgs = TxgState::new(env.clone(), Txg(ub.txg));
+        let txgs = TxgState::new(env.clone(), Txg(last));
         env.spawn(crate::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
         crate::memory::join(env, zio.cache(), &txgs, &cache).await;
@@ -227,14 +275,17 @@ impl Spa {
             metaslabs,
             dsl,
             state: Mutex::new(State {
+                disk_name: opts.temporary_name.then(|| trusted.str("name").unwrap_or(&found.name).to_owned()),
                 name,
                 version: ub.version,
                 state: PoolState::Active,
                 host: opts.host,
                 comment: trusted.str("comment").map(str::to_string),
+                compatibility: trusted.str("compatibility").map(str::to_string),
             }),
             mos_root: Mutex::new(ub.rootbp),
             uberblock: Mutex::new(ub),
+            opened_at: ub,
             config_object: directory.get_u64("config").await?,
             history_object: directory.try_get_u64("history").await?.unwrap_or(0),
             cache_object: AtomicU64::new(0),
@@ -281,6 +332,8 @@ fn trusted_tree(env: &Env, found: &FoundPool, trusted: &NvList) -> Result<Arc<Vd
     let tree = trusted.list("vdev_tree").cloned();
     let mut tree = tree.ok_or_else(|| Error::corrupt(None, "MOS", "the configuration has no vdev_tree"))?;
     set_paths(&mut tree, &found.paths);
+    // It may have got another one in the txg that did not come to its end.
+    tree.set("guid", found.guid);
     Ok(Arc::new(VdevTree::from_config(env, &tree)?))
 }
 
@@ -309,8 +362,14 @@ pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
     mos.set_props(props);
 }
 
-fn best_uberblock(labels: &PoolLabels, tree: &VdevTree, name: &str, readonly: bool) -> Result<Uberblock> {
-    match labels.uberblocks.first() {
+fn best_uberblock(
+    labels: &PoolLabels,
+    tree: &VdevTree,
+    name: &str,
+    readonly: bool,
+    max: u64,
+) -> Result<Uberblock> {
+    match labels.uberblocks.iter().find(|u| u.ub.txg <= max) {
         Some(found) if !readonly && found.ub.version < SPA_VERSION_WRITABLE => Err(Error::os(
             Errno::NotSup,
             format!(

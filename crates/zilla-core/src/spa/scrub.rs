@@ -127,7 +127,7 @@ impl Spa {
             live.store.clone(),
             cache.clone(),
             live.txgs.clone(),
-            live.guid,
+            live.guid(),
             true,
         );
         let mos = Objset::open(0, &root, live.store.clone(), cache, live.mos().props()).await?;

@@ -275,14 +275,14 @@ impl Spa {
     pub(super) fn identity(&self, txg: Txg) -> Identity {
         let st = self.state.lock();
         Identity {
-            name: st.name.clone(),
+            name: st.disk_name.as_ref().unwrap_or(&st.name).clone(),
             version: st.version,
             state: st.state,
             txg,
-            guid: self.ctx.guid,
+            guid: self.ctx.guid(),
             host: st.host.clone(),
             comment: st.comment.clone(),
-            compatibility: None,
+            compatibility: st.compatibility.clone(),
         }
     }
 

@@ -90,6 +90,11 @@ fn renumber(list: &mut [NvList]) {
     }
 }
 
+/// The pool's guid is that of the root.
+pub fn set_pool_guid(root: &mut NvList, guid: u64) {
+    root.set("guid", guid);
+}
+
 /// A new top-level, on the first free number.
 pub fn add_top(root: &mut NvList, mut top: NvList) {
     let list = children(root);

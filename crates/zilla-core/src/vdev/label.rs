@@ -52,6 +52,8 @@ impl FoundUberblock {
 pub struct LabelInfo {
     /// The newest configuration.
     pub config: NvList,
+    /// The one of the newest uberblock here, if that names another pool: its guid was being changed.
+    pub before: Option<NvList>,
     /// How many of the four labels are valid.
     pub valid: usize,
     /// The best uberblock of this device.
@@ -163,8 +165,10 @@ pub fn info(labels: &[Label], size: u64) -> Option<LabelInfo> {
     let ashift = config.list("vdev_tree").and_then(|v| v.u64("ashift")).unwrap_or(0);
     let ashift = u32::try_from(ashift).unwrap_or(UBERBLOCK_SHIFT);
     let uberblock = best_uberblock(&uberblocks(labels, ashift), u64::MAX).cloned();
+    let settled = uberblock.as_ref().and_then(|u| best_config(labels, u.ub.txg));
+    let before = settled.filter(|c| c.u64("pool_guid") != config.u64("pool_guid")).cloned();
     let valid = labels.iter().filter(|l| l.config.is_some()).count();
-    Some(LabelInfo { config, valid, uberblock, size })
+    Some(LabelInfo { config, before, valid, uberblock, size })
 }
 
 /// What one pass over the labels of a pool's readable leaves found.

@@ -8,6 +8,7 @@
 
 use super::Engine;
 use super::errors::Answer;
+use super::lost::Lost;
 use super::pool::Pool;
 use std::path::{Path, PathBuf};
 use zilla_control::{ApiError, ErrorCode};
@@ -23,6 +24,11 @@ impl Engine {
         for pool in self.all_pools() {
             if pool.cachefile.lock().is_none() {
                 list.add(pool.name(), entry(&pool));
+            }
+        }
+        for (name, lost) in self.lost.read().iter() {
+            if !list.contains(name) {
+                list.add(name.as_str(), lost.config.clone());
             }
         }
         let path = self.handle.state_dir().cache_file();
@@ -80,10 +86,12 @@ impl Engine {
                     entry.name,
                     entry.name
                 );
+                self.lose(&entry.name, entry.lost());
                 return;
             }
             Err(e) => {
                 tracing::error!("cannot open pool '{}': {}", entry.name, e.description());
+                self.lose(&entry.name, entry.lost());
                 return;
             }
         };
@@ -101,7 +109,10 @@ impl Engine {
                     tracing::warn!("cannot mount '{name}': {}", e.description());
                 }
             }
-            Err(e) => tracing::error!("cannot open pool '{}': {}", pool.name, e.description()),
+            Err(e) => {
+                tracing::error!("cannot open pool '{}': {}", pool.name, e.description());
+                self.lose(&entry.name, entry.lost());
+            }
         }
     }
 
@@ -131,7 +142,7 @@ impl Engine {
                 leaf_paths(tree, &mut paths);
             }
             let guid = config.u64("pool_guid").unwrap_or(0);
-            all.push(Cached { name: name.to_owned(), guid, paths });
+            all.push(Cached { name: name.to_owned(), guid, paths, config: config.clone() });
         }
         Ok(all)
     }
@@ -151,9 +162,14 @@ struct Cached {
     name: String,
     guid: u64,
     paths: Vec<PathBuf>,
+    config: NvList,
 }
 
 impl Cached {
+    fn lost(&self) -> Lost {
+        Lost { guid: self.guid, config: self.config.clone() }
+    }
+
     /// The devices that are not where they were.
     async fn lacking(&self) -> Vec<PathBuf> {
         let paths = self.paths.clone();

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::datasets::FIXED;
-use super::errors::{Answer, no_pool, of_pool};
+use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use super::poolprops::{fail_mode, heeded};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use zilla_control::types::{
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::spa::features::SUPPORTED;
-use zilla_core::spa::{CreateOpts, RootFs, Spa};
+use zilla_core::spa::{CreateOpts, Outward, RootFs, Spa};
 use zilla_core::vdev;
 use zilla_ondisk::enums::PoolState;
 
@@ -53,7 +53,7 @@ impl Engine {
         root_props.retain(|(name, _)| !FIXED.contains(&name.as_str()));
         super::vdevs::no_spares(&r.vdevs)?;
         let _changes = self.changes.lock().await;
-        if self.pools.read().contains_key(&name) {
+        if self.pools.read().contains_key(&name) || self.is_lost(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
         }
         let ashift = typed.iter().find_map(|(name, _, value)| match value {
@@ -70,11 +70,20 @@ impl Engine {
             host: self.host.clone(),
             comment: r.properties.get("comment").cloned(),
             owner: (caller.uid, caller.gid),
-            features: features(&r, &typed),
+            features: features(&r, &typed)?,
             dbuf_cache: DBUF_CACHE,
             arc_max: self.arc_max().await,
         };
-        let spa = Spa::create_with(&self.env, &spec, opts, root).await.map_err(of_pool)?;
+        let version = typed.iter().find_map(|(name, _, value)| match value {
+            TypedValue::Num(n) if name == "version" => Some(*n),
+            _ => None,
+        });
+        let outward = Outward {
+            version,
+            compatibility: r.properties.get("compatibility").filter(|sets| *sets != "off").cloned(),
+            disk_name: r.temporary_name.is_some().then(|| r.name.clone()),
+        };
+        let spa = Spa::create_with(&self.env, &spec, opts, root, outward).await.map_err(of_pool)?;
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
         self.pools.write().insert(name.clone(), pool.clone());
@@ -82,7 +91,7 @@ impl Engine {
             let stored = matches!(kind, PropType::Native(_) | PropType::User);
             let own = matches!(
                 property.as_str(),
-                "altroot" | "cachefile" | "comment" | "ashift" | "version" | "tname"
+                "altroot" | "cachefile" | "comment" | "compatibility" | "ashift" | "version" | "tname"
             );
             if stored && !own {
                 pool.store_prop(&property, &value).await?;
@@ -119,7 +128,7 @@ impl Engine {
 
     pub(super) async fn destroy_pool(&self, _: &Caller, r: PoolDestroy) -> Answer<()> {
         let _changes = self.changes.lock().await;
-        let pool = self.pools.read().get(&r.name).cloned().ok_or_else(no_pool)?;
+        let pool = self.pool(&r.name)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
@@ -128,7 +137,10 @@ impl Engine {
 
     pub(super) async fn export_pool(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
         let _changes = self.changes.lock().await;
-        let pool = self.pools.read().get(&r.name).cloned().ok_or_else(no_pool)?;
+        if self.let_go(&r.name).await {
+            return Ok(());
+        }
+        let pool = self.pool(&r.name)?;
         if r.force || r.hard_force {
             // What is not on disk is lost; that is what the force is for.
             pool.spa.abandon();
@@ -156,7 +168,7 @@ pub(super) fn is_disk(path: &Path) -> bool {
 }
 
 /// The features to enable: what was named, over all or none.
-fn features(r: &PoolCreate, typed: &[(String, PropType, TypedValue)]) -> Option<Vec<String>> {
+fn features(r: &PoolCreate, typed: &[(String, PropType, TypedValue)]) -> Answer<Option<Vec<String>>> {
     let chosen = typed.iter().filter_map(|(name, kind, value)| match (kind, value) {
         (PropType::Feature, TypedValue::Str(state)) => {
             Some((name.trim_start_matches("feature@").to_owned(), state == "enabled"))
@@ -164,20 +176,20 @@ fn features(r: &PoolCreate, typed: &[(String, PropType, TypedValue)]) -> Option<
         _ => None,
     });
     let chosen: BTreeMap<String, bool> = chosen.collect();
-    if chosen.is_empty() && !r.disable_features {
-        return None;
+    let named: Vec<String> = chosen.iter().filter(|(_, on)| **on).map(|(name, _)| name.clone()).collect();
+    super::identity::supported(&named)?;
+    if chosen.is_empty() && !r.disable_features && r.feature_set.is_none() {
+        return Ok(None);
     }
-    let mut list: Vec<String> = if r.disable_features {
-        Vec::new()
-    } else {
-        SUPPORTED.iter().filter(|f| chosen.get(**f) != Some(&false)).map(|f| (*f).to_owned()).collect()
-    };
+    let asked_for = |f: &str| r.feature_set.as_ref().is_none_or(|set| set.iter().any(|name| name == f));
+    let wanted = |f: &str| !r.disable_features && chosen.get(f) != Some(&false) && asked_for(f);
+    let mut list: Vec<String> = SUPPORTED.iter().filter(|f| wanted(f)).map(|f| (*f).to_owned()).collect();
     for (name, on) in chosen {
-        if on && SUPPORTED.contains(&name.as_str()) && !list.contains(&name) {
+        if on && !list.contains(&name) {
             list.push(name);
         }
     }
-    Some(list)
+    Ok(Some(list))
 }
 
 pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec {

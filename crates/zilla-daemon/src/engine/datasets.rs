@@ -106,7 +106,10 @@ impl Engine {
         r.no_mount |= !caller.owner;
         let types = if r.volume.is_some() { props::VOL } else { props::FS };
         naming::check_dataset_name(&r.name, types, true)?;
-        let pool = self.pool_of(&r.name).map_err(|_| no_such_pool(&r.name))?;
+        let pool = self.pool_of(&r.name).map_err(|e| match e.code {
+            ErrorCode::PoolUnavail => e,
+            _ => no_such_pool(&r.name),
+        })?;
         let mut properties = r.properties.clone();
         let above = pool.encrypted_above(&r.name).await;
         let crypt = self.new_crypt(&mut properties, r.key.as_ref(), above).await?;
@@ -429,6 +432,9 @@ impl Engine {
 }
 
 fn no_such_pool(name: &str) -> ApiError {
+    if !name.contains('/') {
+        return ApiError::with(ErrorCode::NoEnt, "missing dataset name");
+    }
     ApiError::with(ErrorCode::NoEnt, format!("no such pool '{}'", naming::pool_of(name)))
 }
 

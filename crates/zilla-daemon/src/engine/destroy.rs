@@ -30,7 +30,7 @@ impl Engine {
         if r.target.contains('#') {
             return self.destroy_bookmark(&r).await;
         }
-        let pool = self.pool_of(&r.target)?;
+        let pool = self.pool_of_head(&r.target)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }

@@ -49,6 +49,7 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
     match why {
         spa::Refusal::NoDevice(_) => ErrorCode::NoDevice.into(),
         spa::Refusal::NoReplicas => ErrorCode::NoReplicas.into(),
+        spa::Refusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
         spa::Refusal::MissingLogs(_) => {
             let lines = why.to_string().lines().map(str::to_owned).collect();
             ApiError::with(ErrorCode::BadDev, "one or more devices is currently unavailable").details(lines)
@@ -131,7 +132,7 @@ mod tests {
     fn is_in_the_pools_table(why: &spa::Refusal) -> bool {
         use spa::Refusal::*;
         match why {
-            NoDevice(_) | NoReplicas | MissingLogs(_) => true,
+            NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) => true,
         }
     }
 
@@ -173,6 +174,7 @@ mod tests {
         for (why, code, words) in [
             (NoDevice(7), ErrorCode::NoDevice, "no such device in pool"),
             (NoReplicas, ErrorCode::NoReplicas, "no valid replicas"),
+            (NotHealthy, ErrorCode::BadDev, "one or more devices is currently unavailable"),
             (missing.clone(), ErrorCode::BadDev, "one or more devices is currently unavailable"),
         ] {
             assert!(is_in_the_pools_table(&why));

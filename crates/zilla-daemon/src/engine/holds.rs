@@ -41,7 +41,7 @@ impl Pool {
 
 impl Engine {
     pub(super) async fn hold(&self, r: SnapshotHold) -> Answer<()> {
-        let pool = self.pool_of(&r.snapshot)?;
+        let pool = self.pool_of_head(&r.snapshot)?;
         pool.writable()?;
         let found = pool.snapshots_named(&r.snapshot, r.recursive).await?;
         if found.is_empty() {
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     pub(super) async fn release(&self, r: SnapshotRelease) -> Answer<()> {
-        let pool = self.pool_of(&r.snapshot)?;
+        let pool = self.pool_of_head(&r.snapshot)?;
         pool.writable()?;
         let found = pool.snapshots_named(&r.snapshot, r.recursive).await?;
         if found.is_empty() {

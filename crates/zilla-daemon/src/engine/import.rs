@@ -10,11 +10,11 @@ use std::sync::Arc;
 use zilla_control::props::{self, PoolPropContext, naming};
 use zilla_control::types::{
     Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, PoolImport, PoolInfo,
-    PoolLabelState, VdevAux, VdevState,
+    PoolLabelState, Rewound, VdevAux, VdevState,
 };
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::features::SUPPORTED;
-use zilla_core::spa::{FoundPool, OpenOpts, Spa, discover};
+use zilla_core::spa::{FoundPool, OpenOpts, Rewind, Spa, discover};
 use zilla_core::vdev::{OpenArgs, VdevKind, VdevTree};
 use zilla_ondisk::enums::PoolState;
 
@@ -34,6 +34,13 @@ const DEFAULT_DIRS: &[&str] = &[
 /// A name out of a label, without what a terminal would take for commands.
 fn printable(name: &str) -> String {
     if name.chars().any(char::is_control) { name.escape_default().to_string() } else { name.to_owned() }
+}
+
+/// What an import left behind, if it is not of the newest txg.
+fn rewound(found: &FoundPool, spa: &Spa) -> Option<Rewound> {
+    let ub = spa.opened_at();
+    let lost = found.timestamp.saturating_sub(ub.timestamp);
+    (ub.txg < found.txg).then_some(Rewound { timestamp: ub.timestamp, lost_seconds: lost })
 }
 
 impl Engine {
@@ -158,9 +165,10 @@ impl Engine {
             props::parse_pool_prop(name, text, PoolPropContext::Import, 1)?;
             readonly |= name == "readonly" && text == "on";
         }
-        if r.rewind || r.rewind_txg.is_some() {
-            return Err(ApiError::with(ErrorCode::Unsupported, "rewinding is not supported by zilla yet"));
-        }
+        let rewind = (r.rewind || r.rewind_txg.is_some()).then(|| Rewind {
+            max_txg: r.rewind_txg.unwrap_or(u64::MAX),
+            extreme: r.rewind_extreme || r.rewind_txg.is_some(),
+        });
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
             return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
         }
@@ -180,13 +188,31 @@ impl Engine {
             force: r.force,
             missing_log: r.missing_log,
             name: r.new_name.clone(),
+            temporary_name: r.temporary_name,
+            rewind,
             ..self.open_opts().await
         };
+        if rewind.is_some() && r.rewind_dry_run {
+            return self.try_rewind(&found, opts).await;
+        }
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
+        if self.lost.read().get(&name).is_some_and(|lost| lost.guid != found.guid) {
+            return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
+        }
         let pool = self.bring_up(&found, opts, r.altroot.clone(), cachefile).await?;
+        self.found_again(found.guid);
         self.save_cache().await;
         let mount_errors = if r.no_mount { Vec::new() } else { pool.mount_all(self, &r.mount_options).await };
-        Ok(ImportReply { name: pool.name(), mount_errors })
+        let rewound = rewind.and_then(|_| rewound(&found, &pool.spa));
+        Ok(ImportReply { name: pool.name(), mount_errors, rewound })
+    }
+
+    /// `-F -n`: how far an import would have to go back.
+    async fn try_rewind(&self, found: &FoundPool, opts: OpenOpts) -> Answer<ImportReply> {
+        let spa = Spa::open(&self.env, found, OpenOpts { readonly: true, ..opts }).await.map_err(of_pool)?;
+        let rewound = rewound(found, &spa);
+        spa.close(None).await.map_err(of_pool)?;
+        Ok(ImportReply { name: found.name.clone(), rewound, ..ImportReply::default() })
     }
 
     /// Opens a pool and puts it into the table.

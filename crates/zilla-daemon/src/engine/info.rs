@@ -44,6 +44,8 @@ impl Engine {
                 all.push(info);
             }
         }
+        all.extend(self.lost_pools(&r.names).await?);
+        all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 

@@ -28,6 +28,7 @@ mod handed;
 mod history;
 mod holds;
 mod host;
+mod identity;
 mod import;
 mod info;
 mod inuse;
@@ -35,6 +36,7 @@ mod keys;
 mod kstats;
 mod labelclear;
 mod logs;
+mod lost;
 mod mountopts;
 mod mounts;
 mod nesting;
@@ -42,6 +44,7 @@ mod parameters;
 mod place;
 mod pool;
 mod poolprops;
+mod program;
 mod query;
 mod receive;
 mod rename;
@@ -56,7 +59,7 @@ mod wait;
 mod zvolfiles;
 
 use crate::{Handle, Pools};
-use errors::{Answer, no_pool};
+use errors::Answer;
 use parking_lot::RwLock;
 use pool::Pool;
 use std::collections::BTreeMap;
@@ -74,6 +77,8 @@ pub struct Engine {
     handle: Handle,
     host: Host,
     pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
+    /// Those of the cache file that could not be opened.
+    lost: RwLock<BTreeMap<String, lost::Lost>>,
     /// Held while the set of pools changes.
     changes: tokio::sync::Mutex<()>,
     /// Where devices wait that were looked at and are to become a pool's.
@@ -97,6 +102,7 @@ impl Engine {
             handle,
             host: host::host(),
             pools: Arc::default(),
+            lost: RwLock::default(),
             changes: tokio::sync::Mutex::default(),
             nbd: None,
             streams: streams::Desk::default(),
@@ -117,13 +123,21 @@ impl Engine {
     }
 
     fn pool(&self, name: &str) -> Answer<Arc<Pool>> {
-        self.pools.read().get(name).cloned().ok_or_else(no_pool)
+        self.pools.read().get(name).cloned().ok_or_else(|| self.absent(name))
     }
 
     /// The pool that a dataset's name begins with.
     fn pool_of(&self, dataset: &str) -> Answer<Arc<Pool>> {
         let name = zilla_control::props::naming::pool_of(dataset);
-        self.pools.read().get(name).cloned().ok_or_else(|| errors::no_dataset(dataset))
+        self.pools.read().get(name).cloned().ok_or_else(|| match self.is_lost(name) {
+            true => self.absent(name),
+            false => errors::no_dataset(dataset),
+        })
+    }
+
+    /// The pool of a snapshot or bookmark; what is not there is its dataset.
+    fn pool_of_head(&self, name: &str) -> Answer<Arc<Pool>> {
+        self.pool_of(name.split(['@', '#']).next().unwrap_or(name))
     }
 
     /// Refuses, as OpenZFS does, what would wait for the disks of a suspended pool; `name` is the pool's or a dataset's.
@@ -252,6 +266,14 @@ impl Backend for Engine {
 
     async fn pool_freeze(&self, _: &Caller, r: PoolFreeze) -> Answer<()> {
         self.freeze_pool(r).await
+    }
+
+    async fn pool_reguid(&self, _: &Caller, r: PoolReguid) -> Answer<()> {
+        self.reguid_pool(r).await
+    }
+
+    async fn pool_upgrade(&self, _: &Caller, r: PoolUpgrade) -> Answer<()> {
+        self.upgrade_pool(r).await
     }
 
     async fn label_clear(&self, _: &Caller, r: LabelClear) -> Answer<()> {
@@ -408,6 +430,11 @@ impl Backend for Engine {
     async fn grant_change(&self, _: &Caller, r: GrantChange) -> Answer<()> {
         self.check_running(&r.name)?;
         self.change_grants(r).await
+    }
+
+    async fn program_run(&self, caller: &Caller, r: ProgramRun) -> Answer<ProgramReply> {
+        self.check_running(&r.pool)?;
+        self.run_program(caller, r).await
     }
 
     async fn stream_send(&self, caller: &Caller, r: StreamSend) -> Answer<()> {

@@ -59,6 +59,8 @@ pub struct How {
     pub force: bool,
     /// Asked for by name: what is not to be mounted by itself is, and what cannot be is an error.
     pub explicit: bool,
+    /// Where, whatever the property says.
+    pub at: Option<String>,
 }
 
 fn failed(message: impl Into<String>) -> ApiError {
@@ -88,8 +90,8 @@ impl Pool {
         Ok(())
     }
 
-    fn place_of(&self, path: &str) -> Place {
-        let root = self.altroot.as_ref().filter(|root| *root != "/").map(PathBuf::from);
+    fn place_of(&self, path: &str, how: &How) -> Place {
+        let root = self.altroot.as_ref().filter(|root| *root != "/" && how.at.is_none()).map(PathBuf::from);
         Place { root, path: PathBuf::from(path) }
     }
 
@@ -127,12 +129,14 @@ impl Pool {
             return self.remount(name, &ds, &settings, words.temporary).await;
         }
         let path = match settings.place(self) {
+            _ if how.at.is_some() => how.at.clone().unwrap_or_default(),
             Mountpoint::At(path) => path,
             _ if !how.explicit => return Ok(()),
             Mountpoint::Legacy => return Err(failed("legacy mountpoint").subject(name)),
             Mountpoint::None => return Err(failed("no mountpoint set").subject(name)),
         };
         match settings.num("canmount") {
+            _ if how.at.is_some() => {}
             0 if how.explicit => return Err(failed("'canmount' property is set to 'off'").subject(name)),
             0 => return Ok(()),
             2 if !how.explicit => return Ok(()),
@@ -173,7 +177,7 @@ impl Pool {
         fs.zfs().set_props(temporary.heeded(&settings, props, readonly));
         let overlay = how.overlay || settings.num("overlay") != 0;
         let (fs_for, env, place, options) =
-            (fs.clone(), engine.env.clone(), self.place_of(&path), told.clone());
+            (fs.clone(), engine.env.clone(), self.place_of(&path, how), told.clone());
         // The directory may lie in a file system of this very process: wait for it where waiting is harmless.
         let attached = tokio::task::spawn_blocking(move || attach(fs_for, env, &place, &options, overlay))
             .await
@@ -334,7 +338,7 @@ impl Pool {
         if matches!(settings.mountpoint().1, Source::Default | Source::Inherited(_))
             && let Mountpoint::At(path) = settings.place(self)
         {
-            let place = self.place_of(&path);
+            let place = self.place_of(&path, &How::default());
             // One that is not empty stays, like one that is not there.
             let _ = zilla_env::apart(move || place.remove()).await;
         }
@@ -497,7 +501,7 @@ fn reason(e: &io::Error) -> String {
 
 impl Engine {
     pub(super) async fn mount(&self, r: DatasetMount) -> Answer<ManyReply> {
-        let how = How { options: r.options, overlay: r.overlay, force: r.force, ..How::default() };
+        let how = How { options: r.options, overlay: r.overlay, force: r.force, at: r.at, ..How::default() };
         let mut errors = Vec::new();
         match r.name {
             Some(name) => {
@@ -508,7 +512,8 @@ impl Engine {
                 }
             }
             None => {
-                for pool in self.all_pools() {
+                let meant = |name: &String| r.pool.as_ref().is_none_or(|only| only == name);
+                for pool in self.all_pools().into_iter().filter(|p| meant(&p.name())) {
                     errors.extend(pool.mount_below(self, &pool.name(), &how).await);
                 }
             }

@@ -72,6 +72,10 @@ impl Engine {
                     Some(file) => PropValue::new(file.as_str(), Source::Local),
                     None => PropValue::new("-", Source::Default),
                 },
+                "compatibility" => match pool.spa.compatibility() {
+                    Some(sets) => PropValue::new(sets, Source::Local),
+                    None => PropValue::new("off", Source::Default),
+                },
                 "comment" => match pool.spa.comment() {
                     Some(text) => PropValue::new(text, Source::Local),
                     None => PropValue::new("-", Source::Default),
@@ -116,7 +120,7 @@ impl Engine {
         match (kind, r.property.as_str()) {
             (PropType::Feature, name) => {
                 let feature = name.trim_start_matches("feature@").to_owned();
-                pool.enable_feature(feature).await
+                pool.enable_features(vec![feature]).await
             }
             (_, "cachefile") => {
                 let _changes = self.changes.lock().await;
@@ -128,9 +132,15 @@ impl Engine {
                 pool.spa.set_comment(&r.value);
                 pool.spa.sync().await.map_err(of_pool)
             }
-            (_, "version") => {
-                Err(ApiError::with(ErrorCode::Unsupported, "upgrading is not supported by zilla yet"))
+            (_, "compatibility") => {
+                pool.spa.set_compatibility(&r.value);
+                pool.spa.sync().await.map_err(of_pool)
             }
+            (PropType::Native(_), "version") => match value {
+                TypedValue::Num(version) => pool.spa.upgrade(version).await.map_err(of_pool),
+                TypedValue::Str(_) => Err(ErrorCode::BadVersion.into()),
+            },
+            (PropType::Native(_), "bootfs") => self.set_bootfs(&pool, &r.value).await,
             _ => pool.store_prop(&r.property, &value).await,
         }
     }
@@ -188,6 +198,11 @@ impl Pool {
                 (Some(n), Some(desc)) if desc.kind == PropKind::Index => {
                     desc.word_of(n).map_or_else(|| n.to_string(), str::to_owned)
                 }
+                // The dataset may be gone.
+                (Some(n), Some(desc)) if desc.name == "bootfs" => match self.dsl().dataset(n).await {
+                    Ok(fs) if n != 0 => fs.name(),
+                    _ => continue,
+                },
                 (Some(n), _) => n.to_string(),
                 (None, _) => entry.value.as_str().map(str::to_owned).unwrap_or_default(),
             };
@@ -219,6 +234,9 @@ impl Pool {
         self.check_running()?;
         let expand = matches!(value, TypedValue::Num(n) if *n != 0);
         let expand = (proper == "autoexpand").then_some(expand);
+        // A user property that is set to nothing is there no more.
+        let removed =
+            props::is_user_prop(&proper) && matches!(value, TypedValue::Str(text) if text.is_empty());
         let value = match value {
             TypedValue::Num(n) => Value::u64(*n),
             TypedValue::Str(text) => Value::string(text),
@@ -235,7 +253,10 @@ impl Pool {
                         zap
                     }
                 };
-                zap.set(&tx, &proper, &value).await
+                match removed {
+                    true => zap.delete_if_there(&tx, &proper).await.map(drop),
+                    false => zap.set(&tx, &proper, &value).await,
+                }
             })
         };
         self.spa.ctx.sync_task(task).await.map_err(of_pool)?;
@@ -243,23 +264,5 @@ impl Pool {
             self.spa.set_autoexpand(on).await.map_err(of_pool)?;
         }
         Ok(())
-    }
-
-    async fn enable_feature(&self, name: String) -> Answer<()> {
-        use zilla_core::spa::features::SUPPORTED;
-        if !SUPPORTED.contains(&name.as_str()) {
-            return Err(ApiError::with(
-                ErrorCode::BadProp,
-                format!("feature '{name}' is not supported by zilla yet"),
-            ));
-        }
-        let ctx = self.spa.ctx.clone();
-        let task = move |tx: zilla_core::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
-            Box::pin(async move {
-                let directory = Zap::open(ctx.mos(), DIRECTORY).await?;
-                ctx.features.enable(ctx.mos(), &directory, &tx, &name).await
-            })
-        };
-        self.spa.ctx.sync_task(task).await.map_err(of_pool)
     }
 }

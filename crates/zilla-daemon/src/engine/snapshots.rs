@@ -20,7 +20,7 @@ impl Engine {
         let mut by_pool: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for name in &r.names {
             naming::check_dataset_name(name, props::SNAP, true).map_err(|e| e.subject(name.as_str()))?;
-            let pool = self.pool_of(name)?;
+            let pool = self.pool_of_head(name)?;
             let all = by_pool.entry(pool.name()).or_default();
             if r.recursive {
                 all.extend(pool.dsl().recursive_names(name).await.map_err(of(name))?);

@@ -24,7 +24,7 @@ pub(super) fn no_spares(vdevs: &VdevSpec) -> Answer<()> {
 }
 
 impl Engine {
-    fn changeable(&self, name: &str) -> Answer<Arc<Pool>> {
+    pub(super) fn changeable(&self, name: &str) -> Answer<Arc<Pool>> {
         let pool = self.pool(name)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());

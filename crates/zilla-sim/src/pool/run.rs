@@ -181,7 +181,7 @@ pub async fn open_with_quotas(
     }
     let txgs = writable.then(|| spa.ctx.txgs.clone());
     // Half of all pools write in place what is worth it.
-    let throughput = spa.ctx.guid.is_multiple_of(2);
+    let throughput = spa.guid().is_multiple_of(2);
     let props =
         FsProps { recordsize: RECORD, throughput, posix_acl: true, default_quotas, ..FsProps::default() };
     Zfs::open(env.clone(), os, txgs, Arc::new(Unlimited), props).await

@@ -93,7 +93,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         return cx.bad_usage(why);
     }
     if operands.is_empty() {
-        return cx.bad_usage("missing file or directory target(s)");
+        return cx.print_usage();
     }
     let mut failed = false;
     for name in operands {

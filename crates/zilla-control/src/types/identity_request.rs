@@ -1,0 +1,23 @@
+//! Requests that change what a pool is to others.
+
+use serde::{Deserialize, Serialize};
+
+/// `zpool reguid [-g guid]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolReguid {
+    pub name: String,
+    /// None: a new one.
+    pub guid: Option<u64>,
+}
+
+/// `zpool upgrade`: first the version, then the features.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolUpgrade {
+    pub name: String,
+    /// None: stays.
+    pub version: Option<u64>,
+    /// Short names of features to enable.
+    pub features: Vec<String>,
+}

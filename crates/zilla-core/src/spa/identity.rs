@@ -1,0 +1,118 @@
+//! What a pool is to others: its guid, its version, its features, the sets of features that it is kept to.
+//!
+//! Each change is one sync task, so that it and everything that it makes true are in one txg: a guid with the labels and the
+//! configuration that carry it, a feature with the count that says it is enabled. What writes blocks is told in the same txg, before
+//! the pool's own objects are written: a feature that says "since that txg" would lie otherwise.
+//!
+//! A crash finds the pool before the change or after it. Of a guid that changes, the power may fail while labels or uberblocks are on
+//! their way; then some devices name the new one. Who looks for pools (`discover.rs`) takes it for the pool's if the uberblock of the
+//! change has arrived anywhere, and the old one if not.
+
+use super::config::{SPA_VERSION, SPA_VERSION_BEFORE_FEATURES};
+use super::open::{DIRECTORY, apply_features};
+use super::{Refusal, Spa};
+use crate::dsl::SPA_VERSION_WRITABLE;
+use crate::error::{Errno, Error, Result};
+use crate::vdev::{VdevState, change, new_guid};
+use crate::zap::Zap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Spa {
+    /// Gives the pool another guid: the one that is named, or a new one.
+    pub async fn reguid(self: &Arc<Self>, guid: Option<u64>) -> Result<u64> {
+        self.check_writable()?;
+        let _changing = self.changing.lock().await;
+        let old = self.tree();
+        if guid == Some(0) {
+            return Err(Error::inval("0 is no guid"));
+        }
+        let guid = guid.unwrap_or_else(|| new_guid(&*self.ctx.env.rng));
+        if old.find(guid).is_some() {
+            return Err(Error::os(Errno::Exist, "guid is already in use"));
+        }
+        // A device that is away would come back as another pool's.
+        if old.root.state().0 != VdevState::Healthy {
+            return Err(Refusal::NotHealthy.into());
+        }
+        let mut nv = old.to_edit();
+        change::set_pool_guid(&mut nv, guid);
+        let new = Arc::new(old.changed(&self.ctx.env, &nv)?);
+        new.propagate();
+        let spa = self.clone();
+        self.ctx
+            .sync_task(move |_| {
+                Box::pin(async move {
+                    spa.use_tree(new);
+                    spa.ctx.set_guid(guid);
+                    spa.zio.l2().set_guid(guid);
+                    spa.config_dirty.store(true, Ordering::Release);
+                    Ok(guid)
+                })
+            })
+            .await
+    }
+
+    pub fn compatibility(&self) -> Option<String> {
+        self.state.lock().compatibility.clone()
+    }
+
+    /// Changes which sets of features the pool is kept to; `off` and nothing are the same. On disk with the txg that is open.
+    pub fn set_compatibility(&self, sets: &str) {
+        self.state.lock().compatibility = Some(sets.to_owned()).filter(|s| !s.is_empty() && s != "off");
+        self.config_dirty.store(true, Ordering::Release);
+    }
+
+    /// Enables features, by short name, with what they depend on: all in one txg.
+    pub async fn enable_features(self: &Arc<Self>, names: Vec<String>) -> Result<()> {
+        self.check_writable()?;
+        if self.version() < SPA_VERSION {
+            return Err(Error::os(Errno::NotSup, "the pool's version has no feature flags"));
+        }
+        let spa = self.clone();
+        self.ctx
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    let directory = Zap::open(spa.ctx.mos(), DIRECTORY).await?;
+                    for name in &names {
+                        spa.ctx.features.enable(spa.ctx.mos(), &directory, &tx, name).await?;
+                    }
+                    apply_features(&spa.ctx, &spa.zio);
+                    // Labels name some of them.
+                    spa.config_dirty.store(true, Ordering::Release);
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Raises the pool's version; with feature flags none is enabled yet.
+    pub async fn upgrade(self: &Arc<Self>, version: u64) -> Result<()> {
+        self.check_writable()?;
+        let now = self.version();
+        let counted = SPA_VERSION_WRITABLE..=SPA_VERSION_BEFORE_FEATURES;
+        if version < now || (version != SPA_VERSION && !counted.contains(&version)) {
+            return Err(Error::os(
+                Errno::NotSup,
+                format!("a pool of version {now} cannot get version {version}"),
+            ));
+        }
+        if version == now {
+            return Ok(());
+        }
+        let spa = self.clone();
+        self.ctx
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    if version == SPA_VERSION {
+                        let directory = Zap::open(spa.ctx.mos(), DIRECTORY).await?;
+                        spa.ctx.features.create(spa.ctx.mos(), &directory, &tx).await?;
+                    }
+                    spa.state.lock().version = version;
+                    spa.config_dirty.store(true, Ordering::Release);
+                    Ok(())
+                })
+            })
+            .await
+    }
+}

@@ -1,0 +1,74 @@
+//! What a pool is to others: `zpool reguid`, `upgrade`, features that are enabled, and `bootfs`.
+//!
+//! The pool's name and guid are in the cache file, which is written again once the change is on disk; a crash in between leaves a
+//! cache file that names a guid no device carries, and the pool is to be imported by hand.
+
+use super::Engine;
+use super::errors::{Answer, of_pool};
+use super::pool::Pool;
+use zilla_control::props::TypedValue;
+use zilla_control::types::{PoolReguid, PoolUpgrade};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::spa::features::SUPPORTED;
+
+impl Engine {
+    pub(super) async fn reguid_pool(&self, r: PoolReguid) -> Answer<()> {
+        let _changes = self.changes.lock().await;
+        let pool = self.changeable(&r.name)?;
+        if r.guid.is_some_and(|guid| self.all_pools().iter().any(|p| p.spa.guid() == guid)) {
+            return Err(ApiError::with(ErrorCode::Exists, "guid is already in use"));
+        }
+        pool.spa.reguid(r.guid).await.map_err(|e| match e.errno() {
+            zilla_core::error::Errno::Exist => ApiError::with(ErrorCode::Exists, "guid is already in use"),
+            _ => of_pool(e),
+        })?;
+        self.save_cache().await;
+        Ok(())
+    }
+
+    pub(super) async fn upgrade_pool(&self, r: PoolUpgrade) -> Answer<()> {
+        let pool = self.changeable(&r.name)?;
+        supported(&r.features)?;
+        if let Some(version) = r.version {
+            pool.spa.upgrade(version).await.map_err(of_pool)?;
+        }
+        if !r.features.is_empty() {
+            pool.enable_features(r.features).await?;
+        }
+        Ok(())
+    }
+
+    /// The file system that a boot loader starts from; empty takes it away.
+    pub(super) async fn set_bootfs(&self, pool: &Pool, name: &str) -> Answer<()> {
+        if !name.is_empty() {
+            let of_this = name == pool.name() || name.starts_with(&format!("{}/", pool.name()));
+            if !of_this || name.contains('@') {
+                return Err(ApiError::with(ErrorCode::InvalidName, format!("'{name}' is an invalid name")));
+            }
+        }
+        // On disk it is the dataset's object; 0 is none.
+        let object = match name {
+            "" => 0,
+            _ => pool.dsl().by_name(name).await.map_err(super::errors::of_dataset)?.id(),
+        };
+        pool.store_prop("bootfs", &TypedValue::Num(object)).await
+    }
+}
+
+/// Refuses a feature that there is not, by name.
+pub(super) fn supported(names: &[String]) -> Answer<()> {
+    match names.iter().find(|name| !SUPPORTED.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            let what = format!("feature '{name}' is not supported by zilla yet");
+            Err(ApiError::with(ErrorCode::BadProp, what))
+        }
+    }
+}
+
+impl Pool {
+    pub(super) async fn enable_features(&self, names: Vec<String>) -> Answer<()> {
+        supported(&names)?;
+        self.spa.enable_features(names).await.map_err(of_pool)
+    }
+}

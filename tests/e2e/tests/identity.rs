@@ -1,0 +1,192 @@
+//! What a pool is to others: guid, version, features, sets of features, names for the time being; and going back.
+
+use zilla_e2e::{Need, World, can, pool};
+
+const SIZE: u64 = 128 << 20;
+
+fn value(world: &World, property: &str, pool: &str) -> String {
+    world.zpool(&format!("get -Hpo value {property} {pool}")).ok().trim().to_owned()
+}
+
+/// Makes a pool on two new images; gives their paths, apart by blanks.
+fn create(world: &World, options: &str, name: &str) -> String {
+    let images = world.images(name, 2, SIZE);
+    let paths: Vec<String> = images.iter().map(|p| p.display().to_string()).collect();
+    let mnt = world.mnt();
+    let line = format!("create {options} -m {}/{name} {name} mirror {}", mnt.display(), paths.join(" "));
+    world.zpool(&line).ok();
+    paths.join(" ")
+}
+
+#[test]
+fn a_pool_gets_another_guid_and_keeps_all_else() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    create(&world, "", "tank");
+    std::fs::write(world.mnt().join("tank/file"), "what is kept").unwrap();
+    let before = value(&world, "guid", "tank");
+    world.zpool("reguid tank").ok();
+    let after = value(&world, "guid", "tank");
+    assert_ne!(before, after);
+    for (given, got) in [("18446744073709551615", "18446744073709551615"), ("0123", "123"), ("314", "314")] {
+        world.zpool(&format!("reguid -g {given} tank")).ok();
+        assert_eq!(value(&world, "guid", "tank"), got);
+    }
+    for (wrong, code) in [("18446744073709551616", 2), ("0xA", 2), ("0", 1), ("314", 1)] {
+        assert_eq!(world.zpool(&format!("reguid -g {wrong} tank")).code, code, "{wrong}");
+    }
+    assert_eq!(value(&world, "guid", "tank"), "314");
+    // The next daemon finds it by its new guid.
+    world.stop();
+    assert_eq!(value(&world, "guid", "tank"), "314");
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&world.disks(), "tank");
+    world.zpool(&format!("import -d {} 314", world.disks().display())).ok();
+    assert_eq!(std::fs::read_to_string(world.mnt().join("tank/file")).unwrap(), "what is kept");
+}
+
+#[test]
+fn features_are_chosen_kept_to_and_upgraded() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    create(&world, "-d -o feature@lz4_compress=enabled", "tank");
+    assert_eq!(value(&world, "feature@lz4_compress", "tank"), "active");
+    assert_eq!(value(&world, "feature@hole_birth", "tank"), "disabled");
+    let images = world.images("other", 1, SIZE);
+    let refused = world.zpool(&format!("create -o feature@draid=enabled other {}", images[0].display()));
+    assert!(refused.code == 1 && refused.stderr.contains("feature 'draid' is not supported"), "{refused}");
+    let none = world.zpool(&format!("create -o compatibility=no-such-set other {}", images[0].display()));
+    assert_eq!((none.code, none.stderr.as_str()), (1, "Error: no valid compatibility files specified\n"));
+    std::fs::write(world.mnt().join("tank/before"), vec![7; 1 << 20]).unwrap();
+    let shown = world.zpool("upgrade").ok();
+    assert!(shown.contains("POOL  FEATURE\n---------------\ntank\n      async_destroy\n"), "{shown}");
+    let told = world.zpool("upgrade tank").ok();
+    assert!(told.contains("Enabled the following features on 'tank':\n  async_destroy\n"), "{told}");
+    assert_eq!(value(&world, "feature@hole_birth", "tank"), "active");
+    let told = world.zpool("upgrade -a").ok();
+    assert!(told.ends_with("already has all supported and requested features enabled.\n"), "{told}");
+    std::fs::write(world.mnt().join("tank/after"), vec![7; 1 << 20]).unwrap();
+    world.zpool("set compatibility=legacy tank").ok();
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&world.disks(), "tank");
+    // What the pool is kept to outlives imports for writing.
+    for _ in 0..2 {
+        world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+        assert_eq!(value(&world, "compatibility", "tank"), "legacy");
+        world.zpool("export tank").ok();
+    }
+}
+
+#[test]
+fn a_counted_version_is_made_written_and_upgraded() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    create(&world, "-o version=28", "tank");
+    assert_eq!(value(&world, "version", "tank"), "28");
+    std::fs::write(world.mnt().join("tank/file"), vec![1; 1 << 20]).unwrap();
+    world.zfs("snapshot tank@old").ok();
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&world.disks(), "tank");
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    let shown = world.zpool("upgrade").ok();
+    assert!(shown.contains("VER  POOL\n---  ------------\n28   tank\n"), "{shown}");
+    let told = world.zpool("upgrade tank").ok();
+    assert!(told.contains("Successfully upgraded 'tank' from version 28 to feature flags.\n"), "{told}");
+    assert_eq!(value(&world, "feature@async_destroy", "tank"), "enabled");
+    std::fs::write(world.mnt().join("tank/file"), vec![2; 1 << 20]).unwrap();
+    world.zfs("snapshot tank@new").ok();
+    world.zfs("destroy tank@old").ok();
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&world.disks(), "tank");
+    let old = world.images("old", 1, SIZE);
+    let refused = world.zpool(&format!("create -o version=10 old {}", old[0].display()));
+    assert!(refused.code == 1 && refused.stderr.contains("versions 26 to 28"), "{refused}");
+}
+
+#[test]
+fn a_name_for_the_time_being_is_not_written_down() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    create(&world, "", "tank");
+    world.zpool("export tank").ok();
+    let dir = world.disks();
+    world.zpool(&format!("import -t -d {} tank meanwhile", dir.display())).ok();
+    assert_eq!(world.zpool("list -Ho name").ok(), "meanwhile\n");
+    std::fs::write(world.mnt().join("tank/file"), "x").unwrap();
+    world.zpool("export meanwhile").ok();
+    pool::zdb_clean(&dir, "tank");
+    world.zpool(&format!("import -d {} tank", dir.display())).ok();
+}
+
+#[test]
+fn an_import_goes_back_to_what_is_whole() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    create(&world, "", "tank");
+    std::fs::write(world.mnt().join("tank/file"), "x").unwrap();
+    world.zpool("sync tank").ok();
+    world.zpool("export tank").ok();
+    let dir = world.disks();
+    // Whole: nothing is left behind, and a try changes nothing.
+    assert_eq!(world.zpool(&format!("import -Fn -d {} tank", dir.display())).ok(), "");
+    assert_eq!(world.zpool("list -Ho name").ok(), "");
+    world.zpool(&format!("import -F -d {} tank", dir.display())).ok();
+    assert_eq!(std::fs::read_to_string(world.mnt().join("tank/file")).unwrap(), "x");
+    let txg: u64 = {
+        world.zpool("export tank").ok();
+        let shown = world.zpool(&format!("import -T nonsense -d {} tank", dir.display()));
+        assert_eq!(shown.code, 2);
+        let label = world.run("zdb", &["-u", "-e", "-p", dir.to_str().unwrap(), "tank"]).ok();
+        let line = label.lines().find(|l| l.trim_start().starts_with("txg = ")).unwrap().to_owned();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    // Asked to, it goes back by itself; what comes next counts more than what it left behind.
+    let told = world.zpool(&format!("import -T {} -d {} tank", txg - 1, dir.display())).ok();
+    assert!(told.starts_with("Pool tank returned to its state as of "), "{told}");
+    std::fs::write(world.mnt().join("tank/later"), "y").unwrap();
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&dir, "tank");
+    world.zpool(&format!("import -d {} tank", dir.display())).ok();
+    assert_eq!(std::fs::read_to_string(world.mnt().join("tank/later")).unwrap(), "y");
+}
+
+#[test]
+fn a_pool_whose_devices_are_missing_at_a_start_is_not_forgotten() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    create(&world, "", "tank");
+    std::fs::write(world.mnt().join("tank/file"), "x").unwrap();
+    world.stop();
+    let (disks, away) = (world.disks(), world.path().join("away"));
+    std::fs::rename(&disks, &away).unwrap();
+    let listed = world.zpool("list -Ho name,health").ok();
+    assert_eq!(listed, "tank\tUNAVAIL\n");
+    let told = world.zpool("status -x").ok();
+    assert!(told.contains("pool: tank") && told.contains("state: UNAVAIL"), "{told}");
+    let refused = world.zfs("create tank/fs");
+    assert!(refused.code == 1 && refused.stderr.contains("pool is unavailable"), "{refused}");
+    // What changes meanwhile leaves it in the cache file.
+    std::fs::create_dir(&disks).unwrap();
+    create(&world, "", "other");
+    world.stop();
+    assert_eq!(world.zpool("list -Ho name,health").ok(), "other\tONLINE\ntank\tUNAVAIL\n");
+    for entry in std::fs::read_dir(&away).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::rename(entry.path(), disks.join(entry.file_name())).unwrap();
+    }
+    world.zpool(&format!("import -d {} tank", disks.display())).ok();
+    assert_eq!(world.zpool("list -Ho name,health").ok(), "other\tONLINE\ntank\tONLINE\n");
+    assert_eq!(std::fs::read_to_string(world.mnt().join("tank/file")).unwrap(), "x");
+}
