@@ -11,11 +11,15 @@
 
 pub mod arcstat;
 pub mod args;
+mod complete;
 pub mod cx;
+pub mod doctor;
 pub mod fmt;
 pub mod manual;
 mod material;
 pub mod mount_helper;
+pub mod service;
+mod top;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
@@ -41,15 +45,23 @@ fn words() -> Result<Vec<String>, ExitCode> {
     Ok(words)
 }
 
+/// Names that the program itself may have.
+const PROGRAMS: &[&str] = &["zpool", "zfs", "zdb", "zillad", "arcstat", "zilstat", "mount.zfs"];
+
 /// Runs the command that the program was called by, or that its first argument names.
 pub fn main() -> ExitCode {
     let words = match words() {
         Ok(words) => words,
         Err(code) => return code,
     };
+    if let Some((_, typed)) =
+        words.split_first().filter(|(_, rest)| rest.first().is_some_and(|w| w == complete::WORD))
+    {
+        return ExitCode::from(complete::answer(&typed[1..]));
+    }
     let called = words.first().map(String::as_str).unwrap_or("zilla");
     let called = called.rsplit('/').next().unwrap_or(called);
-    if let Some(tool) = tool(called) {
+    if let Some(tool) = PROGRAMS.contains(&called).then(|| tool(called)).flatten() {
         return ExitCode::from(tool(words.into_iter().skip(1).collect()));
     }
     let first = words.get(1).map(String::as_str);
@@ -59,18 +71,33 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What `zilla` can be asked for: the word, what follows it, what does it.
+pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
+    ("zpool", "command args ...", zpool::main),
+    ("zfs", "command args ...", zfs::main),
+    ("zdb", "[options] pool ...", zdb::main),
+    ("zillad", "[options]", zilla_daemon::command::main),
+    ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
+    ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
+    ("top", "[-n frames] [interval]", top::main),
+    ("zvol", "files | attach [-r] volume | detach volume", zvol::main),
+    ("status", "[-j]", service::status_main),
+    ("stop", "", service::stop_main),
+    ("doctor", "[-j]", doctor::main),
+    ("page", "[-o]", service::page_main),
+    ("complete", "bash | zsh | fish", complete::main),
+];
+
+/// A program or command by its name or another that it has.
 fn tool(name: &str) -> Option<Tool> {
-    match name {
-        "zpool" | "pool" => Some(zpool::main),
-        "zfs" | "fs" => Some(zfs::main),
-        "zdb" => Some(zdb::main),
-        "zillad" => Some(zilla_daemon::command::main),
-        "arcstat" => Some(arcstat::main),
-        "zilstat" => Some(zilstat::main),
-        "zvol" => Some(zvol::main),
-        "mount.zfs" => Some(mount_helper::main),
-        _ => None,
-    }
+    let name = match name {
+        "pool" => "zpool",
+        "fs" => "zfs",
+        // What mount(8) calls, and people do not.
+        "mount.zfs" => return Some(mount_helper::main),
+        other => other,
+    };
+    TOOLS.iter().find(|(tool, ..)| *tool == name).map(|(.., run)| *run)
 }
 
 /// `zilla` by its own name.
@@ -81,7 +108,7 @@ fn zilla(word: Option<&str>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Some("help" | "-?" | "-h" | "--help") => {
-            print!("{USAGE}");
+            print!("{}", usage());
             ExitCode::SUCCESS
         }
         _ => {
@@ -90,17 +117,19 @@ fn zilla(word: Option<&str>) -> ExitCode {
             } else {
                 eprintln!("missing command");
             }
-            eprint!("{USAGE}");
+            eprint!("{}", usage());
             ExitCode::from(2)
         }
     }
 }
 
-const USAGE: &str = "usage: zilla zpool command args ...
-       zilla zfs command args ...
-       zilla zdb [options] pool ...
-       zilla arcstat [-hpv] [-f fields] [-s separator] [pool] [interval [count]]
-       zilla zilstat [-dHpl] [pool|dataset] [interval [count]]
-       zilla zvol files | attach [-r] volume | detach volume
-       zilla version
+fn usage() -> String {
+    let lines = TOOLS.iter().map(|(name, words, _)| format!("zilla {name} {words}").trim_end().to_owned());
+    let lines: Vec<String> = lines.chain(["zilla version".to_owned()]).collect();
+    format!("usage: {}\n{FOLDER}", lines.join("\n       "))
+}
+
+const FOLDER: &str = "
+The daemon that owns the pools is started when it is needed. Its socket, log and list of pools lie in one folder:
+ZILLA_DIR, else /var/lib/zilla for root and ~/.local/state/zilla for others, whoever starts it and however (sudo, cron).
 ";

@@ -9,6 +9,7 @@
 //!
 //! What it keeps true: nothing that comes through the socket is trusted, neither by the server (size, depth,
 //! time and peer are checked before a backend sees a request) nor by the client (a reply is bounded too).
+//! `GET` on the socket gives what is not an operation: metrics.
 //! Absent on purpose: a network listener, and any knowledge of how pools work.
 
 pub mod client;
@@ -27,5 +28,7 @@ pub mod types;
 
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
-pub use operations::{Asked, Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, dispatch};
+pub use operations::{
+    Asked, Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, Page, dispatch,
+};
 pub use paths::{Folder, StateDir};

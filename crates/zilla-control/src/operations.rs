@@ -26,7 +26,16 @@ pub struct Caller {
     pub command: Option<String>,
 }
 
+/// A text that is not an operation's answer: what it is, and what it says.
+pub type Page = (&'static str, String);
+
 impl Caller {
+    /// The user of this process.
+    pub fn of_process() -> Caller {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Caller { uid, gid, pid: i32::try_from(std::process::id()).ok(), ..Caller::default() }
+    }
+
     /// All groups, the user's own first.
     pub fn gids(&self) -> Vec<u32> {
         let mut all = vec![self.gid];
@@ -78,6 +87,15 @@ macro_rules! operations {
             ) -> impl Future<Output = Result<(), ApiError>> + Send {
                 let _ = (caller, asked);
                 std::future::ready(Err(ErrorCode::Perm.into()))
+            }
+            /// What `GET <path>` on the socket gives; None where there is no such thing. Who may have it is judged here.
+            fn page(
+                &self,
+                caller: &Caller,
+                path: &str,
+            ) -> impl Future<Output = Option<Result<Page, ApiError>>> + Send {
+                let _ = (caller, path);
+                std::future::ready(None)
             }
             $($(#[$m])* fn $method(
                 &self,

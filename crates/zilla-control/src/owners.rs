@@ -3,7 +3,9 @@
 //! The C library is asked, not `/etc/passwd`, because names may come from a directory service. Both the daemon (`userquota@name`) and
 //! the commands (`zfs userspace`, `zfs allow`) need this.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// Whose name it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +91,19 @@ pub fn name_of(kind: Kind, id: u32) -> Option<String> {
             }
         }),
     }
+}
+
+/// The home of the user of this number.
+pub fn home_of(uid: u32) -> Option<PathBuf> {
+    ask(|buf| {
+        let (mut entry, mut found) = (std::mem::MaybeUninit::uninit(), std::ptr::null_mut());
+        // SAFETY: as in `id_of`; the entry's strings lie in `buf`.
+        unsafe {
+            let rc = libc::getpwuid_r(uid, entry.as_mut_ptr(), buf.as_mut_ptr(), buf.len(), &raw mut found);
+            let home = found.as_ref().map(|p: &libc::passwd| CStr::from_ptr(p.pw_dir).to_bytes().to_vec());
+            (rc, home.map(|home| PathBuf::from(OsString::from_vec(home))))
+        }
+    })
 }
 
 /// A name, or a number in digits.

@@ -6,6 +6,7 @@
 //! opened relative to that, never through a symbolic link: what is put in its place later changes
 //! nothing for who has it open.
 
+use crate::owners;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, renameat, unlinkat};
 use std::fs::File;
@@ -27,9 +28,13 @@ pub const LOCK_FILE: &str = "zillad.lock";
 /// Held locked by a client while it starts a daemon.
 pub const START_LOCK: &str = "start.lock";
 pub const LOG_FILE: &str = "zillad.log";
+/// What the page for browsers lets in.
+pub const TOKEN_FILE: &str = "page.tokens";
 
-/// The folder of root's daemon.
-const ROOT_DIR: &str = "/run/zilla";
+/// The folder of root's daemon. Not below `/run`: the list of pools in it must outlive a restart of the machine.
+const ROOT_DIR: &str = "/var/lib/zilla";
+/// The folder of a user's daemon, below his home.
+const USER_DIR: &str = ".local/state/zilla";
 
 /// Longest path a Unix socket can have, terminator excluded.
 const SOCKET_PATH_MAX: usize = 107;
@@ -45,20 +50,21 @@ impl StateDir {
         StateDir { path: path.into() }
     }
 
-    /// `ZILLA_DIR`; else `/run/zilla` for root, `$XDG_RUNTIME_DIR/zilla` for others, `~/.zilla`
-    /// where a session has no runtime folder.
+    /// `ZILLA_DIR`; else `/var/lib/zilla` for root and `~/.local/state/zilla` for others.
+    ///
+    /// It follows from the user alone: not from a session's folders, which end with the session, nor from other
+    /// variables, which `sudo`, cron and a desktop set differently. Else one user would get two daemons.
     pub fn from_env() -> Result<StateDir, String> {
         let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let root = rustix::process::geteuid().is_root();
+        let user = rustix::process::geteuid();
         let path = match var("ZILLA_DIR") {
             Some(dir) => dir,
-            None if root => PathBuf::from(ROOT_DIR),
-            None => match (var("XDG_RUNTIME_DIR"), var("HOME")) {
-                (Some(dir), _) => dir.join("zilla"),
-                (None, Some(home)) => home.join(".zilla"),
-                (None, None) => {
-                    return Err("no state folder: set ZILLA_DIR, XDG_RUNTIME_DIR or HOME".to_owned());
-                }
+            None if user.is_root() => PathBuf::from(ROOT_DIR),
+            // A container may know no such user, or give him no home.
+            None => match owners::home_of(user.as_raw()).filter(|home| home.is_dir()).or_else(|| var("HOME"))
+            {
+                Some(home) => home.join(USER_DIR),
+                None => return Err("no state folder: set ZILLA_DIR or HOME".to_owned()),
             },
         };
         let path = std::path::absolute(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -272,6 +278,20 @@ mod tests {
         let pipe = folder.file(PID_FILE, Access::Append).unwrap_err();
         assert!(pipe.to_string().contains("is not a regular file"), "{pipe}");
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+    }
+
+    #[test]
+    fn the_folder_follows_from_the_user_and_not_from_his_session() {
+        let found = StateDir::from_env().unwrap();
+        let user = rustix::process::geteuid();
+        if let Some(named) = std::env::var_os("ZILLA_DIR") {
+            assert_eq!(found.path(), Path::new(&named));
+        } else if user.is_root() {
+            assert_eq!(found.path(), Path::new("/var/lib/zilla"));
+        } else {
+            assert!(found.path().ends_with(".local/state/zilla"), "{found:?}");
+        }
+        assert_eq!(owners::home_of(0).as_deref(), Some(Path::new("/root")));
     }
 
     #[test]

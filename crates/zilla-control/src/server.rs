@@ -189,7 +189,14 @@ async fn answer<B: Backend>(
     request: Request<Incoming>,
 ) -> Response<Full<Bytes>> {
     let Some(name) = request.uri().path().strip_prefix("/v1/").map(str::to_owned) else {
-        return refuse(StatusCode::NOT_FOUND, "no such path");
+        if request.method() != Method::GET {
+            return refuse(StatusCode::NOT_FOUND, "no such path");
+        }
+        return match backend.page(&caller, request.uri().path()).await {
+            Some(Ok((kind, text))) => respond(StatusCode::OK, kind, text.into_bytes()),
+            Some(Err(e)) => failure(StatusCode::FORBIDDEN, e),
+            None => refuse(StatusCode::NOT_FOUND, "no such path"),
+        };
     };
     if request.method() != Method::POST {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "operations are posted");
@@ -203,7 +210,7 @@ async fn answer<B: Backend>(
     let operation = name.clone();
     let task = tokio::spawn(async move { dispatch(&*backend, caller, &name, &body).await });
     match task.await {
-        Ok(outcome) => respond(StatusCode::OK, outcome),
+        Ok(outcome) => respond(StatusCode::OK, JSON, outcome),
         Err(e) => {
             tracing::error!("operation '{operation}' died: {e}");
             let error = ApiError::with(ErrorCode::Internal, "internal error: the daemon's log says more");
@@ -217,13 +224,14 @@ fn refuse(status: StatusCode, message: &str) -> Response<Full<Bytes>> {
 }
 
 fn failure(status: StatusCode, error: ApiError) -> Response<Full<Bytes>> {
-    respond(status, serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default())
+    respond(status, JSON, serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default())
 }
 
-fn respond(status: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
+const JSON: &str = "application/json";
+
+fn respond(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
-    let json = hyper::header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response
 }

@@ -5,13 +5,14 @@ use crate::{DaemonError, Handle, Options};
 use zilla_control::StateDir;
 use zilla_control::share::Share;
 
-const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>]
+const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>] [--http address:port]
 
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
 of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for tunables, ZILLA_KSTATS one for statistics of
 intent logs. ZILLA_SHARE says what --share does: who besides root may ask root's daemon. They may look, and change what zfs allow
-gives them.
+gives them. ZILLA_HTTP says what --http does: where to serve a page for browsers, on this machine only ('zilla page' prints its
+address, with a token in it).
 ";
 
 /// Runs `zillad` with its arguments until it ends; gives its exit code.
@@ -20,14 +21,16 @@ pub fn main(words: Vec<String>) -> u8 {
     let _ = rustix::thread::set_name(c"zillad");
     let mut options = Options::default();
     let mut share = std::env::var("ZILLA_SHARE").unwrap_or_default();
+    let mut http = std::env::var("ZILLA_HTTP").unwrap_or_default();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--background" => options.background = true,
-            "--share" => match words.next() {
-                Some(who) => share = who,
+            "--share" | "--http" => match words.next() {
+                Some(what) if word == "--share" => share = what,
+                Some(what) => http = what,
                 None => {
-                    eprint!("missing argument for '--share' option\n{USAGE}");
+                    eprint!("missing argument for '{word}' option\n{USAGE}");
                     return 2;
                 }
             },
@@ -53,6 +56,21 @@ pub fn main(words: Vec<String>) -> u8 {
                 return 2;
             }
         };
+    }
+    if !http.is_empty() {
+        match http.parse::<std::net::SocketAddr>() {
+            Ok(at) if at.ip().is_loopback() => options.http = Some(at),
+            Ok(_) => {
+                eprintln!(
+                    "'{http}' can be reached from elsewhere, and there is no TLS: use 127.0.0.1 with 'ssh -L' or a proxy"
+                );
+                return 2;
+            }
+            Err(_) => {
+                eprint!("'{http}' is no address with a port, like 127.0.0.1:8420\n{USAGE}");
+                return 2;
+            }
+        }
     }
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {

@@ -23,6 +23,8 @@ const PREDECESSOR: Duration = Duration::from_secs(60);
 pub struct Instance {
     folder: Folder,
     _lock: File,
+    /// Somebody else made the socket, and listens on it when we are gone.
+    leaves_socket: bool,
 }
 
 impl Instance {
@@ -46,9 +48,14 @@ impl Instance {
                 Err(e) => return Err(fail(e.into())),
             }
         }
-        let instance = Instance { folder, _lock: lock };
+        let instance = Instance { folder, _lock: lock, leaves_socket: false };
         write_pid(&instance.folder)?;
         Ok(instance)
+    }
+
+    /// The socket is a service manager's.
+    pub fn leave_socket(&mut self) {
+        self.leaves_socket = true;
     }
 
     /// The folder that was claimed, whatever its path has come to mean.
@@ -59,7 +66,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        for name in [SOCKET, NBD_SOCKET, PID_FILE] {
+        for name in [SOCKET, NBD_SOCKET, PID_FILE].into_iter().skip(usize::from(self.leaves_socket)) {
             if let Err(e) = self.folder.remove(name) {
                 tracing::warn!("cannot remove '{}': {e}", self.folder.path().join(name).display());
             }

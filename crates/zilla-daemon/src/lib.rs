@@ -15,10 +15,12 @@ pub mod engine;
 pub mod instance;
 pub mod log;
 mod memory;
+mod supervisor;
 
 use instance::Instance;
 use std::future::Future;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use zilla_control::share::Share;
@@ -30,6 +32,11 @@ pub trait Pools: Backend {
     /// Unmounts what is mounted and closes every pool, without exporting it: the next start opens it again. Called
     /// once, after the last request.
     fn close(&self) -> impl Future<Output = ()> + Send;
+
+    /// Comes back if the backend still does its work: what a service manager's watchdog asks.
+    fn lives(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +59,8 @@ pub struct Options {
     pub background: bool,
     /// Who besides the owner may ask.
     pub share: Share,
+    /// Where to serve the page for browsers; nowhere unless it is asked for.
+    pub http: Option<SocketAddr>,
 }
 
 /// The daemon's side of what a backend may ask of it.
@@ -59,11 +68,12 @@ pub struct Options {
 pub struct Handle {
     dir: StateDir,
     stop: Arc<watch::Sender<bool>>,
+    page: Arc<OnceLock<SocketAddr>>,
 }
 
 impl Handle {
     pub fn new(dir: StateDir) -> Handle {
-        Handle { dir, stop: Arc::new(watch::channel(false).0) }
+        Handle { dir, stop: Arc::new(watch::channel(false).0), page: Arc::default() }
     }
 
     pub fn state_dir(&self) -> &StateDir {
@@ -82,6 +92,7 @@ impl Handle {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             state_dir: self.dir.path().to_string_lossy().into_owned(),
+            page: self.page.get().copied(),
         }
     }
 
@@ -107,7 +118,8 @@ where
         let why = "only a daemon of root's can be shared: commands trust nobody but root and their own user";
         return Err(DaemonError::Backend(why.to_owned()));
     }
-    let instance = Instance::claim(&dir, options.background)?;
+    let handed = supervisor::listener(&dir.socket()).map_err(DaemonError::Backend)?;
+    let mut instance = Instance::claim(&dir, options.background)?;
     log::start(instance.folder(), options.background)?;
     let io = |what: &str| {
         let what = what.to_owned();
@@ -123,29 +135,82 @@ where
         // Signals first: one that comes while pools are being imported must not be lost.
         let signals = Signals::new().map_err(io("cannot watch for signals"))?;
         tracing::info!("zillad {} starts in '{}'", env!("CARGO_PKG_VERSION"), dir.path().display());
+        let manager = supervisor::Manager::from_environment();
+        manager.tell("STATUS=Opening pools");
         let backend = Arc::new(open(handle.clone()).await?);
         // In the folder that was claimed; its path is only for people.
         let socket = instance.folder().by_descriptor(zilla_control::paths::SOCKET);
         let named = format!("'{}'", dir.socket().display());
-        let listener = server::listen(&socket).map_err(io(&named))?;
+        let listener = match handed {
+            Some(listener) => {
+                instance.leave_socket();
+                tokio::net::UnixListener::from_std(listener)
+            }
+            None => server::listen(&socket),
+        };
+        let listener = listener.map_err(io(&named))?;
         if options.share != Share::Nobody {
             instance.folder().open_to(options.share).map_err(io(&named))?;
             server::open_to(&socket, options.share).map_err(io(&named))?;
             tracing::info!("others may ask: {:?}", options.share);
         }
+        let page = open_page(options.http, &instance, &handle).await;
         let shutdown = async {
             tokio::select! {
                 name = signals.wait(options.background) => tracing::info!("{name}: shutting down"),
                 () = handle.stopped() => tracing::info!("asked to shut down"),
             }
         };
-        let served = server::serve_to(options.share, listener, backend.clone(), shutdown).await;
-        backend.close().await;
+        manager.tell("READY=1\nSTATUS=Serving pools");
+        let served = tokio::select! {
+            served = server::serve_to(options.share, listener, backend.clone(), shutdown) => served,
+            () = manager.watch(|| backend.lives()) => Ok(()),
+            () = serve_page(page, backend.clone()) => Ok(()),
+        };
+        manager.tell("STOPPING=1\nSTATUS=Closing pools");
+        tokio::select! {
+            () = backend.close() => {}
+            () = manager.watch(|| backend.lives()) => {}
+        }
         served.map_err(io("cannot serve"))
     })?;
     tracing::info!("all pools are closed");
     drop(instance);
     Ok(())
+}
+
+type Door = (tokio::net::TcpListener, zilla_web::Tokens);
+
+/// Opens the browser's door, if that is asked for. What stands in its way is said, and the pools are served all the same.
+async fn open_page(at: Option<SocketAddr>, instance: &Instance, handle: &Handle) -> Option<Door> {
+    let opened = async {
+        let listener = zilla_web::server::listen(at?).await;
+        let tokens = zilla_web::Tokens::of(instance.folder()).map_err(|e| format!("its tokens: {e}"));
+        Some(listener.and_then(|listener| Ok((listener, tokens?))))
+    };
+    match opened.await? {
+        Ok(door) => {
+            if let Ok(at) = door.0.local_addr() {
+                let _ = handle.page.set(at);
+                tracing::info!("the page is served at {at} ('zilla page' prints its address)");
+            }
+            Some(door)
+        }
+        Err(why) => {
+            tracing::error!("the page is not served: {why}");
+            None
+        }
+    }
+}
+
+/// Never comes back: without a page there is nothing to do.
+async fn serve_page<B: Backend>(door: Option<Door>, backend: Arc<B>) {
+    if let Some((listener, tokens)) = door
+        && let Err(e) = zilla_web::server::serve(listener, backend, tokens).await
+    {
+        tracing::error!("the page is not served any more: {e}");
+    }
+    std::future::pending().await
 }
 
 struct Signals {

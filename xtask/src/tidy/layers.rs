@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("zilla-fuse", 3),
     ("zilla-nbd", 3),
     ("zilla-nfs", 3),
+    ("zilla-web", 3),
     ("zilla-daemon", 4),
     ("zilla-cli", 5),
     ("zilla-e2e", 6),

@@ -16,6 +16,8 @@ pub struct HelloReply {
     pub version: String,
     pub pid: u32,
     pub state_dir: String,
+    /// Where the page for browsers is served, if it is.
+    pub page: Option<std::net::SocketAddr>,
 }
 
 /// Ends the daemon as SIGTERM would.

@@ -22,6 +22,7 @@ mod destroy;
 mod diff;
 mod errors;
 mod extended;
+mod farewell;
 mod foreign;
 mod grants;
 mod handed;
@@ -65,7 +66,7 @@ use pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_control::types::*;
-use zilla_control::{Asked, Backend, Caller};
+use zilla_control::{Asked, Backend, Caller, Page};
 use zilla_core::spa::Host;
 use zilla_env::Env;
 
@@ -155,8 +156,14 @@ impl Engine {
 }
 
 impl Pools for Engine {
+    /// A worker thread of the engine takes a task and does it.
+    async fn lives(&self) {
+        let _ = self.env.spawn_with_result(async {}).await;
+    }
+
     async fn close(&self) {
         let _changes = self.changes.lock().await;
+        let patience = farewell::Patience::begin();
         let volumes = self.zvol_files.lock().await.as_ref().map(|mount| mount.device());
         let (pools, on_volumes) = nesting::inner_first(self.all_pools(), volumes);
         if on_volumes == 0 {
@@ -171,7 +178,7 @@ impl Pools for Engine {
             if let Err(e) = pool.release_volumes(true).await {
                 tracing::error!("pool '{}': {e}", pool.name());
             }
-            pool.unmount_all(true).await;
+            pool.take_leave(&patience).await;
             if let Err(e) = pool.spa.close(None).await {
                 tracing::error!("pool '{}': {e}", pool.name());
             }
@@ -188,6 +195,16 @@ impl Pools for Engine {
 impl Backend for Engine {
     async fn judge(&self, caller: &Caller, asked: Asked<'_>) -> Answer<()> {
         self.judge_guest(caller, asked).await
+    }
+
+    async fn page(&self, caller: &Caller, path: &str) -> Option<Answer<Page>> {
+        match path {
+            "/metrics" => {
+                let text = zilla_web::metrics::collect(self, caller).await;
+                Some(text.map(|text| (zilla_web::metrics::CONTENT_TYPE, text)))
+            }
+            _ => None,
+        }
     }
 
     async fn hello(&self, _: &Caller, _: Hello) -> Answer<HelloReply> {

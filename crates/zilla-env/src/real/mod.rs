@@ -29,6 +29,7 @@ use std::thread;
 use crate::Env;
 
 pub use apart::{apart, apart_with};
+pub use uring::io_uring_works;
 
 /// How devices do their I/O.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -59,16 +59,26 @@ struct Pending {
     pieces: SmallVec<[IoSlice<'static>; 4]>,
 }
 
+/// A bare ring, if this kernel (and whoever confines us in it) lets us have one with what we need.
+fn bare() -> io::Result<IoUring> {
+    let ring = IoUring::builder().setup_clamp().build(ENTRIES)?;
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Writev::CODE, opcode::Fsync::CODE];
+    if !ring.params().is_feature_nodrop() || !needed.iter().all(|&op| probe.is_supported(op)) {
+        return Err(Errno::NOSYS.into());
+    }
+    Ok(ring)
+}
+
+/// Whether devices can be read and written through io_uring here; the error says why not.
+pub fn io_uring_works() -> io::Result<()> {
+    bare().map(drop)
+}
+
 impl Ring {
-    /// A ring, if this kernel (and whoever confines us in it) lets us have one with what we need.
     pub(super) fn new(pool: ThreadPool) -> io::Result<Ring> {
-        let ring = IoUring::builder().setup_clamp().build(ENTRIES)?;
-        let mut probe = Probe::new();
-        ring.submitter().register_probe(&mut probe)?;
-        let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Writev::CODE, opcode::Fsync::CODE];
-        if !ring.params().is_feature_nodrop() || !needed.iter().all(|&op| probe.is_supported(op)) {
-            return Err(Errno::NOSYS.into());
-        }
+        let ring = bare()?;
         let inner = Arc::new(Inner { ring, submit: Mutex::new(()), reap: Mutex::default(), pool });
         let reaper = inner.clone();
         thread::Builder::new().name("zilla-uring".into()).spawn(move || reaper.reap_until_stopped())?;

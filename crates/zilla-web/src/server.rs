@@ -1,0 +1,191 @@
+//! The door for browsers: HTTP on one address of this machine.
+//!
+//! Only loopback addresses: there is no TLS here, so whoever wants the page from elsewhere puts
+//! `ssh -L` or a proxy before it. Everything is bounded: connections, the head and the body of a
+//! request, the time for each. A request passes, in this order: is it meant for us ([`Hosts`]), is
+//! it a file of the page, has its sender a token, may his role do this. An operation then runs as
+//! one from the daemon's own socket would, in a task of its own and to its end, with the command
+//! line that the page shows.
+
+use crate::access::{Hosts, Role, Tokens};
+use crate::assets::{ASSETS, POLICY};
+use crate::metrics;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use zilla_control::{Backend, Caller, dispatch};
+
+const CONNECTIONS: usize = 64;
+/// A browser's head is a few kilobytes.
+const HEAD_LIMIT: usize = 16 << 10;
+/// The longest request of the page names a few snapshots.
+const BODY_LIMIT: usize = 64 << 10;
+const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// As often as it is worth to say that somebody tries tokens.
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(200);
+
+/// Listens, if the address is of this machine alone.
+pub async fn listen(at: SocketAddr) -> Result<TcpListener, String> {
+    if !at.ip().is_loopback() {
+        return Err(format!(
+            "{at} can be reached from elsewhere, and there is no TLS: use 127.0.0.1 with 'ssh -L' or a proxy"
+        ));
+    }
+    TcpListener::bind(at).await.map_err(|e| format!("{at}: {e}"))
+}
+
+struct Door<B> {
+    backend: Arc<B>,
+    tokens: Tokens,
+    hosts: Hosts,
+}
+
+/// Serves until it is dropped.
+pub async fn serve<B: Backend>(
+    listener: TcpListener,
+    backend: Arc<B>,
+    tokens: Tokens,
+) -> std::io::Result<()> {
+    let hosts = Hosts::of(listener.local_addr()?);
+    let door = Arc::new(Door { backend, tokens, hosts });
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    // Dropped with this future, and its connections with it.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                tracing::warn!("page: accept: {e}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        let door = door.clone();
+        connections.spawn(async move {
+            let _slot = slot;
+            let service = service_fn(move |request| {
+                let door = door.clone();
+                async move { Ok::<_, Infallible>(answer(&door, request).await) }
+            });
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .max_buf_size(HEAD_LIMIT)
+                .serve_connection(TokioIo::new(stream), service);
+            if let Err(e) = served.await {
+                tracing::debug!("page: {e}");
+            }
+        });
+    }
+}
+
+async fn answer<B: Backend>(door: &Door<B>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let text = |name: HeaderName| request.headers().get(name).map(|v| v.to_str().unwrap_or(""));
+    let (host, origin) = (text(header::HOST), text(header::ORIGIN));
+    if !door.hosts.admit(host, origin, text(HeaderName::from_static("sec-fetch-site"))) {
+        return refuse(StatusCode::FORBIDDEN, "this is not the address that the page is served at");
+    }
+    let path = request.uri().path();
+    if let Some((_, kind, bytes)) = ASSETS.iter().find(|(p, ..)| *p == path) {
+        return match *request.method() {
+            Method::GET | Method::HEAD => respond(StatusCode::OK, kind, Bytes::from_static(bytes)),
+            _ => refuse(StatusCode::METHOD_NOT_ALLOWED, "files are only read"),
+        };
+    }
+    let token = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let Some(role) = door.tokens.role(token) else {
+        tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
+        let mut response =
+            refuse(StatusCode::UNAUTHORIZED, "a token is needed: 'zilla page' prints the address with it");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
+    };
+    match (request.method(), path) {
+        (&Method::GET, "/role") => {
+            respond(StatusCode::OK, "text/plain", Bytes::from_static(role.word().as_bytes()))
+        }
+        (&Method::GET, "/metrics") => match metrics::collect(&*door.backend, &owner()).await {
+            Ok(text) => respond(StatusCode::OK, metrics::CONTENT_TYPE, Bytes::from(text)),
+            Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, e.description()),
+        },
+        (&Method::POST, path) => match path.strip_prefix("/v1/").map(str::to_owned) {
+            Some(name) => operate(door, role, name, request).await,
+            None => refuse(StatusCode::NOT_FOUND, "no such path"),
+        },
+        (_, path) if path.starts_with("/v1/") => {
+            refuse(StatusCode::METHOD_NOT_ALLOWED, "operations are posted")
+        }
+        _ => refuse(StatusCode::NOT_FOUND, "no such path"),
+    }
+}
+
+/// The daemon's owner: who has a token could read it only as him.
+fn owner() -> Caller {
+    Caller { owner: true, ..Caller::of_process() }
+}
+
+async fn operate<B: Backend>(
+    door: &Door<B>,
+    role: Role,
+    name: String,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
+    if !role.may(&name) {
+        let why = format!("a {} may not do this here: use the commands", role.word());
+        return refuse(StatusCode::FORBIDDEN, &why);
+    }
+    let json = request.headers().get(header::CONTENT_TYPE).is_some_and(|v| v == "application/json");
+    if !json {
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "requests are JSON");
+    }
+    let body = Limited::new(request.into_body(), BODY_LIMIT).collect();
+    let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long or cut short"),
+        Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the request takes too long"),
+    };
+    let backend = door.backend.clone();
+    let task = tokio::spawn(async move { dispatch(&*backend, owner(), &name, &body).await });
+    match task.await {
+        Ok(outcome) => respond(StatusCode::OK, "application/json", Bytes::from(outcome)),
+        Err(e) => {
+            tracing::error!("page: an operation died: {e}");
+            refuse(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the daemon's log says more")
+        }
+    }
+}
+
+fn refuse(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
+    respond(status, "text/plain; charset=utf-8", Bytes::from(format!("{why}\n")))
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,163 @@
+//! The browser's door, knocked at by a browser, by others, and by nonsense.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+use zilla_control::types::{ArcStat, ArcStatQuery, LogStat, LogStatQuery, PoolInfo, PoolQuery, PoolScrub};
+use zilla_control::{ApiError, Backend, Caller};
+use zilla_web::Tokens;
+use zilla_web::access::Role;
+
+struct Fake;
+
+impl Backend for Fake {
+    async fn pool_query(&self, _: &Caller, _: PoolQuery) -> Result<Vec<PoolInfo>, ApiError> {
+        Ok(vec![PoolInfo { name: "tank".to_owned(), ..PoolInfo::default() }])
+    }
+    async fn arc_stats(&self, _: &Caller, _: ArcStatQuery) -> Result<Vec<ArcStat>, ApiError> {
+        Ok(Vec::new())
+    }
+    async fn log_stats(&self, _: &Caller, _: LogStatQuery) -> Result<Vec<LogStat>, ApiError> {
+        Ok(Vec::new())
+    }
+    async fn pool_scrub(&self, caller: &Caller, r: PoolScrub) -> Result<(), ApiError> {
+        assert_eq!((r.name.as_str(), caller.command.as_deref()), ("tank", Some("zpool scrub tank")));
+        Ok(())
+    }
+}
+
+struct World {
+    at: SocketAddr,
+    tokens: Tokens,
+    _runtime: tokio::runtime::Runtime,
+}
+
+fn world() -> World {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let tokens = Tokens::parse(&format!("viewer {}\noperator {}\n", "a".repeat(64), "b".repeat(64))).unwrap();
+    let listener = runtime.block_on(zilla_web::server::listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    let at = listener.local_addr().unwrap();
+    runtime.spawn(zilla_web::server::serve(listener, Arc::new(Fake), tokens.clone()));
+    World { at, tokens, _runtime: runtime }
+}
+
+impl World {
+    fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.at).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// A request with these further headers; the status and all of the answer.
+    fn ask(&self, line: &str, headers: &str, body: &str) -> (u16, String) {
+        let length = body.len();
+        let text = format!(
+            "{line} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}",
+            self.at
+        );
+        let answer = self.raw(text.as_bytes());
+        let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        (status, answer)
+    }
+
+    fn bearer(&self, role: Role) -> String {
+        format!("authorization: Bearer {}\r\n", self.tokens.get(role))
+    }
+}
+
+const SCRUB: &str = r#"{"protocol":1,"command":"zpool scrub tank","request":{"name":"tank"}}"#;
+const JSON: &str = "content-type: application/json\r\n";
+
+#[test]
+fn the_page_is_for_all_and_what_it_shows_for_who_has_a_token() {
+    let w = world();
+    let (status, page) = w.ask("GET /", "", "");
+    assert_eq!(status, 200);
+    assert!(page.contains("content-security-policy: default-src 'none'"), "{page}");
+    assert!(page.contains("cache-control: no-store"), "{page}");
+    for path in ["GET /metrics", "GET /role", "POST /v1/pool_query"] {
+        assert_eq!(w.ask(path, JSON, "{}").0, 401, "{path}");
+        assert_eq!(w.ask(path, "authorization: Bearer cccc\r\n", "").0, 401, "{path}");
+    }
+    let viewer = w.bearer(Role::Viewer);
+    assert!(w.ask("GET /role", &viewer, "").1.ends_with("viewer"));
+    let (status, text) = w.ask("GET /metrics", &viewer, "");
+    assert!(status == 200 && text.contains("zilla_pool_state{pool=\"tank\",state=\"ONLINE\"} 1"), "{text}");
+    let (status, text) =
+        w.ask("POST /v1/pool_query", &format!("{viewer}{JSON}"), r#"{"protocol":1,"request":{}}"#);
+    assert!(status == 200 && text.contains("\"tank\""), "{text}");
+}
+
+#[test]
+fn a_role_does_what_it_may_and_nothing_else() {
+    let w = world();
+    let (viewer, operator) = (w.bearer(Role::Viewer) + JSON, w.bearer(Role::Operator) + JSON);
+    assert_eq!(w.ask("POST /v1/pool_scrub", &viewer, SCRUB).0, 403);
+    let (status, text) = w.ask("POST /v1/pool_scrub", &operator, SCRUB);
+    assert!(status == 200 && text.contains("ok"), "{text}");
+    for name in
+        ["pool_destroy", "dataset_destroy", "shutdown", "key_load", "nonsense", "", "../v1/pool_query"]
+    {
+        assert_eq!(w.ask(&format!("POST /v1/{name}"), &operator, SCRUB).0, 403, "{name}");
+    }
+    assert_eq!(w.ask("GET /v1/pool_scrub", &operator, "").0, 405);
+    assert_eq!(w.ask("GET /../../etc/passwd", &operator, "").0, 404);
+}
+
+#[test]
+fn other_sites_get_nothing_even_with_a_token() {
+    let w = world();
+    let operator = w.bearer(Role::Operator) + JSON;
+    for foreign in ["origin: http://evil.example\r\n", "origin: null\r\n", "sec-fetch-site: cross-site\r\n"] {
+        assert_eq!(w.ask("POST /v1/pool_scrub", &format!("{operator}{foreign}"), SCRUB).0, 403, "{foreign}");
+    }
+    // What a form of another site can send: no token, no JSON.
+    let form = "content-type: text/plain\r\n";
+    assert_eq!(w.ask("POST /v1/pool_scrub", form, SCRUB).0, 401);
+    assert_eq!(w.ask("POST /v1/pool_scrub", &format!("{}{form}", w.bearer(Role::Operator)), SCRUB).0, 415);
+    // Another name that leads here.
+    let rebound =
+        format!("GET /metrics HTTP/1.1\r\nhost: evil.example\r\n{operator}connection: close\r\n\r\n");
+    assert!(w.raw(rebound.as_bytes()).starts_with("HTTP/1.1 403"));
+    assert!(!w.raw(b"OPTIONS /v1/pool_scrub HTTP/1.1\r\nhost: x\r\n\r\n").contains("access-control-allow"));
+}
+
+#[test]
+fn nonsense_is_refused_and_the_next_is_served() {
+    let w = world();
+    let operator = w.bearer(Role::Operator) + JSON;
+    assert_eq!(w.ask("POST /v1/pool_query", &operator, &"x".repeat(100 << 10)).0, 413);
+    let long = format!("GET /{} HTTP/1.1\r\nhost: {}\r\n\r\n", "a".repeat(64 << 10), w.at);
+    assert!(!w.raw(long.as_bytes()).contains("200 OK"));
+    for bytes in [
+        &b"\0\0\0\0"[..],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET\r\n\r\n",
+        &[0xff; 4096],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
+        assert!(!w.raw(bytes).contains(" 200 "), "{bytes:?}");
+    }
+    assert_eq!(
+        w.ask("POST /v1/pool_query", &operator, "not json").0,
+        200,
+        "the outcome is an error of the API"
+    );
+    // More connections than there are places, all silent: those that come later wait, and are
+    // served when some go.
+    let silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(w.at).unwrap()).collect();
+    drop(silent);
+    assert_eq!(w.ask("GET /", "", "").0, 200);
+}
+
+#[test]
+fn an_address_of_the_network_is_refused() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let why = runtime.block_on(zilla_web::server::listen("0.0.0.0:0".parse().unwrap())).unwrap_err();
+    assert!(why.contains("no TLS"), "{why}");
+}
