@@ -1,11 +1,12 @@
 //! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy |
-//! fuzz | sim | soak | hostile | bench`.
+//! fuzz | sim | soak | hostile | bench | sbom`.
 //!
 //! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
 //! house style can be checked in seconds on a tree that does not build.
 
 mod bench;
 mod fuzz;
+mod sbom;
 mod sim;
 mod tidy;
 
@@ -20,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask tidy               check the house style
        cargo xtask soak --hours N      random runs of the simulator, other ones each time
        cargo xtask hostile [--seed N] [--runs M] [--jobs J] [--only BASE]
                                        give the engine pools that an attacker changed, all checksums right
+       cargo xtask sbom                what the program is made of, as CycloneDX
 ";
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
             Ok(seconds) => fuzz::main(&root(), seconds),
             Err(_) => usage(),
         },
+        ["sbom"] => sbom::main(&root()),
         ["sim", args @ ..] => sim::main(&root(), "zilla-sim", args),
         ["soak", "--hours", hours] => {
             // Other runs each time: what is wrong for one seed in a million is found in the end.
