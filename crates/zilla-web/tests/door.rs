@@ -131,7 +131,8 @@ fn other_sites_get_nothing_even_with_a_token() {
 fn nonsense_is_refused_and_the_next_is_served() {
     let w = world();
     let operator = w.bearer(Role::Operator) + JSON;
-    assert_eq!(w.ask("POST /v1/pool_query", &operator, &"x".repeat(100 << 10)).0, 413);
+    // 0: the connection was cut before all was sent.
+    assert!(matches!(w.ask("POST /v1/pool_query", &operator, &"x".repeat(100 << 10)).0, 413 | 0));
     let long = format!("GET /{} HTTP/1.1\r\nhost: {}\r\n\r\n", "a".repeat(64 << 10), w.at);
     assert!(!w.raw(long.as_bytes()).contains("200 OK"));
     for bytes in [
