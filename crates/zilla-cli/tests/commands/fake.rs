@@ -176,7 +176,7 @@ impl Backend for Fake {
         pool.name = r.new_name.unwrap_or(pool.name);
         let name = pool.name.clone();
         state.pools.insert(name.clone(), pool);
-        Ok(ImportReply { name, mount_errors: Vec::new() })
+        Ok(ImportReply { name, mount_errors: Vec::new(), ..ImportReply::default() })
     }
 
     async fn pool_wait(&self, _: &Caller, _: PoolWait) -> Done<PoolWaitReply> {
