@@ -543,6 +543,10 @@ impl DslPool {
             return refuse(Errno::Again, "a snapshot of this txg exists");
         }
         let head = if t.new { t.ds.clone() } else { self.by_name(&o.fs).await? };
+        // One that was renamed meanwhile may have left its name to another, whose contents these would replace.
+        if !t.new && t.ds.dir().parent().is_none_or(|p| p.id() != head.dir().id()) {
+            return refuse(Errno::Busy, format!("{}: dataset was renamed while it was received to", o.fs));
+        }
         self.check_space(SpaceCheck::Normal)?;
         self.read_dataset(&head).await?;
         if let Some(prev) = self.prev(&head).await? {

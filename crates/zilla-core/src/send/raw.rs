@@ -170,6 +170,9 @@ impl Apply {
             let end = f.offset.saturating_add(f.length).min(MAX_BYTES);
             self.dsl.hold_room(tx, dn.free_cost(tx, f.offset, end), Leave::Quarter)?;
             dn.free_range(tx, f.offset, f.length);
+            let first = f.offset / blksz;
+            let upto = f.offset.saturating_add(f.length).div_ceil(blksz).saturating_sub(1);
+            self.raw_store()?.forget(f.object, first..=upto.max(first), tx.txg());
             // An object may end in a hole.
             dn.set_tree(tx, levels, last);
             Ok(())

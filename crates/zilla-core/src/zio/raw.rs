@@ -59,6 +59,14 @@ impl RawStore {
         self.blocks.lock().insert((object, blkid, txg.0), block);
     }
 
+    /// What `txg` would write of blocks that it frees after all.
+    pub fn forget(&self, object: u64, blocks: std::ops::RangeInclusive<u64>, txg: Txg) {
+        let mut all = self.blocks.lock();
+        let range = (object, *blocks.start(), 0)..=(object, *blocks.end(), u64::MAX);
+        let gone: Vec<_> = all.range(range).map(|(k, _)| *k).filter(|k| k.2 == txg.0).collect();
+        gone.iter().for_each(|k| drop(all.remove(k)));
+    }
+
     /// How a block of dnodes is encrypted.
     pub fn put_dnodes(&self, blkid: u64, sealing: Sealing) {
         self.dnodes.lock().insert(blkid, sealing);
@@ -86,8 +94,9 @@ impl RawStore {
         Ok(out)
     }
 
-    /// Forgets what is on disk now.
-    fn written(&self, txg: Txg, written: &[Bookmark]) {
+    /// Forgets what is on disk now. The codes of dnodes are in their pointers from here on, unless others have come meanwhile.
+    fn written(&self, txg: Txg, written: &[Bookmark], batch: &RawBatch) {
+        self.dnodes.lock().retain(|blkid, s| batch.dnodes(*blkid) != Some(*s));
         let mut blocks = self.blocks.lock();
         for at in written {
             let old: Vec<_> = blocks
@@ -114,10 +123,10 @@ impl BlockStore for RawStore {
 
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
         Box::pin(async move {
-            let batch = self.batch(txg, &reqs)?;
+            let batch = Arc::new(self.batch(txg, &reqs)?);
             let written: Vec<Bookmark> = reqs.iter().filter(|r| r.level == 0).map(|r| r.bookmark).collect();
-            let bps = self.pool.write_sealed(txg, reqs, Seal::Raw(Arc::new(batch))).await?;
-            self.written(txg, &written);
+            let bps = self.pool.write_sealed(txg, reqs, Seal::Raw(batch.clone())).await?;
+            self.written(txg, &written, &batch);
             Ok(bps)
         })
     }

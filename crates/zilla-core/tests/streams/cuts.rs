@@ -7,7 +7,7 @@ use super::*;
 const TRIES: u64 = 112;
 
 /// Numbers that look random and are the same each time.
-fn mixed(n: u64) -> u64 {
+pub fn mixed(n: u64) -> u64 {
     let mut x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bf0_3635;
     for shift in [31, 27, 33] {
         x = (x ^ (x >> shift)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

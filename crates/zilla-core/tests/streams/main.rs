@@ -2,6 +2,7 @@
 //! every block. Streams that OpenZFS's kernel wrote are those of the set `streams` of the interop tests' corpus.
 
 mod cuts;
+mod lies;
 mod raw;
 
 use bytes::Bytes;
