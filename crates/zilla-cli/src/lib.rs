@@ -11,6 +11,7 @@
 
 pub mod arcstat;
 pub mod args;
+mod clonefile;
 mod complete;
 pub mod cx;
 pub mod doctor;
@@ -80,6 +81,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
     ("top", "[-n frames] [interval]", top::main),
+    ("clone-file", "file new-file", clonefile::main),
     ("zvol", "files | attach [-r] volume | detach volume", zvol::main),
     ("status", "[-j]", service::status_main),
     ("stop", "", service::stop_main),

@@ -189,6 +189,7 @@ operations! {
     dataset_destroy(DatasetDestroy) -> DestroyReply;
     dataset_query(DatasetQuery) -> DatasetQueryReply;
     dataset_by_path(DatasetByPath) -> String;
+    file_clone(FileClone) -> u64;
     dataset_set(DatasetSet) -> MountedReply;
     dataset_inherit(DatasetInherit) -> MountedReply;
     dataset_mount(DatasetMount) -> ManyReply;

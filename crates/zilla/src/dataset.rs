@@ -42,6 +42,9 @@ impl Space for DatasetSpace {
     fn need_feature(&self, name: &'static str) {
         self.hold.dataset().will_need_feature(name);
     }
+    fn clones(&self, tx: &Tx) -> bool {
+        self.dsl.feature_enabled("block_cloning") && !self.dsl.ctx().is_frozen(tx.txg())
+    }
 }
 
 /// OpenZFS's number of `logbias=throughput`.

@@ -14,6 +14,10 @@ pub type NodeId = u64;
 
 /// The longest single copy of [`Filesystem::copy_range`], so that a client can be interrupted in between.
 const COPY_MAX: u64 = 8 << 20;
+/// The same of a clone: its answer has 32 bits.
+const CLONE_MAX: u64 = 1 << 30;
+/// How often a file that is cloned whole is waited for to be on disk.
+const CLONE_TRIES: usize = 8;
 /// How much of a copy is read and written at a time.
 const COPY_STEP: u64 = 1 << 20;
 
@@ -406,8 +410,8 @@ impl Filesystem {
         zfs.extend(id, end, kill_suidgid).await
     }
 
-    /// Copies a part of a file into another (or the same); returns how much, which may be less.
-    /// What was copied before an error is told like that; the error comes again when the rest is
+    /// Copies a part of a file into another (or the same); returns how much, which may be less. Records that
+    /// both files can have are shared and not copied ([`zilla_core::zpl::Cloned`]). What was copied before an error is told like that; the error comes again when the rest is
     /// asked for.
     pub async fn copy_range(
         &self,
@@ -416,6 +420,10 @@ impl Filesystem {
         len: u64,
         kill_suidgid: bool,
     ) -> Result<u64> {
+        let cloned = self.clone_range((from, off), (to, to_off), len.min(CLONE_MAX), kill_suidgid).await?;
+        if cloned > 0 {
+            return Ok(cloned);
+        }
         let len = len.min(COPY_MAX);
         let mut done = 0;
         while done < len {
@@ -428,6 +436,49 @@ impl Filesystem {
             }
         }
         Ok(done)
+    }
+
+    /// Shares what can be shared of the beginning of a range; returns how much.
+    async fn clone_range(
+        &self,
+        (from, off): (NodeId, u64),
+        (to, to_off): (NodeId, u64),
+        len: u64,
+        kill_suidgid: bool,
+    ) -> Result<u64> {
+        let (zfs, to) = self.live(to)?;
+        // What a snapshot has may be freed with it.
+        let Place::Main(src, from) = self.place(from)? else { return Ok(0) };
+        let mut done = 0;
+        while done < len {
+            let at = |object, offset: u64| FilePlace { object, offset: offset.saturating_add(done) };
+            match zfs.clone_range(&src, at(from, off), at(to, to_off), len - done, kill_suidgid).await {
+                Ok(Cloned::Bytes(n @ 1..)) => done += n,
+                Err(e) if done == 0 => return Err(e),
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes an empty file share all blocks of another, which may be of another file system. Returns its size. An error may leave a part.
+    pub async fn clone_file(&self, src: &Filesystem, from: NodeId, to: NodeId) -> Result<u64> {
+        let (zfs, to) = self.live(to)?;
+        let (src_zfs, from) = src.live(from)?;
+        let (mut done, mut tries) = (0, CLONE_TRIES);
+        loop {
+            let at = |object| FilePlace { object, offset: done };
+            match zfs.clone_range(&src_zfs, at(from), at(to), u64::MAX, false).await? {
+                Cloned::Bytes(0) => return Ok(done),
+                Cloned::Bytes(n) => done += n,
+                Cloned::Dirty if tries > 0 => {
+                    tries -= 1;
+                    src_zfs.sync().await?;
+                }
+                Cloned::Dirty => return Err(Error::os(Errno::Busy, "the file is being written to")),
+                Cloned::Refused(why) => return Err(Error::os(Errno::NotSup, why)),
+            }
+        }
     }
 
     /// One step of a copy, which takes place whole or not at all.

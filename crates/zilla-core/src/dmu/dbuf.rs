@@ -9,11 +9,12 @@
 //!   layer txg 12 (open)       [....WWWW........]   partial: valid bytes W
 //!   layer txg 11 (quiescing)  [hole]               freed: all zeroes
 //!   layer txg 10 (syncing)    [WWWWWWWWWWWWWWWW]   full, frozen: the buffer itself goes to disk
+//!     or, of a clone          [bp.....WWW......]   partial, over a block of another file instead of what is below
 //!   base                      unknown | hole | bytes
 //! ```
 //!
 //! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the next to be synced, and
-//! once synced its contents become the base; where a layer was written ahead of its sync is known only while it does not change. A crash
+//! once synced its contents become the base; a layer over a cloned block hides all below it; where a layer was written ahead of its sync is known only while it does not change. A crash
 //! loses layers, which is what a txg that was not synced means.
 //!
 //! A layer that its txg's sync could not put on disk, because what it lies on cannot be read, becomes the *held* layer
@@ -104,6 +105,26 @@ struct Layer {
     data: LayerData,
     /// Where these very contents are on disk already (`ahead.rs`). Forgotten when they change.
     ahead: Option<Box<BlkPtr>>,
+    /// What a partial layer lies on instead of the layers below.
+    clone: Option<Box<ClonedBlock>>,
+}
+
+impl Layer {
+    fn new(txg: Txg, data: LayerData) -> Layer {
+        Layer { txg, data, ahead: None, clone: None }
+    }
+
+    /// The cloned block below the bytes that were written since.
+    fn under(&self) -> Option<&ClonedBlock> {
+        self.clone.as_deref().filter(|_| matches!(self.data, LayerData::Partial(_)))
+    }
+}
+
+/// A block that another file has too.
+struct ClonedBlock {
+    bp: BlkPtr,
+    /// Once somebody has needed it.
+    data: Option<Bytes>,
 }
 
 /// A block as a txg has made it so far, and where these very contents are already.
@@ -117,6 +138,8 @@ pub(crate) struct Ahead {
 pub(crate) enum Frozen {
     Data(Bytes),
     Hole,
+    /// Nothing but this block, which another file has too, and its contents if they are in memory.
+    Cloned(BlkPtr, Option<Bytes>),
     /// The layer has gaps and the base is not in memory: load it and ask again.
     NeedsBase,
 }
@@ -164,7 +187,7 @@ impl Dbuf {
 
     /// Whether the newest contents of `off..off + len` can be had without the disk.
     pub(crate) fn resident(&self, off: usize, len: usize) -> bool {
-        if self.base_known() {
+        if self.base_known() && self.layers.iter().all(|l| l.clone.is_none()) {
             return true;
         }
         let mut missing: SmallVec<[(u64, u64); 2]> = smallvec::smallvec![(off as u64, (off + len) as u64)];
@@ -174,8 +197,30 @@ impl Dbuf {
             if missing.is_empty() {
                 return true;
             }
+            if let Some(clone) = layer.under() {
+                return clone.data.is_some();
+            }
         }
-        missing.is_empty()
+        self.base_known()
+    }
+
+    /// A cloned block whose contents are not in memory.
+    pub(crate) fn unread_clone(&self) -> Option<BlkPtr> {
+        self.layers.iter().filter_map(Layer::under).find(|c| c.data.is_none()).map(|c| c.bp)
+    }
+
+    /// The contents of a cloned block, where it is still needed.
+    pub(crate) fn clone_read(&mut self, bp: &BlkPtr, data: &Bytes) {
+        for layer in &mut self.layers {
+            if let Some(clone) = layer.clone.as_mut().filter(|c| c.bp == *bp) {
+                clone.data = Some(data.clone());
+            }
+        }
+    }
+
+    /// Whether nobody sees the base.
+    pub(crate) fn hides_base(&self) -> bool {
+        self.layers.first().is_some_and(|l| l.under().is_some())
     }
 
     /// Copies the newest contents out; false (and `out` undefined) if the base is needed and not in memory.
@@ -206,6 +251,13 @@ impl Dbuf {
                     }
                     missing = rest;
                     if missing.is_empty() {
+                        return true;
+                    }
+                    if let Some(clone) = layer.under() {
+                        let Some(b) = &clone.data else { return false };
+                        missing
+                            .iter()
+                            .for_each(|&(s, e)| copy_extended(b, s as usize, &mut out[place(s, e)]));
                         return true;
                     }
                 }
@@ -240,6 +292,9 @@ impl Dbuf {
     pub(crate) fn shared(&self, blksz: usize) -> Option<Bytes> {
         match self.layers.last() {
             Some(Layer { data: LayerData::Frozen(b), .. }) if b.len() == blksz => Some(b.clone()),
+            Some(Layer { data: LayerData::Partial(part), clone: Some(c), .. }) if part.valid.is_empty() => {
+                c.data.clone().filter(|b| b.len() == blksz)
+            }
             None => match &self.base {
                 Base::Data(b) if b.len() == blksz => Some(b.clone()),
                 _ => None,
@@ -299,10 +354,18 @@ impl Dbuf {
         self.put(txg, LayerData::Hole);
     }
 
+    /// Makes the block, of `blksz` bytes, what is at `bp`.
+    pub(crate) fn put_clone(&mut self, txg: Txg, blksz: usize, bp: BlkPtr) {
+        self.put(txg, LayerData::Partial(Partial::new(blksz, 0, 0)));
+        if let Some(l) = self.layers.last_mut() {
+            l.clone = Some(Box::new(ClonedBlock { bp, data: None }));
+        }
+    }
+
     fn put(&mut self, txg: Txg, data: LayerData) {
         match self.layers.last_mut() {
-            Some(l) if l.txg == txg => *l = Layer { txg, data, ahead: None },
-            _ => self.layers.push(Layer { txg, data, ahead: None }),
+            Some(l) if l.txg == txg => *l = Layer::new(txg, data),
+            _ => self.layers.push(Layer::new(txg, data)),
         }
     }
 
@@ -328,7 +391,7 @@ impl Dbuf {
         debug_assert!(self.layers.last().is_none_or(|l| l.txg <= txg), "a write into an older txg");
         if self.layers.last().is_none_or(|l| l.txg < txg) {
             let data = LayerData::Partial(Partial::new(blksz, off, write));
-            self.layers.push(Layer { txg, data, ahead: None });
+            self.layers.push(Layer::new(txg, data));
         }
         let at = self.layers.len() - 1;
         let layer = &mut self.layers[at];
@@ -384,13 +447,13 @@ impl Dbuf {
     /// The layer of `txg` cannot be put on disk: it is held, over what was held before.
     pub(crate) fn hold(&mut self, txg: Txg) {
         let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };
-        let upper = self.layers.remove(at).data;
-        let lower = if self.is_held() { Some(self.layers.remove(0).data) } else { None };
-        let data = match lower {
-            Some(lower) => merged(lower, upper),
+        let upper = self.layers.remove(at);
+        let lower = if self.is_held() { Some(self.layers.remove(0)) } else { None };
+        let layer = match lower {
+            Some(lower) => joined(lower, upper),
             None => upper,
         };
-        self.layers.insert(0, Layer { txg: HELD, data, ahead: None });
+        self.layers.insert(0, Layer { txg: HELD, ahead: None, ..layer });
     }
 
     /// Forgets what is held: the object's user was told that it is lost.
@@ -407,13 +470,19 @@ impl Dbuf {
             self.layers[at].ahead = None;
             return;
         }
-        let lower = self.layers.remove(at).data;
-        let upper = &mut self.layers[at];
-        upper.data = merged(lower, std::mem::replace(&mut upper.data, LayerData::Hole));
+        let lower = self.layers.remove(at);
+        let upper = self.layers.remove(at);
+        self.layers.insert(at, joined(lower, upper));
     }
 
     fn freeze_at(&mut self, at: usize) -> Frozen {
         if let LayerData::Partial(part) = &self.layers[at].data {
+            if let Some(c) = self.layers[at].under()
+                && part.valid.is_empty()
+                && c.bp.lsize() == part.len as u64
+            {
+                return Frozen::Cloned(c.bp, c.data.clone());
+            }
             let mut whole = IoBuf::scratch(part.len);
             if !self.read_below(at + 1, 0, &mut whole) {
                 return Frozen::NeedsBase;
@@ -436,7 +505,7 @@ impl Dbuf {
         let at = self.layers.iter().position(|l| l.txg == txg)?;
         match self.freeze_at(at) {
             Frozen::Data(data) => Some(Ahead { data, there: self.layers[at].ahead.as_deref().copied() }),
-            Frozen::Hole | Frozen::NeedsBase => None,
+            Frozen::Hole | Frozen::NeedsBase | Frozen::Cloned(..) => None,
         }
     }
 
@@ -467,7 +536,17 @@ impl Dbuf {
     }
 }
 
-/// What two layers are together.
+/// What two layers, one upon the other, are together: one layer of the upper one's txg.
+fn joined(lower: Layer, upper: Layer) -> Layer {
+    if upper.under().is_some() {
+        return upper;
+    }
+    let over_clone = lower.under().is_some();
+    let clone = lower.clone.filter(|_| over_clone);
+    Layer { txg: upper.txg, data: merged(lower.data, upper.data), ahead: upper.ahead, clone }
+}
+
+/// What two layers' bytes are together.
 fn merged(lower: LayerData, upper: LayerData) -> LayerData {
     let LayerData::Partial(upper) = upper else { return upper };
     let mut whole = match lower {

@@ -31,6 +31,8 @@ use zilla_ondisk::dnode::DnodePhys;
 const DIRTY_DNODE: u64 = size_of::<Dnode>() as u64 + 1024;
 /// The same of a range, or a block in memory, that is freed.
 const NOTE: u64 = 64;
+/// The same of a block that is cloned: a layer, its pointer, and what is pointed to in the sync.
+const CLONE: u64 = 512;
 
 /// What all dnodes of an objset share.
 pub(crate) struct Shared {
@@ -71,6 +73,8 @@ pub(crate) struct Pending {
     pub(crate) dirty: bool,
     /// Level-0 blocks with a layer of this txg.
     pub(crate) blocks: BTreeSet<u64>,
+    /// Those of them that are clones, for which no data will be written.
+    pub(crate) clones: BTreeSet<u64>,
     /// Blocks freed as ranges.
     pub(crate) frees: RangeSet,
     pub(crate) head: Option<Head>,
@@ -407,18 +411,69 @@ impl Dnode {
     /// Notes a block that a txg writes; whether it is new to the txg.
     fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) -> bool {
         let slot = tx.txg().slot();
-        let fresh = inner.pending[slot].blocks.insert(blkid);
+        let pending = &mut inner.pending[slot];
+        let fresh = pending.blocks.insert(blkid) | pending.clones.remove(&blkid);
         if fresh {
             // However little of it was written: this is what it takes of memory until it is synced.
             tx.dirtied(inner.head.blksz.into());
-            self.needs_block(inner, tx, blkid);
+            self.needs_block(inner, tx, blkid, inner.head.blksz.into());
         }
+        Dnode::reaches(inner, slot, blkid);
+        fresh
+    }
+
+    /// Notes that a block is there.
+    fn reaches(inner: &mut Inner, slot: usize, blkid: u64) {
         inner.pending[slot].frees.remove(blkid, blkid + 1);
         if blkid > inner.head.maxblkid {
             inner.head.maxblkid = blkid;
             inner.pending[slot].head = Some(inner.head);
         }
-        fresh
+    }
+
+    /// Where the blocks of a range are on disk, holes as [`BlkPtr::ZERO`]; None if any of them was changed and is not on disk. The object counts
+    /// as changed in `tx`: nobody whose txg comes before it may free them any more.
+    pub(crate) fn cloned_from(
+        self: &Arc<Self>,
+        tx: &Tx,
+        blocks: std::ops::Range<u64>,
+    ) -> Now<Option<Vec<BlkPtr>>> {
+        self.in_order(tx)?;
+        let inner = self.inner.lock();
+        let mut out = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        for blkid in blocks {
+            let waits = |p: &Pending| p.free_object || p.blocks.contains(&blkid) || p.frees.contains(blkid);
+            let dirty = inner.dbufs.get(&blkid).is_some_and(|db| !db.is_clean());
+            if inner.freed || dirty || inner.held.frees.contains(blkid) || inner.pending.iter().any(waits) {
+                return Ok(None);
+            }
+            out.push(match tree::lookup(&inner.phys, &inner.indirects, 0, blkid) {
+                _ if blkid > inner.head.maxblkid => BlkPtr::ZERO,
+                Lookup::Bp(bp) if !bp.is_hole() => bp,
+                Lookup::Bp(_) | Lookup::Hole => BlkPtr::ZERO,
+                Lookup::NeedIndirect { level, blkid } => {
+                    drop(inner);
+                    return Err(Stop::Need(Need::Block { dnode: self.clone(), level, blkid }));
+                }
+            });
+        }
+        drop(inner);
+        drop(self.dirty(tx));
+        Ok(Some(out))
+    }
+
+    /// Makes a whole block what is at `bp`, which another object has too.
+    pub(crate) fn clone_block(self: &Arc<Self>, tx: &Tx, blkid: u64, bp: BlkPtr) {
+        let (slot, mut inner) = (tx.txg().slot(), self.dirty(tx));
+        let blksz = inner.head.blksz as usize;
+        inner.dbuf(blkid).put_clone(tx.txg(), blksz, bp);
+        let pending = &mut inner.pending[slot];
+        if pending.blocks.insert(blkid) {
+            pending.clones.insert(blkid);
+            tx.holds(CLONE);
+            self.needs_block(&inner, tx, blkid, super::needs::COUNTED);
+        }
+        Dnode::reaches(&mut inner, slot, blkid);
     }
 
     /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole blocks give their space back.
@@ -525,17 +580,31 @@ impl Dnode {
     ) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             loop {
-                let (found, generation) = {
+                let found = {
                     let mut inner = self.inner.lock();
-                    let there = if level == 0 {
-                        inner.dbuf(blkid).base_known()
-                    } else {
-                        inner.indirects.get(level, blkid).is_some()
-                    };
-                    if there {
-                        return Ok(());
+                    let clone = if level == 0 { inner.dbuf(blkid).unread_clone() } else { None };
+                    match clone {
+                        Some(bp) => Err(bp),
+                        None => {
+                            let there = if level == 0 {
+                                let db = inner.dbuf(blkid);
+                                db.base_known() || db.hides_base()
+                            } else {
+                                inner.indirects.get(level, blkid).is_some()
+                            };
+                            if there {
+                                return Ok(());
+                            }
+                            Ok((tree::lookup(&inner.phys, &inner.indirects, level, blkid), inner.generation))
+                        }
                     }
-                    (tree::lookup(&inner.phys, &inner.indirects, level, blkid), inner.generation)
+                };
+                let (found, generation) = match found {
+                    Ok(found) => found,
+                    Err(bp) => {
+                        self.load_clone(blkid, bp, prio).await?;
+                        continue;
+                    }
                 };
                 let bp = match found {
                     Lookup::NeedIndirect { level, blkid } => {
@@ -561,6 +630,18 @@ impl Dnode {
                 }
             }
         })
+    }
+
+    /// Reads a block that is cloned and not synced.
+    async fn load_clone(self: &Arc<Self>, blkid: u64, bp: BlkPtr, prio: Priority) -> Result<()> {
+        let bookmark = Bookmark::new(self.shared.objset, self.id, 0, blkid);
+        bookmark.check_level(&bp)?;
+        let data = match self.shared.store.cached(&bp) {
+            Some(data) => data,
+            None => self.shared.store.read(bp, bookmark, prio).await?,
+        };
+        self.inner.lock().dbuf(blkid).clone_read(&bp, &data);
+        Ok(())
     }
 
     /// Makes what was read the synced contents, unless a sync has published something newer since.

@@ -21,6 +21,8 @@ use zilla_ondisk::object_type;
 /// What the pool writes down about a block that changes: its place and its old one in space maps
 /// (16 bytes each, in two maps), and the old one in a deadlist (128 bytes), all three times.
 const NOTED: u64 = 1 << 10;
+/// What counting a reference changes: a block of the table's ZAP.
+pub(super) const COUNTED: u64 = 4 << 10;
 /// So many dnodes before are looked at for one in the same block. New objects lie together, with
 /// others between them.
 const LOOK_BACK: usize = 4;
@@ -44,11 +46,11 @@ impl Dnode {
     }
 
     /// A block, which is on the txg's list already, and what leads to it.
-    pub(super) fn needs_block(&self, inner: &Inner, tx: &Tx, blkid: u64) {
+    pub(super) fn needs_block(&self, inner: &Inner, tx: &Tx, blkid: u64, data: u64) {
         if tx.is_syncing() {
             return;
         }
-        self.needs_data(inner, tx, u64::from(inner.head.blksz) + NOTED);
+        self.needs_data(inner, tx, data + NOTED);
         let blocks = &inner.pending[tx.txg().slot()].blocks;
         let (head, epbs) = (&inner.head, tree::epbs(inner.head.indblkshift));
         for level in 1..levels(inner, blkid) {
@@ -85,7 +87,11 @@ impl Dnode {
         let inner = self.inner.lock();
         let (first, last) = (off / blksz, (end - 1) / blksz);
         let there = match blksz == u64::from(inner.head.blksz) {
-            true => inner.pending[tx.txg().slot()].blocks.range(first..=last).count() as u64,
+            true => {
+                let pending = &inner.pending[tx.txg().slot()];
+                let clones = pending.clones.range(first..=last).count();
+                (pending.blocks.range(first..=last).count() - clones) as u64
+            }
             false => 0,
         };
         let blocks = last - first + 1 - there.min(last - first + 1);
@@ -98,6 +104,18 @@ impl Dnode {
         let data = tx.worst(blksz + NOTED, self.copies(&inner.head)).saturating_mul(blocks);
         let above = tx.worst(1 << inner.head.indblkshift, self.metadata_copies()).saturating_mul(indirects);
         data.saturating_add(above)
+    }
+
+    /// What pointing to others' blocks in the bytes from `off` to `end` may need.
+    pub(crate) fn clone_cost(&self, tx: &Tx, off: u64, end: u64, blksz: u64) -> u64 {
+        let inner = self.inner.lock();
+        let (first, last) = (off / blksz.max(1), end / blksz.max(1));
+        let blocks = last - first + 1;
+        let above = u64::from(levels(&inner, last)).saturating_sub(1);
+        let indirects = above * 2 + (blocks >> tree::epbs(inner.head.indblkshift));
+        let noted = tx.worst(NOTED + COUNTED, self.metadata_copies()).saturating_mul(blocks);
+        let above = tx.worst(1 << inner.head.indblkshift, self.metadata_copies());
+        noted.saturating_add(above.saturating_mul(indirects))
     }
 
     /// What freeing the bytes from `off` to `end` may need: the records that are only cut at its

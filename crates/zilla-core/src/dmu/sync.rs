@@ -54,6 +54,8 @@ pub struct ObjsetSync {
     pub born: Vec<BlkPtr>,
     /// Blocks the objset no longer refers to (its old root among them).
     pub killed: Vec<BlkPtr>,
+    /// Of those born the blocks that are another file's as well.
+    pub cloned: Vec<BlkPtr>,
     /// Blocks that were written ahead of the sync and are not needed. They were never the objset's.
     pub unused: Vec<BlkPtr>,
     pub usage: Vec<Usage>,
@@ -82,6 +84,7 @@ impl Objset {
         let unused = self.take_ahead(txg, taken);
         let mut out = ObjsetSync { unused, ..ObjsetSync::default() };
         for w in &mut works {
+            out.cloned.append(&mut w.shared);
             account(w, owner_fn, &mut out.usage);
         }
         let mut meta = meta.finish(&works)?;
@@ -116,6 +119,7 @@ impl Objset {
                     }
                 }
             }
+            w.put_clones(txg);
             if let Some(Some(data)) = w.spill.clone() {
                 reqs.push(w.spill_request(data, props));
                 at.push((i, Bookmark::SPILL_BLKID));
@@ -336,6 +340,7 @@ fn exchange(old: BlkPtr, new: BlkPtr, txg: Txg, born: &mut Vec<BlkPtr>, killed: 
         && !old.is_embedded()
         && !new.is_embedded()
         && old.birth() == txg.0
+        && old.phys_birth() == txg.0
         && old.dva(0) == new.dva(0);
     if reused {
         return false;

@@ -94,6 +94,7 @@ impl DslPool {
     }
 
     async fn account(&self, tx: &Tx, ds: &Arc<DslDataset>, out: ObjsetSync) -> Result<()> {
+        self.ctx.cloned(out.cloned);
         ds.change(tx, |p| p.bp = out.root);
         out.unused.iter().for_each(|bp| self.ctx.free(bp));
         self.blocks_born(tx, ds, &out.born);

@@ -38,6 +38,8 @@ pub struct PoolCtx {
     mos: OnceLock<Arc<Objset>>,
     scan: OnceLock<Weak<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
+    /// Blocks that the txg being synced points to once more.
+    clones: Mutex<Vec<BlkPtr>>,
     frozen_after: AtomicU64,
     tasks: [Mutex<Vec<Task>>; TXG_SIZE],
     /// What this txg's tasks did, for the pool's history.
@@ -65,6 +67,7 @@ impl PoolCtx {
             mos: OnceLock::new(),
             scan: OnceLock::new(),
             frees: Mutex::default(),
+            clones: Mutex::default(),
             frozen_after: AtomicU64::new(u64::MAX),
             tasks: Default::default(),
             events: Mutex::default(),
@@ -116,11 +119,19 @@ impl PoolCtx {
     /// Hands in a block that nothing refers to any more, as of the txg being synced. Holes and embedded blocks are ignored.
     pub fn free(&self, bp: &BlkPtr) {
         if !bp.is_hole() && !bp.is_embedded() {
-            if let Some(scan) = self.scan() {
-                scan.freed(bp);
-            }
             self.frees.lock().push(*bp);
         }
+    }
+
+    /// Hands in blocks that the txg being synced points to once more.
+    pub(crate) fn cloned(&self, bps: Vec<BlkPtr>) {
+        if !bps.is_empty() {
+            self.clones.lock().extend(bps);
+        }
+    }
+
+    pub(crate) fn take_clones(&self) -> Vec<BlkPtr> {
+        std::mem::take(&mut *self.clones.lock())
     }
 
     pub(crate) fn has_frees(&self) -> bool {

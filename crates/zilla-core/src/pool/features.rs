@@ -44,13 +44,11 @@ pub const SUPPORTED: &[&str] = &[
     "vdev_zaps_v2",
     "zilsaxattr",
     "encryption",
+    "block_cloning",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.
 const TOLERATED_ACTIVE: &[&str] = &["livelist", "resilver_defer", "device_rebuild", "multi_vdev_crash_dump"];
-
-/// Features of which zilla makes no use itself, but keeps true what others have made.
-const KEPT_UP: &[&str] = &["block_cloning"];
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
@@ -237,6 +235,6 @@ impl Features {
 }
 
 fn can_serve(guid: &str) -> bool {
-    let served = |f: &Feature| [SUPPORTED, TOLERATED_ACTIVE, KEPT_UP].iter().any(|l| l.contains(&f.name));
+    let served = |f: &Feature| [SUPPORTED, TOLERATED_ACTIVE].iter().any(|l| l.contains(&f.name));
     feature::by_guid(guid).is_some_and(served)
 }

@@ -1,33 +1,45 @@
 //! The block reference table: how many references a cloned block has beside its first one.
 //!
 //! OpenZFS lets files share blocks (`cp --reflink`, `copy_file_range`). A block without an entry has one reference; whoever frees a block that has
-//! one takes a reference off, and only the last one gives the space back. zilla makes no clones itself; what is kept here is the
-//! table of those there are. On disk: [`zilla_ondisk::brt`].
+//! one takes a reference off, and only the last one gives the space back. On disk: [`zilla_ondisk::brt`].
 //!
-//! **Invariant.** An entry says how many blocks in trees and in lists of what is to be freed point to its block, less one.
+//! ```text
+//! zpl (clone_range) -> dbuf layer of a txg -> its sync: pointer in the tree --> [reference] -> [release] of what the txg freed
+//! ```
+//!
+//! **Invariant.** An entry says how many blocks in trees and in lists of what is to be freed point to its block, less one. A reference is added
+//! by the sync that writes its pointer, before anything of that txg is freed; so a clone that is overwritten before is none.
 //!
 //! **Crash.** The table is part of the MOS and changes in the syncing context only, in the txg whose frees it stands for.
 
 use super::PoolCtx;
-use crate::dmu::{Dnode, resident};
+use crate::dmu::{Dnode, NewObject, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::ObjectId;
-use crate::vdev::VdevTree;
-use crate::zap::{Value, Zap};
+use crate::vdev::{Vdev, VdevTree};
+use crate::zap::{CreateOpts, Value, Zap};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_ondisk::brt::{BRT_NATIVE_BYTEORDER, BrtVdevPhys};
 use zilla_ondisk::dsl::BRT_OBJECT_VDEV_PREFIX;
-use zilla_ondisk::{BlkPtr, ByteOrder, Phys};
+use zilla_ondisk::object_type::{DMU_OTN_UINT64_METADATA, DMU_OTN_ZAP_METADATA};
+use zilla_ondisk::zap::{ZAP_FLAG_HASH64, ZAP_FLAG_UINT64_KEY};
+use zilla_ondisk::{BlkPtr, ByteOrder, Field, Phys};
 
 const FEATURE: &str = "block_cloning";
 const COUNT: u64 = size_of::<u16>() as u64;
 /// OpenZFS's ranges are of 16M. Much smaller ones would make the counts larger than a pool's
 /// memory.
 const MIN_RANGESIZE: u64 = 1 << 16;
+/// Bytes of a vdev that share a count. Source: BRT_RANGESIZE in sys/brt_impl.h.
+const BRT_RANGESIZE: u64 = 16 << 20;
+/// Source: BRT_BLOCKSIZE of brt.c.
+const BRT_BLOCKSIZE: u32 = 32 << 10;
+/// log2 of the entries' blocks. Source: brt_zap_default_bs and brt_zap_default_ibs of brt.c.
+const ENTRIES_SHIFT: u8 = 12;
 
 /// The table of one top-level vdev.
 struct Table {
@@ -83,6 +95,63 @@ impl Brt {
             brt.tables.lock().insert(vdev, Arc::new(table));
         }
         Ok(brt)
+    }
+
+    /// Adds a reference to each block.
+    pub(super) async fn reference(
+        &self,
+        ctx: &PoolCtx,
+        tree: &VdevTree,
+        tx: &Tx,
+        bps: &[BlkPtr],
+    ) -> Result<()> {
+        let mut changed = BTreeSet::new();
+        // OpenZFS counts whole metaslabs, and takes a longer table for damaged.
+        let whole = |v: &Vdev| v.asize() >> v.metaslab_shift() << v.metaslab_shift();
+        for bp in bps {
+            let vdev = bp.dva(0).vdev;
+            let asize = tree.top(vdev).map_or(0, |t| whole(&t.vdev));
+            let found = self.tables.lock().get(&vdev).cloned();
+            let table = match found {
+                Some(table) => table,
+                None => self.make(ctx, tx, vdev, asize.div_ceil(BRT_RANGESIZE)).await?,
+            };
+            table.reference(tx, bp, tree.dsize(bp), asize).await?;
+            changed.insert(vdev);
+        }
+        for vdev in changed {
+            self.update(ctx, tx, vdev).await?;
+        }
+        Ok(())
+    }
+
+    /// The table of a vdev that has had no clones.
+    async fn make(&self, ctx: &PoolCtx, tx: &Tx, vdev: u32, ranges: u64) -> Result<Arc<Table>> {
+        let mos = ctx.mos();
+        let spec = NewObject::new(DMU_OTN_UINT64_METADATA, BRT_BLOCKSIZE)
+            .bonus(DMU_OTN_UINT64_METADATA, BrtVdevPhys::SIZE);
+        let object = resident(|| mos.alloc(tx, spec)).await?;
+        let opts = CreateOpts {
+            flags: ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY,
+            leaf_shift: ENTRIES_SHIFT.into(),
+            indirect_shift: ENTRIES_SHIFT,
+            ..CreateOpts::default()
+        };
+        let entries = Zap::make(mos, tx, DMU_OTN_ZAP_METADATA, &opts).await?;
+        let phys = BrtVdevPhys {
+            mos_entries: entries.id(),
+            byteorder: BRT_NATIVE_BYTEORDER,
+            rangesize: BRT_RANGESIZE,
+            ..BrtVdevPhys::default()
+        };
+        let state = Mutex::new(State { phys, counts: Vec::new() });
+        let table = Arc::new(Table { object, entries, state });
+        table.reach(tx, ranges);
+        let directory = Zap::open(mos, super::open::DIRECTORY).await?;
+        directory.insert_u64(tx, &format!("{BRT_OBJECT_VDEV_PREFIX}{vdev}"), table.object.id().0).await?;
+        ctx.features.add(mos, tx, FEATURE, 1).await?;
+        self.tables.lock().insert(vdev, table.clone());
+        Ok(table)
     }
 
     /// Takes a reference off each block; those that had no other are to be freed.
@@ -168,6 +237,41 @@ impl Table {
         Ok(if other_order { count.swap_bytes() } else { count })
     }
 
+    /// Makes the counts reach so many ranges: the vdev may have grown.
+    fn reach(&self, tx: &Tx, ranges: u64) {
+        let mut st = self.state.lock();
+        if ranges > st.phys.size {
+            let from = st.phys.size * COUNT;
+            st.phys.size = ranges;
+            st.counts.resize(ranges as usize, 0);
+            self.object.write(tx, from, &vec![0; (ranges * COUNT - from) as usize]);
+        }
+    }
+
+    /// Adds a reference to a block, of which a copy takes `dsize`.
+    async fn reference(&self, tx: &Tx, bp: &BlkPtr, dsize: u64, asize: u64) -> Result<()> {
+        let offset = bp.dva(0).offset;
+        if offset >= asize {
+            return Err(Error::corrupt(None, "block reference table", format!("no such block: {bp}")));
+        }
+        let count = self.lookup(bp).await?;
+        let value = Value::bytes(&count.saturating_add(1).to_ne_bytes());
+        resident(|| self.entries.update_key(tx, &[offset], &value)).await?;
+        let range = offset / self.state.lock().phys.rangesize;
+        self.reach(tx, range + 1);
+        let mut st = self.state.lock();
+        st.phys.savedspace = st.phys.savedspace.saturating_add(dsize);
+        if count == 0 {
+            st.phys.usedspace = st.phys.usedspace.saturating_add(dsize);
+            st.phys.totalcount += 1;
+            if let Some(count) = st.counts.get_mut(range as usize) {
+                *count = count.saturating_add(1);
+                self.object.write(tx, range * COUNT, &count.to_ne_bytes());
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a reference off a block, of which a copy takes `dsize`; false if it has no other.
     async fn release(&self, tx: &Tx, bp: &BlkPtr, dsize: u64) -> Result<bool> {
         let left = match self.lookup(bp).await?.checked_sub(1) {
@@ -188,7 +292,7 @@ impl Table {
             st.phys.totalcount = st.phys.totalcount.saturating_sub(1);
             let range = offset / st.phys.rangesize;
             if let Some(count) = st.counts.get_mut(range as usize) {
-                *count -= 1;
+                *count = count.saturating_sub(1);
                 self.object.write(tx, range * COUNT, &count.to_ne_bytes());
             }
         }

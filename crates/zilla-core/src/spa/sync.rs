@@ -108,6 +108,11 @@ impl Spa {
         let frozen = self.ctx.is_frozen(txg);
         if !frozen {
             self.dsl.keep_held(&tx).await?;
+        }
+        // Before anything is freed: what this txg clones may lose its first owner in it.
+        let clones = self.ctx.take_clones();
+        self.brt.reference(&self.ctx, &self.tree(), &tx, &clones).await?;
+        if !frozen {
             self.free_deferred(&tx).await?;
         }
         let props = mos.props();
@@ -268,6 +273,10 @@ impl Spa {
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::FreedBlocksKept) {
             unshared.to_mut().retain(|bp| bp.dva(0).offset >> 12 & 7 != 3);
+        }
+        // What others still refer to is scanned on.
+        if let Some(scan) = self.ctx.scan() {
+            unshared.iter().for_each(|bp| scan.freed(bp));
         }
         self.zio.free(tx.txg(), &unshared).await
     }

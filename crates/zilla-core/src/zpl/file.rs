@@ -99,7 +99,7 @@ impl Zfs {
         grown.map_or(0, |blksz| zn.dnode().cost(tx, 0, 1, blksz.into()))
     }
 
-    fn check_write(zn: &Znode, state: &State, off: u64) -> Result<()> {
+    pub(super) fn check_write(zn: &Znode, state: &State, off: u64) -> Result<()> {
         Zfs::check_file(zn, state)?;
         let flags = state.attrs.pflags;
         if flags & ZFS_IMMUTABLE != 0 || (flags & ZFS_APPENDONLY != 0 && off < state.attrs.size) {

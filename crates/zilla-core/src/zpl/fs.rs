@@ -91,6 +91,10 @@ pub trait Space: Send + Sync {
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()>;
     /// Something is about to be written that only pools with a feature can have.
     fn need_feature(&self, name: &'static str);
+    /// Whether blocks may come to have several owners in a transaction.
+    fn clones(&self, _: &Tx) -> bool {
+        false
+    }
 }
 
 /// A dataset without bounds.
@@ -294,7 +298,7 @@ impl Zfs {
         self.version >= super::ZPL_VERSION_FUID
     }
 
-    fn txgs(&self) -> Result<&Arc<TxgState>> {
+    pub(super) fn txgs(&self) -> Result<&Arc<TxgState>> {
         match (&self.txgs, self.kept_log()) {
             (Some(t), _) if self.is_replaying() => Ok(t),
             (_, Some(why)) => {

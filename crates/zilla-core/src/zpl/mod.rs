@@ -40,6 +40,7 @@
 pub(crate) mod acl;
 mod attrs;
 pub(crate) mod check;
+mod clone;
 mod create;
 mod diff;
 mod dir;
@@ -67,6 +68,7 @@ mod tests;
 pub use crate::dmu::ReadData;
 pub(crate) use attrs::end_of;
 pub use attrs::owner_of;
+pub use clone::{Cloned, FilePlace};
 pub use diff::{Change, Difference, differences};
 pub use fs::{Atime, FsProps, Space, SyncMode, Unlimited, Zfs};
 pub use mkfs::{ZplProps, create_fs};

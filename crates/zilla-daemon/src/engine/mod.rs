@@ -16,6 +16,7 @@ mod accounts;
 mod arcstats;
 mod bookmarks;
 mod cache;
+mod clonefile;
 mod create;
 mod datasets;
 mod destroy;
@@ -350,6 +351,10 @@ impl Backend for Engine {
 
     async fn dataset_by_path(&self, _: &Caller, r: DatasetByPath) -> Answer<String> {
         self.dataset_at(&r.path)
+    }
+
+    async fn file_clone(&self, _: &Caller, r: FileClone) -> Answer<u64> {
+        self.clone_file(r).await
     }
 
     async fn dataset_set(&self, _: &Caller, r: DatasetSet) -> Answer<MountedReply> {

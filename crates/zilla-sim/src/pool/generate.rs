@@ -8,6 +8,8 @@ use crate::SimRng;
 /// How much one actor's files may hold together, so that no layout fills up.
 const MAX_BYTES: usize = 6 << 20;
 const MAX_FILE: u64 = 400 << 10;
+/// A multiple of every recordsize there is: ranges of this size may be shared instead of copied.
+pub(super) const SHARED: u64 = 32 << 10;
 /// With more bytes of extended attributes a list of permissions may not fit beside them.
 const MAX_XATTRS: usize = 20_000;
 
@@ -220,6 +222,13 @@ impl Generator {
         let size = self.size(source);
         if source == id || self.total() > MAX_BYTES {
             return None;
+        }
+        let record = SHARED;
+        if size >= record && self.rng.one_in(2) {
+            // Whole records, which may be shared.
+            let from = self.rng.below(size / record) * record;
+            let len = record * (1 + self.rng.below(((size - from) / record).min(8)));
+            return Some(Op::Copy { id, off: off.min(MAX_FILE) / record * record, source, from, len });
         }
         let from = self.rng.below(size);
         let len = 1 + self.rng.below((size - from).min(60_000));

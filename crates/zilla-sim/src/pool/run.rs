@@ -1,7 +1,7 @@
 //! Doing a workload, and writing down what was done when and what was promised.
 
 use super::acl;
-use super::generate::generate;
+use super::generate::{SHARED, generate};
 use super::layout::{self, Layout, POOL};
 use super::model::{FLAGS, Id, Model, ROOT, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
 use super::op::{Fill, Kind, Op, Props};
@@ -17,9 +17,10 @@ use zilla_core::dsl::DslPool;
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::Spa;
 use zilla_core::txg::Tx;
+use zilla_core::zio::Leave;
 use zilla_core::zpl::{
-    self, Cred, FsProps, NewFile, RenameFlags, SetAttr, SetTime, SyncMode, Time, Unlimited, XattrMode, Zfs,
-    ZplProps,
+    self, Cloned, Cred, FilePlace, FsProps, NewFile, RenameFlags, SetAttr, SetTime, Space, SyncMode, Time,
+    Unlimited, XattrMode, Zfs, ZplProps,
 };
 use zilla_env::{BoxFuture, Env};
 use zilla_ondisk::enums::ObjsetType;
@@ -184,7 +185,28 @@ pub async fn open_with_quotas(
     let throughput = spa.guid().is_multiple_of(2);
     let props =
         FsProps { recordsize: RECORD, throughput, posix_acl: true, default_quotas, ..FsProps::default() };
-    Zfs::open(env.clone(), os, txgs, Arc::new(Unlimited), props).await
+    Zfs::open(env.clone(), os, txgs, Arc::new(Boundless(spa.dsl.clone())), props).await
+}
+
+/// Without bounds, but for what the pool's features are.
+struct Boundless(Arc<DslPool>);
+
+impl Space for Boundless {
+    fn usage(&self) -> (u64, u64) {
+        Unlimited.usage()
+    }
+    fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
+        Unlimited.admit(tx, bytes, frees)
+    }
+    fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
+        Unlimited.hold_room(tx, space, leave)
+    }
+    fn need_feature(&self, name: &'static str) {
+        Unlimited.need_feature(name);
+    }
+    fn clones(&self, tx: &Tx) -> bool {
+        self.0.feature_enabled("block_cloning") && !self.0.ctx().is_frozen(tx.txg())
+    }
 }
 
 struct Actor {
@@ -295,6 +317,13 @@ impl Actor {
             }
             Op::Extend { id, end } => zfs.extend(self.object(*id), *end, false).await?,
             Op::Copy { id, off, source, from, len } => {
+                if [*off, *from, *len].iter().all(|n| n.is_multiple_of(SHARED)) {
+                    let at = |object, offset: u64| FilePlace { object, offset };
+                    let (src, dst) = (at(self.object(*source), *from), at(self.object(*id), *off));
+                    if zfs.clone_range(&zfs, src, dst, *len, false).await? == Cloned::Bytes(*len) {
+                        return Ok(());
+                    }
+                }
                 let data = zfs.read(self.object(*source), *from, *len as usize).await?.concat();
                 zfs.write(self.object(*id), *off, &data.into(), false).await?;
             }

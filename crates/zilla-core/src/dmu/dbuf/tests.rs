@@ -3,13 +3,15 @@
 use super::*;
 use proptest::prelude::*;
 
-const BLK: usize = 64;
+const BLK: usize = 512;
 
 #[derive(Clone, Debug)]
 enum Op {
     Write(usize, usize, u8),
     WriteAll(u8),
     Free,
+    /// The block becomes one that another file has, and the number of which all its bytes are.
+    Clone(u8),
     Modify(usize, u8),
     Read(usize, usize),
     /// A read that found the base missing has now loaded it.
@@ -25,6 +27,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (pos.clone(), any::<u8>()).prop_map(|((a, b), v)| Op::Write(a, b, v)),
         1 => any::<u8>().prop_map(Op::WriteAll),
         2 => Just(Op::Free),
+        2 => any::<u8>().prop_map(Op::Clone),
         2 => (0..BLK, any::<u8>()).prop_map(|(a, v)| Op::Modify(a, v)),
         4 => pos.prop_map(|(a, b)| Op::Read(a, b)),
         2 => Just(Op::Load),
@@ -32,6 +35,23 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Sync),
         1 => Just(Op::Evict),
     ]
+}
+
+fn pointer(v: u8) -> BlkPtr {
+    let mut bp = BlkPtr::ZERO;
+    bp.set_lsize(BLK as u64);
+    bp.set_cksum([v.into(), 0, 0, 0]);
+    bp
+}
+
+/// Brings what is below the layers into memory.
+fn load(db: &mut Dbuf, disk: &[u8]) {
+    while let Some(bp) = db.unread_clone() {
+        db.clone_read(&bp, &vec![bp.cksum()[0] as u8; BLK].into());
+    }
+    if !db.base_known() && !db.hides_base() {
+        db.set_base(Base::Data(Bytes::copy_from_slice(disk)));
+    }
 }
 
 proptest! {
@@ -64,6 +84,11 @@ proptest! {
                     states[now] = [0; BLK];
                     changed[now] = true;
                 }
+                Op::Clone(v) => {
+                    db.put_clone(open, BLK, pointer(v));
+                    states[now] = [v; BLK];
+                    changed[now] = true;
+                }
                 Op::Modify(a, v) => {
                     if db.modify(open, BLK, |b| b[a] = v).is_some() {
                         states[now][a] = v;
@@ -77,7 +102,7 @@ proptest! {
                     if could { prop_assert_eq!(&out[..], &states[now][a..b]); }
                     if let Some(s) = db.shared(BLK) { prop_assert_eq!(&s[..], &states[now][..]); }
                 }
-                Op::Load => if !db.base_known() { db.set_base(Base::Data(Bytes::copy_from_slice(&disk))) },
+                Op::Load => load(&mut db, &disk),
                 Op::NextTxg => if states.len() < 3 {
                     open = open.next();
                     states.push(states[now]);
@@ -89,10 +114,14 @@ proptest! {
                     let mut got = db.freeze(synced);
                     prop_assert_eq!(got.is_some(), changed.remove(0));
                     if got == Some(Frozen::NeedsBase) {
-                        db.set_base(Base::Data(Bytes::copy_from_slice(&disk)));
+                        load(&mut db, &disk);
                         got = db.freeze(synced);
                     }
                     match got {
+                        Some(Frozen::Cloned(bp, data)) => {
+                            prop_assert_eq!(&want[..], &[bp.cksum()[0] as u8; BLK][..]);
+                            db.synced(synced, data.map_or(Base::Unknown, Base::Data));
+                        }
                         Some(Frozen::Data(b)) => {
                             prop_assert_eq!(&b[..], &want[..]);
                             db.synced(synced, Base::Data(b));
@@ -116,10 +145,10 @@ proptest! {
 fn a_record_filled_by_small_writes_never_needs_its_base() {
     let mut db = Dbuf::with_base(Base::Unknown);
     for i in 0..4 {
-        db.write(Txg(5), BLK, i * 16, &[i as u8; 16]);
+        db.write(Txg(5), BLK, i * BLK / 4, &[i as u8; BLK / 4]);
     }
     let Some(Frozen::Data(b)) = db.freeze(Txg(5)) else { panic!("must be whole") };
-    assert_eq!(b[16], 1);
+    assert_eq!(b[BLK / 4], 1);
     assert!(!db.base_known());
 }
 

@@ -37,6 +37,9 @@ pub(super) struct Work {
     /// Where the log had blocks written already, and which of them this object has now.
     pub(super) ahead: BTreeMap<u64, BlkPtr>,
     pub(super) taken: Vec<BlkPtr>,
+    /// Blocks that another file has too, and which of them have a place of their own.
+    pub(super) clones: BTreeMap<u64, BlkPtr>,
+    pub(super) shared: Vec<BlkPtr>,
     /// What the dbufs' bases are once this is published.
     pub(super) bases: Vec<(u64, Base)>,
     /// Indirect blocks that change. All ancestors of a changed block are here.
@@ -61,6 +64,8 @@ impl Work {
             blocks: BTreeMap::new(),
             ahead: BTreeMap::new(),
             taken: Vec::new(),
+            clones: BTreeMap::new(),
+            shared: Vec::new(),
             bases: Vec::new(),
             indirects: BTreeMap::new(),
             written: Vec::new(),
@@ -104,6 +109,7 @@ impl Work {
                 Some(Frozen::Data(data)) => {
                     self.blocks.insert(blkid, Some(data));
                 }
+                Some(Frozen::Cloned(bp, data)) => self.cloned(blkid, bp, data),
                 // The range that made it a hole is in `frees`, so its pointer has been dealt with.
                 Some(Frozen::Hole) => self.bases.push((blkid, Base::Hole)),
                 None => {}
@@ -133,13 +139,32 @@ impl Work {
                 }
             }
         }
-        let ids: Vec<u64> = self.blocks.keys().copied().collect();
+        let ids: Vec<u64> = self.blocks.keys().chain(self.clones.keys()).copied().collect();
         for blkid in ids {
             if let Err(e) = self.ensure_path(blkid).await {
                 self.hold(blkid, txg, e)?;
             }
         }
         Ok(())
+    }
+
+    fn cloned(&mut self, blkid: u64, bp: BlkPtr, data: Option<Bytes>) {
+        self.clones.insert(blkid, bp);
+        self.bases.push((blkid, data.map_or(Base::Unknown, Base::Data)));
+    }
+
+    /// Points to the blocks that others have too. Their parents are here.
+    pub(super) fn put_clones(&mut self, txg: Txg) {
+        for (blkid, mut bp) in std::mem::take(&mut self.clones) {
+            match bp.is_embedded() {
+                true => bp.set_birth(txg.0),
+                false => {
+                    bp.set_births(txg.0, bp.phys_birth());
+                    self.shared.push(bp);
+                }
+            }
+            self.set(0, blkid, bp, txg);
+        }
     }
 
     /// Leaves a block to a later sync, as what it needs of the old state cannot be read.
@@ -149,6 +174,9 @@ impl Work {
         }
         self.blocks.remove(&blkid);
         self.ahead.remove(&blkid);
+        if self.clones.remove(&blkid).is_some() {
+            self.bases.retain(|(b, _)| *b != blkid);
+        }
         self.dn.hold(blkid, txg, &why);
         Ok(())
     }

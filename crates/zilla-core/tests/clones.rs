@@ -1,0 +1,291 @@
+//! Clones on real files: what shares blocks reads as a copy would, whatever is written, cut and removed on either side; the table of references is
+//! right and empty at the end; OpenZFS's zdb accounts for every block.
+
+use bytes::Bytes;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use zilla_core::dsl::DslPool;
+use zilla_core::error::Result;
+use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::txg::Tx;
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_core::zio::Leave;
+use zilla_core::zpl::{self, Cloned, Cred, FilePlace, FsProps, NewFile, SetAttr, Space, Time, Zfs, ZplProps};
+use zilla_env::Env;
+use zilla_ondisk::enums::{ObjsetType, PoolState};
+
+const REC: usize = 16 << 10;
+
+/// A dataset of a pool that has the feature.
+struct Clones;
+
+impl Space for Clones {
+    fn usage(&self) -> (u64, u64) {
+        (0, 1 << 40)
+    }
+    fn admit(&self, _: &Tx, _: u64, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn hold_room(&self, _: &Tx, _: u64, _: Leave) -> Result<()> {
+        Ok(())
+    }
+    fn need_feature(&self, _: &'static str) {}
+    fn clones(&self, _: &Tx) -> bool {
+        true
+    }
+}
+
+async fn create(env: &Env, dir: &Path) -> Arc<Spa> {
+    let path = dir.join("d0.img");
+    std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+    let leaves = vec![LeafSpec { path, disk: false }];
+    let top = TopSpec { kind: VdevKind::File, leaves, is_log: false, bias: None, ashift: None };
+    let opts = CreateOpts {
+        name: "tank".into(),
+        host: Host { id: 0x1234, name: "host".into() },
+        comment: None,
+        owner: (0, 0),
+        features: None,
+        dbuf_cache: 32 << 20,
+        arc_max: 64 << 20,
+    };
+    Spa::create(env, &PoolSpec { tops: vec![top], ..PoolSpec::default() }, opts).await.unwrap()
+}
+
+async fn open(env: &Env, dir: &Path) -> Arc<Spa> {
+    let found = discover(env, &[dir.to_owned()]).await.unwrap();
+    let opts = OpenOpts { force: true, dbuf_cache: 32 << 20, arc_max: 64 << 20, ..OpenOpts::default() };
+    Spa::open(env, &found[0], opts).await.unwrap()
+}
+
+async fn create_fs(env: &Env, spa: &Arc<Spa>, name: &'static str) {
+    let (dsl, wall): (Arc<DslPool>, _) = (spa.dsl.clone(), env.wall());
+    let task = spa.ctx.sync_task(move |tx| {
+        Box::pin(async move {
+            let ds = dsl.create_fs(&tx, name, ObjsetType::Zfs, 0).await?;
+            let os = dsl.objset(&ds).await?;
+            let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
+            zpl::create_fs(&os, &tx, &ZplProps::new(0, 0, now)).await
+        })
+    });
+    task.await.unwrap();
+}
+
+async fn mount(env: &Env, spa: &Arc<Spa>, name: &str) -> Arc<Zfs> {
+    let ds = spa.dsl.by_name(name).await.unwrap();
+    let os = spa.dsl.objset(&ds).await.unwrap();
+    let props = FsProps { recordsize: REC as u32, ..FsProps::default() };
+    Zfs::open(env.clone(), os, Some(spa.ctx.txgs.clone()), Arc::new(Clones), props).await.unwrap()
+}
+
+async fn file(zfs: &Arc<Zfs>, name: &str) -> u64 {
+    let (h, _) = zfs
+        .create(zfs.root(), name.as_bytes(), NewFile::new(0o100644, Cred { uid: 1, gid: 1 }))
+        .await
+        .unwrap();
+    h.id()
+}
+
+async fn read(zfs: &Arc<Zfs>, id: u64) -> Vec<u8> {
+    let size = zfs.getattr(id).await.unwrap().size;
+    zfs.read(id, 0, size as usize).await.unwrap().concat()
+}
+
+fn at(object: u64, offset: usize) -> FilePlace {
+    FilePlace { object, offset: offset as u64 }
+}
+
+fn zdb(dir: &Path) -> Option<String> {
+    let out = Command::new("/usr/sbin/zdb").args(["-bcc", "-e", "-p"]).arg(dir).arg("tank").output();
+    let out = out.ok()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "zdb:\n{text}");
+    for bad in ["leaked space", "block traversal size", "errors:", "ABORTING", "mismatch"] {
+        assert!(!text.contains(bad), "zdb:\n{text}");
+    }
+    Some(text)
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+#[test]
+fn a_clone_takes_no_space_and_outlives_what_it_was_made_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let spa = create(&env, dir.path()).await;
+        create_fs(&env, &spa, "tank/a").await;
+        create_fs(&env, &spa, "tank/b").await;
+        let (za, zb) = (mount(&env, &spa, "tank/a").await, mount(&env, &spa, "tank/b").await);
+        let (src, len) = (file(&za, "src").await, 40 * REC + 5000);
+        let mut data = noise(1, len);
+        data[3 * REC..5 * REC].fill(0);
+        za.write(src, 0, &Bytes::from(data.clone()), false).await.unwrap();
+        za.punch(src, 3 * REC as u64, 2 * REC as u64, false, false).await.unwrap();
+        let dst = file(&za, "dst").await;
+        let whole = u64::MAX;
+        assert_eq!(za.clone_range(&za, at(src, 0), at(dst, 0), whole, false).await.unwrap(), Cloned::Dirty);
+        spa.sync().await.unwrap();
+        let before = spa.dsl.by_name("tank/a").await.unwrap().phys().referenced_bytes;
+        let done = za.clone_range(&za, at(src, 0), at(dst, 0), whole, false).await.unwrap();
+        assert_eq!(done, Cloned::Bytes(len as u64));
+        // Before it is on disk, changed in part, and changed whole.
+        assert!(read(&za, dst).await == data);
+        za.write(dst, 100, &Bytes::from_static(b"other"), false).await.unwrap();
+        za.write(dst, 7 * REC as u64, &Bytes::from(noise(2, REC)), false).await.unwrap();
+        let mut want = data.clone();
+        want[100..105].copy_from_slice(b"other");
+        want[7 * REC..8 * REC].copy_from_slice(&noise(2, REC));
+        assert!(read(&za, dst).await == want);
+        let far = file(&zb, "far").await;
+        let done = zb.clone_range(&za, at(src, 0), at(far, 0), whole, false).await.unwrap();
+        assert_eq!(done, Cloned::Bytes(len as u64));
+        spa.sync().await.unwrap();
+        let (used, saved) = spa.cloned_space();
+        assert!(used > 30 * REC as u64 && saved > used, "{used} used, {saved} saved");
+        let after = spa.dsl.by_name("tank/a").await.unwrap().phys().referenced_bytes;
+        assert!(after > before + 30 * REC as u64, "its owner pays for it: {before}, {after}");
+        assert!(read(&za, dst).await == want && read(&zb, far).await == data);
+        za.unlink(za.root(), b"src").await.unwrap();
+        spa.sync().await.unwrap();
+        drop((za, zb));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(dir.path());
+        let spa = open(&env, dir.path()).await;
+        let (za, zb) = (mount(&env, &spa, "tank/a").await, mount(&env, &spa, "tank/b").await);
+        let id = za.lookup(za.root(), b"dst").await.unwrap().0.id();
+        let far = zb.lookup(zb.root(), b"far").await.unwrap().0.id();
+        assert!(read(&za, id).await == want && read(&zb, far).await == data);
+        za.unlink(za.root(), b"dst").await.unwrap();
+        spa.sync().await.unwrap();
+        assert_eq!(spa.cloned_space(), (0, 0), "one owner is left");
+        assert!(read(&zb, far).await == data);
+        drop((za, zb));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(dir.path());
+    });
+}
+
+#[test]
+fn what_cannot_be_shared_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let spa = create(&env, dir.path()).await;
+        create_fs(&env, &spa, "tank/a").await;
+        let za = mount(&env, &spa, "tank/a").await;
+        let (src, dst, short) = (file(&za, "src").await, file(&za, "dst").await, file(&za, "short").await);
+        za.write(src, 0, &Bytes::from(noise(1, 4 * REC)), false).await.unwrap();
+        za.write(dst, 0, &Bytes::from(noise(2, 4 * REC)), false).await.unwrap();
+        za.write(short, 0, &Bytes::from(noise(3, 1000)), false).await.unwrap();
+        spa.sync().await.unwrap();
+        let said = async |from, to, len| match za.clone_range(&za, from, to, len, false).await.unwrap() {
+            Cloned::Refused(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let rec = REC as u64;
+        assert!(said(at(src, 1), at(dst, 0), rec).await.contains("begin"));
+        assert!(said(at(src, 0), at(dst, 0), rec - 1).await.contains("ends within"));
+        assert!(said(at(short, 0), at(dst, 0), 1000).await.contains("ends within"));
+        assert!(said(at(short, 0), at(dst, 4 * REC), 1000).await.contains("short record"));
+        assert!(said(at(src, 0), at(src, REC), 2 * rec).await.contains("overlap"));
+        // A short record goes into an empty file, and grows there like any other.
+        let new = file(&za, "new").await;
+        assert_eq!(
+            za.clone_range(&za, at(short, 0), at(new, 0), 1000, false).await.unwrap(),
+            Cloned::Bytes(1000)
+        );
+        za.write(new, 5000, &Bytes::from_static(b"more"), false).await.unwrap();
+        let mut want = noise(3, 1000);
+        want.resize(5000, 0);
+        want.extend_from_slice(b"more");
+        assert!(read(&za, new).await == want);
+        spa.sync().await.unwrap();
+        assert!(read(&za, new).await == want);
+        assert_eq!(spa.cloned_space(), (0, 0), "it was written before it was a clone on disk");
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(dir.path());
+    });
+}
+
+#[test]
+fn files_that_share_blocks_are_as_if_they_were_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let mut spa = create(&env, dir.path()).await;
+        create_fs(&env, &spa, "tank/a").await;
+        let mut za = mount(&env, &spa, "tank/a").await;
+        let mut files = Vec::new();
+        for i in 0..4 {
+            files.push((file(&za, &format!("f{i}")).await, Vec::<u8>::new()));
+        }
+        let (mut r, mut shared) = (0u64, 0);
+        let mut below = |n: usize| {
+            r += 1;
+            let bytes = noise(r, 8);
+            u64::from_le_bytes(bytes.try_into().unwrap()) as usize % n
+        };
+        for step in 0..600 {
+            let (i, j) = (below(4), below(4));
+            match below(10) {
+                0..3 => {
+                    let (off, len) = (below(12 * REC), 1 + below(3 * REC));
+                    let data = noise(step, len);
+                    let (id, all) = &mut files[i];
+                    za.write(*id, off as u64, &Bytes::from(data.clone()), false).await.unwrap();
+                    all.resize(all.len().max(off + len), 0);
+                    all[off..off + len].copy_from_slice(&data);
+                }
+                3..7 => {
+                    let (from, to, len) = (below(10) * REC, below(10) * REC, (1 + below(5)) * REC);
+                    let ((src, all), (dst, _)) = (files[i].clone(), files[j].clone());
+                    let done =
+                        za.clone_range(&za, at(src, from), at(dst, to), len as u64, false).await.unwrap();
+                    if let Cloned::Bytes(n @ 1..) = done {
+                        shared += 1;
+                        let (n, (_, into)) = (n as usize, &mut files[j]);
+                        into.resize(into.len().max(to + n), 0);
+                        into[to..to + n].copy_from_slice(&all[from..from + n]);
+                    }
+                }
+                7 => {
+                    let (size, (id, all)) = (below(12 * REC), &mut files[i]);
+                    za.setattr(*id, SetAttr { size: Some(size as u64), ..SetAttr::default() }).await.unwrap();
+                    all.resize(size, 0);
+                }
+                _ => spa.sync().await.unwrap(),
+            }
+            let (id, all) = &files[below(4)];
+            assert!(read(&za, *id).await == *all, "step {step}");
+            if step % 200 == 199 {
+                drop(za);
+                spa.close(Some(PoolState::Exported)).await.unwrap();
+                zdb(dir.path());
+                spa = open(&env, dir.path()).await;
+                za = mount(&env, &spa, "tank/a").await;
+            }
+        }
+        assert!(shared > 60, "{shared} clones");
+        for (i, (id, all)) in files.iter().enumerate() {
+            assert!(read(&za, *id).await == *all, "file {i}");
+            za.unlink(za.root(), format!("f{i}").as_bytes()).await.unwrap();
+        }
+        spa.sync().await.unwrap();
+        assert_eq!(spa.cloned_space(), (0, 0));
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(dir.path());
+    });
+}

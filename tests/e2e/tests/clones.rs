@@ -1,0 +1,65 @@
+//! Files that share blocks, as people make them: `cp` on a mount, and `zilla clone-file` between file systems. After a kill right behind an fsync both
+//! are what they were, and OpenZFS's zdb accounts for every block.
+
+use rustix::fs::copy_file_range;
+use std::fs::{self, File};
+use std::path::Path;
+use zilla_e2e::{Kind, Need, Pool, Random, World, can};
+
+const LEN: usize = (4 << 20) + 5000;
+
+fn bclone(world: &World, what: &str) -> u64 {
+    let text = world.zpool(&format!("get -Hp -o value {what} tank")).ok();
+    text.trim().parse().expect("a number")
+}
+
+/// What `cp` does; how many calls it took.
+fn copy(from: &Path, to: &Path) -> usize {
+    let (from, to) = (File::open(from).expect("open"), File::create(to).expect("create"));
+    for calls in 1.. {
+        if copy_file_range(&from, None, &to, None, 1 << 30).expect("copy_file_range") == 0 {
+            to.sync_all().expect("fsync");
+            return calls;
+        }
+    }
+    0
+}
+
+#[test]
+fn copies_share_blocks_and_outlive_kills() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 512 << 20, &[]);
+    world.zfs("create tank/other").ok();
+    let root = pool.root();
+    let data = Random::new(7).bytes(LEN);
+    fs::write(root.join("a"), &data).expect("write");
+    pool.sync();
+    copy(&root.join("a"), &root.join("b"));
+    world.kill();
+    pool.again();
+    assert!(fs::read(root.join("b")).expect("b") == data, "what was synced before the kill");
+    pool.sync();
+    copy(&root.join("a"), &root.join("c"));
+    pool.sync();
+    let (used, saved) = (bclone(&world, "bcloneused"), bclone(&world, "bclonesaved"));
+    assert!(used >= 4 << 20 && saved >= used, "{used} used, {saved} saved");
+    let path = |p: &Path| p.to_string_lossy().into_owned();
+    let far = root.join("other/far");
+    world.run("zilla", &["clone-file".to_owned(), path(&root.join("a")), path(&far)]).ok();
+    assert!(fs::read(&far).expect("far") == data);
+    pool.sync();
+    assert!(bclone(&world, "bclonesaved") > saved);
+    let refused = world.run("zilla", &["clone-file".to_owned(), path(&root.join("a")), path(&far)]).fails();
+    assert!(refused.contains("File exists"), "{refused}");
+    for name in ["a", "b", "c"] {
+        fs::remove_file(root.join(name)).expect("remove");
+    }
+    pool.sync();
+    pool.sync();
+    assert_eq!(bclone(&world, "bclonesaved"), 0, "one owner is left");
+    assert!(fs::read(&far).expect("far") == data);
+    pool.judge();
+}
