@@ -366,6 +366,9 @@ impl Bound<'_> {
             return Ok((string(lua, name)?, Value::Nil));
         }
         let found = self.query(name, 0, &[], &[property]).map_err(fatal)?;
+        if props::is_userquota_prop(property) {
+            return self.account(lua, name, property, &found);
+        }
         let Some(value) = found.first().and_then(|d| d.properties.get(property)) else {
             return Ok((Value::Nil, Value::Nil));
         };
@@ -379,6 +382,8 @@ impl Bound<'_> {
                 Value::Table(lua.create_sequence_from(listed(&value.value).map(str::to_owned))?)
             }
             "none" if property.ends_with("_limit") => Value::Integer(-1),
+            // Nobody counts where there is no limit.
+            "none" if property.ends_with("_count") => Value::Nil,
             "none" if number => Value::Integer(0),
             "-" | "" => Value::Nil,
             text if number && text.contains('.') => match text.parse::<f64>() {
@@ -395,6 +400,22 @@ impl Bound<'_> {
         Ok((value, from))
     }
 
+    /// What an owner uses, or may use; nothing where no quota is set.
+    fn account(
+        &self,
+        lua: &Lua,
+        name: &str,
+        property: &str,
+        found: &[DatasetInfo],
+    ) -> mlua::Result<(Value, Value)> {
+        let text = found.first().and_then(|d| d.properties.get(property)).map(|p| p.value.as_str());
+        let number = text.and_then(|t| t.parse::<u64>().ok()).unwrap_or(0);
+        match number == 0 && property.contains("quota@") {
+            true => Ok((Value::Nil, Value::Nil)),
+            false => Ok((Value::Integer(number as i64), string(lua, name)?)),
+        }
+    }
+
     fn change(
         &self,
         lua: &Lua,
@@ -404,6 +425,9 @@ impl Bound<'_> {
         args: &MultiValue,
     ) -> mlua::Result<(i64, Value)> {
         let (texts, on) = words.read(args)?;
+        if what == "snapshot" && !texts[0].contains('@') {
+            return Ok((EINVAL, Value::Nil));
+        }
         self.own(&texts[0])?;
         if mode == Mode::Sync && self.readonly {
             let text =
