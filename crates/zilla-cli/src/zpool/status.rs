@@ -215,6 +215,9 @@ fn errors(pool: &PoolInfo, opts: &Options) -> String {
         let text = format!("errors: {} data errors, use '-v' for a list\n", pool.error_count);
         return paint(Some(RED), &text);
     }
+    if pool.errors.is_empty() {
+        return "errors: List of errors unavailable: permission denied\n".to_owned();
+    }
     let mut text = "errors: Permanent errors have been detected in the following files:\n\n".to_owned();
     for error in &pool.errors {
         text.push_str(&format!("{:>7} {}\n", "", error_path(error)));

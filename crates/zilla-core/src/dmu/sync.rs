@@ -403,9 +403,8 @@ async fn prepare(
     }
     if pending.free_object {
         w.freed = true;
-        let last = w.phys.maxblkid + 1;
         if w.phys.otype != 0 {
-            w.free_blocks(0, last, txg, props).await?;
+            w.free_all(txg, props).await?;
             w.drop_spill();
         }
         w.phys = DnodePhys { extra_slots: w.phys.extra_slots, ..DnodePhys::default() };

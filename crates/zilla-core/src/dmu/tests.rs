@@ -187,6 +187,50 @@ fn a_write_into_an_uncached_record_reads_nothing_until_its_sync() {
     );
 }
 
+/// Three pointers of small blocks, all written, and nothing else in the objset.
+fn three_blocks(h: &mut Harness) -> Arc<Dnode> {
+    let file = zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+    let spec = NewObject { indblkshift: IBS, ..NewObject::new(file, BLK as u32) };
+    let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
+    dn.write(&h.tx(), 0, &[7; 3 * BLK as usize]);
+    block_on(h.sync_open());
+    assert_eq!((dn.phys().nlevels, dn.phys().nblkptr), (1, 3));
+    dn
+}
+
+/// A raw stream says how many levels a tree has, before what is freed of it.
+#[test]
+fn a_tree_that_grows_by_several_levels_keeps_what_is_not_freed() {
+    let mut h = Harness::new(2);
+    let dn = three_blocks(&mut h);
+    dn.set_tree(&h.tx(), 4, 2);
+    dn.free_range(&h.tx(), BLK, BLK);
+    block_on(h.sync_open());
+    let id = dn.id();
+    block_on(h.reopen());
+    let dn = block_on(h.objset.hold_wait(id)).unwrap();
+    let mut out = vec![1; 3 * BLK as usize];
+    block_on(dn.read_wait(0, &mut out)).unwrap();
+    let firsts = [0, 1, 2].map(|b| out[b * BLK as usize]);
+    assert_eq!((firsts, dn.phys().nlevels), ([7, 0, 7], 4));
+}
+
+/// Found by the pools of an attacker: what lies behind the end that a dnode names was left of a file that was removed.
+#[test]
+fn of_a_freed_object_nothing_is_left_behind_its_end() {
+    let mut h = Harness::new(2);
+    let dn = three_blocks(&mut h);
+    dn.write(&h.tx(), 10 * BLK, &[8; 30 * BLK as usize]);
+    block_on(h.sync_open());
+    dn.set_tree(&h.tx(), 2, 4);
+    block_on(h.sync_open());
+    assert_eq!((dn.phys().nlevels, dn.phys().maxblkid), (2, 4));
+    h.objset.free(&h.tx(), &dn);
+    block_on(h.sync_open());
+    block_on(h.reopen());
+    assert_eq!(h.store.count(), 1, "the root block");
+}
+
 /// The throttle counts memory, and a record that a few bytes were written to takes all of its own.
 #[test]
 fn a_dirty_record_counts_whole_and_once_a_txg() {

@@ -14,7 +14,7 @@ use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::{CreateOpts, Zap};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use zilla_ondisk::dsl::{DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_ERRLOG_LAST, DMU_POOL_ERRLOG_SCRUB};
 use zilla_ondisk::errlog::{ErrPhys, bookmark_name, parse_bookmark};
@@ -25,7 +25,7 @@ use zilla_ondisk::zbookmark::ZbookmarkPhys;
 const MAX_PENDING: usize = 10_000;
 
 /// A damaged block, as the log knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LoggedError {
     /// With the feature `head_errlog`: the head of the dataset that has it, or had it.
     pub objset: u64,
@@ -46,7 +46,7 @@ struct State {
 }
 
 pub struct ErrLog {
-    ctx: Arc<PoolCtx>,
+    pub(super) ctx: Arc<PoolCtx>,
     state: Mutex<State>,
 }
 
@@ -65,10 +65,6 @@ impl ErrLog {
         if st.pending.len() < MAX_PENDING {
             st.pending.insert(((at.objset, at.object, at.level, at.blkid), birth.unwrap_or(0)));
         }
-    }
-
-    pub fn has_news(&self) -> bool {
-        !self.state.lock().pending.is_empty()
     }
 
     pub(super) fn begin_scrub(&self) {
@@ -202,9 +198,9 @@ impl ErrLog {
     /// All errors in the log, and those not yet written.
     pub async fn entries(&self) -> Result<Vec<LoggedError>> {
         let mos = self.ctx.mos();
-        let mut out = Vec::new();
+        let (mut out, mut seen) = (Vec::new(), HashSet::new());
         let mut add = |e: LoggedError| {
-            if !out.contains(&e) {
+            if seen.insert(e) {
                 out.push(e);
             }
         };
@@ -230,7 +226,13 @@ impl ErrLog {
         }
         let pending: Vec<_> = self.state.lock().pending.iter().copied().collect();
         for ((ds, object, level, blkid), birth) in pending {
-            let objset = if self.by_head() { self.head_of(ds).await.unwrap_or(ds) } else { ds };
+            if !self.by_head() {
+                add(LoggedError { objset: ds, object, level, blkid, birth: 0 });
+                continue;
+            }
+            let at = Bookmark { objset: ds, object, level, blkid };
+            let birth = if birth != 0 { birth } else { self.birth_of(at).await };
+            let objset = self.head_of(ds).await.unwrap_or(ds);
             add(LoggedError { objset, object, level, blkid, birth });
         }
         Ok(out)

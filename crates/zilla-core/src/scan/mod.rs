@@ -24,6 +24,7 @@
 //!
 //! **Deliberately absent.** Scrubs of the error log only, and log blocks, which no imported pool keeps.
 
+mod affected;
 mod check;
 mod datasets;
 mod errlog;

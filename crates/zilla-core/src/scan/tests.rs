@@ -361,6 +361,40 @@ fn errors_are_counted_and_logged_by_place() {
 }
 
 #[test]
+fn a_damaged_block_is_everyone_s_who_has_it() {
+    run(|w| async move {
+        let scan = w.open().await;
+        let mos = w.ctx.mos();
+        // By what each was made in: the first file system, its snapshot, and the clone of that.
+        let mut made = BTreeMap::new();
+        for id in 1..40 {
+            if let Ok(ds) = datasets::dataset(mos, id).await
+                && !ds.bp.is_hole()
+            {
+                made.insert(ds.creation_txg, id);
+            }
+        }
+        let [head, snap, clone] = [50, 55, 58].map(|txg| made[&txg]);
+        let errors = &scan.errors;
+        let affected = async |object: u64, blkid: u64, birth: u64| {
+            let e = LoggedError { objset: head, object, level: 0, blkid, birth };
+            errors.affected(&e, 100).await.unwrap()
+        };
+        // As it was written first; all of them have it.
+        assert_eq!(affected(50, 1, 50).await, [head, snap, clone]);
+        assert_eq!(affected(95, 8, 50).await, [head, snap, clone]);
+        // This one only the head has, and that one only the clone, whose log would be its own.
+        assert_eq!(affected(95, 10, 60).await, [head]);
+        assert_eq!(affected(10, 5, 61).await, [0u64; 0]);
+        // It is gone everywhere, or not known which one is meant.
+        assert_eq!(affected(50, 1, 49).await, [0u64; 0]);
+        assert_eq!(affected(50, 1, 0).await, [head]);
+        let e = LoggedError { objset: head, object: 50, level: 0, blkid: 1, birth: 50 };
+        assert_eq!(errors.affected(&e, 2).await.unwrap(), [head, snap]);
+    });
+}
+
+#[test]
 fn places_move_with_datasets() {
     let mut p = Position::default();
     p.phys.bookmark.objset = 7;

@@ -5,7 +5,7 @@ use super::{PoolCtx, Spa};
 use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass};
-use crate::scan::{Scan, ScanPool, SpaceReport, check_space};
+use crate::scan::{ErrLog, Scan, ScanPool, SpaceReport, check_space};
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
 use crate::zap::Zap;
@@ -96,10 +96,21 @@ impl Spa {
     pub(super) async fn sync_scan(&self, tx: &Tx) -> Result<()> {
         self.tree().note_dropouts(tx.txg().0);
         let Some(scan) = self.scan.get() else { return Ok(()) };
-        for at in self.zio.take_damaged() {
-            scan.errors.log(at, None);
-        }
+        self.note_damage(scan);
         scan.errors.sync(tx).await
+    }
+
+    fn note_damage(&self, scan: &Scan) {
+        for (at, birth) in self.zio.take_damaged() {
+            scan.errors.log(at, Some(birth.0));
+        }
+    }
+
+    /// The error log, with what was found this very moment.
+    pub fn errors(&self) -> Result<&ErrLog> {
+        let scan = self.scan()?;
+        self.note_damage(scan);
+        Ok(&scan.errors)
     }
 
     /// Before space that was freed may be used again: nobody may be reading, and perhaps repairing, it.

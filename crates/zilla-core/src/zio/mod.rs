@@ -47,6 +47,7 @@ mod track;
 mod verify;
 mod write;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -54,6 +55,7 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use zilla_codec::checksum::Salted;
 use zilla_env::Env;
+use zilla_ondisk::blkptr::BlkPtr;
 
 use crate::arc::Cache;
 use crate::error::{Errno, Error, Result};
@@ -105,7 +107,7 @@ struct Inner {
     /// Not owned, for the same reason.
     pointers: OnceLock<Weak<dyn Pointers>>,
     /// Blocks that could not be read from any copy, for the pool's error log.
-    damaged: Mutex<Vec<Bookmark>>,
+    damaged: Mutex<BTreeSet<(Bookmark, Txg)>>,
 }
 
 /// More damaged blocks than this are not remembered one by one.
@@ -128,7 +130,7 @@ impl Zio {
             log_gap: gap::Gap::default(),
             repairs: repair::Repairs::default(),
             pointers: OnceLock::new(),
-            damaged: Mutex::new(Vec::new()),
+            damaged: Mutex::default(),
         }))
     }
 
@@ -197,15 +199,15 @@ impl Zio {
         self.0.salt.read().clone()
     }
 
-    /// Takes the list of blocks found unreadable since the last call.
-    pub fn take_damaged(&self) -> Vec<Bookmark> {
+    /// Takes the list of blocks found unreadable since the last call, each with its birth.
+    pub fn take_damaged(&self) -> BTreeSet<(Bookmark, Txg)> {
         std::mem::take(&mut self.0.damaged.lock())
     }
 
-    fn damaged(&self, bookmark: Bookmark) {
+    fn damaged(&self, bookmark: Bookmark, bp: &BlkPtr) {
         let mut list = self.0.damaged.lock();
-        if list.len() < MAX_DAMAGED && !list.contains(&bookmark) {
-            list.push(bookmark);
+        if list.len() < MAX_DAMAGED {
+            list.insert((bookmark, Txg(bp.birth())));
         }
     }
 

@@ -204,7 +204,7 @@ impl Zio {
                 Err(f) => failures.push((dva, f)),
             }
         }
-        self.damaged(bookmark);
+        self.damaged(bookmark, bp);
         let Some((_, last)) = failures.pop() else {
             return Err(Error::corrupt(Some(bookmark), "block pointer", "the block has no copies"));
         };
@@ -365,7 +365,7 @@ impl Zio {
                 Ok(out)
             }
             None => {
-                self.damaged(bookmark);
+                self.damaged(bookmark, &bp);
                 let (place, what) = failures.pop().map(|(_, f)| (f.place, f.what)).unwrap_or_default();
                 Err(Error::corrupt(Some(bookmark), place, what))
             }

@@ -27,8 +27,12 @@ impl Engine {
                 if r.extended_stats {
                     super::extended::fill(&mut info, &pool.spa.tree());
                 }
-                let errors = pool.errors().await.map_err(of_pool)?;
-                info.error_count = errors.len() as u64;
+                // A pool whose log of errors is damaged is looked at all the more.
+                let damaged = pool.damaged().await.unwrap_or_else(|e| {
+                    tracing::error!(pool = %pool.name(), error = %e, "the error log cannot be read");
+                    vec![(0, 0)]
+                });
+                info.error_count = damaged.len() as u64;
                 for (objset, why) in pool.spa.ctx.log.kept.list() {
                     // It may just have been destroyed.
                     if let Ok(ds) = pool.dsl().dataset(objset).await {
@@ -36,7 +40,7 @@ impl Engine {
                     }
                 }
                 if r.errors {
-                    info.errors = errors;
+                    info.errors = pool.errors(damaged).await;
                 }
                 if r.properties {
                     info.properties = self.pool_props(&pool, &info).await.map_err(of_pool)?;

@@ -229,7 +229,9 @@ impl Backend for Engine {
         self.export_pool(caller, r).await
     }
 
-    async fn pool_query(&self, _: &Caller, r: PoolQuery) -> Answer<Vec<PoolInfo>> {
+    async fn pool_query(&self, caller: &Caller, mut r: PoolQuery) -> Answer<Vec<PoolInfo>> {
+        // Names of files are for those who may enter their directories.
+        r.errors &= caller.owner;
         self.query_pools(r).await
     }
 

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use zilla_control::types::{
     ErrorEntry, PoolResilver, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand,
 };
@@ -121,14 +121,26 @@ impl Pool {
         self.spa.scan().is_ok_and(|scan| scan.is_resilvering())
     }
 
-    /// Damaged files and objects, each once.
-    pub async fn errors(&self) -> Result<Vec<ErrorEntry>> {
-        let mut places: BTreeMap<(u64, u64), ()> = BTreeMap::new();
-        for e in self.spa.scan()?.errors.entries().await? {
-            places.insert((e.objset, e.object), ());
+    /// Damaged objects, each once, in every dataset that has them: dataset and number.
+    pub async fn damaged(&self) -> Result<Vec<(u64, u64)>> {
+        let log = self.spa.errors()?;
+        let (mut places, mut seen) = (Vec::new(), HashSet::new());
+        for e in log.entries().await? {
+            let left = MAX_ERRORS.saturating_sub(places.len());
+            if left == 0 {
+                break;
+            }
+            // (A dataset may be on its way out, or damaged itself.)
+            let all = log.affected(&e, left).await.unwrap_or_else(|_| vec![e.objset]);
+            places.extend(all.into_iter().map(|ds| (ds, e.object)).filter(|place| seen.insert(*place)));
         }
+        Ok(places)
+    }
+
+    /// What they are called.
+    pub async fn errors(&self, places: Vec<(u64, u64)>) -> Vec<ErrorEntry> {
         let mut all = Vec::new();
-        for (dataset_id, object) in places.into_keys().take(MAX_ERRORS) {
+        for (dataset_id, object) in places {
             let mut entry = ErrorEntry { dataset: None, dataset_id, object, path: None, mountpoint: None };
             if dataset_id != 0
                 && let Ok(ds) = self.dsl().dataset(dataset_id).await
@@ -140,7 +152,7 @@ impl Pool {
             }
             all.push(entry);
         }
-        Ok(all)
+        all
     }
 }
 

@@ -341,6 +341,17 @@ impl Work {
         Ok(())
     }
 
+    /// Frees all there is, whatever the dnode says of where it ends.
+    pub(super) async fn free_all(&mut self, txg: Txg, props: WriteProps) -> Result<()> {
+        let Some(top) = self.phys.nlevels.checked_sub(1) else { return Ok(()) };
+        for blkid in 0..u64::from(self.phys.nblkptr) {
+            self.free_under(top, blkid, 0, u64::MAX, txg, props).await?;
+        }
+        // Nothing of it is written any more.
+        self.indirects.clear();
+        Ok(())
+    }
+
     pub(super) fn free_under(
         &mut self,
         level: u8,
@@ -371,9 +382,13 @@ impl Work {
             for c in from..=to {
                 self.free_under(level - 1, c, first, last, txg, props).await?;
             }
+            // Where the tree has just grown by several levels, the new blocks between its top and the old pointers do not point to
+            // them yet.
+            let leads_on =
+                level > 1 && self.indirects.range((level - 1, lo)..=(level - 1, hi)).next().is_some();
             let empty =
                 self.indirects.get(&(level, blkid)).is_some_and(|i| i.bps.iter().all(BlkPtr::is_hole));
-            if empty {
+            if empty && !leads_on {
                 self.indirects.remove(&(level, blkid));
                 self.written.push((level, blkid, Bytes::new()));
                 self.make_hole(level, blkid, txg, props);
