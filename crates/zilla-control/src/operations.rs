@@ -183,6 +183,8 @@ operations! {
     vdev_offline(VdevOffline) -> ();
     vdev_online(VdevOnline) -> VdevOnlineReply;
     pool_wait(PoolWait) -> PoolWaitReply;
+    event_query(EventQuery) -> EventReply;
+    event_clear(EventClear) -> u64;
     log_stats(LogStatQuery) -> Vec<LogStat>;
     arc_stats(ArcStatQuery) -> Vec<ArcStat>;
     dataset_create(DatasetCreate) -> MountedReply;

@@ -18,6 +18,7 @@ pub mod crypt;
 pub mod dmu;
 pub mod dsl;
 pub mod error;
+pub mod events;
 pub mod l2arc;
 pub mod memory;
 pub mod metaslab;

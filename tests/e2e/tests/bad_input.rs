@@ -37,7 +37,8 @@ fn devices_that_will_not_do() {
     );
     told(&create(format!("b mirror {free}")), &["at least 2 devices"]);
     told(&create(format!("b raidz3 {free} {second}")), &["at least"]);
-    told(&create(format!("b {free} spare {second}")), &["hot spares are not supported"]);
+    told(&create(format!("b {free} spare {small}")), &["one or more devices is less than the minimum size"]);
+    told(&create(format!("b {free} spare {free}")), &["refer to the same device"]);
     if !zilla_e2e::needs::is_root() {
         fs::set_permissions(free.to_string(), std::os::unix::fs::PermissionsExt::from_mode(0o444))
             .expect("mode");

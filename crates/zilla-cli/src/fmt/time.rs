@@ -14,6 +14,11 @@ pub fn ctime(seconds: u64) -> String {
     local(seconds).format("%a %b %e %H:%M:%S %Y").to_string()
 }
 
+/// `Nov 20 2026 20:24:16`: when an event was.
+pub fn event(seconds: u64) -> String {
+    local(seconds).format("%b %e %Y %H:%M:%S").to_string()
+}
+
 /// `2026-11-20.20:24:16`
 pub fn history(seconds: u64) -> String {
     local(seconds).format("%Y-%m-%d.%H:%M:%S").to_string()

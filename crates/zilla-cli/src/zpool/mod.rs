@@ -7,6 +7,7 @@
 mod compat;
 mod create;
 mod devices;
+mod events;
 mod get;
 mod history;
 mod identity;
@@ -118,7 +119,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
     command("reguid", "\treguid [-g guid] <pool>\n", Some(identity::reguid)),
     None,
     command("history", "\thistory [-il] [<pool>] ...\n", Some(history::run)),
-    command("events", "\tevents [-vHf [pool] | -c]\n", None),
+    command("events", "\tevents [-vHf [pool] | -c]\n", Some(events::run)),
     None,
     command(
         "get",

@@ -303,6 +303,8 @@ impl Tree<'_> {
         let leaf = vdev.children.is_empty();
         if vdev.not_present {
             self.text.push_str(&format!("  was {}", vdev.path.as_deref().unwrap_or("")));
+        } else if let Some(other) = vdev.spared_by.as_deref().filter(|name| *name != self.pool.name) {
+            self.text.push_str(&format!("  {}", paint(Some(RED), &format!("in use by pool '{other}'"))));
         } else if stats.aux != VdevAux::None {
             self.text.push_str(&format!("  {}", paint(Some(RED), aux_text(vdev))));
         } else if leaf && !spare && stats.configured_ashift < stats.physical_ashift {

@@ -238,6 +238,14 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
     Ok(code)
 }
 
+/// The same for what can be done to cache devices and hot spares too.
+fn lookup_aux(cx: &mut Cx, pool: &PoolInfo, word: &str, action: &str) -> Result<Option<u64>, Exit> {
+    match vdev::find(pool, word) {
+        Some((v, AllocClass::Spare)) => Ok(Some(v.guid)),
+        _ => lookup_cache(cx, pool, word, action),
+    }
+}
+
 /// The same for what can be done to cache devices too.
 pub fn lookup_cache(cx: &mut Cx, pool: &PoolInfo, word: &str, action: &str) -> Result<Option<u64>, Exit> {
     match vdev::find(pool, word) {
@@ -299,7 +307,7 @@ pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
     let mut code = 0;
     for device in devices {
         let action = format!("cannot remove {device}");
-        let Some(guid) = lookup_cache(cx, &pool, device, &action)? else {
+        let Some(guid) = lookup_aux(cx, &pool, device, &action)? else {
             code = 1;
             continue;
         };

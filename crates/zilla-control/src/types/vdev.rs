@@ -242,6 +242,9 @@ pub struct VdevNode {
     pub asize: u64,
     /// The device was missing at import; the name is its guid and the old path is told beside it.
     pub not_present: bool,
+    /// Of a hot spare in use: the pool that uses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spared_by: Option<String>,
     pub removing: bool,
     pub stats: VdevStats,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -83,6 +83,8 @@ pub trait ScanPool: Send + Sync {
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()>;
     /// The txg in which a resilver was completed is synced.
     fn resilvered(&self);
+    /// Something to be told to those who watch: `scrub_start` and the like.
+    fn notify(&self, what: &str);
 }
 
 /// A scan as `zpool status` shows it (`pool_scan_stat`). Times are seconds since 1970.
@@ -301,6 +303,7 @@ impl Scan {
             st.spent_paused += now.saturating_sub(std::mem::take(&mut st.paused_at));
             drop(st);
             self.changed.notify(usize::MAX);
+            self.pool.notify("scrub_resume");
             return Ok(());
         }
         // Who asks for a scrub gets what is more urgent.
@@ -339,6 +342,7 @@ impl Scan {
             (st.pass_start, st.paused_at, st.spent_paused, st.issued_before_pass) = (now, 0, 0, 0);
         }
         self.reset_counters();
+        self.pool.notify(if func == ScanFunc::Resilver { "resilver_start" } else { "scrub_start" });
         Ok(())
     }
 
@@ -361,6 +365,8 @@ impl Scan {
         let mut st = self.shared.lock();
         st.stable.phys.flags |= DSF_SCRUB_PAUSED;
         st.paused_at = self.wall();
+        drop(st);
+        self.pool.notify("scrub_paused");
         Ok(())
     }
 
@@ -408,6 +414,11 @@ impl Scan {
         if resilver {
             self.pool.resilver_ends(complete, Txg(max_txg)).await;
         }
+        self.pool.notify(match (complete, resilver) {
+            (true, true) => "resilver_finish",
+            (true, false) => "scrub_finish",
+            (false, _) => "scrub_abort",
+        });
         self.changed.notify(usize::MAX);
         Ok(())
     }

@@ -70,6 +70,7 @@ impl ScanPool for FakePool {
         *self.missing.lock() = None;
         Box::pin(async {})
     }
+    fn notify(&self, _: &str) {}
     fn resilvered(&self) {}
 }
 

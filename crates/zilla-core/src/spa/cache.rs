@@ -35,7 +35,7 @@ impl Spa {
             let mut list = config::read_packed(self.ctx.mos(), object).await?;
             super::set_paths(&mut list, paths);
             let configs = list.lists(DMU_POOL_L2CACHE).unwrap_or_default().to_vec();
-            self.tree().adding_cache(&self.ctx.env, &configs)
+            self.tree().adding_cache(&configs)
         };
         match made.await {
             Ok(tree) => {
@@ -78,7 +78,7 @@ impl Spa {
         let _changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
         let configs: Vec<NvList> = specs.iter().map(|s| s.config(0, &*env.rng)).collect();
-        let new = Arc::new(old.adding_cache(env, &configs)?);
+        let new = Arc::new(old.adding_cache(&configs)?);
         let fresh = new.cache.get(old.cache.len()..).unwrap_or_default().to_vec();
         let made = self.add_cache_made(&new, &fresh).await;
         if made.is_err() {
@@ -112,7 +112,7 @@ impl Spa {
     /// Takes a cache device away.
     pub(super) async fn remove_cache(self: &Arc<Self>, vdev: &Arc<Vdev>) -> Result<()> {
         let _changing = self.changing.lock().await;
-        let new = Arc::new(self.tree().without_cache(vdev.guid));
+        let new = Arc::new(self.tree().without_aux(vdev.guid));
         self.change_cache(new).await?;
         self.zio.l2().remove(vdev.guid);
         if let Some(leaf) = &vdev.leaf {
@@ -139,7 +139,8 @@ impl Spa {
     /// Writes the list down, in the syncing context.
     async fn write_cache(&self, tx: &Tx, tree: &VdevTree) -> Result<()> {
         let object = self.cache_object.load(Ordering::Acquire);
-        let object = write_list(self.ctx.mos(), tx, object, tree).await?;
+        let list = tree.generate_aux(&tree.cache);
+        let object = write_list(self.ctx.mos(), tx, object, DMU_POOL_L2CACHE, list).await?;
         self.cache_object.store(object, Ordering::Release);
         Ok(())
     }
@@ -218,23 +219,24 @@ impl Spa {
     }
 }
 
-/// Writes the list of a tree's cache devices to an object of the MOS, which is made if there is none.
+/// Writes a list of devices to an object of the MOS that the directory knows as `name`, and which is made if there is none.
 pub(super) async fn write_list(
     mos: &Arc<crate::dmu::Objset>,
     tx: &Tx,
     object: u64,
-    tree: &VdevTree,
+    name: &str,
+    devices: Vec<NvList>,
 ) -> Result<u64> {
     let object = match object {
         0 => {
             let object = config::create_packed(mos, tx).await?.0;
             let directory = Zap::open(mos, super::open::DIRECTORY).await?;
-            directory.insert_u64(tx, DMU_POOL_L2CACHE, object).await?;
+            directory.insert_u64(tx, name, object).await?;
             object
         }
         n => n,
     };
-    let list = NvList::new().with(DMU_POOL_L2CACHE, tree.generate_aux(&tree.cache));
+    let list = NvList::new().with(name, devices);
     config::write_packed(mos, tx, object, &list).await?;
     Ok(object)
 }

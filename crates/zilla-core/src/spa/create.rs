@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use zilla_env::Env;
+use zilla_ondisk::dsl::DMU_POOL_L2CACHE;
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::object_type::DMU_OT_OBJECT_DIRECTORY;
 use zilla_ondisk::{BlkPtr, Uberblock};
@@ -178,6 +179,7 @@ impl Spa {
             config_object: made.config_object,
             history_object: made.history_object,
             cache_object: AtomicU64::new(made.cache_object),
+            spare_object: AtomicU64::new(0),
             has_vdev_zaps: true,
             deferred: Some(made.deferred),
             brt: super::brt::Brt::default(),
@@ -187,6 +189,7 @@ impl Spa {
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
+            diagnosis: Mutex::default(),
             changing: futures_util::lock::Mutex::new(()),
             scan: OnceLock::new(),
             ctx: ctx.clone(),
@@ -256,7 +259,10 @@ impl Spa {
         directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
         let cache_object = match tree.cache.is_empty() {
             true => 0,
-            false => super::cache::write_list(mos, tx, 0, tree).await?,
+            false => {
+                let list = tree.generate_aux(&tree.cache);
+                super::cache::write_list(mos, tx, 0, DMU_POOL_L2CACHE, list).await?
+            }
         };
         Ok(Made { dsl, history_object, cache_object, config_object, deferred })
     }

@@ -81,6 +81,7 @@ impl Spa {
         leaf.offline.store(false, Ordering::Relaxed);
         leaf.offline_until_import.store(false, Ordering::Relaxed);
         leaf.external_fault.store(false, Ordering::Relaxed);
+        leaf.unspare.store(false, Ordering::Relaxed);
         // One that is in use stays so: it was perhaps only to be looked at again.
         if !leaf.readable() || !leaf.writable() {
             self.bring_back(&leaf).await;
@@ -109,6 +110,9 @@ impl Spa {
         let of_pool = |l: &Arc<Leaf>| !tree.is_cache(l);
         for leaf in vdev.walk().iter().filter_map(|v| v.leaf.clone()).filter(of_pool) {
             leaf.external_fault.store(false, Ordering::Relaxed);
+            leaf.unspare.store(true, Ordering::Relaxed);
+            leaf.forgiven();
+            self.diagnosis.lock().forget(leaf.guid());
             if !leaf.offline.load(Ordering::Relaxed) && leaf.state().0 < VdevState::Degraded {
                 self.bring_back(&leaf).await;
             }
@@ -127,7 +131,9 @@ impl Spa {
         self.resume().await?;
         let settled = std::pin::pin!(async {
             self.write_down().await?;
-            self.catch_up().await
+            self.catch_up().await?;
+            // The spares of those that lack nothing leave.
+            self.finish_replacements().await
         });
         // Devices that fail again at once suspend it again: who cleared it is told, and not kept waiting.
         match select(settled, std::pin::pin!(self.suspension.happens())).await {
@@ -149,6 +155,7 @@ impl Spa {
                 }
             }
             self.retry_cache(None).await;
+            self.look_at_spares().await;
             self.look_at_sizes().await;
             tree.propagate();
             self.expand_by_itself().await;
@@ -262,11 +269,13 @@ impl Spa {
         }
         for leaf in back.iter().filter(missing) {
             tracing::info!(pool = %self.name(), path = %leaf.path(), "the device is back");
+            leaf.unspare.store(true, Ordering::Relaxed);
             self.bring_back(leaf).await;
         }
         self.tree().propagate();
         drop(changing);
         self.write_down().await?;
-        self.catch_up().await
+        self.catch_up().await?;
+        self.finish_replacements().await
     }
 }

@@ -58,6 +58,16 @@ async fn record_len(dn: &Arc<Dnode>, p: &HistoryPhys, off: u64, end: u64) -> Res
     Ok((len > 0 && len <= MAX_RECORD as u64 && off + 8 + len <= end).then_some(len))
 }
 
+/// A record as an event tells it: `history txg` is `history_txg` there.
+pub fn as_event(record: &NvList) -> NvList {
+    let mut event = NvList::new();
+    for (name, value) in record {
+        let name = name.replace(' ', "_");
+        event.add(if name.starts_with("history") { name } else { format!("history_{name}") }, value.clone());
+    }
+    event
+}
+
 /// Appends a record. Old records give way when the ring is full.
 pub async fn append(mos: &Arc<Objset>, tx: &Tx, id: u64, record: &NvList) -> Result<()> {
     let dn = mos.hold_wait(ObjectId(id)).await?;

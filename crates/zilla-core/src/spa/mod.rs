@@ -13,7 +13,9 @@
 //! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
 //! are only believed as far as finding it goes.
 //!
-//! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`], [`devices`], [`grow`]).
+//! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`], [`devices`], [`spares`], [`grow`]).
+//!
+//! What goes wrong at devices is judged in [`diagnosis`], and told to who watches ([`crate::events`]).
 //!
 //! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
 //! uberblock before leads to a whole older state. If the devices do not take it, it waits for them ([`suspend`]).
@@ -29,6 +31,7 @@ pub mod config;
 mod create;
 mod ddt;
 mod devices;
+mod diagnosis;
 mod discover;
 mod dtl;
 mod grow;
@@ -36,6 +39,7 @@ mod history;
 mod identity;
 mod open;
 mod scrub;
+mod spares;
 mod suspend;
 mod sync;
 mod vdev_objects;
@@ -46,6 +50,7 @@ pub use create::{CreateOpts, Outward, RootFs};
 pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::{OpenOpts, Rewind};
+pub use spares::SpareSpec;
 pub use suspend::FailMode;
 pub use vdevs::Attach;
 
@@ -96,6 +101,8 @@ pub struct Spa {
     history_object: u64,
     /// The list of cache devices, if there is one.
     cache_object: AtomicU64,
+    /// The list of hot spares, if there is one.
+    spare_object: AtomicU64,
     has_vdev_zaps: bool,
     deferred: Option<Bpobj>,
     pub(crate) brt: Brt,
@@ -106,6 +113,7 @@ pub struct Spa {
     suspension: suspend::Suspension,
     sync_over: AtomicBool,
     sync_ended: Event,
+    diagnosis: Mutex<diagnosis::Diagnosis>,
     /// Held while the set of devices, or the state of one, changes.
     changing: futures_util::lock::Mutex<()>,
     scan: OnceLock<Arc<Scan>>,
@@ -189,6 +197,7 @@ impl Spa {
         if self.history_object == 0 {
             return Ok(());
         }
+        self.post("sysevent.fs.zfs.history_event", None, &history::as_event(&record));
         history::append(self.ctx.mos(), tx, self.history_object, &record).await
     }
 

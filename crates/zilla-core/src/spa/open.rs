@@ -289,6 +289,7 @@ impl Spa {
             config_object: directory.get_u64("config").await?,
             history_object: directory.try_get_u64("history").await?.unwrap_or(0),
             cache_object: AtomicU64::new(0),
+            spare_object: AtomicU64::new(0),
             has_vdev_zaps: trusted.flag("com.delphix:has_per_vdev_zaps"),
             deferred,
             // The first txg says that the pool is ours now.
@@ -297,6 +298,7 @@ impl Spa {
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
+            diagnosis: Mutex::default(),
             changing: futures_util::lock::Mutex::new(()),
             scan: OnceLock::new(),
             ctx: ctx.clone(),
@@ -316,6 +318,7 @@ impl Spa {
         spa.suspension.be_patient();
         spa.zio.l2().set_pool(spa.guid(), &ctx.txgs, ctx.readonly);
         spa.open_cache(&directory, &found.paths).await?;
+        spa.open_spares(&directory, &found.paths).await?;
         if !ctx.readonly {
             // If the devices fail now the pool is open, and suspended: it can be cleared or exported.
             let settled = spa.clone();

@@ -70,6 +70,12 @@ impl ScanPool for Scanned {
         })
     }
 
+    fn notify(&self, what: &str) {
+        if let Some(spa) = self.0.upgrade() {
+            Spa::notify(&spa, what, None);
+        }
+    }
+
     fn resilvered(&self) {
         let Some(spa) = self.0.upgrade() else { return };
         let env = spa.ctx.env.clone();

@@ -121,6 +121,7 @@ impl Spa {
             return Err(why);
         }
         tracing::error!(pool = %self.name(), error = %why, "the pool is suspended until it is cleared");
+        self.post("ereport.fs.zfs.io_failure", None, &zilla_ondisk::NvList::new());
         self.ctx.txgs.close_gate(self.fail_mode() == FailMode::Continue);
         s.change(|st| (st.why, st.waiting) = (Some(why.clone()), true));
         let again = |st: &mut State| match (st.over, std::mem::take(&mut st.again)) {

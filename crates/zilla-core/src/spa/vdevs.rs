@@ -41,6 +41,8 @@ pub struct Attach {
     pub replace: bool,
     /// log2 of the sector size it is to be used with.
     pub ashift: Option<u32>,
+    /// It is the pool's hot spare of this guid, and takes the other's place for a time only.
+    pub spare: Option<u64>,
 }
 
 impl Spa {
@@ -119,9 +121,12 @@ impl Spa {
             .await
     }
 
-    /// Removes a log device, emptied first, or a cache device.
+    /// Removes a log device, emptied first, or a cache device or hot spare.
     pub async fn remove_vdev(self: &Arc<Self>, guid: u64) -> Result<()> {
         self.check_writable()?;
+        if self.tree().spares.iter().any(|v| v.guid == guid) {
+            return self.remove_spare(guid).await;
+        }
         if let Some(vdev) = self.cache_vdev(guid) {
             return self.remove_cache(&vdev).await;
         }
@@ -191,10 +196,19 @@ impl Spa {
         old.top_of(guid).ok_or_else(|| no_such(guid))?;
         Self::may_attach(&target, &parent, how)?;
         let mut leaf = spec.config(0, &*env.rng);
+        if let Some(spare) = how.spare {
+            self.check_spare(spare, &spec.path).await?;
+            leaf.set("guid", spare).set("is_spare", 1u64);
+            target.leaf.iter().for_each(|l| l.unspare.store(false, Ordering::Relaxed));
+        }
         leaf.set("create_txg", target.config_u64("create_txg").unwrap_or(self.ctx.txgs.open().0));
         leaf.set(RESILVER_TXG, self.ctx.txgs.open().0);
         let new_leaf = leaf.u64("guid").unwrap_or(0);
-        let kind = if how.replace { VdevKind::Replacing } else { VdevKind::Mirror };
+        let kind = match how {
+            Attach { spare: Some(_), .. } => VdevKind::Spare,
+            Attach { replace: true, .. } => VdevKind::Replacing,
+            _ => VdevKind::Mirror,
+        };
         let mut nv = old.to_edit();
         if target.config_str("path").as_deref() == leaf.str("path") {
             if !how.replace {
@@ -226,7 +240,12 @@ impl Spa {
         if !target.is_leaf() {
             return Err(Error::os(Errno::NotSup, "can only attach to mirrors and top-level disks"));
         }
-        if matches!(parent.kind, VdevKind::Replacing | VdevKind::Spare) {
+        let in_spare = parent.kind == VdevKind::Spare;
+        if in_spare && target.is_spare() && how.replace && how.spare.is_none() {
+            return Err(Error::os(Errno::NotSup, "can only be replaced by another hot spare"));
+        }
+        let as_it_is = in_spare && how.replace && how.spare.is_some() == target.is_spare();
+        if parent.kind == VdevKind::Replacing || in_spare && !as_it_is {
             let what = "already in replacing/spare config; wait for completion or use 'zpool detach'";
             return Err(Error::os(Errno::NotSup, what));
         }
@@ -252,8 +271,9 @@ impl Spa {
             .await
     }
 
-    /// Takes a side out of a mirror, or one of the two out of a replacement.
-    pub async fn detach(self: &Arc<Self>, guid: u64) -> Result<()> {
+    /// Takes a side out of a mirror, or one of the two out of a replacement. Where the other was a hot spare that thereby
+    /// stays for good, its guid is the result: it is no pool's spare any more.
+    pub async fn detach(self: &Arc<Self>, guid: u64) -> Result<Option<u64>> {
         self.check_writable()?;
         let id = {
             let old = self.tree();
@@ -269,7 +289,7 @@ impl Spa {
     }
 
     /// The same for one who holds `changing`.
-    async fn detach_leaf(self: &Arc<Self>, guid: u64) -> Result<()> {
+    async fn detach_leaf(self: &Arc<Self>, guid: u64) -> Result<Option<u64>> {
         let old = self.tree();
         let vdev = old.find(guid).ok_or_else(|| no_such(guid))?;
         let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;
@@ -281,7 +301,8 @@ impl Spa {
             l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty()
         };
         // Who never had anything is not needed either.
-        let newcomer = parent.kind == VdevKind::Replacing && !leaf.dtl.is_empty();
+        let for_a_time = parent.kind == VdevKind::Replacing || vdev.is_spare();
+        let newcomer = for_a_time && !leaf.dtl.is_empty();
         if !top.survives(stays) && !newcomer {
             return Err(Refusal::NoReplicas.into());
         }
@@ -291,38 +312,59 @@ impl Spa {
         if let Some(stays) = replaced {
             change::make_young(&mut nv, stays.guid);
         }
+        // A new device takes over from the spare that stood in for the one it replaces.
+        if parent.kind == VdevKind::Replacing
+            && old.parent_of(parent.guid).is_some_and(|p| p.kind == VdevKind::Spare)
+            && let Some(leaf) = parent.children.last().and_then(|v| v.leaf.as_ref())
+        {
+            leaf.unspare.store(true, Ordering::Relaxed);
+        }
+        let permanent = parent.replaced_by_spare(guid);
+        if let Some(spare) = permanent {
+            change::make_permanent(&mut nv, spare);
+        }
         change::detach(&mut nv, guid)?;
-        let new = Arc::new(old.changed(&self.ctx.env, &nv)?);
+        let mut new = old.changed(&self.ctx.env, &nv)?;
+        if let Some(spare) = permanent {
+            new = new.without_aux(spare);
+        }
         new.propagate();
-        let spa = self.clone();
+        let (spa, new, gone) = (self.clone(), Arc::new(new), vdev.clone());
         self.ctx
             .sync_task(move |tx| {
                 Box::pin(async move {
-                    VdevObjects::open(&spa.ctx, &tx).await?.free_leaf(&vdev).await?;
+                    VdevObjects::open(&spa.ctx, &tx).await?.free_leaf(&gone).await?;
+                    if permanent.is_some() {
+                        spa.write_spares(&tx, &new).await?;
+                    }
                     spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
                 })
             })
             .await?;
-        self.part_with(&old, &top, vec![leaf]).await;
+        if vdev.is_spare() {
+            self.back_to_spares(&old, &vdev, &leaf).await;
+        } else {
+            self.part_with(&old, &top, vec![leaf]).await;
+        }
         // Perhaps it was the last small one.
         self.expand_by_itself().await;
-        Ok(())
+        Ok(permanent)
     }
 
-    /// Takes out what has been replaced: of a replacement whose new side has everything, the old side.
+    /// Takes out what has been replaced: of a replacement whose new side has everything, the old side; and spares that
+    /// nobody needs any more.
     pub(super) async fn finish_replacements(self: &Arc<Self>) -> Result<()> {
         let _changing = self.changing.lock().await;
         loop {
-            let done = self.tree().root.walk().into_iter().find_map(|v| {
-                let [first, .., last] = &v.children[..] else { return None };
-                let whole = |l: &Arc<crate::vdev::Leaf>| l.readable() && l.writable() && l.dtl.is_empty();
-                let done = v.kind == VdevKind::Replacing && last.leaf.as_ref().is_some_and(whole);
-                done.then_some(first.guid)
-            });
+            let done = self.tree().root.walk().into_iter().find_map(|v| v.to_leave());
             let Some(guid) = done else { return Ok(()) };
-            self.detach_leaf(guid).await?;
+            match self.detach_leaf(guid).await {
+                // It is needed yet, for others have failed meanwhile.
+                Err(Error::Pool(why)) if *why == Refusal::NoReplicas => return Ok(()),
+                done => drop(done?),
+            }
         }
     }
 

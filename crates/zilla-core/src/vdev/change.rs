@@ -122,7 +122,8 @@ pub fn make_hole(root: &mut NvList, guid: u64) -> Result<()> {
 
 /// Puts `new` beside the leaf `guid`: into the mirror it is in, else into a new one of that kind and guid in its place.
 pub fn attach(root: &mut NvList, guid: u64, new: &NvList, kind: VdevKind, group_guid: u64) -> Result<()> {
-    if kind == VdevKind::Mirror && join_mirror(root, guid, new) {
+    // A spare for a spare stands beside it.
+    if kind != VdevKind::Replacing && join(root, guid, new, kind.type_name()) {
         return Ok(());
     }
     let done = at_node(root, guid, 0, &mut |nv, top| {
@@ -143,16 +144,16 @@ pub fn attach(root: &mut NvList, guid: u64, new: &NvList, kind: VdevKind, group_
     done.ok_or_else(|| no_such(guid))
 }
 
-/// Adds a leaf to the mirror that `guid` is in, if it is in one.
-fn join_mirror(nv: &mut NvList, guid: u64, new: &NvList) -> bool {
-    let mirror = nv.str("type") == Some("mirror");
+/// Adds a leaf to the group of that type that `guid` is in, if it is in one.
+fn join(nv: &mut NvList, guid: u64, new: &NvList, kind: &str) -> bool {
+    let fits = nv.str("type") == Some(kind);
     let list = children(nv);
-    if mirror && list.iter().any(|c| c.u64("guid") == Some(guid)) {
+    if fits && list.iter().any(|c| c.u64("guid") == Some(guid)) {
         list.push(new.clone());
         renumber(list);
         return true;
     }
-    list.iter_mut().any(|c| c.contains("children") && join_mirror(c, guid, new))
+    list.iter_mut().any(|c| c.contains("children") && join(c, guid, new, kind))
 }
 
 /// What the path of a device ends with while another one at that path takes its place.
@@ -173,6 +174,13 @@ pub fn make_young(root: &mut NvList, guid: u64) {
         if let Some(path) = nv.str("path").and_then(|p| p.strip_suffix(OLD)).map(str::to_owned) {
             nv.set("path", path);
         }
+    });
+}
+
+/// A spare that stays for good is none any more.
+pub fn make_permanent(root: &mut NvList, guid: u64) {
+    at_node(root, guid, 0, &mut |nv, _| {
+        nv.remove("is_spare");
     });
 }
 

@@ -100,8 +100,8 @@ impl Parser {
             .collect::<Result<Vec<_>>>()?;
         let mut kept = nv.clone();
         kept.remove("children");
-        let spares_of_root = ["spares", "l2cache"];
-        kept.retain(|name, _| !spares_of_root.contains(&name));
+        let aux_of_root = ["spares", "l2cache"];
+        kept.retain(|name, _| !aux_of_root.contains(&name));
         Ok(Arc::new(Vdev {
             id,
             guid,
@@ -238,6 +238,9 @@ impl Vdev {
                     if !l.offline_until_import.load(Ordering::Relaxed) =>
                 {
                     nv.add("faulted", 1u64).add("aux_state", "external");
+                }
+                (VdevState::Degraded, VdevAux::ErrExceeded) => {
+                    nv.add("degraded", 1u64).add("aux_state", "err_exceeded");
                 }
                 (VdevState::Healthy, _) => {
                     for name in ["faulted", "degraded", "removed", "aux_state"] {

@@ -85,7 +85,6 @@ impl VdevTree {
     /// synced these devices belong to no pool.
     pub async fn init_labels(&self, pool: &NvList, ub: &Uberblock) -> Result<()> {
         let mut work = self.pool_labels(pool, |_| true);
-        work.extend(self.spares.iter().filter_map(|v| aux_label(pool, v, PoolState::Spare)));
         work.extend(self.cache.iter().filter_map(|v| aux_label(pool, v, PoolState::L2cache)));
         init_leaves(&work, ub).await
     }
@@ -93,6 +92,12 @@ impl VdevTree {
     /// Writes the first labels of cache devices.
     pub async fn init_cache_labels(&self, pool: &NvList, ub: &Uberblock, new: &[Arc<Vdev>]) -> Result<()> {
         let work: Vec<_> = new.iter().filter_map(|v| aux_label(pool, v, PoolState::L2cache)).collect();
+        init_leaves(&work, ub).await
+    }
+
+    /// Writes the labels of a hot spare, which is nobody's data.
+    pub async fn init_spare_label(&self, pool: &NvList, ub: &Uberblock, spare: &Arc<Vdev>) -> Result<()> {
+        let work: Vec<_> = aux_label(pool, spare, PoolState::Spare).into_iter().collect();
         init_leaves(&work, ub).await
     }
 

@@ -26,6 +26,7 @@ use super::queue::{QIo, QOp, Queue, Run, Ticket};
 use super::state::StateCell;
 use super::stats::{CLASSES, IoKind, LeafStats};
 use super::tickets::Tickets;
+use super::trouble::{SLOW, Trouble, TroubleKind, Troubles};
 use crate::error::Error;
 use crate::types::{TXG_CONCURRENT, Txg};
 
@@ -87,6 +88,8 @@ pub struct Leaf {
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
     pub checksum_errors: AtomicU64,
+    /// What went wrong since the pool looked.
+    pub troubles: Troubles,
     flushes: Flushes,
     sync_writes: Recent,
     flush_times: Recent,
@@ -100,6 +103,8 @@ pub struct Leaf {
     suspect: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
     pub external_fault: AtomicBool,
+    /// It is back in use: the spare that stands in for it leaves when it has everything.
+    pub unspare: AtomicBool,
     /// Nothing queues or runs any more.
     idle: Event,
 }
@@ -111,6 +116,9 @@ thread_local! {
     /// While a device's submit runs on this thread: leaves whose completions ran inside it.
     static INSIDE: RefCell<Option<Vec<Arc<Leaf>>>> = const { RefCell::new(None) };
 }
+
+/// Of an error that has no number.
+const EIO: i32 = 5;
 
 fn no_device() -> io::Error {
     io::Error::from_raw_os_error(6)
@@ -140,6 +148,7 @@ impl Leaf {
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
+            troubles: Troubles::default(),
             flushes: Flushes::default(),
             sync_writes: Recent::default(),
             flush_times: Recent::default(),
@@ -148,6 +157,7 @@ impl Leaf {
             may_lack_until: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
+            unspare: AtomicBool::new(false),
             idle: Event::new(),
         })
     }
@@ -413,7 +423,12 @@ impl Leaf {
                 let data = buf.map(IoBuf::into_bytes);
                 for io in run {
                     let write = !matches!(io.op, QOp::Read(_));
-                    self.stats.took(write, now.saturating_sub(sent), now.saturating_sub(io.at));
+                    let total = now.saturating_sub(io.at);
+                    self.stats.took(write, now.saturating_sub(sent), total);
+                    if total >= SLOW {
+                        self.stats.slow.fetch_add(1, Ordering::Relaxed);
+                        self.note(TroubleKind::Slow(total), io.offset, io.len);
+                    }
                     let (kind, data) = match (&io.op, &data) {
                         (QOp::Read(_), Some(d)) => {
                             let at = (io.offset - start) as usize;
@@ -466,11 +481,39 @@ impl Leaf {
             let errors = if matches!(io.op, QOp::Read(_)) { &self.read_errors } else { &self.write_errors };
             errors.fetch_add(1, Ordering::Relaxed);
             self.suspect.store(true, Ordering::Relaxed);
+            let write = !matches!(io.op, QOp::Read(_));
+            let errno = e.raw_os_error().unwrap_or(EIO);
+            self.note(TroubleKind::Io { write, errno }, io.offset, io.len);
             tracing::warn!(path = %self.path(), offset = io.offset, len = io.len, error = %e, "I/O failed");
             let copy = e
                 .raw_os_error()
                 .map_or_else(|| io::Error::new(e.kind(), e.to_string()), io::Error::from_raw_os_error);
             io.done.done(io.slot, Err(copy));
+        }
+    }
+
+    fn note(&self, kind: TroubleKind, offset: u64, len: u64) {
+        self.troubles.note(Trouble { at: self.clock.now(), kind, offset, len });
+    }
+
+    /// It gave something else than what was written.
+    pub(super) fn lied(&self, offset: u64, len: u64) {
+        self.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        self.note(TroubleKind::Checksum, offset, len);
+    }
+
+    /// It has failed too often: it is used no more, or only where nobody else has what is wanted.
+    pub(crate) fn judged(&self, verdict: VdevState) {
+        match verdict {
+            VdevState::Degraded => self.state.set(verdict, VdevAux::ErrExceeded),
+            _ => self.set_unusable(verdict, VdevAux::ErrExceeded),
+        }
+    }
+
+    /// What it was degraded for is forgiven.
+    pub(crate) fn forgiven(&self) {
+        if self.state.get() == (VdevState::Degraded, VdevAux::ErrExceeded) {
+            self.state.set(VdevState::Healthy, VdevAux::None);
         }
     }
 

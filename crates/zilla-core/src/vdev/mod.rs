@@ -11,6 +11,8 @@
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
+//! - `spare.rs` says which devices need a hot spare;
+//! - `trouble.rs` keeps what goes wrong at a leaf until the pool judges it;
 //! - `grow.rs` looks at devices whose size has changed;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
@@ -49,11 +51,13 @@ mod queue;
 pub(crate) mod raidz;
 mod read;
 mod resilver;
+mod spare;
 pub mod spec;
 mod state;
 mod stats;
 mod tickets;
 mod tree;
+mod trouble;
 mod within;
 pub(crate) mod write;
 
@@ -72,6 +76,7 @@ pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};
 pub use tickets::Tickets;
 pub use tree::{ConfigFor, Layout, Top, Unit, VdevTree};
+pub use trouble::{Trouble, TroubleKind};
 pub use within::{SLOW_TIMEOUT, within};
 pub use zilla_ondisk::enums::{VdevAux, VdevState};
 

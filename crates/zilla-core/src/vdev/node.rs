@@ -144,6 +144,37 @@ impl Vdev {
         *self.allocatable.write() = other.allocatable();
     }
 
+    /// A hot spare, in use or not.
+    pub fn is_spare(&self) -> bool {
+        self.config_u64("is_spare") == Some(1)
+    }
+
+    /// Of a group in which a hot spare stands in for others: the spare that stays for good if this child is taken out.
+    pub fn replaced_by_spare(&self, guid: u64) -> Option<u64> {
+        match &self.children[..] {
+            [first, .., last] if self.kind == VdevKind::Spare && first.guid == guid && last.is_spare() => {
+                Some(last.guid)
+            }
+            _ => None,
+        }
+    }
+
+    /// The child of a replacement, or of a spare's group, that has had its time: another has everything in its place.
+    pub fn to_leave(&self) -> Option<u64> {
+        let whole =
+            |v: &Arc<Vdev>| v.leaf.as_ref().is_some_and(|l| l.readable() && l.writable() && l.dtl.is_empty());
+        let wanted = |v: &Arc<Vdev>| v.leaf.as_ref().is_some_and(|l| l.unspare.load(Ordering::Relaxed));
+        match (self.kind, &self.children[..]) {
+            (VdevKind::Replacing, [first, .., last]) if whole(last) => Some(first.guid),
+            (VdevKind::Spare, [first, .., last]) if wanted(first) && whole(first) => Some(last.guid),
+            // Of several spares for one device the last that works will do.
+            (VdevKind::Spare, [_, second, .., last]) if second.guid != last.guid && whole(last) => {
+                Some(second.guid)
+            }
+            _ => None,
+        }
+    }
+
     /// A number of the configuration that this crate does not use itself.
     pub fn config_u64(&self, name: &str) -> Option<u64> {
         self.config.lock().u64(name)
@@ -200,6 +231,7 @@ impl Vdev {
             if let Some(l) = &v.leaf {
                 let leaf = [&l.read_errors, &l.write_errors, &l.checksum_errors];
                 leaf.iter().for_each(|a| a.store(0, Ordering::Relaxed));
+                l.stats.slow.store(0, Ordering::Relaxed);
             }
         }
     }

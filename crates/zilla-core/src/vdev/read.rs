@@ -175,7 +175,7 @@ impl Reader<'_> {
         }
         if !self.speculative {
             for leaf in lied {
-                leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                leaf.lied(at, size);
             }
         }
         let Some(data) = good else { return Err(DvaFailure { device: device || last.device, ..last }) };
@@ -381,7 +381,7 @@ impl Reader<'_> {
                 && *read != right
             {
                 if !self.speculative {
-                    leaf.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                    leaf.lied(at, right.len() as u64);
                 }
                 healing.bad.push(leaf.index);
                 writes.push((leaf.clone(), at, right.clone()));

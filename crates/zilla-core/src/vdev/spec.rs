@@ -33,7 +33,6 @@ pub struct TopSpec {
 #[derive(Clone, Debug, Default)]
 pub struct PoolSpec {
     pub tops: Vec<TopSpec>,
-    pub spares: Vec<LeafSpec>,
     pub cache: Vec<LeafSpec>,
 }
 
@@ -107,9 +106,6 @@ impl PoolSpec {
         let aux = |leaves: &[LeafSpec]| -> Vec<NvList> {
             leaves.iter().enumerate().map(|(i, l)| l.config(i as u64, rng)).collect()
         };
-        if !self.spares.is_empty() {
-            nv.add("spares", aux(&self.spares));
-        }
         if !self.cache.is_empty() {
             nv.add("l2cache", aux(&self.cache));
         }

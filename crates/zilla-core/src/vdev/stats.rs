@@ -52,6 +52,8 @@ pub struct LeafStats {
     bytes: [AtomicU64; IO_KINDS],
     /// Bytes that were written again because they were found damaged.
     pub self_healed: AtomicU64,
+    /// I/Os that took far too long.
+    pub slow: AtomicU64,
     /// From entering the queue to completion, reads and writes.
     pub total_latency: [Histogram<LATENCY_BUCKETS>; 2],
     /// At the device alone.
@@ -72,6 +74,7 @@ pub struct StatSnapshot {
     pub write_errors: u64,
     pub checksum_errors: u64,
     pub self_healed: u64,
+    pub slow: u64,
 }
 
 impl StatSnapshot {
@@ -83,6 +86,7 @@ impl StatSnapshot {
             *a += b;
         }
         self.self_healed += other.self_healed;
+        self.slow += other.slow;
     }
 }
 
@@ -122,6 +126,7 @@ impl LeafStats {
             ops: self.ops.each_ref().map(load),
             bytes: self.bytes.each_ref().map(load),
             self_healed: load(&self.self_healed),
+            slow: load(&self.slow),
             ..StatSnapshot::default()
         }
     }

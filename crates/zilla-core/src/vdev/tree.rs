@@ -128,17 +128,13 @@ pub struct VdevTree {
 }
 
 impl VdevTree {
-    /// Makes the tree a root's configuration describes (`spares` and `l2cache` arrays in it included). No device is touched.
+    /// Makes the tree a root's configuration describes (an `l2cache` array in it included). No device is touched.
     pub fn from_config(env: &Env, config: &NvList) -> Result<VdevTree> {
         let mut parser = Parser { clock: env.clock.clone(), leaves: Vec::new(), known: HashMap::new() };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
-        let aux = |parser: &mut Parser, name: &str| {
-            let all = config.lists(name).unwrap_or_default();
-            all.iter().enumerate().map(|(i, c)| parser.aux(c, i)).collect::<Result<Vec<_>>>()
-        };
-        let spares = aux(&mut parser, "spares")?;
-        let cache = aux(&mut parser, "l2cache")?;
-        Ok(VdevTree::assemble(env, root, parser.leaves, spares, cache))
+        let cache = config.lists("l2cache").unwrap_or_default();
+        let cache = cache.iter().enumerate().map(|(i, c)| parser.aux(c, i)).collect::<Result<Vec<_>>>()?;
+        Ok(VdevTree::assemble(env, root, parser.leaves, Vec::new(), cache))
     }
 
     pub(super) fn assemble(
@@ -349,28 +345,40 @@ impl VdevTree {
     }
 
     /// The same pool with more cache devices, which are not opened yet.
-    pub fn adding_cache(&self, env: &Env, configs: &[NvList]) -> Result<VdevTree> {
-        let known = HashMap::new();
-        let mut parser = Parser { clock: env.clock.clone(), leaves: self.leaves.clone(), known };
-        let mut cache = self.cache.clone();
+    pub fn adding_cache(&self, configs: &[NvList]) -> Result<VdevTree> {
+        let (leaves, cache) = self.adding(&self.cache, configs)?;
+        Ok(self.with_aux(leaves, self.spares.clone(), cache))
+    }
+
+    /// The same pool with more hot spares.
+    pub fn adding_spares(&self, configs: &[NvList]) -> Result<VdevTree> {
+        let (leaves, spares) = self.adding(&self.spares, configs)?;
+        Ok(self.with_aux(leaves, spares, self.cache.clone()))
+    }
+
+    fn adding(&self, old: &[Arc<Vdev>], configs: &[NvList]) -> Result<(Vec<Arc<Leaf>>, Vec<Arc<Vdev>>)> {
+        let (clock, known) = (self.env.clock.clone(), HashMap::new());
+        let mut parser = Parser { clock, leaves: self.leaves.clone(), known };
+        let mut all = old.to_vec();
         for (i, config) in configs.iter().enumerate() {
-            cache.push(parser.aux(config, self.cache.len() + i)?);
+            all.push(parser.aux(config, old.len() + i)?);
         }
-        let guids: std::collections::BTreeSet<u64> = cache.iter().map(|v| v.guid).collect();
-        if guids.len() != cache.len() {
-            return Err(Error::corrupt(None, "vdev configuration", "two cache devices with one guid"));
+        let guids: std::collections::BTreeSet<u64> = all.iter().map(|v| v.guid).collect();
+        if guids.len() != all.len() {
+            let what = "two spares or cache devices with one guid";
+            return Err(Error::corrupt(None, "vdev configuration", what));
         }
-        Ok(self.with_cache(parser.leaves, cache))
+        Ok((parser.leaves, all))
     }
 
-    /// The same pool without a cache device.
-    pub fn without_cache(&self, guid: u64) -> VdevTree {
-        let cache = self.cache.iter().filter(|v| v.guid != guid).cloned().collect();
-        self.with_cache(self.leaves.clone(), cache)
+    /// The same pool without a spare or cache device.
+    pub fn without_aux(&self, guid: u64) -> VdevTree {
+        let rest = |list: &[Arc<Vdev>]| list.iter().filter(|v| v.guid != guid).cloned().collect();
+        self.with_aux(self.leaves.clone(), rest(&self.spares), rest(&self.cache))
     }
 
-    fn with_cache(&self, leaves: Vec<Arc<Leaf>>, cache: Vec<Arc<Vdev>>) -> VdevTree {
-        let tree = VdevTree::assemble(&self.env, self.root.clone(), leaves, self.spares.clone(), cache);
+    fn with_aux(&self, leaves: Vec<Arc<Leaf>>, spares: Vec<Arc<Vdev>>, cache: Vec<Arc<Vdev>>) -> VdevTree {
+        let tree = VdevTree::assemble(&self.env, self.root.clone(), leaves, spares, cache);
         tree.set_writable(self.is_writable());
         tree
     }

@@ -51,7 +51,6 @@ impl Engine {
             casesensitivity: fixed("casesensitivity").unwrap_or(0),
         };
         root_props.retain(|(name, _)| !FIXED.contains(&name.as_str()));
-        super::vdevs::no_spares(&r.vdevs)?;
         let _changes = self.changes.lock().await;
         if self.pools.read().contains_key(&name) || self.is_lost(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
@@ -84,6 +83,14 @@ impl Engine {
             disk_name: r.temporary_name.is_some().then(|| r.name.clone()),
         };
         let spa = Spa::create_with(&self.env, &spec, opts, root, outward).await.map_err(of_pool)?;
+        if !r.vdevs.spares.is_empty() {
+            let spares = self.spare_specs(&r.vdevs).await;
+            if let Err(e) = spa.add_spares(&spares).await {
+                // Whole or not at all.
+                spa.close(Some(PoolState::Destroyed)).await.map_err(of_pool)?;
+                return Err(super::errors::of_vdev(e));
+            }
+        }
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
         self.pools.write().insert(name.clone(), pool.clone());
@@ -101,6 +108,7 @@ impl Engine {
             pool.change_props(&name, root_props).await?;
         }
         self.save_cache().await;
+        super::events::notify(&pool, "pool_create");
         let mount_error = pool.mount_one(self, &name, &[], false).await.err();
         Ok(MountedReply { mount_error })
     }
@@ -132,7 +140,9 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
-        self.take_down(&pool, Some(PoolState::Destroyed), r.force).await
+        self.take_down(&pool, Some(PoolState::Destroyed), r.force).await?;
+        super::events::notify(&pool, "pool_destroy");
+        Ok(())
     }
 
     pub(super) async fn export_pool(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
@@ -147,10 +157,15 @@ impl Engine {
         } else {
             pool.check_running()?;
         }
+        if !r.force && !r.hard_force && self.has_active_shared_spare(&pool) {
+            return Err(ErrorCode::ActiveSpare.into());
+        }
         if let Some(line) = caller.command.clone().filter(|_| !pool.readonly()) {
             self.log(&pool, caller, &line).await;
         }
-        self.take_down(&pool, Some(PoolState::Exported), r.force || r.hard_force).await
+        self.take_down(&pool, Some(PoolState::Exported), r.force || r.hard_force).await?;
+        super::events::notify(&pool, "pool_export");
+        Ok(())
     }
 
     /// A quarter of the memory there is, at most: the host has other work, and pools share it.
@@ -192,14 +207,18 @@ fn features(r: &PoolCreate, typed: &[(String, PropType, TypedValue)]) -> Answer<
     Ok(Some(list))
 }
 
-pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec {
+pub(super) fn leaf_specs(leaves: &[LeafSpec]) -> Vec<vdev::LeafSpec> {
     let leaf = |l: &LeafSpec| {
         let path = PathBuf::from(&l.path);
         let disk = is_disk(&path);
         vdev::LeafSpec { path, disk }
     };
+    leaves.iter().map(leaf).collect()
+}
+
+pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec {
     let tops = spec.tops.iter().map(|top| {
-        let leaves: Vec<vdev::LeafSpec> = top.leaves.iter().map(leaf).collect();
+        let leaves = leaf_specs(&top.leaves);
         let disk = leaves.first().is_some_and(|l| l.disk);
         let kind = match top.kind {
             TopKind::Single if disk => vdev::VdevKind::Disk,
@@ -214,9 +233,5 @@ pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec 
         };
         vdev::TopSpec { kind, leaves, is_log: top.class == AllocClass::Log, bias, ashift }
     });
-    vdev::PoolSpec {
-        tops: tops.collect(),
-        spares: spec.spares.iter().map(leaf).collect(),
-        cache: spec.l2cache.iter().map(leaf).collect(),
-    }
+    vdev::PoolSpec { tops: tops.collect(), cache: leaf_specs(&spec.l2cache) }
 }

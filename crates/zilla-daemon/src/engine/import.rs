@@ -202,6 +202,7 @@ impl Engine {
         let pool = self.bring_up(&found, opts, r.altroot.clone(), cachefile).await?;
         self.found_again(found.guid);
         self.save_cache().await;
+        super::events::notify(&pool, "pool_import");
         let mount_errors = if r.no_mount { Vec::new() } else { pool.mount_all(self, &r.mount_options).await };
         let rewound = rewind.and_then(|_| rewound(&found, &pool.spa));
         Ok(ImportReply { name: pool.name(), mount_errors, rewound })

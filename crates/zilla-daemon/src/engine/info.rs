@@ -67,6 +67,13 @@ impl Engine {
             (v.stats.alloc, v.stats.space) = (space.alloc, space.space);
             v.stats.fragmentation = Some(0);
         }
+        let mut spares = aux(&tree.spares, AllocClass::Spare);
+        for v in &mut spares {
+            v.spared_by = self.user_of_spare(v.guid);
+            if v.spared_by.is_some() {
+                (v.stats.state, v.stats.aux) = (VdevState::CantOpen, VdevAux::Spared);
+            }
+        }
         let ub = spa.uberblock();
         PoolInfo {
             name: pool.name(),
@@ -81,7 +88,7 @@ impl Engine {
                 FailMode::Continue => Suspended::Continue,
             }),
             root,
-            spares: aux(&tree.spares, AllocClass::Spare),
+            spares,
             l2cache,
             features: features(pool),
             ..PoolInfo::default()
@@ -173,6 +180,7 @@ fn node(
         write_errors: counted.write_errors,
         checksum_errors: counted.checksum_errors,
         self_healed: counted.self_healed,
+        slow_ios: counted.slow,
         ..VdevStats::default()
     };
     if let Some(leaf) = &vdev.leaf {

@@ -47,8 +47,8 @@ impl Engine {
         let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
         let mut found = Objections::default();
         let mut checked = self.desk.none();
-        let leaves = spec.tops.iter().flat_map(|t| &t.leaves).chain(&spec.spares).chain(&spec.l2cache);
-        for leaf in leaves {
+        let leaves = spec.tops.iter().flat_map(|t| &t.leaves).chain(&spec.l2cache).map(|l| (l, false));
+        for (leaf, as_spare) in leaves.chain(spec.spares.iter().map(|l| (l, true))) {
             let path = Path::new(&leaf.path);
             let real = self.env.opener.canonical(path).await.map_err(|e| not_opened(&leaf.path, &e))?;
             if let Some(other) = seen.insert(real, leaf.path.clone()) {
@@ -59,7 +59,7 @@ impl Engine {
             }
             match self.env.open(path, OpenMode { write: true, exclusive: true }).await {
                 Ok(device) => {
-                    self.look(&leaf.path, &device, &mut found).await?;
+                    self.look(&leaf.path, &device, as_spare, &mut found).await?;
                     checked.add(path, device);
                 }
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
@@ -85,11 +85,20 @@ impl Engine {
     }
 
     /// A device that nobody uses at the moment.
-    async fn look(&self, path: &str, device: &Arc<dyn Device>, found: &mut Objections) -> Answer<()> {
+    async fn look(
+        &self,
+        path: &str,
+        device: &Arc<dyn Device>,
+        as_spare: bool,
+        found: &mut Objections,
+    ) -> Answer<()> {
         found.too_small |= device.size() < MIN_DEVICE;
         let pool_device = vdev::pool_device(device.clone()).await;
         if let Some(label) = vdev::probe(&pool_device).await {
-            self.judge_label(path, &label, found);
+            // A spare may be that of several pools.
+            if !as_spare || label.state() != Some(PoolState::Spare) {
+                self.judge_label(path, &label, found);
+            }
         }
         let foreign = foreign::look(device).await.map_err(|e| not_opened(path, &e))?;
         found.doubtful.extend(foreign.map(|what| format!("{path} {what}")));
@@ -106,11 +115,6 @@ impl Engine {
             let mut of_label = Objections::default();
             self.judge_label(path, &label, &mut of_label);
             found.fatal.append(&mut of_label.fatal);
-            let spare = label.config.u64("state").and_then(PoolState::from_number) == Some(PoolState::Spare);
-            // A spare may be that of several pools.
-            if spare {
-                found.doubtful.append(&mut of_label.doubtful);
-            }
         }
         if told == found.fatal.len() + found.doubtful.len() {
             let what = foreign::look(&device).await.map_err(|e| not_opened(path, &e))?;
@@ -163,6 +167,19 @@ impl Engine {
     fn cache_of(&self, guid: Option<u64>) -> Option<String> {
         let has = |p: &&Arc<Pool>| p.spa.tree().cache.iter().any(|c| Some(c.guid) == guid);
         self.all_pools().iter().find(has).map(|p| p.name())
+    }
+
+    /// Whether a spare that other pools have too stands in for a device of this one.
+    pub(super) fn has_active_shared_spare(&self, pool: &Pool) -> bool {
+        let tree = pool.spa.tree();
+        let others: Vec<_> = self.all_pools().into_iter().filter(|p| p.name() != pool.name()).collect();
+        let shared = |guid| others.iter().any(|p| p.spa.tree().spares.iter().any(|s| s.guid == guid));
+        tree.spares.iter().any(|s| tree.is_active_spare(s.guid) && shared(s.guid))
+    }
+
+    /// The open pool in which this spare is in use.
+    pub(super) fn user_of_spare(&self, guid: u64) -> Option<String> {
+        self.all_pools().iter().find(|p| p.spa.tree().is_active_spare(guid)).map(|p| p.name())
     }
 
     /// The open pool that has this spare.

@@ -22,6 +22,7 @@ mod datasets;
 mod destroy;
 mod diff;
 mod errors;
+mod events;
 mod extended;
 mod farewell;
 mod foreign;
@@ -58,6 +59,8 @@ mod values;
 mod vdevs;
 mod volumes;
 mod wait;
+mod watch;
+mod zedlets;
 mod zvolfiles;
 
 use crate::{Handle, Pools};
@@ -113,6 +116,8 @@ impl Engine {
         };
         parameters::serve();
         kstats::serve(engine.pools.clone());
+        engine.run_zedlets();
+        engine.watch_pools();
         engine.restore().await;
         match volumes::Nbd::start(engine.handle.state_dir(), &engine.env, &engine.pools) {
             Ok(nbd) => engine.nbd = Some(nbd),
@@ -327,6 +332,14 @@ impl Backend for Engine {
 
     async fn pool_wait(&self, _: &Caller, r: PoolWait) -> Answer<PoolWaitReply> {
         self.wait(r).await
+    }
+
+    async fn event_query(&self, _: &Caller, r: EventQuery) -> Answer<EventReply> {
+        self.read_events(r).await
+    }
+
+    async fn event_clear(&self, _: &Caller, _: EventClear) -> Answer<u64> {
+        Ok(zilla_core::events::events().clear() as u64)
     }
 
     async fn log_stats(&self, _: &Caller, r: LogStatQuery) -> Answer<Vec<LogStat>> {

@@ -23,6 +23,8 @@ pub struct Pool {
     /// Mounts and unmounts come one at a time.
     pub mounting: tokio::sync::Mutex<()>,
     pub volumes: Volumes,
+    /// Held while its devices are looked at.
+    pub watching: tokio::sync::Mutex<()>,
 }
 
 impl Pool {
@@ -41,6 +43,7 @@ impl Pool {
             mounts: Mutex::default(),
             mounting: tokio::sync::Mutex::default(),
             volumes: Volumes::default(),
+            watching: tokio::sync::Mutex::default(),
         })
     }
 

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::create::pool_spec;
 use super::errors::{Answer, of_pool, of_vdev};
+use super::events::notify;
 use super::info::vdev_state;
 use super::pool::Pool;
 use std::path::{Path, PathBuf};
@@ -12,16 +13,8 @@ use zilla_control::types::{
     VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevSpec,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::spa::Attach;
+use zilla_core::spa::{Attach, SpareSpec};
 use zilla_core::vdev;
-
-/// A spare that is named once and never steps in is worse than none.
-pub(super) fn no_spares(vdevs: &VdevSpec) -> Answer<()> {
-    match vdevs.spares.is_empty() {
-        true => Ok(()),
-        false => Err(ApiError::with(ErrorCode::Unsupported, "hot spares are not supported by zilla yet")),
-    }
-}
 
 impl Engine {
     pub(super) fn changeable(&self, name: &str) -> Answer<Arc<Pool>> {
@@ -36,60 +29,104 @@ impl Engine {
     pub(super) async fn add_vdevs(&self, r: PoolAdd) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
-        no_spares(&r.vdevs)?;
         let _held = self.check_devices(&r.vdevs, r.force).await?;
         let ashift = r.ashift.and_then(|a| u32::try_from(a).ok()).filter(|a| *a != 0);
         let spec = pool_spec(&r.vdevs, ashift);
+        let spares = self.spare_specs(&r.vdevs).await;
+        let tree = pool.spa.tree();
+        let own = |s: &&SpareSpec| tree.spares.iter().any(|v| Some(v.guid) == s.shared);
+        if let Some(again) = spares.iter().find(own) {
+            let path = again.leaf.path.display();
+            let line = format!("{path} is reserved as a hot spare for pool {}", r.name);
+            return Err(ApiError::new(ErrorCode::VdevInvalid).details(vec![line]));
+        }
         if !spec.cache.is_empty() {
             pool.spa.add_cache(&spec.cache).await.map_err(of_vdev)?;
         }
         if !spec.tops.is_empty() {
             pool.spa.add_vdevs(&spec).await.map_err(of_vdev)?;
         }
+        if !spares.is_empty() {
+            pool.spa.add_spares(&spares).await.map_err(of_vdev)?;
+        }
         self.save_cache().await;
+        notify(&pool, "vdev_add");
         Ok(())
+    }
+
+    /// Devices that are to become hot spares; those that are other pools' already are shared.
+    pub(super) async fn spare_specs(&self, vdevs: &VdevSpec) -> Vec<SpareSpec> {
+        let mut specs = Vec::new();
+        for leaf in super::create::leaf_specs(&vdevs.spares) {
+            let label = vdev::probe_path(&self.env, &leaf.path).await.ok().flatten();
+            let guid = label.and_then(|(_, label)| label.guid());
+            let shared = guid.filter(|_| self.spare_of(guid).is_some());
+            specs.push(SpareSpec { leaf, shared });
+        }
+        specs
     }
 
     pub(super) async fn attach_vdev(&self, r: VdevAttach) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
+        let spare = self.check_spare(&pool, &r).await?;
         let leaf = LeafSpec { path: r.path.clone() };
         let top = TopSpec { kind: TopKind::Single, class: Default::default(), leaves: vec![leaf] };
-        let _held = self.check_devices(&VdevSpec { tops: vec![top], ..VdevSpec::default() }, r.force).await?;
-        self.check_spare(&pool, &r).await?;
+        // The pool's own spare is there to be used.
+        let tops = if spare.is_some() { Vec::new() } else { vec![top] };
+        let _held = self.check_devices(&VdevSpec { tops, ..VdevSpec::default() }, r.force).await?;
         let path = PathBuf::from(&r.path);
         let disk = super::create::is_disk(&path);
         let ashift = r.ashift.and_then(|a| u32::try_from(a).ok());
-        let how = Attach { replace: r.replace, ashift };
+        let how = Attach { replace: r.replace, ashift, spare };
         pool.spa.attach(r.guid, &vdev::LeafSpec { path, disk }, how).await.map_err(of_vdev)?;
         self.save_cache().await;
+        notify(&pool, if spare.is_some() { "vdev_spare" } else { "vdev_attach" });
         Ok(())
     }
 
-    /// A spare that some pool has is not a log's to take.
-    async fn check_spare(&self, pool: &Pool, r: &VdevAttach) -> Answer<()> {
+    /// The guid of the device if it is a hot spare of the pool that waits; a log cannot take one.
+    async fn check_spare(&self, pool: &Pool, r: &VdevAttach) -> Answer<Option<u64>> {
         let Ok(Some((_, label))) = vdev::probe_path(&self.env, Path::new(&r.path)).await else {
-            return Ok(());
+            return Ok(None);
         };
-        let spare = self.spare_of(label.guid()).is_some();
-        let log = pool.spa.tree().top_of(r.guid).is_some_and(|t| t.vdev.is_log);
-        match (spare, log && r.replace) {
+        let tree = pool.spa.tree();
+        let own = tree.spares.iter().any(|s| Some(s.guid) == label.guid());
+        let Some(guid) = label.guid().filter(|guid| own && !tree.is_active_spare(*guid)) else {
+            return Ok(None);
+        };
+        match (r.replace, tree.top_of(r.guid).is_some_and(|t| t.vdev.is_log)) {
             (true, true) => Err(ApiError::with(ErrorCode::BadTarget, "cannot replace a log with a spare")),
-            (true, false) => Err(ErrorCode::IsSpare.into()),
-            (false, _) => Ok(()),
+            (true, false) => Ok(Some(guid)),
+            (false, _) => Err(ErrorCode::IsSpare.into()),
         }
     }
 
     pub(super) async fn detach_vdev(&self, r: VdevDetach) -> Answer<()> {
         let _changes = self.changes.lock().await;
-        self.changeable(&r.name)?.spa.detach(r.guid).await.map_err(of_vdev)?;
+        let pool = self.changeable(&r.name)?;
+        let permanent = pool.spa.detach(r.guid).await.map_err(of_vdev)?;
+        notify(&pool, "vdev_remove");
+        if let Some(guid) = permanent {
+            for other in self.all_pools() {
+                if let Err(e) = other.spa.forget_spare(guid).await {
+                    tracing::warn!("pool '{}' keeps a spare that another pool has taken: {e}", other.name());
+                }
+            }
+        }
         self.save_cache().await;
         Ok(())
     }
 
     pub(super) async fn remove_vdev(&self, r: VdevRemove) -> Answer<()> {
         let _changes = self.changes.lock().await;
-        self.changeable(&r.name)?.spa.remove_vdev(r.guid).await.map_err(of_vdev)?;
+        let pool = self.changeable(&r.name)?;
+        let aux = {
+            let tree = pool.spa.tree();
+            tree.spares.iter().chain(&tree.cache).any(|v| v.guid == r.guid)
+        };
+        pool.spa.remove_vdev(r.guid).await.map_err(of_vdev)?;
+        notify(&pool, if aux { "vdev_remove_aux" } else { "vdev_remove_dev" });
         self.save_cache().await;
         Ok(())
     }
@@ -102,11 +139,15 @@ impl Engine {
     pub(super) async fn online_vdev(&self, r: VdevOnline) -> Answer<VdevOnlineReply> {
         let pool = self.changeable(&r.name)?;
         let (state, _) = pool.spa.online(r.guid, r.expand).await.map_err(of_vdev)?;
+        pool.spa.notify("vdev_online", Some(r.guid));
         Ok(VdevOnlineReply { state: vdev_state(state) })
     }
 
     pub(super) async fn clear_pool(&self, r: PoolClear) -> Answer<()> {
-        self.pool(&r.name)?.spa.clear(r.guid).await.map_err(of_vdev)
+        let pool = self.pool(&r.name)?;
+        pool.spa.clear(r.guid).await.map_err(of_vdev)?;
+        pool.spa.notify("vdev_clear", r.guid);
+        Ok(())
     }
 
     pub(super) async fn reopen_pool(&self, r: PoolReopen) -> Answer<()> {

@@ -1,5 +1,7 @@
 //! Disks of a pool come, go, return and are replaced: what they missed is known and given to them, and then any other may go.
 
+mod spares;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -14,8 +16,8 @@ use zilla_ondisk::enums::{PoolState, ScanFunc, ScanState};
 
 const SIZE: u64 = 80 << 20;
 const RAIDZ1: VdevKind = VdevKind::Raidz { nparity: 1 };
-const REPLACE: Attach = Attach { replace: true, ashift: None };
-const ATTACH: Attach = Attach { replace: false, ashift: None };
+const REPLACE: Attach = Attach { replace: true, ashift: None, spare: None };
+const ATTACH: Attach = Attach { replace: false, ashift: None, spare: None };
 
 struct World {
     env: Env,

@@ -1,0 +1,192 @@
+//! When a device has failed too often: the judgement that OpenZFS leaves to its event daemon.
+//!
+//! Errors are counted in windows of time, a leaf and a kind each. [`ERRORS`] I/O errors within [`WITHIN`] fault the device, if the others have what
+//! is on it, else they degrade it; as many checksum errors degrade it: it is still read where nobody else has the block. A
+//! faulted or degraded device calls a hot spare. `zpool clear` forgets.
+//!
+//! What is noted at the leaves is reported here too, as events. Nothing is on disk but the states, in the pool's configuration.
+
+use super::Spa;
+use crate::events::events;
+use crate::vdev::{Leaf, Trouble, TroubleKind, Vdev, VdevAux, VdevState, VdevTree};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zilla_ondisk::{NvList, NvValue};
+
+/// OpenZFS's defaults of `io_n` and `checksum_n`, and of `io_t` and `checksum_t`.
+const ERRORS: usize = 10;
+const WITHIN: Duration = Duration::from_secs(600);
+
+/// The last errors of one kind.
+#[derive(Default)]
+struct Window(VecDeque<Duration>);
+
+impl Window {
+    /// Counts an error; whether it was one too many.
+    fn too_many(&mut self, at: Duration) -> bool {
+        self.0.push_back(at);
+        if self.0.len() > ERRORS {
+            self.0.pop_front();
+        }
+        let first = self.0.front().copied().unwrap_or(at);
+        self.0.len() == ERRORS && at.saturating_sub(first) <= WITHIN
+    }
+}
+
+#[derive(Default)]
+struct OfLeaf {
+    io: Window,
+    checksum: Window,
+    /// The state that was last reported.
+    state: Option<VdevState>,
+}
+
+/// What is known of a pool's leaves, by guid.
+#[derive(Default)]
+pub(super) struct Diagnosis(BTreeMap<u64, OfLeaf>);
+
+impl Diagnosis {
+    fn of(&mut self, guid: u64) -> &mut OfLeaf {
+        self.0.entry(guid).or_default()
+    }
+
+    /// The errors so far do not count any more.
+    pub(super) fn forget(&mut self, guid: u64) {
+        let of = self.of(guid);
+        (of.io, of.checksum) = Default::default();
+    }
+}
+
+impl Spa {
+    /// Reports an event about the pool, or one of its devices.
+    pub fn post(&self, class: &str, vdev: Option<&Vdev>, more: &NvList) {
+        let mut about = NvList::new();
+        about.add("pool", self.name()).add("pool_guid", self.guid());
+        about.add("pool_state", self.state.lock().state.number());
+        // SPA_LOAD_NONE: it is open.
+        about.add("pool_context", NvValue::Int32(0));
+        if let Some(vdev) = vdev {
+            about.add("vdev_guid", vdev.guid).add("vdev_state", vdev.state().0.number());
+            if let Some(leaf) = &vdev.leaf {
+                about.add("vdev_path", leaf.path());
+            }
+        }
+        for (name, value) in more {
+            about.add(name, value.clone());
+        }
+        events().post(self.ctx.env.clock.wall(), class, &about);
+    }
+
+    /// Reports that something was done to the pool.
+    pub fn notify(&self, name: &str, vdev: Option<u64>) {
+        let vdev = vdev.and_then(|guid| self.tree().find(guid));
+        self.post(&format!("sysevent.fs.zfs.{name}"), vdev.as_deref(), &NvList::new());
+    }
+
+    /// Looks at what has gone wrong at the leaves since the last time, reports it, and takes out of use who has failed too often;
+    /// whether a state is another now. To be called now and then by who watches the pool.
+    pub fn diagnose(&self) -> bool {
+        let tree = self.tree();
+        let mut changed = false;
+        for vdev in tree.root.walk() {
+            let Some(leaf) = &vdev.leaf else { continue };
+            for trouble in leaf.troubles.take() {
+                self.report(&vdev, &trouble);
+                changed |= self.judge(&tree, &vdev, leaf, &trouble);
+            }
+        }
+        if changed {
+            tree.propagate();
+            self.config_dirty.store(true, Ordering::Release);
+        }
+        self.report_states(&tree)
+    }
+
+    fn judge(&self, tree: &VdevTree, vdev: &Vdev, leaf: &Arc<Leaf>, trouble: &Trouble) -> bool {
+        let mut known = self.diagnosis.lock();
+        let of = known.of(vdev.guid);
+        let verdict = match trouble.kind {
+            TroubleKind::Io { .. } if of.io.too_many(trouble.at) => VdevState::Faulted,
+            TroubleKind::Checksum if of.checksum.too_many(trouble.at) => VdevState::Degraded,
+            _ => return false,
+        };
+        drop(known);
+        let stays = |l: &Arc<Leaf>| l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty();
+        let needed = tree.top_of(vdev.guid).is_none_or(|t| !t.vdev.is_log && !t.survives(stays));
+        let verdict = if needed { VdevState::Degraded } else { verdict };
+        if leaf.state().0 <= verdict {
+            return false;
+        }
+        tracing::error!(pool = %self.name(), path = %leaf.path(), ?verdict, "the device has failed too often");
+        leaf.judged(verdict);
+        true
+    }
+
+    fn report(&self, vdev: &Vdev, trouble: &Trouble) {
+        let mut more = NvList::new();
+        let mut class = "ereport.fs.zfs.io";
+        match trouble.kind {
+            TroubleKind::Io { errno, .. } => {
+                more.add("zio_err", NvValue::Int32(errno));
+            }
+            // EBADE, which OpenZFS calls ECKSUM.
+            TroubleKind::Checksum => {
+                class = "ereport.fs.zfs.checksum";
+                more.add("zio_err", NvValue::Int32(52));
+            }
+            TroubleKind::Slow(took) => {
+                class = "ereport.fs.zfs.delay";
+                more.add("zio_delay", u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+        }
+        more.add("zio_offset", trouble.offset).add("zio_size", trouble.len);
+        self.post(class, Some(vdev), &more);
+    }
+
+    /// Reports each state that is another than it was.
+    fn report_states(&self, tree: &VdevTree) -> bool {
+        let mut changed = false;
+        for vdev in tree.root.walk().iter().filter(|v| v.is_leaf()) {
+            let (state, aux) = vdev.state();
+            let last = self.diagnosis.lock().of(vdev.guid).state.replace(state);
+            // Who looks for the first time expects nothing wrong.
+            let last = last.unwrap_or(VdevState::Healthy);
+            if last == state {
+                continue;
+            }
+            changed = true;
+            let more = NvList::new().with("vdev_laststate", last.number());
+            self.post("resource.fs.zfs.statechange", Some(vdev), &more);
+            let problem = match (state, aux) {
+                (VdevState::CantOpen, VdevAux::OpenFailed) => "open_failed",
+                (VdevState::CantOpen, VdevAux::CorruptData) => "corrupt_data",
+                (VdevState::CantOpen, VdevAux::BadLabel) => "bad_label",
+                (VdevState::CantOpen, VdevAux::TooSmall) => "too_small",
+                (VdevState::CantOpen, _) => "unknown",
+                _ => continue,
+            };
+            self.post(&format!("ereport.fs.zfs.vdev.{problem}"), Some(vdev), &NvList::new());
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_errors_in_ten_minutes_are_too_many() {
+        let mut w = Window::default();
+        let minute = Duration::from_secs(60);
+        // One a minute, and then some more: only those of the last ten minutes count.
+        assert!((0..9).all(|i| !w.too_many(minute * i)));
+        assert!(w.too_many(minute * 10));
+        let mut w = Window::default();
+        assert!((0..50).all(|i| !w.too_many(minute * 2 * i)));
+        assert!((0..3).all(|_| !w.too_many(minute * 98)));
+        assert!(w.too_many(minute * 98));
+    }
+}
