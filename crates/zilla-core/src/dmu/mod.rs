@@ -35,6 +35,7 @@ mod dbuf;
 mod dnode;
 mod fault;
 mod held;
+mod load;
 mod needs;
 pub(crate) mod objects;
 mod objset;

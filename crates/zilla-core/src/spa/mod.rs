@@ -56,7 +56,6 @@ pub use vdevs::Attach;
 
 pub use crate::error::PoolRefusal as Refusal;
 pub use crate::pool::{PoolCtx, features};
-pub use crate::txg;
 
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;

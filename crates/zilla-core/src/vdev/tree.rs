@@ -21,6 +21,9 @@ use super::within::{SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 
+/// The leaves of a pool, by index.
+type Leaves = Vec<Arc<Leaf>>;
+
 /// Leaves that hold the same bytes.
 #[derive(Clone)]
 pub struct Unit {
@@ -356,7 +359,8 @@ impl VdevTree {
         Ok(self.with_aux(leaves, spares, self.cache.clone()))
     }
 
-    fn adding(&self, old: &[Arc<Vdev>], configs: &[NvList]) -> Result<(Vec<Arc<Leaf>>, Vec<Arc<Vdev>>)> {
+    /// All leaves of the pool with those of `configs`, and `old` with their vdevs.
+    fn adding(&self, old: &[Arc<Vdev>], configs: &[NvList]) -> Result<(Leaves, Vec<Arc<Vdev>>)> {
         let (clock, known) = (self.env.clock.clone(), HashMap::new());
         let mut parser = Parser { clock, leaves: self.leaves.clone(), known };
         let mut all = old.to_vec();
