@@ -65,16 +65,18 @@
 
 mod ctldir;
 mod dataset;
+mod faults;
 mod files;
 mod filesystem;
 mod volume;
 
 pub use ctldir::{NoSnapshots, Snapshots};
 pub use dataset::{fs_props, give_up_log, open_filesystem, open_zfs};
+pub use faults::fault_counts;
 pub use files::{File, Files};
 pub use filesystem::{Entry, Filesystem, NodeId};
 pub use volume::{Extent, Suspended, Volume, open_volume};
-pub use zilla_core::dmu::{Now, Stop};
+pub use zilla_core::dmu::{FaultCounts, Now, Stop};
 pub use zilla_core::error::{Errno, Error, Result};
 pub use zilla_core::zpl;
 pub use zilla_core::zpl::{

@@ -6,6 +6,7 @@
 
 use super::dnode::Dnode;
 use super::objects::Objects;
+use super::resolve::Faults;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +25,8 @@ pub struct DbufCache {
     clock: Mutex<VecDeque<Entry>>,
     /// The objects themselves, beside their blocks.
     pub(crate) objects: Objects,
+    /// Reads that writes into blocks that are not here put off.
+    pub faults: Faults,
 }
 
 /// A block that holds no data still costs its bookkeeping.
@@ -33,8 +36,8 @@ const MIN_ENTRIES: usize = 64;
 
 impl DbufCache {
     pub fn new(limit: usize) -> Arc<DbufCache> {
-        let objects = Objects::default();
-        Arc::new(DbufCache { limit: limit.into(), bytes: 0.into(), clock: Mutex::default(), objects })
+        let (objects, faults) = (Objects::default(), Faults::default());
+        Arc::new(DbufCache { limit: limit.into(), bytes: 0.into(), clock: Mutex::default(), objects, faults })
     }
 
     pub fn set_limit(&self, limit: usize) {

@@ -107,16 +107,23 @@ struct Layer {
     ahead: Option<Box<BlkPtr>>,
     /// What a partial layer lies on instead of the layers below.
     clone: Option<Box<ClonedBlock>>,
+    fault: Fault,
 }
 
 impl Layer {
     fn new(txg: Txg, data: LayerData) -> Layer {
-        Layer { txg, data, ahead: None, clone: None }
+        Layer { txg, data, ahead: None, clone: None, fault: Fault::None }
     }
 
     /// The cloned block below the bytes that were written since.
     fn under(&self) -> Option<&ClonedBlock> {
         self.clone.as_deref().filter(|_| matches!(self.data, LayerData::Partial(_)))
+    }
+
+    fn was_read(&mut self) {
+        if self.fault == Fault::Deferred {
+            self.fault = Fault::Read;
+        }
     }
 }
 
@@ -125,6 +132,27 @@ struct ClonedBlock {
     bp: BlkPtr,
     /// Once somebody has needed it.
     data: Option<Bytes>,
+}
+
+/// Whether a layer began as a write in part over a base that nobody had read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// It did, and the read was put off.
+    Deferred,
+    /// Its contents have come to depend on the base, which was read.
+    Read,
+}
+
+/// What has become of a read that was put off, when its txg is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Later changes of the same txg left nothing to be read.
+    Avoided,
+    /// The base is in memory.
+    Read,
+    /// The sync has to read it.
+    Due,
 }
 
 /// A block as a txg has made it so far, and where these very contents are already.
@@ -364,7 +392,7 @@ impl Dbuf {
 
     fn put(&mut self, txg: Txg, data: LayerData) {
         match self.layers.last_mut() {
-            Some(l) if l.txg == txg => *l = Layer::new(txg, data),
+            Some(l) if l.txg == txg => *l = Layer { fault: l.fault, ..Layer::new(txg, data) },
             _ => self.layers.push(Layer::new(txg, data)),
         }
     }
@@ -379,6 +407,7 @@ impl Dbuf {
                 return None;
             }
             self.put(txg, LayerData::Full(buf));
+            self.layers.last_mut().into_iter().for_each(Layer::was_read);
         }
         match self.layers.last_mut().map(|l| &mut l.data) {
             Some(LayerData::Full(buf)) => Some(f(buf)),
@@ -390,8 +419,11 @@ impl Dbuf {
     fn top(&mut self, txg: Txg, blksz: usize, off: usize, write: usize) -> &mut Layer {
         debug_assert!(self.layers.last().is_none_or(|l| l.txg <= txg), "a write into an older txg");
         if self.layers.last().is_none_or(|l| l.txg < txg) {
-            let data = LayerData::Partial(Partial::new(blksz, off, write));
-            self.layers.push(Layer::new(txg, data));
+            let mut layer = Layer::new(txg, LayerData::Partial(Partial::new(blksz, off, write)));
+            if self.layers.is_empty() && !self.base_known() {
+                layer.fault = Fault::Deferred;
+            }
+            self.layers.push(layer);
         }
         let at = self.layers.len() - 1;
         let layer = &mut self.layers[at];
@@ -417,6 +449,27 @@ impl Dbuf {
         let at = self.layers.iter().position(|l| l.txg == txg).or_else(|| self.is_held().then_some(0))?;
         debug_assert!(self.layers[..at].iter().all(|l| l.txg == HELD), "older layers must have been synced");
         Some(self.freeze_at(at))
+    }
+
+    /// What has become of the read that was put off when `txg` first wrote into the block, if one was. To be asked before [`Dbuf::freeze`].
+    pub(crate) fn fate(&self, txg: Txg) -> Option<Fate> {
+        let layer = self.layers.iter().find(|l| l.txg == txg)?;
+        match (layer.fault, &layer.data) {
+            (Fault::None, _) => None,
+            (Fault::Read, _) => Some(Fate::Read),
+            // A cloned block has come between.
+            (Fault::Deferred, _) if layer.under().is_some() => Some(Fate::Avoided),
+            (Fault::Deferred, LayerData::Partial(_)) if self.base_known() => Some(Fate::Read),
+            (Fault::Deferred, LayerData::Partial(_)) => Some(Fate::Due),
+            (Fault::Deferred, _) => Some(Fate::Avoided),
+        }
+    }
+
+    /// Whether the sync of `txg` must read the base. False as long as an older txg's layer is there: its sync brings the base.
+    pub(crate) fn lacks_base(&self, txg: Txg) -> bool {
+        let bottom = self.layers.first().filter(|l| l.txg == txg);
+        let sees_it = |l: &Layer| matches!(l.data, LayerData::Partial(_)) && l.under().is_none();
+        !self.base_known() && bottom.is_some_and(sees_it)
     }
 
     /// Whether there is a layer that a sync could not put on disk.
@@ -488,6 +541,7 @@ impl Dbuf {
                 return Frozen::NeedsBase;
             }
             self.layers[at].data = LayerData::Full(whole);
+            self.layers[at].was_read();
         }
         let layer = &mut self.layers[at];
         let frozen = match std::mem::replace(&mut layer.data, LayerData::Hole) {
@@ -543,7 +597,8 @@ fn joined(lower: Layer, upper: Layer) -> Layer {
     }
     let over_clone = lower.under().is_some();
     let clone = lower.clone.filter(|_| over_clone);
-    Layer { txg: upper.txg, data: merged(lower.data, upper.data), ahead: upper.ahead, clone }
+    let fault = if upper.fault == Fault::None { lower.fault } else { upper.fault };
+    Layer { txg: upper.txg, data: merged(lower.data, upper.data), ahead: upper.ahead, clone, fault }
 }
 
 /// What two layers' bytes are together.

@@ -28,6 +28,9 @@ impl Dnode {
         prio: Priority,
     ) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            // What was read, and from where. It is still good if a sync has published the object
+            // meanwhile, but not this block.
+            let mut had: Option<(BlkPtr, Bytes)> = None;
             loop {
                 let found = {
                     let mut inner = self.inner.lock();
@@ -70,13 +73,17 @@ impl Dnode {
                 };
                 let bookmark = Bookmark::new(self.shared.objset, self.id(), level, blkid);
                 bookmark.check_level(&bp)?;
-                let data = match self.shared.store.cached(&bp) {
-                    Some(data) => data,
-                    None => self.shared.store.read(bp, bookmark, prio).await?,
+                let data = match had.take().filter(|(of, _)| *of == bp) {
+                    Some((_, data)) => data,
+                    None => match self.shared.store.cached(&bp) {
+                        Some(data) => data,
+                        None => self.shared.store.read(bp, bookmark, prio).await?,
+                    },
                 };
-                if self.install(level, blkid, Some(data), generation) {
+                if self.install(level, blkid, Some(data.clone()), generation) {
                     return Ok(());
                 }
+                had = Some((bp, data));
             }
         })
     }

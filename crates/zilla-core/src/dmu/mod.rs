@@ -15,7 +15,7 @@
 //! In memory an object has its latest state for callers and one record a txg of what changed (`dnode`), its blocks carry one
 //! layer a txg (`dbuf`), and nothing ever waits to read before it writes. A sync (`sync`) takes everything one txg changed, level by
 //! level, as a few large batches: level-0 blocks of all objects, then their parents, up to the one block whose pointer
-//! is the result. Code that must look before it changes uses `fault`; files and volumes read and write their objects by `stream`.
+//! is the result. What it must read for that, the reads that writes put off, begins in disk order when the txg is closed (`resolve`). Code that must look before it changes uses `fault`; files and volumes read and write their objects by `stream`.
 //!
 //! **Invariants.** Blocks are never overwritten in place: a sync writes new blocks and hands out the old pointers as *killed*, so that
 //! until the uberblock is replaced the old tree is whole, and a crash at any point leaves it. The synced state in memory equals
@@ -41,6 +41,7 @@ pub(crate) mod objects;
 mod objset;
 mod pieces;
 mod range;
+mod resolve;
 mod stream;
 mod sync;
 pub mod testing;
@@ -53,6 +54,7 @@ pub(crate) use held::{Kept, KeptPart};
 pub(crate) use objset::nblkptr_for;
 pub use objset::{MetaShape, NewObject, Objset, Owner, OwnerFn, WriteProps};
 pub use range::RangeSet;
+pub use resolve::{FaultCounts, Faults, Resolver};
 pub(crate) use stream::Written;
 pub use stream::{Cursor, ReadData};
 pub use sync::{ObjsetSync, Usage};

@@ -34,8 +34,10 @@ use zilla_ondisk::dnode::{
 };
 use zilla_ondisk::object_type;
 
-/// How many objects may have reads of old blocks under way at once.
+/// How many objects may have reads of old blocks under way at once, and how many of an object.
 const PREPARE_CONCURRENCY: usize = 64;
+/// Records whose old contents had to be read are written when there are so many bytes of them: enough for large I/Os.
+const RESOLVED_BATCH: usize = 8 << 20;
 
 /// A change in what an owner has in an objset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +88,7 @@ impl Objset {
         for w in &mut works {
             out.cloned.append(&mut w.shared);
             account(w, owner_fn, &mut out.usage);
+            self.shared.cache.faults.add(&w.faults);
         }
         let mut meta = meta.finish(&works)?;
         if let Some(last) = *self.last_dnode_block.lock() {
@@ -101,6 +104,40 @@ impl Objset {
 
     /// Level by level: hand a batch to the store, put the pointers it returns into their parents.
     async fn write_works(&self, works: &mut [Work], txg: Txg, props: WriteProps) -> Result<()> {
+        self.write_blocks(works, txg, props).await?;
+        self.write_lacking(works, txg, props).await?;
+        self.write_indirects(works, txg, props).await
+    }
+
+    /// Reads what records written in part lack, in the order of the disks, and writes them as they come, some at a time. Most of these
+    /// reads are under way since the txg was closed ([`super::resolve`]), and go on while others are written.
+    async fn write_lacking(&self, works: &mut [Work], txg: Txg, props: WriteProps) -> Result<()> {
+        let of = |(i, w): (usize, &Work)| {
+            w.lacking.keys().map(|&b| (w.place(b), i, b, w.dn.clone())).collect::<Vec<_>>()
+        };
+        let mut lacking: Vec<_> = works.iter().enumerate().flat_map(of).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        lacking.sort_unstable_by_key(|(place, i, b, _)| (*place, *i, *b));
+        let load = |(_, i, blkid, dn): (_, usize, u64, Arc<Dnode>)| async move {
+            (i, blkid, dn.load_with(0, blkid, Priority::SyncRead).await)
+        };
+        let mut loads = futures_util::stream::iter(lacking).map(load).buffer_unordered(PREPARE_CONCURRENCY);
+        let mut bytes = 0;
+        while let Some((i, blkid, loaded)) = loads.next().await {
+            works[i].resolved(blkid, loaded, txg)?;
+            bytes += usize::from(works[i].phys.datablkszsec) << 9;
+            if bytes >= RESOLVED_BATCH {
+                self.write_blocks(works, txg, props).await?;
+                bytes = 0;
+            }
+        }
+        self.write_blocks(works, txg, props).await
+    }
+
+    /// Level 0, as far as it is known.
+    async fn write_blocks(&self, works: &mut [Work], txg: Txg, props: WriteProps) -> Result<()> {
         let mut at = Vec::new();
         let mut reqs = Vec::new();
         for (i, w) in works.iter_mut().enumerate() {
@@ -120,11 +157,13 @@ impl Objset {
                 }
             }
             w.put_clones(txg);
-            if let Some(Some(data)) = w.spill.clone() {
-                reqs.push(w.spill_request(data, props));
-                at.push((i, Bookmark::SPILL_BLKID));
-            } else if let Some(None) = w.spill {
-                w.drop_spill();
+            match w.spill.take() {
+                Some(Some(data)) => {
+                    reqs.push(w.spill_request(data, props));
+                    at.push((i, Bookmark::SPILL_BLKID));
+                }
+                Some(None) => w.drop_spill(),
+                None => {}
             }
         }
         let bps = self.shared.store.write(txg, reqs).await?;
@@ -135,6 +174,10 @@ impl Objset {
                 works[i].set(0, blkid, bp, txg);
             }
         }
+        Ok(())
+    }
+
+    async fn write_indirects(&self, works: &mut [Work], txg: Txg, props: WriteProps) -> Result<()> {
         let top = works.iter().map(|w| w.phys.nlevels).max().unwrap_or(0);
         for level in 1..top {
             let mut at = Vec::new();

@@ -3,7 +3,7 @@
 use super::DslPool;
 use super::bpobj::{Delta, Space};
 use super::dataset::DslDataset;
-use crate::dmu::ObjsetSync;
+use crate::dmu::{ObjsetSync, Resolver};
 use crate::error::Result;
 use crate::txg::Tx;
 use crate::types::Txg;
@@ -30,6 +30,18 @@ impl DslPool {
             os.is_dirty(txg) || os.log().is_some_and(|log| log.is_dirty(txg)) || os.held_is_due(now)
         };
         ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(dirty)
+    }
+
+    /// Begins to read what the syncs of all datasets will need of the old state, at once and in the order of the disks. `txg` takes no
+    /// more changes.
+    pub(crate) fn resolve_faults(&self, txg: Txg) {
+        let mut resolver = Resolver::new(txg);
+        for os in self.open_datasets().iter().filter_map(|ds| ds.open_objset()) {
+            resolver.gather(&os);
+        }
+        if !resolver.is_empty() {
+            self.ctx.env.spawn(resolver.run());
+        }
     }
 
     /// Writes everything the datasets changed in `txg`, and accounts for it. Called in every pass of a sync, before the

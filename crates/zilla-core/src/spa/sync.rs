@@ -1,7 +1,7 @@
 //! The sync task: one txg after another is made the pool.
 //!
 //! ```text
-//!   datasets' data -> sync tasks -> datasets again -> the log keeps what could not be written -> passes over the MOS until nothing changes -> wait for all writes
+//!   reads that writes put off -> datasets' data -> sync tasks -> datasets again -> the log keeps what could not be written -> passes over the MOS until nothing changes -> wait for all writes
 //!   -> labels and uberblock -> what was deferred may be used again
 //! ```
 //!
@@ -68,6 +68,7 @@ impl Spa {
         if self.ctx.is_frozen(txg) {
             crate::zil::push_out_all(&self.dsl).await?;
         }
+        self.dsl.resolve_faults(txg);
         self.dsl.sync_datasets(&tx).await?;
         // What follows are the pool's own objects, for which the slop is left.
         self.ctx.txgs.placed(txg);

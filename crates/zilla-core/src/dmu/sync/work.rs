@@ -3,18 +3,20 @@
 //! A [`Work`] belongs to the sync task alone. Nothing of it can be seen by others until the sync publishes it, so an error half
 //! way leaves the object in memory as it was.
 
-use super::super::dbuf::{Base, Frozen};
+use super::super::dbuf::{Base, Fate, Frozen};
 use super::super::dnode::{Dnode, Head, Pending};
 use super::super::objset::{Owner, WriteProps};
 use super::super::range::RangeSet;
+use super::super::resolve::{FaultCounts, Place, place_of};
 use super::super::tree;
 use super::{PREPARE_CONCURRENCY, exchange, metadata_checksum};
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, ObjectId, Txg};
 use crate::zio::{Priority, WriteReq};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::{DNODE_FLAG_SPILL_BLKPTR, DNODE_FLAG_USED_BYTES, DnodePhys};
@@ -34,6 +36,9 @@ pub(super) struct Work {
     pub(super) before: Option<(Owner, u64)>,
     /// Level-0 blocks that this txg wrote; None where the whole block became empty.
     pub(super) blocks: BTreeMap<u64, Option<Bytes>>,
+    /// Records of which the old contents must be read, and whether that is a read that their writer put off.
+    pub(super) lacking: BTreeMap<u64, bool>,
+    pub(super) faults: FaultCounts,
     /// Where the log had blocks written already, and which of them this object has now.
     pub(super) ahead: BTreeMap<u64, BlkPtr>,
     pub(super) taken: Vec<BlkPtr>,
@@ -62,6 +67,8 @@ impl Work {
             phys,
             before: None,
             blocks: BTreeMap::new(),
+            lacking: BTreeMap::new(),
+            faults: FaultCounts::default(),
             ahead: BTreeMap::new(),
             taken: Vec::new(),
             clones: BTreeMap::new(),
@@ -100,46 +107,28 @@ impl Work {
         }
     }
 
-    /// Freezes the txg's layers; loads the old contents of records that are still partial.
+    /// Freezes the txg's layers, and brings all that leads to them into this work. Records whose old contents must be read first
+    /// are noted in `lacking`.
     pub(super) async fn take_blocks(&mut self, pending: &Pending, txg: Txg) -> Result<()> {
-        let mut lacking = Vec::new();
+        let blksz = u64::from(self.phys.datablkszsec) << 9;
         for &blkid in &pending.blocks {
-            match self.freeze(blkid, txg) {
-                Some(Frozen::NeedsBase) => lacking.push(blkid),
-                Some(Frozen::Data(data)) => {
+            let Some((frozen, fate)) = self.freeze(blkid, txg) else { continue };
+            fate.into_iter().for_each(|f| self.faults.met(f, blksz));
+            match frozen {
+                Frozen::NeedsBase => {
+                    self.lacking.insert(blkid, fate == Some(Fate::Due));
+                }
+                Frozen::Data(data) => {
                     self.blocks.insert(blkid, Some(data));
                 }
-                Some(Frozen::Cloned(bp, data)) => self.cloned(blkid, bp, data),
+                Frozen::Cloned(bp, data) => self.cloned(blkid, bp, data),
                 // The range that made it a hole is in `frees`, so its pointer has been dealt with.
-                Some(Frozen::Hole) => self.bases.push((blkid, Base::Hole)),
-                None => {}
+                Frozen::Hole => self.bases.push((blkid, Base::Hole)),
             }
         }
-        let dn = self.dn.clone();
-        for chunk in lacking.chunks(PREPARE_CONCURRENCY) {
-            let loads = chunk.iter().map(|&b| dn.load_with(0, b, Priority::SyncRead));
-            let loaded = futures_util::future::join_all(loads).await;
-            for (&blkid, loaded) in chunk.iter().zip(loaded) {
-                match (self.freeze(blkid, txg), loaded) {
-                    (Some(Frozen::Data(data)), _) => {
-                        self.blocks.insert(blkid, Some(data));
-                    }
-                    #[cfg(feature = "planted")]
-                    (_, Err(_)) if crate::planted::is(crate::planted::Bug::DamageHidden) => {
-                        self.dn.inner.lock().dbuf(blkid).set_base(Base::Hole);
-                        if let Some(Frozen::Data(data)) = self.freeze(blkid, txg) {
-                            self.blocks.insert(blkid, Some(data));
-                        }
-                    }
-                    (_, Err(e)) => self.hold(blkid, txg, e)?,
-                    (_, Ok(())) => {
-                        let what = format!("block {blkid} has no contents to write");
-                        return Err(Error::corrupt(None, "", what));
-                    }
-                }
-            }
-        }
-        let ids: Vec<u64> = self.blocks.keys().chain(self.clones.keys()).copied().collect();
+        let ids: BTreeSet<u64> =
+            self.blocks.keys().chain(self.lacking.keys()).chain(self.clones.keys()).copied().collect();
+        self.load_paths(&ids).await;
         for blkid in ids {
             if let Err(e) = self.ensure_path(blkid).await {
                 self.hold(blkid, txg, e)?;
@@ -167,12 +156,69 @@ impl Work {
         }
     }
 
+    /// The old contents of a record in `lacking` were read, or cannot be.
+    pub(super) fn resolved(&mut self, blkid: u64, loaded: Result<()>, txg: Txg) -> Result<()> {
+        match (self.freeze(blkid, txg), loaded) {
+            (Some((Frozen::Data(data), _)), _) => {
+                if self.lacking.remove(&blkid) == Some(true) {
+                    self.faults.resolved_by_sync += 1;
+                }
+                self.blocks.insert(blkid, Some(data));
+                Ok(())
+            }
+            #[cfg(feature = "planted")]
+            (_, Err(_)) if crate::planted::is(crate::planted::Bug::DamageHidden) => {
+                self.dn.inner.lock().dbuf(blkid).set_base(Base::Hole);
+                self.resolved(blkid, Ok(()), txg)
+            }
+            (_, Err(e)) => self.hold(blkid, txg, e),
+            (_, Ok(())) => Err(Error::corrupt(None, "", format!("block {blkid} has no contents to write"))),
+        }
+    }
+
+    /// Where the old contents of a record lie, for reading in the order of the disks.
+    pub(super) fn place(&self, blkid: u64) -> Place {
+        place_of(&self.get(0, blkid))
+    }
+
+    /// Reads the indirect blocks above so many blocks, a level at a time, those of a level at once. Which cannot be read is met again.
+    async fn load_paths(&mut self, ids: &BTreeSet<u64>) {
+        let Some(&last) = ids.last() else { return };
+        while tree::levels_for(last, self.phys.nblkptr, self.phys.indblkshift) > self.phys.nlevels {
+            self.grow();
+        }
+        let e = tree::epbs(self.phys.indblkshift);
+        let top = self.phys.nlevels.saturating_sub(1);
+        for level in (1..=top).rev() {
+            let mut wanted: Vec<u64> = ids.iter().map(|&b| tree::ancestor(b, level, e)).collect();
+            wanted.dedup();
+            // Below one that could not be read nothing is known.
+            wanted.retain(|&c| {
+                level == top || self.indirects.contains_key(&(level + 1, tree::ancestor(c, 1, e)))
+            });
+            self.prefetch(level, &wanted, Priority::SyncRead).await;
+            for c in wanted {
+                if self.is_loaded(level, c) {
+                    // It is in memory: nothing is waited for.
+                    let _ = self.ensure_indirect(level, c).await;
+                }
+            }
+        }
+    }
+
+    fn is_loaded(&self, level: u8, blkid: u64) -> bool {
+        self.get(level, blkid).is_hole() || self.dn.inner.lock().indirects.get(level, blkid).is_some()
+    }
+
     /// Leaves a block to a later sync, as what it needs of the old state cannot be read.
     fn hold(&mut self, blkid: u64, txg: Txg, why: Error) -> Result<()> {
         if self.is_vital() {
             return Err(why);
         }
         self.blocks.remove(&blkid);
+        if self.lacking.remove(&blkid) == Some(true) {
+            self.faults.failed += 1;
+        }
         self.ahead.remove(&blkid);
         if self.clones.remove(&blkid).is_some() {
             self.bases.retain(|(b, _)| *b != blkid);
@@ -186,20 +232,23 @@ impl Work {
         self.dn.objset_id() == MOS || self.dn.id() == ObjectId::META_DNODE
     }
 
-    pub(super) fn freeze(&mut self, blkid: u64, txg: Txg) -> Option<Frozen> {
+    /// What the txg leaves of a block, and what has become of the read that its first write put off.
+    fn freeze(&mut self, blkid: u64, txg: Txg) -> Option<(Frozen, Option<Fate>)> {
         let mut inner = self.dn.inner.lock();
         let blksz = (self.phys.datablkszsec as usize) << 9;
         let db = inner.dbuf(blkid);
+        let fate = db.fate(txg);
         let frozen = db.freeze(txg)?;
         if let Some(bp) = db.written_ahead(txg) {
             self.ahead.insert(blkid, bp);
         }
-        match frozen {
+        let cut = match frozen {
             // A block of another size than the object's is the first block of an object that has since grown, in this
             // very txg: it was dirtied again at its new size, so a layer is never short. A longer one is cut.
-            Frozen::Data(data) if data.len() > blksz => Some(Frozen::Data(data.slice(..blksz))),
-            other => Some(other),
-        }
+            Frozen::Data(data) if data.len() > blksz => Frozen::Data(data.slice(..blksz)),
+            other => other,
+        };
+        Some((cut, fate))
     }
 
     /// Uses a block that was written ahead, if it is what would be written now. Its parents are here.
@@ -377,7 +426,8 @@ impl Work {
             let (lo, hi) = (blkid << e, ((blkid + 1) << e) - 1);
             let (from, to) = (child(first).max(lo), child(last - 1).min(hi));
             if level > 1 {
-                self.prefetch(level - 1, from, to).await;
+                let below: Vec<u64> = (from..=to).collect();
+                self.prefetch(level - 1, &below, Priority::AsyncRead).await;
             }
             for c in from..=to {
                 self.free_under(level - 1, c, first, last, txg, props).await?;
@@ -427,15 +477,13 @@ impl Work {
         Ok(())
     }
 
-    /// Reads the indirect blocks `from..=to` of a level, several at a time. Who needs one that cannot be read will see.
-    pub(super) async fn prefetch(&mut self, level: u8, from: u64, to: u64) {
-        let wanted: Vec<u64> = (from..=to)
-            .filter(|&c| !self.get(level, c).is_hole() && !self.indirects.contains_key(&(level, c)))
-            .collect();
-        for chunk in wanted.chunks(PREPARE_CONCURRENCY) {
-            let loads = chunk.iter().map(|&c| self.dn.load_with(level, c, Priority::AsyncRead));
-            drop(futures_util::future::join_all(loads).await);
-        }
+    /// Reads indirect blocks of a level, several at a time. Who needs one that cannot be read will see.
+    async fn prefetch(&self, level: u8, ids: &[u64], prio: Priority) {
+        let missing = |c: &u64| !self.get(level, *c).is_hole() && !self.indirects.contains_key(&(level, *c));
+        let wanted: Vec<u64> = ids.iter().copied().filter(missing).collect();
+        let dn = &self.dn;
+        let load = |c| async move { drop(dn.load_with(level, c, prio).await) };
+        futures_util::stream::iter(wanted).for_each_concurrent(PREPARE_CONCURRENCY, load).await;
     }
 
     pub(super) fn request(
