@@ -1,11 +1,13 @@
 //! `zillad`, the command: its arguments, and what it says when it cannot start.
 
 use crate::engine::Engine;
+use crate::nbd::Tcp;
 use crate::{DaemonError, Handle, Options};
 use zilla_control::StateDir;
 use zilla_control::share::Share;
 
 const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>] [--http address:port]
+       [--nbd-listen <address>:<port> --nbd-tls <folder>]
 
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
@@ -13,6 +15,8 @@ of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for 
 intent logs. ZILLA_SHARE says what --share does: who besides root may ask root's daemon. They may look, and change what zfs allow
 gives them. ZILLA_HTTP says what --http does: where to serve a page for browsers, on this machine only ('zilla page' prints its
 address, with a token in it).
+ZILLA_NBD_LISTEN and ZILLA_NBD_TLS say what --nbd-listen and --nbd-tls do: where volumes are served over TCP as well, and
+the folder of the certificates without which they are not. Clients show one too.
 ";
 
 /// Runs `zillad` with its arguments until it ends; gives its exit code.
@@ -22,18 +26,28 @@ pub fn main(words: Vec<String>) -> u8 {
     let mut options = Options::default();
     let mut share = std::env::var("ZILLA_SHARE").unwrap_or_default();
     let mut http = std::env::var("ZILLA_HTTP").unwrap_or_default();
+    let given = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    let (mut listen, mut certificates) = (given("ZILLA_NBD_LISTEN"), given("ZILLA_NBD_TLS"));
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--background" => options.background = true,
-            "--share" | "--http" => match words.next() {
-                Some(what) if word == "--share" => share = what,
-                Some(what) => http = what,
-                None => {
+            "--share" | "--http" | "--nbd-listen" | "--nbd-tls" => {
+                let Some(value) = words.next() else {
                     eprint!("missing argument for '{word}' option\n{USAGE}");
                     return 2;
+                };
+                match word.as_str() {
+                    "--share" => share = value,
+                    "--http" => http = value,
+                    "--nbd-listen" => listen = Some(value),
+                    _ => certificates = Some(value),
                 }
-            },
+            }
+            "--nbd-tls-psk" => {
+                eprintln!("zillad: pre-shared keys are not supported for NBD: use certificates (--nbd-tls)");
+                return 2;
+            }
             "--version" | "-V" => {
                 println!("zillad-{}", env!("CARGO_PKG_VERSION"));
                 return 0;
@@ -72,9 +86,17 @@ pub fn main(words: Vec<String>) -> u8 {
             }
         }
     }
+    let tcp = match Tcp::open(listen.as_deref(), certificates.as_deref()) {
+        Ok(tcp) => tcp,
+        Err(why) => {
+            eprintln!("zillad: {why}");
+            return 2;
+        }
+    };
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {
-        crate::run(options, Handle::new(dir), |handle| async { Ok(Engine::open(handle).await) })
+        let handle = Handle::new(dir).with_nbd(tcp);
+        crate::run(options, handle, |handle| async { Ok(Engine::open(handle).await) })
     });
     match outcome {
         Ok(()) => 0,

@@ -15,6 +15,7 @@ pub mod engine;
 pub mod instance;
 pub mod log;
 mod memory;
+pub mod nbd;
 mod supervisor;
 
 use instance::Instance;
@@ -69,11 +70,21 @@ pub struct Handle {
     dir: StateDir,
     stop: Arc<watch::Sender<bool>>,
     page: Arc<OnceLock<SocketAddr>>,
+    nbd: Option<Arc<nbd::Tcp>>,
 }
 
 impl Handle {
     pub fn new(dir: StateDir) -> Handle {
-        Handle { dir, stop: Arc::new(watch::channel(false).0), page: Arc::default() }
+        Handle { dir, stop: Arc::new(watch::channel(false).0), page: Arc::default(), nbd: None }
+    }
+
+    /// Volumes are served there too.
+    pub fn with_nbd(self, tcp: Option<nbd::Tcp>) -> Handle {
+        Handle { nbd: tcp.map(Arc::new), ..self }
+    }
+
+    pub fn nbd(&self) -> Option<&nbd::Tcp> {
+        self.nbd.as_deref()
     }
 
     pub fn state_dir(&self) -> &StateDir {

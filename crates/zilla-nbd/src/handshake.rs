@@ -7,6 +7,10 @@
 //!
 //! It ends with GO or EXPORT_NAME, which begins transmission, or with ABORT. The caller bounds the time; here are bounds for the length of
 //! an option (64 KiB; up to 1 MiB is read over and refused) and for how many there are.
+//!
+//! Where TLS is demanded nothing else is answered before ([`until_tls`]): no name, no size, no setting. Nothing that was said before it
+//! counts after it, and what is sent behind STARTTLS without waiting for the answer, which somebody in between may have put there, ends
+//! the connection.
 
 use crate::export::{Export, Exports, Facts};
 use crate::proto::{self, BASE_ALLOCATION, Fields, NAME_MAX, PAYLOAD_MAX, info, option, rep, transmission};
@@ -57,18 +61,20 @@ struct Session<'s, R, W, E: Exports> {
     structured: bool,
     /// The export for which block status was agreed on.
     status: Option<String>,
+    tls: bool,
 }
 
-/// Speaks with a client until it has chosen; None: it leaves.
-pub async fn negotiate<R, W, E>(
-    reader: &mut Reader<R>,
-    writer: &mut W,
-    exports: &E,
-) -> io::Result<Option<Agreed<E::Export>>>
+/// What a client said first.
+#[derive(Clone, Copy)]
+pub struct Greeted {
+    no_zeroes: bool,
+}
+
+/// The first words of both.
+pub async fn greet<R, W>(reader: &mut Reader<R>, writer: &mut W) -> io::Result<Greeted>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
-    E: Exports,
 {
     let mut hello = BytesMut::new();
     hello.put_u64(proto::NBDMAGIC);
@@ -80,8 +86,89 @@ where
     if flags & !known != 0 {
         return Err(broken("unknown flags of a client"));
     }
-    let no_zeroes = flags & u32::from(proto::NO_ZEROES) != 0;
-    let mut session = Session { reader, writer, exports, no_zeroes, structured: false, status: None };
+    Ok(Greeted { no_zeroes: flags & u32::from(proto::NO_ZEROES) != 0 })
+}
+
+/// Refuses everything until the client asks for TLS, which is to begin now; false: it leaves.
+pub async fn until_tls<R, W>(reader: &mut Reader<R>, writer: &mut W) -> io::Result<bool>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    for _ in 0..OPTIONS_MAX {
+        let (option, data) = next_option(reader, writer).await?;
+        match (option, data) {
+            (option::EXPORT_NAME, _) => return Err(broken("an export was asked for before TLS")),
+            (option::ABORT, _) => {
+                // The client may be gone already.
+                let _ = reply(writer, option, rep::ACK, b"").await;
+                return Ok(false);
+            }
+            (_, None) => {}
+            (option::STARTTLS, Some(data)) if data.is_empty() => {
+                if reader.holds_more() {
+                    return Err(broken("something was sent behind STARTTLS in the clear"));
+                }
+                reply(writer, option, rep::ACK, b"").await?;
+                return Ok(true);
+            }
+            (option::STARTTLS, Some(_)) => reply(writer, option, rep::ERR_INVALID, b"").await?,
+            (_, Some(_)) => reply(writer, option, rep::ERR_TLS_REQD, b"TLS is required here").await?,
+        }
+    }
+    Err(broken("too many options"))
+}
+
+/// The next option and its data; None: it was too long, and the client was told so.
+async fn next_option<R, W>(reader: &mut Reader<R>, writer: &mut W) -> io::Result<(u32, Option<Bytes>)>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let head = reader.take(16).await?;
+    let mut fields = Fields(&head);
+    let (magic, option, len) = (fields.u64(), fields.u32().unwrap_or(0), fields.u32().unwrap_or(0));
+    if magic != Some(proto::IHAVEOPT) {
+        return Err(broken("an option without its magic number"));
+    }
+    if len > OPTION_MAX {
+        if len > SKIP_MAX || option == option::EXPORT_NAME {
+            return Err(broken("an option of too many bytes"));
+        }
+        reader.skip(len.into()).await?;
+        reply(writer, option, rep::ERR_TOO_BIG, b"").await?;
+        return Ok((option, None));
+    }
+    Ok((option, Some(reader.take(len as usize).await?)))
+}
+
+async fn reply<W: AsyncWrite + Unpin>(writer: &mut W, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
+    let mut out = BytesMut::with_capacity(20 + data.len());
+    out.put_u64(proto::OPTION_REPLY);
+    out.put_u32(option);
+    out.put_u32(kind);
+    out.put_u32(data.len() as u32);
+    out.put_slice(data);
+    writer.write_all(&out).await?;
+    // TLS keeps what it could not send at once.
+    writer.flush().await
+}
+
+/// Speaks with a client until it has chosen; None: it leaves. `tls`: what is said is encrypted.
+pub async fn negotiate<R, W, E>(
+    reader: &mut Reader<R>,
+    writer: &mut W,
+    exports: &E,
+    greeted: Greeted,
+    tls: bool,
+) -> io::Result<Option<Agreed<E::Export>>>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+    E: Exports,
+{
+    let no_zeroes = greeted.no_zeroes;
+    let mut session = Session { reader, writer, exports, no_zeroes, structured: false, status: None, tls };
     for _ in 0..OPTIONS_MAX {
         match session.option().await? {
             Next::Option => {}
@@ -100,31 +187,12 @@ enum Next<X> {
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin, E: Exports> Session<'_, R, W, E> {
     async fn reply(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
-        let mut out = BytesMut::with_capacity(20 + data.len());
-        out.put_u64(proto::OPTION_REPLY);
-        out.put_u32(option);
-        out.put_u32(kind);
-        out.put_u32(data.len() as u32);
-        out.put_slice(data);
-        self.writer.write_all(&out).await
+        reply(self.writer, option, kind, data).await
     }
 
     async fn option(&mut self) -> io::Result<Next<E::Export>> {
-        let head = self.reader.take(16).await?;
-        let mut fields = Fields(&head);
-        let (magic, option, len) = (fields.u64(), fields.u32().unwrap_or(0), fields.u32().unwrap_or(0));
-        if magic != Some(proto::IHAVEOPT) {
-            return Err(broken("an option without its magic number"));
-        }
-        if len > OPTION_MAX {
-            if len > SKIP_MAX || option == option::EXPORT_NAME {
-                return Err(broken("an option of too many bytes"));
-            }
-            self.reader.skip(len.into()).await?;
-            self.reply(option, rep::ERR_TOO_BIG, b"").await?;
-            return Ok(Next::Option);
-        }
-        let data = self.reader.take(len as usize).await?;
+        let (option, data) = next_option(self.reader, self.writer).await?;
+        let Some(data) = data else { return Ok(Next::Option) };
         match option {
             option::EXPORT_NAME => return self.export_name(&data).await,
             option::ABORT => {
@@ -139,6 +207,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin, E: Exports> Session<'_, R, W, 
             }
             option::INFO | option::GO => return self.info(option, &data).await,
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, &data).await?,
+            // Once is enough. Where there is none it is an option as unknown as others.
+            option::STARTTLS if self.tls => self.reply(option, rep::ERR_INVALID, b"").await?,
             option::LIST | option::STRUCTURED_REPLY => self.reply(option, rep::ERR_INVALID, b"").await?,
             _ => self.reply(option, rep::ERR_UNSUP, b"").await?,
         }
@@ -172,6 +242,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin, E: Exports> Session<'_, R, W, 
             out.put_bytes(0, 124);
         }
         self.writer.write_all(&out).await?;
+        self.writer.flush().await?;
         Ok(Next::Go(self.agreed(name, export)))
     }
 

@@ -18,15 +18,20 @@
 //! **An export that goes.** When a volume is closed under its clients, requests under way end, later ones get ESHUTDOWN, and the
 //! connection is closed. A volume that changes its size is used by the new size at once; clients learn of it when they ask.
 //!
-//! **Deliberately absent.** TLS (a client that asks is told that there is none), extended headers, and sockets other than those the caller
-//! accepts.
+//! **TCP** is served with TLS only ([`tls`]), and only where the caller asks for it. On the Unix socket, which the file system guards, a client
+//! that asks for TLS is told that there is none.
+//!
+//! **Deliberately absent.** Extended headers; TCP without TLS; pre-shared keys, which rustls does not have.
 
+mod door;
 mod export;
 mod handshake;
 mod proto;
 mod reader;
+pub mod tls;
 mod transmit;
 
+pub use door::Door;
 pub use export::{Export, Exports, Facts, Refused, VolumeExport};
 pub use zilla::{Extent, ReadData, Result};
 
@@ -35,7 +40,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -48,6 +52,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// So long may requests that are under way take when the server ends.
 const DRAIN: Duration = Duration::from_secs(2);
 
+fn too_slow() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the handshake takes too long")
+}
+
 /// Serves one client from its first byte to its last.
 pub async fn serve_client<E, R, W>(reader: R, writer: W, exports: Arc<E>) -> io::Result<()>
 where
@@ -57,21 +65,46 @@ where
 {
     let mut reader = reader::Reader::new(reader);
     let mut writer = writer;
-    let agreed = tokio::time::timeout(HANDSHAKE, handshake::negotiate(&mut reader, &mut writer, &*exports));
-    match agreed.await {
-        Ok(Ok(Some(agreed))) => transmit::serve(reader, writer, agreed).await,
-        Ok(Ok(None)) => Ok(()),
-        Ok(Err(e)) => Err(e),
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake takes too long")),
+    let agreed = tokio::time::timeout(HANDSHAKE, async {
+        let greeted = handshake::greet(&mut reader, &mut writer).await?;
+        handshake::negotiate(&mut reader, &mut writer, &*exports, greeted, false).await
+    });
+    match agreed.await.map_err(|_| too_slow())?? {
+        Some(agreed) => transmit::serve(reader, writer, agreed, false).await,
+        None => Ok(()),
+    }
+}
+
+/// Serves one client that must speak TLS.
+pub async fn serve_tls_client<E, S>(mut stream: S, exports: Arc<E>, tls: &tls::Acceptor) -> io::Result<()>
+where
+    E: Exports,
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let agreed = tokio::time::timeout(HANDSHAKE, async {
+        let greeted = {
+            let (reader, mut writer) = tokio::io::split(&mut stream);
+            let mut reader = reader::Reader::new(reader);
+            let greeted = handshake::greet(&mut reader, &mut writer).await?;
+            if !handshake::until_tls(&mut reader, &mut writer).await? {
+                return Ok(None);
+            }
+            greeted
+        };
+        let (reader, mut writer) = tokio::io::split(tls.accept(stream).await?);
+        let mut reader = reader::Reader::new(reader);
+        let agreed = handshake::negotiate(&mut reader, &mut writer, &*exports, greeted, true).await?;
+        io::Result::Ok(agreed.map(|agreed| (reader, writer, agreed)))
+    });
+    match agreed.await.map_err(|_| too_slow())?? {
+        Some((reader, writer, agreed)) => transmit::serve(reader, writer, agreed, true).await,
+        None => Ok(()),
     }
 }
 
 /// Serves clients until `shutdown` completes, then lets requests under way finish.
-pub async fn serve<E: Exports>(
-    listener: UnixListener,
-    exports: Arc<E>,
-    shutdown: impl Future<Output = ()> + Send,
-) {
+pub async fn serve<E: Exports>(door: Door, exports: Arc<E>, shutdown: impl Future<Output = ()> + Send) {
+    let door = Arc::new(door);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let mut clients = JoinSet::new();
     tokio::pin!(shutdown);
@@ -81,9 +114,9 @@ pub async fn serve<E: Exports>(
             slot = slots.clone().acquire_owned() => slot,
             () = &mut shutdown => break,
         };
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+        let guest = tokio::select! {
+            accepted = door.accept() => match accepted {
+                Ok(guest) => guest,
                 Err(e) => {
                     tracing::warn!("nbd: accept: {e}");
                     tokio::time::sleep(PAUSE).await;
@@ -93,11 +126,10 @@ pub async fn serve<E: Exports>(
             () = &mut shutdown => break,
         };
         while clients.try_join_next().is_some() {}
-        let exports = exports.clone();
+        let (exports, door) = (exports.clone(), door.clone());
         clients.spawn(async move {
             let _slot = slot;
-            let (reader, writer) = stream.into_split();
-            if let Err(e) = serve_client(reader, writer, exports).await {
+            if let Err(e) = door.serve(guest, exports).await {
                 tracing::info!("nbd: a connection ends: {e}");
             }
         });

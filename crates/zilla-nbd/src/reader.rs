@@ -86,6 +86,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Reader { io, buf: BytesMut::new(), data: None }
     }
 
+    /// Whether something was read that nobody has taken yet.
+    pub fn holds_more(&self) -> bool {
+        !self.buf.is_empty()
+    }
+
     /// Has at least `n` bytes in the buffer; false if the client has sent its last byte before the first of them.
     async fn fill(&mut self, n: usize) -> io::Result<bool> {
         while self.buf.len() < n {

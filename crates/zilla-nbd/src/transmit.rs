@@ -97,7 +97,7 @@ struct Connection<X> {
 }
 
 /// Serves requests until the client leaves, the export is closed, or the framing is lost.
-pub async fn serve<R, W, X>(reader: Reader<R>, mut writer: W, agreed: Agreed<X>) -> io::Result<()>
+pub async fn serve<R, W, X>(reader: Reader<R>, mut writer: W, agreed: Agreed<X>, tls: bool) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -116,16 +116,17 @@ where
     let closed = export.closed();
     tokio::pin!(closed);
     let mut open = true;
-    while open || !c.under_way.is_empty() || c.out.has_remaining() {
+    // TLS keeps what it could not send at once, and sends it only when asked to.
+    let mut unflushed = false;
+    while open || !c.under_way.is_empty() || c.out.has_remaining() || unflushed {
         let concurrent = export.facts().map_or(true, |f| f.concurrent);
         let room = if concurrent { UNDER_WAY } else { 1 };
         let reads = open && c.under_way.len() < room && c.bytes + c.out.len < BYTES_UNDER_WAY;
         tokio::select! {
             biased;
-            sent = writer.write_buf(&mut c.out), if c.out.has_remaining() => {
-                if sent? == 0 {
-                    return Err(io::ErrorKind::WriteZero.into());
-                }
+            sent = send(&mut writer, &mut c.out, &mut unflushed), if c.out.has_remaining() || unflushed => {
+                sent?;
+                unflushed &= tls;
             }
             Some((bytes, request, outcome)) = c.under_way.next(), if !c.under_way.is_empty() => {
                 c.bytes -= bytes;
@@ -140,6 +141,24 @@ where
         }
     }
     writer.shutdown().await
+}
+
+/// Sends some of what there is, or has what was sent leave at once. May be given up: what was not sent is still there.
+async fn send<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    out: &mut Queue,
+    unflushed: &mut bool,
+) -> io::Result<()> {
+    if out.has_remaining() {
+        if writer.write_buf(out).await? == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        *unflushed = true;
+    } else {
+        writer.flush().await?;
+        *unflushed = false;
+    }
+    Ok(())
 }
 
 /// The next request with its data, which may be given up and asked for again.

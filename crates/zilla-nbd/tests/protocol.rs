@@ -5,11 +5,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use zilla::Result;
 use zilla_nbd::{Export, Exports, Extent, Facts, ReadData, Refused, serve_client};
+
+#[path = "protocol/tls.rs"]
+mod tls;
 
 const SIZE: u64 = 64 << 20;
 const OPTION: u64 = 0x4948_4156_454f_5054;
@@ -86,28 +89,44 @@ impl Export for Handle {
     }
 }
 
-struct Client {
-    io: DuplexStream,
+struct Client<S = DuplexStream> {
+    io: S,
     disk: Arc<Disk>,
     server: JoinHandle<std::io::Result<()>>,
 }
 
-impl Client {
-    fn connect(readonly: bool) -> Client {
-        let disk = Arc::new(Disk {
+impl Disk {
+    fn new(readonly: bool) -> Arc<Disk> {
+        Arc::new(Disk {
             data: Mutex::new(vec![0; SIZE as usize]),
             readonly,
             gate: Semaphore::new(0),
             flushes: AtomicUsize::new(0),
             read_bytes: AtomicU64::new(0),
             closed: watch::channel(false).0,
-        });
+        })
+    }
+}
+
+impl Client {
+    fn connect(readonly: bool) -> Client {
+        let disk = Disk::new(readonly);
         let (io, theirs) = tokio::io::duplex(64 << 10);
         let (r, w) = tokio::io::split(theirs);
         let server = tokio::spawn(serve_client(r, w, Arc::new(Shelf(disk.clone()))));
         Client { io, disk, server }
     }
 
+    /// A client with structured replies and block status, where requests begin.
+    async fn ready(readonly: bool) -> Client {
+        let mut c = Client::connect(readonly);
+        c.hello(3).await;
+        c.choose().await;
+        c
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     async fn take(&mut self, n: usize) -> Bytes {
         let mut buf = vec![0; n];
         tokio::time::timeout(Duration::from_secs(10), self.io.read_exact(&mut buf)).await.unwrap().unwrap();
@@ -129,6 +148,7 @@ impl Client {
         out.put_u32(data.len() as u32);
         out.put_slice(data);
         self.io.write_all(&out).await.unwrap();
+        self.io.flush().await.unwrap();
     }
 
     /// The kind and data of an option's reply.
@@ -139,19 +159,16 @@ impl Client {
         (kind, self.take(len as usize).await)
     }
 
-    /// A client with structured replies and block status, where requests begin.
-    async fn ready(readonly: bool) -> Client {
-        let mut c = Client::connect(readonly);
-        c.hello(3).await;
-        c.ask(8, b"").await;
-        assert_eq!(c.told(8).await.0, 1);
-        c.ask(10, &context("tank/a", &["base:allocation"])).await;
-        assert_eq!(c.told(10).await, (4, Bytes::from_static(b"\0\0\0\x01base:allocation")));
-        assert_eq!(c.told(10).await.0, 1);
-        c.ask(7, &go("tank/a", &[])).await;
-        assert_eq!(c.told(7).await.0, 3);
-        assert_eq!(c.told(7).await.0, 1);
-        c
+    /// Asks for structured replies and block status, and begins.
+    async fn choose(&mut self) {
+        self.ask(8, b"").await;
+        assert_eq!(self.told(8).await.0, 1);
+        self.ask(10, &context("tank/a", &["base:allocation"])).await;
+        assert_eq!(self.told(10).await, (4, Bytes::from_static(b"\0\0\0\x01base:allocation")));
+        assert_eq!(self.told(10).await.0, 1);
+        self.ask(7, &go("tank/a", &[])).await;
+        assert_eq!(self.told(7).await.0, 3);
+        assert_eq!(self.told(7).await.0, 1);
     }
 
     async fn send(&mut self, command: u16, flags: u16, cookie: u64, off: u64, len: u32, data: &[u8]) {
@@ -164,6 +181,7 @@ impl Client {
         out.put_u32(len);
         out.put_slice(data);
         self.io.write_all(&out).await.unwrap();
+        self.io.flush().await.unwrap();
     }
 
     /// A simple reply: cookie and error.

@@ -1,6 +1,6 @@
 //! Statistics of the caches and the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
 //!
-//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools, and `POOL/objset-0xID` each mounted file system's. They are
+//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools, `cow_faults` that of the reads which writes put off, and `POOL/objset-0xID` each mounted file system's. They are
 //! written again when they changed, a moment later; one read while it is written may be cut short.
 
 use super::logs::log_counts;
@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zilla::FaultCounts;
 use zilla_core::zil::LogCounts;
 
 /// How soon a change is there to be read.
@@ -44,6 +45,7 @@ type Stat = (PathBuf, Option<String>, Named);
 
 async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
     let mut all = LogCounts::default();
+    let faults = zilla::fault_counts(pools.iter().map(|p| &p.spa));
     let mut out = vec![(PathBuf::from("arcstats"), None, super::arcstats::sum(&pools))];
     for pool in pools {
         all.add(&pool.spa.ctx.log.stats.get());
@@ -56,7 +58,19 @@ async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
         }
     }
     out.push((PathBuf::from("zil"), None, named(&all).into()));
+    out.push((PathBuf::from("cow_faults"), None, fault_names(&faults).into()));
     out
+}
+
+fn fault_names(c: &FaultCounts) -> [(&'static str, u64); 6] {
+    [
+        ("faults_deferred", c.deferred),
+        ("faults_avoided", c.avoided),
+        ("faults_resolved_early", c.resolved_early),
+        ("faults_resolved_by_sync", c.resolved_by_sync),
+        ("faults_failed", c.failed),
+        ("bytes_not_read", c.bytes_not_read),
+    ]
 }
 
 struct Files {

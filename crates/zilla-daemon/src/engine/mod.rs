@@ -119,7 +119,7 @@ impl Engine {
         engine.run_zedlets();
         engine.watch_pools();
         engine.restore().await;
-        match volumes::Nbd::start(engine.handle.state_dir(), &engine.env, &engine.pools) {
+        match volumes::Nbd::start(&engine.handle, &engine.env, &engine.pools) {
             Ok(nbd) => engine.nbd = Some(nbd),
             Err(e) => tracing::error!("volumes cannot be served over NBD: {e}"),
         }

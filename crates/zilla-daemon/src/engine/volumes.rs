@@ -11,19 +11,21 @@ use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use super::values::Settings;
+use crate::Handle;
+use crate::nbd::Tcp;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
 use zilla::{Suspended, Volume};
 use zilla_control::paths::NBD_SOCKET;
-use zilla_control::{ApiError, ErrorCode, StateDir};
+use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDataset;
 use zilla_core::error::Result;
 use zilla_core::vdev::{Top, VdevKind};
 use zilla_core::zvol::{Resv, volsize_to_reservation};
 use zilla_env::Env;
-use zilla_nbd::{Exports, Refused, VolumeExport};
+use zilla_nbd::{Door, Exports, Refused, VolumeExport};
 use zilla_ondisk::enums::ObjsetType;
 
 /// OpenZFS's number of `volmode=none`.
@@ -269,27 +271,34 @@ pub struct Nbd {
 }
 
 impl Nbd {
-    /// Listens on `nbd.sock`.
+    /// Listens on `nbd.sock`, and on TCP where that was asked for.
     pub fn start(
-        dir: &StateDir,
+        handle: &Handle,
         env: &Env,
         pools: &Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
     ) -> std::io::Result<Nbd> {
         let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("nbd").enable_all().build()?;
-        let listener = {
+        let doors = {
             let _in_it = runtime.enter();
             // In the folder that was looked at; its path is only for people.
-            let folder = dir.open().map_err(std::io::Error::other)?;
-            zilla_control::server::listen(&folder.by_descriptor(NBD_SOCKET))?
+            let folder = handle.state_dir().open().map_err(std::io::Error::other)?;
+            let socket = zilla_control::server::listen(&folder.by_descriptor(NBD_SOCKET))?;
+            let tcp = handle.nbd().map(Tcp::door).transpose()?;
+            [Some(Door::Unix(socket)), tcp]
         };
-        let (stop, mut stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let offered = Arc::new(Offered { env: env.clone(), pools: pools.clone() });
-        runtime.spawn(async move {
+        let served = doors.into_iter().flatten().map(|door| {
+            let mut stopped = stopped.clone();
             let shutdown = async move {
                 let _ = stopped.wait_for(|stop| *stop).await;
             };
-            zilla_nbd::serve(listener, offered, shutdown).await;
+            zilla_nbd::serve(door, offered.clone(), shutdown)
+        });
+        let served = futures_util::future::join_all(served.collect::<Vec<_>>());
+        runtime.spawn(async move {
+            served.await;
             end.send_replace(true);
         });
         Ok(Nbd { runtime: Some(runtime), stop, ended })
