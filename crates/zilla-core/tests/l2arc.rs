@@ -60,7 +60,7 @@ impl World {
             arc_max: 256 << 20,
         };
         let cache = caches.iter().map(|n| self.leaf(n, CACHE)).collect();
-        let spec = PoolSpec { tops: vec![top], cache, ..PoolSpec::default() };
+        let spec = PoolSpec { tops: vec![top], cache };
         Spa::create(&self.env, &spec, opts).await.unwrap()
     }
 

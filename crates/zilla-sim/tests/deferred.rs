@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use zilla_core::dmu::testing::{MemStore, props};
 use zilla_core::dmu::{DbufCache, Dnode, NewObject, Objset, Resolver, resident};
 use zilla_core::error::Result;
-use zilla_core::spa::txg::Tx;
+use zilla_core::txg::Tx;
 use zilla_core::types::{Bookmark, ObjectId, Txg};
 use zilla_core::zio::{BlockStore, EarlyWrites, Priority, WriteReq};
 use zilla_env::block_on;
