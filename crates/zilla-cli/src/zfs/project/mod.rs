@@ -49,6 +49,9 @@ fn words(e: Errno) -> String {
 }
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
+    if args.is_empty() {
+        return cx.print_usage();
+    }
     let (options, operands) = args::parse(&args, "0Ccdkp:rs", &[]);
     let mut op = None;
     let mut task = Task {
@@ -93,7 +96,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         return cx.bad_usage(why);
     }
     if operands.is_empty() {
-        return cx.print_usage();
+        return cx.bad_usage("missing file or directory target(s)");
     }
     let mut failed = false;
     for name in operands {
