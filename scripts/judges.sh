@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under databases, pjdfstest, fsx, the whole corpus, 100,000 names, and OpenZFS's kernel module in a virtual
-# machine. Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|corpus|oracle` runs one.
+# machine. Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|oracle` runs one.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
@@ -29,6 +29,10 @@ if wants posix; then
   have pjdfstest || cargo install --locked pjdfstest
   have fsx || cargo install --locked fsx
   cargo test --locked -p zilla-e2e --test posix -- --ignored --nocapture
+fi
+if wants planted; then
+  # The simulator finds the bugs that are planted for it: a build of its own, so that nothing else has them.
+  cargo test --locked -p zilla-sim --features planted --test planted
 fi
 if wants corpus; then
   cargo test --locked -p zilla-interop -- --nocapture

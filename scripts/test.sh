@@ -21,5 +21,3 @@ fi
 
 # Every suite runs, also after one that failed: a run that stops at the first shows one fault a run.
 cargo test --workspace --locked --no-fail-fast "$@"
-# The simulator finds the bugs that are planted for it: a build of its own, so that nothing else has them.
-[ $# -gt 0 ] || cargo test --locked -p zilla-sim --features planted --test planted
