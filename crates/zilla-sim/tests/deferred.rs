@@ -380,12 +380,12 @@ fn explore(script: &[Change]) -> u64 {
 fn in_every_order_of_events_three_txgs_leave_what_they_wrote() {
     // All scripts take minutes; a few are enough for every change, and each change is in one of them.
     let all = std::env::var_os("ZILLA_DEFERRED_ALL").is_some();
-    let (mut runs, mut at) = (0, 0);
+    let (mut runs, mut at) = (0, 0u32);
     for first in FIRST {
         for second in SECOND {
             for third in THIRD {
                 at += 1;
-                if all || at % 13 == 0 {
+                if all || at.is_multiple_of(13) {
                     runs += explore(&[first, second, third]);
                 }
             }
