@@ -37,3 +37,7 @@ pub mod zil;
 pub mod zio;
 pub mod zpl;
 pub mod zvol;
+
+/// For what callers await once a command or a txg; reads, writes and lookups of what is in memory
+/// do without its allocation.
+pub(crate) use zilla_macros::boxed;

@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("zilla-codec", 0),
     ("zilla-ondisk", 0),
     ("zilla-env", 0),
+    ("zilla-macros", 0),
     ("zilla-control", 0),
     ("zilla-core", 1),
     ("zilla", 2),

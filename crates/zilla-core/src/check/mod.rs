@@ -77,6 +77,7 @@ impl Report {
 }
 
 /// Checks the pool as its last synced txg left it.
+#[crate::boxed]
 pub async fn check_pool(spa: &Arc<Spa>, opts: CheckOpts) -> Result<Report> {
     let mut report = Report::default();
     let mut all = blocks::Blocks::default();

@@ -35,6 +35,7 @@ pub enum Need {
 }
 
 impl Need {
+    #[crate::boxed]
     pub async fn load(self) -> Result<()> {
         match self {
             Need::Block { dnode, level, blkid } => dnode.load(level, blkid).await,

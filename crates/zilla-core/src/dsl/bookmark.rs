@@ -117,6 +117,7 @@ impl DslPool {
     }
 
     /// A head and one of its bookmarks.
+    #[crate::boxed]
     pub async fn bookmark_by_name(&self, name: &str) -> Result<(Arc<DslDataset>, DslBookmark)> {
         let Some((fs, mark)) = split(name) else {
             return Err(Refusal::NotBookmark(name.to_owned()).into());
@@ -140,6 +141,7 @@ impl DslPool {
     }
 
     /// Whether the state of `earlier` at `txg` (0: its own creation) is one that `later` has come from.
+    #[crate::boxed]
     pub async fn is_before(&self, later: &Arc<DslDataset>, earlier: &DslDataset, txg: u64) -> Result<bool> {
         let txg = if txg == 0 { earlier.phys().creation_txg } else { txg };
         let earlier_dir = earlier.dir();
@@ -167,6 +169,7 @@ impl DslPool {
     }
 
     /// Why a bookmark of this name cannot be made from this snapshot or bookmark, if it cannot.
+    #[crate::boxed]
     pub async fn bookmark_check(&self, source: &str, new: &str) -> Result<()> {
         if !self.feature_enabled("bookmarks") {
             return Err(Refusal::FeatureDisabled("bookmarks").into());
@@ -190,6 +193,7 @@ impl DslPool {
     }
 
     /// Makes bookmarks, all or none: pairs of a snapshot or bookmark, and the new name.
+    #[crate::boxed]
     pub async fn bookmark(&self, tx: &Tx, pairs: &[(String, String)]) -> Result<()> {
         for (n, (source, new)) in pairs.iter().enumerate() {
             self.bookmark_check(source, new).await?;
@@ -304,6 +308,7 @@ impl DslPool {
     }
 
     /// Destroys bookmarks. One that is not there has gone before, which is no error.
+    #[crate::boxed]
     pub async fn destroy_bookmarks(&self, tx: &Tx, names: &[String]) -> Result<()> {
         let mut found: Vec<(Arc<DslDataset>, DslBookmark)> = Vec::new();
         for name in names {
@@ -507,6 +512,7 @@ impl DslPool {
     }
 
     /// The space written between a bookmark and a later state; None where the bookmark keeps no account.
+    #[crate::boxed]
     pub async fn written_since_bookmark(
         &self,
         ds: &Arc<DslDataset>,

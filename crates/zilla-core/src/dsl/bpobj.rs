@@ -84,6 +84,7 @@ pub struct Bpobj {
 }
 
 impl Bpobj {
+    #[crate::boxed]
     pub async fn open(mos: &Arc<Objset>, id: u64) -> Result<Bpobj> {
         let dn = mos.hold_wait(ObjectId(id)).await?;
         if dn.otype() != DMU_OT_BPOBJ {
@@ -94,6 +95,7 @@ impl Bpobj {
     }
 
     /// A list that is never part of another one, in blocks of `blksz`.
+    #[crate::boxed]
     pub async fn create_plain(mos: &Arc<Objset>, tx: &Tx, blksz: u32) -> Result<Bpobj> {
         let spec = NewObject::new(DMU_OT_BPOBJ, blksz).bonus(DMU_OT_BPOBJ_HDR, BPOBJ_SIZE_V2);
         Ok(Bpobj { dn: resident(|| mos.alloc(tx, spec)).await? })
@@ -132,6 +134,7 @@ impl Bpobj {
     }
 
     /// The pointers from number `at` on, at most `max` of them.
+    #[crate::boxed]
     pub async fn read(&self, at: u64, max: usize) -> Result<Vec<BlkPtr>> {
         let left = self.phys()?.num_blkptrs.saturating_sub(at);
         let n = usize::try_from(left).unwrap_or(max).min(max);
@@ -158,6 +161,7 @@ impl DslPool {
         Bpobj::open(self.mos(), id).await
     }
 
+    #[crate::boxed]
     pub async fn bpobj_alloc(&self, tx: &Tx) -> Result<u64> {
         let len = if self.feature_enabled("livelist") { BPOBJ_SIZE_V3 } else { BPOBJ_SIZE_V2 };
         let spec = NewObject::new(DMU_OT_BPOBJ, BLOCK).bonus(DMU_OT_BPOBJ_HDR, len);
@@ -205,6 +209,7 @@ impl DslPool {
     }
 
     /// Appends pointers.
+    #[crate::boxed]
     pub async fn push_bpobj(&self, obj: &Bpobj, tx: &Tx, bps: &[BlkPtr]) -> Result<()> {
         if bps.is_empty() {
             return Ok(());
@@ -329,6 +334,7 @@ impl DslPool {
     }
 
     /// Takes up to `max` pointers off a list, last first, sub-lists before the list's own.
+    #[crate::boxed]
     pub async fn pop_bpobj(&self, obj: &Bpobj, tx: &Tx, max: usize) -> Result<Vec<BlkPtr>> {
         let mut path = vec![obj.clone()];
         let mut out = Vec::new();
@@ -385,6 +391,7 @@ impl DslPool {
     }
 
     /// Every pointer in a list and its sub-lists, without changing it; for checks.
+    #[crate::boxed]
     pub async fn bpobj_all(&self, id: u64) -> Result<Vec<BlkPtr>> {
         let mut out = Vec::new();
         let mut todo = vec![id];

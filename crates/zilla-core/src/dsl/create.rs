@@ -187,6 +187,7 @@ impl DslPool {
     }
 
     /// What must hold for a dataset of this name to be made.
+    #[crate::boxed]
     pub async fn create_check(&self, name: &str) -> Result<Arc<DslDir>> {
         name::check(name)?;
         if name.contains('@') {
@@ -214,6 +215,7 @@ impl DslPool {
     }
 
     /// Makes a file system or volume. Its objset is empty; the caller fills it in the same txg.
+    #[crate::boxed]
     pub async fn create_fs(
         &self,
         tx: &Tx,
@@ -225,6 +227,7 @@ impl DslPool {
     }
 
     /// The same, encrypted as is said; by default as the parent is.
+    #[crate::boxed]
     pub async fn create_fs_with(
         &self,
         tx: &Tx,
@@ -269,6 +272,7 @@ impl DslPool {
     }
 
     /// The empty objset of a new dataset.
+    #[crate::boxed]
     pub async fn new_objset(
         &self,
         tx: &Tx,
@@ -300,6 +304,7 @@ impl DslPool {
     }
 
     /// The objset of a dataset, opened if need be.
+    #[crate::boxed]
     pub async fn objset(&self, ds: &Arc<DslDataset>) -> Result<Arc<Objset>> {
         if let Some(os) = ds.open_objset() {
             return Ok(os);
@@ -320,6 +325,7 @@ impl DslPool {
     }
 
     /// The intent log of a head that is to be written to.
+    #[crate::boxed]
     pub async fn open_log(&self, ds: &Arc<DslDataset>) -> Result<Arc<crate::zil::Zilog>> {
         let os = self.objset(ds).await?;
         Ok(os.log_or(|| crate::zil::Zilog::new(&self.ctx, ds, os.store().clone())))
@@ -331,6 +337,7 @@ impl DslPool {
     }
 
     /// Makes a clone of a snapshot.
+    #[crate::boxed]
     pub async fn clone_ds(&self, tx: &Tx, name: &str, origin: &str) -> Result<Arc<DslDataset>> {
         let parent = self.create_check(name).await?;
         let o = self.by_name(origin).await?;

@@ -183,6 +183,7 @@ impl DslDataset {
     }
 
     /// Waits until nobody holds it: what was begun in the background for a mount ends a little after it.
+    #[crate::boxed]
     pub async fn unheld(&self) {
         loop {
             let listener = self.unheld.listen();

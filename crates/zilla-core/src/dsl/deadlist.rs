@@ -69,6 +69,7 @@ impl DslPool {
         self.deadlist_open(id).await?.space()
     }
 
+    #[crate::boxed]
     pub async fn deadlist_open(&self, id: u64) -> Result<Deadlist> {
         let dn = self.mos().hold_wait(ObjectId(id)).await?;
         if dn.otype() == DMU_OT_BPOBJ {

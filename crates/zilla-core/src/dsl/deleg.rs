@@ -72,6 +72,7 @@ pub type Grants = Vec<(Grantee, Vec<String>)>;
 
 impl DslPool {
     /// What was given at this dir, without what was given above it.
+    #[crate::boxed]
     pub async fn grants(&self, dir: &DslDir) -> Result<Grants> {
         let id = dir.phys().deleg_zapobj;
         if id == 0 {
@@ -92,6 +93,7 @@ impl DslPool {
     }
 
     /// Gives permissions, all in this txg or none.
+    #[crate::boxed]
     pub async fn allow(&self, tx: &Tx, name: &str, grants: &[(Grantee, Vec<String>)]) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
         self.read_dir(&dir).await?;
@@ -132,6 +134,7 @@ impl DslPool {
     }
 
     /// Takes permissions away: those named, or where none is named all that someone has.
+    #[crate::boxed]
     pub async fn unallow(&self, tx: &Tx, name: &str, grants: &[(Grantee, Vec<String>)]) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
         let id = dir.phys().deleg_zapobj;
@@ -157,6 +160,7 @@ impl DslPool {
     }
 
     /// A dataset was made by a user: it gets what those above it give to who creates one.
+    #[crate::boxed]
     pub async fn grant_to_creator(&self, tx: &Tx, dir: &Arc<DslDir>, uid: u32) -> Result<()> {
         for above in dir.ancestry().iter().skip(1) {
             for (who, perms) in self.grants(above).await? {
@@ -172,12 +176,14 @@ impl DslPool {
     }
 
     /// Whether someone may do something with a dataset.
+    #[crate::boxed]
     pub async fn may(&self, ds: &DslDataset, perm: &str, who: &Who) -> Result<bool> {
         self.may_at(&ds.dir(), ds.is_snapshot(), perm, who).await
     }
 
     /// Whether someone may do something with what is below a dir: a snapshot of it, or a dataset that
     /// he is about to make there, of which he has what is given to who creates one.
+    #[crate::boxed]
     pub async fn may_below(&self, dir: &Arc<DslDir>, perm: &str, who: &Who, new: bool) -> Result<bool> {
         if self.may_at(dir, true, perm, who).await? {
             return Ok(true);
@@ -220,6 +226,7 @@ impl DslPool {
     }
 
     /// Refuses what someone may not do.
+    #[crate::boxed]
     pub async fn must_be_allowed(&self, ds: &DslDataset, perm: &str, who: &Who) -> Result<()> {
         match self.may(ds, perm, who).await? {
             true => Ok(()),

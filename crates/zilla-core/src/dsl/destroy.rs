@@ -23,6 +23,7 @@ use zilla_ondisk::dsl::{
 
 impl DslPool {
     /// Why a snapshot cannot be destroyed, if it cannot.
+    #[crate::boxed]
     pub async fn destroy_snapshot_check(&self, snap: &DslDataset, defer: bool) -> Result<()> {
         if !snap.is_snapshot() {
             return Err(Error::inval(format!("{} is not a snapshot", snap.name())));
@@ -44,6 +45,7 @@ impl DslPool {
 
     /// The bytes that destroying a dataset's snapshots from `first` to `last` would give back. One by one they may have nothing of their
     /// own, and together much: what was born after the snapshot before and died before the next.
+    #[crate::boxed]
     pub async fn space_freed_by(&self, first: &DslDataset, last: &DslDataset) -> Result<u64> {
         let since = first.phys().prev_snap_txg;
         let (mut at, mut used) = (last.phys().next_snap_obj, 0u64);
@@ -61,6 +63,7 @@ impl DslPool {
 
     /// Destroys snapshots, all or none. Those that do not exist are passed over; with `defer`, those in use go when they no
     /// longer are.
+    #[crate::boxed]
     pub async fn destroy_snapshots(&self, tx: &Tx, names: &[String], defer: bool) -> Result<()> {
         let mut all = Vec::new();
         for n in names {
@@ -223,6 +226,7 @@ impl DslPool {
     }
 
     /// Why a file system, volume or clone cannot be destroyed, if it cannot.
+    #[crate::boxed]
     pub async fn destroy_head_check(&self, ds: &Arc<DslDataset>) -> Result<()> {
         let name = ds.name();
         if ds.is_snapshot() {
@@ -255,6 +259,7 @@ impl DslPool {
     }
 
     /// Destroys a file system, volume or clone that has no snapshots and no children.
+    #[crate::boxed]
     pub async fn destroy_head(&self, tx: &Tx, name: &str) -> Result<()> {
         if name::parent(name).is_none() {
             return Err(Error::inval(format!("{name}: the root dataset cannot be destroyed")));

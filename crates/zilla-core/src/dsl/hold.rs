@@ -14,6 +14,7 @@ const MAX_TAG: usize = 256;
 
 impl DslPool {
     /// Why a snapshot cannot be held under a tag, if it cannot.
+    #[crate::boxed]
     pub async fn hold_check(&self, name: &str, tag: &str) -> Result<()> {
         let snap = self.by_name(name).await?;
         if !snap.is_snapshot() {
@@ -28,6 +29,7 @@ impl DslPool {
         Ok(())
     }
 
+    #[crate::boxed]
     pub async fn has_hold(&self, snap: &DslDataset, tag: &str) -> Result<bool> {
         match snap.phys().userrefs_obj {
             0 => Ok(false),
@@ -36,6 +38,7 @@ impl DslPool {
     }
 
     /// The holds of a snapshot: tag and when it was made.
+    #[crate::boxed]
     pub async fn holds(&self, snap: &DslDataset) -> Result<Vec<(String, u64)>> {
         let id = snap.phys().userrefs_obj;
         if id == 0 {
@@ -46,6 +49,7 @@ impl DslPool {
     }
 
     /// Holds a snapshot under a tag that is not in use there.
+    #[crate::boxed]
     pub async fn hold_snapshot(&self, tx: &Tx, name: &str, tag: &str) -> Result<()> {
         self.hold_check(name, tag).await?;
         let snap = self.by_name(name).await?;
@@ -64,6 +68,7 @@ impl DslPool {
     }
 
     /// Releases a hold; a snapshot that only waited for it to be destroyed goes.
+    #[crate::boxed]
     pub async fn release_snapshot(&self, tx: &Tx, name: &str, tag: &str) -> Result<()> {
         let snap: Arc<DslDataset> = self.by_name(name).await?;
         let id = snap.phys().userrefs_obj;

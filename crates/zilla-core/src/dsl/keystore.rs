@@ -81,11 +81,13 @@ impl DslPool {
         }
     }
 
+    #[crate::boxed]
     pub async fn is_encrypted(&self, dir: &DslDir) -> Result<bool> {
         Ok(self.key_object(dir).await?.is_some())
     }
 
     /// The dir whose key opens this one, if it is encrypted.
+    #[crate::boxed]
     pub async fn encryption_root(&self, dir: &DslDir) -> Result<Option<Arc<DslDir>>> {
         let Some(object) = self.key_object(dir).await? else { return Ok(None) };
         let root = Zap::open(self.mos(), object).await?.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?;
@@ -104,6 +106,7 @@ impl DslPool {
     }
 
     /// In what form the key of a dir's root is given.
+    #[crate::boxed]
     pub async fn key_shape(&self, dir: &DslDir) -> Result<KeyShape> {
         let Some(root) = self.encryption_root(dir).await? else {
             return Err(Error::inval(format!("{} is not encrypted", dir.name())));
@@ -163,12 +166,14 @@ impl DslPool {
     }
 
     /// The largest record that can be written into a dataset: CCM takes messages of less than 2^24 bytes.
+    #[crate::boxed]
     pub async fn largest_record(&self, ds: &DslDataset) -> Result<u64> {
         let ccm = self.data_key(&ds.dir()).await?.is_some_and(|k| k.suite().is_ccm());
         Ok(if ccm { zilla_ondisk::SPA_MAXBLOCKSIZE / 2 } else { zilla_ondisk::SPA_MAXBLOCKSIZE })
     }
 
     /// Whether the key of a dir's root is loaded; true for what is not encrypted.
+    #[crate::boxed]
     pub async fn key_loaded(&self, dir: &DslDir) -> Result<bool> {
         match self.encryption_root(dir).await? {
             Some(root) => Ok(self.keys.wrapping(root.id).is_some()),
@@ -189,6 +194,7 @@ impl DslPool {
     }
 
     /// Loads the key of an encryption root. `EACCES`: it is not the right one; `EEXIST`: one is loaded. With `only_check` it is not kept.
+    #[crate::boxed]
     pub async fn load_key(self: &Arc<Self>, name: &str, key: WrappingKey, only_check: bool) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
         let object = self.root_object(&dir).await?;
@@ -209,6 +215,7 @@ impl DslPool {
     }
 
     /// Forgets the key of an encryption root. `EACCES`: none is loaded; `EBUSY`: a dataset that it opens is in use.
+    #[crate::boxed]
     pub async fn unload_key(self: &Arc<Self>, name: &str) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
         self.root_object(&dir).await?;

@@ -104,6 +104,7 @@ impl DslPool {
     }
 
     /// Refuses what would put `more` of something below a dir where a limit forbids it. `common`: a dir above which nothing changes.
+    #[crate::boxed]
     pub async fn limit_check(
         &self,
         dir: &Arc<DslDir>,
@@ -133,6 +134,7 @@ impl DslPool {
     }
 
     /// The same for snapshots of these names, which are taken together.
+    #[crate::boxed]
     pub async fn snapshot_limit_check(&self, names: &[String], who: &Who) -> Result<()> {
         if *who == Who::Admin || !self.feature_active("filesystem_limits") {
             return Ok(());
@@ -157,6 +159,7 @@ impl DslPool {
     }
 
     /// The same for a dir that is to go below another one with all that is below it.
+    #[crate::boxed]
     pub async fn move_limit_check(&self, dir: &Arc<DslDir>, to: &Arc<DslDir>, who: &Who) -> Result<()> {
         let kept: Vec<u64> = dir.ancestry().iter().skip(1).map(|d| d.id).collect();
         let common = to.ancestry().iter().map(|d| d.id).find(|id| kept.contains(id));
@@ -172,6 +175,7 @@ impl DslPool {
     }
 
     /// The same for a clone that is to take over `count` snapshots of what it was made from.
+    #[crate::boxed]
     pub async fn promote_limit_check(&self, clone: &Arc<DslDir>, count: u64, who: &Who) -> Result<()> {
         let origin = match clone.phys().origin_obj {
             0 => return Ok(()),

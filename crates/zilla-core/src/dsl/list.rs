@@ -92,6 +92,7 @@ fn ratio(uncomp: u64, comp: u64) -> u64 {
 
 impl DslPool {
     /// Dirs right below a dir, by name, without the pool's own.
+    #[crate::boxed]
     pub async fn children(&self, dir: &DslDir) -> Result<Vec<Child>> {
         self.names(dir.phys().child_dir_zapobj, |n| !n.starts_with(['$', '%'])).await
     }
@@ -111,6 +112,7 @@ impl DslPool {
     /// The dirs right below a dir. Each has this one as its parent and is there once: so whoever
     /// goes down the tree comes to each
     /// dir once, and to an end.
+    #[crate::boxed]
     pub async fn child_dirs(&self, dir: &DslDir) -> Result<Vec<Arc<DslDir>>> {
         let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
         for c in self.children(dir).await? {
@@ -125,6 +127,7 @@ impl DslPool {
     }
 
     /// A head's snapshots, oldest first.
+    #[crate::boxed]
     pub async fn snapshots(&self, head: &DslDataset) -> Result<Vec<Arc<DslDataset>>> {
         let zapobj = head.phys().snapnames_zapobj;
         if zapobj == 0 {
@@ -139,6 +142,7 @@ impl DslPool {
     }
 
     /// Names of the clones of a snapshot, in the order of their ZAP: it is also OpenZFS's.
+    #[crate::boxed]
     pub async fn clones(&self, snap: &DslDataset) -> Result<Vec<String>> {
         let id = snap.phys().next_clones_obj;
         if id == 0 {
@@ -152,6 +156,7 @@ impl DslPool {
     }
 
     /// The kind of a dataset's contents, an `ObjsetType`'s number; 0 where there are none yet. Does not keep the objset open.
+    #[crate::boxed]
     pub async fn os_type(&self, ds: &DslDataset) -> Result<u64> {
         if let Some(os) = ds.open_objset() {
             return Ok(os.os_type());
@@ -171,6 +176,7 @@ impl DslPool {
         Ok(phys.os_type)
     }
 
+    #[crate::boxed]
     pub async fn info(&self, ds: &Arc<DslDataset>) -> Result<DatasetInfo> {
         let p = ds.phys();
         let dir = ds.dir();
@@ -242,6 +248,7 @@ impl DslPool {
     }
 
     /// Space written since the snapshot before: what is referenced now less what was, plus what was dropped since.
+    #[crate::boxed]
     pub async fn written(&self, ds: &DslDataset) -> Result<u64> {
         let p = ds.phys();
         let Some(prev) = self.prev(ds).await? else { return Ok(p.referenced_bytes) };
@@ -250,6 +257,7 @@ impl DslPool {
     }
 
     /// What a snapshot, or head, has that an earlier snapshot of it, or its origin, had not; None if it is no earlier one.
+    #[crate::boxed]
     pub async fn written_between(&self, from: &DslDataset, to: &Arc<DslDataset>) -> Result<Option<Space>> {
         let of = |ds: &DslDataset| {
             let p = ds.phys();
@@ -275,6 +283,7 @@ impl DslPool {
     }
 
     /// The bookmarks of a dataset, by name.
+    #[crate::boxed]
     pub async fn bookmarks_of(&self, head: &DslDataset) -> Result<Vec<(String, ZfsBookmarkPhys)>> {
         let Some(zap) = head.zap() else { return Ok(Vec::new()) };
         let Some(id) = zap.try_get_u64(DS_FIELD_BOOKMARK_NAMES).await? else { return Ok(Vec::new()) };
@@ -290,6 +299,7 @@ impl DslPool {
     }
 
     /// What streams brought of a dataset's properties, whether it counts or not.
+    #[crate::boxed]
     pub async fn received_props(&self, ds: &DslDataset) -> Result<Vec<(String, crate::zap::Value)>> {
         let id = if ds.is_snapshot() { ds.phys().props_obj } else { ds.dir().phys().props_zapobj };
         if id == 0 {

@@ -108,11 +108,13 @@ impl DslPool {
 
     /// Makes the datasets of a new pool, with a root file system as `props` has it. The object directory and the features are
     /// there.
+    #[crate::boxed]
     pub async fn create(ctx: &Arc<PoolCtx>, tx: &Tx, props: &crate::zpl::ZplProps) -> Result<Arc<DslPool>> {
         DslPool::create_with(ctx, tx, props, &super::NewCrypt::default()).await
     }
 
     /// The same, the root file system encrypted as is said.
+    #[crate::boxed]
     pub async fn create_with(
         ctx: &Arc<PoolCtx>,
         tx: &Tx,
@@ -169,6 +171,7 @@ impl DslPool {
     }
 
     /// Opens the dataset layer of an existing pool of the given version. The MOS and the features are loaded before.
+    #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>, version: u64) -> Result<Arc<DslPool>> {
         let pool = DslPool::build(ctx.clone());
         let directory = pool.directory().await?;
@@ -232,6 +235,7 @@ impl DslPool {
     }
 
     /// The object directory: the MOS's table of contents.
+    #[crate::boxed]
     pub async fn directory(&self) -> Result<Zap> {
         Zap::open(self.mos(), DMU_POOL_DIRECTORY_OBJECT).await
     }
@@ -290,6 +294,7 @@ impl DslPool {
     }
 
     /// The dir that is object `id`.
+    #[crate::boxed]
     pub async fn dir(&self, id: u64) -> Result<Arc<DslDir>> {
         if let Some(d) = self.dirs.lock().get(&id) {
             return Ok(d.clone());
@@ -345,6 +350,7 @@ impl DslPool {
     }
 
     /// The dataset that is object `id`.
+    #[crate::boxed]
     pub async fn dataset(&self, id: u64) -> Result<Arc<DslDataset>> {
         if let Some(d) = self.datasets.lock().get(&id) {
             return Ok(d.clone());
@@ -390,6 +396,7 @@ impl DslPool {
     }
 
     /// The head of a dir.
+    #[crate::boxed]
     pub async fn head(&self, dir: &DslDir) -> Result<Arc<DslDataset>> {
         let id = dir.phys().head_dataset_obj;
         if id == 0 {
@@ -399,6 +406,7 @@ impl DslPool {
     }
 
     /// The dir of this name.
+    #[crate::boxed]
     pub async fn dir_by_name(&self, fs: &str) -> Result<Arc<DslDir>> {
         let mut parts = fs.split('/');
         if parts.next() != Some(&*self.name()) {
@@ -419,6 +427,7 @@ impl DslPool {
     }
 
     /// The file system, volume or snapshot of this name.
+    #[crate::boxed]
     pub async fn by_name(&self, name: &str) -> Result<Arc<DslDataset>> {
         let parts = name::split(name);
         let head = self.head(&*self.dir_by_name(parts.fs).await?).await?;
@@ -436,6 +445,7 @@ impl DslPool {
     }
 
     /// The number of a head's snapshot.
+    #[crate::boxed]
     pub async fn snap_lookup(&self, head: &DslDataset, snap: &str) -> Result<Option<u64>> {
         let names = Zap::open(self.mos(), head.phys().snapnames_zapobj).await?;
         if Self::snap_match(head) == Match::Exact {
@@ -465,6 +475,7 @@ impl DslPool {
     }
 
     /// The snapshot before a dataset, or the origin of a clone.
+    #[crate::boxed]
     pub async fn prev(&self, ds: &DslDataset) -> Result<Option<Arc<DslDataset>>> {
         match ds.phys().prev_snap_obj {
             0 => Ok(None),
@@ -533,6 +544,7 @@ impl DslPool {
     }
 
     /// Blocks waiting to be freed: on the list, and in destroyed datasets.
+    #[crate::boxed]
     pub async fn freeing(&self) -> Result<Space> {
         let mut s = match &self.special().freeing {
             Some(freeing) => freeing.bpobj.space()?,

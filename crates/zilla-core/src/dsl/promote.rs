@@ -81,6 +81,7 @@ impl DslPool {
     }
 
     /// Names of snapshots that the clone has already, which forbids to promote it.
+    #[crate::boxed]
     pub async fn promote_conflicts(&self, name: &str) -> Result<Vec<String>> {
         let f = self.family(name).await?;
         let mut out = Vec::new();
@@ -96,6 +97,7 @@ impl DslPool {
         Ok(out)
     }
 
+    #[crate::boxed]
     pub async fn promote(&self, tx: &Tx, name: &str) -> Result<()> {
         let f = self.family(name).await?;
         if let Some(s) = self.promote_conflicts(name).await?.first() {

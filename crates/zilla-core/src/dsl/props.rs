@@ -91,6 +91,7 @@ pub fn is_inheritable(name: &str) -> bool {
 
 impl DslPool {
     /// The value a dataset has of a property, if anyone set it.
+    #[crate::boxed]
     pub async fn prop(&self, ds: &DslDataset, name: &str) -> Result<Option<PropValue>> {
         let snapshot = ds.is_snapshot();
         if snapshot && ds.phys().props_obj != 0 {
@@ -128,6 +129,7 @@ impl DslPool {
     }
 
     /// All properties that someone set, native and of users.
+    #[crate::boxed]
     pub async fn all_props(&self, ds: &DslDataset) -> Result<BTreeMap<String, PropValue>> {
         let mut out = BTreeMap::new();
         let snapshot = ds.is_snapshot();
@@ -149,11 +151,13 @@ impl DslPool {
     }
 
     /// A number, or the default.
+    #[crate::boxed]
     pub async fn prop_u64(&self, ds: &DslDataset, name: &str, default: u64) -> Result<u64> {
         Ok(self.prop(ds, name).await?.and_then(|p| p.value.as_u64()).unwrap_or(default))
     }
 
     /// How the dataset's blocks are to be written. The caches learn which of them they are to take.
+    #[crate::boxed]
     pub async fn write_props(&self, ds: &DslDataset) -> Result<WriteProps> {
         let checksum = self.prop_u64(ds, "checksum", Checksum::On as u64).await? & 0xff;
         let checksum = match Checksum::ALL.iter().find(|c| **c as u64 == checksum) {
@@ -188,6 +192,7 @@ impl DslPool {
     }
 
     /// Changes properties of a file system, volume or snapshot, all in this txg or none.
+    #[crate::boxed]
     pub async fn set_props(&self, tx: &Tx, ds: &Arc<DslDataset>, props: &[(String, Setting)]) -> Result<()> {
         for (name, s) in props {
             self.set_prop_check(ds, name, s).await?;
@@ -265,6 +270,7 @@ impl DslPool {
     }
 
     /// Why a property cannot be set, if it cannot.
+    #[crate::boxed]
     pub async fn set_prop_check(&self, ds: &Arc<DslDataset>, name: &str, s: &Setting) -> Result<()> {
         if name.len() >= crate::zap::ZAP_MAXNAMELEN {
             return Err(Error::os(Errno::NameTooLong, format!("property name '{name}' is too long")));

@@ -181,6 +181,7 @@ impl DslPool {
     }
 
     /// What a raw stream of a snapshot has to say.
+    #[crate::boxed]
     pub async fn raw_key(&self, snap: &Arc<DslDataset>, os: &Objset, from: Option<u64>) -> Result<RawKey> {
         let dir = snap.dir();
         let object = self.key_object(&dir).await?;
@@ -292,6 +293,7 @@ impl DslPool {
     /// Gives a dataset that a raw stream has just made its parent's encryption root, as it had where it was sent from. Its key stays
     /// wrapped as it is, so this is done only where one user's key is known to open both: the root is `new` as well, or the same
     /// passphrase (its salt is random) was made for it. Else the dataset stays a root of its own, and opens as where it came from.
+    #[crate::boxed]
     pub async fn recv_raw_root(&self, tx: &Tx, name: &str, new: &BTreeSet<String>) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
         let (Some(object), Some(parent)) = (self.key_object(&dir).await?, dir.parent()) else {

@@ -121,6 +121,7 @@ fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
 
 impl DslPool {
     /// Whether a head has changed since a snapshot, its intent log left out.
+    #[crate::boxed]
     pub async fn modified_since(&self, head: &Arc<DslDataset>, snap: &DslDataset) -> Result<bool> {
         let (hp, sp) = (head.phys(), snap.phys());
         if hp.bp.birth() <= sp.creation_txg {
@@ -148,6 +149,7 @@ impl DslPool {
     }
 
     /// The dataset that holds what was received of a stream for `fs` so far.
+    #[crate::boxed]
     pub async fn recv_partial(&self, fs: &str) -> Result<Option<Arc<DslDataset>>> {
         let head = self.by_name(fs).await?;
         if let Some(ds) = self.recv_child(&head.dir()).await? {
@@ -157,6 +159,7 @@ impl DslPool {
     }
 
     /// What an interrupted receive into a dataset has noted.
+    #[crate::boxed]
     pub async fn resume_state(&self, ds: &DslDataset) -> Result<Option<ResumeState>> {
         let Some(zap) = ds.zap() else { return Ok(None) };
         let Some(toguid) = zap.try_get_u64(RESUME_TOGUID).await? else { return Ok(None) };
@@ -289,6 +292,7 @@ impl DslPool {
     }
 
     /// Begins to receive. In syncing context.
+    #[crate::boxed]
     pub async fn recv_begin(&self, tx: &Tx, b: &Begin, o: &RecvOpts) -> Result<RecvTarget> {
         name::check(&format!("{}@{}", o.fs, o.snap))?;
         self.recv_features(b)?;
@@ -464,6 +468,7 @@ impl DslPool {
     }
 
     /// Goes on with a receive that was interrupted.
+    #[crate::boxed]
     pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<RecvTarget> {
         self.recv_features(b)?;
         let (ds, new) = match self.by_name(&o.fs).await {
@@ -528,6 +533,7 @@ impl DslPool {
     }
 
     /// Makes what was received the dataset's contents, and its snapshot. In syncing context. Nobody may use the old objset any more.
+    #[crate::boxed]
     pub async fn recv_end(
         &self,
         tx: &Tx,
@@ -625,6 +631,7 @@ impl DslPool {
     }
 
     /// Takes away what an unfinished receive left. In syncing context.
+    #[crate::boxed]
     pub async fn recv_abort(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {
         if ds.is_gone() {
             return Ok(());
@@ -638,6 +645,7 @@ impl DslPool {
     }
 
     /// Destroys what receives left that a crash ended and that cannot be resumed.
+    #[crate::boxed]
     pub async fn destroy_inconsistent(self: &Arc<Self>) -> Result<Vec<String>> {
         let mut out = Vec::new();
         let mut todo = vec![self.root_dir()];

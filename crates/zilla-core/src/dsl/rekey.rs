@@ -49,6 +49,7 @@ pub enum Rekey {
 
 impl DslPool {
     /// What a dataset to be made under `parent` will be encrypted with, if that can be.
+    #[crate::boxed]
     pub async fn new_crypt_check(&self, parent: Option<&DslDir>, new: &NewCrypt) -> Result<Option<Suite>> {
         let above = match parent {
             Some(dir) => match self.key_object(dir).await? {
@@ -168,6 +169,7 @@ impl DslPool {
     }
 
     /// Why a dir's key cannot be changed so, if it cannot.
+    #[crate::boxed]
     pub async fn rekey_check(&self, name: &str, how: &Rekey) -> Result<Arc<DslDir>> {
         let dir = self.dir_by_name(name).await?;
         let Some(root) = self.encryption_root(&dir).await? else {
@@ -205,6 +207,7 @@ impl DslPool {
     }
 
     /// Changes a dir's key, and that of all below it that use the same.
+    #[crate::boxed]
     pub async fn rekey(&self, tx: &Tx, name: &str, how: &Rekey) -> Result<()> {
         let dir = self.rekey_check(name, how).await?;
         let gone = || Error::inval("the encryption root is gone");

@@ -16,6 +16,7 @@ use zilla_ondisk::enums::ObjsetType;
 
 impl DslPool {
     /// Renames a file system or volume with all below it, moving it to another parent if the name says so.
+    #[crate::boxed]
     pub async fn rename(&self, tx: &Tx, old: &str, new: &str) -> Result<()> {
         name::check(new)?;
         let dir = self.dir_by_name(old).await?;
@@ -125,6 +126,7 @@ impl DslPool {
     }
 
     /// Renames snapshot `old` of a file system to `new`; with `recursive`, that of all below it that have one.
+    #[crate::boxed]
     pub async fn rename_snapshot(
         &self,
         tx: &Tx,

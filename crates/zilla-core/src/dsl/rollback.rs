@@ -17,6 +17,7 @@ use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
 
 impl DslPool {
     /// Why a head cannot be rolled back to `to` (a whole name), if it cannot.
+    #[crate::boxed]
     pub async fn rollback_check(&self, fs: &str, to: Option<&str>) -> Result<Arc<DslDataset>> {
         let ds = self.by_name(fs).await?;
         let p = ds.phys();
@@ -53,6 +54,7 @@ impl DslPool {
     }
 
     /// Rolls a head back. Nobody may use its objset meanwhile; it is to be opened anew.
+    #[crate::boxed]
     pub async fn rollback(&self, tx: &Tx, fs: &str, to: Option<&str>) -> Result<()> {
         let ds = self.rollback_check(fs, to).await?;
         let Some(prev) = self.prev(&ds).await? else { return Err(Error::no_ent("no snapshot")) };

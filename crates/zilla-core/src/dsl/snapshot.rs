@@ -18,6 +18,7 @@ use zilla_ondisk::dsl::{
 
 impl DslPool {
     /// Why a snapshot of this name cannot be taken, if it cannot; in the syncing context the answer is final.
+    #[crate::boxed]
     pub async fn snapshot_check(&self, name: &str, syncing: Option<&Tx>) -> Result<Arc<DslDataset>> {
         name::check(name)?;
         let parts = name::split(name);
@@ -43,6 +44,7 @@ impl DslPool {
     }
 
     /// Takes snapshots, all in this txg or none. `fs@snap` each, of different file systems.
+    #[crate::boxed]
     pub async fn snapshot(&self, tx: &Tx, names: &[String]) -> Result<Vec<Arc<DslDataset>>> {
         let mut heads = Vec::with_capacity(names.len());
         for n in names {
@@ -69,6 +71,7 @@ impl DslPool {
     }
 
     /// The names of the snapshots that `zfs snapshot -r fs@snap` takes: of the file system and all below it.
+    #[crate::boxed]
     pub async fn recursive_names(&self, name: &str) -> Result<Vec<String>> {
         let parts = name::split(name);
         let Some(snap) = parts.snap else {

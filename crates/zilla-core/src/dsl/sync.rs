@@ -46,6 +46,7 @@ impl DslPool {
 
     /// Writes everything the datasets changed in `txg`, and accounts for it. Called in every pass of a sync, before the
     /// sync tasks: a dataset is written again only if a sync task has just made it.
+    #[crate::boxed]
     pub async fn sync_datasets(self: &Arc<Self>, tx: &Tx) -> Result<()> {
         let txg = tx.txg();
         for ds in self.open_datasets() {
@@ -84,6 +85,7 @@ impl DslPool {
 
     /// Has the logs keep what this txg could not put on disk ([`crate::zil`]). Called when the txg is to get an uberblock, and before the MOS is
     /// written: what the logs change of their datasets' roots is written here.
+    #[crate::boxed]
     pub async fn keep_held(self: &Arc<Self>, tx: &Tx) -> Result<()> {
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::HeldForgotten) {
@@ -233,6 +235,7 @@ impl DslPool {
     /// Counts what the MOS used since the last txg; only where this txg changes something anyway, so that an idle pool
     /// comes to rest. What the last txg before a crash did to the MOS is never counted, as in OpenZFS, so the count is not exact, and
     /// may not be brought below zero by what that txg wrote and later ones free.
+    #[crate::boxed]
     pub async fn sync_dirs(&self, tx: &Tx) -> Result<()> {
         if !self.mos().is_dirty(tx.txg()) {
             return Ok(());
@@ -270,6 +273,7 @@ impl DslPool {
     }
 
     /// Frees some of what destroyed snapshots and datasets left. Says whether there is more.
+    #[crate::boxed]
     pub async fn process_async_frees(&self, tx: &Tx) -> Result<bool> {
         let special = self.special();
         let id = self.bptree_obj.load(Ordering::Relaxed);

@@ -85,6 +85,7 @@ pub(super) async fn update(tx: &Tx, os: &Arc<Objset>, usage: &[Usage]) -> Result
 
 impl DslPool {
     /// The quotas of a kind, of bytes or of objects, that are set: id and quota.
+    #[crate::boxed]
     pub async fn quotas(&self, ds: &Arc<DslDataset>, kind: Quota, objects: bool) -> Result<Vec<(u64, u64)>> {
         let os = self.objset(ds).await?;
         let master = Zap::open(&os, crate::zpl::MASTER_NODE_OBJ).await?;
@@ -98,6 +99,7 @@ impl DslPool {
     }
 
     /// Which accounts the file system keeps: of bytes at all, of objects, of projects.
+    #[crate::boxed]
     pub async fn accounts_kept(&self, ds: &Arc<DslDataset>) -> Result<[bool; 3]> {
         let flags = self.objset(ds).await?.phys().flags;
         Ok([
@@ -108,6 +110,7 @@ impl DslPool {
     }
 
     /// All accounts of a kind.
+    #[crate::boxed]
     pub async fn userspace(&self, ds: &Arc<DslDataset>, kind: Quota) -> Result<Vec<UserSpace>> {
         let os = self.objset(ds).await?;
         let Some(dn) = os.special(kind.object()) else { return Ok(Vec::new()) };

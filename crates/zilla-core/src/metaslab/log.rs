@@ -350,6 +350,7 @@ impl Metaslabs {
     }
 
     /// At import, after all vdevs were opened: brings the logs' changes into the metaslabs.
+    #[crate::boxed]
     pub async fn load_logs(&self, mos: &Arc<Objset>) -> Result<()> {
         let directory = Zap::open(mos, POOL_DIRECTORY).await?;
         let Some(id) = directory.try_get_u64(LOG_SPACEMAP_ZAP).await? else { return Ok(()) };

@@ -16,6 +16,7 @@ use zilla_ondisk::dsl::DslDatasetPhys;
 impl ErrLog {
     /// The datasets that have the block of a logged error, at most `most`: heads before their snapshots, the newest first, and clones
     /// behind what they were made from.
+    #[crate::boxed]
     pub async fn affected(&self, e: &LoggedError, most: usize) -> Result<Vec<u64>> {
         // Without its birth nothing tells one version of a block from another; so in logs without the feature `head_errlog`.
         if e.birth == 0 {

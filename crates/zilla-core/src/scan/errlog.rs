@@ -51,6 +51,7 @@ pub struct ErrLog {
 }
 
 impl ErrLog {
+    #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>) -> Result<Arc<ErrLog>> {
         let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
         let last = directory.try_get_u64(DMU_POOL_ERRLOG_LAST).await?.unwrap_or(0);
@@ -81,6 +82,7 @@ impl ErrLog {
     }
 
     /// Writes what was noted; part of any txg.
+    #[crate::boxed]
     pub async fn sync(&self, tx: &Tx) -> Result<()> {
         let (pending, scrubbing, known) = {
             let mut st = self.state.lock();
@@ -174,6 +176,7 @@ impl ErrLog {
     }
 
     /// A dataset is destroyed: its errors are nobody's any more.
+    #[crate::boxed]
     pub async fn forget_dataset(&self, tx: &Tx, head: u64) -> Result<()> {
         if !self.by_head() {
             return Ok(());
@@ -196,6 +199,7 @@ impl ErrLog {
     }
 
     /// All errors in the log, and those not yet written.
+    #[crate::boxed]
     pub async fn entries(&self) -> Result<Vec<LoggedError>> {
         let mos = self.ctx.mos();
         let (mut out, mut seen) = (Vec::new(), HashSet::new());
@@ -239,6 +243,7 @@ impl ErrLog {
     }
 
     /// How many errors there are, for `zpool status`.
+    #[crate::boxed]
     pub async fn count(&self) -> Result<u64> {
         Ok(self.entries().await?.len() as u64)
     }

@@ -169,6 +169,7 @@ pub struct Scan {
 
 impl Scan {
     /// The pool's scan as it was left; one that was under way goes on, unless the pool is read-only.
+    #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>, pool: Arc<dyn ScanPool>) -> Result<Arc<Scan>> {
         let stable = Position::load(ctx.mos()).await?;
         let errors = ErrLog::open(ctx).await?;
@@ -257,6 +258,7 @@ impl Scan {
     }
 
     /// Starts a scrub, or goes on with a paused one.
+    #[crate::boxed]
     pub async fn start(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
         self.ctx
@@ -268,6 +270,7 @@ impl Scan {
 
     /// Starts to give devices what they lack. It takes the place of a scrub that is under way, and of a resilver if it is to
     /// `restart` with all who lack something; else these wait for it. Returns whether it was started.
+    #[crate::boxed]
     pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<bool> {
         let me = self.clone();
         let started = self
@@ -347,6 +350,7 @@ impl Scan {
     }
 
     /// Pauses a scrub, or stops it for good.
+    #[crate::boxed]
     pub async fn pause(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
         self.ctx.sync_task(move |tx| Box::pin(async move { me.pause_sync(&tx).await })).await
@@ -370,6 +374,7 @@ impl Scan {
         Ok(())
     }
 
+    #[crate::boxed]
     pub async fn cancel(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
         self.ctx.sync_task(move |tx| Box::pin(async move { me.finish_sync(&tx, false).await })).await
@@ -424,6 +429,7 @@ impl Scan {
     }
 
     /// Waits until no scan is running (done, stopped or paused).
+    #[crate::boxed]
     pub async fn wait(&self) {
         loop {
             let listener = self.changed.listen();
@@ -440,6 +446,7 @@ impl Scan {
     }
 
     /// Stops working, for an export; what is on disk says where to go on.
+    #[crate::boxed]
     pub async fn shutdown(&self) {
         self.shared.lock().stopping = true;
         self.changed.notify(usize::MAX);
@@ -463,6 +470,7 @@ impl Scan {
     }
 
     /// Waits for reads of blocks that were freed meanwhile; to be called before a txg's end lets their space be used again.
+    #[crate::boxed]
     pub async fn settle(&self) {
         loop {
             let listener = self.changed.listen();
@@ -497,16 +505,19 @@ impl Scan {
     }
 
     /// A dataset is being destroyed; `next_snap` is the next one in its chain if it is a snapshot.
+    #[crate::boxed]
     pub async fn destroyed(&self, tx: &Tx, ds: u64, next_snap: Option<u64>) -> Result<()> {
         self.datasets_changed(tx, |p| p.destroyed(ds, next_snap)).await
     }
 
     /// `snap` was made of `head`.
+    #[crate::boxed]
     pub async fn snapshotted(&self, tx: &Tx, head: u64, snap: u64) -> Result<()> {
         self.datasets_changed(tx, |p| p.snapshotted(head, snap)).await
     }
 
     /// Two heads exchange their contents (a rollback to received data, or of a clone).
+    #[crate::boxed]
     pub async fn swapped(&self, tx: &Tx, a: u64, b: u64) -> Result<()> {
         self.datasets_changed(tx, |p| p.swapped(a, b)).await
     }

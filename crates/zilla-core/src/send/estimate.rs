@@ -17,6 +17,7 @@ const DEFAULT_RECORDSIZE: u64 = 128 << 10;
 const DEFAULT_VOLBLOCKSIZE: u64 = 16 << 10;
 
 /// Bytes of a snapshot's stream, about.
+#[crate::boxed]
 pub async fn estimate(
     dsl: &Arc<DslPool>,
     snap: &Arc<DslDataset>,

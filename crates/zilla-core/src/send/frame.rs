@@ -76,6 +76,7 @@ impl<'a> RecordWriter<'a> {
     }
 
     /// Writes a record; the payload's length is a multiple of 4.
+    #[crate::boxed]
     pub async fn record(&mut self, record: &Record, payload: Bytes) -> Result<()> {
         debug_assert_eq!(record.payload_len(), payload.len() as u64);
         let mut head = record.encode();
@@ -96,6 +97,7 @@ impl<'a> RecordWriter<'a> {
     }
 
     /// Ends a snapshot's stream.
+    #[crate::boxed]
     pub async fn end(&mut self, toguid: u64) -> Result<()> {
         let end = Record::End(End { checksum: self.sum.finish(), toguid });
         self.record(&end, Bytes::new()).await?;
@@ -103,6 +105,7 @@ impl<'a> RecordWriter<'a> {
     }
 
     /// Ends what a package says of itself: such an END has no checksum of its own.
+    #[crate::boxed]
     pub async fn end_of_package(&mut self) -> Result<()> {
         let end = Record::End(End { checksum: self.sum.finish(), ..End::default() });
         self.push(Bytes::copy_from_slice(&end.encode())).await?;
@@ -110,6 +113,7 @@ impl<'a> RecordWriter<'a> {
     }
 
     /// The end of a compound stream: a bare END.
+    #[crate::boxed]
     pub async fn end_of_all(sink: &mut dyn Sink) -> Result<()> {
         let end = Record::End(End::default()).encode();
         sink.write(vec![Bytes::copy_from_slice(&end)]).await
@@ -122,6 +126,7 @@ impl<'a> RecordWriter<'a> {
         if self.gathered >= GATHER { self.flush().await } else { Ok(()) }
     }
 
+    #[crate::boxed]
     pub async fn flush(&mut self) -> Result<()> {
         self.gathered = 0;
         let waiting = std::mem::take(&mut self.waiting);
@@ -178,6 +183,7 @@ impl<'a> RecordReader<'a> {
     }
 
     /// The record that begins a stream, with its payload, or the END of a compound stream. None at the end of all.
+    #[crate::boxed]
     pub async fn begin(&mut self) -> Result<Option<(Record, Bytes)>> {
         self.read = 0;
         let Some(head) = self.head().await? else { return Ok(None) };
@@ -217,6 +223,7 @@ impl<'a> RecordReader<'a> {
     }
 
     /// The next record of a snapshot's stream and its payload, both known to be what was sent.
+    #[crate::boxed]
     pub async fn next(&mut self) -> Result<(Record, Bytes)> {
         let head = self.head().await?.ok_or_else(cut)?;
         let before = self.sum.finish();
@@ -239,6 +246,7 @@ impl<'a> RecordReader<'a> {
     }
 
     /// The END of a package's own part.
+    #[crate::boxed]
     pub async fn end_of_package(&mut self) -> Result<()> {
         let head = self.head().await?.ok_or_else(cut)?;
         match Record::decode(&head, self.order) {

@@ -76,6 +76,7 @@ pub struct Receive {
 
 impl Receive {
     /// Makes what the stream goes into. `payload` is BEGIN's.
+    #[crate::boxed]
     pub async fn begin(dsl: &Arc<DslPool>, begin: Begin, payload: &Bytes, opts: RecvOpts) -> Result<Receive> {
         check_features(&begin)?;
         if dsl.ctx().readonly {
@@ -117,6 +118,7 @@ impl Receive {
     }
 
     /// Takes all records to END.
+    #[crate::boxed]
     pub async fn records(&mut self, reader: &mut RecordReader<'_>) -> Result<()> {
         let mut apply = Apply {
             dsl: self.dsl.clone(),
@@ -140,6 +142,7 @@ impl Receive {
     }
 
     /// Makes the snapshot. Nobody may use the dataset's old contents any more.
+    #[crate::boxed]
     pub async fn end(&mut self) -> Result<Arc<DslDataset>> {
         self.hold = None;
         let mut tries = TRIES;
@@ -158,6 +161,7 @@ impl Receive {
     }
 
     /// After an error: destroys what was received, or keeps it to be resumed. Says whether it was kept.
+    #[crate::boxed]
     pub async fn abort(mut self) -> Result<bool> {
         self.hold = None;
         if self.is_resumable() {

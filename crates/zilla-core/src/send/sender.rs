@@ -141,6 +141,7 @@ async fn features(dsl: &DslPool, ds: &Arc<DslDataset>, os: &Arc<Objset>, opts: &
 }
 
 /// Writes the stream of a snapshot.
+#[crate::boxed]
 pub async fn send(
     dsl: &Arc<DslPool>,
     snap: &Arc<DslDataset>,

@@ -73,6 +73,7 @@ impl Spa {
     }
 
     /// Adds cache devices.
+    #[crate::boxed]
     pub async fn add_cache(self: &Arc<Self>, specs: &[LeafSpec]) -> Result<()> {
         self.check_writable()?;
         let _changing = self.changing.lock().await;

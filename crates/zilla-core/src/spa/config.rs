@@ -84,12 +84,14 @@ pub fn generate(id: &Identity, ctx: &PoolCtx, tree: &VdevTree, what: ConfigFor, 
 }
 
 /// Makes an object for a packed nvlist.
+#[crate::boxed]
 pub async fn create_packed(mos: &Arc<Objset>, tx: &Tx) -> Result<ObjectId> {
     let spec = NewObject::new(DMU_OT_PACKED_NVLIST, CONFIG_BLKSZ).bonus(DMU_OT_PACKED_NVLIST_SIZE, 8);
     Ok(resident(|| mos.alloc(tx, spec)).await?.id())
 }
 
 /// Reads an nvlist object.
+#[crate::boxed]
 pub async fn read_packed(mos: &Arc<Objset>, id: u64) -> Result<NvList> {
     let dn = mos.hold_wait(ObjectId(id)).await?;
     let bonus = dn.bonus();
@@ -103,6 +105,7 @@ pub async fn read_packed(mos: &Arc<Objset>, id: u64) -> Result<NvList> {
 }
 
 /// Replaces an nvlist object's contents.
+#[crate::boxed]
 pub async fn write_packed(mos: &Arc<Objset>, tx: &Tx, id: u64, nv: &NvList) -> Result<()> {
     let dn = mos.hold_wait(ObjectId(id)).await?;
     let packed = nv.pack();

@@ -74,11 +74,13 @@ pub struct Outward {
 }
 
 impl Spa {
+    #[crate::boxed]
     pub async fn create(env: &Env, spec: &PoolSpec, opts: CreateOpts) -> Result<Arc<Spa>> {
         Self::create_with(env, spec, opts, RootFs::default(), Outward::default()).await
     }
 
     /// The same, the root file system and what others see as is said.
+    #[crate::boxed]
     pub async fn create_with(
         env: &Env,
         spec: &PoolSpec,

@@ -34,6 +34,7 @@ impl Spa {
     }
 
     /// Takes a device out of use; `temporary` until the next import. With `fault` it counts as broken.
+    #[crate::boxed]
     pub async fn offline(self: &Arc<Self>, guid: u64, temporary: bool, fault: bool) -> Result<()> {
         if let Some(vdev) = self.cache_vdev(guid) {
             return self.offline_cache(&vdev, temporary, fault).await;
@@ -69,6 +70,7 @@ impl Spa {
     }
 
     /// Brings a device back. Its state afterwards says whether that went well. With `expand` its top-level grows if it can.
+    #[crate::boxed]
     pub async fn online(self: &Arc<Self>, guid: u64, expand: bool) -> Result<(VdevState, VdevAux)> {
         if let Some(vdev) = self.cache_vdev(guid) {
             if expand {
@@ -99,6 +101,7 @@ impl Spa {
     }
 
     /// Forgets errors, of one vdev or all, and tries the devices again that failed. A suspended pool goes on where it was.
+    #[crate::boxed]
     pub async fn clear(self: &Arc<Self>, guid: Option<u64>) -> Result<()> {
         let changing = self.changing.lock().await;
         let tree = self.tree();
@@ -143,6 +146,7 @@ impl Spa {
     }
 
     /// Looks at every device again: whether it is there, and still the pool's.
+    #[crate::boxed]
     pub async fn reopen(self: &Arc<Self>) -> Result<()> {
         {
             let _changing = self.changing.lock().await;
@@ -197,6 +201,7 @@ impl Spa {
 
     /// Starts a resilver if a device lacks something. One that is under way goes on, and who takes no part in it waits for the
     /// next, unless all is to `restart`.
+    #[crate::boxed]
     pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<()> {
         self.check_writable()?;
         if self.tree().missing().is_none() {

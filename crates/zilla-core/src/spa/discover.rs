@@ -34,6 +34,7 @@ struct Seen {
 
 /// All pools on the devices of `places`: directories are searched (not their subdirectories), anything else is looked at itself.
 /// Devices that cannot be read are passed over; that a named one cannot be is an error.
+#[crate::boxed]
 pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     let mut aux: BTreeMap<u64, PathBuf> = BTreeMap::new();

@@ -24,6 +24,7 @@ pub struct DtlFormat {
 
 impl VdevTree {
     /// Reads what leaves have missed.
+    #[crate::boxed]
     pub async fn load_dtls(&self, mos: &Arc<Objset>) -> Result<()> {
         for v in self.root.walk() {
             let (Some(leaf), Some(object)) = (&v.leaf, v.config_u64("DTL").filter(|o| *o != 0)) else {
@@ -53,6 +54,7 @@ impl VdevTree {
 
     /// Writes the DTLs that changed. How many leaves got their first one, which the configuration must then say, and the
     /// count of maps with histograms.
+    #[crate::boxed]
     pub async fn sync_dtls(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64, how: DtlFormat) -> Result<i64> {
         let (mut fresh, v2) = (0, how.v2);
         for v in self.root.walk() {

@@ -19,6 +19,7 @@ impl Spa {
     }
 
     /// Heeds the property from now on, and for what has grown already.
+    #[crate::boxed]
     pub async fn set_autoexpand(self: &Arc<Self>, on: bool) -> Result<()> {
         self.autoexpand.store(on, Ordering::Relaxed);
         if !on || self.ctx.readonly || self.suspended().is_some() {

@@ -19,6 +19,7 @@ const MIN_RING: u64 = 128 << 10;
 const MAX_RING: u64 = 1 << 30;
 
 /// Makes the history object of a new pool of `space` bytes.
+#[crate::boxed]
 pub async fn create(mos: &Arc<Objset>, tx: &Tx, space: u64) -> Result<ObjectId> {
     let phys = HistoryPhys { phys_max_off: (space / 1000).clamp(MIN_RING, MAX_RING), ..Default::default() };
     let bonus = phys.encode();
@@ -69,6 +70,7 @@ pub fn as_event(record: &NvList) -> NvList {
 }
 
 /// Appends a record. Old records give way when the ring is full.
+#[crate::boxed]
 pub async fn append(mos: &Arc<Objset>, tx: &Tx, id: u64, record: &NvList) -> Result<()> {
     let dn = mos.hold_wait(ObjectId(id)).await?;
     let mut p = load(&dn)?;
@@ -104,6 +106,7 @@ pub async fn append(mos: &Arc<Objset>, tx: &Tx, id: u64, record: &NvList) -> Res
 }
 
 /// All records there are, oldest first. A damaged record ends the list.
+#[crate::boxed]
 pub async fn read(mos: &Arc<Objset>, id: u64) -> Result<Vec<NvList>> {
     let dn = mos.hold_wait(ObjectId(id)).await?;
     let p = load(&dn)?;

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 
 impl Spa {
     /// Gives the pool another guid: the one that is named, or a new one.
+    #[crate::boxed]
     pub async fn reguid(self: &Arc<Self>, guid: Option<u64>) -> Result<u64> {
         self.check_writable()?;
         let _changing = self.changing.lock().await;
@@ -64,6 +65,7 @@ impl Spa {
     }
 
     /// Enables features, by short name, with what they depend on: all in one txg.
+    #[crate::boxed]
     pub async fn enable_features(self: &Arc<Self>, names: Vec<String>) -> Result<()> {
         self.check_writable()?;
         if self.version() < SPA_VERSION {
@@ -87,6 +89,7 @@ impl Spa {
     }
 
     /// Raises the pool's version; with feature flags none is enabled yet.
+    #[crate::boxed]
     pub async fn upgrade(self: &Arc<Self>, version: u64) -> Result<()> {
         self.check_writable()?;
         let now = self.version();

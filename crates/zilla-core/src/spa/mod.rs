@@ -161,6 +161,7 @@ impl Spa {
         self.brt.used_and_saved()
     }
     /// Waits until everything done so far is stable.
+    #[crate::boxed]
     pub async fn sync(&self) -> Result<()> {
         if self.ctx.readonly {
             return Ok(());
@@ -177,6 +178,7 @@ impl Spa {
 
     /// Stops the pool's state on disk, as if the machine were about to crash: later txgs write blocks to new places, but free
     /// nothing and leave labels and uberblock alone. The intent log goes on. Ends with the next import.
+    #[crate::boxed]
     pub async fn freeze(&self) -> Result<()> {
         if self.ctx.readonly {
             return Err(Error::os(crate::error::Errno::ROFs, "the pool is imported read-only"));
@@ -187,6 +189,7 @@ impl Spa {
     }
 
     /// Adds a record to the pool's history.
+    #[crate::boxed]
     pub async fn log_history(self: &Arc<Self>, record: NvList) -> Result<()> {
         let spa = self.clone();
         self.ctx.sync_task(move |tx| Box::pin(async move { spa.append_history(&tx, record).await })).await
@@ -200,6 +203,7 @@ impl Spa {
         history::append(self.ctx.mos(), tx, self.history_object, &record).await
     }
 
+    #[crate::boxed]
     pub async fn history(&self) -> Result<Vec<NvList>> {
         if self.history_object == 0 {
             return Ok(Vec::new());

@@ -126,6 +126,7 @@ async fn open_mos(zio: &Zio, ub: &Uberblock, cache: &Arc<DbufCache>) -> Result<A
 }
 
 impl Spa {
+    #[crate::boxed]
     pub async fn open(env: &Env, found: &FoundPool, opts: OpenOpts) -> Result<Arc<Spa>> {
         let Some(rewind) = opts.rewind else { return Self::open_newest(env, found, opts, u64::MAX).await };
         let txgs = Self::uberblock_txgs(env, found).await?;
@@ -184,6 +185,7 @@ impl Spa {
 
     /// For a pool of which some top-level vdevs are missing: its devices as its own configuration has them, those that are there opened, if all
     /// that it lacks is log devices. Nothing is written. The caller closes the tree.
+    #[crate::boxed]
     pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<Arc<VdevTree>> {
         let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
         let trusted = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;

@@ -128,6 +128,7 @@ impl Spa {
 
     /// Checks that what the pool refers to and what is allocated are the same, as of the last synced txg, with nothing from
     /// memory. No txg is synced meanwhile.
+    #[crate::boxed]
     pub async fn check_space(self: &Arc<Self>) -> Result<SpaceReport> {
         if self.ctx.readonly {
             return self.check_root(self.uberblock().rootbp).await;

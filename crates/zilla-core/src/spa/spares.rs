@@ -61,6 +61,7 @@ impl Spa {
     }
 
     /// Finds out which of the spares that wait are there.
+    #[crate::boxed]
     pub async fn look_at_spares(&self) {
         let tree = self.tree();
         for vdev in tree.spares.iter().filter(|v| !tree.is_active_spare(v.guid)) {
@@ -69,6 +70,7 @@ impl Spa {
     }
 
     /// Adds hot spares.
+    #[crate::boxed]
     pub async fn add_spares(self: &Arc<Self>, specs: &[SpareSpec]) -> Result<()> {
         self.check_writable()?;
         let _changing = self.changing.lock().await;
@@ -108,6 +110,7 @@ impl Spa {
     }
 
     /// A spare that was shared is another pool's for good.
+    #[crate::boxed]
     pub async fn forget_spare(self: &Arc<Self>, guid: u64) -> Result<()> {
         match self.ctx.readonly || !self.tree().spares.iter().any(|v| v.guid == guid) {
             true => Ok(()),
@@ -171,6 +174,7 @@ impl Spa {
     }
 
     /// Puts spares in the place of devices that have failed, as far as there are any that fit.
+    #[crate::boxed]
     pub async fn call_spares(self: &Arc<Self>) {
         if self.ctx.readonly || self.suspended().is_some() || self.ctx.txgs.is_stopped() {
             return;

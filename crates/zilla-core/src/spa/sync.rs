@@ -311,6 +311,7 @@ impl Spa {
     }
 
     /// Closes the pool: everything is synced; with `state`, the labels say so (exported, destroyed).
+    #[crate::boxed]
     pub async fn close(self: &Arc<Self>, state: Option<PoolState>) -> Result<()> {
         if let Some(scan) = self.scan.get() {
             let over = std::pin::pin!(scan.shutdown());

@@ -65,6 +65,7 @@ impl Spa {
     }
 
     /// Adds top-level vdevs.
+    #[crate::boxed]
     pub async fn add_vdevs(self: &Arc<Self>, spec: &PoolSpec) -> Result<()> {
         self.check_writable()?;
         let _changing = self.changing.lock().await;
@@ -122,6 +123,7 @@ impl Spa {
     }
 
     /// Removes a log device, emptied first, or a cache device or hot spare.
+    #[crate::boxed]
     pub async fn remove_vdev(self: &Arc<Self>, guid: u64) -> Result<()> {
         self.check_writable()?;
         if self.tree().spares.iter().any(|v| v.guid == guid) {
@@ -187,6 +189,7 @@ impl Spa {
     }
 
     /// Puts a device beside another, or in its place.
+    #[crate::boxed]
     pub async fn attach(self: &Arc<Self>, guid: u64, spec: &LeafSpec, how: Attach) -> Result<()> {
         self.check_writable()?;
         let changing = self.changing.lock().await;
@@ -273,6 +276,7 @@ impl Spa {
 
     /// Takes a side out of a mirror, or one of the two out of a replacement. Where the other was a hot spare that thereby
     /// stays for good, its guid is the result: it is no pool's spare any more.
+    #[crate::boxed]
     pub async fn detach(self: &Arc<Self>, guid: u64) -> Result<Option<u64>> {
         self.check_writable()?;
         let id = {

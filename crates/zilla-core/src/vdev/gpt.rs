@@ -90,6 +90,7 @@ pub struct Entry {
 }
 
 /// The used entries of a device that begins with a valid table; None where there is no such table.
+#[crate::boxed]
 pub async fn entries(device: &Arc<dyn Device>) -> Option<Vec<Entry>> {
     for sector in [512u64, 4096] {
         if device.size() < 4 * sector {
@@ -123,6 +124,7 @@ pub async fn entries(device: &Arc<dyn Device>) -> Option<Vec<Entry>> {
 }
 
 /// The first partition, where the device begins with a valid table.
+#[crate::boxed]
 pub async fn first_partition(device: &Arc<dyn Device>) -> Option<Partition> {
     let first = entries(device).await?.into_iter().next()?;
     (first.number == 1).then_some(first.partition)

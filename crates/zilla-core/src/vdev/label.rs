@@ -88,6 +88,7 @@ impl LabelInfo {
 }
 
 /// Reads all labels that can be read.
+#[crate::boxed]
 pub async fn read_labels(device: &Arc<dyn Device>) -> Vec<Label> {
     let size = device.size();
     let offsets: Vec<u64> = (0..VDEV_LABELS).filter_map(|l| label_offset(size, l)).collect();
@@ -190,6 +191,7 @@ impl PoolLabels {
 
 impl super::VdevTree {
     /// Reads the labels of all leaves of the pool.
+    #[crate::boxed]
     pub async fn read_labels(&self) -> PoolLabels {
         let mut reads = Vec::new();
         for top in &self.tops {

@@ -15,6 +15,7 @@ use zilla_ondisk::zil::{
 
 /// Claims the logs of all datasets of a pool that is being opened for writing; `txg` is its first. A log that cannot be read because
 /// devices fail is an error, unless it may be `lost`: it may hold what someone was told is stable.
+#[crate::boxed]
 pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, txg: Txg, lost: bool) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
@@ -148,6 +149,7 @@ impl Claims<'_> {
 }
 
 /// All blocks that a log consists of or refers to beyond the synced state, allocated or not.
+#[crate::boxed]
 pub async fn chain(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> Vec<BlkPtr> {
     let mut out = Vec::new();
     let mut seen = BTreeSet::new();

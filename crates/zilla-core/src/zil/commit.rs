@@ -125,6 +125,7 @@ enum Step {
 
 impl Zilog {
     /// Waits until what was done to `object`, and everything that leads to it, is on stable storage; without an object, all that was done.
+    #[crate::boxed]
     pub async fn commit(self: &Arc<Self>, object: Option<u64>) -> Result<()> {
         if self.is_disabled() {
             return Ok(());

@@ -72,6 +72,7 @@ const TRIES: usize = 4;
 
 impl Zilog {
     /// Begins to use a dataset's log: replays what is in it, or takes over the empty beginning that whoever closed it left.
+    #[crate::boxed]
     pub async fn start(self: &Arc<Self>, os: &Arc<Objset>, target: &dyn Replay) -> Result<Replayed> {
         if self.started.load(Ordering::Acquire) {
             return Ok(Replayed::default());

@@ -34,6 +34,7 @@ pub(crate) async fn push_out_all(dsl: &Arc<DslPool>) -> Result<()> {
 
 /// Makes every dataset's log let go of the blocks it has, so that their space is free some txgs later. Refused while one holds
 /// records that were not replayed: `EEXIST`.
+#[crate::boxed]
 pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {

@@ -40,6 +40,7 @@ pub(crate) struct FileReader {
 }
 
 impl FileReader {
+    #[crate::boxed]
     pub async fn open(os: &Arc<Objset>) -> Result<FileReader> {
         let master = Zap::open(os, MASTER_NODE_OBJ).await?;
         let version = master.get_u64("VERSION").await?;
@@ -56,6 +57,7 @@ impl FileReader {
     }
 
     /// The files in the delete queue.
+    #[crate::boxed]
     pub async fn queued(&self) -> Result<Vec<u64>> {
         match self.queue {
             0 => Ok(Vec::new()),
@@ -63,6 +65,7 @@ impl FileReader {
         }
     }
 
+    #[crate::boxed]
     pub async fn facts(&self, dn: &Arc<Dnode>) -> Result<FileFacts> {
         let a = resident(|| Attrs::load(&self.sa, dn)).await?;
         let fmt = a.mode as u32 & S_IFMT;
@@ -81,6 +84,7 @@ impl FileReader {
     }
 
     /// A directory's entries: name, object and type.
+    #[crate::boxed]
     pub async fn entries(&self, dn: &Arc<Dnode>) -> Result<Vec<(Vec<u8>, u64, u8)>> {
         let mut out = Vec::new();
         for e in Zap::new(dn).entries().await? {

@@ -47,6 +47,7 @@ pub struct FilePlace {
 
 impl Zfs {
     /// Makes a range of a file share the records of another's, or of another range of its own.
+    #[crate::boxed]
     pub async fn clone_range(
         &self,
         src: &Zfs,

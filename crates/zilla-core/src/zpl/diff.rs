@@ -87,6 +87,7 @@ impl Zfs {
 
 /// What changed since an earlier state, as of txg `since`, of the objects in the blocks of dnodes from `at` on. Ends after so many
 /// blocks that something is told, and says where to go on.
+#[crate::boxed]
 pub async fn differences(
     from: &Arc<Zfs>,
     since: u64,

@@ -146,6 +146,7 @@ pub struct Zfs {
 
 impl Zfs {
     /// Opens the file system in `objset`.
+    #[crate::boxed]
     pub async fn open(
         env: Env,
         objset: Arc<Objset>,
@@ -269,6 +270,7 @@ impl Zfs {
     }
 
     /// Files without a name that are not freed yet.
+    #[crate::boxed]
     pub async fn files_to_free(&self) -> Result<u64> {
         match &self.unlinked {
             Some(zap) => resident(|| zap.count()).await,
@@ -328,6 +330,7 @@ impl Zfs {
     }
 
     /// Waits until all that was done so far is on stable storage.
+    #[crate::boxed]
     pub async fn sync(&self) -> Result<()> {
         let Some(txgs) = &self.txgs else { return Ok(()) };
         self.flush_atimes().await?;

@@ -68,6 +68,7 @@ impl Zfs {
     }
 
     /// Waits until what was done to a file, and what leads to it, is on stable storage.
+    #[crate::boxed]
     pub async fn fsync(&self, id: u64) -> Result<()> {
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::FsyncLies) {
@@ -85,6 +86,7 @@ impl Zfs {
     }
 
     /// Waits until everything done so far is on stable storage, access times aside.
+    #[crate::boxed]
     pub async fn commit(&self) -> Result<()> {
         match &self.log {
             Some(log) => log.commit(None).await,

@@ -13,6 +13,7 @@ const XATTR_DIR: &[u8] = b"<xattrdir>";
 
 impl Zfs {
     /// One of the paths of a file, from the root, which is `/`.
+    #[crate::boxed]
     pub async fn path_of(self: &Arc<Self>, id: u64) -> Result<String> {
         Ok(String::from_utf8_lossy(&self.path_bytes(id).await?).into_owned())
     }

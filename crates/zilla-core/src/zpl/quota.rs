@@ -44,6 +44,7 @@ impl Zfs {
     }
 
     /// Sets the quota of a user, group or project; 0 takes it away. It counts at once, whatever the property `readonly` says.
+    #[crate::boxed]
     pub async fn set_quota(&self, whose: Quota, objects: bool, id: u64, quota: u64) -> Result<()> {
         let name = quota_name(whose, objects);
         if self.version < super::ZPL_VERSION_USERSPACE {

@@ -150,11 +150,13 @@ impl Zfs {
     }
 
     /// Frees everything in the delete queue that nobody uses: what a crash or an unmount left. Run once after a mount.
+    #[crate::boxed]
     pub async fn drain_unlinked(self: &Arc<Self>) -> Result<u64> {
         self.drain(|| true).await
     }
 
     /// The same beside the users of a mount; ends early when there are no others any more, for the next mount to go on.
+    #[crate::boxed]
     pub async fn drain_unlinked_behind(self: Arc<Self>) -> Result<u64> {
         self.drain(|| Arc::strong_count(&self) > 1).await
     }

@@ -147,11 +147,13 @@ impl Zfs {
         Ok(no_data()?)
     }
 
+    #[crate::boxed]
     pub async fn getxattr(&self, id: u64, name: &[u8]) -> Result<Vec<u8>> {
         resident(|| self.try_getxattr(id, name)).await
     }
 
     /// The names of a file's extended attributes.
+    #[crate::boxed]
     pub async fn listxattr(&self, id: u64) -> Result<Vec<Vec<u8>>> {
         if !self.props().xattr {
             return Ok(Vec::new());
@@ -176,6 +178,7 @@ impl Zfs {
     }
 
     /// Sets an extended attribute.
+    #[crate::boxed]
     pub async fn setxattr(&self, id: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.set_xattr(id, name, value, mode).await?;
         self.ended().await
@@ -232,6 +235,7 @@ impl Zfs {
     }
 
     /// Takes an extended attribute away.
+    #[crate::boxed]
     pub async fn removexattr(&self, id: u64, name: &[u8]) -> Result<()> {
         let name = name_str(name)?;
         self.check_xattrs(name)?;
@@ -246,6 +250,7 @@ impl Zfs {
     /// Takes away what lets a program do more than who runs it: before someone changes the file.
     /// Costs a look at the file's attributes where there is nothing to take, and does not ask for
     /// the property `xattr`, which may be turned on again.
+    #[crate::boxed]
     pub async fn kill_capabilities(&self, id: u64) -> Result<()> {
         let zn = resident(|| self.znode(id)).await?;
         let none = {

@@ -38,6 +38,7 @@ pub fn check_size(size: u64, block_size: u64) -> Result<()> {
 }
 
 /// Makes a volume with properties. In syncing context.
+#[crate::boxed]
 pub async fn create_volume(
     dsl: &DslPool,
     tx: &Tx,
@@ -49,6 +50,7 @@ pub async fn create_volume(
 }
 
 /// The same, encrypted as is said; by default as the parent is.
+#[crate::boxed]
 pub async fn create_volume_with(
     dsl: &DslPool,
     tx: &Tx,

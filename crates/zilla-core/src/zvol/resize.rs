@@ -10,6 +10,7 @@ use zilla_ondisk::dnode::DN_MAX_INDBLKSHIFT;
 
 impl Zvol {
     /// Changes the size. What lies beyond a smaller one is freed. It is on disk when this returns.
+    #[crate::boxed]
     pub async fn set_size(&self, size: u64) -> Result<()> {
         let txgs = self.txgs()?;
         check_size(size, self.block_size)?;

@@ -51,6 +51,7 @@ pub struct Zvol {
 
 impl Zvol {
     /// Opens the volume in `objset`, and brings it to where its intent log says it was.
+    #[crate::boxed]
     pub async fn open(
         env: Env,
         objset: Arc<Objset>,
@@ -166,6 +167,7 @@ impl Zvol {
     }
 
     /// Waits until all writes and freed ranges that were done before are on stable storage.
+    #[crate::boxed]
     pub async fn flush(&self) -> Result<()> {
         match &self.log {
             Some(log) => log.commit(Some(ZVOL_OBJ)).await,
@@ -174,6 +176,7 @@ impl Zvol {
     }
 
     /// Waits until all that was done so far is in a synced txg.
+    #[crate::boxed]
     pub async fn sync(&self) -> Result<()> {
         match &self.txgs {
             Some(txgs) => txgs.wait_synced(txgs.open()).await,
