@@ -289,3 +289,97 @@ fn files_that_share_blocks_are_as_if_they_were_copies() {
         zdb(dir.path());
     });
 }
+
+/// What a crash leaves.
+fn crash(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let status = Command::new("cp").arg("--sparse=always").arg(dir.join("d0.img")).arg(copy.path()).status();
+    assert!(status.unwrap().success());
+    copy
+}
+
+async fn mount_with_log(env: &Env, spa: &Arc<Spa>, name: &str) -> Arc<Zfs> {
+    let ds = spa.dsl.by_name(name).await.unwrap();
+    spa.dsl.open_log(&ds).await.unwrap();
+    mount(env, spa, name).await
+}
+
+/// A pool whose machine stopped when a file of `tank/b` had been cloned from one of `tank/a`, which had then been removed. Both are in the logs.
+async fn cloned_and_removed(env: &Env, data: &[u8]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let spa = create(env, dir.path()).await;
+    create_fs(env, &spa, "tank/a").await;
+    create_fs(env, &spa, "tank/b").await;
+    let (za, zb) = (mount_with_log(env, &spa, "tank/a").await, mount_with_log(env, &spa, "tank/b").await);
+    let (src, dst) = (file(&za, "src").await, file(&zb, "dst").await);
+    za.write(src, 0, &Bytes::copy_from_slice(data), false).await.unwrap();
+    for zfs in [&za, &zb] {
+        let first = file(zfs, "first").await;
+        zfs.fsync(first).await.unwrap();
+    }
+    spa.sync().await.unwrap();
+    let done = zb.clone_range(&za, at(src, 0), at(dst, 0), u64::MAX, false).await.unwrap();
+    assert_eq!(done, Cloned::Bytes(data.len() as u64));
+    zb.fsync(dst).await.unwrap();
+    za.unlink(za.root(), b"src").await.unwrap();
+    za.commit().await.unwrap();
+    let crashed = crash(dir.path());
+    drop((za, zb));
+    spa.close(None).await.unwrap();
+    crashed
+}
+
+#[test]
+fn a_logged_clone_holds_its_blocks_from_the_claim_to_the_end_of_its_log() {
+    let env = zilla_env::real_env(2);
+    let data = noise(5, 20 * REC);
+    env.block_on(async {
+        let crashed = cloned_and_removed(&env, &data).await;
+        let dir = crashed.path();
+        let spa = open(&env, dir).await;
+        let (used, saved) = spa.cloned_space();
+        assert!(used >= data.len() as u64 && saved == used, "the log's references: {used}, {saved}");
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(dir);
+        // The source's file system is replayed, and others write where its blocks were.
+        let spa = open(&env, dir).await;
+        let za = mount_with_log(&env, &spa, "tank/a").await;
+        za.lookup(za.root(), b"src").await.err().expect("it was removed");
+        for round in 0..6 {
+            let id = file(&za, &format!("new{round}")).await;
+            za.write(id, 0, &Bytes::from(noise(100 + round, 64 * REC)), false).await.unwrap();
+            spa.sync().await.unwrap();
+        }
+        let zb = mount_with_log(&env, &spa, "tank/b").await;
+        let dst = zb.lookup(zb.root(), b"dst").await.unwrap().0.id();
+        assert!(read(&zb, dst).await == data, "it was replayed from what the claim held");
+        spa.sync().await.unwrap();
+        assert_eq!(spa.cloned_space(), (0, 0), "it shares with nobody, so nothing was copied or kept");
+        let referenced = spa.dsl.by_name("tank/b").await.unwrap().phys().referenced_bytes;
+        assert!(referenced >= data.len() as u64);
+        drop((za, zb));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(dir);
+    });
+}
+
+#[test]
+fn a_log_of_clones_that_goes_unreplayed_gives_its_references_back() {
+    let env = zilla_env::real_env(2);
+    let data = noise(6, 20 * REC);
+    env.block_on(async {
+        let crashed = cloned_and_removed(&env, &data).await;
+        let spa = open(&env, crashed.path()).await;
+        assert!(spa.cloned_space().0 > 0);
+        let dsl = spa.dsl.clone();
+        let task =
+            spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.destroy_head(&tx, "tank/b").await }));
+        task.await.unwrap();
+        spa.sync().await.unwrap();
+        assert_eq!(spa.cloned_space(), (0, 0));
+        let za = mount_with_log(&env, &spa, "tank/a").await;
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(crashed.path());
+    });
+}

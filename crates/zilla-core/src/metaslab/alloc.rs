@@ -384,6 +384,11 @@ impl Metaslabs {
         Ok((v, ms, size))
     }
 
+    /// Whether there is such a place, allocated or not.
+    pub fn holds(&self, dva: &Dva) -> bool {
+        self.locate(dva).is_ok()
+    }
+
     /// Takes back an allocation of this txg to which nothing was written.
     pub fn unalloc(&self, txg: Txg, dva: &Dva) -> Result<()> {
         let (_, ms, size) = self.locate(dva)?;

@@ -1,4 +1,9 @@
 //! Claiming what a crash left in the logs of all datasets, in the first txg of an import.
+//!
+//! Blocks that the log alone leads to are taken out of what is free. Blocks that a record clones are other files', whose own logs may free them
+//! before this one is replayed; so each gets a reference of the log's, which goes when the log does: by its replay or with its dataset.
+//! (A record whose txg is synced is not done again, and what it cloned may be free by now. The log's destruction, ours or OpenZFS's, knows
+//! nothing of that and gives it back like any other, so it is taken.)
 
 use super::chain::{self, Walk};
 use crate::dsl::{DslDataset, DslPool};
@@ -12,6 +17,8 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{
     LogRecord, RecordBody, ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZIL_ZC_SEQ, ZilHeader,
 };
+
+const BLOCK_CLONING: &str = "block_cloning";
 
 /// Claims the logs of all datasets of a pool that is being opened for writing; `txg` is its first. A log that cannot be read because
 /// devices fail is an error, unless it may be `lost`: it may hold what someone was told is stable.
@@ -43,7 +50,7 @@ async fn claim(
     let store = &**objset.store();
     let mut walk = Walk::new(store, &header, ds.id());
     let mut claims =
-        Claims { metaslabs, store, objset: ds.id(), first: txg, seen: BTreeSet::new(), failed: None };
+        Claims { dsl, metaslabs, store, objset: ds.id(), first: txg, seen: BTreeSet::new(), failed: None };
     let (mut blocks, mut records, mut last_block, mut last_record) = (0u64, 0u64, 0, 0);
     while let Some(block) = walk.next().await {
         if let Err(why) = claims.block(&block.bp).await? {
@@ -88,6 +95,7 @@ async fn claim(
 }
 
 struct Claims<'a> {
+    dsl: &'a Arc<DslPool>,
     metaslabs: &'a Metaslabs,
     store: &'a dyn BlockStore,
     objset: u64,
@@ -107,6 +115,11 @@ impl Claims<'_> {
         if crate::planted::is(crate::planted::Bug::ClaimForgotten) {
             return Ok(Ok(()));
         }
+        self.take(bp).await
+    }
+
+    /// Takes the space of all copies, or of none.
+    async fn take(&self, bp: &BlkPtr) -> Result<Result<(), String>> {
         let mut done = Vec::new();
         for dva in bp.dvas() {
             match self.metaslabs.claim_wait(self.first, &dva).await {
@@ -123,6 +136,40 @@ impl Claims<'_> {
         Ok(Ok(()))
     }
 
+    /// Refers to what a record clones, all of it or nothing; `synced`: the record is not done again.
+    async fn clones(&mut self, bps: &[BlkPtr], synced: bool) -> Result<Result<(), String>> {
+        let counted = |bp: &&BlkPtr| !bp.is_hole() && !bp.is_embedded();
+        if bps.iter().any(|bp| counted(&bp)) && !self.dsl.ctx().features.is_enabled(BLOCK_CLONING) {
+            return Ok(Err(format!("it clones, and the pool's feature {BLOCK_CLONING} is not enabled")));
+        }
+        let (mut references, mut taken, mut wrong) = (Vec::new(), Vec::new(), None);
+        for bp in bps.iter().filter(counted) {
+            if bp.phys_birth() >= self.first.0 {
+                wrong = Some("it clones a block that was never synced");
+            } else if bp.is_metadata() || bp.is_redacted() {
+                wrong = Some("it clones what is not a file's data");
+            } else if bp.dvas().any(|d| !self.metaslabs.holds(&d)) {
+                wrong = Some("it clones a block that is on none of the pool's vdevs");
+            } else if self.take(bp).await?.is_err() {
+                references.push(*bp);
+            } else {
+                taken.push(*bp);
+                wrong = (!synced || bp.is_gang()).then_some("it clones a block that is free");
+            }
+            if wrong.is_some() {
+                break;
+            }
+        }
+        if let Some(why) = wrong {
+            for dva in taken.iter().flat_map(BlkPtr::dvas) {
+                self.metaslabs.unalloc(self.first, &dva)?;
+            }
+            return Ok(Err(why.into()));
+        }
+        self.dsl.ctx().cloned(references);
+        Ok(Ok(()))
+    }
+
     /// The same for the data that a record points to, which must be readable.
     async fn record(&mut self, record: &LogRecord<'_>) -> Result<Result<(), String>> {
         match &record.body {
@@ -135,14 +182,7 @@ impl Claims<'_> {
                 }
                 self.block(blkptr).await
             }
-            RecordBody::CloneRange { bps, .. } => {
-                let future =
-                    |bp: &BlkPtr| !bp.is_hole() && !bp.is_embedded() && bp.phys_birth() >= self.first.0;
-                if bps.iter().any(future) {
-                    return Ok(Err("it clones a block that was never synced".into()));
-                }
-                Ok(Ok(()))
-            }
+            RecordBody::CloneRange { bps, .. } => self.clones(bps, record.header.txg < self.first.0).await,
             _ => Ok(Ok(())),
         }
     }
@@ -159,19 +199,35 @@ pub async fn chain(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> V
         out.push(block.bp);
         let Some(data) = &block.data else { continue };
         for record in walk.records(&block.bp, data) {
-            if let RecordBody::Write { blkptr, .. } = &record.body
-                && own_data(header, blkptr)
-                && seen.insert(blkptr.dva(0).to_words())
-            {
-                out.push(*blkptr);
-            }
+            own_blocks(header, &record, &mut seen, &mut out);
         }
     }
     out
 }
 
+/// Adds the blocks that a record gives back when its log goes: its data, and the references to what it clones.
+pub(super) fn own_blocks(
+    header: &ZilHeader,
+    record: &LogRecord<'_>,
+    seen: &mut BTreeSet<[u64; 2]>,
+    out: &mut Vec<BlkPtr>,
+) {
+    match &record.body {
+        RecordBody::Write { blkptr, .. }
+            if own_data(header, blkptr) && seen.insert(blkptr.dva(0).to_words()) =>
+        {
+            out.push(*blkptr);
+        }
+        // One for each time that a block is cloned.
+        RecordBody::CloneRange { bps, .. } if header.claim_txg != 0 => {
+            out.extend(bps.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()));
+        }
+        _ => {}
+    }
+}
+
 /// Whether a record's data belongs to the log and not to the tree of blocks: it was claimed.
-pub(crate) fn own_data(header: &ZilHeader, bp: &BlkPtr) -> bool {
+fn own_data(header: &ZilHeader, bp: &BlkPtr) -> bool {
     header.claim_txg != 0 && !bp.is_hole() && !bp.is_embedded() && bp.birth() >= header.claim_txg
 }
 

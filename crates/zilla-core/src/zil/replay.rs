@@ -10,7 +10,7 @@
 //! comes before, the next replay finds the records done and the blocks below still damaged, and does those again ([`Replay::again`]).
 
 use super::chain::Walk;
-use super::claim::{own_data, read_logged, seq_of};
+use super::claim::{own_blocks, read_logged, seq_of};
 use super::log::Zilog;
 use crate::dmu::Objset;
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_codec::checksum::Checksum;
 use zilla_ondisk::blkptr::BlkPtr;
-use zilla_ondisk::zil::{LogRecord, RecordBody, ZIL_REPLAY_NEEDED, ZilHeader, is_native};
+use zilla_ondisk::zil::{LogRecord, ZIL_REPLAY_NEEDED, ZilHeader, is_native};
 
 /// Who does what records say.
 pub trait Replay: Send + Sync {
@@ -125,12 +125,7 @@ impl Zilog {
             }
             let Some(data) = &block.data else { continue };
             for record in walk.records(&block.bp, data) {
-                if let RecordBody::Write { blkptr, .. } = &record.body
-                    && own_data(header, blkptr)
-                    && seen.insert(blkptr.dva(0).to_words())
-                {
-                    frees.push(*blkptr);
-                }
+                own_blocks(header, &record, &mut seen, &mut frees);
                 let synced = record.header.txg < header.claim_txg;
                 let done = record.header.seq <= header.replay_seq;
                 if synced || done || stopped.is_some() {
@@ -182,7 +177,7 @@ impl Zilog {
 
     async fn replay_one(&self, target: &dyn Replay, record: &LogRecord<'_>) -> Result<()> {
         #[cfg(feature = "planted")]
-        if matches!(record.body, RecordBody::Truncate { .. })
+        if matches!(record.body, zilla_ondisk::zil::RecordBody::Truncate { .. })
             && crate::planted::is(crate::planted::Bug::ReplayStops)
         {
             return Err(Error::inval("planted"));

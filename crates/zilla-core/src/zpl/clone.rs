@@ -8,14 +8,14 @@
 //! holds an earlier txg and would change that file must join a later one. Only blocks are shared that the last uberblock leads to, so that a
 //! record in the intent log speaks of what will be there.
 //!
-//! **Crash.** The log has the pointers (TX_CLONE_RANGE), and the replay reads what they lead to. Between two file systems, whose logs are replayed
-//! apart, it has none, and an fsync waits for the txg.
+//! **Crash.** The log has the pointers (TX_CLONE_RANGE). Claiming it refers to what they lead to (`zil/claim.rs`), so that it is there whichever
+//! file system's log is replayed first; the replay shares it again.
 
 use super::file::without_suid;
 use super::fs::Zfs;
 use super::log::ATTR_MODE;
 use super::types::Time;
-use crate::dmu::Now;
+use crate::dmu::{Dnode, Now};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zil::When;
@@ -109,10 +109,9 @@ impl Zfs {
         if a == b && from.offset < end && to.offset < from.offset + len {
             return Ok(Cloned::Refused("the ranges overlap"));
         }
-        let resize = u64::from(dn.blksz()) != blksz;
-        if resize && (dn.maxblkid() > 0 || old > u64::from(dn.blksz()) || u64::from(dn.blksz()) > blksz) {
+        let Some(resize) = takes_records_of(dn, old, blksz) else {
             return Ok(Cloned::Refused("the files' records are not of one size"));
-        }
+        };
         let first = from.offset / blksz;
         let Some(bps) = dn_from.cloned_from(tx, first..first + len.div_ceil(blksz))? else {
             return Ok(Cloned::Dirty);
@@ -136,28 +135,53 @@ impl Zfs {
         if resize {
             dn.set_blksz(tx, blksz as u32, 0)?;
         }
-        for (blkid, bp) in (to.offset / blksz..).zip(&bps) {
-            match bp.is_hole() {
-                true => dn.free_range(tx, blkid * blksz, blksz),
-                false => dn.clone_block(tx, blkid, *bp),
-            }
-        }
+        share(tx, dn, to.offset / blksz, &bps);
         let mode = state.attrs.mode;
         plan.apply(tx, &zn, &mut state);
         if state.attrs.mode != mode {
             self.log_setattr(tx, to.object, &state.attrs, ATTR_MODE, None);
         }
         if let Some(log) = self.zil().filter(|_| state.attrs.links > 0) {
-            let when = When::With(to.object);
-            match a.0 == b.0 {
-                true => {
-                    let FilePlace { object, offset } = to;
-                    log.push(tx, when, RecordBody::CloneRange { object, offset, length: len, blksz, bps });
-                }
-                false => log.push_barrier(tx, when),
-            }
+            let FilePlace { object, offset } = to;
+            let record = RecordBody::CloneRange { object, offset, length: len, blksz, bps };
+            log.push(tx, When::With(object), record);
         }
         Ok(Cloned::Bytes(len))
+    }
+
+    /// Does again what a log's record says, if the file can take the blocks as they are.
+    pub(super) fn replay_shared(
+        &self,
+        tx: &Tx,
+        object: u64,
+        (offset, end): (u64, u64),
+        blksz: u64,
+        bps: &[BlkPtr],
+    ) -> Now<bool> {
+        let zn = self.znode(object)?;
+        let mut state = zn.state.lock();
+        Zfs::check_file(&zn, &state)?;
+        let (dn, old) = (zn.dnode(), state.attrs.size);
+        let whole = offset == 0 || blksz.is_power_of_two();
+        let unlike = |bp: &BlkPtr| !bp.is_hole() && (bp.is_metadata() || bp.lsize() != blksz);
+        let as_they_are = whole && !bps.iter().any(unlike) && self.space.clones(tx);
+        let Some(resize) = takes_records_of(dn, old, blksz).filter(|_| as_they_are) else { return Ok(false) };
+        if !matches!(self.shareable(bps, blksz)?, Cloned::Bytes(_)) {
+            return Ok(false);
+        }
+        let grows = if resize { dn.cost(tx, 0, 1, blksz) } else { 0 };
+        self.hold_room(tx, dn.clone_cost(tx, offset, end, blksz) + grows, Leave::Half)?;
+        let now = self.now();
+        let plan = self.plan(tx, &zn, &state, |a| {
+            a.size = old.max(end);
+            self.content_modified(a, now);
+        })?;
+        if resize {
+            dn.set_blksz(tx, blksz as u32, 0)?;
+        }
+        share(tx, dn, offset / blksz, bps);
+        plan.apply(tx, &zn, &mut state);
+        Ok(true)
     }
 
     /// Whether blocks may be another file's as well.
@@ -172,6 +196,23 @@ impl Zfs {
             }
         }
         Ok(Cloned::Bytes(0))
+    }
+}
+
+/// Whether a file of `size` bytes can have records of `blksz`: yes if it has them, or has one alone that can grow to it (`Some(true)`).
+fn takes_records_of(dn: &Dnode, size: u64, blksz: u64) -> Option<bool> {
+    let own = u64::from(dn.blksz());
+    let fixed = dn.maxblkid() > 0 || size > own || own > blksz;
+    (own == blksz || !fixed).then_some(own != blksz)
+}
+
+fn share(tx: &Tx, dn: &Arc<Dnode>, first: u64, bps: &[BlkPtr]) {
+    let blksz = u64::from(dn.blksz());
+    for (blkid, bp) in (first..).zip(bps) {
+        match bp.is_hole() {
+            true => dn.free_range(tx, blkid * blksz, blksz),
+            false => dn.clone_block(tx, blkid, *bp),
+        }
     }
 }
 

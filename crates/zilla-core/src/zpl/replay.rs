@@ -568,7 +568,8 @@ impl Zfs {
         Ok(())
     }
 
-    /// Copies the blocks that were cloned. They cannot be shared here, but they read the same.
+    /// Shares the blocks that were cloned, which the log has held since it was claimed; where the file cannot take them as they are they are
+    /// copied, and read the same.
     async fn replay_clone(
         &self,
         seq: u64,
@@ -590,6 +591,16 @@ impl Zfs {
             return Err(bad("longer than its blocks"));
         }
         resident(|| self.znode(object)).await?;
+        let shared = self.change(|tx| {
+            let shared = self.replay_shared(tx, object, (offset, end), blksz, bps)?;
+            if let Some(log) = self.log.as_ref().filter(|_| shared) {
+                log.replayed(tx, seq);
+            }
+            Ok(shared)
+        });
+        if shared.await? {
+            return Ok(());
+        }
         let last = bps.len().saturating_sub(1);
         for (i, bp) in bps.iter().enumerate() {
             let at = offset + i as u64 * blksz;
