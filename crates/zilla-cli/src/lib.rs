@@ -19,12 +19,14 @@ pub mod fmt;
 pub mod manual;
 mod material;
 pub mod mount_helper;
+mod replicate;
 pub mod service;
 mod top;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
 pub mod zpool;
+pub mod zstream;
 pub mod zvol;
 
 use std::process::ExitCode;
@@ -47,7 +49,7 @@ fn words() -> Result<Vec<String>, ExitCode> {
 }
 
 /// Names that the program itself may have.
-const PROGRAMS: &[&str] = &["zpool", "zfs", "zdb", "zillad", "arcstat", "zilstat", "mount.zfs"];
+const PROGRAMS: &[&str] = &["zpool", "zfs", "zdb", "zstream", "zillad", "arcstat", "zilstat", "mount.zfs"];
 
 /// Runs the command that the program was called by, or that its first argument names.
 pub fn main() -> ExitCode {
@@ -77,10 +79,12 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("zpool", "command args ...", zpool::main),
     ("zfs", "command args ...", zfs::main),
     ("zdb", "[options] pool ...", zdb::main),
+    ("zstream", "command args ...", zstream::main),
     ("zillad", "[options]", zilla_daemon::command::main),
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
     ("top", "[-n frames] [interval]", top::main),
+    ("replicate", replicate::USAGE_WORDS, replicate::main),
     ("clone-file", "file new-file", clonefile::main),
     ("zvol", "files | attach [-r] volume | detach volume", zvol::main),
     ("status", "[-j]", service::status_main),

@@ -42,9 +42,7 @@ impl Wanted<'_> {
             file if file.starts_with("file:///") => {
                 let path = file.trim_start_matches("file://");
                 let failed = |e: std::io::Error| {
-                    let text = e.to_string();
-                    let why = text.split(" (os error").next().unwrap_or(&text).to_owned();
-                    format!("Failed to open key material file: {why}")
+                    format!("Failed to open key material file: {}", crate::cx::strerror(&e))
                 };
                 let mut file = std::io::BufReader::new(std::fs::File::open(path).map_err(failed)?);
                 self.take(&mut file)?

@@ -172,3 +172,96 @@ fn who_dies_while_receiving_leaves_nothing() {
     tree::same(&pool.root().join("a"), &pool.root().join("c"));
     pool.judge();
 }
+
+/// An `ssh` that runs what it is told with another daemon; the folder it lies in. While there is a file `cut` beside it, only so many bytes get there.
+fn fake_ssh(world: &World, other: &World) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = world.path().join("bin");
+    fs::create_dir(&dir).expect("folder");
+    let (ssh, cut) = (dir.join("ssh"), dir.join("cut"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$1 $2 $3 $4\" = '-o BatchMode=yes -- box' ] || exit 255\nshift 4\nexport ZILLA_DIR='{}'\n\
+         if [ -e '{1}' ]; then head -c \"$(cat '{1}')\" | sh -c \"$*\"; else exec sh -c \"$*\"; fi\n",
+        other.state().display(),
+        cut.display()
+    );
+    fs::write(&ssh, script).expect("script");
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("script");
+    dir
+}
+
+#[test]
+fn a_copy_on_another_machine_is_kept_up_to_date() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let (world, other) = (World::new(), World::new());
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &[]);
+    let vault = Pool::create(&other, "vault", Kind::Mirror, 256 << 20, &[]);
+    let bin = fake_ssh(&world, &other);
+    let zilla = world.command("zpool").get_program().to_owned();
+    let built = std::path::Path::new(&zilla).parent().expect("folder").display().to_string();
+    let path = format!("{}:{built}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let replicate = |words: &str| {
+        let mut command = world.command("zilla");
+        command.env("PATH", &path).arg("replicate").args(words.split(' '));
+        zilla_e2e::world::finish(command)
+    };
+    let names = |of: &World, what: &str| of.zfs(&format!("list -H -o name -s createtxg -t {what}")).ok();
+    let holds = |of: &World, snap: &str| of.zfs(&format!("holds -H {snap}")).ok().lines().count();
+    let last = |of: &World| names(of, "snapshot").lines().last().unwrap_or_default().to_owned();
+    world.zfs("create -V 32M tank/v").ok();
+    world.zfs("snapshot tank/v@mine").ok();
+    let to = "tank/v ssh:box:vault/copy";
+    // Nothing is done.
+    let said = replicate(&format!("-n {to}")).ok();
+    assert!(said.contains("would snapshot tank/v@replicate-") && said.contains("(all of it)"), "{said}");
+    assert_eq!(names(&world, "snapshot"), "tank/v@mine\n");
+    // The first run, and one that adds to it.
+    let said = replicate(&format!("-B {to}")).ok();
+    assert!(said.contains("hold box:vault/copy@replicate-"), "{said}");
+    let first = last(&world);
+    assert_eq!((holds(&world, &first), holds(&other, &last(&other))), (1, 1));
+    let said = replicate(&format!("-B -j -k 1 -K 1 {to}")).ok();
+    assert!(
+        said.starts_with('{') && said.contains("\"code\":0") && said.contains("\"action\":\"destroy\""),
+        "{said}"
+    );
+    let second = last(&world);
+    assert_eq!(names(&world, "snapshot"), format!("tank/v@mine\n{second}\n"), "mine stays");
+    assert_eq!(names(&other, "snapshot").lines().count(), 1);
+    assert_eq!((holds(&world, &second), holds(&other, &last(&other))), (1, 1));
+    // The source's snapshot is gone: its bookmark will do.
+    let tag = world.zfs(&format!("holds -H {second}")).ok();
+    let tag = tag.split('\t').nth(1).expect("a tag");
+    world.zfs(&format!("release {tag} {second}")).ok();
+    world.zfs(&format!("destroy {second}")).ok();
+    let said = replicate(to).ok();
+    assert!(said.contains("from #replicate-"), "{said}");
+    let said = replicate(&format!("--no-snapshot {to}")).ok();
+    assert!(said.contains("up to date"), "{said}");
+    // Cut off, and gone on from.
+    fs::write(bin.join("cut"), "900000").expect("cut");
+    world.zfs("create tank/w").ok();
+    let noise = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(n).to_le_bytes();
+    let data: Vec<u8> = (1..400_000).flat_map(noise).collect();
+    fs::write(pool.root().join("w/file"), &data).expect("write");
+    world.zfs("snapshot tank/w@s").ok();
+    let done = replicate("--no-snapshot tank/w ssh:box:vault/w");
+    assert_eq!(done.code, 4, "{done}");
+    fs::remove_file(bin.join("cut")).expect("cut");
+    let said = replicate("--no-snapshot tank/w ssh:box:vault/w").ok();
+    assert!(said.starts_with("resume box:vault/w\n") && said.contains("up to date"), "{said}");
+    other.zfs("mount vault/w").ok();
+    assert!(fs::read(vault.root().join("w/file")).expect("read") == data);
+    // Nothing in common.
+    other.zfs("create -V 8M vault/x").ok();
+    other.zfs("snapshot vault/x@a").ok();
+    assert_eq!(replicate("tank/v ssh:box:vault/x").code, 3);
+    for wrong in
+        ["tank/v", "tank/v tank/v", "-k 0 tank/v tank/y", "tank/v@mine tank/y", "tank/v ssh:-x:y", "-Q a b"]
+    {
+        assert_eq!(replicate(wrong).code, 2, "{wrong}");
+    }
+    assert_eq!(replicate("tank/v nopool/x").code, 1);
+}

@@ -3,7 +3,7 @@
 use super::compat;
 use super::vdevspec::{self, SpecError};
 use crate::args::{self, Opt};
-use crate::cx::{Cx, Exit, Run};
+use crate::cx::{Cx, Exit, Run, strerror};
 use std::collections::BTreeMap;
 use zilla_control::error::ErrorCode;
 use zilla_control::props;
@@ -281,18 +281,12 @@ fn check_mountpoint(cx: &mut Cx, request: &PoolCreate, mountpoint: Option<&str>)
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(e) => {
-            cx.err(format!("mountpoint '{path}' : {}", plain(&e)));
+            cx.err(format!("mountpoint '{path}' : {}", strerror(&e)));
             cx.err("use '-m' option to provide a different default");
             return Err(Exit(1));
         }
     }
     Ok(())
-}
-
-/// An error of the system in strerror's words.
-fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// What `-n` prints.

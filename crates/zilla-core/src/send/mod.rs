@@ -37,4 +37,4 @@ pub use estimate::estimate;
 pub use objects::Resume;
 pub use receive::{Receive, check_features};
 pub use sender::{From, SendOpts, send};
-pub use token::{Token, parse_token, token};
+pub use token::{Token, parse_token, parse_token_list, token};

@@ -64,8 +64,8 @@ pub fn token(s: &ResumeState) -> Option<String> {
     Some(format!("{VERSION}-{sum:x}-{:x}-{digits}", packed.len()))
 }
 
-/// Reads a token.
-pub fn parse_token(text: &str) -> Result<Token> {
+/// Reads a token's list.
+pub fn parse_token_list(text: &str) -> Result<NvList> {
     let bad = |what: &str| Error::inval(format!("resume token is corrupt ({what})"));
     let mut parts = text.trim().splitn(4, '-');
     let version = parts.next().and_then(|p| p.parse::<u64>().ok()).ok_or_else(|| bad("invalid format"))?;
@@ -88,9 +88,14 @@ pub fn parse_token(text: &str) -> Result<Token> {
     let len = usize::try_from(len).ok().filter(|n| *n <= MAX_LIST).ok_or_else(|| bad("too long"))?;
     let mut packed = vec![0; len];
     compress::decompress(LEVEL, &stored, &mut packed).map_err(|_| bad("decompression failed"))?;
-    let list = NvList::unpack(&packed).map_err(|_| bad("nvlist_unpack failed"))?;
+    NvList::unpack(&packed).map_err(|_| bad("nvlist_unpack failed"))
+}
+
+/// Reads a token.
+pub fn parse_token(text: &str) -> Result<Token> {
+    let list = parse_token_list(text)?;
     let (Some(toguid), Some(toname)) = (list.u64("toguid"), list.str("toname")) else {
-        return Err(bad("it names no snapshot"));
+        return Err(Error::inval("resume token is corrupt (it names no snapshot)"));
     };
     let number = |name: &str| list.u64(name).unwrap_or(0);
     Ok(Token {

@@ -44,8 +44,7 @@ struct Task {
 struct Failed;
 
 fn words(e: Errno) -> String {
-    let text = std::io::Error::from(e).to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
+    crate::cx::strerror(&std::io::Error::from(e))
 }
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -170,8 +169,7 @@ fn directory(cx: &mut Cx, dir: &Path, task: &Task) -> Result<Vec<PathBuf>, Faile
         // Whoever removes files meanwhile is no error.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
-            let why = e.to_string();
-            let why = why.split(" (os error").next().unwrap_or_default();
+            let why = crate::cx::strerror(&e);
             cx.err(format!("failed to opendir {}: {why}", dir.display()));
             return Err(Failed);
         }
