@@ -149,6 +149,13 @@ fn mount_directly(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
 const NESTED: &str = "; if that is inside a file system of your own, either put the line 'user_allow_other' into /etc/fuse.conf (as root), \
                       or give this one a mountpoint elsewhere";
 
+/// Whether something that a FUSE server shows is at a place.
+fn is_fuse(path: &Path) -> bool {
+    /// `f_type` of statfs(2). Source: FUSE_SUPER_MAGIC in linux/magic.h.
+    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+    rustix::fs::statfs(path).is_ok_and(|s| s.f_type as u64 == FUSE_SUPER_MAGIC)
+}
+
 /// An option's value as `fusermount3` parses it.
 fn escaped(s: &str) -> String {
     s.replace('\\', "\\\\").replace(',', "\\,")
@@ -185,8 +192,9 @@ fn mount_by_helper(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
     match fd {
         Ok(Some(fd)) => Ok(fd),
         Ok(None) | Err(_) => {
-            let shut = !opts.allow_other && status.contains("Permission denied");
-            let hint = if shut { NESTED } else { "" };
+            let parent = mountpoint.parent().map(Path::to_owned);
+            let nested = aside(move || Ok(parent.is_some_and(|p| is_fuse(&p)))).unwrap_or(false);
+            let hint = if nested && !opts.allow_other { NESTED } else { "" };
             Err(io::Error::other(format!("fusermount3: {}{hint}", status.trim())))
         }
     }
@@ -262,8 +270,8 @@ fn detach_here(mountpoint: &Path, force: bool) -> io::Result<()> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&out.stderr);
-    let busy = text.contains("busy");
-    let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+    // What is ours and still there is in use: the helper has no other reason to leave it.
+    let kind = if is_fuse(mountpoint) { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
     Err(io::Error::new(kind, format!("fusermount3: {}", text.trim())))
 }
 

@@ -257,3 +257,51 @@ fn wrong_words_are_refused_in_openzfs_words() {
     told(&world.zfs("load-key").fails(), "Missing dataset argument or -a option");
     pool.judge();
 }
+
+/// (OpenZFS's issue 12014 and its relatives: a key that goes while blocks are still to be encrypted with it.)
+#[test]
+fn a_key_is_not_taken_from_under_who_writes() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let location = key(&world, "raw", &[0x33; 32]);
+    world.zfs(&format!("create -o encryption=on -o keyformat=raw -o keylocation={location} tank/c")).ok();
+    let (root, over) = (pool.root().join("c"), AtomicBool::new(false));
+    let written = std::thread::scope(|threads| {
+        let writer = threads.spawn(|| {
+            let mut written = Vec::new();
+            for n in 0..20_000u32 {
+                let data = Random::new(u64::from(n) + 1).bytes(30_000);
+                // The last ones may come when it is not mounted any more.
+                match fs::File::create(root.join(format!("f{}", n % 50))).and_then(|mut f| f.write_all(&data))
+                {
+                    Ok(()) => written.push((n % 50, data)),
+                    Err(_) => break,
+                }
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            written
+        });
+        for _ in 0..10 {
+            told(&world.zfs("unload-key tank/c").fails(), "'tank/c' is busy.");
+        }
+        over.store(true, Ordering::Relaxed);
+        writer.join().expect("the writer")
+    });
+    // Right behind the last write, whose txg is not synced.
+    world.zfs("unmount tank/c").ok();
+    world.zfs("unload-key tank/c").ok();
+    told(&world.zfs("mount tank/c").fails(), "encryption key not loaded");
+    world.zfs("mount -l tank/c").ok();
+    let last: std::collections::BTreeMap<u32, Vec<u8>> = written.into_iter().collect();
+    assert!(!last.is_empty());
+    for (n, data) in last {
+        assert!(fs::read(root.join(format!("f{n}"))).expect("file") == data, "f{n}");
+    }
+    pool.judge();
+}

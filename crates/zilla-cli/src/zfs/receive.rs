@@ -4,6 +4,7 @@ use super::stream::{hand_over, told};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use std::io::IsTerminal;
+use zilla_control::ErrorCode;
 use zilla_control::types::{ReceiveAbort, StreamReceive};
 
 pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
@@ -71,11 +72,11 @@ pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
     match told(cx, handed, &r)? {
         Ok(()) => Ok(0),
         Err(e) => {
-            let text = e.description().to_owned();
-            match (text.starts_with("cannot "), &e.subject) {
-                (true, _) => cx.err(text),
-                (false, Some(subject)) => cx.err(format!("cannot open '{subject}': {text}")),
-                (false, None) => cx.err(format!("cannot receive: {text}")),
+            let text = e.description();
+            match (e.code, &e.subject) {
+                (ErrorCode::Stream, _) => cx.err(text),
+                (_, Some(subject)) => cx.err(format!("cannot open '{subject}': {text}")),
+                (_, None) => cx.err(format!("cannot receive: {text}")),
             }
             e.details.iter().for_each(|l| cx.err(l));
             Ok(1)

@@ -124,7 +124,7 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
             let subject = e.subject.clone().unwrap_or_else(|| r.snapshot.clone());
             match e.code {
                 ErrorCode::NoEnt => cx.refused(&format!("cannot open '{subject}'"), &e),
-                ErrorCode::BadTarget => {
+                ErrorCode::Stream | ErrorCode::BadTarget => {
                     cx.err(e.description());
                     e.details.iter().for_each(|l| cx.err(l));
                 }

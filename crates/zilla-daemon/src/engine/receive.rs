@@ -48,7 +48,7 @@ fn refuse(part: &Part<'_>, why: &str) -> ApiError {
         (_, _, true) if volume => "new volume",
         _ => "new filesystem",
     };
-    ApiError::with(ErrorCode::BadTarget, format!("cannot receive {kind} stream: {why}"))
+    ApiError::with(ErrorCode::Stream, format!("cannot receive {kind} stream: {why}"))
 }
 
 /// The class of an error is the command's exit code; the sentence is the engine's, which says it as OpenZFS does.
@@ -69,14 +69,13 @@ fn members(list: &NvList) -> Vec<&NvList> {
 
 /// The name of a stream's snapshot, without the part that `top` (a package's first dataset) is.
 fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> Answer<String> {
-    let bad = || {
-        ApiError::with(ErrorCode::InvalidName, format!("cannot receive: '{toname}' is no snapshot's name"))
-    };
+    let bad =
+        || ApiError::with(ErrorCode::Stream, format!("cannot receive: '{toname}' is no snapshot's name"));
     let (fs, snap) = toname.split_once('@').ok_or_else(bad)?;
     if let Some((given_fs, given)) = r.target.split_once('@') {
         if top.is_some_and(|t| t != fs) {
             let what = "cannot receive: cannot specify snapshot name for multi-snapshot stream";
-            return Err(ApiError::with(ErrorCode::BadTarget, what));
+            return Err(ApiError::with(ErrorCode::Stream, what));
         }
         return Ok(format!("{given_fs}@{given}"));
     }
@@ -125,7 +124,7 @@ fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
     for name in &part.r.exclude {
         if props::dataset_prop(name).is_none() && !props::is_user_prop(name) {
             let what = format!("cannot receive: invalid property '{name}'");
-            return Err(ApiError::with(ErrorCode::BadProp, what));
+            return Err(ApiError::with(ErrorCode::Stream, what));
         }
         out.push((name.clone(), Setting::Inherit));
     }
@@ -161,7 +160,7 @@ impl Engine {
         source: &mut Reader,
         told: &Told,
     ) -> Answer<()> {
-        let plain = |e: Error| ApiError::with(ErrorCode::BadTarget, format!("cannot receive: {}", why(&e)));
+        let plain = |e: Error| ApiError::with(ErrorCode::Stream, format!("cannot receive: {}", why(&e)));
         let mut reader = RecordReader::new(source);
         let (first, payload) = match reader.begin().await.map_err(plain)? {
             Some((Record::Begin(b), payload)) => (b, payload),
@@ -552,7 +551,7 @@ impl Engine {
         let dsl = pool.dsl().clone();
         let none = || {
             let what = format!("'{}' does not have any resumable receive state to abort", r.name);
-            ApiError::with(ErrorCode::BadTarget, what)
+            ApiError::with(ErrorCode::Stream, what)
         };
         let ds = dsl.recv_partial(&r.name).await.map_err(of(&r.name))?.ok_or_else(none)?;
         if dsl.resume_state(&ds).await.map_err(of_dataset)?.is_none() {

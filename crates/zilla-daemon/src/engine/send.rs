@@ -37,7 +37,7 @@ struct Step {
 }
 
 fn failed(what: impl Into<String>) -> ApiError {
-    ApiError::with(ErrorCode::BadTarget, what)
+    ApiError::with(ErrorCode::Stream, what)
 }
 
 fn value(name: &str, v: &Value) -> Option<NvValue> {
@@ -228,7 +228,7 @@ impl Engine {
         let dsl = pool.dsl();
         let gone = || {
             let what = format!("'{}' is no longer the same snapshot used in the initial send", t.toname);
-            ApiError::with(ErrorCode::BadTarget, what)
+            ApiError::with(ErrorCode::Stream, what)
         };
         let snap = dsl.by_name(&t.toname).await.map_err(|_| gone())?;
         if !snap.is_snapshot() || snap.guid() != t.toguid {
