@@ -87,6 +87,8 @@ codes! {
     PoolReadonly = "pool is read-only",
     NoPending = "operation is not in progress",
     CheckpointExists = "checkpoint exists",
+    DiscardingCheckpoint = "currently discarding checkpoint",
+    NoCheckpoint = "checkpoint does not exist",
     DevrmInProgress = "device removal in progress",
     VdevTooBig = "device exceeds supported size",
     ActivePool = "pool is imported on a different host",

@@ -174,6 +174,7 @@ operations! {
     pool_reopen(PoolReopen) -> ();
     pool_resilver(PoolResilver) -> ();
     pool_freeze(PoolFreeze) -> ();
+    pool_checkpoint(PoolCheckpoint) -> ();
     pool_reguid(PoolReguid) -> ();
     pool_upgrade(PoolUpgrade) -> ();
     label_clear(LabelClear) -> ();

@@ -190,3 +190,69 @@ fn a_pool_whose_devices_are_missing_at_a_start_is_not_forgotten() {
     assert_eq!(world.zpool("list -Ho name,health").ok(), "other\tONLINE\ntank\tONLINE\n");
     assert_eq!(std::fs::read_to_string(world.mnt().join("tank/file")).unwrap(), "x");
 }
+
+#[test]
+fn a_pool_goes_back_to_its_checkpoint_or_gives_it_up() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    create(&world, "", "tank");
+    let file = world.mnt().join("tank/file");
+    std::fs::write(&file, vec![1; 4 << 20]).unwrap();
+    assert_eq!(value(&world, "checkpoint", "tank"), "-");
+    let none = world.zpool("checkpoint -d tank");
+    let words = "cannot discard checkpoint in 'tank': checkpoint does not exist\n";
+    assert_eq!((none.code, none.stderr.as_str()), (1, words));
+    world.zpool("checkpoint tank").ok();
+    assert_eq!(value(&world, "feature@zpool_checkpoint", "tank"), "active");
+    let again = world.zpool("checkpoint tank");
+    assert_eq!((again.code, again.stderr.as_str()), (1, "cannot checkpoint 'tank': checkpoint exists\n"));
+    let guid = world.zpool("reguid tank");
+    assert_eq!((guid.code, guid.stderr.as_str()), (1, "cannot reguid 'tank': checkpoint exists\n"));
+    let side = world.disks().join("tank1.img");
+    let detached = world.zpool(&format!("detach tank {}", side.display()));
+    assert!(detached.code == 1 && detached.stderr.ends_with(": checkpoint exists\n"), "{detached}");
+    std::fs::write(&file, vec![2; 4 << 20]).unwrap();
+    std::fs::write(world.mnt().join("tank/more"), vec![3; 20 << 20]).unwrap();
+    world.zfs("create tank/fs").ok();
+    world.zpool("sync tank").ok();
+    let kept: u64 = value(&world, "checkpoint", "tank").parse().unwrap();
+    assert!(kept > 0);
+    let status = world.zpool("status tank").ok();
+    assert!(status.contains("checkpoint: created ") && status.contains(", consumes "), "{status}");
+    let scrub = world.zpool("scrub -w tank").ok();
+    assert_eq!(scrub, "warning: will not scrub state that belongs to the checkpoint of pool 'tank'\n");
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&world.disks(), "tank");
+    let import = format!("import -d {} --rewind-to-checkpoint", world.disks().display());
+    world.zpool(&format!("{import} -o readonly=on tank")).ok();
+    assert_eq!(std::fs::read(&file).unwrap(), vec![1; 4 << 20]);
+    world.zpool("export tank").ok();
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    assert_eq!(std::fs::read(&file).unwrap(), vec![2; 4 << 20]);
+    world.zpool("export tank").ok();
+    world.zpool(&format!("{import} tank")).ok();
+    assert_eq!(std::fs::read(&file).unwrap(), vec![1; 4 << 20]);
+    assert!(!world.mnt().join("tank/more").exists() && world.zfs("list tank/fs").code == 1);
+    assert_eq!(value(&world, "feature@zpool_checkpoint", "tank"), "enabled");
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&world.disks(), "tank");
+    let none = world.zpool(&format!("{import} tank"));
+    let words = "cannot import 'tank': checkpoint does not exist\n";
+    assert_eq!((none.code, none.stderr.as_str()), (1, words));
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    world.zpool("checkpoint tank").ok();
+    std::fs::write(&file, vec![4; 4 << 20]).unwrap();
+    world.zpool("checkpoint -d -w tank").ok();
+    assert_eq!(value(&world, "checkpoint", "tank"), "-");
+    assert!(!world.zpool("status tank").ok().contains("checkpoint:"));
+    let told = world.zpool("history -i tank").ok();
+    assert!(
+        told.contains("spa checkpoint ") && told.contains("finished discarding checkpointed state"),
+        "{told}"
+    );
+    world.zpool(&format!("detach tank {}", side.display())).ok();
+    world.zpool("export tank").ok();
+    pool::zdb_clean(&world.disks(), "tank");
+}

@@ -1,10 +1,12 @@
-//! `zpool reguid` and `upgrade`.
+//! `zpool reguid`, `checkpoint` and `upgrade`.
 
 use super::compat;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use zilla_control::status::{Compatibility, SPA_VERSION};
-use zilla_control::types::{FeatureState, PoolInfo, PoolQuery, PoolReguid, PoolUpgrade};
+use zilla_control::types::{
+    Activity, FeatureState, PoolCheckpoint, PoolInfo, PoolQuery, PoolReguid, PoolUpgrade,
+};
 use zilla_core::spa::features::SUPPORTED;
 use zilla_ondisk::feature::FEATURES;
 
@@ -51,6 +53,51 @@ fn strtoull(text: &str) -> Option<u64> {
     }
     let number: u64 = digits.parse().ok()?;
     Some(if negative { number.wrapping_neg() } else { number })
+}
+
+pub fn checkpoint(cx: &mut Cx, args: Vec<String>) -> Run {
+    const LONG: &[args::Long] = &[("discard", false, 'd'), ("wait", false, 'w')];
+    let (options, operands) = args::parse(&args, ":dw", LONG);
+    let (mut discard, mut wait) = (false, false);
+    for option in options {
+        match option {
+            Opt::Flag('d', _) => discard = true,
+            Opt::Flag('w', _) => wait = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    if wait && !discard {
+        return cx.bad_usage("--wait only valid when --discard also specified");
+    }
+    let [name] = operands.as_slice() else {
+        return cx.bad_usage(if operands.is_empty() {
+            "missing pool argument"
+        } else {
+            "too many arguments"
+        });
+    };
+    let (pools, _) = cx.pools(&operands, PoolQuery::default())?;
+    if pools.is_empty() {
+        if name.contains('/') {
+            cx.err(
+                "'zpool checkpoint' doesn't work on datasets. To save the state of a dataset from a specific \
+                 point in time please use 'zfs snapshot'",
+            );
+        }
+        return Ok(1);
+    }
+    let action = match discard {
+        false => format!("cannot checkpoint '{name}'"),
+        true => format!("cannot discard checkpoint in '{name}'"),
+    };
+    if cx.ask(&action, &PoolCheckpoint { name: name.clone(), discard })?.is_none() {
+        return Ok(1);
+    }
+    cx.log_history(name)?;
+    if wait {
+        super::wait::until_done(cx, name, &[Activity::Discard])?;
+    }
+    Ok(0)
 }
 
 pub fn upgrade(cx: &mut Cx, args: Vec<String>) -> Run {

@@ -112,10 +112,7 @@ fn options(cx: &mut Cx, args: &[String]) -> Result<(Options, Vec<String>), Exit>
                 Err(_) => return cx.bad_usage("invalid txg value"),
             },
             Opt::Flag('X', _) => opts.extreme = true,
-            Opt::Flag('\u{1}', _) => {
-                cx.err("zpool: 'import --rewind-to-checkpoint' is not supported by zilla yet");
-                return Err(Exit(2));
-            }
+            Opt::Flag('\u{1}', _) => request.rewind_to_checkpoint = true,
             Opt::Flag(letter @ ('C' | 'E' | 'V'), _) => {
                 cx.err(format!("zpool: 'import -{letter}' is not supported by zilla yet"));
                 return Err(Exit(2));

@@ -52,7 +52,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
     None,
     command("labelclear", "\tlabelclear [-f] <vdev>\n", Some(labelclear::run)),
     None,
-    command("checkpoint", "\tcheckpoint [-d [-w]] <pool> ...\n", None),
+    command("checkpoint", "\tcheckpoint [-d [-w]] <pool> ...\n", Some(identity::checkpoint)),
     command("prefetch", "\tprefetch -t <type> [<type opts>] <pool>\n\t    -t ddt <pool>\n", None),
     None,
     command(

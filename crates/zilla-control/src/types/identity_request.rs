@@ -21,3 +21,12 @@ pub struct PoolUpgrade {
     /// Short names of features to enable.
     pub features: Vec<String>,
 }
+
+/// `zpool checkpoint [-d]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolCheckpoint {
+    pub name: String,
+    /// Give up the one there is.
+    pub discard: bool,
+}

@@ -199,6 +199,8 @@ pub struct PoolImport {
     pub rewind_dry_run: bool,
     pub rewind_extreme: bool,
     pub rewind_txg: Option<u64>,
+    /// `--rewind-to-checkpoint`
+    pub rewind_to_checkpoint: bool,
 }
 
 /// What an import left undone: the pool is imported all the same.

@@ -83,6 +83,11 @@ async fn check_vdev(spa: &Arc<Spa>, vdev: u32, used: &[Use<'_>], report: &mut Re
             }
         }
     }
+    for (start, end) in spa.metaslabs.checkpointed_ranges(vdev).await?.iter() {
+        if in_use.add(start, end - start).is_err() {
+            report.add(format!("vdev {vdev}: {start:#x}..{end:#x} is the checkpoint's, and in use"));
+        }
+    }
     let allocated = spa.metaslabs.allocated_ranges(vdev).await?;
     report.allocated += allocated.space();
     for (start, end) in difference(&allocated, &in_use) {

@@ -37,6 +37,8 @@ pub struct PoolSpace {
     pub deferred: u64,
     /// On the list of frees put off to the next txg.
     pub deferred_frees: u64,
+    /// What only the pool's checkpoint has.
+    pub checkpoint: u64,
 }
 
 /// The MOS's dirs and lists that are always open.

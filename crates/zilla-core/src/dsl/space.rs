@@ -42,7 +42,7 @@ impl DslPool {
     /// The pool's size as datasets may use it.
     pub fn adjusted_size(&self, check: SpaceCheck) -> u64 {
         let s = self.pool_space();
-        let space = s.dspace.saturating_sub(s.deferred_frees);
+        let space = s.dspace.saturating_sub(s.deferred_frees).saturating_sub(s.checkpoint);
         let slop = match check {
             SpaceCheck::Normal => s.slop,
             SpaceCheck::Reserved => s.slop / 2,

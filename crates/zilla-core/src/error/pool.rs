@@ -13,6 +13,12 @@ pub enum Refusal {
     NoReplicas,
     #[error("one or more devices is currently unavailable")]
     NotHealthy,
+    #[error("checkpoint exists")]
+    CheckpointExists,
+    #[error("currently discarding checkpoint")]
+    DiscardingCheckpoint,
+    #[error("checkpoint does not exist")]
+    NoCheckpoint,
     /// The log devices that an import lacks, a line each, the devices of a mirror below it.
     #[error("The devices below are missing or corrupted, use '-m' to import the pool anyway:\n{}", .0.join("\n"))]
     MissingLogs(Vec<String>),
@@ -22,7 +28,8 @@ impl Refusal {
     pub fn errno(&self) -> Errno {
         match self {
             Refusal::NoDevice(_) => Errno::NoDev,
-            Refusal::NoReplicas => Errno::Busy,
+            Refusal::NoReplicas | Refusal::CheckpointExists | Refusal::DiscardingCheckpoint => Errno::Busy,
+            Refusal::NoCheckpoint => Errno::NoEnt,
             Refusal::MissingLogs(_) | Refusal::NotHealthy => Errno::NxIo,
         }
     }

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use zilla_ondisk::blkptr::Dva;
 
 /// Size of a gang block's header.
@@ -102,6 +102,8 @@ pub struct Metaslabs {
     pub(super) log: Mutex<Log>,
     pub(super) counts: Mutex<FeatureCounts>,
     pub(super) spare: Spare,
+    /// The txg of the pool's checkpoint; 0: there is none.
+    pub(super) checkpoint_txg: AtomicU64,
 }
 
 impl Metaslabs {
@@ -114,6 +116,7 @@ impl Metaslabs {
             log: Mutex::default(),
             counts: Mutex::default(),
             spare: Spare::default(),
+            checkpoint_txg: AtomicU64::new(0),
         })
     }
 
@@ -228,7 +231,9 @@ impl Metaslabs {
         list.iter().any(|&(v, m)| {
             self.metaslab(v, m).is_ok_and(|(_, ms)| {
                 let st = ms.state();
-                !st.allocating[txg.slot()].is_empty() || !st.freeing.is_empty()
+                !st.allocating[txg.slot()].is_empty()
+                    || !st.freeing.is_empty()
+                    || !st.checkpointing.is_empty()
             })
         })
     }
@@ -376,7 +381,7 @@ impl Metaslabs {
     }
 
     /// The vdev, metaslab and true size of what a DVA points to.
-    fn locate(&self, dva: &Dva) -> Result<(Arc<VdevSpace>, Arc<Metaslab>, u64)> {
+    pub(super) fn locate(&self, dva: &Dva) -> Result<(Arc<VdevSpace>, Arc<Metaslab>, u64)> {
         let v = self.vdev(dva.vdev)?;
         // A gang's DVA has the size of all its members; its own place holds the header only.
         let size = if dva.gang { v.asize(GANG_HEADER) } else { dva.asize };
@@ -505,9 +510,10 @@ impl Allocator for Metaslabs {
         }
     }
 
-    fn free(&self, txg: Txg, dva: &Dva, _born: Txg) {
+    fn free(&self, txg: Txg, dva: &Dva, born: Txg) {
         // Blocks born in this txg are deferred as well: an earlier pass may have a write to that place in flight.
-        if let Err(e) = self.free_dva(txg, dva) {
+        let kept = self.in_checkpoint(txg, born);
+        if let Err(e) = if kept { self.keep_dva(txg, dva) } else { self.free_dva(txg, dva) } {
             // A pointer that lies must not take space from others. At worst the space is lost.
             tracing::error!("not freed: {dva:?}: {e}");
         }

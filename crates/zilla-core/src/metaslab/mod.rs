@@ -10,6 +10,7 @@
 //! ```text
 //!   MOS  vdev's metaslab array -> [object] -> space map: header (bonus) + entries
 //!        vdev's top ZAP, com.delphix:ms_unflushed_phys_txgs -> [txg from which logs count, by metaslab]
+//!        vdev's top ZAP, com.delphix:pool_checkpoint_sm -> space map of what only the checkpoint has ([`checkpoint`])
 //!        pool directory, com.delphix:log_spacemap_zap -> txg -> log space map
 //! ```
 //!
@@ -30,6 +31,7 @@
 //! **Deliberately absent.** Trimming; allocation that waits (it names the metaslab to be loaded instead); per-CPU allocators.
 
 mod alloc;
+mod checkpoint;
 mod grow;
 mod log;
 mod range_tree;

@@ -60,6 +60,8 @@ pub(super) struct State {
     pub(super) free: RangeTree,
     pub(super) allocating: [RangeTree; TXG_SIZE],
     pub(super) freeing: RangeTree,
+    /// Freed, but the pool's checkpoint has them: they stay allocated.
+    pub(super) checkpointing: RangeTree,
     pub(super) freed: RangeTree,
     pub(super) defer: [RangeTree; TXG_DEFER_SIZE],
     pub(super) unflushed_allocs: RangeTree,
@@ -106,6 +108,7 @@ impl State {
     pub(super) fn is_idle(&self) -> bool {
         self.allocating.iter().all(RangeTree::is_empty)
             && self.freeing.is_empty()
+            && self.checkpointing.is_empty()
             && self.freed.is_empty()
             && self.defer.iter().all(RangeTree::is_empty)
     }
@@ -264,19 +267,35 @@ impl Metaslab {
 
     /// Notes that a place is free from the syncing txg on. What can be known to be free already is refused.
     pub(super) fn free(&self, st: &mut State, at: u64, size: u64) -> Result<()> {
-        // What the logs alone call free may have been given out again since, in a txg that is not synced.
-        let again = st.allocating.iter().any(|t| t.contains(at, size));
-        let known = [&st.freed, &st.free].into_iter().chain(&st.defer).any(|t| t.overlaps(at, size))
-            || (!again && st.unflushed_frees.overlaps(at, size));
-        if known {
-            let what = format!("{size:#x} bytes at {at:#x} are freed, but free already");
-            return Err(Error::corrupt(None, format!("metaslab {}", self.id), what));
-        }
+        self.check_in_use(st, at, size)?;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::FreedTooEarly) && st.loaded {
             return st.free.add(at, size).map_err(|e| self.corrupt(e));
         }
         st.freeing.add(at, size).map_err(|e| self.corrupt(e))
+    }
+
+    /// Notes that only the checkpoint has a place from the syncing txg on.
+    pub(super) fn keep(&self, st: &mut State, at: u64, size: u64) -> Result<()> {
+        self.check_in_use(st, at, size)?;
+        if st.freeing.overlaps(at, size) {
+            return Err(self.free_already(at, size));
+        }
+        st.checkpointing.add(at, size).map_err(|e| self.corrupt(e))
+    }
+
+    fn free_already(&self, at: u64, size: u64) -> Error {
+        let what = format!("{size:#x} bytes at {at:#x} are freed, but free already");
+        Error::corrupt(None, format!("metaslab {}", self.id), what)
+    }
+
+    fn check_in_use(&self, st: &State, at: u64, size: u64) -> Result<()> {
+        // What the logs alone call free may have been given out again since, in a txg that is not synced.
+        let again = st.allocating.iter().any(|t| t.contains(at, size));
+        let trees = [&st.freed, &st.free, &st.checkpointing];
+        let known = trees.into_iter().chain(&st.defer).any(|t| t.overlaps(at, size))
+            || (!again && st.unflushed_frees.overlaps(at, size));
+        if known { Err(self.free_already(at, size)) } else { Ok(()) }
     }
 
     /// Brings the free space into memory; several callers share one reading.

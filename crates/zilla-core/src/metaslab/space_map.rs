@@ -152,6 +152,13 @@ impl SpaceMap {
         self.save(tx);
     }
 
+    /// Forgets all entries from `length` on, which said that `space` bytes are free.
+    pub fn shorten(&mut self, tx: &Tx, length: u64, space: u64) {
+        self.phys.length = length;
+        self.phys.alloc = self.phys.alloc.wrapping_add(space);
+        self.save(tx);
+    }
+
     /// Goes on in another, empty object.
     pub fn replace_object(&mut self, dnode: Arc<Dnode>) -> Result<()> {
         *self = SpaceMap::open(dnode, self.start, self.size, self.shift)?;
@@ -212,11 +219,20 @@ impl Reader {
     pub async fn for_each(
         &self,
         length: u64,
+        f: impl FnMut(MapType, Option<u32>, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        self.for_each_from(0, length, f).await
+    }
+
+    /// The same without what stands before `at`, where a block begins.
+    pub async fn for_each_from(
+        &self,
+        mut at: u64,
+        length: u64,
         mut f: impl FnMut(MapType, Option<u32>, u64, u64) -> Result<()>,
     ) -> Result<()> {
         let blksz = u64::from(self.dnode.blksz());
         let chunk = (READ_AHEAD / blksz).max(1) * blksz;
-        let mut at = 0;
         while at < length {
             let n = chunk.min(length - at) as usize;
             let mut buf = vec![0; n];

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use zilla_ondisk::object_type::DMU_OT_OBJECT_ARRAY;
 
 /// Blocks of a metaslab's space map where changes come from the log in bulk, and where they come every txg.
-const BLKSZ_WITH_LOG: u32 = 128 << 10;
+pub(super) const BLKSZ_WITH_LOG: u32 = 128 << 10;
 const BLKSZ_WITHOUT_LOG: u32 = 16 << 10;
 /// A map is rewritten when it is this many times as long as it need be, and of some length at all.
 const CONDENSE_FACTOR: u64 = 2;
@@ -72,6 +72,10 @@ impl Metaslabs {
         ms: &Arc<Metaslab>,
     ) -> Result<()> {
         let slot = tx.txg().slot();
+        let kept = !ms.state().checkpointing.is_empty();
+        if kept {
+            self.sync_checkpoint(mos, tx, pass, v, ms).await?;
+        }
         {
             let st = ms.state();
             if st.allocating[slot].is_empty() && st.freeing.is_empty() {
@@ -128,7 +132,7 @@ impl Metaslabs {
         }
     }
 
-    async fn new_map(&self, mos: &Arc<Objset>, tx: &Tx, blksz: u32) -> Result<Arc<Dnode>> {
+    pub(super) async fn new_map(&self, mos: &Arc<Objset>, tx: &Tx, blksz: u32) -> Result<Arc<Dnode>> {
         let histogram = self.features.read().spacemap_histogram;
         let dn = create_object(mos, tx, blksz, histogram).await?;
         self.count_map(&dn, 1);

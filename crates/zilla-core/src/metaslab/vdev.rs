@@ -118,6 +118,8 @@ pub(super) struct VdevSpace {
     pub(super) array: Arc<Mutex<Option<Arc<Dnode>>>>,
     /// Where the metaslabs' unflushed txgs are noted.
     pub(super) unflushed: Arc<Mutex<Option<Arc<Dnode>>>>,
+    /// What only the pool's checkpoint has.
+    pub(super) checkpoint: Arc<Mutex<Option<SpaceMap>>>,
     pub(super) allocatable: Arc<AtomicBool>,
     alloc: Arc<AtomicI64>,
     deferred: Arc<AtomicI64>,
@@ -184,6 +186,7 @@ impl VdevSpace {
             ms_array: Arc::new(AtomicU64::new(spec.ms_array.0)),
             array: Arc::default(),
             unflushed: Arc::default(),
+            checkpoint: Arc::default(),
             all,
             groups,
             allocatable: Arc::new(AtomicBool::new(true)),
@@ -208,6 +211,7 @@ impl VdevSpace {
             ms_array: self.ms_array.clone(),
             array: self.array.clone(),
             unflushed: self.unflushed.clone(),
+            checkpoint: self.checkpoint.clone(),
             all,
             groups: self.groups.iter().map(Group::again).collect(),
             allocatable: self.allocatable.clone(),

@@ -45,6 +45,7 @@ pub const SUPPORTED: &[&str] = &[
     "zilsaxattr",
     "encryption",
     "block_cloning",
+    "zpool_checkpoint",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.

@@ -148,6 +148,11 @@ pub(crate) async fn check_space(
         let allocated = metaslabs.allocated_ranges(v).await?;
         found.allocated += allocated.space();
         let mut used = refs.used.remove(&v).unwrap_or_default();
+        for (s, e) in metaslabs.checkpointed_ranges(v).await?.iter() {
+            if let Err(e) = used.add(s, e - s) {
+                found.problem(format!("vdev {v}: {e}: the checkpoint has it, and somebody else"));
+            }
+        }
         let mut maybe = optional.used.remove(&v).unwrap_or_default();
         for (s, e) in allocated.iter() {
             for (s, e) in used.subtract(s, e) {

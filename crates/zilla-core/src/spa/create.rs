@@ -188,6 +188,7 @@ impl Spa {
             dedup: super::ddt::DedupStats::default(),
             config_dirty: AtomicBool::new(true),
             autoexpand: AtomicBool::new(false),
+            checkpoint: Mutex::default(),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),

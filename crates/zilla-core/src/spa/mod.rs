@@ -27,6 +27,7 @@
 
 pub(crate) mod brt;
 mod cache;
+mod checkpoint;
 pub mod config;
 mod create;
 mod ddt;
@@ -45,6 +46,7 @@ mod sync;
 mod vdev_objects;
 mod vdevs;
 
+pub use checkpoint::CheckpointStat;
 pub use config::Host;
 pub use create::{CreateOpts, Outward, RootFs};
 pub use ddt::DedupStats;
@@ -109,6 +111,7 @@ pub struct Spa {
     pub dedup: DedupStats,
     config_dirty: AtomicBool,
     autoexpand: AtomicBool,
+    checkpoint: Mutex<checkpoint::Checkpoint>,
     suspension: suspend::Suspension,
     sync_over: AtomicBool,
     sync_ended: Event,

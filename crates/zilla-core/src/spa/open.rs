@@ -3,6 +3,7 @@
 //! Twice: first as the labels describe it, without touching anything, to read the configuration in the MOS; then as that configuration
 //! describes it, exclusively where it is to be written. Until the second opening has succeeded nothing was changed.
 
+use super::checkpoint;
 use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
 use super::{PoolCtx, Spa, State};
@@ -46,6 +47,8 @@ pub struct OpenOpts {
     pub name: Option<String>,
     /// The name is only for as long as the pool is open here.
     pub temporary_name: bool,
+    /// Go back to the checkpoint; for good if the pool is writable.
+    pub rewind_to_checkpoint: bool,
     /// Go back to an older uberblock where the newest cannot be opened.
     pub rewind: Option<Rewind>,
     /// Bytes of decompressed blocks kept beside the ARC.
@@ -163,7 +166,7 @@ impl Spa {
         if found.state == PoolState::Destroyed && !opts.force {
             return Err(Error::no_ent(format!("pool '{}' was destroyed", found.name)));
         }
-        let trusted = Self::trusted_config(env, found, &opts, max).await?;
+        let (trusted, checkpoint) = Self::trusted_config(env, found, &opts, max).await?;
         if !opts.force && !opts.readonly {
             config::check_host(&trusted, &opts.host)?;
         }
@@ -174,7 +177,13 @@ impl Spa {
             Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
                 Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
-            Ok(()) => Self::open_on(env, found, &trusted, tree.clone(), opts, max).await,
+            Ok(()) => {
+                let from = match checkpoint {
+                    Some(kept) => From::Checkpoint(kept),
+                    None => From::Newest { max },
+                };
+                Self::open_on(env, found, &trusted, tree.clone(), opts, from).await
+            }
             Err(e) => Err(e),
         };
         if result.is_err() {
@@ -188,7 +197,7 @@ impl Spa {
     #[crate::boxed]
     pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<Arc<VdevTree>> {
         let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
-        let trusted = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;
+        let (trusted, _) = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;
         let tree = trusted_tree(env, found, &trusted).ok()?;
         let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
         if opened.is_ok() && !missing_logs(&tree).is_empty() {
@@ -198,8 +207,14 @@ impl Spa {
         None
     }
 
-    /// Reads the MOS's configuration through the devices that labels speak of.
-    async fn trusted_config(env: &Env, found: &FoundPool, opts: &OpenOpts, max: u64) -> Result<NvList> {
+    /// Reads the MOS's configuration through the devices that labels speak of. Where the pool is to go back to its checkpoint, that
+    /// one's configuration, and its uberblock as it becomes the newest.
+    async fn trusted_config(
+        env: &Env,
+        found: &FoundPool,
+        opts: &OpenOpts,
+        max: u64,
+    ) -> Result<(NvList, Option<Uberblock>)> {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
@@ -211,9 +226,19 @@ impl Spa {
             // The DTLs are not known yet, but what is behind is not to be read first.
             let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
             tree.note_outdated(&labels, ub.txg);
-            let mos = open_mos(&zio, &ub, &cache).await?;
+            let mut mos = open_mos(&zio, &ub, &cache).await?;
+            let mut kept = None;
+            if opts.rewind_to_checkpoint {
+                let directory = Zap::open(&mos, DIRECTORY).await?;
+                let mut back = checkpoint::read(&directory).await?.ok_or(Refusal::NoCheckpoint)?;
+                // Newer than all there are, so that the next import takes it.
+                (back.txg, back.timestamp) = (ub.txg + 1, env.clock.wall().as_secs());
+                let cache = DbufCache::new(opts.dbuf_cache);
+                mos = open_mos(&zio, &back, &cache).await?;
+                kept = Some(back);
+            }
             let id = Zap::open(&mos, DIRECTORY).await?.get_u64("config").await?;
-            config::read_packed(&mos, id).await
+            Ok((config::read_packed(&mos, id).await?, kept))
         };
         let result = result.await;
         tree.close().await;
@@ -226,12 +251,15 @@ impl Spa {
         trusted: &NvList,
         tree: Arc<VdevTree>,
         opts: OpenOpts,
-        max: u64,
+        from: From,
     ) -> Result<Arc<Spa>> {
         let labels = tree.read_labels().await;
-        let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
+        let ub = match from {
+            From::Newest { max } => best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?,
+            From::Checkpoint(kept) => kept,
+        };
         // What comes next counts more than anything that is left behind.
-        let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg);
+        let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg).max(ub.txg);
         // Before anything is read, and again when the DTLs are known, which take its place.
         tree.note_outdated(&labels, ub.txg);
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
@@ -262,6 +290,9 @@ impl Spa {
             metaslabs.open_vdev(&mos, spec).await?;
         }
         metaslabs.load_logs(&mos).await?;
+        metaslabs.load_checkpoints(&mos).await?;
+        let checkpoint = checkpoint::Checkpoint::load(&ctx, &directory).await?;
+        metaslabs.set_checkpoint(checkpoint.txg());
         let name = opts.name.clone().unwrap_or_else(|| found.name.clone());
         let dsl = DslPool::open(&ctx, ub.version).await?;
         dsl.set_name(&name);
@@ -297,6 +328,7 @@ impl Spa {
             // The first txg says that the pool is ours now.
             config_dirty: AtomicBool::new(!ctx.readonly),
             autoexpand: AtomicBool::new(false),
+            checkpoint: Mutex::new(checkpoint),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
@@ -307,7 +339,12 @@ impl Spa {
         });
         spa.update_space()?;
         if !ctx.readonly {
-            crate::zil::claim_all(&spa.dsl, &spa.metaslabs, ctx.txgs.open(), opts.missing_log).await?;
+            if matches!(from, From::Checkpoint(_)) {
+                spa.make_newest(&ub).await?;
+            }
+            let kept = Some(Txg(ub.checkpoint_txg)).filter(|txg| txg.0 != 0);
+            let claim = crate::zil::Claim { first: ctx.txgs.open(), kept, lost: opts.missing_log };
+            crate::zil::claim_all(&spa.dsl, &spa.metaslabs, claim).await?;
             env.spawn(spa.clone().sync_loop());
             spa.sync().await?;
         }
@@ -328,9 +365,20 @@ impl Spa {
                 std::pin::pin!(env.spawn_with_result(async move { settled.settle_devices().await }));
             select(settled, std::pin::pin!(spa.suspension.happens())).await;
             spa.watch_devices();
+            spa.go_on_discarding();
         }
         Ok(spa)
     }
+}
+
+/// Where an import begins.
+#[derive(Clone, Copy)]
+enum From {
+    /// The newest uberblock that is not after this txg.
+    Newest {
+        max: u64,
+    },
+    Checkpoint(Uberblock),
 }
 
 fn trusted_tree(env: &Env, found: &FoundPool, trusted: &NvList) -> Result<Arc<VdevTree>> {

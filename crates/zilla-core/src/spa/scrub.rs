@@ -64,6 +64,10 @@ impl ScanPool for Scanned {
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let Some(spa) = self.0.upgrade() else { return };
+            if spa.has_checkpoint() {
+                // What only the checkpoint has was not given to them.
+                spa.tree().not_resilvered(None);
+            }
             if spa.tree().end_resilver(complete, max_txg.0).await {
                 spa.config_dirty.store(true, Ordering::Release);
             }
@@ -159,6 +163,7 @@ impl Spa {
             metaslabs.open_vdev(&mos, spec).await?;
         }
         metaslabs.load_logs(&mos).await?;
+        metaslabs.load_checkpoints(&mos).await?;
         check_space(&ctx, &self.zio, &metaslabs, &ids, root).await
     }
 

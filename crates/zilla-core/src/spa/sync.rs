@@ -187,6 +187,7 @@ impl Spa {
             slop: self.metaslabs.slop(),
             deferred: normal.deferred,
             deferred_frees,
+            checkpoint: self.metaslabs.checkpoint_space(),
         });
         Ok(())
     }

@@ -126,6 +126,7 @@ impl Spa {
     #[crate::boxed]
     pub async fn remove_vdev(self: &Arc<Self>, guid: u64) -> Result<()> {
         self.check_writable()?;
+        self.check_no_checkpoint()?;
         if self.tree().spares.iter().any(|v| v.guid == guid) {
             return self.remove_spare(guid).await;
         }
@@ -192,6 +193,7 @@ impl Spa {
     #[crate::boxed]
     pub async fn attach(self: &Arc<Self>, guid: u64, spec: &LeafSpec, how: Attach) -> Result<()> {
         self.check_writable()?;
+        self.check_no_checkpoint()?;
         let changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
         let target = old.find(guid).ok_or_else(|| no_such(guid))?;
@@ -279,6 +281,7 @@ impl Spa {
     #[crate::boxed]
     pub async fn detach(self: &Arc<Self>, guid: u64) -> Result<Option<u64>> {
         self.check_writable()?;
+        self.check_no_checkpoint()?;
         let id = {
             let old = self.tree();
             old.find(guid).ok_or_else(|| no_such(guid))?;

@@ -86,6 +86,11 @@ impl<'a> Walk<'a> {
         self.ended.get_or_insert(why.into());
     }
 
+    /// Where it goes on.
+    pub(super) fn leads_to(&self) -> Option<&BlkPtr> {
+        Some(&self.next).filter(|bp| !bp.is_hole())
+    }
+
     pub(super) async fn next(&mut self) -> Option<ChainBlock> {
         let bp = std::mem::replace(&mut self.next, BlkPtr::ZERO);
         if bp.is_hole() || bp.is_embedded() {

@@ -6,6 +6,7 @@
 //! nothing of that and gives it back like any other, so it is taken.)
 
 use super::chain::{self, Walk};
+use crate::dmu::Objset;
 use crate::dsl::{DslDataset, DslPool};
 use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
@@ -20,16 +21,26 @@ use zilla_ondisk::zil::{
 
 const BLOCK_CLONING: &str = "block_cloning";
 
-/// Claims the logs of all datasets of a pool that is being opened for writing; `txg` is its first. A log that cannot be read because
-/// devices fail is an error, unless it may be `lost`: it may hold what someone was told is stable.
+/// How logs are claimed.
+#[derive(Clone, Copy)]
+pub struct Claim {
+    /// The pool's first txg.
+    pub first: Txg,
+    /// The pool goes back to a checkpoint of this txg. Its logs ended there for those who used it on: what followed is not kept.
+    pub kept: Option<Txg>,
+    /// A log that cannot be read because devices fail is an error, unless it may be lost: it may hold what someone was told is stable.
+    pub lost: bool,
+}
+
+/// Claims the logs of all datasets of a pool that is being opened for writing.
 #[crate::boxed]
-pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, txg: Txg, lost: bool) -> Result<()> {
+pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, how: Claim) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
         todo.extend(dsl.child_dirs(&dir).await?);
         let head = dsl.head(&dir).await?;
         if !head.phys().bp.is_hole() {
-            claim(dsl, metaslabs, &head, txg, lost).await?;
+            claim(dsl, metaslabs, &head, how).await?;
         }
     }
     Ok(())
@@ -39,8 +50,7 @@ async fn claim(
     dsl: &Arc<DslPool>,
     metaslabs: &Metaslabs,
     ds: &Arc<DslDataset>,
-    txg: Txg,
-    lost: bool,
+    Claim { first: txg, kept, lost }: Claim,
 ) -> Result<()> {
     let objset = dsl.objset(ds).await?;
     let header = objset.phys().zil_header;
@@ -48,6 +58,10 @@ async fn claim(
         return Ok(());
     }
     let store = &**objset.store();
+    if let Some(kept) = kept {
+        give_up(dsl, ds, &objset, kept).await;
+        return Ok(());
+    }
     let mut walk = Walk::new(store, &header, ds.id());
     let mut claims =
         Claims { dsl, metaslabs, store, objset: ds.id(), first: txg, seen: BTreeSet::new(), failed: None };
@@ -92,6 +106,19 @@ async fn claim(
     let end = walk.ended.as_deref().unwrap_or("");
     tracing::info!(dataset = %ds.name(), blocks, records, end, "intent log claimed");
     Ok(())
+}
+
+/// A log that was in use when the checkpoint was taken: the blocks that were allocated then are freed, and it begins anew.
+async fn give_up(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, objset: &Arc<Objset>, kept: Txg) {
+    let header = objset.phys().zil_header;
+    let mut walk = Walk::new(&**objset.store(), &header, ds.id());
+    while walk.leads_to().is_some_and(|bp| bp.birth() <= kept.0) {
+        let Some(block) = walk.next().await else { break };
+        dsl.ctx().free(&block.bp);
+    }
+    objset.with_phys(|p| p.zil_header = ZilHeader::default());
+    dsl.rewrite_root(ds);
+    tracing::info!(dataset = %ds.name(), "the intent log ends with the checkpoint");
 }
 
 struct Claims<'a> {

@@ -61,8 +61,8 @@ mod stripes;
 mod throttle;
 
 pub use claim::chain;
-pub use claim::claim_all;
 pub(crate) use claim::read_logged;
+pub use claim::{Claim, claim_all};
 pub use itx::When;
 pub use log::Zilog;
 pub(crate) use replay::logged_block;

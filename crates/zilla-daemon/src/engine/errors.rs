@@ -49,6 +49,9 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
     match why {
         spa::Refusal::NoDevice(_) => ErrorCode::NoDevice.into(),
         spa::Refusal::NoReplicas => ErrorCode::NoReplicas.into(),
+        spa::Refusal::CheckpointExists => ErrorCode::CheckpointExists.into(),
+        spa::Refusal::DiscardingCheckpoint => ErrorCode::DiscardingCheckpoint.into(),
+        spa::Refusal::NoCheckpoint => ErrorCode::NoCheckpoint.into(),
         spa::Refusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
         spa::Refusal::MissingLogs(_) => {
             let lines = why.to_string().lines().map(str::to_owned).collect();
@@ -133,6 +136,7 @@ mod tests {
         use spa::Refusal::*;
         match why {
             NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) => true,
+            CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
         }
     }
 
@@ -175,6 +179,9 @@ mod tests {
             (NoDevice(7), ErrorCode::NoDevice, "no such device in pool"),
             (NoReplicas, ErrorCode::NoReplicas, "no valid replicas"),
             (NotHealthy, ErrorCode::BadDev, "one or more devices is currently unavailable"),
+            (CheckpointExists, ErrorCode::CheckpointExists, "checkpoint exists"),
+            (DiscardingCheckpoint, ErrorCode::DiscardingCheckpoint, "currently discarding checkpoint"),
+            (NoCheckpoint, ErrorCode::NoCheckpoint, "checkpoint does not exist"),
             (missing.clone(), ErrorCode::BadDev, "one or more devices is currently unavailable"),
         ] {
             assert!(is_in_the_pools_table(&why));

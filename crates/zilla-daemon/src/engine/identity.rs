@@ -1,4 +1,4 @@
-//! What a pool is to others: `zpool reguid`, `upgrade`, features that are enabled, and `bootfs`.
+//! What a pool is to others: `zpool reguid`, `upgrade`, `checkpoint`, features that are enabled, and `bootfs`.
 //!
 //! The pool's name and guid are in the cache file, which is written again once the change is on disk; a crash in between leaves a
 //! cache file that names a guid no device carries, and the pool is to be imported by hand.
@@ -7,7 +7,7 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use zilla_control::props::TypedValue;
-use zilla_control::types::{PoolReguid, PoolUpgrade};
+use zilla_control::types::{PoolCheckpoint, PoolReguid, PoolUpgrade};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::features::SUPPORTED;
 
@@ -24,6 +24,14 @@ impl Engine {
         })?;
         self.save_cache().await;
         Ok(())
+    }
+
+    pub(super) async fn checkpoint_pool(&self, r: PoolCheckpoint) -> Answer<()> {
+        let pool = self.changeable(&r.name)?;
+        match r.discard {
+            false => pool.spa.take_checkpoint().await.map_err(of_pool),
+            true => pool.spa.discard_checkpoint().await.map_err(of_pool),
+        }
     }
 
     pub(super) async fn upgrade_pool(&self, r: PoolUpgrade) -> Answer<()> {

@@ -190,6 +190,7 @@ impl Engine {
             name: r.new_name.clone(),
             temporary_name: r.temporary_name,
             rewind,
+            rewind_to_checkpoint: r.rewind_to_checkpoint,
             ..self.open_opts().await
         };
         if rewind.is_some() && r.rewind_dry_run {

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use zilla_control::props::FEATURES;
 use zilla_control::types::*;
 use zilla_core::metaslab::{Metaslabs, SpaceClass};
-use zilla_core::spa::FailMode;
 use zilla_core::spa::features::SUPPORTED;
+use zilla_core::spa::{CheckpointStat, FailMode};
 use zilla_core::vdev::{IoKind, Top, Vdev, VdevKind as CoreKind, VdevTree};
 use zilla_ondisk::enums;
 
@@ -91,9 +91,15 @@ impl Engine {
             spares,
             l2cache,
             features: features(pool),
+            checkpoint: spa.checkpoint_stat().map(checkpoint),
             ..PoolInfo::default()
         }
     }
+}
+
+fn checkpoint(c: CheckpointStat) -> Checkpoint {
+    let state = if c.taken.is_some() { CheckpointState::Exists } else { CheckpointState::Discarding };
+    Checkpoint { state, start_time: c.taken.unwrap_or(0), space: c.space }
 }
 
 fn health(state: VdevState) -> PoolHealth {
@@ -189,6 +195,7 @@ fn node(
         stats.resilver_deferred =
             !vdev.is_log && leaf.is_behind() && !leaf.resilvering.load(Ordering::Relaxed);
     }
+    let kept = space.and_then(|s| s.vdev_checkpoint_space(u32::try_from(vdev.id).ok()?).ok());
     if top.is_some_and(|t| t.vdev.guid == vdev.guid)
         && let Some(stat) = space.and_then(|s| s.vdev_stat(u32::try_from(vdev.id).ok()?).ok())
     {
@@ -196,6 +203,7 @@ fn node(
         stats.space = stat.space;
         stats.dspace = stat.dspace;
         stats.fragmentation = stat.fragmentation;
+        stats.checkpoint_space = kept.unwrap_or(0);
     }
     if let Some(top) = top {
         stats.esize = top.could_grow(vdev);

@@ -293,6 +293,10 @@ impl Backend for Engine {
         self.freeze_pool(r).await
     }
 
+    async fn pool_checkpoint(&self, _: &Caller, r: PoolCheckpoint) -> Answer<()> {
+        self.checkpoint_pool(r).await
+    }
+
     async fn pool_reguid(&self, _: &Caller, r: PoolReguid) -> Answer<()> {
         self.reguid_pool(r).await
     }

@@ -30,6 +30,7 @@ impl Engine {
         let stored = pool.stored_props().await?;
         let stats = &info.root.stats;
         let percent = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
+        let kept = pool.spa.checkpoint_stat().map_or(0, |c| c.space);
         let (cloned, dedup) = (pool.spa.cloned_space(), pool.spa.dedup);
         let hundredths = |part: u64, whole: u64| match whole {
             0 => "1.00".to_owned(),
@@ -49,6 +50,7 @@ impl Engine {
                 "fragmentation" => stats.fragmentation.map_or_else(|| "-".to_owned(), |f| f.to_string()),
                 "freeing" => pool.dsl().freeing().await?.used.to_string(),
                 "expandsize" if stats.esize > 0 => stats.esize.to_string(),
+                "checkpoint" if kept > 0 => kept.to_string(),
                 "expandsize" | "checkpoint" => "-".to_owned(),
                 "last_scrubbed_txg" => pool.last_scrubbed().await?.to_string(),
                 "dedupratio" => hundredths(dedup.ref_dsize, dedup.dsize),

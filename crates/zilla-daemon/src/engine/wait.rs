@@ -38,6 +38,10 @@ async fn activities(pool: &Pool) -> Result<BTreeMap<Activity, u64>> {
     if freeing != 0 {
         all.insert(Activity::Free, freeing);
     }
+    if let Some(c) = pool.spa.checkpoint_stat().filter(|c| c.taken.is_none()) {
+        // The last step still has to be written down.
+        all.insert(Activity::Discard, c.space.max(1));
+    }
     let left = || {
         let scan = pool.scan_stat();
         let left = scan.map_or(0, |s| s.to_examine.saturating_sub(s.issued.saturating_add(s.skipped)));

@@ -112,8 +112,16 @@ pub async fn find(env: &Env) -> Result<Option<FoundPool>> {
     Ok(discover(env, &[DIR.into()]).await?.into_iter().next())
 }
 
+fn opts(readonly: bool) -> OpenOpts {
+    OpenOpts { readonly, host: host(), dbuf_cache: 2 << 20, arc_max: 16 << 20, ..OpenOpts::default() }
+}
+
 pub async fn import(env: &Env, found: &FoundPool, readonly: bool) -> Result<Arc<Spa>> {
-    let opts =
-        OpenOpts { readonly, host: host(), dbuf_cache: 2 << 20, arc_max: 16 << 20, ..OpenOpts::default() };
+    Spa::open(env, found, opts(readonly)).await
+}
+
+/// The same as of the pool's checkpoint.
+pub async fn go_back(env: &Env, found: &FoundPool, readonly: bool) -> Result<Arc<Spa>> {
+    let opts = OpenOpts { rewind_to_checkpoint: true, ..opts(readonly) };
     Spa::open(env, found, opts).await
 }

@@ -1,0 +1,174 @@
+//! What the pool's checkpoint keeps from being used again.
+//!
+//! A checkpoint is an uberblock that an import may go back to, however many txgs later. So a block that was there then (born in
+//! its txg or before) is not freed when nobody else has it any more: it stays allocated in its metaslab, and is written down in
+//! its vdev's *checkpoint space map*, a list of such ranges. When the checkpoint is discarded the list is read from its end, some
+//! of it in each txg, and what stands there is freed.
+//!
+//! ```text
+//!   free(block born before) -> checkpointing -> (checkpoint space map: FREE)      [the metaslab's own map does not change]
+//!   discard: (checkpoint space map, its last blocks) -> freeing -> as any other free; the map is that much shorter
+//! ```
+//!
+//! A crash is safe: a range enters the list in the txg that lets go of its block, and leaves it in the one that frees it.
+
+use super::Metaslabs;
+use super::range_tree::RangeTree;
+use super::slab::Metaslab;
+use super::space_map::{MapType, SpaceMap};
+use super::sync::BLKSZ_WITH_LOG;
+use super::vdev::VdevSpace;
+use crate::dmu::Objset;
+use crate::error::{Error, Result};
+use crate::txg::Tx;
+use crate::types::{ObjectId, Txg};
+use crate::zap::Zap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zilla_ondisk::blkptr::Dva;
+
+/// In a top-level vdev's ZAP (OpenZFS's VDEV_TOP_ZAP_POOL_CHECKPOINT_SM).
+const CHECKPOINT_SM: &str = "com.delphix:pool_checkpoint_sm";
+
+/// Bytes of a checkpoint space map whose ranges are freed in one txg: some 10 MiB of memory at most.
+const DISCARD_STEP: u64 = 1 << 20;
+
+impl Metaslabs {
+    /// From the txg being synced on, what was born up to `txg` is kept; 0: nothing is.
+    pub fn set_checkpoint(&self, txg: Txg) {
+        self.checkpoint_txg.store(txg.0, Ordering::Release);
+    }
+
+    /// Whether the checkpoint has a block that was `born` so early and is freed in `txg`.
+    pub(super) fn in_checkpoint(&self, txg: Txg, born: Txg) -> bool {
+        let kept = self.checkpoint_txg.load(Ordering::Acquire);
+        born.0 <= kept && kept < txg.0
+    }
+
+    /// Bytes that only the checkpoint has.
+    pub fn checkpoint_space(&self) -> u64 {
+        self.vdevs().iter().map(|v| v.checkpoint_space()).sum()
+    }
+
+    /// The same on one vdev.
+    pub fn vdev_checkpoint_space(&self, vdev: u32) -> Result<u64> {
+        Ok(self.vdev(vdev)?.checkpoint_space())
+    }
+
+    /// At import: opens the lists that there are.
+    pub async fn load_checkpoints(&self, mos: &Arc<Objset>) -> Result<()> {
+        for v in self.vdevs().iter().filter(|v| v.spec.top_zap != ObjectId(0)) {
+            let top = Zap::open(mos, v.spec.top_zap.0).await?;
+            if let Some(id) = top.try_get_u64(CHECKPOINT_SM).await? {
+                let dn = mos.hold_wait(ObjectId(id)).await?;
+                *v.checkpoint.lock() = Some(SpaceMap::open(dn, 0, u64::MAX, v.spec.ashift)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// A block leaves everything but the checkpoint.
+    pub(super) fn keep_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        let (v, ms, size) = self.locate(dva)?;
+        let mut st = ms.state();
+        ms.keep(&mut st, dva.offset, size)?;
+        self.list(txg, v.spec.id, &ms, &mut st);
+        Ok(())
+    }
+
+    /// Writes down what a pass let go of.
+    pub(super) async fn sync_checkpoint(
+        &self,
+        mos: &Arc<Objset>,
+        tx: &Tx,
+        pass: u64,
+        v: &Arc<VdevSpace>,
+        ms: &Arc<Metaslab>,
+    ) -> Result<()> {
+        if v.checkpoint.lock().is_none() {
+            if v.spec.top_zap == ObjectId(0) {
+                let what = format!("vdev {} has no ZAP, which checkpoints need", v.spec.id);
+                return Err(Error::inval(what));
+            }
+            let dn = self.new_map(mos, tx, BLKSZ_WITH_LOG).await?;
+            Zap::open(mos, v.spec.top_zap.0).await?.insert_u64(tx, CHECKPOINT_SM, dn.id().0).await?;
+            *v.checkpoint.lock() = Some(SpaceMap::open(dn, 0, u64::MAX, v.spec.ashift)?);
+        }
+        let ranges = std::mem::take(&mut ms.state().checkpointing);
+        match &mut *v.checkpoint.lock() {
+            Some(sm) => sm.append(self.append_how(tx, pass), &ranges, MapType::Free, None),
+            None => Ok(()),
+        }
+    }
+
+    /// In the syncing context: frees a part of what a checkpoint kept that is no more. Whether there is more to do.
+    pub async fn discard_checkpoint(&self, mos: &Arc<Objset>, tx: &Tx) -> Result<bool> {
+        let kept = self.vdevs().into_iter().find(|v| v.checkpoint.lock().is_some());
+        let Some(v) = kept else { return Ok(false) };
+        let (reader, length) = match &*v.checkpoint.lock() {
+            Some(sm) => (sm.reader(), sm.length()),
+            None => return Ok(false),
+        };
+        let from = length.saturating_sub(1) / DISCARD_STEP * DISCARD_STEP;
+        let mut ranges = Vec::new();
+        reader
+            .for_each_from(from, length, |kind, _, start, size| match kind {
+                MapType::Free => {
+                    ranges.push((start, size));
+                    Ok(())
+                }
+                MapType::Alloc => {
+                    let what = format!("{size:#x} bytes at {start:#x} are allocated there");
+                    Err(Error::corrupt(None, format!("checkpoint of vdev {}", v.spec.id), what))
+                }
+            })
+            .await?;
+        let mut space = 0;
+        for (start, size) in ranges {
+            space += size;
+            let freed = v.metaslab_of(start, size).and_then(|ms| {
+                let mut st = ms.state();
+                ms.free(&mut st, start, size)?;
+                self.list(tx.txg(), v.spec.id, ms, &mut st);
+                Ok(())
+            });
+            // A list that lies must not take space from others. At worst the space is lost.
+            if let Err(e) = freed {
+                tracing::error!(vdev = v.spec.id, "not freed with the checkpoint: {e}");
+            }
+        }
+        if from > 0 {
+            if let Some(sm) = &mut *v.checkpoint.lock() {
+                sm.shorten(tx, from, space);
+            }
+            return Ok(true);
+        }
+        let sm = v.checkpoint.lock().take();
+        if let Some(sm) = sm {
+            Zap::open(mos, v.spec.top_zap.0).await?.delete(tx, CHECKPOINT_SM).await?;
+            self.count_map(sm.dnode(), -1);
+            mos.free(tx, sm.dnode());
+        }
+        Ok(self.vdevs().iter().any(|v| v.checkpoint.lock().is_some()))
+    }
+
+    /// What of a vdev only the checkpoint has; for checks. Nothing may be being synced.
+    pub async fn checkpointed_ranges(&self, vdev: u32) -> Result<RangeTree> {
+        let v = self.vdev(vdev)?;
+        let mut out = RangeTree::new();
+        let (reader, length) = match &*v.checkpoint.lock() {
+            Some(sm) => (sm.reader(), sm.length()),
+            None => return Ok(out),
+        };
+        let bad = |e| Error::corrupt(None, format!("checkpoint of vdev {vdev}"), format!("{e}"));
+        reader.for_each(length, |_, _, start, size| out.add(start, size).map_err(bad)).await?;
+        Ok(out)
+    }
+}
+
+impl VdevSpace {
+    fn checkpoint_space(&self) -> u64 {
+        let map = self.checkpoint.lock();
+        map.as_ref().map_or(0, |sm| u64::try_from(-sm.allocated()).unwrap_or(0))
+    }
+}
