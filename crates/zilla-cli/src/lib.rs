@@ -49,7 +49,7 @@ fn words() -> Result<Vec<String>, ExitCode> {
 }
 
 /// Names that the program itself may have.
-const PROGRAMS: &[&str] = &["zpool", "zfs", "zdb", "zstream", "zillad", "arcstat", "zilstat", "mount.zfs"];
+const PROGRAMS: &[&str] = &["zpool", "zfs", "zdb", "zstream", "zillad", "arcstat", "zilstat", "mount.zfs", "mount.fuse.zfs"];
 
 /// Runs the command that the program was called by, or that its first argument names.
 pub fn main() -> ExitCode {
@@ -100,7 +100,7 @@ fn tool(name: &str) -> Option<Tool> {
         "pool" => "zpool",
         "fs" => "zfs",
         // What mount(8) calls, and people do not.
-        "mount.zfs" => return Some(mount_helper::main),
+        "mount.zfs" | "mount.fuse.zfs" => return Some(mount_helper::main),
         other => other,
     };
     TOOLS.iter().find(|(tool, ..)| *tool == name).map(|(.., run)| *run)

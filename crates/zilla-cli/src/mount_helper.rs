@@ -1,4 +1,5 @@
-//! `mount.zfs`: what `mount -t zfs` and the lines of /etc/fstab call.
+//! `mount.zfs`: what `mount -t zfs` and the lines of /etc/fstab call; `mount.fuse.zfs`: what `mount -o remount` calls, by the type that the
+//! kernel has for what is mounted.
 //!
 //! It is for file systems with `mountpoint=legacy`; another one's place is its property's, and is mounted elsewhere only with the option
 //! `zfsutil`, as OpenZFS has it. The exit codes are those of mount(8).
@@ -19,6 +20,9 @@ fn usage(cx: &mut Cx, requested: bool) {
     cx.put_usage("Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>\n", requested);
 }
 
+/// What the kernel says of every mount of ours, and mount(8) repeats in a remount.
+const TOLD: [&str; 4] = ["default_permissions", "allow_other", "user_id=0", "group_id=0"];
+
 /// Words of fstab that are mount(8)'s own or mean nothing to the kernel.
 const NOT_OURS: [&str; 12] = [
     "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "async", "loud",
@@ -26,7 +30,7 @@ const NOT_OURS: [&str; 12] = [
 ];
 
 fn run(cx: &mut Cx, args: Vec<String>) -> Run {
-    let (options, operands) = args::parse(&args, "sfnvo:h?", &[]);
+    let (options, operands) = args::parse(&args, "sfnvt:o:h?", &[]);
     let (mut fake, mut sloppy, mut words) = (false, false, Vec::new());
     for option in options {
         match option {
@@ -34,6 +38,7 @@ fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('f', _) => fake = true,
             // There is no mtab to be left alone, and nothing to be said.
             Opt::Flag('n' | 'v', _) => {}
+            Opt::Flag('t', kind) if kind == "zfs" || kind == "fuse.zfs" => {}
             Opt::Flag('o', text) => {
                 words.extend(text.split(',').filter(|w| !w.is_empty()).map(str::to_owned))
             }
@@ -52,6 +57,7 @@ fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let util = words.iter().any(|w| w == "zfsutil");
     let remount = words.iter().any(|w| w == "remount");
     words.retain(|w| w != "zfsutil" && !w.starts_with("x-") && !NOT_OURS.contains(&w.as_str()));
+    words.retain(|w| !remount || !TOLD.contains(&w.as_str()));
     if sloppy {
         words.retain(|w| known(w));
     } else if let Some(word) = words.iter().find(|w| !known(w)) {

@@ -27,6 +27,10 @@ impl Tunable {
     }
 }
 
+/// Whether mkdir, rmdir and mv in `.zfs/snapshot` take, destroy and rename snapshots. Off in OpenZFS, where the machine's administrator
+/// decides; here only who runs the daemon may do it.
+pub static ADMIN_SNAPSHOT: Tunable = Tunable::new("zfs_admin_snapshot", 1);
+
 /// Whether changes of extended attributes that lie in the file's own metadata go into the intent log.
 pub static ZIL_SAXATTR: Tunable = Tunable::new("zfs_zil_saxattr", 1);
 
@@ -64,6 +68,7 @@ pub static L2ARC_META_PERCENT: Tunable = Tunable::new("l2arc_meta_percent", 33);
 pub static L2ARC_REBUILD_ENABLED: Tunable = Tunable::new("l2arc_rebuild_enabled", 1);
 
 pub static ALL: &[&Tunable] = &[
+    &ADMIN_SNAPSHOT,
     &ZIL_SAXATTR,
     &COMMIT_TIMEOUT_PCT,
     &IMMEDIATE_WRITE_SZ,

@@ -48,6 +48,7 @@ pub(crate) mod op {
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const COPY_FILE_RANGE: u32 = 47;
     pub(crate) const SYNCFS: u32 = 50;
+    pub(crate) const TMPFILE: u32 = 51;
 }
 
 /// Capabilities, settled at INIT.
@@ -113,6 +114,8 @@ pub(crate) mod ioc {
     pub(crate) const SETFLAGS: u32 = 0x4008_6602;
     pub(crate) const FSGETXATTR: u32 = 0x801c_581f;
     pub(crate) const FSSETXATTR: u32 = 0x401c_5820;
+    /// OpenZFS's: flags, offset, length and an argument, of 8 bytes each.
+    pub(crate) const ZFS_REWRITE: u32 = 0x4020_8303;
     pub(crate) const IMMUTABLE_FL: u32 = 0x10;
     pub(crate) const APPEND_FL: u32 = 0x20;
     pub(crate) const NODUMP_FL: u32 = 0x40;

@@ -165,6 +165,8 @@ impl Session {
             op::READLINK => Ok(self.fs.readlink(node).await.map_or_else(Reply::from, Reply::bytes)),
             op::SYMLINK | op::MKNOD | op::MKDIR => self.make(r, a).await,
             op::CREATE if self.opens.asked_for_new() => self.create(r, a).await,
+            // Without a name it cannot be made in another way, so this is answered always.
+            op::TMPFILE => self.create(r, a).await,
             op::UNLINK => done(self.fs.unlink(node, a.string()?).await),
             op::RMDIR => done(self.fs.rmdir(node, a.string()?).await),
             op::RENAME | op::RENAME2 => self.rename(r, a).await,
@@ -335,7 +337,10 @@ impl Session {
         let mut new = NewFile::new(a.u32()?, cred);
         new.umask = a.u32()?;
         a.skip(4)?;
-        let made = self.fs.create(r.header.node, a.string()?, new).await;
+        let made = match r.header.opcode {
+            op::TMPFILE => self.fs.create_unnamed(r.header.node, new).await,
+            _ => self.fs.create(r.header.node, a.string()?, new).await,
+        };
         Ok(made.map_or_else(Reply::from, |e| {
             let opened = self.opens.create(e.node, flags);
             let mut out = Out(self.entry(e).head);
@@ -553,7 +558,7 @@ impl Session {
         })
     }
 
-    /// File flags and projects, for chattr, lsattr and project quota tools.
+    /// File flags and projects, for chattr, lsattr and project quota tools; `zfs rewrite`.
     async fn ioctl(&self, node: u64, a: &mut Args<'_>) -> Done {
         a.skip(12)?;
         let cmd = a.u32()?;
@@ -596,6 +601,17 @@ impl Session {
                     projid: (projid != attr.projid).then_some(projid),
                     ..SetAttr::default()
                 })
+            }
+            ioc::ZFS_REWRITE => {
+                let mut args = Args(input);
+                let (flags, off, len, arg) = (args.u64()?, args.u64()?, args.u64()?, args.u64()?);
+                if flags != 0 || arg != 0 || len != 0 && off.checked_add(len).is_none() {
+                    return Ok(Reply::errno(EINVAL));
+                }
+                if let Err(e) = self.fs.rewrite(node, off, len).await {
+                    return Ok(e.into());
+                }
+                None
             }
             _ => return Ok(Reply::errno(ENOTTY)),
         };

@@ -39,6 +39,45 @@ pub trait Snapshots: Send + Sync {
     fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>>;
     /// Opens one read-only.
     fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>>;
+    /// Takes one.
+    fn create(&self, _: &str) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { fixed() })
+    }
+    /// Destroys one.
+    fn destroy(&self, _: &str) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { fixed() })
+    }
+    /// Gives one another name.
+    fn rename(&self, _: &str, _: &str) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { fixed() })
+    }
+}
+
+fn fixed() -> Result<()> {
+    Err(Error::os(Errno::ROFs, "there are no snapshots to be changed"))
+}
+
+/// What of `.zfs` a file system shows: the property `snapdir`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Snapdir {
+    /// It can be entered, and is not listed.
+    #[default]
+    Hidden,
+    /// It is listed in the root.
+    Visible,
+    /// There is none.
+    Disabled,
+}
+
+impl Snapdir {
+    /// By the property's number.
+    pub fn of(property: u64) -> Snapdir {
+        match property {
+            1 => Snapdir::Visible,
+            2 => Snapdir::Disabled,
+            _ => Snapdir::Hidden,
+        }
+    }
 }
 
 /// A file system that has none: a snapshot itself.
@@ -118,14 +157,15 @@ pub(crate) fn join(snapshot: u64, object: u64) -> NodeId {
     snapshot << SHIFT | object & OBJECT
 }
 
-/// The control directory's attributes: everyone may look, nobody change.
-pub(crate) fn attr(node: NodeId, entries: u64, time: Time) -> Attr {
+/// The control directory's attributes: everyone may look, and `manager`, if there is one, change what snapshots there are.
+pub(crate) fn attr(node: NodeId, entries: u64, time: Time, manager: Option<u32>) -> Attr {
+    let manager = manager.filter(|_| node == CTL_SNAPSHOT);
     Attr {
         ino: ino(node),
         generation: 0,
-        mode: S_IFDIR | 0o555,
+        mode: S_IFDIR | if manager.is_some() { 0o755 } else { 0o555 },
         nlink: 2,
-        uid: 0,
+        uid: manager.unwrap_or(0),
         gid: 0,
         rdev: 0,
         projid: 0,

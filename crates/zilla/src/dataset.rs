@@ -1,8 +1,8 @@
 //! A pool's dataset as a [`Filesystem`]: its properties, its space, its snapshots.
 
-use crate::ctldir::{NoSnapshots, Snapshots};
+use crate::ctldir::{NoSnapshots, Snapdir, Snapshots};
 use crate::filesystem::Filesystem;
-use futures_util::future::BoxFuture;
+use crate::snapshots::DatasetSnapshots;
 use std::sync::Arc;
 use zilla_core::dsl::{DslDataset, DslPool, LongHold};
 use zilla_core::error::{Errno, Error, Result};
@@ -20,7 +20,6 @@ const ZFS_ACLTYPE_OFF: u64 = 0;
 const ZFS_ACLTYPE_POSIX: u64 = 1;
 const ZFS_DNSIZE_LEGACY: u64 = 0;
 const ZFS_DNSIZE_AUTO: u64 = 1;
-const ZFS_SNAPDIR_VISIBLE: u64 = 1;
 
 /// The dataset's side of [`Space`]. Holds the dataset, so that it cannot be destroyed while it is open.
 pub(crate) struct DatasetSpace {
@@ -131,31 +130,6 @@ pub async fn give_up_log(dsl: &Arc<DslPool>, name: &str) -> Result<()> {
     Ok(())
 }
 
-struct DatasetSnapshots {
-    env: Env,
-    dsl: Arc<DslPool>,
-    ds: Arc<DslDataset>,
-}
-
-impl Snapshots for DatasetSnapshots {
-    fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
-        Box::pin(async {
-            let snaps = self.dsl.snapshots(&self.ds).await?;
-            Ok(snaps.iter().map(|s| (s.snapshot_name(), s.id())).collect())
-        })
-    }
-
-    fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>> {
-        let name = name.to_owned();
-        Box::pin(async move {
-            let id = self.dsl.snap_lookup(&self.ds, &name).await?;
-            let id = id.ok_or_else(|| Error::no_ent("no such snapshot"))?;
-            let snap = self.dsl.dataset(id).await?;
-            open_zfs(&self.env, &self.dsl, &snap, true).await
-        })
-    }
-}
-
 /// Opens a file system (or a snapshot, by its full name) with all that is below its `.zfs`, and frees in the background what was
 /// unlinked but open when it was last closed.
 pub async fn open_filesystem(
@@ -168,7 +142,7 @@ pub async fn open_filesystem(
     let zfs = open_zfs(env, dsl, &ds, readonly).await?;
     let snapshots: Arc<dyn Snapshots> = match ds.is_snapshot() {
         true => Arc::new(NoSnapshots),
-        false => Arc::new(DatasetSnapshots { env: env.clone(), dsl: dsl.clone(), ds: ds.clone() }),
+        false => Arc::new(DatasetSnapshots::new(env, dsl, &ds)),
     };
     if !zfs.is_readonly() {
         let zfs = zfs.clone();
@@ -180,6 +154,6 @@ pub async fn open_filesystem(
         });
     }
     let fs = Filesystem::new(zfs, snapshots);
-    fs.set_snapdir_visible(dsl.prop_u64(&ds, "snapdir", 0).await? == ZFS_SNAPDIR_VISIBLE);
+    fs.set_snapdir(Snapdir::of(dsl.prop_u64(&ds, "snapdir", 0).await?));
     Ok(fs)
 }

@@ -1,12 +1,12 @@
 //! A dataset's files by node number.
 
-use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Opened, Snapshots};
+use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Opened, Snapdir, Snapshots};
 use bytes::Bytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use zilla_core::dmu::{Now, Stop, resident};
 use zilla_core::error::{Errno, Error, Result};
+use zilla_core::tunables;
 use zilla_core::zpl::*;
 
 /// A file's number as servers use it: the object's, with the snapshot's in the upper 16 bits.
@@ -37,8 +37,8 @@ impl Entry {
         Entry { node: ctldir::join(snapshot, held.id()), attr, lasting: true, held: Some(held) }
     }
 
-    fn control(node: NodeId, time: Time) -> Entry {
-        Entry { node, attr: ctldir::attr(node, 2, time), lasting: false, held: None }
+    fn control(node: NodeId, attr: Attr) -> Entry {
+        Entry { node, attr, lasting: false, held: None }
     }
 
     /// Leaves the file in use on behalf of a client, who gives it back with [`Filesystem::forget`].
@@ -62,8 +62,14 @@ pub struct Filesystem {
     zfs: RwLock<Arc<Zfs>>,
     snapshots: Arc<dyn Snapshots>,
     opened: Opened,
-    /// `.zfs` is listed in the root directory (`snapdir=visible`).
-    snapdir_visible: AtomicBool,
+    control: Mutex<Control>,
+}
+
+/// What is to be seen of `.zfs`, and who may change it.
+#[derive(Clone, Copy, Default)]
+struct Control {
+    snapdir: Snapdir,
+    manager: Option<u32>,
 }
 
 fn read_only<T>() -> Result<T> {
@@ -81,7 +87,7 @@ impl Filesystem {
             zfs: RwLock::new(zfs),
             snapshots,
             opened: Opened::default(),
-            snapdir_visible: AtomicBool::new(false),
+            control: Mutex::default(),
         })
     }
 
@@ -96,9 +102,31 @@ impl Filesystem {
         self.opened.clear();
     }
 
-    /// Whether `.zfs` is listed in the root (`snapdir=visible`); it can be entered either way.
-    pub fn set_snapdir_visible(&self, on: bool) {
-        self.snapdir_visible.store(on, Ordering::Relaxed);
+    /// What of `.zfs` there is to be seen.
+    pub fn set_snapdir(&self, to: Snapdir) {
+        self.control.lock().snapdir = to;
+    }
+
+    /// From now on `.zfs/snapshot` is a directory of this user, and what he makes, removes and renames there are snapshots (as long as the
+    /// tunable `zfs_admin_snapshot` allows it).
+    pub fn set_snapshot_manager(&self, uid: u32) {
+        self.control.lock().manager = Some(uid);
+    }
+
+    fn manager(&self) -> Option<u32> {
+        self.control.lock().manager.filter(|_| tunables::ADMIN_SNAPSHOT.get() != 0)
+    }
+
+    fn control_attr(&self, node: NodeId) -> Attr {
+        ctldir::attr(node, 2, self.control_time(), self.manager())
+    }
+
+    /// The name of a snapshot that is to be made, removed or renamed.
+    fn managed<'a>(&self, name: &'a [u8]) -> Result<&'a str> {
+        if self.manager().is_none() {
+            return Err(Error::os(Errno::Access, "snapshots are not managed here"));
+        }
+        std::str::from_utf8(name).map_err(|_| Error::inval("not a snapshot's name"))
     }
 
     /// A snapshot was destroyed or renamed: closes it. Returns the node of its root directory if anyone had looked into it.
@@ -194,19 +222,21 @@ impl Filesystem {
     }
 
     async fn lookup_control(&self, dir: NodeId, name: &[u8]) -> Result<Entry> {
-        let time = self.control_time();
+        let control = |node| Entry::control(node, self.control_attr(node));
         match (dir, name) {
-            (CTL_ROOT | CTL_SNAPSHOT, b".") => return Ok(Entry::control(dir, time)),
-            (CTL_SNAPSHOT, b"..") => return Ok(Entry::control(CTL_ROOT, time)),
+            (CTL_ROOT | CTL_SNAPSHOT, b".") => return Ok(control(dir)),
+            (CTL_SNAPSHOT, b"..") => return Ok(control(CTL_ROOT)),
             (CTL_ROOT, b"..") => {
                 let zfs = self.zfs();
                 let held = zfs.hold(zfs.root()).await?;
                 let attr = zfs.getattr(zfs.root()).await?;
                 return Ok(Entry::new(0, held, attr));
             }
-            (CTL_ROOT, b"snapshot") => return Ok(Entry::control(CTL_SNAPSHOT, time)),
+            (CTL_ROOT, b"snapshot") => return Ok(control(CTL_SNAPSHOT)),
             (CTL_SNAPSHOT, _) => {}
-            (_, b".zfs") if !ctldir::is_control(dir) => return Ok(Entry::control(CTL_ROOT, time)),
+            (_, b".zfs") if !ctldir::is_control(dir) && self.control.lock().snapdir != Snapdir::Disabled => {
+                return Ok(control(CTL_ROOT));
+            }
             _ => return Err(Error::no_ent("no such file or directory")),
         }
         let name = name_of(name)?;
@@ -233,7 +263,7 @@ impl Filesystem {
         let (zfs, n, id) = match self.place(node)? {
             Place::Main(zfs, id) => (zfs, 0, id),
             Place::Snapshot(zfs, n, id) => (zfs, n, id),
-            Place::Control => return Ok(ctldir::attr(node, 2, self.control_time())),
+            Place::Control => return Ok(self.control_attr(node)),
         };
         let mut attr = zfs.try_getattr(id)?;
         if n != 0 && id == zfs.root() {
@@ -255,7 +285,7 @@ impl Filesystem {
             Place::Control => return self.readdir_control(dir, cookie).await,
         };
         let mut entries = zfs.readdir(id, cookie).await?;
-        if cookie == 0 && n == 0 && id == zfs.root() && self.snapdir_visible.load(Ordering::Relaxed) {
+        if cookie == 0 && n == 0 && id == zfs.root() && self.control.lock().snapdir == Snapdir::Visible {
             // Between `..` and the rest, with the cookie of `..`: who stops here sees `.zfs` again, and nothing else twice.
             let at = entries.iter().take_while(|e| matches!(&e.name[..], b"." | b"..")).count();
             entries
@@ -297,11 +327,22 @@ impl Filesystem {
 
     /// Makes a file, directory, link or device.
     pub async fn create(&self, dir: NodeId, name: &[u8], new: NewFile<'_>) -> Result<Entry> {
+        if dir == CTL_SNAPSHOT && new.mode & S_IFMT == S_IFDIR {
+            self.snapshots.create(self.managed(name)?).await?;
+            return self.lookup_control(dir, name).await;
+        }
         let (zfs, id) = self.live(dir)?;
         if id == zfs.root() && name == b".zfs" {
             return Err(Error::os(Errno::Exist, "the file exists"));
         }
         let (held, attr) = zfs.create(id, name, new).await?;
+        Ok(Entry::new(0, held, attr))
+    }
+
+    /// Makes a file without a name, which [`Filesystem::link`] may give it. It goes with its last use if it has none by then.
+    pub async fn create_unnamed(&self, dir: NodeId, new: NewFile<'_>) -> Result<Entry> {
+        let (zfs, id) = self.live(dir)?;
+        let (held, attr) = zfs.create_unnamed(id, new).await?;
         Ok(Entry::new(0, held, attr))
     }
 
@@ -320,6 +361,11 @@ impl Filesystem {
 
     /// Takes away an empty directory.
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<()> {
+        if dir == CTL_SNAPSHOT {
+            let name = self.managed(name)?;
+            self.opened.remove(name);
+            return self.snapshots.destroy(name).await;
+        }
         let (zfs, id) = self.live(dir)?;
         zfs.rmdir(id, name).await
     }
@@ -334,6 +380,12 @@ impl Filesystem {
         flags: RenameFlags,
         cred: Cred,
     ) -> Result<()> {
+        if from == CTL_SNAPSHOT && to == CTL_SNAPSHOT && !flags.exchange && !flags.whiteout {
+            let (old, new) = (self.managed(old)?, self.managed(new)?);
+            self.snapshots.rename(old, new).await?;
+            self.opened.remove(old);
+            return Ok(());
+        }
         let ((zfs, from), (_, to)) = (self.live(from)?, self.live(to)?);
         zfs.rename(from, old, to, new, flags, cred).await
     }
@@ -408,6 +460,12 @@ impl Filesystem {
     pub async fn extend(&self, node: NodeId, end: u64, kill_suidgid: bool) -> Result<()> {
         let (zfs, id) = self.live(node)?;
         zfs.extend(id, end, kill_suidgid).await
+    }
+
+    /// Writes the blocks of a range anew, so that they are stored as properties now say; the file stays the same. `len` 0 is to its end.
+    pub async fn rewrite(&self, node: NodeId, off: u64, len: u64) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.rewrite(id, off, len).await
     }
 
     /// Copies a part of a file into another (or the same); returns how much, which may be less. Records that

@@ -68,9 +68,10 @@ mod dataset;
 mod faults;
 mod files;
 mod filesystem;
+mod snapshots;
 mod volume;
 
-pub use ctldir::{NoSnapshots, Snapshots};
+pub use ctldir::{NoSnapshots, Snapdir, Snapshots};
 pub use dataset::{fs_props, give_up_log, open_filesystem, open_zfs};
 pub use faults::fault_counts;
 pub use files::{File, Files};

@@ -74,3 +74,73 @@ fn snapshots_clones_and_rollback() {
     world.zpool("wait -t free tank").ok();
     pool.judge();
 }
+
+#[test]
+fn snapshots_are_directories_to_be_made_removed_and_moved() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let names = || {
+        let list = world.zfs("list -H -o name -t snapshot").ok();
+        list.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (file, snaps) = (pool.root().join("file"), pool.root().join(".zfs/snapshot"));
+    fs::write(&file, "old").expect("file");
+    fs::create_dir(snaps.join("one")).expect("a snapshot");
+    fs::write(&file, "new").expect("file");
+    assert_eq!(fs::read_to_string(snaps.join("one/file")).expect("snapshot"), "old");
+    assert_eq!(fs::create_dir(snaps.join("one")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::create_dir(snaps.join("a@b")).unwrap_err().raw_os_error(), Some(22));
+    fs::create_dir(snaps.join("two")).expect("a snapshot");
+    fs::rename(snaps.join("one"), snaps.join("first")).expect("another name");
+    assert_eq!(names(), ["tank@first", "tank@two"]);
+    assert_eq!(fs::read_to_string(snaps.join("first/file")).expect("snapshot"), "old");
+    assert!(!snaps.join("one").exists());
+    // What a clone lives from stays, and can still be looked into.
+    world.zfs("clone tank@first tank/clone").ok();
+    assert_eq!(fs::remove_dir(snaps.join("first")).unwrap_err().raw_os_error(), Some(16));
+    assert_eq!(fs::read_to_string(snaps.join("first/file")).expect("snapshot"), "old");
+    fs::remove_dir(snaps.join("two")).expect("destroyed");
+    assert_eq!(names(), ["tank@first"]);
+    assert!(fs::write(snaps.join("first/file"), "x").is_err());
+    world.zfs("set snapdir=disabled tank").ok();
+    assert_eq!(fs::read_dir(&snaps).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    world.zfs("set snapdir=visible tank").ok();
+    assert!(fs::read_dir(pool.root()).expect("root").any(|e| e.expect("entry").file_name() == ".zfs"));
+    pool.judge();
+}
+
+#[test]
+fn rewritten_files_are_stored_as_properties_say() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &["-O", "compression=off"]);
+    let dir = pool.root().join("dir/below");
+    fs::create_dir_all(&dir).expect("folder");
+    let text = "the same again and again, ".repeat(40_000);
+    for file in [dir.join("file"), pool.root().join("top")] {
+        fs::write(&file, &text).expect("file");
+    }
+    std::os::unix::fs::symlink("nowhere", dir.join("link")).expect("link");
+    let referenced = || {
+        world.zpool("sync tank").ok();
+        world.zfs("get -Hp -o value referenced tank").ok().trim().parse::<u64>().expect("a number")
+    };
+    let before = referenced();
+    world.zfs("set compression=lz4 tank").ok();
+    let told = world.zfs(&format!("rewrite -v {}", pool.root().display())).ok();
+    assert_eq!(told, format!("{}\n", pool.root().join("top").display()));
+    let one = referenced();
+    world.zfs(&format!("rewrite -r {}", pool.root().join("dir").display())).ok();
+    let all = referenced();
+    assert!(one < before - 900_000 && all < one - 900_000, "{before}, {one}, {all}");
+    assert_eq!(fs::read_to_string(dir.join("file")).expect("file"), text);
+    let none = world.zfs("rewrite /nowhere");
+    assert!(none.code == 1 && none.stderr.contains("failed to stat /nowhere"), "{none}");
+    assert_eq!(world.zfs("rewrite -r").code, 2);
+    pool.judge();
+}

@@ -19,6 +19,7 @@ mod program;
 mod project;
 mod receive;
 mod rename;
+mod rewrite;
 mod select;
 mod send;
 mod snapshot;
@@ -193,7 +194,11 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
          args...]\n",
         Some(program::run),
     ),
-    command("rewrite", "\trewrite [-rvx] [-o <offset>] [-l <length>] <directory|file ...>\n", None),
+    command(
+        "rewrite",
+        "\trewrite [-rvx] [-o <offset>] [-l <length>] <directory|file ...>\n",
+        Some(rewrite::run),
+    ),
     command("wait", "\twait [-t <activity>] <filesystem>\n", Some(wait::run)),
     None,
     command("zone", "\tzone <nsfile> <filesystem>\n", None),

@@ -271,6 +271,42 @@ impl Zfs {
         Ok(made)
     }
 
+    /// Makes a file without a name (O_TMPFILE). It stands in the delete queue until [`Zfs::link`] gives it one, so that a crash frees it.
+    pub async fn create_unnamed(self: &Arc<Self>, dir: u64, new: NewFile<'_>) -> Result<(Held, Attr)> {
+        if new.mode & S_IFMT != S_IFREG {
+            return err(Errno::Inval, "only regular files are made without a name");
+        }
+        let made = self
+            .change(|tx| {
+                let dzn = self.znode(dir)?;
+                let zn = self.held(self.create_unnamed_now(tx, &dzn, &new)?);
+                let attr = self.attr(&zn);
+                Ok((zn, attr))
+            })
+            .await?;
+        self.ended().await?;
+        Ok(made)
+    }
+
+    fn create_unnamed_now(&self, tx: &Tx, dir: &Arc<Znode>, new: &NewFile<'_>) -> Now<Arc<Znode>> {
+        let default = self.default_acl(dir)?;
+        let state = dir.state.lock();
+        self.check_dir_change(dir, &state, true)?;
+        let attrs = Attrs { links: 0, ..self.new_attrs(tx, dir.id(), &state.attrs, default, new)? };
+        self.check_quotas(&attrs, true)?;
+        self.admit(tx, CREATE_COST, false)?;
+        let packed = self.pack_new(tx, &attrs)?;
+        let dn = self.alloc_file(tx, &attrs, packed, 0, None)?;
+        if let Err(stop) = self.enqueue(tx, dn.id().0).map(drop) {
+            self.objset.free(tx, &dn);
+            return Err(stop);
+        }
+        tx.dirtied(1024);
+        let zn = self.adopt(dn, attrs);
+        zn.state.lock().unnamed = true;
+        Ok(zn)
+    }
+
     /// Gives a file one more name.
     pub async fn link(self: &Arc<Self>, id: u64, dir: u64, name: &[u8]) -> Result<(Held, Attr)> {
         if matches!(name, b"." | b"..") {
@@ -302,7 +338,8 @@ impl Zfs {
         if state.attrs.is_dir() {
             return refused(Errno::Perm, "directories have one name");
         }
-        if state.attrs.links == 0 {
+        let unnamed = state.unnamed;
+        if state.attrs.links == 0 && !unnamed {
             return refused(Errno::NoEnt, "the file was removed");
         }
         let (parent, judged) = (&locked.get(dir).attrs, !self.is_replaying());
@@ -333,9 +370,22 @@ impl Zfs {
         let parent = self.plan_dir(tx, dir, locked.get(dir), 1, 0)?;
         let value = dirent(self.version, zn.id(), state.attrs.fmt());
         self.dir_zap(dir).add_u64(tx, name, value)?;
+        if unnamed {
+            let _queue = self.queue.lock();
+            if let Err(stop) = self.delete_queue()?.remove(tx, Zfs::queue_key(zn.id()).as_bytes()) {
+                let undone = self.remove_entry(tx, dir, name);
+                debug_assert!(undone.is_ok(), "what a held txg dirtied is in memory");
+                return Err(stop);
+            }
+        }
         file.apply(tx, zn, locked.get_mut(zn));
         parent.apply(tx, dir, locked.get_mut(dir));
-        self.log_link(tx, dir.id(), zn.id(), name);
+        if unnamed {
+            locked.get_mut(zn).unnamed = false;
+            self.log_named(tx);
+        } else {
+            self.log_link(tx, dir.id(), zn.id(), name);
+        }
         Ok(())
     }
 }

@@ -173,6 +173,13 @@ impl Zfs {
         }
     }
 
+    /// A file that was made without a name has got one. Nothing of it is in the log so far, so who commits it waits for its txg.
+    pub(super) fn log_named(&self, tx: &Tx) {
+        if let Some(log) = self.zil() {
+            log.push_barrier(tx, When::Next);
+        }
+    }
+
     /// A name is gone; `last`: the file's last one.
     pub(super) fn log_remove(&self, tx: &Tx, dir: u64, name: &[u8], object: u64, is_dir: bool, last: bool) {
         let Some(log) = self.zil() else { return };

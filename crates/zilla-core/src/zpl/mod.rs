@@ -55,6 +55,7 @@ mod reap;
 mod remove;
 mod rename;
 mod replay;
+mod rewrite;
 mod sa;
 mod setattr;
 mod types;

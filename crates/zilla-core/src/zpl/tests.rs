@@ -3,5 +3,6 @@
 mod format;
 mod model;
 mod replay;
+mod rewrite;
 mod threads;
 mod world;

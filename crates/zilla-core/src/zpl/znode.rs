@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) atime_dirty: bool,
     /// The object is being freed.
     pub(super) gone: bool,
+    /// Made without a name, and may still get one.
+    pub(super) unnamed: bool,
 }
 
 impl Znode {
@@ -83,7 +85,7 @@ impl Table for Znodes {
             let mut spare = shard.znodes.len().div_ceil(2);
             shard.znodes.retain(|_, z| {
                 let unused = spare > 0 && Arc::strong_count(z) == 1;
-                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty);
+                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty && !s.unnamed);
                 spare -= usize::from(idle);
                 !idle
             });
@@ -237,7 +239,7 @@ impl Zfs {
         self.znodes.insert(Arc::new(Znode {
             id: dnode.id().0,
             dnode,
-            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false }),
+            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false, unnamed: false }),
             cursor: Cursor::default(),
         }))
     }

@@ -175,6 +175,7 @@ impl Pool {
         told.readonly |= kept_log.is_some();
         let props = zilla::fs_props(dsl, &ds, readonly).await.map_err(of(name))?;
         fs.zfs().set_props(temporary.heeded(&settings, props, readonly));
+        fs.set_snapshot_manager(rustix::process::geteuid().as_raw());
         let overlay = how.overlay || settings.num("overlay") != 0;
         let (fs_for, env, place, options) =
             (fs.clone(), engine.env.clone(), self.place_of(&path, how), told.clone());
@@ -228,7 +229,7 @@ impl Pool {
         let (told_acls, wanted_acls) = (fs.zfs().props().posix_acl, props.posix_acl);
         let props = FsProps { posix_acl: told_acls, ..props };
         fs.zfs().set_props(temporary.heeded(settings, props, readonly));
-        fs.set_snapdir_visible(settings.num("snapdir") == 1);
+        fs.set_snapdir(zilla::Snapdir::of(settings.num("snapdir")));
         let mut wanted = temporary.options(settings, name, readonly);
         wanted.readonly |= fs.zfs().kept_log().is_some();
         let changed = match differ(&told, &wanted) {

@@ -154,3 +154,36 @@ fn a_write_takes_capabilities_away() {
         assert!(!has(f));
     }
 }
+
+#[test]
+fn files_without_a_name_get_one() {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+    let Some(m) = Mounted::new(FsProps::default()) else { return };
+    let p = m.path();
+    let make = |more| File::from(open(p, OFlags::TMPFILE | OFlags::RDWR | more, Mode::from(0o640)).unwrap());
+    let name = |f: &File, as_: &str| {
+        let fd = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(f));
+        linkat(CWD, fd, CWD, p.join(as_), AtFlags::SYMLINK_FOLLOW)
+    };
+    let f = make(OFlags::empty());
+    f.write_all_at(b"late", 0).unwrap();
+    let meta = f.metadata().unwrap();
+    assert_eq!((meta.nlink(), meta.mode(), meta.len()), (0, 0o100640, 4));
+    assert_eq!(fs::read_dir(p).unwrap().count(), 0);
+    name(&f, "late").unwrap();
+    assert_eq!(f.metadata().unwrap().nlink(), 1);
+    name(&f, "later").unwrap();
+    drop(f);
+    assert_eq!(fs::read(p.join("late")).unwrap(), b"late");
+    assert_eq!(fs::metadata(p.join("later")).unwrap().nlink(), 2);
+    fs::remove_file(p.join("later")).unwrap();
+    // Another one's name is refused, and who said O_EXCL keeps it without.
+    let g = make(OFlags::EXCL);
+    assert_eq!(name(&g, "g").unwrap_err(), rustix::io::Errno::NOENT);
+    let h = make(OFlags::empty());
+    assert_eq!(name(&h, "late").unwrap_err(), rustix::io::Errno::EXIST);
+    name(&h, "h").unwrap();
+    // What had its name and lost it gets no other one.
+    fs::remove_file(p.join("h")).unwrap();
+    assert_eq!(name(&h, "h").unwrap_err(), rustix::io::Errno::NOENT);
+}

@@ -285,3 +285,49 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
         spa.close(None).await.unwrap();
     });
 }
+
+#[test]
+fn a_file_that_got_its_name_late_is_there_after_a_crash_and_one_without_is_not() {
+    let env = real_env(2);
+    let run = env.clone();
+    env.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let spa = create(&run, dir.path()).await;
+        let fs = open(&run, &spa).await;
+        let root = fs.root();
+        // The chain of the log is there.
+        Dir(&fs).file("first", 10).await;
+        fs.commit().await.unwrap();
+        spa.sync().await.unwrap();
+        let unnamed = || fs.create_unnamed(root, NewFile::new(S_IFREG | 0o640, Cred { uid: 7, gid: 8 }));
+        let (late, never) = (unnamed().await.unwrap(), unnamed().await.unwrap());
+        for file in [&late, &never] {
+            fs.write(file.node, 0, &bytes(200_000, 5), false).await.unwrap();
+            fs.setxattr(file.node, b"user.x", b"value", XattrMode::Any).await.unwrap();
+        }
+        drop(fs.link(late.node, root, b"late").await.unwrap());
+        fs.write(late.node, 10, &bytes(50, 6), false).await.unwrap();
+        fs.fsync(late.node).await.unwrap();
+        let (want, crashed) = (describe(&fs).await, crash(dir.path()));
+        zdb_clean(crashed.path());
+        let again = import(&run, crashed.path()).await;
+        let fs2 = open(&run, &again).await;
+        assert_eq!(describe(&fs2).await, want);
+        fs2.zfs().drain_unlinked().await.unwrap();
+        assert_eq!(fs2.zfs().files_to_free().await.unwrap(), 0);
+        let gone = fs2.getattr(never.node).await.unwrap_err();
+        assert!(gone.is(Errno::NoEnt) || gone.is(Errno::Stale), "{gone}");
+        check(&again).await;
+        drop(fs2);
+        again.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(crashed.path());
+        // The one without a name goes with its last use.
+        assert_eq!(fs.zfs().files_to_free().await.unwrap(), 1);
+        drop((late, never));
+        check(&spa).await;
+        assert_eq!(fs.zfs().files_to_free().await.unwrap(), 0);
+        drop(fs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(dir.path());
+    });
+}
