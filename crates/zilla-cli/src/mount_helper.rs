@@ -124,6 +124,8 @@ fn known(word: &str) -> bool {
             | "relatime"
             | "norelatime"
             | "strictatime"
+            | "diratime"
+            | "nodiratime"
             | "xattr"
             | "noxattr"
             | "remount"

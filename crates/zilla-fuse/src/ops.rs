@@ -1,13 +1,13 @@
 //! Each request of the kernel, as an operation of the file system.
 
-use crate::abi::{self, Args, Header, Short, fattr, ioc, op};
+use crate::abi::{self, Args, Header, Short, fattr, fopen, ioc, op};
 use crate::caller::Caller;
 use crate::opens::{CACHED, Opened, STABLE};
 use crate::reply::{Out, Reply, from_kernel, put_dirent};
 use crate::request::Request;
 use crate::session::Session;
 use bytes::Bytes;
-use zilla::zpl::{S_IFDIR, S_IFLNK, S_ISGID, S_ISUID};
+use zilla::zpl::{Atime, S_IFDIR, S_IFLNK, S_ISGID, S_ISUID};
 use zilla::{
     Attr, Cred, DirEntry, Entry, Errno, NewFile, Now, RenameFlags, SetAttr, SetTime, Stop, Time, Whence,
     XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_PROJINHERIT,
@@ -115,7 +115,16 @@ impl Session {
     }
 
     fn open(&self, node: u64, flags: u32) -> Reply {
-        self.opens.open(node, flags).map_or(Reply::errno(ENOSYS), |opened| {
+        // What the kernel has of a file it gives out without a word. Where each reading counts it must come here, so it has to ask, and to
+        // forget what it has.
+        let counts = flags & abi::O_ACCMODE != abi::O_WRONLY && self.fs.zfs().props().atime == Atime::On;
+        if counts {
+            self.opens.always();
+        }
+        self.opens.open(node, flags).map_or(Reply::errno(ENOSYS), |mut opened| {
+            if counts {
+                opened.flags &= !fopen::KEEP_CACHE;
+            }
             let mut out = Out::with(16);
             put_opened(&mut out, opened);
             Reply::head(out.0)
@@ -493,7 +502,9 @@ impl Session {
         let node = r.header.node;
         a.skip(8)?;
         let (off, len, mode) = (a.u64()?, a.u64()?, a.u32()?);
-        let Some(end) = off.checked_add(len) else { return Ok(Errno::FBig.into()) };
+        if off.checked_add(len).is_none() {
+            return Ok(Errno::FBig.into());
+        }
         let keep = mode & FALLOC_KEEP_SIZE != 0;
         let how = mode & !FALLOC_KEEP_SIZE;
         if !(how == FALLOC_PUNCH_HOLE && keep || how == FALLOC_ZERO_RANGE || how == 0) {
@@ -512,7 +523,7 @@ impl Session {
                 let set = SetAttr { kill_suidgid: kill, ..SetAttr::default() };
                 self.fs.setattr(node, set).await.map(drop)
             }
-            _ => self.fs.extend(node, end, kill).await,
+            _ => self.fs.allocate(node, off, len, kill).await,
         };
         self.disarmed(node, kill);
         done(changed)

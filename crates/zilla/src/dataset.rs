@@ -85,6 +85,7 @@ pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) 
         recordsize: recordsize.next_power_of_two() as u32,
         readonly: readonly || get("readonly", 0).await? != 0,
         atime,
+        dir_atime: true,
         xattr: xattr != ZFS_XATTR_OFF,
         xattr_sa: xattr != ZFS_XATTR_DIR,
         posix_acl: get("acltype", ZFS_ACLTYPE_OFF).await? == ZFS_ACLTYPE_POSIX,

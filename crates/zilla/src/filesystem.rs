@@ -456,6 +456,13 @@ impl Filesystem {
         zfs.punch(id, off, len, extend, kill_suidgid).await
     }
 
+    /// What an `fallocate` without flags does: the file is at least so long as to have the range, if that much could be written now.
+    pub async fn allocate(&self, node: NodeId, off: u64, len: u64, kill_suidgid: bool) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.check_allocation(len)?;
+        zfs.extend(id, off.saturating_add(len), kill_suidgid).await
+    }
+
     /// Makes a file at least so long; `kill_suidgid` clears its set-id bits, as a write does.
     pub async fn extend(&self, node: NodeId, end: u64, kill_suidgid: bool) -> Result<()> {
         let (zfs, id) = self.live(node)?;

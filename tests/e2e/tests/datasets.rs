@@ -144,3 +144,24 @@ fn rewritten_files_are_stored_as_properties_say() {
     assert_eq!(world.zfs("rewrite -r").code, 2);
     pool.judge();
 }
+
+#[test]
+fn a_dataset_that_lives_from_one_below_it_is_not_destroyed() {
+    let world = World::new();
+    let _pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &["-O", "canmount=off"]);
+    world.zfs("create tank/a").ok();
+    world.zfs("snapshot tank/a@s").ok();
+    world.zfs("clone tank/a@s tank/a/clone").ok();
+    world.zfs("promote tank/a/clone").ok();
+    let told = world.zfs("destroy tank/a").fails();
+    assert!(told.contains("filesystem has children"), "{told}");
+    for how in ["-r", "-R"] {
+        let told = world.zfs(&format!("destroy {how} tank/a")).fails();
+        assert!(told.contains("recursive dependency at 'tank/a'"), "{told}");
+    }
+    assert_eq!(world.zfs("list -H -o name -r tank").ok(), "tank\ntank/a\ntank/a/clone\n");
+    // Two pools are not snapshot at once.
+    let _other = Pool::create(&world, "other", Kind::Single, 128 << 20, &["-O", "canmount=off"]);
+    let told = world.zfs("snapshot tank@x other@x").fails();
+    assert!(told.contains("multiple snapshots of same fs not allowed"), "{told}");
+}

@@ -143,7 +143,9 @@ impl Zfs {
             let cookie = if e.next == END { DIR_END } else { e.next + 2 };
             out.push(DirEntry { name: e.name, ino: dirent_obj(v), dtype: (v >> 60) as u8, cookie });
         }
-        self.accessed(&dzn);
+        if self.props().dir_atime {
+            self.accessed(&dzn);
+        }
         Ok(out)
     }
 

@@ -45,6 +45,8 @@ pub struct FsProps {
     pub recordsize: u32,
     pub readonly: bool,
     pub atime: Atime,
+    /// Times of reading count for directories too.
+    pub dir_atime: bool,
     /// Extended attributes go beside the other attributes while they fit (`xattr=sa`), or into a directory (`xattr=dir`).
     pub xattr_sa: bool,
     pub xattr: bool,
@@ -67,6 +69,7 @@ impl Default for FsProps {
             recordsize: 128 << 10,
             readonly: false,
             atime: Atime::default(),
+            dir_atime: true,
             xattr_sa: true,
             xattr: true,
             posix_acl: false,
@@ -336,6 +339,16 @@ impl Zfs {
         self.flush_atimes().await?;
         let open: Txg = txgs.open();
         txgs.wait_synced(open).await
+    }
+
+    /// Refuses to set aside more than could be written now, with a tenth more for what is written along with it. Nothing is kept free for it, as
+    /// in OpenZFS. Source of the tenth: zfs_fallocate_reserve_percent.
+    pub fn check_allocation(&self, len: u64) -> Result<()> {
+        let (_, free) = self.space.usage();
+        if len.saturating_add(len / 10) > free {
+            return super::err(Errno::NoSpc, "there is not so much space");
+        }
+        Ok(())
     }
 
     pub fn statfs(&self) -> StatFs {

@@ -399,7 +399,7 @@ impl Engine {
             }
             return Ok(MountedReply { mount_error });
         }
-        let before = Settings::of(pool, ds).await.map_err(of(&name))?.place(pool);
+        let placed = settings.iter().any(|(n, _)| n == "mountpoint");
         let mounted = pool.mounted_below(&name);
         pool.change_props(&name, settings).await?;
         let after = Settings::of(pool, ds).await.map_err(of(&name))?;
@@ -417,7 +417,8 @@ impl Engine {
         for name in &moved {
             pool.unmount_one(name, false).await?;
         }
-        if !matches!(before, Mountpoint::At(_)) && matches!(place, Mountpoint::At(_)) {
+        // Who is given a place is mounted there, though he was not mounted before.
+        if placed && matches!(place, Mountpoint::At(_)) {
             let first = pool.first_places(ds).await?;
             moved.extend(first.into_iter().filter(|name| !mounted.contains(name)));
         }

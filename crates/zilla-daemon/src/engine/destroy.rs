@@ -14,6 +14,8 @@ use zilla_core::error::{Errno, Result};
 
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
+/// How deep datasets may depend on each other: each step takes some stack.
+const DEEPEST: usize = 200;
 
 /// What goes, in the order in which it can go.
 struct Plan<'a> {
@@ -23,6 +25,8 @@ struct Plan<'a> {
     /// Clones outside the tree that is destroyed.
     clones: Vec<String>,
     root: String,
+    /// Those whose dependents are being looked for.
+    within: Vec<String>,
 }
 
 impl Engine {
@@ -104,7 +108,8 @@ async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &s
     let dsl = pool.dsl();
     let mut reply = DestroyReply::default();
     let mut dirs = vec![dsl.dir_by_name(fs).await.map_err(of(fs))?];
-    let mut plan = Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: fs.to_owned() };
+    let mut plan =
+        Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: fs.to_owned(), within: Vec::new() };
     while let Some(dir) = dirs.pop() {
         if r.recursive {
             let mut below = dsl.child_dirs(&dir).await.map_err(of_dataset)?;
@@ -179,12 +184,17 @@ fn dependents(message: &str, option: &str, names: Vec<String>) -> ApiError {
     ApiError::with(ErrorCode::HasDependents, message).details(details)
 }
 
+fn depends(what: String, root: &str) -> ApiError {
+    ApiError::with(ErrorCode::HasDependents, what).subject(root)
+}
+
 async fn plan_head(pool: &Arc<Pool>, r: &DatasetDestroy) -> Answer<DestroyReply> {
     let dsl = pool.dsl();
     let name = &r.target;
     let ds = dsl.by_name(name).await.map_err(of(name))?;
     let dir = ds.dir();
-    let mut plan = Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: name.clone() };
+    let mut plan =
+        Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: name.clone(), within: Vec::new() };
     plan.head(&dir).await?;
     let kind = kind_of(&dsl.info(&ds).await.map_err(of(name))?).as_str();
     if !r.recursive {
@@ -205,7 +215,7 @@ async fn plan_head(pool: &Arc<Pool>, r: &DatasetDestroy) -> Answer<DestroyReply>
 }
 
 impl Plan<'_> {
-    fn within(&self, name: &str) -> bool {
+    fn is_below(&self, name: &str) -> bool {
         name.strip_prefix(self.root.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
@@ -217,6 +227,19 @@ impl Plan<'_> {
             if self.order.contains(&name) {
                 return Ok(());
             }
+            // After a promotion a dataset may live from a snapshot of one below it.
+            if self.within.contains(&name) {
+                return match self.r.recursive || self.r.clones {
+                    true => Err(depends(format!("recursive dependency at '{name}'"), &self.root)),
+                    false => Ok(()),
+                };
+            }
+            if self.within.len() >= DEEPEST {
+                let what =
+                    format!("'{name}' is more than {DEEPEST} clones away: destroy the last ones first");
+                return Err(depends(what, &self.root));
+            }
+            self.within.push(name.clone());
             for child in dsl.child_dirs(dir).await.map_err(of(&name))? {
                 self.head(&child).await?;
             }
@@ -225,10 +248,10 @@ impl Plan<'_> {
                 for snap in dsl.snapshots(&ds).await.map_err(of(&name))? {
                     let full = snap.name();
                     for clone in dsl.clones(&snap).await.map_err(of(&full))? {
-                        if !self.within(&clone) && !self.clones.contains(&clone) {
+                        if !self.is_below(&clone) && !self.clones.contains(&clone) {
                             self.clones.push(clone.clone());
                         }
-                        if self.within(&clone) || self.r.clones {
+                        if self.is_below(&clone) || self.r.clones {
                             let dir = dsl.dir_by_name(&clone).await.map_err(of(&clone))?;
                             self.head(&dir).await?;
                         }
@@ -241,6 +264,7 @@ impl Plan<'_> {
                     }
                 }
             }
+            self.within.pop();
             if !self.order.contains(&name) {
                 self.order.push(name);
             }

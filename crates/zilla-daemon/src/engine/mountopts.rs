@@ -19,6 +19,8 @@ pub struct Temporary {
     pub atime: Option<bool>,
     pub relatime: Option<bool>,
     pub xattr: Option<bool>,
+    /// Of no property.
+    pub dir_atime: Option<bool>,
 }
 
 /// What a list of options says.
@@ -52,6 +54,8 @@ impl Words {
                 "relatime" => t.relatime = Some(true),
                 "norelatime" => t.relatime = Some(false),
                 "strictatime" => (t.atime, t.relatime) = (Some(true), Some(false)),
+                "diratime" => t.dir_atime = Some(true),
+                "nodiratime" => t.dir_atime = Some(false),
                 "xattr" => t.xattr = Some(true),
                 "noxattr" => t.xattr = Some(false),
                 "remount" => words.remount = true,
@@ -102,6 +106,7 @@ impl Temporary {
             atime: newer.atime.or(self.atime),
             relatime: newer.relatime.or(self.relatime),
             xattr: newer.xattr.or(self.xattr),
+            dir_atime: newer.dir_atime.or(self.dir_atime),
         }
     }
 
@@ -132,6 +137,7 @@ impl Temporary {
         FsProps {
             readonly: readonly || self.readonly.unwrap_or(props.readonly),
             atime,
+            dir_atime: self.dir_atime.unwrap_or(true),
             xattr: self.xattr.unwrap_or(props.xattr),
             ..props
         }

@@ -13,6 +13,8 @@ use zilla_core::error::Errno;
 
 /// A snapshot of this very txg is in the way: the next txg's will do.
 const TRIES: usize = 8;
+/// Of one file system twice, or of several pools at once.
+const NOT_ALL: &str = "multiple snapshots of same fs not allowed";
 
 impl Engine {
     pub(super) async fn snapshot(&self, caller: &Caller, r: DatasetSnapshot) -> Answer<()> {
@@ -27,6 +29,10 @@ impl Engine {
             } else {
                 all.push(name.clone());
             }
+        }
+        if by_pool.len() > 1 {
+            // OpenZFS's words for it.
+            return Err(ApiError::with(ErrorCode::Exists, NOT_ALL));
         }
         for (pool, mut names) in by_pool {
             let pool = self.pool(&pool)?;
@@ -67,7 +73,7 @@ impl Engine {
 }
 
 fn refusal(e: &zilla_core::error::Error) -> Option<ApiError> {
-    e.is(Errno::XDev).then(|| ApiError::with(ErrorCode::Exists, "multiple snapshots of same fs not allowed"))
+    e.is(Errno::XDev).then(|| ApiError::with(ErrorCode::Exists, NOT_ALL))
 }
 
 impl Engine {

@@ -187,3 +187,31 @@ fn files_without_a_name_get_one() {
     fs::remove_file(p.join("h")).unwrap();
     assert_eq!(name(&h, "h").unwrap_err(), rustix::io::Errno::NOENT);
 }
+
+#[test]
+fn each_reading_counts_where_it_shall() {
+    let props = FsProps { atime: zilla::zpl::Atime::On, ..FsProps::default() };
+    let Some(m) = Mounted::new(props) else { return };
+    let path = m.path().join("f");
+    fs::write(&path, "text").unwrap();
+    let read = || {
+        assert_eq!(fs::read(&path).unwrap(), b"text");
+        fs::metadata(&path).unwrap().atime()
+    };
+    // More often than the kernel is asked for files that nobody opens for stable writes.
+    let first = (0..1100).fold(0, |_, _| read());
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert!(read() > first);
+}
+
+#[test]
+fn what_is_set_aside_must_be_there() {
+    let Some(m) = Mounted::new(FsProps::default()) else { return };
+    let f = File::create(m.path().join("f")).unwrap();
+    let free = rustix::fs::fstatvfs(&f).unwrap();
+    let free = free.f_bavail * free.f_frsize;
+    let set_aside = |len| rustix::fs::fallocate(&f, rustix::fs::FallocateFlags::empty(), 0, len);
+    assert_eq!(set_aside(free / 10 * 11).unwrap_err(), rustix::io::Errno::NOSPC);
+    set_aside(1 << 20).unwrap();
+    assert_eq!(f.metadata().unwrap().len(), 1 << 20);
+}
