@@ -227,8 +227,10 @@ impl Session {
         }
         Ok(match self.fs.lookup(dir, name).await {
             Ok(e) => self.entry(e),
-            // In the control directory a name can come to be without the kernel's help.
-            Err(e) if e.is(Errno::NoEnt) && dir >> 48 == 0 && !self.fs.names_vary() => Reply::negative(),
+            // In the control directory a name can come to be without the kernel's help, and its own, by a property.
+            Err(e) if e.is(Errno::NoEnt) && dir >> 48 == 0 && name != b".zfs" && !self.fs.names_vary() => {
+                Reply::negative()
+            }
             Err(e) => e.into(),
         })
     }

@@ -108,6 +108,7 @@ fn snapshots_are_directories_to_be_made_removed_and_moved() {
     world.zfs("set snapdir=disabled tank").ok();
     assert_eq!(fs::read_dir(&snaps).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     world.zfs("set snapdir=visible tank").ok();
+    assert!(fs::read_dir(&snaps).is_ok());
     assert!(fs::read_dir(pool.root()).expect("root").any(|e| e.expect("entry").file_name() == ".zfs"));
     pool.judge();
 }
