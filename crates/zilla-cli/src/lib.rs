@@ -49,7 +49,8 @@ fn words() -> Result<Vec<String>, ExitCode> {
 }
 
 /// Names that the program itself may have.
-const PROGRAMS: &[&str] = &["zpool", "zfs", "zdb", "zstream", "zillad", "arcstat", "zilstat", "mount.zfs", "mount.fuse.zfs"];
+const PROGRAMS: &[&str] =
+    &["zpool", "zfs", "zdb", "zstream", "zillad", "arcstat", "zilstat", "mount.zfs", "mount.fuse.zfs"];
 
 /// Runs the command that the program was called by, or that its first argument names.
 pub fn main() -> ExitCode {

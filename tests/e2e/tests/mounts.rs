@@ -220,9 +220,9 @@ fn an_alternate_root_is_not_left() {
     symlink(&outside, &mine).expect("link");
     symlink(&outside, &theirs).expect("link");
     std::os::unix::fs::lchown(&theirs, Some(4711), None).expect("chown");
-    world.zfs(&format!("set mountpoint={}/x tank", theirs.display())).ok();
+    world.zfs(&format!("set -u mountpoint={}/x tank", theirs.display())).ok();
     assert!(world.zfs("mount tank").fails().contains("symbolic link of user 4711"));
-    world.zfs(&format!("set mountpoint={}/x tank", mine.display())).ok();
+    world.zfs(&format!("set -u mountpoint={}/x tank", mine.display())).ok();
     world.zfs("mount tank").ok();
     assert_eq!(fs::metadata(outside.join("x")).expect("mounted").permissions().mode() & 0o777, 0o755);
     world.zpool("export tank").ok();
