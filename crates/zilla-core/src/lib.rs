@@ -15,6 +15,7 @@
 pub mod arc;
 pub mod check;
 pub mod crypt;
+pub mod ddt;
 pub mod dmu;
 pub mod dsl;
 pub mod error;

@@ -1,15 +1,16 @@
 //! Clones on real files: what shares blocks reads as a copy would, whatever is written, cut and removed on either side; the table of references is
-//! right and empty at the end; OpenZFS's zdb accounts for every block.
+//! right and empty at the end; OpenZFS's zdb accounts for every block. The same of blocks that are kept once because they are the same.
 
 use bytes::Bytes;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use zilla_core::dsl::DslPool;
+use zilla_core::dsl::{DslPool, Setting};
 use zilla_core::error::Result;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::txg::Tx;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_core::zap::Value;
 use zilla_core::zio::Leave;
 use zilla_core::zpl::{self, Cloned, Cred, FilePlace, FsProps, NewFile, SetAttr, Space, Time, Zfs, ZplProps};
 use zilla_env::Env;
@@ -37,6 +38,10 @@ impl Space for Clones {
 }
 
 async fn create(env: &Env, dir: &Path) -> Arc<Spa> {
+    create_with(env, dir, None).await
+}
+
+async fn create_with(env: &Env, dir: &Path, features: Option<Vec<String>>) -> Arc<Spa> {
     let path = dir.join("d0.img");
     std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
     let leaves = vec![LeafSpec { path, disk: false }];
@@ -46,7 +51,7 @@ async fn create(env: &Env, dir: &Path) -> Arc<Spa> {
         host: Host { id: 0x1234, name: "host".into() },
         comment: None,
         owner: (0, 0),
-        features: None,
+        features,
         dbuf_cache: 32 << 20,
         arc_max: 64 << 20,
     };
@@ -382,4 +387,164 @@ fn a_log_of_clones_that_goes_unreplayed_gives_its_references_back() {
         spa.close(Some(PoolState::Exported)).await.unwrap();
         zdb(crashed.path());
     });
+}
+
+async fn set(spa: &Arc<Spa>, name: &'static str, props: &'static [(&'static str, u64)]) {
+    let dsl = spa.dsl.clone();
+    let task = spa.ctx.sync_task(move |tx| {
+        Box::pin(async move {
+            let ds = dsl.by_name(name).await?;
+            let props: Vec<_> =
+                props.iter().map(|(p, v)| (p.to_string(), Setting::Local(Value::u64(*v)))).collect();
+            dsl.set_props(&tx, &ds, &props).await
+        })
+    });
+    task.await.unwrap();
+}
+
+/// A pool made as OpenZFS made them before `fast_dedup`.
+fn older() -> Option<Vec<String>> {
+    let all = zilla_core::spa::features::SUPPORTED.iter();
+    Some(all.filter(|f| **f != "fast_dedup").map(|f| f.to_string()).collect())
+}
+
+fn records(seeds: &[u64]) -> Vec<u8> {
+    seeds.iter().flat_map(|s| noise(*s, REC)).collect()
+}
+
+async fn unlink(zfs: &Arc<Zfs>, names: &[&str]) {
+    for name in names {
+        zfs.unlink(zfs.root(), name.as_bytes()).await.unwrap();
+    }
+}
+
+/// `dedup=on`, and one of each other kind, with contents compared.
+const ON: &[(&str, u64)] = &[("dedup", 1)];
+const COMPARED: &[(&str, u64)] = &[("dedup", 14 | 256), ("copies", 2)];
+
+#[test]
+fn blocks_that_are_the_same_are_kept_once() {
+    for features in [None, older()] {
+        let dir = tempfile::tempdir().unwrap();
+        let env = zilla_env::real_env(2);
+        env.block_on(async {
+            let spa = create_with(&env, dir.path(), features.clone()).await;
+            create_fs(&env, &spa, "tank/a").await;
+            create_fs(&env, &spa, "tank/b").await;
+            set(&spa, "tank/a", ON).await;
+            set(&spa, "tank/b", COMPARED).await;
+            let (za, zb) = (mount(&env, &spa, "tank/a").await, mount(&env, &spa, "tank/b").await);
+            let data = records(&[1, 2, 3, 1, 2, 1, 4, 5]);
+            let unique = 5 * REC as u64;
+            for (zfs, name) in [(&za, "x"), (&za, "y"), (&zb, "x"), (&zb, "y")] {
+                let id = file(zfs, name).await;
+                zfs.write(id, 0, &Bytes::from(data.clone()), false).await.unwrap();
+            }
+            spa.sync().await.unwrap();
+            let stats = spa.dedup();
+            assert_eq!((stats.dsize, stats.ref_dsize), (3 * unique, 3 * 2 * data.len() as u64));
+            assert!(stats.table_size > 0);
+            // The same once more in a later txg, and over itself.
+            let z = file(&za, "z").await;
+            za.write(z, 0, &Bytes::from(data.clone()), false).await.unwrap();
+            let x = za.lookup(za.root(), b"x").await.unwrap().0.id();
+            za.write(x, 0, &Bytes::from(data.clone()), false).await.unwrap();
+            spa.sync().await.unwrap();
+            assert_eq!(spa.dedup().dsize, 3 * unique);
+            assert_eq!(spa.dedup().ref_dsize, (3 + 4) * data.len() as u64);
+            drop((za, zb));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+            zdb(dir.path());
+            let spa = open(&env, dir.path()).await;
+            assert_eq!(spa.dedup().ref_dsize, 7 * data.len() as u64, "the log was read");
+            let (za, zb) = (mount(&env, &spa, "tank/a").await, mount(&env, &spa, "tank/b").await);
+            for (zfs, name) in [(&za, "x"), (&za, "z"), (&zb, "y")] {
+                let id = zfs.lookup(zfs.root(), name.as_bytes()).await.unwrap().0.id();
+                assert!(read(zfs, id).await == data, "{name}");
+            }
+            unlink(&za, &["x", "y"]).await;
+            unlink(&zb, &["x", "y"]).await;
+            spa.sync().await.unwrap();
+            assert_eq!((spa.dedup().dsize, spa.dedup().ref_dsize), (unique, data.len() as u64));
+            unlink(&za, &["z"]).await;
+            spa.sync().await.unwrap();
+            let stats = spa.dedup();
+            assert_eq!((stats.dsize, stats.ref_dsize, stats.table_size), (0, 0, 0), "the tables are gone");
+            assert!(!spa.ctx.features.is_active("fast_dedup"));
+            drop((za, zb));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+            zdb(dir.path());
+        });
+    }
+}
+
+/// Files against byte arrays, and what the tables count against what the arrays hold.
+#[test]
+fn what_is_counted_is_what_is_there() {
+    for features in [None, older()] {
+        let dir = tempfile::tempdir().unwrap();
+        let env = zilla_env::real_env(2);
+        env.block_on(async {
+            let mut spa = create_with(&env, dir.path(), features.clone()).await;
+            create_fs(&env, &spa, "tank/a").await;
+            set(&spa, "tank/a", ON).await;
+            let mut za = mount(&env, &spa, "tank/a").await;
+            let mut files = Vec::new();
+            for i in 0..4 {
+                files.push((file(&za, &format!("f{i}")).await, [0u64; 12]));
+            }
+            let mut r = 0u64;
+            let mut below = |n: usize| {
+                r += 1;
+                u64::from_le_bytes(noise(r, 8).try_into().unwrap()) as usize % n
+            };
+            for step in 0..400 {
+                let (i, at) = (below(4), below(12));
+                let (id, all) = &mut files[i];
+                match below(10) {
+                    0..6 => {
+                        all[at] = 1 + below(9) as u64;
+                        let data = Bytes::from(records(&all[at..=at]));
+                        za.write(*id, (at * REC) as u64, &data, false).await.unwrap();
+                    }
+                    6 => {
+                        all[at] = 0;
+                        za.punch(*id, (at * REC) as u64, REC as u64, false, true).await.unwrap();
+                    }
+                    7 => {
+                        all[at..].fill(0);
+                        let size = Some((at * REC) as u64);
+                        za.setattr(*id, SetAttr { size, ..SetAttr::default() }).await.unwrap();
+                    }
+                    _ => {
+                        spa.sync().await.unwrap();
+                        let pointers = files.iter().flat_map(|(_, all)| all).filter(|s| **s != 0);
+                        let once: std::collections::BTreeSet<_> = pointers.clone().collect();
+                        let stats = spa.dedup();
+                        let want = (once.len() * REC, pointers.count() * REC);
+                        assert_eq!((stats.dsize as usize, stats.ref_dsize as usize), want, "step {step}");
+                    }
+                }
+                if step % 150 == 149 {
+                    drop(za);
+                    spa.close(Some(PoolState::Exported)).await.unwrap();
+                    zdb(dir.path());
+                    spa = open(&env, dir.path()).await;
+                    za = mount(&env, &spa, "tank/a").await;
+                }
+            }
+            for (id, all) in &files {
+                let mut found = read(&za, *id).await;
+                found.resize(12 * REC, 0);
+                let want = all.iter().flat_map(|s| if *s == 0 { vec![0; REC] } else { noise(*s, REC) });
+                assert!(found == want.collect::<Vec<u8>>());
+            }
+            unlink(&za, &["f0", "f1", "f2", "f3"]).await;
+            spa.sync().await.unwrap();
+            assert_eq!(spa.dedup().table_size, 0);
+            drop(za);
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+            zdb(dir.path());
+        });
+    }
 }

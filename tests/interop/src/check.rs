@@ -273,15 +273,6 @@ fn remove_all(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What is said where a set is not imported for writing.
-#[track_caller]
-pub fn refused(archive: &Path, name: &str) -> String {
-    let it = Imported::unpacked(archive, name);
-    let said = it.world.zpool(&it.import_command("")).fails();
-    pool::zdb_clean(&it.set.disks, POOL);
-    said
-}
-
 /// May we write to it? OpenZFS's own list says.
 fn writable(set: &Set, dataset: &str) -> bool {
     set.property(dataset, "readonly").is_none_or(|v| v == "off")

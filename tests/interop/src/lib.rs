@@ -12,5 +12,5 @@ pub mod check;
 pub mod gpt;
 pub mod set;
 
-pub use check::{read_only, read_write, refused};
+pub use check::{read_only, read_write};
 pub use set::{Set, find, folders};

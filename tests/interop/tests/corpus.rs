@@ -3,11 +3,11 @@
 //! A set that is not on this machine is passed over; the few in `corpus/` always are.
 
 use zilla_e2e::{Need, can};
-use zilla_interop::{find, folders, read_only, read_write, refused};
+use zilla_interop::{find, folders, read_only, read_write};
 
 macro_rules! sets {
     ($($set:ident $name:literal)*) => {
-        const NAMES: &[&str] = &[$($name,)* DEDUPLICATED];
+        const NAMES: &[&str] = &[$($name,)*];
         $(mod $set {
             use super::*;
 
@@ -30,6 +30,7 @@ sets! {
     compress "compress"
     crash "crash"
     crypt "crypt"
+    deduplicated "deduplicated"
     dirs "dirs"
     gpt "gpt"
     mirror_log_cache "mirror-log-cache"
@@ -52,18 +53,6 @@ fn check(name: &str, with: fn(&std::path::Path, &str)) {
         Some(_) => {}
         None => eprintln!("{name}: not on this machine"),
     }
-}
-
-/// Who frees a block without counting takes it from its other owners: such a pool is read, and not written to.
-const DEDUPLICATED: &str = "deduplicated";
-
-#[test]
-fn a_deduplicated_pool_is_only_read() {
-    check(DEDUPLICATED, read_only);
-    check(DEDUPLICATED, |archive, name| {
-        let said = refused(archive, name);
-        assert!(said.contains("the pool has deduplicated blocks"), "{said}");
-    });
 }
 
 /// Sets made since, or of one's own.

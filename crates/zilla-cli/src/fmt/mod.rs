@@ -7,6 +7,7 @@
 //! by the one place that knows how (`zilla_control::props::nicenum`).
 
 pub mod color;
+pub mod ddt;
 pub mod interval;
 pub mod json;
 pub mod poolprop;

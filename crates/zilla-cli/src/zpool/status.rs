@@ -7,7 +7,7 @@ use crate::cx::{Cx, Run};
 use crate::fmt::color::{self, BLUE, RED, YELLOW, bold, paint};
 use crate::fmt::interval::{Interval, Stamp};
 use crate::fmt::vdev::{self, NameFlags};
-use crate::fmt::{json, left, time};
+use crate::fmt::{ddt, json, left, time};
 use zilla_control::props::nicenum::nicenum;
 use zilla_control::status::{StatusReason, reason_of};
 use zilla_control::types::{
@@ -202,7 +202,7 @@ pub fn print(pool: &PoolInfo, reason: StatusReason, opts: &Options) -> String {
     text.push('\n');
     text.push_str(&errors(pool, opts));
     if opts.dedup {
-        text.push_str("\n dedup: no DDT entries\n");
+        text.push_str(&ddt::status(&pool.dedup, opts.literal));
     }
     text
 }

@@ -35,9 +35,9 @@ pub use grant::*;
 pub use identity_request::*;
 pub use key_request::*;
 pub use pool::{
-    Checkpoint, CheckpointState, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord, HistoryWhat,
-    ImportCandidate, KeptLog, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand, Removal, ScanFunc,
-    ScanStat, ScanState, Suspended,
+    Checkpoint, CheckpointState, DedupTables, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord,
+    HistoryWhat, ImportCandidate, KeptLog, MmpState, PoolHealth, PoolInfo, PoolLabelState, RaidzExpand,
+    Removal, ScanFunc, ScanStat, ScanState, Suspended,
 };
 pub use program::*;
 pub use request::*;

@@ -246,6 +246,8 @@ pub struct PoolInfo {
     pub removal: Option<Removal>,
     pub raidz_expand: Option<RaidzExpand>,
     pub features: Vec<Feature>,
+    /// The deduplication tables of an imported pool.
+    pub dedup: DedupTables,
     pub error_count: u64,
     /// Intent logs that could not be replayed.
     pub kept_logs: Vec<KeptLog>,
@@ -255,6 +257,19 @@ pub struct PoolInfo {
     pub properties: BTreeMap<String, PropValue>,
     /// Properties of vdevs by name as printed (`mirror-0`, a path), filled where asked for.
     pub vdev_properties: BTreeMap<String, BTreeMap<String, PropValue>>,
+}
+
+/// What deduplication tables hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DedupTables {
+    pub entries: u64,
+    /// Bytes of the tables.
+    pub on_disk: u64,
+    pub in_core: u64,
+    /// By the power of two of a block's references: blocks, their logical, physical and allocated sizes, each counted once, then as often as
+    /// it is referred to.
+    pub histogram: BTreeMap<u32, [u64; 8]>,
 }
 
 /// A pool found on devices that is not imported.

@@ -278,7 +278,15 @@ impl Counter<'_> {
                 self.observer.not_claimed(bp, &e.to_string());
             }
         }
-        let why = match self.spa.zio.extents(bp, *at).await {
+        let whole = match self.spa.ddt.whole(bp).await {
+            Ok(whole) => whole,
+            Err(e) => {
+                self.census.errors = true;
+                self.observer.not_claimed(bp, &e.to_string());
+                *bp
+            }
+        };
+        let why = match self.spa.zio.extents(&whole, *at).await {
             Ok(extents) => extents.iter().find_map(|d| space.claim(d).err()),
             Err(e) => Some(e.to_string()),
         };

@@ -58,8 +58,9 @@ impl DataKey {
         }
     }
 
-    /// Encrypts (or only authenticates) a level-0 block that is stored as `data`.
-    pub fn seal(&self, rng: &dyn Rng, otype: u8, data: Bytes) -> Result<SealedBlock> {
+    /// Encrypts (or only authenticates) a level-0 block that is stored as `data`. One that is to be found again by its contents gets salt and IV from
+    /// these: so the same is encrypted to the same, under this key.
+    pub fn seal(&self, rng: &dyn Rng, otype: u8, data: Bytes, by_contents: bool) -> Result<SealedBlock> {
         if otype == DMU_OT_OBJSET {
             let (portable, local) = self.objset_macs(&data)?;
             let mut buf = IoBuf::from_slice(&data);
@@ -70,9 +71,16 @@ impl DataKey {
             let mac = first(&self.hmac.of(&data));
             return Ok(SealedBlock { data, salt_iv: None, mac: Some(mac) });
         }
-        let (salt, cipher) = self.for_writing(rng)?;
-        let mut iv = [0; IV_LEN];
-        rng.fill(&mut iv);
+        let (salt, iv, cipher) = if by_contents {
+            let code = self.hmac.of(&data);
+            let (salt, iv) = salt_iv(&code);
+            (salt, iv, self.for_one_block(&salt)?)
+        } else {
+            let (salt, cipher) = self.for_writing(rng)?;
+            let mut iv = [0; IV_LEN];
+            rng.fill(&mut iv);
+            (salt, iv, cipher)
+        };
         let mut buf = IoBuf::from_slice(&data);
         let mac = match self.parts(otype, &data, ByteOrder::NATIVE)? {
             Some(parts) => {
@@ -162,6 +170,14 @@ fn clear_rest(block: &mut [u8]) {
     if let Some(rest) = usize::try_from(used).ok().and_then(|used| block.get_mut(used..)) {
         rest.fill(0);
     }
+}
+
+/// The first bytes of a code of the contents.
+fn salt_iv(code: &[u8; 64]) -> ([u8; SALT_LEN], [u8; IV_LEN]) {
+    let both: [u8; SALT_LEN + IV_LEN] = first(code);
+    let (mut salt, mut iv) = ([0; SALT_LEN], [0; IV_LEN]);
+    salt.iter_mut().chain(&mut iv).zip(both).for_each(|(to, from)| *to = from);
+    (salt, iv)
 }
 
 fn first<const N: usize>(code: &[u8; 64]) -> [u8; N] {

@@ -227,6 +227,11 @@ impl DataKey {
         Ok(self.for_writing(rng)?.0)
     }
 
+    /// The cipher of a salt that was made for one block, and is not worth keeping.
+    pub(super) fn for_one_block(&self, salt: &[u8; SALT_LEN]) -> Result<Arc<Cipher>> {
+        Ok(Arc::new(derived(self.suite, &self.secret, salt)?))
+    }
+
     /// The cipher of a salt.
     pub(super) fn for_salt(&self, salt: &[u8; SALT_LEN]) -> Result<Arc<Cipher>> {
         {

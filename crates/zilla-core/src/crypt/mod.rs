@@ -10,7 +10,8 @@
 //! What is kept true:
 //! - Plaintext is in the dbufs of an open dataset only. The ARC, blocks on their way to disk and log blocks are as on disk.
 //! - A key and an IV are used once: the IV is random for each block, also for one that is written again in its place; and a key
-//!   (that is, a salt) is used for at most 400 million blocks.
+//!   (that is, a salt) is used for at most 400 million blocks. Where blocks are deduplicated both come from a code of the contents
+//!   (OpenZFS's way): whoever sees the disk sees which blocks are the same, and no more.
 //! - What is read was authenticated: by its own code, or by the chain of codes that ends in the objset's.
 //! - Without the key a dataset's tree can be walked, freed and scrubbed, and its objset's head (the log's header) written again
 //!   with the codes it had: see [`SealedStore`](crate::zio::SealedStore). A raw stream is received without it too: see [`RawStore`](crate::zio::RawStore).

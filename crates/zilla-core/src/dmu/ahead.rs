@@ -20,8 +20,8 @@
 //! the tree's, or free, and the log's records of that txg count for nothing.
 //!
 //! **Deliberately absent.** Blocks that would have to be read first, that become holes or fit into their pointer, that have no
-//! checksum (who claims them could not tell whether they were written), or for which there is no single run of space: for all
-//! these the answer is no, and the data go into the log.
+//! checksum (who claims them could not tell whether they were written), that may be there already under another pointer (deduplication), or
+//! for which there is no single run of space: for all these the answer is no, and the data go into the log.
 
 use super::dbuf::{Ahead, is_same};
 use super::dnode::Dnode;
@@ -106,7 +106,7 @@ impl Dnode {
         let head = self.inner.lock().head;
         let checksum = props.checksum_of(head.checksum);
         let unchecked = matches!(checksum, Checksum::Off | Checksum::NoParity);
-        if unchecked || object_type::is_metadata(head.otype) {
+        if unchecked || props.dedup.is_some() || object_type::is_metadata(head.otype) {
             return None;
         }
         Some(WriteReq {
@@ -121,6 +121,7 @@ impl Dnode {
             prev: BlkPtr::ZERO,
             may_embed: props.embed,
             special_upto: props.special_upto,
+            dedup: None,
         })
     }
 }

@@ -11,7 +11,7 @@ use super::objects::Table;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId, Txg};
-use crate::zio::{BlockStore, Priority};
+use crate::zio::{BlockStore, Dedup, Priority};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,9 +41,16 @@ pub struct WriteProps {
     /// Blocks of files that take at most so many bytes on disk may go to special vdevs
     /// (`special_small_blocks`).
     pub special_upto: u32,
+    /// Data blocks that are the same are kept once.
+    pub dedup: Option<Dedup>,
 }
 
 impl WriteProps {
+    /// The checksum for the data of an object whose dnode says this.
+    pub(super) fn data_checksum_of(&self, own: u8) -> Checksum {
+        self.dedup.map_or_else(|| self.checksum_of(own), |dedup| dedup.checksum)
+    }
+
     /// The checksum for an object whose dnode says this.
     pub(super) fn checksum_of(&self, own: u8) -> Checksum {
         match Checksum::from_u8(own) {

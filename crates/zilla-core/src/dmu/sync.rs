@@ -280,6 +280,7 @@ impl Objset {
             prev,
             may_embed: false,
             special_upto: 0,
+            dedup: None,
         };
         let Some(bp) = self.shared.store.write(txg, vec![req]).await?.pop() else {
             return Err(Error::corrupt(None, "", "the store returned no pointer"));
@@ -384,6 +385,8 @@ fn exchange(old: BlkPtr, new: BlkPtr, txg: Txg, born: &mut Vec<BlkPtr>, killed: 
         && !new.is_embedded()
         && old.birth() == txg.0
         && old.phys_birth() == txg.0
+        // (Each pointer to a block that is shared by its contents is counted by itself.)
+        && !old.dedup()
         && old.dva(0) == new.dva(0);
     if reused {
         return false;

@@ -140,6 +140,7 @@ pub fn props() -> WriteProps {
         hole_birth: true,
         embed: true,
         special_upto: 0,
+        dedup: None,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::dmu::WriteProps;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
-use crate::zio::CachePolicy;
+use crate::zio::{CachePolicy, Dedup};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,20 @@ const INHERIT: &str = "$inherit";
 const RECVD: &str = "$recvd";
 /// Set where any property was ever received.
 const HAS_RECVD: &str = "$hasrecvd";
+
+/// Blocks are compared before they are shared. Source: ZIO_CHECKSUM_VERIFY in sys/zio.h.
+const DEDUP_VERIFY: u64 = 1 << 8;
+
+/// What a value of the property `dedup` asks for.
+fn dedup_of(value: u64) -> Option<Dedup> {
+    let checksum = match Checksum::from_u8(value as u8)? {
+        Checksum::On => Checksum::Sha256,
+        kind => kind,
+    };
+    // A weaker one does not tell blocks apart.
+    let verify = value & DEDUP_VERIFY != 0 || !checksum.is_dedup();
+    checksum.is_nopwrite().then_some(Dedup { checksum, verify })
+}
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +191,7 @@ impl DslPool {
         let secondary = Caching::from_prop(self.prop_u64(ds, "secondarycache", CACHE_ALL).await?);
         self.ctx.store.set_caching(ds.id(), CachePolicy { primary, secondary });
         let special = self.prop_u64(ds, "special_small_blocks", 0).await?;
+        let dedup = self.prop_u64(ds, "dedup", Checksum::Off as u64).await?;
         // all, most: one more of metadata; some, none: not.
         let redundant = self.prop_u64(ds, "redundant_metadata", 0).await? <= 1;
         Ok(WriteProps {
@@ -188,6 +203,7 @@ impl DslPool {
             hole_birth: self.feature_active("hole_birth"),
             embed: self.feature_active("embedded_data"),
             special_upto: special.min(zilla_ondisk::SPA_MAXBLOCKSIZE) as u32,
+            dedup: dedup_of(dedup),
         })
     }
 

@@ -46,6 +46,7 @@ pub const SUPPORTED: &[&str] = &[
     "encryption",
     "block_cloning",
     "zpool_checkpoint",
+    "fast_dedup",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.

@@ -9,6 +9,7 @@ use super::open::{DIRECTORY, apply_features, mos_props, space_features};
 use super::vdev_objects::VdevObjects;
 use super::{PoolCtx, Spa, State, history};
 use crate::arc::Cache;
+use crate::ddt::Ddt;
 use crate::dmu::{DbufCache, Objset};
 use crate::dsl::bpobj::Bpobj;
 use crate::dsl::{DslPool, NewCrypt, SPA_VERSION_WRITABLE};
@@ -19,12 +20,12 @@ use crate::types::{ObjectId, TXG_INITIAL, Txg};
 use crate::vdev::spec::{PoolSpec, new_guid};
 use crate::vdev::{OpenArgs, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
-use crate::zio::Zio;
+use crate::zio::{DedupTables, Zio};
 use crate::zpl::{Time, ZplProps};
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 use zilla_ondisk::dsl::DMU_POOL_L2CACHE;
 use zilla_ondisk::enums::PoolState;
@@ -162,6 +163,8 @@ impl Spa {
 
         let tx = Tx::syncing(TXG_INITIAL);
         let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, (&opts, &root, version), &tx).await?;
+        let ddt = Ddt::new(&ctx, &zio);
+        zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
         let spa = Arc::new(Spa {
             zio,
             metaslabs,
@@ -185,7 +188,7 @@ impl Spa {
             has_vdev_zaps: true,
             deferred: Some(made.deferred),
             brt: super::brt::Brt::default(),
-            dedup: super::ddt::DedupStats::default(),
+            ddt,
             config_dirty: AtomicBool::new(true),
             autoexpand: AtomicBool::new(false),
             checkpoint: Mutex::default(),

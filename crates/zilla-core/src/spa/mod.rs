@@ -30,7 +30,6 @@ mod cache;
 mod checkpoint;
 pub mod config;
 mod create;
-mod ddt;
 mod devices;
 mod diagnosis;
 mod discover;
@@ -46,10 +45,10 @@ mod sync;
 mod vdev_objects;
 mod vdevs;
 
+pub use crate::ddt::DedupStats;
 pub use checkpoint::CheckpointStat;
 pub use config::Host;
 pub use create::{CreateOpts, Outward, RootFs};
-pub use ddt::DedupStats;
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::{OpenOpts, Rewind};
 pub use spares::SpareSpec;
@@ -59,6 +58,7 @@ pub use vdevs::Attach;
 pub use crate::error::PoolRefusal as Refusal;
 pub use crate::pool::{PoolCtx, features};
 
+use crate::ddt::Ddt;
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
 use crate::error::{Error, Result};
@@ -107,8 +107,7 @@ pub struct Spa {
     has_vdev_zaps: bool,
     deferred: Option<Bpobj>,
     pub(crate) brt: Brt,
-    /// What deduplication saves.
-    pub dedup: DedupStats,
+    pub ddt: Arc<Ddt>,
     config_dirty: AtomicBool,
     autoexpand: AtomicBool,
     checkpoint: Mutex<checkpoint::Checkpoint>,
@@ -162,6 +161,10 @@ impl Spa {
     /// Space of blocks that have clones, and what the clones would take beside it (`bcloneused`, `bclonesaved`).
     pub fn cloned_space(&self) -> (u64, u64) {
         self.brt.used_and_saved()
+    }
+    /// What deduplication saves.
+    pub fn dedup(&self) -> DedupStats {
+        self.ddt.stats()
     }
     /// Waits until everything done so far is stable.
     #[crate::boxed]

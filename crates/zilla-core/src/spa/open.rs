@@ -8,6 +8,7 @@ use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
 use super::{PoolCtx, Spa, State};
 use crate::arc::Cache;
+use crate::ddt::Ddt;
 use crate::dmu::{DbufCache, Objset, WriteProps};
 use crate::dsl::bpobj::Bpobj;
 use crate::dsl::{DslPool, SPA_VERSION_WRITABLE};
@@ -19,12 +20,12 @@ use crate::txg::TxgState;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
 use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevKind, VdevState, VdevTree};
 use crate::zap::Zap;
-use crate::zio::Zio;
+use crate::zio::{DedupTables, Zio};
 use event_listener::Event;
 use futures_util::future::select;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_env::Env;
@@ -78,6 +79,7 @@ pub(super) fn mos_props(lz4: bool) -> WriteProps {
         hole_birth: false,
         embed: true,
         special_upto: 0,
+        dedup: None,
     }
 }
 
@@ -274,7 +276,6 @@ impl Spa {
         let directory = Zap::open(&mos, DIRECTORY).await?;
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
-        let dedup = super::ddt::load(&mos, &directory, !opts.readonly).await?;
         if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await?
             && let Some(Ok(salt)) = salt.as_bytes().map(<&[u8; 32]>::try_from)
         {
@@ -301,9 +302,11 @@ impl Spa {
             None => None,
         };
         let brt = Brt::load(&ctx, &directory, &tree).await?;
+        let ddt = Ddt::load(&ctx, &zio, &directory).await?;
+        zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
         let spa = Arc::new(Spa {
             brt,
-            dedup,
+            ddt,
             zio,
             metaslabs,
             dsl,
@@ -350,10 +353,13 @@ impl Spa {
         }
         spa.know_pointers();
         spa.open_scan().await?;
-        if spa.stored_prop(&directory, "failmode").await? == 1 {
+        if spa.stored_prop(&directory, "failmode").await? == Some(1) {
             spa.set_fail_mode(super::FailMode::Continue);
         }
-        spa.autoexpand.store(spa.stored_prop(&directory, "autoexpand").await? == 1, Ordering::Relaxed);
+        spa.autoexpand.store(spa.stored_prop(&directory, "autoexpand").await? == Some(1), Ordering::Relaxed);
+        if let Some(quota) = spa.stored_prop(&directory, "dedup_table_quota").await? {
+            spa.ddt.set_quota(quota);
+        }
         spa.suspension.be_patient();
         spa.zio.l2().set_pool(spa.guid(), &ctx.txgs, ctx.readonly);
         spa.open_cache(&directory, &found.paths).await?;

@@ -108,10 +108,10 @@ impl Spa {
         }
     }
 
-    /// A property's number as it was set; 0 where it was not.
-    pub(super) async fn stored_prop(&self, directory: &Zap, name: &str) -> Result<u64> {
-        let Some(id) = directory.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(0) };
-        Ok(Zap::open(self.ctx.mos(), id).await?.try_get_u64(name).await?.unwrap_or(0))
+    /// A property's number, if it was set.
+    pub(super) async fn stored_prop(&self, directory: &Zap, name: &str) -> Result<Option<u64>> {
+        let Some(id) = directory.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(None) };
+        Zap::open(self.ctx.mos(), id).await?.try_get_u64(name).await
     }
 
     /// For the sync task: the devices did not take the txg. Returns when it is to be tried again; an error if it never will be.

@@ -24,6 +24,7 @@ use crate::txg::Tx;
 use crate::types::Txg;
 use crate::vdev::ConfigFor;
 use futures_util::future::{Either, select};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,6 +37,8 @@ use zilla_ondisk::{BlkPtr, Uberblock};
 pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
 const PASS_DEFERRED_FREE: u64 = 2;
 const PASS_DONT_COMPRESS: u64 = 6;
+/// Bytes that deduplication may be believed to save.
+const MOST_SAVED: u64 = 1 << 60;
 /// More passes than this mean that they do not converge.
 const MAX_PASSES: u64 = 100;
 
@@ -181,9 +184,14 @@ impl Spa {
             Some(list) => list.space()?.used,
             None => 0,
         };
+        // OpenZFS's quota of tables where the property says `auto`.
+        let tables = self.metaslabs.class_stat(SpaceClass::Dedup);
+        self.ddt.note_room(tables.space > 0 && tables.alloc / 85 >= tables.space / 100);
+        // Tables may say anything.
+        let deduplicated = self.ddt.stats().saved().min(MOST_SAVED);
         self.dsl.set_pool_space(PoolSpace {
-            // What clones save counts as space: their owners count it as used.
-            dspace: normal.dspace + self.brt.used_and_saved().1,
+            // What clones and deduplication save counts as space: its owners count it as used.
+            dspace: normal.dspace + self.brt.used_and_saved().1 + deduplicated,
             slop: self.metaslabs.slop(),
             deferred: normal.deferred,
             deferred_frees,
@@ -208,6 +216,8 @@ impl Spa {
         } else if !frees.is_empty() {
             self.defer(tx, &frees).await?;
         }
+        let gone = self.ddt.sync(tx, pass == 1).await?;
+        self.free_unshared(tx, gone.into()).await?;
         let tree = self.tree();
         if tree.dtls_dirty() {
             let histogram = self.ctx.features.is_enabled("spacemap_histogram");
@@ -268,10 +278,20 @@ impl Spa {
     /// Gives blocks back, as far as nothing else refers to them.
     async fn free(&self, tx: &Tx, bps: &[BlkPtr]) -> Result<()> {
         let mut unshared = self.brt.release(&self.ctx, &self.tree(), tx, bps).await?;
-        if unshared.iter().any(BlkPtr::dedup) {
-            // A pool whose tables count such blocks is not written to. Where no table counts them they stay.
-            unshared.to_mut().retain(|bp| !bp.dedup());
+        let counted: Vec<BlkPtr> = unshared.iter().filter(|bp| bp.dedup()).copied().collect();
+        if !counted.is_empty() {
+            let own = self.ddt.release(&counted).await;
+            let rest = unshared.to_mut();
+            rest.retain(|bp| !bp.dedup());
+            rest.extend(own);
         }
+        self.free_unshared(tx, unshared).await
+    }
+
+    /// Gives back blocks that nothing refers to any more.
+    async fn free_unshared(&self, tx: &Tx, unshared: Cow<'_, [BlkPtr]>) -> Result<()> {
+        #[cfg(feature = "planted")]
+        let mut unshared = unshared;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::FreedBlocksKept) {
             unshared.to_mut().retain(|bp| bp.dva(0).offset >> 12 & 7 != 3);

@@ -11,7 +11,7 @@
 //! ```text
 //! BlkPtr -- embedded? decode            WriteReq -- zero? hole
 //!        -- cached, in flight?                   -- compress, embed?
-//!        -- on a cache device? check             -- checksum
+//!        -- on a cache device? check             -- checksum; shared, and there? point to it
 //!        -- for each DVA: vdev read              -- allocate (gang when no run is left)
 //!             gang? header, then children
 //!             check, heal                        -- parity, join, submit
@@ -30,6 +30,7 @@
 
 mod alloc;
 mod byteswap;
+mod dedup;
 mod early;
 mod free;
 mod gang;
@@ -66,6 +67,7 @@ use crate::vdev::VdevTree;
 pub use crate::vdev::Priority;
 pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 pub(crate) use byteswap::class_swap;
+pub use dedup::{Claim, DedupTables};
 pub use early::EarlyWrites;
 pub use keyed::{KeyedStore, SealedStore};
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
@@ -73,7 +75,7 @@ pub use raw::RawStore;
 pub use read::Scrubbed;
 use read::expand;
 pub use repair::Pointers;
-pub use store::{BlockStore, CachePolicy, LogShape, LogStep, LogWritten, WriteReq};
+pub use store::{BlockStore, CachePolicy, Dedup, LogShape, LogStep, LogWritten, WriteReq};
 
 /// What the pool's feature flags allow a writer.
 #[derive(Debug, Default)]
@@ -106,6 +108,8 @@ struct Inner {
     repairs: repair::Repairs,
     /// Not owned, for the same reason.
     pointers: OnceLock<Weak<dyn Pointers>>,
+    /// Not owned either: they stand on the MOS.
+    dedup: OnceLock<Weak<dyn DedupTables>>,
     /// Blocks that could not be read from any copy, for the pool's error log.
     damaged: Mutex<BTreeSet<(Bookmark, Txg)>>,
 }
@@ -130,6 +134,7 @@ impl Zio {
             log_gap: gap::Gap::default(),
             repairs: repair::Repairs::default(),
             pointers: OnceLock::new(),
+            dedup: OnceLock::new(),
             damaged: Mutex::default(),
         }))
     }

@@ -40,6 +40,16 @@ pub struct WriteReq {
     pub may_embed: bool,
     /// A file's block of at most so many bytes on disk is small enough for the special vdevs.
     pub special_upto: u32,
+    /// It may be shared with others that are the same, by its checksum.
+    pub dedup: Option<Dedup>,
+}
+
+/// How blocks are shared by their contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dedup {
+    pub checksum: Checksum,
+    /// Contents are compared before a block is shared.
+    pub verify: bool,
 }
 
 /// Where a log block goes, seen from the one before.

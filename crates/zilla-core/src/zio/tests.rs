@@ -138,6 +138,7 @@ fn req(data: Bytes, blkid: u64) -> WriteReq {
         prev: BlkPtr::ZERO,
         may_embed: false,
         special_upto: 0,
+        dedup: None,
     }
 }
 

@@ -11,9 +11,10 @@ use zilla_codec::compress::{self, Compress, CompressSpec};
 use zilla_codec::crypt::{IV_LEN, MAC_LEN, SALT_LEN};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::{BPE_PAYLOAD_SIZE, BlkPtr};
-use zilla_ondisk::object_type::{DMU_OT_DNODE, DMU_OT_OBJSET};
+use zilla_ondisk::object_type::{DMU_OT_DDT_ZAP, DMU_OT_DNODE, DMU_OT_OBJSET};
 use zilla_ondisk::{ByteOrder, Dva, SPA_MAXBLOCKSIZE, object_type};
 
+use super::dedup::{Asked, Leads, Turn, may_share};
 use super::track::Batch;
 use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
@@ -63,6 +64,13 @@ pub enum Place {
     At(Dvas),
     /// No contiguous run.
     NoRun,
+}
+
+/// Blocks that have their places, and what the caches get of them.
+#[derive(Default)]
+struct Sending {
+    placements: Vec<Placement>,
+    blocks: Vec<(Key, Block)>,
 }
 
 struct Job {
@@ -166,19 +174,34 @@ impl Job {
             .into_iter()
             .collect::<Result<_>>()?;
 
+        let asked: Vec<Option<Asked>> =
+            reqs.iter().zip(&prepared).map(|(req, p)| self.asked(req, p)).collect();
+        let (mut turns, mut leads) = zio.take_turns(&asked).await;
+
         // Blocks that may stay where this txg already wrote them, and places for the others.
         let mut kept: Vec<Option<BlkPtr>> = Vec::with_capacity(reqs.len());
         let mut wanted: Vec<AllocReq> = Vec::new();
-        for (req, p) in reqs.iter().zip(&prepared) {
+        for ((req, p), turn) in reqs.iter().zip(&prepared).zip(&turns) {
             let old = &req.prev;
-            let ours =
-                !old.is_hole() && !old.is_embedded() && old.phys_birth() == txg.0 && old.birth() == txg.0;
+            let ours = !old.is_hole()
+                && !old.is_embedded()
+                && !old.dedup()
+                && old.phys_birth() == txg.0
+                && old.birth() == txg.0;
             let mut stay = None;
             if let Prepared::Block { data, .. } = p {
-                let copies = copies_of(req, self.seal.as_ref());
+                let copies = match turn {
+                    Turn::Alone => copies_of(req, self.seal.as_ref()),
+                    Turn::Write(_, copies) => *copies,
+                    Turn::Share(_) | Turn::Later => {
+                        kept.push(None);
+                        continue;
+                    }
+                };
                 // (A gang's header has a copy more; where no room was for all copies there are
                 // fewer.)
                 if ours
+                    && matches!(turn, Turn::Alone)
                     && old.psize() == data.len() as u64
                     && (old.is_gang() || old.ndvas() <= usize::from(copies))
                 {
@@ -200,50 +223,112 @@ impl Job {
         let mut places = places.into_iter();
 
         let mut bps = Vec::with_capacity(reqs.len());
-        let mut placements: Vec<Placement> = Vec::with_capacity(reqs.len());
-        let mut blocks: Vec<(Key, Block)> = Vec::with_capacity(reqs.len());
-        for ((req, p), stay) in reqs.iter().zip(prepared).zip(kept) {
-            let (data, compress, cksum, sealed) = match p {
-                Prepared::Done(bp) => {
-                    bps.push(bp);
-                    continue;
+        let mut out = Sending::default();
+        let mut later = Vec::new();
+        for (i, ((req, p), (stay, turn))) in
+            reqs.iter().zip(prepared).zip(kept.into_iter().zip(turns.drain(..))).enumerate()
+        {
+            bps.push(match (turn, p) {
+                (_, Prepared::Done(bp)) => bp,
+                (Turn::Share(bp), _) => bp,
+                (Turn::Later, p) => {
+                    later.push((i, p));
+                    BlkPtr::ZERO
                 }
-                Prepared::Block { data, compress, cksum, sealed } => (data, compress, cksum, sealed),
-            };
-            let kind = checksum_of(req);
-            let psize = data.len() as u64;
-            let dvas = match stay {
-                Some(old) => {
-                    if old.is_gang() {
-                        zio.rewrite_gang(txg, &old, kind, data.clone(), &mut placements).await?;
-                    } else {
-                        placements.push(Placement { dvas: old.dvas().collect(), data: data.clone() });
-                    }
-                    old.dvas().collect()
+                (turn, p) => {
+                    let found = if stay.is_none() { places.next().flatten() } else { None };
+                    self.put(req, p, stay, found, (turn, leads.as_mut()), &mut out).await?
                 }
-                None => match places.next().flatten() {
-                    Some(dvas) => {
-                        placements.push(Placement { dvas: dvas.to_vec(), data: data.clone() });
-                        dvas.to_vec()
-                    }
-                    None => {
-                        let copies = copies_of(req, self.seal.as_ref());
-                        let most_copies = most_copies(req, self.seal.as_ref());
-                        let what =
-                            AllocReq { most_copies, ..AllocReq::new(class_of(req, psize), psize, copies) };
-                        zio.place_anyhow(txg, what, kind, data.clone(), &mut placements).await?
-                    }
-                },
-            };
-            let bp = pointer(txg, req, &dvas, psize, compress, kind, cksum, sealed);
-            if let Some(key) = Key::of(&bp) {
-                let lsize = req.data.len() as u32;
-                blocks.push((key, zio.written(&bp, req.bookmark.objset, data, compress, lsize)));
-            }
-            bps.push(bp);
+            });
         }
-        zio.submit_blocks(txg, turn, placements, blocks, Priority::AsyncWrite);
+        drop(leads);
+        zio.submit_blocks(txg, turn, out.placements, out.blocks, Priority::AsyncWrite);
+        for (i, p) in later {
+            let (Some(req), Some(bp)) = (reqs.get(i), bps.get_mut(i)) else { continue };
+            *bp = self.put_late(turn, req, p, asked.get(i).and_then(Option::as_ref)).await?;
+        }
         Ok(bps)
+    }
+
+    /// What the deduplication tables are to be asked about a block.
+    fn asked(&self, req: &WriteReq, p: &Prepared) -> Option<Asked> {
+        let Prepared::Block { data, compress, cksum, sealed } = p else { return None };
+        if !may_share(req, self.seal.as_ref()) {
+            return None;
+        }
+        let (psize, kind) = (data.len() as u64, checksum_of(req));
+        let bp = pointer(self.txg, req, &[], psize, *compress, kind, *cksum, *sealed);
+        Some(Asked::new(bp, copies_of(req, self.seal.as_ref()), req.dedup.is_some_and(|d| d.verify)))
+    }
+
+    /// A block that somebody else was placing, or whose contents had to be looked at: his, or one of its own.
+    async fn put_late(
+        &self,
+        turn: usize,
+        req: &WriteReq,
+        p: Prepared,
+        asked: Option<&Asked>,
+    ) -> Result<BlkPtr> {
+        if let (Prepared::Block { data, .. }, Some(asked)) = (&p, asked)
+            && let Some(bp) = self.zio.late_turn(asked, data, req.bookmark).await
+        {
+            return Ok(bp);
+        }
+        let mut out = Sending::default();
+        let bp = self.put(req, p, None, None, (Turn::Alone, None), &mut out).await?;
+        self.zio.submit_blocks(self.txg, turn, out.placements, out.blocks, Priority::AsyncWrite);
+        Ok(bp)
+    }
+
+    /// Gives a block its places, and notes what is to be sent there.
+    async fn put(
+        &self,
+        req: &WriteReq,
+        p: Prepared,
+        stay: Option<BlkPtr>,
+        found: Option<Dvas>,
+        (turn, leads): (Turn, Option<&mut Leads>),
+        out: &mut Sending,
+    ) -> Result<BlkPtr> {
+        let (zio, txg) = (&self.zio, self.txg);
+        let (data, compress, cksum, sealed) = match p {
+            Prepared::Done(bp) => return Ok(bp),
+            Prepared::Block { data, compress, cksum, sealed } => (data, compress, cksum, sealed),
+        };
+        let kind = checksum_of(req);
+        let psize = data.len() as u64;
+        let copies = copies_of(req, self.seal.as_ref());
+        let dvas: Vec<Dva> = match (stay, found) {
+            (Some(old), _) => {
+                if old.is_gang() {
+                    zio.rewrite_gang(txg, &old, kind, data.clone(), &mut out.placements).await?;
+                } else {
+                    out.placements.push(Placement { dvas: old.dvas().collect(), data: data.clone() });
+                }
+                old.dvas().collect()
+            }
+            (None, Some(dvas)) => {
+                out.placements.push(Placement { dvas: dvas.to_vec(), data: data.clone() });
+                dvas.to_vec()
+            }
+            // There are copies already, if fewer than asked for.
+            (None, None) if matches!(&turn, Turn::Write(_, more) if *more < copies) => Vec::new(),
+            (None, None) => {
+                let most_copies = most_copies(req, self.seal.as_ref());
+                let what = AllocReq { most_copies, ..AllocReq::new(class_of(req, psize), psize, copies) };
+                zio.place_anyhow(txg, what, kind, data.clone(), &mut out.placements).await?
+            }
+        };
+        let shared = match (turn, leads) {
+            (Turn::Write(bp, _), Some(leads)) => leads.placed(&bp, copies, &dvas),
+            _ => None,
+        };
+        let bp = shared.unwrap_or_else(|| pointer(txg, req, &dvas, psize, compress, kind, cksum, sealed));
+        if let Some(key) = Key::of(&bp) {
+            let lsize = req.data.len() as u32;
+            out.blocks.push((key, zio.written(&bp, req.bookmark.objset, data, compress, lsize)));
+        }
+        Ok(bp)
     }
 
     /// Places many blocks; `None` for those that no run was found for.
@@ -347,7 +432,9 @@ impl Zio {
 
 /// Metadata goes to special vdevs where there are any, and so do blocks of files that are small enough.
 pub(super) fn class_of(req: &WriteReq, psize: u64) -> AllocClass {
-    if req.level > 0 || object_type::is_metadata(req.otype) {
+    if req.otype == DMU_OT_DDT_ZAP {
+        AllocClass::Dedup
+    } else if req.level > 0 || object_type::is_metadata(req.otype) {
         AllocClass::Special
     } else if psize <= u64::from(req.special_upto) && object_type::is_file(req.otype) {
         AllocClass::SmallBlock
@@ -411,7 +498,9 @@ fn shape(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64, seal: Option<&Seal>) ->
         }
         _ => req.compress,
     };
-    if lsize == 0 || (compress.kind != Compress::Off && compress::is_zero(&req.data)) {
+    // (Many pointers to one block of zeroes would cost more than holes.)
+    let holes = compress.kind != Compress::Off || req.dedup.is_some();
+    if lsize == 0 || (holes && compress::is_zero(&req.data)) {
         let lsize = if lsize == 0 { req.prev.lsize() } else { lsize };
         let remember = zio.0.features.hole_birth.load(Ordering::Relaxed) && req.prev.birth() != 0;
         let birth = if remember { txg.0 } else { 0 };
@@ -456,7 +545,8 @@ fn sealed(zio: &Zio, req: &WriteReq, data: Bytes, seal: &Seal) -> Result<(Bytes,
     }
     match seal {
         Seal::Key(key) => {
-            let SealedBlock { data, salt_iv, mac } = key.seal(&*zio.0.env.rng, req.otype, data)?;
+            let SealedBlock { data, salt_iv, mac } =
+                key.seal(&*zio.0.env.rng, req.otype, data, may_share(req, Some(seal)))?;
             Ok((data, Sealed { salt_iv, mac }))
         }
         Seal::Kept | Seal::Raw(_) if req.otype == DMU_OT_OBJSET && req.level == 0 => {

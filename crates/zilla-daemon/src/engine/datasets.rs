@@ -56,8 +56,6 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
     Ok(all)
 }
 
-/// `dedup=off` on disk (ZIO_CHECKSUM_OFF).
-const DEDUP_OFF: u64 = 2;
 /// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in sys/fs/zfs.h.
 const PREFETCH_ALL: u64 = 2;
 const DIRECT_ALWAYS: u64 = 2;
@@ -72,7 +70,6 @@ fn supported(name: &str, value: &TypedValue) -> bool {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
         ("sharenfs" | "sharesmb", TypedValue::Str(text)) => text == "off",
-        ("dedup", TypedValue::Num(n)) => *n == DEDUP_OFF,
         ("longname" | "zoned", TypedValue::Num(n)) => *n == 0,
         ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
         ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,

@@ -9,7 +9,7 @@ use zilla_control::props::FEATURES;
 use zilla_control::types::*;
 use zilla_core::metaslab::{Metaslabs, SpaceClass};
 use zilla_core::spa::features::SUPPORTED;
-use zilla_core::spa::{CheckpointStat, FailMode};
+use zilla_core::spa::{CheckpointStat, DedupStats, FailMode};
 use zilla_core::vdev::{IoKind, Top, Vdev, VdevKind as CoreKind, VdevTree};
 use zilla_ondisk::enums;
 
@@ -92,6 +92,7 @@ impl Engine {
             l2cache,
             features: features(pool),
             checkpoint: spa.checkpoint_stat().map(checkpoint),
+            dedup: dedup(&spa.dedup()),
             ..PoolInfo::default()
         }
     }
@@ -100,6 +101,16 @@ impl Engine {
 fn checkpoint(c: CheckpointStat) -> Checkpoint {
     let state = if c.taken.is_some() { CheckpointState::Exists } else { CheckpointState::Discarding };
     Checkpoint { state, start_time: c.taken.unwrap_or(0), space: c.space }
+}
+
+fn dedup(stats: &DedupStats) -> DedupTables {
+    let rows = stats.histogram.0.iter().enumerate().filter(|(_, sums)| sums[0] > 0);
+    DedupTables {
+        entries: stats.entries,
+        on_disk: stats.table_size,
+        in_core: stats.in_core,
+        histogram: rows.map(|(bucket, sums)| (bucket as u32, *sums)).collect(),
+    }
 }
 
 fn health(state: VdevState) -> PoolHealth {

@@ -31,7 +31,7 @@ impl Engine {
         let stats = &info.root.stats;
         let percent = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
         let kept = pool.spa.checkpoint_stat().map_or(0, |c| c.space);
-        let (cloned, dedup) = (pool.spa.cloned_space(), pool.spa.dedup);
+        let (cloned, dedup) = (pool.spa.cloned_space(), pool.spa.dedup());
         let hundredths = |part: u64, whole: u64| match whole {
             0 => "1.00".to_owned(),
             _ => ratio((u128::from(part) * 100 / u128::from(whole)) as u64),
@@ -86,7 +86,9 @@ impl Engine {
                     PropValue::new("-", Source::Default)
                 }
                 "version" => PropValue::new(info.version.to_string(), Source::Local),
-                "dedup_table_quota" => PropValue::new("auto", Source::Default),
+                "dedup_table_quota" if !stored.contains_key(desc.name) => {
+                    PropValue::new("auto", Source::Default)
+                }
                 _ if !desc.visible => continue,
                 name => match stored.get(name) {
                     Some(text) => PropValue::new(text.as_str(), Source::Local),
@@ -236,6 +238,9 @@ impl Pool {
         self.check_running()?;
         let expand = matches!(value, TypedValue::Num(n) if *n != 0);
         let expand = (proper == "autoexpand").then_some(expand);
+        if let ("dedup_table_quota", TypedValue::Num(quota)) = (proper.as_str(), value) {
+            self.spa.ddt.set_quota(*quota);
+        }
         // A user property that is set to nothing is there no more.
         let removed =
             props::is_user_prop(&proper) && matches!(value, TypedValue::Str(text) if text.is_empty());

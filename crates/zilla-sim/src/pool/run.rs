@@ -17,7 +17,7 @@ use zilla_core::dsl::DslPool;
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::Spa;
 use zilla_core::txg::Tx;
-use zilla_core::zio::Leave;
+use zilla_core::zio::{Dedup, Leave};
 use zilla_core::zpl::{
     self, Cloned, Cred, FilePlace, FsProps, NewFile, RenameFlags, SetAttr, SetTime, Space, SyncMode, Time,
     Unlimited, XattrMode, Zfs, ZplProps,
@@ -453,6 +453,8 @@ fn set_props(zfs: &Zfs, p: Props) {
         compress: if p.compress { CompressSpec::new(Compress::Lz4) } else { CompressSpec::OFF },
         copies: p.copies,
         metadata_copies: p.copies + 1,
+        // (Not drawn for itself: the runs that a seed stands for stay what they were.)
+        dedup: p.sha256.then_some(Dedup { checksum: Checksum::Sha256, verify: p.throughput }),
         ..os.props()
     });
 }

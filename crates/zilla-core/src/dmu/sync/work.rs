@@ -496,19 +496,23 @@ impl Work {
     ) -> WriteReq {
         let metadata = level > 0 || object_type::is_metadata(self.phys.otype);
         let compress = if metadata { props.metadata_compress } else { props.compress_of(self.phys.compress) };
-        let checksum = props.checksum_of(self.phys.checksum);
+        let checksum = match metadata {
+            true => metadata_checksum(props.checksum_of(self.phys.checksum)),
+            false => props.data_checksum_of(self.phys.checksum),
+        };
         WriteReq {
             data,
             bookmark: Bookmark::new(self.dn.objset_id(), self.dn.id(), level, blkid),
             otype: self.phys.otype,
             level,
-            checksum: if metadata { metadata_checksum(checksum) } else { checksum },
+            checksum,
             compress,
             copies: if metadata { props.metadata_copies } else { props.copies },
             fill,
             prev: self.get(level, blkid),
             may_embed: props.embed && level == 0 && !object_type::has_fill(self.phys.otype),
             special_upto: props.special_upto,
+            dedup: props.dedup.filter(|_| !metadata),
         }
     }
 
@@ -528,6 +532,7 @@ impl Work {
             prev: self.phys.spill.unwrap_or_default(),
             may_embed: props.embed,
             special_upto: 0,
+            dedup: None,
         }
     }
 
