@@ -15,7 +15,8 @@ mod clonefile;
 mod complete;
 pub mod cx;
 pub mod doctor;
-pub mod fmt;
+mod events;
+mod fmt;
 pub mod manual;
 mod material;
 pub mod mount_helper;
@@ -84,6 +85,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("zillad", "[options]", zilla_daemon::command::main),
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
+    ("events", "[-f] [pool]", events::main),
     ("top", "[-n frames] [interval]", top::main),
     ("replicate", replicate::USAGE_WORDS, replicate::main),
     ("clone-file", "file new-file", clonefile::main),
