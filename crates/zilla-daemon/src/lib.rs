@@ -173,14 +173,18 @@ where
             }
         };
         manager.tell("READY=1\nSTATUS=Serving pools");
+        let (leave, leaving) = watch::channel(false);
+        let page = serve_page(page, backend.clone(), leaving);
+        tokio::pin!(page);
         let served = tokio::select! {
             served = server::serve_to(options.share, listener, backend.clone(), shutdown) => served,
             () = manager.watch(|| backend.lives()) => Ok(()),
-            () = serve_page(page, backend.clone()) => Ok(()),
+            () = &mut page => Ok(()),
         };
         manager.tell("STOPPING=1\nSTATUS=Closing pools");
+        leave.send_replace(true);
         tokio::select! {
-            () = backend.close() => {}
+            () = async { page.await; backend.close().await } => {}
             () = manager.watch(|| backend.lives()) => {}
         }
         served.map_err(io("cannot serve"))
@@ -214,14 +218,18 @@ async fn open_page(at: Option<SocketAddr>, instance: &Instance, handle: &Handle)
     }
 }
 
-/// Never comes back: without a page there is nothing to do.
-async fn serve_page<B: Backend>(door: Option<Door>, backend: Arc<B>) {
+/// Comes back when the daemon ends, and what the page had under way is done; never before.
+async fn serve_page<B: Backend>(door: Option<Door>, backend: Arc<B>, leaving: watch::Receiver<bool>) {
+    let ends = |mut leaving: watch::Receiver<bool>| async move {
+        // (The sender lives as long as the daemon.)
+        let _ = leaving.wait_for(|leave| *leave).await;
+    };
     if let Some((listener, tokens)) = door
-        && let Err(e) = zilla_web::server::serve(listener, backend, tokens).await
+        && let Err(e) = zilla_web::server::serve(listener, backend, tokens, ends(leaving.clone())).await
     {
         tracing::error!("the page is not served any more: {e}");
     }
-    std::future::pending().await
+    ends(leaving).await;
 }
 
 struct Signals {

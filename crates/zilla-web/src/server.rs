@@ -18,11 +18,12 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use zilla_control::{Backend, Caller, dispatch};
 
 const CONNECTIONS: usize = 64;
@@ -32,6 +33,8 @@ const HEAD_LIMIT: usize = 16 << 10;
 const BODY_LIMIT: usize = 64 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// So long may operations that are under way take when the page ends.
+const DRAIN: Duration = Duration::from_secs(10);
 /// As often as it is worth to say that somebody tries tokens.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(200);
 
@@ -51,20 +54,26 @@ struct Door<B> {
     hosts: Hosts,
 }
 
-/// Serves until it is dropped.
+/// Serves until `shutdown` completes, then lets operations under way finish.
 pub async fn serve<B: Backend>(
     listener: TcpListener,
     backend: Arc<B>,
     tokens: Tokens,
+    shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let hosts = Hosts::of(listener.local_addr()?);
     let door = Arc::new(Door { backend, tokens, hosts });
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     // Dropped with this future, and its connections with it.
     let mut connections = tokio::task::JoinSet::new();
+    let (stop, stopped) = watch::channel(false);
+    tokio::pin!(shutdown);
     loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
-        let stream = match listener.accept().await {
+        let (slot, accepted) = tokio::select! {
+            guest = async { (slots.clone().acquire_owned().await, listener.accept().await) } => guest,
+            () = &mut shutdown => break,
+        };
+        let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(e) => {
                 tracing::warn!("page: accept: {e}");
@@ -74,6 +83,7 @@ pub async fn serve<B: Backend>(
         };
         while connections.try_join_next().is_some() {}
         let door = door.clone();
+        let mut stopped = stopped.clone();
         connections.spawn(async move {
             let _slot = slot;
             let service = service_fn(move |request| {
@@ -85,11 +95,32 @@ pub async fn serve<B: Backend>(
                 .header_read_timeout(HEAD_TIMEOUT)
                 .max_buf_size(HEAD_LIMIT)
                 .serve_connection(TokioIo::new(stream), service);
-            if let Err(e) = served.await {
+            tokio::pin!(served);
+            let ended = tokio::select! {
+                ended = &mut served => ended,
+                () = told_to_stop(&mut stopped) => {
+                    // What is asked is answered, and what is idle closed.
+                    served.as_mut().graceful_shutdown();
+                    served.await
+                }
+            };
+            if let Err(e) = ended {
                 tracing::debug!("page: {e}");
             }
         });
     }
+    drop(listener);
+    stop.send_replace(true);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN, drained).await.is_err() {
+        tracing::warn!("page: operations are still under way after {} s", DRAIN.as_secs());
+    }
+    Ok(())
+}
+
+async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+    // Who would tell is there as long as the connection.
+    let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 async fn answer<B: Backend>(door: &Door<B>, request: Request<Incoming>) -> Response<Full<Bytes>> {

@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use zilla_control::types::{ArcStat, ArcStatQuery, LogStat, LogStatQuery, PoolInfo, PoolQuery, PoolScrub};
+use zilla_control::types::{
+    ArcStat, ArcStatQuery, LogStat, LogStatQuery, PoolClear, PoolInfo, PoolQuery, PoolScrub,
+};
 use zilla_control::{ApiError, Backend, Caller};
 use zilla_web::Tokens;
 use zilla_web::access::Role;
@@ -21,6 +23,11 @@ impl Backend for Fake {
     async fn log_stats(&self, _: &Caller, _: LogStatQuery) -> Result<Vec<LogStat>, ApiError> {
         Ok(Vec::new())
     }
+    /// Takes a while.
+    async fn pool_clear(&self, _: &Caller, _: PoolClear) -> Result<(), ApiError> {
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        Ok(())
+    }
     async fn pool_scrub(&self, caller: &Caller, r: PoolScrub) -> Result<(), ApiError> {
         assert_eq!((r.name.as_str(), caller.command.as_deref()), ("tank", Some("zpool scrub tank")));
         Ok(())
@@ -30,7 +37,9 @@ impl Backend for Fake {
 struct World {
     at: SocketAddr,
     tokens: Tokens,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
+    stop: Arc<tokio::sync::Notify>,
+    served: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
 fn world() -> World {
@@ -38,8 +47,11 @@ fn world() -> World {
     let tokens = Tokens::parse(&format!("viewer {}\noperator {}\n", "a".repeat(64), "b".repeat(64))).unwrap();
     let listener = runtime.block_on(zilla_web::server::listen("127.0.0.1:0".parse().unwrap())).unwrap();
     let at = listener.local_addr().unwrap();
-    runtime.spawn(zilla_web::server::serve(listener, Arc::new(Fake), tokens.clone()));
-    World { at, tokens, _runtime: runtime }
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let stopped = stop.clone();
+    let shutdown = async move { stopped.notified().await };
+    let served = runtime.spawn(zilla_web::server::serve(listener, Arc::new(Fake), tokens.clone(), shutdown));
+    World { at, tokens, runtime, stop, served }
 }
 
 impl World {
@@ -161,4 +173,33 @@ fn an_address_of_the_network_is_refused() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let why = runtime.block_on(zilla_web::server::listen("0.0.0.0:0".parse().unwrap())).unwrap_err();
     assert!(why.contains("no TLS"), "{why}");
+}
+
+#[test]
+fn what_is_under_way_when_the_page_ends_is_answered() {
+    let w = world();
+    let idle = TcpStream::connect(w.at).unwrap();
+    let asked = {
+        let (at, bearer) = (w.at, w.bearer(Role::Operator));
+        std::thread::spawn(move || {
+            let body = r#"{"protocol":1,"command":"zpool clear tank","request":{"name":"tank"}}"#;
+            let mut stream = TcpStream::connect(at).unwrap();
+            let head = format!(
+                "POST /v1/pool_clear HTTP/1.1\r\nhost: {at}\r\ncontent-length: {}\r\n{bearer}{JSON}\r\n{body}",
+                body.len()
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            answer
+        })
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    w.stop.notify_one();
+    // Nothing that is idle is waited for.
+    let ended = w.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(5), w.served).await });
+    ended.unwrap().unwrap().unwrap();
+    assert!(asked.join().unwrap().starts_with("HTTP/1.1 200"));
+    assert!(TcpStream::connect(w.at).is_err(), "the door is closed");
+    drop(idle);
 }

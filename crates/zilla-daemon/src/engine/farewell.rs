@@ -17,6 +17,8 @@ use zilla_control::ErrorCode;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is tried again.
 const AGAIN: Duration = Duration::from_millis(200);
+/// So long are requests waited for that a mount has under way when it is taken away.
+const MOMENT: Duration = Duration::from_millis(200);
 /// How many users of a mount are named.
 const NAMED: usize = 3;
 /// Processes and descriptors that are looked at: a host with more is told less.
@@ -47,7 +49,8 @@ impl Pool {
                 if patience.is_over() || e.code != ErrorCode::UmountFailed {
                     let shown = at.display();
                     tracing::warn!("'{name}' is unmounted lazily: files in '{shown}' are still open");
-                    if let Err(e) = self.unmount_one(&name, true).await {
+                    // Its users had their time: they keep their files open until this process ends.
+                    if let Err(e) = self.unmount_within(&name, true, MOMENT).await {
                         tracing::error!("'{name}': {}", e.description());
                     }
                     break;
