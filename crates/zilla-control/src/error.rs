@@ -56,6 +56,7 @@ codes! {
     Zoned = "dataset in use by local zone",
     MountFailed = "mount failed",
     UmountFailed = "unmount failed",
+    ShareFailed = "NFS share creation failed",
     Perm = "permission denied",
     BadPerm = "invalid permission",
     NoDelegation = "delegated administration is disabled on pool",

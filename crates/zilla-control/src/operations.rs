@@ -197,6 +197,8 @@ operations! {
     dataset_inherit(DatasetInherit) -> MountedReply;
     dataset_mount(DatasetMount) -> ManyReply;
     dataset_unmount(DatasetUnmount) -> ManyReply;
+    dataset_share(DatasetShare) -> ManyReply;
+    dataset_unshare(DatasetUnshare) -> ManyReply;
     mount_list(MountList) -> Vec<MountEntry>;
     dataset_snapshot(DatasetSnapshot) -> ();
     dataset_clone(DatasetClone) -> MountedReply;

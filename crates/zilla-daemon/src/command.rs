@@ -7,7 +7,7 @@ use zilla_control::StateDir;
 use zilla_control::share::Share;
 
 const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>] [--http address:port]
-       [--nbd-listen <address>:<port> --nbd-tls <folder>]
+       [--nbd-listen <address>:<port> --nbd-tls <folder>] [--nfs <address>:<port>]
 
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
@@ -17,7 +17,15 @@ gives them. ZILLA_HTTP says what --http does: where to serve a page for browsers
 address, with a token in it).
 ZILLA_NBD_LISTEN and ZILLA_NBD_TLS say what --nbd-listen and --nbd-tls do: where volumes are served over TCP as well, and
 the folder of the certificates without which they are not. Clients show one too.
+ZILLA_NFS says what --nfs does: where file systems are shared as their property sharenfs says; nowhere unless it is given.
 ";
+
+/// Takes the address for NFS before any pool is opened, so that nobody believes in a door that is not there.
+fn listen_to(at: &str) -> Result<std::net::TcpListener, String> {
+    let address: std::net::SocketAddr =
+        at.parse().map_err(|_| format!("--nfs: '{at}' is no address with a port, like 127.0.0.1:2049"))?;
+    std::net::TcpListener::bind(address).map_err(|e| format!("--nfs: '{at}': {e}"))
+}
 
 /// Runs `zillad` with its arguments until it ends; gives its exit code.
 pub fn main(words: Vec<String>) -> u8 {
@@ -28,11 +36,12 @@ pub fn main(words: Vec<String>) -> u8 {
     let mut http = std::env::var("ZILLA_HTTP").unwrap_or_default();
     let given = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
     let (mut listen, mut certificates) = (given("ZILLA_NBD_LISTEN"), given("ZILLA_NBD_TLS"));
+    let mut nfs = given("ZILLA_NFS");
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--background" => options.background = true,
-            "--share" | "--http" | "--nbd-listen" | "--nbd-tls" => {
+            "--share" | "--http" | "--nbd-listen" | "--nbd-tls" | "--nfs" => {
                 let Some(value) = words.next() else {
                     eprint!("missing argument for '{word}' option\n{USAGE}");
                     return 2;
@@ -41,6 +50,7 @@ pub fn main(words: Vec<String>) -> u8 {
                     "--share" => share = value,
                     "--http" => http = value,
                     "--nbd-listen" => listen = Some(value),
+                    "--nfs" => nfs = Some(value),
                     _ => certificates = Some(value),
                 }
             }
@@ -93,9 +103,16 @@ pub fn main(words: Vec<String>) -> u8 {
             return 2;
         }
     };
+    let nfs = match nfs.as_deref().map(listen_to).transpose() {
+        Ok(nfs) => nfs,
+        Err(why) => {
+            eprintln!("zillad: {why}");
+            return 2;
+        }
+    };
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {
-        let handle = Handle::new(dir).with_nbd(tcp);
+        let handle = Handle::new(dir).with_nbd(tcp).with_nfs(nfs);
         crate::run(options, handle, |handle| async { Ok(Engine::open(handle).await) })
     });
     match outcome {

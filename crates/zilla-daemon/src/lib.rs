@@ -71,16 +71,27 @@ pub struct Handle {
     stop: Arc<watch::Sender<bool>>,
     page: Arc<OnceLock<SocketAddr>>,
     nbd: Option<Arc<nbd::Tcp>>,
+    nfs: Option<Arc<std::net::TcpListener>>,
 }
 
 impl Handle {
     pub fn new(dir: StateDir) -> Handle {
-        Handle { dir, stop: Arc::new(watch::channel(false).0), page: Arc::default(), nbd: None }
+        Handle { dir, stop: Arc::new(watch::channel(false).0), page: Arc::default(), nbd: None, nfs: None }
     }
 
     /// Volumes are served there too.
     pub fn with_nbd(self, tcp: Option<nbd::Tcp>) -> Handle {
         Handle { nbd: tcp.map(Arc::new), ..self }
+    }
+
+    /// File systems are shared there.
+    pub fn with_nfs(self, listener: Option<std::net::TcpListener>) -> Handle {
+        Handle { nfs: listener.map(Arc::new), ..self }
+    }
+
+    /// The socket that NFS's clients come to.
+    pub fn nfs(&self) -> Option<std::net::TcpListener> {
+        self.nfs.as_ref()?.try_clone().ok()
     }
 
     pub fn nbd(&self) -> Option<&nbd::Tcp> {

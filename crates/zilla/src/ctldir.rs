@@ -37,8 +37,10 @@ pub(crate) fn ino(node: NodeId) -> u64 {
 pub trait Snapshots: Send + Sync {
     /// Their names, and the numbers of their objsets.
     fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>>;
-    /// Opens one read-only.
-    fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>>;
+    /// Opens one read-only; and its guid.
+    fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>>;
+    /// The name of the one with this guid.
+    fn named(&self, guid: u64) -> BoxFuture<'_, Result<String>>;
     /// Takes one.
     fn create(&self, _: &str) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { fixed() })
@@ -87,7 +89,10 @@ impl Snapshots for NoSnapshots {
     fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
         Box::pin(async { Ok(Vec::new()) })
     }
-    fn open(&self, _: &str) -> BoxFuture<'_, Result<Arc<Zfs>>> {
+    fn open(&self, _: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>> {
+        Box::pin(async { Err(Error::no_ent("no such snapshot")) })
+    }
+    fn named(&self, _: u64) -> BoxFuture<'_, Result<String>> {
         Box::pin(async { Err(Error::no_ent("no such snapshot")) })
     }
 }
@@ -101,7 +106,8 @@ pub(crate) struct Opened {
 #[derive(Default)]
 struct Inner {
     by_name: HashMap<String, u64>,
-    by_number: HashMap<u64, Arc<Zfs>>,
+    /// With their guids.
+    by_number: HashMap<u64, (u64, Arc<Zfs>)>,
     last: u64,
 }
 
@@ -110,7 +116,7 @@ impl Opened {
         self.inner.lock().by_name.get(name).copied()
     }
 
-    pub(crate) fn add(&self, name: &str, zfs: Arc<Zfs>) -> Result<u64> {
+    pub(crate) fn add(&self, name: &str, (guid, zfs): (u64, Arc<Zfs>)) -> Result<u64> {
         let mut inner = self.inner.lock();
         if let Some(n) = inner.by_name.get(name) {
             return Ok(*n);
@@ -122,12 +128,20 @@ impl Opened {
         }
         inner.last = n;
         inner.by_name.insert(name.to_owned(), n);
-        inner.by_number.insert(n, zfs);
+        inner.by_number.insert(n, (guid, zfs));
         Ok(n)
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<Arc<Zfs>> {
-        self.inner.lock().by_number.get(&number).cloned()
+        self.inner.lock().by_number.get(&number).map(|(_, zfs)| zfs.clone())
+    }
+
+    pub(crate) fn guid(&self, number: u64) -> Option<u64> {
+        self.inner.lock().by_number.get(&number).map(|(guid, _)| *guid)
+    }
+
+    pub(crate) fn with_guid(&self, guid: u64) -> Option<u64> {
+        self.inner.lock().by_number.iter().find(|(_, (g, _))| *g == guid).map(|(n, _)| *n)
     }
 
     pub(crate) fn remove(&self, name: &str) -> Option<u64> {

@@ -12,6 +12,9 @@ use zilla_core::zpl::*;
 /// A file's number as servers use it: the object's, with the snapshot's in the upper 16 bits.
 pub type NodeId = u64;
 
+/// What [`Filesystem::lasting_name`] says of `.zfs` and `.zfs/snapshot` in the place of a snapshot's guid.
+pub const CONTROL_NAME: u64 = u64::MAX;
+
 /// The longest single copy of [`Filesystem::copy_range`], so that a client can be interrupted in between.
 const COPY_MAX: u64 = 8 << 20;
 /// The same of a clone: its answer has 32 bits.
@@ -174,6 +177,43 @@ impl Filesystem {
         }
     }
 
+    /// What a node is called beyond this opening of the file system, as servers' file handles name it: the guid of its snapshot, 0 for
+    /// the live files, and its number there.
+    pub fn lasting_name(&self, node: NodeId) -> Result<(u64, u64)> {
+        match ctldir::split(node) {
+            (_, id) if ctldir::is_control(node) => Ok((CONTROL_NAME, id)),
+            (0, id) => Ok((0, id)),
+            (n, id) => match self.opened.guid(n) {
+                Some(guid) => Ok((guid, id)),
+                None => Err(Error::os(Errno::Stale, "the snapshot is gone")),
+            },
+        }
+    }
+
+    /// The node of a lasting name; whether there is such a file is another question ([`Filesystem::handle`]). Opens the snapshot if need be.
+    pub async fn node_of(&self, snapshot: u64, id: u64) -> Result<NodeId> {
+        let stale = || Error::os(Errno::Stale, "the snapshot is gone");
+        if ctldir::split(id) != (0, id) {
+            return Err(Error::os(Errno::Stale, "no file has such a number"));
+        }
+        match snapshot {
+            0 => Ok(id),
+            CONTROL_NAME if matches!(id, 1 | 2) => Ok(ctldir::join(CTL_ROOT >> 48, id)),
+            CONTROL_NAME => Err(Error::os(Errno::Stale, "no file has such a number")),
+            guid => {
+                if let Some(n) = self.opened.with_guid(guid) {
+                    return Ok(ctldir::join(n, id));
+                }
+                let name = self.snapshots.named(guid).await.map_err(|e| match e.is(Errno::NoEnt) {
+                    true => stale(),
+                    false => e,
+                })?;
+                self.lookup_control(CTL_SNAPSHOT, name.as_bytes()).await?;
+                self.opened.with_guid(guid).map(|n| ctldir::join(n, id)).ok_or_else(stale)
+            }
+        }
+    }
+
     fn control_time(&self) -> Time {
         self.zfs.read().time()
     }
@@ -182,6 +222,11 @@ impl Filesystem {
     /// one, or that there was nothing, learns nothing of changes made under another.
     pub fn names_vary(&self) -> bool {
         self.zfs.read().names_vary()
+    }
+
+    /// Whether a file is found under its name in any case.
+    pub fn ignores_case(&self) -> bool {
+        self.zfs.read().ignores_case()
     }
 
     /// Finds a name, if all it takes is in memory. In the control directory it never is.

@@ -75,7 +75,7 @@ pub use ctldir::{NoSnapshots, Snapdir, Snapshots};
 pub use dataset::{fs_props, give_up_log, open_filesystem, open_zfs};
 pub use faults::fault_counts;
 pub use files::{File, Files};
-pub use filesystem::{Entry, Filesystem, NodeId};
+pub use filesystem::{CONTROL_NAME, Entry, Filesystem, NodeId};
 pub use volume::{Extent, Suspended, Volume, open_volume};
 pub use zilla_core::dmu::{FaultCounts, Now, Stop};
 pub use zilla_core::error::{Errno, Error, Result};

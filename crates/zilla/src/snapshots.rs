@@ -62,13 +62,21 @@ impl Snapshots for DatasetSnapshots {
         })
     }
 
-    fn open(&self, name: &str) -> BoxFuture<'_, Result<Arc<Zfs>>> {
+    fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>> {
         let name = name.to_owned();
         Box::pin(async move {
             let id = self.dsl.snap_lookup(&self.ds, &name).await?;
             let id = id.ok_or_else(|| Error::no_ent("no such snapshot"))?;
             let snap = self.dsl.dataset(id).await?;
-            open_zfs(&self.env, &self.dsl, &snap, true).await
+            Ok((snap.guid(), open_zfs(&self.env, &self.dsl, &snap, true).await?))
+        })
+    }
+
+    fn named(&self, guid: u64) -> BoxFuture<'_, Result<String>> {
+        Box::pin(async move {
+            let snaps = self.dsl.snapshots(&self.ds).await?;
+            let found = snaps.iter().find(|s| s.guid() == guid).map(|s| s.snapshot_name());
+            found.ok_or_else(|| Error::no_ent("no such snapshot"))
         })
     }
 

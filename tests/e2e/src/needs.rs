@@ -10,6 +10,8 @@ pub enum Need {
     /// OpenZFS's own `zdb`.
     Zdb,
     Root,
+    /// libnfs's programs (`nfs-cp`, `nfs-cat`, `nfs-ls`; Debian: libnfs-utils).
+    Libnfs,
     /// File systems inside file systems: for an ordinary user only where /etc/fuse.conf allows it.
     Nested,
 }
@@ -29,6 +31,7 @@ fn has(need: Need) -> bool {
         }
         Need::Zdb => Path::new(ZDB).exists(),
         Need::Root => is_root(),
+        Need::Libnfs => Path::new("/usr/bin/nfs-cp").exists(),
         Need::Nested => {
             let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
             is_root() || conf.lines().any(|l| l.trim() == "user_allow_other")

@@ -1,6 +1,7 @@
 //! `zfs set` and `zfs inherit`.
 
 use super::select::Selection;
+use super::share;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use std::collections::BTreeMap;
@@ -59,8 +60,9 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
             None => failed = true,
             Some(reply) => {
                 if let Some(e) = &reply.mount_error {
-                    cx.refused(&format!("cannot mount '{name}'"), e);
-                    cx.err("property may be set but unable to remount filesystem");
+                    let (verb, again) = share::verbs(e);
+                    cx.refused(&format!("cannot {verb} '{}'", e.subject.as_deref().unwrap_or(&name)), e);
+                    cx.err(format!("property may be set but unable to {again} filesystem"));
                     failed = true;
                 }
                 changed.push(pool_of(&name).to_owned());
@@ -141,7 +143,8 @@ pub fn inherit(cx: &mut Cx, args: Vec<String>) -> Run {
             None => failed = true,
             Some(reply) => {
                 if let Some(e) = &reply.mount_error {
-                    cx.refused(&format!("cannot mount '{name}'"), e);
+                    let subject = e.subject.as_deref().unwrap_or(&name);
+                    cx.refused(&format!("cannot {} '{subject}'", share::verbs(e).0), e);
                     failed = true;
                 }
                 changed.push(pool_of(&name).to_owned());

@@ -151,8 +151,12 @@ fn finish(cx: &mut Cx, name: &str, done: Option<MountedReply>) -> Run {
             Ok(1)
         }
         Some(e) => {
-            cx.refused(&format!("cannot mount '{name}'"), e);
-            cx.err("filesystem successfully created, but not mounted");
+            let (verb, done) = match e.code {
+                ErrorCode::ShareFailed => ("share", "shared"),
+                _ => ("mount", "mounted"),
+            };
+            cx.refused(&format!("cannot {verb} '{name}'"), e);
+            cx.err(format!("filesystem successfully created, but not {done}"));
             Ok(1)
         }
     }

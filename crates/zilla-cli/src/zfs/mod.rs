@@ -22,6 +22,7 @@ mod rename;
 mod rewrite;
 mod select;
 mod send;
+mod share;
 mod snapshot;
 mod stream;
 #[cfg(test)]
@@ -134,8 +135,8 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         Some(mount::mount),
     ),
     command("unmount", "\tunmount [-fu] <-a | filesystem|mountpoint>\n", Some(mount::unmount)),
-    command("share", "\tshare [-l] <-a [nfs|smb] | filesystem>\n", None),
-    command("unshare", "\tunshare <-a [nfs|smb] | filesystem|mountpoint>\n", None),
+    command("share", "\tshare [-l] <-a [nfs|smb] | filesystem>\n", Some(share::share)),
+    command("unshare", "\tunshare <-a [nfs|smb] | filesystem|mountpoint>\n", Some(share::unshare)),
     None,
     command(
         "send",

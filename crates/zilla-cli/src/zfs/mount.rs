@@ -70,7 +70,7 @@ pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
 }
 
 /// `-l`: loads the keys that datasets need which are not loaded.
-fn load_keys(cx: &mut Cx, names: &[String], recursive: bool) -> Run {
+pub(super) fn load_keys(cx: &mut Cx, names: &[String], recursive: bool) -> Run {
     let (found, _) = keys::find(cx, names, recursive || names.is_empty())?;
     let mut roots: Vec<String> = Vec::new();
     for ds in found.iter().filter(|d| d.is_encrypted() && !d.is_loaded()) {
@@ -102,7 +102,7 @@ fn unsupported(cx: &mut Cx, what: &str) -> Run {
 }
 
 /// Names of existing filesystems, or a complaint about each that is none.
-fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<String>, bool), Exit> {
+pub(super) fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<String>, bool), Exit> {
     let selection = Selection {
         operands: operands.to_vec(),
         kinds: vec![DatasetKind::Filesystem],
@@ -112,7 +112,7 @@ fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<String>, bool), 
     Ok((datasets.into_iter().map(|d| d.name).collect(), failed))
 }
 
-fn report(cx: &mut Cx, verb: &str, name: &str, done: Option<ManyReply>) -> Run {
+pub(super) fn report(cx: &mut Cx, verb: &str, name: &str, done: Option<ManyReply>) -> Run {
     let Some(reply) = done else { return Ok(1) };
     for e in &reply.errors {
         let subject = e.subject.as_deref().unwrap_or(name);

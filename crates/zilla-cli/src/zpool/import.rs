@@ -7,6 +7,7 @@ use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::time;
 use std::collections::BTreeMap;
+use zilla_control::ErrorCode;
 use zilla_control::types::{
     ImportCandidate, ImportSearch, ImportSource, MmpState, PoolHealth, PoolImport, PoolLabelState, PoolQuery,
     Rewound,
@@ -246,7 +247,8 @@ fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Op
     }
     for error in &reply.mount_errors {
         let subject = error.subject.as_deref().unwrap_or(&reply.name);
-        cx.refused(&format!("cannot mount '{subject}'"), error);
+        let verb = if error.code == ErrorCode::ShareFailed { "share" } else { "mount" };
+        cx.refused(&format!("cannot {verb} '{subject}'"), error);
     }
     if !reply.mount_errors.is_empty() {
         cx.err("Import was successful, but unable to mount some datasets");

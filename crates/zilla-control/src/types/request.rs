@@ -419,6 +419,22 @@ pub struct DatasetUnmount {
     pub unload_keys: bool,
 }
 
+/// `zfs share fs | -a`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetShare {
+    /// None: all that are to be shared and mounted.
+    pub name: Option<String>,
+}
+
+/// `zfs unshare fs | mountpoint | -a`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DatasetUnshare {
+    /// Name or absolute path; None: all.
+    pub target: Option<String>,
+}
+
 /// Every mounted filesystem of every pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct MountList {}

@@ -136,6 +136,8 @@ pub struct Zfs {
     pub(super) utf8_only: bool,
     /// Names are compared by their normalized form.
     pub(super) name_match: Match,
+    /// `casesensitivity=insensitive`
+    ignores_case: bool,
     pub(super) sa: SaTable,
     props: RwLock<FsProps>,
     pub(super) znodes: Arc<Znodes>,
@@ -226,6 +228,7 @@ impl Zfs {
             version,
             utf8_only: number("utf8only")?.unwrap_or(0) != 0,
             name_match,
+            ignores_case: case == 1,
             sa: SaTable::open(objset, sa_obj)?,
             props: RwLock::new(props),
             znodes,
@@ -284,6 +287,11 @@ impl Zfs {
     /// Whether a file may be found under several spellings of its name.
     pub fn names_vary(&self) -> bool {
         self.name_match != Match::Exact
+    }
+
+    /// Whether a file is found under its name in any case.
+    pub fn ignores_case(&self) -> bool {
+        self.ignores_case
     }
 
     pub(super) fn normflags(&self) -> Now<u64> {

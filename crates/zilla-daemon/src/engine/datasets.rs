@@ -43,6 +43,12 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
             }
             _ => name.clone(),
         };
+        if let ("sharenfs", TypedValue::Str(options)) = (name.as_str(), &value)
+            && let Err(why) = zilla_nfs::Options::parse(options)
+        {
+            let what = format!("'sharenfs' cannot be set to invalid options: {why}");
+            return Err(ApiError::with(ErrorCode::BadProp, what));
+        }
         if !supported(&name, &value) {
             let what = format!("'{name}={text}' is not supported by zilla yet");
             return Err(ApiError::with(ErrorCode::Unsupported, what));
@@ -69,7 +75,7 @@ fn supported(name: &str, value: &TypedValue) -> bool {
         ("encryption" | "keyformat", value) => {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
-        ("sharenfs" | "sharesmb", TypedValue::Str(text)) => text == "off",
+        ("sharesmb", TypedValue::Str(text)) => text == "off",
         ("longname" | "zoned", TypedValue::Num(n)) => *n == 0,
         ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
         ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
@@ -129,7 +135,12 @@ impl Engine {
         self.set_quotas(&pool, &r.name, &quotas).await?;
         let mount_error = match r.no_mount {
             true => pool.only_root_mounts(&r.name, mounts).await?,
-            false => pool.mount_one(self, &r.name, &[], false).await.err(),
+            false => {
+                let failed = pool.mount_one(self, &r.name, &[], false).await.err();
+                // Whoever asks for a share by name is told what the log would be otherwise.
+                let unserved = self.nfs.is_none() && words.get("sharenfs").is_some_and(|text| text != "off");
+                failed.or_else(|| unserved.then(|| super::shares::not_served().subject(&r.name)))
+            }
         };
         Ok(MountedReply { mount_error })
     }
@@ -378,6 +389,7 @@ impl Engine {
         no_mount: bool,
     ) -> Answer<MountedReply> {
         let name = ds.name();
+        let shares = settings.iter().any(|(n, _)| n == "sharenfs");
         let moves = !no_mount && settings.iter().any(|(n, _)| n == "mountpoint" || n == "canmount");
         if !moves {
             let left = pool.change_props(&name, settings).await?;
@@ -393,6 +405,9 @@ impl Engine {
                     let why = format!("the change counts from the next mount on: {}", e.description());
                     mount_error.get_or_insert(ApiError::with(ErrorCode::MountFailed, why).subject(name));
                 }
+            }
+            if shares {
+                mount_error = mount_error.or(pool.share_below(self, &name).await);
             }
             return Ok(MountedReply { mount_error });
         }
@@ -424,6 +439,9 @@ impl Engine {
             if let Err(e) = pool.mount(self, name, &How::default()).await {
                 mount_error.get_or_insert(e);
             }
+        }
+        if shares {
+            mount_error = mount_error.or(pool.share_below(self, &name).await);
         }
         Ok(MountedReply { mount_error })
     }

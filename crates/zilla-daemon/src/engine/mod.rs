@@ -53,6 +53,7 @@ mod receive;
 mod rename;
 mod scrub;
 mod send;
+mod shares;
 mod snapshots;
 mod streams;
 mod values;
@@ -89,6 +90,9 @@ pub struct Engine {
     /// Where devices wait that were looked at and are to become a pool's.
     desk: handed::Desk,
     nbd: Option<volumes::Nbd>,
+    /// None: nothing is shared.
+    nfs: Option<shares::Nfs>,
+    shares: shares::Shares,
     /// Where streams' descriptors wait for their requests.
     streams: streams::Desk,
     /// Held while it is mounted or unmounted.
@@ -110,6 +114,8 @@ impl Engine {
             lost: RwLock::default(),
             changes: tokio::sync::Mutex::default(),
             nbd: None,
+            nfs: None,
+            shares: shares::Shares::default(),
             streams: streams::Desk::default(),
             zvol_files: tokio::sync::Mutex::default(),
             lines: access::Lines::default(),
@@ -118,7 +124,20 @@ impl Engine {
         kstats::serve(engine.pools.clone());
         engine.run_zedlets();
         engine.watch_pools();
+        let listener = engine.handle.nfs();
+        if listener.is_some() {
+            match shares::Nfs::new() {
+                Ok(nfs) => engine.nfs = Some(nfs),
+                Err(e) => tracing::error!("file systems cannot be shared over NFS: {e}"),
+            }
+        }
         engine.restore().await;
+        let shares = engine.shares.clone();
+        if let (Some(listener), Some(nfs)) = (listener, &mut engine.nfs)
+            && let Err(e) = nfs.begin(listener, shares)
+        {
+            tracing::error!("file systems cannot be shared over NFS: {e}");
+        }
         match volumes::Nbd::start(&engine.handle, &engine.env, &engine.pools) {
             Ok(nbd) => engine.nbd = Some(nbd),
             Err(e) => tracing::error!("volumes cannot be served over NBD: {e}"),
@@ -169,6 +188,9 @@ impl Pools for Engine {
 
     async fn close(&self) {
         let _changes = self.changes.lock().await;
+        if let Some(nfs) = &self.nfs {
+            nfs.stop().await;
+        }
         let patience = farewell::Patience::begin();
         let volumes = self.zvol_files.lock().await.as_ref().map(|mount| mount.device());
         let (pools, on_volumes) = nesting::inner_first(self.all_pools(), volumes);
@@ -392,6 +414,14 @@ impl Backend for Engine {
 
     async fn dataset_unmount(&self, _: &Caller, r: DatasetUnmount) -> Answer<ManyReply> {
         self.unmount(r).await
+    }
+
+    async fn dataset_share(&self, _: &Caller, r: DatasetShare) -> Answer<ManyReply> {
+        self.share(r).await
+    }
+
+    async fn dataset_unshare(&self, _: &Caller, r: DatasetUnshare) -> Answer<ManyReply> {
+        self.unshare(r).await
     }
 
     async fn mount_list(&self, _: &Caller, _: MountList) -> Answer<Vec<MountEntry>> {

@@ -11,6 +11,7 @@ use super::errors::{Answer, of, of_dataset};
 use super::mountopts::{Temporary, Words, differ, matters_unprivileged};
 use super::place::{Place, is_empty};
 use super::pool::Pool;
+use super::shares::Shared;
 use super::values::{Mountpoint, Settings};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -35,10 +36,14 @@ pub struct Mounted {
     pub temporary: Temporary,
     /// What the kernel was told.
     told: Options,
+    /// Over NFS, too.
+    pub(super) share: Option<Shared>,
 }
 
 /// How long the last threads of an unmounted file system are waited for; access times that wait may have to be written.
 const GOING: Duration = Duration::from_secs(10);
+/// And those of one that was taken away though its files are in use.
+const LINGERING: Duration = Duration::from_secs(5);
 
 impl Mounted {
     pub fn path(&self) -> &Path {
@@ -184,14 +189,15 @@ impl Pool {
             .await
             .map_err(|e| failed(e.to_string()))?;
         let mount = attached.map_err(|e| e.subject(name))?;
-        let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told };
+        let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told, share: None };
         self.mounts.lock().insert(name.to_owned(), mounted);
+        let shared = self.share_mounted(engine, name, &ds).await;
         match kept_log {
             Some(why) => {
                 let what = format!("its intent log cannot be replayed, so it is mounted read-only: {why}");
                 Err(failed(what).subject(name))
             }
-            None => Ok(()),
+            None => shared,
         }
     }
 
@@ -294,10 +300,16 @@ impl Pool {
 
     /// Unmounts one; nothing if it is not mounted.
     pub async fn unmount_one(&self, name: &str, force: bool) -> Answer<()> {
+        self.unmount_within(name, force, LINGERING).await
+    }
+
+    /// The same; `lingering`: so long is waited for who still uses what was taken away by force, and as long for what the mount had begun.
+    pub(super) async fn unmount_within(&self, name: &str, force: bool, lingering: Duration) -> Answer<()> {
         let _one = self.mounting.lock().await;
-        let Some((mount, fs)) = self.mounts.lock().get(name).map(|m| (m.mount.clone(), m.fs.clone())) else {
-            return Ok(());
-        };
+        let found = self.mounts.lock().get_mut(name).map(|m| (m.mount.clone(), m.fs.clone(), m.share.take()));
+        let Some((mount, fs, share)) = found else { return Ok(()) };
+        // Clients of NFS use the file system no more, or it would not be free.
+        share.iter().for_each(Shared::hide);
         let path = mount.mountpoint().to_string_lossy().into_owned();
         let detached = {
             let mount = mount.clone();
@@ -306,6 +318,10 @@ impl Pool {
                 .unwrap_or_else(|e| Err(io::Error::other(e)))
         };
         if let Err(e) = detached {
+            if let (Some(share), Some(m)) = (share, self.mounts.lock().get_mut(name)) {
+                share.renew();
+                m.share = Some(share);
+            }
             let what = match e.kind() {
                 io::ErrorKind::ResourceBusy => "pool or dataset is busy".to_owned(),
                 _ => e.to_string(),
@@ -314,7 +330,7 @@ impl Pool {
         }
         if force {
             // Files still open keep a detached mount alive; it must not keep the pool.
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(5), mount.gone()).await;
+            let _ = tokio::time::timeout(lingering, mount.gone()).await;
         } else {
             mount.gone().await;
         }
@@ -327,7 +343,7 @@ impl Pool {
         drop((mount, fs));
         // What the mount began in the background ends now; a destroy that follows must not find the dataset busy.
         if let Ok(ds) = self.dsl().by_name(name).await {
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(5), ds.unheld()).await;
+            let _ = tokio::time::timeout(lingering, ds.unheld()).await;
         }
         Ok(())
     }

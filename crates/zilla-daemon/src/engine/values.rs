@@ -45,6 +45,11 @@ impl Settings {
         self.all.get(name).and_then(|v| v.value.as_u64()).unwrap_or_else(default)
     }
 
+    /// A text that was set.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.all.get(name)?.value.as_str()
+    }
+
     /// Set on the dataset itself.
     pub fn is_own(&self, name: &str) -> bool {
         self.all.get(name).is_some_and(|v| !matches!(v.source, PropSource::Inherited(_)))

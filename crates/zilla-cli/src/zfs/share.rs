@@ -1,0 +1,108 @@
+//! `zfs share` and `zfs unshare`.
+
+use super::mount::{filesystems, load_keys, report};
+use crate::args::{self, Opt};
+use crate::cx::{Cx, Run};
+use zilla_control::types::{DatasetShare, DatasetUnshare, ManyReply};
+use zilla_control::{ApiError, ErrorCode};
+
+/// What failed after a property was set, and what would be done again for it.
+pub fn verbs(e: &ApiError) -> (&'static str, &'static str) {
+    match e.code {
+        ErrorCode::ShareFailed => ("share", "reshare"),
+        _ => ("mount", "remount"),
+    }
+}
+
+/// The protocol that `-a` may name. None is shared over SMB: the property that would say so cannot be set.
+fn is_smb(cx: &mut Cx, operands: &[String]) -> Result<bool, crate::cx::Exit> {
+    match operands {
+        [] => Ok(false),
+        [one] if one == "nfs" => Ok(false),
+        [one] if one == "smb" => Ok(true),
+        [other] => {
+            cx.err(format!("share type must be one of: nfs, smb (not '{other}')"));
+            Err(crate::cx::Exit(1))
+        }
+        _ => {
+            cx.bad_usage("too many arguments")?;
+            Ok(false)
+        }
+    }
+}
+
+pub fn share(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "al", &[]);
+    let (mut all, mut load) = (false, false);
+    for option in options {
+        match option {
+            Opt::Flag('a', _) => all = true,
+            Opt::Flag('l', _) => load = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    if all {
+        if is_smb(cx, &operands)? {
+            return Ok(0);
+        }
+        let loaded = if load { load_keys(cx, &[], true)? } else { 0 };
+        let done = cx.ask("cannot share", &DatasetShare::default())?;
+        return Ok(loaded | report(cx, "share", "", done)?);
+    }
+    let name = match operands.as_slice() {
+        [name] => name.clone(),
+        [] => return cx.bad_usage("missing filesystem argument"),
+        _ => return cx.bad_usage("too many arguments"),
+    };
+    let (_, missing) = filesystems(cx, &operands)?;
+    if missing {
+        return Ok(1);
+    }
+    let mut code = 0;
+    if load {
+        code = load_keys(cx, &operands, false)?;
+    }
+    match cx.call(&DatasetShare { name: Some(name.clone()) })? {
+        Ok(ManyReply { .. }) => Ok(code),
+        Err(e) => {
+            let legacy = e.message.as_deref() == Some("legacy share");
+            let verb = if e.code == ErrorCode::MountFailed { "mount" } else { "share" };
+            cx.refused(&format!("cannot {verb} '{name}'"), &e);
+            if legacy {
+                cx.err(
+                    "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs property",
+                );
+            }
+            Ok(1)
+        }
+    }
+}
+
+pub fn unshare(cx: &mut Cx, args: Vec<String>) -> Run {
+    let (options, operands) = args::parse(&args, "a", &[]);
+    let mut all = false;
+    for option in options {
+        match option {
+            Opt::Flag('a', _) => all = true,
+            other => return cx.bad_option(other),
+        }
+    }
+    if all {
+        if is_smb(cx, &operands)? {
+            return Ok(0);
+        }
+        let done = cx.ask("cannot unshare", &DatasetUnshare::default())?;
+        return report(cx, "unshare", "", done);
+    }
+    let target = match operands.as_slice() {
+        [target] => target.clone(),
+        [] => return cx.bad_usage("missing filesystem argument"),
+        _ => return cx.bad_usage("too many arguments"),
+    };
+    if !target.starts_with('/') && filesystems(cx, &operands)?.1 {
+        return Ok(1);
+    }
+    let done =
+        cx.ask(&format!("cannot unshare '{target}'"), &DatasetUnshare { target: Some(target.clone()) })?;
+    report(cx, "unshare", &target, done)
+}

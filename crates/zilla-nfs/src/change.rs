@@ -1,0 +1,405 @@
+//! Procedures that change something.
+//!
+//! All but UNSTABLE writes are answered when they are stable, by the intent log; COMMIT makes those so. A share with `async` waits for
+//! neither names nor attributes, but its COMMITs and stable writes are as stable as any. A crash between the change and the answer leaves a change
+//! that nobody was told of, which a client asks for again.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
+use crate::access::{self, EXECUTE, WRITE, check, check_sticky, not_permitted};
+use crate::attr::{self, Status, Wanted, device};
+use crate::export::Changed;
+use crate::nfs::{At, Caller, Done, FILE_SYNC, Fail, MAX_IO, UNSTABLE, file, handle_of, place, word};
+use crate::rpc::Reply;
+use crate::xdr::{Garbage, In};
+use bytes::Bytes;
+use zilla::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, S_ISGID, S_ISUID};
+use zilla::{Attr, Entry, NewFile, RenameFlags, SetAttr, SetTime, Time};
+
+/// The group may execute the file.
+const S_IXGRP: u32 = 0o010;
+/// The mode of a file that is made with EXCLUSIVE, until its maker says which it is to have.
+const UNTOLD: u32 = 0o600;
+
+// createmode3
+const UNCHECKED: u32 = 0;
+const GUARDED: u32 = 1;
+const EXCLUSIVE: u32 = 2;
+
+/// Refuses what a caller may not change of a file; what POSIX ties to a change is added to it.
+async fn allowed(at: &At, want: &Wanted) -> Result<SetAttr, Fail> {
+    let (who, attr) = (&at.who, &at.attr);
+    let mut set = SetAttr {
+        mode: want.mode,
+        uid: want.uid,
+        gid: want.gid,
+        size: want.size,
+        atime: want.atime,
+        mtime: want.mtime,
+        ..SetAttr::default()
+    };
+    let given = want.uid.is_some_and(|uid| uid != attr.uid);
+    let regrouped = want.gid.is_some_and(|gid| gid != attr.gid);
+    let timed = |t: Option<SetTime>| matches!(t, Some(SetTime::To(_)));
+    let owns = who.owns(attr);
+    let grouped = want.gid.is_none_or(|gid| who.is_root() || gid == attr.gid || who.is_in(gid));
+    if given && !who.is_root() || regrouped && !(owns && grouped) {
+        not_permitted()?;
+    }
+    let of_owner = want.mode.is_some() || timed(want.atime) || timed(want.mtime);
+    if of_owner && !owns {
+        not_permitted()?;
+    }
+    if want.size.is_some() {
+        access::check_write(&at.export, at.node, who, attr).await?;
+    } else if !owns && (want.atime.is_some() || want.mtime.is_some()) {
+        check(&at.export, at.node, who, attr, WRITE).await?;
+    }
+    let owner = want.uid.is_some() || want.gid.is_some();
+    match &mut set.mode {
+        Some(mode) => {
+            let gid = want.gid.unwrap_or(attr.gid);
+            if !who.is_root() && !who.is_in(gid) {
+                *mode &= !S_ISGID;
+            }
+            if owner && !attr.is_dir() {
+                *mode &= !(S_ISUID | if *mode & S_IXGRP != 0 { S_ISGID } else { 0 });
+            }
+        }
+        None if owner && !attr.is_dir() => set.kill_suidgid = true,
+        None => {}
+    }
+    if want.size.is_some() && !who.is_root() {
+        set.kill_suidgid = true;
+    }
+    Ok(set)
+}
+
+async fn apply(at: &At, want: &Wanted) -> Done {
+    let set = allowed(at, want).await?;
+    if at.attr.is_file() && (want.size.is_some() || want.uid.is_some() || want.gid.is_some()) {
+        at.export.fs.kill_capabilities(at.node).await?;
+    }
+    at.export.fs.setattr(at.node, set).await?;
+    Ok(())
+}
+
+pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let (handle, want) = (file(&mut args)?, Wanted::read(&mut args)?);
+    let guard = attr::guard(&mut args)?;
+    let at = caller.at(handle).await?;
+    at.may_change()?;
+    let same = |t: Time| (t.sec as u32, t.nsec) == (at.attr.ctime.sec as u32, at.attr.ctime.nsec);
+    if guard.is_some_and(|t| !same(t)) {
+        return Err(Status::NotSync.into());
+    }
+    apply(&at, &want).await?;
+    at.stable().await?;
+    at.tell(vec![Changed::File(at.node)]).await;
+    at.put_changed(reply.head.u32(0)).await;
+    Ok(())
+}
+
+pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let (handle, off) = (file(&mut args)?, args.u64()?);
+    let (count, how) = (args.u32()?, args.u32()?);
+    let data = args.opaque(MAX_IO)?;
+    if how > FILE_SYNC || data.len() < count as usize {
+        return Err(Fail::Garbage);
+    }
+    let data = data.slice(..count as usize);
+    let at = caller.at(handle).await?;
+    at.may_change()?;
+    if at.attr.is_dir() {
+        return Err(Status::IsDir.into());
+    }
+    if !at.attr.is_file() {
+        return Err(Status::Inval.into());
+    }
+    if off.checked_add(u64::from(count)).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Status::FBig.into());
+    }
+    access::check_write(&at.export, at.node, &at.who, &at.attr).await?;
+    let fs = &at.export.fs;
+    if count > 0 {
+        fs.kill_capabilities(at.node).await?;
+        let armed = at.attr.mode & (S_ISUID | S_ISGID) != 0 && !at.who.is_root();
+        // The group's bit of a file that the group does not execute goes only if a stranger to the group writes.
+        if armed && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
+            fs.setattr(at.node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
+        }
+        fs.write(at.node, off, &data, armed).await?;
+        at.tell(vec![Changed::File(at.node)]).await;
+    }
+    if how != UNSTABLE {
+        fs.fsync(at.node).await?;
+    }
+    let out = reply.head.u32(0);
+    at.put_changed(out).await;
+    out.u32(count).u32(if how == UNSTABLE { UNSTABLE } else { FILE_SYNC }).u64(at.export.verifier);
+    Ok(())
+}
+
+pub(crate) async fn commit(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let handle = file(&mut args)?;
+    // Which part of the file: all of it is as good.
+    (args.u64()?, args.u32()?);
+    let at = caller.at(handle).await?;
+    at.export.fs.fsync(at.node).await?;
+    let out = reply.head.u32(0);
+    at.put_changed(out).await;
+    out.u64(at.export.verifier);
+    Ok(())
+}
+
+/// Names that a directory has of itself cannot be made or taken away.
+fn check_word(name: &[u8], own: Status) -> Result<(), Status> {
+    match name {
+        b"." | b".." => Err(own),
+        b"" => Err(Status::Inval),
+        _ => Ok(()),
+    }
+}
+
+/// A directory in which a name is to be made or taken away.
+async fn changeable(caller: &Caller<'_>, dir: Bytes) -> Result<At, Fail> {
+    let dir = caller.at(dir).await?;
+    dir.may_change()?;
+    if !dir.attr.is_dir() {
+        return Err(Status::NotDir.into());
+    }
+    check(&dir.export, dir.node, &dir.who, &dir.attr, WRITE | EXECUTE).await?;
+    Ok(dir)
+}
+
+/// The mode of a file to be made: only who is in its group makes it run as the group.
+fn new_mode(dir: &At, mode: u32) -> u32 {
+    let gid = if dir.attr.mode & S_ISGID != 0 { dir.attr.gid } else { dir.who.gid };
+    let stranger = !dir.who.is_root() && !dir.who.is_in(gid);
+    mode & if stranger { !S_ISGID } else { !0 }
+}
+
+/// What is wanted of a new file beyond its mode.
+async fn furnish(dir: &At, made: &Entry, want: &Wanted) -> zilla::Result<()> {
+    let root = dir.who.is_root();
+    let owner = |id: Option<u32>, is: u32| id.filter(|id| root && *id != is);
+    let set = SetAttr {
+        uid: owner(want.uid, made.attr.uid),
+        gid: owner(want.gid, made.attr.gid),
+        size: want.size.filter(|size| made.attr.is_file() && *size != made.attr.size),
+        atime: want.atime,
+        mtime: want.mtime,
+        ..SetAttr::default()
+    };
+    let any = set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+    if any || set.atime.is_some() || set.mtime.is_some() {
+        dir.export.fs.setattr(made.node, set).await?;
+    }
+    Ok(())
+}
+
+async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<Entry, Fail> {
+    check_word(name, Status::Exist)?;
+    let made = dir.export.fs.create(dir.node, name, new).await?;
+    furnish(dir, &made, want).await?;
+    dir.tell(vec![Changed::Name(dir.node, name.to_vec())]).await;
+    dir.stable().await?;
+    Ok(made)
+}
+
+/// The handle and attributes of what was made, and its directory's.
+async fn put_made(dir: &At, made: &Entry, reply: &mut Reply) -> Done {
+    let handle = handle_of(&dir.export, made.node, &made.attr)?;
+    let attr = dir.export.fs.getattr(made.node).await?;
+    let out = reply.head.u32(0).bool(true);
+    handle.put(out);
+    out.bool(true);
+    dir.put_attr(out, &attr);
+    dir.put_changed(out).await;
+    Ok(())
+}
+
+/// The two halves of an exclusive create's verifier, kept in the times of the file that it made.
+fn verifier_times(verifier: u64) -> (Time, Time) {
+    // Times that end in 2038 are the same to everybody.
+    let half = |n: u64| Time { sec: (n & 0x7fff_ffff) as i64, nsec: 0 };
+    (half(verifier >> 32), half(verifier))
+}
+
+pub(crate) async fn create(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let ((dir, name), how) = (place(&mut args)?, args.u32()?);
+    let (want, verifier) = match how {
+        UNCHECKED | GUARDED => (Wanted::read(&mut args)?, None),
+        EXCLUSIVE => {
+            let times = verifier_times(args.u64()?);
+            let (atime, mtime) = (Some(SetTime::To(times.0)), Some(SetTime::To(times.1)));
+            (Wanted { atime, mtime, ..Wanted::default() }, Some(times))
+        }
+        _ => return Err(Fail::Garbage),
+    };
+    let dir = caller.at(dir).await?;
+    dir.may_change()?;
+    if !dir.attr.is_dir() {
+        return Err(Status::NotDir.into());
+    }
+    // One that is there needs no right to make one.
+    check(&dir.export, dir.node, &dir.who, &dir.attr, EXECUTE).await?;
+    let there = |e: &Attr| match how {
+        UNCHECKED => e.is_file(),
+        _ => verifier.is_some_and(|times| (e.atime, e.mtime) == times && e.is_file() && e.size == 0),
+    };
+    let found = match dir.export.fs.lookup(dir.node, &name).await {
+        Ok(found) if there(&found.attr) => Some(found),
+        Ok(_) => return Err(Status::Exist.into()),
+        Err(e) if e.is(zilla::Errno::NoEnt) => None,
+        Err(e) => return Err(e.into()),
+    };
+    if let Some(found) = found {
+        if let Some(size) = want.size.filter(|_| how == UNCHECKED) {
+            resize(&dir, &found, size).await?;
+        }
+        return put_made(&dir, &found, reply).await;
+    }
+    check(&dir.export, dir.node, &dir.who, &dir.attr, WRITE).await?;
+    let mode = new_mode(&dir, want.mode.unwrap_or(UNTOLD));
+    let made = make(&dir, &name, NewFile::new(S_IFREG | mode, dir.who.cred()), &want).await?;
+    put_made(&dir, &made, reply).await
+}
+
+/// UNCHECKED on a file that is there: of all that is wanted only its size counts.
+async fn resize(dir: &At, found: &Entry, size: u64) -> Done {
+    let fs = &dir.export.fs;
+    access::check_write(&dir.export, found.node, &dir.who, &found.attr).await?;
+    fs.kill_capabilities(found.node).await?;
+    let kill_suidgid = !dir.who.is_root();
+    fs.setattr(found.node, SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() }).await?;
+    dir.tell(vec![Changed::File(found.node)]).await;
+    fs.fsync(found.node).await?;
+    Ok(())
+}
+
+pub(crate) async fn mkdir(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let ((dir, name), want) = (place(&mut args)?, Wanted::read(&mut args)?);
+    let dir = changeable(caller, dir).await?;
+    let mode = want.mode.unwrap_or(0o755);
+    let made = make(&dir, &name, NewFile::new(S_IFDIR | mode, dir.who.cred()), &want).await?;
+    put_made(&dir, &made, reply).await
+}
+
+pub(crate) async fn symlink(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let ((dir, name), want) = (place(&mut args)?, Wanted::read(&mut args)?);
+    let target = word(&mut args)?;
+    let dir = changeable(caller, dir).await?;
+    let new = NewFile { target: &target, ..NewFile::new(S_IFLNK | 0o777, dir.who.cred()) };
+    let made = make(&dir, &name, new, &want).await?;
+    put_made(&dir, &made, reply).await
+}
+
+pub(crate) async fn mknod(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let ((dir, name), kind) = (place(&mut args)?, args.u32()?);
+    let (format, want, rdev) = match kind {
+        attr::NF3CHR | attr::NF3BLK => {
+            let (want, major, minor) = (Wanted::read(&mut args)?, args.u32()?, args.u32()?);
+            let format = if kind == attr::NF3CHR { S_IFCHR } else { S_IFBLK };
+            (format, want, Some(device(major, minor).ok_or(Status::Inval)?))
+        }
+        attr::NF3SOCK => (S_IFSOCK, Wanted::read(&mut args)?, None),
+        attr::NF3FIFO => (S_IFIFO, Wanted::read(&mut args)?, None),
+        attr::NF3REG | attr::NF3DIR | attr::NF3LNK => return Err(Status::BadType.into()),
+        _ => return Err(Garbage.into()),
+    };
+    let dir = changeable(caller, dir).await?;
+    if rdev.is_some() && !dir.who.is_root() {
+        not_permitted()?;
+    }
+    let mode = new_mode(&dir, want.mode.unwrap_or(UNTOLD));
+    let new = NewFile { rdev: rdev.unwrap_or(0), ..NewFile::new(format | mode, dir.who.cred()) };
+    let made = make(&dir, &name, new, &want).await?;
+    put_made(&dir, &made, reply).await
+}
+
+/// REMOVE, and RMDIR of a directory.
+pub(crate) async fn remove(caller: &Caller<'_>, mut args: In, reply: &mut Reply, directory: bool) -> Done {
+    let (dir, name) = place(&mut args)?;
+    let dir = changeable(caller, dir).await?;
+    check_word(&name, if name == *".." { Status::NotEmpty } else { Status::Inval })?;
+    let fs = &dir.export.fs;
+    let victim = fs.lookup(dir.node, &name).await?;
+    check_sticky(&dir.who, &dir.attr, &victim.attr)?;
+    match directory {
+        true => fs.rmdir(dir.node, &name).await?,
+        false => fs.unlink(dir.node, &name).await?,
+    }
+    dir.tell(vec![Changed::Name(dir.node, name.to_vec()), Changed::File(victim.node)]).await;
+    dir.stable().await?;
+    dir.put_changed(reply.head.u32(0)).await;
+    Ok(())
+}
+
+pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let (from, old) = place(&mut args)?;
+    let (to, new) = place(&mut args)?;
+    let (from, to) = (changeable(caller, from).await?, changeable(caller, to).await?);
+    if from.export.id != to.export.id {
+        return Err(Status::XDev.into());
+    }
+    check_word(&old, Status::Inval)?;
+    check_word(&new, Status::Inval)?;
+    let fs = &from.export.fs;
+    let moved = fs.lookup(from.node, &old).await?;
+    check_sticky(&from.who, &from.attr, &moved.attr)?;
+    if moved.attr.is_dir() && from.node != to.node {
+        // Its entry `..` changes.
+        check(&from.export, moved.node, &from.who, &moved.attr, WRITE).await?;
+    }
+    let replaced = match fs.lookup(to.node, &new).await {
+        Ok(there) => {
+            check_sticky(&to.who, &to.attr, &there.attr)?;
+            Some(there.node)
+        }
+        Err(e) if e.is(zilla::Errno::NoEnt) => None,
+        Err(e) => return Err(e.into()),
+    };
+    fs.rename(from.node, &old, to.node, &new, RenameFlags::default(), from.who.cred()).await?;
+    let mut changed = vec![Changed::Name(from.node, old.to_vec()), Changed::Name(to.node, new.to_vec())];
+    changed.extend(replaced.into_iter().chain([moved.node]).map(Changed::File));
+    from.tell(changed).await;
+    from.stable().await?;
+    to.stable().await?;
+    let out = reply.head.u32(0);
+    from.put_changed(out).await;
+    to.put_changed(out).await;
+    Ok(())
+}
+
+pub(crate) async fn link(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
+    let file = file(&mut args)?;
+    let (dir, name) = place(&mut args)?;
+    let at = caller.at(file).await?;
+    let dir = changeable(caller, dir).await?;
+    if at.export.id != dir.export.id || at.may_change().is_err() {
+        return Err(Status::XDev.into());
+    }
+    if at.attr.is_dir() {
+        return Err(Status::IsDir.into());
+    }
+    check_word(&name, Status::Exist)?;
+    dir.export.fs.link(at.node, dir.node, &name).await?;
+    dir.tell(vec![Changed::Name(dir.node, name.to_vec()), Changed::File(at.node)]).await;
+    dir.stable().await?;
+    let out = reply.head.u32(0);
+    at.put_now(out).await;
+    dir.put_changed(out).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_is_kept_in_two_times() {
+        let (a, b) = verifier_times(0x8765_4321_9abc_def0);
+        assert_eq!((a.sec, b.sec), (0x0765_4321, 0x1abc_def0));
+    }
+}

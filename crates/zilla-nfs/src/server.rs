@@ -1,0 +1,276 @@
+//! Connections: records in, replies out, and bounds on both.
+//!
+//! A record comes in fragments, each behind its length with a bit that says whether it is the last (RFC 5531, section 11). One task reads a
+//! connection, each call is a task of its own, and one writes what they answer, in the order in which they are done.
+//!
+//! What a client can make us keep is bounded: [`UNDER_WAY`] calls a connection, a record of [`MAX_RECORD`] bytes at most, and [`SMALL`] from who has no
+//! share to come to; all connections' larger records together take [`ROOM`]. Who is slow in sending what he began, or does not take his replies,
+//! loses his connection; a client makes a new one by itself, and his calls again.
+
+use crate::export::Exports;
+use crate::mountd;
+use crate::nfs::{self, Caller, MAX_IO};
+use crate::rpc::{self, Call, Parsed, Refusal, Reply};
+use bytes::{Buf, Bytes, BytesMut};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+/// As many clients at a time.
+const CONNECTIONS: usize = 1024;
+/// As many calls of a connection at a time. Linux's client has 65 slots and waits for the rest.
+const UNDER_WAY: usize = 32;
+/// What surrounds the data of a WRITE: the call's header with its credential, and the other arguments.
+const MAX_HEAD: usize = 2048;
+const MAX_RECORD: usize = MAX_IO + MAX_HEAD;
+/// All that MOUNT needs.
+const SMALL: usize = 4096;
+/// Bytes that all larger records may take while they are received and done.
+const ROOM: usize = 128 << 20;
+/// Room is counted in such units.
+const UNIT: usize = 4096;
+/// The last fragment of a record.
+const LAST: u32 = 1 << 31;
+/// So long may the rest of a record take, or a reply.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After so long without a call a connection is closed. Linux's client comes back by itself.
+const IDLE: Duration = Duration::from_secs(600);
+/// After accepting failed (no descriptors left, say) it is tried again after this.
+const PAUSE: Duration = Duration::from_millis(50);
+/// So long may calls that are under way take when the server ends.
+const DRAIN: Duration = Duration::from_secs(2);
+
+const MOUNT: u32 = 100_005;
+const NFS: u32 = 100_003;
+/// The version of both.
+const VERSION: u32 = 3;
+
+struct Shared {
+    exports: Arc<dyn Exports>,
+    room: Arc<Semaphore>,
+}
+
+impl Shared {
+    fn new(exports: Arc<dyn Exports>) -> Arc<Shared> {
+        Arc::new(Shared { exports, room: Arc::new(Semaphore::new(ROOM / UNIT)) })
+    }
+
+    fn admits(&self, peer: SocketAddr) -> bool {
+        self.exports.all().iter().any(|e| e.options.admit(peer.ip(), peer.port()).is_some())
+    }
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Does a call.
+async fn perform(exports: &dyn Exports, peer: SocketAddr, call: Call) -> Reply {
+    let Call { xid, program, version, procedure, claim, args } = call;
+    let caller = Caller { exports, peer, claim: &claim };
+    let mut reply = rpc::accepted(xid);
+    let done = match (program, version) {
+        (NFS, VERSION) => nfs::answer(&caller, procedure, args, &mut reply).await,
+        (MOUNT, VERSION) => mountd::answer(&caller, procedure, args, &mut reply).await,
+        (NFS | MOUNT, _) => Err(Refusal::ProgramMismatch(VERSION, VERSION)),
+        _ => Err(Refusal::ProgramUnavailable),
+    };
+    match done {
+        Ok(()) => reply,
+        Err(why) => rpc::refused(xid, why),
+    }
+}
+
+/// Answers one record as a connection from `peer` would; None where the connection would end. For fuzzing and tests.
+pub async fn answer(exports: &dyn Exports, peer: SocketAddr, record: Bytes) -> Option<Vec<u8>> {
+    let reply = match rpc::parse(record) {
+        Parsed::Call(call) => perform(exports, peer, call).await,
+        Parsed::Bad(xid, why) => rpc::refused(xid, why),
+        Parsed::NoCall => return None,
+    };
+    let mut bytes = reply.head.0;
+    reply.data.iter().for_each(|part| bytes.extend_from_slice(part));
+    Some(bytes)
+}
+
+/// Reads the rest of a record whose first fragment has this header.
+async fn record<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    first: u32,
+    shared: &Shared,
+    peer: SocketAddr,
+) -> io::Result<(Bytes, Option<OwnedSemaphorePermit>)> {
+    let (mut record, mut header, mut room) = (BytesMut::new(), first, None::<OwnedSemaphorePermit>);
+    let mut most = SMALL;
+    loop {
+        let len = (header & !LAST) as usize;
+        let whole = record.len() + len;
+        if whole > most && most == SMALL && shared.admits(peer) {
+            most = MAX_RECORD;
+        }
+        if whole > most {
+            return Err(broken("a record is too long"));
+        }
+        if len == 0 && header & LAST == 0 {
+            return Err(broken("an empty fragment"));
+        }
+        if whole > SMALL && room.is_none() {
+            let units = MAX_RECORD.div_ceil(UNIT) as u32;
+            let taken = shared.room.clone().acquire_many_owned(units).await;
+            room = Some(taken.map_err(io::Error::other)?);
+        }
+        let begin = record.len();
+        record.resize(whole, 0);
+        reader.read_exact(record.get_mut(begin..).unwrap_or_default()).await?;
+        if header & LAST != 0 {
+            return Ok((record.freeze(), room));
+        }
+        header = reader.read_u32().await?;
+    }
+}
+
+async fn send<W: AsyncWrite + Unpin>(writer: &mut W, reply: Reply) -> io::Result<()> {
+    let len = reply.len() as u32 | LAST;
+    let mut head = BytesMut::with_capacity(4 + reply.head.0.len());
+    head.extend_from_slice(&len.to_be_bytes());
+    head.extend_from_slice(&reply.head.0);
+    // In one go with what follows, as far as the socket takes it.
+    let mut parts = std::collections::VecDeque::from([head.freeze()]);
+    parts.extend(reply.data);
+    while !parts.is_empty() {
+        let slices: Vec<io::IoSlice<'_>> = parts.iter().take(64).map(|p| io::IoSlice::new(p)).collect();
+        let mut sent = writer.write_vectored(&slices).await?;
+        if sent == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while let Some(first) = parts.front_mut() {
+            let n = sent.min(first.len());
+            first.advance(n);
+            sent -= n;
+            if first.is_empty() {
+                parts.pop_front();
+            } else {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn write_replies<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    mut replies: mpsc::Receiver<(Reply, OwnedSemaphorePermit)>,
+) -> io::Result<()> {
+    while let Some((reply, _slot)) = replies.recv().await {
+        tokio::time::timeout(PATIENCE, send(&mut writer, reply))
+            .await
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a client does not take its replies"))??;
+    }
+    writer.shutdown().await
+}
+
+/// Serves one client from its first byte to its last.
+async fn client<S>(stream: S, peer: SocketAddr, shared: Arc<Shared>) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut reader, writer) = tokio::io::split(stream);
+    let slots = Arc::new(Semaphore::new(UNDER_WAY));
+    let (answers, replies) = mpsc::channel(UNDER_WAY);
+    let mut writing = tokio::spawn(write_replies(writer, replies));
+    let mut calls = JoinSet::new();
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "a record does not come to its end");
+    let ended = loop {
+        let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let header = tokio::select! {
+            header = tokio::time::timeout(IDLE, reader.read_u32()) => header,
+            written = &mut writing => {
+                // Calls that are under way are done all the same.
+                while calls.join_next().await.is_some() {}
+                return written.unwrap_or_else(|e| Err(io::Error::other(e)));
+            }
+        };
+        let header = match header {
+            Ok(Ok(header)) => header,
+            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => break Ok(()),
+            Ok(Err(e)) => break Err(e),
+            Err(_) => break Ok(()),
+        };
+        let received = tokio::time::timeout(PATIENCE, record(&mut reader, header, &shared, peer));
+        let (bytes, room) = match received.await.map_err(|_| late()).flatten() {
+            Ok(received) => received,
+            Err(e) => break Err(e),
+        };
+        while calls.try_join_next().is_some() {}
+        match rpc::parse(bytes) {
+            Parsed::NoCall => break Err(broken("what came is no call")),
+            Parsed::Bad(xid, why) => {
+                let _ = answers.send((rpc::refused(xid, why), slot)).await;
+            }
+            Parsed::Call(call) => {
+                let (shared, answers) = (shared.clone(), answers.clone());
+                calls.spawn(async move {
+                    let reply = perform(&*shared.exports, peer, call).await;
+                    drop(room);
+                    let _ = answers.send((reply, slot)).await;
+                });
+            }
+        }
+    };
+    // What a client asked for before it went is done; a crash could not tell the difference, but others can.
+    while calls.join_next().await.is_some() {}
+    drop(answers);
+    let written = writing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+    ended.and(written)
+}
+
+/// Serves clients until `shutdown` completes, then lets calls under way finish.
+pub async fn serve(
+    listener: TcpListener,
+    exports: Arc<dyn Exports>,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let shared = Shared::new(exports);
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut clients = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        // A slot first: with none free, clients wait in the kernel's queue.
+        let slot = tokio::select! {
+            slot = slots.clone().acquire_owned() => slot,
+            () = &mut shutdown => break,
+        };
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(guest) => guest,
+                Err(e) => {
+                    tracing::warn!("nfs: accept: {e}");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            },
+            () = &mut shutdown => break,
+        };
+        // Replies are small and waited for.
+        let _ = stream.set_nodelay(true);
+        while clients.try_join_next().is_some() {}
+        let shared = shared.clone();
+        clients.spawn(async move {
+            let _slot = slot;
+            if let Err(e) = client(stream, peer, shared).await {
+                tracing::info!("nfs: the connection of {peer} ends: {e}");
+            }
+        });
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(DRAIN, async { while clients.join_next().await.is_some() {} }).await;
+}
+
+#[cfg(test)]
+mod tests;
