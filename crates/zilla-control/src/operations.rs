@@ -180,7 +180,7 @@ operations! {
     label_clear(LabelClear) -> ();
     vdev_attach(VdevAttach) -> ();
     vdev_detach(VdevDetach) -> ();
-    vdev_remove(VdevRemove) -> ();
+    vdev_remove(VdevRemove) -> VdevRemoveReply;
     vdev_offline(VdevOffline) -> ();
     vdev_online(VdevOnline) -> VdevOnlineReply;
     pool_wait(PoolWait) -> PoolWaitReply;

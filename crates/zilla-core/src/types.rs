@@ -14,6 +14,8 @@ pub const TXG_CONCURRENT: u64 = 3;
 pub const TXG_SIZE: usize = 4;
 /// Frees of the last txgs stay unallocated this long, so that an import can go back to an older uberblock.
 pub const TXG_DEFER_SIZE: usize = 2;
+/// Bytes of a gang block's header. Source: SPA_GANGBLOCKSIZE of sys/zio.h.
+pub const GANG_HEADER_SIZE: u64 = 512;
 /// The txg in which a pool is born.
 pub const TXG_INITIAL: Txg = Txg(4);
 

@@ -149,6 +149,7 @@ pub const fn otn(class: ByteswapClass, metadata: bool, encrypted: bool) -> u8 {
 pub const DMU_OTN_UINT8_DATA: u8 = otn(B::Uint8, false, false);
 pub const DMU_OTN_UINT8_METADATA: u8 = otn(B::Uint8, true, false);
 pub const DMU_OTN_UINT64_DATA: u8 = otn(B::Uint64, false, false);
+pub const DMU_OTN_UINT32_METADATA: u8 = otn(B::Uint32, true, false);
 pub const DMU_OTN_UINT64_METADATA: u8 = otn(B::Uint64, true, false);
 pub const DMU_OTN_ZAP_DATA: u8 = otn(B::Zap, false, false);
 pub const DMU_OTN_ZAP_METADATA: u8 = otn(B::Zap, true, false);

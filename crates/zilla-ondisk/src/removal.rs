@@ -60,6 +60,10 @@ phys! {
 }
 
 impl IndirectMappingEntryPhys {
+    pub fn new(src_offset: u64, dst: Dva) -> IndirectMappingEntryPhys {
+        IndirectMappingEntryPhys { src: src_offset >> SPA_MINBLOCKSHIFT, dst: dst.to_words() }
+    }
+
     /// Where the run was, in bytes.
     pub const fn src_offset(&self) -> u64 {
         (self.src & !(1 << 63)) << SPA_MINBLOCKSHIFT
@@ -78,3 +82,21 @@ phys! {
         phys_birth_txg: u64,
     }
 }
+
+phys! {
+    /// The bonus of an object of births.
+    pub struct IndirectBirthPhys("vdev_indirect_birth_phys") {
+        count: u64,
+    }
+}
+
+/// In the pool's directory.
+pub const DMU_POOL_REMOVING: &str = "com.delphix:removing";
+pub const DMU_POOL_CONDENSING_INDIRECT: &str = "com.delphix:condensing_indirect";
+/// In a removed vdev's top ZAP: the map of what is obsolete, and whether all of that is known.
+pub const VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM: &str = "com.delphix:indirect_obsolete_sm";
+pub const VDEV_TOP_ZAP_OBSOLETE_COUNTS_ARE_PRECISE: &str = "com.delphix:obsolete_counts_are_precise";
+/// In a removed vdev's configuration.
+pub const ZPOOL_CONFIG_INDIRECT_OBJECT: &str = "com.delphix:indirect_object";
+pub const ZPOOL_CONFIG_INDIRECT_BIRTHS: &str = "com.delphix:indirect_births";
+pub const ZPOOL_CONFIG_PREV_INDIRECT_VDEV: &str = "com.delphix:prev_indirect_vdev";

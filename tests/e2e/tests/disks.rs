@@ -270,3 +270,31 @@ fn pools_grow_by_themselves_where_autoexpand_says_so() {
     read(&pool, "f", 2);
     pool.judge();
 }
+
+#[test]
+fn a_disk_with_data_is_removed_and_openzfs_agrees() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    write(&pool, "f", 7);
+    let more = world.disks().join("more.img");
+    fs::File::create(&more).expect("create").set_len(SIZE).expect("size");
+    world.zpool(&format!("add tank {}", more.display())).ok();
+    let old = pool.disks[0].display().to_string();
+    told(&world.zpool(&format!("remove -n tank {old}")).ok(), "Memory that will be used after removing ");
+    let nothing = world.zpool("remove -s tank");
+    assert!(nothing.code == 1, "{nothing}");
+    told(&nothing.stderr, "cannot cancel removal: operation is not in progress");
+    world.zpool(&format!("remove -w tank {old}")).ok();
+    told(&status(&world), "remove: Removal of vdev 0 copied ");
+    told(&status(&world), " memory used for removed device mappings");
+    assert_eq!(config(&world), ["1 more"]);
+    read(&pool, "f", 7);
+    pool.export();
+    fs::remove_file(&pool.disks[0]).expect("remove");
+    pool.import();
+    read(&pool, "f", 7);
+    pool.judge();
+}

@@ -8,6 +8,7 @@ use crate::fmt::vdev::{self, NameFlags};
 use std::collections::BTreeMap;
 use zilla_control::error::ErrorCode;
 use zilla_control::props;
+use zilla_control::props::nicenum::nicenum;
 use zilla_control::types::{
     Activity, AllocClass, DatasetInfo, DatasetKind, DatasetQuery, PoolAdd, PoolInfo, PoolQuery, Source,
     TopKind, VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec,
@@ -284,16 +285,13 @@ pub fn detach(cx: &mut Cx, args: Vec<String>) -> Run {
 
 pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "npsw", &[]);
-    let mut wait = false;
+    let (mut wait, mut dry_run, mut exact, mut cancel) = (false, false, false, false);
     for option in options {
         match option {
-            // A removal is over when the command returns.
             Opt::Flag('w', _) => wait = true,
-            Opt::Flag('p', _) => {}
-            Opt::Flag(letter @ ('n' | 's'), _) => {
-                cx.err(format!("zpool: 'remove -{letter}' is not supported by zilla yet"));
-                return Ok(2);
-            }
+            Opt::Flag('n', _) => dry_run = true,
+            Opt::Flag('p', _) => exact = true,
+            Opt::Flag('s', _) => cancel = true,
             other => return cx.bad_option(other),
         }
     }
@@ -301,6 +299,20 @@ pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
         return cx.bad_usage("missing pool name argument");
     };
     let pool = one_pool(cx, name)?;
+    if cancel && dry_run {
+        cx.err("stop request ignored");
+        return Ok(0);
+    }
+    if cancel {
+        if !devices.is_empty() {
+            return cx.bad_usage("too many arguments");
+        }
+        if wait {
+            return cx.bad_usage("invalid option combination: -w cannot be used with -s");
+        }
+        let request = VdevRemove { name: name.clone(), cancel, ..VdevRemove::default() };
+        return finish(cx, name, "cannot cancel removal", &request);
+    }
     if devices.is_empty() {
         return cx.bad_usage("missing device");
     }
@@ -311,11 +323,18 @@ pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
             code = 1;
             continue;
         };
-        if cx.ask(&action, &VdevRemove { name: name.clone(), guid })?.is_none() {
-            code = 1;
+        let request = VdevRemove { name: name.clone(), guid, dry_run, ..VdevRemove::default() };
+        match cx.ask(&action, &request)? {
+            None => code = 1,
+            Some(reply) if dry_run && exact => cx.out.line(format!("{device} {}", reply.memory)),
+            Some(reply) if dry_run => {
+                let memory = nicenum(reply.memory);
+                cx.out.line(format!("Memory that will be used after removing {device}: {memory}"));
+            }
+            Some(_) => {}
         }
     }
-    if code == 0 {
+    if code == 0 && !dry_run {
         cx.log_history(name)?;
         if wait {
             super::wait::until_done(cx, name, &[Activity::Remove])?;

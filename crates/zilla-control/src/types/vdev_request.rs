@@ -43,6 +43,19 @@ pub struct VdevDetach {
 pub struct VdevRemove {
     pub name: String,
     pub guid: u64,
+    /// Only says what it would take.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// Cancels the removal under way, whatever device it is of.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cancel: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevRemoveReply {
+    /// Of a dry run: bytes of memory that the removed device's mapping would take.
+    pub memory: u64,
 }
 
 /// `zpool offline [-f] [-t]`

@@ -151,6 +151,7 @@ impl DslPool {
         self.deadlist_merge(tx, &mut dl, p.deadlist_obj).await?;
         self.free_object(tx, p.deadlist_obj).await?;
         ds.change(tx, |p| p.deadlist_obj = 0);
+        self.remaps_destroyed(tx, ds, &next, p.prev_snap_txg).await?;
 
         if !keep_key {
             self.remove_clones_key(tx, &dir, p.creation_txg).await?;
@@ -218,6 +219,7 @@ impl DslPool {
                 if cd.origin_txg.load(Ordering::Relaxed) > min_txg {
                     let mut dl = self.deadlist_open(clone.phys().deadlist_obj).await?;
                     self.deadlist_remove_key(tx, &mut dl, min_txg).await?;
+                    self.remaps_lose_key(tx, &clone, min_txg).await?;
                     todo.push(cd);
                 }
             }
@@ -295,6 +297,7 @@ impl DslPool {
         }
         let p = ds.phys();
         self.deadlist_free(tx, p.deadlist_obj).await?;
+        self.remaps_forgotten(tx, ds).await?;
         self.remove_livelist(tx, &dir).await?;
         self.free_intent_log(ds).await?;
         self.queue_tree(tx, ds, &dir).await?;

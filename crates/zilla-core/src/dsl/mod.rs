@@ -50,6 +50,7 @@ mod props;
 mod rawkey;
 mod recv;
 mod rekey;
+mod remap;
 mod rename;
 mod rollback;
 mod snapshot;

@@ -138,6 +138,7 @@ impl DslPool {
         };
         exchange(head, &cp);
         exchange(clone, &hp);
+        self.remaps_swapped(tx, clone, head).await?;
         dir.diduse(tx, DD_USED_REFRSRV, Delta { used: unused, ..Delta::default() });
         self.bookmarks_next_changed(tx, head, origin).await?;
         self.remove_livelist(tx, &clone.dir()).await?;

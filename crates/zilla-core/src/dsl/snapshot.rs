@@ -157,6 +157,7 @@ impl DslPool {
         });
         Zap::open(self.mos(), hp.snapnames_zapobj).await?.insert_u64(tx, snap, id).await?;
         self.snap_cmtime_update(tx, &dir).await?;
+        self.remaps_snapshotted(tx, ds, &s).await?;
         if let Some(scan) = self.ctx.scan() {
             scan.snapshotted(tx, ds.id, id).await?;
         }

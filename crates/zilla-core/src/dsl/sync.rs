@@ -275,6 +275,7 @@ impl DslPool {
     /// Frees some of what destroyed snapshots and datasets left. Says whether there is more.
     #[crate::boxed]
     pub async fn process_async_frees(&self, tx: &Tx) -> Result<bool> {
+        self.process_obsolete(tx).await?;
         let special = self.special();
         let id = self.bptree_obj.load(Ordering::Relaxed);
         let freeing = special.freeing()?;

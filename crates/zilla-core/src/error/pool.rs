@@ -19,6 +19,20 @@ pub enum Refusal {
     DiscardingCheckpoint,
     #[error("checkpoint does not exist")]
     NoCheckpoint,
+    /// A vdev that is no device of the pool any more, or a pool whose version lacks removal.
+    #[error("operation not supported on this type of pool")]
+    CannotRemove,
+    #[error("removal for this vdev is already in progress.")]
+    AlreadyRemoving,
+    #[error("Pool busy; removal may already be in progress")]
+    RemovalBusy,
+    #[error("invalid config; all top-level vdevs must have the same sector size and not be raidz.")]
+    CannotEvacuate,
+    #[error("operation is not in progress")]
+    NoRemoval,
+    /// Something else is refused while a vdev is being removed.
+    #[error("device removal in progress")]
+    Removing,
     /// The log devices that an import lacks, a line each, the devices of a mirror below it.
     #[error("The devices below are missing or corrupted, use '-m' to import the pool anyway:\n{}", .0.join("\n"))]
     MissingLogs(Vec<String>),
@@ -30,6 +44,10 @@ impl Refusal {
             Refusal::NoDevice(_) => Errno::NoDev,
             Refusal::NoReplicas | Refusal::CheckpointExists | Refusal::DiscardingCheckpoint => Errno::Busy,
             Refusal::NoCheckpoint => Errno::NoEnt,
+            Refusal::CannotRemove => Errno::NotSup,
+            Refusal::CannotEvacuate => Errno::Inval,
+            Refusal::NoRemoval => Errno::Canceled,
+            Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => Errno::Busy,
             Refusal::MissingLogs(_) | Refusal::NotHealthy => Errno::NxIo,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::log::Log;
 use super::range_tree::RangeTree;
+use super::removed::AllRemoved;
 use super::slab::{Metaslab, State};
 use super::space_map::SpaceFeatures;
 use super::spare::Spare;
@@ -9,7 +10,7 @@ use super::sync::FeatureCounts;
 use super::vdev::{CLASSES, Effort, Found, Group, SpaceClass, SpaceStat, VdevSpace, VdevSpec};
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
-use crate::types::{TXG_SIZE, Txg};
+use crate::types::{GANG_HEADER_SIZE, TXG_SIZE, Txg};
 use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
@@ -17,9 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zilla_ondisk::blkptr::Dva;
-
-/// Size of a gang block's header.
-const GANG_HEADER: u64 = 512;
 
 /// A log stays on a disk that turns for so many times what other data do: to change costs half of a turn, which passes 500 KiB.
 const LOG_STAY: u64 = 16;
@@ -104,6 +102,7 @@ pub struct Metaslabs {
     pub(super) spare: Spare,
     /// The txg of the pool's checkpoint; 0: there is none.
     pub(super) checkpoint_txg: AtomicU64,
+    pub(super) removed: AllRemoved,
 }
 
 impl Metaslabs {
@@ -117,6 +116,7 @@ impl Metaslabs {
             counts: Mutex::default(),
             spare: Spare::default(),
             checkpoint_txg: AtomicU64::new(0),
+            removed: AllRemoved::default(),
         })
     }
 
@@ -193,7 +193,14 @@ impl Metaslabs {
         for i in 0..c.members.len() {
             let Some((v, g)) = c.group(i) else { continue };
             let whole = v.stat();
-            let (space, alloc, deferred) = if v.groups.len() == 1 {
+            // Of a vdev that is being emptied nothing is given out.
+            let gives = class == SpaceClass::Log || v.allocatable.load(Ordering::Relaxed);
+            let (space, alloc, deferred) = if !gives {
+                match g.class {
+                    SpaceClass::EmbeddedLog => (0, 0, 0),
+                    _ => (whole.alloc, whole.alloc, whole.deferred),
+                }
+            } else if v.groups.len() == 1 {
                 (whole.space, whole.alloc, whole.deferred)
             } else {
                 let others: Vec<(u64, u64)> = v.groups.iter().map(Group::usage).collect();
@@ -384,7 +391,7 @@ impl Metaslabs {
     pub(super) fn locate(&self, dva: &Dva) -> Result<(Arc<VdevSpace>, Arc<Metaslab>, u64)> {
         let v = self.vdev(dva.vdev)?;
         // A gang's DVA has the size of all its members; its own place holds the header only.
-        let size = if dva.gang { v.asize(GANG_HEADER) } else { dva.asize };
+        let size = if dva.gang { v.asize(GANG_HEADER_SIZE) } else { dva.asize };
         let ms = v.metaslab_of(dva.offset, size)?.clone();
         Ok((v, ms, size))
     }
@@ -403,11 +410,15 @@ impl Metaslabs {
 
     /// Frees in the syncing txg; the space is given out again two txgs later (but see [`Metaslabs::sync_done`]).
     pub fn free_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
-        let (v, ms, size) = self.locate(dva)?;
-        let mut st = ms.state();
-        ms.free(&mut st, dva.offset, size)?;
-        self.list(txg, v.spec.id, &ms, &mut st);
-        Ok(())
+        let left = self.leave_removed(dva)?;
+        if left.as_ref().is_none_or(|l| l.itself) {
+            let (v, ms, size) = self.locate(dva)?;
+            let mut st = ms.state();
+            ms.free(&mut st, dva.offset, size)?;
+            self.list(txg, v.spec.id, &ms, &mut st);
+        }
+        let moved = left.map(|l| l.moved).unwrap_or_default();
+        moved.iter().try_for_each(|piece| self.free_dva(txg, piece))
     }
 
     /// Claims a place (see [`Allocator::claim`]), loading its metaslab where need be.

@@ -67,8 +67,12 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// A block leaves everything but the checkpoint.
+    /// A block leaves everything but the checkpoint. What lay on a vdev that was removed is kept where it went; none is
+    /// being removed while there is a checkpoint.
     pub(super) fn keep_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        if let Some(left) = self.leave_removed(dva)? {
+            return left.moved.iter().try_for_each(|piece| self.keep_dva(txg, piece));
+        }
         let (v, ms, size) = self.locate(dva)?;
         let mut st = ms.state();
         ms.keep(&mut st, dva.offset, size)?;

@@ -214,6 +214,14 @@ impl Metaslabs {
         }
     }
 
+    /// A vdev's object of unflushed txgs was freed.
+    pub(super) async fn forget_unflushed(&self, mos: &Arc<Objset>, tx: &Tx, v: &VdevSpace) -> Result<()> {
+        if v.spec.top_zap != ObjectId(0) {
+            Zap::open(mos, v.spec.top_zap.0).await?.delete_if_there(tx, UNFLUSHED_TXGS).await?;
+        }
+        Ok(())
+    }
+
     fn note_unflushed_txg(tx: &Tx, v: &VdevSpace, ms: &Metaslab) {
         if let Some(dn) = &*v.unflushed.lock() {
             dn.write(tx, ms.id * 8, &tx.txg().0.to_ne_bytes());

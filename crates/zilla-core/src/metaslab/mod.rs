@@ -36,6 +36,7 @@ mod grow;
 mod log;
 mod range_tree;
 mod remove;
+mod removed;
 mod report;
 mod slab;
 mod space_map;

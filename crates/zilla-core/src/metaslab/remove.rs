@@ -1,6 +1,7 @@
 //! Taking a vdev out of the pool's space, once nothing is on it.
 
 use super::alloc::Metaslabs;
+use super::range_tree::RangeTree;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
@@ -29,10 +30,15 @@ impl Metaslabs {
 
     /// Removes a vdev on which nothing is: its maps, and what the logs know of it.
     pub async fn remove_vdev(&self, mos: &Arc<Objset>, tx: &Tx, vdev: u32) -> Result<()> {
-        let v = self.vdev(vdev)?;
         if !self.is_empty(vdev)? {
             return Err(Error::os(Errno::Busy, format!("vdev {vdev} still holds blocks")));
         }
+        self.remove_copied(mos, tx, vdev).await
+    }
+
+    /// The same of one whose blocks are elsewhere now, though they are not freed here.
+    pub async fn remove_copied(&self, mos: &Arc<Objset>, tx: &Tx, vdev: u32) -> Result<()> {
+        let v = self.vdev(vdev)?;
         let maps: Vec<Arc<Dnode>> =
             v.all.iter().filter_map(|ms| Some(ms.state().sm.as_ref()?.dnode().clone())).collect();
         let array = v.array_object(mos).await?;
@@ -46,8 +52,59 @@ impl Metaslabs {
         for dn in array.into_iter().chain(unflushed) {
             mos.free(tx, &dn);
         }
+        self.forget_unflushed(mos, tx, &v).await?;
         self.forget_vdev(vdev);
         Ok(())
+    }
+
+    /// What of a vdev is in use at or behind `from`, in order, so many bytes of it. In the syncing context it is exact: what this txg has freed
+    /// by now is not in use.
+    pub async fn in_use(&self, vdev: u32, from: u64, most: u64) -> Result<Vec<(u64, u64)>> {
+        let v = self.vdev(vdev)?;
+        let (mut out, mut found): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
+        for ms in v.all.iter().filter(|ms| ms.start + ms.size > from) {
+            if ms.state().allocated == 0 {
+                continue;
+            }
+            let used = loop {
+                ms.load().await?;
+                let st = ms.state();
+                if st.broken {
+                    let place = format!("metaslab {} at {:#x}", ms.id, ms.start);
+                    return Err(Error::corrupt(None, place, "what it holds is not known"));
+                }
+                if st.loaded {
+                    let mut used = RangeTree::new();
+                    used.add(ms.start, ms.size).map_err(|e| ms.corrupt(e))?;
+                    for not in [&st.free, &st.freeing, &st.freed].into_iter().chain(&st.defer) {
+                        not.iter().for_each(|(start, end)| drop(used.subtract(start, end)));
+                    }
+                    break used;
+                }
+            };
+            for (start, end) in used.iter().filter(|(_, end)| *end > from) {
+                let start = start.max(from);
+                let end = end.min(start.saturating_add(most - found));
+                found += end - start;
+                match out.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => out.push((start, end)),
+                }
+                if found >= most {
+                    return Ok(out);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Bytes in use on a vdev, in the syncing context.
+    pub fn bytes_in_use(&self, vdev: u32) -> Result<u64> {
+        let used = |ms: &Arc<super::slab::Metaslab>| {
+            let st = ms.state();
+            st.allocated.saturating_sub(st.freeing.space())
+        };
+        Ok(self.vdev(vdev)?.all.iter().map(used).sum())
     }
 
     /// From now on no log concerns the vdev's metaslabs.

@@ -34,6 +34,7 @@ pub struct SpaceFeatures {
     pub spacemap_histogram: bool,
     pub spacemap_v2: bool,
     pub log_spacemap: bool,
+    pub obsolete_counts: bool,
 }
 
 /// A map whose object is open.

@@ -27,6 +27,7 @@ const UNLOAD_AFTER: u64 = 32;
 pub struct FeatureCounts {
     pub spacemap_histogram: i64,
     pub log_spacemap: i64,
+    pub obsolete_counts: i64,
 }
 
 impl Metaslabs {

@@ -16,9 +16,13 @@ use zilla_ondisk::blkptr::Dva;
 use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OTN_ZAP_METADATA};
 
 const MODERN: SpaceFeatures =
-    SpaceFeatures { spacemap_histogram: true, spacemap_v2: true, log_spacemap: true };
-const OLD: SpaceFeatures =
-    SpaceFeatures { spacemap_histogram: false, spacemap_v2: false, log_spacemap: false };
+    SpaceFeatures { spacemap_histogram: true, spacemap_v2: true, log_spacemap: true, obsolete_counts: true };
+const OLD: SpaceFeatures = SpaceFeatures {
+    spacemap_histogram: false,
+    spacemap_v2: false,
+    log_spacemap: false,
+    obsolete_counts: false,
+};
 
 /// A pool's metaslabs on a MOS in memory.
 struct World {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 use zilla_ondisk::NvList;
-use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::blkptr::{BlkPtr, Dva};
 
 /// Says how it failed, if it did.
 type Task = Box<dyn FnOnce(Tx) -> BoxFuture<'static, Option<Error>> + Send>;
@@ -40,6 +40,8 @@ pub struct PoolCtx {
     frees: Mutex<Vec<BlkPtr>>,
     /// Blocks that the txg being synced points to once more.
     clones: Mutex<Vec<BlkPtr>>,
+    /// Places on removed vdevs that became obsolete.
+    obsolete: Mutex<Vec<Dva>>,
     frozen_after: AtomicU64,
     tasks: [Mutex<Vec<Task>>; TXG_SIZE],
     /// What this txg's tasks did, for the pool's history.
@@ -68,6 +70,7 @@ impl PoolCtx {
             scan: OnceLock::new(),
             frees: Mutex::default(),
             clones: Mutex::default(),
+            obsolete: Mutex::default(),
             frozen_after: AtomicU64::new(u64::MAX),
             tasks: Default::default(),
             events: Mutex::default(),
@@ -121,6 +124,15 @@ impl PoolCtx {
         if !bp.is_hole() && !bp.is_embedded() {
             self.frees.lock().push(*bp);
         }
+    }
+
+    /// Hands in a place on a removed vdev that nothing points to any more.
+    pub(crate) fn note_obsolete(&self, dva: Dva) {
+        self.obsolete.lock().push(dva);
+    }
+
+    pub(crate) fn take_obsolete(&self) -> Vec<Dva> {
+        std::mem::take(&mut *self.obsolete.lock())
     }
 
     /// Hands in blocks that the txg being synced points to once more.

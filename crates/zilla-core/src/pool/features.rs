@@ -47,6 +47,8 @@ pub const SUPPORTED: &[&str] = &[
     "block_cloning",
     "zpool_checkpoint",
     "fast_dedup",
+    "device_removal",
+    "obsolete_counts",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.
@@ -236,7 +238,8 @@ impl Features {
     }
 }
 
-fn can_serve(guid: &str) -> bool {
+/// Whether a pool that uses this feature can be opened.
+pub fn can_serve(guid: &str) -> bool {
     let served = |f: &Feature| [SUPPORTED, TOLERATED_ACTIVE].iter().any(|l| l.contains(&f.name));
     feature::by_guid(guid).is_some_and(served)
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::metaslab::{Metaslabs, RangeTree};
 use crate::pool::PoolCtx;
 use crate::types::{Bookmark, ObjectId};
+use crate::vdev::VdevTree;
 use crate::zap::Zap;
 use crate::zio::Zio;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,8 +54,8 @@ impl SpaceReport {
     }
 }
 
-#[derive(Default)]
 struct References {
+    tree: Arc<VdevTree>,
     found: SpaceReport,
     used: BTreeMap<u32, RangeTree>,
     gangs: Vec<(BlkPtr, Bookmark)>,
@@ -64,15 +65,34 @@ struct References {
 }
 
 impl References {
+    fn of(tree: Arc<VdevTree>) -> References {
+        References {
+            tree,
+            found: SpaceReport::default(),
+            used: BTreeMap::new(),
+            gangs: Vec::new(),
+            shared: BTreeSet::new(),
+            cloning: false,
+        }
+    }
+
     fn add(&mut self, dva: &Dva, bp: &BlkPtr, at: Bookmark) {
         let several = bp.dedup() || self.cloning && !bp.is_metadata();
         if several && !self.shared.insert(dva.to_words()) {
             return;
         }
-        let tree = self.used.entry(dva.vdev).or_default();
-        match tree.add(dva.offset, dva.asize) {
-            Ok(()) => self.found.referenced += dva.asize,
-            Err(e) => self.found.problem(format!("block {at}, vdev {}: {e}: it has another owner", dva.vdev)),
+        let places = match self.tree.now_at(dva) {
+            Ok(places) => places,
+            Err(e) => return self.found.problem(format!("block {at}: {e}")),
+        };
+        for dva in places {
+            let tree = self.used.entry(dva.vdev).or_default();
+            match tree.add(dva.offset, dva.asize) {
+                Ok(()) => self.found.referenced += dva.asize,
+                Err(e) => {
+                    self.found.problem(format!("block {at}, vdev {}: {e}: it has another owner", dva.vdev))
+                }
+            }
         }
     }
 
@@ -114,9 +134,9 @@ pub(crate) async fn check_space(
 ) -> Result<SpaceReport> {
     let mos = ctx.mos();
     let cloning = ctx.features.is_active("block_cloning");
-    let mut refs = References { cloning, ..References::default() };
+    let mut refs = References { cloning, ..References::of(zio.tree()) };
     Walk::new(&ctx.store, &mut refs, 0).objset(root).await?;
-    let mut optional = References::default();
+    let mut optional = References::of(zio.tree());
     for d in all_dirs(mos).await? {
         let mut id = d.head_dataset_obj;
         let first = id;

@@ -119,6 +119,9 @@ impl Spa {
         }
         let _changing = self.changing.lock().await;
         self.check_no_checkpoint()?;
+        if self.is_removing() {
+            return Err(Refusal::Removing.into());
+        }
         // The uberblock that is kept is the one before the txg that keeps it.
         self.sync().await?;
         let spa = self.clone();

@@ -37,7 +37,9 @@ mod dtl;
 mod grow;
 mod history;
 mod identity;
+mod indirect;
 mod open;
+mod remove;
 mod scrub;
 mod spares;
 mod suspend;
@@ -106,6 +108,10 @@ pub struct Spa {
     spare_object: AtomicU64,
     has_vdev_zaps: bool,
     deferred: Option<Bpobj>,
+    removal_pace: AtomicU64,
+    evacuation: Mutex<Option<Arc<remove::Evacuation>>>,
+    /// What the directory says of removals.
+    removing: Mutex<zilla_ondisk::removal::SpaRemovingPhys>,
     pub(crate) brt: Brt,
     pub ddt: Arc<Ddt>,
     config_dirty: AtomicBool,

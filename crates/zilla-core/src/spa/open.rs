@@ -6,7 +6,7 @@
 use super::checkpoint;
 use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
-use super::{PoolCtx, Spa, State};
+use super::{PoolCtx, Spa, State, indirect};
 use crate::arc::Cache;
 use crate::ddt::Ddt;
 use crate::dmu::{DbufCache, Objset, WriteProps};
@@ -122,6 +122,7 @@ pub(super) fn space_features(ctx: &PoolCtx) -> SpaceFeatures {
         spacemap_histogram: ctx.features.is_enabled("spacemap_histogram"),
         spacemap_v2: ctx.features.is_active("spacemap_v2"),
         log_spacemap: ctx.features.is_enabled("log_spacemap"),
+        obsolete_counts: ctx.features.is_enabled("obsolete_counts"),
     }
 }
 
@@ -194,16 +195,19 @@ impl Spa {
         result
     }
 
-    /// For a pool of which some top-level vdevs are missing: its devices as its own configuration has them, those that are there opened, if all
-    /// that it lacks is log devices. Nothing is written. The caller closes the tree.
+    /// For a pool of which labels do not tell all top-level vdevs: its devices as its own configuration has them, those that are there opened,
+    /// if all that it lacks is log devices; and whether it lacks such. Nothing is written. The caller closes the tree.
     #[crate::boxed]
-    pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<Arc<VdevTree>> {
+    pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<(Arc<VdevTree>, bool)> {
         let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
         let (trusted, _) = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;
         let tree = trusted_tree(env, found, &trusted).ok()?;
         let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
-        if opened.is_ok() && !missing_logs(&tree).is_empty() {
-            return Some(tree);
+        let lacks = !missing_logs(&tree).is_empty();
+        // Removed vdevs have no labels to be found by.
+        let removed = || tree.root.state().0 >= VdevState::Degraded && tree.indirect().next().is_some();
+        if opened.is_ok() && (lacks || removed()) {
+            return Some((tree, lacks));
         }
         tree.close().await;
         None
@@ -274,6 +278,7 @@ impl Spa {
         let mos = open_mos(&zio, &ub, &cache).await?;
         ctx.set_mos(mos.clone());
         let directory = Zap::open(&mos, DIRECTORY).await?;
+        let removing = indirect::load(&mos, &directory, &tree).await?;
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
         if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await?
@@ -304,7 +309,11 @@ impl Spa {
         let brt = Brt::load(&ctx, &directory, &tree).await?;
         let ddt = Ddt::load(&ctx, &zio, &directory).await?;
         zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
+        indirect::tell_metaslabs(&tree, &metaslabs);
         let spa = Arc::new(Spa {
+            removal_pace: AtomicU64::new(super::remove::BATCH),
+            evacuation: Mutex::default(),
+            removing: Mutex::new(removing),
             brt,
             ddt,
             zio,
@@ -340,6 +349,7 @@ impl Spa {
             scan: OnceLock::new(),
             ctx: ctx.clone(),
         });
+        spa.resume_removal().await?;
         spa.update_space()?;
         if !ctx.readonly {
             if matches!(from, From::Checkpoint(_)) {
@@ -372,6 +382,7 @@ impl Spa {
             select(settled, std::pin::pin!(spa.suspension.happens())).await;
             spa.watch_devices();
             spa.go_on_discarding();
+            spa.go_on_removing();
         }
         Ok(spa)
     }

@@ -232,11 +232,16 @@ impl Spa {
                 self.config_dirty.store(true, Ordering::Release);
             }
         }
+        self.ctx.take_obsolete().iter().for_each(|dva| self.metaslabs.now_obsolete(dva));
+        self.metaslabs.sync_obsolete(mos, tx, pass).await?;
+        self.sync_removing(tx).await?;
         self.metaslabs.sync(mos, txg, pass).await?;
         let counts = self.metaslabs.take_feature_counts();
-        for (name, delta) in
-            [("spacemap_histogram", counts.spacemap_histogram), ("log_spacemap", counts.log_spacemap)]
-        {
+        for (name, delta) in [
+            ("spacemap_histogram", counts.spacemap_histogram),
+            ("log_spacemap", counts.log_spacemap),
+            ("obsolete_counts", counts.obsolete_counts),
+        ] {
             if delta != 0 {
                 self.ctx.features.add(mos, tx, name, delta).await?;
             }
@@ -334,6 +339,11 @@ impl Spa {
     /// Closes the pool: everything is synced; with `state`, the labels say so (exported, destroyed).
     #[crate::boxed]
     pub async fn close(self: &Arc<Self>, state: Option<PoolState>) -> Result<()> {
+        {
+            let over = std::pin::pin!(self.pause_removal());
+            let suspended = std::pin::pin!(self.suspension.happens());
+            select(over, suspended).await;
+        }
         if let Some(scan) = self.scan.get() {
             let over = std::pin::pin!(scan.shutdown());
             let suspended = std::pin::pin!(self.suspension.happens());

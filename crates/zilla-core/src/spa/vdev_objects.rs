@@ -100,10 +100,16 @@ impl<'a> VdevObjects<'a> {
     /// Destroys those of a top-level on which nothing is.
     pub(super) async fn free_top(&self, metaslabs: &Metaslabs, top: &Top) -> Result<()> {
         metaslabs.remove_vdev(self.mos(), self.tx, top.id).await?;
+        self.free_leaves(top).await?;
+        self.free_zap(&top.vdev, TOP_ZAP).await
+    }
+
+    /// The leaves' objects of a top-level whose blocks are elsewhere now.
+    pub(super) async fn free_leaves(&self, top: &Top) -> Result<()> {
         for v in top.vdev.walk().iter().filter(|v| v.is_leaf()) {
             self.free_leaf(v).await?;
         }
-        self.free_zap(&top.vdev, TOP_ZAP).await
+        Ok(())
     }
 
     async fn free_zap(&self, vdev: &Vdev, name: &str) -> Result<()> {

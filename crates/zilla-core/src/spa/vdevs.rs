@@ -122,7 +122,7 @@ impl Spa {
             .await
     }
 
-    /// Removes a log device, emptied first, or a cache device or hot spare.
+    /// Removes a log device, emptied first, or a cache device or hot spare; begins to remove another one.
     #[crate::boxed]
     pub async fn remove_vdev(self: &Arc<Self>, guid: u64) -> Result<()> {
         self.check_writable()?;
@@ -137,15 +137,10 @@ impl Spa {
         let old = self.tree();
         let vdev = old.find(guid).ok_or_else(|| no_such(guid))?;
         let Some(top) = old.tops.iter().find(|t| t.vdev.guid == guid) else {
-            let what = if vdev.is_leaf() && old.top_of(guid).is_some() {
-                "only whole top-level vdevs can be removed; a side of a mirror is detached"
-            } else {
-                "only log devices can be removed as yet"
-            };
-            return Err(Error::os(Errno::NotSup, what));
+            return Err(Refusal::CannotRemove.into());
         };
         if !vdev.is_log {
-            return Err(Error::os(Errno::NotSup, "only log devices can be removed as yet"));
+            return self.remove_top(top).await;
         }
         self.empty_log(top.id).await?;
         let removed = self.remove_made(&old, top).await;
@@ -176,7 +171,7 @@ impl Spa {
     }
 
     /// Leaves that are no longer the pool's get labels that say so, as far as they can be written, and are closed.
-    async fn part_with(&self, old: &VdevTree, top: &Top, leaves: Vec<Arc<crate::vdev::Leaf>>) {
+    pub(super) async fn part_with(&self, old: &VdevTree, top: &Top, leaves: Vec<Arc<crate::vdev::Leaf>>) {
         let (pool, ub) = (self.nobodys(), self.uberblock());
         for leaf in leaves {
             leaf.dtl.set([]);
@@ -195,6 +190,9 @@ impl Spa {
         self.check_writable()?;
         self.check_no_checkpoint()?;
         let changing = self.changing.lock().await;
+        if self.is_removing() {
+            return Err(Refusal::Removing.into());
+        }
         let (old, env) = (self.tree(), &self.ctx.env);
         let target = old.find(guid).ok_or_else(|| no_such(guid))?;
         let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;

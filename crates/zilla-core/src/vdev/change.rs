@@ -120,6 +120,30 @@ pub fn make_hole(root: &mut NvList, guid: u64) -> Result<()> {
     made.filter(|m| *m).map(drop).ok_or_else(|| no_such(guid))
 }
 
+/// What was a top-level with devices becomes one that only says where its blocks went.
+pub fn make_indirect(root: &mut NvList, guid: u64, new_guid: u64, more: impl Fn(&mut NvList)) -> Result<()> {
+    let made = at_node(root, guid, 0, &mut |nv, top| {
+        if !top {
+            return false;
+        }
+        let mut old = std::mem::take(nv);
+        nv.set("type", "indirect").set("guid", new_guid);
+        if let Some(txg) = old.u64("create_txg") {
+            nv.set("create_txg", txg);
+        }
+        hand_over(&mut old, nv);
+        for name in ["com.delphix:indirect_object", "com.delphix:indirect_births"] {
+            if let Some(value) = old.remove(name) {
+                nv.set(name, value);
+            }
+        }
+        nv.set("metaslab_array", 0u64).remove("removing");
+        more(nv);
+        true
+    });
+    made.filter(|m| *m).map(drop).ok_or_else(|| no_such(guid))
+}
+
 /// Puts `new` beside the leaf `guid`: into the mirror it is in, else into a new one of that kind and guid in its place.
 pub fn attach(root: &mut NvList, guid: u64, new: &NvList, kind: VdevKind, group_guid: u64) -> Result<()> {
     // A spare for a spare stands beside it.
@@ -281,6 +305,9 @@ impl VdevTree {
             let before = old.tops.get(top.id as usize).filter(|t| t.vdev.is_concrete());
             if let Some(before) = before.filter(|_| top.vdev.is_concrete()) {
                 top.vdev.share_flag(&before.vdev);
+            }
+            if let Some(before) = old.tops.get(top.id as usize) {
+                top.vdev.set_indirect(before.vdev.indirect());
             }
         }
         self

@@ -61,7 +61,8 @@ impl Parser {
         }
         let children = nv.lists("children").unwrap_or_default();
         let is_leaf = matches!(kind, VdevKind::Disk | VdevKind::File);
-        if children.len() > MAX_CHILDREN || (is_leaf && !children.is_empty()) {
+        let alone = is_leaf || kind == VdevKind::Indirect;
+        if children.len() > MAX_CHILDREN || (alone && !children.is_empty()) {
             return Err(bad(format!("{} with {} children", kind.type_name(), children.len())));
         }
         match kind {
@@ -79,7 +80,7 @@ impl Parser {
         if depth == 0 && kind != VdevKind::Root || depth > 0 && kind == VdevKind::Root {
             return Err(bad("the root is not where it belongs".into()));
         }
-        if depth > 1 && matches!(kind, VdevKind::Raidz { .. } | VdevKind::Hole) {
+        if depth > 1 && matches!(kind, VdevKind::Raidz { .. } | VdevKind::Hole | VdevKind::Indirect) {
             return Err(bad(format!("{} below a top-level vdev", kind.type_name())));
         }
         let top = depth == 1;
@@ -114,6 +115,7 @@ impl Parser {
             asize: AtomicU64::new(number("asize")),
             ms_array: AtomicU64::new(number("metaslab_array")),
             ms_shift: AtomicU64::new(ms_shift),
+            indirect: RwLock::default(),
             is_log: top && nv.u64("is_log").unwrap_or(0) != 0,
             allocatable: RwLock::new(Arc::new(AtomicBool::new(true))),
             bias: nv.str("alloc_bias").map(str::to_owned),
@@ -174,7 +176,7 @@ fn kind(nv: &NvList) -> Result<VdevKind> {
         Some("file") => VdevKind::File,
         Some("missing") => VdevKind::Missing,
         Some("hole") => VdevKind::Hole,
-        Some("indirect") => return Err(refused("a removed device (feature com.delphix:device_removal)")),
+        Some("indirect") => VdevKind::Indirect,
         Some("draid" | "dspare") => return Err(refused("a dRAID (feature org.openzfs:draid)")),
         Some(other) => return Err(refused(&format!("a vdev of type '{other}'"))),
         None => return Err(Error::corrupt(None, "vdev configuration", "a vdev without a type")),
@@ -250,7 +252,7 @@ impl Vdev {
                 _ => {}
             }
         }
-        if !self.is_leaf() && self.kind != VdevKind::Hole && self.kind != VdevKind::Missing {
+        if !self.is_leaf() && (self.is_concrete() || self.kind == VdevKind::Root) {
             let children: Vec<NvList> =
                 self.children.iter().map(|c| c.generate(what, Some(top_guid.unwrap_or(c.guid)))).collect();
             nv.add("children", children);

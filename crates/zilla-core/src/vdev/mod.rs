@@ -10,6 +10,7 @@
 //! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z of units, and a unit
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
+//! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
 //! - `trouble.rs` keeps what goes wrong at a leaf until the pool judges it;
@@ -31,7 +32,7 @@
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
 //! overwritten in place within the txgs an import may go back to.
 //!
-//! Deliberately absent: dRAID, RAID-Z expansion and indirect (removed) vdevs. A configuration that has them is refused by name.
+//! Deliberately absent: dRAID and RAID-Z expansion. A configuration that has them is refused by name.
 
 pub mod change;
 mod config;
@@ -40,6 +41,7 @@ mod flush;
 mod gather;
 pub mod gpt;
 mod grow;
+mod indirect;
 pub mod label;
 pub mod label_write;
 mod leaf;
@@ -50,6 +52,7 @@ mod probe;
 mod queue;
 pub(crate) mod raidz;
 mod read;
+mod read_split;
 mod resilver;
 mod spare;
 pub mod spec;
@@ -64,6 +67,7 @@ pub(crate) mod write;
 pub use dtl::Dtl;
 pub use gather::IoDone;
 pub use grow::{MOST_METASLABS, MS_COUNT_LIMIT, NewSize};
+pub use indirect::{Indirect, Piece, Run};
 pub use label::{FoundUberblock, LabelInfo, PoolLabels};
 pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
+use super::indirect::Indirect;
 use super::leaf::Leaf;
 use super::state::StateCell;
 use super::stats::StatSnapshot;
@@ -29,6 +30,8 @@ pub enum VdevKind {
     Missing,
     /// A number that a removed log device left free.
     Hole,
+    /// What a removed vdev leaves: the mapping to where its blocks went.
+    Indirect,
 }
 
 impl VdevKind {
@@ -43,6 +46,7 @@ impl VdevKind {
             VdevKind::File => "file",
             VdevKind::Missing => "missing",
             VdevKind::Hole => "hole",
+            VdevKind::Indirect => "indirect",
         }
     }
 
@@ -70,6 +74,8 @@ pub struct Vdev {
     pub(super) asize: AtomicU64,
     pub(super) ms_array: AtomicU64,
     pub(super) ms_shift: AtomicU64,
+    /// Of a removed top-level, once it was read.
+    pub(super) indirect: RwLock<Option<Arc<Indirect>>>,
     pub is_log: bool,
     /// Of a top-level: whether it can take new blocks. Shared with its metaslabs, so that these leave a device that fails at
     /// once and use one that comes back.
@@ -125,9 +131,18 @@ impl Vdev {
         self.ms_shift.store(u64::from(shift), Ordering::Release);
     }
 
-    /// Holds blocks: neither a hole nor missing.
+    /// Holds blocks: neither a hole nor missing nor removed.
     pub fn is_concrete(&self) -> bool {
-        !matches!(self.kind, VdevKind::Hole | VdevKind::Missing)
+        !matches!(self.kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect)
+    }
+
+    /// Where the blocks of a removed vdev went.
+    pub fn indirect(&self) -> Option<Arc<Indirect>> {
+        self.indirect.read().clone()
+    }
+
+    pub fn set_indirect(&self, mapping: Option<Arc<Indirect>>) {
+        *self.indirect.write() = mapping;
     }
 
     /// Whether it can take new blocks, in a form to be kept and asked at every allocation.

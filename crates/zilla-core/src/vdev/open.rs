@@ -134,8 +134,8 @@ impl VdevTree {
     pub(super) fn open_top(&self, top: &Arc<Vdev>) -> Result<()> {
         if !top.is_concrete() {
             top.set_state(
-                if top.kind == VdevKind::Hole { VdevState::Healthy } else { VdevState::CantOpen },
-                if top.kind == VdevKind::Hole { VdevAux::None } else { VdevAux::OpenFailed },
+                if top.kind == VdevKind::Missing { VdevState::CantOpen } else { VdevState::Healthy },
+                if top.kind == VdevKind::Missing { VdevAux::OpenFailed } else { VdevAux::None },
             );
             return Ok(());
         }

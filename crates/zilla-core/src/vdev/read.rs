@@ -82,13 +82,13 @@ pub struct Healing {
 }
 
 impl Healing {
-    fn count(&mut self, repairs: Vec<Option<u64>>) {
+    pub(super) fn count(&mut self, repairs: Vec<Option<u64>>) {
         self.repaired = repairs.iter().flatten().count();
         self.bytes = repairs.iter().flatten().sum();
     }
 }
 
-type Outcome = Result<(Bytes, Healing), DvaFailure>;
+pub(super) type Outcome = Result<(Bytes, Healing), DvaFailure>;
 
 /// The columns of a RAID-Z block as they come in.
 struct Row {
@@ -104,6 +104,7 @@ impl Reader<'_> {
         match &self.top.layout {
             Layout::Plain(unit) => self.read_unit(unit).await,
             Layout::Raidz { nparity, units } => self.read_raidz(*nparity, units).await,
+            Layout::Indirect => self.read_indirect().await,
             Layout::Nothing => Err(DvaFailure {
                 place: format!("vdev {}", self.top.id),
                 what: "the device is not there".into(),
@@ -113,7 +114,7 @@ impl Reader<'_> {
         }
     }
 
-    fn sectors(&self) -> u64 {
+    pub(super) fn sectors(&self) -> u64 {
         self.psize.next_multiple_of(1 << self.top.ashift())
     }
 
@@ -190,7 +191,7 @@ impl Reader<'_> {
         Ok((data, healing))
     }
 
-    async fn leaf_read(&self, leaf: &Arc<Leaf>, at: u64, len: u64) -> io::Result<Bytes> {
+    pub(super) async fn leaf_read(&self, leaf: &Arc<Leaf>, at: u64, len: u64) -> io::Result<Bytes> {
         let gather = Gather::new(1);
         let io =
             LeafIo { op: QOp::Read(None), offset: at, len, class: self.class, done: gather.clone(), slot: 0 };
@@ -399,7 +400,7 @@ impl Reader<'_> {
     }
 
     /// Writes again what was bad, if the block still is the place's owner.
-    async fn repair(&self, writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]>) -> Vec<Option<u64>> {
+    pub(super) async fn repair(&self, writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]>) -> Vec<Option<u64>> {
         if writes.is_empty() || !self.tree.is_writable() {
             return Vec::new();
         }

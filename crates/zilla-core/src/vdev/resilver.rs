@@ -18,6 +18,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 use super::label::{self, PoolLabels};
 use super::leaf::Leaf;
 use super::tree::{Layout, Top, VdevTree};
+use crate::types::GANG_HEADER_SIZE;
 
 /// What the configuration calls the txg in which a leaf was attached that has not got everything yet.
 pub const RESILVER_TXG: &str = "resilver_txg";
@@ -31,7 +32,10 @@ impl VdevTree {
     /// The first and the last txg that leaves lack to which they could be given.
     pub fn missing(&self) -> Option<(u64, u64)> {
         let bounds = self.data_leaves().filter(|l| l.is_behind()).filter_map(|l| l.dtl.bounds());
-        bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+        let bounds = bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        // What came from a removed vdev is older than the txg that leaves lack of it.
+        let moved = self.indirect().next().is_some();
+        bounds.map(|(first, last)| (if moved { 0 } else { first }, last))
     }
 
     /// Whether there is a leaf that a new resilver would help: it lacks something, and has not just failed to take it.
@@ -82,25 +86,30 @@ impl VdevTree {
 
     /// Whether somebody who takes part in the resilver lacks a block.
     pub fn lacks(&self, bp: &BlkPtr) -> bool {
-        let birth = bp.phys_birth();
-        let lacks = |l: &Arc<Leaf>| l.resilvering.load(Ordering::Relaxed) && !l.holds(birth);
-        bp.dvas().any(|d| match self.tops.get(d.vdev as usize) {
-            // The pieces of a gang block may be anywhere.
-            _ if d.gang => self.data_leaves().any(lacks),
-            Some(top) => top.leaves().any(lacks),
-            None => false,
-        })
+        let lacks = |l: &Arc<Leaf>, birth| l.resilvering.load(Ordering::Relaxed) && !l.holds(birth);
+        // The pieces of a gang block may be anywhere.
+        let gang = bp.is_gang() && self.data_leaves().any(|l| lacks(l, bp.phys_birth()));
+        gang || self.places(bp).any(|(top, birth)| top.leaves().any(|l| lacks(l, birth)))
+    }
+
+    /// The vdevs that a block's copies, or the headers of a gang, are on, each with the txg in which it was written there.
+    fn places(&self, bp: &BlkPtr) -> impl Iterator<Item = (&Top, u64)> {
+        let (psize, birth) = (bp.psize(), bp.phys_birth());
+        let pieces = bp.dvas().flat_map(move |d| {
+            let size = if d.gang { GANG_HEADER_SIZE } else { psize };
+            let len = self.tops.get(d.vdev as usize).map_or(0, |t| t.psize_to_asize(size));
+            self.resolve(d.vdev, d.offset, len, birth).unwrap_or_default()
+        });
+        pieces.filter_map(|p| Some((self.tops.get(p.vdev as usize)?, p.birth)))
     }
 
     /// A block (or all below one, if there is no pointer) could not be given to those who lack it.
     pub fn not_resilvered(&self, bp: Option<&BlkPtr>) {
         for leaf in self.data_leaves().filter(|l| l.resilvering.load(Ordering::Relaxed)) {
             let concerned = bp.is_none_or(|bp| {
-                let on = |d: &zilla_ondisk::Dva| {
-                    let top = self.tops.get(d.vdev as usize);
-                    d.gang || top.is_some_and(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf)))
-                };
-                !leaf.holds(bp.phys_birth()) && bp.dvas().any(|d| on(&d))
+                let on = |top: &Top| top.leaves().any(|l| Arc::ptr_eq(l, leaf));
+                let gang = bp.is_gang() && !leaf.holds(bp.phys_birth());
+                gang || self.places(bp).any(|(top, birth)| !leaf.holds(birth) && on(top))
             });
             if concerned {
                 leaf.refused.store(true, Ordering::Relaxed);

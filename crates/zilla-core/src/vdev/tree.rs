@@ -44,6 +44,8 @@ pub enum Layout {
         nparity: usize,
         units: Vec<Unit>,
     },
+    /// A removed vdev: what was on it is elsewhere.
+    Indirect,
     /// A hole or a missing vdev: nothing can be read from it.
     Nothing,
 }
@@ -63,6 +65,7 @@ impl Top {
                 nparity: usize::from(nparity),
                 units: vdev.children.iter().map(unit).collect(),
             },
+            VdevKind::Indirect => Layout::Indirect,
             VdevKind::Hole | VdevKind::Missing => Layout::Nothing,
             _ => Layout::Plain(unit(vdev)),
         };
@@ -93,7 +96,7 @@ impl Top {
         let units: &[Unit] = match &self.layout {
             Layout::Plain(u) => std::slice::from_ref(u),
             Layout::Raidz { units, .. } => units,
-            Layout::Nothing => &[],
+            Layout::Indirect | Layout::Nothing => &[],
         };
         units.iter().flat_map(|u| u.leaves.iter())
     }
@@ -109,7 +112,7 @@ impl Top {
         match &self.layout {
             Layout::Plain(u) => ok(u),
             Layout::Raidz { nparity, units } => units.iter().filter(|u| !ok(u)).count() <= *nparity,
-            Layout::Nothing => false,
+            Layout::Indirect | Layout::Nothing => false,
         }
     }
 }
@@ -194,7 +197,9 @@ impl VdevTree {
     /// Space a copy takes as users see it.
     pub fn dva_dsize(&self, dva: &Dva) -> u64 {
         match self.tops.get(dva.vdev as usize) {
-            Some(top) if dva.is_valid() && top.vdev.is_concrete() => (dva.asize >> 9) * top.deflate_ratio(),
+            Some(top) if dva.is_valid() && !matches!(top.layout, Layout::Nothing) => {
+                (dva.asize >> 9) * top.deflate_ratio()
+            }
             _ => 0,
         }
     }
@@ -208,7 +213,7 @@ impl VdevTree {
         let top = self.top(dva.vdev)?;
         let asize = if dva.gang { top.psize_to_asize(512) } else { top.psize_to_asize(psize) };
         let place = || format!("vdev {} at {:#x}", dva.vdev, dva.offset);
-        if !top.vdev.is_concrete() {
+        if matches!(top.layout, Layout::Nothing) {
             return Err(Error::corrupt(
                 None,
                 place(),
@@ -258,7 +263,7 @@ impl VdevTree {
 
     fn propagate_node(&self, v: &Arc<Vdev>) -> ChildState {
         if v.is_leaf() || !v.is_concrete() {
-            let hole = v.kind == VdevKind::Hole;
+            let hole = matches!(v.kind, VdevKind::Hole | VdevKind::Indirect);
             let (state, aux) = if hole { (VdevState::Healthy, super::VdevAux::None) } else { v.state() };
             let ok = |l: &Arc<Leaf>| l.readable() && (l.writable() || !self.is_writable());
             let usable = hole || v.leaf.as_ref().is_some_and(ok);

@@ -84,7 +84,7 @@ impl Plan {
                     }
                 }
             }
-            Layout::Nothing => {}
+            Layout::Indirect | Layout::Nothing => {}
         }
     }
 
@@ -183,9 +183,17 @@ impl VdevTree {
 
     /// Writes a block again over a damaged copy. Whether that worked is the disk's problem.
     pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes) {
-        for i in self.write_now(top, offset, data, Priority::AsyncWrite).await {
-            if let Some(leaf) = self.leaves.get(i) {
-                leaf.refused.store(true, Ordering::Relaxed);
+        let len = (data.len() as u64).next_multiple_of(1 << top.ashift());
+        let data = pad(data, len);
+        let mut at = 0;
+        for piece in self.resolve(top.id, offset, len, 0).unwrap_or_default() {
+            let Ok(top) = self.top(piece.vdev) else { return };
+            let data = data.slice(at..at + piece.len as usize);
+            at += piece.len as usize;
+            for i in self.write_now(top, piece.offset, &data, Priority::AsyncWrite).await {
+                if let Some(leaf) = self.leaves.get(i) {
+                    leaf.refused.store(true, Ordering::Relaxed);
+                }
             }
         }
     }

@@ -59,14 +59,15 @@ impl Zio {
     pub async fn places(&self, bp: &BlkPtr) -> Result<Vec<Dva>> {
         let mut out = Vec::new();
         let mut todo = vec![*bp];
+        let tree = self.tree();
         while let Some(bp) = todo.pop() {
             let mut led = None;
             for dva in bp.dvas() {
                 if !dva.gang {
-                    out.push(dva);
+                    out.extend(tree.now_at(&dva)?);
                     continue;
                 }
-                out.push(self.header_dva(&dva));
+                out.extend(tree.now_at(&self.header_dva(&dva))?);
                 if !matches!(led, Some(Ok(_))) {
                     let at = Bookmark::default();
                     led = Some(
@@ -83,7 +84,8 @@ impl Zio {
     /// A gang's DVA as it was allocated: the header alone.
     pub(super) fn header_dva(&self, dva: &Dva) -> Dva {
         let tree = self.tree();
-        let asize = tree.top(dva.vdev).map_or(dva.asize, |t| t.psize_to_asize(super::gang::GANG_HEADER_SIZE));
+        let asize =
+            tree.top(dva.vdev).map_or(dva.asize, |t| t.psize_to_asize(crate::types::GANG_HEADER_SIZE));
         Dva { asize, gang: false, ..*dva }
     }
 }

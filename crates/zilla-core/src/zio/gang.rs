@@ -18,10 +18,9 @@ use zilla_ondisk::{ByteOrder as DiskOrder, Dva};
 use super::write::{Place, Placement};
 use super::{AllocReq, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
-use crate::types::{Bookmark, Txg};
+use crate::types::{Bookmark, GANG_HEADER_SIZE, Txg};
 use crate::vdev::{Reader, VdevTree, unfenced};
 
-pub const GANG_HEADER_SIZE: u64 = 512;
 const GANG_CHILDREN: usize = 3;
 /// Each level divides by three, so sixteen megabytes in sectors of 512 bytes are ten levels.
 const MAX_DEPTH: usize = 12;
@@ -93,12 +92,11 @@ impl Zio {
                 return Err(Error::corrupt(Some(bookmark), "gang block", "nested too deeply"));
             }
             for dva in bp.dvas() {
-                if !dva.gang {
-                    out.push(dva);
-                    continue;
-                }
-                let asize = tree.top(dva.vdev)?.psize_to_asize(GANG_HEADER_SIZE);
-                out.push(Dva { asize, ..dva });
+                let asize = match dva.gang {
+                    true => tree.top(dva.vdev)?.psize_to_asize(GANG_HEADER_SIZE),
+                    false => dva.asize,
+                };
+                out.extend(tree.now_at(&Dva { asize, ..dva })?);
             }
             if bp.is_gang() {
                 // All copies of the header lead to the same pieces.

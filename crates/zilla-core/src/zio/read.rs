@@ -2,6 +2,8 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use zilla_codec::compress::{self, Compress};
 use zilla_env::IoBuf;
@@ -204,6 +206,10 @@ impl Zio {
                 Err(f) => failures.push((dva, f)),
             }
         }
+        // A vdev that was removed meanwhile has it no more, and its mapping says where it is.
+        if !Arc::ptr_eq(&tree, &self.tree()) {
+            return Box::pin(self.read_copies(bp, bookmark, class, tickets)).await;
+        }
         self.damaged(bookmark, bp);
         let Some((_, last)) = failures.pop() else {
             return Err(Error::corrupt(Some(bookmark), "block pointer", "the block has no copies"));
@@ -364,6 +370,7 @@ impl Zio {
                 }
                 Ok(out)
             }
+            None if !Arc::ptr_eq(&tree, &self.tree()) => Box::pin(self.scrub(bp, bookmark)).await,
             None => {
                 self.damaged(bookmark, &bp);
                 let (place, what) = failures.pop().map(|(_, f)| (f.place, f.what)).unwrap_or_default();

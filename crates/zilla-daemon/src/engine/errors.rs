@@ -52,6 +52,13 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         spa::Refusal::CheckpointExists => ErrorCode::CheckpointExists.into(),
         spa::Refusal::DiscardingCheckpoint => ErrorCode::DiscardingCheckpoint.into(),
         spa::Refusal::NoCheckpoint => ErrorCode::NoCheckpoint.into(),
+        spa::Refusal::CannotRemove => ErrorCode::PoolNotSup.into(),
+        spa::Refusal::AlreadyRemoving | spa::Refusal::RemovalBusy => {
+            ApiError::with(ErrorCode::Busy, why.to_string())
+        }
+        spa::Refusal::CannotEvacuate => ApiError::with(ErrorCode::InvalConfig, why.to_string()),
+        spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
+        spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
         spa::Refusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
         spa::Refusal::MissingLogs(_) => {
             let lines = why.to_string().lines().map(str::to_owned).collect();
@@ -135,7 +142,8 @@ mod tests {
     fn is_in_the_pools_table(why: &spa::Refusal) -> bool {
         use spa::Refusal::*;
         match why {
-            NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) => true,
+            NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
+            RemovalBusy | CannotEvacuate | NoRemoval | Removing => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
         }
     }
@@ -182,6 +190,16 @@ mod tests {
             (CheckpointExists, ErrorCode::CheckpointExists, "checkpoint exists"),
             (DiscardingCheckpoint, ErrorCode::DiscardingCheckpoint, "currently discarding checkpoint"),
             (NoCheckpoint, ErrorCode::NoCheckpoint, "checkpoint does not exist"),
+            (CannotRemove, ErrorCode::PoolNotSup, "operation not supported on this type of pool"),
+            (AlreadyRemoving, ErrorCode::Busy, "removal for this vdev is already in progress."),
+            (RemovalBusy, ErrorCode::Busy, "Pool busy; removal may already be in progress"),
+            (
+                CannotEvacuate,
+                ErrorCode::InvalConfig,
+                "invalid config; all top-level vdevs must have the same sector size and not be raidz.",
+            ),
+            (NoRemoval, ErrorCode::NoPending, "operation is not in progress"),
+            (Removing, ErrorCode::DevrmInProgress, "device removal in progress"),
             (missing.clone(), ErrorCode::BadDev, "one or more devices is currently unavailable"),
         ] {
             assert!(is_in_the_pools_table(&why));

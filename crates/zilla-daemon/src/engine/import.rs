@@ -13,7 +13,6 @@ use zilla_control::types::{
     PoolLabelState, Rewound, VdevAux, VdevState,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::spa::features::SUPPORTED;
 use zilla_core::spa::{FoundPool, OpenOpts, Rewind, Spa, discover};
 use zilla_core::vdev::{OpenArgs, VdevKind, VdevTree};
 use zilla_ondisk::enums::PoolState;
@@ -108,7 +107,7 @@ impl Engine {
         if let Some(features) = config.list("features_for_read") {
             for (guid, _) in features.iter() {
                 let known = props::feature_by_guid(guid);
-                let supported = known.is_some_and(|f| SUPPORTED.contains(&f.name));
+                let supported = zilla_core::spa::features::can_serve(guid);
                 if !supported {
                     candidate.unsupported_features.insert(guid.to_owned(), String::new());
                     // What stands in labels is needed to read the pool at all.
@@ -137,12 +136,17 @@ impl Engine {
                     pool.root.stats.state = VdevState::CantOpen;
                 }
                 if tree.tops.iter().any(|t| t.vdev.kind == VdevKind::Missing) {
-                    if let Some(whole) = Spa::lacks_only_logs(&self.env, found).await {
-                        pool.root = info::root(&whole, None, 0);
-                        whole.close().await;
-                        candidate.missing_log = true;
+                    let mut whole = false;
+                    if let Some((tree, missing_log)) = Spa::lacks_only_logs(&self.env, found).await {
+                        pool.root = info::root(&tree, None, 0);
+                        tree.close().await;
+                        candidate.missing_log = missing_log;
+                        whole = !missing_log;
                     }
-                    (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::BadGuidSum);
+                    if !whole {
+                        let stats = &mut pool.root.stats;
+                        (stats.state, stats.aux) = (VdevState::CantOpen, VdevAux::BadGuidSum);
+                    }
                 }
             }
             Err(e) => {

@@ -11,7 +11,8 @@ use zilla_core::metaslab::{Metaslabs, SpaceClass};
 use zilla_core::spa::features::SUPPORTED;
 use zilla_core::spa::{CheckpointStat, DedupStats, FailMode};
 use zilla_core::vdev::{IoKind, Top, Vdev, VdevKind as CoreKind, VdevTree};
-use zilla_ondisk::enums;
+use zilla_ondisk::enums::{self, ScanState as CoreScanState};
+use zilla_ondisk::removal::SpaRemovingPhys;
 
 /// Classes that datasets' data goes to.
 const DATA_CLASSES: [SpaceClass; 4] =
@@ -93,6 +94,7 @@ impl Engine {
             features: features(pool),
             checkpoint: spa.checkpoint_stat().map(checkpoint),
             dedup: dedup(&spa.dedup()),
+            removal: removal(&spa.removing(), spa.mapping_memory()),
             ..PoolInfo::default()
         }
     }
@@ -111,6 +113,25 @@ fn dedup(stats: &DedupStats) -> DedupTables {
         in_core: stats.in_core,
         histogram: rows.map(|(bucket, sums)| (bucket as u32, *sums)).collect(),
     }
+}
+
+/// The removal under way, or the last one.
+fn removal(phys: &SpaRemovingPhys, mapping_memory: u64) -> Option<Removal> {
+    let state = match CoreScanState::from_number(phys.state)? {
+        CoreScanState::None | CoreScanState::ErrorScrubbing => return None,
+        CoreScanState::Scanning => ScanState::Scanning,
+        CoreScanState::Finished => ScanState::Finished,
+        CoreScanState::Canceled => ScanState::Canceled,
+    };
+    Some(Removal {
+        state,
+        removing_vdev: phys.removing_vdev,
+        start_time: phys.start_time,
+        end_time: phys.end_time,
+        to_copy: phys.to_copy,
+        copied: phys.copied,
+        mapping_memory,
+    })
 }
 
 fn health(state: VdevState) -> PoolHealth {
@@ -217,6 +238,7 @@ fn node(
         stats.checkpoint_space = kept.unwrap_or(0);
     }
     if let Some(top) = top {
+        stats.scan_removing = vdev.config_u64("removing") == Some(1);
         stats.esize = top.could_grow(vdev);
     }
     let nparity = match vdev.kind {
@@ -234,6 +256,7 @@ fn node(
             CoreKind::File => VdevKind::File,
             CoreKind::Missing => VdevKind::Missing,
             CoreKind::Hole => VdevKind::Hole,
+            CoreKind::Indirect => VdevKind::Indirect,
         },
         id: vdev.id,
         guid: vdev.guid,
@@ -251,6 +274,7 @@ fn node(
         ashift: u64::from(vdev.ashift()),
         asize: vdev.asize(),
         not_present: vdev.config_u64("not_present").is_some(),
+        removing: vdev.config_u64("removing") == Some(1),
         stats,
         children: {
             let top_of = |c: &Vdev| top.or_else(|| tree.tops.iter().find(|t| t.vdev.id == c.id));

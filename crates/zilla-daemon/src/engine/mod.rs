@@ -339,7 +339,7 @@ impl Backend for Engine {
         self.detach_vdev(r).await
     }
 
-    async fn vdev_remove(&self, _: &Caller, r: VdevRemove) -> Answer<()> {
+    async fn vdev_remove(&self, _: &Caller, r: VdevRemove) -> Answer<VdevRemoveReply> {
         self.remove_vdev(r).await
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zilla_control::types::{
     LeafSpec, PoolAdd, PoolClear, PoolFreeze, PoolReopen, TopKind, TopSpec, VdevAttach, VdevDetach,
-    VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevSpec,
+    VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec,
 };
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::{Attach, SpareSpec};
@@ -118,17 +118,29 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) async fn remove_vdev(&self, r: VdevRemove) -> Answer<()> {
+    pub(super) async fn remove_vdev(&self, r: VdevRemove) -> Answer<VdevRemoveReply> {
+        if r.dry_run {
+            let spa = &self.pool(&r.name)?.spa;
+            return Ok(VdevRemoveReply { memory: spa.indirect_size(r.guid).await.map_err(of_vdev)? });
+        }
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
+        if r.cancel {
+            pool.spa.cancel_removal().await.map_err(of_vdev)?;
+            self.save_cache().await;
+            return Ok(VdevRemoveReply::default());
+        }
         let aux = {
             let tree = pool.spa.tree();
             tree.spares.iter().chain(&tree.cache).any(|v| v.guid == r.guid)
         };
         pool.spa.remove_vdev(r.guid).await.map_err(of_vdev)?;
-        notify(&pool, if aux { "vdev_remove_aux" } else { "vdev_remove_dev" });
+        // That a vdev with data has gone is told when it has.
+        if !pool.spa.is_removing() {
+            notify(&pool, if aux { "vdev_remove_aux" } else { "vdev_remove_dev" });
+        }
         self.save_cache().await;
-        Ok(())
+        Ok(VdevRemoveReply::default())
     }
 
     pub(super) async fn offline_vdev(&self, r: VdevOffline) -> Answer<()> {

@@ -57,5 +57,9 @@ async fn activities(pool: &Pool) -> Result<BTreeMap<Activity, u64>> {
     if pool.spa.tree().root.walk().iter().any(|v| v.kind == VdevKind::Replacing) {
         all.insert(Activity::Replace, left());
     }
+    let removing = pool.spa.removing();
+    if pool.spa.is_removing() {
+        all.insert(Activity::Remove, removing.to_copy.saturating_sub(removing.copied).max(1));
+    }
     Ok(all)
 }

@@ -1,0 +1,250 @@
+//! The mappings of removed vdevs, as they are in the MOS.
+//!
+//! ```text
+//!   directory: com.delphix:removing -> spa_removing_phys: the vdev removed last, and the removal under way, if there is one
+//!   configuration of each removed vdev: indirect_object (bonus + entries), indirect_births (bonus + entries), prev_indirect_vdev
+//! ```
+//!
+//! What is needed to read the mapping of the vdev removed last lies on vdevs that are there, for it was written when that vdev took
+//! nothing any more. The mapping of the one before may lie on it. So they are read from the last on, before anything else of
+//! the pool is.
+//!
+//! They change in the syncing context only, so a crash leaves those of the last txg.
+
+use super::Spa;
+use crate::dmu::{Dnode, NewObject, Objset, resident};
+use crate::error::{Error, Result};
+use crate::metaslab::Metaslabs;
+use crate::txg::Tx;
+use crate::types::{Bookmark, ObjectId};
+use crate::vdev::{Indirect, Run, Top, Vdev, VdevKind, VdevTree};
+use crate::zap::Zap;
+use std::sync::Arc;
+use zilla_ondisk::object_type::{DMU_OTN_UINT32_METADATA, DMU_OTN_UINT64_METADATA};
+use zilla_ondisk::removal::{
+    DMU_POOL_REMOVING, IndirectBirthEntryPhys, IndirectBirthPhys, IndirectMappingEntryPhys,
+    IndirectMappingPhys, SpaRemovingPhys, VDEV_INDIRECT_MAPPING_SIZE_V0, ZPOOL_CONFIG_INDIRECT_BIRTHS,
+    ZPOOL_CONFIG_INDIRECT_OBJECT, ZPOOL_CONFIG_PREV_INDIRECT_VDEV,
+};
+use zilla_ondisk::{ByteOrder, Dva, Field, Phys};
+
+/// No vdev.
+pub(super) const NONE: u64 = u64::MAX;
+/// Blocks of a mapping. Source: SPA_OLD_MAXBLOCKSIZE in sys/fs/zfs.h.
+const MAPPING_BLKSZ: u32 = 128 << 10;
+/// How much of a mapping is read at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Of a pool from which nothing was removed.
+pub(super) fn nothing_removed() -> SpaRemovingPhys {
+    SpaRemovingPhys { removing_vdev: NONE, prev_indirect_vdev: NONE, ..SpaRemovingPhys::default() }
+}
+
+/// Reads the mappings of all removed vdevs into the tree, and says what the directory says of removals.
+pub(super) async fn load(mos: &Arc<Objset>, directory: &Zap, tree: &VdevTree) -> Result<SpaRemovingPhys> {
+    let Some(value) = directory.try_get(DMU_POOL_REMOVING).await? else {
+        return match tree.indirect().next() {
+            None => Ok(nothing_removed()),
+            Some(top) => Err(bad(top.id, "it was removed, but the directory knows of no removal")),
+        };
+    };
+    let bytes: Vec<u8> = value.as_u64s().unwrap_or_default().iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let phys = SpaRemovingPhys::decode(&bytes, ByteOrder::NATIVE);
+    let phys = phys.map_err(|e| Error::corrupt(None, "MOS", e.to_string()))?;
+    let (mut next, mut left) = (phys.prev_indirect_vdev, tree.indirect().count());
+    while next != NONE {
+        let top = u32::try_from(next).ok().and_then(|id| tree.top(id).ok());
+        let top = top.filter(|t| t.vdev.kind == VdevKind::Indirect && t.vdev.indirect().is_none());
+        let Some(top) = top.filter(|_| left > 0) else {
+            return Err(Error::corrupt(None, format!("vdev {next}"), "the list of removed vdevs is damaged"));
+        };
+        left -= 1;
+        top.vdev.set_indirect(Some(Arc::new(read(mos, top, tree).await?)));
+        next = top.vdev.config_u64(ZPOOL_CONFIG_PREV_INDIRECT_VDEV).unwrap_or(NONE);
+    }
+    match tree.indirect().find(|t| t.vdev.indirect().is_none()) {
+        Some(top) => Err(bad(top.id, "it was removed, but is not in the list of removed vdevs")),
+        None => Ok(phys),
+    }
+}
+
+fn bad(vdev: u32, what: impl std::fmt::Display) -> Error {
+    Error::corrupt(None, format!("vdev {vdev}"), what.to_string())
+}
+
+/// The mapping of one vdev, removed or being removed, as far as it is on disk.
+pub(super) async fn read(mos: &Arc<Objset>, top: &Top, tree: &VdevTree) -> Result<Indirect> {
+    let object = |name: &str| {
+        let id = top.vdev.config_u64(name).filter(|id| *id != 0);
+        id.map(ObjectId).ok_or_else(|| bad(top.id, format!("its configuration lacks {name}")))
+    };
+    let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_OBJECT)?).await?;
+    let entries: Vec<IndirectMappingEntryPhys> = read_entries(&dn, phys_of(&dn)?.num_entries).await?;
+    let mut runs = Vec::with_capacity(entries.len());
+    for e in &entries {
+        let dst = e.dst();
+        // Removal is only for pools of single disks and mirrors.
+        let to = tree.top(dst.vdev)?;
+        let plain = !matches!(to.vdev.kind, VdevKind::Raidz { .. } | VdevKind::Hole | VdevKind::Missing);
+        if !plain
+            || dst.vdev == top.id
+            || dst.offset.checked_add(dst.asize).is_none_or(|e| e > to.vdev.asize())
+        {
+            return Err(bad(top.id, format!("its mapping leads to {dst:?}")));
+        }
+        runs.push(Run { src: e.src_offset(), len: dst.asize, vdev: dst.vdev, dst: dst.offset });
+    }
+    let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_BIRTHS)?).await?;
+    let births: Vec<IndirectBirthEntryPhys> = read_entries(&dn, births_of(&dn)?).await?;
+    let births = births.iter().map(|b| (b.offset, b.phys_birth_txg)).collect();
+    Indirect::new(runs, births).map_err(|e| bad(top.id, format!("its mapping: {e}")))
+}
+
+/// The two objects of a mapping that is being made.
+pub(super) struct Mapping {
+    entries: Arc<Dnode>,
+    births: Arc<Dnode>,
+    counts: Option<Arc<Dnode>>,
+}
+
+impl Mapping {
+    pub(super) async fn create(mos: &Arc<Objset>, tx: &Tx, with_counts: bool) -> Result<Mapping> {
+        let len = if with_counts { IndirectMappingPhys::SIZE } else { VDEV_INDIRECT_MAPPING_SIZE_V0 };
+        let entries = make(mos, tx, DMU_OTN_UINT64_METADATA, len).await?;
+        let counts = match with_counts {
+            true => Some(make(mos, tx, DMU_OTN_UINT32_METADATA, 0).await?),
+            false => None,
+        };
+        let births = make(mos, tx, DMU_OTN_UINT64_METADATA, IndirectBirthPhys::SIZE).await?;
+        let counts_object = counts.as_ref().map_or(0, |c| c.id().0);
+        let phys = IndirectMappingPhys { counts_object, ..IndirectMappingPhys::default() };
+        entries.set_bonus(tx, phys.encode().get(..len).unwrap_or_default());
+        births.set_bonus(tx, &IndirectBirthPhys::default().encode());
+        Ok(Mapping { entries, births, counts })
+    }
+
+    pub(super) async fn open(mos: &Arc<Objset>, vdev: &Vdev) -> Result<Mapping> {
+        let id = |name: &str| ObjectId(vdev.config_u64(name).unwrap_or(0));
+        let entries = mos.hold_wait(id(ZPOOL_CONFIG_INDIRECT_OBJECT)).await?;
+        let births = mos.hold_wait(id(ZPOOL_CONFIG_INDIRECT_BIRTHS)).await?;
+        let counts = match phys_of(&entries)?.counts_object {
+            0 => None,
+            id => Some(mos.hold_wait(ObjectId(id)).await?),
+        };
+        Ok(Mapping { births, entries, counts })
+    }
+
+    pub(super) fn object(&self) -> ObjectId {
+        self.entries.id()
+    }
+
+    pub(super) fn births(&self) -> ObjectId {
+        self.births.id()
+    }
+
+    /// Goes on with runs, in order, all of which were copied in this txg.
+    pub(super) async fn append(&self, tx: &Tx, runs: &[Run]) -> Result<()> {
+        let mut phys = phys_of(&self.entries)?;
+        let mut raw = Vec::with_capacity(runs.len() * IndirectMappingEntryPhys::SIZE);
+        for r in runs {
+            let dst = Dva { vdev: r.vdev, offset: r.dst, asize: r.len, gang: false };
+            raw.extend(IndirectMappingEntryPhys::new(r.src, dst).encode());
+            phys.bytes_mapped += r.len;
+            phys.max_offset = r.src + r.len;
+        }
+        self.entries.write(tx, phys.num_entries * IndirectMappingEntryPhys::SIZE as u64, &raw);
+        if let Some(counts) = &self.counts {
+            // Nothing of them is obsolete yet.
+            counts.write(
+                tx,
+                phys.num_entries * size_of::<u32>() as u64,
+                &vec![0; runs.len() * size_of::<u32>()],
+            );
+        }
+        phys.num_entries += runs.len() as u64;
+        let len = self.entries.bonus().len();
+        self.entries.set_bonus(tx, phys.encode().get(..len).unwrap_or_default());
+        let count = births_of(&self.births)?;
+        let birth = IndirectBirthEntryPhys { offset: phys.max_offset, phys_birth_txg: tx.txg().0 };
+        self.births.write(tx, count * IndirectBirthEntryPhys::SIZE as u64, &birth.encode());
+        self.births.set_bonus(tx, &IndirectBirthPhys { count: count + 1 }.encode());
+        Ok(())
+    }
+
+    /// Says whether it had counts.
+    pub(super) async fn free(self, mos: &Arc<Objset>, tx: &Tx) -> Result<bool> {
+        mos.free(tx, &self.entries);
+        mos.free(tx, &self.births);
+        self.counts.iter().for_each(|dn| mos.free(tx, dn));
+        Ok(self.counts.is_some())
+    }
+}
+
+async fn make(mos: &Arc<Objset>, tx: &Tx, otype: u8, bonus: usize) -> Result<Arc<Dnode>> {
+    let mut spec = NewObject::new(otype, MAPPING_BLKSZ);
+    if bonus > 0 {
+        spec = spec.bonus(DMU_OTN_UINT64_METADATA, bonus);
+    }
+    resident(|| mos.alloc(tx, spec)).await
+}
+
+fn phys_of(dn: &Dnode) -> Result<IndirectMappingPhys> {
+    let bad = |e: zilla_ondisk::FormatError| {
+        Error::corrupt(Some(Bookmark::new(0, dn.id(), 0, 0)), "mapping of a removed device", e.to_string())
+    };
+    IndirectMappingPhys::from_bonus(&dn.bonus(), ByteOrder::NATIVE).map_err(bad)
+}
+
+fn births_of(dn: &Dnode) -> Result<u64> {
+    let bad = |e: zilla_ondisk::FormatError| {
+        Error::corrupt(Some(Bookmark::new(0, dn.id(), 0, 0)), "mapping of a removed device", e.to_string())
+    };
+    Ok(IndirectBirthPhys::decode(&dn.bonus(), ByteOrder::NATIVE).map_err(bad)?.count)
+}
+
+async fn read_entries<T: Phys>(dn: &Arc<Dnode>, count: u64) -> Result<Vec<T>> {
+    let what = |what: String| {
+        let place = Bookmark::new(dn.objset_id(), dn.id(), 0, 0);
+        Error::corrupt(Some(place), "mapping of a removed device", what)
+    };
+    let room = dn.maxblkid().saturating_add(1).saturating_mul(u64::from(dn.blksz()));
+    let len = count.checked_mul(T::SIZE as u64).filter(|len| *len <= room);
+    let len = len.ok_or_else(|| what(format!("{count} entries in {room} bytes")))?;
+    let (mut out, step) = (Vec::new(), CHUNK / T::SIZE * T::SIZE);
+    let mut at = 0;
+    while at < len {
+        let mut buf = vec![0; step.min((len - at) as usize)];
+        dn.read_wait(at, &mut buf).await?;
+        // A mapping that is only said to be long would never end.
+        if zilla_codec::compress::is_zero(&buf) {
+            return Err(what(format!("no entries at {at}")));
+        }
+        for raw in buf.chunks(T::SIZE) {
+            out.push(T::decode(raw, ByteOrder::NATIVE).map_err(|e| what(e.to_string()))?);
+        }
+        at += buf.len() as u64;
+    }
+    Ok(out)
+}
+
+/// Lets blocks on removed vdevs be freed.
+pub(super) fn tell_metaslabs(tree: &VdevTree, metaslabs: &Metaslabs) {
+    for top in tree.indirect() {
+        if let Some(mapping) = top.vdev.indirect() {
+            let zap = ObjectId(top.vdev.config_u64("com.delphix:vdev_zap_top").unwrap_or(0));
+            metaslabs.set_removed(top.id, mapping, zap, top.vdev.asize());
+        }
+    }
+}
+
+impl Spa {
+    /// What the pool's directory says of removals.
+    pub fn removing(&self) -> SpaRemovingPhys {
+        *self.removing.lock()
+    }
+
+    /// Bytes of memory that the mappings of removed vdevs take.
+    pub fn mapping_memory(&self) -> u64 {
+        self.tree().indirect().filter_map(|t| t.vdev.indirect()).map(|m| m.memory()).sum()
+    }
+}

@@ -1,0 +1,515 @@
+//! Removing a top-level vdev that holds data: what is on it is copied to the others, and a mapping stays in its place.
+//!
+//! ```text
+//!   remove --> nothing new goes there --> [begin] --> [move] [move] ... [move] --> [complete]: an indirect vdev
+//!                                                  \-> [cancel]: it takes blocks again
+//! ```
+//!
+//! Each step in brackets is a part of one txg's sync. What is in use on the vdev never changes while it is emptied, it only becomes less; so a
+//! batch is read beforehand, and the sync writes what of it is still in use and goes on with the mapping up to the batch's end. Hence
+//! no copy is ever in flight when something is freed: a free finds a place copied or not (`metaslab/removed.rs`).
+//!
+//! **On disk** (OpenZFS's format): `spa/indirect.rs`. **Crash:** the last synced txg says up to where everything was copied, and an import
+//! goes on there. Until the vdev has gone, blocks are read from it and not by the mapping, so that a half copied one loses nothing.
+//!
+//! Copies are made without knowing of blocks and checksums: `zio/evacuate.rs` says what that means for a mirror's sides. A removal that
+//! cannot read all is canceled, as OpenZFS does it.
+
+use super::Spa;
+use super::indirect::{self, Mapping};
+use super::open::DIRECTORY;
+use super::vdev_objects::VdevObjects;
+use crate::error::{Errno, Error, Result};
+use crate::spa::Refusal;
+use crate::txg::Tx;
+use crate::types::ObjectId;
+use crate::vdev::{Run, Top, Vdev, VdevKind, change, new_guid};
+use crate::zap::{Value, Zap};
+use crate::zio::{AllocClass, Sides};
+use event_listener::Event;
+use futures_util::future::{BoxFuture, join, try_join_all};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use zilla_ondisk::Phys;
+use zilla_ondisk::enums::ScanState;
+use zilla_ondisk::removal::{
+    DMU_POOL_REMOVING, SpaRemovingPhys, VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM,
+    VDEV_TOP_ZAP_OBSOLETE_COUNTS_ARE_PRECISE, ZPOOL_CONFIG_INDIRECT_BIRTHS, ZPOOL_CONFIG_INDIRECT_OBJECT,
+    ZPOOL_CONFIG_PREV_INDIRECT_VDEV,
+};
+
+/// Bytes moved in a txg, if nothing else is said.
+pub(super) const BATCH: u64 = 32 << 20;
+/// The longest run that is read, and mapped, as one.
+const MAX_RUN: u64 = 4 << 20;
+/// How often one that is held looks whether it may go on.
+const HELD: Duration = Duration::from_millis(50);
+/// What the configuration calls a vdev that is being emptied.
+const REMOVING: &str = "removing";
+const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
+/// Bytes of a mapping's entry.
+const ENTRY: u64 = 24;
+
+/// The removal under way.
+pub(super) struct Evacuation {
+    guid: u64,
+    stop: AtomicBool,
+    over: AtomicBool,
+    changed: Event,
+}
+
+impl Evacuation {
+    /// Lets it end after the txg that it is at, and waits for that.
+    async fn halt(&self) {
+        self.stop.store(true, Ordering::Release);
+        loop {
+            let listener = self.changed.listen();
+            if self.over.load(Ordering::Acquire) {
+                return;
+            }
+            listener.await;
+        }
+    }
+}
+
+fn refuse(why: Refusal) -> Error {
+    why.into()
+}
+
+fn top_zap(vdev: &Vdev) -> ObjectId {
+    ObjectId(vdev.config_u64(TOP_ZAP).unwrap_or(0))
+}
+
+impl Spa {
+    /// Why a vdev cannot be removed, if it cannot. In OpenZFS's order.
+    fn may_remove(&self, top: &Top) -> Result<()> {
+        let tree = self.tree();
+        if !top.vdev.is_concrete() || !self.ctx.features.is_enabled("device_removal") {
+            return Err(refuse(Refusal::CannotRemove));
+        }
+        let removing = self.removing();
+        let under_way = removing.state == ScanState::Scanning as u64;
+        if under_way && removing.removing_vdev == u64::from(top.id) {
+            return Err(refuse(Refusal::AlreadyRemoving));
+        }
+        let stat = self.metaslabs.vdev_stat(top.id)?;
+        let biased = |t: &Top| t.vdev.config_str("alloc_bias").is_some();
+        let free = match biased(top) {
+            // It all goes to the normal class if need be.
+            true => {
+                let normal = self.metaslabs.class_stat(crate::metaslab::SpaceClass::Normal);
+                normal.space.saturating_sub(normal.alloc) >= stat.alloc
+            }
+            false => self.dsl.available(&self.dsl.root_dir(), false) >= stat.dspace,
+        };
+        let others = tree.tops_for(false).any(|t| t.id != top.id && !biased(t));
+        if !free || !others {
+            return Err(Error::os(Errno::NoSpc, "out of space"));
+        }
+        if under_way || top.leaves().any(|l| !l.dtl.is_empty()) {
+            return Err(refuse(Refusal::RemovalBusy));
+        }
+        if !top.leaves().any(|l| l.readable()) {
+            return Err(refuse(Refusal::NotHealthy));
+        }
+        let nested =
+            |t: &Top| t.vdev.kind == VdevKind::Mirror && t.vdev.children.iter().any(|c| !c.is_leaf());
+        let raidz = |t: &Top| matches!(t.vdev.kind, VdevKind::Raidz { .. });
+        let other_sectors = |t: &Top| t.ashift() != top.ashift();
+        if tree.tops_for(false).any(|t| nested(t) || raidz(t) || other_sectors(t)) {
+            return Err(refuse(Refusal::CannotEvacuate));
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that the mapping of a vdev takes, or would take if it were removed.
+    pub async fn indirect_size(&self, guid: u64) -> Result<u64> {
+        let tree = self.tree();
+        let top = tree.tops.iter().find(|t| t.vdev.guid == guid).ok_or(Refusal::CannotRemove)?;
+        if let Some(mapping) = top.vdev.indirect() {
+            return Ok(mapping.runs().len() as u64 * ENTRY);
+        }
+        let used = self.metaslabs.in_use(top.id, 0, u64::MAX).await?;
+        Ok(used.iter().map(|(start, end)| (end - start).div_ceil(MAX_RUN)).sum::<u64>() * ENTRY)
+    }
+
+    /// Begins to empty a vdev; it goes when that is done. For one who holds `changing`.
+    pub(super) async fn remove_top(self: &Arc<Self>, top: &Top) -> Result<()> {
+        self.may_remove(top)?;
+        self.metaslabs.set_allocatable(top.id, false)?;
+        let begun = self.begin_removal(top).await;
+        if begun.is_err() {
+            self.metaslabs.set_allocatable(top.id, true)?;
+        }
+        begun?;
+        self.update_space()?;
+        self.evacuate(top);
+        Ok(())
+    }
+
+    async fn begin_removal(self: &Arc<Self>, top: &Top) -> Result<()> {
+        // Whoever found it open for new blocks is in a txg that was open, and is over when that is synced.
+        self.sync().await?;
+        // The intent log's blocks are written whenever somebody waits for them, also while they are being copied.
+        crate::zil::reset_all(&self.dsl).await?;
+        self.sync().await?;
+        self.may_remove(top)?;
+        let (spa, top) = (self.clone(), top.clone());
+        let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move { spa.begin_sync(&tx, &top).await })
+        };
+        self.ctx.sync_task(task).await
+    }
+
+    async fn begin_sync(&self, tx: &Tx, top: &Top) -> Result<()> {
+        let (mos, vdev) = (self.ctx.mos(), &top.vdev);
+        let counts = self.ctx.features.is_enabled("obsolete_counts");
+        self.ctx.features.add(mos, tx, "device_removal", 1).await?;
+        let zap = top_zap(vdev);
+        if counts && zap.0 != 0 {
+            self.ctx.features.add(mos, tx, "obsolete_counts", 1).await?;
+            let zap = Zap::open(mos, zap.0).await?;
+            zap.insert_u64(tx, VDEV_TOP_ZAP_OBSOLETE_COUNTS_ARE_PRECISE, 1).await?;
+        }
+        let made = Mapping::create(mos, tx, counts).await?;
+        if counts {
+            self.ctx.features.add(mos, tx, "obsolete_counts", 1).await?;
+        }
+        vdev.set_config_u64(ZPOOL_CONFIG_INDIRECT_OBJECT, made.object().0);
+        vdev.set_config_u64(ZPOOL_CONFIG_INDIRECT_BIRTHS, made.births().0);
+        vdev.set_config_u64(REMOVING, 1);
+        let phys = SpaRemovingPhys {
+            state: ScanState::Scanning as u64,
+            removing_vdev: u64::from(top.id),
+            prev_indirect_vdev: self.removing().prev_indirect_vdev,
+            start_time: self.now(),
+            end_time: 0,
+            to_copy: self.metaslabs.bytes_in_use(top.id)?,
+            copied: 0,
+        };
+        self.write_removing(tx, phys).await?;
+        // What an import reads before it knows the mapping must not lie on this vdev.
+        let directory = mos.hold_wait(ObjectId(DIRECTORY)).await?;
+        let len = (directory.maxblkid() + 1) * u64::from(directory.blksz());
+        let mut all = vec![0; len as usize];
+        directory.read_wait(0, &mut all).await?;
+        directory.write(tx, 0, &all);
+        self.metaslabs.set_evacuating(top.id, Default::default(), zap, vdev.asize());
+        self.config_dirty.store(true, Ordering::Release);
+        self.note_removal(tx, "vdev remove started", top.id, "");
+        Ok(())
+    }
+
+    fn now(&self) -> u64 {
+        self.ctx.env.clock.wall().as_secs()
+    }
+
+    fn note_removal(&self, tx: &Tx, what: &str, vdev: u32, more: &str) {
+        let mut record = zilla_ondisk::NvList::new();
+        record.add("history internal str", format!("{} vdev {vdev}{more}", self.name()));
+        record.add("internal_name", what);
+        record.add("history txg", tx.txg().0).add("history time", self.now());
+        self.ctx.note_event(record);
+    }
+
+    pub(super) async fn write_removing(&self, tx: &Tx, phys: SpaRemovingPhys) -> Result<()> {
+        let words: Vec<u64> =
+            phys.encode().as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w)).collect();
+        let directory = Zap::open(self.ctx.mos(), DIRECTORY).await?;
+        directory.set(tx, DMU_POOL_REMOVING, &Value::u64s(&words)).await?;
+        *self.removing.lock() = phys;
+        Ok(())
+    }
+
+    /// Counts what was freed before it was copied: it need not be copied any more.
+    pub(super) async fn sync_removing(&self, tx: &Tx) -> Result<()> {
+        match self.metaslabs.take_freed_uncopied() {
+            0 => Ok(()),
+            freed => {
+                let phys = self.removing();
+                self.write_removing(tx, SpaRemovingPhys { copied: phys.copied + freed, ..phys }).await
+            }
+        }
+    }
+
+    /// A removal that was under way when the pool was last open. To be called before anything is allocated.
+    pub(super) async fn resume_removal(self: &Arc<Self>) -> Result<()> {
+        let phys = self.removing();
+        if phys.state != ScanState::Scanning as u64 || self.ctx.readonly {
+            return Ok(());
+        }
+        let tree = self.tree();
+        let top = u32::try_from(phys.removing_vdev).ok().and_then(|id| tree.top(id).ok());
+        let top = top.filter(|t| matches!(t.layout, crate::vdev::Layout::Plain(_)));
+        let top =
+            top.ok_or_else(|| Error::corrupt(None, "MOS", "a vdev is being removed that is not there"))?;
+        let mapping = indirect::read(self.ctx.mos(), top, &tree).await?;
+        self.metaslabs.set_evacuating(top.id, mapping, top_zap(&top.vdev), top.vdev.asize());
+        self.metaslabs.set_allocatable(top.id, false)
+    }
+
+    /// Goes on with it, once the pool is open.
+    pub(super) fn go_on_removing(self: &Arc<Self>) {
+        let phys = self.removing();
+        if phys.state == ScanState::Scanning as u64
+            && let Ok(top) = self.tree().top(phys.removing_vdev as u32)
+        {
+            self.evacuate(top);
+        }
+    }
+
+    fn evacuate(self: &Arc<Self>, top: &Top) {
+        let evacuation = Arc::new(Evacuation {
+            guid: top.vdev.guid,
+            stop: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            changed: Event::new(),
+        });
+        *self.evacuation.lock() = Some(evacuation.clone());
+        let (spa, top) = (self.clone(), top.clone());
+        self.ctx.env.spawn(async move {
+            let done = spa.move_all(&top, &evacuation).await;
+            evacuation.over.store(true, Ordering::Release);
+            evacuation.changed.notify(usize::MAX);
+            match done {
+                Ok(true) => spa.complete_removal(&top).await,
+                Ok(false) => {}
+                Err(e) => spa.give_up_removal(&top, e).await,
+            }
+        });
+    }
+
+    /// It cannot be finished: canceled, unless that is because the pool is not in use any more.
+    async fn give_up_removal(self: &Arc<Self>, top: &Top, why: Error) {
+        if self.ctx.txgs.is_stopped() || self.suspended().is_some() {
+            return;
+        }
+        tracing::error!(pool = %self.name(), vdev = top.id, "the removal is given up: {why}");
+        if let Err(e) = self.cancel_removal().await {
+            tracing::error!(pool = %self.name(), vdev = top.id, "the removal cannot be canceled: {e}");
+        }
+    }
+
+    /// Whether all has been moved; false if it was told to stop.
+    async fn move_all(self: &Arc<Self>, top: &Top, e: &Evacuation) -> Result<bool> {
+        let mapped = self.metaslabs.mapping(top.id).map_or(0, |m| m.end());
+        let mut batch = self.read_batch(top, mapped).await?;
+        loop {
+            let over = || e.stop.load(Ordering::Acquire) || self.ctx.txgs.is_stopped();
+            while self.removal_pace.load(Ordering::Relaxed) == 0 && !over() {
+                self.ctx.env.sleep(HELD).await;
+            }
+            if over() {
+                return Ok(false);
+            }
+            let Some(end) = batch.last().map(|s| s.offset + s.len) else { return Ok(true) };
+            let (spa, moved) = (self.clone(), top.clone());
+            let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move { spa.move_sync(&tx, &moved, &batch).await })
+            };
+            // The next is read meanwhile.
+            let (moved, next) = join(self.ctx.sync_task(task), self.read_batch(top, end)).await;
+            moved?;
+            batch = next?;
+        }
+    }
+
+    async fn read_batch(&self, top: &Top, from: u64) -> Result<Vec<Sides>> {
+        let most = self.removal_pace.load(Ordering::Relaxed).max(1).next_multiple_of(1 << top.ashift());
+        let used = self.metaslabs.in_use(top.id, from, most).await?;
+        let runs = used.iter().flat_map(|&(start, end)| {
+            let starts = (start..end).step_by(MAX_RUN as usize);
+            starts.map(move |s| (s, (end - s).min(MAX_RUN)))
+        });
+        try_join_all(runs.map(|(start, len)| self.zio.read_sides(top, start, len))).await
+    }
+
+    async fn move_sync(&self, tx: &Tx, top: &Top, batch: &[Sides]) -> Result<()> {
+        let mut runs = Vec::new();
+        let written = self.write_batch(tx, top, batch, &mut runs).await;
+        if written.is_err() {
+            for r in &runs {
+                let dva = zilla_ondisk::Dva { vdev: r.vdev, offset: r.dst, asize: r.len, gang: false };
+                self.metaslabs.free_dva(tx.txg(), &dva)?;
+            }
+        }
+        written?;
+        if runs.is_empty() {
+            return Ok(());
+        }
+        Mapping::open(self.ctx.mos(), &top.vdev).await?.append(tx, &runs).await?;
+        self.metaslabs.map_more(top.id, &runs, tx.txg());
+        let copied: u64 = runs.iter().map(|r| r.len).sum();
+        let phys = self.removing();
+        self.write_removing(tx, SpaRemovingPhys { copied: phys.copied + copied, ..phys }).await
+    }
+
+    /// Writes what of a batch is still in use.
+    async fn write_batch(&self, tx: &Tx, top: &Top, batch: &[Sides], runs: &mut Vec<Run>) -> Result<()> {
+        let Some(from) = self.metaslabs.mapping(top.id).map(|m| m.end()) else { return Ok(()) };
+        let Some(end) = batch.last().map(|s| s.offset + s.len) else { return Ok(()) };
+        let class = match top.vdev.config_str("alloc_bias").as_deref() {
+            Some("special") => AllocClass::Special,
+            Some("dedup") => AllocClass::Dedup,
+            _ => AllocClass::Normal,
+        };
+        let used = self.metaslabs.in_use(top.id, from, end.saturating_sub(from)).await?;
+        for (start, stop) in used.into_iter().filter(|(start, _)| *start < end) {
+            let mut at = start;
+            while at < stop.min(end) {
+                let sides = batch.get(batch.partition_point(|s| s.offset + s.len <= at));
+                let sides = sides.filter(|s| s.offset <= at).ok_or_else(|| {
+                    Error::corrupt(None, format!("vdev {}", top.id), format!("{at:#x} came into use"))
+                })?;
+                let to = stop.min(sides.offset + sides.len);
+                self.zio.write_sides(tx.txg(), class, sides, (at, to), runs).await?;
+                at = to;
+            }
+        }
+        Ok(())
+    }
+
+    async fn complete_removal(self: &Arc<Self>, top: &Top) {
+        let changing = self.changing.lock().await;
+        let old = self.tree();
+        let Ok(top) = old.top(top.id).cloned() else { return };
+        // Somebody may have canceled it meanwhile.
+        if self.evacuation.lock().is_none() {
+            return;
+        }
+        let leaves = top.leaves().cloned().collect();
+        let spa = self.clone();
+        let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move { spa.complete_sync(&tx, &top).await })
+        };
+        let done = self.ctx.sync_task(task).await;
+        *self.evacuation.lock() = None;
+        match done {
+            Ok(()) => {
+                if let Ok(top) = old.top(self.removing().removing_vdev as u32) {
+                    self.part_with(&old, top, leaves).await;
+                }
+                if let Err(e) = self.update_space() {
+                    tracing::warn!(pool = %self.name(), "after a removal: {e}");
+                }
+                self.notify("vdev_remove_dev", None);
+            }
+            Err(e) => tracing::error!(pool = %self.name(), "the removal is not completed: {e}"),
+        }
+        drop(changing);
+    }
+
+    async fn complete_sync(self: &Arc<Self>, tx: &Tx, top: &Top) -> Result<()> {
+        let mos = self.ctx.mos();
+        let Some(mapping) = self.metaslabs.mapping(top.id) else { return Ok(()) };
+        if !self.metaslabs.in_use(top.id, mapping.end(), 1).await?.is_empty() {
+            return Err(Error::os(Errno::Busy, "the vdev is not empty"));
+        }
+        let mut phys = self.removing();
+        let mut nv = self.tree().to_edit();
+        let guid = new_guid(&*self.ctx.env.rng);
+        change::make_indirect(&mut nv, top.vdev.guid, guid, |nv| {
+            if phys.prev_indirect_vdev != indirect::NONE {
+                nv.set(ZPOOL_CONFIG_PREV_INDIRECT_VDEV, phys.prev_indirect_vdev);
+            }
+        })?;
+        let new = Arc::new(self.tree().changed(&self.ctx.env, &nv)?);
+        new.top(top.id)?.vdev.set_indirect(Some(mapping.clone()));
+        let objects = VdevObjects::open(&self.ctx, tx).await?;
+        self.metaslabs.remove_copied(mos, tx, top.id).await?;
+        objects.free_leaves(top).await?;
+        new.propagate();
+        self.use_tree(new);
+        self.metaslabs.set_removed(top.id, mapping, top_zap(&top.vdev), top.vdev.asize());
+        phys.prev_indirect_vdev = u64::from(top.id);
+        phys.state = ScanState::Finished as u64;
+        phys.end_time = self.now();
+        self.write_removing(tx, phys).await?;
+        self.config_dirty.store(true, Ordering::Release);
+        self.note_removal(tx, "vdev remove completed", top.id, "");
+        Ok(())
+    }
+
+    /// Stops a removal and undoes it.
+    pub async fn cancel_removal(self: &Arc<Self>) -> Result<()> {
+        self.check_writable()?;
+        let evacuation = self.evacuation.lock().clone();
+        let evacuation = evacuation.ok_or(Refusal::NoRemoval)?;
+        evacuation.halt().await;
+        let _changing = self.changing.lock().await;
+        let top = self.tree().tops.iter().find(|t| t.vdev.guid == evacuation.guid).cloned();
+        let top = top.filter(|_| self.evacuation.lock().is_some()).ok_or(Refusal::NoRemoval)?;
+        let (spa, id) = (self.clone(), top.id);
+        let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move { spa.cancel_sync(&tx, &top).await })
+        };
+        self.ctx.sync_task(task).await?;
+        *self.evacuation.lock() = None;
+        self.metaslabs.set_allocatable(id, true)?;
+        self.update_space()
+    }
+
+    async fn cancel_sync(self: &Arc<Self>, tx: &Tx, top: &Top) -> Result<()> {
+        let (mos, vdev) = (self.ctx.mos(), &top.vdev);
+        let Some(mapping) = self.metaslabs.mapping(top.id) else { return Ok(()) };
+        // All that can fail for want of reading comes first.
+        let used = self.metaslabs.in_use(top.id, 0, u64::MAX).await?;
+        let made = Mapping::open(mos, vdev).await?;
+        self.ctx.features.add(mos, tx, "device_removal", -1).await?;
+        self.metaslabs.forget_removed(top.id);
+        let end = mapping.end();
+        for (start, stop) in used.into_iter().filter(|(start, _)| *start < end) {
+            let len = stop.min(end) - start;
+            let pieces = mapping.pieces(start, len).unwrap_or_default();
+            for (_, p) in pieces {
+                let dva = zilla_ondisk::Dva { vdev: p.vdev, offset: p.offset, asize: p.len, gang: false };
+                self.metaslabs.free_dva(tx.txg(), &dva)?;
+            }
+        }
+        let zap = top_zap(vdev);
+        if zap.0 != 0 {
+            let zap = Zap::open(mos, zap.0).await?;
+            if zap.delete_if_there(tx, VDEV_TOP_ZAP_OBSOLETE_COUNTS_ARE_PRECISE).await? {
+                self.ctx.features.add(mos, tx, "obsolete_counts", -1).await?;
+            }
+            if let Some(map) = zap.try_get_u64(VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM).await? {
+                zap.delete(tx, VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM).await?;
+                self.metaslabs.free_map(mos, tx, ObjectId(map)).await?;
+                self.ctx.features.add(mos, tx, "obsolete_counts", -1).await?;
+            }
+        }
+        if made.free(mos, tx).await? {
+            self.ctx.features.add(mos, tx, "obsolete_counts", -1).await?;
+        }
+        for name in [ZPOOL_CONFIG_INDIRECT_OBJECT, ZPOOL_CONFIG_INDIRECT_BIRTHS, REMOVING] {
+            vdev.remove_config(name);
+        }
+        let mut phys = self.removing();
+        phys.state = ScanState::Canceled as u64;
+        phys.end_time = self.now();
+        self.write_removing(tx, phys).await?;
+        self.config_dirty.store(true, Ordering::Release);
+        let path = vdev.config_str("path").unwrap_or_else(|| "-".into());
+        self.note_removal(tx, "vdev remove canceled", top.id, &format!(" {path}"));
+        Ok(())
+    }
+
+    /// How many bytes a removal moves in a txg; with 0 it is held where it is.
+    pub fn set_removal_pace(&self, bytes: u64) {
+        self.removal_pace.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a vdev is being emptied.
+    pub fn is_removing(&self) -> bool {
+        self.evacuation.lock().is_some()
+    }
+
+    /// The pool is closed: nothing more is moved.
+    pub(super) async fn pause_removal(&self) {
+        let evacuation = self.evacuation.lock().clone();
+        if let Some(evacuation) = evacuation {
+            evacuation.halt().await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A vdev is removed: all that was on it reads, from elsewhere; frees reach it; and OpenZFS agrees, also half way.
+
+use super::*;
+use zilla_core::metaslab::SpaceClass;
+use zilla_core::spa::Refusal;
+use zilla_ondisk::enums::VdevState;
+
+impl World {
+    /// Adds a top-level to the pool.
+    async fn add(&self, spa: &Arc<Spa>, kind: VdevKind, names: &[&str]) {
+        let leaves = names.iter().map(|n| self.leaf(n)).collect();
+        let top = TopSpec { kind, leaves, is_log: false, bias: None, ashift: Some(9) };
+        spa.add_vdevs(&PoolSpec { tops: vec![top], ..PoolSpec::default() }).await.unwrap();
+    }
+
+    async fn remove(&self, spa: &Arc<Spa>, top: usize) {
+        spa.remove_vdev(spa.tree().tops[top].vdev.guid).await.unwrap();
+    }
+
+    async fn removed(&self, spa: &Arc<Spa>) {
+        for _ in 0..3000 {
+            if !spa.is_removing() {
+                return;
+            }
+            self.env.sleep(Duration::from_millis(10)).await;
+        }
+        panic!("it does not end: {:?}", spa.removing());
+    }
+
+    /// Lets some of it be moved, and holds it there.
+    async fn part_of_it(&self, spa: &Arc<Spa>) {
+        while spa.removing().copied < 300 << 10 {
+            spa.sync().await.unwrap();
+        }
+        spa.set_removal_pace(0);
+    }
+
+    async fn delete(&self, spa: &Arc<Spa>, range: std::ops::Range<u32>) {
+        let zfs = self.zfs(spa).await;
+        for i in range {
+            zfs.unlink(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
+        }
+        spa.sync().await.unwrap();
+    }
+}
+
+fn state(spa: &Arc<Spa>) -> u64 {
+    spa.removing().state
+}
+
+#[test]
+fn a_disk_leaves_and_everything_reads_without_it() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        w.put(&spa, 0..30).await;
+        w.add(&spa, VdevKind::File, &["b"]).await;
+        w.put(&spa, 30..60).await;
+        w.remove(&spa, 0).await;
+        w.removed(&spa).await;
+        assert_eq!(state(&spa), ScanState::Finished as u64);
+        assert_eq!(spa.removing().copied, spa.removing().to_copy);
+        assert_eq!(spa.tree().tops[0].vdev.kind, VdevKind::Indirect);
+        w.check(&spa, 0..60).await;
+        spa.drop_caches();
+        w.check(&spa, 0..60).await;
+        // What comes and goes afterwards.
+        w.delete(&spa, 0..10).await;
+        w.put(&spa, 60..70).await;
+        std::fs::remove_file(w.path("a")).unwrap();
+        let spa = w.turn(spa).await;
+        w.check(&spa, 10..70).await;
+        w.delete(&spa, 10..40).await;
+        let spa = w.turn(spa).await;
+        w.check(&spa, 40..70).await;
+        // And the next, whose mapping leads on.
+        w.add(&spa, VdevKind::File, &["c"]).await;
+        w.remove(&spa, 1).await;
+        w.removed(&spa).await;
+        let spa = w.turn(spa).await;
+        assert_eq!(spa.tree().tops[1].vdev.kind, VdevKind::Indirect);
+        w.check(&spa, 40..70).await;
+        w.delete(&spa, 40..70).await;
+        w.export(spa).await;
+    });
+}
+
+#[test]
+fn a_removal_is_canceled_and_the_vdev_takes_blocks_again() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::Mirror, &["a1", "a2"]).await;
+        w.put(&spa, 0..60).await;
+        w.add(&spa, VdevKind::Mirror, &["b1", "b2"]).await;
+        let before = spa.metaslabs.class_stat(SpaceClass::Normal).space;
+        spa.set_removal_pace(100 << 10);
+        w.remove(&spa, 0).await;
+        w.part_of_it(&spa).await;
+        w.delete(&spa, 40..50).await;
+        spa.cancel_removal().await.unwrap();
+        assert_eq!(state(&spa), ScanState::Canceled as u64);
+        assert_eq!(spa.tree().tops[0].vdev.kind, VdevKind::Mirror);
+        assert_eq!(spa.metaslabs.class_stat(SpaceClass::Normal).space, before);
+        let spa = w.turn(spa).await;
+        w.check(&spa, 0..40).await;
+        w.check(&spa, 50..60).await;
+        w.put(&spa, 60..80).await;
+        w.delete(&spa, 0..20).await;
+        w.export(spa).await;
+    });
+}
+
+#[test]
+fn a_removal_goes_on_after_an_export_with_frees_in_between() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::Mirror, &["a1", "a2"]).await;
+        w.put(&spa, 0..60).await;
+        w.add(&spa, VdevKind::Mirror, &["b1", "b2"]).await;
+        spa.set_removal_pace(100 << 10);
+        w.remove(&spa, 0).await;
+        w.part_of_it(&spa).await;
+        // Of what was copied, and of what was not.
+        w.delete(&spa, 0..10).await;
+        assert!(spa.is_removing());
+        let mut spa = w.turn(spa).await;
+        w.delete(&spa, 10..20).await;
+        w.removed(&spa).await;
+        assert_eq!(state(&spa), ScanState::Finished as u64);
+        assert_eq!(spa.removing().copied, spa.removing().to_copy);
+        for name in ["a1", "a2"] {
+            std::fs::remove_file(w.path(name)).unwrap();
+        }
+        spa = w.turn(spa).await;
+        w.check(&spa, 20..60).await;
+        assert_eq!(spa.tree().root.state().0, VdevState::Healthy);
+        w.export(spa).await;
+        w.without_each(&["b1", "b2"], 0).await;
+    });
+}
+
+#[test]
+fn what_cannot_be_removed_is_refused_as_openzfs_refuses_it() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        let why = |r: Result<(), Error>| r.unwrap_err();
+        let only = why(spa.remove_vdev(spa.tree().tops[0].vdev.guid).await);
+        assert!(only.is(Errno::NoSpc), "{only}");
+        w.add(&spa, RAIDZ1, &["b", "c"]).await;
+        let raidz = why(spa.remove_vdev(spa.tree().tops[0].vdev.guid).await);
+        assert!(matches!(&raidz, Error::Pool(why) if **why == Refusal::CannotEvacuate), "{raidz}");
+        let side = why(spa.remove_vdev(spa.tree().tops[1].vdev.children[0].guid).await);
+        assert!(matches!(&side, Error::Pool(why) if **why == Refusal::CannotRemove), "{side}");
+        let none = why(spa.cancel_removal().await);
+        assert!(matches!(&none, Error::Pool(why) if **why == Refusal::NoRemoval), "{none}");
+        w.export(spa).await;
+    });
+}

@@ -1,0 +1,128 @@
+//! A mirror is emptied into another and leaves the pool, while files come and go; the power goes at any write of that. What was stable is
+//! there, the removal goes on by itself, and every block is accounted for.
+
+use std::sync::Arc;
+use std::time::Duration;
+use zilla_core::error::Result;
+use zilla_core::spa::Spa;
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
+use zilla_core::zpl::{Cred, NewFile};
+use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
+use zilla_sim::pool::layout::{Layout, find, import};
+use zilla_sim::pool::run::open_fs;
+use zilla_sim::pool::verify::audit;
+use zilla_sim::{CrashPolicy, Sim, Survivors};
+
+const KEPT: u32 = 40;
+const FILES: u32 = 60;
+const SIZE: u64 = 80 << 20;
+/// So little is moved in a txg that it takes several.
+const PACE: u64 = 256 << 10;
+/// Power cuts.
+const CUTS: u64 = 40;
+
+fn contents(i: u32) -> Vec<u8> {
+    (0..1100 * i + 1).map(|x| (x * 7 + i) as u8 ^ (x >> 8) as u8).collect()
+}
+
+async fn put(env: &Env, spa: &Arc<Spa>, range: std::ops::Range<u32>) -> Result<()> {
+    let zfs = open_fs(env, spa, "tank").await?;
+    for i in range {
+        let new = NewFile::new(0o100644, Cred::default());
+        let (h, _) = zfs.create(zfs.root(), format!("f{i}").as_bytes(), new).await?;
+        zfs.write(h.id(), 0, &contents(i).into(), false).await?;
+    }
+    spa.sync().await
+}
+
+async fn check(env: &Env, spa: &Arc<Spa>, what: &str) {
+    let zfs = open_fs(env, spa, "tank").await.unwrap();
+    for i in 0..KEPT {
+        let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
+        let read = zfs.read(h.id(), 0, a.size as usize).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: f{i}: {e}")).concat();
+        assert!(read == contents(i), "{what}: f{i}");
+    }
+}
+
+/// A pool with files on its first mirror and room on the second, exported.
+fn before() -> Survivors {
+    let sim = Sim::new(7);
+    Layout::Mirror.add_disks(&sim);
+    (2..4).for_each(|i| sim.add_disk(Layout::path(i), SIZE));
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        put(&env, &spa, 0..FILES).await.unwrap();
+        let leaves = (2..4).map(|i| LeafSpec { path: Layout::path(i), disk: true }).collect();
+        let top = TopSpec { kind: VdevKind::Mirror, leaves, is_log: false, bias: None, ashift: Some(12) };
+        spa.add_vdevs(&PoolSpec { tops: vec![top], ..PoolSpec::default() }).await.unwrap();
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    sim.power_off(CrashPolicy::KeepAll, 1)
+}
+
+/// Removes the first mirror and some files meanwhile.
+async fn remove(env: &Env) -> Result<()> {
+    let found = find(env).await?.unwrap();
+    let spa = import(env, &found, false).await?;
+    spa.set_removal_pace(PACE);
+    let zfs = open_fs(env, &spa, "tank").await?;
+    spa.remove_vdev(spa.tree().tops[0].vdev.guid).await?;
+    for i in KEPT..FILES {
+        zfs.unlink(zfs.root(), format!("f{i}").as_bytes()).await?;
+        spa.sync().await?;
+    }
+    done(env, &spa).await;
+    put(env, &spa, FILES..FILES + 4).await
+}
+
+async fn done(env: &Env, spa: &Arc<Spa>) {
+    while spa.is_removing() {
+        env.sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[test]
+fn a_power_cut_while_a_mirror_is_removed_loses_nothing() {
+    let base = before();
+    let sim = base.boot(1);
+    let env = sim.env();
+    sim.block_on(remove(&env)).unwrap();
+    let ops = sim.counters().ops;
+    drop(sim);
+    let (mut not_yet, mut under_way, mut gone) = (0, 0, 0);
+    for cut in (0..CUTS).map(|i| 1 + i * ops / CUTS) {
+        let what = format!("power cut at {cut} of {ops}");
+        let sim = base.boot(1);
+        let env = sim.env();
+        sim.cut_power_at(cut);
+        let _ = sim.try_block_on(remove(&env));
+        let sim = sim.power_off(CrashPolicy::Random, cut).boot(cut);
+        let env = sim.env();
+        sim.block_on(async {
+            let found = find(&env).await.unwrap().unwrap();
+            let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            spa.set_removal_pace(PACE);
+            check(&env, &spa, &what).await;
+            let there = spa.tree().tops[0].vdev.kind == VdevKind::Mirror;
+            match (there, spa.is_removing()) {
+                (true, true) => under_way += 1,
+                (true, false) => not_yet += 1,
+                _ => gone += 1,
+            }
+            if there && !spa.is_removing() {
+                spa.remove_vdev(spa.tree().tops[0].vdev.guid).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            }
+            done(&env, &spa).await;
+            assert_eq!(spa.tree().tops[0].vdev.kind, VdevKind::Indirect, "{what}");
+            spa.drop_caches();
+            check(&env, &spa, &what).await;
+            env.sleep(Duration::from_secs(20)).await;
+            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+    assert!(not_yet > 0 && under_way > 0 && gone > 0, "{not_yet} before, {under_way} during, {gone} after");
+}
