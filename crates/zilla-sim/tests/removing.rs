@@ -16,7 +16,8 @@ use zilla_sim::{CrashPolicy, Sim, Survivors};
 
 const KEPT: u32 = 40;
 const FILES: u32 = 60;
-const SIZE: u64 = 80 << 20;
+/// Room for what is removed, beside what a pool keeps for itself.
+const LARGE: u64 = 400 << 20;
 /// So little is moved in a txg that it takes several.
 const PACE: u64 = 256 << 10;
 /// Power cuts.
@@ -50,7 +51,7 @@ async fn check(env: &Env, spa: &Arc<Spa>, what: &str) {
 fn before() -> Survivors {
     let sim = Sim::new(7);
     Layout::Mirror.add_disks(&sim);
-    (2..4).for_each(|i| sim.add_disk(Layout::path(i), SIZE));
+    (2..4).for_each(|i| drop(sim.add_disk(Layout::path(i), LARGE)));
     let env = sim.env();
     sim.block_on(async {
         let spa = Layout::Mirror.create(&env).await.unwrap();

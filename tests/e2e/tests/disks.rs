@@ -280,7 +280,7 @@ fn a_disk_with_data_is_removed_and_openzfs_agrees() {
     let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
     write(&pool, "f", 7);
     let more = world.disks().join("more.img");
-    fs::File::create(&more).expect("create").set_len(SIZE).expect("size");
+    fs::File::create(&more).expect("create").set_len(4 * SIZE).expect("size");
     world.zpool(&format!("add tank {}", more.display())).ok();
     let old = pool.disks[0].display().to_string();
     told(&world.zpool(&format!("remove -n tank {old}")).ok(), "Memory that will be used after removing ");

@@ -5,10 +5,13 @@ use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::Refusal;
 use zilla_ondisk::enums::VdevState;
 
+/// Room for what is removed, beside what a pool keeps for itself.
+const LARGE: u64 = 400 << 20;
+
 impl World {
     /// Adds a top-level to the pool.
     async fn add(&self, spa: &Arc<Spa>, kind: VdevKind, names: &[&str]) {
-        let leaves = names.iter().map(|n| self.leaf(n)).collect();
+        let leaves = names.iter().map(|n| self.sized(n, LARGE)).collect();
         let top = TopSpec { kind, leaves, is_log: false, bias: None, ashift: Some(9) };
         spa.add_vdevs(&PoolSpec { tops: vec![top], ..PoolSpec::default() }).await.unwrap();
     }
