@@ -521,10 +521,7 @@ impl Session {
             FALLOC_ZERO_RANGE => self.fs.punch(node, off, len, !keep, kill).await,
             // Space cannot be set aside for what will be written elsewhere anyway; what remains of
             // it is the size.
-            _ if keep => {
-                let set = SetAttr { kill_suidgid: kill, ..SetAttr::default() };
-                self.fs.setattr(node, set).await.map(drop)
-            }
+            _ if keep => self.fs.reserve(node, off, len, kill).await,
             _ => self.fs.allocate(node, off, len, kill).await,
         };
         self.disarmed(node, kill);

@@ -508,6 +508,12 @@ impl Filesystem {
         zfs.extend(id, off.saturating_add(len), kill_suidgid).await
     }
 
+    /// Whether so many bytes could be written to a file now, which stays as it is.
+    pub async fn reserve(&self, node: NodeId, off: u64, len: u64, kill_suidgid: bool) -> Result<()> {
+        let (zfs, id) = self.live(node)?;
+        zfs.reserve(id, off, len, kill_suidgid).await
+    }
+
     /// Makes a file at least so long; `kill_suidgid` clears its set-id bits, as a write does.
     pub async fn extend(&self, node: NodeId, end: u64, kill_suidgid: bool) -> Result<()> {
         let (zfs, id) = self.live(node)?;

@@ -200,7 +200,13 @@ async fn change(fs: &Filesystem) {
     d.rename("old8", "under", RenameFlags { whiteout: true, ..none }).await;
     d.set(node("large").await.node, SetAttr { size: Some(400_001), ..set }).await;
     fs.punch(node("large").await.node, 130_000, 140_000, false, false).await.unwrap();
-    fs.extend(node("old0").await.node, 50_000, false).await.unwrap();
+    let old0 = node("old0").await.node;
+    // Promises of space are kept where they can be.
+    fs.reserve(old0, 0, 50_000, false).await.unwrap();
+    for refused in [fs.reserve(old0, 0, 1 << 50, false).await, fs.extend(old0, 1 << 50, false).await] {
+        assert_eq!(refused.unwrap_err().errno(), zilla::Errno::NoSpc);
+    }
+    fs.extend(old0, 50_000, false).await.unwrap();
     let old9 = node("old9").await.node;
     d.set(old9, SetAttr { mode: Some(0o4751), uid: Some(55), gid: Some(66), ..set }).await;
     d.set(old9, SetAttr { flags: Some((ZFS_NODUMP, 0)), projid: Some(42), ..set }).await;

@@ -4,7 +4,7 @@
 //! of eight bytes, with an IV of twelve and an authentication code of sixteen; salt, IV and code lie in the block's pointer
 //! ([`Cipher`], [`derive`]). Blocks that stay in the clear have a code of HMAC-SHA512 ([`Hmac`]). The master key itself is on
 //! disk wrapped, that is encrypted, under a key of the user's: 32 bytes, or a passphrase through PBKDF2
-//! ([`from_passphrase`]).
+//! ([`Passphrase`]).
 //!
 //! The algorithms are RustCrypto's: no build tool beyond cargo, no assembler of another license, AES-NI and PCLMULQDQ where the
 //! CPU has them, tables without secret-dependent addresses where not. They are checked here against the vectors of
@@ -24,7 +24,7 @@ mod suite;
 mod tests;
 
 pub use cipher::{Cipher, Forged, TooLong};
-pub use kdf::{PBKDF2_SALT_LEN, derive, from_passphrase};
+pub use kdf::{PBKDF2_SALT_LEN, Passphrase, derive};
 pub use mac::{Hmac, digest, same};
 pub use suite::Suite;
 

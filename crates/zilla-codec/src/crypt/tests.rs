@@ -9,6 +9,10 @@ fn hex(s: &str) -> Vec<u8> {
     (0..s.len()).step_by(2).map(|i| u8::from_str_radix(&s[i..i + 2], 16).unwrap()).collect()
 }
 
+fn from_passphrase(pass: &[u8], salt: &[u8; 8], rounds: u64) -> Option<zeroize::Zeroizing<[u8; 32]>> {
+    Passphrase::new(pass, salt, rounds)?.hash(u64::MAX)
+}
+
 fn check(suite: Suite, key: &str, iv: &str, aad: &str, plain: &str, cipher: &str, mac: &str) {
     let c = Cipher::new(suite, &hex(key)).unwrap();
     let iv: [u8; IV_LEN] = hex(iv).try_into().unwrap();
@@ -158,16 +162,19 @@ fn pbkdf2_is_the_rfcs_construction() {
         }
         want.extend(t);
     }
-    assert_eq!(from_passphrase(pass, &salt, rounds)[..], want[..WRAPPING_KEY_LEN]);
-    // RFC 6070's second case, and one of Python's hashlib, through the same library.
-    let mut out = [0; 20];
-    pbkdf2::pbkdf2_hmac::<sha1::Sha1>(b"password", b"salt", 2, &mut out);
-    assert_eq!(out.to_vec(), hex("ea6c014dc72d6f8ccd1ed92ace1d41f0d8de8957"));
+    assert_eq!(from_passphrase(pass, &salt, rounds).unwrap()[..], want[..WRAPPING_KEY_LEN]);
+    assert!(from_passphrase(pass, &salt, 0).is_none());
+    // One of Python's hashlib.
     let salt = [0, 1, 2, 3, 4, 5, 6, 7];
     assert_eq!(
-        from_passphrase(b"correct horse battery", &salt, 1000).to_vec(),
+        from_passphrase(b"correct horse battery", &salt, 1000).unwrap().to_vec(),
         hex("b418ef50237eb00e45d4bbabc980170ef887aa9bb4bee511df629b2380b8efd1")
     );
+    // The same in pieces, each of which ends however much there is to do.
+    let mut pieces = Passphrase::new(b"correct horse battery", &salt, 1000).unwrap();
+    assert!(pieces.hash(1).is_none() && pieces.hash(997).is_none());
+    assert_eq!(pieces.hash(1), Some(from_passphrase(b"correct horse battery", &salt, 1000).unwrap()));
+    assert!(Passphrase::new(b"password", &salt, u64::MAX).unwrap().hash(1000).is_none());
 }
 
 #[test]

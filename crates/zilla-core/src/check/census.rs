@@ -13,7 +13,7 @@ use crate::metaslab::RangeTree;
 use crate::scan::traverse::{Visitor, Walk};
 use crate::spa::Spa;
 use crate::types::Bookmark;
-use crate::zio::BlockStore;
+use crate::zio::{BlockStore, Met};
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -230,7 +230,7 @@ impl Counter<'_> {
 
     async fn tree(&mut self, root: BlkPtr, objset: u64, min_birth: u64) -> Result<()> {
         let store: &Arc<dyn BlockStore> = &self.spa.ctx.store;
-        let mut resume = None;
+        let (mut resume, mut met) = (None, Met::default());
         loop {
             let mut collect = Collect {
                 observer: &mut *self.observer,
@@ -240,8 +240,9 @@ impl Counter<'_> {
                 errors: false,
             };
             let mut walk = Walk::new(store, &mut collect, objset);
-            (walk.min_birth, walk.resume) = (min_birth, resume);
+            (walk.min_birth, walk.resume, walk.met) = (min_birth, resume, met);
             resume = walk.objset(root).await?;
+            met = walk.met;
             let (found, errors) = (collect.found, collect.errors);
             self.census.errors |= errors;
             for (bp, at) in &found {

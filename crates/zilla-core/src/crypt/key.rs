@@ -4,8 +4,8 @@ use crate::error::{Errno, Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use zilla_codec::crypt::{
-    Cipher, HMAC_KEY_LEN, Hmac, IV_LEN, MAC_LEN, MASTER_KEY_MAX_LEN, SALT_LEN, Suite, WRAPPING_KEY_LEN,
-    derive, from_passphrase,
+    Cipher, HMAC_KEY_LEN, Hmac, IV_LEN, MAC_LEN, MASTER_KEY_MAX_LEN, Passphrase, SALT_LEN, Suite,
+    WRAPPING_KEY_LEN, derive,
 };
 use zilla_env::{Locked, Rng};
 use zilla_ondisk::crypt::{KEY_VERSION, key_aad};
@@ -66,20 +66,37 @@ impl WrappingKey {
         Ok(WrappingKey { key, format, salt: 0, iterations: 0 })
     }
 
-    /// A passphrase, so often hashed with this salt. Takes a good part of a second.
-    pub fn passphrase(bytes: &[u8], salt: u64, iterations: u64) -> Result<WrappingKey> {
-        let rounds = u32::try_from(iterations).ok().filter(|n| *n > 0);
-        let rounds = rounds.ok_or_else(|| Error::inval("pbkdf2iters is out of range"))?;
-        let key = Locked::new(|k: &mut [u8; WRAPPING_KEY_LEN]| {
-            k.copy_from_slice(&from_passphrase(bytes, &salt.to_le_bytes(), rounds)[..]);
-            Ok::<_, Error>(())
-        })?;
-        Ok(WrappingKey { key, format: KeyFormat::Passphrase, salt, iterations })
+    /// A passphrase, to be hashed so often with this salt.
+    pub fn passphrase(bytes: &[u8], salt: u64, iterations: u64) -> Result<Hashing> {
+        let hash = Passphrase::new(bytes, &salt.to_le_bytes(), iterations);
+        let hash = hash.ok_or_else(|| Error::inval("pbkdf2iters is out of range"))?;
+        Ok(Hashing { hash, salt, iterations })
     }
 
     fn cipher(&self, suite: Suite) -> Result<Cipher> {
         Cipher::new(suite.wrapping(), &self.key[..])
             .ok_or_else(|| Error::inval("a key is too short for its suite"))
+    }
+}
+
+/// A passphrase that is being hashed. What usual keys ask for takes a good part of a second; what a disk or a
+/// stream asks for may take years, so this is done in pieces.
+pub struct Hashing {
+    hash: Passphrase,
+    salt: u64,
+    iterations: u64,
+}
+
+impl Hashing {
+    /// Hashes so often at most; the key when that was the last of it.
+    pub fn hash(&mut self, iterations: u64) -> Result<Option<WrappingKey>> {
+        let Some(hashed) = self.hash.hash(iterations) else { return Ok(None) };
+        let key = Locked::new(|k: &mut [u8; WRAPPING_KEY_LEN]| {
+            k.copy_from_slice(&hashed[..]);
+            Ok::<_, Error>(())
+        })?;
+        let (format, salt, iterations) = (KeyFormat::Passphrase, self.salt, self.iterations);
+        Ok(Some(WrappingKey { key, format, salt, iterations }))
     }
 }
 

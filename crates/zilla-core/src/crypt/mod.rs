@@ -23,7 +23,7 @@ mod key;
 mod raw;
 
 pub use block::{SealedBlock, indirect_mac};
-pub use key::{DataKey, KeyFormat, PhysKey, WrappingKey};
+pub use key::{DataKey, Hashing, KeyFormat, PhysKey, WrappingKey};
 pub use raw::{RawBatch, RawBlock, Sealing};
 pub use zilla_codec::crypt::Suite;
 

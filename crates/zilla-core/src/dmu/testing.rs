@@ -46,6 +46,15 @@ impl MemStore {
         };
     }
 
+    /// Changes a block where it is, as who forges checksums can.
+    pub fn forge(&self, offset: u64, change: impl FnOnce(&mut [u8])) {
+        if let Some(block) = self.blocks.lock().get_mut(&offset) {
+            let mut data = block.to_vec();
+            change(&mut data);
+            *block = data.into();
+        }
+    }
+
     /// The offsets of all blocks there are.
     pub fn offsets(&self) -> Vec<u64> {
         self.blocks.lock().keys().copied().collect()

@@ -2,18 +2,51 @@
 //!
 //! Destroying a dataset puts its root pointer here, and the blocks are freed a few each txg, from its tree. A bookmark in the
 //! entry says how far that has come, so that an import after a crash goes on instead of beginning again.
+//!
+//! A tree with a damaged block stalls for [`PATIENCE`], as in OpenZFS: a device that is away may come back with a good copy.
+//! Then what lies below the damage is given up (what OpenZFS does with `zfs_free_leak_on_eio`): it stays allocated, is counted in the dir
+//! `$LEAK`, which `zpool get leaked` shows, and the queue moves on.
 
 use super::DslPool;
 use super::bpobj::Space;
+use super::traverse::Lenience;
 use crate::dmu::{Dnode, NewObject, resident};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::bptree::{BptreeEntryPhys, BptreePhys};
 use zilla_ondisk::object_type::{DMU_OT_OBJSET, DMU_OTN_UINT64_METADATA};
 use zilla_ondisk::{ByteOrder, Field, Phys, SPA_OLD_MAXBLOCKSIZE};
+
+/// How long a damaged tree is tried again before its damaged parts are given up.
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
+
+/// How the tree that is being freed is getting on, since the pool was opened.
+pub(super) struct Destroying {
+    pub patience: Duration,
+    lenience: Lenience,
+    /// When damage was first met.
+    stalled: Option<Duration>,
+    /// Whether parts of this tree, or of one before it in the queue, were given up.
+    leaked: bool,
+}
+
+impl Default for Destroying {
+    fn default() -> Destroying {
+        Destroying { patience: PATIENCE, lenience: Lenience::default(), stalled: None, leaked: false }
+    }
+}
+
+/// What was taken off the queue.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub bps: Vec<BlkPtr>,
+    /// Counted when the queue is empty, as the space of its trees is counted together.
+    pub leaked: Space,
+}
 
 impl DslPool {
     pub(crate) async fn bptree_alloc(&self, tx: &Tx) -> Result<u64> {
@@ -74,20 +107,40 @@ impl DslPool {
     }
 
     /// Takes up to about `max` blocks off the first tree. They are the caller's to free.
-    pub(crate) async fn bptree_take(&self, tx: &Tx, id: u64, max: usize) -> Result<Vec<BlkPtr>> {
+    pub(crate) async fn bptree_take(&self, tx: &Tx, id: u64, max: usize) -> Result<Taken> {
         let (dn, mut phys) = self.bptree(id).await?;
         if phys.begin >= phys.end {
-            return Ok(Vec::new());
+            return Ok(Taken::default());
         }
+        let mut state = std::mem::take(&mut *self.destroying.lock());
         let at = phys.begin * BptreeEntryPhys::SIZE as u64;
         let mut raw = vec![0; BptreeEntryPhys::SIZE];
         dn.read_wait(at, &mut raw).await?;
+        let now = self.ctx.env.now();
+        state.lenience.leave_out = state.stalled.is_some_and(|since| now >= since + state.patience);
         let mut entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
             .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
         check_root(id, &entry.bp)?;
         let from = super::traverse::Position::from_phys(&entry.zb);
-        let (bps, next) =
-            super::traverse::collect(&self.ctx.store, entry.bp, entry.birth_txg, from, max).await?;
+        let (store, lenience) = (&self.ctx.store, &mut state.lenience);
+        let walked =
+            super::traverse::collect_with(store, entry.bp, entry.birth_txg, from, max, lenience).await;
+        let (bps, next) = match walked {
+            Ok(found) => found,
+            Err(e) => {
+                state.stalled.get_or_insert(now);
+                *self.destroying.lock() = state;
+                return Err(e);
+            }
+        };
+        if let Some(e) = state.lenience.left_out.take() {
+            tracing::error!(pool = %self.name(), error = %e, "space of a destroyed dataset is lost");
+            state.leaked = true;
+            if let Some(scan) = self.ctx.scan() {
+                scan.errors.log(Bookmark::new(0, ObjectId(id), 0, phys.begin), None);
+            }
+        }
+        let mut leaked = Space::default();
         let mut gone = Space::default();
         for bp in &bps {
             gone.add(super::bp_space(&*self.ctx.store, bp));
@@ -102,7 +155,11 @@ impl DslPool {
             }
             None => {
                 phys.begin += 1;
+                (state.lenience, state.stalled) = (Lenience::default(), None);
                 if phys.begin == phys.end {
+                    if std::mem::take(&mut state.leaked) {
+                        leaked = Space { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp };
+                    }
                     // What rounding or an embedded block left over goes with the last entry.
                     (phys.bytes, phys.comp, phys.uncomp) = (0, 0, 0);
                 }
@@ -110,7 +167,8 @@ impl DslPool {
             }
         }
         dn.set_bonus(tx, &phys.encode());
-        Ok(bps)
+        *self.destroying.lock() = state;
+        Ok(Taken { bps, leaked })
     }
 }
 

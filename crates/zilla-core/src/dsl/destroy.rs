@@ -9,6 +9,7 @@ use super::bpobj::Delta;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use super::name;
+use super::traverse::{Lenience, collect_with};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -333,8 +334,10 @@ impl DslPool {
             self.bptree_add(tx, id, p.bp, p.prev_snap_txg, space).await?;
         } else {
             // An old pool has no queue for trees; its list of blocks takes them.
-            let (bps, _) =
-                super::traverse::collect(&self.ctx.store, p.bp, p.prev_snap_txg, None, usize::MAX).await?;
+            // What is damaged stays allocated.
+            let mut lenience = Lenience { leave_out: true, ..Lenience::default() };
+            let (store, since) = (&self.ctx.store, p.prev_snap_txg);
+            let (bps, _) = collect_with(store, p.bp, since, None, usize::MAX, &mut lenience).await?;
             self.push_bpobj(&self.special().freeing()?.bpobj, tx, &bps).await?;
         }
         dir.diduse(tx, DD_USED_HEAD, -Delta::from(space));

@@ -24,6 +24,8 @@ use zilla_ondisk::object_type::{DMU_OT_DSL_DATASET, DMU_OT_DSL_DIR, DMU_OTN_ZAP_
 
 pub(super) const MOS_DIR_NAME: &str = "$MOS";
 pub(super) const FREE_DIR_NAME: &str = "$FREE";
+/// Where OpenZFS counts what it could not free. Source: LEAK_DIR_NAME in sys/dsl_dir.h.
+pub(super) const LEAK_DIR_NAME: &str = "$LEAK";
 pub(super) const ORIGIN_DIR_NAME: &str = "$ORIGIN";
 
 /// What the devices say about space; kept up to date by the pool.
@@ -79,6 +81,7 @@ pub struct DslPool {
     pub(super) empty_bpobj: Mutex<u64>,
     pub(super) bptree_obj: AtomicU64,
     pub(super) tmp_userrefs: AtomicU64,
+    pub(super) destroying: Mutex<super::bptree::Destroying>,
     dirs: Mutex<HashMap<u64, Arc<DslDir>>>,
     datasets: Mutex<HashMap<u64, Arc<DslDataset>>>,
     space: RwLock<PoolSpace>,
@@ -100,6 +103,7 @@ impl DslPool {
             empty_bpobj: Mutex::new(0),
             bptree_obj: AtomicU64::new(0),
             tmp_userrefs: AtomicU64::new(0),
+            destroying: Mutex::default(),
             dirs: Mutex::default(),
             datasets: Mutex::default(),
             space: RwLock::default(),
@@ -202,6 +206,20 @@ impl DslPool {
     async fn special_dir(&self, root: &Arc<DslDir>, name: &str) -> Result<Arc<DslDir>> {
         let id = Zap::open(self.mos(), root.phys().child_dir_zapobj).await?.get_u64(name).await?;
         self.dir(id).await
+    }
+
+    /// The dir that counts what could not be freed, if there is any such space.
+    pub(super) async fn leak_dir(&self) -> Result<Option<Arc<DslDir>>> {
+        let children = Zap::open(self.mos(), self.root_dir().phys().child_dir_zapobj).await?;
+        match children.try_get_u64(LEAK_DIR_NAME).await? {
+            Some(id) => Ok(Some(self.dir(id).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Space that nothing refers to and that could not be freed, because what leads to it was damaged.
+    pub async fn leaked(&self) -> Result<u64> {
+        Ok(self.leak_dir().await?.map_or(0, |d| d.phys().used_bytes))
     }
 
     pub fn ctx(&self) -> &Arc<PoolCtx> {

@@ -3,6 +3,7 @@
 use super::DslPool;
 use super::bpobj::{Delta, Space};
 use super::dataset::DslDataset;
+use super::pool::LEAK_DIR_NAME;
 use crate::dmu::{ObjsetSync, Resolver};
 use crate::error::Result;
 use crate::txg::Tx;
@@ -284,10 +285,14 @@ impl DslPool {
         }
         let before = self.freeing().await?;
         let mut bps = self.pop_bpobj(&freeing.bpobj, tx, FREE_BATCH).await?;
+        let mut leaked = Space::default();
         if id != 0 && bps.len() < FREE_BATCH {
-            // A tree that cannot be read stays queued, and its space lost; that is no reason to stop the pool.
+            // A tree that cannot be read is no reason to stop the pool.
             match self.bptree_take(tx, id, FREE_BATCH - bps.len()).await {
-                Ok(some) => bps.extend(some),
+                Ok(some) => {
+                    bps.extend(some.bps);
+                    leaked = some.leaked;
+                }
                 Err(e) => {
                     tracing::warn!(pool = %self.name(), error = %e, "freeing a destroyed dataset is stalled")
                 }
@@ -307,6 +312,13 @@ impl DslPool {
             uncomp: after.uncomp.wrapping_sub(before.uncomp) as i64,
         };
         freeing.dir.diduse(tx, DD_USED_HEAD, gone);
+        if leaked.used != 0 {
+            let dir = match self.leak_dir().await? {
+                Some(dir) => dir,
+                None => self.create_dir(tx, Some(&self.root_dir()), LEAK_DIR_NAME).await?,
+            };
+            dir.diduse(tx, DD_USED_HEAD, leaked);
+        }
         Ok(after != Space::default())
     }
 

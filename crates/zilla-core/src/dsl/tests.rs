@@ -561,6 +561,61 @@ fn a_tree_can_be_freed_in_bits() {
     }
 }
 
+/// A file system with an indirect block of level 2 that leads to two of level 1, and where these are: the top, and below it.
+fn three_levels(p: &mut Pool) -> (u64, Vec<u64>) {
+    p.create("tank/fs");
+    p.write("tank/fs", 40, 0, 1, 1);
+    p.write("tank/fs", 40, 5000, 1, 2);
+    p.sync();
+    let store: Arc<dyn BlockStore> = p.store.clone();
+    let (all, _) = block_on(collect(&store, p.ds("tank/fs").phys().bp, 0, None, usize::MAX)).unwrap();
+    let of =
+        |level| all.iter().filter(move |b| b.otype() == DMU_OT_PLAIN_FILE_CONTENTS && b.level() == level);
+    (of(2).next().unwrap().dva(0).offset, of(1).map(|b| b.dva(0).offset).collect())
+}
+
+#[test]
+fn a_forged_tree_is_destroyed_once() {
+    let mut p = Pool::new();
+    let (top, _) = three_levels(&mut p);
+    let before = p.store.count();
+    // The store sees that nothing is freed twice.
+    p.store.forge(top, |data| {
+        let first = data[..128].to_vec();
+        data.chunks_exact_mut(128).for_each(|bp| bp.copy_from_slice(&first));
+    });
+    p.destroy("tank/fs");
+    for _ in 0..4 {
+        p.sync();
+    }
+    assert_eq!(block_on(p.dsl.freeing()).unwrap(), Space::default());
+    assert!(p.store.count() < before);
+    // The second block of level 1 and what lies below it.
+    assert!(block_on(p.dsl.leaked()).unwrap() >= 4096);
+}
+
+#[test]
+fn what_a_destroyed_dataset_cannot_tell_is_given_up_in_the_end() {
+    let mut p = Pool::new();
+    let (_, below) = three_levels(&mut p);
+    p.store.set_unreadable(below[0], true);
+    p.destroy("tank/fs");
+    for _ in 0..4 {
+        p.sync();
+    }
+    let waiting = block_on(p.dsl.freeing()).unwrap().used;
+    assert!(waiting > 0, "a copy may come back");
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), 0);
+    p.dsl.destroying.lock().patience = std::time::Duration::ZERO;
+    p.sync();
+    assert_eq!(block_on(p.dsl.freeing()).unwrap(), Space::default());
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), 4096, "one block of contents");
+    p.sync();
+    p.reopen();
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), 4096);
+    assert_eq!(p.dsl.bptree_obj.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
 /// Random operations, checked whole after each few.
 #[test]
 fn random_life() {

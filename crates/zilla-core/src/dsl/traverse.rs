@@ -3,10 +3,13 @@
 //! The order is OpenZFS's when it frees a destroyed dataset: the objects of each dnode block, then the block, up to the
 //! meta-dnode's top; then the accounting objects; then the root. A place in it is a bookmark, so that either
 //! program can go on where the other one stopped.
+//!
+//! Who frees what was destroyed cannot wait for ever for blocks that are damaged: below these the walk leaves out what nobody
+//! knows ([`Lenience`]). A block with pointers that comes up at a second place is left out there at once ([`Met`]).
 
 use crate::error::{Error, Result};
-use crate::types::Bookmark;
-use crate::zio::{BlockStore, Priority};
+use crate::types::{Bookmark, Txg};
+use crate::zio::{BlockStore, Met, Priority};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -64,8 +67,20 @@ impl Position {
     }
 }
 
+/// What a walk does about damage.
+#[derive(Default)]
+pub(crate) struct Lenience {
+    /// Blocks that were come to in this tree, in this walk and in those that it goes on from.
+    pub met: Met,
+    /// Whether what lies below a block that cannot be read is left out; else the walk ends there.
+    pub leave_out: bool,
+    /// Why something was left out, if it was.
+    pub left_out: Option<Error>,
+}
+
 struct Walk<'a> {
     store: &'a Arc<dyn BlockStore>,
+    lenience: &'a mut Lenience,
     min_birth: u64,
     from: Option<Position>,
     max: usize,
@@ -81,18 +96,37 @@ pub(crate) async fn collect(
     from: Option<Position>,
     max: usize,
 ) -> Result<(Vec<BlkPtr>, Option<Position>)> {
-    let mut w = Walk { store, min_birth, from, max, out: Vec::new(), stopped: None };
+    let mut lenience = Lenience::default();
+    let found = collect_with(store, root, min_birth, from, max, &mut lenience).await?;
+    lenience.left_out.map_or(Ok(found), Err)
+}
+
+/// The same, where damage may be left out.
+pub(crate) async fn collect_with(
+    store: &Arc<dyn BlockStore>,
+    root: BlkPtr,
+    min_birth: u64,
+    from: Option<Position>,
+    max: usize,
+    lenience: &mut Lenience,
+) -> Result<(Vec<BlkPtr>, Option<Position>)> {
+    lenience.met.root(0, Txg(root.birth()));
+    let mut w = Walk { store, lenience, min_birth, from, max, out: Vec::new(), stopped: None };
     if !w.wanted(&root) {
         return Ok((Vec::new(), None));
     }
     let at = Position { object: 0, level: Bookmark::ROOT_LEVEL, blkid: 0 };
-    let data = w.read(&root, at).await?;
-    let os = ObjsetPhys::decode(&data, ByteOrder::NATIVE)
-        .map_err(|e| Error::corrupt(Some(Bookmark::root(0)), "", e.to_string()))?;
-    w.dnode(0, &os.meta_dnode).await?;
-    for (id, dn) in [(-3i64, &os.projectused_dnode), (-2, &os.groupused_dnode), (-1, &os.userused_dnode)] {
-        if !dn.is_free() {
-            w.dnode(id as u64, dn).await?;
+    let os = w.read(&root, at).await.and_then(|data| {
+        ObjsetPhys::decode(&data, ByteOrder::NATIVE)
+            .map_err(|e| Error::corrupt(Some(Bookmark::root(0)), "", e.to_string()))
+    });
+    if let Some(os) = w.or_left_out(os)? {
+        w.dnode(0, &os.meta_dnode).await?;
+        for (id, dn) in [(-3i64, &os.projectused_dnode), (-2, &os.groupused_dnode), (-1, &os.userused_dnode)]
+        {
+            if !dn.is_free() {
+                w.dnode(id as u64, dn).await?;
+            }
         }
     }
     w.visit(root, at, 0);
@@ -110,6 +144,18 @@ impl Walk<'_> {
         match self.store.cached(bp) {
             Some(data) => Ok(data),
             None => self.store.read_tree(*bp, b, Priority::AsyncRead).await,
+        }
+    }
+
+    /// What was read; None where it is damaged and may be left out.
+    fn or_left_out<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
+        match read {
+            Ok(v) => Ok(Some(v)),
+            Err(e) if self.lenience.leave_out => {
+                self.lenience.left_out.get_or_insert(e);
+                Ok(None)
+            }
+            Err(e) => Err(e),
         }
     }
 
@@ -144,8 +190,17 @@ impl Walk<'_> {
             if self.stopped.is_some() || !self.wanted(&bp) || self.from.is_some_and(|f| at.before(&f, epbs)) {
                 return Ok(());
             }
+            if at.level > 0 || otype == DMU_OT_DNODE {
+                let place = Bookmark { objset: 0, object: at.object, level: at.level, blkid: at.blkid };
+                if let Err(e) = self.lenience.met.enter(&bp, place) {
+                    // It is freed where it was met first.
+                    self.lenience.left_out.get_or_insert(e);
+                    return Ok(());
+                }
+            }
             if at.level > 0 {
-                let data = self.read(&bp, at).await?;
+                let data = self.read(&bp, at).await;
+                let data = self.or_left_out(data)?.unwrap_or_default();
                 let first = at.blkid << epbs;
                 let below: Vec<(u64, BlkPtr)> = data
                     .chunks_exact(BLKPTR_SIZE)
@@ -161,11 +216,13 @@ impl Walk<'_> {
                     self.block(bp, child(id), epbs, otype).await?;
                 }
             } else if otype == DMU_OT_DNODE {
-                let data = self.read(&bp, at).await?;
+                let data = self.read(&bp, at).await;
+                let data = self.or_left_out(data)?.unwrap_or_default();
                 for (slot, dn) in dnode::dnodes(&data, ByteOrder::NATIVE) {
                     let id = at.blkid.saturating_mul(DNODES_PER_BLOCK).saturating_add(slot as u64);
                     let b = Bookmark { objset: 0, object: 0, level: 0, blkid: at.blkid };
-                    let dn = dn.map_err(|e| Error::corrupt(Some(b), "", format!("object {id}: {e}")))?;
+                    let dn = dn.map_err(|e| Error::corrupt(Some(b), "", format!("object {id}: {e}")));
+                    let Some(dn) = self.or_left_out(dn)? else { continue };
                     let whole = Position { object: id, level: 0, blkid: Bookmark::SPILL_BLKID };
                     if self.from.is_none_or(|f| f.object == id || !whole.before(&f, epbs)) {
                         self.dnode(id, &dn).await?;

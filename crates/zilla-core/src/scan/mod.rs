@@ -44,6 +44,7 @@ use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
 use crate::zap::{CreateOpts, Zap};
+use crate::zio::Met;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -165,6 +166,8 @@ pub struct Scan {
     error_count: AtomicU64,
     /// Blocks in the next round.
     round: AtomicUsize,
+    /// What the walk of the dataset under way has come to.
+    met: Mutex<Met>,
 }
 
 impl Scan {
@@ -193,6 +196,7 @@ impl Scan {
             processed: AtomicU64::new(0),
             error_count: AtomicU64::new(0),
             round: AtomicUsize::new(work::MIN_ROUND),
+            met: Mutex::default(),
         });
         scan.reset_counters();
         if !ctx.readonly {

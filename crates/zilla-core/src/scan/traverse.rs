@@ -4,11 +4,12 @@
 //! stopped at any level-0 block and goes on from that bookmark in a later version of the same tree, because blocks
 //! that the walk cares about do not change places while they live. Parents of the place it stopped at are visited again.
 //!
-//! Subtrees that are too old are not entered: a pointer's birth is at least that of everything below it.
+//! Subtrees that are too old are not entered: a pointer's birth is at least that of everything below it. A block with pointers
+//! that comes up at a second place is damage ([`Met`]), so that no tree is longer than its blocks.
 
 use crate::error::{Error, Result};
-use crate::types::Bookmark;
-use crate::zio::{BlockStore, Priority};
+use crate::types::{Bookmark, Txg};
+use crate::zio::{BlockStore, Met, Priority};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -41,6 +42,8 @@ pub(crate) struct Walk<'a, V> {
     pub min_birth: u64,
     /// Where an earlier walk stopped.
     pub resume: Option<Bookmark>,
+    /// Blocks that were come to; a walk that goes on takes it from the one before.
+    pub met: Met,
     stopped: Option<Bookmark>,
 }
 
@@ -86,15 +89,16 @@ impl Shape {
 
 impl<'a, V: Visitor> Walk<'a, V> {
     pub fn new(store: &'a Arc<dyn BlockStore>, visitor: &'a mut V, objset: u64) -> Walk<'a, V> {
-        Walk { store, visitor, objset, min_birth: 0, resume: None, stopped: None }
+        Walk { store, visitor, objset, min_birth: 0, resume: None, met: Met::default(), stopped: None }
     }
 
     /// Walks the objset under `root`. Returns where the visitor stopped it, if it did.
-    pub async fn objset(mut self, root: BlkPtr) -> Result<Option<Bookmark>> {
+    pub async fn objset(&mut self, root: BlkPtr) -> Result<Option<Bookmark>> {
         if !self.wanted(&root) {
             return Ok(None);
         }
         let at = Bookmark::root(self.objset);
+        self.met.root(self.objset, Txg(root.birth()));
         let os = self.read(&root, at).await.and_then(|data| {
             ObjsetPhys::decode(&data, ByteOrder::NATIVE)
                 .map_err(|e| Error::corrupt(Some(at), "", e.to_string()))
@@ -166,6 +170,8 @@ impl<'a, V: Visitor> Walk<'a, V> {
             }
             if level == 0 && !shape.dnodes {
                 self.leaf(shape, bp, blkid);
+            } else if let Err(e) = self.met.enter(bp, self.at(shape, level, blkid)) {
+                self.visitor.unreadable(bp, self.at(shape, level, blkid), e)?;
             } else {
                 let data = match read.remove(&(object, blkid)) {
                     Some(data) => data,
@@ -232,8 +238,20 @@ impl<'a, V: Visitor> Walk<'a, V> {
             }
             return Ok(());
         }
-        let wanted: Vec<_> =
+        let mut wanted: Vec<_> =
             below.filter(|(id, bp)| self.wanted(bp) && !self.skip(shape, level, *id)).collect();
+        let mut wrong = None;
+        wanted.retain(|(id, bp)| match self.met.enter(bp, self.at(shape, level, *id)) {
+            Ok(()) => true,
+            Err(e) => {
+                wrong.get_or_insert((*bp, *id, e));
+                false
+            }
+        });
+        if let Some((bp, id, e)) = wrong {
+            // One of a block's pointers stands for all of them that are wrong.
+            self.visitor.unreadable(&bp, self.at(shape, level, id), e)?;
+        }
         let reads: Vec<_> = wanted
             .into_iter()
             .map(|(id, bp)| {

@@ -6,6 +6,7 @@ use super::{Scan, datasets, key};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
+use crate::zio::Met;
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -373,7 +374,9 @@ impl Scan {
         let mut walk = Walk::new(&self.ctx.store, &mut collector, objset);
         walk.min_birth = p.phys.cur_min_txg;
         walk.resume = p.resume();
+        walk.met = std::mem::take(&mut *self.met.lock());
         let stopped = walk.objset(root).await?;
+        *self.met.lock() = if stopped.is_some() { walk.met } else { Met::default() };
         if let Some(at) = stopped {
             p.set_bookmark(Some(at));
         }

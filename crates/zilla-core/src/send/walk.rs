@@ -12,8 +12,8 @@
 
 use crate::error::{Error, Result};
 use crate::pool::PoolCtx;
-use crate::types::Bookmark;
-use crate::zio::{BlockStore, Priority};
+use crate::types::{Bookmark, Txg};
+use crate::zio::{BlockStore, Met, Priority};
 use bytes::Bytes;
 use std::sync::Arc;
 use zilla_ondisk::ByteOrder;
@@ -59,6 +59,8 @@ pub(super) struct TreeWalk {
     from: u64,
     /// The blocks themselves will be read by the walk's user at once: they too are asked for ahead.
     leaves_ahead: bool,
+    /// An object has each of its indirect blocks once; the stream ends where it does not.
+    met: Met,
     stack: Vec<Frame>,
 }
 
@@ -79,7 +81,9 @@ impl TreeWalk {
         }
         let epbs = u32::from(dn.indblkshift.saturating_sub(7));
         let src = src.clone();
-        TreeWalk { src, objset, object, epbs, since, from, leaves_ahead, stack }
+        let mut met = Met::default();
+        met.root(objset, Txg(u64::MAX));
+        TreeWalk { src, objset, object, epbs, since, from, leaves_ahead, met, stack }
     }
 
     /// Level-0 blocks under one block of a level; None where there are more than can be numbered.
@@ -114,10 +118,14 @@ impl TreeWalk {
                 return Ok(Some(Visit::Hole { first: from, count: first.saturating_add(span) - from }));
             }
             self.ask_ahead(level);
+            let at = Bookmark { objset: self.objset, object: self.object, level: i64::from(level), blkid };
+            // Blocks of dnodes lead on as well.
+            if level > 0 || self.object == 0 {
+                self.met.enter(&bp, at)?;
+            }
             if level == 0 {
                 return Ok(Some(Visit::Block { blkid, bp }));
             }
-            let at = Bookmark { objset: self.objset, object: self.object, level: i64::from(level), blkid };
             let data = self.src.read_tree(bp, at).await?;
             let bps = pointers(&data, 1 << self.epbs);
             self.stack.push(Frame { bps, level: level - 1, first: blkid << self.epbs, next: 0, asked: 0 });

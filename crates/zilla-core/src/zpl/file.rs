@@ -227,6 +227,38 @@ impl Zfs {
         self.ended().await
     }
 
+    /// What a promise of so many bytes beyond a file's size comes to: nothing is set aside, and nothing changes but the set-id bits. It is
+    /// refused where there is not so much now.
+    pub async fn reserve(&self, id: u64, off: u64, len: u64, kill_suidgid: bool) -> Result<()> {
+        let end = off.checked_add(len).ok_or_else(|| Error::os(Errno::FBig, "the range is too large"))?;
+        Zfs::check_size(end)?;
+        self.change(|tx| {
+            let zn = self.znode(id)?;
+            let mut state = zn.state.lock();
+            Zfs::check_write(&zn, &state, off)?;
+            self.check_quotas(&state.attrs, false)?;
+            // What is there already is rewritten elsewhere, and needs room as well.
+            self.check_allocation(len)?;
+            if !kill_suidgid {
+                return Ok(());
+            }
+            self.admit(tx, 0, false)?;
+            let now = self.now();
+            let plan = self.plan(tx, &zn, &state, |a| {
+                a.mode = without_suid(a.mode);
+                self.state_changed(a, now);
+            })?;
+            let mode = state.attrs.mode;
+            plan.apply(tx, &zn, &mut state);
+            if state.attrs.mode != mode {
+                self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
+            }
+            Ok(())
+        })
+        .await?;
+        self.ended().await
+    }
+
     /// Makes the file reach to `end` at least; its space is not reserved, for a copy-on-write file system cannot keep such a promise.
     pub async fn extend(&self, id: u64, end: u64, kill_suidgid: bool) -> Result<()> {
         Zfs::check_size(end)?;

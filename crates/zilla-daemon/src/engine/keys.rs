@@ -1,22 +1,27 @@
 //! `zfs load-key`, `unload-key`, `change-key`, and the keys of new datasets.
 //!
 //! The commands ask people and read files; here their bytes become keys. A passphrase is hashed on a thread of its own, because
-//! that takes a good part of a second.
+//! that takes a good part of a second; in pieces and up to a limit of time, because how often it is hashed is said by the disk.
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_control::types::{KeyChange, KeyLoad, KeyMaterial, KeyUnload};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::crypt::{KeyFormat, WrappingKey};
+use zilla_core::crypt::{Hashing, KeyFormat, WrappingKey};
 use zilla_core::dsl::{NewCrypt, NewSuite, Rekey};
 use zilla_core::error::{Errno, Error};
 
 /// Source: DEFAULT_PBKDF2_ITERATIONS and MIN_PBKDF2_ITERATIONS in sys/zio_crypt.h.
 const DEFAULT_PBKDF2_ITERATIONS: u64 = 350_000;
 const MIN_PBKDF2_ITERATIONS: u64 = 100_000;
+/// How often a passphrase is hashed before the daemon looks at the clock: some milliseconds.
+const HASHED_AT_ONCE: u64 = 1 << 14;
+/// How long a passphrase is hashed before it is given up: a thousand times as long as a usual one takes.
+const HASH_PATIENCE: Duration = Duration::from_secs(300);
 /// A passphrase's length. Source: MIN_PASSPHRASE_LEN and MAX_PASSPHRASE_LEN of libzfs_crypto.c.
 const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=512;
 
@@ -27,14 +32,37 @@ fn failed(what: impl Into<String>) -> ApiError {
 /// A key of a user's bytes. `salt`: of a passphrase.
 async fn wrapping(format: KeyFormat, key: &KeyMaterial, salt: u64, iterations: u64) -> Answer<WrappingKey> {
     let bytes = key.bytes().ok_or_else(|| failed("Invalid key."))?;
-    let made = match format {
+    match format {
         KeyFormat::Passphrase => {
-            let hashed = move || WrappingKey::passphrase(&bytes, salt, iterations);
-            tokio::task::spawn_blocking(hashed).await.map_err(|e| failed(e.to_string()))?
+            let hashing = WrappingKey::passphrase(&bytes, salt, iterations);
+            hashed(hashing.map_err(|e| failed(e.to_string()))?, iterations, HASH_PATIENCE).await
         }
-        _ => WrappingKey::raw(format, &bytes),
-    };
-    made.map_err(|e| failed(e.to_string()))
+        _ => WrappingKey::raw(format, &bytes).map_err(|e| failed(e.to_string())),
+    }
+}
+
+/// Hashes a passphrase to the end, or until it takes too long. Between two pieces it can be dropped, and does not keep a daemon
+/// that is to end.
+async fn hashed(mut hashing: Hashing, iterations: u64, patience: Duration) -> Answer<WrappingKey> {
+    let began = std::time::Instant::now();
+    loop {
+        let piece = move || {
+            let made = hashing.hash(HASHED_AT_ONCE);
+            (hashing, made)
+        };
+        let (rest, made) = tokio::task::spawn_blocking(piece).await.map_err(|e| failed(e.to_string()))?;
+        if let Some(key) = made.map_err(|e| failed(e.to_string()))? {
+            return Ok(key);
+        }
+        if began.elapsed() >= patience {
+            let what = format!(
+                "pbkdf2iters is {iterations}: hashing the passphrase was given up after {} seconds.",
+                patience.as_secs()
+            );
+            return Err(failed(what));
+        }
+        hashing = rest;
+    }
 }
 
 fn format_of(word: &str) -> Answer<KeyFormat> {
@@ -192,5 +220,18 @@ fn refused(name: &str, e: &Error) -> ApiError {
         Errno::Busy => failed(format!("'{name}' is busy.")),
         Errno::Access => ApiError::with(ErrorCode::WrongKey, format!("Incorrect key provided for '{name}'.")),
         _ => failed(e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_does_not_say_how_long_a_passphrase_is_hashed() {
+        let of = |iterations| WrappingKey::passphrase(b"password", 7, iterations).unwrap();
+        hashed(of(100_000), 100_000, HASH_PATIENCE).await.unwrap();
+        let e = hashed(of(u64::MAX), u64::MAX, Duration::from_millis(50)).await.unwrap_err();
+        assert!(format!("{e:?}").contains("given up"), "{e:?}");
     }
 }

@@ -58,7 +58,7 @@ impl Engine {
                 "bcloneused" => cloned.0.to_string(),
                 "bclonesaved" => cloned.1.to_string(),
                 "dedup_table_size" => dedup.table_size.to_string(),
-                "leaked" => "0".to_owned(),
+                "leaked" => pool.dsl().leaked().await?.to_string(),
                 _ => String::new(),
             };
             if !counted.is_empty() {

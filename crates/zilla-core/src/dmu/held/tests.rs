@@ -244,3 +244,69 @@ fn more_than_the_bound_is_lost_by_name() {
     dn.check_held().unwrap();
     assert_eq!(h.objset.shared.held.bytes.load(Ordering::Relaxed), 0);
 }
+
+/// An attacker's tree: every pointer of each level leads to the same block. It is as long as its blocks, not as its paths.
+#[test]
+fn a_block_that_many_pointers_lead_to_is_freed_once() {
+    let mut w = World::new(64);
+    let whole = w.h.store.count();
+    {
+        let mut inner = w.dn.inner.lock();
+        let first = inner.phys.blkptr[0];
+        inner.phys.blkptr[1] = first;
+    }
+    w.h.objset.free(&w.h.tx(), &w.dn);
+    w.sync();
+    // The second indirect block and its 32 were left behind when the pointer to it went.
+    assert!(whole - w.h.store.count() < 40, "what no pointer leads to is not freed");
+
+    let mut w = World::new(3);
+    const LEVELS: u8 = 10;
+    let mut bp = w.dn.phys().blkptr[0];
+    for level in 1..=LEVELS {
+        let req = crate::zio::WriteReq {
+            data: bp.encode().repeat(32).into(),
+            bookmark: crate::types::Bookmark::new(1, w.id, level, 0),
+            otype: DMU_OT_PLAIN_FILE_CONTENTS,
+            level,
+            checksum: zilla_codec::checksum::Checksum::Fletcher4,
+            compress: zilla_codec::compress::CompressSpec::OFF,
+            copies: 1,
+            fill: 1,
+            prev: zilla_ondisk::BlkPtr::ZERO,
+            may_embed: false,
+            special_upto: 0,
+            dedup: None,
+        };
+        let store: &dyn crate::zio::BlockStore = &*w.h.store;
+        bp = block_on(store.write(w.h.txg.prev(), vec![req])).unwrap()[0];
+    }
+    let before = w.h.store.count();
+    {
+        let mut inner = w.dn.inner.lock();
+        inner.phys.nlevels = LEVELS + 1;
+        inner.phys.maxblkid = 1 << (5 * LEVELS - 1);
+        inner.head.maxblkid = inner.phys.maxblkid;
+        inner.phys.blkptr.iter_mut().for_each(|b| *b = zilla_ondisk::BlkPtr::ZERO);
+        inner.phys.blkptr[0] = bp;
+    }
+    // Level 1 has the one block of contents 32 times, as a file may that was deduplicated; here it has it once.
+    let bottom = {
+        let mut at = bp;
+        for _ in 1..LEVELS {
+            let data = block_on(crate::zio::BlockStore::read(
+                &*w.h.store,
+                at,
+                crate::types::Bookmark::root(1),
+                crate::zio::Priority::SyncRead,
+            ));
+            at = super::super::tree::bp_at(&data.unwrap(), 0);
+        }
+        at.dva(0).offset
+    };
+    w.h.store.forge(bottom, |data| data[128..].fill(0));
+    w.h.objset.free(&w.h.tx(), &w.dn);
+    w.sync();
+    assert!(block_on(w.h.objset.hold_wait(w.id)).is_err(), "the object is gone");
+    assert!(w.h.store.count() < before, "what it had once is freed");
+}
