@@ -196,6 +196,9 @@ impl Filesystem {
         if ctldir::split(id) != (0, id) {
             return Err(Error::os(Errno::Stale, "no file has such a number"));
         }
+        if snapshot != 0 && self.control.lock().snapdir == Snapdir::Disabled {
+            return Err(stale());
+        }
         match snapshot {
             0 => Ok(id),
             CONTROL_NAME if matches!(id, 1 | 2) => Ok(ctldir::join(CTL_ROOT >> 48, id)),

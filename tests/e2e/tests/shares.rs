@@ -443,6 +443,10 @@ fn shares_come_and_go_as_the_property_says() {
     let mut c = sharing.client(1000);
     assert!(c.getattr(&top).is_ok());
     assert_eq!(c.read(&snapped, 0, 10).0, b"then");
+    sharing.world.zfs("set snapdir=disabled tank").ok();
+    assert_eq!(c.getattr(&snapped), Err(NFS3ERR_STALE), "no snapshot is to be seen");
+    sharing.world.zfs("inherit snapdir tank").ok();
+    assert!(c.getattr(&snapped).is_ok());
     sharing.world.zfs("destroy tank@then").ok();
     assert_eq!(c.getattr(&snapped), Err(NFS3ERR_STALE));
     sharing.world.zfs("unshare -a").ok();
