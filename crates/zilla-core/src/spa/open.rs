@@ -390,6 +390,7 @@ impl Spa {
 
 /// Where an import begins.
 #[derive(Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "there is one an import")]
 enum From {
     /// The newest uberblock that is not after this txg.
     Newest {
