@@ -82,8 +82,8 @@ fn top_zap(vdev: &Vdev) -> ObjectId {
 }
 
 impl Spa {
-    /// Why a vdev cannot be removed, if it cannot. In OpenZFS's order.
-    fn may_remove(&self, top: &Top) -> Result<()> {
+    /// Why a vdev cannot be removed, if it cannot. In OpenZFS's order. `idle`: it takes no blocks any more, and what it has free is not counted.
+    fn may_remove(&self, top: &Top, idle: bool) -> Result<()> {
         let tree = self.tree();
         if !top.vdev.is_concrete() || !self.ctx.features.is_enabled("device_removal") {
             return Err(refuse(Refusal::CannotRemove));
@@ -101,7 +101,10 @@ impl Spa {
                 let normal = self.metaslabs.class_stat(crate::metaslab::SpaceClass::Normal);
                 normal.space.saturating_sub(normal.alloc) >= stat.alloc
             }
-            false => self.dsl.available(&self.dsl.root_dir(), false) >= stat.dspace,
+            false => {
+                self.dsl.available(&self.dsl.root_dir(), false)
+                    >= if idle { stat.dalloc } else { stat.dspace }
+            }
         };
         let others = tree.tops_for(false).any(|t| t.id != top.id && !biased(t));
         if !free || !others {
@@ -136,7 +139,7 @@ impl Spa {
 
     /// Begins to empty a vdev; it goes when that is done. For one who holds `changing`.
     pub(super) async fn remove_top(self: &Arc<Self>, top: &Top) -> Result<()> {
-        self.may_remove(top)?;
+        self.may_remove(top, false)?;
         self.metaslabs.set_allocatable(top.id, false)?;
         let begun = self.begin_removal(top).await;
         if begun.is_err() {
@@ -154,7 +157,7 @@ impl Spa {
         // The intent log's blocks are written whenever somebody waits for them, also while they are being copied.
         crate::zil::reset_all(&self.dsl).await?;
         self.sync().await?;
-        self.may_remove(top)?;
+        self.may_remove(top, true)?;
         let (spa, top) = (self.clone(), top.clone());
         let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
             Box::pin(async move { spa.begin_sync(&tx, &top).await })

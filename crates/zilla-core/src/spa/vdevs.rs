@@ -92,7 +92,7 @@ impl Spa {
         for id in fresh {
             self.metaslabs.set_allocatable(id, true)?;
         }
-        Ok(())
+        self.update_space()
     }
 
     async fn add_made(self: &Arc<Self>, old: &VdevTree, new: &Arc<VdevTree>, fresh: &[u32]) -> Result<()> {
