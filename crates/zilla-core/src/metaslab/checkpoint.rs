@@ -73,11 +73,16 @@ impl Metaslabs {
         if let Some(left) = self.leave_removed(dva)? {
             return left.moved.iter().try_for_each(|piece| self.keep_dva(txg, piece));
         }
-        let (v, ms, size) = self.locate(dva)?;
-        let mut st = ms.state();
-        ms.keep(&mut st, dva.offset, size)?;
-        self.list(txg, v.spec.id, &ms, &mut st);
-        Ok(())
+        // What was on a vdev that is removed lies elsewhere.
+        let left = self.leave_removed(dva)?;
+        if left.as_ref().is_none_or(|l| l.itself) {
+            let (v, ms, size) = self.locate(dva)?;
+            let mut st = ms.state();
+            ms.keep(&mut st, dva.offset, size)?;
+            self.list(txg, v.spec.id, &ms, &mut st);
+        }
+        let moved = left.map(|l| l.moved).unwrap_or_default();
+        moved.iter().try_for_each(|piece| self.keep_dva(txg, piece))
     }
 
     /// Writes down what a pass let go of.
