@@ -92,7 +92,8 @@ fn a_dump_is_openzfs_s() {
 #[test]
 fn a_dump_of_what_is_damaged_is_openzfs_s() {
     let s = Streams::new();
-    let cases: [(&str, fn(&mut Vec<u8>)); 6] = [
+    type Damage = fn(&mut Vec<u8>);
+    let cases: [(&str, Damage); 6] = [
         ("a flipped bit", |b| b[5000] ^= 1),
         ("an unknown kind", |b| b[312] = 77),
         ("a bad magic number", |b| b[8] = 0),

@@ -143,7 +143,8 @@ pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
 pub(crate) async fn commit(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
     let handle = file(&mut args)?;
     // Which part of the file: all of it is as good.
-    (args.u64()?, args.u32()?);
+    args.u64()?;
+    args.u32()?;
     let at = caller.at(handle).await?;
     at.export.fs.fsync(at.node).await?;
     let out = reply.head.u32(0);

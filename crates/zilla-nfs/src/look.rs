@@ -109,7 +109,7 @@ pub(crate) async fn read(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -
     at.put_attr(out, &attr);
     out.u32(len as u32).bool(off.saturating_add(len as u64) >= attr.size).u32(len as u32);
     reply.data.extend(parts);
-    reply.data.extend((len % 4 != 0).then(|| Bytes::from(vec![0; padding(len)])));
+    reply.data.extend((!len.is_multiple_of(4)).then(|| Bytes::from(vec![0; padding(len)])));
     Ok(())
 }
 

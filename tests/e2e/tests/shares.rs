@@ -156,7 +156,8 @@ impl Client {
         record.extend(args.0);
         let mut reply = Reply(self.send(&record)?);
         assert_eq!((reply.n(), reply.n(), reply.n()), (self.xid, 1, 0), "an accepted reply");
-        (reply.n(), reply.bytes());
+        reply.n();
+        reply.bytes();
         Some(reply)
     }
 

@@ -56,8 +56,11 @@ fn failed(why: impl std::fmt::Display) -> u8 {
     1
 }
 
+/// Options with their values, and the words after them.
+type Parsed = (Vec<(char, String)>, Vec<String>);
+
 /// Takes options apart; `shorts` as getopt has it.
-fn options(command: &str, words: &[String], shorts: &str) -> Result<(Vec<(char, String)>, Vec<String>), u8> {
+fn options(command: &str, words: &[String], shorts: &str) -> Result<Parsed, u8> {
     let (found, rest) = args::parse(words, shorts, &[]);
     let mut options = Vec::new();
     for option in found {

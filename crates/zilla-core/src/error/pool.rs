@@ -28,6 +28,10 @@ pub enum Refusal {
     RemovalBusy,
     #[error("invalid config; all top-level vdevs must have the same sector size and not be raidz.")]
     CannotEvacuate,
+    #[error(
+        "invalid config; a pool with removing/removed vdevs does not support adding raidz or dRAID vdevs"
+    )]
+    RaidzBesideRemoved,
     #[error("operation is not in progress")]
     NoRemoval,
     /// Something else is refused while a vdev is being removed.
@@ -45,7 +49,7 @@ impl Refusal {
             Refusal::NoReplicas | Refusal::CheckpointExists | Refusal::DiscardingCheckpoint => Errno::Busy,
             Refusal::NoCheckpoint => Errno::NoEnt,
             Refusal::CannotRemove => Errno::NotSup,
-            Refusal::CannotEvacuate => Errno::Inval,
+            Refusal::CannotEvacuate | Refusal::RaidzBesideRemoved => Errno::Inval,
             Refusal::NoRemoval => Errno::Canceled,
             Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => Errno::Busy,
             Refusal::MissingLogs(_) | Refusal::NotHealthy => Errno::NxIo,

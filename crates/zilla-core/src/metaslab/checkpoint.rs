@@ -67,13 +67,8 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// A block leaves everything but the checkpoint. What lay on a vdev that was removed is kept where it went; none is
-    /// being removed while there is a checkpoint.
+    /// A block leaves everything but the checkpoint. What lay on a vdev that was removed is kept where it went.
     pub(super) fn keep_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
-        if let Some(left) = self.leave_removed(dva)? {
-            return left.moved.iter().try_for_each(|piece| self.keep_dva(txg, piece));
-        }
-        // What was on a vdev that is removed lies elsewhere.
         let left = self.leave_removed(dva)?;
         if left.as_ref().is_none_or(|l| l.itself) {
             let (v, ms, size) = self.locate(dva)?;

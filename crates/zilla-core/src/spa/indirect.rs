@@ -13,7 +13,7 @@
 
 use super::Spa;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::metaslab::Metaslabs;
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
@@ -22,9 +22,9 @@ use crate::zap::Zap;
 use std::sync::Arc;
 use zilla_ondisk::object_type::{DMU_OTN_UINT32_METADATA, DMU_OTN_UINT64_METADATA};
 use zilla_ondisk::removal::{
-    DMU_POOL_REMOVING, IndirectBirthEntryPhys, IndirectBirthPhys, IndirectMappingEntryPhys,
-    IndirectMappingPhys, SpaRemovingPhys, VDEV_INDIRECT_MAPPING_SIZE_V0, ZPOOL_CONFIG_INDIRECT_BIRTHS,
-    ZPOOL_CONFIG_INDIRECT_OBJECT, ZPOOL_CONFIG_PREV_INDIRECT_VDEV,
+    DMU_POOL_CONDENSING_INDIRECT, DMU_POOL_REMOVING, IndirectBirthEntryPhys, IndirectBirthPhys,
+    IndirectMappingEntryPhys, IndirectMappingPhys, SpaRemovingPhys, VDEV_INDIRECT_MAPPING_SIZE_V0,
+    ZPOOL_CONFIG_INDIRECT_BIRTHS, ZPOOL_CONFIG_INDIRECT_OBJECT, ZPOOL_CONFIG_PREV_INDIRECT_VDEV,
 };
 use zilla_ondisk::{ByteOrder, Dva, Field, Phys};
 
@@ -41,7 +41,17 @@ pub(super) fn nothing_removed() -> SpaRemovingPhys {
 }
 
 /// Reads the mappings of all removed vdevs into the tree, and says what the directory says of removals.
-pub(super) async fn load(mos: &Arc<Objset>, directory: &Zap, tree: &VdevTree) -> Result<SpaRemovingPhys> {
+pub(super) async fn load(
+    mos: &Arc<Objset>,
+    directory: &Zap,
+    tree: &VdevTree,
+    write: bool,
+) -> Result<SpaRemovingPhys> {
+    if write && directory.try_get(DMU_POOL_CONDENSING_INDIRECT).await?.is_some() {
+        let what = "OpenZFS was shortening a removed vdev's mapping, which is not carried on here: import the pool \
+                    read-only, or let OpenZFS end it";
+        return Err(Error::os(Errno::NotSup, what));
+    }
     let Some(value) = directory.try_get(DMU_POOL_REMOVING).await? else {
         return match tree.indirect().next() {
             None => Ok(nothing_removed()),

@@ -6,6 +6,7 @@
 use super::checkpoint;
 use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
+use super::vdev_objects::load_biases;
 use super::{PoolCtx, Spa, State, indirect};
 use crate::arc::Cache;
 use crate::ddt::Ddt;
@@ -278,7 +279,7 @@ impl Spa {
         let mos = open_mos(&zio, &ub, &cache).await?;
         ctx.set_mos(mos.clone());
         let directory = Zap::open(&mos, DIRECTORY).await?;
-        let removing = indirect::load(&mos, &directory, &tree).await?;
+        let removing = indirect::load(&mos, &directory, &tree, !opts.readonly).await?;
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
         if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await?
@@ -292,6 +293,7 @@ impl Spa {
         let metaslabs = Metaslabs::new(space_features(&ctx));
         metaslabs.set_txgs(&ctx.txgs);
         zio.set_allocator(&(metaslabs.clone() as Arc<dyn crate::zio::Allocator>));
+        load_biases(&mos, &tree).await?;
         for spec in vdev_specs(&tree) {
             metaslabs.open_vdev(&mos, spec).await?;
         }

@@ -17,6 +17,19 @@ const ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
 const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
+/// In a top-level's ZAP: `special` or `dedup`.
+const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
+
+/// Has top-levels know what they were made for, which lies in their ZAPs alone.
+pub(super) async fn load_biases(mos: &Arc<Objset>, tree: &VdevTree) -> Result<()> {
+    for top in tree.tops.iter().filter(|t| t.vdev.is_concrete()) {
+        let Some(zap) = top.vdev.config_u64(TOP_ZAP).filter(|id| *id != 0) else { continue };
+        if let Some(bias) = Zap::open(mos, zap).await?.try_get_str(ALLOCATION_BIAS).await? {
+            top.vdev.set_config_str("alloc_bias", &bias);
+        }
+    }
+    Ok(())
+}
 
 /// Makes and destroys vdevs' objects in the syncing txg.
 pub(super) struct VdevObjects<'a> {
@@ -74,7 +87,7 @@ impl<'a> VdevObjects<'a> {
         }
         let zap = self.zap(&top.vdev, TOP_ZAP).await?;
         if let (Some(bias), Some(zap)) = (top.vdev.config_str("alloc_bias"), zap) {
-            zap.set_str(self.tx, "org.zfsonlinux:allocation_bias", &bias).await?;
+            zap.set_str(self.tx, ALLOCATION_BIAS, &bias).await?;
             self.ctx.features.add(self.mos(), self.tx, "allocation_classes", 1).await?;
         }
         if let Some(spec) = vdev_specs(tree).into_iter().find(|s| s.id == top.id) {

@@ -70,6 +70,11 @@ impl Spa {
         self.check_writable()?;
         let _changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
+        // A mapping can lead to single disks and mirrors only.
+        let raidz = spec.tops.iter().any(|t| matches!(t.kind, VdevKind::Raidz { .. }));
+        if raidz && (self.is_removing() || old.indirect().next().is_some()) {
+            return Err(Refusal::RaidzBesideRemoved.into());
+        }
         let mut nv = old.to_edit();
         for top in &spec.tops {
             let mut top = top.config(0, &*env.rng)?;

@@ -204,6 +204,10 @@ impl Vdev {
         self.config.lock().set(name, value);
     }
 
+    pub fn set_config_str(&self, name: &str, value: &str) {
+        self.config.lock().set(name, value);
+    }
+
     pub fn remove_config(&self, name: &str) {
         self.config.lock().remove(name);
     }

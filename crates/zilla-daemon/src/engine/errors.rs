@@ -56,7 +56,9 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         spa::Refusal::AlreadyRemoving | spa::Refusal::RemovalBusy => {
             ApiError::with(ErrorCode::Busy, why.to_string())
         }
-        spa::Refusal::CannotEvacuate => ApiError::with(ErrorCode::InvalConfig, why.to_string()),
+        spa::Refusal::CannotEvacuate | spa::Refusal::RaidzBesideRemoved => {
+            ApiError::with(ErrorCode::InvalConfig, why.to_string())
+        }
         spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
         spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
         spa::Refusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
@@ -143,7 +145,7 @@ mod tests {
         use spa::Refusal::*;
         match why {
             NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
-            RemovalBusy | CannotEvacuate | NoRemoval | Removing => true,
+            RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
         }
     }
@@ -197,6 +199,11 @@ mod tests {
                 CannotEvacuate,
                 ErrorCode::InvalConfig,
                 "invalid config; all top-level vdevs must have the same sector size and not be raidz.",
+            ),
+            (
+                RaidzBesideRemoved,
+                ErrorCode::InvalConfig,
+                "invalid config; a pool with removing/removed vdevs does not support adding raidz or dRAID vdevs",
             ),
             (NoRemoval, ErrorCode::NoPending, "operation is not in progress"),
             (Removing, ErrorCode::DevrmInProgress, "device removal in progress"),

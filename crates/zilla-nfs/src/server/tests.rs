@@ -137,7 +137,7 @@ fn large_writes_come_back() {
     let mut made = done(&exports, NFS, 8, &args);
     assert_eq!((made.u32(), made.u32()), (Ok(0), Ok(1)));
     let file = made.opaque(64).unwrap();
-    let data: Vec<u8> = (0..MAX_IO).map(|i| (i * 7 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..MAX_IO).map(|i| ((i * 7) >> 3) as u8).collect();
     let mut args = Out::default();
     args.opaque(&file).u64(1).u32(data.len() as u32).u32(2).opaque(&data);
     assert_eq!(done(&exports, NFS, 7, &args).u32(), Ok(0));
