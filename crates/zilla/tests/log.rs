@@ -203,7 +203,7 @@ async fn change(fs: &Filesystem) {
     let old0 = node("old0").await.node;
     // Promises of space are kept where they can be.
     fs.reserve(old0, 0, 50_000, false).await.unwrap();
-    for refused in [fs.reserve(old0, 0, 1 << 50, false).await, fs.extend(old0, 1 << 50, false).await] {
+    for refused in [fs.reserve(old0, 0, 1 << 50, false).await, fs.allocate(old0, 0, 1 << 50, false).await] {
         assert_eq!(refused.unwrap_err().errno(), zilla::Errno::NoSpc);
     }
     fs.extend(old0, 50_000, false).await.unwrap();
