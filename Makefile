@@ -21,9 +21,9 @@ help:
 	@echo 'make install PREFIX=DIR: program, manual, completions, systemd units (DESTDIR is heeded); make uninstall'
 	@echo 'make deb | rpm | tarball: packages, in target/packages'
 	@echo 'make check   the quick rings: formatting, house style, the tests inside the crates'
-	@echo 'make test    every test of the project'
+	@echo 'make test    every test of the project but the long proofs'
 	@echo 'make lint    formatting, clippy, house style, licenses'
-	@echo 'make judges  the long proofs: 200 kills, pjdfstest, fsx, the whole corpus, OpenZFS in a virtual machine'
+	@echo 'make judges  the long proofs: 200 kills, pjdfstest, fsx, planted bugs, the whole corpus, OpenZFS in a virtual machine'
 	@echo 'make fuzz    every fuzz target for SECONDS (default 60) each'
 	@echo 'make bench   speed, beside the peers'
 build:

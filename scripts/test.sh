@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test of the project. Installs what the tests need; where OpenZFS's judges lie beside the checkout, those too.
+# Every test of the project but the long proofs (scripts/judges.sh). Installs what the tests need; where OpenZFS's judges lie beside the checkout, those too.
 # With CI set, a test that cannot run here fails; without it, it says so and is passed over.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)

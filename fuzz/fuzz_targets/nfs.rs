@@ -1,7 +1,9 @@
-//! Any bytes as records of NFS's clients, to a file system in memory: each is answered or ends the connection.
+//! Any bytes as records of NFS's clients, to a file system in memory: each is answered or ends the
+//! connection.
 //!
-//! The input is a list of records, each behind its length in two bytes. Most begin as calls do, so that procedures and their arguments are
-//! reached: a first byte below 100 stands for an honest header and its procedure, and the next says whether the root's handle follows.
+//! The input is a list of records, each behind its length in two bytes. Most begin as calls do, so
+//! that procedures and their arguments are reached: a first byte below 100 stands for an honest
+//! header and its procedure, and the next says whether the root's handle follows.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use std::net::SocketAddr;

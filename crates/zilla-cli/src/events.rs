@@ -1,7 +1,9 @@
-//! `zilla events`: what happened to pools and devices, an object of JSON a line, for programs that do something about it.
+//! `zilla events`: what happened to pools and devices, an object of JSON a line, for programs that
+//! do something about it.
 //!
-//! The same events as `zpool events`, whose output is OpenZFS's and made for people. With `-f` it goes on as they come. What came while nobody
-//! could read it, and is kept no more, is told by a line with `dropped`. Numbers are numbers: guids do not fit into a double, so a reader must take
+//! The same events as `zpool events`, whose output is OpenZFS's and made for people. With `-f` it
+//! goes on as they come. What came while nobody could read it, and is kept no more, is told by a
+//! line with `dropped`. Numbers are numbers: guids do not fit into a double, so a reader must take
 //! 64 bits.
 
 use crate::args::{self, Opt};

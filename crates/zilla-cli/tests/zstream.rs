@@ -1,4 +1,5 @@
-//! `zstream` on streams that OpenZFS made, beside OpenZFS's own where that is installed: the same to the letter where both do the same.
+//! `zstream` on streams that OpenZFS made, beside OpenZFS's own where that is installed: the same
+//! to the letter where both do the same.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -110,7 +110,8 @@ codes! {
     NoSource = "incremental source does not exist",
     /// The key that was given does not open the dataset; another may.
     WrongKey = "Incorrect key provided",
-    /// A stream that was refused, or could not be made. The message is a whole sentence: no action is put before it.
+    /// A stream that was refused, or could not be made. The message is a whole sentence: no action
+    /// is put before it.
     Stream = "the stream was refused",
     /// The request itself is malformed, too large or too deep.
     BadRequest = "malformed request",

@@ -27,8 +27,8 @@ impl Tunable {
     }
 }
 
-/// Whether mkdir, rmdir and mv in `.zfs/snapshot` take, destroy and rename snapshots. Off in OpenZFS, where the machine's administrator
-/// decides; here only who runs the daemon may do it.
+/// Whether mkdir, rmdir and mv in `.zfs/snapshot` take, destroy and rename snapshots. Off in
+/// OpenZFS, where the machine's administrator decides; here only who runs the daemon may do it.
 pub static ADMIN_SNAPSHOT: Tunable = Tunable::new("zfs_admin_snapshot", 1);
 
 /// Whether changes of extended attributes that lie in the file's own metadata go into the intent log.

@@ -1,5 +1,6 @@
-//! Clones on real files: what shares blocks reads as a copy would, whatever is written, cut and removed on either side; the table of references is
-//! right and empty at the end; OpenZFS's zdb accounts for every block. The same of blocks that are kept once because they are the same.
+//! Clones on real files: what shares blocks reads as a copy would, whatever is written, cut and
+//! removed on either side; the table of references is right and empty at the end; OpenZFS's zdb
+//! accounts for every block. The same of blocks that are kept once because they are the same.
 
 use bytes::Bytes;
 use std::path::Path;
@@ -309,7 +310,8 @@ async fn mount_with_log(env: &Env, spa: &Arc<Spa>, name: &str) -> Arc<Zfs> {
     mount(env, spa, name).await
 }
 
-/// A pool whose machine stopped when a file of `tank/b` had been cloned from one of `tank/a`, which had then been removed. Both are in the logs.
+/// A pool whose machine stopped when a file of `tank/b` had been cloned from one of `tank/a`, which
+/// had then been removed. Both are in the logs.
 async fn cloned_and_removed(env: &Env, data: &[u8]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let spa = create(env, dir.path()).await;

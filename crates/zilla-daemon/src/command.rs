@@ -20,7 +20,8 @@ the folder of the certificates without which they are not. Clients show one too.
 ZILLA_NFS says what --nfs does: where file systems are shared as their property sharenfs says; nowhere unless it is given.
 ";
 
-/// Takes the address for NFS before any pool is opened, so that nobody believes in a door that is not there.
+/// Takes the address for NFS before any pool is opened, so that nobody believes that a share is
+/// served when it is not.
 fn listen_to(at: &str) -> Result<std::net::TcpListener, String> {
     let address: std::net::SocketAddr =
         at.parse().map_err(|_| format!("--nfs: '{at}' is no address with a port, like 127.0.0.1:2049"))?;

@@ -91,7 +91,8 @@ impl Handle {
 
     /// The socket that NFS's clients come to.
     pub fn nfs(&self) -> Option<std::net::TcpListener> {
-        self.nfs.as_ref()?.try_clone().ok()
+        let cloned = self.nfs.as_ref()?.try_clone();
+        cloned.inspect_err(|e| tracing::error!("file systems cannot be shared over NFS: {e}")).ok()
     }
 
     pub fn nbd(&self) -> Option<&nbd::Tcp> {

@@ -115,8 +115,8 @@ impl Session {
     }
 
     fn open(&self, node: u64, flags: u32) -> Reply {
-        // What the kernel has of a file it gives out without a word. Where each reading counts it must come here, so it has to ask, and to
-        // forget what it has.
+        // What the kernel has of a file it gives out without a word. Where each reading counts it
+        // must come here, so it has to ask, and to forget what it has.
         let counts = flags & abi::O_ACCMODE != abi::O_WRONLY && self.fs.zfs().props().atime == Atime::On;
         if counts {
             self.opens.always();
@@ -227,7 +227,8 @@ impl Session {
         }
         Ok(match self.fs.lookup(dir, name).await {
             Ok(e) => self.entry(e),
-            // In the control directory a name can come to be without the kernel's help, and its own, by a property.
+            // In the control directory a name can come to be without the kernel's help, and its
+            // own, by a property.
             Err(e) if e.is(Errno::NoEnt) && dir >> 48 == 0 && name != b".zfs" && !self.fs.names_vary() => {
                 Reply::negative()
             }

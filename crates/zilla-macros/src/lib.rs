@@ -12,9 +12,9 @@ use syn::{
     FnArg, GenericParam, ItemFn, Lifetime, LifetimeParam, ReturnType, TypeReference, parse_macro_input,
 };
 
-/// Turns `async fn f(..) -> T` into `fn f(..) -> Pin<Box<dyn Future<Output = T> + Send>>`, which borrows what
-/// its arguments borrow. The price is one allocation a call: for what is awaited once a command or a txg,
-/// not for reads and writes of what is in memory.
+/// Turns `async fn f(..) -> T` into `fn f(..) -> Pin<Box<dyn Future<Output = T> + Send>>`, which
+/// borrows what its arguments borrow. The price is one allocation a call: for what is awaited once
+/// a command or a txg, not for reads and writes of what is in memory.
 #[proc_macro_attribute]
 pub fn boxed(_: TokenStream, item: TokenStream) -> TokenStream {
     let mut f = parse_macro_input!(item as ItemFn);
@@ -66,7 +66,7 @@ pub fn boxed(_: TokenStream, item: TokenStream) -> TokenStream {
     let (attrs, vis, sig, body) = (&f.attrs, &f.vis, &f.sig, &f.block);
     quote! {
         #(#attrs)*
-        #[allow(clippy::extra_unused_lifetimes, clippy::type_complexity)]
+        #[allow(clippy::type_complexity, reason = "the type is the attribute's, not the author's")]
         #vis #sig {
             ::std::boxed::Box::pin(async move #body)
         }

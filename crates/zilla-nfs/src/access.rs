@@ -1,8 +1,10 @@
 //! Who may do what with a file.
 //!
-//! On a mount the kernel judges, by a file's mode and its POSIX ACL; here nobody does it for us, and the rules are the same: those of
-//! acl(5), with root above them. As NFS servers do, a file's owner may read and write it whatever its mode says, because he may have opened it
-//! before that was changed; and who may execute a file may read it, because to execute it over NFS is to read it.
+//! On a mount the kernel judges, by a file's mode and its POSIX ACL; here nobody does it for us,
+//! and the rules are the same: those of acl(5), with root above them. As NFS servers do, a file's
+//! owner may read and write it whatever its mode says, because he may have opened it before that
+//! was changed; and who may execute a file may read it, because to execute it over NFS is to read
+//! it.
 
 use crate::export::Export;
 use crate::options::Admission;
@@ -61,23 +63,35 @@ impl Who {
         self.is_root() || self.uid == attr.uid
     }
 
-    /// What he may of a file: bits of READ, WRITE, EXECUTE.
-    fn rights(&self, attr: &Attr, acl: Option<&[u8]>) -> u32 {
+    /// What of a file's mode or ACL speaks of him: bits of READ, WRITE, EXECUTE. Where several
+    /// entries do, one of them has to give all that is wanted (acl(5)).
+    fn entries(&self, attr: &Attr, acl: Option<&[u8]>) -> Vec<u32> {
         if self.is_root() {
             let executes = attr.is_dir() || attr.mode & 0o111 != 0;
-            return READ | WRITE | if executes { EXECUTE } else { 0 };
+            return vec![READ | WRITE | if executes { EXECUTE } else { 0 }];
         }
         if self.uid == attr.uid {
-            return attr.mode >> 6 & 7;
+            return vec![attr.mode >> 6 & 7];
         }
-        if let Some(rights) = acl.and_then(|acl| self.by_acl(attr, acl)) {
-            return rights;
+        if let Some(entries) = acl.and_then(|acl| self.by_acl(attr, acl)) {
+            return entries;
         }
-        if self.is_in(attr.gid) { attr.mode >> 3 & 7 } else { attr.mode & 7 }
+        vec![if self.is_in(attr.gid) { attr.mode >> 3 & 7 } else { attr.mode & 7 }]
     }
 
-    /// The same by an ACL as its attribute holds it; None if that cannot be read, or says no more than the mode.
-    fn by_acl(&self, attr: &Attr, acl: &[u8]) -> Option<u32> {
+    /// Each right that he has by itself.
+    fn rights(&self, attr: &Attr, acl: Option<&[u8]>) -> u32 {
+        self.entries(attr, acl).into_iter().fold(0, |all, entry| all | entry)
+    }
+
+    /// Whether he has all these rights at once.
+    fn may(&self, attr: &Attr, acl: Option<&[u8]>, want: u32) -> bool {
+        self.entries(attr, acl).into_iter().any(|entry| entry & want == want)
+    }
+
+    /// The same by an ACL as its attribute holds it; None if that makes no sense, or says no more
+    /// than the mode.
+    fn by_acl(&self, attr: &Attr, acl: &[u8]) -> Option<Vec<u32>> {
         let entries = acl.get(4..)?.chunks_exact(8).map(|e| {
             let half = |i: usize| u16::from_le_bytes([e[i], e[i + 1]]);
             (half(0), u32::from(half(2)) & 7, u32::from_le_bytes([e[4], e[5], e[6], e[7]]))
@@ -87,27 +101,33 @@ impl Who {
         of(USER_OBJ)?;
         let mask = of(MASK).unwrap_or(7);
         if let Some(user) = entries.iter().find(|e| e.0 == USER && e.2 == self.uid) {
-            return Some(user.1 & mask);
+            return Some(vec![user.1 & mask]);
         }
         let mine = entries
             .iter()
             .filter(|e| e.0 == GROUP_OBJ && self.is_in(attr.gid) || e.0 == GROUP && self.is_in(e.2));
-        // A right is given if one of his groups has it; no group at all, and he is one of the others.
-        mine.map(|e| e.1 & mask).reduce(|a, b| a | b).or(of(OTHER))
+        let mine: Vec<u32> = mine.map(|e| e.1 & mask).collect();
+        // No group at all, and he is one of the others.
+        if mine.is_empty() { of(OTHER).map(|other| vec![other]) } else { Some(mine) }
     }
 }
 
-/// A file's ACL, where the file system has such.
-async fn acl(export: &Export, node: NodeId, who: &Who, attr: &Attr) -> Option<Vec<u8>> {
+/// A file's ACL, where the file system has such. One that cannot be read is an error: without it
+/// the mode's bits of the group are the ACL's mask, and would give more.
+async fn acl(export: &Export, node: NodeId, who: &Who, attr: &Attr) -> Result<Option<Vec<u8>>> {
     if who.is_root() || who.uid == attr.uid || attr.is_symlink() || !export.fs.zfs().props().posix_acl {
-        return None;
+        return Ok(None);
     }
-    export.fs.getxattr(node, ACL).await.ok()
+    match export.fs.getxattr(node, ACL).await {
+        Ok(acl) => Ok(Some(acl)),
+        Err(e) if matches!(e.errno(), Errno::NoData | Errno::NotSup) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// All rights of a caller to a file.
-pub(crate) async fn rights(export: &Export, node: NodeId, who: &Who, attr: &Attr) -> u32 {
-    who.rights(attr, acl(export, node, who, attr).await.as_deref())
+pub(crate) async fn rights(export: &Export, node: NodeId, who: &Who, attr: &Attr) -> Result<u32> {
+    Ok(who.rights(attr, acl(export, node, who, attr).await?.as_deref()))
 }
 
 pub(crate) fn denied<T>() -> Result<T> {
@@ -120,16 +140,18 @@ pub(crate) fn not_permitted<T>() -> Result<T> {
 
 /// Refuses what a caller may not.
 pub(crate) async fn check(export: &Export, node: NodeId, who: &Who, attr: &Attr, want: u32) -> Result<()> {
-    if rights(export, node, who, attr).await & want == want { Ok(()) } else { denied() }
+    let acl = acl(export, node, who, attr).await?;
+    if who.may(attr, acl.as_deref(), want) { Ok(()) } else { denied() }
 }
 
 /// Refuses to give a file's contents to who may not have them.
 pub(crate) async fn check_read(export: &Export, node: NodeId, who: &Who, attr: &Attr) -> Result<()> {
-    let allowed = who.owns(attr) || rights(export, node, who, attr).await & (READ | EXECUTE) != 0;
+    let allowed = who.owns(attr) || rights(export, node, who, attr).await? & (READ | EXECUTE) != 0;
     if allowed { Ok(()) } else { denied() }
 }
 
-/// Refuses changes of a file's contents. An append-only one is not written to: a client says only at which offset.
+/// Refuses changes of a file's contents. An append-only one is not written to: a client says only
+/// at which offset.
 pub(crate) async fn check_write(export: &Export, node: NodeId, who: &Who, attr: &Attr) -> Result<()> {
     if attr.flags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
         return not_permitted();
@@ -137,7 +159,8 @@ pub(crate) async fn check_write(export: &Export, node: NodeId, who: &Who, attr: 
     if who.owns(attr) { Ok(()) } else { check(export, node, who, attr, WRITE).await }
 }
 
-/// In a directory whose sticky bit is set only a file's owner takes its name away, or the directory's.
+/// In a directory whose sticky bit is set only a file's owner takes its name away, or the
+/// directory's.
 pub(crate) fn check_sticky(who: &Who, dir: &Attr, file: &Attr) -> Result<()> {
     if dir.mode & S_ISVTX != 0 && !who.owns(file) && !who.owns(dir) { not_permitted() } else { Ok(()) }
 }
@@ -211,6 +234,8 @@ mod tests {
         assert_eq!(rights(who(11, 1, &[])), 6, "named, within the mask");
         assert_eq!(rights(who(12, 20, &[])), 4);
         assert_eq!(rights(who(12, 30, &[20])), 6, "of two groups");
+        assert!(!who(12, 30, &[20]).may(&file, Some(&acl), 6), "no entry gives both");
+        assert!(who(12, 30, &[20]).may(&file, Some(&acl), WRITE));
         assert_eq!(rights(who(12, 1, &[])), 1);
         assert_eq!(who(12, 20, &[]).rights(&file, Some(b"\x02\0\0\0rubbish!")), 7, "unreadable: the mode");
     }

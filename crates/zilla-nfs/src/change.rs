@@ -1,8 +1,9 @@
 //! Procedures that change something.
 //!
-//! All but UNSTABLE writes are answered when they are stable, by the intent log; COMMIT makes those so. A share with `async` waits for
-//! neither names nor attributes, but its COMMITs and stable writes are as stable as any. A crash between the change and the answer leaves a change
-//! that nobody was told of, which a client asks for again.
+//! All but UNSTABLE writes are answered when they are stable, by the intent log; COMMIT makes those
+//! so. A share with `async` waits for neither names nor attributes, but its COMMITs and stable
+//! writes are as stable as any. A crash between the change and the answer leaves a change that
+//! nobody was told of, which a client asks for again.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -39,11 +40,11 @@ async fn allowed(at: &At, want: &Wanted) -> Result<SetAttr, Fail> {
         ..SetAttr::default()
     };
     let given = want.uid.is_some_and(|uid| uid != attr.uid);
-    let regrouped = want.gid.is_some_and(|gid| gid != attr.gid);
+    let owner = want.uid.is_some() || want.gid.is_some();
     let timed = |t: Option<SetTime>| matches!(t, Some(SetTime::To(_)));
     let owns = who.owns(attr);
     let grouped = want.gid.is_none_or(|gid| who.is_root() || gid == attr.gid || who.is_in(gid));
-    if given && !who.is_root() || regrouped && !(owns && grouped) {
+    if owner && !owns || given && !who.is_root() || !grouped {
         not_permitted()?;
     }
     let of_owner = want.mode.is_some() || timed(want.atime) || timed(want.mtime);
@@ -55,7 +56,6 @@ async fn allowed(at: &At, want: &Wanted) -> Result<SetAttr, Fail> {
     } else if !owns && (want.atime.is_some() || want.mtime.is_some()) {
         check(&at.export, at.node, who, attr, WRITE).await?;
     }
-    let owner = want.uid.is_some() || want.gid.is_some();
     match &mut set.mode {
         Some(mode) => {
             let gid = want.gid.unwrap_or(attr.gid);
@@ -124,7 +124,8 @@ pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
     if count > 0 {
         fs.kill_capabilities(at.node).await?;
         let armed = at.attr.mode & (S_ISUID | S_ISGID) != 0 && !at.who.is_root();
-        // The group's bit of a file that the group does not execute goes only if a stranger to the group writes.
+        // The group's bit of a file that the group does not execute goes only if a stranger to the
+        // group writes.
         if armed && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
             fs.setattr(at.node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
         }
@@ -204,7 +205,11 @@ async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<
     let made = dir.export.fs.create(dir.node, name, new).await?;
     furnish(dir, &made, want).await?;
     dir.tell(vec![Changed::Name(dir.node, name.to_vec())]).await;
-    dir.stable().await?;
+    // A commit of the new file writes its name and its attributes; one of the directory writes the
+    // name alone.
+    if dir.export.options.sync {
+        dir.export.fs.fsync(made.node).await?;
+    }
     Ok(made)
 }
 

@@ -1,4 +1,5 @@
-//! What is shared, as whoever serves it knows it: a file system, a path to ask for it by, and what `sharenfs` says.
+//! What is shared, as whoever serves it knows it: a file system, a path to ask for it by, and what
+//! `sharenfs` says.
 
 use crate::options::Options;
 use futures_util::future::BoxFuture;
@@ -23,7 +24,8 @@ pub enum Changed {
     Name(NodeId, Vec<u8>),
 }
 
-/// Somebody who remembers files, and is to be told when they change here: the kernel, where the file system is mounted.
+/// Somebody who remembers files, and is to be told when they change here: the kernel, where the
+/// file system is mounted.
 pub trait Remembers: Send + Sync {
     /// Comes back when it is forgotten.
     fn forget(&self, changed: Vec<Changed>) -> BoxFuture<'_, ()>;

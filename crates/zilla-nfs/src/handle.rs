@@ -5,8 +5,9 @@
 //!   8  snapshot's guid, 0: the live files         8  object         8  generation
 //! ```
 //!
-//! The generation is the txg in which the file was made, so that a handle does not come to mean the next file of the same number. A handle is not
-//! secret and proves nothing: who may use it is judged anew at each call.
+//! The generation is the txg in which the file was made, so that a handle does not come to mean the
+//! next file of the same number. A handle is not secret and proves nothing: who may use it is
+//! judged anew at each call.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 

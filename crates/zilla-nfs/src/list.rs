@@ -1,7 +1,8 @@
 //! READDIR and READDIRPLUS.
 //!
-//! A cookie is the engine's own, and holds as long as the directory does; so the verifier of cookies is always nothing. A reply is filled
-//! with what fits into the length that the client names.
+//! A cookie is the engine's own, and holds as long as the directory does; so the verifier of
+//! cookies is always nothing. A reply is filled with what fits into the length that the client
+//! names.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -16,7 +17,8 @@ use zilla::DirEntry;
 
 /// What a reply takes besides its entries: status, the directory's attributes, verifier, the end.
 const FRAME: usize = 4 + 4 + attr::LEN + 8 + 4 + 4;
-/// What READDIRPLUS tells of a file, behind its name: attributes and handle, each with the word that it is there.
+/// What READDIRPLUS tells of a file, behind its name: attributes and handle, each with the word
+/// that it is there.
 const PLUS: usize = 4 + attr::LEN + 4 + 4 + handle::LEN;
 
 /// What the name, number and cookie of an entry take.
@@ -70,7 +72,8 @@ async fn list(
         let batch = dir.export.fs.readdir(dir.node, cookie).await?;
         let Some(last) = batch.last() else { break true };
         cookie = last.cookie;
-        // `.zfs` is found by its name only: in the list it would have the cookie of `..`, which clients take for a circle.
+        // `.zfs` is found by its name only: in the list it would have the cookie of `..`, which
+        // clients take for a circle.
         let hidden = |e: &DirEntry| e.name == b".zfs" && dir.node == dir.export.fs.root();
         let batch: Vec<DirEntry> = batch.into_iter().filter(|e| !hidden(e)).collect();
         let fits = |e: &&DirEntry| {

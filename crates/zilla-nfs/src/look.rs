@@ -58,7 +58,7 @@ pub(crate) async fn lookup(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
 pub(crate) async fn access(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
     let (handle, asked) = (file(&mut args)?, args.u32()?);
     let at = caller.at(handle).await?;
-    let rights = access::rights(&at.export, at.node, &at.who, &at.attr).await;
+    let rights = access::rights(&at.export, at.node, &at.who, &at.attr).await?;
     let mut granted = 0;
     if rights & READ != 0 {
         granted |= ACCESS_READ;

@@ -1,19 +1,18 @@
 //! MOUNT version 3 (RFC 1813, appendix I): from the path of a share to the file handle of its root.
 //!
-//! Nothing is kept of who has mounted what: a client that vanishes says no goodbye, so such a list would only grow. DUMP is
-//! answered with an empty one. Who may come in at all is judged at every call of NFS, not here.
+//! Nothing is kept of who has mounted what: a client that vanishes says no goodbye, so such a list
+//! would only grow. DUMP is answered with an empty one. Who may come in at all is judged at every
+//! call of NFS, not here.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
 use crate::attr::Status;
 use crate::nfs::{self, Caller};
-use crate::rpc::{Refusal, Reply};
+use crate::rpc::{AUTH_SYS, Refusal, Reply};
 use crate::xdr::In;
-use std::sync::Arc;
 
 /// Source: MNTPATHLEN in RFC 1813.
 const MAX_PATH: usize = 1024;
-const AUTH_SYS: u32 = 1;
 
 /// Answers a procedure's arguments.
 pub(crate) async fn answer(
@@ -56,12 +55,12 @@ async fn mount(caller: &Caller<'_>, path: &[u8], reply: &mut Reply) {
         None => Err(Status::NoEnt),
         Some((rest, export)) => match caller.admission(&export) {
             None => Err(Status::Access),
-            Some(_) => nfs::walk(caller, Arc::clone(&export), &rest).await,
+            Some(_) => nfs::walk(export, &rest).await,
         },
     };
     match result {
         Err(status) => {
-            tracing::info!("nfs: {} may not mount '{path}': {status:?}", caller.peer);
+            tracing::debug!("nfs: {} may not mount {path:?}: {status:?}", caller.peer);
             reply.head.u32(status as u32);
         }
         Ok(handle) => {

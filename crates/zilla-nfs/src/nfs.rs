@@ -1,9 +1,10 @@
 //! NFS version 3 (RFC 1813): which procedure, on which file, in whose name.
 //!
-//! A procedure reads all its arguments before it looks at any file, so that what is garbage is told as garbage. Then each file handle is
-//! found, and its share asked whether this client may come in, at every call: a share that is taken back is closed at once. What fails
-//! is answered with a status and no attributes; what a file was like before a change is never told, because it cannot be had together
-//! with the change.
+//! A procedure reads all its arguments before it looks at any file, so that what is garbage is told
+//! as garbage. Then each file handle is found, and its share asked whether this client may come in,
+//! at every call: a share that is taken back is closed at once. What fails is answered with a
+//! status and no attributes; what a file was like before a change is never told, because it cannot
+//! be had together with the change.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -117,8 +118,14 @@ pub(crate) fn handle_of(export: &Export, node: NodeId, attr: &Attr) -> zilla::Re
     Ok(Handle { export: export.id, snapshot, object, generation: attr.generation })
 }
 
+/// Whether a procedure's reply holds a file's bytes or a directory's names (READ, READDIR,
+/// READDIRPLUS).
+pub(crate) fn gives_much(procedure: u32) -> bool {
+    matches!(procedure, 6 | 16 | 17)
+}
+
 /// Goes down from a share's root, directory by directory.
-pub(crate) async fn walk(_: &Caller<'_>, export: Arc<Export>, path: &str) -> Result<Handle, Status> {
+pub(crate) async fn walk(export: Arc<Export>, path: &str) -> Result<Handle, Status> {
     let error = |e: zilla::Error| Status::from(&e);
     let mut at = export.fs.handle(export.fs.root()).await.map_err(error)?;
     for name in path.split('/').filter(|n| !matches!(*n, "" | ".")) {
@@ -175,7 +182,8 @@ impl At {
         if self.writes && self.snapshot == 0 { Ok(()) } else { Err(Status::RoFs) }
     }
 
-    /// Waits until what was changed is stable, as the protocol demands of everything but UNSTABLE writes.
+    /// Waits until what was changed is stable, as the protocol demands of everything but UNSTABLE
+    /// writes.
     pub(crate) async fn stable(&self) -> zilla::Result<()> {
         if self.export.options.sync { self.export.fs.fsync(self.node).await } else { Ok(()) }
     }

@@ -1,10 +1,12 @@
 //! What `sharenfs` says: who may come, from where, and as whom.
 //!
-//! The words are those of exports(5) and of `zfs share`, parted by commas: `on`, or `rw=@192.168.0.0/24:[fd00::1],ro,all_squash`. A word
-//! that is not known, or asks for what is not done here, is refused by its name.
+//! The words are those of exports(5) and of `zfs share`, parted by commas: `on`, or
+//! `rw=@192.168.0.0/24:[fd00::1],ro,all_squash`. A word that is not known, or asks for what is not
+//! done here, is refused by its name.
 //!
-//! What it keeps true: nobody is let in whom no word names. Of several words that name a client the closest counts: an address before a
-//! network, a smaller network before a greater, and everyone last; where two are as close, the one that gives less.
+//! What it keeps true: nobody is let in whom no word names. Of several words that name a client the
+//! closest counts: an address before a network, a smaller network before a greater, and everyone
+//! last; where two are as close, the one that gives less.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,8 @@
 //! ONC RPC (RFC 5531): calls in, replies out, and who says that he calls.
 //!
-//! A record is a call whose arguments are the procedure's own. A call that is wrong gets the reply that the protocol has for it;
-//! only what cannot be answered at all, because it is no call or too short to have a number, ends the connection.
+//! A record is a call whose arguments are the procedure's own. A call that is wrong gets the reply
+//! that the protocol has for it; only what cannot be answered at all, because it is no call or too
+//! short to have a number, ends the connection.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -17,7 +18,7 @@ const MAX_AUTH: usize = 400;
 const MAX_MACHINE: usize = 255;
 const MAX_GROUPS: u32 = 16;
 const AUTH_NONE: u32 = 0;
-const AUTH_SYS: u32 = 1;
+pub(crate) const AUTH_SYS: u32 = 1;
 
 /// Why a call is not done (`accept_stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(crate) enum Refusal {
     ProgramMismatch(u32, u32),
     ProcedureUnavailable,
     Garbage,
-    /// The caller is not told who he is in a way that is known (`auth_stat`).
+    /// The caller does not say who he is in a way that is known (`auth_stat`).
     Auth(AuthStat),
     /// This is another version of RPC.
     RpcMismatch,

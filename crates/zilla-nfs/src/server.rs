@@ -1,11 +1,13 @@
 //! Connections: records in, replies out, and bounds on both.
 //!
-//! A record comes in fragments, each behind its length with a bit that says whether it is the last (RFC 5531, section 11). One task reads a
-//! connection, each call is a task of its own, and one writes what they answer, in the order in which they are done.
+//! A record comes in fragments, each behind its length with a bit that says whether it is the last
+//! (RFC 5531, section 11). One task reads a connection, each call is a task of its own, and one
+//! writes what they answer, in the order in which they are done.
 //!
-//! What a client can make us keep is bounded: [`UNDER_WAY`] calls a connection, a record of [`MAX_RECORD`] bytes at most, and [`SMALL`] from who has no
-//! share to come to; all connections' larger records together take [`ROOM`]. Who is slow in sending what he began, or does not take his replies,
-//! loses his connection; a client makes a new one by itself, and his calls again.
+//! What a client can make us keep is bounded: [`UNDER_WAY`] calls a connection, a record of
+//! [`MAX_RECORD`] bytes at most, and [`SMALL`] from who has no share to come to; all connections'
+//! larger records together take [`ROOM`]. Who is slow in sending what he began, or does not take
+//! his replies, loses his connection; a client makes a new one by itself, and his calls again.
 
 use crate::export::Exports;
 use crate::mountd;
@@ -19,19 +21,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 /// As many clients at a time.
 const CONNECTIONS: usize = 1024;
+/// As many connections at a time of those whom no share lets in.
+const STRANGERS: usize = 64;
 /// As many calls of a connection at a time. Linux's client has 65 slots and waits for the rest.
 const UNDER_WAY: usize = 32;
-/// What surrounds the data of a WRITE: the call's header with its credential, and the other arguments.
+/// What surrounds the data of a WRITE: the call's header with its credential, and the other
+/// arguments.
 const MAX_HEAD: usize = 2048;
 const MAX_RECORD: usize = MAX_IO + MAX_HEAD;
 /// All that MOUNT needs.
 const SMALL: usize = 4096;
-/// Bytes that all larger records may take while they are received and done.
+/// Bytes that all larger records may take while they are received and done, and as many all replies
+/// that hold bytes or names of files until they are sent.
 const ROOM: usize = 128 << 20;
 /// Room is counted in such units.
 const UNIT: usize = 4096;
@@ -54,11 +60,19 @@ const VERSION: u32 = 3;
 struct Shared {
     exports: Arc<dyn Exports>,
     room: Arc<Semaphore>,
+    /// The same of replies. Apart, since who holds room for a record waits for room for its reply.
+    replies: Arc<Semaphore>,
+    /// True when the server ends.
+    stop: watch::Sender<bool>,
 }
+
+/// What is sent, and what is free again when that is done: a call's slot, and its reply's room.
+type Answer = (Reply, OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Shared {
     fn new(exports: Arc<dyn Exports>) -> Arc<Shared> {
-        Arc::new(Shared { exports, room: Arc::new(Semaphore::new(ROOM / UNIT)) })
+        let all = || Arc::new(Semaphore::new(ROOM / UNIT));
+        Arc::new(Shared { exports, room: all(), replies: all(), stop: watch::channel(false).0 })
     }
 
     fn admits(&self, peer: SocketAddr) -> bool {
@@ -87,7 +101,8 @@ async fn perform(exports: &dyn Exports, peer: SocketAddr, call: Call) -> Reply {
     }
 }
 
-/// Answers one record as a connection from `peer` would; None where the connection would end. For fuzzing and tests.
+/// Answers one record as a connection from `peer` would; None where the connection would end. For
+/// fuzzing and tests.
 pub async fn answer(exports: &dyn Exports, peer: SocketAddr, record: Bytes) -> Option<Vec<u8>> {
     let reply = match rpc::parse(record) {
         Parsed::Call(call) => perform(exports, peer, call).await,
@@ -165,9 +180,9 @@ async fn send<W: AsyncWrite + Unpin>(writer: &mut W, reply: Reply) -> io::Result
 
 async fn write_replies<W: AsyncWrite + Unpin>(
     mut writer: W,
-    mut replies: mpsc::Receiver<(Reply, OwnedSemaphorePermit)>,
+    mut replies: mpsc::Receiver<Answer>,
 ) -> io::Result<()> {
-    while let Some((reply, _slot)) = replies.recv().await {
+    while let Some((reply, _slot, _room)) = replies.recv().await {
         tokio::time::timeout(PATIENCE, send(&mut writer, reply))
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a client does not take its replies"))??;
@@ -185,11 +200,13 @@ where
     let (answers, replies) = mpsc::channel(UNDER_WAY);
     let mut writing = tokio::spawn(write_replies(writer, replies));
     let mut calls = JoinSet::new();
+    let mut stopped = shared.stop.subscribe();
     let late = || io::Error::new(io::ErrorKind::TimedOut, "a record does not come to its end");
     let ended = loop {
         let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
         let header = tokio::select! {
             header = tokio::time::timeout(IDLE, reader.read_u32()) => header,
+            () = async { let _ = stopped.wait_for(|stop| *stop).await; } => break Ok(()),
             written = &mut writing => {
                 // Calls that are under way are done all the same.
                 while calls.join_next().await.is_some() {}
@@ -211,19 +228,25 @@ where
         match rpc::parse(bytes) {
             Parsed::NoCall => break Err(broken("what came is no call")),
             Parsed::Bad(xid, why) => {
-                let _ = answers.send((rpc::refused(xid, why), slot)).await;
+                let _ = answers.send((rpc::refused(xid, why), slot, None)).await;
             }
             Parsed::Call(call) => {
                 let (shared, answers) = (shared.clone(), answers.clone());
                 calls.spawn(async move {
+                    let units = MAX_RECORD.div_ceil(UNIT) as u32;
+                    let reply_room = match call.program == NFS && nfs::gives_much(call.procedure) {
+                        true => shared.replies.clone().acquire_many_owned(units).await.ok(),
+                        false => None,
+                    };
                     let reply = perform(&*shared.exports, peer, call).await;
                     drop(room);
-                    let _ = answers.send((reply, slot)).await;
+                    let _ = answers.send((reply, slot, reply_room)).await;
                 });
             }
         }
     };
-    // What a client asked for before it went is done; a crash could not tell the difference, but others can.
+    // What a client asked for before it went is done; a crash could not tell the difference, but
+    // others can.
     while calls.join_next().await.is_some() {}
     drop(answers);
     let written = writing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
@@ -238,6 +261,7 @@ pub async fn serve(
 ) {
     let shared = Shared::new(exports);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let strangers = Arc::new(Semaphore::new(STRANGERS));
     let mut clients = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
@@ -260,15 +284,23 @@ pub async fn serve(
         // Replies are small and waited for.
         let _ = stream.set_nodelay(true);
         while clients.try_join_next().is_some() {}
+        let stranger = match shared.admits(peer) {
+            true => None,
+            false => match strangers.clone().try_acquire_owned() {
+                Ok(taken) => Some(taken),
+                Err(_) => continue,
+            },
+        };
         let shared = shared.clone();
         clients.spawn(async move {
-            let _slot = slot;
+            let _slots = (slot, stranger);
             if let Err(e) = client(stream, peer, shared).await {
-                tracing::info!("nfs: the connection of {peer} ends: {e}");
+                tracing::debug!("nfs: the connection of {peer} ends: {e}");
             }
         });
     }
     drop(listener);
+    shared.stop.send_replace(true);
     let _ = tokio::time::timeout(DRAIN, async { while clients.join_next().await.is_some() {} }).await;
 }
 

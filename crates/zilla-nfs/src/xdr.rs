@@ -1,8 +1,9 @@
-//! XDR (RFC 4506): numbers of four and eight bytes, big-endian; byte strings with their length before and zeroes behind, up to a
-//! multiple of four.
+//! XDR (RFC 4506): numbers of four and eight bytes, big-endian; byte strings with their length
+//! before and zeroes behind, up to a multiple of four.
 //!
-//! What is read comes from a stranger: each string has the greatest length it may have, and nothing is read past the end. The bytes
-//! of a WRITE are not copied: they stay in the buffer that they were received in.
+//! What is read comes from a stranger: each string has the greatest length it may have, and nothing
+//! is read past the end. The bytes of a WRITE are not copied: they stay in the buffer that they
+//! were received in.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 

@@ -4,8 +4,9 @@
 //! the rest is compressed (lower seven bits) and in which order its words are (upper bit, set for little endian),
 //! then a *traditional* entry of four variants or, with `fast_dedup`, a *flat* entry of one.
 //!
-//! With `fast_dedup` a checksum's tables lie in a directory of their own (`DDT-<checksum>`), with two logs (`DDT-log-<checksum>-<n>`): entries that
-//! changed are appended to one of them, and come into the tables later, sorted. What a log says of a key replaces what the table says.
+//! With `fast_dedup` a checksum's tables lie in a directory of their own (`DDT-<checksum>`), with
+//! two logs (`DDT-log-<checksum>-<n>`): entries that changed are appended to one of them, and come
+//! into the tables later, sorted. What a log says of a key replaces what the table says.
 
 use crate::bytes::{Field, Phys, Reader, Writer, phys};
 use crate::error::{FormatError, Result};
@@ -24,7 +25,8 @@ pub const DDT_PREFIX: &str = "DDT-";
 pub const DDT_KEY_WORDS: usize = 5;
 /// Classes of entries, each with a ZAP of its own.
 pub const DDT_CLASSES: [&str; 3] = ["ditto", "duplicate", "unique"];
-/// Names in the directory of a checksum's tables. Source: `DDT_DIR_VERSION` and `DDT_DIR_FLAGS` in sys/ddt_impl.h.
+/// Names in the directory of a checksum's tables. Source: `DDT_DIR_VERSION` and `DDT_DIR_FLAGS` in
+/// sys/ddt_impl.h.
 pub const DDT_DIR_VERSION: &str = "version";
 pub const DDT_DIR_FLAGS: &str = "flags";
 /// Source: `DDT_VERSION_FDT` in sys/ddt_impl.h.

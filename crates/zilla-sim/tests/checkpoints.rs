@@ -1,6 +1,7 @@
-//! A checkpoint is taken, the pool is changed until every place that was free is used again, and it goes back or the checkpoint is discarded;
-//! the power goes at any write of that. A pool that has a checkpoint can go back to it, whole; one that has not has everything
-//! else; and every block is accounted for either way.
+//! A checkpoint is taken, the pool is changed until every place that was free is used again, and it
+//! goes back or the checkpoint is discarded; the power goes at any write of that. A pool that has a
+//! checkpoint can go back to it, whole; one that has not has everything else; and every block is
+//! accounted for either way.
 
 use std::sync::Arc;
 use zilla_core::error::Result;

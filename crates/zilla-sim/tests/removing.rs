@@ -1,5 +1,6 @@
-//! A mirror is emptied into another and leaves the pool, while files come and go; the power goes at any write of that. What was stable is
-//! there, the removal goes on by itself, and every block is accounted for.
+//! A mirror is emptied into another and leaves the pool, while files come and go; the power goes at
+//! any write of that. What was stable is there, the removal goes on by itself, and every block is
+//! accounted for.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -171,7 +171,8 @@ pub(crate) fn join(snapshot: u64, object: u64) -> NodeId {
     snapshot << SHIFT | object & OBJECT
 }
 
-/// The control directory's attributes: everyone may look, and `manager`, if there is one, change what snapshots there are.
+/// The control directory's attributes: everyone may look, and `manager`, if there is one, change
+/// what snapshots there are.
 pub(crate) fn attr(node: NodeId, entries: u64, time: Time, manager: Option<u32>) -> Attr {
     let manager = manager.filter(|_| node == CTL_SNAPSHOT);
     Attr {

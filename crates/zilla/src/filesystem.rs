@@ -12,7 +12,8 @@ use zilla_core::zpl::*;
 /// A file's number as servers use it: the object's, with the snapshot's in the upper 16 bits.
 pub type NodeId = u64;
 
-/// What [`Filesystem::lasting_name`] says of `.zfs` and `.zfs/snapshot` in the place of a snapshot's guid.
+/// What [`Filesystem::lasting_name`] says of `.zfs` and `.zfs/snapshot` in the place of a
+/// snapshot's guid.
 pub const CONTROL_NAME: u64 = u64::MAX;
 
 /// The longest single copy of [`Filesystem::copy_range`], so that a client can be interrupted in between.
@@ -110,8 +111,8 @@ impl Filesystem {
         self.control.lock().snapdir = to;
     }
 
-    /// From now on `.zfs/snapshot` is a directory of this user, and what he makes, removes and renames there are snapshots (as long as the
-    /// tunable `zfs_admin_snapshot` allows it).
+    /// From now on `.zfs/snapshot` is a directory of this user, and what he makes, removes and
+    /// renames there are snapshots (as long as the tunable `zfs_admin_snapshot` allows it).
     pub fn set_snapshot_manager(&self, uid: u32) {
         self.control.lock().manager = Some(uid);
     }
@@ -177,8 +178,8 @@ impl Filesystem {
         }
     }
 
-    /// What a node is called beyond this opening of the file system, as servers' file handles name it: the guid of its snapshot, 0 for
-    /// the live files, and its number there.
+    /// What a node is called beyond this opening of the file system, as servers' file handles name
+    /// it: the guid of its snapshot, 0 for the live files, and its number there.
     pub fn lasting_name(&self, node: NodeId) -> Result<(u64, u64)> {
         match ctldir::split(node) {
             (_, id) if ctldir::is_control(node) => Ok((CONTROL_NAME, id)),
@@ -190,7 +191,8 @@ impl Filesystem {
         }
     }
 
-    /// The node of a lasting name; whether there is such a file is another question ([`Filesystem::handle`]). Opens the snapshot if need be.
+    /// The node of a lasting name; whether there is such a file is another question
+    /// ([`Filesystem::handle`]). Opens the snapshot if need be.
     pub async fn node_of(&self, snapshot: u64, id: u64) -> Result<NodeId> {
         let stale = || Error::os(Errno::Stale, "the snapshot is gone");
         if ctldir::split(id) != (0, id) {
@@ -387,7 +389,8 @@ impl Filesystem {
         Ok(Entry::new(0, held, attr))
     }
 
-    /// Makes a file without a name, which [`Filesystem::link`] may give it. It goes with its last use if it has none by then.
+    /// Makes a file without a name, which [`Filesystem::link`] may give it. It goes with its last
+    /// use if it has none by then.
     pub async fn create_unnamed(&self, dir: NodeId, new: NewFile<'_>) -> Result<Entry> {
         let (zfs, id) = self.live(dir)?;
         let (held, attr) = zfs.create_unnamed(id, new).await?;
@@ -504,7 +507,8 @@ impl Filesystem {
         zfs.punch(id, off, len, extend, kill_suidgid).await
     }
 
-    /// What an `fallocate` without flags does: the file is at least so long as to have the range, if that much could be written now.
+    /// What an `fallocate` without flags does: the file is at least so long as to have the range,
+    /// if that much could be written now.
     pub async fn allocate(&self, node: NodeId, off: u64, len: u64, kill_suidgid: bool) -> Result<()> {
         let (zfs, id) = self.live(node)?;
         zfs.check_allocation(len)?;
@@ -523,7 +527,8 @@ impl Filesystem {
         zfs.extend(id, end, kill_suidgid).await
     }
 
-    /// Writes the blocks of a range anew, so that they are stored as properties now say; the file stays the same. `len` 0 is to its end.
+    /// Writes the blocks of a range anew, so that they are stored as properties now say; the file
+    /// stays the same. `len` 0 is to its end.
     pub async fn rewrite(&self, node: NodeId, off: u64, len: u64) -> Result<()> {
         let (zfs, id) = self.live(node)?;
         zfs.rewrite(id, off, len).await

@@ -1,8 +1,8 @@
-//! A dataset's snapshots as the directory `.zfs/snapshot` shows them: found, opened, and made, destroyed and renamed by mkdir, rmdir and
-//! mv.
+//! A dataset's snapshots as the directory `.zfs/snapshot` shows them: found, opened, and made,
+//! destroyed and renamed by mkdir, rmdir and mv.
 //!
-//! Each change is one sync task of the pool, so it is there whole or not at all, and stable when the call returns. Who may ask for one is
-//! judged before it comes here, by the directory's mode.
+//! Each change is one sync task of the pool, so it is there whole or not at all, and stable when
+//! the call returns. Who may ask for one is judged before it comes here, by the directory's mode.
 
 use crate::ctldir::Snapshots;
 use crate::dataset::open_zfs;

@@ -258,7 +258,8 @@ fn wrong_words_are_refused_in_openzfs_words() {
     pool.judge();
 }
 
-/// (OpenZFS's issue 12014 and its relatives: a key that goes while blocks are still to be encrypted with it.)
+/// (OpenZFS's issue 12014 and its relatives: a key that goes while blocks are still to be encrypted
+/// with it.)
 #[test]
 fn a_key_is_not_taken_from_under_who_writes() {
     use std::sync::atomic::{AtomicBool, Ordering};

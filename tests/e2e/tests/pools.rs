@@ -142,3 +142,44 @@ fn a_missing_disk_leaves_the_pool_degraded_and_working() {
     tree::same(&source, &pool.root().join("written while degraded"));
     pool.export();
 }
+
+#[test]
+fn a_special_vdev_is_still_one_after_an_import() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let special = world.images("special", 1, SIZE).remove(0);
+    world.zpool(&format!("add tank special {}", special.display())).ok();
+    world.zfs("set special_small_blocks=32K tank").ok();
+    pool.export();
+    pool.import();
+    let status = world.zpool("status tank").ok();
+    let (before, after) = status.split_once("special\t").expect(&status);
+    assert!(!before.contains("special1.img") && after.contains("special1.img"), "{status}");
+    // Large blocks stay away from it, small ones go there.
+    let taken = || -> u64 {
+        let list = world.zpool("list -Hpv tank").ok();
+        let row = list.lines().find(|l| l.contains("special1.img")).expect("row");
+        row.split('\t').filter(|w| !w.is_empty()).nth(2).and_then(|w| w.parse().ok()).expect("bytes")
+    };
+    // Bytes that no compression makes smaller.
+    let noise = |name: &str, len: usize| {
+        let mut x = len as u64 + name.len() as u64;
+        let next = |_| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 56) as u8
+        };
+        fs::write(pool.root().join(name), (0..len).map(next).collect::<Vec<u8>>()).expect("write");
+    };
+    let empty = taken();
+    noise("large", 40 << 20);
+    pool.sync();
+    let large = taken() - empty;
+    (0..100).for_each(|i| noise(&format!("small{i}"), 30_000));
+    pool.sync();
+    let small = taken() - empty - large;
+    assert!(large < 4 << 20 && small > 2 << 20, "{large} bytes for a large file, {small} for small ones");
+    pool.judge();
+}

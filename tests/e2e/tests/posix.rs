@@ -15,8 +15,8 @@ fn pjdfstest() {
     let world = World::new();
     let pool =
         Pool::create(&world, "tank", Kind::Single, 1 << 30, &["-O", "acltype=posix", "-O", "atime=on"]);
-    // Remounts without a helper, which may be another ZFS's. Linux ends the use of a FUSE file behind its close, so a removed one keeps the
-    // mount busy for a moment.
+    // Remounts without a helper, which may be another ZFS's. Linux ends the use of a FUSE file
+    // behind its close, so a removed one keeps the mount busy for a moment.
     let tools = world.path().join("tools");
     fs::create_dir(&tools).expect("folder");
     let again = "#!/bin/sh\nfor i in $(seq 10); do /bin/mount -i \"$@\" && exit; sleep 1; done\nexit 1\n";
@@ -45,7 +45,8 @@ fn pjdfstest() {
         assert!(ended("FAILED").is_empty(), "{done}");
         (ended("ok").len(), ended("skipped"))
     };
-    // A file that one of its own tests keeps open stands in the way of remounts, so those that take one run by themselves.
+    // A file that one of its own tests keeps open stands in the way of remounts, so those that take
+    // one run by themselves.
     let (passed, mut skipped) = run(false, &[]);
     skipped.retain(|name| !name.contains("::erofs_"));
     // Linux says of no FUSE file system how many links a file may have.

@@ -1,4 +1,5 @@
-//! File systems shared over NFS: by libnfs's programs, and by a small client of our own, call by call.
+//! File systems shared over NFS: by libnfs's programs, and by a small client of our own, call by
+//! call.
 //!
 //! `ZILLA_KILLS` says how often the daemon is killed behind a COMMIT (a few in every run).
 
@@ -364,6 +365,16 @@ fn modes_and_owners_hold_for_clients() {
     assert_eq!(user.nfs(6, read(&secret)).0, NFS3ERR_ACCES);
     assert_eq!(user.nfs(12, Args::default().bytes(&top).bytes(b"secret")).0, 1, "the sticky bit");
     assert_eq!(user.nfs(2, Args::default().bytes(&secret).mode(0o666).n(0)).0, 1);
+    // Nor does the owner that a file has already, given once more by another user, take its set-id bits.
+    std::fs::write(pool.root().join("program"), "x").unwrap();
+    std::fs::set_permissions(pool.root().join("program"), std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let program = user.lookup(&top, "program").unwrap();
+    let (uid, gid) = ([0, 1, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0]);
+    for same in [uid, gid] {
+        let args = same.iter().fold(Args::default().bytes(&program), |args, n| args.n(*n)).n(0);
+        assert_eq!(user.nfs(2, args).0, 1);
+    }
+    assert_eq!(user.getattr(&program).map(|a| a.0), Ok(0o4755));
     let own = user.create(&top, "own", 0o400);
     user.write(&own, 0, b"mine whatever its mode says", FILE_SYNC);
     assert_eq!(std::fs::metadata(pool.root().join("own")).unwrap().uid(), 1000);

@@ -173,7 +173,8 @@ fn who_dies_while_receiving_leaves_nothing() {
     pool.judge();
 }
 
-/// An `ssh` that runs what it is told with another daemon; the folder it lies in. While there is a file `cut` beside it, only so many bytes get there.
+/// An `ssh` that runs what it is told with another daemon; the folder it lies in. While there is a
+/// file `cut` beside it, only so many bytes get there.
 fn fake_ssh(world: &World, other: &World) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let dir = world.path().join("bin");

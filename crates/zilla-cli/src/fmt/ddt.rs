@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use zilla_control::props::nicenum::{nicebytes, nicenum};
 use zilla_control::types::DedupTables;
 
-/// Blocks and their logical, physical and allocated sizes, each counted once, then as often as it is referred to.
+/// Blocks and their logical, physical and allocated sizes, each counted once, then as often as it
+/// is referred to.
 pub type Sums = [u64; 8];
 
 fn half(sums: &[u64]) -> String {

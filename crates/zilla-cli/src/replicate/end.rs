@@ -1,10 +1,14 @@
 //! One end of a replication: a dataset, and the `zfs` that is asked about it.
 //!
-//! Here that is this program; on another machine whatever its shell finds as `zfs`, run by ssh. Words go through that shell, so each is
-//! quoted. Answers are asked for in the form that is for scripts (`-H -p`) and read strictly.
+//! Here that is this program; on another machine whatever its shell finds as `zfs`, run by ssh.
+//! Words go through that shell, so each is quoted. Answers are asked for in the form that is for
+//! scripts (`-H -p`) and read strictly.
 
 use std::fmt;
 use std::process::{Command, Stdio};
+
+/// Names in one line: an argument of ssh is at most 128 KiB (MAX_ARG_STRLEN), and a name 256 bytes.
+const ASKED_AT_ONCE: usize = 256;
 
 /// Why a replication ends, and with which code.
 #[derive(Debug)]
@@ -13,7 +17,7 @@ pub struct Failed {
     pub why: String,
 }
 
-/// A snapshot or bookmark: its name behind the `@` or `#`, and what it is whatever its name.
+/// A snapshot or bookmark: its name behind the `@` or `#`, and its guid, which stays when it is renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub name: String,
@@ -68,7 +72,7 @@ impl End {
                 (Some(host.to_owned()), dataset)
             }
         };
-        let plain = |c: char| !c.is_control() && !"@#%\t\n".contains(c);
+        let plain = |c: char| !c.is_control() && !"@#%".contains(c);
         if dataset.is_empty() || dataset.starts_with(['-', '/']) || !dataset.chars().all(plain) {
             return Err(format!("'{dataset}' is no dataset's name"));
         }
@@ -160,18 +164,17 @@ impl End {
 
     /// Those of some snapshots that have a tag.
     pub fn held(&self, snapshots: &[String], tag: &str) -> Result<Vec<String>, Failed> {
-        if snapshots.is_empty() {
-            return Ok(Vec::new());
+        let mut held = Vec::new();
+        for part in snapshots.chunks(ASKED_AT_ONCE) {
+            let mut words = vec!["holds", "-H"];
+            words.extend(part.iter().map(String::as_str));
+            held.extend(self.done(&words)?.lines().filter_map(|l| {
+                let mut parts = l.split('\t');
+                let name = parts.next()?;
+                (parts.next()? == tag).then(|| name.to_owned())
+            }));
         }
-        let mut words = vec!["holds", "-H"];
-        words.extend(snapshots.iter().map(String::as_str));
-        let all = self.done(&words)?;
-        let held = all.lines().filter_map(|l| {
-            let mut parts = l.split('\t');
-            let name = parts.next()?;
-            (parts.next()? == tag).then(|| name.to_owned())
-        });
-        Ok(held.collect())
+        Ok(held)
     }
 }
 
@@ -195,7 +198,7 @@ pub fn pipe(
         let run = command.stdin(stream).stdout(Stdio::null()).stderr(Stdio::inherit()).status();
         run.map_err(|e| target.failed(receive, &e.to_string()))
     });
-    // It ends when nobody reads any more.
+    // The sender ends when nobody reads its stream any more.
     let sent = sender.wait().map_err(|e| source.failed(&send, &e.to_string()))?;
     let received = received?;
     match (sent.success(), received.success()) {

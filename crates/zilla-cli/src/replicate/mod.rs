@@ -1,17 +1,21 @@
 //! `zilla replicate`: keeps a copy of a dataset up to date, here or on another machine.
 //!
 //! ```text
-//! look at both ends -> resume what was cut off -> plan: what to send from where -> send | receive -> holds, bookmark, pruning
+//! look at both ends -> resume what was cut off -> plan: what to send from where
+//!   -> send | receive -> holds, bookmark, pruning
 //! ```
 //!
-//! It is a client of the commands alone: each end is a `zfs` that is run ([`end`]), zilla's or OpenZFS's, here or through ssh, and what it
-//! answers to `-H -p` is all that is known of it. What is common to both ends is found by guid ([`plan`]), whatever the snapshots are
-//! called. No decision is taken by the words of an error.
+//! It is a client of the commands alone: each end is a `zfs` that is run ([`end`]), zilla's or
+//! OpenZFS's, here or through ssh, and what it answers to `-H -p` is all that is known of it. What
+//! is common to both ends is found by guid ([`plan`]), whatever the snapshots are called. No
+//! decision is taken by the words of an error.
 //!
-//! **What is kept true.** Only snapshots and bookmarks that this command made, which their prefix tells, are ever destroyed, and only those that are
-//! older than what both ends have in common. The last common snapshot is held on both sides, so nobody destroys it by accident.
+//! **What is kept true.** But for `-F`, only snapshots and bookmarks that this command made, which
+//! their prefix tells, are ever destroyed, and only those that are older than what both ends have
+//! in common. The last common snapshot is held on both sides, so nobody destroys it by accident.
 //!
-//! **Interrupted** at any point: a receive that was cut off is resumed by the next run; all else is done again, or was done.
+//! **Interrupted** at any point: a receive that was cut off is resumed by the next run, which
+//! repeats every other step that was not complete.
 
 mod end;
 mod plan;
@@ -21,6 +25,7 @@ use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{Json, Obj};
 use end::{End, Failed, Point};
 use plan::{Base, Plan};
+use std::io::Write;
 
 /// Exit codes beside 0 and, for a wrong line, 2.
 const FAILED: u8 = 1;
@@ -28,6 +33,8 @@ const FAILED: u8 = 1;
 const NOTHING_COMMON: u8 = 3;
 /// A stream was cut off; the next run goes on from there.
 const INTERRUPTED: u8 = 4;
+/// Bytes of a hold's tag, well below OpenZFS's MAXNAMELEN (256).
+const TAG_MAX: usize = 200;
 
 pub const USAGE_WORDS: &str =
     "[-BFHIjnvw] [-k keep] [-K keep] [-p prefix] [-t tag] [--no-snapshot] source target";
@@ -123,6 +130,10 @@ fn parse(cx: &mut Cx, args: &[String]) -> Result<(Options, End, End), Exit> {
     if o.prefix.is_empty() || o.prefix.len() > 64 || !o.prefix.chars().all(plain) {
         return cx.bad_usage(format!("'{}' cannot begin a snapshot's name", o.prefix));
     }
+    let tag = |t: &String| t.is_empty() || t.len() > TAG_MAX || t.chars().any(char::is_control);
+    if let Some(tag) = o.tag.as_ref().filter(|t| tag(t)) {
+        return cx.bad_usage(format!("'{tag}' cannot be a hold's tag"));
+    }
     let [source, target] = operands.as_slice() else {
         return cx.bad_usage(if operands.len() < 2 { "missing argument" } else { "too many arguments" });
     };
@@ -152,7 +163,9 @@ impl Told {
             return self.steps.push(Json::Obj(step));
         }
         let would = if self.dry_run { "would " } else { "" };
-        println!("{would}{action} {what}{}{more}", if more.is_empty() { "" } else { " " });
+        let space = if more.is_empty() { "" } else { " " };
+        // Where nobody reads any more the work goes on.
+        let _ = writeln!(std::io::stdout(), "{would}{action} {what}{space}{more}");
     }
 }
 
@@ -174,7 +187,7 @@ fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         if let Some(why) = &why {
             out.str("error", why.clone());
         }
-        println!("{}", out.render());
+        let _ = writeln!(std::io::stdout(), "{}", out.render());
     }
     if let Some(why) = why {
         cx.err(format!("cannot replicate '{source}' to '{target}': {why}"));
@@ -192,8 +205,8 @@ struct Work<'a> {
 impl Work<'_> {
     fn tag(&self) -> String {
         let tag = self.o.tag.clone().unwrap_or_else(|| format!("{}{}", self.o.prefix, self.target));
-        // MAXNAMELEN bounds a tag; the end of the name tells targets apart.
-        let mut from = tag.len().saturating_sub(200);
+        // The end of the name tells targets apart.
+        let mut from = tag.len().saturating_sub(TAG_MAX);
         while !tag.is_char_boundary(from) {
             from += 1;
         }
@@ -220,11 +233,16 @@ impl Work<'_> {
                 points = self.source.snapshots()?;
             }
         }
+        if points.is_empty() {
+            return Err(Failed::plain("the source has no snapshot"));
+        }
         let marks = self.source.bookmarks()?;
         let have = if there { self.target.snapshots()? } else { Vec::new() };
         let plan = Plan::make(&points, &marks, &have, there && !have.is_empty()).map_err(|why| Failed {
             code: NOTHING_COMMON,
-            why: format!("{why}; its snapshots are another dataset's: choose another target, or destroy it"),
+            why: format!(
+                "{why}: the target's snapshots are another dataset's. Choose another target, or destroy this one"
+            ),
         })?;
         if let Some(newest) = &plan.send {
             self.send(newest, &plan.base)?;
@@ -285,7 +303,8 @@ impl Work<'_> {
         receive.push(self.target.dataset());
         let done = end::pipe(self.source, words, self.target, &receive, self.o.verbose);
         done.map_err(|e| match self.target.exists() {
-            Ok(true) if matches!(self.target.token(), Ok(Some(_))) => {
+            // The same token again: nothing came, and another run would end as this one did.
+            Ok(true) if matches!(self.target.token(), Ok(Some(now)) if !words.contains(&now)) => {
                 Failed { code: INTERRUPTED, why: format!("{}; run it again to go on from there", e.why) }
             }
             _ => e,
@@ -296,20 +315,20 @@ impl Work<'_> {
     fn hold(&mut self, common: &Point) -> Result<(), Failed> {
         let tag = self.tag();
         for end in [self.source, self.target] {
-            let name = end.at(&common.name_on(end, self.target)?);
             if self.o.dry_run {
                 self.told.step("hold", &format!("{end}@{}", common.name), &tag);
                 continue;
             }
+            let name = end.at(&common.name_on(end, self.target)?);
             let all: Vec<String> = end.snapshots()?.iter().map(|p| end.at(&p.name)).collect();
             let held = end.held(&all, &tag)?;
             if !held.contains(&name) {
                 self.told.step("hold", &end.shown(&name), &tag);
-                end.done(&["hold", &tag, &name])?;
+                end.done(&["hold", "--", &tag, &name])?;
             }
             for old in held.iter().filter(|h| **h != name) {
                 self.told.step("release", &end.shown(old), &tag);
-                end.done(&["release", &tag, old])?;
+                end.done(&["release", "--", &tag, old])?;
             }
         }
         Ok(())
@@ -336,7 +355,11 @@ impl Work<'_> {
 
     /// Leaves the newest of the snapshots that this command made.
     fn prune(&mut self, end: &End, keep: usize, common: &Point) -> Result<(), Failed> {
-        let all = end.snapshots()?;
+        let mut all = if self.o.dry_run && !end.exists()? { Vec::new() } else { end.snapshots()? };
+        // A dry run has neither taken nor sent the snapshot that would be the newest.
+        if self.o.dry_run && all.iter().all(|p| p.guid != common.guid) {
+            all.push(common.clone());
+        }
         for old in plan::to_prune(&all, &self.o.prefix, keep, common.guid) {
             let name = end.at(&old.name);
             self.told.step("destroy", &end.shown(&name), "");

@@ -18,11 +18,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// From the source's snapshots and bookmarks and the target's snapshots, the oldest first; `filled`: something is in the target.
+    /// From the source's snapshots and bookmarks and the target's snapshots, the oldest first;
+    /// `filled`: something is in the target.
     pub fn make(points: &[Point], marks: &[Point], have: &[Point], filled: bool) -> Result<Plan, String> {
         let Some(newest) = points.last() else { return Err("the source has no snapshot".into()) };
         let common = |of: &[Point]| of.iter().rev().find(|p| have.iter().any(|h| h.guid == p.guid)).cloned();
-        // The newest that both have: a bookmark counts only where it is newer on the target than any snapshot.
+        // The newest that both have: a bookmark counts only where it is newer on the target than
+        // any snapshot.
         let place = |p: &Point| have.iter().position(|h| h.guid == p.guid);
         let (snapshot, mark) = (common(points), common(marks));
         let base = match (snapshot, mark) {
@@ -45,7 +47,8 @@ impl Plan {
     }
 }
 
-/// Which snapshots go, so that the newest `keep` of those with the prefix stay. What both ends have in common stays, and what is newer.
+/// Which snapshots go, so that the newest `keep` of those with the prefix stay. What both ends have
+/// in common stays, and what is newer.
 pub fn to_prune<'a>(all: &'a [Point], prefix: &str, keep: usize, common: u64) -> Vec<&'a Point> {
     let older = all.iter().position(|p| p.guid == common).unwrap_or(0);
     let made: Vec<(usize, &Point)> =

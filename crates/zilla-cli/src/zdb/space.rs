@@ -31,8 +31,8 @@ impl Zdb {
                 continue;
             }
             let report = self.spa.metaslabs.report(top.id)?;
-            let bias = if top.vdev.is_log { "log" } else { top.vdev.bias.as_deref().unwrap_or("") };
-            self.header(top.id, bias, &report);
+            let bias = if top.vdev.is_log { "log".to_owned() } else { top.vdev.bias().unwrap_or_default() };
+            self.header(top.id, &bias, &report);
             for m in &report.metaslabs {
                 if only.is_empty() || only.contains(&m.id) {
                     self.metaslab(top.id, top.ashift(), m).await?;

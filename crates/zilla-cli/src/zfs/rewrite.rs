@@ -1,8 +1,9 @@
 //! `zfs rewrite`: the blocks of files written anew, so that they are stored as properties now say.
 //!
-//! Files are asked themselves, through the mount they lie in, by OpenZFS's own call for it; a file system that has no such call says so.
-//! What a file holds does not change, so the command may be cut off anywhere and given again. Symbolic links are not followed below what
-//! is named, and one that fails is named while the others go on.
+//! Files are asked themselves, through the mount they lie in, by OpenZFS's own call for it; a file
+//! system that has no such call says so. What a file holds does not change, so the command may be
+//! cut off anywhere and given again. Symbolic links are not followed below what is named, and one
+//! that fails is named while the others go on.
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
@@ -61,9 +62,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
 }
 
 fn complain(cx: &mut Cx, what: &str, path: &Path, e: &std::io::Error) -> bool {
-    let text = e.to_string();
-    let why = text.split(" (os error").next().unwrap_or_default();
-    cx.err(format!("failed to {what} {}: {why}", path.display()));
+    cx.err(format!("failed to {what} {}: {}", path.display(), crate::cx::strerror(e)));
     false
 }
 

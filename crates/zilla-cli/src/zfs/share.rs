@@ -14,7 +14,8 @@ pub fn verbs(e: &ApiError) -> (&'static str, &'static str) {
     }
 }
 
-/// The protocol that `-a` may name. None is shared over SMB: the property that would say so cannot be set.
+/// The protocol that `-a` may name. None is shared over SMB: the property that would say so cannot
+/// be set.
 fn is_smb(cx: &mut Cx, operands: &[String]) -> Result<bool, crate::cx::Exit> {
     match operands {
         [] => Ok(false),

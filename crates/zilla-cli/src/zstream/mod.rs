@@ -1,8 +1,9 @@
 //! `zstream`: looks into send streams and changes them, without a daemon and without a pool.
 //!
-//! Words, output and exit codes are OpenZFS 2.3's, but where that would spoil a stream: one that is cut off, or whose checksums do not fit, is
-//! refused instead of being written out with checksums that do. A stream comes from anywhere: a record's head bounds its payload before
-//! that is read ([`records`]), so no stream makes this take more than a block and a package's list.
+//! Words, output and exit codes are OpenZFS 2.3's, but where that would spoil a stream: one that is
+//! cut off, or whose checksums do not fit, is refused instead of being written out with checksums
+//! that do. A stream comes from anywhere: a record's head bounds its payload before that is read
+//! ([`records`]), so no stream makes this take more than a block and a package's list.
 
 mod dump;
 mod list;
@@ -116,7 +117,7 @@ fn token(words: &[String]) -> Done {
             let mut out = String::new();
             // Writing to a string does not fail.
             let _ = list.print(&mut out, 5);
-            print!("{out}");
+            let _ = std::io::Write::write_all(&mut std::io::stdout(), out.as_bytes());
             Ok(())
         }
         Err(e) => Err(failed(format_args!("Unable to parse resume token: {e}"))),

@@ -1,7 +1,8 @@
 //! `zstream redup`: a deduplicated stream, which nothing receives any more, as one that is not.
 //!
-//! Such a stream says of a block that it is one that came before (WRITE_BYREF). Where each was in the file is kept: 32 bytes for each
-//! record of at least 312, so no file makes this take more than a small part of its own size.
+//! Such a stream says of a block that it is one that came before (WRITE_BYREF). Where each was in
+//! the file is kept: 32 bytes for each record of at least 312, so no file makes this take more than
+//! a small part of its own size.
 
 use super::records::{Reader, Whole, Writer, payload};
 use super::{Done, failed, open, options, usage};

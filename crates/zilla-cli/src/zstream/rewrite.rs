@@ -1,6 +1,6 @@
 //! `zstream decompress` and `recompress`: a stream in, the same with other blocks out.
 
-use super::records::{Reader, Whole, Writer};
+use super::records::{Reader, Writer};
 use super::{Done, failed, options, stdin, usage};
 use std::collections::BTreeMap;
 use std::io::BufWriter;
@@ -27,7 +27,7 @@ fn pass(mut change: impl FnMut(&mut Write, Vec<u8>) -> Result<Vec<u8>, u8>) -> D
             }
             _ => {}
         }
-        writer.put(Whole { ..one })?;
+        writer.put(one)?;
     }
     writer.finish()
 }

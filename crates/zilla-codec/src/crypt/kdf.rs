@@ -1,7 +1,8 @@
 //! Keys from keys, and keys from passphrases.
 //!
-//! How often a passphrase is hashed is said by the key's object on disk or by a stream, up to 2^64 times; so it is hashed in pieces
-//! ([`Passphrase::hash`]), and whoever waits decides when it was enough. (The crate `pbkdf2` hashes to the end.)
+//! How often a passphrase is hashed is said by the key's object on disk or by a stream, up to 2^64
+//! times; so it is hashed in pieces ([`Passphrase::hash`]), and whoever waits decides when it was
+//! enough. (The crate `pbkdf2` hashes to the end.)
 
 use super::{SALT_LEN, Suite, WRAPPING_KEY_LEN};
 use hkdf::Hkdf;
@@ -28,7 +29,8 @@ const DIGEST_LEN: usize = 20;
 /// Digests that a wrapping key is the beginning of.
 const DIGESTS: usize = WRAPPING_KEY_LEN.div_ceil(DIGEST_LEN);
 
-/// A passphrase on its way to be a wrapping key: PBKDF2-HMAC-SHA1, as often as the key's object says.
+/// A passphrase on its way to be a wrapping key: PBKDF2-HMAC-SHA1, as often as the key's object
+/// says.
 pub struct Passphrase {
     prf: Hmac<Sha1>,
     /// Of each digest the last iteration's output, and the sum of all so far.

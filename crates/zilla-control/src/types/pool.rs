@@ -267,8 +267,8 @@ pub struct DedupTables {
     /// Bytes of the tables.
     pub on_disk: u64,
     pub in_core: u64,
-    /// By the power of two of a block's references: blocks, their logical, physical and allocated sizes, each counted once, then as often as
-    /// it is referred to.
+    /// By the power of two of a block's references: blocks, their logical, physical and allocated
+    /// sizes, each counted once, then as often as it is referred to.
     pub histogram: BTreeMap<u32, [u64; 8]>,
 }
 

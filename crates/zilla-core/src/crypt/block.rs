@@ -58,8 +58,9 @@ impl DataKey {
         }
     }
 
-    /// Encrypts (or only authenticates) a level-0 block that is stored as `data`. One that is to be found again by its contents gets salt and IV from
-    /// these: so the same is encrypted to the same, under this key.
+    /// Encrypts (or only authenticates) a level-0 block that is stored as `data`. One that is to be
+    /// found again by its contents gets salt and IV from these: so the same is encrypted to the
+    /// same, under this key.
     pub fn seal(&self, rng: &dyn Rng, otype: u8, data: Bytes, by_contents: bool) -> Result<SealedBlock> {
         if otype == DMU_OT_OBJSET {
             let (portable, local) = self.objset_macs(&data)?;

@@ -79,8 +79,8 @@ impl WrappingKey {
     }
 }
 
-/// A passphrase that is being hashed. What usual keys ask for takes a good part of a second; what a disk or a
-/// stream asks for may take years, so this is done in pieces.
+/// A passphrase that is being hashed. What usual keys ask for takes a good part of a second; what a
+/// disk or a stream asks for may take years, so this is done in pieces.
 pub struct Hashing {
     hash: Passphrase,
     salt: u64,

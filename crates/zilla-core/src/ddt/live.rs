@@ -86,12 +86,19 @@ impl Live {
             self.placing = Some(Event::new());
             return Claim::Write(copies);
         }
-        // Salt and IV follow from the contents; under another pair the same bytes are other contents.
+        // Salt and IV follow from the contents; under another pair the same bytes are other
+        // contents.
         if encrypted && p.dva[4..] != bp.0[4..PLACES] {
             return Claim::Alone;
         }
+        // With a gap among the copies the pointer could be taken for a hole.
+        if !p.dvas().iter().take(have.into()).all(Dva::is_valid) {
+            return Claim::Alone;
+        }
         if have < copies {
-            if p.copies(encrypted).any(|d| d.gang) {
+            // [`Live::placed`] must be able to take more copies, for there may be no room for them.
+            let fixed = !self.entry.is_flat() || p.refcnt == u64::MAX;
+            if fixed || p.copies(encrypted).any(|d| d.gang) {
                 return Claim::Alone;
             }
             self.placing = Some(Event::new());
@@ -108,7 +115,6 @@ impl Live {
 
     /// Takes over the places that were found for a block that [`Live::claim`] had written.
     pub fn placed(&mut self, bp: &BlkPtr, copies: u8, dvas: &[Dva]) -> Option<BlkPtr> {
-        self.abandon();
         let v = self.entry.variant_for(copies);
         let mut p = self.entry.variant(v);
         let encrypted = bp.is_encrypted();
@@ -134,7 +140,8 @@ impl Live {
         Some(filled(&p, bp))
     }
 
-    /// Who is placing the block is not, or no more.
+    /// The writer who was placing the block has sent it off, or has given it up: those who wait ask
+    /// again.
     pub fn abandon(&mut self) {
         if let Some(placing) = self.placing.take() {
             placing.notify(usize::MAX);

@@ -1,9 +1,11 @@
 //! The two logs of a table: entries that changed, until they are put into the ZAPs in order.
 //!
-//! Records are appended to the active log, a txg's in whole blocks of their own. When that is old or large enough it becomes the flushing one, whose
-//! entries go to the ZAPs in the order of their keys, some in each txg; how far they are is its checkpoint. A log that is emptied is cut off.
+//! Records are appended to the active log, a txg's in whole blocks of their own. When that is old
+//! or large enough it becomes the flushing one, whose entries go to the ZAPs in the order of their
+//! keys, some in each txg; how far they are is its checkpoint. A log that is emptied is cut off.
 //!
-//! **Invariant.** What is in memory is what reading the logs again would give, but that memory has no records of keys that are gone.
+//! **Invariant.** What is in memory is what reading the logs again would give. But records of keys
+//! that are gone, which this program appended since the import, are on disk only.
 
 use super::corrupt;
 use super::sync::stat_of;
@@ -29,13 +31,15 @@ use zilla_ondisk::{ByteOrder, Field, Phys};
 const LOG_BLOCK: u32 = 128 << 10;
 /// A larger block than this cannot be a log's.
 const MAX_LOG_BLOCK: u32 = 16 << 20;
-/// Nor is it longer: OpenZFS keeps at most one hundredth of its memory of records.
+/// A log is not longer than this: OpenZFS lets its records take one hundredth of the machine's
+/// memory.
 const MAX_LENGTH: u64 = 16 << 30;
 /// The active log is flushed after so many txgs. Source: zfs_dedup_log_txg_max of ddt_log.c.
 const MAX_AGE: u64 = 8;
 /// And when it has so many entries: some 25 MB in memory.
 const MAX_ENTRIES: usize = 100_000;
-/// At least so many entries go to the ZAPs in a txg. Source: zfs_dedup_log_flush_entries_min of ddt.c.
+/// At least so many entries go to the ZAPs in a txg. Source: zfs_dedup_log_flush_entries_min of
+/// ddt.c.
 const MIN_FLUSH: usize = 1000;
 
 /// One of the two.
@@ -63,7 +67,8 @@ impl Log {
         let phys = phys.map_err(|e| corrupt(e.to_string()))?;
         let blksz = object.blksz();
         let there = object.maxblkid().saturating_add(1).saturating_mul(blksz.into());
-        if !phys.is_known() || blksz > MAX_LOG_BLOCK || phys.length > there.min(MAX_LENGTH) {
+        let whole = phys.length.is_multiple_of(blksz.into());
+        if !phys.is_known() || blksz > MAX_LOG_BLOCK || !whole || phys.length > there.min(MAX_LENGTH) {
             return Err(corrupt(format!("object {id} is not a log")));
         }
         let checkpoint = (phys.flags() & DDL_FLAG_CHECKPOINT != 0).then_some(phys.checkpoint);
@@ -124,6 +129,9 @@ impl Logs {
             }
             *place = log;
         }
+        if logs.active.object.is_some() != logs.flushing.object.is_some() {
+            return Err(corrupt("one log is without the other"));
+        }
         // A key that is in both was changed while its older entry was to be flushed.
         for key in logs.active.entries.keys() {
             logs.flushing.entries.remove(key);
@@ -159,8 +167,12 @@ impl Logs {
         self.flushing.entries.remove(key);
     }
 
+    pub fn is_made(&self) -> bool {
+        self.active.object.is_some()
+    }
+
     pub async fn make(&mut self, ctx: &PoolCtx, tx: &Tx, directory: &Zap, kind: &str) -> Result<()> {
-        if self.active.object.is_none() {
+        if !self.is_made() {
             self.active.make(ctx, tx, directory, &log_name(kind, 0)).await?;
             self.flushing.make(ctx, tx, directory, &log_name(kind, 1)).await?;
             self.active.write_header(tx, false);
@@ -169,7 +181,8 @@ impl Logs {
         Ok(())
     }
 
-    /// Writes records behind those of the txgs before. The entries of keys that are gone are not kept.
+    /// Writes records behind those of the txgs before. The entries of keys that are gone are not
+    /// kept.
     pub fn append(&mut self, tx: &Tx, records: Vec<(Key, DdtLogged)>) {
         let (Some(object), Some((_, first))) = (self.active.object.clone(), records.first()) else { return };
         let blksz = object.blksz();
@@ -203,7 +216,6 @@ impl Logs {
     pub fn take_some(&mut self) -> Vec<(Key, DdtLogged)> {
         // So the logs change places about every eighth txg, whatever comes.
         let n = MIN_FLUSH.max(self.active.entries.len() / 4);
-        let n = n.min(self.flushing.entries.len());
         std::iter::from_fn(|| self.flushing.entries.pop_first()).take(n).collect()
     }
 

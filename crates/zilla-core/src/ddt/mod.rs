@@ -2,8 +2,9 @@
 //!
 //! **Floor 10.** It stands on the pool and its ZAPs; block writes ask it through [`DedupTables`].
 //!
-//! For each kind of checksum there is a table, from a block's checksum and sizes to where its copies are and how many pointers lead
-//! there. Pointers to such blocks have a bit (D) set. On disk ([`zilla_ondisk::ddt`]):
+//! For each kind of checksum there is a table, from a block's checksum and sizes to where its
+//! copies are and how many pointers lead there. Pointers to such blocks have a bit (D) set. On disk
+//! ([`zilla_ondisk::ddt`]):
 //!
 //! ```text
 //!   MOS directory -> DDT-statistics                         sums of each table, by references
@@ -21,18 +22,22 @@
 //!   frees:        load -> release        /                      \ older pools: straight to the tables
 //! ```
 //!
-//! **Invariants.** An entry counts the pointers to its block in trees and in lists of what is to be freed. A block whose
-//! count comes to nothing is freed in that txg's sync. What a live entry says replaces the logs, what the active log says the flushing one, and that the
-//! tables. An entry is in one table only, by its count (class). A block with the bit set that no entry is about (OpenZFS may prune) has one pointer.
+//! **Invariants.** An entry counts the pointers to its block in trees and in lists of what is to be
+//! freed. A block whose count comes to nothing is freed in that txg's sync. What a live entry says
+//! replaces the logs, what the active log says the flushing one, and that the tables. An entry is
+//! in one table only, by its count (class). A block with the bit set that no entry is about
+//! (OpenZFS may prune) has one pointer.
 //!
-//! **Crash.** Tables, logs and sums are objects of the MOS, changed in the syncing context only, in the txg of the pointers that they count.
+//! **Crash.** Tables, logs and sums are objects of the MOS, changed in the syncing context only, in
+//! the txg of the pointers that they count.
 //!
-//! **Damage.** An entry that cannot be read is not shared any more, and its block not given back: nothing is lost but space.
+//! **Damage.** An entry that cannot be read is not shared any more, and its block not given back:
+//! nothing is lost but space.
 //!
 //! **Lock order.** A table's state, then a dnode of the MOS. Nothing waits under it.
 //!
-//! **Deliberately absent.** Ditto copies (OpenZFS makes none any more; those that are there are freed). Gang blocks are not shared, and those that the intent log
-//! places are not written ahead.
+//! **Deliberately absent.** Ditto copies (OpenZFS makes none any more; those that are there are
+//! freed). Gang blocks are not shared, and those that the intent log places are not written ahead.
 
 mod live;
 mod log;
@@ -118,7 +123,8 @@ impl Ddt {
         self.quota.store(quota, Ordering::Relaxed);
     }
 
-    /// Whether there may be new entries in the txgs to come. `vdevs`: those that are for tables are nearly full.
+    /// Whether there may be new entries in the txgs to come. `vdevs`: those that are for tables are
+    /// nearly full.
     pub(crate) fn note_room(&self, vdevs: bool) {
         let full = match self.quota.load(Ordering::Relaxed) {
             0 => false,
@@ -147,7 +153,8 @@ impl Ddt {
         Ok(())
     }
 
-    /// Takes a reference off each of these blocks; gives those that are to be freed now because no entry is about them.
+    /// Takes a reference off each of these blocks; gives those that are to be freed now because no
+    /// entry is about them.
     pub(crate) async fn release(&self, bps: &[BlkPtr]) -> Vec<BlkPtr> {
         self.load(bps).await;
         let mut out = Vec::new();

@@ -1,4 +1,5 @@
-//! What a txg changed is written down: to the log or the ZAPs, with the sums. Then some of the log's entries go to the ZAPs.
+//! What a txg changed is written down: to the log or the ZAPs, with the sums. Then some of the
+//! log's entries go to the ZAPs.
 
 use super::Ddt;
 use super::live::Origin;
@@ -24,8 +25,8 @@ pub(super) const FEATURE: &str = "fast_dedup";
 pub(super) const DIRECTORY: u64 = 1;
 /// log2 of the ZAPs' blocks. Source: ddt_zap_default_bs and ddt_zap_default_ibs of ddt_zap.c.
 const ZAP_SHIFT: u8 = 15;
-const DUPLICATE: usize = 1;
-const UNIQUE: usize = 2;
+pub(super) const DUPLICATE: usize = 1;
+pub(super) const UNIQUE: usize = 2;
 
 /// What an entry adds to the sums.
 pub(super) fn stat_of(tree: &VdevTree, key: &Key, entry: &DdtEntry) -> DdtStat {
@@ -56,7 +57,8 @@ struct Pass<'a> {
 }
 
 impl Ddt {
-    /// Writes down what changed; in a txg's first pass the logs move on too. Gives the blocks that are to be freed: nothing points to them.
+    /// Writes down what changed; in a txg's first pass the logs move on too. Gives the blocks that
+    /// are to be freed: nothing points to them.
     pub(crate) async fn sync(&self, tx: &Tx, first_pass: bool) -> Result<Vec<BlkPtr>> {
         let mut frees = Vec::new();
         for table in &self.tables {
@@ -91,7 +93,8 @@ impl Ddt {
                     continue;
                 }
                 if matches!(live.origin, Origin::Logged(_)) {
-                    // The space is wanted now, not when the log is flushed; so it is to say nothing any more.
+                    // The block is freed now, not when the log is flushed: a record without
+                    // references replaces what the log says.
                     let entry = DdtEntry::new(pass.layout.flat, 0);
                     records.push((key, DdtLogged { class: None, entry }));
                 }
@@ -135,7 +138,8 @@ impl<'a> Pass<'a> {
             DIRECTORY => root.clone(),
             id => Zap::open(mos, id).await?,
         };
-        if layout.log {
+        let lacks_logs = layout.log && !table.state.lock().logs.is_made();
+        if lacks_logs {
             let mut logs = std::mem::take(&mut table.state.lock().logs);
             let made = logs.make(&ddt.ctx, tx, &directory, name).await;
             table.state.lock().logs = logs;
@@ -146,7 +150,8 @@ impl<'a> Pass<'a> {
         Ok(Pass { ddt, table, tx, tree, layout, root, directory, sums, frees })
     }
 
-    /// Puts an entry into the table of its class, out of the one where it was. Variants that nothing points to are freed.
+    /// Puts an entry into the table of its class, out of the one where it was. Variants that
+    /// nothing points to are freed.
     async fn store(&mut self, key: &Key, mut entry: DdtEntry, was: Option<usize>) -> Result<()> {
         for v in 0..entry.variants() {
             let p = entry.variant(v);

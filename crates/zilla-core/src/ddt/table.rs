@@ -2,6 +2,7 @@
 
 use super::live::{Live, Origin};
 use super::log::Logs;
+use super::sync::{DUPLICATE, UNIQUE};
 use super::{corrupt, sync};
 use crate::dmu::resident;
 use crate::error::{Errno, Error, Result};
@@ -20,8 +21,8 @@ use zilla_ondisk::ddt::{
 
 pub(super) type Key = [u64; DDT_KEY_WORDS];
 
-/// Where an entry is likely: what is written once more, what is written once.
-const SEARCH: [usize; DDT_CLASSES.len()] = [1, 2, 0];
+/// The classes in the order in which an entry is looked for. The last one is of ditto blocks.
+const SEARCH: [usize; DDT_CLASSES.len()] = [DUPLICATE, UNIQUE, 0];
 
 /// What the tables tell.
 #[derive(Clone, Debug, Default)]

@@ -19,9 +19,10 @@
 //! **Crash.** Before the txg is synced no space map knows of the block; who imports claims what the log leads to. Afterwards it is
 //! the tree's, or free, and the log's records of that txg count for nothing.
 //!
-//! **Deliberately absent.** Blocks that would have to be read first, that become holes or fit into their pointer, that have no
-//! checksum (who claims them could not tell whether they were written), that may be there already under another pointer (deduplication), or
-//! for which there is no single run of space: for all these the answer is no, and the data go into the log.
+//! **Deliberately absent.** Blocks that would have to be read first, that become holes or fit into
+//! their pointer, that have no checksum (who claims them could not tell whether they were written),
+//! that may be there already under another pointer (deduplication), or for which there is no single
+//! run of space: for all these the answer is no, and the data go into the log.
 
 use super::dbuf::{Ahead, is_same};
 use super::dnode::Dnode;

@@ -3,9 +3,10 @@
 //! Destroying a dataset puts its root pointer here, and the blocks are freed a few each txg, from its tree. A bookmark in the
 //! entry says how far that has come, so that an import after a crash goes on instead of beginning again.
 //!
-//! A tree with a damaged block stalls for [`PATIENCE`], as in OpenZFS: a device that is away may come back with a good copy.
-//! Then what lies below the damage is given up (what OpenZFS does with `zfs_free_leak_on_eio`): it stays allocated, is counted in the dir
-//! `$LEAK`, which `zpool get leaked` shows, and the queue moves on.
+//! A tree with a damaged block stalls for [`PATIENCE`], as in OpenZFS: a device that is away may
+//! come back with a good copy. Then what lies below the damage is given up (what OpenZFS does with
+//! `zfs_free_leak_on_eio`): it stays allocated, is counted in the dir `$LEAK`, which `zpool get
+//! leaked` shows, and the queue moves on.
 
 use super::DslPool;
 use super::bpobj::Space;
@@ -112,15 +113,15 @@ impl DslPool {
         if phys.begin >= phys.end {
             return Ok(Taken::default());
         }
-        let mut state = std::mem::take(&mut *self.destroying.lock());
         let at = phys.begin * BptreeEntryPhys::SIZE as u64;
         let mut raw = vec![0; BptreeEntryPhys::SIZE];
         dn.read_wait(at, &mut raw).await?;
-        let now = self.ctx.env.now();
-        state.lenience.leave_out = state.stalled.is_some_and(|since| now >= since + state.patience);
         let mut entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
             .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
         check_root(id, &entry.bp)?;
+        let now = self.ctx.env.now();
+        let mut state = std::mem::take(&mut *self.destroying.lock());
+        state.lenience.leave_out = state.stalled.is_some_and(|since| now >= since + state.patience);
         let from = super::traverse::Position::from_phys(&entry.zb);
         let (store, lenience) = (&self.ctx.store, &mut state.lenience);
         let walked =

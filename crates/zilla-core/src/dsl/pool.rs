@@ -217,7 +217,8 @@ impl DslPool {
         }
     }
 
-    /// Space that nothing refers to and that could not be freed, because what leads to it was damaged.
+    /// Space that nothing refers to and that could not be freed, because what leads to it was
+    /// damaged.
     pub async fn leaked(&self) -> Result<u64> {
         Ok(self.leak_dir().await?.map_or(0, |d| d.phys().used_bytes))
     }

@@ -1,9 +1,11 @@
-//! Blocks of removed vdevs that a dataset points to by their new place while a snapshot of it still points to the old one.
+//! Blocks of removed vdevs that a dataset points to by their new place while a snapshot of it still
+//! points to the old one.
 //!
-//! OpenZFS changes pointers in blocks that it writes anyway, so that a removed vdev's mapping is needed less and less. zilla leaves pointers
-//! as they are, but it keeps what OpenZFS wrote: a *remap deadlist* of a dataset has the old places, which become obsolete when
-//! the last snapshot that points to them goes. They then pass through a list of the pool (`com.delphix:obsolete_bpobj`) to the map of the
-//! removed vdev.
+//! OpenZFS changes pointers in blocks that it writes anyway, so that a removed vdev's mapping is
+//! needed less and less. zilla leaves pointers as they are, but it keeps what OpenZFS wrote: a
+//! *remap deadlist* of a dataset has the old places, which become obsolete when the last snapshot
+//! that points to them goes. They then pass through a list of the pool
+//! (`com.delphix:obsolete_bpobj`) to the map of the removed vdev.
 //!
 //! All of it is in the MOS and changes with the snapshots in their txg.
 
@@ -42,7 +44,8 @@ impl DslPool {
         }
     }
 
-    /// What a head's latest snapshot, which is new, points to by old places is the snapshot's business.
+    /// What a head's latest snapshot, which is new, points to by old places is the snapshot's
+    /// business.
     pub(super) async fn remaps_snapshotted(
         &self,
         tx: &Tx,
@@ -56,7 +59,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// A snapshot goes whose predecessor was of `prev_txg`: what only it pointed to by old places is obsolete, the rest is its successor's.
+    /// A snapshot goes whose predecessor was of `prev_txg`: what only it pointed to by old places
+    /// is obsolete, the rest is its successor's.
     pub(super) async fn remaps_destroyed(
         &self,
         tx: &Tx,
@@ -77,13 +81,15 @@ impl DslPool {
                 let dl = self.deadlist_open(p.deadlist_obj).await?;
                 let into = self.deadlist_clone(tx, &dl, p.prev_snap_txg).await?;
                 self.set_remap_deadlist(tx, next, Some(into)).await?;
+                self.feature_incr(tx, "obsolete_counts").await?;
                 into
             }
         };
         let mut dl = self.deadlist_open(into).await?;
         self.deadlist_merge(tx, &mut dl, id).await?;
         self.deadlist_free(tx, id).await?;
-        self.set_remap_deadlist(tx, ds, None).await
+        self.set_remap_deadlist(tx, ds, None).await?;
+        self.feature_decr(tx, "obsolete_counts").await
     }
 
     /// The range of a destroyed snapshot is joined in a clone's list too.
@@ -100,6 +106,7 @@ impl DslPool {
         if let Some(id) = self.remap_deadlist(ds).await? {
             self.deadlist_free(tx, id).await?;
             self.set_remap_deadlist(tx, ds, None).await?;
+            self.feature_decr(tx, "obsolete_counts").await?;
         }
         Ok(())
     }

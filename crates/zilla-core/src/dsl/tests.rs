@@ -561,7 +561,8 @@ fn a_tree_can_be_freed_in_bits() {
     }
 }
 
-/// A file system with an indirect block of level 2 that leads to two of level 1, and where these are: the top, and below it.
+/// A file system with an indirect block of level 2 that leads to two of level 1, and where these
+/// are: the top, and below it.
 fn three_levels(p: &mut Pool) -> (u64, Vec<u64>) {
     p.create("tank/fs");
     p.write("tank/fs", 40, 0, 1, 1);

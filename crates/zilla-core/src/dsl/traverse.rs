@@ -4,8 +4,9 @@
 //! meta-dnode's top; then the accounting objects; then the root. A place in it is a bookmark, so that either
 //! program can go on where the other one stopped.
 //!
-//! Who frees what was destroyed cannot wait for ever for blocks that are damaged: below these the walk leaves out what nobody
-//! knows ([`Lenience`]). A block with pointers that comes up at a second place is left out there at once ([`Met`]).
+//! Who frees what was destroyed cannot wait for ever for blocks that are damaged: below these the
+//! walk leaves out what nobody knows ([`Lenience`]). A block with pointers that comes up at a
+//! second place is left out there at once ([`Met`]).
 
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};

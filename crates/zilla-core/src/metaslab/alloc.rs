@@ -398,7 +398,7 @@ impl Metaslabs {
 
     /// Whether there is such a place, allocated or not.
     pub fn holds(&self, dva: &Dva) -> bool {
-        self.locate(dva).is_ok()
+        self.locate(dva).is_ok() || self.maps(dva)
     }
 
     /// Takes back an allocation of this txg to which nothing was written.
@@ -410,15 +410,25 @@ impl Metaslabs {
 
     /// Frees in the syncing txg; the space is given out again two txgs later (but see [`Metaslabs::sync_done`]).
     pub fn free_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        self.let_go(txg, dva, Metaslab::free)
+    }
+
+    /// Gives a place up, or where it went if its vdev was removed.
+    pub(super) fn let_go(
+        &self,
+        txg: Txg,
+        dva: &Dva,
+        how: fn(&Metaslab, &mut State, u64, u64) -> Result<()>,
+    ) -> Result<()> {
         let left = self.leave_removed(dva)?;
         if left.as_ref().is_none_or(|l| l.itself) {
             let (v, ms, size) = self.locate(dva)?;
             let mut st = ms.state();
-            ms.free(&mut st, dva.offset, size)?;
+            how(&ms, &mut st, dva.offset, size)?;
             self.list(txg, v.spec.id, &ms, &mut st);
         }
         let moved = left.map(|l| l.moved).unwrap_or_default();
-        moved.iter().try_for_each(|piece| self.free_dva(txg, piece))
+        moved.iter().try_for_each(|piece| self.let_go(txg, piece, how))
     }
 
     /// Claims a place (see [`Allocator::claim`]), loading its metaslab where need be.

@@ -1,16 +1,18 @@
 //! What the pool's checkpoint keeps from being used again.
 //!
-//! A checkpoint is an uberblock that an import may go back to, however many txgs later. So a block that was there then (born in
-//! its txg or before) is not freed when nobody else has it any more: it stays allocated in its metaslab, and is written down in
-//! its vdev's *checkpoint space map*, a list of such ranges. When the checkpoint is discarded the list is read from its end, some
-//! of it in each txg, and what stands there is freed.
+//! A checkpoint is an uberblock that an import may go back to, however many txgs later. So a block
+//! that was there then (born in its txg or before) is not freed when nobody else has it any more:
+//! it stays allocated in its metaslab, and is written down in its vdev's *checkpoint space map*, a
+//! list of such ranges. When the checkpoint is discarded the list is read from its end, some of it
+//! in each txg, and what stands there is freed.
 //!
 //! ```text
 //!   free(block born before) -> checkpointing -> (checkpoint space map: FREE)      [the metaslab's own map does not change]
 //!   discard: (checkpoint space map, its last blocks) -> freeing -> as any other free; the map is that much shorter
 //! ```
 //!
-//! A crash is safe: a range enters the list in the txg that lets go of its block, and leaves it in the one that frees it.
+//! A crash is safe: a range enters the list in the txg that lets go of its block, and leaves it in
+//! the one that frees it.
 
 use super::Metaslabs;
 use super::range_tree::RangeTree;
@@ -30,7 +32,8 @@ use zilla_ondisk::blkptr::Dva;
 /// In a top-level vdev's ZAP (OpenZFS's VDEV_TOP_ZAP_POOL_CHECKPOINT_SM).
 const CHECKPOINT_SM: &str = "com.delphix:pool_checkpoint_sm";
 
-/// Bytes of a checkpoint space map whose ranges are freed in one txg: some 10 MiB of memory at most.
+/// Bytes of a checkpoint space map whose ranges are freed in one txg: some 10 MiB of memory at
+/// most.
 const DISCARD_STEP: u64 = 1 << 20;
 
 impl Metaslabs {
@@ -47,7 +50,7 @@ impl Metaslabs {
 
     /// Bytes that only the checkpoint has.
     pub fn checkpoint_space(&self) -> u64 {
-        self.vdevs().iter().map(|v| v.checkpoint_space()).sum()
+        self.vdevs().iter().fold(0, |sum, v| sum.saturating_add(v.checkpoint_space()))
     }
 
     /// The same on one vdev.
@@ -67,17 +70,10 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// A block leaves everything but the checkpoint. What lay on a vdev that was removed is kept where it went.
+    /// A block leaves everything but the checkpoint. What lay on a vdev that was removed is kept
+    /// where it went.
     pub(super) fn keep_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
-        let left = self.leave_removed(dva)?;
-        if left.as_ref().is_none_or(|l| l.itself) {
-            let (v, ms, size) = self.locate(dva)?;
-            let mut st = ms.state();
-            ms.keep(&mut st, dva.offset, size)?;
-            self.list(txg, v.spec.id, &ms, &mut st);
-        }
-        let moved = left.map(|l| l.moved).unwrap_or_default();
-        moved.iter().try_for_each(|piece| self.keep_dva(txg, piece))
+        self.let_go(txg, dva, Metaslab::keep)
     }
 
     /// Writes down what a pass let go of.
@@ -105,7 +101,8 @@ impl Metaslabs {
         }
     }
 
-    /// In the syncing context: frees a part of what a checkpoint kept that is no more. Whether there is more to do.
+    /// In the syncing context: frees a part of what a checkpoint kept that is no more. Whether
+    /// there is more to do.
     pub async fn discard_checkpoint(&self, mos: &Arc<Objset>, tx: &Tx) -> Result<bool> {
         let kept = self.vdevs().into_iter().find(|v| v.checkpoint.lock().is_some());
         let Some(v) = kept else { return Ok(false) };
@@ -129,7 +126,7 @@ impl Metaslabs {
             .await?;
         let mut space = 0;
         for (start, size) in ranges {
-            space += size;
+            space = size.wrapping_add(space);
             let freed = v.metaslab_of(start, size).and_then(|ms| {
                 let mut st = ms.state();
                 ms.free(&mut st, start, size)?;
@@ -147,9 +144,9 @@ impl Metaslabs {
             }
             return Ok(true);
         }
+        Zap::open(mos, v.spec.top_zap.0).await?.delete(tx, CHECKPOINT_SM).await?;
         let sm = v.checkpoint.lock().take();
         if let Some(sm) = sm {
-            Zap::open(mos, v.spec.top_zap.0).await?.delete(tx, CHECKPOINT_SM).await?;
             self.count_map(sm.dnode(), -1);
             mos.free(tx, sm.dnode());
         }
@@ -173,6 +170,6 @@ impl Metaslabs {
 impl VdevSpace {
     fn checkpoint_space(&self) -> u64 {
         let map = self.checkpoint.lock();
-        map.as_ref().map_or(0, |sm| u64::try_from(-sm.allocated()).unwrap_or(0))
+        map.as_ref().map_or(0, |sm| sm.allocated().min(0).unsigned_abs())
     }
 }

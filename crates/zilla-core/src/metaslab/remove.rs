@@ -57,8 +57,8 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// What of a vdev is in use at or behind `from`, in order, so many bytes of it. In the syncing context it is exact: what this txg has freed
-    /// by now is not in use.
+    /// What of a vdev is in use at or behind `from`, in order, so many bytes of it. In the syncing
+    /// context it is exact: what this txg has freed by now is not in use.
     pub async fn in_use(&self, vdev: u32, from: u64, most: u64) -> Result<Vec<(u64, u64)>> {
         let v = self.vdev(vdev)?;
         let (mut out, mut found): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);

@@ -1,8 +1,9 @@
 //! Frees of blocks on vdevs that were removed.
 //!
-//! Such a block is freed where it went. Its old place becomes *obsolete*, which is noted in a map of the vdev (`com.delphix:indirect_obsolete_sm` in
-//! its top ZAP): when much of a mapping is obsolete it can be made shorter. The map is an object of the MOS that grows with
-//! the txg that frees, so a crash loses neither or both.
+//! Such a block is freed where it went. Its old place becomes *obsolete*, which is noted in a map
+//! of the vdev (`com.delphix:indirect_obsolete_sm` in its top ZAP), from which OpenZFS tells when
+//! a mapping is worth shortening; that is not done here. The map is an object of the MOS that grows
+//! with the txg that frees, so a crash loses neither or both.
 
 use super::alloc::Metaslabs;
 use super::range_tree::RangeTree;
@@ -10,7 +11,7 @@ use super::space_map::{MapType, SpaceMap};
 use crate::dmu::Objset;
 use crate::error::{Error, Result};
 use crate::txg::Tx;
-use crate::types::{ObjectId, Txg};
+use crate::types::{GANG_HEADER_SIZE, ObjectId, Txg};
 use crate::vdev::{Indirect, Piece, Run};
 use crate::zap::Zap;
 use parking_lot::Mutex;
@@ -74,12 +75,20 @@ impl Metaslabs {
         self.removed.lock().remove(&vdev);
     }
 
-    /// Bytes of the vdev being emptied that were freed before they were copied, since the last call.
+    /// Bytes of the vdev being emptied that were freed before they were copied, since the last
+    /// call.
     pub fn take_freed_uncopied(&self) -> u64 {
         self.removed.lock().values_mut().filter_map(|r| r.evacuating.as_mut()).map(std::mem::take).sum()
     }
 
-    /// What is to be freed for a block, whose place on a removed vdev becomes obsolete. None for one on a vdev that stays.
+    /// Whether there is such a place on a removed vdev.
+    pub(super) fn maps(&self, dva: &Dva) -> bool {
+        let len = if dva.gang { GANG_HEADER_SIZE } else { dva.asize };
+        self.removed.lock().get(&dva.vdev).is_some_and(|r| r.mapping.pieces(dva.offset, len).is_some())
+    }
+
+    /// What is to be freed for a block, whose place on a removed vdev becomes obsolete. None for
+    /// one on a vdev that stays.
     pub(super) fn leave_removed(&self, dva: &Dva) -> Result<Option<Left>> {
         let mut all = self.removed.lock();
         let Some(removed) = all.get_mut(&dva.vdev) else { return Ok(None) };
@@ -96,7 +105,7 @@ impl Metaslabs {
         if copied > 0 {
             let pieces = removed.mapping.pieces(dva.offset, copied);
             let pieces = pieces.ok_or_else(|| bad(format!("the mapping lacks {:#x}", dva.offset)))?;
-            if self.features.read().obsolete_counts {
+            if self.features.read().obsolete_counts && removed.top_zap != ObjectId(0) {
                 // Nothing becomes obsolete twice in one txg: its pointer was freed once.
                 removed.obsolete.add(dva.offset, copied).map_err(|e| bad(e.to_string()))?;
             }
@@ -106,9 +115,11 @@ impl Metaslabs {
         Ok(Some(left))
     }
 
-    /// Nothing points to a place on a removed vdev any more; what was there has been pointed to by its new place since.
+    /// Nothing points to a place on a removed vdev any more; what was there has been pointed to by
+    /// its new place since.
     pub fn now_obsolete(&self, dva: &Dva) {
         if let Some(removed) = self.removed.lock().get_mut(&dva.vdev)
+            && removed.top_zap != ObjectId(0)
             && let Err(e) = removed.obsolete.add(dva.offset, dva.asize)
         {
             tracing::warn!("vdev {}: obsolete twice: {e}", dva.vdev);

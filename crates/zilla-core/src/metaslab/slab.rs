@@ -290,7 +290,8 @@ impl Metaslab {
     }
 
     fn check_in_use(&self, st: &State, at: u64, size: u64) -> Result<()> {
-        // What the logs alone call free may have been given out again since, in a txg that is not synced.
+        // What the logs alone call free may have been given out again since, in a txg that is not
+        // synced.
         let again = st.allocating.iter().any(|t| t.contains(at, size));
         let trees = [&st.freed, &st.free, &st.checkpointing];
         let known = trees.into_iter().chain(&st.defer).any(|t| t.overlaps(at, size))

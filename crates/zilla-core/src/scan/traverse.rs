@@ -4,8 +4,9 @@
 //! stopped at any level-0 block and goes on from that bookmark in a later version of the same tree, because blocks
 //! that the walk cares about do not change places while they live. Parents of the place it stopped at are visited again.
 //!
-//! Subtrees that are too old are not entered: a pointer's birth is at least that of everything below it. A block with pointers
-//! that comes up at a second place is damage ([`Met`]), so that no tree is longer than its blocks.
+//! Subtrees that are too old are not entered: a pointer's birth is at least that of everything
+//! below it. A block with pointers that comes up at a second place is damage ([`Met`]), so that no
+//! tree is longer than its blocks.
 
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};

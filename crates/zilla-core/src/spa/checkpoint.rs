@@ -1,22 +1,28 @@
 //! The pool's checkpoint: its whole state at one moment, to which an import may go back.
 //!
-//! On disk it is an uberblock in the MOS's directory (`com.delphix:zpool_checkpoint`), the last one before the txg that takes it. What
-//! it leads to stays, because blocks that were there then are kept when they are freed (`metaslab/checkpoint.rs`).
+//! On disk it is an uberblock in the MOS's directory (`com.delphix:zpool_checkpoint`), the last one
+//! before the txg that takes it. What it leads to stays, because blocks that were there then are
+//! kept when they are freed (`metaslab/checkpoint.rs`).
 //!
-//! *Going back* is an import as of that uberblock, which is written to the labels as the newest before anything else is: from then
-//! on there is no other state. What was done since is gone without being freed, for the space maps go back too. Intent logs end
-//! there: what they went on with was not kept ([`crate::zil::Claim`]).
+//! *Going back* is an import as of that uberblock, which is written to the labels as the newest
+//! before anything else is: from then on there is no other state. What was done since is gone
+//! without being freed, for the space maps go back too. Intent logs end there: what they went on
+//! with was not kept ([`crate::zil::Claim`]).
 //!
-//! *Discarding* takes the uberblock out of the directory, so that nothing can go back any more, and then frees what was kept, a part in each
-//! txg. The feature stays active until the end; so an import knows that there is something left to do.
+//! *Discarding* takes the uberblock out of the directory, so that nothing can go back any more, and
+//! then frees what was kept, a part in each txg. The feature stays active until the end; so an
+//! import knows that there is something left to do.
 //!
-//! **Crash.** Taking it, and each step of discarding, is one txg. Going back is one write of an uberblock: before it the pool is what it was.
+//! **Crash.** Taking it, and each step of discarding, is one txg. Going back is one write of an
+//! uberblock: before it the pool is what it was.
 
 use super::open::DIRECTORY;
+use super::vdev_objects::top_zap;
 use super::{PoolCtx, Refusal, Spa, config};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
-use crate::types::Txg;
+use crate::types::{ObjectId, Txg};
+use crate::vdev::Top;
 use crate::zap::{Value, Zap};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -122,6 +128,11 @@ impl Spa {
         if self.is_removing() {
             return Err(Refusal::Removing.into());
         }
+        let concrete = |t: &&Top| t.vdev.is_concrete();
+        if self.tree().tops.iter().filter(concrete).any(|t| top_zap(&t.vdev) == ObjectId(0)) {
+            let what = "the pool's vdevs have no ZAPs, which checkpoints need";
+            return Err(Error::os(Errno::NotSup, what));
+        }
         // The uberblock that is kept is the one before the txg that keeps it.
         self.sync().await?;
         let spa = self.clone();
@@ -146,7 +157,8 @@ impl Spa {
         self.ctx.sync_task(task).await
     }
 
-    /// Gives the checkpoint up. Returns when nothing can go back to it any more; what it kept is freed in the background.
+    /// Gives the checkpoint up. Returns when nothing can go back to it any more; what it kept is
+    /// freed in the background.
     #[crate::boxed]
     pub async fn discard_checkpoint(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
@@ -226,7 +238,8 @@ impl Spa {
         self.ctx.note_event(record);
     }
 
-    /// Makes the checkpoint that the pool goes back to its newest state, before anything is written.
+    /// Makes the checkpoint that the pool goes back to its newest state, before anything is
+    /// written.
     pub(super) async fn make_newest(&self, ub: &Uberblock) -> Result<()> {
         let pool = config::pool_part(&self.identity(Txg(ub.txg)), &self.ctx.features.for_labels());
         self.tree().sync_labels(ub, Some(&pool), false).await

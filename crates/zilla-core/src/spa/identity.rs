@@ -23,8 +23,8 @@ impl Spa {
     #[crate::boxed]
     pub async fn reguid(self: &Arc<Self>, guid: Option<u64>) -> Result<u64> {
         self.check_writable()?;
-        self.check_no_checkpoint()?;
         let _changing = self.changing.lock().await;
+        self.check_no_checkpoint()?;
         let old = self.tree();
         if guid == Some(0) {
             return Err(Error::inval("0 is no guid"));

@@ -5,13 +5,14 @@
 //!   configuration of each removed vdev: indirect_object (bonus + entries), indirect_births (bonus + entries), prev_indirect_vdev
 //! ```
 //!
-//! What is needed to read the mapping of the vdev removed last lies on vdevs that are there, for it was written when that vdev took
-//! nothing any more. The mapping of the one before may lie on it. So they are read from the last on, before anything else of
-//! the pool is.
+//! What is needed to read the mapping of the vdev removed last lies on vdevs that are there, for it
+//! was written when that vdev took nothing any more. The mapping of the one before may lie on it.
+//! So they are read from the last on, before anything else of the pool is.
 //!
 //! They change in the syncing context only, so a crash leaves those of the last txg.
 
 use super::Spa;
+use super::vdev_objects::top_zap;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::Metaslabs;
@@ -40,7 +41,8 @@ pub(super) fn nothing_removed() -> SpaRemovingPhys {
     SpaRemovingPhys { removing_vdev: NONE, prev_indirect_vdev: NONE, ..SpaRemovingPhys::default() }
 }
 
-/// Reads the mappings of all removed vdevs into the tree, and says what the directory says of removals.
+/// Reads the mappings of all removed vdevs into the tree, and says what the directory says of
+/// removals.
 pub(super) async fn load(
     mos: &Arc<Objset>,
     directory: &Zap,
@@ -96,7 +98,10 @@ pub(super) async fn read(mos: &Arc<Objset>, top: &Top, tree: &VdevTree) -> Resul
         // Removal is only for pools of single disks and mirrors.
         let to = tree.top(dst.vdev)?;
         let plain = !matches!(to.vdev.kind, VdevKind::Raidz { .. } | VdevKind::Hole | VdevKind::Missing);
+        // A vdev is copied to such that are removed later, if at all, and those were read before.
+        let read = to.vdev.kind != VdevKind::Indirect || to.vdev.indirect().is_some();
         if !plain
+            || !read
             || dst.vdev == top.id
             || dst.offset.checked_add(dst.asize).is_none_or(|e| e > to.vdev.asize())
         {
@@ -241,7 +246,7 @@ async fn read_entries<T: Phys>(dn: &Arc<Dnode>, count: u64) -> Result<Vec<T>> {
 pub(super) fn tell_metaslabs(tree: &VdevTree, metaslabs: &Metaslabs) {
     for top in tree.indirect() {
         if let Some(mapping) = top.vdev.indirect() {
-            let zap = ObjectId(top.vdev.config_u64("com.delphix:vdev_zap_top").unwrap_or(0));
+            let zap = top_zap(&top.vdev);
             metaslabs.set_removed(top.id, mapping, zap, top.vdev.asize());
         }
     }

@@ -6,7 +6,7 @@
 use super::checkpoint;
 use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
-use super::vdev_objects::load_biases;
+use super::vdev_objects::{load_biases, top_zap};
 use super::{PoolCtx, Spa, State, indirect};
 use crate::arc::Cache;
 use crate::ddt::Ddt;
@@ -93,7 +93,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 VdevKind::Raidz { nparity } => top.vdev.children.len() as u64 - u64::from(nparity),
                 _ => 1,
             };
-            let class = match top.vdev.config_str("alloc_bias").as_deref() {
+            let class = match top.vdev.bias().as_deref() {
                 _ if top.vdev.is_log => SpaceClass::Log,
                 Some("special") => SpaceClass::Special,
                 Some("dedup") => SpaceClass::Dedup,
@@ -107,7 +107,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 asize: top.vdev.asize(),
                 ms_shift: top.vdev.metaslab_shift() as u8,
                 ms_array: ObjectId(top.vdev.metaslab_array()),
-                top_zap: ObjectId(top.vdev.config_u64("com.delphix:vdev_zap_top").unwrap_or(0)),
+                top_zap: top_zap(&top.vdev),
                 data_disks,
                 rotational: Arc::new(move || rotating.leaves().any(|l| l.rotational())),
                 turns: Arc::new(move || turning.leaves().any(|l| l.turns())),
@@ -196,8 +196,9 @@ impl Spa {
         result
     }
 
-    /// For a pool of which labels do not tell all top-level vdevs: its devices as its own configuration has them, those that are there opened,
-    /// if all that it lacks is log devices; and whether it lacks such. Nothing is written. The caller closes the tree.
+    /// For a pool of which labels do not tell all top-level vdevs: its devices as its own
+    /// configuration has them, those that are there opened, if all that it lacks is log devices;
+    /// and whether it lacks such. Nothing is written. The caller closes the tree.
     #[crate::boxed]
     pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<(Arc<VdevTree>, bool)> {
         let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
@@ -214,8 +215,9 @@ impl Spa {
         None
     }
 
-    /// Reads the MOS's configuration through the devices that labels speak of. Where the pool is to go back to its checkpoint, that
-    /// one's configuration, and its uberblock as it becomes the newest.
+    /// Reads the MOS's configuration through the devices that labels speak of. Where the pool is to
+    /// go back to its checkpoint, that one's configuration, and its uberblock as it becomes the
+    /// newest.
     async fn trusted_config(
         env: &Env,
         found: &FoundPool,

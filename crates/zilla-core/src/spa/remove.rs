@@ -1,29 +1,33 @@
-//! Removing a top-level vdev that holds data: what is on it is copied to the others, and a mapping stays in its place.
+//! Removing a top-level vdev that holds data: what is on it is copied to the others, and a mapping
+//! stays in its place.
 //!
 //! ```text
 //!   remove --> nothing new goes there --> [begin] --> [move] [move] ... [move] --> [complete]: an indirect vdev
 //!                                                  \-> [cancel]: it takes blocks again
 //! ```
 //!
-//! Each step in brackets is a part of one txg's sync. What is in use on the vdev never changes while it is emptied, it only becomes less; so a
-//! batch is read beforehand, and the sync writes what of it is still in use and goes on with the mapping up to the batch's end. Hence
-//! no copy is ever in flight when something is freed: a free finds a place copied or not (`metaslab/removed.rs`).
+//! Each step in brackets is a part of one txg's sync. What is in use on the vdev never changes
+//! while it is emptied, it only becomes less; so a batch is read beforehand, and the sync writes
+//! what of it is still in use and goes on with the mapping up to the batch's end. Hence no copy is
+//! ever in flight when something is freed: a free finds a place copied or not
+//! (`metaslab/removed.rs`).
 //!
-//! **On disk** (OpenZFS's format): `spa/indirect.rs`. **Crash:** the last synced txg says up to where everything was copied, and an import
-//! goes on there. Until the vdev has gone, blocks are read from it and not by the mapping, so that a half copied one loses nothing.
+//! **On disk** (OpenZFS's format): `spa/indirect.rs`. **Crash:** the last synced txg says up to
+//! where everything was copied, and an import goes on there. Until the vdev has gone, blocks are
+//! read from it and not by the mapping, so that a half copied one loses nothing.
 //!
-//! Copies are made without knowing of blocks and checksums: `zio/evacuate.rs` says what that means for a mirror's sides. A removal that
-//! cannot read all is canceled, as OpenZFS does it.
+//! Copies are made without knowing of blocks and checksums: `zio/evacuate.rs` says what that means
+//! for a mirror's sides. A removal that cannot read all is canceled, as OpenZFS does it.
 
 use super::Spa;
 use super::indirect::{self, Mapping};
 use super::open::DIRECTORY;
-use super::vdev_objects::VdevObjects;
+use super::vdev_objects::{VdevObjects, top_zap};
 use crate::error::{Errno, Error, Result};
 use crate::spa::Refusal;
 use crate::txg::Tx;
 use crate::types::ObjectId;
-use crate::vdev::{Run, Top, Vdev, VdevKind, change, new_guid};
+use crate::vdev::{Run, Top, VdevKind, change, new_guid};
 use crate::zap::{Value, Zap};
 use crate::zio::{AllocClass, Sides};
 use event_listener::Event;
@@ -31,13 +35,13 @@ use futures_util::future::{BoxFuture, join, try_join_all};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use zilla_ondisk::Phys;
 use zilla_ondisk::enums::ScanState;
 use zilla_ondisk::removal::{
-    DMU_POOL_REMOVING, SpaRemovingPhys, VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM,
+    DMU_POOL_REMOVING, IndirectMappingEntryPhys, SpaRemovingPhys, VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM,
     VDEV_TOP_ZAP_OBSOLETE_COUNTS_ARE_PRECISE, ZPOOL_CONFIG_INDIRECT_BIRTHS, ZPOOL_CONFIG_INDIRECT_OBJECT,
     ZPOOL_CONFIG_PREV_INDIRECT_VDEV,
 };
+use zilla_ondisk::{Field, Phys};
 
 /// Bytes moved in a txg, if nothing else is said.
 pub(super) const BATCH: u64 = 32 << 20;
@@ -47,9 +51,8 @@ const MAX_RUN: u64 = 4 << 20;
 const HELD: Duration = Duration::from_millis(50);
 /// What the configuration calls a vdev that is being emptied.
 const REMOVING: &str = "removing";
-const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
 /// Bytes of a mapping's entry.
-const ENTRY: u64 = 24;
+const ENTRY: u64 = IndirectMappingEntryPhys::SIZE as u64;
 
 /// The removal under way.
 pub(super) struct Evacuation {
@@ -73,28 +76,21 @@ impl Evacuation {
     }
 }
 
-fn refuse(why: Refusal) -> Error {
-    why.into()
-}
-
-fn top_zap(vdev: &Vdev) -> ObjectId {
-    ObjectId(vdev.config_u64(TOP_ZAP).unwrap_or(0))
-}
-
 impl Spa {
-    /// Why a vdev cannot be removed, if it cannot. In OpenZFS's order. `idle`: it takes no blocks any more, and what it has free is not counted.
+    /// Why a vdev cannot be removed, if it cannot. In OpenZFS's order. `idle`: it takes no blocks
+    /// any more, and what it has free is not counted.
     fn may_remove(&self, top: &Top, idle: bool) -> Result<()> {
         let tree = self.tree();
         if !top.vdev.is_concrete() || !self.ctx.features.is_enabled("device_removal") {
-            return Err(refuse(Refusal::CannotRemove));
+            return Err(Refusal::CannotRemove.into());
         }
         let removing = self.removing();
         let under_way = removing.state == ScanState::Scanning as u64;
         if under_way && removing.removing_vdev == u64::from(top.id) {
-            return Err(refuse(Refusal::AlreadyRemoving));
+            return Err(Refusal::AlreadyRemoving.into());
         }
         let stat = self.metaslabs.vdev_stat(top.id)?;
-        let biased = |t: &Top| t.vdev.config_str("alloc_bias").is_some();
+        let biased = |t: &Top| t.vdev.bias().is_some();
         let free = match biased(top) {
             // It all goes to the normal class if need be.
             true => {
@@ -111,22 +107,23 @@ impl Spa {
             return Err(Error::os(Errno::NoSpc, "out of space"));
         }
         if under_way || top.leaves().any(|l| !l.dtl.is_empty()) {
-            return Err(refuse(Refusal::RemovalBusy));
+            return Err(Refusal::RemovalBusy.into());
         }
         if !top.leaves().any(|l| l.readable()) {
-            return Err(refuse(Refusal::NotHealthy));
+            return Err(Refusal::NotHealthy.into());
         }
         let nested =
             |t: &Top| t.vdev.kind == VdevKind::Mirror && t.vdev.children.iter().any(|c| !c.is_leaf());
         let raidz = |t: &Top| matches!(t.vdev.kind, VdevKind::Raidz { .. });
         let other_sectors = |t: &Top| t.ashift() != top.ashift();
         if tree.tops_for(false).any(|t| nested(t) || raidz(t) || other_sectors(t)) {
-            return Err(refuse(Refusal::CannotEvacuate));
+            return Err(Refusal::CannotEvacuate.into());
         }
         Ok(())
     }
 
-    /// Bytes of memory that the mapping of a vdev takes, or would take if it were removed.
+    /// Bytes that the mapping of a vdev takes, as OpenZFS counts them, or would take if it were
+    /// removed.
     pub async fn indirect_size(&self, guid: u64) -> Result<u64> {
         let tree = self.tree();
         let top = tree.tops.iter().find(|t| t.vdev.guid == guid).ok_or(Refusal::CannotRemove)?;
@@ -152,9 +149,11 @@ impl Spa {
     }
 
     async fn begin_removal(self: &Arc<Self>, top: &Top) -> Result<()> {
-        // Whoever found it open for new blocks is in a txg that was open, and is over when that is synced.
+        // Whoever found it open for new blocks is in a txg that was open, and is over when that is
+        // synced.
         self.sync().await?;
-        // The intent log's blocks are written whenever somebody waits for them, also while they are being copied.
+        // The intent log's blocks are written whenever somebody waits for them, also while they are
+        // being copied.
         crate::zil::reset_all(&self.dsl).await?;
         self.sync().await?;
         self.may_remove(top, true)?;
@@ -194,7 +193,7 @@ impl Spa {
         self.write_removing(tx, phys).await?;
         // What an import reads before it knows the mapping must not lie on this vdev.
         let directory = mos.hold_wait(ObjectId(DIRECTORY)).await?;
-        let len = (directory.maxblkid() + 1) * u64::from(directory.blksz());
+        let len = directory.maxblkid().saturating_add(1).saturating_mul(directory.blksz().into());
         let mut all = vec![0; len as usize];
         directory.read_wait(0, &mut all).await?;
         directory.write(tx, 0, &all);
@@ -236,7 +235,8 @@ impl Spa {
         }
     }
 
-    /// A removal that was under way when the pool was last open. To be called before anything is allocated.
+    /// A removal that was under way when the pool was last open. To be called before anything is
+    /// allocated.
     pub(super) async fn resume_removal(self: &Arc<Self>) -> Result<()> {
         let phys = self.removing();
         if phys.state != ScanState::Scanning as u64 || self.ctx.readonly {
@@ -272,20 +272,28 @@ impl Spa {
         *self.evacuation.lock() = Some(evacuation.clone());
         let (spa, top) = (self.clone(), top.clone());
         self.ctx.env.spawn(async move {
-            let done = spa.move_all(&top, &evacuation).await;
+            let over = || evacuation.stop.load(Ordering::Acquire) || spa.ctx.txgs.is_stopped();
+            let mut done = spa.move_all(&top, &evacuation).await;
+            // What failed while the pool was suspended is done again when it is resumed.
+            while done.is_err() && spa.suspended().is_some() && !over() {
+                while spa.suspended().is_some() && !over() {
+                    spa.ctx.env.sleep(HELD).await;
+                }
+                done = spa.move_all(&top, &evacuation).await;
+            }
             evacuation.over.store(true, Ordering::Release);
             evacuation.changed.notify(usize::MAX);
             match done {
-                Ok(true) => spa.complete_removal(&top).await,
+                Ok(true) => spa.complete_removal(&top, &evacuation).await,
                 Ok(false) => {}
-                Err(e) => spa.give_up_removal(&top, e).await,
+                Err(e) => spa.give_up_removal(&top, &evacuation, e).await,
             }
         });
     }
 
     /// It cannot be finished: canceled, unless that is because the pool is not in use any more.
-    async fn give_up_removal(self: &Arc<Self>, top: &Top, why: Error) {
-        if self.ctx.txgs.is_stopped() || self.suspended().is_some() {
+    async fn give_up_removal(self: &Arc<Self>, top: &Top, own: &Arc<Evacuation>, why: Error) {
+        if self.ctx.txgs.is_stopped() || self.suspended().is_some() || !self.is_current(own) {
             return;
         }
         tracing::error!(pool = %self.name(), vdev = top.id, "the removal is given up: {why}");
@@ -352,7 +360,7 @@ impl Spa {
     async fn write_batch(&self, tx: &Tx, top: &Top, batch: &[Sides], runs: &mut Vec<Run>) -> Result<()> {
         let Some(from) = self.metaslabs.mapping(top.id).map(|m| m.end()) else { return Ok(()) };
         let Some(end) = batch.last().map(|s| s.offset + s.len) else { return Ok(()) };
-        let class = match top.vdev.config_str("alloc_bias").as_deref() {
+        let class = match top.vdev.bias().as_deref() {
             Some("special") => AllocClass::Special,
             Some("dedup") => AllocClass::Dedup,
             _ => AllocClass::Normal,
@@ -373,12 +381,16 @@ impl Spa {
         Ok(())
     }
 
-    async fn complete_removal(self: &Arc<Self>, top: &Top) {
+    /// Whether it is the removal under way: it may have been canceled, and another begun.
+    fn is_current(&self, own: &Arc<Evacuation>) -> bool {
+        self.evacuation.lock().as_ref().is_some_and(|e| Arc::ptr_eq(e, own))
+    }
+
+    async fn complete_removal(self: &Arc<Self>, top: &Top, own: &Arc<Evacuation>) {
         let changing = self.changing.lock().await;
         let old = self.tree();
         let Ok(top) = old.top(top.id).cloned() else { return };
-        // Somebody may have canceled it meanwhile.
-        if self.evacuation.lock().is_none() {
+        if !self.is_current(own) {
             return;
         }
         let leaves = top.leaves().cloned().collect();

@@ -20,11 +20,19 @@ const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
 /// In a top-level's ZAP: `special` or `dedup`.
 const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 
+/// A top-level's ZAP; 0: it has none.
+pub(super) fn top_zap(vdev: &Vdev) -> ObjectId {
+    ObjectId(vdev.config_u64(TOP_ZAP).unwrap_or(0))
+}
+
 /// Has top-levels know what they were made for, which lies in their ZAPs alone.
 pub(super) async fn load_biases(mos: &Arc<Objset>, tree: &VdevTree) -> Result<()> {
     for top in tree.tops.iter().filter(|t| t.vdev.is_concrete()) {
-        let Some(zap) = top.vdev.config_u64(TOP_ZAP).filter(|id| *id != 0) else { continue };
-        if let Some(bias) = Zap::open(mos, zap).await?.try_get_str(ALLOCATION_BIAS).await? {
+        let zap = top_zap(&top.vdev);
+        if zap == ObjectId(0) {
+            continue;
+        }
+        if let Some(bias) = Zap::open(mos, zap.0).await?.try_get_str(ALLOCATION_BIAS).await? {
             top.vdev.set_config_str("alloc_bias", &bias);
         }
     }
@@ -86,7 +94,7 @@ impl<'a> VdevObjects<'a> {
             self.leaf(v).await?;
         }
         let zap = self.zap(&top.vdev, TOP_ZAP).await?;
-        if let (Some(bias), Some(zap)) = (top.vdev.config_str("alloc_bias"), zap) {
+        if let (Some(bias), Some(zap)) = (top.vdev.bias(), zap) {
             zap.set_str(self.tx, ALLOCATION_BIAS, &bias).await?;
             self.ctx.features.add(self.mos(), self.tx, "allocation_classes", 1).await?;
         }

@@ -87,7 +87,11 @@ impl Spa {
             new.tops.iter().filter(|t| t.vdev.metaslab_shift() == 0).map(|t| t.id).collect();
         let fresh: Vec<u32> =
             fresh.into_iter().filter(|id| new.top(*id).is_ok_and(|t| t.vdev.is_concrete())).collect();
-        let made = self.add_made(&old, &new, &fresh).await;
+        let other_sectors = |id: &u32| new.top(*id).is_ok_and(|t| t.ashift() != old.max_ashift());
+        let made = match self.is_removing() && fresh.iter().any(other_sectors) {
+            true => Err(Refusal::CannotEvacuate.into()),
+            false => self.add_made(&old, &new, &fresh).await,
+        };
         if made.is_err() {
             for leaf in new.new_leaves(&old) {
                 leaf.retire(VdevState::Closed).await;
@@ -127,7 +131,8 @@ impl Spa {
             .await
     }
 
-    /// Removes a log device, emptied first, or a cache device or hot spare; begins to remove another one.
+    /// Removes a log device, emptied first, or a cache device or hot spare; begins to remove
+    /// another one.
     #[crate::boxed]
     pub async fn remove_vdev(self: &Arc<Self>, guid: u64) -> Result<()> {
         self.check_writable()?;
@@ -139,6 +144,7 @@ impl Spa {
             return self.remove_cache(&vdev).await;
         }
         let _changing = self.changing.lock().await;
+        self.check_no_checkpoint()?;
         let old = self.tree();
         let vdev = old.find(guid).ok_or_else(|| no_such(guid))?;
         let Some(top) = old.tops.iter().find(|t| t.vdev.guid == guid) else {
@@ -193,8 +199,8 @@ impl Spa {
     #[crate::boxed]
     pub async fn attach(self: &Arc<Self>, guid: u64, spec: &LeafSpec, how: Attach) -> Result<()> {
         self.check_writable()?;
-        self.check_no_checkpoint()?;
         let changing = self.changing.lock().await;
+        self.check_no_checkpoint()?;
         if self.is_removing() {
             return Err(Refusal::Removing.into());
         }
@@ -295,6 +301,7 @@ impl Spa {
             self.renew(id).await;
         }
         let _changing = self.changing.lock().await;
+        self.check_no_checkpoint()?;
         self.detach_leaf(guid).await
     }
 

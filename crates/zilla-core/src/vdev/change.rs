@@ -24,7 +24,7 @@ use super::{VdevAux, VdevState};
 use crate::error::{Errno, Error, Result};
 
 /// What only a top-level's configuration has.
-const OF_TOPS: [&str; 9] = [
+const OF_TOPS: [&str; 11] = [
     "metaslab_array",
     "metaslab_shift",
     "ashift",
@@ -34,6 +34,8 @@ const OF_TOPS: [&str; 9] = [
     "non_allocating",
     "removing",
     "com.delphix:vdev_zap_top",
+    "com.delphix:indirect_object",
+    "com.delphix:indirect_births",
 ];
 
 /// What OpenZFS says of a device whose sectors are larger than the vdev's.
@@ -132,11 +134,6 @@ pub fn make_indirect(root: &mut NvList, guid: u64, new_guid: u64, more: impl Fn(
             nv.set("create_txg", txg);
         }
         hand_over(&mut old, nv);
-        for name in ["com.delphix:indirect_object", "com.delphix:indirect_births"] {
-            if let Some(value) = old.remove(name) {
-                nv.set(name, value);
-            }
-        }
         nv.set("metaslab_array", 0u64).remove("removing");
         more(nv);
         true
@@ -253,7 +250,7 @@ impl VdevTree {
         let mut nv = self.generate_config(ConfigFor::Mos);
         // The bias is not written into configurations of pools that exist, but asked for when one is parsed.
         for (child, top) in children(&mut nv).iter_mut().zip(&self.tops) {
-            if let Some(bias) = top.vdev.config_str("alloc_bias") {
+            if let Some(bias) = top.vdev.bias() {
                 child.set("alloc_bias", bias);
             }
         }

@@ -118,7 +118,6 @@ impl Parser {
             indirect: RwLock::default(),
             is_log: top && nv.u64("is_log").unwrap_or(0) != 0,
             allocatable: RwLock::new(Arc::new(AtomicBool::new(true))),
-            bias: nv.str("alloc_bias").map(str::to_owned),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),

@@ -1,13 +1,16 @@
 //! A removed top-level vdev: where its blocks went.
 //!
-//! Pointers to blocks on a vdev that was removed stay as they are. What is left of the vdev is a *mapping*: runs of its address space,
-//! in order, each with the vdev and offset to which it was copied; and the txgs in which that was done. A block that a pointer calls
-//! one may so have become several pieces, on several vdevs, and these may have been removed since as well.
+//! Pointers to blocks on a vdev that was removed stay as they are. What is left of the vdev is a
+//! *mapping*: runs of its address space, in order, each with the vdev and offset to which it was
+//! copied; and the txgs in which that was done. A block that a pointer calls one may so have become
+//! several pieces, on several vdevs, and these may have been removed since as well.
 //!
-//! What is kept true: runs do not overlap, and every piece that [`VdevTree::resolve`] gives lies on a vdev that is there. A mapping
-//! is read from the disk (`spa/indirect.rs`), so none of it is believed before.
+//! What is kept true: runs do not overlap, and every piece that [`VdevTree::resolve`] gives lies on
+//! a vdev that is there. A mapping is read from the disk (`spa/indirect.rs`), so none of it is
+//! believed before.
 //!
-//! A crash concerns nobody here: a mapping changes in memory when the txg that changes it on disk is being synced.
+//! A crash concerns nobody here: a mapping changes in memory when the txg that changes it on disk
+//! is being synced.
 
 use smallvec::SmallVec;
 use zilla_ondisk::blkptr::Dva;
@@ -89,7 +92,8 @@ impl Indirect {
         self.births.get(at).map_or(0, |(_, txg)| *txg)
     }
 
-    /// The pieces of a place, in order, with the place of each in the vdev. None if some of it went nowhere.
+    /// The pieces of a place, in order, with the place of each in the vdev. None if some of it went
+    /// nowhere.
     pub fn pieces(&self, offset: u64, len: u64) -> Option<SmallVec<[(u64, Piece); 1]>> {
         let end = offset.checked_add(len)?;
         let mut out = SmallVec::new();
@@ -109,10 +113,12 @@ impl Indirect {
 }
 
 impl VdevTree {
-    /// Where a place is: itself, or the pieces of one on a removed vdev, in order. `birth` is the txg in which it was written.
+    /// Where a place is: itself, or the pieces of one on a removed vdev, in order. `birth` is the
+    /// txg in which it was written.
     pub fn resolve(&self, vdev: u32, offset: u64, len: u64, birth: u64) -> Result<Pieces> {
         let mut done = Pieces::new();
-        // A vdev is copied to such that are removed later, if at all. So nothing comes by more vdevs than there are.
+        // A vdev is copied to such that are removed later, if at all. So nothing comes by more
+        // vdevs than there are.
         let mut todo = vec![(Piece { vdev, offset, len, birth }, 0)];
         while let Some((piece, depth)) = todo.pop() {
             let bad = |what: &str| {

@@ -32,7 +32,8 @@
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
 //! overwritten in place within the txgs an import may go back to.
 //!
-//! Deliberately absent: dRAID and RAID-Z expansion. A configuration that has them is refused by name.
+//! Deliberately absent: dRAID and RAID-Z expansion. A configuration that has them is refused by
+//! name.
 
 pub mod change;
 mod config;

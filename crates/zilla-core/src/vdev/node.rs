@@ -80,8 +80,6 @@ pub struct Vdev {
     /// Of a top-level: whether it can take new blocks. Shared with its metaslabs, so that these leave a device that fails at
     /// once and use one that comes back.
     pub(super) allocatable: RwLock<Arc<AtomicBool>>,
-    /// `special` or `dedup`.
-    pub bias: Option<String>,
     /// Errors that redundancy below this node could not cover.
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
@@ -202,6 +200,11 @@ impl Vdev {
     /// Changes the part of the configuration that is kept as it is (`DTL`, ZAP object numbers, `create_txg`, ...).
     pub fn set_config_u64(&self, name: &str, value: u64) {
         self.config.lock().set(name, value);
+    }
+
+    /// What a top-level was made for, if not for everything: `special` or `dedup`.
+    pub fn bias(&self) -> Option<String> {
+        self.config_str("alloc_bias")
     }
 
     pub fn set_config_str(&self, name: &str, value: &str) {

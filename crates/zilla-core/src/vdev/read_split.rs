@@ -1,8 +1,9 @@
 //! Reading what became of a block whose vdev was removed.
 //!
-//! Mostly it was copied whole, and reading it is reading another place. But a removal copies runs and not blocks, so a block may have
-//! been split among several places. One checksum covers all of it: if it does not fit, nobody knows which piece is bad, and
-//! combinations of the pieces' sides are tried until it does. Then the sides that differ are the ones that lied.
+//! Mostly it was copied whole, and reading it is reading another place. But a removal copies runs
+//! and not blocks, so a block may have been split among several places. One checksum covers all of
+//! it: if it does not fit, nobody knows which piece is bad, and combinations of the pieces' sides
+//! are tried until it does. Then the sides that differ are the ones that lied.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use super::leaf::Leaf;
 use super::read::{DvaFailure, Healing, Outcome, Reader};
 use super::tree::{Layout, Unit};
 
-/// So many combinations of sides are tried. Source: zfs_reconstruct_indirect_combinations_max of vdev_indirect.c.
+/// So many combinations of sides are tried. Source: zfs_reconstruct_indirect_combinations_max of
+/// vdev_indirect.c.
 const MAX_COMBINATIONS: usize = 4096;
 
 /// A piece of a block, and what its sides hold.
@@ -137,7 +139,8 @@ impl Reader<'_> {
         None
     }
 
-    /// Counts the sides that lied, and writes theirs again, those that failed, and those that missed it.
+    /// Counts the sides that lied, and writes theirs again, those that failed, and those that
+    /// missed it.
     async fn heal_split(&self, parts: &[Part<'_>], picks: &[usize]) -> Healing {
         let mut healing = Healing::default();
         let mut writes = SmallVec::new();

@@ -92,7 +92,8 @@ impl VdevTree {
         gang || self.places(bp).any(|(top, birth)| top.leaves().any(|l| lacks(l, birth)))
     }
 
-    /// The vdevs that a block's copies, or the headers of a gang, are on, each with the txg in which it was written there.
+    /// The vdevs that a block's copies, or the headers of a gang, are on, each with the txg in
+    /// which it was written there.
     fn places(&self, bp: &BlkPtr) -> impl Iterator<Item = (&Top, u64)> {
         let (psize, birth) = (bp.psize(), bp.phys_birth());
         let pieces = bp.dvas().flat_map(move |d| {

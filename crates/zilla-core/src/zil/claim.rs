@@ -1,9 +1,11 @@
 //! Claiming what a crash left in the logs of all datasets, in the first txg of an import.
 //!
-//! Blocks that the log alone leads to are taken out of what is free. Blocks that a record clones are other files', whose own logs may free them
-//! before this one is replayed; so each gets a reference of the log's, which goes when the log does: by its replay or with its dataset.
-//! (A record whose txg is synced is not done again, and what it cloned may be free by now. The log's destruction, ours or OpenZFS's, knows
-//! nothing of that and gives it back like any other, so it is taken.)
+//! Blocks that the log alone leads to are taken out of what is free. Blocks that a record clones
+//! are other files', whose own logs may free them before this one is replayed; so each gets a
+//! reference of the log's, which goes when the log does: by its replay or with its dataset. (A
+//! record whose txg is synced is not done again, and what it cloned may be free by now. The log's
+//! destruction, ours or OpenZFS's, knows nothing of that and gives it back like any other, so it is
+//! taken.)
 
 use super::chain::{self, Walk};
 use crate::dmu::Objset;
@@ -26,9 +28,11 @@ const BLOCK_CLONING: &str = "block_cloning";
 pub struct Claim {
     /// The pool's first txg.
     pub first: Txg,
-    /// The pool goes back to a checkpoint of this txg. Its logs ended there for those who used it on: what followed is not kept.
+    /// The pool goes back to a checkpoint of this txg. Its logs ended there for those who used it
+    /// on: what followed is not kept.
     pub kept: Option<Txg>,
-    /// A log that cannot be read because devices fail is an error, unless it may be lost: it may hold what someone was told is stable.
+    /// A log that cannot be read because devices fail is an error, unless it may be lost: it may
+    /// hold what someone was told is stable.
     pub lost: bool,
 }
 
@@ -108,7 +112,8 @@ async fn claim(
     Ok(())
 }
 
-/// A log that was in use when the checkpoint was taken: the blocks that were allocated then are freed, and it begins anew.
+/// A log that was in use when the checkpoint was taken: the blocks that were allocated then are
+/// freed, and it begins anew.
 async fn give_up(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, objset: &Arc<Objset>, kept: Txg) {
     let header = objset.phys().zil_header;
     let mut walk = Walk::new(&**objset.store(), &header, ds.id());
@@ -163,7 +168,8 @@ impl Claims<'_> {
         Ok(Ok(()))
     }
 
-    /// Refers to what a record clones, all of it or nothing; `synced`: the record is not done again.
+    /// Refers to what a record clones, all of it or nothing; `synced`: the record is not done
+    /// again.
     async fn clones(&mut self, bps: &[BlkPtr], synced: bool) -> Result<Result<(), String>> {
         let counted = |bp: &&BlkPtr| !bp.is_hole() && !bp.is_embedded();
         if bps.iter().any(|bp| counted(&bp)) && !self.dsl.ctx().features.is_enabled(BLOCK_CLONING) {
@@ -232,7 +238,8 @@ pub async fn chain(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> V
     out
 }
 
-/// Adds the blocks that a record gives back when its log goes: its data, and the references to what it clones.
+/// Adds the blocks that a record gives back when its log goes: its data, and the references to what
+/// it clones.
 pub(super) fn own_blocks(
     header: &ZilHeader,
     record: &LogRecord<'_>,

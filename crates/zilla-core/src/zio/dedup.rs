@@ -1,12 +1,16 @@
-//! The seam between block writes and the deduplication tables: who says that a block is there already.
+//! The seam between block writes and the deduplication tables: who says that a block is there
+//! already.
 //!
-//! A block that may be shared is compressed, encrypted and checksummed as any other, so that all of its pointer is known but the places. Then
-//! the tables are asked, for a stretch of blocks at a time: what they have is pointed to and not written; what they lack is
-//! placed and written, and told to them. Of writers who come with the same block at once the first one writes.
+//! A block that may be shared is compressed, encrypted and checksummed as any other, so that all of
+//! its pointer is known but the places. Then the tables are asked, for a stretch of blocks at a
+//! time: what they have is pointed to and not written; what they lack is placed and written, and
+//! told to them. Of writers who come with the same block at once the first one writes.
 //!
-//! **Deadlock.** Who waits for another's block has placed all of his own before, so no two wait for each other.
+//! **Deadlock.** Who waits for another's block has placed all of his own before, so no two wait for
+//! each other.
 //!
-//! **Crash.** The tables change in memory here; they are on disk with the txg that the pointers belong to.
+//! **Crash.** The tables change in memory here; they are on disk with the txg that the pointers
+//! belong to.
 
 use super::{Priority, WriteReq, Zio};
 use crate::crypt::Seal;
@@ -21,7 +25,8 @@ use zilla_ondisk::object_type;
 pub enum Claim {
     /// It is there: this points to it, and is counted.
     Share(BlkPtr),
-    /// It is to be written in so many copies (more); others wait until [`DedupTables::placed`] or [`DedupTables::abandon`].
+    /// It is to be written in so many (more) copies; other writers wait until
+    /// [`DedupTables::abandon`].
     Write(u8),
     /// Somebody else is placing it.
     Wait(EventListener),
@@ -29,17 +34,20 @@ pub enum Claim {
     Alone,
 }
 
-/// What the writer needs of the pool's deduplication tables. A block is named by a pointer that has all but its places.
+/// What the writer needs of the pool's deduplication tables. A block is named by a pointer that has
+/// all but its places.
 pub trait DedupTables: Send + Sync {
-    /// Brings what the tables say of some blocks into memory. What cannot be read will not be shared.
+    /// Brings what the tables say of some blocks into memory. What cannot be read will not be
+    /// shared.
     fn load<'a>(&'a self, bps: &'a [BlkPtr]) -> BoxFuture<'a, ()>;
 
     fn claim(&self, bp: &BlkPtr, copies: u8) -> Claim;
 
-    /// Who was told to write it has found these places. The whole pointer, counted; or None, if it cannot be shared so.
+    /// Who was told to write it has found these places. The whole pointer, counted; or None, if it
+    /// cannot be shared so.
     fn placed(&self, bp: &BlkPtr, copies: u8, dvas: &[Dva]) -> Option<BlkPtr>;
 
-    /// Who was told to write it does not.
+    /// The writer who was told to write the block has sent it off, or does not write it.
     fn abandon(&self, bp: &BlkPtr);
 
     /// The contents of a block that was to be shared are others: it is not pointed to after all.
@@ -57,7 +65,8 @@ pub(super) enum Turn {
     Later,
 }
 
-/// Blocks that this writer is to place. Those of which nothing came are given up, so that nobody waits for ever.
+/// Blocks that this writer is to place. Other writers wait for them until this is dropped: when the
+/// blocks are on their way, where a reader finds them, or when the writer failed.
 pub(super) struct Leads {
     tables: Arc<dyn DedupTables>,
     open: Vec<BlkPtr>,
@@ -70,8 +79,7 @@ impl Drop for Leads {
 }
 
 impl Leads {
-    pub(super) fn placed(&mut self, bp: &BlkPtr, copies: u8, dvas: &[Dva]) -> Option<BlkPtr> {
-        self.open.retain(|open| open.cksum() != bp.cksum());
+    pub(super) fn placed(&self, bp: &BlkPtr, copies: u8, dvas: &[Dva]) -> Option<BlkPtr> {
         self.tables.placed(bp, copies, dvas)
     }
 }
@@ -131,11 +139,12 @@ impl Zio {
         (turns, Some(Leads { tables, open }))
     }
 
-    /// For a block whose turn is later, when all others of its stretch are placed. None: it is to be written alone.
+    /// For a block whose turn is later, when all others of its stretch are placed. None: it is to
+    /// be written alone.
     pub(super) async fn late_turn(&self, a: &Asked, stored: &[u8], at: Bookmark) -> Option<BlkPtr> {
         let tables = self.dedup()?;
         loop {
-            // (It may have been put on disk, and forgotten, by nobody but this txg's end.)
+            // (The entry is in memory until the txg's end, so what is asked here was loaded before.)
             match tables.claim(&a.bp, a.copies) {
                 Claim::Wait(placed) => placed.await,
                 Claim::Share(bp) if a.verify && !self.is_stored(&bp, stored, at).await => {

@@ -1,8 +1,9 @@
 //! Moving what is on a vdev that is being removed, without knowing what blocks it is.
 //!
-//! Nobody can say which of a mirror's sides is right where they differ, for no checksum is at hand. So all of them are read, and where
-//! they differ each is kept, on a side of its own of the mirror that it goes to: a reader, who has the checksum, will find the right one. Where
-//! there are not enough sides the removal is given up, and a scrub makes the sides equal.
+//! Nobody can say which of a mirror's sides is right where they differ, for no checksum is at hand.
+//! So all of them are read, and where they differ each is kept, on a side of its own of the mirror
+//! that it goes to: a reader, who has the checksum, will find the right one. Where there are not
+//! enough sides the removal is given up, and a scrub makes the sides equal.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -45,8 +46,8 @@ impl Zio {
         Ok(Sides { offset, len, versions })
     }
 
-    /// Writes the part of a run from `from` to `to` to other vdevs, in as many pieces as need be, which are added to `runs` also if it fails. It is
-    /// stable with the txg.
+    /// Writes the part of a run from `from` to `to` to other vdevs, in as many pieces as need be,
+    /// which are added to `runs` also if it fails. It is stable with the txg.
     pub async fn write_sides(
         &self,
         txg: Txg,
@@ -74,6 +75,7 @@ impl Zio {
             runs.push(Run { src: start, len, vdev: dva.vdev, dst: dva.offset });
             let part = |v: &Bytes| v.slice((start - sides.offset) as usize..(end - sides.offset) as usize);
             let mut versions: Vec<Bytes> = sides.versions.iter().map(part).collect();
+            versions.sort();
             versions.dedup();
             if let [data] = &versions[..] {
                 placements.push(Placement { dvas: dvas.to_vec(), data: data.clone() });
@@ -98,6 +100,8 @@ impl Zio {
         if unit.leaves.iter().filter(|l| l.writable()).count() < versions.len() {
             return Err(differ());
         }
+        // A side that takes no writes misses them.
+        unit.leaves.iter().filter(|l| !l.writable()).for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
         for (leaf, data) in unit.leaves.iter().filter(|l| l.writable()).zip(versions.iter().cycle()) {
             let at = offset + VDEV_LABEL_START_SIZE;
             if leaf.write_at(at, data.clone(), Priority::Removal).await.is_err() {

@@ -1,23 +1,27 @@
 //! Which blocks of a tree a walk has come to: each block with pointers has one place.
 //!
-//! A block that holds pointers (an indirect block, a block of dnodes) is never shared within an objset: neither deduplication nor
-//! cloning touches it. An attacker's tree does not keep to that. If all 1024 pointers of each level lead to the same block below,
-//! a few kilobytes on disk are 1024^n blocks to whoever walks them, and what is freed is freed as often. So whoever
-//! visits whole trees asks here at each block with pointers, and takes one that comes up at a second place for damage. What
-//! is left to walk are the blocks that are really there, each once. Nothing in a tree is younger than its root.
+//! A block that holds pointers (an indirect block, a block of dnodes) is never shared within an
+//! objset: neither deduplication nor cloning touches it. An attacker's tree does not keep to that.
+//! If all 1024 pointers of each level lead to the same block below, a few kilobytes on disk are
+//! 1024^n blocks to whoever walks them, and what is freed is freed as often. So whoever visits
+//! whole trees asks here at each block with pointers, and takes one that comes up at a second place
+//! for damage. What is left to walk are the blocks that are really there, each once. Nothing in a
+//! tree is younger than its root.
 //!
-//! A block is known by each of its DVAs, since a pointer may name a wrong one beside the right one. A walk that goes on in a later
-//! version of its tree may come to a block that has since taken the place of another: it was born after that one was met.
+//! A block is known by each of its DVAs, since a pointer may name a wrong one beside the right one.
+//! A walk that goes on in a later version of its tree may come to a block that has since taken the
+//! place of another: it was born after that one was met.
 //!
-//! What is remembered is bounded ([`MOST`]): beyond it the oldest are forgotten. A loop through more blocks than that is as long as
-//! the walk of an image with so many blocks on disk.
+//! What is remembered is bounded ([`MOST`]): beyond it the oldest are forgotten. A loop through
+//! more blocks than that is as long as the walk of an image with so many blocks on disk.
 
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};
 use std::collections::HashMap;
 use zilla_ondisk::blkptr::BlkPtr;
 
-/// Places in each of the two generations: 10 MiB each, the indirect blocks of a file of 16 TiB in records of 128K.
+/// Places in each of the two generations, which take some 12 MiB each: the indirect blocks of a file
+/// of 16 TiB in records of 128K.
 const MOST: usize = 1 << 17;
 
 /// Where a block was met, and in which version of its tree.

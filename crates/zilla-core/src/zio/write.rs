@@ -174,14 +174,19 @@ impl Job {
             .into_iter()
             .collect::<Result<_>>()?;
 
-        let asked: Vec<Option<Asked>> =
-            reqs.iter().zip(&prepared).map(|(req, p)| self.asked(req, p)).collect();
-        let (mut turns, mut leads) = zio.take_turns(&asked).await;
+        // Empty where nothing is deduplicated, and then there are no turns either.
+        let asked: Vec<Option<Asked>> = match reqs.iter().any(|req| req.dedup.is_some()) {
+            true => reqs.iter().zip(&prepared).map(|(req, p)| self.asked(req, p)).collect(),
+            false => Vec::new(),
+        };
+        let (turns, leads) = zio.take_turns(&asked).await;
 
         // Blocks that may stay where this txg already wrote them, and places for the others.
         let mut kept: Vec<Option<BlkPtr>> = Vec::with_capacity(reqs.len());
         let mut wanted: Vec<AllocReq> = Vec::new();
-        for ((req, p), turn) in reqs.iter().zip(&prepared).zip(&turns) {
+        let mut known = turns.iter();
+        for (req, p) in reqs.iter().zip(&prepared) {
+            let turn = known.next().unwrap_or(&Turn::Alone);
             let old = &req.prev;
             let ours = !old.is_hole()
                 && !old.is_embedded()
@@ -223,11 +228,12 @@ impl Job {
         let mut places = places.into_iter();
 
         let mut bps = Vec::with_capacity(reqs.len());
-        let mut out = Sending::default();
+        let (placements, blocks) = (Vec::with_capacity(reqs.len()), Vec::with_capacity(reqs.len()));
+        let mut out = Sending { placements, blocks };
         let mut later = Vec::new();
-        for (i, ((req, p), (stay, turn))) in
-            reqs.iter().zip(prepared).zip(kept.into_iter().zip(turns.drain(..))).enumerate()
-        {
+        let mut turns = turns.into_iter();
+        for (i, ((req, p), stay)) in reqs.iter().zip(prepared).zip(kept).enumerate() {
+            let turn = turns.next().unwrap_or(Turn::Alone);
             bps.push(match (turn, p) {
                 (_, Prepared::Done(bp)) => bp,
                 (Turn::Share(bp), _) => bp,
@@ -237,12 +243,13 @@ impl Job {
                 }
                 (turn, p) => {
                     let found = if stay.is_none() { places.next().flatten() } else { None };
-                    self.put(req, p, stay, found, (turn, leads.as_mut()), &mut out).await?
+                    self.put(req, p, stay, found, (turn, leads.as_ref()), &mut out).await?
                 }
             });
         }
-        drop(leads);
         zio.submit_blocks(txg, turn, out.placements, out.blocks, Priority::AsyncWrite);
+        // Not before: who waits for these blocks may read them.
+        drop(leads);
         for (i, p) in later {
             let (Some(req), Some(bp)) = (reqs.get(i), bps.get_mut(i)) else { continue };
             *bp = self.put_late(turn, req, p, asked.get(i).and_then(Option::as_ref)).await?;
@@ -261,7 +268,8 @@ impl Job {
         Some(Asked::new(bp, copies_of(req, self.seal.as_ref()), req.dedup.is_some_and(|d| d.verify)))
     }
 
-    /// A block that somebody else was placing, or whose contents had to be looked at: his, or one of its own.
+    /// A block that somebody else was placing, or whose contents had to be looked at: his, or one
+    /// of its own.
     async fn put_late(
         &self,
         turn: usize,
@@ -287,7 +295,7 @@ impl Job {
         p: Prepared,
         stay: Option<BlkPtr>,
         found: Option<Dvas>,
-        (turn, leads): (Turn, Option<&mut Leads>),
+        (turn, leads): (Turn, Option<&Leads>),
         out: &mut Sending,
     ) -> Result<BlkPtr> {
         let (zio, txg) = (&self.zio, self.txg);

@@ -8,8 +8,9 @@
 //! holds an earlier txg and would change that file must join a later one. Only blocks are shared that the last uberblock leads to, so that a
 //! record in the intent log speaks of what will be there.
 //!
-//! **Crash.** The log has the pointers (TX_CLONE_RANGE). Claiming it refers to what they lead to (`zil/claim.rs`), so that it is there whichever
-//! file system's log is replayed first; the replay shares it again.
+//! **Crash.** The log has the pointers (TX_CLONE_RANGE). Claiming it refers to what they lead to
+//! (`zil/claim.rs`), so that it is there whichever file system's log is replayed first; the replay
+//! shares it again.
 
 use super::file::without_suid;
 use super::fs::Zfs;
@@ -199,7 +200,8 @@ impl Zfs {
     }
 }
 
-/// Whether a file of `size` bytes can have records of `blksz`: yes if it has them, or has one alone that can grow to it (`Some(true)`).
+/// Whether a file of `size` bytes can have records of `blksz`: yes if it has them, or has one alone
+/// that can grow to it (`Some(true)`).
 fn takes_records_of(dn: &Dnode, size: u64, blksz: u64) -> Option<bool> {
     let own = u64::from(dn.blksz());
     let fixed = dn.maxblkid() > 0 || size > own || own > blksz;

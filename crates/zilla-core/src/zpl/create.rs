@@ -271,7 +271,8 @@ impl Zfs {
         Ok(made)
     }
 
-    /// Makes a file without a name (O_TMPFILE). It stands in the delete queue until [`Zfs::link`] gives it one, so that a crash frees it.
+    /// Makes a file without a name (O_TMPFILE). It stands in the delete queue until [`Zfs::link`]
+    /// gives it one, so that a crash frees it.
     pub async fn create_unnamed(self: &Arc<Self>, dir: u64, new: NewFile<'_>) -> Result<(Held, Attr)> {
         if new.mode & S_IFMT != S_IFREG {
             return err(Errno::Inval, "only regular files are made without a name");

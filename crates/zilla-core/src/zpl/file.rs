@@ -227,8 +227,8 @@ impl Zfs {
         self.ended().await
     }
 
-    /// What a promise of so many bytes beyond a file's size comes to: nothing is set aside, and nothing changes but the set-id bits. It is
-    /// refused where there is not so much now.
+    /// What a promise of so many bytes beyond a file's size comes to: nothing is set aside, and
+    /// nothing changes but the set-id bits. It is refused where there is not so much now.
     pub async fn reserve(&self, id: u64, off: u64, len: u64, kill_suidgid: bool) -> Result<()> {
         let end = off.checked_add(len).ok_or_else(|| Error::os(Errno::FBig, "the range is too large"))?;
         Zfs::check_size(end)?;

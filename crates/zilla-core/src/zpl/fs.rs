@@ -349,8 +349,9 @@ impl Zfs {
         txgs.wait_synced(open).await
     }
 
-    /// Refuses to set aside more than could be written now, with a tenth more for what is written along with it. Nothing is kept free for it, as
-    /// in OpenZFS. Source of the tenth: zfs_fallocate_reserve_percent.
+    /// Refuses to set aside more than could be written now, with a tenth more for what is written
+    /// along with it. Nothing is kept free for it, as in OpenZFS. Source of the tenth:
+    /// zfs_fallocate_reserve_percent.
     pub fn check_allocation(&self, len: u64) -> Result<()> {
         let (_, free) = self.space.usage();
         if len.saturating_add(len / 10) > free {

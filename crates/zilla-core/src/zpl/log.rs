@@ -173,7 +173,8 @@ impl Zfs {
         }
     }
 
-    /// A file that was made without a name has got one. Nothing of it is in the log so far, so who commits it waits for its txg.
+    /// A file that was made without a name has got one. Nothing of it is in the log so far, so who
+    /// commits it waits for its txg.
     pub(super) fn log_named(&self, tx: &Tx) {
         if let Some(log) = self.zil() {
             log.push_barrier(tx, When::Next);

@@ -568,8 +568,8 @@ impl Zfs {
         Ok(())
     }
 
-    /// Shares the blocks that were cloned, which the log has held since it was claimed; where the file cannot take them as they are they are
-    /// copied, and read the same.
+    /// Shares the blocks that were cloned, which the log has held since it was claimed; where the
+    /// file cannot take them as they are they are copied, and read the same.
     async fn replay_clone(
         &self,
         seq: u64,

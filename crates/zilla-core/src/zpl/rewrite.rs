@@ -1,9 +1,10 @@
-//! Writing a file's blocks anew without changing the file (`zfs rewrite`): they then lie where new blocks do, compressed, checksummed and
-//! copied as properties now say.
+//! Writing a file's blocks anew without changing the file (`zfs rewrite`): they then lie where new
+//! blocks do, compressed, checksummed and copied as properties now say.
 //!
-//! Each step is one transaction: under the file's lock, so that no write comes in between, records are read and made dirty as they
-//! are. Holes stay holes, times stay, and the record size of a file stays what it is, for it is the file's. Nothing goes into the intent log:
-//! whether a crash comes before or after a step, the file reads the same.
+//! Each step is one transaction: under the file's lock, so that no write comes in between, records
+//! are read and made dirty as they are. Holes stay holes, times stay, and the record size of a file
+//! stays what it is, for it is the file's. Nothing goes into the intent log: whether a crash comes
+//! before or after a step, the file reads the same.
 
 use super::err;
 use super::fs::Zfs;

@@ -1,4 +1,5 @@
-//! A vdev is removed: all that was on it reads, from elsewhere; frees reach it; and OpenZFS agrees, also half way.
+//! A vdev is removed: all that was on it reads, from elsewhere; frees reach it; and OpenZFS agrees,
+//! also half way.
 
 use super::*;
 use zilla_core::metaslab::SpaceClass;
@@ -139,6 +140,40 @@ fn a_removal_goes_on_after_an_export_with_frees_in_between() {
         assert_eq!(spa.tree().root.state().0, VdevState::Healthy);
         w.export(spa).await;
         w.without_each(&["b1", "b2"], 0).await;
+    });
+}
+
+#[test]
+fn a_side_may_leave_a_mirror_that_is_being_emptied() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::Mirror, &["a1", "a2"]).await;
+        w.put(&spa, 0..60).await;
+        w.add(&spa, VdevKind::Mirror, &["b1", "b2"]).await;
+        spa.set_removal_pace(100 << 10);
+        w.remove(&spa, 0).await;
+        w.part_of_it(&spa).await;
+        let side = spa.tree().tops[0].vdev.children[1].guid;
+        spa.detach(side).await.unwrap();
+        let spec = |kind, ashift| {
+            let leaves = ["c1", "c2", "c3"].map(|n| w.sized(n, LARGE)).to_vec();
+            let leaves = if kind == VdevKind::File { leaves[..1].to_vec() } else { leaves };
+            let top = TopSpec { kind, leaves, is_log: false, bias: None, ashift: Some(ashift) };
+            PoolSpec { tops: vec![top], ..PoolSpec::default() }
+        };
+        let why = spa.add_vdevs(&spec(VdevKind::File, 12)).await.unwrap_err();
+        assert!(matches!(&why, Error::Pool(why) if **why == Refusal::CannotEvacuate), "{why}");
+        let why = spa.add_vdevs(&spec(RAIDZ1, 9)).await.unwrap_err();
+        assert!(matches!(&why, Error::Pool(why) if **why == Refusal::RaidzBesideRemoved), "{why}");
+        // The mapping is found again, and goes where the vdev went.
+        let spa = w.turn(spa).await;
+        w.check(&spa, 0..60).await;
+        w.removed(&spa).await;
+        assert_eq!(spa.tree().tops[0].vdev.kind, VdevKind::Indirect);
+        let spa = w.turn(spa).await;
+        w.check(&spa, 0..60).await;
+        w.delete(&spa, 0..60).await;
+        w.export(spa).await;
     });
 }
 

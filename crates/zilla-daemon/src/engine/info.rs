@@ -187,7 +187,7 @@ pub fn root(tree: &VdevTree, space: Option<&Metaslabs>, elapsed: u64) -> VdevNod
             root.stats.space += stat.space;
             root.stats.dspace += stat.dspace;
         }
-        let data = tree.tops.iter().filter(|t| !t.vdev.is_log && t.vdev.bias.is_none());
+        let data = tree.tops.iter().filter(|t| !t.vdev.is_log && t.vdev.bias().is_none());
         root.stats.esize = data.map(|t| t.could_grow(&t.vdev)).sum();
         root.stats.fragmentation = space.class_stat(SpaceClass::Normal).fragmentation;
     }
@@ -261,7 +261,7 @@ fn node(
         id: vdev.id,
         guid: vdev.guid,
         nparity,
-        class: match vdev.bias.as_deref() {
+        class: match vdev.bias().as_deref() {
             _ if vdev.is_log => AllocClass::Log,
             Some("special") => AllocClass::Special,
             Some("dedup") => AllocClass::Dedup,

@@ -1,7 +1,8 @@
 //! `zfs load-key`, `unload-key`, `change-key`, and the keys of new datasets.
 //!
-//! The commands ask people and read files; here their bytes become keys. A passphrase is hashed on a thread of its own, because
-//! that takes a good part of a second; in pieces and up to a limit of time, because how often it is hashed is said by the disk.
+//! The commands ask people and read files; here their bytes become keys. A passphrase is hashed on
+//! a thread of its own, because that takes a good part of a second; in pieces and up to a limit of
+//! time, because how often it is hashed is said by the disk.
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
@@ -20,7 +21,8 @@ const DEFAULT_PBKDF2_ITERATIONS: u64 = 350_000;
 const MIN_PBKDF2_ITERATIONS: u64 = 100_000;
 /// How often a passphrase is hashed before the daemon looks at the clock: some milliseconds.
 const HASHED_AT_ONCE: u64 = 1 << 14;
-/// How long a passphrase is hashed before it is given up: a thousand times as long as a usual one takes.
+/// How long a passphrase is hashed before it is given up: a thousand times as long as a usual one
+/// takes.
 const HASH_PATIENCE: Duration = Duration::from_secs(300);
 /// A passphrase's length. Source: MIN_PASSPHRASE_LEN and MAX_PASSPHRASE_LEN of libzfs_crypto.c.
 const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=512;
@@ -41,8 +43,8 @@ async fn wrapping(format: KeyFormat, key: &KeyMaterial, salt: u64, iterations: u
     }
 }
 
-/// Hashes a passphrase to the end, or until it takes too long. Between two pieces it can be dropped, and does not keep a daemon
-/// that is to end.
+/// Hashes a passphrase to the end, or until it takes too long. Between two pieces it can be
+/// dropped, and does not keep a daemon that is to end.
 async fn hashed(mut hashing: Hashing, iterations: u64, patience: Duration) -> Answer<WrappingKey> {
     let began = std::time::Instant::now();
     loop {

@@ -36,13 +36,13 @@ pub struct Mounted {
     pub temporary: Temporary,
     /// What the kernel was told.
     told: Options,
-    /// Over NFS, too.
+    /// Its row in the table of shares, if it is shared over NFS.
     pub(super) share: Option<Shared>,
 }
 
 /// How long the last threads of an unmounted file system are waited for; access times that wait may have to be written.
 const GOING: Duration = Duration::from_secs(10);
-/// And those of one that was taken away though its files are in use.
+/// And so long for the last threads of a file system that was unmounted by force.
 const LINGERING: Duration = Duration::from_secs(5);
 
 impl Mounted {
@@ -303,7 +303,8 @@ impl Pool {
         self.unmount_within(name, force, LINGERING).await
     }
 
-    /// The same; `lingering`: so long is waited for who still uses what was taken away by force, and as long for what the mount had begun.
+    /// The same; `lingering`: so long is waited for who still uses what was taken away by force,
+    /// and as long for what the mount had begun.
     pub(super) async fn unmount_within(&self, name: &str, force: bool, lingering: Duration) -> Answer<()> {
         let _one = self.mounting.lock().await;
         let found = self.mounts.lock().get_mut(name).map(|m| (m.mount.clone(), m.fs.clone(), m.share.take()));

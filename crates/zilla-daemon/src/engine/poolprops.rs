@@ -238,9 +238,10 @@ impl Pool {
         self.check_running()?;
         let expand = matches!(value, TypedValue::Num(n) if *n != 0);
         let expand = (proper == "autoexpand").then_some(expand);
-        if let ("dedup_table_quota", TypedValue::Num(quota)) = (proper.as_str(), value) {
-            self.spa.ddt.set_quota(*quota);
-        }
+        let quota = match value {
+            TypedValue::Num(n) if proper == "dedup_table_quota" => Some(*n),
+            _ => None,
+        };
         // A user property that is set to nothing is there no more.
         let removed =
             props::is_user_prop(&proper) && matches!(value, TypedValue::Str(text) if text.is_empty());
@@ -267,6 +268,9 @@ impl Pool {
             })
         };
         self.spa.ctx.sync_task(task).await.map_err(of_pool)?;
+        if let Some(quota) = quota {
+            self.spa.ddt.set_quota(quota);
+        }
         if let Some(on) = expand {
             self.spa.set_autoexpand(on).await.map_err(of_pool)?;
         }

@@ -1,10 +1,12 @@
 //! File systems shared over NFS: `sharenfs`, `zfs share`, `zfs unshare`.
 //!
-//! What is shared is a mount: the file system that the kernel sees is the one that clients see, and the share goes when it is unmounted. A mount
-//! is shared by itself where the property says so; `zfs unshare` takes that back until it is shared or mounted anew.
+//! What is shared is a mount: the file system that the kernel sees is the one that clients see, and
+//! the share goes when it is unmounted. A mount is shared by itself where the property says so;
+//! `zfs unshare` takes that back until it is shared or mounted anew.
 //!
-//! What it keeps true: the table of shares has only what is mounted ([`Shared`] takes its row out when it is dropped). Clients are let in when
-//! the pools of the last run are there, since a file handle that leads nowhere would be an error to their programs; and they are shut out before
+//! What it keeps true: the table of shares has only what is mounted ([`Shared`] takes its row out
+//! when it is dropped). Clients are let in when the pools of the last run are there, since a file
+//! handle that leads nowhere would be an error to their programs; and they are shut out before
 //! pools are closed, so that what they ask then is asked of the next daemon.
 
 use super::Engine;
@@ -56,7 +58,7 @@ impl Shares {
 }
 
 impl Shared {
-    /// Out of the table, for the time that it takes to unmount.
+    /// Takes the row out of the table, for the time that it takes to unmount.
     pub(super) fn hide(&self) {
         let mut table = self.table.0.write();
         // A later one may have taken its place.
@@ -65,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// Back into it.
+    /// Puts the row back into the table.
     pub(super) fn renew(&self) {
         self.table.0.write().insert(self.export.id, self.export.clone());
     }
@@ -110,7 +112,8 @@ pub fn not_served() -> ApiError {
 }
 
 impl Pool {
-    /// Shares a mount as its property says; takes a share back where it says `off`. Tells whether it is shared then.
+    /// Shares a mount as its property says; takes a share back where it says `off`. Tells whether
+    /// it is shared then.
     async fn reshare(&self, engine: &Engine, name: &str, ds: &Arc<DslDataset>) -> Answer<bool> {
         let settings = Settings::of(self, ds).await.map_err(of(name))?;
         let text = settings.text("sharenfs").unwrap_or("off").to_owned();
@@ -146,7 +149,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// What was just mounted is shared if it is to be. Where NFS is not served at all, only whoever reads the log is told.
+    /// What was just mounted is shared if it is to be. Where NFS is not served at all, only whoever
+    /// reads the log is told.
     pub(super) async fn share_mounted(
         &self,
         engine: &Engine,
@@ -173,9 +177,12 @@ impl Pool {
         self.mounts.lock().get(name).is_some_and(|m| m.share.is_some())
     }
 
-    /// After `sharenfs` changed: what is mounted there, and below as far as it inherits, is shared as it now says. The first error.
+    /// After `sharenfs` changed: what is mounted there, and below as far as it inherits, is shared
+    /// as it now says. The first error.
     pub(super) async fn share_below(&self, engine: &Engine, name: &str) -> Option<ApiError> {
         let mut first = None;
+        // One at a time, so that what was taken back meanwhile is not shared by older words.
+        let _one = self.mounting.lock().await;
         for below in self.mounted_below(name) {
             let Ok(ds) = self.dsl().by_name(&below).await else { continue };
             let settings = Settings::of(self, &ds).await;
@@ -191,7 +198,8 @@ impl Pool {
 }
 
 impl Engine {
-    /// `zfs share`. By name, what cannot be shared is an error; of all, what is not to be is passed over.
+    /// `zfs share`. By name, what cannot be shared is an error; of all, what is not to be is passed
+    /// over.
     pub(super) async fn share(&self, r: DatasetShare) -> Answer<ManyReply> {
         if let Some(name) = r.name {
             let pool = self.pool_of(&name)?;
@@ -202,6 +210,7 @@ impl Engine {
         for pool in self.all_pools() {
             for name in pool.mounted_below(&pool.name()) {
                 let Ok(ds) = pool.dsl().by_name(&name).await else { continue };
+                let _one = pool.mounting.lock().await;
                 if !pool.is_shared(&name)
                     && let Err(e) = pool.reshare(self, &name, &ds).await
                 {
@@ -231,6 +240,7 @@ impl Engine {
         if pool.mounted_at(name).is_none() {
             pool.mount(self, name, &How { explicit: true, ..How::default() }).await?;
         }
+        let _one = pool.mounting.lock().await;
         pool.reshare(self, name, &ds).await.map(drop)
     }
 
@@ -238,6 +248,7 @@ impl Engine {
     pub(super) async fn unshare(&self, r: DatasetUnshare) -> Answer<ManyReply> {
         let Some(target) = r.target else {
             for pool in self.all_pools() {
+                let _one = pool.mounting.lock().await;
                 for name in pool.mounted_below(&pool.name()) {
                     pool.unshare(&name);
                 }
@@ -254,6 +265,7 @@ impl Engine {
         };
         let pool = self.pool_of(&name)?;
         pool.dsl().by_name(&name).await.map_err(of(&name))?;
+        let _one = pool.mounting.lock().await;
         match pool.unshare(&name) {
             true => Ok(ManyReply::default()),
             false => Err(failed("not currently shared").subject(name)),
@@ -261,7 +273,8 @@ impl Engine {
     }
 }
 
-/// The server for NFS's clients, on threads of its own: a request is done by the thread that takes it.
+/// The server for NFS's clients, on threads of its own: a request is done by the thread that takes
+/// it.
 pub struct Nfs {
     runtime: Option<tokio::runtime::Runtime>,
     stop: watch::Sender<bool>,
@@ -269,14 +282,14 @@ pub struct Nfs {
 }
 
 impl Nfs {
-    /// Clients may connect to `listener` already, and are not answered before `begin`.
+    /// Only threads: clients are answered from `begin` on.
     pub fn new() -> std::io::Result<Nfs> {
         let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("nfs").enable_all().build()?;
         let (_, ended) = watch::channel(true);
         Ok(Nfs { runtime: Some(runtime), stop: watch::channel(false).0, ended })
     }
 
-    /// Answers clients.
+    /// Answers clients, who may have connected to `listener` before.
     pub fn begin(&mut self, listener: std::net::TcpListener, shares: Shares) -> std::io::Result<()> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
         let _in_it = runtime.enter();

@@ -130,13 +130,14 @@ impl Engine {
             self.save_cache().await;
             return Ok(VdevRemoveReply::default());
         }
-        let aux = {
+        let (aux, data) = {
             let tree = pool.spa.tree();
-            tree.spares.iter().chain(&tree.cache).any(|v| v.guid == r.guid)
+            let aux = tree.spares.iter().chain(&tree.cache).any(|v| v.guid == r.guid);
+            (aux, tree.tops.iter().any(|t| t.vdev.guid == r.guid && !t.vdev.is_log))
         };
         pool.spa.remove_vdev(r.guid).await.map_err(of_vdev)?;
         // That a vdev with data has gone is told when it has.
-        if !pool.spa.is_removing() {
+        if !data {
             notify(&pool, if aux { "vdev_remove_aux" } else { "vdev_remove_dev" });
         }
         self.save_cache().await;

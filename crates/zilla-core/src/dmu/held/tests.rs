@@ -245,7 +245,8 @@ fn more_than_the_bound_is_lost_by_name() {
     assert_eq!(h.objset.shared.held.bytes.load(Ordering::Relaxed), 0);
 }
 
-/// An attacker's tree: every pointer of each level leads to the same block. It is as long as its blocks, not as its paths.
+/// An attacker's tree: every pointer of each level leads to the same block. It is as long as its
+/// blocks, not as its paths.
 #[test]
 fn a_block_that_many_pointers_lead_to_is_freed_once() {
     let mut w = World::new(64);
@@ -290,7 +291,8 @@ fn a_block_that_many_pointers_lead_to_is_freed_once() {
         inner.phys.blkptr.iter_mut().for_each(|b| *b = zilla_ondisk::BlkPtr::ZERO);
         inner.phys.blkptr[0] = bp;
     }
-    // Level 1 has the one block of contents 32 times, as a file may that was deduplicated; here it has it once.
+    // Level 1 has the one block of contents 32 times, as a file may that was deduplicated; here it
+    // has it once.
     let bottom = {
         let mut at = bp;
         for _ in 1..LEVELS {
