@@ -183,6 +183,7 @@ operations! {
     vdev_remove(VdevRemove) -> VdevRemoveReply;
     vdev_offline(VdevOffline) -> ();
     vdev_online(VdevOnline) -> VdevOnlineReply;
+    vdev_upkeep(VdevUpkeep) -> VdevUpkeepReply;
     pool_wait(PoolWait) -> PoolWaitReply;
     event_query(EventQuery) -> EventReply;
     event_clear(EventClear) -> u64;

@@ -46,8 +46,10 @@ pub mod objset;
 pub mod removal;
 pub mod sa;
 pub mod spacemap;
+
 pub mod stream;
 pub mod uberblock;
+pub mod vdev_zap;
 pub mod zap;
 pub mod zbookmark;
 pub mod zil;

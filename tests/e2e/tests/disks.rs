@@ -298,3 +298,51 @@ fn a_disk_with_data_is_removed_and_openzfs_agrees() {
     read(&pool, "f", 7);
     pool.judge();
 }
+
+#[test]
+fn free_space_is_initialized_and_trimmed() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &["-o", "autotrim=on"]);
+    assert_eq!(property(&world, "autotrim"), "on");
+    world.zpool("set autotrim=off tank").ok();
+    write(&pool, "f", 7);
+    let (a, b) = (pool.disks[0].display().to_string(), pool.disks[1].display().to_string());
+    let done = world.zpool("initialize -c tank");
+    assert_eq!(done.code, 1, "{done}");
+    for disk in [&a, &b] {
+        told(&done.stderr, &format!("cannot initialize '{disk}': there is no active initialization\n"));
+    }
+    told(&world.zpool("initialize -c -s tank").fails(), "-s cannot be combined with other options\n");
+    told(&world.zpool("initialize -w -u tank").fails(), "-w cannot be used with -c, -s or -u\n");
+    told(&world.zpool("trim -c -r 1M tank").fails(), "-r cannot be combined with the -c or -s options\n");
+    told(&world.zpool("trim tank nothing").fails(), "cannot trim 'nothing': no such device in pool\n");
+    told(&world.zpool("trim -d tank").fails(), "trim operations are not supported by this device\n");
+    told(&world.zpool("status -it tank").ok(), "  (uninitialized)  (untrimmed)\n");
+    world.zpool(&format!("initialize -w tank {a}")).ok();
+    let status = world.zpool("status -i tank").ok();
+    told(&status, "  (100% initialized, completed at ");
+    told(&status, "  (uninitialized)\n");
+    world.zpool("trim -r 100K tank").ok();
+    told(&world.zpool("trim tank").fails(), &format!("cannot trim '{b}': currently trimming\n"));
+    told(&status_of(&world, "status tank"), "  (trimming)\n");
+    world.zpool("trim -s tank").ok();
+    told(&status_of(&world, "status -t tank"), "% trimmed, suspended, started at ");
+    world.zpool("trim -r 0 -w tank").ok();
+    world.zpool("wait -t trim,initialize tank").ok();
+    told(&status_of(&world, "status -t tank"), "  (100% trimmed, completed at ");
+    told(&world.zpool("history -i tank").ok(), &format!("initialize vdev={a} complete\n"));
+    read(&pool, "f", 7);
+    world.zpool("initialize -u tank").ok();
+    told(&status_of(&world, "status -i tank"), "  (uninitialized)\n");
+    pool.judge();
+    pool.import();
+    told(&status_of(&world, "status -t tank"), "  (100% trimmed, completed at ");
+    read(&pool, "f", 7);
+}
+
+fn status_of(world: &World, words: &str) -> String {
+    world.zpool(words).ok()
+}

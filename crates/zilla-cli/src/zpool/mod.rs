@@ -23,6 +23,7 @@ mod status_json;
 mod status_text;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 mod vdevs;
 mod vdevspec;
 mod version;
@@ -97,10 +98,14 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         None,
     ),
     None,
-    command("initialize", "\tinitialize [-c | -s | -u] [-w] <pool> [<device> ...]\n", None),
+    command(
+        "initialize",
+        "\tinitialize [-c | -s | -u] [-w] <pool> [<device> ...]\n",
+        Some(upkeep::initialize),
+    ),
     command("resilver", "\tresilver <pool> ...\n", Some(scrub::resilver)),
     command("scrub", "\tscrub [-e | -s | -p | -C] [-w] <pool> ...\n", Some(scrub::run)),
-    command("trim", "\ttrim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]\n", None),
+    command("trim", "\ttrim [-dw] [-r <rate>] [-c | -s] <pool> [<device> ...]\n", Some(upkeep::trim)),
     None,
     command(
         "import",

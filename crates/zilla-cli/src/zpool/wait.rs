@@ -94,10 +94,27 @@ pub fn until_done(cx: &mut Cx, name: &str, activities: &[Activity]) -> Result<()
     Ok(())
 }
 
+/// The same of an initialize or trim of some devices.
+pub fn until_done_on(cx: &mut Cx, name: &str, activity: Activity, vdevs: &[u64]) -> Result<(), Exit> {
+    while !ask_on(cx, name, &[activity], vdevs, 30_000)?.done {}
+    Ok(())
+}
+
 fn ask(cx: &mut Cx, name: &str, activities: &[Activity], timeout_ms: u64) -> Result<PoolWaitReply, Exit> {
+    ask_on(cx, name, activities, &[], timeout_ms)
+}
+
+fn ask_on(
+    cx: &mut Cx,
+    name: &str,
+    activities: &[Activity],
+    vdevs: &[u64],
+    timeout_ms: u64,
+) -> Result<PoolWaitReply, Exit> {
     let request = PoolWait {
         name: name.to_owned(),
         activities: activities.to_vec(),
+        vdevs: vdevs.to_vec(),
         timeout_ms: timeout_ms.min(30_000),
     };
     cx.ask(&format!("error waiting in pool '{name}'"), &request)?.ok_or(Exit(1))

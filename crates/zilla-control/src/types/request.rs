@@ -278,6 +278,9 @@ pub struct ArcStat {
 pub struct PoolWait {
     pub name: String,
     pub activities: Vec<Activity>,
+    /// Initializing and trimming count on these devices only, if there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vdevs: Vec<u64>,
     /// At most 30 000; the client asks again.
     pub timeout_ms: u64,
 }

@@ -68,6 +68,46 @@ pub struct VdevOffline {
     pub fault: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Upkeep {
+    #[default]
+    Initialize,
+    Trim,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum UpkeepCommand {
+    /// Begins, or goes on where it was suspended.
+    #[default]
+    Start,
+    Cancel,
+    Suspend,
+    /// As if it had never been initialized.
+    Uninitialize,
+}
+
+/// `zpool initialize [-c | -s | -u]`, `zpool trim [-d] [-r rate] [-c | -s]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevUpkeep {
+    pub name: String,
+    pub kind: Upkeep,
+    pub command: UpkeepCommand,
+    pub guids: Vec<u64>,
+    /// Bytes a second; 0: as fast as it goes.
+    pub rate: Option<u64>,
+    pub secure: bool,
+}
+
+/// The devices of which it was refused, and why. It is done of the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevUpkeepReply {
+    pub refused: Vec<(u64, crate::ApiError)>,
+}
+
 /// `zpool labelclear [-f]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]

@@ -34,6 +34,19 @@ pub enum Refusal {
     RaidzBesideRemoved,
     #[error("operation is not in progress")]
     NoRemoval,
+    /// Not a single device, or one that cannot be written to.
+    #[error("invalid device")]
+    NoUpkeep,
+    #[error("trim operations are not supported by this device")]
+    NoTrim,
+    #[error("currently initializing")]
+    Initializing,
+    #[error("there is no active initialization")]
+    NoInitialize,
+    #[error("currently trimming")]
+    Trimming,
+    #[error("there is no active trim")]
+    NoActiveTrim,
     /// Something else is refused while a vdev is being removed.
     #[error("device removal in progress")]
     Removing,
@@ -48,7 +61,10 @@ impl Refusal {
             Refusal::NoDevice(_) => Errno::NoDev,
             Refusal::NoReplicas | Refusal::CheckpointExists | Refusal::DiscardingCheckpoint => Errno::Busy,
             Refusal::NoCheckpoint => Errno::NoEnt,
-            Refusal::CannotRemove => Errno::NotSup,
+            Refusal::CannotRemove | Refusal::NoTrim => Errno::NotSup,
+            Refusal::Initializing | Refusal::Trimming => Errno::Busy,
+            Refusal::NoInitialize | Refusal::NoActiveTrim => Errno::NoEnt,
+            Refusal::NoUpkeep => Errno::Inval,
             Refusal::CannotEvacuate | Refusal::RaidzBesideRemoved => Errno::Inval,
             Refusal::NoRemoval => Errno::Canceled,
             Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => Errno::Busy,

@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zilla_ondisk::blkptr::Dva;
 
 /// A log stays on a disk that turns for so many times what other data do: to change costs half of a turn, which passes 500 KiB.
@@ -103,6 +103,7 @@ pub struct Metaslabs {
     /// The txg of the pool's checkpoint; 0: there is none.
     pub(super) checkpoint_txg: AtomicU64,
     pub(super) removed: AllRemoved,
+    pub(super) autotrim: AtomicBool,
 }
 
 impl Metaslabs {
@@ -117,6 +118,7 @@ impl Metaslabs {
             spare: Spare::default(),
             checkpoint_txg: AtomicU64::new(0),
             removed: AllRemoved::default(),
+            autotrim: AtomicBool::new(false),
         })
     }
 
@@ -494,6 +496,7 @@ impl Allocator for Metaslabs {
                 for i in 0..st.defer.len() {
                     let ranges = std::mem::take(&mut st.defer[i]);
                     ms.release(&mut st, &ranges)?;
+                    self.note_trims(ms, &mut st, &ranges)?;
                     found += ranges.space();
                     v.count_space(-(ranges.space() as i64), -(ranges.space() as i64));
                 }

@@ -28,11 +28,12 @@
 //!
 //! **Lock order.** A group's lanes, a metaslab, then dnodes, dirty lists and counters. No lock is held while waiting.
 //!
-//! **Deliberately absent.** Trimming; allocation that waits (it names the metaslab to be loaded instead); per-CPU allocators.
+//! **Deliberately absent.** Allocation that waits (it names the metaslab to be loaded instead); per-CPU allocators.
 
 mod alloc;
 mod checkpoint;
 mod grow;
+mod loan;
 mod log;
 mod range_tree;
 mod remove;
@@ -48,6 +49,7 @@ mod vdev;
 mod tests;
 
 pub use alloc::Metaslabs;
+pub use loan::{Loan, Plot};
 pub use range_tree::{Contradiction, RangeTree};
 pub use report::{MetaslabReport, VdevReport};
 pub use space_map::{Append, MapType, SpaceFeatures, SpaceMap, create_object};

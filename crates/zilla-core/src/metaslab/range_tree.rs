@@ -122,6 +122,13 @@ impl RangeTree {
             .is_some_and(|(_, &e)| size > 0 && e > start)
     }
 
+    /// What of the set lies in a window, ascending.
+    pub fn within(&self, (from, to): (u64, u64)) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.at_or_before(from).filter(|&(_, e)| e > from).map_or(from, |(s, _)| s);
+        let all = self.ranges.range(first.min(to)..to).map(move |(&s, &e)| (s.max(from), e.min(to)));
+        all.filter(|(s, e)| s < e)
+    }
+
     /// Adds a range of which nothing is in the set yet.
     pub fn add(&mut self, start: u64, size: u64) -> Result<(), Contradiction> {
         let refused = Contradiction { start, end: start.saturating_add(size), adding: true };

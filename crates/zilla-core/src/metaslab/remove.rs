@@ -76,7 +76,8 @@ impl Metaslabs {
                 if st.loaded {
                     let mut used = RangeTree::new();
                     used.add(ms.start, ms.size).map_err(|e| ms.corrupt(e))?;
-                    for not in [&st.free, &st.freeing, &st.freed].into_iter().chain(&st.defer) {
+                    let known = [&st.free, &st.lent.ranges, &st.freeing, &st.freed];
+                    for not in known.into_iter().chain(&st.defer) {
                         not.iter().for_each(|(start, end)| drop(used.subtract(start, end)));
                     }
                     break used;

@@ -12,8 +12,9 @@
 //! metaslab's own map is in the `unflushed` trees.
 //!
 //! Invariant: space map + unflushed + allocating + freeing describe every byte, and `free` is what they call free less
-//! `freed` and `defer`. A crash loses the trees; the next import reads them from the maps of the last synced txg.
+//! `freed`, `defer` and what is lent ([`super::loan`]). A crash loses the trees; the next import reads them from the maps of the last synced txg.
 
+use super::loan::Lent;
 use super::range_tree::{Contradiction, RangeTree};
 use super::space_map::SpaceMap;
 use crate::error::{Error, Result};
@@ -58,6 +59,10 @@ pub(super) struct State {
     /// Its space map contradicts itself: nothing is allocated here any more.
     pub(super) broken: bool,
     pub(super) free: RangeTree,
+    /// Free, but nobody is given it now.
+    pub(super) lent: Lent,
+    /// What was freed since it was last trimmed.
+    pub(super) trims: RangeTree,
     pub(super) allocating: [RangeTree; TXG_SIZE],
     pub(super) freeing: RangeTree,
     /// Freed, but the pool's checkpoint has them: they stay allocated.
@@ -92,6 +97,8 @@ pub(super) struct Metaslab {
     weight: AtomicU64,
     state: Mutex<State>,
     load_done: Event,
+    /// A loan has come back.
+    pub(super) returned: Event,
 }
 
 /// The class of sizes that `weight` promises.
@@ -150,6 +157,7 @@ impl Metaslab {
             weight: AtomicU64::new(0),
             state: Mutex::default(),
             load_done: Event::new(),
+            returned: Event::new(),
         };
         m.reweigh(&m.state());
         m
@@ -293,7 +301,7 @@ impl Metaslab {
         // What the logs alone call free may have been given out again since, in a txg that is not
         // synced.
         let again = st.allocating.iter().any(|t| t.contains(at, size));
-        let trees = [&st.freed, &st.free, &st.checkpointing];
+        let trees = [&st.freed, &st.free, &st.lent.ranges, &st.checkpointing];
         let known = trees.into_iter().chain(&st.defer).any(|t| t.overlaps(at, size))
             || (!again && st.unflushed_frees.overlaps(at, size));
         if known { Err(self.free_already(at, size)) } else { Ok(()) }
@@ -361,7 +369,8 @@ impl Metaslab {
 
     /// Forgets the free space, if nothing is happening here.
     pub(super) fn unload(&self, st: &mut State) {
-        if st.loaded && st.allocating.iter().all(RangeTree::is_empty) && st.freed.is_empty() {
+        let idle = st.allocating.iter().all(RangeTree::is_empty) && st.freed.is_empty();
+        if st.loaded && idle && st.lent.ranges.is_empty() {
             st.free = RangeTree::new();
             st.loaded = false;
             self.reweigh(st);

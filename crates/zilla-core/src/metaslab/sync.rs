@@ -218,9 +218,9 @@ impl Metaslabs {
             let mut st = ms.state();
             let st = &mut *st;
             let Some(sm) = &mut st.sm else { return Ok(()) };
-            // Free on disk though not to be given out: what is deferred, and what is not synced yet.
+            // Free on disk though not to be given out: what is deferred or lent, and what is not synced yet.
             let mut waiting = RangeTree::new();
-            for t in st.defer.iter().chain(&st.allocating) {
+            for t in st.defer.iter().chain(&st.allocating).chain([&st.lent.ranges]) {
                 waiting.add_all(t).map_err(|e| ms.corrupt(e))?;
             }
             let mut whole = RangeTree::new();
@@ -262,12 +262,14 @@ impl Metaslabs {
             let released = std::mem::take(&mut st.defer[txg.0 as usize % TXG_DEFER_SIZE]);
             let allocated = std::mem::take(&mut st.allocated_this_txg) as i64 - freed.space() as i64;
             ms.release(st, &released)?;
+            self.note_trims(&ms, st, &released)?;
             let mut deferred = -(released.space() as i64);
             if defer_allowed && !short_logs.contains(&vdev) {
                 deferred += freed.space() as i64;
                 st.defer[txg.0 as usize % TXG_DEFER_SIZE] = freed;
             } else {
                 ms.release(st, &freed)?;
+                self.note_trims(&ms, st, &freed)?;
             }
             v.count_space(allocated + deferred, deferred);
             if let Some(sm) = &st.sm {
@@ -301,7 +303,7 @@ fn update_histogram(st: &mut State, tx: &Tx, frees: &RangeTree) {
     let Some(sm) = &mut st.sm else { return };
     if st.loaded {
         sm.clear_histogram();
-        for t in [&st.free, &st.freed].into_iter().chain(&st.defer) {
+        for t in [&st.free, &st.lent.ranges, &st.freed].into_iter().chain(&st.defer) {
             sm.add_to_histogram(tx, t);
         }
     }

@@ -194,6 +194,7 @@ impl Spa {
             ddt,
             config_dirty: AtomicBool::new(true),
             autoexpand: AtomicBool::new(false),
+            autotrimming: AtomicBool::new(false),
             checkpoint: Mutex::default(),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),

@@ -97,6 +97,7 @@ impl Spa {
         drop(changing);
         self.write_down().await?;
         self.catch_up().await?;
+        self.resume_upkeep();
         Ok(leaf.state())
     }
 
@@ -267,6 +268,7 @@ impl Spa {
         if self.ctx.txgs.is_stopped() {
             return Ok(());
         }
+        self.resume_upkeep();
         self.look_at_sizes().await;
         self.expand_by_itself().await;
         if back.is_empty() {

@@ -44,6 +44,7 @@ mod scrub;
 mod spares;
 mod suspend;
 mod sync;
+mod upkeep;
 mod vdev_objects;
 mod vdevs;
 
@@ -116,6 +117,8 @@ pub struct Spa {
     pub ddt: Arc<Ddt>,
     config_dirty: AtomicBool,
     autoexpand: AtomicBool,
+    /// Somebody sees to what is freed being trimmed.
+    autotrimming: AtomicBool,
     checkpoint: Mutex<checkpoint::Checkpoint>,
     suspension: suspend::Suspension,
     sync_over: AtomicBool,

@@ -344,6 +344,7 @@ impl Spa {
             // The first txg says that the pool is ours now.
             config_dirty: AtomicBool::new(!ctx.readonly),
             autoexpand: AtomicBool::new(false),
+            autotrimming: AtomicBool::new(false),
             checkpoint: Mutex::new(checkpoint),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
@@ -374,6 +375,8 @@ impl Spa {
         if let Some(quota) = spa.stored_prop(&directory, "dedup_table_quota").await? {
             spa.ddt.set_quota(quota);
         }
+        spa.load_upkeep().await?;
+        spa.set_autotrim(spa.stored_prop(&directory, "autotrim").await? == Some(1));
         spa.suspension.be_patient();
         spa.zio.l2().set_pool(spa.guid(), &ctx.txgs, ctx.readonly);
         spa.open_cache(&directory, &found.paths).await?;
@@ -387,6 +390,7 @@ impl Spa {
             spa.watch_devices();
             spa.go_on_discarding();
             spa.go_on_removing();
+            spa.resume_upkeep();
         }
         Ok(spa)
     }

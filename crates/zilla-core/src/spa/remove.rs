@@ -137,6 +137,7 @@ impl Spa {
     /// Begins to empty a vdev; it goes when that is done. For one who holds `changing`.
     pub(super) async fn remove_top(self: &Arc<Self>, top: &Top) -> Result<()> {
         self.may_remove(top, false)?;
+        self.cancel_upkeep(&top.leaves().cloned().collect::<Vec<_>>()).await?;
         self.metaslabs.set_allocatable(top.id, false)?;
         let begun = self.begin_removal(top).await;
         if begun.is_err() {

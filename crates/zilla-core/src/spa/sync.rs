@@ -340,7 +340,10 @@ impl Spa {
     #[crate::boxed]
     pub async fn close(self: &Arc<Self>, state: Option<PoolState>) -> Result<()> {
         {
-            let over = std::pin::pin!(self.pause_removal());
+            let over = std::pin::pin!(async {
+                self.pause_removal().await;
+                self.pause_upkeep().await;
+            });
             let suspended = std::pin::pin!(self.suspension.happens());
             select(over, suspended).await;
         }

@@ -25,6 +25,11 @@ pub(super) fn top_zap(vdev: &Vdev) -> ObjectId {
     ObjectId(vdev.config_u64(TOP_ZAP).unwrap_or(0))
 }
 
+/// A leaf's ZAP; 0: it has none.
+pub(super) fn leaf_zap(vdev: &Vdev) -> ObjectId {
+    ObjectId(vdev.config_u64(LEAF_ZAP).unwrap_or(0))
+}
+
 /// Has top-levels know what they were made for, which lies in their ZAPs alone.
 pub(super) async fn load_biases(mos: &Arc<Objset>, tree: &VdevTree) -> Result<()> {
     for top in tree.tops.iter().filter(|t| t.vdev.is_concrete()) {

@@ -153,6 +153,7 @@ impl Spa {
         if !vdev.is_log {
             return self.remove_top(top).await;
         }
+        self.cancel_upkeep(&top.leaves().cloned().collect::<Vec<_>>()).await?;
         self.empty_log(top.id).await?;
         let removed = self.remove_made(&old, top).await;
         if removed.is_err() && self.metaslabs.vdev_stat(top.id).is_ok() {
@@ -323,6 +324,7 @@ impl Spa {
         if !top.survives(stays) && !newcomer {
             return Err(Refusal::NoReplicas.into());
         }
+        self.cancel_upkeep(std::slice::from_ref(&leaf)).await?;
         let mut nv = old.to_edit();
         let replaced =
             parent.children.first().filter(|c| c.guid != guid && parent.kind == VdevKind::Replacing);

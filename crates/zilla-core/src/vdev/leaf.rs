@@ -27,6 +27,7 @@ use super::state::StateCell;
 use super::stats::{CLASSES, IoKind, LeafStats};
 use super::tickets::Tickets;
 use super::trouble::{SLOW, Trouble, TroubleKind, Troubles};
+use super::upkeep::{Upkeep, UpkeepKind};
 use crate::error::Error;
 use crate::types::{TXG_CONCURRENT, Txg};
 
@@ -90,6 +91,7 @@ pub struct Leaf {
     pub checksum_errors: AtomicU64,
     /// What went wrong since the pool looked.
     pub troubles: Troubles,
+    upkeep: [Upkeep; 2],
     flushes: Flushes,
     sync_writes: Recent,
     flush_times: Recent,
@@ -149,6 +151,7 @@ impl Leaf {
             write_errors: AtomicU64::new(0),
             checksum_errors: AtomicU64::new(0),
             troubles: Troubles::default(),
+            upkeep: Default::default(),
             flushes: Flushes::default(),
             sync_writes: Recent::default(),
             flush_times: Recent::default(),
@@ -241,6 +244,18 @@ impl Leaf {
     /// Whether the device is said to turn, which virtual ones are too.
     pub fn rotational(&self) -> bool {
         self.queue.lock().rotational
+    }
+
+    pub fn upkeep(&self, kind: UpkeepKind) -> &Upkeep {
+        match (kind, &self.upkeep) {
+            (UpkeepKind::Initialize, [initialize, _]) => initialize,
+            (UpkeepKind::Trim, [_, trim]) => trim,
+        }
+    }
+
+    /// Whether its device can be told that bytes do not matter any more.
+    pub fn can_trim(&self) -> bool {
+        self.device().is_some_and(|d| d.info().can_discard)
     }
 
     /// Whether the leaf should hold a block of this birth.
@@ -478,6 +493,11 @@ impl Leaf {
                 }
                 continue;
             }
+            if matches!(io.op, QOp::Discard) && !gone {
+                // Nothing is lost by it.
+                io.done.done(io.slot, Err(again(e)));
+                continue;
+            }
             let errors = if matches!(io.op, QOp::Read(_)) { &self.read_errors } else { &self.write_errors };
             errors.fetch_add(1, Ordering::Relaxed);
             self.suspect.store(true, Ordering::Relaxed);
@@ -485,10 +505,7 @@ impl Leaf {
             let errno = e.raw_os_error().unwrap_or(EIO);
             self.note(TroubleKind::Io { write, errno }, io.offset, io.len);
             tracing::warn!(path = %self.path(), offset = io.offset, len = io.len, error = %e, "I/O failed");
-            let copy = e
-                .raw_os_error()
-                .map_or_else(|| io::Error::new(e.kind(), e.to_string()), io::Error::from_raw_os_error);
-            io.done.done(io.slot, Err(copy));
+            io.done.done(io.slot, Err(again(e)));
         }
     }
 
@@ -533,6 +550,15 @@ impl Leaf {
         let len = data.len() as u64;
         let op = QOp::Write(SmallVec::from_iter([data]));
         self.submit([LeafIo { op, offset, len, class, done: gather.clone(), slot: 0 }], None);
+        one(gather.wait().await).map(drop)
+    }
+
+    /// Tells the device that some bytes do not matter any more.
+    pub async fn trim_at(self: &Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
+        let gather = Gather::new(1);
+        let io =
+            LeafIo { op: QOp::Discard, offset, len, class: Priority::Trim, done: gather.clone(), slot: 0 };
+        self.submit([io], None);
         one(gather.wait().await).map(drop)
     }
 
@@ -643,6 +669,11 @@ impl Leaf {
         self.cant_read.store(true, Ordering::Release);
         self.cant_write.store(true, Ordering::Release);
     }
+}
+
+/// The same error for another.
+fn again(e: &io::Error) -> io::Error {
+    e.raw_os_error().map_or_else(|| io::Error::new(e.kind(), e.to_string()), io::Error::from_raw_os_error)
 }
 
 /// Whether a run changes the device.

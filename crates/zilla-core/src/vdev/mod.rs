@@ -14,6 +14,7 @@
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
 //! - `trouble.rs` keeps what goes wrong at a leaf until the pool judges it;
+//! - `upkeep.rs` is how far a leaf is initialized and trimmed;
 //! - `grow.rs` looks at devices whose size has changed;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
@@ -62,6 +63,7 @@ mod stats;
 mod tickets;
 mod tree;
 mod trouble;
+mod upkeep;
 mod within;
 pub(crate) mod write;
 
@@ -82,6 +84,7 @@ pub use stats::{IoKind, LeafStats, StatSnapshot};
 pub use tickets::Tickets;
 pub use tree::{ConfigFor, Layout, Top, Unit, VdevTree};
 pub use trouble::{Trouble, TroubleKind};
+pub use upkeep::{Upkeep, UpkeepKind, UpkeepStat, UpkeepState};
 pub use within::{SLOW_TIMEOUT, within};
 pub use zilla_ondisk::enums::{VdevAux, VdevState};
 

@@ -2,6 +2,7 @@
 
 mod removal;
 mod spares;
+mod upkeep;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

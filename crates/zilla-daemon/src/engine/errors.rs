@@ -61,6 +61,12 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         }
         spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
         spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
+        spa::Refusal::NoUpkeep => ErrorCode::BadDev.into(),
+        spa::Refusal::NoTrim => ErrorCode::TrimNotSup.into(),
+        spa::Refusal::Initializing => ErrorCode::Initializing.into(),
+        spa::Refusal::NoInitialize => ErrorCode::NoInitialize.into(),
+        spa::Refusal::Trimming => ErrorCode::Trimming.into(),
+        spa::Refusal::NoActiveTrim => ErrorCode::NoTrim.into(),
         spa::Refusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
         spa::Refusal::MissingLogs(_) => {
             let lines = why.to_string().lines().map(str::to_owned).collect();
@@ -147,6 +153,7 @@ mod tests {
             NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
             RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
+            NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
         }
     }
 
@@ -207,6 +214,12 @@ mod tests {
             ),
             (NoRemoval, ErrorCode::NoPending, "operation is not in progress"),
             (Removing, ErrorCode::DevrmInProgress, "device removal in progress"),
+            (NoUpkeep, ErrorCode::BadDev, "invalid device"),
+            (NoTrim, ErrorCode::TrimNotSup, "trim operations are not supported by this device"),
+            (Initializing, ErrorCode::Initializing, "currently initializing"),
+            (NoInitialize, ErrorCode::NoInitialize, "there is no active initialization"),
+            (Trimming, ErrorCode::Trimming, "currently trimming"),
+            (NoActiveTrim, ErrorCode::NoTrim, "there is no active trim"),
             (missing.clone(), ErrorCode::BadDev, "one or more devices is currently unavailable"),
         ] {
             assert!(is_in_the_pools_table(&why));

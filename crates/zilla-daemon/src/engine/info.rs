@@ -3,6 +3,7 @@
 use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use super::upkeep::progress;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_control::props::FEATURES;
@@ -10,7 +11,7 @@ use zilla_control::types::*;
 use zilla_core::metaslab::{Metaslabs, SpaceClass};
 use zilla_core::spa::features::SUPPORTED;
 use zilla_core::spa::{CheckpointStat, DedupStats, FailMode};
-use zilla_core::vdev::{IoKind, Top, Vdev, VdevKind as CoreKind, VdevTree};
+use zilla_core::vdev::{IoKind, Top, UpkeepKind, Vdev, VdevKind as CoreKind, VdevTree};
 use zilla_ondisk::enums::{self, ScanState as CoreScanState};
 use zilla_ondisk::removal::SpaRemovingPhys;
 
@@ -223,6 +224,10 @@ fn node(
     };
     if let Some(leaf) = &vdev.leaf {
         stats.pspace = leaf.psize();
+        if top.is_some() {
+            stats.initialize = progress(leaf, UpkeepKind::Initialize);
+            stats.trim = progress(leaf, UpkeepKind::Trim);
+        }
         stats.scan_processed = leaf.scan_processed.load(Ordering::Relaxed);
         stats.resilver_deferred =
             !vdev.is_log && leaf.is_behind() && !leaf.resilvering.load(Ordering::Relaxed);

@@ -56,6 +56,7 @@ mod send;
 mod shares;
 mod snapshots;
 mod streams;
+mod upkeep;
 mod values;
 mod vdevs;
 mod volumes;
@@ -337,6 +338,10 @@ impl Backend for Engine {
 
     async fn vdev_detach(&self, _: &Caller, r: VdevDetach) -> Answer<()> {
         self.detach_vdev(r).await
+    }
+
+    async fn vdev_upkeep(&self, _: &Caller, r: VdevUpkeep) -> Answer<VdevUpkeepReply> {
+        self.upkeep(r).await
     }
 
     async fn vdev_remove(&self, _: &Caller, r: VdevRemove) -> Answer<VdevRemoveReply> {

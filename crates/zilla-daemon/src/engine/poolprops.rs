@@ -154,7 +154,7 @@ impl Engine {
 pub(super) fn heeded(name: &str, value: &TypedValue) -> Answer<()> {
     let name = props::pool_prop(name).map_or(name, |desc| desc.name);
     let on = matches!(value, TypedValue::Num(n) if *n != 0);
-    if on && matches!(name, "multihost" | "autotrim" | "autoreplace") {
+    if on && matches!(name, "multihost" | "autoreplace") {
         let what = format!("'{name}=on' is not supported by zilla yet");
         return Err(ApiError::with(ErrorCode::Unsupported, what));
     }
@@ -236,8 +236,9 @@ impl Pool {
             self.spa.set_fail_mode(fail_mode(value)?);
         }
         self.check_running()?;
-        let expand = matches!(value, TypedValue::Num(n) if *n != 0);
-        let expand = (proper == "autoexpand").then_some(expand);
+        let on = matches!(value, TypedValue::Num(n) if *n != 0);
+        let expand = (proper == "autoexpand").then_some(on);
+        let trim = (proper == "autotrim").then_some(on);
         let quota = match value {
             TypedValue::Num(n) if proper == "dedup_table_quota" => Some(*n),
             _ => None,
@@ -270,6 +271,9 @@ impl Pool {
         self.spa.ctx.sync_task(task).await.map_err(of_pool)?;
         if let Some(quota) = quota {
             self.spa.ddt.set_quota(quota);
+        }
+        if let Some(on) = trim {
+            self.spa.set_autotrim(on);
         }
         if let Some(on) = expand {
             self.spa.set_autoexpand(on).await.map_err(of_pool)?;

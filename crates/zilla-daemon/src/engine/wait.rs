@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zilla_control::types::{Activity, PoolWait, PoolWaitReply};
 use zilla_core::error::Result;
-use zilla_core::vdev::VdevKind;
+use zilla_core::vdev::{UpkeepKind, VdevKind};
 
 const LONGEST: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
@@ -19,7 +19,7 @@ impl Engine {
         loop {
             // Looked up each time: a pool that is exported meanwhile is waited for no more.
             let pool = self.pool(&r.name)?;
-            let mut remaining = activities(&pool).await.map_err(of_pool)?;
+            let mut remaining = activities(&pool, &r.vdevs).await.map_err(of_pool)?;
             remaining.retain(|activity, _| r.activities.contains(activity));
             let done = remaining.is_empty();
             if done || begin.elapsed() >= limit {
@@ -32,7 +32,7 @@ impl Engine {
 }
 
 /// What is in progress, with the bytes left.
-async fn activities(pool: &Pool) -> Result<BTreeMap<Activity, u64>> {
+async fn activities(pool: &Pool, vdevs: &[u64]) -> Result<BTreeMap<Activity, u64>> {
     let mut all = BTreeMap::new();
     let freeing = pool.dsl().freeing().await?.used;
     if freeing != 0 {
@@ -60,6 +60,13 @@ async fn activities(pool: &Pool) -> Result<BTreeMap<Activity, u64>> {
     let removing = pool.spa.removing();
     if pool.spa.is_removing() {
         all.insert(Activity::Remove, removing.to_copy.saturating_sub(removing.copied).max(1));
+    }
+    for (activity, kind) in
+        [(Activity::Initialize, UpkeepKind::Initialize), (Activity::Trim, UpkeepKind::Trim)]
+    {
+        if let Some(left) = pool.spa.upkeep_left(kind, vdevs) {
+            all.insert(activity, left);
+        }
     }
     Ok(all)
 }
