@@ -48,8 +48,8 @@ async fn number(opener: &dyn Opener, path: PathBuf) -> Option<u64> {
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
 }
 
-async fn text(opener: &dyn Opener, path: &str) -> String {
-    let text = opener.read_file(Path::new(path)).await.unwrap_or_default();
+async fn text(opener: &dyn Opener, path: &Path) -> String {
+    let text = opener.read_file(path).await.unwrap_or_default();
     String::from_utf8_lossy(&text).into_owned()
 }
 
@@ -65,37 +65,85 @@ fn field(meminfo: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Bytes of the page cache of a control group that the kernel takes back before it lets anyone wait, from its `memory.stat`.
+/// A pool on files fills what its group may have with such pages: they are no reason to shrink the ARC.
+fn reclaimable(stat: &str) -> u64 {
+    let of = |name: &str| {
+        let line = stat.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    of("inactive_file").saturating_add(of("slab_reclaimable"))
+}
+
+/// In how many of a hundred of the last ten seconds somebody waited for memory (pressure stall information, PSI).
+fn waited(pressure: &str) -> Option<f64> {
+    let some = pressure.lines().find_map(|l| l.strip_prefix("some "))?;
+    some.split_whitespace().find_map(|w| w.strip_prefix("avg10="))?.parse().ok()
+}
+
 /// Reads what the kernel says; `None` where there is no kernel to ask (a simulated world).
 pub async fn read(opener: &dyn Opener) -> Option<Memory> {
-    let meminfo = opener.read_file(Path::new("/proc/meminfo")).await.ok()?;
+    read_below(opener, Path::new("/")).await
+}
+
+/// The same of the kernel's files below `root`.
+async fn read_below(opener: &dyn Opener, root: &Path) -> Option<Memory> {
+    let meminfo = opener.read_file(&root.join("proc/meminfo")).await.ok()?;
     let meminfo = String::from_utf8_lossy(&meminfo);
     let mut total = field(&meminfo, "MemTotal:")?;
     let mut available = field(&meminfo, "MemAvailable:")?;
-    // The limits of our cgroup and of all above it count (version 2; its root has none).
-    let own = text(opener, "/proc/self/cgroup").await;
-    let path = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or_default().to_owned();
-    let mut dir = Path::new("/sys/fs/cgroup").join(path);
+    let mut stalled = waited(&text(opener, &root.join("proc/pressure/memory")).await);
+    // The limits of our cgroup and of all above it count (version 2; its root has none). Beyond `memory.high` the kernel
+    // slows the group down, so it is as much a limit as `memory.max`.
+    let groups = root.join("sys/fs/cgroup");
+    let own = text(opener, &root.join("proc/self/cgroup")).await;
+    let own = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or_default();
+    // The name is relative and of plain components, or it is none of the kernel's.
+    let plain = Path::new(own).components().all(|c| matches!(c, std::path::Component::Normal(_)));
+    let mut dir = if plain { groups.join(own) } else { groups.clone() };
+    if let Some(share) = waited(&text(opener, &dir.join("memory.pressure")).await) {
+        stalled = Some(stalled.unwrap_or(0.0).max(share));
+    }
     loop {
-        if let Some(max) = number(opener, dir.join("memory.max")).await {
-            let used = number(opener, dir.join("memory.current")).await.unwrap_or(0);
-            total = total.min(max);
-            available = available.min(max.saturating_sub(used));
+        let mut limit = None;
+        for name in ["memory.max", "memory.high"] {
+            if let Some(most) = number(opener, dir.join(name)).await {
+                limit = Some(limit.unwrap_or(most).min(most));
+            }
         }
-        if dir == Path::new("/sys/fs/cgroup") || !dir.pop() {
+        if let Some(limit) = limit {
+            let used = number(opener, dir.join("memory.current")).await.unwrap_or(0);
+            let kept = used.saturating_sub(reclaimable(&text(opener, &dir.join("memory.stat")).await));
+            total = total.min(limit);
+            available = available.min(limit.saturating_sub(kept));
+        }
+        if dir == groups || !dir.pop() {
             break;
         }
     }
-    if let Some(max) = resident_limit(&text(opener, "/proc/self/limits").await) {
-        let used = field(&text(opener, "/proc/self/status").await, "VmRSS:").unwrap_or(0);
+    if let Some(max) = resident_limit(&text(opener, &root.join("proc/self/limits")).await) {
+        let used = field(&text(opener, &root.join("proc/self/status")).await, "VmRSS:").unwrap_or(0);
         total = total.min(max);
         available = available.min(max.saturating_sub(used));
+    }
+    if stalled.is_some_and(|share| share >= STALLED) {
+        available = available.min(reserve_of(total) / 2);
     }
     Some(Memory { total, available })
 }
 
+/// Percent of ten seconds. When programs wait this long for memory, there is too little of it, whatever the counters of free
+/// pages say: the kernel reads back what it has just thrown away. A tenth is where systemd-oomd's and Meta's guides begin to
+/// act on `some`.
+const STALLED: f64 = 10.0;
+
+fn reserve_of(total: u64) -> u64 {
+    total / 16
+}
+
 /// A sixteenth of the memory is kept free for everyone else.
 fn reserve(memory: &Memory) -> u64 {
-    memory.total / 16
+    reserve_of(memory.total)
 }
 
 /// How often free buffers that nobody used in between go back to the system, in seconds: much longer than from one txg to the next,
@@ -153,5 +201,55 @@ mod tests {
         assert_eq!(resident_limit(&limits("536870912")), Some(512 << 20));
         assert_eq!(resident_limit(&limits("unlimited")), None);
         assert_eq!(resident_limit(""), None);
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    /// What is read of a kernel that says this. `group`: the files of the process's control group.
+    fn said(pressure: &str, group: &[(&str, &str)]) -> Memory {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n");
+        write("proc/pressure/memory", pressure);
+        write("proc/self/cgroup", "0::/people/zilla\n");
+        for (name, text) in group {
+            write(&format!("sys/fs/cgroup/people/zilla/{name}"), text);
+        }
+        let env = zilla_env::real_env(1);
+        let found = zilla_env::block_on(read_below(&*env.opener, root.path()));
+        found.unwrap()
+    }
+
+    #[test]
+    fn the_least_of_the_limits_counts_and_cached_pages_are_no_use_of_it() {
+        let quiet = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!(said(quiet, &[]), Memory { total: 1024 * MIB, available: 512 * MIB });
+        let (max, high, none) = ((256 * MIB).to_string(), (128 * MIB).to_string(), "max\n");
+        let used = (120 * MIB).to_string();
+        let stat = format!("anon {}\ninactive_file {}\nslab_reclaimable 0\n", 20 * MIB, 100 * MIB);
+        let of = |max: &str, high: &str, stat: &str| {
+            let files = [("memory.max", max), ("memory.high", high), ("memory.current", &used)];
+            said(quiet, &[files.as_slice(), &[("memory.stat", stat)]].concat())
+        };
+        assert_eq!(of(&max, none, ""), Memory { total: 256 * MIB, available: 136 * MIB });
+        assert_eq!(of(&max, &high, ""), Memory { total: 128 * MIB, available: 8 * MIB });
+        assert_eq!(of(&max, &high, &stat), Memory { total: 128 * MIB, available: 108 * MIB });
+        assert_eq!(of(none, none, &stat), Memory { total: 1024 * MIB, available: 512 * MIB });
+    }
+
+    /// The ARC gives way while programs wait for memory, also where pages are said to be free.
+    #[test]
+    fn waiting_for_memory_takes_from_the_arc() {
+        let line = |share: &str| format!("some avg10={share} avg60=0.00 avg300=0.00 total=9\nfull avg10=0\n");
+        let calm = said(&line("9.99"), &[]);
+        assert_eq!(calm.available, 512 * MIB);
+        for stalled in [said(&line("10.00"), &[]), said("", &[("memory.pressure", &line("55.50"))])] {
+            assert!(stalled.available < reserve(&stalled), "{stalled:?}");
+        }
+        assert_eq!(said("garbage", &[("memory.pressure", "some avg10=x")]).available, 512 * MIB);
     }
 }
