@@ -9,9 +9,9 @@
 
 use crate::access::{Hosts, Role, Tokens};
 use crate::assets::{ASSETS, POLICY};
-use crate::metrics;
+use crate::{metrics, sse};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::service::service_fn;
@@ -48,10 +48,14 @@ pub async fn listen(at: SocketAddr) -> Result<TcpListener, String> {
     TcpListener::bind(at).await.map_err(|e| format!("{at}: {e}"))
 }
 
+/// What is answered: whole, or events as they come.
+pub(crate) type Body = Either<Full<Bytes>, sse::Body>;
+
 struct Door<B> {
     backend: Arc<B>,
     tokens: Tokens,
     hosts: Hosts,
+    listeners: Arc<Semaphore>,
 }
 
 /// Serves until `shutdown` completes, then lets operations under way finish.
@@ -62,7 +66,8 @@ pub async fn serve<B: Backend>(
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let hosts = Hosts::of(listener.local_addr()?);
-    let door = Arc::new(Door { backend, tokens, hosts });
+    let listeners = Arc::new(Semaphore::new(sse::LISTENERS));
+    let door = Arc::new(Door { backend, tokens, hosts, listeners });
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     // Dropped with this future, and its connections with it.
     let mut connections = tokio::task::JoinSet::new();
@@ -86,9 +91,10 @@ pub async fn serve<B: Backend>(
         let mut stopped = stopped.clone();
         connections.spawn(async move {
             let _slot = slot;
+            let ending = stopped.clone();
             let service = service_fn(move |request| {
-                let door = door.clone();
-                async move { Ok::<_, Infallible>(answer(&door, request).await) }
+                let (door, ending) = (door.clone(), ending.clone());
+                async move { Ok::<_, Infallible>(answer(&door, request, ending).await) }
             });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -123,7 +129,11 @@ async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-async fn answer<B: Backend>(door: &Door<B>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer<B: Backend>(
+    door: &Door<B>,
+    request: Request<Incoming>,
+    ending: watch::Receiver<bool>,
+) -> Response<Body> {
     let text = |name: HeaderName| request.headers().get(name).map(|v| v.to_str().unwrap_or(""));
     let (host, origin) = (text(header::HOST), text(header::ORIGIN));
     if !door.hosts.admit(host, origin, text(HeaderName::from_static("sec-fetch-site"))) {
@@ -152,6 +162,16 @@ async fn answer<B: Backend>(door: &Door<B>, request: Request<Incoming>) -> Respo
             Ok(text) => respond(StatusCode::OK, metrics::CONTENT_TYPE, Bytes::from(text)),
             Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, e.description()),
         },
+        (&Method::GET, "/events") => {
+            let after = text(sse::LAST_EVENT_ID).and_then(|n| n.parse().ok());
+            match door.listeners.clone().try_acquire_owned() {
+                Ok(slot) => {
+                    let stream = sse::follow(door.backend.clone(), owner(), after, ending, slot);
+                    answered(StatusCode::OK, sse::CONTENT_TYPE, Either::Right(stream))
+                }
+                Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "too many follow the events already"),
+            }
+        }
         (&Method::POST, path) => match path.strip_prefix("/v1/").map(str::to_owned) {
             Some(name) => operate(door, role, name, request).await,
             None => refuse(StatusCode::NOT_FOUND, "no such path"),
@@ -173,7 +193,7 @@ async fn operate<B: Backend>(
     role: Role,
     name: String,
     request: Request<Incoming>,
-) -> Response<Full<Bytes>> {
+) -> Response<Body> {
     if !role.may(&name) {
         let why = format!("a {} may not do this here: use the commands", role.word());
         return refuse(StatusCode::FORBIDDEN, &why);
@@ -199,12 +219,16 @@ async fn operate<B: Backend>(
     }
 }
 
-fn refuse(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
+fn refuse(status: StatusCode, why: &str) -> Response<Body> {
     respond(status, "text/plain; charset=utf-8", Bytes::from(format!("{why}\n")))
 }
 
-fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
+fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
+    answered(status, kind, Either::Left(Full::new(body)))
+}
+
+fn answered(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

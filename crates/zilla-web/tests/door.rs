@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use zilla_control::types::{
-    ArcStat, ArcStatQuery, LogStat, LogStatQuery, PoolClear, PoolInfo, PoolQuery, PoolScrub,
+    ArcStat, ArcStatQuery, EventInfo, EventQuery, EventReply, LogStat, LogStatQuery, PoolClear, PoolInfo,
+    PoolQuery, PoolScrub,
 };
 use zilla_control::{ApiError, Backend, Caller};
 use zilla_web::Tokens;
@@ -22,6 +23,17 @@ impl Backend for Fake {
     }
     async fn log_stats(&self, _: &Caller, _: LogStatQuery) -> Result<Vec<LogStat>, ApiError> {
         Ok(Vec::new())
+    }
+    /// There are seven events, and the next comes after a while, as often as it is waited for.
+    async fn event_query(&self, _: &Caller, r: EventQuery) -> Result<EventReply, ApiError> {
+        let event = |eid| EventInfo { eid, class: format!("class{eid}"), ..EventInfo::default() };
+        if r.after >= 7 {
+            tokio::time::sleep(Duration::from_millis(r.wait_ms.min(100))).await;
+            return Ok(EventReply { events: vec![event(r.after + 1)], dropped: 0 });
+        }
+        let first = (r.after + 1).max(3);
+        let dropped = if r.after == 0 { 0 } else { first - r.after - 1 };
+        Ok(EventReply { events: (first..=7).map(event).collect(), dropped })
     }
     /// Takes a while.
     async fn pool_clear(&self, _: &Caller, _: PoolClear) -> Result<(), ApiError> {
@@ -166,6 +178,57 @@ fn nonsense_is_refused_and_the_next_is_served() {
     let silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(w.at).unwrap()).collect();
     drop(silent);
     assert_eq!(w.ask("GET /", "", "").0, 200);
+}
+
+/// Opens a stream of events, and reads until it holds `until`.
+fn events(w: &World, headers: &str, until: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(w.at).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let head = format!("GET /events HTTP/1.1\r\nhost: {}\r\n{headers}\r\n", w.at);
+    stream.write_all(head.as_bytes()).unwrap();
+    let (mut text, mut bytes) = (String::new(), [0; 4096]);
+    while !text.contains(until) {
+        let n = stream.read(&mut bytes).unwrap();
+        assert!(n > 0, "ended after {text}");
+        text.push_str(std::str::from_utf8(&bytes[..n]).unwrap());
+    }
+    (stream, text)
+}
+
+#[test]
+fn events_are_sent_as_they_come_until_the_page_ends() {
+    let w = world();
+    let viewer = w.bearer(Role::Viewer);
+    assert_eq!(w.ask("GET /events", "", "").0, 401);
+    // The first time: what comes from now on.
+    let (_first, text) = events(&w, &viewer, "class9");
+    assert!(text.contains("content-type: text/event-stream") && text.contains("id: 8\ndata: {\"eid\":8,"));
+    assert!(!text.contains("class7"), "{text}");
+    // Back again: what is kept of what came since, and how much is not.
+    let (_back, text) = events(&w, &format!("{viewer}last-event-id: 1\r\n"), "class8");
+    assert!(text.contains("event: dropped\ndata: 1\n") && text.contains("id: 3\n"), "{text}");
+    // So many listeners and no more; a place is free again when one is gone.
+    let mut held: Vec<TcpStream> = (0..14).map(|_| events(&w, &viewer, ": events").0).collect();
+    assert_eq!(w.ask("GET /events", &viewer, "").0, 503);
+    held.pop();
+    let begun = std::time::Instant::now();
+    let mut again = loop {
+        let mut stream = TcpStream::connect(w.at).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let head = format!("GET /events HTTP/1.1\r\nhost: {}\r\n{viewer}\r\n", w.at);
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        if status.ends_with(b"200") {
+            break stream;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "no place becomes free");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    w.stop.notify_one();
+    let ended = w.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(5), w.served).await });
+    ended.unwrap().unwrap().unwrap();
+    let _ = again.read_to_end(&mut Vec::new());
 }
 
 #[test]
