@@ -78,3 +78,57 @@ fn a_command_is_run_for_an_event() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// Without any program of the user's: `zed.rc` says where letters and web hooks go.
+#[test]
+fn a_letter_and_a_web_hook_are_sent_for_a_fault() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let dir = world.state().join("zed.d");
+    std::fs::create_dir(&dir).expect("folder");
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("mode");
+    let (sendmail, out) = (world.path().join("sendmail"), world.path().join("letter"));
+    std::fs::write(&sendmail, format!("#!/bin/sh\ncat > {}\n", out.display())).expect("script");
+    std::fs::set_permissions(&sendmail, PermissionsExt::from_mode(0o755)).expect("mode");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
+    let at = listener.local_addr().expect("address");
+    let rc = format!(
+        "ZED_EMAIL_ADDR=\"admin@example.org\"\nZED_EMAIL_PROG={}\nZED_WEBHOOK_URL=http://{at}/hook\n",
+        sendmail.display()
+    );
+    std::fs::write(dir.join("zed.rc"), rc).expect("zed.rc");
+    std::fs::set_permissions(dir.join("zed.rc"), PermissionsExt::from_mode(0o600)).expect("mode");
+    let posted = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the hook");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("limit");
+        let (mut text, mut bytes) = (String::new(), [0; 4096]);
+        while !text.contains("vdev_state") {
+            let n = stream.read(&mut bytes).expect("request");
+            assert!(n > 0, "cut short: {text}");
+            text.push_str(std::str::from_utf8(&bytes[..n]).expect("text"));
+        }
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").expect("answer");
+        text
+    });
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &[]);
+    let disk = pool.disks[0].display().to_string();
+    world.zpool(&format!("offline -f tank {disk}")).ok();
+    let text = posted.join().expect("post");
+    assert!(text.starts_with("POST /hook HTTP/1.1\r\n") && text.contains("application/json"), "{text}");
+    assert!(text.contains("\"class\":\"resource.fs.zfs.statechange\"") && text.contains("tank"), "{text}");
+    let begun = Instant::now();
+    let letter = loop {
+        let letter = std::fs::read_to_string(&out).unwrap_or_default();
+        if letter.contains("The event:") {
+            break letter;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "no letter: {letter}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(letter.starts_with("To: admin@example.org\nSubject: zilla on "), "{letter}");
+    assert!(letter.contains(&format!("pool tank: {disk} is FAULTED\n")), "{letter}");
+}

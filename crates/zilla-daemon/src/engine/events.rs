@@ -30,7 +30,8 @@ pub(super) fn notify(pool: &Pool, name: &str) {
     pool.spa.notify(name, None);
 }
 
-fn info(event: &Event) -> EventInfo {
+/// An event as it is told to others.
+pub(super) fn info(event: &Event) -> EventInfo {
     EventInfo {
         eid: event.eid,
         class: event.class.clone(),

@@ -135,6 +135,11 @@ fn removal(phys: &SpaRemovingPhys, mapping_memory: u64) -> Option<Removal> {
     })
 }
 
+/// Whether nothing is wrong with a pool's devices.
+pub(super) fn is_online(pool: &Pool) -> bool {
+    pool.spa.suspended().is_none() && root(&pool.spa.tree(), None, 0).stats.state == VdevState::Healthy
+}
+
 fn health(state: VdevState) -> PoolHealth {
     match state {
         VdevState::Healthy => PoolHealth::Online,

@@ -43,6 +43,7 @@ mod lost;
 mod mountopts;
 mod mounts;
 mod nesting;
+mod notify;
 mod parameters;
 mod place;
 mod pool;
@@ -124,6 +125,7 @@ impl Engine {
         parameters::serve();
         kstats::serve(engine.pools.clone());
         engine.run_zedlets();
+        engine.run_notices();
         engine.watch_pools();
         let listener = engine.handle.nfs();
         if listener.is_some() {

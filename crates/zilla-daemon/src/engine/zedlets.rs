@@ -8,9 +8,11 @@
 //! events costs the oldest of them and nothing else. The daemon runs what only its own user could have put there.
 
 use super::Engine;
+use std::collections::VecDeque;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use zilla_core::events::{Event, events};
 use zilla_ondisk::NvValue;
@@ -24,27 +26,54 @@ impl Engine {
     /// Runs the commands from now on, until the daemon ends.
     pub(super) fn run_zedlets(&self) {
         let dir = self.handle.state_dir().path().join("zed.d");
+        let mut coming = Coming::new("the commands for them");
         tokio::spawn(async move {
-            let mut last = 0;
             loop {
-                let bell = events().listen();
-                let (found, lost) = events().after(last);
-                if lost > 0 {
-                    tracing::warn!("{lost} events came faster than the commands for them could run");
-                }
-                if found.is_empty() {
-                    bell.await;
-                    continue;
-                }
-                for event in found {
-                    last = event.eid;
-                    if handle(&dir, &event).await {
-                        tokio::time::sleep(PAUSE).await;
-                    }
+                let event = coming.next().await;
+                if handle(&dir, &event).await {
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
         });
     }
+}
+
+/// The events from the daemon's start on, one after the other.
+pub(super) struct Coming {
+    /// How the log calls what is done with them.
+    what: &'static str,
+    last: u64,
+    found: VecDeque<Arc<Event>>,
+}
+
+impl Coming {
+    pub(super) fn new(what: &'static str) -> Coming {
+        Coming { what, last: 0, found: VecDeque::new() }
+    }
+
+    pub(super) async fn next(&mut self) -> Arc<Event> {
+        loop {
+            if let Some(event) = self.found.pop_front() {
+                self.last = event.eid;
+                return event;
+            }
+            let bell = events().listen();
+            let (found, lost) = events().after(self.last);
+            if lost > 0 {
+                tracing::warn!("{lost} events came faster than {} could run", self.what);
+            }
+            self.found.extend(found);
+            if self.found.is_empty() {
+                bell.await;
+            }
+        }
+    }
+}
+
+/// Whether only the daemon's user or root can have written this.
+pub(super) fn own(path: &Path) -> bool {
+    let uid = rustix::process::geteuid().as_raw();
+    std::fs::metadata(path).is_ok_and(|m| (m.uid() == uid || m.uid() == 0) && m.mode() & 0o022 == 0)
 }
 
 /// Runs what there is for an event; whether there was anything.
@@ -76,10 +105,6 @@ async fn handle(dir: &Path, event: &Event) -> bool {
 
 /// The programs for a class, in the order of their names.
 fn programs(dir: &Path, class: &str) -> Vec<PathBuf> {
-    let own = |path: &Path| {
-        let uid = rustix::process::geteuid().as_raw();
-        std::fs::metadata(path).is_ok_and(|m| (m.uid() == uid || m.uid() == 0) && m.mode() & 0o022 == 0)
-    };
     if !own(dir) {
         return Vec::new();
     }
