@@ -190,6 +190,51 @@ fn a_raidz_is_repaired() {
 }
 
 #[test]
+fn a_scrub_from_the_last_one_reads_what_is_new() {
+    let w = World::new("last");
+    w.env.block_on(async {
+        let spa = w.create(VdevKind::Mirror, 2).await;
+        let zfs = fs(&w.env, &spa).await;
+        put(&zfs, 0..60).await;
+        spa.sync().await.unwrap();
+        let whole = scrub(&spa).await;
+        put(&zfs, 60..70).await;
+        snapshot(&spa, "tank@one").await;
+        put(&zfs, 70..80).await;
+        spa.sync().await.unwrap();
+        let scan = spa.scan().unwrap();
+        scan.start_from_last().await.unwrap();
+        scan.wait().await;
+        let s = scan.status();
+        assert_eq!((s.state, s.errors), (ScanState::Finished as u64, 0));
+        // There is metadata too.
+        let new: u64 = (60..80).map(|i| contents(i).len() as u64).sum();
+        assert!(s.issued >= new && s.issued < whole.issued, "{new}: {s:?}, {whole:?}");
+        spa.sync().await.unwrap();
+        drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    // Of one side all is damaged; what is older than the last scrub is not looked at.
+    w.damage(1);
+    w.env.block_on(async {
+        let spa = w.import().await;
+        let zfs = fs(&w.env, &spa).await;
+        put(&zfs, 80..90).await;
+        spa.sync().await.unwrap();
+        drop(zfs);
+        let scan = spa.scan().unwrap().clone();
+        scan.start_from_last().await.unwrap();
+        scan.wait().await;
+        let some = scan.status();
+        let all = scrub(&spa).await;
+        assert!(all.processed > some.processed, "{some:?}, {all:?}");
+        check(&fs(&w.env, &spa).await, 0..90).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    zdb(&w.dir);
+}
+
+#[test]
 fn what_cannot_be_repaired_is_logged() {
     let w = World::new("both");
     w.env.block_on(async {

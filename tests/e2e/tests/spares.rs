@@ -148,3 +148,29 @@ fn two_pools_share_a_spare() {
     two.judge();
     one.judge();
 }
+
+#[test]
+fn a_pool_is_created_with_spares_and_import_lists_them() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let s = world.images("s", 2, SIZE).iter().map(|p| p.display().to_string()).collect::<Vec<_>>();
+    let disks = world.images("d", 2, SIZE).iter().map(|p| p.display().to_string()).collect::<Vec<_>>();
+    let line = format!("create -m none tank mirror {} spare {} cache {}", disks.join(" "), s[0], s[1]);
+    world.zpool(&line).ok();
+    let idle = ["mirror-0 ONLINE", "d1 ONLINE", "d2 ONLINE", "cache", "s2 ONLINE", "spares", "s1 AVAIL"];
+    assert_eq!(config(&world, "tank"), idle);
+    let done = world.zpool(&format!("create -m none other {} spare {}", s[0], disks[0]));
+    assert_ne!(done.code, 0, "{done}");
+    world.zpool("scrub -w tank").ok();
+    world.zpool("scrub -C -w tank").ok();
+    told(&world.zpool("status tank").ok(), "with 0 errors");
+    world.zpool("export tank").ok();
+    let listed = world.zpool(&format!("import -d {}", world.disks().display())).ok();
+    told(&listed, &format!("\tcache\n\t  {}\n\tspares\n\t  {}\n", s[1], s[0]));
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    assert_eq!(config(&world, "tank"), idle);
+    world.zpool("export tank").ok();
+    zilla_e2e::zdb_clean(&world.disks(), "tank");
+}

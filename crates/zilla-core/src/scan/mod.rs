@@ -264,9 +264,24 @@ impl Scan {
     /// Starts a scrub, or goes on with a paused one.
     #[crate::boxed]
     pub async fn start(self: &Arc<Self>) -> Result<()> {
+        self.start_from(false).await
+    }
+
+    /// Starts a scrub of what was written since the last one that came to its end.
+    pub async fn start_from_last(self: &Arc<Self>) -> Result<()> {
+        self.start_from(true).await
+    }
+
+    #[crate::boxed]
+    async fn start_from(self: &Arc<Self>, last: bool) -> Result<()> {
         let me = self.clone();
         self.ctx
-            .sync_task(move |tx| Box::pin(async move { me.start_sync(&tx, ScanFunc::Scrub).await }))
+            .sync_task(move |tx| {
+                Box::pin(async move {
+                    let from = if last { me.last_scrubbed().await? } else { Txg(0) };
+                    me.start_sync(&tx, ScanFunc::Scrub, from).await
+                })
+            })
             .await?;
         self.launch();
         Ok(())
@@ -287,7 +302,7 @@ impl Scan {
                     if me.is_scanning() {
                         me.finish_sync(&tx, false).await?;
                     }
-                    me.start_sync(&tx, ScanFunc::Resilver).await.map(|()| true)
+                    me.start_sync(&tx, ScanFunc::Resilver, Txg(0)).await.map(|()| true)
                 })
             })
             .await?;
@@ -295,7 +310,14 @@ impl Scan {
         Ok(started)
     }
 
-    async fn start_sync(&self, tx: &Tx, func: ScanFunc) -> Result<()> {
+    /// Up to which txg the pool was scrubbed.
+    async fn last_scrubbed(&self) -> Result<Txg> {
+        let directory = Zap::open(self.ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
+        Ok(Txg(directory.try_get_u64(DMU_POOL_LAST_SCRUBBED_TXG).await?.unwrap_or(0)))
+    }
+
+    /// A scrub passes over what was born `from` that txg back.
+    async fn start_sync(&self, tx: &Tx, func: ScanFunc, from: Txg) -> Result<()> {
         let mos = self.ctx.mos();
         let now = self.wall();
         let mut position = self.shared.lock().stable.clone();
@@ -316,9 +338,9 @@ impl Scan {
         // Who asks for a scrub gets what is more urgent.
         let missing = self.pool.missing();
         let func = if missing.is_some() { ScanFunc::Resilver } else { func };
-        let first = match (func, missing) {
-            (ScanFunc::Resilver, Some((first, _))) => first,
-            _ => Txg(0),
+        let min_txg = match (func, missing) {
+            (ScanFunc::Resilver, Some((first, _))) => first.0.saturating_sub(1),
+            _ => from.0,
         };
         let opts = CreateOpts::default();
         let queue = resident(|| Zap::create(mos, tx, DMU_OT_SCAN_QUEUE, &opts)).await?;
@@ -327,7 +349,7 @@ impl Scan {
                 func: func as u64,
                 state: ScanState::Scanning as u64,
                 queue_obj: queue.id().0,
-                min_txg: first.0.saturating_sub(1),
+                min_txg,
                 max_txg: tx.txg().0,
                 start_time: now,
                 to_examine: self.pool.allocated(),

@@ -6,6 +6,7 @@
 use super::config::{self, Host, SPA_VERSION, SPA_VERSION_BEFORE_FEATURES};
 use super::features::SUPPORTED;
 use super::open::{DIRECTORY, apply_features, mos_props, space_features};
+use super::spares::SpareSpec;
 use super::vdev_objects::VdevObjects;
 use super::{PoolCtx, Spa, State, history};
 use crate::arc::Cache;
@@ -72,6 +73,8 @@ pub struct Outward {
     pub compatibility: Option<String>,
     /// What it is called on disk, where that is not the name that it has while it is open here.
     pub disk_name: Option<String>,
+    /// Its hot spares.
+    pub spares: Vec<SpareSpec>,
 }
 
 impl Spa {
@@ -205,6 +208,7 @@ impl Spa {
             ctx: ctx.clone(),
         });
         spa.update_space()?;
+        spa.first_spares(&tx, &outward.spares).await?;
         env.spawn(spa.clone().sync_loop());
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
         spa.know_pointers();
@@ -212,6 +216,7 @@ impl Spa {
         spa.suspension.be_patient();
         spa.zio.l2().set_pool(guid, &spa.ctx.txgs, false);
         spa.use_cache(&tree.cache, true);
+        spa.look_at_spares().await;
         spa.watch_devices();
         Ok(spa)
     }

@@ -30,6 +30,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_env::Env;
+use zilla_ondisk::dsl::{DMU_POOL_L2CACHE, DMU_POOL_SPARES};
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::{NvList, Uberblock};
 
@@ -215,6 +216,36 @@ impl Spa {
         None
     }
 
+    /// The hot spares and cache devices of a pool that is not open, as its MOS lists them, in a tree that is closed.
+    /// Nothing is written.
+    #[crate::boxed]
+    pub async fn aux_of(env: &Env, found: &FoundPool) -> Result<VdevTree> {
+        let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
+        set_paths(&mut tree_config, &found.paths);
+        let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
+        tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await?;
+        let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
+        let cache = DbufCache::new(1 << 20);
+        let result = async {
+            let labels = tree.read_labels().await;
+            let ub = best_uberblock(&labels, &tree, &found.name, true, u64::MAX)?;
+            tree.note_outdated(&labels, ub.txg);
+            let mos = open_mos(&zio, &ub, &cache).await?;
+            let directory = Zap::open(&mos, DIRECTORY).await?;
+            let listed = async |name: &str| -> Result<Vec<NvList>> {
+                let Some(id) = directory.try_get_u64(name).await? else { return Ok(Vec::new()) };
+                let mut list = config::read_packed(&mos, id).await?;
+                set_paths(&mut list, &found.paths);
+                Ok(list.lists(name).unwrap_or_default().to_vec())
+            };
+            let with_spares = tree.adding_spares(&listed(DMU_POOL_SPARES).await?)?;
+            with_spares.adding_cache(&listed(DMU_POOL_L2CACHE).await?)
+        };
+        let result = result.await;
+        tree.close().await;
+        result
+    }
+
     /// Reads the MOS's configuration through the devices that labels speak of. Where the pool is to
     /// go back to its checkpoint, that one's configuration, and its uberblock as it becomes the
     /// newest.
@@ -375,7 +406,10 @@ impl Spa {
         if let Some(quota) = spa.stored_prop(&directory, "dedup_table_quota").await? {
             spa.ddt.set_quota(quota);
         }
-        spa.load_upkeep().await?;
+        if let Err(e) = spa.load_upkeep().await {
+            // The pool is whole without it.
+            tracing::warn!(pool = %spa.name(), "how far devices are initialized or trimmed is not known: {e}");
+        }
         spa.set_autotrim(spa.stored_prop(&directory, "autotrim").await? == Some(1));
         spa.suspension.be_patient();
         spa.zio.l2().set_pool(spa.guid(), &ctx.txgs, ctx.readonly);

@@ -74,6 +74,25 @@ impl Spa {
     pub async fn add_spares(self: &Arc<Self>, specs: &[SpareSpec]) -> Result<()> {
         self.check_writable()?;
         let _changing = self.changing.lock().await;
+        let new = self.label_spares(specs).await?;
+        self.change_spares(new).await?;
+        self.look_at_spares().await;
+        Ok(())
+    }
+
+    /// Hot spares of a pool that is being created, in its first txg.
+    pub(super) async fn first_spares(&self, tx: &Tx, specs: &[SpareSpec]) -> Result<()> {
+        if specs.is_empty() {
+            return Ok(());
+        }
+        let new = self.label_spares(specs).await?;
+        self.write_spares(tx, &new).await?;
+        self.use_tree(new);
+        Ok(())
+    }
+
+    /// Labels devices as spares; the tree that has them.
+    async fn label_spares(&self, specs: &[SpareSpec]) -> Result<Arc<VdevTree>> {
         let (old, env) = (self.tree(), &self.ctx.env);
         let mut configs = Vec::new();
         for spec in specs {
@@ -94,9 +113,7 @@ impl Spa {
             leaf.retire(VdevState::Healthy).await;
             labelled?;
         }
-        self.change_spares(new.clone()).await?;
-        self.look_at_spares().await;
-        Ok(())
+        Ok(new)
     }
 
     /// Takes a spare off the list.

@@ -1,7 +1,7 @@
 //! Hot spares step in for what fails, step back, and stay; and OpenZFS's zdb agrees at each stage.
 
 use super::*;
-use zilla_core::spa::SpareSpec;
+use zilla_core::spa::{Outward, RootFs, SpareSpec};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -96,6 +96,35 @@ fn a_spare_steps_back_when_the_device_is_replaced() {
         back(&w, &spa).await;
         w.export(spa).await;
         w.without_each(&NAMES, 40).await;
+    });
+}
+
+#[test]
+fn a_pool_is_created_with_its_spares_at_once() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let leaves = ["a", "b"].map(|n| w.leaf(n)).into();
+        let top = TopSpec { kind: VdevKind::Mirror, leaves, is_log: false, bias: None, ashift: Some(9) };
+        let spec = PoolSpec { tops: vec![top], ..PoolSpec::default() };
+        let opts = CreateOpts {
+            name: "tank".into(),
+            host: Host { id: 0x1234, name: "here".into() },
+            comment: None,
+            owner: (0, 0),
+            features: None,
+            dbuf_cache: 8 << 20,
+            arc_max: 16 << 20,
+        };
+        let spares = vec![SpareSpec { leaf: w.leaf("s"), shared: None }];
+        let outward = Outward { spares, ..Outward::default() };
+        let spa = Spa::create_with(&w.env, &spec, opts, RootFs::default(), outward).await.unwrap();
+        // There was one txg, and it has them.
+        assert_eq!(spa.uberblock().txg, 4);
+        assert_eq!(waiting(&spa), [VdevState::Healthy]);
+        w.put(&spa, 0..10).await;
+        let spa = w.turn(spa).await;
+        assert_eq!(waiting(&spa), [VdevState::Healthy]);
+        w.export(spa).await;
     });
 }
 

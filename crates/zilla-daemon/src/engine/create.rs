@@ -81,16 +81,9 @@ impl Engine {
             version,
             compatibility: r.properties.get("compatibility").filter(|sets| *sets != "off").cloned(),
             disk_name: r.temporary_name.is_some().then(|| r.name.clone()),
+            spares: self.spare_specs(&r.vdevs).await,
         };
         let spa = Spa::create_with(&self.env, &spec, opts, root, outward).await.map_err(of_pool)?;
-        if !r.vdevs.spares.is_empty() {
-            let spares = self.spare_specs(&r.vdevs).await;
-            if let Err(e) = spa.add_spares(&spares).await {
-                // Whole or not at all.
-                spa.close(Some(PoolState::Destroyed)).await.map_err(of_pool)?;
-                return Err(super::errors::of_vdev(e));
-            }
-        }
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
         self.pools.write().insert(name.clone(), pool.clone());

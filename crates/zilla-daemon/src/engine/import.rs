@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zilla_control::props::{self, PoolPropContext, naming};
 use zilla_control::types::{
-    Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, PoolImport, PoolInfo,
-    PoolLabelState, Rewound, VdevAux, VdevState,
+    AllocClass, Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, PoolImport,
+    PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
 };
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::{FoundPool, OpenOpts, Rewind, Spa, discover};
@@ -156,6 +156,12 @@ impl Engine {
         }
         if !candidate.unsupported_features.is_empty() {
             (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::UnsupFeat);
+        }
+        if pool.root.stats.state >= VdevState::Degraded
+            && let Ok(tree) = Spa::aux_of(&self.env, found).await
+        {
+            pool.spares = info::aux(&tree, &tree.spares, AllocClass::Spare, 0);
+            pool.l2cache = info::aux(&tree, &tree.cache, AllocClass::Cache, 0);
         }
         candidate.comment = config.str("comment").map(str::to_owned);
         candidate.compatibility = config.str("compatibility").map(str::to_owned);

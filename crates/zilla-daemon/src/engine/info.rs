@@ -60,16 +60,13 @@ impl Engine {
         let tree = spa.tree();
         let elapsed = u64::try_from(pool.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let root = root(&tree, Some(&spa.metaslabs), elapsed);
-        let aux = |list: &[Arc<Vdev>], class| {
-            list.iter().map(|v| VdevNode { class, ..node(&tree, v, None, None, elapsed) }).collect::<Vec<_>>()
-        };
-        let mut l2cache = aux(&tree.cache, AllocClass::Cache);
+        let mut l2cache = aux(&tree, &tree.cache, AllocClass::Cache, elapsed);
         for v in &mut l2cache {
             let space = spa.cache_space(v.guid).unwrap_or_default();
             (v.stats.alloc, v.stats.space) = (space.alloc, space.space);
             v.stats.fragmentation = Some(0);
         }
-        let mut spares = aux(&tree.spares, AllocClass::Spare);
+        let mut spares = aux(&tree, &tree.spares, AllocClass::Spare, elapsed);
         for v in &mut spares {
             v.spared_by = self.user_of_spare(v.guid);
             if v.spared_by.is_some() {
@@ -198,6 +195,11 @@ pub fn root(tree: &VdevTree, space: Option<&Metaslabs>, elapsed: u64) -> VdevNod
         root.stats.fragmentation = space.class_stat(SpaceClass::Normal).fragmentation;
     }
     root
+}
+
+/// Hot spares or cache devices.
+pub(super) fn aux(tree: &VdevTree, list: &[Arc<Vdev>], class: AllocClass, elapsed: u64) -> Vec<VdevNode> {
+    list.iter().map(|v| VdevNode { class, ..node(tree, v, None, None, elapsed) }).collect()
 }
 
 /// A node of the tree; `top` is the top-level that it is or is in.

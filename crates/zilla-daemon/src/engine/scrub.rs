@@ -4,11 +4,13 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::HashSet;
+use std::sync::Arc;
 use zilla_control::types::{
     ErrorEntry, PoolResilver, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand,
 };
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::{Errno, Result};
+use zilla_core::scan::Scan;
 use zilla_ondisk::enums;
 
 /// More damaged places than anybody reads.
@@ -17,12 +19,8 @@ const MAX_ERRORS: usize = 10_000;
 impl Engine {
     pub(super) async fn scrub(&self, r: PoolScrub) -> Answer<()> {
         let pool = self.pool(&r.name)?;
-        if r.errors_only || r.from_last_txg {
-            let option = if r.errors_only { "-e" } else { "-C" };
-            return Err(ApiError::with(
-                ErrorCode::Unsupported,
-                format!("'{option}' is not supported by zilla yet"),
-            ));
+        if r.errors_only {
+            return Err(ApiError::with(ErrorCode::Unsupported, "'-e' is not supported by zilla yet"));
         }
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
@@ -45,7 +43,7 @@ impl Engine {
             }
         }
         match r.command {
-            ScrubCommand::Start => match scan.start().await {
+            ScrubCommand::Start => match start(&scan, r.from_last_txg).await {
                 Err(e) if e.is(Errno::Busy) => {
                     let resilver = pool.scan_stat().is_some_and(|s| s.func == ScanFunc::Resilver);
                     Err(if resilver { ErrorCode::Resilvering } else { ErrorCode::Scrubbing }.into())
@@ -63,6 +61,10 @@ impl Engine {
             },
         }
     }
+}
+
+async fn start(scan: &Arc<Scan>, from_last_txg: bool) -> Result<()> {
+    if from_last_txg { scan.start_from_last().await } else { scan.start().await }
 }
 
 impl Engine {
@@ -160,7 +162,7 @@ impl Pool {
     async fn path_of(
         &self,
         name: &str,
-        ds: &std::sync::Arc<zilla_core::dsl::DslDataset>,
+        ds: &Arc<zilla_core::dsl::DslDataset>,
         object: u64,
     ) -> Option<String> {
         let mounted = self.mounts.lock().get(name).map(|m| m.fs.zfs());
