@@ -477,6 +477,11 @@ impl Dnode {
 
     /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole blocks give their space back.
     pub fn free_range(self: &Arc<Self>, tx: &Tx, off: u64, len: u64) {
+        self.free_some(tx, off, len, u64::MAX);
+    }
+
+    /// The same where so many blocks at most are in the range.
+    pub(crate) fn free_some(self: &Arc<Self>, tx: &Tx, off: u64, len: u64, there: u64) {
         let mut inner = self.dirty(tx);
         let txg = tx.txg();
         let blksz = u64::from(inner.head.blksz);
@@ -514,7 +519,7 @@ impl Dnode {
         if first >= last {
             return;
         }
-        tx.holds(frees(&inner, last - first));
+        tx.holds(frees(&inner, (last - first).min(there)));
         let Inner { dbufs, pending, head, .. } = &mut *inner;
         let p = &mut pending[txg.slot()];
         let mut notes = 1;

@@ -25,6 +25,8 @@
 //!
 //! What a sync cannot put on disk because the old state cannot be read is the object's trouble, not the pool's (`held`).
 //!
+//! Who frees much frees it in parts, a txg each (`parts`).
+//!
 //! A block that the intent log had written before its txg's sync (`ahead`) is taken over by that sync, or freed by it.
 //!
 //! **Deliberately absent.** There are no per-block write states, no rewrite records, no holds that make a reader wait for a writer.
@@ -39,6 +41,7 @@ mod load;
 mod needs;
 pub(crate) mod objects;
 mod objset;
+mod parts;
 mod pieces;
 mod range;
 mod resolve;
@@ -53,6 +56,7 @@ pub use fault::{Need, Now, Stop, in_tx, resident};
 pub(crate) use held::{Kept, KeptPart};
 pub(crate) use objset::nblkptr_for;
 pub use objset::{MetaShape, NewObject, Objset, Owner, OwnerFn, WriteProps};
+pub(crate) use parts::PART;
 pub use range::RangeSet;
 pub use resolve::{FaultCounts, Faults, Resolver};
 pub(crate) use stream::Written;

@@ -6,7 +6,8 @@
 //! A tree with a damaged block stalls for [`PATIENCE`], as in OpenZFS: a device that is away may
 //! come back with a good copy. Then what lies below the damage is given up (what OpenZFS does with
 //! `zfs_free_leak_on_eio`): it stays allocated, is counted in the dir `$LEAK`, which `zpool get
-//! leaked` shows, and the queue moves on.
+//! leaked` shows, and the queue moves on. That something was given up is noted in `$LEAK` in the same txg, and
+//! goes when the queue is empty and its space is counted: a restart in between does not forget it.
 
 use super::DslPool;
 use super::bpobj::Space;
@@ -25,19 +26,22 @@ use zilla_ondisk::{ByteOrder, Field, Phys, SPA_OLD_MAXBLOCKSIZE};
 /// How long a damaged tree is tried again before its damaged parts are given up.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
+/// Blocks of destroyed datasets that are freed in a txg.
+const BATCH: usize = 100_000;
+
 /// How the tree that is being freed is getting on, since the pool was opened.
 pub(super) struct Destroying {
     pub patience: Duration,
+    /// How many blocks are freed in a txg.
+    pub batch: usize,
     lenience: Lenience,
     /// When damage was first met.
     stalled: Option<Duration>,
-    /// Whether parts of this tree, or of one before it in the queue, were given up.
-    leaked: bool,
 }
 
 impl Default for Destroying {
     fn default() -> Destroying {
-        Destroying { patience: PATIENCE, lenience: Lenience::default(), stalled: None, leaked: false }
+        Destroying { patience: PATIENCE, batch: BATCH, lenience: Lenience::default(), stalled: None }
     }
 }
 
@@ -45,8 +49,10 @@ impl Default for Destroying {
 #[derive(Default)]
 pub(crate) struct Taken {
     pub bps: Vec<BlkPtr>,
-    /// Counted when the queue is empty, as the space of its trees is counted together.
-    pub leaked: Space,
+    /// Whether parts of a tree were given up.
+    pub gave_up: bool,
+    /// What the queue, now empty, had counted and nobody freed: the space of its trees is counted together.
+    pub left: Option<Space>,
 }
 
 impl DslPool {
@@ -134,14 +140,14 @@ impl DslPool {
                 return Err(e);
             }
         };
+        let (mut gave_up, mut left) = (false, None);
         if let Some(e) = state.lenience.left_out.take() {
             tracing::error!(pool = %self.name(), error = %e, "space of a destroyed dataset is lost");
-            state.leaked = true;
+            gave_up = true;
             if let Some(scan) = self.ctx.scan() {
                 scan.errors.log(Bookmark::new(0, ObjectId(id), 0, phys.begin), None);
             }
         }
-        let mut leaked = Space::default();
         let mut gone = Space::default();
         for bp in &bps {
             gone.add(super::bp_space(&*self.ctx.store, bp));
@@ -158,9 +164,7 @@ impl DslPool {
                 phys.begin += 1;
                 (state.lenience, state.stalled) = (Lenience::default(), None);
                 if phys.begin == phys.end {
-                    if std::mem::take(&mut state.leaked) {
-                        leaked = Space { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp };
-                    }
+                    left = Some(Space { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp });
                     // What rounding or an embedded block left over goes with the last entry.
                     (phys.bytes, phys.comp, phys.uncomp) = (0, 0, 0);
                 }
@@ -169,7 +173,7 @@ impl DslPool {
         }
         dn.set_bonus(tx, &phys.encode());
         *self.destroying.lock() = state;
-        Ok(Taken { bps, leaked })
+        Ok(Taken { bps, gave_up, left })
     }
 }
 

@@ -3,11 +3,12 @@
 use super::DslPool;
 use super::bpobj::{Delta, Space};
 use super::dataset::DslDataset;
-use super::pool::LEAK_DIR_NAME;
+use super::pool::{LEAK_DIR_NAME, LEAKING};
 use crate::dmu::{ObjsetSync, Resolver};
 use crate::error::Result;
 use crate::txg::Tx;
 use crate::types::Txg;
+use crate::zap::Zap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,9 +16,6 @@ use zilla_codec::checksum::Checksum;
 use zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
-
-/// Blocks that async destroys free in one txg.
-const FREE_BATCH: usize = 100_000;
 
 impl DslPool {
     /// Whether some dataset has changes of `txg` that are not written.
@@ -284,14 +282,14 @@ impl DslPool {
             return Ok(false);
         }
         let before = self.freeing().await?;
-        let mut bps = self.pop_bpobj(&freeing.bpobj, tx, FREE_BATCH).await?;
-        let mut leaked = Space::default();
-        if id != 0 && bps.len() < FREE_BATCH {
+        let batch = self.destroying.lock().batch;
+        let mut bps = self.pop_bpobj(&freeing.bpobj, tx, batch).await?;
+        if id != 0 && bps.len() < batch {
             // A tree that cannot be read is no reason to stop the pool.
-            match self.bptree_take(tx, id, FREE_BATCH - bps.len()).await {
+            match self.bptree_take(tx, id, batch - bps.len()).await {
                 Ok(some) => {
                     bps.extend(some.bps);
-                    leaked = some.leaked;
+                    self.count_leaks(tx, some.gave_up, some.left).await?;
                 }
                 Err(e) => {
                     tracing::warn!(pool = %self.name(), error = %e, "freeing a destroyed dataset is stalled")
@@ -312,14 +310,26 @@ impl DslPool {
             uncomp: after.uncomp.wrapping_sub(before.uncomp) as i64,
         };
         freeing.dir.diduse(tx, DD_USED_HEAD, gone);
-        if leaked.used != 0 {
-            let dir = match self.leak_dir().await? {
-                Some(dir) => dir,
-                None => self.create_dir(tx, Some(&self.root_dir()), LEAK_DIR_NAME).await?,
-            };
-            dir.diduse(tx, DD_USED_HEAD, leaked);
-        }
         Ok(after != Space::default())
+    }
+
+    /// Notes that something was given up, and counts it in `$LEAK` once all else of the queue is freed.
+    async fn count_leaks(&self, tx: &Tx, gave_up: bool, left: Option<Space>) -> Result<()> {
+        let dir = match self.leak_dir().await? {
+            Some(dir) => dir,
+            None if gave_up => self.create_dir(tx, Some(&self.root_dir()), LEAK_DIR_NAME).await?,
+            None => return Ok(()),
+        };
+        let notes = Zap::open(self.mos(), dir.phys().props_zapobj).await?;
+        if gave_up {
+            notes.set_u64(tx, LEAKING, 1).await?;
+        }
+        if let Some(left) = left
+            && notes.delete_if_there(tx, LEAKING).await?
+        {
+            dir.diduse(tx, DD_USED_HEAD, left);
+        }
+        Ok(())
     }
 
     /// Every block that waits to be freed, for checks.

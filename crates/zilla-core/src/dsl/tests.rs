@@ -617,6 +617,50 @@ fn what_a_destroyed_dataset_cannot_tell_is_given_up_in_the_end() {
     assert_eq!(p.dsl.bptree_obj.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
+#[test]
+fn what_was_given_up_is_counted_whoever_frees_the_rest() {
+    let mut p = Pool::new();
+    // The contents of two files: the second needs several txgs to be freed.
+    p.create("tank/fs");
+    p.write("tank/fs", 40, 0, 1, 1);
+    p.write("tank/fs", 40, 5000, 1, 2);
+    p.write("tank/fs", 41, 0, 100, 3);
+    p.sync();
+    let store: Arc<dyn BlockStore> = p.store.clone();
+    let (all, _) = block_on(collect(&store, p.ds("tank/fs").phys().bp, 0, None, usize::MAX)).unwrap();
+    let file = |b: &&BlkPtr| b.otype() == DMU_OT_PLAIN_FILE_CONTENTS && b.level() == 1;
+    p.store.set_unreadable(all.iter().find(file).unwrap().dva(0).offset, true);
+    p.destroy("tank/fs");
+    {
+        let mut how = p.dsl.destroying.lock();
+        (how.patience, how.batch) = (std::time::Duration::ZERO, 10);
+    }
+    let noted = |p: &Pool| block_on(p.dsl.leak_dir()).unwrap().is_some();
+    for _ in 0..9 {
+        if !noted(&p) {
+            p.sync();
+        }
+    }
+    assert!(noted(&p));
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), 0, "the rest is not freed yet");
+    assert_ne!(block_on(p.dsl.freeing()).unwrap(), Space::default());
+    p.reopen();
+    for _ in 0..4 {
+        p.sync();
+    }
+    assert_eq!(block_on(p.dsl.freeing()).unwrap(), Space::default());
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), 4096, "one block of contents");
+    // What is destroyed without damage later adds nothing.
+    p.create("tank/other");
+    p.write("tank/other", 40, 0, 3, 1);
+    p.sync();
+    p.destroy("tank/other");
+    for _ in 0..3 {
+        p.sync();
+    }
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), 4096);
+}
+
 /// Random operations, checked whole after each few.
 #[test]
 fn random_life() {

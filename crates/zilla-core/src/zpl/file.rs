@@ -9,7 +9,7 @@ use super::log::ATTR_MODE;
 use super::types::{S_ISGID, S_ISUID, Time, Whence};
 use super::znode::{State, Znode, is_regular, stale};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_SPARSE, err};
-use crate::dmu::{Dnode, Need, Now, ReadData, Stop, resident};
+use crate::dmu::{Dnode, Need, Now, PART, ReadData, Stop, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zil::When;
@@ -170,7 +170,7 @@ impl Zfs {
     pub(super) fn resize(&self, tx: &Tx, zn: &Znode, old: u64, new: u64) -> Result<()> {
         let dn = zn.dnode();
         if new < old {
-            dn.free_range(tx, new, u64::MAX);
+            dn.free_some(tx, new, u64::MAX, PART);
         } else if new > old {
             self.grow(tx, dn, old, new)?;
         }
@@ -193,38 +193,50 @@ impl Zfs {
     pub async fn punch(&self, id: u64, off: u64, len: u64, extend: bool, kill_suidgid: bool) -> Result<()> {
         let end = off.checked_add(len).ok_or_else(|| Error::os(Errno::FBig, "the range is too large"))?;
         Zfs::check_size(end)?;
-        self.change(|tx| {
-            let zn = self.znode(id)?;
-            let mut state = zn.state.lock();
-            Zfs::check_write(&zn, &state, off)?;
-            self.admit(tx, 0, true)?;
-            let (now, old) = (self.now(), state.attrs.size);
-            self.hold_room(tx, zn.dnode().free_cost(tx, off.min(old), end.min(old)), Leave::Quarter)?;
-            let size = if extend { old.max(end) } else { old };
-            let plan = self.plan(tx, &zn, &state, |a| {
-                a.size = size;
-                self.content_modified(a, now);
-                if kill_suidgid {
-                    a.mode = without_suid(a.mode);
-                }
-            })?;
-            if off < old {
-                zn.dnode().free_range(tx, off, len.min(old - off));
-            }
-            self.resize(tx, &zn, old, size)?;
-            let mode = state.attrs.mode;
-            plan.apply(tx, &zn, &mut state);
-            if state.attrs.mode != mode {
-                self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
-            }
-            let len = if extend { len } else { len.min(old.saturating_sub(off)) };
-            if len > 0 {
-                self.log_truncate(tx, When::With(id), id, &state.attrs, off, len);
-            }
-            Ok(())
-        })
-        .await?;
+        self.punch_in_parts(id, off, end).await?;
+        self.change(|tx| self.punch_now(tx, id, off, len, extend, kill_suidgid)).await?;
         self.ended().await
+    }
+
+    /// The same in a transaction.
+    pub(super) fn punch_now(
+        &self,
+        tx: &Tx,
+        id: u64,
+        off: u64,
+        len: u64,
+        extend: bool,
+        kill_suidgid: bool,
+    ) -> Now<()> {
+        let end = off.saturating_add(len);
+        let zn = self.znode(id)?;
+        let mut state = zn.state.lock();
+        Zfs::check_write(&zn, &state, off)?;
+        self.admit(tx, 0, true)?;
+        let (now, old) = (self.now(), state.attrs.size);
+        self.hold_room(tx, zn.dnode().free_cost(tx, off.min(old), end.min(old)), Leave::Quarter)?;
+        let size = if extend { old.max(end) } else { old };
+        let plan = self.plan(tx, &zn, &state, |a| {
+            a.size = size;
+            self.content_modified(a, now);
+            if kill_suidgid {
+                a.mode = without_suid(a.mode);
+            }
+        })?;
+        if off < old {
+            zn.dnode().free_some(tx, off, len.min(old - off), PART);
+        }
+        self.resize(tx, &zn, old, size)?;
+        let mode = state.attrs.mode;
+        plan.apply(tx, &zn, &mut state);
+        if state.attrs.mode != mode {
+            self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
+        }
+        let len = if extend { len } else { len.min(old.saturating_sub(off)) };
+        if len > 0 {
+            self.log_truncate(tx, When::With(id), id, &state.attrs, off, len);
+        }
+        Ok(())
     }
 
     /// What a promise of so many bytes beyond a file's size comes to: nothing is set aside, and

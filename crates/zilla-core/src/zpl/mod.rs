@@ -48,6 +48,7 @@ mod file;
 mod fs;
 mod log;
 mod mkfs;
+mod parts;
 mod path;
 mod posix_acl;
 mod quota;

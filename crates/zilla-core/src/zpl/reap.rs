@@ -1,12 +1,13 @@
 //! Freeing files that have neither a name nor a user any more.
 //!
 //! Until then they stand in the delete queue, so that a crash (or an unmount with files open) only puts the freeing off to the next
-//! mount. The freeing itself is one transaction: out of the queue, and the object with all its blocks.
+//! mount. A large file is freed from its end on, a part a txg ([`crate::dmu::PART`]), and stays in the queue meanwhile; a crash between two
+//! parts leaves the rest to the next mount. The end is one transaction: out of the queue, and the object with the blocks that are left.
 
 use super::fs::Zfs;
-use super::znode::Locked;
+use super::znode::{Locked, State, Znode};
 use super::{PFLAG_XATTR, acl, dirent_obj};
-use crate::dmu::{Now, Stop, resident};
+use crate::dmu::{Now, PART, Stop, resident};
 use crate::error::{Errno, Result};
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -49,18 +50,44 @@ impl Zfs {
                 let a = &zn.state.lock().attrs;
                 (a.is_dir() && a.pflags & PFLAG_XATTR != 0, a.xattr_obj)
             };
-            drop(zn);
             if is_xattr_dir {
                 self.purge_xattr_dir(id).await?;
             }
-            let freed = self.change(|tx| self.reap_now(tx, id, xattr_obj)).await?;
+            let mut begun = false;
+            while let Some(at) = zn.dnode().last_part(0, u64::MAX).await? {
+                let cut = self.change(|tx| Ok(self.reap_part(tx, &zn, at, begun)?.then(|| tx.txg()))).await?;
+                let Some(txg) = cut else { return Ok(()) };
+                begun = true;
+                self.txgs()?.wait_synced(txg).await?;
+            }
+            let freed = self.change(|tx| self.reap_now(tx, id, xattr_obj, begun)).await?;
+            // Until here the file in memory says that it is going.
+            drop(zn);
             next = if freed { xattr_obj } else { 0 };
         }
         Ok(())
     }
 
-    /// Frees the file; false if someone has come to use it again.
-    fn reap_now(&self, tx: &Tx, id: u64, xattr_obj: u64) -> Now<bool> {
+    /// Whether nobody else frees the file or has come to use it again. From the first part on nobody may.
+    fn is_ours(&self, zn: &Znode, state: &State, begun: bool) -> bool {
+        begun || !(state.gone || state.attrs.links != 0 || self.znodes.in_use(zn.id()))
+    }
+
+    /// Frees what lies behind a place of the file; false if someone has come to use it again.
+    fn reap_part(&self, tx: &Tx, zn: &Arc<Znode>, at: u64, begun: bool) -> Now<bool> {
+        let mut state = zn.state.lock();
+        if !self.is_ours(zn, &state, begun) {
+            return Ok(false);
+        }
+        self.space.admit(tx, 0, true)?;
+        zn.dnode().in_order(tx)?;
+        state.gone = true;
+        zn.dnode().free_some(tx, at, u64::MAX, PART);
+        Ok(true)
+    }
+
+    /// Frees the file, or what is left of it; false if someone has come to use it again.
+    fn reap_now(&self, tx: &Tx, id: u64, xattr_obj: u64, begun: bool) -> Now<bool> {
         let zn = self.znode(id)?;
         let xattr_dir = if xattr_obj == 0 { None } else { self.znode_if_any(xattr_obj)? };
         let mut locked = match &xattr_dir {
@@ -68,7 +95,7 @@ impl Zfs {
             None => Locked::new(&[&zn]),
         };
         let state = locked.get(&zn);
-        if state.gone || state.attrs.links != 0 || self.znodes.in_use(id) {
+        if !self.is_ours(&zn, state, begun) {
             return Ok(false);
         }
         let extern_acl = state.attrs.legacy_acl().map_or(0, acl::legacy_extern);

@@ -182,8 +182,16 @@ impl Zfs {
                 unless_gone(self.redo(seq, |tx| self.replay_size(tx, *object, end)).await)
             }
             RecordBody::Truncate { object, offset, length } => {
-                let done = self.redo(seq, |tx| self.replay_truncate(tx, *object, *offset, *length)).await;
-                unless_gone(done)
+                let end = offset.saturating_add(*length);
+                let freed = match length {
+                    0 => self.cut_in_parts(*object, *offset).await,
+                    _ => self.punch_in_parts(*object, *offset, end).await.map(drop),
+                };
+                let redo = self.redo(seq, |tx| self.replay_truncate(tx, *object, *offset, *length));
+                unless_gone(match freed {
+                    Ok(()) => redo.await,
+                    Err(e) => Err(e),
+                })
             }
             RecordBody::Setattr { object, mask, mode, uid, gid, size, atime, mtime, xvattr } => {
                 let on = |bit: u64| mask & bit != 0;
@@ -492,6 +500,9 @@ impl Zfs {
             let (on, off, projid) = self.xvattr_changes(x);
             set.flags = Some((on, off)).filter(|f| *f != (0, 0));
             set.projid = projid.filter(|_| self.props().project_quota);
+        }
+        if let Some(size) = set.size {
+            self.cut_in_parts(object, size).await?;
         }
         self.redo(seq, |tx| {
             let zn = self.znode(object)?;

@@ -43,6 +43,11 @@ impl Zfs {
                 self.adopt_access_acl(&zn).await?;
             }
         }
+        if let Some(size) = set.size {
+            let zn = resident(|| self.znode(id)).await?;
+            self.check_setattr(&zn, &zn.state.lock(), &set)?;
+            self.cut_in_parts(id, size).await?;
+        }
         let change = self.change(|tx| {
             let zn = self.znode(id)?;
             let xattr_obj = zn.state.lock().attrs.xattr_obj;

@@ -2,6 +2,7 @@
 
 mod format;
 mod model;
+mod parts;
 mod replay;
 mod rewrite;
 mod threads;

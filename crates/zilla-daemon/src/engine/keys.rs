@@ -2,7 +2,8 @@
 //!
 //! The commands ask people and read files; here their bytes become keys. A passphrase is hashed on
 //! a thread of its own, because that takes a good part of a second; in pieces and up to a limit of
-//! time, because how often it is hashed is said by the disk.
+//! time, because how often it is hashed is said by the disk. Few are hashed at a time, some wait, and who
+//! finds too many waiting is told so: requests for keys take no more than their part of the processors.
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
@@ -10,6 +11,7 @@ use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use zilla_control::types::{KeyChange, KeyLoad, KeyMaterial, KeyUnload};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::crypt::{Hashing, KeyFormat, WrappingKey};
@@ -24,8 +26,40 @@ const HASHED_AT_ONCE: u64 = 1 << 14;
 /// How long a passphrase is hashed before it is given up: a thousand times as long as a usual one
 /// takes.
 const HASH_PATIENCE: Duration = Duration::from_secs(300);
+/// How many passphrases are hashed at a time, and how many more may wait for that.
+const HASHED_TOGETHER: usize = 2;
+const WAITING: usize = 64;
 /// A passphrase's length. Source: MIN_PASSPHRASE_LEN and MAX_PASSPHRASE_LEN of libzfs_crypto.c.
 const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=512;
+
+/// The places for hashing passphrases.
+struct Places {
+    work: Semaphore,
+    /// Those at work and those who wait.
+    all: Semaphore,
+}
+
+static PLACES: Places = Places::new(HASHED_TOGETHER, WAITING);
+
+/// A place at work, as long as it is kept.
+struct Place<'a> {
+    _work: SemaphorePermit<'a>,
+    _all: SemaphorePermit<'a>,
+}
+
+impl Places {
+    const fn new(together: usize, waiting: usize) -> Places {
+        Places { work: Semaphore::const_new(together), all: Semaphore::const_new(together + waiting) }
+    }
+
+    /// Waits for a place, in the order of asking; refused if too many do. Who is dropped waits no more.
+    async fn take(&self) -> Answer<Place<'_>> {
+        let busy = || failed("too many passphrases are being hashed: try again later.");
+        let all = self.all.try_acquire().map_err(|_| busy())?;
+        let work = self.work.acquire().await.map_err(|_| busy())?;
+        Ok(Place { _work: work, _all: all })
+    }
+}
 
 fn failed(what: impl Into<String>) -> ApiError {
     ApiError::with(ErrorCode::CryptoFailed, what)
@@ -37,7 +71,9 @@ async fn wrapping(format: KeyFormat, key: &KeyMaterial, salt: u64, iterations: u
     match format {
         KeyFormat::Passphrase => {
             let hashing = WrappingKey::passphrase(&bytes, salt, iterations);
-            hashed(hashing.map_err(|e| failed(e.to_string()))?, iterations, HASH_PATIENCE).await
+            let hashing = hashing.map_err(|e| failed(e.to_string()))?;
+            let _place = PLACES.take().await?;
+            hashed(hashing, iterations, HASH_PATIENCE).await
         }
         _ => WrappingKey::raw(format, &bytes).map_err(|e| failed(e.to_string())),
     }
@@ -235,5 +271,28 @@ mod tests {
         hashed(of(100_000), 100_000, HASH_PATIENCE).await.unwrap();
         let e = hashed(of(u64::MAX), u64::MAX, Duration::from_millis(50)).await.unwrap_err();
         assert!(format!("{e:?}").contains("given up"), "{e:?}");
+    }
+
+    #[tokio::test]
+    async fn few_passphrases_are_hashed_at_a_time_and_few_wait() {
+        let places = Places::new(2, 3);
+        let first = places.take().await.unwrap();
+        let second = places.take().await.unwrap();
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(places.take())).collect();
+        for w in &mut waiting {
+            assert!(futures_util::poll!(w.as_mut()).is_pending());
+        }
+        let e = places.take().await.err().expect("too many wait");
+        assert!(format!("{e:?}").contains("try again later"), "{e:?}");
+        // Who gives up leaves his place to another.
+        drop(waiting.pop());
+        let mut late = Box::pin(places.take());
+        assert!(futures_util::poll!(late.as_mut()).is_pending());
+        drop(second);
+        let third = waiting.remove(0).await.unwrap();
+        assert!(futures_util::poll!(late.as_mut()).is_pending());
+        drop((first, third));
+        drop(waiting.remove(0).await.unwrap());
+        late.await.unwrap();
     }
 }

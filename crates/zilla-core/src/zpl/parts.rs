@@ -1,0 +1,44 @@
+//! Freeing much of a file, a part a txg.
+//!
+//! Each part is a change of its own: a file that is cut is cut to where the part begins, and one that gets a hole gets a hole. So a crash between
+//! two of them leaves a file that is cut less, and the log's records say the same as what was done. The next part waits for the txg of the
+//! last, so that no txg frees more than [`crate::dmu::PART`] blocks for one caller. (What several callers free together is held against
+//! the memory that a txg may take.)
+
+use super::fs::Zfs;
+use super::types::SetAttr;
+use crate::dmu::resident;
+use crate::error::Result;
+
+impl Zfs {
+    /// Cuts a file until what lies behind `size` is one part.
+    pub(super) async fn cut_in_parts(&self, id: u64, size: u64) -> Result<()> {
+        let zn = resident(|| self.znode(id)).await?;
+        loop {
+            let old = zn.state.lock().attrs.size;
+            let Some(at) = zn.dnode().last_part(size, old).await?.filter(|at| *at > size && *at < old) else {
+                return Ok(());
+            };
+            let cut = SetAttr { size: Some(at), ..SetAttr::default() };
+            let txg = self.change(|tx| self.setattr_now(tx, &zn, None, &cut).map(|_| tx.txg())).await?;
+            self.txgs()?.wait_synced(txg).await?;
+        }
+    }
+
+    /// Frees what lies between two places of a file until it is one part; where that ends.
+    pub(super) async fn punch_in_parts(&self, id: u64, off: u64, end: u64) -> Result<u64> {
+        let zn = resident(|| self.znode(id)).await?;
+        let mut end = end;
+        loop {
+            let upto = end.min(zn.state.lock().attrs.size);
+            let Some(at) = zn.dnode().last_part(off, upto).await?.filter(|at| *at > off && *at < upto) else {
+                return Ok(end);
+            };
+            let txg = self
+                .change(|tx| self.punch_now(tx, id, at, upto - at, false, false).map(|()| tx.txg()))
+                .await?;
+            self.txgs()?.wait_synced(txg).await?;
+            end = at;
+        }
+    }
+}
