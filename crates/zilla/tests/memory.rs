@@ -13,11 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zilla::{Cred, Errno, Filesystem, NewFile, NodeId, RenameFlags, SetAttr, XattrMode};
+use zilla_core::error::{Error, Result};
+use zilla_core::send::frame::Sink;
+use zilla_core::send::{SendOpts, send};
 use zilla_core::spa::{CreateOpts, Host, Spa};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{S_IFDIR, S_IFREG, Time, ZplProps, create_fs};
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
-use zilla_env::{Env, real_env};
+use zilla_env::{BoxFuture, Env, real_env};
 use zilla_ondisk::enums::ObjsetType;
 
 const POOL: &str = "tank";
@@ -298,9 +301,78 @@ async fn file_systems(c: Client) {
     eprintln!("{} file systems are open", open.len());
 }
 
+/// Pages of a mapped file as the kernel writes them back: here and there in large records.
+async fn mapped_pages(c: Client) {
+    const PAGES: u64 = 1 << 18;
+    let dir = c.home("mapped").await;
+    let file = c.make(dir, "f", S_IFREG | 0o644).await;
+    for i in 0u64.. {
+        if !c.goes_on() {
+            return;
+        }
+        c.write(file, i * 100_003 % PAGES * 4096, 4096).await;
+        if i % 8 == 7 {
+            c.fs.read(file, i * 7919 % PAGES * 4096, 128 << 10).await.unwrap();
+        }
+    }
+}
+
+/// Takes a little of a stream, and then no more for as long as it is waited for.
+struct Stalled {
+    env: Env,
+    left: usize,
+    until: Instant,
+}
+
+impl Sink for Stalled {
+    fn write(&mut self, data: Vec<Bytes>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.left = self.left.saturating_sub(data.iter().map(Bytes::len).sum());
+            while self.left == 0 && Instant::now() < self.until {
+                self.env.sleep(Duration::from_millis(20)).await;
+            }
+            match self.left {
+                0 => Err(Error::os(Errno::Io, "the reader went away")),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+/// Many clients that ask for a stream and do not read it.
+async fn stalled_clients(c: Client) {
+    const STREAMS: usize = 100;
+    let dir = c.home("stalled").await;
+    let file = c.make(dir, "f", S_IFREG | 0o644).await;
+    for i in 0..64u64 {
+        c.write(file, i << 20, 1 << 20).await;
+    }
+    let full = format!("{POOL}@s{}", c.number);
+    let (dsl, name) = (c.spa.dsl.clone(), vec![full.clone()]);
+    let take = || {
+        let (dsl, name) = (dsl.clone(), name.clone());
+        c.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.snapshot(&tx, &name).await }))
+    };
+    while let Err(e) = take().await {
+        // A txg has one snapshot of a file system; this was another client's.
+        assert!(e.is(Errno::Again), "{e}");
+    }
+    let snap = c.spa.dsl.by_name(&full).await.unwrap();
+    let streams = (0..STREAMS).map(|i| {
+        let (dsl, snap, env, until) = (dsl.clone(), snap.clone(), c.env.clone(), c.until);
+        c.env.spawn_with_result(async move {
+            let mut sink = Stalled { env, left: 64 + (i << 16), until };
+            let _ = send(&dsl, &snap, &SendOpts::default(), &mut sink).await;
+        })
+    });
+    for stream in streams.collect::<Vec<_>>() {
+        stream.await;
+    }
+}
+
 type Pattern = fn(Client) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-const PATTERNS: [(&str, Pattern); 10] = [
+const PATTERNS: [(&str, Pattern); 12] = [
     ("overwrite", |c| Box::pin(overwrite(c))),
     ("punch", |c| Box::pin(punch(c))),
     ("small files", |c| Box::pin(small_files(c))),
@@ -311,6 +383,8 @@ const PATTERNS: [(&str, Pattern); 10] = [
     ("renames", |c| Box::pin(renames(c))),
     ("slow disk", |c| Box::pin(slow_disk(c))),
     ("file systems", |c| Box::pin(file_systems(c))),
+    ("mapped pages", |c| Box::pin(mapped_pages(c))),
+    ("stalled clients", |c| Box::pin(stalled_clients(c))),
 ];
 
 async fn create(env: &Env, dir: &Path, limit: u64) -> Arc<Spa> {
