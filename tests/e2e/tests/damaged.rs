@@ -1,0 +1,184 @@
+//! Damage on disks as people see it: what redundancy covers is mended and counted where it was; what it does not is named by path,
+//! snapshots included, at once, and nothing else is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use zilla_e2e::random::Random;
+use zilla_e2e::{Kind, Need, Pool, World, can};
+
+const SIZE: u64 = 96 << 20;
+const RECORD: usize = 128 << 10;
+const SECTOR: usize = 512;
+/// Labels and the boot area lie outside of this.
+const INNER: std::ops::Range<u64> = 5 << 20..SIZE - (2 << 20);
+
+/// Where sectors of a file's contents lie on an image, and which.
+fn sectors_of(image: &Path, contents: &[u8]) -> BTreeMap<u64, Vec<u8>> {
+    let wanted: BTreeSet<&[u8]> = contents.chunks_exact(SECTOR).collect();
+    let raw = fs::read(image).expect("image");
+    let at =
+        |(i, sector): (usize, &[u8])| wanted.contains(sector).then(|| ((i * SECTOR) as u64, sector.to_vec()));
+    raw.chunks_exact(SECTOR).enumerate().filter_map(at).collect()
+}
+
+fn overwrite(image: &Path, at: u64, len: usize) {
+    let file = File::options().write(true).open(image).expect("image");
+    file.write_all_at(&Random::new(at ^ 77).bytes(len), at).expect("write");
+    file.sync_all().expect("sync");
+}
+
+/// The checksum errors of each leaf, in their order.
+fn counted(world: &World, pool: &Pool) -> Vec<u64> {
+    let status = world.zpool(&format!("status -p {}", pool.name)).ok();
+    let of = |disk: &Path| {
+        let name = disk.to_string_lossy().into_owned();
+        let line = status.lines().find(|l| l.split_whitespace().next() == Some(&name));
+        let words: Vec<_> = line.unwrap_or_else(|| panic!("{name} in {status}")).split_whitespace().collect();
+        assert_eq!(words[1..4], ["ONLINE", "0", "0"], "{status}");
+        words[4].parse().expect("a count")
+    };
+    pool.disks.iter().map(|d| of(d)).collect()
+}
+
+fn only_at(counts: &[u64], leaf: usize) -> bool {
+    counts.iter().enumerate().all(|(i, n)| (*n > 0) == (i == leaf))
+}
+
+#[test]
+fn what_redundancy_covers_is_mended_and_counted_on_the_leaf_that_lied() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    for kind in [Kind::Mirror, Kind::Raidz1, Kind::Raidz2] {
+        let world = World::new();
+        let pool = Pool::create(&world, "tank", kind, SIZE, &[]);
+        let contents = Random::new(kind as u64).bytes(8 * RECORD);
+        fs::write(pool.root().join("f"), &contents).expect("write");
+        let mut leaves_with_data = 0;
+        for leaf in 0..pool.disks.len() {
+            // Found by whoever reads.
+            pool.export();
+            let image = &pool.disks[leaf];
+            let lie: Vec<_> = sectors_of(image, &contents).into_iter().step_by(200).take(3).collect();
+            lie.iter().for_each(|(at, _)| overwrite(image, *at, SECTOR));
+            pool.import();
+            assert!(fs::read(pool.root().join("f")).expect("read") == contents, "{kind:?}, leaf {leaf}");
+            let status = world.zpool("status -v tank").ok();
+            assert!(status.contains("errors: No known data errors"), "{status}");
+            if !lie.is_empty() {
+                leaves_with_data += 1;
+                let counts = counted(&world, &pool);
+                // A mirror reads one side of each block, which may have been the right one.
+                if kind != Kind::Mirror {
+                    assert!(only_at(&counts, leaf), "{kind:?}, leaf {leaf}: {counts:?}");
+                    assert!(status.contains("Applications are unaffected."), "{status}");
+                }
+                world.zpool("scrub -w tank").ok();
+                assert!(only_at(&counted(&world, &pool), leaf), "{kind:?}, leaf {leaf}");
+            }
+            world.zpool("clear tank").ok();
+            pool.scrub();
+            assert!(counted(&world, &pool).iter().all(|n| *n == 0));
+            pool.export();
+            for (at, right) in &lie {
+                let mut now = vec![0; SECTOR];
+                File::open(image).and_then(|f| f.read_exact_at(&mut now, *at)).expect("image");
+                assert!(now == *right, "{kind:?}, leaf {leaf}: {at:#x} is not mended");
+            }
+            // Found by a scrub: all that lies on the leaf, parity and metadata too.
+            overwrite(image, INNER.start, (INNER.end - INNER.start) as usize);
+            pool.import();
+            pool.scrub();
+            let counts = counted(&world, &pool);
+            assert!(only_at(&counts, leaf), "{kind:?}, leaf {leaf}: {counts:?}");
+            let status = world.zpool("status tank").ok();
+            assert!(!status.contains("scrub repaired 0B"), "{status}");
+            world.zpool("clear tank").ok();
+        }
+        assert!(leaves_with_data > 1, "{kind:?}: {leaves_with_data}");
+        pool.judge();
+    }
+}
+
+/// What `status -v` lists, sorted.
+fn named(world: &World) -> Vec<String> {
+    let status = world.zpool("status -v tank").ok();
+    let Some((_, list)) = status.split_once("Permanent errors have been detected in the following files:")
+    else {
+        assert!(status.contains("errors: No known data errors"), "{status}");
+        return Vec::new();
+    };
+    let mut names: Vec<_> = list.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_redundancy_does_not_cover_is_named_and_nothing_else_is() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    world.zfs("create tank/c").ok();
+    fs::create_dir(pool.root().join("d")).expect("mkdir");
+    let mut random = Random::new(5);
+    let mut make = |path: &str| {
+        let contents = random.bytes(3 * RECORD);
+        fs::write(pool.root().join(path), &contents).expect("write");
+        contents
+    };
+    let (both, gone, child, whole) = (make("d/both"), make("gone"), make("c/child"), make("whole"));
+    world.zfs("snapshot tank@s").ok();
+    fs::remove_file(pool.root().join("gone")).expect("rm");
+    let new = make("new");
+    pool.export();
+    for contents in [&both, &gone, &child, &new] {
+        let (at, _) =
+            sectors_of(&pool.disks[0], contents).into_iter().nth(RECORD / SECTOR + 7).expect("found");
+        overwrite(&pool.disks[0], at, SECTOR);
+    }
+    pool.import();
+    assert!(named(&world).is_empty(), "nobody has read anything");
+    let refused = |path: &str| {
+        let e = fs::read(pool.root().join(path)).expect_err(path);
+        assert_eq!(e.raw_os_error(), Some(5), "{path}: {e}");
+    };
+    let shown = |path: &str| pool.root().join(path).display().to_string();
+    refused("d/both");
+    let mut wanted = vec![shown("d/both"), "tank@s:/d/both".to_owned()];
+    assert_eq!(named(&world), wanted);
+    refused("new");
+    wanted.push(shown("new"));
+    refused("c/child");
+    wanted.push(shown("c/child"));
+    refused(".zfs/snapshot/s/gone");
+    wanted.push("tank@s:/gone".to_owned());
+    wanted.sort();
+    let now = named(&world);
+    // A snapshot that is looked into is mounted, and named by its place as all that is.
+    let places = |names: &[String]| {
+        let plain = |n: &String| n.replace(&shown(".zfs/snapshot/s"), "tank@s:");
+        names.iter().map(plain).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(places(&now), places(&wanted));
+    assert!(fs::read(pool.root().join("whole")).expect("read") == whole);
+    // What can be read of a damaged file is.
+    let mut first = vec![0; RECORD];
+    File::open(pool.root().join("d/both")).and_then(|f| f.read_exact_at(&mut first, 0)).expect("read");
+    assert!(first == both[..RECORD]);
+    world.zpool("scrub -w tank").ok();
+    assert_eq!(places(&named(&world)), places(&wanted), "a scrub finds the same");
+    // Written anew or gone, they are named no more.
+    fs::write(pool.root().join("d/both"), &both).expect("write");
+    fs::remove_file(pool.root().join("new")).expect("rm");
+    fs::remove_file(pool.root().join("c/child")).expect("rm");
+    world.zfs("destroy tank@s").ok();
+    world.zpool("sync tank").ok();
+    world.zpool("scrub -w tank").ok();
+    world.zpool("scrub -w tank").ok();
+    assert!(named(&world).is_empty());
+    pool.judge();
+}
