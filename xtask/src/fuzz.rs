@@ -22,8 +22,14 @@ pub fn main(root: &Path, seconds: u64) -> ExitCode {
     let mut failed = Vec::new();
     for target in &targets {
         println!("== {target}: {seconds} s");
+        let mut args = vec![format!("-max_total_time={seconds}")];
+        if target == "commands" {
+            // Each run of it prints.
+            args.push("-close_fd_mask=3".to_owned());
+        }
         let status = Command::new("cargo")
-            .args(["+nightly", "fuzz", "run", target, "--", &format!("-max_total_time={seconds}")])
+            .args(["+nightly", "fuzz", "run", target, "--"])
+            .args(args)
             .current_dir(root)
             .status();
         if !status.is_ok_and(|s| s.success()) {
