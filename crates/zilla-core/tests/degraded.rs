@@ -69,7 +69,10 @@ fn lose_and_regain(kind: VdevKind, n: usize, lost: &[usize]) {
     let path = |i: usize| dir.join(format!("d{i}.img"));
     let leaves: Vec<LeafSpec> = (0..n)
         .map(|i| {
-            std::fs::File::create(path(i)).unwrap().set_len(96 << 20).unwrap();
+            std::fs::File::create(path(i))
+                .unwrap()
+                .set_len(if matches!(kind, VdevKind::Draid { .. }) { 160 << 20 } else { 96 << 20 })
+                .unwrap();
             LeafSpec { path: path(i), disk: false }
         })
         .collect();
@@ -135,4 +138,14 @@ fn a_mirror_without_its_first_side() {
 #[test]
 fn a_raidz2_without_two_disks() {
     lose_and_regain(VdevKind::Raidz { nparity: 2 }, 5, &[0, 3]);
+}
+
+#[test]
+fn a_draid2_without_two_disks() {
+    lose_and_regain(VdevKind::Draid { nparity: 2, ndata: 3, nspares: 0 }, 7, &[1, 5]);
+}
+
+#[test]
+fn a_draid3_without_three_disks() {
+    lose_and_regain(VdevKind::Draid { nparity: 3, ndata: 4, nspares: 0 }, 8, &[0, 2, 7]);
 }

@@ -235,6 +235,11 @@ fn a_scrub_from_the_last_one_reads_what_is_new() {
 }
 
 #[test]
+fn a_draid_is_repaired() {
+    damage_one_side("draid", VdevKind::Draid { nparity: 1, ndata: 2, nspares: 0 }, 5);
+}
+
+#[test]
 fn what_cannot_be_repaired_is_logged() {
     let w = World::new("both");
     w.env.block_on(async {

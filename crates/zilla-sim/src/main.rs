@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use zilla_sim::pool::full::full_run;
 use zilla_sim::pool::{Campaign, Finding, Layout, Tally, random_run};
 
-const USAGE: &str = "usage: zilla-sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--jobs N]
+const USAGE: &str =
+    "usage: zilla-sim [--seed N] [--layout single|mirror|raidz1|raidz2|draid1] [--ops N] [--jobs N]
           [--cut K]    cut the power at write or flush K of a workload of N operations (default 500)
           [--step K]   cut it at every K-th (default: every one)
           [--full M]   M runs on pools that are full, each actor doing N operations

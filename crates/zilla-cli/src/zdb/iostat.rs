@@ -3,7 +3,7 @@
 use super::{Zdb, put};
 use std::sync::Arc;
 use zilla_control::props::nicenum::nicenum;
-use zilla_core::vdev::{IoKind, Vdev, VdevKind};
+use zilla_core::vdev::{IoKind, Vdev};
 
 struct Row {
     used: Option<(u64, u64)>,
@@ -37,10 +37,10 @@ impl Zdb {
     fn vdev_rows(&mut self, vdev: &Arc<Vdev>, indent: usize, used: Option<(u64, u64)>) {
         let mut name = match &vdev.leaf {
             Some(leaf) => leaf.path(),
-            None => match vdev.kind {
-                VdevKind::Raidz { nparity } => format!("raidz{nparity}"),
-                kind => kind.type_name().to_owned(),
-            },
+            None => {
+                let parity = vdev.kind.nparity().map(|n| n.to_string()).unwrap_or_default();
+                vdev.kind.type_name().to_owned() + &parity
+            }
         };
         if vdev.is_log && used.is_some() {
             name += " (log)";

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use zilla_control::error::ErrorCode;
 use zilla_control::props;
 use zilla_control::status::Compatibility;
-use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, VdevSpec};
+use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, TopSpec, VdevSpec};
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, ":fndR:m:o:O:t:", &[]);
@@ -305,18 +305,7 @@ pub fn layout(name: &str, spec: &VdevSpec) -> String {
                 text.push_str(&format!("\t{title}\n"));
                 titled = true;
             }
-            let indent = match top.kind {
-                TopKind::Single => 2,
-                TopKind::Mirror => {
-                    text.push_str("\t  mirror\n");
-                    4
-                }
-                TopKind::Raidz { parity } => {
-                    text.push_str(&format!("\t  raidz{parity}\n"));
-                    4
-                }
-            };
-            print_leaves(&mut text, &top.leaves, indent);
+            print_new(&mut text, top);
         }
     }
     for (title, list) in [("cache", &spec.l2cache), ("spares", &spec.spares)] {
@@ -326,6 +315,20 @@ pub fn layout(name: &str, spec: &VdevSpec) -> String {
         }
     }
     text
+}
+
+/// A top-level vdev that is to be.
+pub fn print_new(text: &mut String, top: &TopSpec) {
+    let group = match top.kind {
+        TopKind::Single => return print_leaves(text, &top.leaves, 2),
+        TopKind::Mirror => "mirror".to_owned(),
+        TopKind::Raidz { parity } => format!("raidz{parity}"),
+        TopKind::Draid { parity, data, spares } => {
+            format!("draid{parity}:{data}d:{}c:{spares}s", top.leaves.len())
+        }
+    };
+    text.push_str(&format!("\t  {group}\n"));
+    print_leaves(text, &top.leaves, 4);
 }
 
 pub fn print_leaves(text: &mut String, leaves: &[LeafSpec], indent: usize) {

@@ -7,6 +7,7 @@
 mod compat;
 mod create;
 mod devices;
+mod draidspec;
 mod events;
 mod get;
 mod history;

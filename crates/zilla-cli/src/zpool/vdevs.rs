@@ -1,6 +1,6 @@
 //! `zpool add`, `attach`, `replace`, `detach` and `remove`: which devices a pool is made of.
 
-use super::create::{add_pool_prop, assignment, print_leaves, print_refusal};
+use super::create::{add_pool_prop, assignment, print_leaves, print_new, print_refusal};
 use super::vdevspec::{self, SpecError};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -11,7 +11,7 @@ use zilla_control::props;
 use zilla_control::props::nicenum::nicenum;
 use zilla_control::types::{
     Activity, AllocClass, DatasetInfo, DatasetKind, DatasetQuery, PoolAdd, PoolInfo, PoolQuery, Source,
-    TopKind, VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec,
+    VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec,
 };
 
 /// One imported pool, or the end of the command.
@@ -155,15 +155,7 @@ fn layout(pool: &PoolInfo, spec: &VdevSpec, names: NameFlags) -> String {
             tree(&mut text, v, 2, names, class == AllocClass::Normal);
         }
         for top in new {
-            let (group, indent) = match top.kind {
-                TopKind::Single => (None, 2),
-                TopKind::Mirror => (Some("mirror".to_owned()), 4),
-                TopKind::Raidz { parity } => (Some(format!("raidz{parity}")), 4),
-            };
-            if let Some(group) = group {
-                text.push_str(&format!("\t  {group}\n"));
-            }
-            print_leaves(&mut text, &top.leaves, indent);
+            print_new(&mut text, top);
         }
     }
     for (title, old, new) in [("cache", &pool.l2cache, &spec.l2cache), ("spares", &pool.spares, &spec.spares)]

@@ -1,9 +1,10 @@
 //! The grammar of vdevs on the command line of `zpool create`.
 //!
-//! A word is a grouping (`mirror`, `raidz2`, `log`, ...) or a device. `mirror` and `raidz` take the devices up
+//! A word is a grouping (`mirror`, `raidz2`, `log`, ...) or a device. `mirror`, `raidz` and `draid` (`draidspec.rs`) take the devices up
 //! to the next grouping; `log`, `special` and `dedup` say what the vdevs after them are for; `spare` and
 //! `cache` collect devices. A device is an absolute path, or a name to be looked up in `/dev`.
 
+use super::draidspec;
 use crate::fmt::vdev;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -37,7 +38,7 @@ fn invalid(message: impl AsRef<str>) -> SpecError {
 enum Group {
     Mirror,
     Raidz(u8),
-    Draid,
+    Draid(u8),
     Class(AllocClass),
 }
 
@@ -50,13 +51,7 @@ fn group(word: &str) -> Option<Group> {
         "dedup" => Group::Class(AllocClass::Dedup),
         "cache" => Group::Class(AllocClass::Cache),
         "raidz" => Group::Raidz(1),
-        _ if word.starts_with("draid") => {
-            let digits = word.trim_start_matches("draid").split(':').next().unwrap_or("");
-            match digits {
-                "" | "1" | "2" | "3" => Group::Draid,
-                _ => return None,
-            }
-        }
+        _ if word.starts_with("draid") => Group::Draid(draidspec::parity(word)?),
         _ => {
             // No leading zero, nothing behind the number: `raidz01` and `raidz1x` are names of devices.
             let digits = word.strip_prefix("raidz").filter(|d| !d.starts_with('0') && !d.starts_with('+'))?;
@@ -103,27 +98,25 @@ pub fn parse(words: &[String]) -> Result<VdevSpec, SpecError> {
                 return Err(invalid("'cache' can be specified only once"));
             }
             Group::Class(_) => class = AllocClass::Normal,
-            Group::Draid => {
-                return Err(SpecError::Invalid(vec!["zpool: 'draid' is not supported by zilla yet".into()]));
-            }
-            Group::Raidz(_) if class != AllocClass::Normal => {
+            Group::Raidz(_) | Group::Draid(_) if class != AllocClass::Normal => {
                 let what = if class == AllocClass::Log { "log" } else { "special" };
-                return Err(invalid(format!("unsupported '{what}' device: raidz")));
+                let kind = if matches!(found, Group::Raidz(_)) { "raidz" } else { "draid" };
+                return Err(invalid(format!("unsupported '{what}' device: {kind}")));
             }
-            Group::Mirror | Group::Raidz(_) => {}
+            Group::Mirror | Group::Raidz(_) | Group::Draid(_) => {}
         }
         let count = tail.iter().take_while(|w| group(w).is_none()).count();
         let (devices, tail) = tail.split_at(count);
         let leaves = devices.iter().map(|d| leaf(d)).collect::<Result<Vec<_>, _>>()?;
         let minimum = match found {
             Group::Mirror => 2,
-            Group::Raidz(parity) => usize::from(parity) + 1,
+            Group::Raidz(parity) | Group::Draid(parity) => usize::from(parity) + 1,
             _ => 1,
         };
         if leaves.len() < minimum {
             return Err(invalid(format!("{word} requires at least {minimum} devices")));
         }
-        if matches!(found, Group::Raidz(_)) && leaves.len() > RAIDZ_MAXCHILDREN {
+        if matches!(found, Group::Raidz(_) | Group::Draid(_)) && leaves.len() > RAIDZ_MAXCHILDREN {
             return Err(invalid(format!("{word} supports no more than {RAIDZ_MAXCHILDREN} devices")));
         }
         match found {
@@ -131,6 +124,14 @@ pub fn parse(words: &[String]) -> Result<VdevSpec, SpecError> {
             Group::Class(_) => (spec.l2cache, seen_cache) = (leaves, true),
             Group::Raidz(parity) => {
                 spec.tops.push(TopSpec { kind: TopKind::Raidz { parity }, class, leaves });
+            }
+            Group::Draid(_) => {
+                let kind = draidspec::kind(word, leaves.len() as u64)?;
+                if matches!(kind, TopKind::Draid { spares: 1.., .. }) {
+                    let what = "zpool: distributed spares are not supported by zilla yet";
+                    return Err(SpecError::Invalid(vec![what.into()]));
+                }
+                spec.tops.push(TopSpec { kind, class, leaves });
             }
             _ => {
                 logs += usize::from(class == AllocClass::Log);
@@ -234,6 +235,7 @@ pub fn check_added(root: &VdevNode, spec: &VdevSpec) -> Result<(), SpecError> {
             VdevKind::File => Replication { name: "file", parity: 0, children: 1 },
             VdevKind::Mirror => Replication { name: "mirror", parity: 0, children },
             VdevKind::Raidz => Replication { name: "raidz", parity: top.nparity, children },
+            VdevKind::Draid => Replication { name: "draid", parity: top.nparity, children },
             _ => return None,
         })
     });
@@ -271,6 +273,7 @@ fn replication(top: &TopSpec) -> Replication {
         }
         TopKind::Mirror => Replication { name: "mirror", parity: 0, children },
         TopKind::Raidz { parity } => Replication { name: "raidz", parity: u64::from(parity), children },
+        TopKind::Draid { parity, .. } => Replication { name: "draid", parity: u64::from(parity), children },
     }
 }
 
@@ -288,8 +291,8 @@ fn leaf_doubts(top: &TopSpec, name: &str, doubts: &mut Vec<String>) {
 
 fn mismatch(last: Replication, this: Replication) -> Option<String> {
     let pair = match (last.name, this.name) {
-        ("raidz", "mirror") => Some((last, this)),
-        ("mirror", "raidz") => Some((this, last)),
+        ("raidz" | "draid", "mirror") => Some((last, this)),
+        ("mirror", "raidz" | "draid") => Some((this, last)),
         _ => None,
     };
     let head = "mismatched replication level:";
@@ -297,8 +300,16 @@ fn mismatch(last: Replication, this: Replication) -> Option<String> {
         let spare = mirror.children.saturating_sub(1);
         return (raidz.parity != spare).then(|| {
             format!(
-                "{head} raidz and mirror vdevs with different redundancy, {} vs. {spare} ({}-way) are present",
-                raidz.parity, mirror.children
+                "{head} {} and mirror vdevs with different redundancy, {} vs. {spare} ({}-way) are present",
+                raidz.name, raidz.parity, mirror.children
+            )
+        });
+    }
+    if matches!((last.name, this.name), ("raidz", "draid") | ("draid", "raidz")) {
+        return (last.parity != this.parity).then(|| {
+            format!(
+                "{head} {} and {} vdevs with different redundancy, {} vs. {} are present",
+                last.name, this.name, last.parity, this.parity
             )
         });
     }

@@ -41,13 +41,16 @@ fn node(top: &TopSpec, id: u64) -> VdevNode {
     let mut node = match top.kind {
         TopKind::Single => leaves.remove(0),
         TopKind::Mirror => VdevNode { kind: VdevKind::Mirror, children: leaves, ..VdevNode::default() },
-        TopKind::Raidz { parity } => VdevNode {
-            kind: VdevKind::Raidz,
+        TopKind::Raidz { parity } | TopKind::Draid { parity, .. } => VdevNode {
+            kind: if matches!(top.kind, TopKind::Raidz { .. }) { VdevKind::Raidz } else { VdevKind::Draid },
             nparity: u64::from(parity),
             children: leaves,
             ..VdevNode::default()
         },
     };
+    if let TopKind::Draid { data, spares, .. } = top.kind {
+        (node.draid_ndata, node.draid_nspares) = (data.into(), spares.into());
+    }
     (node.id, node.class) = (id, top.class);
     node
 }

@@ -13,6 +13,12 @@ pub enum TopKind {
     Raidz {
         parity: u8,
     },
+    /// So many data disks in a group, and room for so many spares among all.
+    Draid {
+        parity: u8,
+        data: u8,
+        spares: u8,
+    },
 }
 
 /// One device or file.

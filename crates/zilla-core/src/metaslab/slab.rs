@@ -93,6 +93,8 @@ pub(super) struct Metaslab {
     pub(super) size: u64,
     /// log2 of the smallest allocation.
     pub(super) shift: u8,
+    /// Allocations begin and end at multiples of it.
+    grain: u64,
     /// How good it is to allocate from: the class of its largest free ranges, then their number. Readable without the lock.
     weight: AtomicU64,
     state: Mutex<State>,
@@ -148,12 +150,13 @@ impl State {
 }
 
 impl Metaslab {
-    pub(super) fn new(id: u64, start: u64, size: u64, shift: u8) -> Metaslab {
+    pub(super) fn new(id: u64, start: u64, size: u64, shift: u8, grain: u64) -> Metaslab {
         let m = Metaslab {
             id,
             start,
             size,
             shift,
+            grain: grain.max(1),
             weight: AtomicU64::new(0),
             state: Mutex::default(),
             load_done: Event::new(),
@@ -240,7 +243,7 @@ impl Metaslab {
         if !st.loaded || st.broken {
             return None;
         }
-        let at = st.pick(size, (self.start, self.size, 1 << self.shift), place)?;
+        let at = st.pick(size, (self.start, self.size, self.grain), place)?;
         st.free.remove(at, size).ok()?;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::DoubleAlloc) && at % (1 << 20) < size {

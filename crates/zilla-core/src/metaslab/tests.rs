@@ -47,6 +47,7 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         rotational: Arc::new(|| false),
         turns: Arc::new(|| false),
         usable: Arc::new(true.into()),
+        grain: 4096,
         psize_to_asize: Arc::new(|p| p.next_multiple_of(4096)),
     }
 }
@@ -387,6 +388,7 @@ fn a_gap_is_of_whole_sectors_whatever_it_should_be() {
     block_on(async {
         let normal = VdevSpec {
             ashift: 14,
+            grain: 1 << 14,
             psize_to_asize: Arc::new(|p| p.next_multiple_of(1 << 14)),
             ..spec(0, 4, SpaceClass::Normal)
         };

@@ -82,6 +82,8 @@ pub struct VdevSpec {
     pub turns: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether the vdev's devices can take writes now.
     pub usable: Arc<AtomicBool>,
+    /// Blocks begin and end at multiples of it.
+    pub grain: u64,
     /// What a block of so many bytes takes, with parity and padding.
     pub psize_to_asize: Arc<dyn Fn(u64) -> u64 + Send + Sync>,
 }
@@ -147,6 +149,16 @@ pub(super) enum Found {
     Load(u64),
 }
 
+impl VdevSpec {
+    /// Start and size of a metaslab: of its stretch, what holds whole grains.
+    fn extent(&self, id: u64) -> (u64, u64) {
+        let (from, grain) = (id << self.ms_shift, self.grain.max(1));
+        let start = from.next_multiple_of(grain);
+        let room = (1u64 << self.ms_shift).saturating_sub(start - from);
+        (start, room / grain * grain)
+    }
+}
+
 impl VdevSpace {
     /// A vdev's metaslabs, with the space maps they have (by metaslab number).
     pub(super) fn new(spec: VdevSpec, mut maps: Vec<Option<Arc<Dnode>>>) -> Result<VdevSpace> {
@@ -165,7 +177,8 @@ impl VdevSpace {
         let mut all = Vec::with_capacity(count as usize);
         let mut used = 0u64;
         for (id, map) in maps.into_iter().enumerate() {
-            let ms = Metaslab::new(id as u64, (id as u64) << spec.ms_shift, 1 << spec.ms_shift, spec.ashift);
+            let (start, size) = spec.extent(id as u64);
+            let ms = Metaslab::new(id as u64, start, size, spec.ashift, spec.grain);
             if let Some(dnode) = map {
                 let sm = SpaceMap::open(dnode, ms.start, ms.size, spec.ashift)?;
                 let mut st = ms.state();
@@ -280,10 +293,11 @@ impl VdevSpace {
     /// The metaslab that holds this range, if one does.
     pub(super) fn metaslab_of(&self, offset: u64, size: u64) -> Result<&Arc<Metaslab>> {
         let ms = self.all.get((offset >> self.spec.ms_shift) as usize);
-        let grain = (1u64 << self.spec.ashift) - 1;
+        let whole = |n: u64| n.is_multiple_of(self.spec.grain.max(1));
         ms.filter(|m| {
             let end = offset.checked_add(size);
-            size > 0 && (offset | size) & grain == 0 && end.is_some_and(|e| e <= m.start + m.size)
+            let inside = offset >= m.start && end.is_some_and(|e| e <= m.start + m.size);
+            size > 0 && whole(offset) && whole(size) && inside
         })
         .ok_or_else(|| {
             let what = format!("{size:#x} bytes at {offset:#x} are not a place for a block");
@@ -302,8 +316,7 @@ impl VdevSpace {
 
     pub(super) fn stat(&self) -> SpaceStat {
         // Metaslabs that the vdev is only about to grow by give no space yet.
-        let count: usize = self.groups.iter().map(|g| g.metaslabs.len()).sum();
-        let space = (count as u64) << self.spec.ms_shift;
+        let space = self.groups.iter().flat_map(|g| &g.metaslabs).map(|m| m.size).sum();
         let alloc = self.alloc.load(Ordering::Relaxed).max(0) as u64;
         SpaceStat {
             alloc,

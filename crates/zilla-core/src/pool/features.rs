@@ -49,6 +49,7 @@ pub const SUPPORTED: &[&str] = &[
     "fast_dedup",
     "device_removal",
     "obsolete_counts",
+    "draid",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.

@@ -97,7 +97,8 @@ pub(super) async fn read(mos: &Arc<Objset>, top: &Top, tree: &VdevTree) -> Resul
         let dst = e.dst();
         // Removal is only for pools of single disks and mirrors.
         let to = tree.top(dst.vdev)?;
-        let plain = !matches!(to.vdev.kind, VdevKind::Raidz { .. } | VdevKind::Hole | VdevKind::Missing);
+        let plain =
+            to.vdev.kind.nparity().is_none() && !matches!(to.vdev.kind, VdevKind::Hole | VdevKind::Missing);
         // A vdev is copied to such that are removed later, if at all, and those were read before.
         let read = to.vdev.kind != VdevKind::Indirect || to.vdev.indirect().is_some();
         if !plain

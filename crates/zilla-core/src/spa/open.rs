@@ -19,7 +19,7 @@ use crate::spa::Refusal;
 use crate::spa::brt::Brt;
 use crate::txg::TxgState;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
-use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevKind, VdevState, VdevTree};
+use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
 use crate::zap::Zap;
 use crate::zio::{DedupTables, Zio};
 use event_listener::Event;
@@ -90,10 +90,6 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
     let concrete = tree.tops.iter().filter(|t| t.vdev.is_concrete());
     concrete
         .map(|top| {
-            let data_disks = match top.vdev.kind {
-                VdevKind::Raidz { nparity } => top.vdev.children.len() as u64 - u64::from(nparity),
-                _ => 1,
-            };
             let class = match top.vdev.bias().as_deref() {
                 _ if top.vdev.is_log => SpaceClass::Log,
                 Some("special") => SpaceClass::Special,
@@ -109,7 +105,8 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 ms_shift: top.vdev.metaslab_shift() as u8,
                 ms_array: ObjectId(top.vdev.metaslab_array()),
                 top_zap: top_zap(&top.vdev),
-                data_disks,
+                data_disks: top.vdev.data_disks(),
+                grain: top.grain(),
                 rotational: Arc::new(move || rotating.leaves().any(|l| l.rotational())),
                 turns: Arc::new(move || turning.leaves().any(|l| l.turns())),
                 usable: top.vdev.allocatable(),

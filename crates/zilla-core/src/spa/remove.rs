@@ -114,7 +114,7 @@ impl Spa {
         }
         let nested =
             |t: &Top| t.vdev.kind == VdevKind::Mirror && t.vdev.children.iter().any(|c| !c.is_leaf());
-        let raidz = |t: &Top| matches!(t.vdev.kind, VdevKind::Raidz { .. });
+        let raidz = |t: &Top| t.vdev.kind.nparity().is_some();
         let other_sectors = |t: &Top| t.ashift() != top.ashift();
         if tree.tops_for(false).any(|t| nested(t) || raidz(t) || other_sectors(t)) {
             return Err(Refusal::CannotEvacuate.into());

@@ -103,6 +103,9 @@ impl<'a> VdevObjects<'a> {
             zap.set_str(self.tx, ALLOCATION_BIAS, &bias).await?;
             self.ctx.features.add(self.mos(), self.tx, "allocation_classes", 1).await?;
         }
+        if top.vdev.draid().is_some() {
+            self.ctx.features.add(self.mos(), self.tx, "draid", 1).await?;
+        }
         if let Some(spec) = vdev_specs(tree).into_iter().find(|s| s.id == top.id) {
             metaslabs.add_vdev(spec)?;
             let array = metaslabs.create_array(self.mos(), self.tx, top.id).await?;

@@ -71,7 +71,7 @@ impl Spa {
         let _changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
         // A mapping can lead to single disks and mirrors only.
-        let raidz = spec.tops.iter().any(|t| matches!(t.kind, VdevKind::Raidz { .. }));
+        let raidz = spec.tops.iter().any(|t| t.kind.nparity().is_some());
         if raidz && (self.is_removing() || old.indirect().next().is_some()) {
             return Err(Refusal::RaidzBesideRemoved.into());
         }
@@ -264,7 +264,7 @@ impl Spa {
             let what = "already in replacing/spare config; wait for completion or use 'zpool detach'";
             return Err(Error::os(Errno::NotSup, what));
         }
-        if !how.replace && matches!(parent.kind, VdevKind::Raidz { .. }) {
+        if !how.replace && parent.kind.nparity().is_some() {
             return Err(Error::os(Errno::NotSup, "can only attach to mirrors and top-level disks"));
         }
         Ok(())

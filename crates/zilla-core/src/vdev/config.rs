@@ -14,6 +14,7 @@ use zilla_env::Clock;
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
+use super::draid::Draid;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::state::StateCell;
@@ -52,6 +53,10 @@ impl Parser {
             return Err(bad(format!("nested deeper than {MAX_DEPTH}")));
         }
         let kind = kind(nv)?;
+        let draid = match kind {
+            VdevKind::Draid { .. } => Some(Arc::new(Draid::parse(nv)?)),
+            _ => None,
+        };
         if nv.u64("id").is_some_and(|n| n != id) {
             return Err(bad(format!("child {id} says it is child {}", nv.u64("id").unwrap_or(0))));
         }
@@ -80,7 +85,8 @@ impl Parser {
         if depth == 0 && kind != VdevKind::Root || depth > 0 && kind == VdevKind::Root {
             return Err(bad("the root is not where it belongs".into()));
         }
-        if depth > 1 && matches!(kind, VdevKind::Raidz { .. } | VdevKind::Hole | VdevKind::Indirect) {
+        let only_top = matches!(kind, VdevKind::Hole | VdevKind::Indirect) || kind.nparity().is_some();
+        if depth > 1 && only_top {
             return Err(bad(format!("{} below a top-level vdev", kind.type_name())));
         }
         let top = depth == 1;
@@ -108,6 +114,7 @@ impl Parser {
             guid,
             kind,
             children,
+            draid,
             config: Mutex::new(kept),
             leaf,
             state: StateCell::new(VdevState::Closed, VdevAux::None),
@@ -171,12 +178,17 @@ fn kind(nv: &NvList) -> Result<VdevKind> {
                 return Err(Error::corrupt(None, "vdev configuration", format!("raidz with parity {n}")));
             }
         },
+        Some("draid") => {
+            let number = |name: &str| u8::try_from(nv.u64(name).unwrap_or(0)).unwrap_or(0);
+            let (nparity, ndata) = (number("nparity"), number("draid_ndata"));
+            VdevKind::Draid { nparity, ndata, nspares: number("draid_nspares") }
+        }
         Some("disk") => VdevKind::Disk,
         Some("file") => VdevKind::File,
         Some("missing") => VdevKind::Missing,
         Some("hole") => VdevKind::Hole,
         Some("indirect") => VdevKind::Indirect,
-        Some("draid" | "dspare") => return Err(refused("a dRAID (feature org.openzfs:draid)")),
+        Some("dspare") => return Err(refused("a distributed spare of a dRAID")),
         Some(other) => return Err(refused(&format!("a vdev of type '{other}'"))),
         None => return Err(Error::corrupt(None, "vdev configuration", "a vdev without a type")),
     })
@@ -202,8 +214,8 @@ impl Vdev {
                 nv.add(name, v.clone());
             }
         }
-        if let VdevKind::Raidz { nparity } = self.kind {
-            nv.add("nparity", u64::from(nparity));
+        if let Some(nparity) = self.kind.nparity() {
+            nv.add("nparity", nparity as u64);
         }
         for name in ["whole_disk", "not_present", "is_spare"] {
             if let Some(v) = kept.get(name) {

@@ -7,9 +7,10 @@
 //! other (mirror, and replacing and spare, which are mirrors for a time), or the columns of a RAID-Z.
 //!
 //! - [`Vdev`] is a node: what the configuration says of it, its state, its error counts;
-//! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z of units, and a unit
+//! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z or dRAID of units, and a unit
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
+//! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units;
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
@@ -33,11 +34,13 @@
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
 //! overwritten in place within the txgs an import may go back to.
 //!
-//! Deliberately absent: dRAID and RAID-Z expansion. A configuration that has them is refused by
-//! name.
+//! Deliberately absent: distributed spares and failure domains of dRAIDs, and RAID-Z expansion. What a configuration has of
+//! them is refused by name.
 
 pub mod change;
 mod config;
+pub mod draid;
+mod draid_seeds;
 mod dtl;
 mod flush;
 mod gather;

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
+use super::draid::Draid;
 use super::indirect::Indirect;
 use super::leaf::Leaf;
 use super::state::StateCell;
@@ -23,6 +24,12 @@ pub enum VdevKind {
     Spare,
     Raidz {
         nparity: u8,
+    },
+    /// RAID-Z over more disks than a group has; so many data disks in a group, and room for so many spares.
+    Draid {
+        nparity: u8,
+        ndata: u8,
+        nspares: u8,
     },
     Disk,
     File,
@@ -42,11 +49,20 @@ impl VdevKind {
             VdevKind::Replacing => "replacing",
             VdevKind::Spare => "spare",
             VdevKind::Raidz { .. } => "raidz",
+            VdevKind::Draid { .. } => "draid",
             VdevKind::Disk => "disk",
             VdevKind::File => "file",
             VdevKind::Missing => "missing",
             VdevKind::Hole => "hole",
             VdevKind::Indirect => "indirect",
+        }
+    }
+
+    /// Parity columns of a group whose children share blocks among them.
+    pub const fn nparity(self) -> Option<usize> {
+        match self {
+            VdevKind::Raidz { nparity } | VdevKind::Draid { nparity, .. } => Some(nparity as usize),
+            _ => None,
         }
     }
 
@@ -64,6 +80,8 @@ pub struct Vdev {
     pub children: Vec<Arc<Vdev>>,
     /// What the configuration says, children left out.
     pub(super) config: Mutex<NvList>,
+    /// How a dRAID is laid out.
+    pub(super) draid: Option<Arc<Draid>>,
     /// There for disks and files.
     pub leaf: Option<Arc<Leaf>>,
     /// Of a node that is not a leaf.
@@ -127,6 +145,17 @@ impl Vdev {
     pub fn set_metaslabs(&self, array: u64, shift: u32) {
         self.ms_array.store(array, Ordering::Release);
         self.ms_shift.store(u64::from(shift), Ordering::Release);
+    }
+
+    /// How a dRAID is laid out.
+    pub fn draid(&self) -> Option<&Arc<Draid>> {
+        self.draid.as_ref()
+    }
+
+    /// Disks whose bandwidth adds up, without those that hold parity.
+    pub fn data_disks(&self) -> u64 {
+        let columns = self.draid.as_ref().map_or(self.children.len() as u64, |d| d.shape.ndisks());
+        self.kind.nparity().map_or(1, |n| columns.saturating_sub(n as u64).max(1))
     }
 
     /// Holds blocks: neither a hole nor missing nor removed.

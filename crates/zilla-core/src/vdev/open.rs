@@ -158,6 +158,9 @@ impl VdevTree {
                 return Err(e);
             }
             let asize = asize.ok_or_else(|| Error::os(Errno::NxIo, format!("{}: cannot open", name())))?;
+            if asize < SPA_MINDEVSIZE - LABELS {
+                return Err(Error::os(Errno::Overflow, format!("{}: its devices are too small", name())));
+            }
             let mut ashift = top.ashift();
             if ashift < logical {
                 if logical > ASHIFT_MAX {
@@ -311,6 +314,7 @@ pub(super) fn available(v: &Vdev) -> Option<u64> {
     let least = v.children.iter().filter_map(|c| available(c)).min()?;
     match v.kind {
         VdevKind::Raidz { .. } => Some(least * v.children.len() as u64),
+        VdevKind::Draid { .. } => v.draid().map(|d| d.capacity(least)),
         _ => Some(least),
     }
 }
@@ -321,6 +325,9 @@ pub(super) fn min_asize(top: &Vdev, leaf: &Vdev) -> u64 {
     let counted = if shift == 0 { top.asize() } else { top.asize() >> shift << shift };
     match top.kind {
         VdevKind::Raidz { .. } if top.guid != leaf.guid => counted.div_ceil(top.children.len().max(1) as u64),
+        VdevKind::Draid { .. } if top.guid != leaf.guid => {
+            top.draid().map_or(counted, |d| d.child_size(counted))
+        }
         _ => counted,
     }
 }

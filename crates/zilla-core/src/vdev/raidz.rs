@@ -24,14 +24,24 @@ pub struct Col {
     pub size: u64,
 }
 
-/// A block's layout.
+/// A block's layout: one row of columns, or more where a dRAID's block lies in two groups.
 #[derive(Clone, Debug)]
 pub struct Map {
-    pub nparity: usize,
-    /// Parity columns first, then data columns in order.
+    /// Row by row, parity columns first, then data columns in order. A dRAID's may hold nothing.
     pub cols: SmallVec<[Col; 8]>,
     /// Sectors that belong to the block but hold nothing.
     pub skips: SmallVec<[Col; 3]>,
+    rows: SmallVec<[Row; 1]>,
+    /// What holds nothing has to hold zeros.
+    pub zeroed: bool,
+}
+
+/// The columns that one parity covers.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    first: usize,
+    nparity: usize,
+    end: usize,
 }
 
 /// Allocated size of a block of `psize` bytes.
@@ -85,59 +95,95 @@ impl Map {
             })
             .collect();
         all.truncate(used as usize);
-        Map { nparity, cols: all, skips }
+        let mut map = Map { skips, ..Map::empty(false) };
+        map.add_row(all, nparity);
+        map
     }
 
-    pub fn data_cols(&self) -> &[Col] {
-        &self.cols[self.nparity..]
+    pub(super) fn empty(zeroed: bool) -> Map {
+        Map { cols: SmallVec::new(), skips: SmallVec::new(), rows: SmallVec::new(), zeroed }
+    }
+
+    pub(super) fn add_row(&mut self, cols: SmallVec<[Col; 8]>, nparity: usize) {
+        let first = self.cols.len();
+        self.cols.extend(cols);
+        self.rows.push(Row { first, nparity, end: self.cols.len() });
+    }
+
+    pub fn is_parity(&self, col: usize) -> bool {
+        self.rows.iter().any(|r| (r.first..r.first + r.nparity).contains(&col))
+    }
+
+    /// The data columns, by number.
+    pub fn data(&self) -> impl Iterator<Item = usize> + '_ {
+        self.rows.iter().flat_map(|r| r.first + r.nparity..r.end)
     }
 
     /// Which bytes of the block each data column holds.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = 0;
-        self.data_cols().iter().map(move |c| {
+        self.data().map(move |i| {
             let start = at;
-            at += c.size as usize;
+            at += self.cols[i].size as usize;
             start..at
         })
     }
 
-    /// Parity of a block, one buffer a parity column.
-    pub fn parity(&self, block: &[u8]) -> SmallVec<[Bytes; 3]> {
-        let data: SmallVec<[&[u8]; 16]> = self.ranges().map(|r| &block[r]).collect();
-        let mut out: SmallVec<[IoBuf; 3]> =
-            self.cols[..self.nparity].iter().map(|c| IoBuf::scratch(c.size as usize)).collect();
+    /// Parity of one row, of its data columns.
+    fn parity(&self, row: &Row, data: &[&[u8]]) -> SmallVec<[Bytes; 3]> {
+        let parity = &self.cols[row.first..row.first + row.nparity];
+        let mut out: SmallVec<[IoBuf; 3]> = parity.iter().map(|c| IoBuf::scratch(c.size as usize)).collect();
         {
             let mut refs: SmallVec<[&mut [u8]; 3]> = out.iter_mut().map(|b| &mut b[..]).collect();
-            let made = raidz::generate(&data, &mut refs);
+            let made = raidz::generate(data, &mut refs);
             debug_assert!(made.is_ok(), "a map's columns always suit: {made:?}");
         }
         out.into_iter().map(IoBuf::into_bytes).collect()
     }
 
+    /// What each column holds of a block.
+    pub fn columns(&self, block: &Bytes) -> SmallVec<[Bytes; 8]> {
+        let mut ranges = self.ranges();
+        let mut all = SmallVec::new();
+        for row in &self.rows {
+            let slices: SmallVec<[Bytes; 8]> =
+                ranges.by_ref().take(row.end - row.first - row.nparity).map(|r| block.slice(r)).collect();
+            let parity = {
+                let data: SmallVec<[&[u8]; 16]> = slices.iter().map(|s| &s[..]).collect();
+                self.parity(row, &data)
+            };
+            all.extend(parity);
+            all.extend(slices);
+        }
+        all
+    }
+
     /// Puts a block together from its columns (`cols[i]` is `None` where column `i` is not to be trusted). `None` when too
     /// few are there.
     pub fn assemble(&self, cols: &[Option<Bytes>]) -> Option<IoBuf> {
-        let size: u64 = self.data_cols().iter().map(|c| c.size).sum();
+        let size: u64 = self.data().map(|i| self.cols[i].size).sum();
         let mut block = IoBuf::scratch(size as usize);
-        let mut missing: SmallVec<[usize; 3]> = SmallVec::new();
-        for (i, range) in self.ranges().enumerate() {
-            match &cols[self.nparity + i] {
-                Some(c) => block[range].copy_from_slice(c),
-                None => missing.push(i),
+        for (i, range) in self.data().zip(self.ranges()) {
+            if let Some(c) = &cols[i] {
+                block[range].copy_from_slice(c);
             }
         }
-        if !missing.is_empty() {
-            let parity: SmallVec<[Option<&[u8]>; 3]> =
-                cols[..self.nparity].iter().map(|c| c.as_deref()).collect();
-            let mut rest = &mut block[..];
+        let mut rest = &mut block[..];
+        for row in &self.rows {
+            let first = row.first + row.nparity;
+            let missing: SmallVec<[usize; 3]> =
+                (first..row.end).filter(|&i| cols[i].is_none()).map(|i| i - first).collect();
             let mut data: SmallVec<[&mut [u8]; 16]> = SmallVec::new();
-            for c in self.data_cols() {
-                let (a, b) = rest.split_at_mut(c.size as usize);
+            for i in first..row.end {
+                let (a, b) = rest.split_at_mut(self.cols[i].size as usize);
                 data.push(a);
                 rest = b;
             }
-            raidz::reconstruct(&mut data, &parity, &missing).ok()?;
+            if !missing.is_empty() {
+                let parity: SmallVec<[Option<&[u8]>; 3]> =
+                    cols[row.first..first].iter().map(|c| c.as_deref()).collect();
+                raidz::reconstruct(&mut data, &parity, &missing).ok()?;
+            }
         }
         Some(block)
     }

@@ -103,7 +103,7 @@ impl Reader<'_> {
     pub async fn read(&self) -> Outcome {
         match &self.top.layout {
             Layout::Plain(unit) => self.read_unit(unit).await,
-            Layout::Raidz { nparity, units } => self.read_raidz(*nparity, units).await,
+            Layout::Raidz { units, .. } | Layout::Draid { units, .. } => self.read_raidz(units).await,
             Layout::Indirect => self.read_indirect().await,
             Layout::Nothing => Err(DvaFailure {
                 place: format!("vdev {}", self.top.id),
@@ -200,8 +200,15 @@ impl Reader<'_> {
         gather.wait().await.pop().flatten().unwrap_or_else(missing)
     }
 
-    async fn read_raidz(&self, nparity: usize, units: &[Unit]) -> Outcome {
-        let map = Map::new(self.offset, self.sectors(), self.top.ashift(), units.len(), nparity);
+    async fn read_raidz(&self, units: &[Unit]) -> Outcome {
+        let Some(map) = self.top.map(self.offset, self.sectors()) else {
+            return Err(DvaFailure {
+                place: format!("vdev {}", self.top.id),
+                what: "the vdev has no columns".into(),
+                checksum: false,
+                device: true,
+            });
+        };
         let n = map.cols.len();
         // Per column: the leaf to ask, and what came.
         let leaf_of = |i: usize| -> Option<&Arc<Leaf>> {
@@ -218,18 +225,27 @@ impl Reader<'_> {
             why: "too few devices can be read".into(),
         };
 
-        let data_there = (nparity..n).all(|i| leaves[i].is_some());
-        let first = if data_there && !self.every_copy { nparity } else { 0 };
-        // The data columns are read into one buffer: if they come well, they are the block.
-        let (whole, parts) = Whole::lend(IoBuf::scratch(self.sectors() as usize), map.ranges());
-        self.read_cols(&map, first..n, parts, &leaves, &mut row).await;
-        if first > 0 && row.cols.iter().skip(nparity).any(Option::is_none) {
-            self.read_cols(&map, 0..n, Vec::new(), &leaves, &mut row).await;
+        let all: SmallVec<[usize; 8]> = (0..n).collect();
+        // Columns that hold nothing are known.
+        let holds = |i: usize| map.cols[i].size > 0;
+        for i in (0..n).filter(|&i| !holds(i)) {
+            (row.cols[i], row.asked[i]) = (Some(Bytes::new()), true);
         }
-        let place = || format!("raidz{nparity}-{} at {}", self.top.id, self.offset);
+        let data: SmallVec<[usize; 8]> = map.data().filter(|&i| holds(i)).collect();
+        let only_data = data.iter().all(|&i| leaves[i].is_some()) && !self.every_copy;
+        // The data columns are read into one buffer: if they come well, they are the block.
+        let (whole, parts) = Whole::lend(
+            IoBuf::scratch(self.sectors() as usize),
+            map.ranges().filter(|range| !range.is_empty()),
+        );
+        self.read_cols(&map, if only_data { &data } else { &all }, parts, &leaves, &mut row).await;
+        if only_data && data.iter().any(|&i| row.cols[i].is_none()) {
+            self.read_cols(&map, &all, Vec::new(), &leaves, &mut row).await;
+        }
+        let place = || format!("{}-{} at {}", self.top.vdev.kind.type_name(), self.top.id, self.offset);
         let mut good = None;
         let mut checksum = false;
-        let there = row.cols.iter().skip(nparity).flatten();
+        let there = data.iter().filter_map(|&i| row.cols[i].as_ref());
         let block = whole.join(there).or_else(|| map.assemble(&row.cols).map(IoBuf::into_bytes));
         if let Some(block) = block {
             match self.passes(block) {
@@ -238,7 +254,7 @@ impl Reader<'_> {
             }
         }
         if good.is_none() && checksum {
-            self.read_cols(&map, 0..n, Vec::new(), &leaves, &mut row).await;
+            self.read_cols(&map, &all, Vec::new(), &leaves, &mut row).await;
             good = self.combinations(&map, &row.cols);
         }
         if good.is_none() {
@@ -248,8 +264,8 @@ impl Reader<'_> {
                 Some(_) => None,
             };
             let doubtful: SmallVec<[Option<&Arc<Leaf>>; 8]> = (0..n).map(doubtful).collect();
-            self.read_cols(&map, 0..n, Vec::new(), &leaves, &mut row).await;
-            self.read_cols(&map, 0..n, Vec::new(), &doubtful, &mut row).await;
+            self.read_cols(&map, &all, Vec::new(), &leaves, &mut row).await;
+            self.read_cols(&map, &all, Vec::new(), &doubtful, &mut row).await;
             match map.assemble(&row.cols).map(|block| self.passes(block.into_bytes())) {
                 Some(Ok(block)) => good = Some(block),
                 Some(Err(what)) => {
@@ -290,20 +306,23 @@ impl Reader<'_> {
     async fn read_cols(
         &self,
         map: &Map,
-        range: std::ops::Range<usize>,
+        asked: &[usize],
         parts: Vec<IoBuf>,
         leaves: &[Option<&Arc<Leaf>>],
         row: &mut Row,
     ) {
-        let wanted: SmallVec<[usize; 8]> = range.filter(|&i| !row.asked[i] && leaves[i].is_some()).collect();
+        let wanted: SmallVec<[usize; 8]> =
+            asked.iter().copied().filter(|&i| !row.asked[i] && leaves[i].is_some()).collect();
         if wanted.is_empty() {
             return;
         }
         let gather = Gather::new(wanted.len());
-        let mut parts: SmallVec<[Option<IoBuf>; 8]> = parts.into_iter().map(Some).collect();
+        let data = map.data().filter(|&i| map.cols[i].size > 0);
+        let mut parts: SmallVec<[(usize, Option<IoBuf>); 8]> =
+            data.zip(parts.into_iter().map(Some)).collect();
         for (slot, &i) in wanted.iter().enumerate() {
             row.asked[i] = true;
-            let part = i.checked_sub(map.nparity).and_then(|d| parts.get_mut(d)?.take());
+            let part = parts.iter_mut().find(|(col, _)| *col == i).and_then(|(_, part)| part.take());
             let offset = map.cols[i].offset + VDEV_LABEL_START_SIZE;
             let (len, class, done) = (map.cols[i].size, self.class, gather.clone());
             if let Some(leaf) = leaves[i] {
@@ -326,7 +345,7 @@ impl Reader<'_> {
     /// Bytes came from enough columns, but some lie: leaves out one, then two, then three, until the rest agrees.
     fn combinations(&self, map: &Map, cols: &[Option<Bytes>]) -> Option<Bytes> {
         let there: SmallVec<[usize; 16]> = (0..cols.len()).filter(|&i| cols[i].is_some()).collect();
-        let spare = there.len().saturating_sub(map.data_cols().len());
+        let spare = there.len().saturating_sub(map.data().count());
         let mut tries = 0;
         for leave_out in 1..=spare {
             let mut pick: SmallVec<[usize; 3]> = (0..leave_out).collect();
@@ -336,7 +355,7 @@ impl Reader<'_> {
                     return None;
                 }
                 // Leaving out parity alone changes nothing unless data is missing too.
-                if pick.iter().any(|&p| there[p] >= map.nparity) || there.len() < cols.len() {
+                if pick.iter().any(|&p| !map.is_parity(there[p])) || there.len() < cols.len() {
                     let mut some: SmallVec<[Option<Bytes>; 8]> = cols.iter().cloned().collect();
                     pick.iter().for_each(|&p| some[there[p]] = None);
                     if let Some(block) = map.assemble(&some)
@@ -368,9 +387,7 @@ impl Reader<'_> {
         failed: &[usize],
         block: &Bytes,
     ) -> Healing {
-        let parity = map.parity(block);
-        let data = map.ranges().map(|r| block.slice(r));
-        let right: SmallVec<[Bytes; 8]> = parity.into_iter().chain(data).collect();
+        let right = map.columns(block);
         let mut healing = Healing::default();
         let mut writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]> = SmallVec::new();
         for (i, right) in right.into_iter().enumerate() {
@@ -391,8 +408,16 @@ impl Reader<'_> {
                 healing.bad.push(leaf.index);
                 writes.push((leaf.clone(), at, right.clone()));
             }
-            for leaf in units[col.child].leaves.iter().filter(|l| l.writable() && !l.holds(self.birth)) {
+            let unit = units[col.child].leaves.iter().filter(|_| col.size > 0);
+            for leaf in unit.filter(|l| l.writable() && !l.holds(self.birth)) {
                 writes.push((leaf.clone(), at, right.clone()));
+            }
+        }
+        for skip in map.skips.iter().filter(|_| map.zeroed) {
+            let at = skip.offset + VDEV_LABEL_START_SIZE;
+            let unit = units[skip.child].leaves.iter();
+            for leaf in unit.filter(|l| l.writable() && !l.holds(self.birth)) {
+                writes.push((leaf.clone(), at, IoBuf::zeroed(skip.size as usize).into_bytes()));
             }
         }
         healing.count(self.repair(writes).await);

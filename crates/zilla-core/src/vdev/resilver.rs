@@ -17,7 +17,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 
 use super::label::{self, PoolLabels};
 use super::leaf::Leaf;
-use super::tree::{Layout, Top, VdevTree};
+use super::tree::{Top, VdevTree};
 use crate::types::GANG_HEADER_SIZE;
 
 /// What the configuration calls the txg in which a leaf was attached that has not got everything yet.
@@ -150,10 +150,8 @@ impl VdevTree {
                 top.leaves().filter_map(|l| Some((l, newest(l).filter(|own| *own < best)?))).collect();
             // A txg that more leaves missed than redundancy covers was never made stable. So a cut came between
             // their uberblocks, and those that lack only the last have the data.
-            let cut = match &top.layout {
-                Layout::Raidz { nparity, .. } if behind.len() > *nparity => {
-                    behind.iter().map(|(_, own)| *own).max()
-                }
+            let cut = match top.vdev.kind.nparity() {
+                Some(nparity) if behind.len() > nparity => behind.iter().map(|(_, own)| *own).max(),
                 _ => None,
             };
             for (leaf, own) in behind.into_iter().filter(|(_, own)| cut != Some(*own)) {

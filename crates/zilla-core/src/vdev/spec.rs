@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use zilla_ondisk::NvList;
 
+use super::draid::Shape;
 use super::node::VdevKind;
 use crate::error::{Error, Result};
 use zilla_env::Rng;
@@ -19,7 +20,7 @@ pub struct LeafSpec {
 /// A top-level vdev: one leaf without redundancy, or several.
 #[derive(Clone, Debug)]
 pub struct TopSpec {
-    /// `Disk` or `File` for a lone leaf; `Mirror` or `Raidz`.
+    /// `Disk` or `File` for a lone leaf; `Mirror`, `Raidz` or `Draid`.
     pub kind: VdevKind,
     pub leaves: Vec<LeafSpec>,
     pub is_log: bool,
@@ -63,7 +64,7 @@ impl TopSpec {
     pub fn config(&self, id: u64, rng: &dyn Rng) -> Result<NvList> {
         let mut nv = match (self.kind, &self.leaves[..]) {
             (VdevKind::Disk | VdevKind::File, [leaf]) => leaf.config(id, rng),
-            (VdevKind::Mirror, [_, _, ..]) | (VdevKind::Raidz { .. }, [_, _, ..]) => {
+            (VdevKind::Mirror | VdevKind::Raidz { .. } | VdevKind::Draid { .. }, [_, _, ..]) => {
                 let mut nv = NvList::new();
                 nv.add("type", self.kind.type_name()).add("id", id).add("guid", new_guid(rng));
                 if let VdevKind::Raidz { nparity } = self.kind {
@@ -75,9 +76,16 @@ impl TopSpec {
                     }
                     nv.add("nparity", u64::from(nparity));
                 }
+                if let VdevKind::Draid { nparity, ndata, nspares } = self.kind {
+                    let (nparity, ndata, nspares) = (nparity.into(), ndata.into(), nspares.into());
+                    let shape = Shape { nparity, ndata, nspares, children: self.leaves.len() as u64 };
+                    shape.check().map_err(|what| Error::inval(format!("there can be no {what}")))?;
+                    nv.add("nparity", nparity).add("draid_ndata", ndata).add("draid_nspares", nspares);
+                    nv.add("draid_ngroups", shape.groups());
+                }
                 nv
             }
-            _ => return Err(Error::inval("a mirror or raidz needs at least two devices")),
+            _ => return Err(Error::inval("a mirror, raidz or draid needs at least two devices")),
         };
         nv.add("ashift", u64::from(self.ashift.unwrap_or(0)));
         nv.add("is_log", u64::from(self.is_log));

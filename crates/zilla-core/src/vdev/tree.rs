@@ -13,6 +13,7 @@ use zilla_ondisk::enums::VdevState;
 
 pub use super::config::ConfigFor;
 use super::config::Parser;
+use super::draid::Draid;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::raidz;
@@ -44,6 +45,10 @@ pub enum Layout {
         nparity: usize,
         units: Vec<Unit>,
     },
+    Draid {
+        draid: Arc<Draid>,
+        units: Vec<Unit>,
+    },
     /// A removed vdev: what was on it is elsewhere.
     Indirect,
     /// A hole or a missing vdev: nothing can be read from it.
@@ -61,6 +66,9 @@ pub struct Top {
 impl Top {
     fn new(vdev: &Arc<Vdev>) -> Top {
         let layout = match vdev.kind {
+            _ if let Some(draid) = &vdev.draid => {
+                Layout::Draid { draid: draid.clone(), units: vdev.children.iter().map(unit).collect() }
+            }
             VdevKind::Raidz { nparity } => Layout::Raidz {
                 nparity: usize::from(nparity),
                 units: vdev.children.iter().map(unit).collect(),
@@ -83,7 +91,27 @@ impl Top {
             Layout::Raidz { nparity, units } => {
                 raidz::psize_to_asize(psize, ashift, units.len() as u64, *nparity as u64)
             }
+            Layout::Draid { draid, .. } => draid.psize_to_asize(psize, ashift),
             _ => psize.next_multiple_of(1 << ashift),
+        }
+    }
+
+    /// How `size` bytes (whole sectors) at `offset` lie across the units, where they share blocks among them.
+    pub(super) fn map(&self, offset: u64, size: u64) -> Option<raidz::Map> {
+        match &self.layout {
+            Layout::Raidz { nparity, units } => {
+                Some(raidz::Map::new(offset, size, self.ashift(), units.len(), *nparity))
+            }
+            Layout::Draid { draid, .. } => Some(draid.map(offset, size, self.ashift())),
+            _ => None,
+        }
+    }
+
+    /// Blocks begin and end at multiples of it.
+    pub fn grain(&self) -> u64 {
+        match &self.layout {
+            Layout::Draid { draid, .. } => draid.stripe(self.ashift()),
+            _ => 1 << self.ashift(),
         }
     }
 
@@ -95,7 +123,7 @@ impl Top {
     pub fn leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
         let units: &[Unit] = match &self.layout {
             Layout::Plain(u) => std::slice::from_ref(u),
-            Layout::Raidz { units, .. } => units,
+            Layout::Raidz { units, .. } | Layout::Draid { units, .. } => units,
             Layout::Indirect | Layout::Nothing => &[],
         };
         units.iter().flat_map(|u| u.leaves.iter())
@@ -111,7 +139,9 @@ impl Top {
         let ok = |u: &Unit| u.leaves.iter().any(&has);
         match &self.layout {
             Layout::Plain(u) => ok(u),
-            Layout::Raidz { nparity, units } => units.iter().filter(|u| !ok(u)).count() <= *nparity,
+            Layout::Raidz { units, .. } | Layout::Draid { units, .. } => {
+                units.iter().filter(|u| !ok(u)).count() <= self.vdev.kind.nparity().unwrap_or(0)
+            }
             Layout::Indirect | Layout::Nothing => false,
         }
     }
@@ -224,8 +254,8 @@ impl VdevTree {
         if end.is_none_or(|end| end > top.vdev.asize()) {
             return Err(Error::corrupt(None, place(), "the block leaves its vdev"));
         }
-        if dva.offset & ((1 << top.ashift()) - 1) != 0 {
-            return Err(Error::corrupt(None, place(), "the block does not begin at a sector"));
+        if !dva.offset.is_multiple_of(top.grain()) {
+            return Err(Error::corrupt(None, place(), "the block does not begin where one can"));
         }
         Ok(top)
     }
@@ -273,8 +303,7 @@ impl VdevTree {
         let children: Vec<ChildState> = v.children.iter().map(|c| self.propagate_node(c)).collect();
         let (state, aux) = match v.kind {
             VdevKind::Root => state::root(&children),
-            VdevKind::Raidz { nparity } => state::parent(&children, Some(usize::from(nparity))),
-            _ => state::parent(&children, None),
+            kind => state::parent(&children, kind.nparity()),
         };
         let was = v.state();
         // A reason found out when the vdev was opened (too small, bad label) is better than "insufficient replicas".

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+#[cfg(feature = "planted")]
+use smallvec::SmallVec;
 use zilla_env::{IoBuf, IoVec};
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
@@ -14,7 +16,6 @@ use super::gather::{Gather, IoDone};
 use super::leaf::LeafIo;
 use super::priority::Priority;
 use super::queue::QOp;
-use super::raidz::Map;
 use super::read::pad;
 use super::tree::{Layout, Top, VdevTree};
 
@@ -55,21 +56,12 @@ impl Plan {
                     }
                 }
             }
-            Layout::Raidz { nparity, units } => {
-                let map = Map::new(offset, data.len() as u64, top.ashift(), units.len(), *nparity);
-                let parity = map.parity(&data);
+            Layout::Raidz { units, .. } | Layout::Draid { units, .. } => {
+                let Some(map) = top.map(offset, data.len() as u64) else { return };
+                let columns = map.columns(&data);
                 #[cfg(feature = "planted")]
-                let parity = if crate::planted::is(crate::planted::Bug::ParityWrong) {
-                    let mut wrong = parity;
-                    if let Some(last) = wrong.last_mut() {
-                        *last = Bytes::from(vec![0x5a; last.len()]);
-                    }
-                    wrong
-                } else {
-                    parity
-                };
-                let slices = map.ranges().map(|r| data.slice(r));
-                for (col, bytes) in map.cols.iter().zip(parity.into_iter().chain(slices)) {
+                let columns = with_wrong_parity(&map, columns);
+                for (col, bytes) in map.cols.iter().zip(columns).filter(|(col, _)| col.size > 0) {
                     for leaf in &units[col.child].leaves {
                         self.put(leaf, col.offset, bytes.clone(), false);
                     }
@@ -80,7 +72,7 @@ impl Plan {
                     let zeros =
                         if zeros.len() == size { zeros.clone() } else { IoBuf::zeroed(size).into_bytes() };
                     for leaf in &units[skip.child].leaves {
-                        self.put(leaf, skip.offset, zeros.clone(), true);
+                        self.put(leaf, skip.offset, zeros.clone(), !map.zeroed);
                     }
                 }
             }
@@ -139,6 +131,17 @@ fn finish(out: &mut [(usize, Vec<JoinedWrite>)]) {
     if let Some(last) = out.last_mut().and_then(|(_, list)| list.last_mut()) {
         last.trim();
     }
+}
+
+#[cfg(feature = "planted")]
+fn with_wrong_parity(map: &super::raidz::Map, mut columns: SmallVec<[Bytes; 8]>) -> SmallVec<[Bytes; 8]> {
+    let last = (0..columns.len()).find(|i| !map.is_parity(i + 1));
+    if let Some(last) = last.filter(|_| crate::planted::is(crate::planted::Bug::ParityWrong))
+        && let Some(bytes) = columns.get_mut(last)
+    {
+        *bytes = Bytes::from(vec![0x5a; bytes.len()]);
+    }
+    columns
 }
 
 pub struct JoinedWrite {

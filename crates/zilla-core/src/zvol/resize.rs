@@ -46,8 +46,8 @@ pub struct Resv {
     pub block_size: u64,
     /// The property `copies`.
     pub copies: u64,
-    /// Of each RAID-Z vdev of the pool: how many disks, how many of them hold parity, and log2 of the smallest allocation.
-    pub raidz: Vec<(u64, u64, u64)>,
+    /// Of each vdev of the pool with parity: the space that such a block takes, and one of 128K.
+    pub asizes: Vec<(u64, u64)>,
 }
 
 /// Pointers in an indirect block, which are 128K and 128 bytes.
@@ -57,23 +57,16 @@ const META_LEVELS: u64 = 7;
 /// Copies of a block at most.
 const DVAS_MAX: u64 = 3;
 
-/// Space that a block takes on a RAID-Z vdev, with parity and padding.
-fn raidz_asize(&(disks, parity, ashift): &(u64, u64, u64), block: u64) -> u64 {
-    let sectors = block.div_ceil(1 << ashift);
-    let rows = sectors.div_ceil(disks.saturating_sub(parity).max(1));
-    (sectors + parity * rows).next_multiple_of(parity + 1) << ashift
-}
-
 /// The space that a volume can take when all of it is written, as OpenZFS reserves it (`zvol_volsize_to_reservation`): its blocks, scaled by
-/// what RAID-Z adds to blocks smaller than the 128K that the pool's size is reckoned with, and metadata at its largest.
+/// what parity and padding add to blocks smaller than the 128K that the pool's size is reckoned with, and metadata at its largest.
 pub fn volsize_to_reservation(of: &Resv) -> u64 {
     let mut blocks = of.size / of.block_size.max(1);
-    let scaled = |v| {
-        let of_block = u128::from(raidz_asize(v, of.block_size)) * u128::from(SPA_OLD_MAXBLOCKSIZE);
-        let bytes = u128::from(blocks) * of_block / u128::from(raidz_asize(v, SPA_OLD_MAXBLOCKSIZE).max(1));
+    let scaled = |&(of_block, of_usual): &(u64, u64)| {
+        let of_block = u128::from(of_block) * u128::from(SPA_OLD_MAXBLOCKSIZE);
+        let bytes = u128::from(blocks) * of_block / u128::from(of_usual.max(1));
         u64::try_from(bytes).unwrap_or(u64::MAX)
     };
-    let data = of.raidz.iter().map(scaled).max().unwrap_or(0).max(blocks.saturating_mul(of.block_size));
+    let data = of.asizes.iter().map(scaled).max().unwrap_or(0).max(blocks.saturating_mul(of.block_size));
     let mut metadata = META_LEVELS;
     while blocks > 1 {
         blocks = blocks.div_ceil(POINTERS);

@@ -260,8 +260,13 @@ fn a_trim_of_much_reads_nothing() {
 
 #[test]
 fn reservations_are_those_of_openzfs() {
-    let resv = |size, block_size, copies, raidz: &[(u64, u64, u64)]| {
-        volsize_to_reservation(&Resv { size, block_size, copies, raidz: raidz.to_vec() })
+    // A RAID-Z: disks, how many of them hold parity, log2 of the sector size.
+    let resv = |size, block_size, copies, raidz: &[(u64, u64, u32)]| {
+        let asize = |psize, &(disks, parity, shift): &(u64, u64, u32)| {
+            crate::vdev::raidz::psize_to_asize(psize, shift, disks, parity)
+        };
+        let asizes = raidz.iter().map(|v| (asize(block_size, v), asize(128 << 10, v))).collect();
+        volsize_to_reservation(&Resv { size, block_size, copies, asizes })
     };
     // What `zfs create -V 6m` reserved on a pool of one disk (OpenZFS 2.3.9).
     assert_eq!(resv(6 << 20, 16 << 10, 1, &[]), 8_388_608);

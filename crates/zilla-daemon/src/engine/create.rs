@@ -218,6 +218,9 @@ pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec 
             TopKind::Single => vdev::VdevKind::File,
             TopKind::Mirror => vdev::VdevKind::Mirror,
             TopKind::Raidz { parity } => vdev::VdevKind::Raidz { nparity: parity },
+            TopKind::Draid { parity, data, spares } => {
+                vdev::VdevKind::Draid { nparity: parity, ndata: data, nspares: spares }
+            }
         };
         let bias = match top.class {
             AllocClass::Special => Some("special"),

@@ -253,10 +253,7 @@ fn node(
         stats.scan_removing = vdev.config_u64("removing") == Some(1);
         stats.esize = top.could_grow(vdev);
     }
-    let nparity = match vdev.kind {
-        CoreKind::Raidz { nparity } => u64::from(nparity),
-        _ => 0,
-    };
+    let (draid_ndata, draid_nspares) = vdev.draid().map_or((0, 0), |d| (d.shape.ndata, d.shape.nspares));
     VdevNode {
         kind: match vdev.kind {
             CoreKind::Root => VdevKind::Root,
@@ -264,6 +261,7 @@ fn node(
             CoreKind::Replacing => VdevKind::Replacing,
             CoreKind::Spare => VdevKind::Spare,
             CoreKind::Raidz { .. } => VdevKind::Raidz,
+            CoreKind::Draid { .. } => VdevKind::Draid,
             CoreKind::Disk => VdevKind::Disk,
             CoreKind::File => VdevKind::File,
             CoreKind::Missing => VdevKind::Missing,
@@ -272,7 +270,9 @@ fn node(
         },
         id: vdev.id,
         guid: vdev.guid,
-        nparity,
+        nparity: vdev.kind.nparity().unwrap_or(0) as u64,
+        draid_ndata,
+        draid_nspares,
         class: match vdev.bias().as_deref() {
             _ if vdev.is_log => AllocClass::Log,
             Some("special") => AllocClass::Special,

@@ -22,10 +22,11 @@ use zilla_control::paths::NBD_SOCKET;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDataset;
 use zilla_core::error::Result;
-use zilla_core::vdev::{Top, VdevKind};
+use zilla_core::vdev::Top;
 use zilla_core::zvol::{Resv, volsize_to_reservation};
 use zilla_env::Env;
 use zilla_nbd::{Door, Exports, Refused, VolumeExport};
+use zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
 use zilla_ondisk::enums::ObjsetType;
 
 /// OpenZFS's number of `volmode=none`.
@@ -326,14 +327,14 @@ impl Drop for Nbd {
 impl Pool {
     /// What a volume of this size reserves.
     pub fn reservation(&self, size: u64, block_size: u64, copies: u64) -> u64 {
-        let of = |t: &Top| match t.vdev.kind {
-            VdevKind::Raidz { nparity } => {
-                Some((t.vdev.children.len() as u64, u64::from(nparity), u64::from(t.vdev.ashift())))
-            }
-            _ => None,
+        let asize = |t: &Top| {
+            t.vdev
+                .kind
+                .nparity()
+                .map(|_| (t.psize_to_asize(block_size), t.psize_to_asize(SPA_OLD_MAXBLOCKSIZE)))
         };
-        let raidz = self.spa.tree().tops.iter().filter_map(of).collect();
-        volsize_to_reservation(&Resv { size, block_size, copies, raidz })
+        let asizes = self.spa.tree().tops.iter().filter_map(asize).collect();
+        volsize_to_reservation(&Resv { size, block_size, copies, asizes })
     }
 }
 

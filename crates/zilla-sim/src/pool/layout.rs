@@ -18,10 +18,11 @@ pub enum Layout {
     Mirror,
     Raidz1,
     Raidz2,
+    Draid1,
 }
 
 impl Layout {
-    pub const ALL: [Layout; 3] = [Layout::Single, Layout::Mirror, Layout::Raidz2];
+    pub const ALL: [Layout; 4] = [Layout::Single, Layout::Mirror, Layout::Raidz2, Layout::Draid1];
 
     pub fn parse(name: &str) -> Option<Layout> {
         Some(match name {
@@ -29,6 +30,7 @@ impl Layout {
             "mirror" => Layout::Mirror,
             "raidz1" => Layout::Raidz1,
             "raidz2" => Layout::Raidz2,
+            "draid1" => Layout::Draid1,
             _ => return None,
         })
     }
@@ -39,6 +41,7 @@ impl Layout {
             Layout::Mirror => "mirror",
             Layout::Raidz1 => "raidz1",
             Layout::Raidz2 => "raidz2",
+            Layout::Draid1 => "draid1",
         }
     }
 
@@ -48,6 +51,7 @@ impl Layout {
             Layout::Mirror => 2,
             Layout::Raidz1 => 3,
             Layout::Raidz2 => 4,
+            Layout::Draid1 => 5,
         }
     }
 
@@ -55,7 +59,7 @@ impl Layout {
     pub fn redundancy(self) -> usize {
         match self {
             Layout::Single => 0,
-            Layout::Mirror | Layout::Raidz1 => 1,
+            Layout::Mirror | Layout::Raidz1 | Layout::Draid1 => 1,
             Layout::Raidz2 => 2,
         }
     }
@@ -81,6 +85,7 @@ impl Layout {
             Layout::Mirror => VdevKind::Mirror,
             Layout::Raidz1 => VdevKind::Raidz { nparity: 1 },
             Layout::Raidz2 => VdevKind::Raidz { nparity: 2 },
+            Layout::Draid1 => VdevKind::Draid { nparity: 1, ndata: 2, nspares: 0 },
         };
         let leaves = (0..self.disks()).map(|i| LeafSpec { path: Layout::path(i), disk: true }).collect();
         let ashift = Some(if self == Layout::Mirror { 12 } else { 9 });
