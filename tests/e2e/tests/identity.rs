@@ -57,8 +57,12 @@ fn features_are_chosen_kept_to_and_upgraded() {
     assert_eq!(value(&world, "feature@lz4_compress", "tank"), "active");
     assert_eq!(value(&world, "feature@hole_birth", "tank"), "disabled");
     let images = world.images("other", 1, SIZE);
-    let refused = world.zpool(&format!("create -o feature@draid=enabled other {}", images[0].display()));
-    assert!(refused.code == 1 && refused.stderr.contains("feature 'draid' is not supported"), "{refused}");
+    let refused =
+        world.zpool(&format!("create -o feature@raidz_expansion=enabled other {}", images[0].display()));
+    assert!(
+        refused.code == 1 && refused.stderr.contains("feature 'raidz_expansion' is not supported"),
+        "{refused}"
+    );
     let none = world.zpool(&format!("create -o compatibility=no-such-set other {}", images[0].display()));
     assert_eq!((none.code, none.stderr.as_str()), (1, "Error: no valid compatibility files specified\n"));
     std::fs::write(world.mnt().join("tank/before"), vec![7; 1 << 20]).unwrap();

@@ -12,6 +12,8 @@ pub enum VdevKind {
     Draid,
     Replacing,
     Spare,
+    /// A distributed spare of a dRAID.
+    Dspare,
     #[default]
     Disk,
     File,
@@ -30,6 +32,7 @@ impl VdevKind {
             VdevKind::Draid => "draid",
             VdevKind::Replacing => "replacing",
             VdevKind::Spare => "spare",
+            VdevKind::Dspare => "dspare",
             VdevKind::Disk => "disk",
             VdevKind::File => "file",
             VdevKind::Missing => "missing",

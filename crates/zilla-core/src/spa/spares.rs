@@ -123,6 +123,9 @@ impl Spa {
         if old.is_active_spare(guid) {
             return Err(Error::os(Errno::Busy, "the hot spare is in use; detach it first"));
         }
+        if old.spares.iter().any(|v| v.guid == guid && v.kind == VdevKind::Dspare) {
+            return Err(Error::os(Errno::NotSup, "a distributed spare is a part of its dRAID"));
+        }
         self.change_spares(Arc::new(old.without_aux(guid))).await
     }
 
@@ -167,6 +170,10 @@ impl Spa {
         if tree.is_active_spare(guid) {
             return Err(busy("the hot spare is in use"));
         }
+        if tree.spares.iter().any(|v| v.guid == guid && v.kind == VdevKind::Dspare) {
+            let what = "a distributed spare of a dRAID can be kept by this version, but not used";
+            return Err(Error::os(Errno::NotSup, what));
+        }
         let found = probe_path(&self.ctx.env, path).await?;
         let label = found.map(|(_, label)| label).filter(|l| l.guid() == Some(guid));
         let label = label.ok_or_else(|| busy("the device is not the hot spare"))?;
@@ -204,6 +211,9 @@ impl Spa {
             for spare in self.tree().spares.clone() {
                 let Some(leaf) = spare.leaf.as_ref() else { continue };
                 if self.tree().is_active_spare(spare.guid) || leaf.state().0 != VdevState::Healthy {
+                    continue;
+                }
+                if spare.kind == VdevKind::Dspare {
                     continue;
                 }
                 let disk = spare.kind == VdevKind::Disk;

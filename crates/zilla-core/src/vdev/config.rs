@@ -65,7 +65,10 @@ impl Parser {
             return Err(bad(format!("{} has no guid", kind.type_name())));
         }
         let children = nv.lists("children").unwrap_or_default();
-        let is_leaf = matches!(kind, VdevKind::Disk | VdevKind::File);
+        if kind == VdevKind::Dspare && depth < MAX_DEPTH {
+            return Err(refused("a distributed spare of a dRAID in use"));
+        }
+        let is_leaf = matches!(kind, VdevKind::Disk | VdevKind::File | VdevKind::Dspare);
         let alone = is_leaf || kind == VdevKind::Indirect;
         if children.len() > MAX_CHILDREN || (alone && !children.is_empty()) {
             return Err(bad(format!("{} with {} children", kind.type_name(), children.len())));
@@ -188,7 +191,7 @@ fn kind(nv: &NvList) -> Result<VdevKind> {
         Some("missing") => VdevKind::Missing,
         Some("hole") => VdevKind::Hole,
         Some("indirect") => VdevKind::Indirect,
-        Some("dspare") => return Err(refused("a distributed spare of a dRAID")),
+        Some("dspare") => VdevKind::Dspare,
         Some(other) => return Err(refused(&format!("a vdev of type '{other}'"))),
         None => return Err(Error::corrupt(None, "vdev configuration", "a vdev without a type")),
     })

@@ -31,6 +31,8 @@ pub enum VdevKind {
         ndata: u8,
         nspares: u8,
     },
+    /// Room on a dRAID that can stand in for one of its children.
+    Dspare,
     Disk,
     File,
     /// A device no configuration was found for.
@@ -50,6 +52,7 @@ impl VdevKind {
             VdevKind::Spare => "spare",
             VdevKind::Raidz { .. } => "raidz",
             VdevKind::Draid { .. } => "draid",
+            VdevKind::Dspare => "dspare",
             VdevKind::Disk => "disk",
             VdevKind::File => "file",
             VdevKind::Missing => "missing",

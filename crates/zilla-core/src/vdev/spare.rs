@@ -36,6 +36,13 @@ impl VdevTree {
     /// Finds out whether a spare that waits is there.
     pub async fn look_at_spare(&self, vdev: &Arc<Vdev>) {
         let Some(leaf) = &vdev.leaf else { return };
+        if vdev.kind == VdevKind::Dspare {
+            let top = vdev.config_u64("top_guid").and_then(|guid| self.find(guid));
+            let there = top.is_some_and(|t| t.draid().is_some() && t.state().0 >= VdevState::Degraded);
+            let state = if there { VdevState::Healthy } else { VdevState::CantOpen };
+            leaf.set_unusable(state, if there { VdevAux::None } else { VdevAux::OpenFailed });
+            return;
+        }
         let (state, aux) = match probe_path(&self.env, &PathBuf::from(leaf.path())).await {
             Err(_) => (VdevState::CantOpen, VdevAux::OpenFailed),
             Ok(Some((device, label))) if label.guid() == Some(vdev.guid) => {

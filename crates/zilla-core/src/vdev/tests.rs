@@ -346,5 +346,18 @@ fn hostile_configurations_are_refused() {
             .with("children", vec![deep]);
     }
     assert!(parse(&root(deep)).is_err());
+    let draid = |n: u64, ndata: u64, ngroups: u64| {
+        let children: Vec<NvList> = (0..n).map(leaf).collect();
+        let top =
+            NvList::new().with("type", "draid").with("id", 0u64).with("guid", 8u64).with("nparity", 1u64);
+        let top = top.with("draid_ndata", ndata).with("draid_nspares", 0u64).with("draid_ngroups", ngroups);
+        root(top.with("children", children))
+    };
+    assert!(parse(&draid(5, 2, 5)).is_ok());
+    for (n, ndata, ngroups) in
+        [(5, 5, 1), (5, 0, 5), (5, 2, 4), (5, 2, 0), (5, 2, 300), (5, u64::MAX, 5), (0, 2, 5)]
+    {
+        assert!(parse(&draid(n, ndata, ngroups)).is_err(), "draid of {n}: {ndata} {ngroups}");
+    }
     assert!(parse(&leaf(0)).is_err() && parse(&NvList::new()).is_err());
 }

@@ -262,6 +262,7 @@ fn node(
             CoreKind::Spare => VdevKind::Spare,
             CoreKind::Raidz { .. } => VdevKind::Raidz,
             CoreKind::Draid { .. } => VdevKind::Draid,
+            CoreKind::Dspare => VdevKind::Dspare,
             CoreKind::Disk => VdevKind::Disk,
             CoreKind::File => VdevKind::File,
             CoreKind::Missing => VdevKind::Missing,

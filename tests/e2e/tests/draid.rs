@@ -1,0 +1,91 @@
+//! dRAIDs by the commands: made, shown, filled, degraded, replaced, added; and OpenZFS agrees each time.
+
+use std::fs;
+use zilla_e2e::pool::scrub;
+use zilla_e2e::{Need, World, can, zdb_clean};
+
+const SIZE: u64 = 192 << 20;
+
+#[track_caller]
+fn told(text: &str, words: &str) {
+    assert!(text.contains(words), "wanted '{words}', got: {text}");
+}
+
+fn names(paths: &[std::path::PathBuf]) -> String {
+    paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_draid_loses_disks_and_gets_others() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let disks = world.images("d", 7, SIZE);
+    let mount = world.mnt().join("tank");
+    let made = format!("create -m {} tank draid2:3d:7c {}", mount.display(), names(&disks));
+    let shown = world.zpool(&made.replacen("create", "create -n", 1)).ok();
+    told(&shown, "\t  draid2:3d:7c:0s\n\t    /");
+    world.zpool(&made).ok();
+    told(&world.zpool("status tank").ok(), "\t  draid2:3d:7c:0s-0  ONLINE");
+    told(&world.zpool("get -H -o value feature@draid tank").ok(), "active");
+    let contents = |i: u32| vec![(i % 251) as u8; (i as usize * 977) % 400_000];
+    for i in 0..200 {
+        fs::write(mount.join(format!("f{i}")), contents(i)).expect("write");
+    }
+    world.zpool("sync tank").ok();
+    world.zpool(&format!("offline -f tank {}", disks[1].display())).ok();
+    told(&world.zpool("status tank").ok(), "state: DEGRADED");
+    for i in 200..300 {
+        fs::write(mount.join(format!("f{i}")), contents(i)).expect("write");
+    }
+    let new = world.images("n", 3, SIZE);
+    world.zpool(&format!("replace -w tank {} {}", disks[1].display(), new[0].display())).ok();
+    told(&world.zpool("status -x tank").ok(), "pool 'tank' is healthy");
+    world.zpool("export tank").ok();
+    zdb_clean(&world.disks(), "tank");
+
+    // As many as parity says are lost, the new one stays.
+    let away = world.path().join("away");
+    fs::create_dir(&away).expect("mkdir");
+    for (i, d) in [&disks[0], &disks[4]].into_iter().enumerate() {
+        fs::rename(d, away.join(i.to_string())).expect("rename");
+    }
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    for i in 0..300 {
+        assert!(fs::read(mount.join(format!("f{i}"))).expect("read") == contents(i), "f{i}");
+    }
+    for (i, d) in [&disks[0], &disks[4]].into_iter().enumerate() {
+        fs::rename(away.join(i.to_string()), d).expect("rename");
+        world.zpool(&format!("online tank {}", d.display())).ok();
+    }
+    world.zpool("wait -t resilver tank").ok();
+    scrub(&world, "tank");
+    told(
+        &world.zpool(&format!("add tank draid {} {}", new[1].display(), new[2].display())).fails(),
+        "mismatched",
+    );
+    world.zpool(&format!("add -f tank draid1:1d {} {}", new[1].display(), new[2].display())).ok();
+    told(&world.zpool("status tank").ok(), "\t  draid1:1d:2c:0s-1  ONLINE");
+    world.zpool("export tank").ok();
+    zdb_clean(&world.disks(), "tank");
+}
+
+#[test]
+fn what_cannot_be_is_refused_as_openzfs_words_it() {
+    let world = World::new();
+    let disks = names(&world.images("d", 3, SIZE));
+    for (word, refusal) in [
+        (
+            "draid2:2d",
+            "requested number of dRAID data disks per group 2 is too high,\nat most 1 disks are available for data",
+        ),
+        ("draid:4c", "invalid number of dRAID children; 4 required but 3 provided"),
+        ("draid:1d:1s", "zpool: distributed spares are not supported by zilla yet"),
+        ("draid3", "invalid vdev specification: draid3 requires at least 4 devices"),
+    ] {
+        told(&world.zpool(&format!("create tank {word} {disks}")).fails(), refusal);
+    }
+    let log = world.zpool(&format!("create tank {disks} log draid {disks}")).fails();
+    told(&log, "unsupported 'log' device: draid");
+}
