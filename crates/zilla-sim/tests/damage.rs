@@ -28,6 +28,11 @@ fn a_raidz2() {
 }
 
 #[test]
+fn a_draid1() {
+    runs(Layout::Draid1, 8);
+}
+
+#[test]
 fn a_free_waits_for_the_repair_of_its_block() {
     late_repair(1).unwrap_or_else(|e| panic!("{e}"));
 }

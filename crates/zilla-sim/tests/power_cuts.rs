@@ -32,6 +32,11 @@ fn cuts_on_a_raidz2() {
 }
 
 #[test]
+fn cuts_on_a_draid() {
+    show(Campaign::new(5, Layout::Draid1, 500).every_cut(401, |_| true, drop));
+}
+
+#[test]
 fn random_cuts() {
     for seed in 0..12 {
         show(random_run(seed, Layout::ALL[seed as usize % Layout::ALL.len()]));
