@@ -191,7 +191,7 @@ impl Draid {
         let (slice, within) = (group / self.ngroups, group % self.ngroups);
         let rows = width * self.ngroups / disks;
         let row = slice * rows + within * width / disks;
-        let stripe = (offset % self.group_size() >> ashift) / width;
+        let stripe = ((offset % self.group_size()) >> ashift) / width;
         Place { slice, column: within * width % disks, offset: row * ROW + (stripe << ashift) }
     }
 
@@ -269,7 +269,7 @@ fn permutations(children: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -315,7 +315,7 @@ mod tests {
                     assert!(seen.insert((c.child, c.offset)), "{shape:?} {c:?}");
                 }
             }
-            let rows = 3 * draid.slice_height() >> ashift;
+            let rows = (3 * draid.slice_height()) >> ashift;
             assert_eq!(seen.len() as u64, rows * shape.ndisks());
             for spare in 0..shape.nspares {
                 for at in (0..3 * draid.slice_height()).step_by(1 << ashift) {
