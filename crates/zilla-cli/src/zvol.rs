@@ -150,6 +150,12 @@ fn detach(cx: &mut Cx, name: &str) -> Run {
             return Ok(1);
         }
     }
+    // The kernel lets go of one that is in use when its last user leaves it; the daemon's own comes back then.
+    let Some(left) = loops(cx, &file) else { return Ok(1) };
+    if let Some(device) = left.first() {
+        cx.err(format!("{action}: '{device}' is in use"));
+        return Ok(1);
+    }
     let link = Path::new(DEV_ZVOL).join(name);
     if std::fs::read_link(&link).is_ok_and(|to| devices.iter().any(|d| Path::new(d) == to)) {
         if let Err(e) = std::fs::remove_file(&link) {

@@ -3,11 +3,15 @@
 use crate::engine::Engine;
 use crate::nbd::Tcp;
 use crate::{DaemonError, Handle, Options};
+use std::path::Path;
 use zilla_control::StateDir;
 use zilla_control::share::Share;
 
+/// Where OpenZFS has volumes' devices.
+const DEV_ZVOL: &str = "/dev/zvol";
+
 const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>] [--http address:port]
-       [--nbd-listen <address>:<port> --nbd-tls <folder>] [--nfs <address>:<port>]
+       [--nbd-listen <address>:<port> --nbd-tls <folder>] [--nfs <address>:<port>] [--zvol-devices <folder>|off]
 
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
@@ -18,7 +22,24 @@ address, with a token in it).
 ZILLA_NBD_LISTEN and ZILLA_NBD_TLS say what --nbd-listen and --nbd-tls do: where volumes are served over TCP as well, and
 the folder of the certificates without which they are not. Clients show one too.
 ZILLA_NFS says what --nfs does: where file systems are shared as their property sharenfs says; nowhere unless it is given.
+ZILLA_ZVOL_DEVICES says what --zvol-devices does: where root's daemon links volumes' block devices, which are loop devices; in
+/dev/zvol unless another folder or off is given.
 ";
+
+/// Where volumes' devices are linked: only root may make any.
+fn zvol_devices(given: Option<&str>) -> Result<Option<&Path>, String> {
+    match given {
+        Some("off") => Ok(None),
+        None => Ok(rustix::process::geteuid().is_root().then_some(Path::new(DEV_ZVOL))),
+        Some(folder) if !folder.starts_with('/') => {
+            Err(format!("--zvol-devices: '{folder}' is neither a folder's full path nor 'off'"))
+        }
+        Some(_) if !rustix::process::geteuid().is_root() => {
+            Err("--zvol-devices: only root's daemon can make block devices".to_owned())
+        }
+        Some(folder) => Ok(Some(Path::new(folder))),
+    }
+}
 
 /// Takes the address for NFS before any pool is opened, so that nobody believes that a share is
 /// served when it is not.
@@ -38,11 +59,17 @@ pub fn main(words: Vec<String>) -> u8 {
     let given = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
     let (mut listen, mut certificates) = (given("ZILLA_NBD_LISTEN"), given("ZILLA_NBD_TLS"));
     let mut nfs = given("ZILLA_NFS");
+    let mut devices = given("ZILLA_ZVOL_DEVICES");
+    if let Some((word, rest)) = words.split_first()
+        && word == crate::keeper::WORD
+    {
+        return crate::keeper::main(rest);
+    }
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--background" => options.background = true,
-            "--share" | "--http" | "--nbd-listen" | "--nbd-tls" | "--nfs" => {
+            "--share" | "--http" | "--nbd-listen" | "--nbd-tls" | "--nfs" | "--zvol-devices" => {
                 let Some(value) = words.next() else {
                     eprint!("missing argument for '{word}' option\n{USAGE}");
                     return 2;
@@ -52,6 +79,7 @@ pub fn main(words: Vec<String>) -> u8 {
                     "--http" => http = value,
                     "--nbd-listen" => listen = Some(value),
                     "--nfs" => nfs = Some(value),
+                    "--zvol-devices" => devices = Some(value),
                     _ => certificates = Some(value),
                 }
             }
@@ -111,9 +139,16 @@ pub fn main(words: Vec<String>) -> u8 {
             return 2;
         }
     };
+    let devices = match zvol_devices(devices.as_deref()) {
+        Ok(devices) => devices,
+        Err(why) => {
+            eprintln!("zillad: {why}");
+            return 2;
+        }
+    };
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {
-        let handle = Handle::new(dir).with_nbd(tcp).with_nfs(nfs);
+        let handle = Handle::new(dir).with_nbd(tcp).with_nfs(nfs).with_devices(devices);
         crate::run(options, handle, |handle| async { Ok(Engine::open(handle).await) })
     });
     match outcome {

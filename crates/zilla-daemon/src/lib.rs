@@ -13,6 +13,7 @@
 pub mod command;
 pub mod engine;
 pub mod instance;
+pub mod keeper;
 pub mod log;
 mod memory;
 pub mod nbd;
@@ -21,6 +22,7 @@ mod supervisor;
 use instance::Instance;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -72,11 +74,13 @@ pub struct Handle {
     page: Arc<OnceLock<SocketAddr>>,
     nbd: Option<Arc<nbd::Tcp>>,
     nfs: Option<Arc<std::net::TcpListener>>,
+    devices: Option<Arc<Path>>,
 }
 
 impl Handle {
     pub fn new(dir: StateDir) -> Handle {
-        Handle { dir, stop: Arc::new(watch::channel(false).0), page: Arc::default(), nbd: None, nfs: None }
+        let stop = Arc::new(watch::channel(false).0);
+        Handle { dir, stop, page: Arc::default(), nbd: None, nfs: None, devices: None }
     }
 
     /// Volumes are served there too.
@@ -87,6 +91,15 @@ impl Handle {
     /// File systems are shared there.
     pub fn with_nfs(self, listener: Option<std::net::TcpListener>) -> Handle {
         Handle { nfs: listener.map(Arc::new), ..self }
+    }
+
+    /// Volumes have block devices, with links in this folder.
+    pub fn with_devices(self, links: Option<&Path>) -> Handle {
+        Handle { devices: links.map(Arc::from), ..self }
+    }
+
+    pub fn devices(&self) -> Option<&Path> {
+        self.devices.as_deref()
     }
 
     /// The socket that NFS's clients come to.

@@ -101,6 +101,8 @@ impl World {
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(self.bin.join(name));
         command.env("ZILLA_DIR", self.state()).env("LC_ALL", "C").env("TZ", "UTC").current_dir(self.path());
+        // Worlds beside each other have pools of one name, and one /dev.
+        command.env("ZILLA_ZVOL_DEVICES", "off");
         command
     }
 

@@ -1,4 +1,4 @@
-//! Volumes as people use them: over NBD, as files, under kills, resizes, rollbacks and destroys.
+//! Volumes as people use them: over NBD, as files, as block devices, under kills, resizes, rollbacks and destroys.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::OpenOptions;
@@ -257,5 +257,177 @@ fn volumes_are_files_where_that_is_wanted() {
     assert!(read[4 << 20..].iter().all(|b| *b == 0) && read[1 << 20..(1 << 20) + 100] == data[..100]);
     world.zfs("destroy tank/a/v").ok();
     assert!(!path.exists());
+    pool.judge();
+}
+
+/// A world whose daemon makes block devices, with links in a folder of its own.
+struct Devices {
+    world: World,
+    links: std::path::PathBuf,
+    daemon: std::process::Child,
+}
+
+impl Devices {
+    fn start() -> Devices {
+        let world = World::new();
+        let links = world.path().join("dev");
+        let daemon = Devices::daemon(&world, &links);
+        Devices { world, links, daemon }
+    }
+
+    fn daemon(world: &World, links: &std::path::Path) -> std::process::Child {
+        // (What a killed daemon left says nothing of this one.)
+        let _ = std::fs::remove_file(world.state().join("zillad.sock"));
+        let mut command = world.command("zillad");
+        command.env("ZILLA_ZVOL_DEVICES", links).stdout(std::process::Stdio::null());
+        command.stderr(std::process::Stdio::null());
+        let child = command.spawn().expect("zillad");
+        for _ in 0..500 {
+            if world.state().join("zillad.sock").exists() {
+                return child;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the daemon does not come up");
+    }
+
+    /// What a volume's link leads to.
+    fn device(&self, name: &str) -> Option<std::path::PathBuf> {
+        let device = std::fs::read_link(self.links.join(name)).ok()?;
+        let sys = format!("/sys/block/{}/loop/backing_file", device.file_name()?.to_str()?);
+        let below = std::fs::read_to_string(sys).expect("attached");
+        assert!(below.contains("/zvol/"), "{below}");
+        Some(device)
+    }
+
+    fn is_readonly(&self, name: &str) -> bool {
+        let device = self.device(name).expect("a device");
+        let sys = format!("/sys/block/{}/ro", device.file_name().expect("name").display());
+        std::fs::read_to_string(sys).expect("sysfs").trim() == "1"
+    }
+
+    /// The kernel's loop devices on files of this world.
+    fn attached(&self) -> Vec<String> {
+        let ours = self.world.path().to_string_lossy().into_owned();
+        let entries = std::fs::read_dir("/sys/block").expect("sysfs").flatten();
+        let files = entries.filter_map(|e| std::fs::read_to_string(e.path().join("loop/backing_file")).ok());
+        files.filter(|f| f.starts_with(&ours)).collect()
+    }
+
+    fn wait_until_detached(&self) {
+        for _ in 0..500 {
+            if self.attached().is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("still attached: {:?}", self.attached());
+    }
+}
+
+fn has_ended(daemon: &mut std::process::Child) {
+    for _ in 0..1000 {
+        if daemon.try_wait().expect("wait").is_some() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the daemon does not end");
+}
+
+#[test]
+fn volumes_are_block_devices_where_root_s_daemon_makes_them() {
+    if !can(&[Need::Fuse, Need::Root]) || !std::path::Path::new("/dev/loop-control").exists() {
+        return;
+    }
+    let mut devices = Devices::start();
+    let pool = Pool::create(&devices.world, "tank", Kind::Single, 256 << 20, &[]);
+    let zfs = |line: &str| devices.world.zfs(line).ok();
+    zfs("create tank/a");
+    zfs("create -s -V 8m tank/a/v");
+    let device = devices.device("tank/a/v").expect("a device");
+    let data = noise(5, 3 << 20);
+    let write = |at: u64, data: &[u8]| {
+        let file = OpenOptions::new().write(true).open(devices.links.join("tank/a/v")).expect("open");
+        file.write_all_at(data, at).expect("write");
+    };
+    let read = |name: &str, len: usize| {
+        let mut back = vec![0; len];
+        std::fs::File::open(devices.links.join(name)).expect("open").read_exact(&mut back).expect("read");
+        back
+    };
+    // The last close writes out what the kernel cached: the snapshot has it.
+    write(0, &data);
+    zfs("snapshot tank/a/v@s");
+    assert_eq!(devices.device("tank/a/v@s"), None);
+    zfs("set snapdev=visible tank/a");
+    assert!(read("tank/a/v@s", 3 << 20) == data);
+    assert!(devices.is_readonly("tank/a/v@s") && !devices.is_readonly("tank/a/v"));
+    zfs("snapshot tank/a/v@t");
+    assert!(devices.device("tank/a/v@t").is_some());
+    write(0, &[7; 4096]);
+    zfs("rollback -r tank/a/v@s");
+    assert!(read("tank/a/v", 3 << 20) == data && devices.device("tank/a/v@t").is_none());
+    zfs("set snapdev=hidden tank/a");
+    assert_eq!(devices.device("tank/a/v@s"), None);
+    zfs("set volsize=16m tank/a/v");
+    let size = std::fs::read_to_string(format!("/sys/block/{}/size", device.file_name().unwrap().display()));
+    assert_eq!(size.expect("size").trim(), (16 << 20 >> 9).to_string());
+    zfs("clone tank/a/v@s tank/c");
+    assert!(read("tank/c", 3 << 20) == data);
+    // Read-only volumes have read-only devices.
+    zfs("set readonly=on tank/c");
+    assert!(devices.is_readonly("tank/c"));
+    zfs("inherit readonly tank/c");
+    assert!(!devices.is_readonly("tank/c"));
+    zfs("set volmode=none tank/c");
+    assert_eq!(devices.device("tank/c"), None);
+    zfs("set volmode=dev tank/c");
+    assert!(devices.device("tank/c").is_some());
+    zfs("rename tank/a tank/b");
+    assert_eq!(devices.device("tank/a/v"), None);
+    assert!(read("tank/b/v", 3 << 20) == data && !devices.links.join("tank/a").exists());
+    // What is in use is not destroyed, and not exported.
+    let file = std::fs::File::open(devices.links.join("tank/c")).expect("open");
+    let told = devices.world.zfs("destroy tank/c").fails();
+    assert!(told.contains("dataset is busy"), "{told}");
+    devices.world.zpool("export tank").fails();
+    // A new name is for what is in use, too.
+    zfs("rename tank/c tank/d");
+    assert!(devices.device("tank/d").is_some() && devices.device("tank/c").is_none());
+    drop(file);
+    zfs("destroy tank/d");
+    assert_eq!(devices.device("tank/d"), None);
+    devices.world.zpool("export tank").ok();
+    assert!(devices.device("tank/b/v").is_none() && devices.attached().is_empty());
+    devices.world.zpool(&format!("import -d {} tank", devices.world.disks().display())).ok();
+    assert!(read("tank/b/v", 3 << 20) == data);
+    // A killed daemon dies though a device is in use and has something to write; what it left goes.
+    let file = OpenOptions::new().write(true).open(devices.links.join("tank/b/v")).expect("open");
+    file.write_all_at(&[3; 1 << 20], 0).expect("write");
+    devices.daemon.kill().expect("kill");
+    has_ended(&mut devices.daemon);
+    drop(file);
+    devices.wait_until_detached();
+    assert!(!devices.links.join("tank/b/v").is_symlink());
+    devices.daemon = Devices::daemon(&devices.world, &devices.links);
+    assert!(devices.device("tank/b/v").is_some());
+    // An orderly end writes out what is cached.
+    let file = OpenOptions::new().write(true).open(devices.links.join("tank/b/v")).expect("open");
+    file.write_all_at(&[9; 4096], 4096).expect("write");
+    drop(file);
+    devices.world.run("zilla", &["stop"]).ok();
+    has_ended(&mut devices.daemon);
+    devices.wait_until_detached();
+    devices.daemon = Devices::daemon(&devices.world, &devices.links);
+    let mut back = [0; 4096];
+    let file = std::fs::File::open(devices.links.join("tank/b/v")).expect("open");
+    file.read_exact_at(&mut back, 4096).expect("read");
+    assert_eq!(back, [9; 4096]);
+    drop(file);
+    devices.world.zfs("destroy -r tank/b").ok();
+    assert!(devices.attached().is_empty());
+    devices.world.run("zilla", &["stop"]).ok();
+    has_ended(&mut devices.daemon);
     pool.judge();
 }

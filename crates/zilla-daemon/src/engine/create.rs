@@ -108,10 +108,17 @@ impl Engine {
 
     /// Takes a pool out of the table and closes it. `state`: what its labels shall say.
     async fn take_down(&self, pool: &Arc<Pool>, state: Option<PoolState>, force: bool) -> Answer<()> {
-        pool.release_volumes(force).await?;
+        let shown = self.devices_shown(&pool.name()).await;
         let mounted = pool.mounted_below(&pool.name());
-        let errors = pool.unmount_all(force).await;
-        if let Some(e) = errors.into_iter().next() {
+        let unused = async {
+            self.hide_devices(pool, &shown, force).await?;
+            pool.release_volumes(force).await?;
+            pool.unmount_all(force).await.into_iter().next().map_or(Ok(()), Err)
+        };
+        if let Err(e) = unused.await {
+            if !shown.is_empty() {
+                self.show_devices(&pool.name()).await;
+            }
             return Err(e);
         }
         for name in mounted {

@@ -76,7 +76,7 @@ fn supported(name: &str, value: &TypedValue) -> bool {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
         ("sharesmb", TypedValue::Str(text)) => text == "off",
-        ("longname" | "zoned", TypedValue::Num(n)) => *n == 0,
+        ("zoned", TypedValue::Num(n)) => *n == 0,
         ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
         ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
         ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
@@ -129,6 +129,7 @@ impl Engine {
         }
         if let Some(volume) = &r.volume {
             self.create_one_volume(caller, &pool, &r.name, volume, settings, crypt).await?;
+            self.show_devices(&r.name).await;
             return Ok(MountedReply::default());
         }
         self.create_one(caller, &pool, &r.name, settings, crypt).await?;
@@ -291,6 +292,7 @@ impl Engine {
             })
         });
         task.await.map_err(of_dataset)?;
+        self.show_devices(&r.target).await;
         let mount_error = match r.no_mount {
             true => pool.only_root_mounts(&r.target, mounts).await?,
             false => pool.mount_one(self, &r.target, &[], false).await.err(),
@@ -318,6 +320,7 @@ impl Engine {
             let size = self.volume_settings(&pool, &ds, &mut settings).await?;
             if let Some(size) = size {
                 self.resize_volume(&pool, &ds, size).await?;
+                self.show_devices(&r.name).await;
             }
             if settings.is_empty() {
                 return Ok(MountedReply::default());
@@ -390,9 +393,13 @@ impl Engine {
     ) -> Answer<MountedReply> {
         let name = ds.name();
         let shares = settings.iter().any(|(n, _)| n == "sharenfs");
+        let shows = settings.iter().any(|(n, _)| super::devices::DECIDE.contains(&n.as_str()));
         let moves = !no_mount && settings.iter().any(|(n, _)| n == "mountpoint" || n == "canmount");
         if !moves {
             let left = pool.change_props(&name, settings).await?;
+            if shows {
+                self.show_devices(&name).await;
+            }
             let mut mount_error = None;
             let mut done: Vec<&String> = Vec::new();
             // Those above first: what is below goes with them.

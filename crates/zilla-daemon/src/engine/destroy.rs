@@ -45,6 +45,21 @@ impl Engine {
         if r.dry_run {
             return Ok(reply);
         }
+        let done = self.destroy_planned(&pool, &r, &reply).await;
+        if done.is_err() && self.devices.is_some() {
+            // Those of what is still there come back.
+            self.show_devices(r.target.split('@').next().unwrap_or_default()).await;
+        }
+        done.map(|()| reply)
+    }
+
+    async fn destroy_planned(
+        &self,
+        pool: &Arc<Pool>,
+        r: &DatasetDestroy,
+        reply: &DestroyReply,
+    ) -> Answer<()> {
+        self.hide_devices(pool, &reply.destroyed, r.force).await?;
         for name in &reply.destroyed {
             if let Ok(ds) = pool.dsl().by_name(name).await {
                 pool.release_volume(&ds, r.force).await?;
@@ -56,12 +71,12 @@ impl Engine {
                 pool.remove_mountpoint(name).await;
             }
         }
-        carry_out(&pool, &reply.destroyed, false).await?;
+        carry_out(pool, &reply.destroyed, false).await?;
         if !reply.deferred.is_empty() {
             reply.deferred.iter().for_each(|name| pool.forget_snapshot(name));
-            carry_out(&pool, &reply.deferred, true).await?;
+            carry_out(pool, &reply.deferred, true).await?;
         }
-        Ok(reply)
+        Ok(())
     }
 }
 

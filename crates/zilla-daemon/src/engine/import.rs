@@ -254,6 +254,7 @@ impl Engine {
             }
         }
         self.pools.write().insert(pool.name(), pool.clone());
+        self.show_devices(&pool.name()).await;
         Ok(pool)
     }
 }

@@ -191,13 +191,20 @@ impl Engine {
         let dir = dsl.dir_by_name(&name).await.map_err(of_dataset)?;
         let shape = dsl.key_shape(&dir).await.map_err(|e| refused(&name, &e))?;
         let key = wrapping(shape.format, &r.key, shape.salt, shape.iterations).await?;
-        pool.load_key(&name, key, r.check).await
+        pool.load_key(&name, key, r.check).await?;
+        self.show_devices(&name).await;
+        Ok(())
     }
 
     pub(super) async fn unload_key(&self, r: KeyUnload) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
-        let _one = pool.mounting.lock().await;
-        pool.dsl().unload_key(&r.name).await.map_err(|e| match e.errno() {
+        self.withdraw_devices(&pool, &r.name).await;
+        let unloaded = {
+            let _one = pool.mounting.lock().await;
+            pool.dsl().unload_key(&r.name).await
+        };
+        self.show_devices(&r.name).await;
+        unloaded.map_err(|e| match e.errno() {
             Errno::Access => failed(format!("Key already unloaded for '{}'.", r.name)),
             _ => refused(&r.name, &e),
         })

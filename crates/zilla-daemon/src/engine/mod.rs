@@ -20,6 +20,7 @@ mod clonefile;
 mod create;
 mod datasets;
 mod destroy;
+mod devices;
 mod diff;
 mod errors;
 mod events;
@@ -100,6 +101,8 @@ pub struct Engine {
     /// Held while it is mounted or unmounted.
     zvol_files: tokio::sync::Mutex<Option<zilla_fuse::VolumeMount>>,
     lines: access::Lines,
+    /// None: volumes have none.
+    devices: Option<devices::Devices>,
 }
 
 impl Engine {
@@ -107,6 +110,7 @@ impl Engine {
     pub async fn open(handle: Handle) -> Engine {
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());
+        let devices = handle.devices().map(|links| devices::Devices::new(links.to_owned()));
         let mut engine = Engine {
             env: Env { opener: Arc::new(opener), ..env },
             desk,
@@ -121,6 +125,7 @@ impl Engine {
             streams: streams::Desk::default(),
             zvol_files: tokio::sync::Mutex::default(),
             lines: access::Lines::default(),
+            devices,
         };
         parameters::serve();
         kstats::serve(engine.pools.clone());

@@ -77,6 +77,7 @@ impl Engine {
         if let Some(nbd) = &self.nbd {
             nbd.stop();
         }
+        self.leave_devices().await;
         self.close_volume_directory().await;
     }
 }

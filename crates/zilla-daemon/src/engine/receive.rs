@@ -145,7 +145,14 @@ impl Engine {
         naming::check_dataset_name(&r.target, props::HEADS | props::SNAP, false)?;
         let told = taken.told();
         let mut source = taken.reader()?;
+        let top = r.target.split('@').next().unwrap_or_default();
+        if !r.dry_run && self.devices_shown(top).await.iter().any(|shown| shown == top) {
+            self.withdraw_devices(&pool, top).await;
+        }
         let done = self.receive_all(&pool, caller, &r, &mut source, &told).await;
+        if !r.dry_run {
+            self.show_devices(top).await;
+        }
         if let Some(line) = caller.command.as_ref().filter(|_| !r.dry_run) {
             self.log(&pool, caller, line).await;
         }

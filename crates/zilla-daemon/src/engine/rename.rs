@@ -22,7 +22,12 @@ impl Engine {
             return Err(ErrorCode::PoolReadonly.into());
         }
         if r.name.contains('@') {
-            return rename_snapshot(&pool, &r).await.map(|()| MountedReply::default());
+            rename_snapshot(&pool, &r).await?;
+            let fs = r.name.split('@').next().unwrap_or_default();
+            if !self.devices_shown(fs).await.is_empty() {
+                self.show_devices(fs).await;
+            }
+            return Ok(MountedReply::default());
         }
         naming::check_dataset_name(&r.target, props::HEADS, true)?;
         naming::check_nesting(&r.target)?;
@@ -41,6 +46,7 @@ impl Engine {
         if r.no_unmount {
             rename_head(&pool, caller, &r).await?;
             pool.rename_mounts(&r.name, &r.target);
+            self.move_devices(&pool, &r.name, &r.target).await;
             return Ok(MountedReply::default());
         }
         let (mounted, mut failed) = pool.unmount_tree(&r.name, r.force).await;
@@ -59,6 +65,7 @@ impl Engine {
             (format!("{}{rest}", r.target), temporary)
         });
         let renamed: Vec<_> = renamed.collect();
+        self.move_devices(&pool, &r.name, &r.target).await;
         Ok(MountedReply { mount_error: pool.mount_back(self, &renamed).await })
     }
 
@@ -93,6 +100,11 @@ impl Engine {
         task.await.map_err(of_dataset)?;
         // They are the clone's now: who looked into them through the other's `.zfs` must not keep them in use.
         moved.iter().for_each(|name| pool.forget_snapshot(name));
+        let fs = origin.split('@').next().unwrap_or_default();
+        if !self.devices_shown(fs).await.is_empty() || !self.devices_shown(&r.name).await.is_empty() {
+            self.show_devices(fs).await;
+            self.show_devices(&r.name).await;
+        }
         Ok(())
     }
 }

@@ -67,6 +67,11 @@ impl Engine {
                     Ok(()) => break,
                 }
             }
+            for fs in names.iter().filter_map(|n| n.split('@').next()) {
+                if self.devices_shown(fs).await.iter().any(|shown| shown == fs) {
+                    self.show_devices(fs).await;
+                }
+            }
         }
         Ok(())
     }
@@ -127,6 +132,7 @@ impl Engine {
             pool.unmount_one(name, r.force).await?;
         }
         let done = self.roll_back_unmounted(&pool, &r, &fs, names, marks).await;
+        self.show_devices(&fs).await;
         for name in below.iter().rev() {
             if let Err(e) = pool.mount_one(self, name, &[], true).await {
                 tracing::error!("'{name}' cannot be mounted again: {e}");

@@ -16,6 +16,7 @@ use crate::nbd::Tcp;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use zilla::{Suspended, Volume};
 use zilla_control::paths::NBD_SOCKET;
@@ -150,10 +151,22 @@ impl Pool {
         Ok(())
     }
 
+    /// Waits until nobody uses a dataset as a volume any more, or until it has taken long.
+    pub async fn wait_until_closed(&self, id: u64, longest: Duration, poll: Duration) {
+        let until = Instant::now() + longest;
+        while self.volumes.open.lock().contains_key(&id) && Instant::now() < until {
+            tokio::time::sleep(poll).await;
+        }
+    }
+
+    pub async fn is_volume(&self, ds: &Arc<DslDataset>) -> Result<bool> {
+        Ok(self.dsl().os_type(ds).await? == ObjsetType::Zvol.number())
+    }
+
     /// Whether a dataset is offered to clients, who ask by its name.
-    async fn is_offered(&self, ds: &Arc<DslDataset>) -> Result<bool> {
+    pub async fn is_offered(&self, ds: &Arc<DslDataset>) -> Result<bool> {
         // (One that is still being received is nobody's yet.)
-        if ds.is_inconsistent() || self.dsl().os_type(ds).await? != ObjsetType::Zvol.number() {
+        if ds.is_inconsistent() || !self.is_volume(ds).await? {
             return Ok(false);
         }
         let settings = Settings::of(self, ds).await?;
@@ -197,7 +210,7 @@ impl Pool {
                 continue;
             }
             let ds = self.dsl().head(&dir).await?;
-            if self.dsl().os_type(&ds).await? != ObjsetType::Zvol.number() {
+            if !self.is_volume(&ds).await? {
                 continue;
             }
             let os = self.dsl().objset(&ds).await?;

@@ -1,0 +1,311 @@
+//! Volumes as block devices under `/dev/zvol`, where root's daemon makes them.
+//!
+//! What is to be shown follows from the datasets: every volume, and with `snapdev=visible` its snapshots, unless `volmode=none`; with
+//! partitions unless `volmode=dev`; read-only where it can only be read. [`Engine::show_devices`] makes that so for a subtree after something changed in
+//! it; [`Engine::hide_devices`] takes devices away before their volumes go, and refuses where one is in use. Attaching itself is
+//! the keeper's (`crate::keeper`): nothing here opens a device.
+//!
+//! What it keeps true: what is under way in one place is waited for in another (one lock around the keeper), and no lock of a pool is held
+//! meanwhile, for the keeper's questions come back to this process as requests for the files of volumes. A machine without loop devices, or
+//! a keeper that does not answer, costs the devices, which the log says once, and never the operation.
+
+use super::Engine;
+use super::errors::Answer;
+use super::pool::Pool;
+use super::values::Settings;
+use crate::keeper::{self, Order};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use zilla_control::types::VolumeFiles;
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::DslDataset;
+use zilla_core::error::Result;
+use zilla_env::Env;
+
+/// The properties that decide over devices.
+pub(super) const DECIDE: [&str; 4] = ["volmode", "snapdev", "readonly", "volsize"];
+/// OpenZFS's number of `volmode=dev`.
+const ZFS_VOLMODE_DEV: u64 = 2;
+/// The longest that the keeper takes for an order: its own grace, and a slow pool.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// So long a file that was closed is waited for: the kernel tells of it a moment later.
+const CLOSING: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(5);
+
+/// How a volume is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shown {
+    /// The dataset's number.
+    id: u64,
+    size: u64,
+    readonly: bool,
+    scan: bool,
+}
+
+/// The process that attaches devices.
+struct Keeper {
+    child: Child,
+    orders: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+#[derive(Default)]
+struct State {
+    keeper: Option<Keeper>,
+    shown: BTreeMap<String, Shown>,
+    /// What is wrong with this machine was said.
+    said: bool,
+}
+
+/// The daemon's devices.
+pub struct Devices {
+    links: PathBuf,
+    state: tokio::sync::Mutex<State>,
+}
+
+impl Devices {
+    pub fn new(links: PathBuf) -> Devices {
+        Devices { links, state: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Keeper {
+    async fn ask(&mut self, order: &Order) -> std::io::Result<String> {
+        let asked = async {
+            self.orders.write_all(&order.bytes()).await?;
+            self.answers.next_line().await
+        };
+        let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "it does not answer");
+        let answer = tokio::time::timeout(PATIENCE, asked).await.map_err(late)??;
+        answer.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it has ended"))
+    }
+}
+
+impl State {
+    /// Has the keeper do something. None: it could not, which the log says.
+    async fn order(&mut self, order: &Order) -> Option<String> {
+        let keeper = self.keeper.as_mut()?;
+        match keeper.ask(order).await {
+            Ok(answer) => match answer.strip_prefix("error ") {
+                None => Some(answer),
+                Some(why) => {
+                    if !std::mem::replace(&mut self.said, true) {
+                        tracing::warn!("a volume's block device: {why}");
+                    }
+                    None
+                }
+            },
+            Err(e) => {
+                tracing::error!("the keeper of volumes' devices: {e}: volumes have no devices any more");
+                self.keeper = None;
+                self.shown.clear();
+                None
+            }
+        }
+    }
+
+    fn below(&self, top: &str) -> Vec<String> {
+        self.shown.keys().filter(|n| is_below(n, top)).cloned().collect()
+    }
+}
+
+/// The dataset itself, what is below it, and snapshots of both.
+fn is_below(name: &str, top: &str) -> bool {
+    name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+}
+
+impl Pool {
+    async fn device_of(self: &Arc<Self>, env: &Env, ds: &Arc<DslDataset>) -> Result<Option<Shown>> {
+        if !self.is_offered(ds).await? || self.dsl().objset(ds).await?.is_locked() {
+            return Ok(None);
+        }
+        let settings = Settings::of(self, ds).await?;
+        let used = self.use_volume(env, ds).await?;
+        let (size, readonly) = (used.volume.size()?, used.volume.is_readonly()?);
+        Ok(Some(Shown { id: ds.id(), size, readonly, scan: settings.num("volmode") != ZFS_VOLMODE_DEV }))
+    }
+
+    /// How what lies below a name is to be shown.
+    async fn devices_below(self: &Arc<Self>, env: &Env, top: &str) -> Result<BTreeMap<String, Shown>> {
+        let mut out = BTreeMap::new();
+        let head = top.split('@').next().unwrap_or(top);
+        let mut dirs = match self.dsl().dir_by_name(head).await {
+            Ok(dir) => vec![dir],
+            // It is gone, and so are its devices.
+            Err(_) => Vec::new(),
+        };
+        while let Some(dir) = dirs.pop() {
+            dirs.extend(self.dsl().child_dirs(&dir).await?);
+            if dir.phys().head_dataset_obj == 0 {
+                continue;
+            }
+            let head = self.dsl().head(&dir).await?;
+            if !self.is_volume(&head).await? {
+                continue;
+            }
+            let mut all = self.dsl().snapshots(&head).await?;
+            all.push(head);
+            for ds in all {
+                // One that is damaged has no device; the others have.
+                match self.device_of(env, &ds).await {
+                    Ok(Some(shown)) => drop(out.insert(ds.name(), shown)),
+                    Ok(None) => {}
+                    Err(e) => tracing::warn!("'{}' gets no block device: {e}", ds.name()),
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+impl Engine {
+    /// Makes the devices of a dataset and of all below it what they should be.
+    pub(super) async fn show_devices(&self, top: &str) {
+        let Some(devices) = &self.devices else { return };
+        let Ok(pool) = self.pool_of(top) else { return };
+        let mut state = devices.state.lock().await;
+        let wanted = match pool.devices_below(&self.env, top).await {
+            Ok(wanted) => wanted,
+            Err(e) => return tracing::warn!("'{top}': looking for volumes: {e}"),
+        };
+        for name in state.below(top) {
+            let Some(is) = state.shown.get(&name).copied() else { continue };
+            let to_be = wanted.get(&name).copied();
+            let order = match to_be {
+                Some(to_be) if to_be == is => continue,
+                Some(to_be) if (Shown { size: is.size, ..to_be }) == is => Order::Resize(name.clone()),
+                _ => Order::Detach(name.clone(), to_be.is_none()),
+            };
+            match (state.order(&order).await, order, to_be) {
+                (Some(_), Order::Resize(_), Some(to_be)) => drop(state.shown.insert(name, to_be)),
+                // What is in use stays as it is.
+                (Some(answer), Order::Detach(..), Some(_)) if answer == "busy" => {}
+                (_, Order::Detach(..), _) => drop(state.shown.remove(&name)),
+                _ => {}
+            }
+        }
+        let new: Vec<(String, Shown)> =
+            wanted.into_iter().filter(|(name, _)| !state.shown.contains_key(name)).collect();
+        if new.is_empty() || !self.have_keeper(devices, &mut state).await {
+            return;
+        }
+        for (name, shown) in new {
+            let file = self.handle.state_dir().zvol_dir().join(&name).to_string_lossy().into_owned();
+            if state.order(&Order::Attach(name.clone(), file, shown.readonly, shown.scan)).await.is_some() {
+                state.shown.insert(name, shown);
+            }
+        }
+    }
+
+    /// What can be attached to is there, and who attaches.
+    async fn have_keeper(&self, devices: &Devices, state: &mut State) -> bool {
+        if state.keeper.is_some() {
+            return true;
+        }
+        let begun = async {
+            if !std::path::Path::new("/dev/loop-control").exists() {
+                return Err("this machine has no loop devices ('/dev/loop-control')".to_owned());
+            }
+            let files = self.volume_directory(VolumeFiles {}).await;
+            let files = files.map_err(|e| e.description().to_string())?;
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0("zillad").arg(keeper::WORD).arg(&devices.links).arg(files);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).current_dir("/");
+            let mut child = command.spawn().map_err(|e| format!("its keeper cannot be started: {e}"))?;
+            let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+                return Err("its keeper has no pipes".to_owned());
+            };
+            Ok(Keeper { child, orders, answers: BufReader::new(answers).lines() })
+        };
+        match begun.await {
+            Ok(keeper) => {
+                state.keeper = Some(keeper);
+                true
+            }
+            Err(why) => {
+                if !std::mem::replace(&mut state.said, true) {
+                    tracing::warn!("volumes get no block devices: {why}");
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes away the devices of `names`, before their volumes go. With `force` even what is in use; otherwise that is refused.
+    pub(super) async fn hide_devices(&self, pool: &Pool, names: &[String], force: bool) -> Answer<()> {
+        let Some(devices) = &self.devices else { return Ok(()) };
+        let mut state = devices.state.lock().await;
+        for name in names {
+            let Some(shown) = state.shown.get(name).copied() else { continue };
+            let answer = state.order(&Order::Detach(name.clone(), force)).await;
+            if answer.as_deref() == Some("busy") && !force {
+                return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name));
+            }
+            state.shown.remove(name);
+            pool.wait_until_closed(shown.id, CLOSING, POLL).await;
+        }
+        Ok(())
+    }
+
+    /// The names of a pool's devices, or of those below a dataset.
+    pub(super) async fn devices_shown(&self, top: &str) -> Vec<String> {
+        match &self.devices {
+            Some(devices) => devices.state.lock().await.below(top),
+            None => Vec::new(),
+        }
+    }
+
+    /// Before a volume becomes another, or cannot be read any more. What is in use stays.
+    pub(super) async fn withdraw_devices(&self, pool: &Pool, top: &str) {
+        for name in self.devices_shown(top).await {
+            if let Err(e) = self.hide_devices(pool, &[name], false).await {
+                tracing::debug!("{e}: its device is in use and stays");
+            }
+        }
+    }
+
+    /// After a rename: devices in use go on under the new name, the others are made anew.
+    pub(super) async fn move_devices(&self, pool: &Pool, from: &str, to: &str) {
+        let Some(devices) = &self.devices else { return };
+        for name in self.devices_shown(from).await {
+            if self.hide_devices(pool, std::slice::from_ref(&name), false).await.is_ok() {
+                continue;
+            }
+            let new = format!("{to}{}", name.strip_prefix(from).unwrap_or_default());
+            let mut state = devices.state.lock().await;
+            state.order(&Order::Move(name.clone(), new.clone())).await;
+            if let Some(shown) = state.shown.remove(&name) {
+                state.shown.insert(new, shown);
+            }
+        }
+        self.show_devices(to).await;
+    }
+
+    /// Detaches all, while volumes are still served.
+    pub(super) async fn leave_devices(&self) {
+        let Some(devices) = &self.devices else { return };
+        let mut state = devices.state.lock().await;
+        state.shown.clear();
+        let Some(Keeper { mut child, orders, .. }) = state.keeper.take() else { return };
+        drop(orders);
+        if tokio::time::timeout(PATIENCE, child.wait()).await.is_err() {
+            tracing::warn!("volumes' devices are still being detached");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_below;
+
+    #[test]
+    fn a_tree_is_its_datasets_and_their_snapshots() {
+        assert!(is_below("a/v", "a/v") && is_below("a/v@s", "a/v") && is_below("a/v/w@s", "a/v"));
+        assert!(!is_below("a/vw", "a/v") && !is_below("a", "a/v"));
+    }
+}
