@@ -6,7 +6,7 @@
 
 use std::io::{BufWriter, Stdout, Write};
 use zilla_control::types::{PoolInfo, PoolLog, PoolQuery};
-use zilla_control::{ApiError, Client, ClientError, Operation, StateDir};
+use zilla_control::{ApiError, Client, ClientError, ErrorCode, Operation, StateDir};
 
 /// A command ends early with this exit code; whatever there was to say has been said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,12 +133,16 @@ impl Cx {
         }
     }
 
-    /// Asks the daemon; its refusal is printed as `<action>: <why>` and gives None.
+    /// Asks the daemon; its refusal is printed as `<action>: <why>` and gives None. What nobody has built yet ends the command, with
+    /// the same code wherever that is found out.
     pub fn ask<O: Operation>(&mut self, action: &str, request: &O) -> Result<Option<O::Reply>, Exit> {
         match self.call(request)? {
             Ok(reply) => Ok(Some(reply)),
             Err(e) => {
                 self.refused(action, &e);
+                if e.code == ErrorCode::Unsupported {
+                    return Err(Exit(2));
+                }
                 Ok(None)
             }
         }

@@ -23,8 +23,6 @@ const FSF3: u32 = 0x01 | 0x02 | 0x08 | 0x10;
 const UNIT: u32 = 4096;
 /// The largest file. Source: what a signed offset of 64 bits reaches.
 const MAX_FILE: u64 = i64::MAX as u64;
-/// Names in a directory are at most so long. Source: NAME_MAX of POSIX.
-const MAX_NAME: u32 = 255;
 /// Names of a file. Source: `LINK_MAX` of the engine, which is what OpenZFS has on Linux.
 const MAX_LINKS: u32 = (1 << 31) - 1;
 
@@ -142,7 +140,7 @@ pub(crate) async fn pathconf(caller: &Caller<'_>, mut args: In, reply: &mut Repl
     let out = reply.head.u32(0).bool(true);
     at.put_attr(out, &at.attr);
     // Too long a name is refused, only root gives files away, names keep their case.
-    out.u32(MAX_LINKS).u32(MAX_NAME).bool(true).bool(true);
+    out.u32(MAX_LINKS).u32(at.export.fs.statfs().name_max).bool(true).bool(true);
     out.bool(at.export.fs.ignores_case()).bool(true);
     Ok(())
 }

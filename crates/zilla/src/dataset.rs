@@ -90,6 +90,7 @@ pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) 
         xattr_sa: xattr != ZFS_XATTR_DIR,
         posix_acl: get("acltype", ZFS_ACLTYPE_OFF).await? == ZFS_ACLTYPE_POSIX,
         dnodesize,
+        long_names: get("longname", 0).await? != 0,
         project_quota: dsl.feature_enabled("project_quota") && os.special(ObjectId::PROJECTUSED).is_some(),
         default_quotas,
     })

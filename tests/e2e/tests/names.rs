@@ -98,3 +98,78 @@ fn spelling_matters_as_much_as_was_said_when_the_file_system_was_made() {
     assert_eq!(fs::read_to_string(norm.join("u\u{308}")).expect("decomposed"), "1");
     pool.judge();
 }
+
+/// Names beyond 255 bytes: only where `longname=on` says so, through the log, an import and a stream.
+#[test]
+fn long_names_are_taken_where_that_is_wanted() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let root = pool.root();
+    let name = |c: &str, len: usize| c.repeat(len);
+    let too_long = |path: std::path::PathBuf| {
+        let e = fs::write(path, "").expect_err("too long a name");
+        assert_eq!(e.raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()), "{e}");
+    };
+    let state = || world.zpool("get -Ho value feature@longname tank").ok().trim().to_owned();
+    too_long(root.join(name("a", 256)));
+    world.zfs("set longname=on tank").ok();
+    assert_eq!(state(), "enabled");
+    fs::write(root.join(name("a", 255)), "short").expect("write");
+    fs::write(root.join(name("b", 1023)), "long").expect("write");
+    too_long(root.join(name("c", 1024)));
+    fs::create_dir(root.join(name("d", 700))).expect("folder");
+    fs::hard_link(root.join(name("b", 1023)), root.join(name("d", 700)).join(name("e", 256))).expect("link");
+    fs::rename(root.join(name("a", 255)), root.join(name("f", 900))).expect("rename");
+    // What the log brings back is as long.
+    pool.sync();
+    assert_eq!(state(), "active");
+    let file = fs::File::create(root.join(name("g", 1000))).expect("create");
+    file.sync_all().expect("fsync");
+    drop(file);
+    world.kill();
+    world.zpool("list").ok();
+    let list = |dir: &std::path::Path| {
+        let names = fs::read_dir(dir).expect("list").map(|e| e.expect("entry").file_name().len());
+        names.collect::<BTreeSet<_>>()
+    };
+    assert_eq!(list(&root), BTreeSet::from([700, 900, 1000, 1023]));
+    assert_eq!(fs::read(root.join(name("f", 900))).expect("read"), b"short");
+    pool.export();
+    pool.import();
+    assert_eq!(list(&root), BTreeSet::from([700, 900, 1000, 1023]));
+    world.zfs("snapshot tank@s").ok();
+    let sent = world.path().join("stream");
+    let done =
+        world.command("zfs").args(["send", "tank@s"]).stdout(fs::File::create(&sent).expect("file")).status();
+    assert!(done.expect("send").success());
+    let got = world
+        .command("zfs")
+        .args(["receive", "tank/copy"])
+        .stdin(fs::File::open(&sent).expect("file"))
+        .status();
+    assert!(got.expect("receive").success());
+    let copy = root.join("copy");
+    assert_eq!(list(&copy), BTreeSet::from([700, 900, 1000, 1023]));
+    // Switched off: what is there is listed, and no other is taken.
+    world.zfs("set longname=off tank").ok();
+    assert_eq!(list(&root), BTreeSet::from([4, 700, 900, 1000, 1023]));
+    too_long(root.join(name("h", 256)));
+    world.zfs("set longname=on tank").ok();
+    fs::remove_file(root.join(name("f", 900))).expect("remove");
+    pool.judge();
+}
+
+#[test]
+fn long_names_need_their_feature() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &["-o", "feature@longname=disabled"]);
+    let told = world.zfs("set longname=on tank").fails();
+    assert!(told.contains("pool must be upgraded to set this property or value"), "{told}");
+    pool.judge();
+}

@@ -9,10 +9,10 @@ fn properties_that_would_not_be_heeded_are_refused_by_name() {
     }
     let world = World::new();
     let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
-    for setting in ["prefetch=none", "prefetch=metadata", "direct=always", "zoned=on", "longname=on"] {
+    for setting in ["prefetch=none", "prefetch=metadata", "direct=always", "zoned=on"] {
         let done = world.zfs(&format!("set {setting} tank"));
         let text = format!("cannot set property for 'tank': '{setting}' is not supported by zilla yet\n");
-        assert_eq!((done.code, done.stderr), (1, text));
+        assert_eq!((done.code, done.stderr), (2, text));
     }
     for setting in
         ["prefetch=all", "direct=disabled", "direct=standard", "special_small_blocks=64K", "zoned=off"]
@@ -36,7 +36,7 @@ fn properties_that_would_not_be_heeded_are_refused_by_name() {
     let told = world.zfs("upgrade").ok();
     assert!(told.ends_with("VER  FILESYSTEM\n---  ------------\n 4   tank/old\n"), "{told}");
     let done = world.zfs("upgrade tank/old");
-    assert!(done.code == 1 && done.stderr.contains("not supported by zilla yet"), "{done}");
+    assert!(done.code == 2 && done.stderr.contains("not supported by zilla yet"), "{done}");
     pool.judge();
 }
 

@@ -86,7 +86,8 @@ pub fn rename(cx: &mut Cx, args: Vec<String>) -> Run {
                 let subject = e.subject.clone().unwrap_or(target);
                 cx.refused(&format!("cannot mount '{subject}'"), e);
             }
-            Ok(u8::from(reply.mount_error.is_some()))
+            // It has its new name; so it is done, as with OpenZFS.
+            Ok(0)
         }
         Err(e) => {
             let action = match e.code {

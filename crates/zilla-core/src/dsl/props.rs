@@ -333,6 +333,9 @@ impl DslPool {
                 }
                 Ok(())
             }
+            "longname" if value != 0 && !self.feature_enabled("longname") => {
+                Err(Error::os(Errno::NotSup, "pool must be upgraded to set this property or value"))
+            }
             _ => Ok(()),
         }
     }

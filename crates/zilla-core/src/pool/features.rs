@@ -50,6 +50,7 @@ pub const SUPPORTED: &[&str] = &[
     "device_removal",
     "obsolete_counts",
     "draid",
+    "longname",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.

@@ -231,7 +231,7 @@ impl Zfs {
         let normflags = if is_dir { self.normflags()? } else { 0 };
         let dn = self.alloc_file(tx, &attrs, packed, normflags, None)?;
         let value = dirent(self.version, dn.id().0, new.mode);
-        if let Err(stop) = self.dir_zap(dir).add_u64(tx, name, value) {
+        if let Err(stop) = self.add_entry(tx, dir, name, value) {
             self.objset.free(tx, &dn);
             return Err(stop);
         }
@@ -370,7 +370,7 @@ impl Zfs {
         })?;
         let parent = self.plan_dir(tx, dir, locked.get(dir), 1, 0)?;
         let value = dirent(self.version, zn.id(), state.attrs.fmt());
-        self.dir_zap(dir).add_u64(tx, name, value)?;
+        self.add_entry(tx, dir, name, value)?;
         if unnamed {
             let _queue = self.queue.lock();
             if let Err(stop) = self.delete_queue()?.remove(tx, Zfs::queue_key(zn.id()).as_bytes()) {

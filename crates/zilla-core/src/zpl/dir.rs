@@ -7,9 +7,10 @@ use super::attrs::Attrs;
 use super::fs::Zfs;
 use super::types::{Attr, DirEntry, S_IFDIR};
 use super::znode::{Held, Znode, stale};
-use super::{NAME_MAX, PFLAG_XATTR, dirent_obj, err};
+use super::{LONG_NAME_MAX, NAME_MAX, PFLAG_XATTR, dirent_obj, err};
 use crate::dmu::{Need, Now, Stop, resident};
 use crate::error::{Errno, Error, Result};
+use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{END, Match, Zap};
 use futures_util::future::join_all;
@@ -26,8 +27,11 @@ pub(super) fn check_name(zfs: &Zfs, name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return err(Errno::NoEnt, "the name is empty");
     }
-    if name.len() > NAME_MAX {
-        return err(Errno::NameTooLong, "the name is longer than 255 bytes");
+    if name.len() > zfs.name_max() {
+        return Err(Error::os(
+            Errno::NameTooLong,
+            format!("the name is longer than {} bytes", zfs.name_max()),
+        ));
     }
     if name.contains(&b'/') || name.contains(&0) {
         return err(Errno::Inval, "the name has a slash or a NUL in it");
@@ -41,6 +45,19 @@ pub(super) fn check_name(zfs: &Zfs, name: &[u8]) -> Result<()> {
 impl Zfs {
     pub(super) fn dir_zap(&self, dir: &Znode) -> Zap {
         Zap::new(dir.dnode())
+    }
+
+    /// The longest name that is taken: what the log has was taken once.
+    pub fn name_max(&self) -> usize {
+        if self.props().long_names || self.is_replaying() { LONG_NAME_MAX } else { NAME_MAX }
+    }
+
+    /// Adds an entry to a directory.
+    pub(super) fn add_entry(&self, tx: &Tx, dir: &Znode, name: &[u8], value: u64) -> Now<()> {
+        if name.len() > NAME_MAX {
+            self.space.need_feature("longname");
+        }
+        self.dir_zap(dir).add_u64(tx, name, value)
     }
 
     /// What an entry of a directory holds.
@@ -73,7 +90,7 @@ impl Zfs {
                 let parent = dzn.state.lock().attrs.parent;
                 return self.znode(parent);
             }
-            _ if name.len() > NAME_MAX => {
+            _ if name.len() > self.name_max() => {
                 return Err(Error::os(Errno::NameTooLong, "the name is too long").into());
             }
             _ => {}

@@ -3,7 +3,7 @@
 use super::sa::SaTable;
 use super::types::{StatFs, Time};
 use super::znode::Znodes;
-use super::{MASTER_NODE_OBJ, NAME_MAX, ZPL_VERSION, ZPL_VERSION_SA, err};
+use super::{MASTER_NODE_OBJ, ZPL_VERSION, ZPL_VERSION_SA, err};
 use crate::dmu::objects::Table;
 use crate::dmu::{Now, Objset, in_tx, resident};
 use crate::error::{Errno, Error, Result};
@@ -54,6 +54,8 @@ pub struct FsProps {
     pub posix_acl: bool,
     /// Dnode size of new files in bytes.
     pub dnodesize: usize,
+    /// Names may have up to 1023 bytes (`longname=on`).
+    pub long_names: bool,
     /// The pool accounts for projects.
     pub project_quota: bool,
     pub sync: SyncMode,
@@ -74,6 +76,7 @@ impl Default for FsProps {
             xattr: true,
             posix_acl: false,
             dnodesize: 512,
+            long_names: false,
             project_quota: true,
             sync: SyncMode::Standard,
             throughput: false,
@@ -370,7 +373,7 @@ impl Zfs {
             files_total: files_free
                 .saturating_add(self.objset.phys().meta_dnode.maxblkid.saturating_add(1) * 32),
             files_free,
-            name_max: NAME_MAX as u32,
+            name_max: self.name_max() as u32,
             fsid: self.objset.id(),
         }
     }

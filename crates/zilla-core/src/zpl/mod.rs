@@ -113,8 +113,9 @@ const PFLAG_PROJID: u64 = 0x8000_0000_0000;
 /// File flags that a caller may change.
 pub const SETTABLE_FLAGS: u64 = ZFS_IMMUTABLE | ZFS_NOUNLINK | ZFS_APPENDONLY | ZFS_NODUMP | ZFS_PROJINHERIT;
 
-/// Longest name of a directory entry, in bytes.
+/// Longest name of a directory entry, in bytes; and with `longname=on`.
 pub const NAME_MAX: usize = 255;
+pub const LONG_NAME_MAX: usize = 1023;
 /// Longest target of a symbolic link.
 pub const SYMLINK_MAX: usize = 4095;
 

@@ -320,7 +320,7 @@ impl Zfs {
         let mut changed = match old_value {
             Some(_) => self.set_entry(tx, names.to, names.new, value),
             None if self.only_spelling(names) => Ok(()),
-            None => self.dir_zap(names.to).add_u64(tx, names.new, value),
+            None => self.add_entry(tx, names.to, names.new, value),
         };
         if changed.is_ok() {
             changed = match &white {
@@ -331,7 +331,7 @@ impl Zfs {
             };
             if changed.is_ok() && old_value.is_none() && self.only_spelling(names) {
                 // The one entry was just taken away; in its place, and memory, comes the new spelling.
-                changed = self.dir_zap(names.to).add_u64(tx, names.new, value);
+                changed = self.add_entry(tx, names.to, names.new, value);
             } else if changed.is_err() {
                 let undone = match old_value {
                     Some(v) => self.set_entry(tx, names.to, names.new, v),

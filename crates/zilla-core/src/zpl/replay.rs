@@ -280,7 +280,7 @@ impl Zfs {
         let normflags = if is_dir { self.normflags()? } else { 0 };
         let dn = self.alloc_file(tx, &attrs, packed, normflags, Some(place))?;
         let value = dirent(self.version, dn.id().0, attrs.fmt());
-        if let Err(stop) = self.dir_zap(&dir).add_u64(tx, c.name, value) {
+        if let Err(stop) = self.add_entry(tx, &dir, c.name, value) {
             self.objset.free(tx, &dn);
             return Err(stop);
         }
