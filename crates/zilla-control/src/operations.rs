@@ -176,6 +176,8 @@ operations! {
     pool_freeze(PoolFreeze) -> ();
     pool_checkpoint(PoolCheckpoint) -> ();
     pool_reguid(PoolReguid) -> ();
+    dedup_prune(DedupPrune) -> ();
+    dedup_prefetch(DedupPrefetch) -> ();
     pool_upgrade(PoolUpgrade) -> ();
     label_clear(LabelClear) -> ();
     vdev_attach(VdevAttach) -> ();

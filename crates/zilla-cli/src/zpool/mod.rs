@@ -22,6 +22,7 @@ mod status;
 mod status_activity;
 mod status_json;
 mod status_text;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -55,7 +56,11 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
     command("labelclear", "\tlabelclear [-f] <vdev>\n", Some(labelclear::run)),
     None,
     command("checkpoint", "\tcheckpoint [-d [-w]] <pool> ...\n", Some(identity::checkpoint)),
-    command("prefetch", "\tprefetch -t <type> [<type opts>] <pool>\n\t    -t ddt <pool>\n", None),
+    command(
+        "prefetch",
+        "\tprefetch -t <type> [<type opts>] <pool>\n\t    -t ddt <pool>\n",
+        Some(tables::prefetch),
+    ),
     None,
     command(
         "list",
@@ -142,7 +147,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
     None,
     command("wait", "\twait [-Hp] [-T d|u] [-t <activity>[,...]] <pool> [interval]\n", Some(wait::run)),
     None,
-    command("ddtprune", "\tddtprune -d|-p <amount> <pool>\n", None),
+    command("ddtprune", "\tddtprune -d|-p <amount> <pool>\n", Some(tables::prune)),
 ];
 
 const fn command(name: &'static str, usage: &'static str, run: Option<Action>) -> Option<Command> {

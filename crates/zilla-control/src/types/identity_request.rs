@@ -30,3 +30,21 @@ pub struct PoolCheckpoint {
     /// Give up the one there is.
     pub discard: bool,
 }
+
+/// `zpool ddtprune -d DAYS | -p PERCENT`; one of the two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DedupPrune {
+    pub name: String,
+    /// Entries that are older, in seconds.
+    pub older: Option<u64>,
+    /// So many of a hundred, the oldest.
+    pub percent: Option<u64>,
+}
+
+/// `zpool prefetch -t ddt`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct DedupPrefetch {
+    pub name: String,
+}

@@ -41,9 +41,11 @@
 
 mod live;
 mod log;
+mod prune;
 mod sync;
 mod table;
 
+pub use prune::Prune;
 pub use table::DedupStats;
 
 use crate::error::{Error, Result};
@@ -81,6 +83,8 @@ pub struct Ddt {
     quota: AtomicU64,
     /// No new entries: what the tables may take is taken.
     full: AtomicBool,
+    /// Entries are being taken out by age.
+    pruning: AtomicBool,
 }
 
 fn key_of(bp: &BlkPtr) -> Key {
@@ -97,6 +101,7 @@ impl Ddt {
             statistics: AtomicU64::new(0),
             quota: AtomicU64::new(AUTO),
             full: AtomicBool::new(false),
+            pruning: AtomicBool::new(false),
         })
     }
 

@@ -44,7 +44,7 @@ pub(super) fn stat_of(tree: &VdevTree, key: &Key, entry: &DdtEntry) -> DdtStat {
 }
 
 /// One table's turn.
-struct Pass<'a> {
+pub(super) struct Pass<'a> {
     ddt: &'a Ddt,
     table: &'a Table,
     tx: &'a Tx,
@@ -112,7 +112,12 @@ impl Ddt {
 }
 
 impl<'a> Pass<'a> {
-    async fn begin(ddt: &'a Ddt, table: &'a Table, tx: &'a Tx, mut layout: Layout) -> Result<Pass<'a>> {
+    pub(super) async fn begin(
+        ddt: &'a Ddt,
+        table: &'a Table,
+        tx: &'a Tx,
+        mut layout: Layout,
+    ) -> Result<Pass<'a>> {
         let mos = ddt.ctx.mos();
         let root = Zap::open(mos, DIRECTORY).await?;
         let sums = match ddt.statistics.load(Ordering::Relaxed) {
@@ -231,7 +236,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Writes the sums down; what is empty goes.
-    async fn end(&self) -> Result<()> {
+    pub(super) async fn end(&self) -> Result<()> {
         let (ddt, tx, kind) = (self.ddt, self.tx, self.table.kind.name());
         let mos = ddt.ctx.mos();
         let zaps = self.table.state.lock().zaps.clone();

@@ -49,6 +49,7 @@ mod vdev_objects;
 mod vdevs;
 
 pub use crate::ddt::DedupStats;
+use crate::ddt::Prune;
 pub use checkpoint::CheckpointStat;
 pub use config::Host;
 pub use create::{CreateOpts, Outward, RootFs};
@@ -174,6 +175,16 @@ impl Spa {
     /// What deduplication saves.
     pub fn dedup(&self) -> DedupStats {
         self.ddt.stats()
+    }
+    /// Takes entries of blocks that have one pointer out of the deduplication tables; gives how many.
+    #[crate::boxed]
+    pub async fn prune_dedup(&self, what: Prune) -> Result<u64> {
+        self.ddt.prune(what).await
+    }
+    /// Reads the deduplication tables ahead.
+    #[crate::boxed]
+    pub async fn prefetch_dedup(&self) -> Result<()> {
+        self.ddt.prefetch().await
     }
     /// Waits until everything done so far is stable.
     #[crate::boxed]

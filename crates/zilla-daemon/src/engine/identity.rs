@@ -8,8 +8,10 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use zilla_control::props::TypedValue;
-use zilla_control::types::{PoolCheckpoint, PoolReguid, PoolUpgrade};
+use zilla_control::types::{DedupPrune, PoolCheckpoint, PoolReguid, PoolUpgrade};
 use zilla_control::{ApiError, ErrorCode};
+use zilla_core::ddt::Prune;
+use zilla_core::error::Errno;
 use zilla_core::spa::features::SUPPORTED;
 
 impl Engine {
@@ -24,6 +26,21 @@ impl Engine {
             _ => of_pool(e),
         })?;
         self.save_cache().await;
+        Ok(())
+    }
+
+    pub(super) async fn prune_dedup(&self, r: DedupPrune) -> Answer<()> {
+        let pool = self.changeable(&r.name)?;
+        let what = match (r.older, r.percent) {
+            (Some(age), None) => Prune::Older(age),
+            (None, Some(percent @ 1..=100)) => Prune::Percent(percent),
+            _ => return Err(ErrorCode::PoolInvalArg.into()),
+        };
+        let gone = pool.spa.prune_dedup(what).await.map_err(|e| match e.errno() {
+            Errno::Busy => ApiError::with(ErrorCode::Busy, e.to_string()),
+            _ => of_pool(e),
+        })?;
+        tracing::info!(pool = %r.name, gone, "entries were taken out of the deduplication tables");
         Ok(())
     }
 

@@ -331,6 +331,16 @@ impl Backend for Engine {
         self.reguid_pool(r).await
     }
 
+    async fn dedup_prune(&self, _: &Caller, r: DedupPrune) -> Answer<()> {
+        self.prune_dedup(r).await
+    }
+
+    async fn dedup_prefetch(&self, _: &Caller, r: DedupPrefetch) -> Answer<()> {
+        let pool = self.pool(&r.name)?;
+        pool.check_running()?;
+        pool.spa.prefetch_dedup().await.map_err(errors::of_pool)
+    }
+
     async fn pool_upgrade(&self, _: &Caller, r: PoolUpgrade) -> Answer<()> {
         self.upgrade_pool(r).await
     }
