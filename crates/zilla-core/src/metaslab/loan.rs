@@ -8,8 +8,8 @@
 //! **What holds.** Only what could be given out is lent: no range that is in use, freed too lately
 //! (`freed`, `defer`), or kept for the checkpoint, which stays allocated. To the maps on disk `lent`
 //! is free. Two loans never overlap; a second one for the same window waits. A loan is a small part
-//! of its metaslab, so that there is always something left to be given out, and a metaslab that
-//! lends is not unloaded.
+//! of its metaslab, and of what is free on its vdev ([`PART`]), so that also in a full pool there is
+//! something left for the txg that must be written. A metaslab that lends is not unloaded.
 //!
 //! **Crash.** Nothing of a loan is on disk. After a crash its ranges are free and may hold anything,
 //! which free space may.
@@ -28,6 +28,10 @@ use std::sync::atomic::Ordering;
 const SHARE: u64 = 8;
 /// And no more than this.
 const MOST: u64 = 64 << 20;
+
+/// The part of a vdev's free space that one loan may take. Each leaf has one loan at most, so that those of a raidz of twelve
+/// disks leave two thirds.
+const PART: u64 = 32;
 
 /// What is lent of a metaslab.
 #[derive(Default)]
@@ -89,8 +93,9 @@ impl Metaslab {
         (self.size / SHARE).min(MOST).max(1 << self.shift)
     }
 
-    /// Lends what is free from `from` to the window's end; of that, with `only`, what is also there.
-    async fn lend(self: &Arc<Self>, from: u64, only: Option<&RangeTree>) -> Result<Loan> {
+    /// Lends what is free from `from` to the window's end, but not more than `most` bytes; of that, with `only`, what is also
+    /// there.
+    async fn lend(self: &Arc<Self>, from: u64, only: Option<&RangeTree>, most: u64) -> Result<Loan> {
         let end = self.start + self.size;
         let from = from.clamp(self.start, end);
         let grid = self.start + (from - self.start) / self.window() * self.window();
@@ -105,7 +110,7 @@ impl Metaslab {
                 }
                 let taken = st.lent.windows.iter().any(|w| w.0 < window.1 && window.0 < w.1);
                 if st.loaded && !taken {
-                    return self.lend_now(&mut st, window, only);
+                    return self.lend_now(&mut st, window, only, most);
                 }
                 if !st.loaded {
                     continue;
@@ -118,18 +123,24 @@ impl Metaslab {
     fn lend_now(
         self: &Arc<Self>,
         st: &mut State,
-        window: (u64, u64),
+        mut window: (u64, u64),
         only: Option<&RangeTree>,
+        most: u64,
     ) -> Result<Loan> {
         let mut ranges = RangeTree::new();
-        for (start, end) in st.free.within(window) {
-            match only {
-                None => ranges.add(start, end - start).map_err(|e| self.corrupt(e))?,
-                Some(only) => {
-                    for (start, end) in only.within((start, end)) {
-                        ranges.add(start, end - start).map_err(|e| self.corrupt(e))?;
-                    }
-                }
+        // Whole sectors, and one at least: else a loop over the windows would not come to its end.
+        let mut left = (most >> self.shift).max(1) << self.shift;
+        let found = st.free.within(window).flat_map(|free| match only {
+            None => vec![free],
+            Some(only) => only.within(free).collect(),
+        });
+        for (start, end) in found {
+            let taken = (end - start).min(left);
+            ranges.add(start, taken).map_err(|e| self.corrupt(e))?;
+            left -= taken;
+            if left == 0 {
+                window.1 = start + taken;
+                break;
             }
         }
         st.free.remove_all(&ranges).map_err(|e| self.corrupt(e))?;
@@ -152,16 +163,15 @@ impl Metaslabs {
         Ok(self.vdev(vdev)?.all.iter().map(plot).collect())
     }
 
-    /// Lends what is free in a window of a metaslab that begins at `from`.
-    pub async fn lend(&self, vdev: u32, metaslab: u64, from: u64) -> Result<Loan> {
+    /// Lends what is free in a window of a metaslab that begins at `from`; with `only`, what of it that names.
+    pub async fn lend(&self, vdev: u32, metaslab: u64, from: u64, only: Option<&RangeTree>) -> Result<Loan> {
         let (_, ms) = self.metaslab(vdev, metaslab)?;
-        ms.lend(from, None).await
-    }
-
-    /// The same of what `only` names.
-    pub async fn lend_only(&self, vdev: u32, metaslab: u64, from: u64, only: &RangeTree) -> Result<Loan> {
-        let (_, ms) = self.metaslab(vdev, metaslab)?;
-        ms.lend(from, Some(only)).await
+        let free = |m: &Arc<Metaslab>| {
+            let st = m.state();
+            m.size.saturating_sub(st.allocated).saturating_sub(st.lent.ranges.space())
+        };
+        let all: u64 = self.vdev(vdev)?.all.iter().map(free).sum();
+        ms.lend(from, only, all / PART).await
     }
 
     /// Bytes that are free for good below `limit` in a metaslab, which is loaded for it.

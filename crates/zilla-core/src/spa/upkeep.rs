@@ -399,7 +399,7 @@ impl Spa {
                 return Ok(false);
             }
             let reached = upkeep.stat().reached;
-            let loan = self.metaslabs.lend(top.id, plot.id, at).await?;
+            let loan = self.metaslabs.lend(top.id, plot.id, at, None).await?;
             let window = (at, loan.end());
             at = loan.end();
             let Some((_, end)) = top.place_on(leaf, window.0, window.1).filter(|p| p.1 > reached) else {
@@ -476,7 +476,7 @@ impl Spa {
                 let trims = self.metaslabs.take_trims(top.id, plot.id)?;
                 let Some((mut at, _)) = trims.iter().next() else { continue };
                 while at < plot.end && self.metaslabs.autotrim() && !self.ctx.txgs.is_stopped() {
-                    let loan = self.metaslabs.lend_only(top.id, plot.id, at, &trims).await?;
+                    let loan = self.metaslabs.lend(top.id, plot.id, at, Some(&trims)).await?;
                     let leaves = top.leaves().filter(|l| l.writable() && l.can_trim());
                     join_all(leaves.map(async |leaf| {
                         let ranges: Vec<_> = places(top, leaf, &loan).collect();
