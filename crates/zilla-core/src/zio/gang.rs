@@ -12,7 +12,7 @@ use zilla_codec::checksum::{self, ByteOrder, Checksum, embedded};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::{BLKPTR_SIZE, BlkPtr};
 use zilla_ondisk::enums::ZIO_CHECKSUM_OFF;
-use zilla_ondisk::object_type::DMU_OT_NONE;
+use zilla_ondisk::object_type::{DMU_OT_NONE, DMU_OT_OBJSET};
 use zilla_ondisk::{ByteOrder as DiskOrder, Dva};
 
 use super::write::{Place, Placement};
@@ -40,7 +40,7 @@ impl Zio {
     ) -> Result<Vec<BlkPtr>> {
         let first = bp.dva(0);
         let birth = bp.phys_birth();
-        let check = |data: &[u8]| verify::gang_header(&first, birth, data).map(drop);
+        let check = |data: &[u8]| verify::gang_header(bp, &first, birth, data).map(drop);
         let top = tree.check_dva(dva, GANG_HEADER_SIZE)?;
         let fence = || if every_copy { unfenced() } else { self.repairing(bp, bookmark) };
         let reader = Reader {
@@ -61,7 +61,7 @@ impl Zio {
             let place = format!("gang header at vdev {} offset {}", dva.vdev, dva.offset);
             Error::corrupt(Some(bookmark), place, what)
         };
-        let order = verify::gang_header(&first, birth, &header).map_err(bad)?;
+        let order = verify::gang_header(bp, &first, birth, &header).map_err(bad)?;
         let mut children = Vec::new();
         let mut sum = 0;
         for i in 0..GANG_CHILDREN {
@@ -165,12 +165,13 @@ impl Zio {
         txg: Txg,
         what: AllocReq,
         kind: Checksum,
+        sum: HeaderSum,
         data: Bytes,
         places: &mut Vec<Placement>,
     ) -> Result<Vec<Dva>> {
         let out_of_room = |e: &Error| e.is(Errno::NoSpc) && !matches!(e, Error::Corrupt(_));
         let known = places.len();
-        let first = self.place_gang(txg, what, kind, data.clone(), places, 0).await;
+        let first = self.place_gang(txg, what, kind, sum, data.clone(), places, 0).await;
         let Err(e) = first else { return first };
         if !out_of_room(&e) {
             return Err(e);
@@ -183,7 +184,7 @@ impl Zio {
                 places.push(Placement { dvas: dvas.to_vec(), data });
                 return Ok(dvas.to_vec());
             }
-            match self.place_gang(txg, what, kind, data.clone(), places, 0).await {
+            match self.place_gang(txg, what, kind, sum, data.clone(), places, 0).await {
                 Err(e) if out_of_room(&e) => self.take_back(txg, places, known),
                 out => return out,
             }
@@ -230,7 +231,7 @@ impl Zio {
                     slot.copy_from_slice(&child.encode());
                 }
             }
-            seal(&mut header, &first, txg)?;
+            seal(&mut header, &first, txg, HeaderSum::of(bp))?;
             places.push(Placement { dvas: bp.dvas().collect(), data: header.into_bytes() });
             Ok(())
         })
@@ -238,11 +239,13 @@ impl Zio {
 
     /// Places a block in pieces: headers and children are added to `places`, the DVAs for the block's pointer returned.
     /// `what` is the block's own placement request. After an error what was placed is in `places` all the same.
+    #[expect(clippy::too_many_arguments, reason = "what a gang is made of")]
     pub(super) fn place_gang<'a>(
         &'a self,
         txg: Txg,
         what: AllocReq,
         kind: Checksum,
+        sum: HeaderSum,
         data: Bytes,
         places: &'a mut Vec<Placement>,
         depth: usize,
@@ -280,7 +283,8 @@ impl Zio {
                         dvas.to_vec()
                     }
                     Ok(Place::NoRun) => {
-                        self.place_gang(txg, req, kind, piece.clone(), places, depth + 1).await?
+                        self.place_gang(txg, req, kind, HeaderSum::Whole, piece.clone(), places, depth + 1)
+                            .await?
                     }
                     Err(e) => return Err(e),
                 };
@@ -301,7 +305,7 @@ impl Zio {
                     own.asize += below.asize;
                 }
             }
-            seal(&mut header, &dvas.first().copied().unwrap_or_default(), txg)?;
+            seal(&mut header, &dvas.first().copied().unwrap_or_default(), txg, sum)?;
             if let Some(p) = places.get_mut(own) {
                 *p = Placement { dvas: dvas.to_vec(), data: header.into_bytes() };
             }
@@ -310,9 +314,71 @@ impl Zio {
     }
 }
 
+/// How a gang's header keeps its checksum. As with the checksum of the block itself, two words of it give way to an
+/// authentication code where the pointer is an encrypted dataset's, though a header has none: they are zero, and folded into the
+/// others. Headers within a gang are whole, since the pointers in a gang's header say nothing of encryption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderSum {
+    Whole,
+    Folded,
+}
+
+impl HeaderSum {
+    /// Of the header that this pointer leads to.
+    pub(super) fn of(bp: &BlkPtr) -> HeaderSum {
+        HeaderSum::where_crypt(bp.uses_crypt(), bp.otype())
+    }
+
+    /// The same of a pointer that is not there yet.
+    pub(super) fn where_crypt(crypt: bool, otype: u8) -> HeaderSum {
+        if crypt && otype != DMU_OT_OBJSET { HeaderSum::Folded } else { HeaderSum::Whole }
+    }
+}
+
 /// Ends a gang's header: a checksum that says for which pointer it is.
-fn seal(header: &mut [u8], first: &Dva, txg: Txg) -> Result<()> {
+fn seal(header: &mut [u8], first: &Dva, txg: Txg, sum: HeaderSum) -> Result<()> {
     let verifier = embedded::gang_verifier(u64::from(first.vdev), first.offset, txg.0);
-    embedded::seal(Checksum::GangHeader, header, &verifier, ByteOrder::NATIVE)
-        .map_err(|e| Error::inval(e.to_string()))
+    let sealed = match sum {
+        HeaderSum::Whole => embedded::seal(Checksum::GangHeader, header, &verifier, ByteOrder::NATIVE),
+        HeaderSum::Folded => {
+            let none = [0; 16];
+            embedded::seal_with_mac(Checksum::GangHeader, header, &verifier, ByteOrder::NATIVE, &none)
+        }
+    };
+    sealed.map_err(|e| Error::inval(e.to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+
+    /// As in a gang that OpenZFS wrote in an encrypted dataset: two words, each of two folded, and two that are zero.
+    #[test]
+    fn the_header_s_checksum_is_folded_for_an_encrypted_pointer() {
+        let first = Dva { vdev: 1, offset: 7 << 12, asize: 4096, gang: true };
+        let (mut whole, mut folded) = (vec![5u8; GANG_HEADER_SIZE as usize], vec![5u8; 512]);
+        seal(&mut whole, &first, Txg(9), HeaderSum::Whole).unwrap();
+        seal(&mut folded, &first, Txg(9), HeaderSum::Folded).unwrap();
+        let words = |b: &[u8]| {
+            let word = |i: usize| u64::from_ne_bytes(b[480 + 8 * i..][..8].try_into().unwrap());
+            [word(0), word(1), word(2), word(3)]
+        };
+        let [a, b, c, d] = words(&whole);
+        assert_eq!(words(&folded), [a ^ c, b ^ d, 0, 0]);
+        let mut bp = BlkPtr::ZERO;
+        bp.set_otype(19);
+        assert!(verify::gang_header(&bp, &first, 9, &whole).is_ok());
+        assert!(verify::gang_header(&bp, &first, 9, &folded).is_err());
+        bp.set_crypt(true);
+        assert!(verify::gang_header(&bp, &first, 9, &folded).is_ok());
+        // As zilla wrote them once.
+        assert!(verify::gang_header(&bp, &first, 9, &whole).is_ok());
+        folded[3] ^= 1;
+        whole[3] ^= 1;
+        assert!(verify::gang_header(&bp, &first, 9, &folded).is_err());
+        assert!(verify::gang_header(&bp, &first, 9, &whole).is_err());
+        bp.set_otype(DMU_OT_OBJSET);
+        assert_eq!(HeaderSum::of(&bp), HeaderSum::Whole);
+    }
 }

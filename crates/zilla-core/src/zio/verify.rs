@@ -7,6 +7,8 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_OBJSET;
 use zilla_ondisk::{ByteOrder, Dva};
 
+use super::gang::HeaderSum;
+
 /// Checks a block, as stored on disk, against its pointer.
 pub fn block(bp: &BlkPtr, data: &[u8], salt: Option<&Salted>) -> Result<(), String> {
     let kind = kind_of(bp)?;
@@ -52,10 +54,15 @@ fn kind_of(bp: &BlkPtr) -> Result<Checksum, String> {
     kind.ok_or_else(|| format!("checksum kind {} does not exist", bp.checksum_kind()))
 }
 
-/// Checks a gang header and says in which order it was written.
-pub fn gang_header(dva: &Dva, birth: u64, data: &[u8]) -> Result<ByteOrder, String> {
+/// Checks the gang header that a pointer leads to at `dva`, and says in which order it was written. That of an encrypted
+/// dataset's pointer is folded ([`super::gang::HeaderSum`]); a whole one is taken too, as zilla wrote them before.
+pub fn gang_header(bp: &BlkPtr, dva: &Dva, birth: u64, data: &[u8]) -> Result<ByteOrder, String> {
     let verifier = embedded::gang_verifier(u64::from(dva.vdev), dva.offset, birth);
-    match embedded::verify(Checksum::GangHeader, data, &verifier) {
+    let verify = match HeaderSum::of(bp) {
+        HeaderSum::Folded => embedded::verify_with_mac,
+        HeaderSum::Whole => embedded::verify,
+    };
+    match verify(Checksum::GangHeader, data, &verifier) {
         Ok(CodecOrder::Little) => Ok(ByteOrder::Little),
         Ok(CodecOrder::Big) => Ok(ByteOrder::Big),
         Err(e) => Err(e.to_string()),

@@ -15,6 +15,7 @@ use zilla_ondisk::object_type::{DMU_OT_DDT_ZAP, DMU_OT_DNODE, DMU_OT_OBJSET};
 use zilla_ondisk::{ByteOrder, Dva, SPA_MAXBLOCKSIZE, object_type};
 
 use super::dedup::{Asked, Leads, Turn, may_share};
+use super::gang::HeaderSum;
 use super::track::Batch;
 use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
@@ -324,7 +325,8 @@ impl Job {
             (None, None) => {
                 let most_copies = most_copies(req, self.seal.as_ref());
                 let what = AllocReq { most_copies, ..AllocReq::new(class_of(req, psize), psize, copies) };
-                zio.place_anyhow(txg, what, kind, data.clone(), &mut out.placements).await?
+                let sum = HeaderSum::where_crypt(sealed.is_some(), req.otype);
+                zio.place_anyhow(txg, what, kind, sum, data.clone(), &mut out.placements).await?
             }
         };
         let shared = match (turn, leads) {
