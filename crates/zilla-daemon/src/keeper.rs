@@ -153,11 +153,16 @@ fn file_below(device: &Path) -> Option<String> {
 impl Kept {
     fn is_attached(&self) -> bool {
         // The kernel adds a remark to a name that is gone.
-        file_below(&self.device).is_some_and(|f| f.starts_with(&self.file))
+        let ours = |f: &str| f.strip_prefix(&self.file).is_some_and(|r| matches!(r, "" | " (deleted)"));
+        file_below(&self.device).is_some_and(|f| ours(&f))
     }
 
     /// Whether it is gone, which it is not while somebody has it open.
     fn detach(&self) -> bool {
+        // Its number may be another's by now.
+        if !self.is_attached() {
+            return true;
+        }
         let until = Instant::now() + GRACE;
         let _ = losetup(&["--detach", &self.device.to_string_lossy()]);
         while self.is_attached() {
@@ -188,19 +193,21 @@ impl Keeper {
             Order::Move(from, to) => {
                 self.unlink(&from);
                 let Some(kept) = self.kept.remove(&from) else { return Ok("ok".to_owned()) };
-                let linked = self.link(&to, &kept.device);
+                let linked = check_name(&to).and_then(|()| self.link(&to, &kept.device));
                 // Once it is not in use it is detached: under the new name the file is another.
                 self.kept.insert(to, kept);
                 linked.map(|()| "ok".to_owned())
             }
             Order::Resize(name) => {
-                let Some(kept) = self.kept.get(&name) else { return Ok("ok".to_owned()) };
+                let attached = self.kept.get(&name).filter(|k| k.is_attached());
+                let Some(kept) = attached else { return Ok("ok".to_owned()) };
                 losetup(&["--set-capacity", &kept.device.to_string_lossy()]).map(|_| "ok".to_owned())
             }
         }
     }
 
     fn attach(&mut self, name: &str, file: String, readonly: bool, scan: bool) -> Result<String, String> {
+        check_name(name)?;
         let mut args = vec!["--find", "--show", "--direct-io=on"];
         args.extend(scan.then_some("--partscan"));
         args.extend(readonly.then_some("--read-only"));
@@ -264,7 +271,7 @@ impl Keeper {
         for name in &names {
             self.unlink(name);
         }
-        for kept in self.kept.values() {
+        for kept in self.kept.values().filter(|k| k.is_attached()) {
             let _ = losetup(&["--detach", &kept.device.to_string_lossy()]);
         }
     }
@@ -281,6 +288,15 @@ impl Keeper {
     }
 }
 
+/// A name becomes a path below a folder of root's: it must not lead out of it, whatever the daemon was told by a disk.
+fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c| matches!(c, std::path::Component::Normal(_));
+    match !name.is_empty() && Path::new(name).components().all(plain) {
+        true => Ok(()),
+        false => Err(format!("{name:?} is no name of a volume")),
+    }
+}
+
 /// Whether a device can be read at all. What a living daemon serves is not this one's to detach.
 fn answers(device: &Path) -> bool {
     use std::os::unix::fs::OpenOptionsExt;
@@ -294,6 +310,14 @@ fn answers(device: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_name_that_leads_elsewhere_is_none() {
+        assert!(super::check_name("tank/a/v@s").is_ok());
+        for name in ["", "/tank/v", "tank/../../etc/v", "..", "./v"] {
+            assert!(super::check_name(name).is_err(), "{name}");
+        }
+    }
+
     use super::*;
 
     #[test]

@@ -43,6 +43,14 @@ pub fn follow<B: Backend>(
     tokio::spawn(async move {
         let _slot = slot;
         let mut last = after;
+        // Numbers begin anew with the daemon: one from before it says nothing.
+        if let Some(number) = after {
+            let all = backend.event_query(&caller, EventQuery { after: 0, wait_ms: 0 }).await;
+            let newest = all.ok().and_then(|r| r.events.last().map(|e| e.eid)).unwrap_or(0);
+            if number > newest {
+                last = Some(0);
+            }
+        }
         // The head of the answer goes out with the first bytes.
         let mut text = ": events\n\n".to_owned();
         loop {

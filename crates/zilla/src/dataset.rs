@@ -38,6 +38,10 @@ impl Space for DatasetSpace {
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
         self.dsl.hold_room(tx, space, leave)
     }
+    fn has_feature(&self, name: &'static str) -> bool {
+        self.dsl.feature_enabled(name)
+    }
+
     fn need_feature(&self, name: &'static str) {
         self.hold.dataset().will_need_feature(name);
     }
@@ -90,7 +94,7 @@ pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) 
         xattr_sa: xattr != ZFS_XATTR_DIR,
         posix_acl: get("acltype", ZFS_ACLTYPE_OFF).await? == ZFS_ACLTYPE_POSIX,
         dnodesize,
-        long_names: get("longname", 0).await? != 0,
+        long_names: dsl.feature_enabled("longname") && get("longname", 0).await? != 0,
         project_quota: dsl.feature_enabled("project_quota") && os.special(ObjectId::PROJECTUSED).is_some(),
         default_quotas,
     })

@@ -282,13 +282,12 @@ impl Devices {
         command.env("ZILLA_ZVOL_DEVICES", links).stdout(std::process::Stdio::null());
         command.stderr(std::process::Stdio::null());
         let child = command.spawn().expect("zillad");
-        for _ in 0..500 {
-            if world.state().join("zillad.sock").exists() {
-                return child;
-            }
+        let begun = std::time::Instant::now();
+        while !world.state().join("zillad.sock").exists() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the daemon does not come up");
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("the daemon does not come up");
+        child
     }
 
     /// What a volume's link leads to.

@@ -104,8 +104,8 @@ fn unknown_and_unsupported_commands_end_with_2() {
     let (code, _, err) = w.zpool("frobnicate");
     assert_eq!((code, err.lines().next()), (2, Some("unrecognized command 'frobnicate'")));
     assert_eq!(
-        w.zpool("trim tank"),
-        (2, String::new(), "zpool: 'trim' is not supported by zilla yet\n".into())
+        w.zpool("split tank"),
+        (2, String::new(), "zpool: 'split' is not supported by zilla yet\n".into())
     );
     assert_eq!(w.zfs("redact tank@a b tank@c").2, "zfs: 'redact' is not supported by zilla yet\n");
     let (code, _, err) = w.zpool("");

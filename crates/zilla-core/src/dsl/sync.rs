@@ -315,6 +315,9 @@ impl DslPool {
 
     /// Notes that something was given up, and counts it in `$LEAK` once all else of the queue is freed.
     async fn count_leaks(&self, tx: &Tx, gave_up: bool, left: Option<Space>) -> Result<()> {
+        if !gave_up && left.is_none() {
+            return Ok(());
+        }
         let dir = match self.leak_dir().await? {
             Some(dir) => dir,
             None if gave_up => self.create_dir(tx, Some(&self.root_dir()), LEAK_DIR_NAME).await?,

@@ -29,9 +29,9 @@ const SHARE: u64 = 8;
 /// And no more than this.
 const MOST: u64 = 64 << 20;
 
-/// The part of a vdev's free space that one loan may take. Each leaf has one loan at most, so that those of a raidz of twelve
-/// disks leave two thirds.
-const PART: u64 = 32;
+/// The part of a vdev's free space that one loan may take. Each leaf has two loans at most, to be initialized and to be
+/// trimmed, so that those of sixty leaves leave more than a third.
+const PART: u64 = 128;
 
 /// What is lent of a metaslab.
 #[derive(Default)]

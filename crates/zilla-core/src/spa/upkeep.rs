@@ -272,7 +272,8 @@ impl Spa {
         let tree = self.tree();
         for vdev in tree.root.walk() {
             let (Some(leaf), id) = (&vdev.leaf, leaf_zap(&vdev)) else { continue };
-            let Some(top) = tree.top_of(vdev.guid).filter(|_| id.0 != 0) else { continue };
+            let top = tree.top_of(vdev.guid).filter(|t| id.0 != 0 && t.has_places());
+            let Some(top) = top else { continue };
             let zap = Zap::open(self.ctx.mos(), id.0).await?;
             let get = async |name| Ok::<u64, Error>(zap.try_get_u64(name).await?.unwrap_or(0));
             for kind in KINDS {
@@ -284,7 +285,14 @@ impl Spa {
                     ),
                     UpkeepKind::Trim => (names::TRIM_STATE, names::TRIM_LAST_OFFSET, names::TRIM_ACTION_TIME),
                 };
-                let state = UpkeepState::of(get(state).await?);
+                let mut state = UpkeepState::of(get(state).await?);
+                if kind == UpkeepKind::Trim
+                    && state == UpkeepState::Active
+                    && get(names::TRIM_SECURE).await? != 0
+                {
+                    // A secure one that OpenZFS began cannot be gone on with here.
+                    state = UpkeepState::Suspended;
+                }
                 if state == UpkeepState::None {
                     continue;
                 }
@@ -470,11 +478,13 @@ impl Spa {
     /// Trims what the metaslabs whose turn it is got back.
     async fn autotrim_turn(&self, turn: u64) -> Result<()> {
         let tree = self.tree();
-        for top in tree.tops.iter().filter(|t| t.vdev.is_concrete() && t.has_places()) {
+        for top in tree.tops.iter().filter(|t| t.vdev.is_concrete()) {
             let Ok(plots) = self.metaslabs.plots(top.id) else { continue };
             for plot in plots.iter().filter(|p| p.id % AUTOTRIM_BATCH == turn) {
                 let trims = self.metaslabs.take_trims(top.id, plot.id)?;
-                let Some((mut at, _)) = trims.iter().next() else { continue };
+                // What cannot be trimmed is forgotten all the same.
+                let found = trims.iter().next().filter(|_| top.has_places());
+                let Some((mut at, _)) = found else { continue };
                 while at < plot.end && self.metaslabs.autotrim() && !self.ctx.txgs.is_stopped() {
                     let loan = self.metaslabs.lend(top.id, plot.id, at, Some(&trims)).await?;
                     let leaves = top.leaves().filter(|l| l.writable() && l.can_trim());

@@ -630,14 +630,20 @@ impl Leaf {
     pub async fn close(&self) {
         loop {
             let listener = self.idle.listen();
-            if self.queue.lock().load() == 0 {
-                break;
+            {
+                // The device is taken under the queue's lock: what enters after this finds none. Else a late write or
+                // discard could be under way when another host has imported the pool.
+                let queue = self.queue.lock();
+                if queue.load() == 0 {
+                    let device = self.device.write().take();
+                    drop(queue);
+                    if device.is_some() {
+                        self.state.set(VdevState::Closed, VdevAux::None);
+                    }
+                    return;
+                }
             }
             listener.await;
-        }
-        let device = self.device.write().take();
-        if device.is_some() {
-            self.state.set(VdevState::Closed, VdevAux::None);
         }
     }
 

@@ -55,6 +55,11 @@ impl Zfs {
     /// Adds an entry to a directory.
     pub(super) fn add_entry(&self, tx: &Tx, dir: &Znode, name: &[u8], value: u64) -> Now<()> {
         if name.len() > NAME_MAX {
+            // A log may hold what its pool cannot.
+            if !self.space.has_feature("longname") {
+                let why = "the pool has no names of more than 255 bytes";
+                return Err(Error::os(Errno::NameTooLong, why).into());
+            }
             self.space.need_feature("longname");
         }
         self.dir_zap(dir).add_u64(tx, name, value)

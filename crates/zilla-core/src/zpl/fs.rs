@@ -97,6 +97,10 @@ pub trait Space: Send + Sync {
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()>;
     /// Something is about to be written that only pools with a feature can have.
     fn need_feature(&self, name: &'static str);
+    /// Whether the pool can have what needs a feature.
+    fn has_feature(&self, _: &'static str) -> bool {
+        true
+    }
     /// Whether blocks may come to have several owners in a transaction.
     fn clones(&self, _: &Tx) -> bool {
         false

@@ -20,7 +20,16 @@ impl Zfs {
                 return Ok(());
             };
             let cut = SetAttr { size: Some(at), ..SetAttr::default() };
-            let txg = self.change(|tx| self.setattr_now(tx, &zn, None, &cut).map(|_| tx.txg())).await?;
+            let change = self.change(|tx| {
+                match self.is_replaying() {
+                    true => self.replay_truncate(tx, id, at, 0)?,
+                    // Somebody else has cut it shorter meanwhile: it must not grow again.
+                    false if zn.state.lock().attrs.size <= at => {}
+                    false => drop(self.setattr_now(tx, &zn, None, &cut)?),
+                }
+                Ok(tx.txg())
+            });
+            let txg = change.await?;
             self.txgs()?.wait_synced(txg).await?;
         }
     }
@@ -34,9 +43,15 @@ impl Zfs {
             let Some(at) = zn.dnode().last_part(off, upto).await?.filter(|at| *at > off && *at < upto) else {
                 return Ok(end);
             };
-            let txg = self
-                .change(|tx| self.punch_now(tx, id, at, upto - at, false, false).map(|()| tx.txg()))
-                .await?;
+            let change = self.change(|tx| {
+                // What was done once is not refused when it is done again.
+                match self.is_replaying() {
+                    true => self.replay_truncate(tx, id, at, upto - at)?,
+                    false => self.punch_now(tx, id, at, upto - at, false, false)?,
+                }
+                Ok(tx.txg())
+            });
+            let txg = change.await?;
             self.txgs()?.wait_synced(txg).await?;
             end = at;
         }

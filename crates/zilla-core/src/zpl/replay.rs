@@ -13,7 +13,7 @@ use super::sa::Kind;
 use super::types::*;
 use super::znode::Znode;
 use super::{PFLAG_ACL_TRIVIAL, PFLAG_XATTR, dirent};
-use crate::dmu::{Now, resident};
+use crate::dmu::{Now, PART, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
@@ -462,7 +462,7 @@ impl Zfs {
     }
 
     /// Frees a range, or cuts; what lies beyond the end extends the file, as OpenZFS's `F_FREESP` does.
-    fn replay_truncate(&self, tx: &Tx, object: u64, offset: u64, length: u64) -> Now<()> {
+    pub(super) fn replay_truncate(&self, tx: &Tx, object: u64, offset: u64, length: u64) -> Now<()> {
         let end = offset.checked_add(length).ok_or_else(|| Error::inval("a range beyond all files"))?;
         Zfs::check_size(end)?;
         let zn = self.znode(object)?;
@@ -482,7 +482,7 @@ impl Zfs {
             self.content_modified(a, now);
         })?;
         if length > 0 && offset < old {
-            zn.dnode().free_range(tx, offset, length.min(old - offset));
+            zn.dnode().free_some(tx, offset, length.min(old - offset), PART);
         }
         self.resize(tx, &zn, old, size)?;
         plan.apply(tx, &zn, &mut state);

@@ -151,6 +151,12 @@ impl Pool {
             let mut all = self.dsl().snapshots(&head).await?;
             all.push(head);
             for ds in all {
+                // The name is what a disk says, which may be a stranger's, and becomes a path that root follows.
+                if let Err(e) = zilla_control::props::naming::check_entity(&ds.name()) {
+                    let why = e.description();
+                    tracing::warn!("a volume gets no block device, for its name {:?}: {why}", ds.name());
+                    continue;
+                }
                 // One that is damaged has no device; the others have.
                 match self.device_of(env, &ds).await {
                     Ok(Some(shown)) => drop(out.insert(ds.name(), shown)),
