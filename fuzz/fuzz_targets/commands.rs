@@ -1,7 +1,9 @@
-//! Any words as command lines of `zpool`, `zfs` and `zilla`'s other commands: each ends with an exit code, having asked nobody.
+//! Any words as command lines of `zpool`, `zfs` and `zilla`'s other commands: each ends with an
+//! exit code, having asked nobody.
 //!
-//! The first byte says which program, the second which of its commands; lines behind them are the words. No daemon is there, so what is right
-//! ends where it would ask. Commands that change files by themselves are left out. Most inputs print something: `-close_fd_mask=3`.
+//! The first byte says which program, the second which of its commands; lines behind them are the
+//! words. No daemon is there, so what is right ends where it would ask. Commands that change files
+//! by themselves are left out. Most inputs print something: `-close_fd_mask=3`.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use std::sync::Once;

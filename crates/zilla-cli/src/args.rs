@@ -101,6 +101,17 @@ fn bundle<'a>(
     }
 }
 
+/// A number as strtoull(3) reads one whose base its beginning tells: decimal, octal behind a 0,
+/// hexadecimal behind 0x.
+pub fn number(text: &str) -> Option<u64> {
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => (hex, 16),
+        None if text.len() > 1 && text.starts_with('0') => (text, 8),
+        None => (text, 10),
+    };
+    u64::from_str_radix(digits, radix).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::Opt::*;

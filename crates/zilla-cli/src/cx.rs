@@ -83,6 +83,15 @@ impl Cx {
         self.print_usage()
     }
 
+    /// The one operand; `missing` is what is said where there is none.
+    pub fn only<'a>(&mut self, operands: &'a [String], missing: &str) -> Result<&'a String, Exit> {
+        match operands {
+            [one] => Ok(one),
+            [] => self.bad_usage(missing),
+            _ => self.bad_usage("too many arguments"),
+        }
+    }
+
     /// The usage alone.
     pub fn print_usage<T>(&mut self) -> Result<T, Exit> {
         self.out.flush();
@@ -133,8 +142,8 @@ impl Cx {
         }
     }
 
-    /// Asks the daemon; its refusal is printed as `<action>: <why>` and gives None. What nobody has built yet ends the command, with
-    /// the same code wherever that is found out.
+    /// Asks the daemon; its refusal is printed as `<action>: <why>` and gives None. What nobody has
+    /// built yet ends the command, with the same code wherever that is found out.
     pub fn ask<O: Operation>(&mut self, action: &str, request: &O) -> Result<Option<O::Reply>, Exit> {
         match self.call(request)? {
             Ok(reply) => Ok(Some(reply)),

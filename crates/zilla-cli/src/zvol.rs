@@ -150,7 +150,8 @@ fn detach(cx: &mut Cx, name: &str) -> Run {
             return Ok(1);
         }
     }
-    // The kernel lets go of one that is in use when its last user leaves it; the daemon's own comes back then.
+    // The kernel lets go of one that is in use when its last user leaves it; the daemon's own comes
+    // back then.
     let Some(left) = loops(cx, &file) else { return Ok(1) };
     if let Some(device) = left.first() {
         cx.err(format!("{action}: '{device}' is in use"));

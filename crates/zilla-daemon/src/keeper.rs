@@ -1,16 +1,20 @@
 //! The keeper of volumes' block devices: a process of its own beside the daemon.
 //!
-//! A volume is a file in a file system that the daemon serves (`zvol/` of the state folder); a loop device on it is a block device.
-//! Whoever attaches, detaches or closes such a device waits for the daemon, perhaps in the kernel, where no signal reaches him. So it is never the
-//! daemon, which could then wait for itself, or not die when it is killed: it starts this process, tells it over a pipe what to attach and
-//! to detach, and the keeper does that with losetup(8) and makes the links (`/dev/zvol/POOL/VOLUME`).
+//! A volume is a file in a file system that the daemon serves (`zvol/` of the state folder); a loop
+//! device on it is a block device. Whoever attaches, detaches or closes such a device waits for the
+//! daemon, perhaps in the kernel, where no signal reaches him. So it is never the daemon, which
+//! could then wait for itself, or not die when it is killed: it starts this process, tells it over
+//! a pipe what to attach and to detach, and the keeper does that with losetup(8) and makes the
+//! links (`/dev/zvol/POOL/VOLUME`).
 //!
-//! What it keeps true: a device has a link while it is attached here, and each goes when the daemon ends, in whatever way, for then the pipe
-//! ends. The keeper holds no device open: whoever is the last to close one has the kernel write out what is cached for it, as with
-//! OpenZFS's own. A link that leads to somebody else's living device is left alone.
+//! What it keeps true: a device has a link while it is attached here, and each goes when the daemon
+//! ends, in whatever way, for then the pipe ends. The keeper holds no device open: whoever is the
+//! last to close one has the kernel write out what is cached for it, as with OpenZFS's own. A link
+//! that leads to somebody else's living device is left alone.
 //!
-//! **A crash** of the daemon ends the pipe. If the keeper is killed too its devices stay, and fail every request; the next keeper of the same
-//! state folder finds them by their file's path, sees that they fail, and detaches them.
+//! **A crash** of the daemon ends the pipe. If the keeper is killed too its devices stay, and fail
+//! every request; the next keeper of the same state folder finds them by their file's path, sees
+//! that they fail, and detaches them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -253,7 +257,8 @@ impl Keeper {
         }
     }
 
-    /// A device that was to go while it was in use, and then stayed wanted, is gone now: it comes back.
+    /// A device that was to go while it was in use, and then stayed wanted, is gone now: it comes
+    /// back.
     fn bring_back(&mut self) {
         let gone = |k: &&Kept| k.leaves && !k.is_attached();
         let names: Vec<String> =
@@ -288,7 +293,8 @@ impl Keeper {
     }
 }
 
-/// A name becomes a path below a folder of root's: it must not lead out of it, whatever the daemon was told by a disk.
+/// A name becomes a path below a folder of root's: it must not lead out of it, whatever the daemon
+/// was told by a disk.
 fn check_name(name: &str) -> Result<(), String> {
     let plain = |c| matches!(c, std::path::Component::Normal(_));
     match !name.is_empty() && Path::new(name).components().all(plain) {

@@ -1,7 +1,7 @@
 //! What stands in the ZAP of a leaf: how far it is initialized and trimmed.
 //!
-//! All values are single numbers; times are seconds since the epoch, and offsets the device's, label
-//! included. A name that is missing counts as zero.
+//! All values are single numbers; times are seconds since the epoch, and offsets the device's,
+//! label included. A name that is missing counts as zero.
 
 pub const INITIALIZE_LAST_OFFSET: &str = "com.delphix:next_offset_to_initialize";
 pub const INITIALIZE_STATE: &str = "com.delphix:vdev_initialize_state";

@@ -1,5 +1,6 @@
-//! Large files are freed a part a txg: the power goes at any write of that. A file that has lost its name goes on being freed at the next
-//! mount, one that is being cut is whole up to where it was cut to, and every block is accounted for.
+//! Large files are freed a part a txg: the power goes at any write of that. A file that has lost
+//! its name goes on being freed at the next mount, one that is being cut is whole up to where it
+//! was cut to, and every block is accounted for.
 
 use bytes::Bytes;
 use std::sync::Arc;

@@ -31,7 +31,8 @@ const STALLED: Duration = Duration::from_secs(60);
 /// The stream of events.
 pub type Body = Channel<Bytes>;
 
-/// Sends the events after the one of number `after`, or those from now on, until the listener is gone or the page ends.
+/// Sends the events after the one of number `after`, or those from now on, until the listener is
+/// gone or the page ends.
 pub fn follow<B: Backend>(
     backend: Arc<B>,
     caller: Caller,

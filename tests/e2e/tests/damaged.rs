@@ -1,5 +1,5 @@
-//! Damage on disks as people see it: what redundancy covers is mended and counted where it was; what it does not is named by path,
-//! snapshots included, at once, and nothing else is.
+//! Damage on disks as people see it: what redundancy covers is mended and counted where it was;
+//! what it does not is named by path, snapshots included, at once, and nothing else is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! dRAIDs by the commands: made, shown, filled, degraded, replaced, added; and OpenZFS agrees each time.
+//! dRAIDs by the commands: made, shown, filled, degraded, replaced, added; and OpenZFS agrees each
+//! time.
 
 use std::fs;
 use zilla_e2e::pool::scrub;

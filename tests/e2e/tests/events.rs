@@ -1,5 +1,7 @@
 //! `zpool events`: what is done to pools is told, filtered, followed, and forgotten when asked.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zilla_e2e::{Kind, Need, Pool, World, can};
 
@@ -56,20 +58,29 @@ fn what_happens_is_told() {
     pool.judge();
 }
 
+/// The folder of programs for events, as it must be.
+fn zed_d(world: &World) -> PathBuf {
+    let dir = world.state().join("zed.d");
+    std::fs::create_dir(&dir).expect("folder");
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("mode");
+    dir
+}
+
+fn program(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("script");
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("mode");
+}
+
 #[test]
 fn a_command_is_run_for_an_event() {
     if !can(&[Need::Fuse]) {
         return;
     }
-    use std::os::unix::fs::PermissionsExt;
     let world = World::new();
-    let dir = world.state().join("zed.d");
-    std::fs::create_dir(&dir).expect("folder");
-    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("mode");
+    let dir = zed_d(&world);
     let (script, out) = (dir.join("scrub_finish-note"), world.path().join("noted"));
     let text = format!("#!/bin/sh\necho \"$ZEVENT_SUBCLASS $ZEVENT_POOL\" >> {}\n", out.display());
-    std::fs::write(&script, text).expect("script");
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("mode");
+    program(&script, &text);
     let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
     pool.scrub();
     let begun = Instant::now();
@@ -86,14 +97,10 @@ fn a_letter_and_a_web_hook_are_sent_for_a_fault() {
         return;
     }
     use std::io::{Read, Write};
-    use std::os::unix::fs::PermissionsExt;
     let world = World::new();
-    let dir = world.state().join("zed.d");
-    std::fs::create_dir(&dir).expect("folder");
-    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("mode");
+    let dir = zed_d(&world);
     let (sendmail, out) = (world.path().join("sendmail"), world.path().join("letter"));
-    std::fs::write(&sendmail, format!("#!/bin/sh\ncat > {}\n", out.display())).expect("script");
-    std::fs::set_permissions(&sendmail, PermissionsExt::from_mode(0o755)).expect("mode");
+    program(&sendmail, &format!("#!/bin/sh\ncat > {}\n", out.display()));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
     let at = listener.local_addr().expect("address");
     let rc = format!(

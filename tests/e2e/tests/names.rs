@@ -99,7 +99,8 @@ fn spelling_matters_as_much_as_was_said_when_the_file_system_was_made() {
     pool.judge();
 }
 
-/// Names beyond 255 bytes: only where `longname=on` says so, through the log, an import and a stream.
+/// Names beyond 255 bytes: only where `longname=on` says so, through the log, an import and a
+/// stream.
 #[test]
 fn long_names_are_taken_where_that_is_wanted() {
     if !can(&[Need::Fuse]) {

@@ -1,4 +1,5 @@
-//! Volumes as people use them: over NBD, as files, as block devices, under kills, resizes, rollbacks and destroys.
+//! Volumes as people use them: over NBD, as files, as block devices, under kills, resizes,
+//! rollbacks and destroys.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::OpenOptions;

@@ -67,7 +67,8 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
                 if let Some(e) = &reply.mount_error {
                     let (verb, again) = share::verbs(e);
                     cx.refused(&format!("cannot {verb} '{}'", e.subject.as_deref().unwrap_or(&name)), e);
-                    // The property is set; OpenZFS counts it as done, though the place is not to be had.
+                    // The property is set; OpenZFS counts it as done, though the place is not to be
+                    // had.
                     if !properties.keys().any(|name| moves(name)) {
                         cx.err(format!("property may be set but unable to {again} filesystem"));
                         failed = true;

@@ -1,6 +1,7 @@
 //! The grammar of a dRAID on the command line: `draid[1-3][:Nd][:Nc][:Ns]`.
 //!
-//! What is not said is settled as OpenZFS does: parity 1, no spares, and 8 data disks in a group or as many as there are.
+//! What is not said is settled as OpenZFS does: parity 1, no spares, and 8 data disks in a group or
+//! as many as there are.
 
 use super::vdevspec::SpecError;
 use zilla_control::types::TopKind;

@@ -27,9 +27,7 @@ pub fn reguid(cx: &mut Cx, args: Vec<String>) -> Run {
             other => return cx.bad_option(other),
         }
     }
-    let [name] = operands.as_slice() else {
-        return cx.bad_usage(if operands.is_empty() { "missing pool name" } else { "too many arguments" });
-    };
+    let name = cx.only(&operands, "missing pool name")?;
     let (pools, _) = cx.pools(&operands, PoolQuery::default())?;
     if pools.is_empty() {
         return Ok(1);
@@ -69,13 +67,7 @@ pub fn checkpoint(cx: &mut Cx, args: Vec<String>) -> Run {
     if wait && !discard {
         return cx.bad_usage("--wait only valid when --discard also specified");
     }
-    let [name] = operands.as_slice() else {
-        return cx.bad_usage(if operands.is_empty() {
-            "missing pool argument"
-        } else {
-            "too many arguments"
-        });
-    };
+    let name = cx.only(&operands, "missing pool argument")?;
     let (pools, _) = cx.pools(&operands, PoolQuery::default())?;
     if pools.is_empty() {
         if name.contains('/') {

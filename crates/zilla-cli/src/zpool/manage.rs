@@ -13,13 +13,7 @@ pub fn destroy(cx: &mut Cx, args: Vec<String>) -> Run {
             other => return cx.bad_option(other),
         }
     }
-    let [name] = operands.as_slice() else {
-        return cx.bad_usage(if operands.is_empty() {
-            "missing pool argument"
-        } else {
-            "too many arguments"
-        });
-    };
+    let name = cx.only(&operands, "missing pool argument")?;
     let (pools, _) = cx.pools(&operands, PoolQuery::default())?;
     if pools.is_empty() {
         if name.contains('/') {

@@ -6,17 +6,6 @@ use zilla_control::types::{DedupPrefetch, DedupPrune, PoolQuery};
 
 const DAY: u64 = 24 * 3600;
 
-/// As the C library reads a number of any base.
-fn strtoull(text: &str) -> Option<u64> {
-    let text = text.trim_start();
-    let text = text.strip_prefix('+').unwrap_or(text);
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8).ok(),
-        None => text.parse().ok(),
-    }
-}
-
 pub fn prune(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "d:p:", &[]);
     let (mut older, mut percent) = (None, None);
@@ -28,11 +17,11 @@ pub fn prune(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('p', _) if older.is_some() => {
                 return cx.bad_usage("-p cannot be combined with -d option");
             }
-            Opt::Flag('d', text) => match strtoull(&text).filter(|n| *n > 0) {
+            Opt::Flag('d', text) => match args::number(text.trim_start()).filter(|n| *n > 0) {
                 Some(days) => older = Some(days.saturating_mul(DAY)),
                 None => return cx.bad_usage("invalid days value"),
             },
-            Opt::Flag('p', text) => match strtoull(&text).filter(|n| (1..=100).contains(n)) {
+            Opt::Flag('p', text) => match args::number(text.trim_start()).filter(|n| (1..=100).contains(n)) {
                 Some(n) => percent = Some(n),
                 None => return cx.bad_usage("invalid percentage value"),
             },
@@ -42,13 +31,7 @@ pub fn prune(cx: &mut Cx, args: Vec<String>) -> Run {
     if older.or(percent).is_none() {
         return cx.bad_usage("missing amount option (-d|-p <value>)");
     }
-    let [name] = operands.as_slice() else {
-        return cx.bad_usage(if operands.is_empty() {
-            "missing pool argument"
-        } else {
-            "too many arguments"
-        });
-    };
+    let name = cx.only(&operands, "missing pool argument")?;
     let (pools, _) = cx.pools(&operands, PoolQuery::default())?;
     if pools.is_empty() {
         return Ok(u8::MAX);
@@ -70,13 +53,7 @@ pub fn prefetch(cx: &mut Cx, args: Vec<String>) -> Run {
             other => return cx.bad_option(other),
         }
     }
-    let [name] = operands.as_slice() else {
-        return cx.bad_usage(if operands.is_empty() {
-            "missing pool name argument"
-        } else {
-            "too many arguments"
-        });
-    };
+    let name = cx.only(&operands, "missing pool name argument")?;
     let (pools, _) = cx.pools(&operands, PoolQuery::default())?;
     if pools.is_empty() {
         return Ok(1);

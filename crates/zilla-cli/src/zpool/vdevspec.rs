@@ -1,8 +1,9 @@
 //! The grammar of vdevs on the command line of `zpool create`.
 //!
-//! A word is a grouping (`mirror`, `raidz2`, `log`, ...) or a device. `mirror`, `raidz` and `draid` (`draidspec.rs`) take the devices up
-//! to the next grouping; `log`, `special` and `dedup` say what the vdevs after them are for; `spare` and
-//! `cache` collect devices. A device is an absolute path, or a name to be looked up in `/dev`.
+//! A word is a grouping (`mirror`, `raidz2`, `log`, ...) or a device. `mirror`, `raidz` and `draid`
+//! (`draidspec.rs`) take the devices up to the next grouping; `log`, `special` and `dedup` say what
+//! the vdevs after them are for; `spare` and `cache` collect devices. A device is an absolute path,
+//! or a name to be looked up in `/dev`.
 
 use super::draidspec;
 use crate::fmt::vdev;

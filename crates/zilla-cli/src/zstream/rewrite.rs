@@ -2,6 +2,7 @@
 
 use super::records::{Reader, Writer};
 use super::{Done, failed, options, stdin, usage};
+use crate::args;
 use std::collections::BTreeMap;
 use std::io::BufWriter;
 use zilla_codec::compress::{self, Compress, CompressSpec};
@@ -42,15 +43,6 @@ fn warn(what: std::fmt::Arguments<'_>, w: &Write) {
     eprintln!("zstream: {what} for ino {} offset {}", w.object, w.offset);
 }
 
-/// As strtoull(3) reads a number whose base its beginning tells.
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8).ok(),
-        None => text.parse().ok(),
-    }
-}
-
 pub fn decompress(words: &[String]) -> Done {
     let (options, rest) = options("decompress", words, "v")?;
     let verbose = !options.is_empty();
@@ -58,8 +50,8 @@ pub fn decompress(words: &[String]) -> Done {
     for word in rest {
         let mut parts = word.splitn(3, ',');
         let (Some(object), Some(offset)) = (parts.next(), parts.next()) else { return Err(usage()) };
-        let object = number(object).ok_or_else(|| failed("zstream: invalid value for object"))?;
-        let offset = number(offset).ok_or_else(|| failed("zstream: invalid value for offset"))?;
+        let object = args::number(object).ok_or_else(|| failed("zstream: invalid value for object"))?;
+        let offset = args::number(offset).ok_or_else(|| failed("zstream: invalid value for offset"))?;
         let kind = match parts.next() {
             None | Some("lz4") => Some(Compress::Lz4),
             Some("off") => None,

@@ -47,8 +47,9 @@ pub enum EventValue {
 }
 
 impl EventInfo {
-    /// The event as an object of JSON without a line break, for programs: its number, class and time, then what it is about.
-    /// Numbers are numbers: guids do not fit into a double, so a reader must take 64 bits.
+    /// The event as an object of JSON without a line break, for programs: its number, class and
+    /// time, then what it is about. Numbers are numbers: guids do not fit into a double, so a
+    /// reader must take 64 bits.
     pub fn json(&self) -> String {
         serde_json::to_string(&Line(self)).unwrap_or_default()
     }

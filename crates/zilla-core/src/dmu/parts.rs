@@ -1,8 +1,9 @@
 //! Where to cut a large object that is to be freed a part at a time.
 //!
-//! A txg that frees keeps the pointer of every block that it frees until it is synced: of 1 TB in records of 128K that is 1 GB. So who
-//! frees much frees it from its end on, a part a txg, and a part has no more than [`PART`] pointers. Only what the indirect blocks
-//! above level 1 say is looked at; holes are passed over, however large they are.
+//! A txg that frees keeps the pointer of every block that it frees until it is synced: of 1 TB in
+//! records of 128K that is 1 GB. So who frees much frees it from its end on, a part a txg, and a
+//! part has no more than [`PART`] pointers. Only what the indirect blocks above level 1 say is
+//! looked at; holes are passed over, however large they are.
 
 use super::dnode::{Dnode, Inner};
 use super::fault::{Need, Now, Stop};
@@ -72,8 +73,8 @@ impl Dnode {
         Ok((at == lowest && met == most).then_some((at + 1) << e))
     }
 
-    /// Where the last part of the bytes from `off` to `end` begins, at a block; None if they are all in one. What cannot be read is passed over:
-    /// who frees it finds that out.
+    /// Where the last part of the bytes from `off` to `end` begins, at a block; None if they are
+    /// all in one. What cannot be read is passed over: who frees it finds that out.
     #[crate::boxed]
     pub(crate) async fn last_part(self: &Arc<Self>, off: u64, end: u64) -> crate::error::Result<Option<u64>> {
         let blksz = u64::from(self.blksz().max(1));

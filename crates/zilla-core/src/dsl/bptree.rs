@@ -6,8 +6,9 @@
 //! A tree with a damaged block stalls for [`PATIENCE`], as in OpenZFS: a device that is away may
 //! come back with a good copy. Then what lies below the damage is given up (what OpenZFS does with
 //! `zfs_free_leak_on_eio`): it stays allocated, is counted in the dir `$LEAK`, which `zpool get
-//! leaked` shows, and the queue moves on. That something was given up is noted in `$LEAK` in the same txg, and
-//! goes when the queue is empty and its space is counted: a restart in between does not forget it.
+//! leaked` shows, and the queue moves on. That something was given up is noted in `$LEAK` in the
+//! same txg, and goes when the queue is empty and its space is counted: a restart in between does
+//! not forget it.
 
 use super::DslPool;
 use super::bpobj::Space;
@@ -51,7 +52,8 @@ pub(crate) struct Taken {
     pub bps: Vec<BlkPtr>,
     /// Whether parts of a tree were given up.
     pub gave_up: bool,
-    /// What the queue, now empty, had counted and nobody freed: the space of its trees is counted together.
+    /// What the queue, now empty, had counted and nobody freed: the space of its trees is counted
+    /// together.
     pub left: Option<Space>,
 }
 

@@ -26,7 +26,8 @@ pub(super) const MOS_DIR_NAME: &str = "$MOS";
 pub(super) const FREE_DIR_NAME: &str = "$FREE";
 /// Where OpenZFS counts what it could not free. Source: LEAK_DIR_NAME in sys/dsl_dir.h.
 pub(super) const LEAK_DIR_NAME: &str = "$LEAK";
-/// A user property of that dir, for us alone: not all of the queue that something was lost from is freed yet.
+/// A user property of that dir, for us alone: not all of the queue that something was lost from is
+/// freed yet.
 pub(super) const LEAKING: &str = "zilla:leaking";
 pub(super) const ORIGIN_DIR_NAME: &str = "$ORIGIN";
 

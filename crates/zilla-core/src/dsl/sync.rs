@@ -313,7 +313,8 @@ impl DslPool {
         Ok(after != Space::default())
     }
 
-    /// Notes that something was given up, and counts it in `$LEAK` once all else of the queue is freed.
+    /// Notes that something was given up, and counts it in `$LEAK` once all else of the queue is
+    /// freed.
     async fn count_leaks(&self, tx: &Tx, gave_up: bool, left: Option<Space>) -> Result<()> {
         if !gave_up && left.is_none() {
             return Ok(());

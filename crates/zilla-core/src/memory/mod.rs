@@ -65,8 +65,9 @@ fn field(meminfo: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Bytes of the page cache of a control group that the kernel takes back before it lets anyone wait, from its `memory.stat`.
-/// A pool on files fills what its group may have with such pages: they are no reason to shrink the ARC.
+/// Bytes of the page cache of a control group that the kernel takes back before it lets anyone
+/// wait, from its `memory.stat`. A pool on files fills what its group may have with such pages:
+/// they are no reason to shrink the ARC.
 fn reclaimable(stat: &str) -> u64 {
     let of = |name: &str| {
         let line = stat.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
@@ -75,7 +76,8 @@ fn reclaimable(stat: &str) -> u64 {
     of("inactive_file").saturating_add(of("slab_reclaimable"))
 }
 
-/// In how many of a hundred of the last ten seconds somebody waited for memory (pressure stall information, PSI).
+/// In how many of a hundred of the last ten seconds somebody waited for memory (pressure stall
+/// information, PSI).
 fn waited(pressure: &str) -> Option<f64> {
     let some = pressure.lines().find_map(|l| l.strip_prefix("some "))?;
     some.split_whitespace().find_map(|w| w.strip_prefix("avg10="))?.parse().ok()
@@ -92,18 +94,20 @@ async fn read_below(opener: &dyn Opener, root: &Path) -> Option<Memory> {
     let meminfo = String::from_utf8_lossy(&meminfo);
     let mut total = field(&meminfo, "MemTotal:")?;
     let mut available = field(&meminfo, "MemAvailable:")?;
-    let mut stalled = waited(&text(opener, &root.join("proc/pressure/memory")).await);
-    // The limits of our cgroup and of all above it count (version 2; its root has none). Beyond `memory.high` the kernel
-    // slows the group down, so it is as much a limit as `memory.max`.
+    // The limits of our cgroup and of all above it count (version 2; its root has none). Beyond
+    // `memory.high` the kernel slows the group down, so it is as much a limit as `memory.max`.
     let groups = root.join("sys/fs/cgroup");
     let own = text(opener, &root.join("proc/self/cgroup")).await;
     let own = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or_default();
     // The name is relative and of plain components, or it is none of the kernel's.
     let plain = Path::new(own).components().all(|c| matches!(c, std::path::Component::Normal(_)));
     let mut dir = if plain { groups.join(own) } else { groups.clone() };
-    if let Some(share) = waited(&text(opener, &dir.join("memory.pressure")).await) {
-        stalled = Some(stalled.unwrap_or(0.0).max(share));
-    }
+    // The own group's, where it is told: another group that lives at its own limit is no reason for
+    // this one to give way.
+    let stalled = match waited(&text(opener, &dir.join("memory.pressure")).await) {
+        None => waited(&text(opener, &root.join("proc/pressure/memory")).await),
+        own => own,
+    };
     loop {
         let mut limit = None;
         for name in ["memory.max", "memory.high"] {
@@ -132,9 +136,9 @@ async fn read_below(opener: &dyn Opener, root: &Path) -> Option<Memory> {
     Some(Memory { total, available })
 }
 
-/// Percent of ten seconds. When programs wait this long for memory, there is too little of it, whatever the counters of free
-/// pages say: the kernel reads back what it has just thrown away. A tenth is where systemd-oomd's and Meta's guides begin to
-/// act on `some`.
+/// Percent of ten seconds. When programs wait this long for memory, there is too little of it,
+/// whatever the counters of free pages say: the kernel reads back what it has just thrown away. A
+/// tenth is where systemd-oomd's and Meta's guides begin to act on `some`.
 const STALLED: f64 = 10.0;
 
 fn reserve_of(total: u64) -> u64 {
@@ -251,5 +255,7 @@ mod tests {
             assert!(stalled.available < reserve(&stalled), "{stalled:?}");
         }
         assert_eq!(said("garbage", &[("memory.pressure", "some avg10=x")]).available, 512 * MIB);
+        // Others wait at a limit of their own.
+        assert_eq!(said(&line("80.00"), &[("memory.pressure", &line("0.00"))]).available, 512 * MIB);
     }
 }

@@ -6,13 +6,14 @@
 //! on its way to the device any more.
 //!
 //! **What holds.** Only what could be given out is lent: no range that is in use, freed too lately
-//! (`freed`, `defer`), or kept for the checkpoint, which stays allocated. To the maps on disk `lent`
-//! is free. Two loans never overlap; a second one for the same window waits. A loan is a small part
-//! of its metaslab, and of what is free on its vdev ([`PART`]), so that also in a full pool there is
-//! something left for the txg that must be written. A metaslab that lends is not unloaded.
+//! (`freed`, `defer`), or kept for the checkpoint, which stays allocated. To the maps on disk
+//! `lent` is free. Two loans never overlap; a second one for the same window waits. A loan is a
+//! small part of its metaslab, and of what is free on its vdev ([`PART`]), so that also in a full
+//! pool there is something left for the txg that must be written. A metaslab that lends is not
+//! unloaded.
 //!
-//! **Crash.** Nothing of a loan is on disk. After a crash its ranges are free and may hold anything,
-//! which free space may.
+//! **Crash.** Nothing of a loan is on disk. After a crash its ranges are free and may hold
+//! anything, which free space may.
 //!
 //! With `autotrim` a metaslab also notes what it gets back (`trims`), so that only that is trimmed.
 //! The note may be out of date: what has been given out again since is not free, and so not lent.
@@ -29,8 +30,8 @@ const SHARE: u64 = 8;
 /// And no more than this.
 const MOST: u64 = 64 << 20;
 
-/// The part of a vdev's free space that one loan may take. Each leaf has two loans at most, to be initialized and to be
-/// trimmed, so that those of sixty leaves leave more than a third.
+/// The part of a vdev's free space that one loan may take. Each leaf has two loans at most, to be
+/// initialized and to be trimmed, so that those of sixty leaves leave more than a third.
 const PART: u64 = 128;
 
 /// What is lent of a metaslab.
@@ -68,7 +69,8 @@ impl Drop for Loan {
             let back =
                 st.lent.ranges.remove(start, end - start).and_then(|()| st.free.add(start, end - start));
             if let Err(e) = back {
-                // Impossible while the invariant holds; then the space is better lost than given out twice.
+                // Impossible while the invariant holds; then the space is better lost than given
+                // out twice.
                 tracing::error!("metaslab {}: a loan does not come back: {e}", self.metaslab.id);
             }
         }
@@ -93,8 +95,8 @@ impl Metaslab {
         (self.size / SHARE).min(MOST).max(1 << self.shift)
     }
 
-    /// Lends what is free from `from` to the window's end, but not more than `most` bytes; of that, with `only`, what is also
-    /// there.
+    /// Lends what is free from `from` to the window's end, but not more than `most` bytes; of that,
+    /// with `only`, what is also there.
     async fn lend(self: &Arc<Self>, from: u64, only: Option<&RangeTree>, most: u64) -> Result<Loan> {
         let end = self.start + self.size;
         let from = from.clamp(self.start, end);
@@ -163,7 +165,8 @@ impl Metaslabs {
         Ok(self.vdev(vdev)?.all.iter().map(plot).collect())
     }
 
-    /// Lends what is free in a window of a metaslab that begins at `from`; with `only`, what of it that names.
+    /// Lends what is free in a window of a metaslab that begins at `from`; with `only`, what of it
+    /// that names.
     pub async fn lend(&self, vdev: u32, metaslab: u64, from: u64, only: Option<&RangeTree>) -> Result<Loan> {
         let (_, ms) = self.metaslab(vdev, metaslab)?;
         let free = |m: &Arc<Metaslab>| {

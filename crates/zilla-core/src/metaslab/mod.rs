@@ -28,7 +28,8 @@
 //!
 //! **Lock order.** A group's lanes, a metaslab, then dnodes, dirty lists and counters. No lock is held while waiting.
 //!
-//! **Deliberately absent.** Allocation that waits (it names the metaslab to be loaded instead); per-CPU allocators.
+//! **Deliberately absent.** Allocation that waits (it names the metaslab to be loaded instead);
+//! per-CPU allocators.
 
 mod alloc;
 mod checkpoint;

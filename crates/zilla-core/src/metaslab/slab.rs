@@ -11,8 +11,9 @@
 //! what has happened and is not, or not long enough, on disk. With log space maps what is logged but not yet in this
 //! metaslab's own map is in the `unflushed` trees.
 //!
-//! Invariant: space map + unflushed + allocating + freeing describe every byte, and `free` is what they call free less
-//! `freed`, `defer` and what is lent ([`super::loan`]). A crash loses the trees; the next import reads them from the maps of the last synced txg.
+//! Invariant: space map + unflushed + allocating + freeing describe every byte, and `free` is what
+//! they call free less `freed`, `defer` and what is lent ([`super::loan`]). A crash loses the
+//! trees; the next import reads them from the maps of the last synced txg.
 
 use super::loan::Lent;
 use super::range_tree::{Contradiction, RangeTree};

@@ -218,7 +218,8 @@ impl Metaslabs {
             let mut st = ms.state();
             let st = &mut *st;
             let Some(sm) = &mut st.sm else { return Ok(()) };
-            // Free on disk though not to be given out: what is deferred or lent, and what is not synced yet.
+            // Free on disk though not to be given out: what is deferred or lent, and what is not
+            // synced yet.
             let mut waiting = RangeTree::new();
             for t in st.defer.iter().chain(&st.allocating).chain([&st.lent.ranges]) {
                 waiting.add_all(t).map_err(|e| ms.corrupt(e))?;

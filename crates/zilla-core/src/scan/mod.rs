@@ -316,7 +316,7 @@ impl Scan {
         Ok(Txg(directory.try_get_u64(DMU_POOL_LAST_SCRUBBED_TXG).await?.unwrap_or(0)))
     }
 
-    /// A scrub passes over what was born `from` that txg back.
+    /// A scrub passes over what was born in txg `from` or before it.
     async fn start_sync(&self, tx: &Tx, func: ScanFunc, from: Txg) -> Result<()> {
         let mos = self.ctx.mos();
         let now = self.wall();

@@ -176,7 +176,8 @@ impl Spa {
     pub fn dedup(&self) -> DedupStats {
         self.ddt.stats()
     }
-    /// Takes entries of blocks that have one pointer out of the deduplication tables; gives how many.
+    /// Takes entries of blocks that have one pointer out of the deduplication tables; gives how
+    /// many.
     #[crate::boxed]
     pub async fn prune_dedup(&self, what: Prune) -> Result<u64> {
         self.ddt.prune(what).await

@@ -213,8 +213,8 @@ impl Spa {
         None
     }
 
-    /// The hot spares and cache devices of a pool that is not open, as its MOS lists them, in a tree that is closed.
-    /// Nothing is written.
+    /// The hot spares and cache devices of a pool that is not open, as its MOS lists them, in a
+    /// tree that is closed. Nothing is written.
     #[crate::boxed]
     pub async fn aux_of(env: &Env, found: &FoundPool) -> Result<VdevTree> {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();

@@ -5,10 +5,10 @@
 //!                     \-> [Suspended] --> start goes on there        \-> [Canceled]
 //! ```
 //!
-//! Each leaf has a task of its own that goes through the metaslabs of its top-level. A window's free
-//! ranges are borrowed ([`crate::metaslab::Loan`]), written, and given back when the last write has
-//! completed: so nothing that is in use, freed lately or kept for a checkpoint is ever touched, and
-//! nobody is given a place on which a write is still on its way.
+//! Each leaf has a task of its own that goes through the metaslabs of its top-level. A window's
+//! free ranges are borrowed ([`crate::metaslab::Loan`]), written, and given back when the last
+//! write has completed: so nothing that is in use, freed lately or kept for a checkpoint is ever
+//! touched, and nobody is given a place on which a write is still on its way.
 //!
 //! **On disk** are the state and how far it came, in the leaf's ZAP (steps in brackets, each a part
 //! of one txg's sync; names in `zilla_ondisk::vdev_zap`). What was reached is written down when it
@@ -18,8 +18,8 @@
 //! A task ends by itself when its device is not writable any more; the state stays, and it is taken
 //! up again when the device is back ([`Spa::resume_upkeep`]).
 //!
-//! **Autotrim**: metaslabs note what they get back; every txg some of them have that trimmed, on all
-//! leaves of their vdev, as far as it is still free. Nothing of it is on disk.
+//! **Autotrim**: metaslabs note what they get back; every txg some of them have that trimmed, on
+//! all leaves of their vdev, as far as it is still free. Nothing of it is on disk.
 
 use super::Spa;
 use super::vdev_objects::leaf_zap;
@@ -77,7 +77,8 @@ struct Written {
 }
 
 impl Spa {
-    /// Begins to initialize or trim a leaf, or goes on where it was suspended. `rate`: bytes a second.
+    /// Begins to initialize or trim a leaf, or goes on where it was suspended. `rate`: bytes a
+    /// second.
     #[crate::boxed]
     pub async fn start_upkeep(
         self: &Arc<Self>,
@@ -186,7 +187,8 @@ impl Spa {
         self.write_upkeep(leaf, kind, what).await
     }
 
-    /// Cancels what goes on at leaves that are about to leave the pool. For one who holds `changing`.
+    /// Cancels what goes on at leaves that are about to leave the pool. For one who holds
+    /// `changing`.
     pub(super) async fn cancel_upkeep(self: &Arc<Self>, leaves: &[Arc<Leaf>]) -> Result<()> {
         for leaf in leaves {
             for kind in KINDS {
@@ -285,15 +287,13 @@ impl Spa {
                     ),
                     UpkeepKind::Trim => (names::TRIM_STATE, names::TRIM_LAST_OFFSET, names::TRIM_ACTION_TIME),
                 };
-                let mut state = UpkeepState::of(get(state).await?);
-                if kind == UpkeepKind::Trim
-                    && state == UpkeepState::Active
-                    && get(names::TRIM_SECURE).await? != 0
-                {
-                    // A secure one that OpenZFS began cannot be gone on with here.
-                    state = UpkeepState::Suspended;
-                }
-                if state == UpkeepState::None {
+                let state = UpkeepState::of(get(state).await?);
+                // A secure trim that OpenZFS began is nothing that an ordinary one goes on with: it
+                // stays on disk for OpenZFS, until a new trim begins.
+                let secure = kind == UpkeepKind::Trim
+                    && matches!(state, UpkeepState::Active | UpkeepState::Suspended)
+                    && get(names::TRIM_SECURE).await? != 0;
+                if state == UpkeepState::None || secure {
                     continue;
                 }
                 let stat = UpkeepStat {
@@ -506,7 +506,8 @@ fn places<'a>(top: &'a Top, leaf: &'a Leaf, loan: &'a Loan) -> impl Iterator<Ite
     loan.ranges().filter_map(|(start, end)| top.place_on(leaf, start, end))
 }
 
-/// Overwrites or discards ranges of a leaf's data. What fails is counted; that is all there is to it.
+/// Overwrites or discards ranges of a leaf's data. What fails is counted; that is all there is to
+/// it.
 async fn fill(leaf: &Arc<Leaf>, kind: UpkeepKind, ranges: &[(u64, u64)]) -> Written {
     let mut out = Written::default();
     let (longest, shortest) = match kind {

@@ -8,13 +8,15 @@
 //!   row 1  p 2 ][ group 3 ] ...
 //! ```
 //!
-//! So many rows as hold whole groups are a *slice*. Which child stands in which column is another permutation for each slice: what a
-//! failed child held is then spread over all others, and so is the spare space that takes it. The permutations follow from a seed for each number of
-//! children (`draid_seeds.rs`), which is a fact of the format.
+//! So many rows as hold whole groups are a *slice*. Which child stands in which column is another
+//! permutation for each slice: what a failed child held is then spread over all others, and so is
+//! the spare space that takes it. The permutations follow from a seed for each number of children
+//! (`draid_seeds.rs`), which is a fact of the format.
 //!
-//! A block takes whole stripes: it begins where a stripe of its group begins, and sectors that it does not fill hold zeros, which are
-//! written, since parity covers them and a sequential rebuild computes what a child lacks without knowing blocks. A block that reaches the end of
-//! its group goes on in the next one.
+//! A block takes whole stripes: it begins where a stripe of its group begins, and sectors that it
+//! does not fill hold zeros, which are written, since parity covers them and a sequential rebuild
+//! computes what a child lacks without knowing blocks. A block that reaches the end of its group
+//! goes on in the next one.
 //!
 //! 32M at the end of every child are kept free, as OpenZFS keeps them for an expansion.
 
@@ -33,10 +35,8 @@ const ROW: u64 = 16 << 20;
 const RESERVE: u64 = 2 * ROW;
 /// The first half of what the permutations' generator begins with. The other is the seed.
 const SEED: u64 = 0xd_7a1d_5eed;
-pub const MOST_CHILDREN: usize = 255;
-pub const MOST_SPARES: u64 = 100;
-/// As many data disks has a group if nobody says how many.
-pub const USUAL_DATA: u64 = 8;
+const MOST_CHILDREN: usize = 255;
+const MOST_SPARES: u64 = 100;
 
 /// How many disks do what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +297,8 @@ mod tests {
         all
     }
 
-    /// Every sector of every child belongs to one place of the address space, but those of the spares.
+    /// Every sector of every child belongs to one place of the address space, but those of the
+    /// spares.
     #[test]
     fn the_address_space_covers_each_child_s_sectors_once() {
         for shape in shapes() {

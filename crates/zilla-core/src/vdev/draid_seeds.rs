@@ -1,7 +1,8 @@
-//! The seeds of dRAID's permutations, by number of children, and the checksums of what they generate.
+//! The seeds of dRAID's permutations, by number of children, and the checksums of what they
+//! generate.
 //!
-//! Facts of the format: every dRAID of so many children is laid out by its seed. The checksum is the
-//! first word of the fletcher4 sum of the permutations; a test generates all of them.
+//! Facts of the format: every dRAID of so many children is laid out by its seed. The checksum is
+//! the first word of the fletcher4 sum of the permutations; a test generates all of them.
 
 /// Fewest children that a dRAID has.
 pub(super) const FEWEST: usize = 2;

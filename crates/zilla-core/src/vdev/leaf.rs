@@ -631,8 +631,9 @@ impl Leaf {
         loop {
             let listener = self.idle.listen();
             {
-                // The device is taken under the queue's lock: what enters after this finds none. Else a late write or
-                // discard could be under way when another host has imported the pool.
+                // The device is taken under the queue's lock: what enters after this finds none.
+                // Else a late write or discard could be under way when another host has imported
+                // the pool.
                 let queue = self.queue.lock();
                 if queue.load() == 0 {
                     let device = self.device.write().take();

@@ -34,8 +34,8 @@
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
 //! overwritten in place within the txgs an import may go back to.
 //!
-//! Deliberately absent: distributed spares and failure domains of dRAIDs, and RAID-Z expansion. What a configuration has of
-//! them is refused by name.
+//! Deliberately absent: distributed spares and failure domains of dRAIDs, and RAID-Z expansion.
+//! What a configuration has of them is refused by name.
 
 pub mod change;
 mod config;

@@ -25,7 +25,8 @@ pub enum VdevKind {
     Raidz {
         nparity: u8,
     },
-    /// RAID-Z over more disks than a group has; so many data disks in a group, and room for so many spares.
+    /// RAID-Z over more disks than a group has; so many data disks in a group, and room for so many
+    /// spares.
     Draid {
         nparity: u8,
         ndata: u8,

@@ -96,7 +96,8 @@ impl Top {
         }
     }
 
-    /// How `size` bytes (whole sectors) at `offset` lie across the units, where they share blocks among them.
+    /// How `size` bytes (whole sectors) at `offset` lie across the units, where they share blocks
+    /// among them.
     pub(super) fn map(&self, offset: u64, size: u64) -> Option<raidz::Map> {
         match &self.layout {
             Layout::Raidz { nparity, units } => {

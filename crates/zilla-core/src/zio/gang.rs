@@ -314,9 +314,10 @@ impl Zio {
     }
 }
 
-/// How a gang's header keeps its checksum. As with the checksum of the block itself, two words of it give way to an
-/// authentication code where the pointer is an encrypted dataset's, though a header has none: they are zero, and folded into the
-/// others. Headers within a gang are whole, since the pointers in a gang's header say nothing of encryption.
+/// How a gang's header keeps its checksum. As with the checksum of the block itself, two words of
+/// it give way to an authentication code where the pointer is an encrypted dataset's, though a
+/// header has none: they are zero, and folded into the others. Headers within a gang are whole,
+/// since the pointers in a gang's header say nothing of encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderSum {
     Whole,
@@ -353,7 +354,8 @@ fn seal(header: &mut [u8], first: &Dva, txg: Txg, sum: HeaderSum) -> Result<()> 
 mod tests {
     use super::*;
 
-    /// As in a gang that OpenZFS wrote in an encrypted dataset: two words, each of two folded, and two that are zero.
+    /// As in a gang that OpenZFS wrote in an encrypted dataset: two words, each of two folded, and
+    /// two that are zero.
     #[test]
     fn the_header_s_checksum_is_folded_for_an_encrypted_pointer() {
         let first = Dva { vdev: 1, offset: 7 << 12, asize: 4096, gang: true };

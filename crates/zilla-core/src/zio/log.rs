@@ -174,7 +174,8 @@ impl Zio {
                 let tree = zio.tree();
                 let top = tree.check_dva(&dva, bp.psize())?;
                 let turns = top.leaves().any(|l| l.turns());
-                // What is missing of a parity vdev's columns could not be told from damage: these get the whole block.
+                // What is missing of a parity vdev's columns could not be told from damage: these
+                // get the whole block.
                 let whole = match &top.layout {
                     Layout::Raidz { .. } | Layout::Draid { .. } if bytes < bp.psize() => {
                         let mut buf = IoBuf::zeroed(bp.psize() as usize);

@@ -54,8 +54,9 @@ fn kind_of(bp: &BlkPtr) -> Result<Checksum, String> {
     kind.ok_or_else(|| format!("checksum kind {} does not exist", bp.checksum_kind()))
 }
 
-/// Checks the gang header that a pointer leads to at `dva`, and says in which order it was written. That of an encrypted
-/// dataset's pointer is folded ([`super::gang::HeaderSum`]); a whole one is taken too, as zilla wrote them before.
+/// Checks the gang header that a pointer leads to at `dva`, and says in which order it was written.
+/// That of an encrypted dataset's pointer is folded ([`super::gang::HeaderSum`]); a whole one is
+/// taken too, as zilla wrote them before.
 pub fn gang_header(bp: &BlkPtr, dva: &Dva, birth: u64, data: &[u8]) -> Result<ByteOrder, String> {
     let verifier = embedded::gang_verifier(u64::from(dva.vdev), dva.offset, birth);
     let verify = match HeaderSum::of(bp) {

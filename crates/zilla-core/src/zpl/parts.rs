@@ -1,9 +1,10 @@
 //! Freeing much of a file, a part a txg.
 //!
-//! Each part is a change of its own: a file that is cut is cut to where the part begins, and one that gets a hole gets a hole. So a crash between
-//! two of them leaves a file that is cut less, and the log's records say the same as what was done. The next part waits for the txg of the
-//! last, so that no txg frees more than [`crate::dmu::PART`] blocks for one caller. (What several callers free together is held against
-//! the memory that a txg may take.)
+//! Each part is a change of its own: a file that is cut is cut to where the part begins, and one
+//! that gets a hole gets a hole. So a crash between two of them leaves a file that is cut less, and
+//! the log's records say the same as what was done. The next part waits for the txg of the last, so
+//! that no txg frees more than [`crate::dmu::PART`] blocks for one caller. (What several callers
+//! free together is held against the memory that a txg may take.)
 
 use super::fs::Zfs;
 use super::types::SetAttr;

@@ -1,8 +1,10 @@
 //! Freeing files that have neither a name nor a user any more.
 //!
-//! Until then they stand in the delete queue, so that a crash (or an unmount with files open) only puts the freeing off to the next
-//! mount. A large file is freed from its end on, a part a txg ([`crate::dmu::PART`]), and stays in the queue meanwhile; a crash between two
-//! parts leaves the rest to the next mount. The end is one transaction: out of the queue, and the object with the blocks that are left.
+//! Until then they stand in the delete queue, so that a crash (or an unmount with files open) only
+//! puts the freeing off to the next mount. A large file is freed from its end on, a part a txg
+//! ([`crate::dmu::PART`]), and stays in the queue meanwhile; a crash between two parts leaves the
+//! rest to the next mount. The end is one transaction: out of the queue, and the object with the
+//! blocks that are left.
 
 use super::fs::Zfs;
 use super::znode::{Locked, State, Znode};
@@ -68,7 +70,8 @@ impl Zfs {
         Ok(())
     }
 
-    /// Whether nobody else frees the file or has come to use it again. From the first part on nobody may.
+    /// Whether nobody else frees the file or has come to use it again. From the first part on
+    /// nobody may.
     fn is_ours(&self, zn: &Znode, state: &State, begun: bool) -> bool {
         begun || !(state.gone || state.attrs.links != 0 || self.znodes.in_use(zn.id()))
     }

@@ -57,8 +57,9 @@ const META_LEVELS: u64 = 7;
 /// Copies of a block at most.
 const DVAS_MAX: u64 = 3;
 
-/// The space that a volume can take when all of it is written, as OpenZFS reserves it (`zvol_volsize_to_reservation`): its blocks, scaled by
-/// what parity and padding add to blocks smaller than the 128K that the pool's size is reckoned with, and metadata at its largest.
+/// The space that a volume can take when all of it is written, as OpenZFS reserves it
+/// (`zvol_volsize_to_reservation`): its blocks, scaled by what parity and padding add to blocks
+/// smaller than the 128K that the pool's size is reckoned with, and metadata at its largest.
 pub fn volsize_to_reservation(of: &Resv) -> u64 {
     let mut blocks = of.size / of.block_size.max(1);
     let scaled = |&(of_block, of_usual): &(u64, u64)| {

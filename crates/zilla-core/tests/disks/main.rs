@@ -26,6 +26,18 @@ struct World {
     dir: tempfile::TempDir,
 }
 
+fn options() -> CreateOpts {
+    CreateOpts {
+        name: "tank".into(),
+        host: Host { id: 0x1234, name: "here".into() },
+        comment: None,
+        owner: (0, 0),
+        features: None,
+        dbuf_cache: 8 << 20,
+        arc_max: 16 << 20,
+    }
+}
+
 impl World {
     fn new() -> World {
         let dir = tempfile::tempdir().unwrap();
@@ -50,17 +62,8 @@ impl World {
     async fn create(&self, kind: VdevKind, names: &[&str]) -> Arc<Spa> {
         let leaves = names.iter().map(|n| self.leaf(n)).collect();
         let top = TopSpec { kind, leaves, is_log: false, bias: None, ashift: Some(9) };
-        let opts = CreateOpts {
-            name: "tank".into(),
-            host: Host { id: 0x1234, name: "here".into() },
-            comment: None,
-            owner: (0, 0),
-            features: None,
-            dbuf_cache: 8 << 20,
-            arc_max: 16 << 20,
-        };
         let spec = PoolSpec { tops: vec![top], ..PoolSpec::default() };
-        Spa::create(&self.env, &spec, opts).await.unwrap()
+        Spa::create(&self.env, &spec, options()).await.unwrap()
     }
 
     async fn import(&self) -> Result<Arc<Spa>, Error> {

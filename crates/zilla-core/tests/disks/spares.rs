@@ -106,18 +106,9 @@ fn a_pool_is_created_with_its_spares_at_once() {
         let leaves = ["a", "b"].map(|n| w.leaf(n)).into();
         let top = TopSpec { kind: VdevKind::Mirror, leaves, is_log: false, bias: None, ashift: Some(9) };
         let spec = PoolSpec { tops: vec![top], ..PoolSpec::default() };
-        let opts = CreateOpts {
-            name: "tank".into(),
-            host: Host { id: 0x1234, name: "here".into() },
-            comment: None,
-            owner: (0, 0),
-            features: None,
-            dbuf_cache: 8 << 20,
-            arc_max: 16 << 20,
-        };
         let spares = vec![SpareSpec { leaf: w.leaf("s"), shared: None }];
         let outward = Outward { spares, ..Outward::default() };
-        let spa = Spa::create_with(&w.env, &spec, opts, RootFs::default(), outward).await.unwrap();
+        let spa = Spa::create_with(&w.env, &spec, options(), RootFs::default(), outward).await.unwrap();
         // There was one txg, and it has them.
         assert_eq!(spa.uberblock().txg, 4);
         assert_eq!(waiting(&spa), [VdevState::Healthy]);

@@ -1,13 +1,15 @@
 //! Volumes as block devices under `/dev/zvol`, where root's daemon makes them.
 //!
-//! What is to be shown follows from the datasets: every volume, and with `snapdev=visible` its snapshots, unless `volmode=none`; with
-//! partitions unless `volmode=dev`; read-only where it can only be read. [`Engine::show_devices`] makes that so for a subtree after something changed in
-//! it; [`Engine::hide_devices`] takes devices away before their volumes go, and refuses where one is in use. Attaching itself is
-//! the keeper's (`crate::keeper`): nothing here opens a device.
+//! What is to be shown follows from the datasets: every volume, and with `snapdev=visible` its
+//! snapshots, unless `volmode=none`; with partitions unless `volmode=dev`; read-only where it can
+//! only be read. [`Engine::show_devices`] makes that so for a subtree after something changed in
+//! it; [`Engine::hide_devices`] takes devices away before their volumes go, and refuses where one
+//! is in use. Attaching itself is the keeper's (`crate::keeper`): nothing here opens a device.
 //!
-//! What it keeps true: what is under way in one place is waited for in another (one lock around the keeper), and no lock of a pool is held
-//! meanwhile, for the keeper's questions come back to this process as requests for the files of volumes. A machine without loop devices, or
-//! a keeper that does not answer, costs the devices, which the log says once, and never the operation.
+//! What it keeps true: what is under way in one place is waited for in another (one lock around the
+//! keeper), and no lock of a pool is held meanwhile, for the keeper's questions come back to this
+//! process as requests for the files of volumes. A machine without loop devices, or a keeper that
+//! does not answer, costs the devices, which the log says once, and never the operation.
 
 use super::Engine;
 use super::errors::Answer;
@@ -23,7 +25,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use zilla_control::types::VolumeFiles;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::DslDataset;
+use zilla_core::dsl::{DslDataset, DslDir};
 use zilla_core::error::Result;
 use zilla_env::Env;
 
@@ -131,7 +133,7 @@ impl Pool {
     }
 
     /// How what lies below a name is to be shown.
-    async fn devices_below(self: &Arc<Self>, env: &Env, top: &str) -> Result<BTreeMap<String, Shown>> {
+    async fn devices_below(self: &Arc<Self>, env: &Env, top: &str) -> BTreeMap<String, Shown> {
         let mut out = BTreeMap::new();
         let head = top.split('@').next().unwrap_or(top);
         let mut dirs = match self.dsl().dir_by_name(head).await {
@@ -140,32 +142,47 @@ impl Pool {
             Err(_) => Vec::new(),
         };
         while let Some(dir) = dirs.pop() {
-            dirs.extend(self.dsl().child_dirs(&dir).await?);
-            if dir.phys().head_dataset_obj == 0 {
-                continue;
-            }
-            let head = self.dsl().head(&dir).await?;
-            if !self.is_volume(&head).await? {
-                continue;
-            }
-            let mut all = self.dsl().snapshots(&head).await?;
-            all.push(head);
-            for ds in all {
-                // The name is what a disk says, which may be a stranger's, and becomes a path that root follows.
-                if let Err(e) = zilla_control::props::naming::check_entity(&ds.name()) {
-                    let why = e.description();
-                    tracing::warn!("a volume gets no block device, for its name {:?}: {why}", ds.name());
-                    continue;
-                }
-                // One that is damaged has no device; the others have.
-                match self.device_of(env, &ds).await {
-                    Ok(Some(shown)) => drop(out.insert(ds.name(), shown)),
-                    Ok(None) => {}
-                    Err(e) => tracing::warn!("'{}' gets no block device: {e}", ds.name()),
-                }
+            // What is damaged has no device; the others have.
+            if let Err(e) = self.devices_in(env, &dir, &mut dirs, &mut out).await {
+                tracing::warn!("no block devices for what '{}' holds: {e}", dir.name());
             }
         }
-        Ok(out)
+        out
+    }
+
+    /// The same of one directory; those below it are added to `dirs`.
+    async fn devices_in(
+        self: &Arc<Self>,
+        env: &Env,
+        dir: &Arc<DslDir>,
+        dirs: &mut Vec<Arc<DslDir>>,
+        out: &mut BTreeMap<String, Shown>,
+    ) -> Result<()> {
+        dirs.extend(self.dsl().child_dirs(dir).await?);
+        if dir.phys().head_dataset_obj == 0 {
+            return Ok(());
+        }
+        let head = self.dsl().head(dir).await?;
+        if !self.is_volume(&head).await? {
+            return Ok(());
+        }
+        let mut all = self.dsl().snapshots(&head).await?;
+        all.push(head);
+        for ds in all {
+            // The name is what a disk says, which may be a stranger's, and becomes a path that root
+            // follows.
+            if let Err(e) = zilla_control::props::naming::check_entity(&ds.name()) {
+                let why = e.description();
+                tracing::warn!("a volume gets no block device, for its name {:?}: {why}", ds.name());
+                continue;
+            }
+            match self.device_of(env, &ds).await {
+                Ok(Some(shown)) => drop(out.insert(ds.name(), shown)),
+                Ok(None) => {}
+                Err(e) => tracing::warn!("'{}' gets no block device: {e}", ds.name()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -175,10 +192,7 @@ impl Engine {
         let Some(devices) = &self.devices else { return };
         let Ok(pool) = self.pool_of(top) else { return };
         let mut state = devices.state.lock().await;
-        let wanted = match pool.devices_below(&self.env, top).await {
-            Ok(wanted) => wanted,
-            Err(e) => return tracing::warn!("'{top}': looking for volumes: {e}"),
-        };
+        let wanted = pool.devices_below(&self.env, top).await;
         for name in state.below(top) {
             let Some(is) = state.shown.get(&name).copied() else { continue };
             let to_be = wanted.get(&name).copied();
@@ -242,7 +256,8 @@ impl Engine {
         }
     }
 
-    /// Takes away the devices of `names`, before their volumes go. With `force` even what is in use; otherwise that is refused.
+    /// Takes away the devices of `names`, before their volumes go. With `force` even what is in
+    /// use; otherwise that is refused.
     pub(super) async fn hide_devices(&self, pool: &Pool, names: &[String], force: bool) -> Answer<()> {
         let Some(devices) = &self.devices else { return Ok(()) };
         let mut state = devices.state.lock().await;

@@ -134,7 +134,8 @@ fn removal(phys: &SpaRemovingPhys, mapping_memory: u64) -> Option<Removal> {
 
 /// Whether nothing is wrong with a pool's devices.
 pub(super) fn is_online(pool: &Pool) -> bool {
-    pool.spa.suspended().is_none() && root(&pool.spa.tree(), None, 0).stats.state == VdevState::Healthy
+    let (state, _) = pool.spa.tree().root.state();
+    pool.spa.suspended().is_none() && vdev_state(state) == VdevState::Healthy
 }
 
 fn health(state: VdevState) -> PoolHealth {

@@ -2,8 +2,9 @@
 //!
 //! The commands ask people and read files; here their bytes become keys. A passphrase is hashed on
 //! a thread of its own, because that takes a good part of a second; in pieces and up to a limit of
-//! time, because how often it is hashed is said by the disk. Few are hashed at a time, some wait, and who
-//! finds too many waiting is told so: requests for keys take no more than their part of the processors.
+//! time, because how often it is hashed is said by the disk. Few are hashed at a time, some wait,
+//! and who finds too many waiting is told so: requests for keys take no more than their part of the
+//! processors.
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
@@ -52,7 +53,8 @@ impl Places {
         Places { work: Semaphore::const_new(together), all: Semaphore::const_new(together + waiting) }
     }
 
-    /// Waits for a place, in the order of asking; refused if too many do. Who is dropped waits no more.
+    /// Waits for a place, in the order of asking; refused if too many do. Who is dropped waits no
+    /// more.
     async fn take(&self) -> Answer<Place<'_>> {
         let busy = || failed("too many passphrases are being hashed: try again later.");
         let all = self.all.try_acquire().map_err(|_| busy())?;

@@ -1,15 +1,18 @@
-//! Mail and web hooks for what a person must know: a disk that fails, files that are damaged, a pool that stands still.
+//! Mail and web hooks for what a person must know: a disk that fails, files that are damaged, a
+//! pool that stands still.
 //!
-//! `zed.rc` in the folder `zed.d` of the state folder says where to, with the names and forms of OpenZFS's `zed.rc`:
-//! lines `NAME="value"`. `ZED_EMAIL_ADDR` are addresses, to which `sendmail` (or `ZED_EMAIL_PROG`, which is called as
-//! sendmail is) sends a letter. `ZED_WEBHOOK_URL` is posted the event as JSON, the same object as `zilla events` prints;
-//! `curl` does it, which knows the machine's certificates and proxies. Without `ZED_NOTIFY_VERBOSE=1` the end of a scrub
-//! or resilver is told only of pools that are not ONLINE.
+//! `zed.rc` in the folder `zed.d` of the state folder says where to, with the names and forms of
+//! OpenZFS's `zed.rc`: lines `NAME="value"`. `ZED_EMAIL_ADDR` are addresses, to which `sendmail`
+//! (or `ZED_EMAIL_PROG`, which is called as sendmail is) sends a letter. `ZED_WEBHOOK_URL` is
+//! posted the event as JSON, the same object as `zilla events` prints; `curl` does it, which knows
+//! the machine's certificates and proxies. Without `ZED_NOTIFY_VERBOSE=1` the end of a scrub or
+//! resilver is told only of pools that are not ONLINE.
 //!
-//! Rate: the same about the same device or pool is told once in `ZED_NOTIFY_INTERVAL_SECS` (an hour, as in OpenZFS), and
-//! the next letter says how many were not. A program that hangs is ended after [`LONGEST`]; events that come meanwhile wait
-//! in their bounded ring. The file is read anew for each notice, so a change of it needs no restart. As the programs for
-//! events it must be the daemon's user's or root's and writable by nobody else: it names a program.
+//! Rate: the same about the same device or pool is told once in `ZED_NOTIFY_INTERVAL_SECS` (an
+//! hour, as in OpenZFS), and the next letter says how many were not. A program that hangs is ended
+//! after [`LONGEST`]; events that come meanwhile wait in their bounded ring. The file is read anew
+//! for each notice, so a change of it needs no restart. As the programs for events it must be the
+//! daemon's user's or root's and writable by nobody else: it names a program.
 
 use super::Engine;
 use super::zedlets::{Coming, own};
@@ -42,49 +45,49 @@ struct Rc {
 }
 
 impl Rc {
-    /// The file in this folder; `None` where there is none, or it is somebody else's.
-    fn read(dir: &Path) -> Option<Rc> {
+    /// The file in this folder, `None` where there is none, and what is wrong with it.
+    fn read(dir: &Path) -> (Option<Rc>, Vec<String>) {
         let path = dir.join("zed.rc");
-        if !path.exists() {
-            return None;
-        }
+        let wrong = |why: &str| (None, vec![format!("{} is not read: {why}", path.display())]);
+        let length = match std::fs::metadata(&path) {
+            Ok(meta) => meta.len(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return (None, Vec::new()),
+            Err(e) => return wrong(&e.to_string()),
+        };
         if !own(dir) || !own(&path) {
-            tracing::warn!("{} is not ours alone to write: it is not read", path.display());
-            return None;
+            return wrong("others than the daemon's user and root can write it");
         }
-        let length = std::fs::metadata(&path).ok()?.len();
         if length > RC_LIMIT {
-            tracing::warn!("{} is longer than {RC_LIMIT} bytes: it is not read", path.display());
-            return None;
+            return wrong(&format!("it is longer than {RC_LIMIT} bytes"));
         }
         match std::fs::read_to_string(&path) {
-            Ok(text) => Some(Rc::parse(&text)),
-            Err(e) => {
-                tracing::warn!("{}: {e}", path.display());
-                None
+            Ok(text) => {
+                let (rc, complaints) = Rc::parse(&text);
+                (Some(rc), complaints)
             }
+            Err(e) => wrong(&e.to_string()),
         }
     }
 
-    fn parse(text: &str) -> Rc {
-        let sendmail = "/usr/sbin/sendmail".to_owned();
+    fn parse(text: &str) -> (Rc, Vec<String>) {
         let mut rc = Rc {
             mail_to: Vec::new(),
-            mail_program: sendmail,
+            mail_program: "/usr/sbin/sendmail".to_owned(),
             webhook: None,
             interval: INTERVAL,
             verbose: false,
         };
+        let mut complaints = Vec::new();
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let Some((name, value)) = line.split_once('=') else {
-                tracing::warn!("zed.rc: '{line}' is not NAME=\"value\"");
+                complaints.push(format!("zed.rc: '{line}' is not NAME=\"value\""));
                 continue;
             };
             let quoted = |q| value.strip_prefix(q).and_then(|v| v.strip_suffix(q));
             let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
             // These go into a command line, a letter's head, or curl's configuration.
             if value.chars().any(char::is_control) {
-                tracing::warn!("zed.rc: {name} has control characters: it is passed over");
+                complaints.push(format!("zed.rc: {name} has control characters: it is passed over"));
                 continue;
             }
             match name {
@@ -97,16 +100,18 @@ impl Rc {
                 "ZED_WEBHOOK_URL" if value.starts_with("https://") || value.starts_with("http://") => {
                     rc.webhook = Some(value.to_owned());
                 }
-                "ZED_WEBHOOK_URL" => tracing::warn!("zed.rc: {name} is no address of http or https"),
+                "ZED_WEBHOOK_URL" => {
+                    complaints.push(format!("zed.rc: {name} is no address of http or https"));
+                }
                 "ZED_NOTIFY_INTERVAL_SECS" => match value.parse() {
                     Ok(seconds) => rc.interval = Duration::from_secs(seconds),
-                    Err(_) => tracing::warn!("zed.rc: {name} is no number of seconds"),
+                    Err(_) => complaints.push(format!("zed.rc: {name} is no number of seconds")),
                 },
                 "ZED_NOTIFY_VERBOSE" => rc.verbose = value == "1",
-                _ => tracing::warn!("zed.rc: there is no {name} here: it is passed over"),
+                _ => complaints.push(format!("zed.rc: there is no {name} here: it is passed over")),
             }
         }
-        rc
+        (rc, complaints)
     }
 }
 
@@ -148,7 +153,8 @@ fn subclass(event: &EventInfo) -> &str {
     event.class.rsplit('.').next().unwrap_or(&event.class)
 }
 
-/// One line that says what happened, of what a person must know; `None` of everything else. `online`: the pool's health.
+/// One line that says what happened, of what a person must know; `None` of everything else.
+/// `online`: the pool's health.
 fn headline(event: &EventInfo, online: bool, verbose: bool) -> Option<String> {
     let pool = event.pool().unwrap_or("?");
     let vdev = text(event, "vdev_path").map_or_else(|| "a device".to_owned(), str::to_owned);
@@ -177,10 +183,20 @@ impl Engine {
         let dir = self.handle.state_dir().path().join("zed.d");
         let pools = self.pools.clone();
         let (mut told, mut coming) = (Told::default(), Coming::new("the notices of them"));
+        let mut said = Vec::new();
         tokio::spawn(async move {
             loop {
                 let event = super::events::info(&*coming.next().await);
-                let Some(rc) = Rc::read(&dir) else { continue };
+                // Most events are nothing that anybody is told of.
+                if headline(&event, false, true).is_none() {
+                    continue;
+                }
+                let (rc, complaints) = Rc::read(&dir);
+                if complaints != said {
+                    complaints.iter().for_each(|c| tracing::warn!("{c}"));
+                    said = complaints;
+                }
+                let Some(rc) = rc else { continue };
                 let online = {
                     let pools = pools.read();
                     let pool = event.pool().and_then(|name| pools.get(name));
@@ -225,7 +241,8 @@ fn letter(rc: &Rc, line: &str, event: &EventInfo, passed: u64) -> String {
     )
 }
 
-/// What curl is to do, as its configuration: a command line could be read by everyone, and an address may hold a secret.
+/// What curl is to do, as its configuration: a command line could be read by everyone, and an
+/// address may hold a secret.
 fn request(url: &str, event: &EventInfo) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
     format!(
@@ -285,14 +302,15 @@ mod tests {
 
     #[test]
     fn the_file_is_read_as_openzfs_writes_it() {
-        let rc = Rc::parse(
+        let (rc, complaints) = Rc::parse(
             "# zed.rc\nZED_EMAIL_ADDR=\"root -O admin@example.org\"\nZED_NOTIFY_INTERVAL_SECS=60\n\
              ZED_NOTIFY_VERBOSE=1\nZED_WEBHOOK_URL='https://example.org/a\"b'\nZED_ODD=1\nnonsense\n",
         );
+        assert_eq!(complaints.len(), 2, "{complaints:?}");
         assert_eq!(rc.mail_to, ["root", "admin@example.org"]);
         assert_eq!((rc.interval, rc.verbose), (Duration::from_secs(60), true));
         assert_eq!(rc.webhook.as_deref(), Some("https://example.org/a\"b"));
-        let none = Rc::parse("ZED_WEBHOOK_URL=file:///etc/passwd\nZED_NOTIFY_INTERVAL_SECS=x\n");
+        let (none, _) = Rc::parse("ZED_WEBHOOK_URL=file:///etc/passwd\nZED_NOTIFY_INTERVAL_SECS=x\n");
         assert_eq!((none.webhook, none.interval), (None, INTERVAL));
     }
 
@@ -323,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_name_ends_neither_a_line_of_a_letter_nor_a_value_of_curls() {
-        let rc = Rc::parse("ZED_EMAIL_ADDR=root");
+        let (rc, _) = Rc::parse("ZED_EMAIL_ADDR=root");
         let line = headline(&faulted(1), true, false).unwrap();
         let letter = letter(&rc, &line, &faulted(1), 3);
         let head = letter.split("\n\n").next().unwrap();

@@ -79,7 +79,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('d', _) => (task.dir_only, task.recursive) = (true, false),
             Opt::Flag('r', _) => (task.dir_only, task.recursive) = (false, true),
             Opt::Flag('k', _) => task.keep_projid = true,
-            Opt::Flag('p', text) => match number(&text) {
+            Opt::Flag('p', text) => match args::number(&text) {
                 None => return cx.bad_usage(format!("project ID must be less than {}", u32::MAX)),
                 Some(id) => match u32::try_from(id).ok().filter(|id| *id != u32::MAX) {
                     None => return cx.bad_usage("invalid project ID"),
@@ -102,16 +102,6 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         failed |= handle(cx, &name, task.clone()).is_err();
     }
     Ok(if failed { 255 } else { 0 })
-}
-
-/// As strtoull(3) reads it: decimal, octal behind a 0, hexadecimal behind 0x.
-fn number(text: &str) -> Option<u64> {
-    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => (hex, 16),
-        None if text.len() > 1 && text.starts_with('0') => (text, 8),
-        None => (text, 10),
-    };
-    u64::from_str_radix(digits, radix).ok()
 }
 
 fn contradiction(task: &Task) -> Option<&'static str> {

@@ -1,4 +1,5 @@
-//! Large files are freed in parts: no txg frees more pointers than a part has, whatever is done to the file.
+//! Large files are freed in parts: no txg frees more pointers than a part has, whatever is done to
+//! the file.
 
 use super::super::*;
 use super::world::CRED;
