@@ -6,8 +6,10 @@
 //! looked at; holes are passed over, however large they are.
 
 use super::dnode::{Dnode, Inner};
-use super::fault::{Need, Now, Stop};
+use super::fault::{Need, Now, Stop, in_tx};
 use super::tree::{self, Lookup};
+use crate::error::Result;
+use crate::txg::{Tx, TxgState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ impl Inner {
         level: u8,
         blkid: u64,
         unreadable: &BTreeSet<(u8, u64)>,
-    ) -> Result<bool, (u8, u64)> {
+    ) -> std::result::Result<bool, (u8, u64)> {
         match tree::lookup(&self.phys, &self.indirects, level, blkid) {
             Lookup::Bp(bp) => Ok(bp.is_hole()),
             Lookup::Hole => Ok(true),
@@ -76,7 +78,7 @@ impl Dnode {
     /// Where the last part of the bytes from `off` to `end` begins, at a block; None if they are
     /// all in one. What cannot be read is passed over: who frees it finds that out.
     #[crate::boxed]
-    pub(crate) async fn last_part(self: &Arc<Self>, off: u64, end: u64) -> crate::error::Result<Option<u64>> {
+    pub(crate) async fn last_part(self: &Arc<Self>, off: u64, end: u64) -> Result<Option<u64>> {
         let blksz = u64::from(self.blksz().max(1));
         let (first, end) = (off.div_ceil(blksz), end.div_ceil(blksz));
         let mut unreadable = BTreeSet::new();
@@ -98,5 +100,26 @@ impl Dnode {
                 }
             }
         }
+    }
+
+    /// Frees what lies between two places but for one part, from the end on, and returns where that
+    /// part ends. `free` frees from a place to another; each call's txg is synced before the next.
+    pub(crate) async fn all_but_a_part(
+        self: &Arc<Self>,
+        txgs: &Arc<TxgState>,
+        (off, end): (u64, u64),
+        mut free: impl FnMut(&Tx, u64, u64) -> Now<()>,
+    ) -> Result<u64> {
+        let mut end = end;
+        while let Some(at) = self.last_part(off, end).await?.filter(|at| *at > off && *at < end) {
+            let change = in_tx(txgs, |tx| {
+                free(tx, at, end)?;
+                Ok(tx.txg())
+            });
+            let txg = change.await?;
+            txgs.wait_synced(txg).await?;
+            end = at;
+        }
+        Ok(end)
     }
 }

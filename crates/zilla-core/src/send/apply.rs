@@ -13,7 +13,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::frame::bad_stream;
-use crate::dmu::{Dnode, NewObject, Now, in_tx, nblkptr_for, resident};
+use crate::dmu::{Dnode, NewObject, Now, PART, in_tx, nblkptr_for, resident};
 use crate::dsl::{DslPool, Reached, RecvTarget};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
@@ -157,6 +157,9 @@ impl Apply {
                 if spec.nblkptr == 0 { nblkptr_for(slots, bonustype, bonuslen) } else { spec.nblkptr };
             match old {
                 Some(dn) if dn.slots() == slots && dn.nblkptr() == shape && self.raw_fits(&dn, o) => {
+                    if let Some(at) = self.goes_from(&dn, o, otype) {
+                        self.free_parts(&dn, at, MAX_BYTES).await?;
+                    }
                     in_tx(&self.dsl.ctx().txgs, |tx| {
                         self.change(tx, &dn, o, otype, bonustype, &bonus)?;
                         self.reached(tx, o.object, 0, bytes);
@@ -198,6 +201,19 @@ impl Apply {
         Err(bad("it lies over another"))
     }
 
+    /// From where on an object's blocks go when it becomes what the record says; None if they stay.
+    fn goes_from(&self, dn: &Dnode, o: &Object, otype: u8) -> Option<u64> {
+        let old = dn.blksz();
+        // A sender that splits large blocks for one stream and not for the next: all of the file is there, in smaller blocks.
+        let was_split = dn.maxblkid() > 0 && u64::from(old) == SPA_OLD_MAXBLOCKSIZE && o.blksz > old;
+        if o.blksz != old && !(was_split && dn.otype() == otype) {
+            return Some(0);
+        }
+        // A raw stream's object ends where it says, and what is behind goes at once.
+        let end = (o.maxblkid.saturating_add(1)).saturating_mul(u64::from(old)).min(MAX_BYTES);
+        (self.raw.is_some() && o.maxblkid < dn.maxblkid()).then_some(end)
+    }
+
     /// Makes an object that exists what the record says, its blocks but for those that a record will follow for.
     fn change(
         &self,
@@ -209,24 +225,12 @@ impl Apply {
         bonus: &[u8],
     ) -> Now<()> {
         dn.in_order(tx)?;
-        let old = dn.blksz();
-        // A sender that splits large blocks for one stream and not for the next: all of the file is there, in smaller blocks.
-        let was_split = dn.maxblkid() > 0 && u64::from(old) == SPA_OLD_MAXBLOCKSIZE && o.blksz > old;
-        let resize = o.blksz != old && !(was_split && dn.otype() == otype);
-        // A raw stream's object ends where it says, and what is behind goes at once.
-        let end = (o.maxblkid.saturating_add(1)).saturating_mul(u64::from(old)).min(MAX_BYTES);
-        let shorter = self.raw.is_some() && o.maxblkid < dn.maxblkid();
-        let cost = match (resize, shorter) {
-            (true, _) => dn.free_cost(tx, 0, MAX_BYTES),
-            (false, true) => dn.free_cost(tx, end, MAX_BYTES),
-            (false, false) => 0,
-        };
-        self.room(tx, 0, cost)?;
-        if shorter {
-            dn.free_range(tx, end, DMU_OBJECT_END);
+        let from = self.goes_from(dn, o, otype);
+        self.room(tx, 0, from.map_or(0, |at| dn.free_cost(tx, at, MAX_BYTES)))?;
+        if let Some(at) = from {
+            dn.free_some(tx, at, DMU_OBJECT_END, PART);
         }
-        if resize {
-            dn.free_range(tx, 0, DMU_OBJECT_END);
+        if from == Some(0) {
             dn.set_blksz(tx, o.blksz, 0)?;
         }
         dn.set_types(tx, otype, bonustype);
@@ -237,7 +241,22 @@ impl Apply {
         Ok(())
     }
 
+    /// Frees what lies between two places of an object but for one part; where that ends.
+    async fn free_parts(&self, dn: &Arc<Dnode>, off: u64, end: u64) -> Result<u64> {
+        let free = |tx: &Tx, at: u64, end: u64| self.free_now(tx, dn, at, end);
+        dn.all_but_a_part(&self.dsl.ctx().txgs, (off, end), free).await
+    }
+
+    pub(super) fn free_now(&self, tx: &Tx, dn: &Arc<Dnode>, at: u64, end: u64) -> Now<()> {
+        dn.in_order(tx)?;
+        self.dsl.reserve(&self.target.ds, tx, 0, true)?;
+        self.dsl.hold_room(tx, dn.free_cost(tx, at, end), Leave::Quarter)?;
+        dn.free_some(tx, at, end.saturating_sub(at), PART);
+        Ok(())
+    }
+
     async fn free_one(&self, dn: &Arc<Dnode>) -> Result<()> {
+        self.free_parts(dn, 0, MAX_BYTES).await?;
         in_tx(&self.dsl.ctx().txgs, |tx| {
             dn.in_order(tx)?;
             self.dsl.reserve(&self.target.ds, tx, 0, true)?;
@@ -349,15 +368,9 @@ impl Apply {
             return Err(bad_stream(format!("object {}: FREE beyond any object's end", f.object)));
         }
         let dn = self.hold(f.object).await?;
-        in_tx(&self.dsl.ctx().txgs, |tx| {
-            dn.in_order(tx)?;
-            self.dsl.reserve(&self.target.ds, tx, 0, true)?;
-            let end = f.offset.saturating_add(f.length).min(MAX_BYTES);
-            self.dsl.hold_room(tx, dn.free_cost(tx, f.offset, end), Leave::Quarter)?;
-            dn.free_range(tx, f.offset, f.length);
-            Ok(())
-        })
-        .await
+        let end = f.offset.saturating_add(f.length).min(MAX_BYTES);
+        let end = self.free_parts(&dn, f.offset, end).await?;
+        in_tx(&self.dsl.ctx().txgs, |tx| self.free_now(tx, &dn, f.offset, end)).await
     }
 
     async fn spill(&mut self, s: &Spill, payload: Bytes) -> Result<()> {

@@ -14,8 +14,8 @@ use crate::crypt::{RawBlock, Sealing};
 use crate::dmu::{Dnode, MetaShape, in_tx};
 use crate::dsl::RawKey;
 use crate::error::{Errno, Error, Result};
+use crate::txg::Tx;
 use crate::types::Bookmark;
-use crate::zio::Leave;
 use crate::zio::RawStore;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -164,15 +164,17 @@ impl Apply {
         if !f.offset.is_multiple_of(blksz) || !(to_end || f.length.is_multiple_of(blksz)) {
             return Err(bad_stream(format!("object {}: FREE of parts of blocks", f.object)));
         }
+        let end = f.offset.saturating_add(f.length).min(MAX_BYTES);
+        let store = self.raw_store()?;
+        let free = |tx: &Tx, at: u64, end: u64| {
+            self.free_now(tx, &dn, at, end)?;
+            let (first, upto) = (at / blksz, end.div_ceil(blksz).saturating_sub(1));
+            store.forget(f.object, first..=upto.max(first), tx.txg());
+            Ok(())
+        };
+        let end = dn.all_but_a_part(&self.dsl.ctx().txgs, (f.offset, end), free).await?;
         in_tx(&self.dsl.ctx().txgs, |tx| {
-            dn.in_order(tx)?;
-            self.dsl.reserve(&self.target.ds, tx, 0, true)?;
-            let end = f.offset.saturating_add(f.length).min(MAX_BYTES);
-            self.dsl.hold_room(tx, dn.free_cost(tx, f.offset, end), Leave::Quarter)?;
-            dn.free_range(tx, f.offset, f.length);
-            let first = f.offset / blksz;
-            let upto = f.offset.saturating_add(f.length).div_ceil(blksz).saturating_sub(1);
-            self.raw_store()?.forget(f.object, first..=upto.max(first), tx.txg());
+            free(tx, f.offset, end)?;
             // An object may end in a hole.
             dn.set_tree(tx, levels, last);
             Ok(())

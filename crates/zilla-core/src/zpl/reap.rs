@@ -15,7 +15,7 @@ use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::zap::{END, Zap};
 use futures_util::FutureExt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 impl Zfs {
     /// Frees a file that lost its last user, if it has no name. At once if all it takes is in memory; else a task does it.
@@ -35,34 +35,40 @@ impl Zfs {
         let zfs = self.clone();
         let mut task = Box::pin(async move {
             // Failing (the pool is suspended or closing) leaves the file in the queue for the next mount.
-            let _ = zfs.reap(id).await;
+            let _ = Zfs::reap(zfs, id).await;
         });
         if (&mut task).now_or_never().is_none() {
             self.env.spawner.spawn(task);
         }
     }
 
-    /// Frees a file, and then the directory of its extended attributes, which the same transaction put into the queue.
-    pub(super) async fn reap(self: &Arc<Self>, id: u64) -> Result<()> {
-        let mut next = id;
+    /// Frees a file, and then the directory of its extended attributes, which the same transaction
+    /// put into the queue. While a part's txg is waited for the file system is not held, so that who
+    /// destroys or unmounts it need not wait; if it is gone then, the next mount goes on.
+    pub(super) async fn reap(self: Arc<Self>, id: u64) -> Result<()> {
+        let (weak, txgs) = (Arc::downgrade(&self), self.txgs()?.clone());
+        let (mut zfs, mut next) = (self, id);
         while next != 0 {
             let id = next;
-            let zn = resident(|| self.znode(id)).await?;
+            let zn = resident(|| zfs.znode(id)).await?;
             let (is_xattr_dir, xattr_obj) = {
                 let a = &zn.state.lock().attrs;
                 (a.is_dir() && a.pflags & PFLAG_XATTR != 0, a.xattr_obj)
             };
             if is_xattr_dir {
-                self.purge_xattr_dir(id).await?;
+                zfs.purge_xattr_dir(id).await?;
             }
             let mut begun = false;
             while let Some(at) = zn.dnode().last_part(0, u64::MAX).await? {
-                let cut = self.change(|tx| Ok(self.reap_part(tx, &zn, at, begun)?.then(|| tx.txg()))).await?;
+                let cut = zfs.change(|tx| Ok(zfs.reap_part(tx, &zn, at, begun)?.then(|| tx.txg()))).await?;
                 let Some(txg) = cut else { return Ok(()) };
                 begun = true;
-                self.txgs()?.wait_synced(txg).await?;
+                drop(zfs);
+                txgs.wait_synced(txg).await?;
+                let Some(again) = weak.upgrade() else { return Ok(()) };
+                zfs = again;
             }
-            let freed = self.change(|tx| self.reap_now(tx, id, xattr_obj, begun)).await?;
+            let freed = zfs.change(|tx| zfs.reap_now(tx, id, xattr_obj, begun)).await?;
             // Until here the file in memory says that it is going.
             drop(zn);
             next = if freed { xattr_obj } else { 0 };
@@ -182,29 +188,28 @@ impl Zfs {
     /// Frees everything in the delete queue that nobody uses: what a crash or an unmount left. Run once after a mount.
     #[crate::boxed]
     pub async fn drain_unlinked(self: &Arc<Self>) -> Result<u64> {
-        self.drain(|| true).await
+        Zfs::drain(Arc::downgrade(self)).await
     }
 
     /// The same beside the users of a mount; ends early when there are no others any more, for the next mount to go on.
     #[crate::boxed]
     pub async fn drain_unlinked_behind(self: Arc<Self>) -> Result<u64> {
-        self.drain(|| Arc::strong_count(&self) > 1).await
+        let weak = Arc::downgrade(&self);
+        drop(self);
+        Zfs::drain(weak).await
     }
 
-    async fn drain(self: &Arc<Self>, go_on: impl Fn() -> bool) -> Result<u64> {
-        if self.is_readonly() {
-            return Ok(0);
-        }
-        let Some(queue) = &self.unlinked else { return Ok(0) };
+    async fn drain(weak: Weak<Self>) -> Result<u64> {
         let (mut at, mut done) = (0, 0);
         while at != END {
+            let Some(zfs) = weak.upgrade().filter(|z| !z.is_readonly()) else { return Ok(done) };
+            let Some(queue) = &zfs.unlinked else { return Ok(done) };
             let batch = resident(|| queue.read_from(at, 64)).await?;
+            drop(zfs);
             at = batch.next;
             for id in batch.entries.into_iter().filter_map(|e| e.value.as_u64()) {
-                if !go_on() {
-                    return Ok(done);
-                }
-                match self.drain_one(id).await {
+                let Some(zfs) = weak.upgrade() else { return Ok(done) };
+                match Zfs::drain_one(zfs, id).await {
                     Ok(()) => done += 1,
                     // One damaged file must not keep the others.
                     Err(e) => tracing::warn!("cannot free unlinked file {id}: {e}"),
@@ -214,7 +219,7 @@ impl Zfs {
         Ok(done)
     }
 
-    async fn drain_one(self: &Arc<Self>, id: u64) -> Result<()> {
+    async fn drain_one(self: Arc<Self>, id: u64) -> Result<()> {
         let zn = resident(|| self.znode_if_any(id)).await?;
         let Some(zn) = zn else {
             // Queued, but its object is gone: only the entry is left to take away.

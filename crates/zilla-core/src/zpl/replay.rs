@@ -326,7 +326,7 @@ impl Zfs {
     /// Frees a file that has lost its last name, now: its number may come again.
     async fn reap_replayed(self: &Arc<Self>, zn: &Arc<Znode>) -> Result<()> {
         let unlinked = zn.state.lock().attrs.links == 0;
-        if unlinked { self.reap(zn.id()).await } else { Ok(()) }
+        if unlinked { self.clone().reap(zn.id()).await } else { Ok(()) }
     }
 
     async fn replay_rename(

@@ -2,7 +2,7 @@
 
 use super::ZVOL_OBJ;
 use super::volume::Zvol;
-use crate::dmu::{Need, Now, ReadData, Stop, in_tx, resident};
+use crate::dmu::{Need, Now, PART, ReadData, Stop, in_tx, resident};
 use crate::error::{Errno, Result};
 use crate::txg::Tx;
 use crate::zil::{When, Zilog};
@@ -82,28 +82,32 @@ impl Zvol {
         Ok(())
     }
 
-    /// Makes a range read as zeroes and gives its whole blocks back. ENOSPC if not all of it is within the volume.
+    /// Makes a range read as zeroes and gives its whole blocks back, a part a txg from its end on.
+    /// ENOSPC if not all of it is within the volume.
     pub async fn free(&self, off: u64, len: u64) -> Result<()> {
         let txgs = self.txgs()?;
         self.check_range(off, len, Errno::NoSpc)?;
         if len == 0 {
             return Ok(());
         }
-        in_tx(txgs, |tx| {
-            let _order = self.order.lock();
-            self.data.in_order(tx)?;
-            self.check_range(off, len, Errno::NoSpc)?;
-            self.space.admit(tx, 0, true)?;
-            self.space.hold_room(tx, self.data.free_cost(tx, off, off + len), Leave::Quarter)?;
-            self.data.free_range(tx, off, len);
-            if let Some(log) = self.zil() {
-                let body = RecordBody::Truncate { object: ZVOL_OBJ, offset: off, length: len };
-                log.push(tx, When::With(ZVOL_OBJ), body);
-            }
-            Ok(())
-        })
-        .await?;
+        let free = |tx: &Tx, at: u64, end: u64| self.free_now(tx, at, end - at);
+        let end = self.data.all_but_a_part(txgs, (off, off + len), free).await?;
+        in_tx(txgs, |tx| free(tx, off, end)).await?;
         self.ended().await
+    }
+
+    fn free_now(&self, tx: &Tx, off: u64, len: u64) -> Now<()> {
+        let _order = self.order.lock();
+        self.data.in_order(tx)?;
+        self.check_range(off, len, Errno::NoSpc)?;
+        self.space.admit(tx, 0, true)?;
+        self.space.hold_room(tx, self.data.free_cost(tx, off, off + len), Leave::Quarter)?;
+        self.data.free_some(tx, off, len, PART);
+        if let Some(log) = self.zil() {
+            let body = RecordBody::Truncate { object: ZVOL_OBJ, offset: off, length: len };
+            log.push(tx, When::With(ZVOL_OBJ), body);
+        }
+        Ok(())
     }
 
     /// Says that a range is not needed any more: its whole blocks are given back, the rest stays as it is.

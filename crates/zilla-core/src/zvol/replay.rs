@@ -6,7 +6,7 @@
 
 use super::ZVOL_OBJ;
 use super::volume::Zvol;
-use crate::dmu::{Now, in_tx};
+use crate::dmu::{Now, PART, in_tx};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zil::{Replay, Zilog};
@@ -126,14 +126,20 @@ impl Replayer<'_> {
                 .await
             }
             RecordBody::Truncate { object: ZVOL_OBJ, offset, length } => {
-                let end = self.0.size().min(offset.saturating_add(*length));
-                self.redo(seq, |tx| {
-                    if *offset < end {
-                        self.0.data.free_range(tx, *offset, end - offset);
+                let (dn, end) = (&self.0.data, self.0.size().min(offset.saturating_add(*length)));
+                let free = |tx: &Tx, at: u64, end: u64| {
+                    if at < end {
+                        dn.free_some(tx, at, end - at, PART);
                     }
                     Ok(())
-                })
-                .await
+                };
+                let parts = dn.all_but_a_part(self.0.txgs()?, (*offset, end), |tx, at, end| {
+                    let _order = self.0.order.lock();
+                    dn.in_order(tx)?;
+                    free(tx, at, end)
+                });
+                let end = parts.await?;
+                self.redo(seq, |tx| free(tx, *offset, end)).await
             }
             _ => {
                 let what = format!("a record of type {} in a volume's log", record.header.txtype);

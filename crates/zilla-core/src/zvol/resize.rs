@@ -2,18 +2,27 @@
 
 use super::volume::Zvol;
 use super::{SIZE, check_size};
-use crate::dmu::in_tx;
+use crate::dmu::{PART, in_tx};
 use crate::error::Result;
+use crate::txg::{Tx, TxgState};
+use crate::zio::Leave;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
 use zilla_ondisk::dnode::DN_MAX_INDBLKSHIFT;
 
 impl Zvol {
-    /// Changes the size. What lies beyond a smaller one is freed. It is on disk when this returns.
+    /// Changes the size. What lies beyond a smaller one is freed, a part a txg. The size is on disk
+    /// when this returns. What a crash in between leaves beyond the end is freed before the size is
+    /// changed again, so a volume that grows reads zeroes there.
     #[crate::boxed]
     pub async fn set_size(&self, size: u64) -> Result<()> {
         let txgs = self.txgs()?;
         check_size(size, self.block_size)?;
+        if self.data.maxblkid().saturating_mul(self.block_size) >= self.size() {
+            self.free_beyond(txgs).await?;
+        }
+        let in_parts = self.data.last_part(size, u64::MAX).await?.is_some();
         let (old, txg) = in_tx(txgs, |tx| {
             let _order = self.order.lock();
             self.data.in_order(tx)?;
@@ -24,7 +33,9 @@ impl Zvol {
             if size < old {
                 // From here on nobody writes there.
                 self.size.store(size, Ordering::Release);
-                self.data.free_range(tx, size, u64::MAX);
+                if !in_parts {
+                    self.data.free_some(tx, size, u64::MAX, PART);
+                }
             }
             Ok((old, tx.txg()))
         })
@@ -33,8 +44,28 @@ impl Zvol {
         if size > old {
             // No log record tells of the size: who writes beyond the old end must find it there after a crash.
             self.size.store(size, Ordering::Release);
+        } else if in_parts {
+            self.free_beyond(txgs).await?;
         }
         Ok(())
+    }
+
+    /// Frees what lies beyond the volume's end.
+    async fn free_beyond(&self, txgs: &Arc<TxgState>) -> Result<()> {
+        let size = self.size();
+        let free = |tx: &Tx, at: u64, end: u64| {
+            let _order = self.order.lock();
+            self.data.in_order(tx)?;
+            self.space.admit(tx, 0, true)?;
+            // Another change of the size may have come between.
+            if at >= self.size() && at < end {
+                self.space.hold_room(tx, self.data.free_cost(tx, at, end), Leave::Quarter)?;
+                self.data.free_some(tx, at, end - at, PART);
+            }
+            Ok(())
+        };
+        let end = self.data.all_but_a_part(txgs, (size, i64::MAX as u64), free).await?;
+        in_tx(txgs, |tx| free(tx, size, end)).await
     }
 }
 

@@ -28,6 +28,8 @@ struct World {
     txgs: Arc<TxgState>,
     zvol: Arc<Zvol>,
     syncing: Option<(Txg, BoxFuture<'static, Result<ObjsetSync>>)>,
+    /// The most blocks that a txg freed.
+    most: usize,
 }
 
 fn env() -> Env {
@@ -44,7 +46,7 @@ impl World {
         block_on(super::create::fill(&objset, &tx, size, BLK as u32)).unwrap();
         drop(tx);
         let zvol = World::open(&env, &objset, &txgs);
-        let mut w = World { env, store, cache, root: BlkPtr::ZERO, txgs, zvol, syncing: None };
+        let mut w = World { env, store, cache, root: BlkPtr::ZERO, txgs, zvol, syncing: None, most: 0 };
         w.sync();
         w
     }
@@ -68,6 +70,7 @@ impl World {
         let (txg, out) = (*txg, out.unwrap());
         self.syncing = None;
         self.store.free(&out.killed);
+        self.most = self.most.max(out.killed.len());
         self.root = out.root;
         self.txgs.done(txg);
     }
@@ -96,11 +99,9 @@ impl World {
         block_on(self.zvol.read(off, len as usize)).unwrap().concat()
     }
 
-    /// While a change of the size waits for its txg, syncs go on.
-    fn set_size(&mut self, size: u64) {
+    /// While a change waits for its txg, syncs go on.
+    fn driven(&mut self, mut change: BoxFuture<'_, Result<()>>) {
         self.finish_sync();
-        let zvol = self.zvol.clone();
-        let mut change = async move { zvol.set_size(size).await }.boxed();
         loop {
             if let Some(done) = (&mut change).now_or_never() {
                 return done.unwrap();
@@ -108,6 +109,77 @@ impl World {
             self.sync();
         }
     }
+
+    fn set_size(&mut self, size: u64) {
+        let zvol = self.zvol.clone();
+        self.driven(async move { zvol.set_size(size).await }.boxed());
+    }
+
+    /// A block in each of many stretches.
+    fn scatter(&mut self) {
+        for i in 0..STRETCHES {
+            let data = [Bytes::from_static(&[7; BLK as usize])];
+            block_on(self.zvol.write(i * STRETCH + BLK, &data)).unwrap();
+        }
+        self.sync();
+        self.most = 0;
+    }
+}
+
+/// Bytes under an indirect block of level 1, such blocks in a part, and in a test's volume.
+const STRETCH: u64 = BLK << 10;
+const IN_PART: u64 = crate::dmu::PART >> 10;
+const STRETCHES: u64 = 5 * IN_PART / 2;
+
+/// No txg frees more pointers than a part has, whatever is done to the volume.
+#[test]
+fn a_large_volume_is_freed_in_parts() {
+    let size = STRETCHES * STRETCH;
+    let mut w = World::new(size);
+    // What a sync replaces besides: the levels above, the objects' own block, the root.
+    let in_part = IN_PART as usize..2 * IN_PART as usize + 24;
+    w.scatter();
+    let (before, zvol) = (w.store.count(), w.zvol.clone());
+    w.driven(async move { zvol.trim(0, size).await }.boxed());
+    w.sync();
+    assert!(in_part.contains(&w.most), "{} blocks freed in a txg", w.most);
+    assert!(w.store.count() < before - 2 * STRETCHES as usize + 16);
+
+    w.scatter();
+    w.set_size(STRETCH);
+    w.sync();
+    assert!(in_part.contains(&w.most), "{} blocks freed in a txg", w.most);
+    assert!(w.store.count() < before - 2 * STRETCHES as usize + 32);
+    assert_eq!(w.read(BLK, BLK), [7; BLK as usize]);
+    w.set_size(size);
+    assert_eq!(w.read(2 * STRETCH + BLK, BLK), [0; BLK as usize]);
+}
+
+#[test]
+fn a_volume_that_was_cut_in_part_before_a_crash_grows_by_zeroes() {
+    let size = STRETCHES * STRETCH;
+    let mut w = World::new(size);
+    w.scatter();
+    let zvol = w.zvol.clone();
+    let mut change = async move { zvol.set_size(STRETCH).await }.boxed();
+    while w.most < IN_PART as usize {
+        assert!((&mut change).now_or_never().is_none(), "all of it is freed at once");
+        w.sync();
+    }
+    drop(change);
+    let root = w.root;
+    let store: Arc<dyn crate::zio::BlockStore> = w.store.clone();
+    let objset = block_on(Objset::open(1, &root, store, w.cache.clone(), props())).unwrap();
+    w.zvol = World::open(&w.env, &objset, &w.txgs);
+    assert_eq!(w.zvol.size(), STRETCH);
+    let left = w.store.count();
+    w.set_size(size);
+    w.sync();
+    assert!(w.store.count() < left, "what was left is freed");
+    for i in 1..STRETCHES {
+        assert_eq!(w.read(i * STRETCH + BLK, BLK), [0; BLK as usize], "stretch {i}");
+    }
+    assert_eq!(w.read(BLK, BLK), [7; BLK as usize]);
 }
 
 #[derive(Clone, Debug)]

@@ -189,3 +189,18 @@ fn a_large_file_without_a_name_is_freed_in_parts_and_after_a_crash_from_there_on
         assert_eq!(block_on(w.zfs.drain_unlinked()).unwrap(), 0, "nothing is queued any more");
     }
 }
+
+#[test]
+fn a_file_system_is_not_held_while_a_large_file_is_freed() {
+    let w = World::new();
+    w.large("f");
+    let before = w.store.count();
+    block_on(w.zfs.unlink(w.zfs.root(), b"f")).unwrap();
+    let World { zfs, txgs, seen, store, .. } = w;
+    let weak = Arc::downgrade(&zfs);
+    drop(zfs);
+    until(|| weak.upgrade().is_none());
+    assert!(store.count() > before / 3, "it was held until all was freed");
+    assert!(seen.most.load(Ordering::Relaxed) <= 2 * IN_PART + BESIDES);
+    txgs.stop();
+}
