@@ -126,7 +126,7 @@ impl Zdb {
         }
         if rest.is_empty() {
             let mut bp = BlkPtr::ZERO;
-            let asize = top.psize_to_asize(s.size);
+            let asize = top.psize_to_asize(s.size, zilla_core::types::TXG_INITIAL.0);
             bp.set_dva(0, Dva { vdev: top.id, offset: s.offset, asize, gang: false });
             bp.set_lsize(s.size);
             bp.set_psize(s.size);

@@ -371,7 +371,7 @@ impl Metaslabs {
                 if !v.takes_blocks() || (used && !hard && n > others.len()) {
                     continue;
                 }
-                let asize = v.asize(req.psize);
+                let asize = v.asize(req.psize, txg);
                 let skip = if req.skip > 0 && (v.spec.turns)() { req.skip } else { 0 };
                 match g.alloc(v, txg, lane, (asize, skip), others, how) {
                     Found::At(offset) => {
@@ -393,7 +393,7 @@ impl Metaslabs {
     pub(super) fn locate(&self, dva: &Dva) -> Result<(Arc<VdevSpace>, Arc<Metaslab>, u64)> {
         let v = self.vdev(dva.vdev)?;
         // A gang's DVA has the size of all its members; its own place holds the header only.
-        let size = if dva.gang { v.asize(GANG_HEADER_SIZE) } else { dva.asize };
+        let size = if dva.gang { v.asize(GANG_HEADER_SIZE, Txg(0)) } else { dva.asize };
         let ms = v.metaslab_of(dva.offset, size)?.clone();
         Ok((v, ms, size))
     }

@@ -106,7 +106,10 @@ impl Metaslabs {
             return;
         };
         if let Some(shift) = class.groups().map(|(v, _)| v.spec.ashift).min() {
-            let unit = class.groups().map(|(v, _)| v.deflated(v.asize(1 << shift)).max(1 << shift)).max();
+            let unit = class
+                .groups()
+                .map(|(v, _)| v.deflated(v.asize(1 << shift, crate::types::Txg(0))).max(1 << shift))
+                .max();
             txgs.set_worst(shift, unit.unwrap_or(1 << shift));
         }
     }

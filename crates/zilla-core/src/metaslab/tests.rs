@@ -48,7 +48,7 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         turns: Arc::new(|| false),
         usable: Arc::new(true.into()),
         grain: 4096,
-        psize_to_asize: Arc::new(|p| p.next_multiple_of(4096)),
+        psize_to_asize: Arc::new(|p, _| p.next_multiple_of(4096)),
     }
 }
 
@@ -389,7 +389,7 @@ fn a_gap_is_of_whole_sectors_whatever_it_should_be() {
         let normal = VdevSpec {
             ashift: 14,
             grain: 1 << 14,
-            psize_to_asize: Arc::new(|p| p.next_multiple_of(1 << 14)),
+            psize_to_asize: Arc::new(|p, _| p.next_multiple_of(1 << 14)),
             ..spec(0, 4, SpaceClass::Normal)
         };
         let log = turning(true, VdevSpec { id: 1, class: SpaceClass::Log, ..normal.clone() });

@@ -84,8 +84,8 @@ pub struct VdevSpec {
     pub usable: Arc<AtomicBool>,
     /// Blocks begin and end at multiples of it.
     pub grain: u64,
-    /// What a block of so many bytes takes, with parity and padding.
-    pub psize_to_asize: Arc<dyn Fn(u64) -> u64 + Send + Sync>,
+    /// What a block of so many bytes takes that is born in a txg, with parity and padding.
+    pub psize_to_asize: Arc<dyn Fn(u64, Txg) -> u64 + Send + Sync>,
 }
 
 /// Space in use, in bytes of the vdev.
@@ -191,7 +191,7 @@ impl VdevSpace {
             all.push(Arc::new(ms));
         }
         let deflate = {
-            let asize = (spec.psize_to_asize)(128 << 10);
+            let asize = (spec.psize_to_asize)(128 << 10, Txg(0));
             (128u64 << 10).checked_div(asize >> 9).unwrap_or(512)
         };
         let groups = Group::divide(spec.class, &all);
@@ -286,8 +286,8 @@ impl VdevSpace {
         self.allocatable.load(Ordering::Relaxed) && self.spec.usable.load(Ordering::Relaxed)
     }
 
-    pub(super) fn asize(&self, psize: u64) -> u64 {
-        (self.spec.psize_to_asize)(psize)
+    pub(super) fn asize(&self, psize: u64, txg: Txg) -> u64 {
+        (self.spec.psize_to_asize)(psize, txg)
     }
 
     /// The metaslab that holds this range, if one does.

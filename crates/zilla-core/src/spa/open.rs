@@ -110,7 +110,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 rotational: Arc::new(move || rotating.leaves().any(|l| l.rotational())),
                 turns: Arc::new(move || turning.leaves().any(|l| l.turns())),
                 usable: top.vdev.allocatable(),
-                psize_to_asize: Arc::new(move |psize| own.psize_to_asize(psize)),
+                psize_to_asize: Arc::new(move |psize, txg: Txg| own.psize_to_asize(psize, txg.0)),
             }
         })
         .collect()

@@ -259,8 +259,13 @@ impl VdevTree {
 
     /// The tree that an edited configuration describes. New devices are not opened yet.
     pub fn changed(&self, env: &Env, config: &NvList) -> Result<VdevTree> {
-        let mut parser =
-            Parser { clock: env.clock.clone(), leaves: self.leaves.clone(), known: self.known_leaves() };
+        let widths = self.tops.iter().filter_map(|t| Some((t.vdev.guid, t.vdev.widths.clone()?)));
+        let mut parser = Parser {
+            clock: env.clock.clone(),
+            leaves: self.leaves.clone(),
+            known: self.known_leaves(),
+            widths: widths.collect(),
+        };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
         let tree = VdevTree::assemble(env, root, parser.leaves, self.spares.clone(), self.cache.clone());
         let tree = tree.sharing_flags(self);

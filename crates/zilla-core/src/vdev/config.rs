@@ -18,6 +18,7 @@ use super::draid::Draid;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::state::StateCell;
+use super::widths::{EXPANDING, Widths};
 use crate::error::{Errno, Error, Result};
 
 /// root / top-level / replacing or spare / spare / leaf.
@@ -44,6 +45,8 @@ pub struct Parser {
     pub leaves: Vec<Arc<Leaf>>,
     /// Leaves that are there already, by guid.
     pub known: HashMap<u64, Arc<Leaf>>,
+    /// The widths of RAID-Zs that are there already, by guid.
+    pub widths: HashMap<u64, Arc<Widths>>,
 }
 
 impl Parser {
@@ -77,8 +80,8 @@ impl Parser {
             VdevKind::Raidz { nparity } if children.len() <= usize::from(nparity) || children.len() > 255 => {
                 return Err(bad(format!("raidz{nparity} with {} children", children.len())));
             }
-            VdevKind::Raidz { .. } if nv.contains("raidz_expanding") || nv.contains("raidz_expand_txgs") => {
-                return Err(refused("an expanded raidz (feature org.openzfs:raidz_expansion)"));
+            VdevKind::Raidz { .. } if nv.contains(EXPANDING) => {
+                return Err(refused("a raidz that is being expanded"));
             }
             k if k.is_mirror() && children.is_empty() => {
                 return Err(bad(format!("{} without children", kind.type_name())));
@@ -102,6 +105,13 @@ impl Parser {
         if ms_shift >= 64 || (ms_shift != 0 && ms_shift < ashift) {
             return Err(bad(format!("metaslab_shift {ms_shift} with ashift {ashift}")));
         }
+        let widths = match kind {
+            VdevKind::Raidz { nparity } => match self.widths.get(&guid) {
+                Some(known) => Some(known.clone()),
+                None => Some(Arc::new(Widths::parse(nv, children.len(), nparity.into())?)),
+            },
+            _ => None,
+        };
         let leaf = is_leaf.then(|| self.leaf(nv, guid));
         let children = children
             .iter()
@@ -118,6 +128,7 @@ impl Parser {
             kind,
             children,
             draid,
+            widths,
             config: Mutex::new(kept),
             leaf,
             state: StateCell::new(VdevState::Closed, VdevAux::None),
@@ -219,6 +230,9 @@ impl Vdev {
         }
         if let Some(nparity) = self.kind.nparity() {
             nv.add("nparity", nparity as u64);
+        }
+        if let Some(widths) = &self.widths {
+            widths.generate(&mut nv);
         }
         for name in ["whole_disk", "not_present", "is_spare"] {
             if let Some(v) = kept.get(name) {

@@ -10,7 +10,7 @@
 //! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z or dRAID of units, and a unit
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
-//! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units;
+//! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units, `widths.rs` how wide an expanded RAID-Z's blocks are;
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
@@ -34,7 +34,7 @@
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
 //! overwritten in place within the txgs an import may go back to.
 //!
-//! Deliberately absent: distributed spares and failure domains of dRAIDs, and RAID-Z expansion.
+//! Deliberately absent: distributed spares and failure domains of dRAIDs, and carrying a RAID-Z's expansion on.
 //! What a configuration has of them is refused by name.
 
 pub mod change;
@@ -67,6 +67,7 @@ mod tickets;
 mod tree;
 mod trouble;
 mod upkeep;
+mod widths;
 mod within;
 pub(crate) mod write;
 

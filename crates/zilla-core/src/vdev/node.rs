@@ -15,6 +15,7 @@ use super::indirect::Indirect;
 use super::leaf::Leaf;
 use super::state::StateCell;
 use super::stats::StatSnapshot;
+use super::widths::Widths;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VdevKind {
@@ -86,6 +87,8 @@ pub struct Vdev {
     pub(super) config: Mutex<NvList>,
     /// How a dRAID is laid out.
     pub(super) draid: Option<Arc<Draid>>,
+    /// How wide a RAID-Z's blocks are.
+    pub(super) widths: Option<Arc<Widths>>,
     /// There for disks and files.
     pub leaf: Option<Arc<Leaf>>,
     /// Of a node that is not a leaf.

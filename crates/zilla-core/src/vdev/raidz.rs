@@ -7,6 +7,9 @@
 //!
 //! With single parity the parity column and the first data column change places in every other megabyte: an accident
 //! that is part of the format.
+//!
+//! What an expanded RAID-Z holds from before lies row by row over more children than its rows are wide
+//! (`widths.rs`): each row has a parity of its own, and every sector is a column ([`Map::expanded`]).
 
 use std::ops::Range;
 
@@ -34,6 +37,30 @@ pub struct Map {
     rows: SmallVec<[Row; 1]>,
     /// What holds nothing has to hold zeros.
     pub zeroed: bool,
+    scatter: Option<Box<Scatter>>,
+}
+
+/// What must be known of columns that are single sectors.
+#[derive(Clone, Debug, Default)]
+struct Scatter {
+    /// Where in the block each column begins.
+    starts: Vec<usize>,
+    /// Each column's sector of the vdev's space.
+    sectors: Vec<u64>,
+    /// By how many children sectors were ever divided.
+    widths: Vec<usize>,
+}
+
+/// How a RAID-Z that was expanded is divided.
+#[derive(Clone, Debug)]
+pub struct Expanded {
+    /// Of the block.
+    pub logical: usize,
+    /// Children that sectors are divided among.
+    pub children: usize,
+    pub nparity: usize,
+    /// By how many children they ever were.
+    pub widths: Vec<usize>,
 }
 
 /// The columns that one parity covers.
@@ -100,8 +127,77 @@ impl Map {
         map
     }
 
+    /// The layout of a block whose rows are narrower than the vdev is.
+    pub fn expanded(offset: u64, size: u64, ashift: u32, how: Expanded) -> Map {
+        let Expanded { logical, children, nparity, widths } = how;
+        let (np, width, sectors) = (nparity as u64, logical as u64, size >> ashift);
+        let dcols = width - np;
+        let (full, rest) = (sectors / dcols, sectors % dcols);
+        // Columns before `big` have a sector in the last row, if that is not full.
+        let big = if rest == 0 { 0 } else { rest + np };
+        let total = sectors + np * sectors.div_ceil(dcols);
+        let rows = full + u64::from(rest > 0);
+        let used = total.min(width);
+        let swapped = nparity == 1 && used > 1 && offset & (1 << 20) != 0;
+        let mut map = Map::empty(false);
+        let mut scatter = Scatter { widths, ..Scatter::default() };
+        for row in 0..rows {
+            let first = (offset >> ashift) + row * width;
+            let mut cols: SmallVec<[Col; 8]> = SmallVec::new();
+            for c in 0..used {
+                let sector = first + if swapped && c < 2 { 1 - c } else { c };
+                let (child, at) = (sector % children as u64, (sector / children as u64) << ashift);
+                let none = row + 1 == rows && big != 0 && c >= big;
+                let size = if none { 0 } else { 1 << ashift };
+                // The block's bytes go down its columns, as in a vdev that was never expanded.
+                let start = match c.checked_sub(np) {
+                    Some(c) if !none && (rest == 0 || c < rest) => c * rows + row,
+                    Some(c) if !none => rest * rows + (c - rest) * (rows - 1) + row,
+                    _ => 0,
+                };
+                cols.push(Col { child: child as usize, offset: at, size });
+                scatter.starts.push((start << ashift) as usize);
+                scatter.sectors.push(sector);
+            }
+            map.add_row(cols, nparity);
+        }
+        map.scatter = Some(Box::new(scatter));
+        map
+    }
+
     pub(super) fn empty(zeroed: bool) -> Map {
-        Map { cols: SmallVec::new(), skips: SmallVec::new(), rows: SmallVec::new(), zeroed }
+        let (cols, skips, rows) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+        Map { cols, skips, rows, zeroed, scatter: None }
+    }
+
+    /// Whether its columns are single sectors, which do not follow each other in the block.
+    pub fn is_scattered(&self) -> bool {
+        self.scatter.is_some()
+    }
+
+    /// Sets of columns that one device may have spoilt: those it has, and of a block that was moved those
+    /// that a device had before.
+    pub fn suspects(&self, there: impl Fn(usize) -> bool) -> Vec<SmallVec<[usize; 2]>> {
+        let there: Vec<usize> = (0..self.cols.len()).filter(|&i| there(i)).collect();
+        let Some(scatter) = &self.scatter else {
+            return there.into_iter().map(|i| SmallVec::from_slice(&[i])).collect();
+        };
+        let mut sets: Vec<SmallVec<[usize; 2]>> = Vec::new();
+        for &width in scatter.widths.iter().rev() {
+            for child in 0..width as u64 {
+                let had = |i: &usize| self.cols[*i].size > 0 && scatter.sectors[*i] % width as u64 == child;
+                let set: SmallVec<[usize; 2]> = there.iter().copied().filter(had).collect();
+                if !set.is_empty() && !sets.contains(&set) {
+                    sets.push(set);
+                }
+            }
+        }
+        sets
+    }
+
+    /// Parity columns of a row.
+    pub fn nparity(&self) -> usize {
+        self.rows.first().map_or(0, |r| r.nparity)
     }
 
     pub(super) fn add_row(&mut self, cols: SmallVec<[Col; 8]>, nparity: usize) {
@@ -123,9 +219,10 @@ impl Map {
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = 0;
         self.data().map(move |i| {
-            let start = at;
-            at += self.cols[i].size as usize;
-            start..at
+            let size = self.cols[i].size as usize;
+            let start = self.scatter.as_ref().map_or(at, |s| s.starts[i]);
+            at += size;
+            start..start + size
         })
     }
 
@@ -168,30 +265,115 @@ impl Map {
                 block[range].copy_from_slice(c);
             }
         }
-        let mut rest = &mut block[..];
+        if self.data().all(|i| cols[i].is_some()) || self.reconstruct(&mut block, cols) {
+            return Some(block);
+        }
+        None
+    }
+
+    /// Works out the columns that are not there. False: too few are.
+    fn reconstruct(&self, block: &mut [u8], cols: &[Option<Bytes>]) -> bool {
+        let mut places: SmallVec<[(Range<usize>, usize); 16]> = self.ranges().zip(self.data()).collect();
+        places.sort_unstable_by_key(|(range, i)| (range.start, range.end, *i));
+        let mut parts: SmallVec<[Option<&mut [u8]>; 16]> = cols.iter().map(|_| None).collect();
+        let mut rest = block;
+        for (range, i) in places {
+            let (part, behind) = rest.split_at_mut(range.len());
+            (parts[i], rest) = (Some(part), behind);
+        }
         for row in &self.rows {
             let first = row.first + row.nparity;
             let missing: SmallVec<[usize; 3]> =
                 (first..row.end).filter(|&i| cols[i].is_none()).map(|i| i - first).collect();
-            let mut data: SmallVec<[&mut [u8]; 16]> = SmallVec::new();
-            for i in first..row.end {
-                let (a, b) = rest.split_at_mut(self.cols[i].size as usize);
-                data.push(a);
-                rest = b;
-            }
             if !missing.is_empty() {
+                let mut data: SmallVec<[&mut [u8]; 16]> =
+                    (first..row.end).map(|i| parts[i].take().unwrap_or_default()).collect();
                 let parity: SmallVec<[Option<&[u8]>; 3]> =
                     cols[row.first..first].iter().map(|c| c.as_deref()).collect();
-                raidz::reconstruct(&mut data, &parity, &missing).ok()?;
+                if raidz::reconstruct(&mut data, &parity, &missing).is_err() {
+                    return false;
+                }
             }
         }
-        Some(block)
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// Bytes that no two sectors share.
+    fn block(sectors: u64) -> Bytes {
+        let bytes = (0..sectors << 9).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8);
+        bytes.collect::<Vec<u8>>().into()
+    }
+
+    /// What each sector of a vdev's space holds, by what a map over `children` says.
+    fn sectors(map: &Map, children: usize, block: &Bytes) -> BTreeMap<u64, Bytes> {
+        let mut out = BTreeMap::new();
+        for (col, data) in map.cols.iter().zip(map.columns(block)) {
+            for i in 0..col.size >> 9 {
+                let sector = ((col.offset >> 9) + i) * children as u64 + col.child as u64;
+                let part = data.slice((i << 9) as usize..((i + 1) << 9) as usize);
+                assert!(out.insert(sector, part).is_none());
+            }
+        }
+        out
+    }
+
+    proptest! {
+        /// An expansion moves sectors and changes none: those of a block are what they were in the vdev as
+        /// it was when the block was born. And they survive the loss of as many children as before.
+        #[test]
+        fn expanded_maps_are_the_old_ones_moved(
+            nparity in 1usize..=3,
+            data in 1usize..=6,
+            more in 1usize..=4,
+            sectors_of in prop_oneof![1u64..40, Just(256u64)],
+            start in prop_oneof![0u64..60, 2040u64..2060],
+            lost in proptest::collection::vec(any::<prop::sample::Index>(), 0..=3),
+        ) {
+            let (logical, children) = (nparity + data, nparity + data + more);
+            let (offset, size) = (start << 9, sectors_of << 9);
+            let how = Expanded { logical, children, nparity, widths: (logical..=children).collect() };
+            let map = Map::expanded(offset, size, 9, how);
+            let block = block(sectors_of);
+            let old = Map::new(offset, size, 9, logical, nparity);
+            prop_assert_eq!(sectors(&map, children, &block), sectors(&old, logical, &block));
+            prop_assert!(map.cols.iter().all(|c| c.child < children));
+            let lost: BTreeSet<usize> = lost.iter().take(nparity).map(|i| i.index(children)).collect();
+            let mut cols: Vec<Option<Bytes>> = map.columns(&block).into_iter().map(Some).collect();
+            for (col, there) in map.cols.iter().zip(&mut cols) {
+                if lost.contains(&col.child) && col.size > 0 {
+                    *there = None;
+                }
+            }
+            let made = map.assemble(&cols);
+            prop_assert_eq!(made.as_deref(), Some(&block[..]));
+        }
+    }
+
+    /// What one device of the old vdev spoilt before its sectors were moved is one of the suspects.
+    #[test]
+    fn suspects_are_devices_of_every_width() {
+        let how = Expanded { logical: 4, children: 6, nparity: 1, widths: vec![4, 5, 6] };
+        let map = Map::expanded(7 << 9, 30 << 9, 9, how);
+        let sets = map.suspects(|_| true);
+        for width in 4..=6u64 {
+            for child in 0..width {
+                let had = |i: &usize| {
+                    let col = map.cols[*i];
+                    let sector = (col.offset >> 9) * 6 + col.child as u64;
+                    col.size > 0 && sector % width == child
+                };
+                let set: SmallVec<[usize; 2]> = (0..map.cols.len()).filter(had).collect();
+                assert!(sets.contains(&set), "{width} {child}");
+            }
+        }
+    }
 
     /// The layout by the book: sectors numbered from the block's start go round the children.
     #[test]

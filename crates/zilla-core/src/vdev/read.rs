@@ -82,6 +82,13 @@ pub struct Healing {
 }
 
 impl Healing {
+    /// A leaf is one, however many of a block's columns it has.
+    fn spoilt(&mut self, leaf: &Leaf) {
+        if !self.bad.contains(&leaf.index) {
+            self.bad.push(leaf.index);
+        }
+    }
+
     pub(super) fn count(&mut self, repairs: Vec<Option<u64>>) {
         self.repaired = repairs.iter().flatten().count();
         self.bytes = repairs.iter().flatten().sum();
@@ -201,7 +208,7 @@ impl Reader<'_> {
     }
 
     async fn read_raidz(&self, units: &[Unit]) -> Outcome {
-        let Some(map) = self.top.map(self.offset, self.sectors()) else {
+        let Some(map) = self.top.map(self.offset, self.sectors(), self.birth) else {
             return Err(DvaFailure {
                 place: format!("vdev {}", self.top.id),
                 what: "the vdev has no columns".into(),
@@ -233,12 +240,19 @@ impl Reader<'_> {
         }
         let data: SmallVec<[usize; 8]> = map.data().filter(|&i| holds(i)).collect();
         let only_data = data.iter().all(|&i| leaves[i].is_some()) && !self.every_copy;
-        // The data columns are read into one buffer: if they come well, they are the block.
-        let (whole, parts) = Whole::lend(
-            IoBuf::scratch(self.sectors() as usize),
-            map.ranges().filter(|range| !range.is_empty()),
-        );
-        self.read_cols(&map, if only_data { &data } else { &all }, parts, &leaves, &mut row).await;
+        // The data columns are read into one buffer: if they come well, they are the block. Not so
+        // where rows lie across more children than they are wide: there each child is read in one
+        // go, the parity between with it.
+        let (whole, parts) = match map.is_scattered() {
+            true => (None, Vec::new()),
+            false => {
+                let ranges = map.ranges().filter(|range| !range.is_empty());
+                let (whole, parts) = Whole::lend(IoBuf::scratch(self.sectors() as usize), ranges);
+                (Some(whole), parts)
+            }
+        };
+        let first = if only_data && !map.is_scattered() { &data } else { &all };
+        self.read_cols(&map, first, parts, &leaves, &mut row).await;
         if only_data && data.iter().any(|&i| row.cols[i].is_none()) {
             self.read_cols(&map, &all, Vec::new(), &leaves, &mut row).await;
         }
@@ -246,7 +260,8 @@ impl Reader<'_> {
         let mut good = None;
         let mut checksum = false;
         let there = data.iter().filter_map(|&i| row.cols[i].as_ref());
-        let block = whole.join(there).or_else(|| map.assemble(&row.cols).map(IoBuf::into_bytes));
+        let block = whole.and_then(|whole| whole.join(there));
+        let block = block.or_else(|| map.assemble(&row.cols).map(IoBuf::into_bytes));
         if let Some(block) = block {
             match self.passes(block) {
                 Ok(block) => good = Some(block),
@@ -316,48 +331,62 @@ impl Reader<'_> {
         if wanted.is_empty() {
             return;
         }
-        let gather = Gather::new(wanted.len());
         let data = map.data().filter(|&i| map.cols[i].size > 0);
         let mut parts: SmallVec<[(usize, Option<IoBuf>); 8]> =
             data.zip(parts.into_iter().map(Some)).collect();
-        for (slot, &i) in wanted.iter().enumerate() {
-            row.asked[i] = true;
+        let runs =
+            if map.is_scattered() { runs(map, wanted) } else { wanted.iter().map(|i| alone(*i)).collect() };
+        let gather = Gather::new(runs.len());
+        for (slot, run) in runs.iter().enumerate() {
+            run.iter().for_each(|&i| row.asked[i] = true);
+            let Some(i) = run.first().copied() else { continue };
             let part = parts.iter_mut().find(|(col, _)| *col == i).and_then(|(_, part)| part.take());
             let offset = map.cols[i].offset + VDEV_LABEL_START_SIZE;
-            let (len, class, done) = (map.cols[i].size, self.class, gather.clone());
+            let len = run.iter().map(|&i| map.cols[i].size).sum();
+            let (class, done) = (self.class, gather.clone());
             if let Some(leaf) = leaves[i] {
                 let op = QOp::Read(part);
                 leaf.submit([LeafIo { op, offset, len, class, done, slot }], self.tickets);
             }
         }
-        for (&i, result) in wanted.iter().zip(gather.wait().await) {
-            match result {
-                Some(Ok(data)) => row.cols[i] = Some(data),
-                Some(Err(e)) => {
-                    row.why = format!("{}: {e}", leaves[i].map(|l| l.path()).unwrap_or_default());
-                    row.failed.push(i);
+        for (run, result) in runs.iter().zip(gather.wait().await) {
+            let mut at = 0;
+            for &i in run {
+                let size = map.cols[i].size as usize;
+                match &result {
+                    Some(Ok(data)) => row.cols[i] = Some(data.slice(at..at + size)),
+                    Some(Err(e)) => {
+                        row.why = format!("{}: {e}", leaves[i].map(|l| l.path()).unwrap_or_default());
+                        row.failed.push(i);
+                    }
+                    None => row.failed.push(i),
                 }
-                None => row.failed.push(i),
+                at += size;
             }
         }
     }
 
     /// Bytes came from enough columns, but some lie: leaves out one, then two, then three, until the rest agrees.
     fn combinations(&self, map: &Map, cols: &[Option<Bytes>]) -> Option<Bytes> {
-        let there: SmallVec<[usize; 16]> = (0..cols.len()).filter(|&i| cols[i].is_some()).collect();
-        let spare = there.len().saturating_sub(map.data().count());
+        let sets = map.suspects(|i| cols[i].is_some());
+        let spare = match map.is_scattered() {
+            true => map.nparity(),
+            false => sets.len().saturating_sub(map.data().count()),
+        };
+        let whole = cols.iter().all(Option::is_some);
         let mut tries = 0;
-        for leave_out in 1..=spare {
+        for leave_out in 1..=spare.min(sets.len()) {
             let mut pick: SmallVec<[usize; 3]> = (0..leave_out).collect();
             loop {
                 tries += 1;
                 if tries > MAX_COMBINATIONS {
                     return None;
                 }
+                let mut out = pick.iter().flat_map(|&p| sets[p].iter().copied());
                 // Leaving out parity alone changes nothing unless data is missing too.
-                if pick.iter().any(|&p| !map.is_parity(there[p])) || there.len() < cols.len() {
+                if !whole || out.clone().any(|i| !map.is_parity(i)) {
                     let mut some: SmallVec<[Option<Bytes>; 8]> = cols.iter().cloned().collect();
-                    pick.iter().for_each(|&p| some[there[p]] = None);
+                    out.by_ref().for_each(|i| some[i] = None);
                     if let Some(block) = map.assemble(&some)
                         && let Ok(block) = self.passes(block.into_bytes())
                     {
@@ -365,7 +394,7 @@ impl Reader<'_> {
                     }
                 }
                 // The next combination in lexical order.
-                let Some(i) = (0..leave_out).rev().find(|&i| pick[i] < there.len() - leave_out + i) else {
+                let Some(i) = (0..leave_out).rev().find(|&i| pick[i] < sets.len() - leave_out + i) else {
                     break;
                 };
                 pick[i] += 1;
@@ -401,11 +430,11 @@ impl Reader<'_> {
                 if !self.speculative {
                     leaf.lied(at, right.len() as u64);
                 }
-                healing.bad.push(leaf.index);
+                healing.spoilt(leaf);
                 writes.push((leaf.clone(), at, right.clone()));
             }
             if let (Some(leaf), true) = (leaves[i], failed.contains(&i)) {
-                healing.bad.push(leaf.index);
+                healing.spoilt(leaf);
                 writes.push((leaf.clone(), at, right.clone()));
             }
             let unit = units[col.child].leaves.iter().filter(|_| col.size > 0);
@@ -439,6 +468,31 @@ impl Reader<'_> {
         };
         self.tree.env.spawn_with_result(task).await
     }
+}
+
+fn alone(col: usize) -> SmallVec<[usize; 1]> {
+    SmallVec::from_slice(&[col])
+}
+
+/// Columns that follow each other on their child, to be read as one.
+fn runs(map: &Map, mut wanted: SmallVec<[usize; 8]>) -> Vec<SmallVec<[usize; 1]>> {
+    wanted.sort_unstable_by_key(|&i| (map.cols[i].child, map.cols[i].offset));
+    let mut runs: Vec<SmallVec<[usize; 1]>> = Vec::new();
+    for i in wanted {
+        let col = &map.cols[i];
+        match runs.last_mut() {
+            Some(run)
+                if run.last().is_some_and(|&l| {
+                    let last = &map.cols[l];
+                    last.child == col.child && last.offset + last.size == col.offset
+                }) =>
+            {
+                run.push(i);
+            }
+            _ => runs.push(alone(i)),
+        }
+    }
+    runs
 }
 
 /// Bytes padded with zeros to whole sectors.

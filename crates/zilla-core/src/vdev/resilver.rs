@@ -98,7 +98,7 @@ impl VdevTree {
         let (psize, birth) = (bp.psize(), bp.phys_birth());
         let pieces = bp.dvas().flat_map(move |d| {
             let size = if d.gang { GANG_HEADER_SIZE } else { psize };
-            let len = self.tops.get(d.vdev as usize).map_or(0, |t| t.psize_to_asize(size));
+            let len = self.tops.get(d.vdev as usize).map_or(0, |t| t.psize_to_asize(size, birth));
             self.resolve(d.vdev, d.offset, len, birth).unwrap_or_default()
         });
         pieces.filter_map(|p| Some((self.tops.get(p.vdev as usize)?, p.birth)))

@@ -18,6 +18,7 @@ use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::raidz;
 use super::state::{self, ChildState};
+use super::widths::Widths;
 use super::within::{SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
@@ -44,6 +45,7 @@ pub enum Layout {
     Raidz {
         nparity: usize,
         units: Vec<Unit>,
+        widths: Arc<Widths>,
     },
     Draid {
         draid: Arc<Draid>,
@@ -69,9 +71,10 @@ impl Top {
             _ if let Some(draid) = &vdev.draid => {
                 Layout::Draid { draid: draid.clone(), units: vdev.children.iter().map(unit).collect() }
             }
-            VdevKind::Raidz { nparity } => Layout::Raidz {
-                nparity: usize::from(nparity),
+            _ if let Some(widths) = &vdev.widths => Layout::Raidz {
+                nparity: vdev.kind.nparity().unwrap_or(1),
                 units: vdev.children.iter().map(unit).collect(),
+                widths: widths.clone(),
             },
             VdevKind::Indirect => Layout::Indirect,
             VdevKind::Hole | VdevKind::Missing => Layout::Nothing,
@@ -84,24 +87,30 @@ impl Top {
         self.vdev.ashift()
     }
 
-    /// Space that `psize` bytes take here.
-    pub fn psize_to_asize(&self, psize: u64) -> u64 {
+    /// Space that `psize` bytes of a block born in txg `birth` take here.
+    pub fn psize_to_asize(&self, psize: u64, birth: u64) -> u64 {
         let ashift = self.ashift();
         match &self.layout {
-            Layout::Raidz { nparity, units } => {
-                raidz::psize_to_asize(psize, ashift, units.len() as u64, *nparity as u64)
+            Layout::Raidz { nparity, widths, .. } => {
+                raidz::psize_to_asize(psize, ashift, widths.at(birth) as u64, *nparity as u64)
             }
             Layout::Draid { draid, .. } => draid.psize_to_asize(psize, ashift),
             _ => psize.next_multiple_of(1 << ashift),
         }
     }
 
-    /// How `size` bytes (whole sectors) at `offset` lie across the units, where they share blocks
-    /// among them.
-    pub(super) fn map(&self, offset: u64, size: u64) -> Option<raidz::Map> {
+    /// How `size` bytes (whole sectors) at `offset`, born in txg `birth`, lie across the units, where
+    /// they share blocks among them.
+    pub(super) fn map(&self, offset: u64, size: u64, birth: u64) -> Option<raidz::Map> {
         match &self.layout {
-            Layout::Raidz { nparity, units } => {
-                Some(raidz::Map::new(offset, size, self.ashift(), units.len(), *nparity))
+            Layout::Raidz { nparity, units, widths } => {
+                let (logical, children, nparity) = (widths.at(birth), units.len(), *nparity);
+                if logical >= children {
+                    return Some(raidz::Map::new(offset, size, self.ashift(), children, nparity));
+                }
+                let widths = widths.all(children).collect();
+                let how = raidz::Expanded { logical, children, nparity, widths };
+                Some(raidz::Map::expanded(offset, size, self.ashift(), how))
             }
             Layout::Draid { draid, .. } => Some(draid.map(offset, size, self.ashift())),
             _ => None,
@@ -116,9 +125,10 @@ impl Top {
         }
     }
 
-    /// 512 is no overhead. What space users see of allocated space is this share of it.
+    /// 512 is no overhead. What space users see of allocated space is this share of it. That of a RAID-Z
+    /// is its original width's for ever: what was counted must be uncounted by the same ratio.
     pub fn deflate_ratio(&self) -> u64 {
-        (1 << 17) / (self.psize_to_asize(1 << 17) >> 9).max(1)
+        (1 << 17) / (self.psize_to_asize(1 << 17, 0) >> 9).max(1)
     }
 
     pub fn leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
@@ -167,7 +177,12 @@ pub struct VdevTree {
 impl VdevTree {
     /// Makes the tree a root's configuration describes (an `l2cache` array in it included). No device is touched.
     pub fn from_config(env: &Env, config: &NvList) -> Result<VdevTree> {
-        let mut parser = Parser { clock: env.clock.clone(), leaves: Vec::new(), known: HashMap::new() };
+        let mut parser = Parser {
+            clock: env.clock.clone(),
+            leaves: Vec::new(),
+            known: HashMap::new(),
+            widths: HashMap::new(),
+        };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
         let cache = config.lists("l2cache").unwrap_or_default();
         let cache = cache.iter().enumerate().map(|(i, c)| parser.aux(c, i)).collect::<Result<Vec<_>>>()?;
@@ -239,10 +254,10 @@ impl VdevTree {
         bp.dvas().map(|d| self.dva_dsize(&d)).sum()
     }
 
-    /// Refuses a DVA that does not lie on its vdev.
-    pub fn check_dva(&self, dva: &Dva, psize: u64) -> Result<&Top> {
+    /// Refuses a DVA, of a block born in txg `birth`, that does not lie on its vdev.
+    pub fn check_dva(&self, dva: &Dva, psize: u64, birth: u64) -> Result<&Top> {
         let top = self.top(dva.vdev)?;
-        let asize = if dva.gang { top.psize_to_asize(512) } else { top.psize_to_asize(psize) };
+        let asize = top.psize_to_asize(if dva.gang { 512 } else { psize }, birth);
         let place = || format!("vdev {} at {:#x}", dva.vdev, dva.offset);
         if matches!(top.layout, Layout::Nothing) {
             return Err(Error::corrupt(
@@ -397,7 +412,7 @@ impl VdevTree {
     /// All leaves of the pool with those of `configs`, and `old` with their vdevs.
     fn adding(&self, old: &[Arc<Vdev>], configs: &[NvList]) -> Result<(Leaves, Vec<Arc<Vdev>>)> {
         let (clock, known) = (self.env.clock.clone(), HashMap::new());
-        let mut parser = Parser { clock, leaves: self.leaves.clone(), known };
+        let mut parser = Parser { clock, leaves: self.leaves.clone(), known, widths: HashMap::new() };
         let mut all = old.to_vec();
         for (i, config) in configs.iter().enumerate() {
             all.push(parser.aux(config, old.len() + i)?);

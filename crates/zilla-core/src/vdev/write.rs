@@ -43,8 +43,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Adds a block at `offset` of a top-level's address space.
-    pub fn block(&mut self, top: &Top, offset: u64, data: &Bytes) {
+    /// Adds a block born in txg `birth` at `offset` of a top-level's address space.
+    pub fn block(&mut self, top: &Top, offset: u64, data: &Bytes, birth: u64) {
         let data = pad(data, (data.len() as u64).next_multiple_of(1 << top.ashift()));
         match &top.layout {
             Layout::Plain(unit) => {
@@ -57,7 +57,7 @@ impl Plan {
                 }
             }
             Layout::Raidz { units, .. } | Layout::Draid { units, .. } => {
-                let Some(map) = top.map(offset, data.len() as u64) else { return };
+                let Some(map) = top.map(offset, data.len() as u64, birth) else { return };
                 let columns = map.columns(&data);
                 #[cfg(feature = "planted")]
                 let columns = with_wrong_parity(&map, columns);
@@ -184,16 +184,16 @@ impl VdevTree {
         }
     }
 
-    /// Writes a block again over a damaged copy. Whether that worked is the disk's problem.
-    pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes) {
+    /// Writes a block born in txg `birth` again over a damaged copy. Whether that worked is the disk's problem.
+    pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes, birth: u64) {
         let len = (data.len() as u64).next_multiple_of(1 << top.ashift());
         let data = pad(data, len);
         let mut at = 0;
-        for piece in self.resolve(top.id, offset, len, 0).unwrap_or_default() {
+        for piece in self.resolve(top.id, offset, len, birth).unwrap_or_default() {
             let Ok(top) = self.top(piece.vdev) else { return };
             let data = data.slice(at..at + piece.len as usize);
             at += piece.len as usize;
-            for i in self.write_now(top, piece.offset, &data, Priority::AsyncWrite).await {
+            for i in self.write_now(top, piece.offset, &data, piece.birth, Priority::AsyncWrite).await {
                 if let Some(leaf) = self.leaves.get(i) {
                     leaf.refused.store(true, Ordering::Relaxed);
                 }
@@ -201,11 +201,18 @@ impl VdevTree {
         }
     }
 
-    /// Writes one block to the leaves of its vdev; the indices of those that did not take it. A synchronous write has a waiter, whose
+    /// Writes one block, born in txg `birth`, to the leaves of its vdev; the indices of those that did not take it. A synchronous write has a waiter, whose
     /// thread may do the last leaf's I/O itself.
-    pub async fn write_now(&self, top: &Top, offset: u64, data: &Bytes, class: Priority) -> Vec<usize> {
+    pub async fn write_now(
+        &self,
+        top: &Top,
+        offset: u64,
+        data: &Bytes,
+        birth: u64,
+        class: Priority,
+    ) -> Vec<usize> {
         let mut plan = Plan::default();
-        plan.block(top, offset, data);
+        plan.block(top, offset, data, birth);
         let mut missed = std::mem::take(&mut plan.missed);
         let mut joined = plan.join();
         let total: usize = joined.iter().map(|(_, list)| list.len()).sum();

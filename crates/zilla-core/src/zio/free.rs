@@ -85,7 +85,7 @@ impl Zio {
     pub(super) fn header_dva(&self, dva: &Dva) -> Dva {
         let tree = self.tree();
         let asize =
-            tree.top(dva.vdev).map_or(dva.asize, |t| t.psize_to_asize(crate::types::GANG_HEADER_SIZE));
+            tree.top(dva.vdev).map_or(dva.asize, |t| t.psize_to_asize(crate::types::GANG_HEADER_SIZE, 0));
         Dva { asize, gang: false, ..*dva }
     }
 }

@@ -41,7 +41,7 @@ impl Zio {
         let first = bp.dva(0);
         let birth = bp.phys_birth();
         let check = |data: &[u8]| verify::gang_header(bp, &first, birth, data).map(drop);
-        let top = tree.check_dva(dva, GANG_HEADER_SIZE)?;
+        let top = tree.check_dva(dva, GANG_HEADER_SIZE, birth)?;
         let fence = || if every_copy { unfenced() } else { self.repairing(bp, bookmark) };
         let reader = Reader {
             tree,
@@ -93,7 +93,7 @@ impl Zio {
             }
             for dva in bp.dvas() {
                 let asize = match dva.gang {
-                    true => tree.top(dva.vdev)?.psize_to_asize(GANG_HEADER_SIZE),
+                    true => tree.top(dva.vdev)?.psize_to_asize(GANG_HEADER_SIZE, bp.phys_birth()),
                     false => dva.asize,
                 };
                 out.extend(tree.now_at(&Dva { asize, ..dva })?);

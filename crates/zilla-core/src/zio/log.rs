@@ -73,7 +73,7 @@ impl Zio {
         let tree = self.tree();
         let top = tree.top(dva.vdev)?;
         let marks: SmallVec<[(Arc<Leaf>, u64); 2]> = top.leaves().map(|l| (l.clone(), l.mark())).collect();
-        let missed = tree.write_now(top, dva.offset, data, Priority::SyncWrite).await;
+        let missed = tree.write_now(top, dva.offset, data, txg.0, Priority::SyncWrite).await;
         let leaves = marks.into_iter().filter(|(l, _)| !missed.contains(&l.index)).collect();
         let write = LogWrite { zio: self.clone(), txg, vdev: dva.vdev, leaves };
         write.missed(&missed).await?;
@@ -172,7 +172,7 @@ impl Zio {
             let dva = bp.dva(0);
             let (whole, turns, is_log) = {
                 let tree = zio.tree();
-                let top = tree.check_dva(&dva, bp.psize())?;
+                let top = tree.check_dva(&dva, bp.psize(), bp.phys_birth())?;
                 let turns = top.leaves().any(|l| l.turns());
                 // What is missing of a parity vdev's columns could not be told from damage: these
                 // get the whole block.
@@ -219,7 +219,7 @@ impl Zio {
                 last = Error::corrupt(Some(bookmark), "block pointer", "a log block in pieces");
                 continue;
             }
-            let top = match tree.check_dva(&dva, bp.psize()) {
+            let top = match tree.check_dva(&dva, bp.psize(), bp.phys_birth()) {
                 Ok(top) => top,
                 Err(e) => {
                     last = e;

@@ -199,7 +199,7 @@ impl Zio {
                     if failures.iter().any(is_damaged)
                         && let Some(guard) = self.repairing(bp, bookmark)
                     {
-                        self.rewrite_copies(failures, &data, guard).await;
+                        self.rewrite_copies(failures, &data, bp.phys_birth(), guard).await;
                     }
                     return Ok(data);
                 }
@@ -235,7 +235,7 @@ impl Zio {
             checksum: false,
             device: false,
         };
-        let top = tree.check_dva(dva, bp.psize()).map_err(failure)?;
+        let top = tree.check_dva(dva, bp.psize(), bp.phys_birth()).map_err(failure)?;
         if dva.gang {
             return self.read_gang(tree, bp, dva, bookmark, class, 0).await.map_err(failure);
         }
@@ -258,15 +258,15 @@ impl Zio {
     }
 
     /// Writes copies that could not be read again, from one that could.
-    async fn rewrite_copies(&self, failures: Vec<(Dva, DvaFailure)>, data: &Bytes, guard: Guard) {
+    async fn rewrite_copies(&self, failures: Vec<(Dva, DvaFailure)>, data: &Bytes, birth: u64, guard: Guard) {
         let (tree, data) = (self.tree(), data.clone());
         let task = async move {
             for (dva, failure) in failures.iter().filter(|f| is_damaged(f)) {
-                if let Ok(top) = tree.check_dva(dva, data.len() as u64)
+                if let Ok(top) = tree.check_dva(dva, data.len() as u64, birth)
                     && tree.is_writable()
                 {
                     tracing::info!(place = %failure.place, "rewriting a damaged copy from another one");
-                    tree.rewrite(top, dva.offset, &data).await;
+                    tree.rewrite(top, dva.offset, &data, birth).await;
                 }
             }
             drop(guard);
@@ -318,7 +318,7 @@ impl Zio {
                 }
                 continue;
             }
-            let read = match tree.check_dva(&dva, bp.psize()) {
+            let read = match tree.check_dva(&dva, bp.psize(), bp.phys_birth()) {
                 Ok(top) => {
                     let (offset, psize, birth) = (dva.offset, bp.psize(), bp.phys_birth());
                     let (tree, class, tickets) = (&*tree, Priority::Scrub, None);
@@ -366,7 +366,7 @@ impl Zio {
                         out.repaired += 1;
                         out.repaired_bytes += dva.asize;
                     }
-                    self.rewrite_copies(failures, &data, Box::new(())).await;
+                    self.rewrite_copies(failures, &data, bp.phys_birth(), Box::new(())).await;
                 }
                 Ok(out)
             }

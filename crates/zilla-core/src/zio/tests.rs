@@ -39,7 +39,7 @@ impl Allocator for Bump {
             let mut dvas = Dvas::new();
             for copy in 0..req.copies {
                 let id = copy as usize % self.tree.tops.len();
-                let asize = self.tree.tops[id].psize_to_asize(req.psize);
+                let asize = self.tree.tops[id].psize_to_asize(req.psize, 0);
                 let offset = self.next[id].fetch_add(asize, Ordering::Relaxed);
                 if offset + asize > self.tree.tops[id].vdev.asize() {
                     return Err(AllocStop::NoSpc);

@@ -378,7 +378,7 @@ impl Zio {
         for p in &placements {
             for dva in &p.dvas {
                 if let Ok(top) = tree.top(dva.vdev) {
-                    plan.block(top, dva.offset, &p.data);
+                    plan.block(top, dva.offset, &p.data, txg.0);
                 }
             }
         }

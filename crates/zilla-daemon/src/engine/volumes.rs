@@ -340,13 +340,11 @@ impl Drop for Nbd {
 impl Pool {
     /// What a volume of this size reserves.
     pub fn reservation(&self, size: u64, block_size: u64, copies: u64) -> u64 {
-        let asize = |t: &Top| {
-            t.vdev
-                .kind
-                .nparity()
-                .map(|_| (t.psize_to_asize(block_size), t.psize_to_asize(SPA_OLD_MAXBLOCKSIZE)))
-        };
-        let asizes = self.spa.tree().tops.iter().filter_map(asize).collect();
+        // By the width that new blocks have.
+        let asize = |t: &Top, size| t.psize_to_asize(size, u64::MAX);
+        let asizes =
+            |t: &Top| t.vdev.kind.nparity().map(|_| (asize(t, block_size), asize(t, SPA_OLD_MAXBLOCKSIZE)));
+        let asizes = self.spa.tree().tops.iter().filter_map(asizes).collect();
         volsize_to_reservation(&Resv { size, block_size, copies, asizes })
     }
 }
