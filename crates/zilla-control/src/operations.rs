@@ -211,6 +211,7 @@ operations! {
     dataset_rename(DatasetRename) -> MountedReply;
     dataset_promote(DatasetPromote) -> ();
     dataset_bookmark(DatasetBookmark) -> ();
+    dataset_redact(DatasetRedact) -> ();
     dataset_accounts(DatasetAccounts) -> Vec<Account>;
     dataset_diff(DatasetDiff) -> DatasetDiffReply;
     dataset_wait(DatasetWait) -> bool;

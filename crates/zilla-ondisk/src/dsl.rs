@@ -280,6 +280,19 @@ pub struct RedactionListPhys {
 }
 
 impl RedactionListPhys {
+    /// Bytes before the guids.
+    pub const HEAD: usize = 32;
+
+    /// Nothing of the snapshot is left to be looked at.
+    pub fn is_complete(&self) -> bool {
+        (self.last_object, self.last_blkid) == (u64::MAX, u64::MAX)
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let head = [self.last_object, self.last_blkid, self.num_entries, self.snaps.len() as u64];
+        head.iter().chain(&self.snaps).flat_map(|n| n.to_ne_bytes()).collect()
+    }
+
     pub fn decode(bonus: &[u8], order: ByteOrder) -> Result<RedactionListPhys> {
         let mut r = crate::bytes::Reader::new(bonus, order, "redaction_list_phys");
         let last_object = r.u64("rlp_last_object")?;
@@ -303,6 +316,22 @@ phys! {
         blkid: u64,
         size_count: u64,
         padding: u64,
+    }
+}
+
+impl RedactBlockPhys {
+    /// A run of `count` blocks of `blksz` bytes.
+    pub fn new(object: u64, blkid: u64, count: u64, blksz: u64) -> RedactBlockPhys {
+        let size_count = (blksz >> 9) << 48 | count & ((1 << 48) - 1);
+        RedactBlockPhys { object, blkid, size_count, padding: 0 }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.size_count & ((1 << 48) - 1)
+    }
+
+    pub fn blksz(&self) -> u64 {
+        (self.size_count >> 48) << 9
     }
 }
 

@@ -130,11 +130,9 @@ fn names_that_will_not_do() {
     let done = world.zpool("split tank other");
     assert_eq!(done.code, 2, "{done}");
     told(&done.stderr, &["split"]);
-    for words in ["zone /proc/self/ns/user tank/a", "redact tank/a@s book tank/b@s"] {
-        let done = world.zfs(words);
-        assert_eq!(done.code, 2, "{done}");
-        told(&done.stderr, &[words.split(' ').next().unwrap_or_default()]);
-    }
+    let done = world.zfs("zone /proc/self/ns/user tank/a");
+    assert_eq!(done.code, 2, "{done}");
+    told(&done.stderr, &["zone"]);
     pool.judge();
 }
 

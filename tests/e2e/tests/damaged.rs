@@ -184,3 +184,75 @@ fn what_redundancy_does_not_cover_is_named_and_nothing_else_is() {
     assert!(named(&world).is_empty());
     pool.judge();
 }
+
+#[test]
+fn a_stream_of_the_same_snapshot_mends_what_has_no_other_copy() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    world.zfs("create tank/a").ok();
+    let contents = Random::new(5).bytes(8 * RECORD);
+    fs::write(pool.root().join("a/f"), &contents).expect("write");
+    world.zfs("snapshot tank/a@one").ok();
+    fs::write(pool.root().join("a/g"), &contents[..RECORD]).expect("write");
+    world.zfs("snapshot tank/a@two").ok();
+    let send = |words: &str| {
+        let path = world.path().join(words.replace(['/', ' '], "_"));
+        let out = File::create(&path).expect("stream");
+        let status = world.command("zfs").arg("send").args(words.split(' ')).stdout(out).status();
+        assert!(status.expect("zfs").success(), "zfs send {words}");
+        path
+    };
+    let receive = |words: &str, stream: &Path| {
+        let mut command = world.command("zfs");
+        command.arg("receive").args(words.split(' ')).stdin(File::open(stream).expect("stream"));
+        let done = command.output().expect("zfs");
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let said = text(&done.stdout) + &text(&done.stderr);
+        if done.status.success() { Ok(said) } else { Err(said) }
+    };
+    let (one, two) = (send("-c tank/a@one"), send("tank/a@two"));
+    pool.export();
+    let image = &pool.disks[0];
+    let lie: Vec<_> = sectors_of(image, &contents).into_iter().step_by(300).take(5).collect();
+    assert!(lie.len() == 5);
+    lie.iter().for_each(|(at, _)| overwrite(image, *at, SECTOR));
+    pool.import();
+    world.zpool("scrub -w tank").ok();
+    assert!(named(&world).iter().any(|n| n.ends_with("/f")), "{:?}", named(&world));
+    fs::read(pool.root().join("a/f")).expect_err("it is damaged");
+    let refused = |words: &str, stream: &Path, what: &str| {
+        let said = receive(words, stream).expect_err(words);
+        assert!(said.contains(what), "{words}: {said}");
+    };
+    for flag in ["-h", "-F", "-s", "-u", "-d", "-e"] {
+        let what = "cannot receive: corrective recv can not be used when combined with this flag";
+        refused(&format!("{flag} -c tank/a@one"), &one, what);
+    }
+    refused("-c tank/a@two", &one, "local snapshot doesn't match the snapshot in the provided stream");
+    refused("-c tank/a@three", &one, "corrective recv must specify an existing snapshot to heal");
+    refused("-c tank/b@one", &one, "corrective recv must specify an existing snapshot to heal");
+    let said = receive("-n -v -c tank/a@one", &one).expect("a dry run");
+    assert_eq!(said, "would receive corrective full stream of tank/a@one into tank/a@one\n");
+    fs::read(pool.root().join("a/f")).expect_err("it is damaged");
+    // The head and later snapshots have the same blocks; nobody is unmounted.
+    let open = File::open(pool.root().join("a/g")).expect("open");
+    let said = receive("-v -c tank/a", &one).expect("mended");
+    assert!(said.contains("receiving corrective full stream of tank/a@one into tank/a@one"), "{said}");
+    assert!(fs::read(pool.root().join("a/f")).expect("read") == contents);
+    drop(open);
+    world.zpool("clear tank").ok();
+    pool.scrub();
+    assert_eq!(named(&world), Vec::<String>::new());
+    receive("-c tank/a@two", &two).expect("there is nothing to mend");
+    pool.export();
+    for (at, right) in &lie {
+        let mut now = vec![0; SECTOR];
+        File::open(image).and_then(|f| f.read_exact_at(&mut now, *at)).expect("image");
+        assert!(now == *right, "{at:#x} is not mended");
+    }
+    pool.import();
+    pool.judge();
+}

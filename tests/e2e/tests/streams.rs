@@ -266,3 +266,150 @@ fn a_copy_on_another_machine_is_kept_up_to_date() {
     }
     assert_eq!(replicate("tank/v nopool/x").code, 1);
 }
+
+#[test]
+fn what_a_cut_stream_has_left_is_sent_on() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    tree::sample(&pool.root().join("a"), 3);
+    world.zfs("snapshot tank/a@one").ok();
+    fs::write(pool.root().join("a/more"), vec![9; 500_000]).expect("write");
+    world.zfs("snapshot tank/a@two").ok();
+    let full = send(&world, "tank/a@one", "full");
+    let step = send(&world, "-i @one tank/a@two", "step");
+    let token = |fs: &str| world.zfs(&format!("get -H -o value receive_resume_token {fs}")).ok();
+    for (n, stream) in [&full, &step].into_iter().enumerate() {
+        receive(&world, "-s tank/b", &stream[..stream.len() * 60 / 100]).unwrap_err();
+        let size = world.zfs("send -nvP --saved tank/b").ok();
+        assert!(size.contains("\nsize\t"), "{size}");
+        let saved = send(&world, "-S tank/b", "saved");
+        assert!(saved.len() < stream.len());
+        let said = receive(&world, "-s tank/c", &saved).unwrap_err();
+        assert!(said.contains("incomplete stream") && said.contains("zfs send -t"), "{said}");
+        for fs in ["tank/b", "tank/c"] {
+            let rest = send(&world, &format!("-t {}", token(fs).trim()), "rest");
+            receive(&world, &format!("-s {fs}"), &rest).expect("the rest");
+        }
+        let snap = ["one", "two"][n];
+        let of = |fs: &str| pool.root().join(format!("{fs}/.zfs/snapshot/{snap}"));
+        tree::same(&of("a"), &of("b"));
+        tree::same(&of("a"), &of("c"));
+    }
+    let said = world.zfs("send -S tank/b").fails();
+    assert!(said.contains("no partially received state"), "{said}");
+    let refused = |words: &str, what: &str| {
+        let done = world.zfs(words);
+        assert!(done.code == 2 && done.stderr.contains(what), "{done}");
+    };
+    for words in ["-c", "-w", "-p", "-h", "-R", "-i @one"] {
+        refused(&format!("send -S {words} tank/b"), "incompatible flags combined with saved send flag");
+    }
+    refused("send -S tank/b@one", "saved send must specify the dataset with partially-received state");
+    refused("send -S", "missing snapshot argument");
+    refused("send -S -t 1-x-x-x", "invalid flags combined with -t");
+    pool.judge();
+}
+
+#[test]
+fn what_is_sensitive_is_left_out_and_comes_back() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let a = pool.root().join("a");
+    tree::sample(&a, 4);
+    fs::write(a.join("passwords"), b"secret-secret-".repeat(40_000)).expect("write");
+    fs::write(a.join("prices"), b"price-".repeat(40_000)).expect("write");
+    world.zfs("snapshot tank/a@s").ok();
+    world.zfs("clone tank/a@s tank/c").ok();
+    fs::remove_file(pool.root().join("c/passwords")).expect("remove");
+    world.zfs("snapshot tank/c@c").ok();
+    world.zfs("bookmark tank/a@s tank/a#plain").ok();
+    let refused = |words: &str, code: i32, what: &str| {
+        let done = world.zfs(words);
+        assert!(done.code == code && done.stderr.contains(what), "{done}");
+    };
+    refused("redact tank/a@s", 2, "too few arguments");
+    refused("redact tank/a@s book", 2, "too few arguments");
+    refused("redact tank/a@x book tank/c@c", 2, "provided snapshot tank/a@x does not exist");
+    refused("redact tank/a@s book tank/c@x", 2, "provided snapshot tank/c@x does not exist");
+    refused("redact tank/a@s plain tank/c@c", 17, "(plain) provided already exists");
+    refused("redact tank/a@s book tank/a@s", 22, "must be descendent of snapshot being redacted");
+    refused("redact tank/a@s #book tank/c@c", 22, "must not contain '#'");
+    refused("redact tank/a@s book @c", 18, "full dataset names required");
+    world.zfs("redact tank/a@s book tank/c@c").ok();
+    refused("redact tank/a@s book tank/c@c", 17, "(book) provided already exists");
+    let get = |what: &str, name: &str| world.zfs(&format!("get -H -p -o value {what} {name}")).ok();
+    let by = get("guid", "tank/c@c");
+    assert_eq!(get("redact_snaps", "tank/a#book"), by);
+    assert_eq!(get("redact_snaps", "tank/a@s"), "-\n");
+    refused("send -w --redact book tank/a@s", 1, "raw sends may not be redacted");
+    refused("send -R --redact book tank/a@s", 1, "multiple snapshots cannot be sent redacted");
+    refused("send --redact plain tank/a@s", 1, "not a redaction bookmark");
+    refused("send --redact none tank/a@s", 1, "cannot open 'tank/a#none'");
+    refused("send --redact book tank/a", 1, "Unsupported flag with filesystem or bookmark");
+    refused("send -S --redact book tank/a", 2, "incompatible flags combined with saved send flag");
+    let red = send(&world, "--redact book tank/a@s", "red");
+    let has = |stream: &[u8], what: &[u8]| stream.windows(what.len()).any(|w| w == what);
+    assert!(!has(&red, b"secret-") && has(&red, b"price-"));
+    if let Ok(dump) =
+        Command::new("/usr/sbin/zstream").args(["dump", "-v"]).arg(world.path().join("red")).output()
+    {
+        let text = String::from_utf8_lossy(&dump.stdout).into_owned();
+        assert!(dump.status.success(), "{text}");
+        assert!(text.lines().any(|l| l.starts_with("REDACT object = ")), "{text}");
+    }
+    receive(&world, "tank/r", &red).expect("received");
+    for name in ["tank/r", "tank/r@s"] {
+        assert_eq!(get("redact_snaps", name), by);
+    }
+    // It is nobody's to look into but with force, and stays so.
+    let mounted = |fs: &str| get("mounted", fs) == "yes\n";
+    assert!(!mounted("tank/r"));
+    refused(
+        "mount tank/r",
+        1,
+        "Dataset is not complete, was created by receiving a redacted zfs send stream.",
+    );
+    pool.again();
+    assert!(!mounted("tank/r"));
+    world.zfs("mount -f tank/r").ok();
+    assert!(fs::read(pool.root().join("r/prices")).expect("read") == b"price-".repeat(40_000));
+    assert!(!has(&fs::read(pool.root().join("r/passwords")).expect("read"), b"secret"));
+    world.zfs("unmount tank/r").ok();
+    // What is whole goes on top of it: the clone, or what comes from the bookmark on.
+    receive(&world, "-o origin=tank/r@s tank/rc", &send(&world, "-i tank/a@s tank/c@c", "clone"))
+        .expect("clone");
+    tree::same(&pool.root().join("c"), &pool.root().join("rc"));
+    fs::write(a.join("more"), "more").expect("write");
+    world.zfs("snapshot tank/a@t").ok();
+    let said = receive(&world, "tank/r", &send(&world, "-i @s tank/a@t", "plain")).unwrap_err();
+    assert!(said.contains("invalid backup stream"), "{said}");
+    let step = send(&world, "-i tank/a#book tank/a@t", "step");
+    assert!(has(&step, b"secret-"));
+    // Cut, and gone on with. (Reading has changed it.)
+    receive(&world, "-F -s tank/r", &step[..step.len() / 2]).unwrap_err();
+    let token = get("receive_resume_token", "tank/r");
+    receive(&world, "-F -s tank/r", &send(&world, &format!("-t {}", token.trim()), "rest"))
+        .expect("the rest");
+    assert_eq!(get("redact_snaps", "tank/r"), "-\n");
+    world.zfs("mount tank/r").ok();
+    tree::same(&a, &pool.root().join("r"));
+    world.zfs("destroy tank/a#book").ok();
+    refused("send -i tank/a#book tank/a@t", 1, "book");
+    // A volume, too.
+    world.zfs("create -V 8M tank/v").ok();
+    world.zfs("snapshot tank/v@s").ok();
+    world.zfs("clone tank/v@s tank/vc").ok();
+    world.zfs("snapshot tank/vc@c").ok();
+    world.zfs("redact tank/v@s book tank/vc@c").ok();
+    receive(&world, "tank/rv", &send(&world, "--redact book tank/v@s", "volume")).expect("received");
+    assert_eq!(get("redact_snaps", "tank/rv"), get("guid", "tank/vc@c"));
+    pool.judge();
+}

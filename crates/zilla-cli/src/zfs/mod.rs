@@ -18,6 +18,7 @@ mod mount;
 mod program;
 mod project;
 mod receive;
+mod redact;
 mod rename;
 mod rewrite;
 mod select;
@@ -153,7 +154,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
          \n\t    [-d | -e] <filesystem>\n\treceive -A <filesystem|volume>\n",
         Some(receive::receive),
     ),
-    command("redact", "\tredact <snapshot> <bookmark> <redaction_snapshot> ...\n", None),
+    command("redact", "\tredact <snapshot> <bookmark> <redaction_snapshot> ...\n", Some(redact::redact)),
     None,
     command(
         "allow",

@@ -34,10 +34,7 @@ pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
             Opt::Flag('F', _) => r.force = true,
             Opt::Flag('s', _) => r.resumable = true,
             Opt::Flag('A', _) => abort = true,
-            Opt::Flag('c', _) => {
-                cx.err("zfs receive: '-c' is not supported by zilla yet");
-                return Ok(2);
-            }
+            Opt::Flag('c', _) => r.heal = true,
             other => return cx.bad_option(other),
         }
     }

@@ -70,14 +70,8 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
                 cx.err("WARNING: deduplicated send is no longer supported.  A regular,\nnon-deduplicated stream will be generated.\n");
             }
             Opt::Flag('w', _) => r.raw = true,
-            Opt::Flag(c @ ('d' | 'S'), _) => {
-                let name = match c {
-                    'd' => "--redact",
-                    _ => "--saved",
-                };
-                cx.err(format!("zfs send: '{name}' is not supported by zilla yet"));
-                return Ok(2);
-            }
+            Opt::Flag('S', _) => r.saved = true,
+            Opt::Flag('d', v) => r.redact = Some(v),
             other => return cx.bad_option(other),
         }
     }
@@ -93,9 +87,19 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
         return Ok(1);
     }
     if r.token.is_some() {
-        if from.is_some() || r.replicate || r.properties || r.backup || r.holds || !operands.is_empty() {
+        if r.saved
+            || r.redact.is_some()
+            || from.is_some()
+            || r.replicate
+            || r.properties
+            || r.backup
+            || r.holds
+        {
             cx.err("invalid flags combined with -t");
             return cx.print_usage();
+        }
+        if !operands.is_empty() {
+            return cx.bad_usage("too many arguments");
         }
     } else {
         let [snapshot] = operands.as_slice() else {
@@ -104,15 +108,32 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
                 false => cx.bad_usage("too many arguments"),
             };
         };
-        let Some((fs, _)) = snapshot.split_once('@') else {
+        if r.saved {
+            let how = r.large_blocks || r.embed || r.compressed || r.raw || r.redact.is_some();
+            if how || from.is_some() || r.replicate || r.properties || r.backup || r.holds {
+                return cx.bad_usage("incompatible flags combined with saved send flag");
+            }
+            if snapshot.contains(['@', '#']) {
+                return cx.bad_usage("saved send must specify the dataset with partially-received state");
+            }
+        } else if !snapshot.contains('@') {
             cx.err("Error: Unsupported flag with filesystem or bookmark.");
             return Ok(1);
-        };
+        }
+        let fs = snapshot.split('@').next().unwrap_or_default();
         r.from = from.map(|f| whole(fs, &f));
         r.snapshot.clone_from(snapshot);
     }
+    if r.raw && r.redact.is_some() {
+        cx.err("Error: raw sends may not be redacted.");
+        return Ok(1);
+    }
     if !r.dry_run && std::io::stdout().is_terminal() {
         cx.err("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
+        return Ok(1);
+    }
+    if r.redact.is_some() && (r.replicate || r.intermediates) {
+        cx.err("Error: multiple snapshots cannot be sent redacted.");
         return Ok(1);
     }
     let handed = hand_over(cx, &std::io::stdout())?;

@@ -26,6 +26,16 @@ pub struct DatasetPromote {
     pub name: String,
 }
 
+/// `zfs redact`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetRedact {
+    pub snapshot: String,
+    /// The new bookmark's name, without its dataset.
+    pub bookmark: String,
+    /// What all of these have changed is left out of redacted streams.
+    pub snapshots: Vec<String>,
+}
+
 /// `zfs bookmark`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]

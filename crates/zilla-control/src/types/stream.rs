@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct StreamSend {
     /// Key of the descriptor; none for a dry run.
     pub stream: String,
-    /// A snapshot. Unused with `token`.
+    /// A snapshot, or with `saved` a file system or volume. Unused with `token` alone.
     pub snapshot: String,
     /// `-i` or `-I`: a snapshot or a bookmark, a whole name.
     pub from: Option<String>,
@@ -38,6 +38,10 @@ pub struct StreamSend {
     pub exclude: Vec<String>,
     /// `-t`
     pub token: Option<String>,
+    /// `--redact`: a redaction bookmark of the dataset.
+    pub redact: Option<String>,
+    /// `-S`: what an interrupted receive has kept.
+    pub saved: bool,
     /// `-n`: say what would be sent.
     pub dry_run: bool,
     /// `-v`, once or more
@@ -61,6 +65,8 @@ pub struct StreamReceive {
     pub force: bool,
     /// `-s`
     pub resumable: bool,
+    /// `-c`: damaged blocks of a snapshot that is there are mended.
+    pub heal: bool,
     /// `-u`
     pub no_mount: bool,
     /// `-M`

@@ -114,6 +114,21 @@ impl DataKey {
         Ok(buf.into_bytes())
     }
 
+    /// Encrypts a level-0 block's bytes as its pointer says they were. Other bytes than these never leave memory: their checksum is not the pointer's.
+    pub fn reseal(&self, bp: &BlkPtr, data: &[u8]) -> Result<Bytes> {
+        let mut buf = IoBuf::from_slice(data);
+        let cipher = self.for_salt(&bp.salt())?;
+        match self.parts(bp.otype(), data, bp.byteorder())? {
+            Some(parts) => {
+                let mut message = parts.gather(data);
+                cipher.seal(&bp.iv(), &parts.aad, &mut message).map_err(too_long)?;
+                parts.scatter(&message, &mut buf);
+            }
+            None => drop(cipher.seal(&bp.iv(), &[], &mut buf).map_err(too_long)?),
+        }
+        Ok(buf.into_bytes())
+    }
+
     /// The two codes of an objset's head, in this machine's order.
     fn objset_macs(&self, data: &[u8]) -> Result<([u8; ZIO_OBJSET_MAC_LEN], [u8; ZIO_OBJSET_MAC_LEN])> {
         let parts = objset_parts(data, ByteOrder::NATIVE, self.version).map_err(shape)?;

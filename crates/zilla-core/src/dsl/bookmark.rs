@@ -207,17 +207,24 @@ impl DslPool {
             let (fs, mark) = check_name(new)?;
             let head = self.by_name(fs).await?;
             self.read_dataset(&head).await?;
-            let phys = match split(source) {
+            let (phys, snap) = match split(source) {
                 // The list of what is redacted belongs to the other.
                 Some(_) => {
-                    ZfsBookmarkPhys { redaction_obj: 0, ..self.bookmark_by_name(source).await?.1.phys }
+                    let phys = self.bookmark_by_name(source).await?.1.phys;
+                    (ZfsBookmarkPhys { redaction_obj: 0, ..phys }, None)
                 }
-                None => self.bookmark_phys(&*self.by_name(source).await?).await?,
+                None => {
+                    let snap = self.by_name(source).await?;
+                    (self.bookmark_phys(&snap).await?, Some(snap))
+                }
             };
-            found.push((head, DslBookmark { name: mark.to_owned(), phys }));
+            found.push((head, DslBookmark { name: mark.to_owned(), phys }, snap));
         }
         self.read_pool().await?;
-        for (head, mark) in found {
+        for (head, mut mark, snap) in found {
+            if let Some(snap) = snap {
+                mark.phys.redaction_obj = self.list_of_redacted(tx, &snap).await?;
+            }
             let text = format!("name={} creation_txg={}", mark.name, mark.phys.creation_txg);
             self.bookmark_add(tx, &head, mark).await?;
             self.note(tx, &head, "bookmark", &text);
@@ -226,7 +233,7 @@ impl DslPool {
     }
 
     /// What a bookmark of a snapshot says.
-    async fn bookmark_phys(&self, snap: &DslDataset) -> Result<ZfsBookmarkPhys> {
+    pub(super) async fn bookmark_phys(&self, snap: &DslDataset) -> Result<ZfsBookmarkPhys> {
         let p = snap.phys();
         let mut out = ZfsBookmarkPhys {
             guid: p.guid,
@@ -254,7 +261,7 @@ impl DslPool {
         Ok(out)
     }
 
-    async fn bookmark_add(&self, tx: &Tx, head: &DslDataset, mark: DslBookmark) -> Result<()> {
+    pub(super) async fn bookmark_add(&self, tx: &Tx, head: &DslDataset, mark: DslBookmark) -> Result<()> {
         let mut id = head.bookmarks_obj.load(Ordering::Relaxed);
         if id == 0 {
             let opts = CreateOpts { normflags: U8_TEXTPREP_TOUPPER, ..CreateOpts::default() };
@@ -313,9 +320,6 @@ impl DslPool {
         let mut found: Vec<(Arc<DslDataset>, DslBookmark)> = Vec::new();
         for name in names {
             match self.bookmark_by_name(name).await {
-                Ok((_, mark)) if mark.phys.redaction_obj != 0 => {
-                    return Err(Refusal::RedactionBookmark(mark.name).into());
-                }
                 Ok((head, mark)) if !found.iter().any(|(h, m)| h.id == head.id && *m == mark) => {
                     self.read_dataset(&head).await?;
                     found.push((head, mark));
@@ -345,6 +349,7 @@ impl DslPool {
                 self.deadlist_remove_key(tx, &mut dl, txg).await?;
             }
         }
+        self.free_list(tx, &mark.phys).await?;
         self.bookmark_take(tx, head, mark).await?;
         self.note(tx, head, "remove bookmark", &format!("name={}", mark.name));
         Ok(())
@@ -354,10 +359,7 @@ impl DslPool {
     pub(super) async fn free_bookmarks(&self, tx: &Tx, head: &DslDataset) -> Result<()> {
         let all = head.bookmarks.lock().clone();
         for mark in all {
-            if mark.phys.redaction_obj != 0 {
-                self.free_object(tx, mark.phys.redaction_obj).await?;
-                self.feature_decr(tx, "redaction_bookmarks").await?;
-            }
+            self.free_list(tx, &mark.phys).await?;
             self.bookmark_take(tx, head, &mark).await?;
         }
         match head.bookmarks_obj.load(Ordering::Relaxed) {

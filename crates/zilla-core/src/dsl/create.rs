@@ -11,6 +11,7 @@ use crate::dmu::{NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, U8_TEXTPREP_TOUPPER, Zap};
+use crate::zio::SealedStore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
@@ -115,10 +116,7 @@ impl DslPool {
         dn.set_bonus(tx, &p.encode());
         let ds = self.insert_dataset(dn, p, dir.clone());
         if let Some(o) = &origin {
-            let active: Vec<_> = o.features.lock().iter().copied().collect();
-            for f in active {
-                self.activate_feature(tx, &ds, f).await?;
-            }
+            self.copy_features(tx, o, &ds).await?;
         }
         dir.change(tx, |d| d.head_dataset_obj = id);
         Ok(ds)
@@ -183,6 +181,9 @@ impl DslPool {
         let (Some(f), Some(zap)) = (feature::by_name(name), ds.zap()) else { return Ok(()) };
         zap.delete(tx, f.guid).await?;
         ds.features.lock().remove(name);
+        if name == super::redact::REDACTED {
+            *ds.redacted.lock() = None;
+        }
         self.feature_decr(tx, name).await
     }
 
@@ -322,6 +323,17 @@ impl DslPool {
         }
         let mut slot = ds.objset.lock();
         Ok(slot.get_or_insert(os).clone())
+    }
+
+    /// A dataset's contents as whoever has no key sees them: they are read only to be sent on as they are.
+    pub(crate) async fn sealed_objset(&self, ds: &DslDataset) -> Result<Arc<Objset>> {
+        let p = ds.phys();
+        if p.bp.is_hole() {
+            return Err(Error::inval(format!("{} has no contents", ds.name())));
+        }
+        let props = self.write_props(ds).await?;
+        let store = SealedStore::new(self.ctx.store.clone());
+        Objset::open(ds.id, &p.bp, store, self.ctx.cache.clone(), props).await
     }
 
     /// The intent log of a head that is to be written to.

@@ -25,6 +25,8 @@ pub struct DslDataset {
     pub(super) objset: Mutex<Option<Arc<Objset>>>,
     /// Feature flags (short names) that its contents need.
     pub(super) features: Mutex<BTreeSet<&'static str>>,
+    /// The entry of the feature `redacted_datasets`.
+    pub(super) redacted: Mutex<Option<Arc<[u64]>>>,
     /// Those that data of a txg not yet synced needs.
     pub(super) activating: Mutex<BTreeSet<&'static str>>,
     /// The properties refquota and refreservation, which are looked at for every transaction.
@@ -46,7 +48,7 @@ pub struct DslDataset {
     /// The objset's root changed without any object of it.
     pub(super) rewrite_root: AtomicBool,
     /// How far a receive has come, by the slot of the txg that has it.
-    pub(super) reached: Mutex<[Option<super::recv::Reached>; TXG_SIZE]>,
+    pub(super) reached: Mutex<[Option<super::resume::Reached>; TXG_SIZE]>,
 }
 
 impl DslDataset {
@@ -68,6 +70,7 @@ impl DslDataset {
             snapname: Mutex::default(),
             objset: Mutex::new(None),
             features: Mutex::default(),
+            redacted: Mutex::default(),
             activating: Mutex::default(),
             refquota: 0.into(),
             reserved: 0.into(),

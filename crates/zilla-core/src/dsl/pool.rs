@@ -400,6 +400,9 @@ impl DslPool {
             for e in zap.entries().await? {
                 if let Some(f) = feature::by_guid(&e.name_str()).filter(|f| f.per_dataset()) {
                     active.insert(f.name);
+                    if f.name == super::redact::REDACTED {
+                        *ds.redacted.lock() = Some(e.value.as_u64s().unwrap_or_default().into());
+                    }
                 }
             }
             *ds.features.lock() = active;

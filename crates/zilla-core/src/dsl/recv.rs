@@ -4,7 +4,7 @@
 //! `%recv` below it (of the snapshot the stream starts from, or of nothing for a whole one). Either is marked inconsistent until
 //! [`DslPool::recv_end`] has, in one txg, put the contents in their place, made the snapshot, and given it the sender's guid and time.
 //!
-//! What a resumable receive has come to is kept in the dataset's ZAP, and written by the sync that writes the data it speaks of.
+//! What a resumable receive has come to is kept in the dataset's ZAP ([`super::resume`]).
 //!
 //! **Crash.** Before the end's txg there is an inconsistent dataset, which the next import destroys unless it can be
 //! resumed ([`DslPool::destroy_inconsistent`]); after it, the snapshot.
@@ -15,13 +15,13 @@ use super::dir::DslDir;
 use super::name;
 use super::props::Setting;
 use super::rawkey::RawKey;
+use super::redact::{REDACTED, same_snaps};
 use super::rekey::NewCrypt;
 use super::space::SpaceCheck;
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
-use crate::types::Txg;
-use crate::zap::{Value, Zap};
+use crate::zap::Zap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
@@ -34,56 +34,8 @@ use zilla_ondisk::stream::{
 /// The name of the clone that an existing dataset's stream goes into. Source: recv_clone_name in OpenZFS.
 pub const RECV_NAME: &str = "%recv";
 
-// What a resumable receive keeps. Source: DS_FIELD_RESUME_* in sys/dsl_dataset.h.
-const RESUME_FROMGUID: &str = "com.delphix:resume_fromguid";
-const RESUME_TONAME: &str = "com.delphix:resume_toname";
-const RESUME_TOGUID: &str = "com.delphix:resume_toguid";
-const RESUME_OBJECT: &str = "com.delphix:resume_object";
-const RESUME_OFFSET: &str = "com.delphix:resume_offset";
-const RESUME_BYTES: &str = "com.delphix:resume_bytes";
-const RESUME_LARGEBLOCK: &str = "com.delphix:resume_largeblockok";
-const RESUME_EMBEDOK: &str = "com.delphix:resume_embedok";
-const RESUME_COMPRESSOK: &str = "com.delphix:resume_compressok";
-const RESUME_RAWOK: &str = "com.datto:resume_rawok";
-const RESUME_FIELDS: &[&str] = &[
-    RESUME_FROMGUID,
-    RESUME_TONAME,
-    RESUME_TOGUID,
-    RESUME_OBJECT,
-    RESUME_OFFSET,
-    RESUME_BYTES,
-    RESUME_LARGEBLOCK,
-    RESUME_EMBEDOK,
-    RESUME_COMPRESSOK,
-    RESUME_RAWOK,
-];
-
 /// Properties that say how the received blocks are written.
 const OF_BLOCKS: &[&str] = &["checksum", "compression", "copies", "redundant_metadata"];
-
-/// How far a receive has come, as of a txg.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reached {
-    pub txg: Txg,
-    pub object: u64,
-    pub offset: u64,
-    pub bytes: u64,
-}
-
-/// What is known of a receive that was interrupted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResumeState {
-    pub fromguid: Option<u64>,
-    pub toguid: u64,
-    pub toname: String,
-    pub object: u64,
-    pub offset: u64,
-    pub bytes: u64,
-    pub largeblock: bool,
-    pub embed: bool,
-    pub compress: bool,
-    pub raw: bool,
-}
 
 /// What is to be received, and how.
 #[derive(Clone, Debug, Default)]
@@ -101,6 +53,10 @@ pub struct RecvOpts {
     pub settings: Vec<(String, Setting)>,
     /// Of a raw stream.
     pub raw: Option<Arc<RawKey>>,
+    /// Of a redacted stream: the snapshots by which it is.
+    pub redact: Option<Arc<[u64]>>,
+    /// Those by which what the stream starts from is redacted.
+    pub redact_from: Option<Arc<[u64]>>,
 }
 
 /// Where the records go.
@@ -158,74 +114,8 @@ impl DslPool {
         Ok(Some(head).filter(|h| h.is_inconsistent()))
     }
 
-    /// What an interrupted receive into a dataset has noted.
-    #[crate::boxed]
-    pub async fn resume_state(&self, ds: &DslDataset) -> Result<Option<ResumeState>> {
-        let Some(zap) = ds.zap() else { return Ok(None) };
-        let Some(toguid) = zap.try_get_u64(RESUME_TOGUID).await? else { return Ok(None) };
-        let number = async |name: &str| Ok::<u64, Error>(zap.try_get_u64(name).await?.unwrap_or(0));
-        let flag = async |name: &str| Ok::<bool, Error>(zap.try_get(name).await?.is_some());
-        let toname =
-            zap.try_get(RESUME_TONAME).await?.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-        Ok(Some(ResumeState {
-            fromguid: zap.try_get_u64(RESUME_FROMGUID).await?,
-            toguid,
-            toname,
-            object: number(RESUME_OBJECT).await?,
-            offset: number(RESUME_OFFSET).await?,
-            bytes: number(RESUME_BYTES).await?,
-            largeblock: flag(RESUME_LARGEBLOCK).await?,
-            embed: flag(RESUME_EMBEDOK).await?,
-            compress: flag(RESUME_COMPRESSOK).await?,
-            raw: flag(RESUME_RAWOK).await?,
-        }))
-    }
-
-    async fn note_resume(&self, tx: &Tx, ds: &DslDataset, b: &Begin) -> Result<()> {
-        let zap = self.zapify(tx, &ds.dn).await?;
-        if b.fromguid != 0 {
-            zap.set_u64(tx, RESUME_FROMGUID, b.fromguid).await?;
-        }
-        zap.set_u64(tx, RESUME_TOGUID, b.toguid).await?;
-        zap.set(tx, RESUME_TONAME, &Value::string(&b.toname)).await?;
-        zap.set_u64(tx, RESUME_OBJECT, 1).await?;
-        zap.set_u64(tx, RESUME_OFFSET, 0).await?;
-        zap.set_u64(tx, RESUME_BYTES, 0).await?;
-        for (feature, name) in [
-            (feature::LARGE_BLOCKS, RESUME_LARGEBLOCK),
-            (feature::EMBED_DATA, RESUME_EMBEDOK),
-            (feature::COMPRESSED, RESUME_COMPRESSOK),
-            (feature::RAW, RESUME_RAWOK),
-        ] {
-            if b.features() & feature != 0 {
-                zap.set_u64(tx, name, 1).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes how far a receive has come with the txg it belongs to.
-    pub(super) async fn sync_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
-        let reached = ds.reached.lock()[tx.txg().slot()].take().filter(|r| r.txg == tx.txg());
-        let (Some(r), Some(zap)) = (reached, ds.zap()) else { return Ok(()) };
-        if zap.try_get_u64(RESUME_TOGUID).await?.is_none() {
-            return Ok(());
-        }
-        zap.set_u64(tx, RESUME_OBJECT, r.object).await?;
-        zap.set_u64(tx, RESUME_OFFSET, r.offset).await?;
-        zap.set_u64(tx, RESUME_BYTES, r.bytes).await
-    }
-
-    async fn forget_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
-        let Some(zap) = ds.zap() else { return Ok(()) };
-        for name in RESUME_FIELDS {
-            zap.delete_if_there(tx, name).await?;
-        }
-        Ok(())
-    }
-
     /// What a stream asks of the pool.
-    fn recv_features(&self, b: &Begin) -> Result<()> {
+    pub(crate) fn recv_features(&self, b: &Begin) -> Result<()> {
         for (flag, name) in [
             (feature::LARGE_BLOCKS, "large_blocks"),
             (feature::EMBED_DATA, "embedded_data"),
@@ -235,6 +125,7 @@ impl DslPool {
             (feature::LONGNAME, "longname"),
             (feature::LARGE_MICROZAP, "large_microzap"),
             (feature::RAW, "encryption"),
+            (feature::REDACTED, REDACTED),
         ] {
             if b.features() & flag != 0 && !self.feature_enabled(name) {
                 return refuse(Errno::NotSup, "pool must be upgraded to receive this stream.");
@@ -266,6 +157,26 @@ impl DslPool {
             at = self.prev(&s).await?;
         }
         Ok(None)
+    }
+
+    /// Why a stream cannot go on top of a snapshot that is redacted, if it cannot: it would leave something out for which nobody
+    /// could say why. It may have been sent from that snapshot, or from a redaction bookmark, by some of the same snapshots; be redacted by
+    /// some of them itself; or be of one of them, which has all that was left out.
+    fn recv_redact_check(&self, from: &DslDataset, b: &Begin, o: &RecvOpts) -> Result<()> {
+        let Some(have) = from.redact_snaps().filter(|_| b.fromguid != 0) else { return Ok(()) };
+        let some_of = |snaps: &[u64]| snaps.len() <= have.len() && snaps.iter().all(|s| have.contains(s));
+        let fits = match (&o.redact_from, &o.redact) {
+            (Some(from), _) => some_of(from),
+            (None, Some(by)) => some_of(by),
+            (None, None) => have.contains(&b.toguid),
+        };
+        match fits {
+            true => Ok(()),
+            false => refuse(
+                Errno::Inval,
+                "invalid backup stream (it does not fit what the destination is redacted by)",
+            ),
+        }
     }
 
     /// Plain contents of an encrypted dataset need its key.
@@ -314,13 +225,15 @@ impl DslPool {
             Err(e) if e.is(Errno::NoEnt) => self.recv_begin_new(tx, b, o, os_type, flags).await?,
             Err(e) => return Err(e),
         };
+        // Other than a clone's of what is redacted.
+        self.set_redacted(tx, &target.ds, o.redact.clone()).await?;
         for (flag, name) in [(feature::LONGNAME, "longname"), (feature::LARGE_MICROZAP, "large_microzap")] {
             if b.features() & flag != 0 {
                 self.activate_feature(tx, &target.ds, name).await?;
             }
         }
         if o.resumable {
-            self.note_resume(tx, &target.ds, b).await?;
+            self.note_resume(tx, &target.ds, b, o.redact_from.as_deref()).await?;
         }
         Ok(target)
     }
@@ -348,6 +261,7 @@ impl DslPool {
                 if b.fromguid != 0 && origin.guid() != b.fromguid {
                     return refuse(Errno::NoDev, format!("'{name}' is not what the stream starts from"));
                 }
+                self.recv_redact_check(&origin, b, o)?;
                 match &o.raw {
                     Some(raw) => self.recv_raw_check(&origin, raw).await?,
                     None => self.recv_key_check(&origin.dir()).await?,
@@ -437,6 +351,7 @@ impl DslPool {
                     let what = format!("most recent snapshot of {} does not\nmatch incremental source", o.fs);
                     return refuse(Errno::NoDev, what);
                 };
+                self.recv_redact_check(&from, b, o)?;
                 if o.force {
                     Some(from)
                 } else {
@@ -490,6 +405,10 @@ impl DslPool {
         }
         if ds.is_long_held() {
             return refuse(Errno::Busy, format!("destination {} is being received to", o.fs));
+        }
+        let by = (state.redact_snaps.as_deref().unwrap_or_default(), o.redact.as_deref().unwrap_or_default());
+        if !same_snaps(by.0, by.1) {
+            return Err(bad("it is not redacted by the same snapshots"));
         }
         if state.raw != o.raw.is_some() {
             return Err(bad("what was received is raw, or the stream is, and not both"));
@@ -675,12 +594,5 @@ impl DslPool {
             }
         }
         Ok(out)
-    }
-}
-
-impl DslDataset {
-    /// Notes how far a receive has come, to be written with the data of that txg.
-    pub fn reached(&self, r: Reached) {
-        self.reached.lock()[r.txg.slot()] = Some(r);
     }
 }

@@ -7,10 +7,12 @@ use super::DslPool;
 use super::Refusal;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
+use super::redact::REDACTED;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::TXG_INITIAL;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
@@ -87,7 +89,14 @@ impl DslPool {
         head: &Arc<DslDataset>,
         origin: &Arc<DslDataset>,
     ) -> Result<()> {
-        let (cf, hf) = (clone.features.lock().clone(), head.features.lock().clone());
+        let (cr, hr) = (clone.redact_snaps(), head.redact_snaps());
+        self.set_redacted(tx, clone, hr).await?;
+        self.set_redacted(tx, head, cr).await?;
+        let of_others = |ds: &DslDataset| {
+            let all = ds.features.lock().clone();
+            all.into_iter().filter(|f| *f != REDACTED).collect::<BTreeSet<_>>()
+        };
+        let (cf, hf) = (of_others(clone), of_others(head));
         for &f in cf.difference(&hf) {
             self.deactivate_feature(tx, clone, f).await?;
             self.activate_feature(tx, head, f).await?;

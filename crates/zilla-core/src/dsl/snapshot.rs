@@ -117,10 +117,7 @@ impl DslPool {
         dn.set_bonus(tx, &p.encode());
         let s = self.insert_dataset(dn, p, dir.clone());
         *s.snapname.lock() = snap.to_owned();
-        let active: Vec<_> = ds.features.lock().iter().copied().collect();
-        for f in active {
-            self.activate_feature(tx, &s, f).await?;
-        }
+        self.copy_features(tx, ds, &s).await?;
 
         if self.feature_enabled("bookmark_v2") && self.is_encrypted(&dir).await? {
             // Tells apart sets of initialisation vectors, for raw streams.

@@ -19,8 +19,12 @@ pub enum Refusal {
     NotAncestor,
     #[error("{0} has bookmarks after the snapshot")]
     LaterBookmarks(String),
-    #[error("bookmark '{0}' keeps a list of redacted blocks, which zilla does not support yet")]
-    RedactionBookmark(String),
+    #[error("attempted to resume redaction  with a mismatched redaction list")]
+    OtherRedaction,
+    #[error("attempted to redact redacted dataset or with respect to redacted dataset")]
+    AlreadyRedacted,
+    #[error("redaction snapshot must be descendent of snapshot being redacted")]
+    NotDescendant,
     #[error("{0} is not kept in this file system")]
     NoAccounts(&'static str),
     #[error("feature {0} is not enabled in this pool")]
@@ -47,9 +51,10 @@ impl Refusal {
             Refusal::NotBookmark(_) | Refusal::NotSnapshot(_) | Refusal::NotAncestor => Errno::Inval,
             Refusal::NoBookmark(_) => Errno::NoEnt,
             Refusal::BookmarkExists(_) | Refusal::LaterBookmarks(_) => Errno::Exist,
-            Refusal::RedactionBookmark(_) | Refusal::FeatureDisabled(_) | Refusal::NoAccounts(_) => {
-                Errno::NotSup
-            }
+            Refusal::FeatureDisabled(_) | Refusal::NoAccounts(_) => Errno::NotSup,
+            Refusal::OtherRedaction => Errno::NoEnt,
+            Refusal::AlreadyRedacted => Errno::Busy,
+            Refusal::NotDescendant => Errno::Inval,
             Refusal::OverLimit(..) => Errno::DQuot,
             Refusal::NotAllowed => Errno::Perm,
             Refusal::NameTooLong(_) => Errno::NameTooLong,

@@ -51,6 +51,9 @@ pub const SUPPORTED: &[&str] = &[
     "obsolete_counts",
     "draid",
     "longname",
+    "redaction_bookmarks",
+    "redacted_datasets",
+    "redaction_list_spill",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.

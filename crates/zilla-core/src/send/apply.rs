@@ -75,7 +75,12 @@ impl Apply {
                  convert this stream to a regular, non-deduplicated stream.",
             )),
             Record::ObjectRange(r) => self.raw_range(r),
-            Record::Redact(_) => Err(Error::os(Errno::NotSup, "redacted streams cannot be received")),
+            // What was left out is a hole here, as with OpenZFS.
+            Record::Redact(r) if self.raw.is_none() => {
+                let (object, offset, length) = (r.object, r.offset, r.length);
+                self.free(&Free { object, offset, length, toguid: r.toguid }).await
+            }
+            Record::Redact(_) => Err(bad_stream("REDACT in a raw stream")),
             Record::Begin(_) | Record::End(_) => Err(bad_stream(format!("{} within it", record.name()))),
         }
     }
@@ -288,31 +293,7 @@ impl Apply {
     }
 
     async fn write(&mut self, w: &Write, payload: Bytes, bytes: u64) -> Result<()> {
-        let bad = |what: &str| bad_stream(format!("object {} at {}: {what}", w.object, w.offset));
-        let otype = u8::try_from(w.otype).ok().filter(|t| object_type::is_valid(*t));
-        let Some(otype) = otype else { return Err(bad("no such type")) };
-        let len = w.logical_size;
-        if len == 0 || !len.is_multiple_of(512) || len > self.max_blksz() {
-            return Err(bad("impossible length"));
-        }
-        let data = match w.compressiontype {
-            0 => payload,
-            kind => {
-                let kind = Compress::from_u8(kind).filter(|c| c.is_function() && *c != Compress::Off);
-                let Some(kind) = kind.filter(|_| w.compressed_size <= len) else {
-                    return Err(bad("no such compression"));
-                };
-                expand(kind, &payload, len).ok_or_else(|| bad("it does not decompress"))?
-            }
-        };
-        let data = match self.order.is_native() {
-            true => data,
-            false => {
-                let mut buf = IoBuf::from_slice(&data);
-                class_swap(object_type::byteswap_class(otype), &mut buf);
-                buf.into_bytes()
-            }
-        };
+        let data = contents(w, payload, self.order, self.max_blksz())?;
         self.put(w.object, w.offset, data, bytes).await
     }
 
@@ -391,6 +372,33 @@ impl Apply {
         })
         .await
     }
+}
+
+/// What a WRITE that is not raw says of its block, of `most` bytes, in this machine's order.
+pub(super) fn contents(w: &Write, payload: Bytes, order: ByteOrder, most: u64) -> Result<Bytes> {
+    let bad = |what: &str| bad_stream(format!("object {} at {}: {what}", w.object, w.offset));
+    let otype = u8::try_from(w.otype).ok().filter(|t| object_type::is_valid(*t));
+    let Some(otype) = otype else { return Err(bad("no such type")) };
+    let len = w.logical_size;
+    if len == 0 || !len.is_multiple_of(512) || len > most {
+        return Err(bad("impossible length"));
+    }
+    let data = match w.compressiontype {
+        0 => payload,
+        kind => {
+            let kind = Compress::from_u8(kind).filter(|c| c.is_function() && *c != Compress::Off);
+            let Some(kind) = kind.filter(|_| w.compressed_size <= len) else {
+                return Err(bad("no such compression"));
+            };
+            expand(kind, &payload, len).ok_or_else(|| bad("it does not decompress"))?
+        }
+    };
+    if order.is_native() {
+        return Ok(data);
+    }
+    let mut buf = IoBuf::from_slice(&data);
+    class_swap(object_type::byteswap_class(otype), &mut buf);
+    Ok(buf.into_bytes())
 }
 
 fn expand(kind: Compress, stored: &[u8], len: u64) -> Option<Bytes> {

@@ -3,8 +3,9 @@
 //! As OpenZFS does it, from what the datasets have counted: fast, and off by what dnodes and holes take. Where nothing is counted (from a
 //! bookmark on, or the rest of an interrupted stream) the tree is walked.
 
-use super::objects::{Item, Objects};
-use super::sender::SendOpts;
+use super::objects::{Item, Objects, Resume};
+use super::restore::Told;
+use super::sender::{SendOpts, Special};
 use crate::dsl::{DslDataset, DslPool};
 use crate::error::Result;
 use std::sync::Arc;
@@ -16,16 +17,19 @@ use zilla_ondisk::stream::RECORD_SIZE;
 const DEFAULT_RECORDSIZE: u64 = 128 << 10;
 const DEFAULT_VOLBLOCKSIZE: u64 = 16 << 10;
 
-/// Bytes of a snapshot's stream, about.
+/// Bytes of a stream, about.
 #[crate::boxed]
 pub async fn estimate(
     dsl: &Arc<DslPool>,
     snap: &Arc<DslDataset>,
     from: Option<&Arc<DslDataset>>,
     opts: &SendOpts,
+    special: &Special,
 ) -> Result<u64> {
-    if opts.resume.is_some() || (opts.from.is_some() && from.is_none()) {
-        return walked(dsl, snap, opts).await;
+    let r = &special.redaction;
+    let counted = special.saved.is_none() && r.list.is_none() && r.from.is_none();
+    if !counted || opts.resume.is_some() || (opts.from.is_some() && from.is_none()) {
+        return walked(dsl, snap, opts, special).await;
     }
     let space = match from {
         None => {
@@ -34,7 +38,7 @@ pub async fn estimate(
         }
         Some(from) => match dsl.written_between(from, snap).await? {
             Some(s) => (s.comp, s.uncomp),
-            None => return walked(dsl, snap, opts).await,
+            None => return walked(dsl, snap, opts, special).await,
         },
     };
     let volume = dsl.os_type(snap).await? == ObjsetType::Zvol.number();
@@ -47,11 +51,23 @@ pub async fn estimate(
     Ok(bytes + 2 * RECORD_SIZE as u64)
 }
 
-async fn walked(dsl: &Arc<DslPool>, snap: &Arc<DslDataset>, opts: &SendOpts) -> Result<u64> {
-    let os = dsl.objset(snap).await?;
+async fn walked(
+    dsl: &Arc<DslPool>,
+    snap: &Arc<DslDataset>,
+    opts: &SendOpts,
+    special: &Special,
+) -> Result<u64> {
+    let saved = special.saved.as_ref();
+    let os = match saved.is_some_and(|s| s.raw) {
+        true => dsl.sealed_objset(snap).await?,
+        false => dsl.objset(snap).await?,
+    };
     let phys = os.phys();
     let since = opts.from.map_or(0, |f| f.txg);
-    let mut objects = Objects::new(opts.source(dsl, &os), snap.id(), &phys.meta_dnode, since, opts.resume);
+    let (src, meta) = (opts.source(dsl, &os), &phys.meta_dnode);
+    let objects = Objects::new(src.clone(), snap.id(), meta, since, opts.resume);
+    let objects = objects.until(saved.map(Resume::of));
+    let mut objects = Told::new(objects, src, (snap.id(), meta), opts.resume, &special.redaction);
     let mut sum = 2 * RECORD_SIZE as u64;
     while let Some(item) = objects.next().await? {
         if matches!(item, Item::Range { .. }) && !(opts.raw && os.is_encrypted()) {

@@ -15,26 +15,33 @@
 //! destroyed, at once or when the pool is next opened; or, if that was asked for, kept with a note of how far it came,
 //! written in the txg of the data it speaks of, so that a crash leaves both or neither.
 //!
+//! What is received in order to mend a snapshot (`receive -c`) makes nothing: [`Heal`].
+//!
 //! **Locks.** None of its own: what it changes, it changes through objects and sync tasks.
 //!
 //! **Bad input.** A record is believed when its checksum is right, and checked as if its writer were an enemy all the same: a checksum
 //! is no signature.
 //!
-//! **Deliberately absent.** Redacted streams, deduplicated ones (which `zstream redup` turns
-//! into others): refused by name.
+//! **Deliberately absent.** Deduplicated streams (which `zstream redup` turns into others): refused by name.
 
 mod apply;
 mod estimate;
 pub mod frame;
+mod heal;
 mod objects;
 mod raw;
 mod receive;
+mod redact;
+mod restore;
 mod sender;
 mod token;
 mod walk;
 
 pub use estimate::estimate;
+pub use heal::{Heal, Healed};
 pub use objects::Resume;
 pub use receive::{Receive, check_features};
-pub use sender::{From, SendOpts, send};
+pub use redact::redaction;
+pub use restore::Redaction;
+pub use sender::{From, SendOpts, Special, send, send_special};
 pub use token::{Token, parse_token, parse_token_list, token};

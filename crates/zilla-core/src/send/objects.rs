@@ -7,6 +7,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::walk::{Source, TreeWalk, Visit, damaged};
+use crate::dsl::ResumeState;
 use crate::error::Result;
 use crate::types::Bookmark;
 use bytes::Bytes;
@@ -49,6 +50,41 @@ pub(super) enum Item {
         id: u64,
         bp: BlkPtr,
     },
+    /// A block that is left out.
+    Redacted {
+        id: u64,
+        dn: Arc<DnodePhys>,
+        blkid: u64,
+    },
+}
+
+impl Item {
+    /// The part of it that lies before a place, or at it; None if none does. Blocks that are not there may have come to be behind the
+    /// place, or not be there yet, so at the place itself nothing is freed.
+    fn until(self, at: Resume) -> Option<Item> {
+        let here = |id: u64, dn: &DnodePhys, blkid: u64| {
+            let offset = blkid.checked_mul(u64::from(dn.datablkszsec) << 9);
+            id < at.object || (id == at.object && offset.is_some_and(|o| o <= at.offset))
+        };
+        match self {
+            Item::FreeObjects { first, count } => {
+                let count = at.object.saturating_sub(first).min(count);
+                (count > 0).then_some(Item::FreeObjects { first, count })
+            }
+            Item::Range { first: id, .. } | Item::Object { id, .. } | Item::Spill { id, .. } => {
+                (id <= at.object).then_some(self)
+            }
+            Item::Block { id, ref dn, blkid, .. } | Item::Redacted { id, ref dn, blkid } => {
+                here(id, dn, blkid).then_some(self)
+            }
+            Item::Hole { id, dn, first, count } if id == at.object => {
+                let end = at.offset / (u64::from(dn.datablkszsec.max(1)) << 9);
+                let count = end.saturating_sub(first).min(count);
+                (count > 0).then_some(Item::Hole { id, dn, first, count })
+            }
+            Item::Hole { id, .. } => (id < at.object).then_some(self),
+        }
+    }
 }
 
 /// Where a stream that was interrupted goes on.
@@ -56,6 +92,20 @@ pub(super) enum Item {
 pub struct Resume {
     pub object: u64,
     pub offset: u64,
+}
+
+impl Resume {
+    /// Where an interrupted receive goes on.
+    pub fn of(state: &ResumeState) -> Resume {
+        Resume { object: state.object, offset: state.offset }
+    }
+}
+
+/// Up to where a stream is told whose rest is not here: the place that an interrupted receive has noted.
+#[derive(Clone, Copy)]
+struct Stop {
+    at: Resume,
+    reached: bool,
 }
 
 struct Open {
@@ -71,6 +121,7 @@ pub(super) struct Objects {
     objset: u64,
     since: u64,
     resume: Resume,
+    stop: Option<Stop>,
     meta: TreeWalk,
     /// Objects that there can be.
     limit: u64,
@@ -90,10 +141,32 @@ impl Objects {
         let resume = resume.unwrap_or(Resume { object: 0, offset: 0 });
         let walk = TreeWalk::new(&src, objset, 0, meta, since, resume.object / DNODES_PER_BLOCK, true);
         let limit = meta.maxblkid.saturating_add(1).saturating_mul(DNODES_PER_BLOCK);
-        Objects { src, objset, since, resume, meta: walk, limit, block: None, open: None }
+        Objects { src, objset, since, resume, stop: None, meta: walk, limit, block: None, open: None }
+    }
+
+    /// Objects that there can be.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Tells nothing behind this place. What lies there is of before the receive, or told again by whoever goes on from it.
+    pub(super) fn until(self, at: Option<Resume>) -> Objects {
+        Objects { stop: at.map(|at| Stop { at, reached: false }), ..self }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Item>> {
+        match self.stop {
+            None => self.any().await,
+            Some(Stop { reached: true, .. }) => Ok(None),
+            Some(Stop { at, .. }) => {
+                let item = self.any().await?.and_then(|item| item.until(at));
+                self.stop = Some(Stop { at, reached: item.is_none() });
+                Ok(item)
+            }
+        }
+    }
+
+    async fn any(&mut self) -> Result<Option<Item>> {
         loop {
             if let Some(item) = self.of_object().await? {
                 return Ok(Some(item));

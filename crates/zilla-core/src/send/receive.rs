@@ -15,15 +15,16 @@ use crate::dsl::{DslDataset, DslPool, LongHold, RawKey, RecvOpts, RecvTarget};
 use crate::error::{Errno, Error, Result};
 use bytes::Bytes;
 use std::sync::Arc;
-use zilla_ondisk::NvList;
 use zilla_ondisk::stream::{Begin, DRR_FLAG_SPILL_BLOCK, Record, feature};
+use zilla_ondisk::{NvList, NvValue};
 
-/// What a receive can do with. Source: DMU_BACKUP_FEATURE_MASK of OpenZFS, without redacted streams.
+/// What a receive can do with. Source: DMU_BACKUP_FEATURE_MASK of OpenZFS.
 const SUPPORTED: u64 = feature::SA_SPILL
     | feature::EMBED_DATA
     | feature::LZ4
     | feature::LARGE_BLOCKS
     | feature::RESUMING
+    | feature::REDACTED
     | feature::COMPRESSED
     | feature::LARGE_DNODE
     | feature::RAW
@@ -32,6 +33,9 @@ const SUPPORTED: u64 = feature::SA_SPILL
     | feature::SWITCH_TO_LARGE_BLOCKS
     | feature::LONGNAME
     | feature::LARGE_MICROZAP;
+
+/// As many snapshots as a redaction list can be for, where it has a spill block of the largest size.
+const MAX_SNAPS: usize = (16 << 20) / 8;
 
 /// A snapshot of this very txg is in the way: the next txg's will do.
 const TRIES: usize = 8;
@@ -43,9 +47,6 @@ pub fn check_features(b: &Begin) -> Result<()> {
         let what = "\"zfs receive\" no longer supports deduplicated send streams.  Use\nthe \"zstream redup\" command to \
                     convert this stream to a regular,\nnon-deduplicated stream.";
         return Err(Error::os(Errno::NotSup, what));
-    }
-    if f & feature::REDACTED != 0 {
-        return Err(Error::os(Errno::NotSup, "redacted streams are not supported by zilla yet"));
     }
     let unknown = f & !SUPPORTED;
     if unknown != 0 {
@@ -66,6 +67,15 @@ fn raw_key(b: &Begin, payload: &Bytes) -> Result<Option<Arc<RawKey>>> {
     RawKey::parse(keydata).map(|raw| Some(Arc::new(raw)))
 }
 
+/// A list of guids in BEGIN, of snapshots by which something is redacted.
+fn guids(list: &NvList, name: &str) -> Result<Option<Arc<[u64]>>> {
+    match list.get(name) {
+        None => Ok(None),
+        Some(NvValue::Uint64Array(v)) if (1..=MAX_SNAPS).contains(&v.len()) => Ok(Some(v.as_slice().into())),
+        Some(_) => Err(bad_stream(format!("its {name} is no list of snapshots"))),
+    }
+}
+
 pub struct Receive {
     dsl: Arc<DslPool>,
     begin: Begin,
@@ -83,11 +93,19 @@ impl Receive {
             return Err(Error::os(Errno::ROFs, "the pool is imported read-only"));
         }
         let resuming = begin.features() & feature::RESUMING != 0;
-        let opts = RecvOpts { raw: raw_key(&begin, payload)?, ..opts };
+        let list = match payload.is_empty() {
+            true => NvList::new(),
+            false => NvList::unpack(payload).map_err(|e| bad_stream(e.to_string()))?,
+        };
+        let redact = guids(&list, "redact_snaps")?.filter(|_| begin.features() & feature::REDACTED != 0);
+        if redact.is_none() && begin.features() & feature::REDACTED != 0 {
+            return Err(bad_stream("a redacted stream that does not say by which snapshots"));
+        }
+        let redact_from = guids(&list, "redact_from_snaps")?;
+        let opts = RecvOpts { raw: raw_key(&begin, payload)?, redact, redact_from, ..opts };
         let target = match resuming {
             true => {
                 let target = dsl.recv_resume(&begin, &opts).await?;
-                let list = NvList::unpack(payload).map_err(|e| bad_stream(e.to_string()))?;
                 let told = (list.u64("resume_object"), list.u64("resume_offset"));
                 if target.resume.map(|(o, f)| (Some(o), Some(f))) != Some(told) {
                     return Err(bad_stream("it does not go on where the receive was interrupted"));

@@ -13,9 +13,10 @@
 
 use super::frame::{RecordWriter, Sink};
 use super::objects::{Item, Objects, Resume};
+use super::restore::{Redaction, Told};
 use super::walk::Source;
 use crate::dmu::Objset;
-use crate::dsl::{DslDataset, DslPool};
+use crate::dsl::{DslDataset, DslPool, ResumeState};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, ObjectId};
 use crate::zio::Priority;
@@ -31,7 +32,7 @@ use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::stream::{
     Begin, CryptParams, DMU_OBJECT_END, DMU_SUBSTREAM, DRR_FLAG_CI_DATA, DRR_FLAG_CLONE,
     DRR_FLAG_FREERECORDS, DRR_FLAG_SPILL_BLOCK, DRR_OBJECT_SPILL, DRR_RAW_BYTESWAP, DRR_SPILL_UNMODIFIED,
-    DedupKey, Free, FreeObjects, Object, ObjectRange, Record, Spill, Write, WriteEmbedded, feature,
+    DedupKey, Free, FreeObjects, Object, ObjectRange, Record, Redact, Spill, Write, WriteEmbedded, feature,
 };
 use zilla_ondisk::{NvList, SPA_OLD_MAXBLOCKSIZE, object_type};
 
@@ -85,7 +86,7 @@ struct Sender<'a> {
     toguid: u64,
     since: u64,
     features: u64,
-    /// A FREE or FREEOBJECTS that may still grow.
+    /// A FREE, FREEOBJECTS or REDACT that may still grow.
     pending: Option<Record>,
 }
 
@@ -96,8 +97,12 @@ async fn features(dsl: &DslPool, ds: &Arc<DslDataset>, os: &Arc<Objset>, opts: &
         // What cannot be read: there are none without system attributes that are encrypted.
         f |= feature::SA_SPILL;
     } else if os.os_type() == ObjsetType::Zfs.number() {
-        let master = os.hold_wait(ObjectId(crate::zpl::MASTER_NODE_OBJ)).await?;
-        let version = crate::zap::Zap::new(&master).try_get_u64("VERSION").await?.unwrap_or(0);
+        let version = match os.hold_wait(ObjectId(crate::zpl::MASTER_NODE_OBJ)).await {
+            Ok(master) => crate::zap::Zap::new(&master).try_get_u64("VERSION").await?.unwrap_or(0),
+            // What was received so far may not have it yet.
+            Err(e) if e.is(Errno::NoEnt) && ds.is_inconsistent() => crate::zpl::ZPL_VERSION_SA,
+            Err(e) => return Err(e),
+        };
         if version >= crate::zpl::ZPL_VERSION_SA {
             f |= feature::SA_SPILL;
         }
@@ -148,12 +153,49 @@ pub async fn send(
     opts: &SendOpts,
     sink: &mut dyn Sink,
 ) -> Result<u64> {
-    let os = dsl.objset(snap).await?;
+    send_special(dsl, snap, opts, &Special::default(), sink).await
+}
+
+/// What some streams are beside those of a snapshot or of what has changed since.
+#[derive(Clone, Debug, Default)]
+pub struct Special {
+    /// Of what an interrupted receive has so far of a stream, up to the place from which a sender goes on (`-S`). Such a stream has no END,
+    /// by which its receiver knows that it is not whole, and keeps what came (`receive -s`).
+    pub saved: Option<ResumeState>,
+    pub redaction: Redaction,
+}
+
+/// As [`send`].
+#[crate::boxed]
+pub async fn send_special(
+    dsl: &Arc<DslPool>,
+    snap: &Arc<DslDataset>,
+    opts: &SendOpts,
+    special: &Special,
+    sink: &mut dyn Sink,
+) -> Result<u64> {
+    let (saved, redaction) = (special.saved.as_ref(), &special.redaction);
+    if redaction.list.is_some() && opts.raw {
+        return Err(Error::inval("raw sends may not be redacted"));
+    }
+    // Codes of what is received raw come right with its last object.
+    let os = match saved.is_some_and(|s| s.raw) {
+        true => dsl.sealed_objset(snap).await?,
+        false => dsl.objset(snap).await?,
+    };
     if os.is_locked() && !opts.raw {
         return Err(Error::os(Errno::Access, "source key must be loaded"));
     }
     let (p, phys) = (snap.phys(), os.phys());
-    let features = features(dsl, snap, &os, opts).await?;
+    let mut features = features(dsl, snap, &os, opts).await?;
+    // Whoever receives what is redacted here has it redacted too.
+    let redacted = match &redaction.list {
+        Some(list) => Some(list.snaps.clone()),
+        None => snap.redact_snaps().map(|s| s.to_vec()),
+    };
+    if redacted.is_some() {
+        features |= feature::REDACTED;
+    }
     let raw = features & feature::RAW != 0;
     let mut flags = DRR_FLAG_FREERECORDS | DRR_FLAG_SPILL_BLOCK;
     if opts.from.is_some_and(|f| f.is_clone) {
@@ -163,6 +205,13 @@ pub async fn send(
         flags |= DRR_FLAG_CI_DATA;
     }
     let mut list = NvList::new();
+    if let Some(snaps) = redacted {
+        list.add("redact_snaps", snaps);
+    }
+    let from_snaps = redaction.from.as_ref().map(|l| l.snaps.clone());
+    if let Some(snaps) = from_snaps.or(redaction.from_snaps.as_ref().map(|s| s.to_vec())) {
+        list.add("redact_from_snaps", snaps);
+    }
     if let Some(r) = opts.resume {
         list.add("resume_object", r.object).add("resume_offset", r.offset);
     }
@@ -171,22 +220,29 @@ pub async fn send(
         list.add("crypt_keydata", key.list());
     }
     let payload: Bytes = if list.is_empty() { Bytes::new() } else { list.pack_native().into() };
+    let (toguid, toname) = match saved {
+        Some(s) => (s.toguid, s.toname.clone()),
+        None => (p.guid, snap.name()),
+    };
     let begin = Begin {
         versioninfo: Begin::version(DMU_SUBSTREAM, features),
         creation_time: p.creation_time,
         objset_type: u32::try_from(phys.os_type).unwrap_or(0),
         flags,
-        toguid: p.guid,
+        toguid,
         fromguid: opts.from.map_or(0, |f| f.guid),
-        toname: snap.name(),
+        toname,
         payloadlen: u32::try_from(payload.len()).unwrap_or(0),
     };
     let since = opts.from.map_or(0, |f| f.txg);
     let src = opts.source(dsl, &os);
     let out = RecordWriter::new(sink);
-    let mut s = Sender { out, src: src.clone(), raw, toguid: p.guid, since, features, pending: None };
+    let mut s = Sender { out, src: src.clone(), raw, toguid, since, features, pending: None };
     s.out.record(&Record::Begin(begin), payload).await?;
-    let mut objects = Objects::new(src, snap.id(), &phys.meta_dnode, since, opts.resume);
+    let meta = &phys.meta_dnode;
+    let objects = Objects::new(src.clone(), snap.id(), meta, since, opts.resume);
+    let objects = objects.until(saved.map(Resume::of));
+    let mut objects = Told::new(objects, src, (snap.id(), meta), opts.resume, redaction);
     let mut queue: VecDeque<(Item, Option<Read>, u64)> = VecDeque::new();
     let (mut ahead, mut more) = (0u64, true);
     loop {
@@ -209,7 +265,10 @@ pub async fn send(
         s.tell(snap.id(), item, data).await?;
     }
     s.settle().await?;
-    s.out.end(p.guid).await?;
+    match saved {
+        Some(_) => s.out.flush().await?,
+        None => s.out.end(toguid).await?,
+    }
     Ok(s.out.sent())
 }
 
@@ -286,6 +345,7 @@ impl Sender<'_> {
                 let at = Bookmark { objset, object: id, level: 0, blkid };
                 Err(Error::os(Errno::NotSup, format!("block {at} was redacted, which zilla cannot send")))
             }
+            (Item::Redacted { id, dn, blkid }, _) => self.redact(id, &dn, blkid).await,
             (Item::Spill { id, bp }, Some(data)) => self.spill(id, &bp, data).await,
             (Item::Spill { .. }, None) => Ok(()),
         }
@@ -316,6 +376,22 @@ impl Sender<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Blocks that are left out, one behind the other.
+    async fn redact(&mut self, object: u64, dn: &DnodePhys, blkid: u64) -> Result<()> {
+        let length = u64::from(dn.datablkszsec) << 9;
+        let offset = blkid.saturating_mul(length);
+        if let Some(Record::Redact(r)) = &mut self.pending
+            && r.object == object
+            && r.offset.saturating_add(r.length) == offset
+        {
+            r.length = r.length.saturating_add(length);
+            return Ok(());
+        }
+        self.settle().await?;
+        self.pending = Some(Record::Redact(Redact { object, offset, length, toguid: self.toguid }));
+        Ok(())
     }
 
     async fn free_objects(&mut self, firstobj: u64, numobjs: u64) -> Result<()> {

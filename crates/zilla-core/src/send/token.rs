@@ -10,7 +10,7 @@ use crate::dsl::ResumeState;
 use crate::error::{Error, Result};
 use zilla_codec::checksum::fletcher4;
 use zilla_codec::compress::{self, Compress, CompressSpec};
-use zilla_ondisk::NvList;
+use zilla_ondisk::{NvList, NvValue};
 
 /// ZFS_SEND_RESUME_TOKEN_VERSION of OpenZFS.
 const VERSION: u64 = 1;
@@ -31,6 +31,10 @@ pub struct Token {
     pub embed: bool,
     pub compressed: bool,
     pub raw: bool,
+    /// The stream is redacted by these snapshots.
+    pub redact_snaps: Option<Vec<u64>>,
+    /// What it starts from is a redaction bookmark, or a redacted snapshot.
+    pub book_redact_snaps: Option<Vec<u64>>,
 }
 
 impl Token {
@@ -52,6 +56,11 @@ pub fn token(s: &ResumeState) -> Option<String> {
     {
         if on {
             list.add_flag(name);
+        }
+    }
+    for (name, snaps) in [("redact_snaps", &s.redact_snaps), ("book_redact_snaps", &s.book_redact_snaps)] {
+        if let Some(snaps) = snaps {
+            list.add(name, snaps.clone());
         }
     }
     let packed = list.pack_native();
@@ -98,6 +107,10 @@ pub fn parse_token(text: &str) -> Result<Token> {
         return Err(Error::inval("resume token is corrupt (it names no snapshot)"));
     };
     let number = |name: &str| list.u64(name).unwrap_or(0);
+    let guids = |name: &str| match list.get(name) {
+        Some(NvValue::Uint64Array(v)) => Some(v.clone()),
+        _ => None,
+    };
     Ok(Token {
         toguid,
         toname: toname.to_owned(),
@@ -109,6 +122,8 @@ pub fn parse_token(text: &str) -> Result<Token> {
         embed: list.contains("embedok"),
         compressed: list.contains("compressok"),
         raw: list.contains("rawok"),
+        redact_snaps: guids("redact_snaps"),
+        book_redact_snaps: guids("book_redact_snaps"),
     })
 }
 
@@ -126,6 +141,7 @@ mod tests {
             offset: 1 << 20,
             bytes: 12345,
             embed: true,
+            redact_snaps: Some(vec![5, u64::MAX]),
             ..ResumeState::default()
         }
     }
@@ -134,6 +150,7 @@ mod tests {
     fn a_token_says_what_was_noted() {
         let t = parse_token(&token(&state()).unwrap()).unwrap();
         assert_eq!((t.toguid, t.fromguid, t.object, t.offset), (0xdead_beef, Some(3), 7, 1 << 20));
+        assert_eq!((t.redact_snaps, t.book_redact_snaps), (Some(vec![5, u64::MAX]), None));
         assert!(t.embed && !t.compressed && t.toname == "tank/a@b");
     }
 

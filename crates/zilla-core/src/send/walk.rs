@@ -164,6 +164,60 @@ impl TreeWalk {
     }
 }
 
+/// The way to single blocks of one object, which are asked for in about their order.
+pub(super) struct TreePath {
+    objset: u64,
+    object: u64,
+    top: Vec<BlkPtr>,
+    nlevels: u8,
+    epbs: u32,
+    blksz: u64,
+    /// The indirect block of each level that was met last, by its number.
+    kept: Vec<Option<(u64, Bytes)>>,
+}
+
+impl TreePath {
+    pub(super) fn new(objset: u64, object: u64, dn: &DnodePhys) -> TreePath {
+        let top = dn.blkptr.to_vec();
+        let epbs = u32::from(dn.indblkshift.saturating_sub(7));
+        let blksz = u64::from(dn.datablkszsec) << 9;
+        let kept = vec![None; usize::from(dn.nlevels)];
+        TreePath { objset, object, top, nlevels: dn.nlevels, epbs, blksz, kept }
+    }
+
+    /// Bytes of its blocks; None where there can be none.
+    pub(super) fn blksz(&self) -> Option<u64> {
+        Some(self.blksz).filter(|n| *n > 0)
+    }
+
+    /// The pointer to a block; None: there is none.
+    pub(super) async fn pointer(&mut self, src: &Source, blkid: u64) -> Result<Option<BlkPtr>> {
+        let Some(mut level) = self.nlevels.checked_sub(1) else { return Ok(None) };
+        let up = |level: u8| blkid.checked_shr(self.epbs * u32::from(level)).unwrap_or(0);
+        let first = usize::try_from(up(level)).ok().and_then(|i| self.top.get(i));
+        let Some(mut bp) = first.copied() else { return Ok(None) };
+        while level > 0 && !bp.is_hole() {
+            let id = up(level);
+            let kept = self.kept.get(usize::from(level)).and_then(|k| k.as_ref());
+            let data = match kept.filter(|(of, _)| *of == id) {
+                Some((_, data)) => data.clone(),
+                None => {
+                    let at =
+                        Bookmark { objset: self.objset, object: self.object, level: level.into(), blkid: id };
+                    src.read_tree(bp, at).await?
+                }
+            };
+            level -= 1;
+            let slot = usize::try_from(up(level) & ((1 << self.epbs) - 1)).unwrap_or(usize::MAX);
+            bp = BlkPtr::at(&data, slot, ByteOrder::NATIVE).unwrap_or_default();
+            if let Some(k) = self.kept.get_mut(usize::from(level) + 1) {
+                *k = Some((id, data));
+            }
+        }
+        Ok(Some(bp).filter(|bp| !bp.is_hole()))
+    }
+}
+
 /// What the blocks of a snapshot are read from.
 #[derive(Clone)]
 pub(super) struct Source {

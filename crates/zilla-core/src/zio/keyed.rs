@@ -94,6 +94,10 @@ impl BlockStore for KeyedStore {
         true
     }
 
+    fn reseal(&self, bp: &BlkPtr, data: Bytes) -> Result<Bytes> {
+        if bp.is_encrypted() { self.key.reseal(bp, &data) } else { Ok(data) }
+    }
+
     fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(async move {
             self.seal()?;
@@ -167,6 +171,13 @@ impl SealedStore {
 }
 
 impl BlockStore for SealedStore {
+    fn reseal(&self, bp: &BlkPtr, data: Bytes) -> Result<Bytes> {
+        match bp.is_encrypted() {
+            true => Err(Error::os(Errno::Access, "the block is encrypted")),
+            false => Ok(data),
+        }
+    }
+
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
         self.0.cached(bp)
     }

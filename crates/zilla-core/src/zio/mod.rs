@@ -39,6 +39,7 @@ mod gap;
 mod inflight;
 mod keyed;
 mod log;
+mod mend;
 mod met;
 mod pending;
 mod raw;
@@ -80,6 +81,7 @@ pub use read::Scrubbed;
 use read::expand;
 pub use repair::Pointers;
 pub use store::{BlockStore, CachePolicy, Dedup, LogShape, LogStep, LogWritten, WriteReq};
+pub(crate) use write::squeeze;
 
 /// What the pool's feature flags allow a writer.
 #[derive(Debug, Default)]

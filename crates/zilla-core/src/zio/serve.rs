@@ -87,6 +87,14 @@ impl BlockStore for Zio {
         })
     }
 
+    fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.scrub(bp, bookmark).await.map(drop) })
+    }
+
+    fn mend(&self, bp: BlkPtr, bookmark: Bookmark, stored: Bytes) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.mend_block(&bp, bookmark, stored).await })
+    }
+
     fn write_sealed(&self, txg: Txg, reqs: Vec<WriteReq>, seal: Seal) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
         Box::pin(self.write_batch(txg, reqs, Some(seal)))
     }

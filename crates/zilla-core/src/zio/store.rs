@@ -117,6 +117,21 @@ pub trait BlockStore: Send + Sync {
         Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store keeps nothing encrypted"))))
     }
 
+    /// Reads all copies of a block with all redundancy, repairing what that can repair. An error: no copy is good.
+    fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.read(bp, bookmark, Priority::Scrub).await.map(drop) })
+    }
+
+    /// Puts the bytes of a block that is in use, as they should be on disk, where no copy of it is good.
+    fn mend(&self, _: BlkPtr, _: Bookmark, _: Bytes) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store mends nothing"))))
+    }
+
+    /// A block's stored bytes once more as they were encrypted under its pointer's salt and IV, where the store encrypts.
+    fn reseal(&self, _: &BlkPtr, data: Bytes) -> Result<Bytes> {
+        Ok(data)
+    }
+
     /// Whether what it gives of log blocks is plaintext though they are encrypted.
     fn has_key(&self) -> bool {
         false

@@ -583,7 +583,7 @@ pub(super) fn copies_of(req: &WriteReq, seal: Option<&Seal>) -> u8 {
 }
 
 /// Compresses, if that saves an eighth.
-fn squeeze(spec: CompressSpec, data: &[u8]) -> Option<IoBuf> {
+pub(crate) fn squeeze(spec: CompressSpec, data: &[u8]) -> Option<IoBuf> {
     let mut buf = IoBuf::scratch(data.len() - (data.len() >> 3));
     let n = compress::compress(spec, data, &mut buf)?;
     buf.truncate(n);

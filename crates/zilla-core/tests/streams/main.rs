@@ -2,8 +2,11 @@
 //! every block. Streams that OpenZFS's kernel wrote are those of the set `streams` of the interop tests' corpus.
 
 mod cuts;
+mod heal;
 mod lies;
 mod raw;
+mod redacted;
+mod saved;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;

@@ -100,6 +100,21 @@ pub fn of_head(head: &DslDataset) -> Vec<DatasetInfo> {
 }
 
 impl Pool {
+    /// A head's bookmarks, by name, with what they have beside.
+    pub async fn bookmarks_shown(&self, head: &DslDataset) -> Vec<DatasetInfo> {
+        let mut out = of_head(head);
+        for mark in head.bookmarks().iter().filter(|m| m.phys.redaction_obj != 0) {
+            let name = format!("{}#{}", head.name(), mark.name);
+            // One whose list is damaged is shown without it.
+            let snaps = self.dsl().redaction_snaps(&mark.phys).await.ok().flatten();
+            if let (Some(info), Some(snaps)) = (out.iter_mut().find(|i| i.name == name), snaps) {
+                let text = super::redact::guids(&snaps);
+                info.properties.insert("redact_snaps".to_owned(), PropValue::new(text, Source::None));
+            }
+        }
+        out
+    }
+
     /// `written#mark`, `written@snap`: space written to a dataset since an earlier state of it.
     pub async fn written_since_name(&self, ds: &Arc<DslDataset>, property: &str) -> Result<Option<u64>> {
         let full = ds.name();

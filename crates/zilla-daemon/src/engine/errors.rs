@@ -138,9 +138,8 @@ mod tests {
         use Refusal::*;
         match why {
             NotBookmark(_) | NoBookmark(_) | BookmarkExists(_) | NotSnapshot(_) | NotAncestor => true,
-            LaterBookmarks(_) | RedactionBookmark(_) | NoAccounts(_) | FeatureDisabled(_) | OverLimit(..) => {
-                true
-            }
+            LaterBookmarks(_) | OtherRedaction | AlreadyRedacted | NotDescendant | NoAccounts(_)
+            | FeatureDisabled(_) | OverLimit(..) => true,
             NotAllowed | NameTooLong(_) | NoParent | ParentNotFilesystem | BelowUsed(_)
             | BeyondAvailable(_) => true,
         }
@@ -168,10 +167,12 @@ mod tests {
             (NotSnapshot(x()), ErrorCode::BadType, "x is not a snapshot"),
             (NotAncestor, ErrorCode::BadType, "source is not an ancestor of the new bookmark's dataset"),
             (LaterBookmarks(x()), ErrorCode::Exists, "dataset already exists"),
+            (OtherRedaction, ErrorCode::NoEnt, "dataset does not exist"),
+            (AlreadyRedacted, ErrorCode::Busy, "dataset is busy"),
             (
-                RedactionBookmark(x()),
-                ErrorCode::BadVersion,
-                "bookmark 'x' keeps a list of redacted blocks, which zilla does not support yet",
+                NotDescendant,
+                ErrorCode::BadType,
+                "redaction snapshot must be descendent of snapshot being redacted",
             ),
             (NoAccounts("userused"), ErrorCode::BadVersion, "userused is not kept in this file system"),
             (FeatureDisabled("f"), ErrorCode::BadVersion, "feature f is not enabled in this pool"),

@@ -29,6 +29,7 @@ mod farewell;
 mod foreign;
 mod grants;
 mod handed;
+mod heal;
 mod history;
 mod holds;
 mod host;
@@ -52,7 +53,9 @@ mod poolprops;
 mod program;
 mod query;
 mod receive;
+mod redact;
 mod rename;
+mod resumed;
 mod scrub;
 mod send;
 mod shares;
@@ -467,6 +470,10 @@ impl Backend for Engine {
     async fn dataset_promote(&self, caller: &Caller, r: DatasetPromote) -> Answer<()> {
         self.check_running(&r.name)?;
         self.promote(caller, r).await
+    }
+
+    async fn dataset_redact(&self, _: &Caller, r: DatasetRedact) -> Answer<()> {
+        self.redact(r).await
     }
 
     async fn dataset_bookmark(&self, _: &Caller, r: DatasetBookmark) -> Answer<()> {

@@ -122,6 +122,14 @@ impl Pool {
             }
             return Ok(());
         }
+        // What was left out of it would read as zeroes.
+        if ds.redact_snaps().is_some() && !how.force {
+            if how.explicit {
+                let what = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
+                return Err(failed(what).subject(name));
+            }
+            return Ok(());
+        }
         let objset = dsl.objset(&ds).await.map_err(of(name))?;
         if ds.is_snapshot() || objset.os_type() != ObjsetType::Zfs.number() {
             if how.explicit {

@@ -1,7 +1,6 @@
 //! `zfs list` and `zfs get`: walking the tree.
 
 use super::Engine;
-use super::bookmarks;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use super::values::kind_of;
@@ -78,7 +77,7 @@ async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str) -> Answer<Vec<Dat
     };
     if let Some((fs, mark)) = root.split_once('#') {
         let head = pool.dsl().by_name(fs).await.map_err(of(root))?;
-        let found = bookmarks::of_head(&head).into_iter().find(|b| b.name == format!("{fs}#{mark}"));
+        let found = pool.bookmarks_shown(&head).await.into_iter().find(|b| b.name == format!("{fs}#{mark}"));
         return Ok(vec![found.ok_or_else(|| no_dataset(root))?]);
     }
     let ds = pool.dsl().by_name(root).await.map_err(of(root))?;
@@ -111,7 +110,7 @@ impl Walk<'_> {
                     }
                 }
                 if below && self.bookmarks {
-                    self.out.extend(bookmarks::of_head(&ds));
+                    self.out.extend(self.pool.bookmarks_shown(&ds).await);
                 }
             }
             if below {

@@ -30,11 +30,11 @@ const NOT_TAKEN: &[&str] =
     &["volsize", "volblocksize", "encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
 /// One stream: what it is, and where it goes.
-struct Part<'a> {
-    r: &'a StreamReceive,
-    begin: Begin,
+pub(super) struct Part<'a> {
+    pub r: &'a StreamReceive,
+    pub begin: Begin,
     /// `fs@snap`
-    target: String,
+    pub target: String,
     /// What the package says of its dataset.
     fs: Option<&'a NvList>,
     new: bool,
@@ -52,7 +52,7 @@ fn refuse(part: &Part<'_>, why: &str) -> ApiError {
 }
 
 /// The class of an error is the command's exit code; the sentence is the engine's, which says it as OpenZFS does.
-fn why(e: &Error) -> String {
+pub(super) fn why(e: &Error) -> String {
     if e.is(Errno::NoSpc) { "out of space".to_owned() } else { e.to_string() }
 }
 
@@ -238,6 +238,9 @@ impl Engine {
         let part = Part { r, begin, target: target.clone(), fs: fs_list, new: head.is_none() };
         let volume = u64::from(part.begin.objset_type) == ObjsetType::Zvol.number();
         let resuming = part.begin.features() & feature::RESUMING != 0;
+        if r.heal {
+            return self.heal(pool, &part, reader, told).await;
+        }
         if let Some(head) = &head {
             if package.is_some() && self.is_there(pool, head, &part.begin, &snap).await? {
                 if r.verbose {
@@ -463,7 +466,7 @@ impl Engine {
         Ok(pool.dsl().dataset(id).await.map_err(of_dataset)?.guid() == b.toguid)
     }
 
-    async fn pass_over(&self, part: &Part<'_>, reader: &mut RecordReader<'_>) -> Answer<()> {
+    pub(super) async fn pass_over(&self, part: &Part<'_>, reader: &mut RecordReader<'_>) -> Answer<()> {
         loop {
             if let (Record::End(_), _) = reader.next().await.map_err(|e| refuse(part, &why(&e)))? {
                 return Ok(());

@@ -18,7 +18,7 @@ use zilla_control::types::StreamSend;
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::dsl::{DslDataset, LongHold, PropSource};
 use zilla_core::send::frame::{RecordWriter, Sink};
-use zilla_core::send::{From, SendOpts, estimate, parse_token, send};
+use zilla_core::send::{From, Redaction, SendOpts, Special, estimate, send_special};
 use zilla_core::zap::Value;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
@@ -27,16 +27,17 @@ use zilla_ondisk::{NvList, NvValue};
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// One stream of the package.
-struct Step {
-    snap: Arc<DslDataset>,
-    from: Option<(From, String)>,
+pub(super) struct Step {
+    pub snap: Arc<DslDataset>,
+    pub from: Option<(From, String)>,
     /// The snapshot it starts from, unless that is a bookmark.
-    from_snap: Option<Arc<DslDataset>>,
-    opts: SendOpts,
-    _held: LongHold,
+    pub from_snap: Option<Arc<DslDataset>>,
+    pub opts: SendOpts,
+    pub special: Special,
+    pub _held: LongHold,
 }
 
-fn failed(what: impl Into<String>) -> ApiError {
+pub(super) fn failed(what: impl Into<String>) -> ApiError {
     ApiError::with(ErrorCode::Stream, what)
 }
 
@@ -144,7 +145,7 @@ impl Pool {
         fs: &Arc<DslDataset>,
         snap: &Arc<DslDataset>,
         name: &str,
-    ) -> Answer<(From, Option<Arc<DslDataset>>)> {
+    ) -> Answer<(From, Option<Arc<DslDataset>>, Redaction)> {
         let dsl = self.dsl();
         let not_earlier = || {
             let what = "not an earlier snapshot from the same fs";
@@ -155,17 +156,19 @@ impl Pool {
             let all = dsl.bookmarks_of(&head).await.map_err(of_dataset)?;
             let missing = || ApiError::new(ErrorCode::NoSource).subject(name);
             let (_, b) = all.into_iter().find(|(n, _)| n == mark).ok_or_else(missing)?;
-            if b.redaction_obj != 0 {
-                return Err(ApiError::with(
-                    ErrorCode::Unsupported,
-                    "redaction bookmarks are not supported yet",
-                ));
-            }
-            if b.creation_txg >= snap.phys().creation_txg {
+            let from = match b.redaction_obj {
+                0 => None,
+                _ => Some(Arc::new(dsl.redaction_list(&b).await.map_err(|e| failed(e.to_string()))?)),
+            };
+            // What was left out of this very snapshot can be told afterwards.
+            let again = from.is_some() && b.guid == snap.guid();
+            let earlier = dsl.is_before(snap, &head, b.creation_txg).await.map_err(of_dataset)?;
+            if !again && (b.creation_txg >= snap.phys().creation_txg || !earlier) {
                 return Err(not_earlier());
             }
             let is_clone = head.dir().id() != fs.dir().id();
-            return Ok((From { guid: b.guid, txg: b.creation_txg, is_clone }, None));
+            let redaction = Redaction { from, ..Redaction::default() };
+            return Ok((From { guid: b.guid, txg: b.creation_txg, is_clone }, None, redaction));
         }
         let from = dsl.by_name(name).await.map_err(|e| match e.is(zilla_core::error::Errno::NoEnt) {
             true => ApiError::new(ErrorCode::NoSource).subject(name),
@@ -177,7 +180,8 @@ impl Pool {
             if at.as_ref().is_some_and(|p| p.id() == from.id()) {
                 let p = from.phys();
                 let is_clone = from.dir().id() != snap.dir().id();
-                return Ok((From { guid: p.guid, txg: p.creation_txg, is_clone }, Some(from)));
+                let redaction = Redaction { from_snaps: from.redact_snaps(), ..Redaction::default() };
+                return Ok((From { guid: p.guid, txg: p.creation_txg, is_clone }, Some(from), redaction));
             }
         }
         Err(not_earlier())
@@ -197,6 +201,10 @@ impl Engine {
         };
         let mut missing = false;
         let (pool, steps, package) = match &r.token {
+            _ if r.saved => {
+                let (pool, step) = self.saved_so_far(&r).await?;
+                (pool, vec![step], None)
+            }
             Some(text) => {
                 let (pool, step) = self.resumed(text).await?;
                 (pool, vec![step], None)
@@ -221,55 +229,6 @@ impl Engine {
         if missing { Err(failed("some datasets could not be sent")) } else { Ok(()) }
     }
 
-    /// The rest of a stream that a receiver asks for.
-    async fn resumed(&self, text: &str) -> Answer<(Arc<Pool>, Step)> {
-        let t = parse_token(text).map_err(|e| failed(e.to_string()))?;
-        let pool = self.pool_of(&t.toname)?;
-        let dsl = pool.dsl();
-        let gone = || {
-            let what = format!("'{}' is no longer the same snapshot used in the initial send", t.toname);
-            ApiError::with(ErrorCode::Stream, what)
-        };
-        let snap = dsl.by_name(&t.toname).await.map_err(|_| gone())?;
-        if !snap.is_snapshot() || snap.guid() != t.toguid {
-            return Err(gone());
-        }
-        let mut from = None;
-        if let Some(guid) = t.fromguid {
-            let mut at = Some(snap.clone());
-            while let Some(s) = at.filter(|s| from.is_none() || s.guid() != guid) {
-                at = dsl.prev(&s).await.map_err(of_dataset)?;
-                if let Some(p) = at.as_ref().filter(|p| p.guid() == guid) {
-                    let is_clone = p.dir().id() != snap.dir().id();
-                    let txg = p.phys().creation_txg;
-                    from = Some((From { guid, txg, is_clone }, p.name()));
-                    break;
-                }
-            }
-            if from.is_none() {
-                let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
-                let all = dsl.bookmarks_of(&head).await.map_err(of_dataset)?;
-                from = all.into_iter().find(|(_, b)| b.guid == guid).map(|(n, b)| {
-                    let name = format!("{}#{n}", head.name());
-                    (From { guid, txg: b.creation_txg, is_clone: false }, name)
-                });
-            }
-            if from.is_none() {
-                return Err(failed(format!("incremental source {guid:#x} no longer exists")));
-            }
-        }
-        let opts = SendOpts {
-            from: from.as_ref().map(|f| f.0),
-            large_blocks: t.large_blocks,
-            embed: t.embed,
-            compressed: t.compressed,
-            raw: t.raw,
-            resume: Some(t.resume()),
-        };
-        let held = snap.hold();
-        Ok((pool.clone(), Step { snap, from, from_snap: None, opts, _held: held }))
-    }
-
     /// Which streams there will be, and what the package says of them.
     async fn plan(
         &self,
@@ -288,13 +247,17 @@ impl Engine {
         let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
         let packaged = r.replicate || r.intermediates || r.properties || r.backup || r.holds;
         if !packaged {
-            let step = match &r.from {
+            let mut step = match &r.from {
                 None => step(&snap, None, None, opts),
                 Some(name) => {
-                    let (from, from_snap) = pool.source(&head, &snap, name).await?;
-                    step(&snap, Some((from, name.clone())), from_snap, opts)
+                    let (from, from_snap, redaction) = pool.source(&head, &snap, name).await?;
+                    let of = step(&snap, Some((from, name.clone())), from_snap, opts);
+                    Step { special: Special { redaction, ..Special::default() }, ..of }
                 }
             };
+            if let Some(mark) = &r.redact {
+                step.special.redaction.list = Some(pool.redaction_of(&head, mark).await?);
+            }
             return Ok((vec![step], None));
         }
         if r.from.as_ref().is_some_and(|f| f.contains('#')) && (r.replicate || r.intermediates) {
@@ -399,8 +362,12 @@ impl Engine {
             (Some(f), true) => Some(pool.source(fs, to, f).await?),
             _ => None,
         };
+        let mut redaction = None;
         let mut from: Option<(From, String, Option<Arc<DslDataset>>)> = match (named, fromsnap) {
-            (Some((f, s)), _) => Some((f, r.from.clone().unwrap_or_default(), s)),
+            (Some((f, s, left_out)), _) => {
+                redaction = Some(left_out);
+                Some((f, r.from.clone().unwrap_or_default(), s))
+            }
             (None, Some(name)) => list.iter().find(|s| s.snapshot_name() == name).map(|s| {
                 let txg = s.phys().creation_txg;
                 (From { guid: s.guid(), txg, is_clone: false }, s.name(), Some(s.clone()))
@@ -425,7 +392,14 @@ impl Engine {
             };
             let next = From { guid: s.guid(), txg: s.phys().creation_txg, is_clone: false };
             from = Some((next, s.name(), Some(s.clone())));
-            out.push(step(&s, f, from_snap, opts));
+            let mut next = step(&s, f, from_snap, opts);
+            if let Some(redaction) = redaction.take() {
+                next.special.redaction = redaction;
+            }
+            if let Some(mark) = &r.redact {
+                next.special.redaction.list = Some(pool.redaction_of(fs, mark).await?);
+            }
+            out.push(next);
         }
         Ok(())
     }
@@ -438,8 +412,9 @@ impl Engine {
         let say = |text: String| if r.dry_run { told.out(text) } else { told.err(text) };
         let mut total = 0u64;
         for s in steps {
-            let size =
-                estimate(pool.dsl(), &s.snap, s.from_snap.as_ref(), &s.opts).await.map_err(of_dataset)?;
+            let size = estimate(pool.dsl(), &s.snap, s.from_snap.as_ref(), &s.opts, &s.special)
+                .await
+                .map_err(of_dataset)?;
             total += size;
             let name = s.snap.name();
             // Within one dataset OpenZFS names what it starts from by its last part.
@@ -479,7 +454,7 @@ impl Engine {
         }
         for s in steps {
             let progress = (r.verbose > 0).then(|| self.tell_progress(r, &s.snap, out, told));
-            let done = send(pool.dsl(), &s.snap, &s.opts, out).await;
+            let done = send_special(pool.dsl(), &s.snap, &s.opts, &s.special, out).await;
             if let Some(task) = progress {
                 task.abort();
             }
@@ -525,7 +500,11 @@ fn step(
     opts: SendOpts,
 ) -> Step {
     let opts = SendOpts { from: from.as_ref().map(|f| f.0), ..opts };
-    Step { snap: snap.clone(), from, from_snap, opts, _held: snap.hold() }
+    // What was received redacted is known to be so by whoever has it.
+    let from_snaps = from_snap.as_ref().and_then(|s| s.redact_snaps());
+    let redaction = Redaction { from_snaps, ..Redaction::default() };
+    let special = Special { redaction, ..Special::default() };
+    Step { snap: snap.clone(), from, from_snap, opts, special, _held: snap.hold() }
 }
 
 /// What a package says of itself.

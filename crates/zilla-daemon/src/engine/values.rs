@@ -343,7 +343,8 @@ impl Pool {
                 true => None,
                 false => self.resume_token(&i.name).await.as_deref().and_then(word),
             },
-            "prevsnap" | "redact_snaps" | "iscsioptions" | "stmf_sbd_lu" => settings.get(desc),
+            "redact_snaps" => self.redact_snaps(&i.name).await.as_deref().and_then(word),
+            "prevsnap" | "iscsioptions" | "stmf_sbd_lu" => settings.get(desc),
             "encryption" | "keyformat" | "pbkdf2iters" | "encryptionroot" | "keystatus" | "pbkdf2salt"
             | "keyguid"
                 if i.encryption.is_some() =>

@@ -166,7 +166,7 @@ impl Pool {
     /// Whether a dataset is offered to clients, who ask by its name.
     pub async fn is_offered(&self, ds: &Arc<DslDataset>) -> Result<bool> {
         // (One that is still being received is nobody's yet.)
-        if ds.is_inconsistent() || !self.is_volume(ds).await? {
+        if ds.is_inconsistent() || ds.redact_snaps().is_some() || !self.is_volume(ds).await? {
             return Ok(false);
         }
         let settings = Settings::of(self, ds).await?;

@@ -1,0 +1,170 @@
+//! What a resumable receive keeps of how far it came: fields of the dataset's ZAP, from which the token is made that a sender goes on by.
+//!
+//! They are written by the sync that writes the data they speak of, so after a crash both are of one moment.
+
+use super::DslPool;
+use super::dataset::DslDataset;
+use super::recv::RECV_NAME;
+use crate::error::{Errno, Error, Result};
+use crate::txg::Tx;
+use crate::types::Txg;
+use crate::zap::Value;
+use std::sync::Arc;
+use zilla_ondisk::stream::{Begin, feature};
+
+// What a resumable receive keeps. Source: DS_FIELD_RESUME_* in sys/dsl_dataset.h.
+const RESUME_FROMGUID: &str = "com.delphix:resume_fromguid";
+const RESUME_TONAME: &str = "com.delphix:resume_toname";
+const RESUME_TOGUID: &str = "com.delphix:resume_toguid";
+const RESUME_OBJECT: &str = "com.delphix:resume_object";
+const RESUME_OFFSET: &str = "com.delphix:resume_offset";
+const RESUME_BYTES: &str = "com.delphix:resume_bytes";
+const RESUME_LARGEBLOCK: &str = "com.delphix:resume_largeblockok";
+const RESUME_EMBEDOK: &str = "com.delphix:resume_embedok";
+const RESUME_COMPRESSOK: &str = "com.delphix:resume_compressok";
+const RESUME_RAWOK: &str = "com.datto:resume_rawok";
+const RESUME_REDACT_BOOKMARK_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
+const RESUME_FIELDS: &[&str] = &[
+    RESUME_FROMGUID,
+    RESUME_TONAME,
+    RESUME_TOGUID,
+    RESUME_OBJECT,
+    RESUME_OFFSET,
+    RESUME_BYTES,
+    RESUME_LARGEBLOCK,
+    RESUME_EMBEDOK,
+    RESUME_COMPRESSOK,
+    RESUME_RAWOK,
+    RESUME_REDACT_BOOKMARK_SNAPS,
+];
+
+/// How far a receive has come, as of a txg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    pub txg: Txg,
+    pub object: u64,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// What is known of a receive that was interrupted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResumeState {
+    pub fromguid: Option<u64>,
+    pub toguid: u64,
+    pub toname: String,
+    pub object: u64,
+    pub offset: u64,
+    pub bytes: u64,
+    pub largeblock: bool,
+    pub embed: bool,
+    pub compress: bool,
+    pub raw: bool,
+    /// The stream is redacted by these snapshots.
+    pub redact_snaps: Option<Vec<u64>>,
+    /// So is what it starts from.
+    pub book_redact_snaps: Option<Vec<u64>>,
+}
+
+impl DslPool {
+    /// What an incremental stream whose receive was interrupted starts from: what it was received on, and whether that is another
+    /// dataset's.
+    #[crate::boxed]
+    pub async fn recv_source(&self, ds: &Arc<DslDataset>, guid: u64) -> Result<(Arc<DslDataset>, bool)> {
+        let dir = ds.dir();
+        let home = dir.parent().filter(|_| dir.short_name() == RECV_NAME).unwrap_or(dir);
+        let mut at = self.prev(ds).await?;
+        while let Some(s) = at {
+            if s.guid() == guid {
+                let is_clone = s.dir().id() != home.id();
+                return Ok((s, is_clone));
+            }
+            at = self.prev(&s).await?;
+        }
+        Err(Error::os(Errno::NoEnt, format!("incremental source {guid:#x} no longer exists")))
+    }
+
+    /// What an interrupted receive into a dataset has noted.
+    #[crate::boxed]
+    pub async fn resume_state(&self, ds: &DslDataset) -> Result<Option<ResumeState>> {
+        let Some(zap) = ds.zap() else { return Ok(None) };
+        let Some(toguid) = zap.try_get_u64(RESUME_TOGUID).await? else { return Ok(None) };
+        let number = async |name: &str| Ok::<u64, Error>(zap.try_get_u64(name).await?.unwrap_or(0));
+        let flag = async |name: &str| Ok::<bool, Error>(zap.try_get(name).await?.is_some());
+        let toname =
+            zap.try_get(RESUME_TONAME).await?.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+        Ok(Some(ResumeState {
+            fromguid: zap.try_get_u64(RESUME_FROMGUID).await?,
+            toguid,
+            toname,
+            object: number(RESUME_OBJECT).await?,
+            offset: number(RESUME_OFFSET).await?,
+            bytes: number(RESUME_BYTES).await?,
+            largeblock: flag(RESUME_LARGEBLOCK).await?,
+            embed: flag(RESUME_EMBEDOK).await?,
+            compress: flag(RESUME_COMPRESSOK).await?,
+            raw: flag(RESUME_RAWOK).await?,
+            redact_snaps: ds.redact_snaps().map(|s| s.to_vec()),
+            book_redact_snaps: zap.try_get(RESUME_REDACT_BOOKMARK_SNAPS).await?.and_then(|v| v.as_u64s()),
+        }))
+    }
+
+    pub(super) async fn note_resume(
+        &self,
+        tx: &Tx,
+        ds: &DslDataset,
+        b: &Begin,
+        from: Option<&[u64]>,
+    ) -> Result<()> {
+        let zap = self.zapify(tx, &ds.dn).await?;
+        if b.fromguid != 0 {
+            zap.set_u64(tx, RESUME_FROMGUID, b.fromguid).await?;
+        }
+        zap.set_u64(tx, RESUME_TOGUID, b.toguid).await?;
+        zap.set(tx, RESUME_TONAME, &Value::string(&b.toname)).await?;
+        zap.set_u64(tx, RESUME_OBJECT, 1).await?;
+        zap.set_u64(tx, RESUME_OFFSET, 0).await?;
+        zap.set_u64(tx, RESUME_BYTES, 0).await?;
+        if let Some(snaps) = from {
+            zap.set(tx, RESUME_REDACT_BOOKMARK_SNAPS, &Value::u64s(snaps)).await?;
+        }
+        for (feature, name) in [
+            (feature::LARGE_BLOCKS, RESUME_LARGEBLOCK),
+            (feature::EMBED_DATA, RESUME_EMBEDOK),
+            (feature::COMPRESSED, RESUME_COMPRESSOK),
+            (feature::RAW, RESUME_RAWOK),
+        ] {
+            if b.features() & feature != 0 {
+                zap.set_u64(tx, name, 1).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes how far a receive has come with the txg it belongs to.
+    pub(super) async fn sync_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
+        let reached = ds.reached.lock()[tx.txg().slot()].take().filter(|r| r.txg == tx.txg());
+        let (Some(r), Some(zap)) = (reached, ds.zap()) else { return Ok(()) };
+        if zap.try_get_u64(RESUME_TOGUID).await?.is_none() {
+            return Ok(());
+        }
+        zap.set_u64(tx, RESUME_OBJECT, r.object).await?;
+        zap.set_u64(tx, RESUME_OFFSET, r.offset).await?;
+        zap.set_u64(tx, RESUME_BYTES, r.bytes).await
+    }
+
+    pub(super) async fn forget_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
+        let Some(zap) = ds.zap() else { return Ok(()) };
+        for name in RESUME_FIELDS {
+            zap.delete_if_there(tx, name).await?;
+        }
+        Ok(())
+    }
+}
+
+impl DslDataset {
+    /// Notes how far a receive has come, to be written with the data of that txg.
+    pub fn reached(&self, r: Reached) {
+        self.reached.lock()[r.txg.slot()] = Some(r);
+    }
+}

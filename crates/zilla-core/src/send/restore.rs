@@ -1,0 +1,176 @@
+//! What a stream tells beside its changes where it starts from a redaction bookmark: the blocks that were left out then.
+//!
+//! They are told in their place among the others, for a receiver relies on the order, as they are in the snapshot that is sent: a block, or
+//! a hole. One that has changed meanwhile is told once; one whose object is gone is told by the object's end. What the
+//! new stream is to leave out as well stays out, without a word: the receiver lacks it.
+
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use super::objects::{Item, Objects, Resume};
+use super::walk::{Source, TreePath, damaged};
+use crate::dsl::RedactionList;
+use crate::error::Result;
+use crate::types::Bookmark;
+use std::sync::Arc;
+use zilla_ondisk::ByteOrder;
+use zilla_ondisk::dnode::{DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys};
+
+/// What is redacted of a stream, and of what it starts from.
+#[derive(Clone, Debug, Default)]
+pub struct Redaction {
+    /// Of the stream.
+    pub list: Option<Arc<RedactionList>>,
+    /// Of the bookmark that the stream starts from.
+    pub from: Option<Arc<RedactionList>>,
+    /// Of the snapshot that it starts from, which is of a redacted dataset.
+    pub from_snaps: Option<Arc<[u64]>>,
+}
+
+type Pos = (u64, u64);
+/// An object, and the way to its blocks.
+type Opened = (Arc<DnodePhys>, TreePath);
+
+/// Everything of a snapshot that a redacted stream, or one from a redaction bookmark, has to tell.
+pub(super) struct Told {
+    objects: Objects,
+    /// What comes next of what has changed.
+    next: Option<Option<Item>>,
+    restore: Option<Restore>,
+    list: Option<Arc<RedactionList>>,
+}
+
+struct Restore {
+    src: Source,
+    objset: u64,
+    resume: Resume,
+    list: Arc<RedactionList>,
+    /// The next block: of which run, and how many blocks of it are behind.
+    run: usize,
+    done: u64,
+    meta: TreePath,
+    object: Option<(u64, Option<Opened>)>,
+}
+
+impl Told {
+    pub(super) fn new(
+        objects: Objects,
+        src: Source,
+        (objset, meta): (u64, &DnodePhys),
+        resume: Option<Resume>,
+        redaction: &Redaction,
+    ) -> Told {
+        let resume = resume.unwrap_or(Resume { object: 0, offset: 0 });
+        let restore = redaction.from.clone().map(|list| {
+            let meta = TreePath::new(objset, 0, meta);
+            let mut all = Restore { src, objset, resume, list, run: 0, done: 0, meta, object: None };
+            all.pass((resume.object, 0));
+            all
+        });
+        Told { objects, next: None, restore, list: redaction.list.clone() }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Item>> {
+        let item = match &mut self.restore {
+            None => self.objects.next().await?,
+            Some(restore) => {
+                let next = match self.next.take() {
+                    Some(next) => next,
+                    None => self.objects.next().await?,
+                };
+                let until = next.as_ref().map_or((u64::MAX, u64::MAX), place);
+                if let Some(item) = restore.before(until, self.list.as_deref()).await? {
+                    self.next = Some(next);
+                    return Ok(Some(item));
+                }
+                if let Some(end) = next.as_ref().map(end) {
+                    restore.pass(end);
+                }
+                next
+            }
+        };
+        Ok(item.map(|item| match (item, &self.list) {
+            (Item::Block { id, dn, blkid, .. }, Some(list)) if list.contains(id, blkid) => {
+                Item::Redacted { id, dn, blkid }
+            }
+            (item, _) => item,
+        }))
+    }
+}
+
+/// Where an item comes among blocks.
+fn place(item: &Item) -> Pos {
+    match item {
+        Item::FreeObjects { first, .. } | Item::Range { first, .. } => (*first, 0),
+        Item::Object { id, .. } => (*id, 0),
+        Item::Hole { id, first, .. } => (*id, *first),
+        Item::Block { id, blkid, .. } | Item::Redacted { id, blkid, .. } => (*id, *blkid),
+        Item::Spill { id, .. } => (*id, u64::MAX),
+    }
+}
+
+/// Up to where an item tells all there is.
+fn end(item: &Item) -> Pos {
+    match item {
+        Item::FreeObjects { first, count } => (first.saturating_add(*count), 0),
+        Item::Hole { id, first, count, .. } => (*id, first.saturating_add(*count)),
+        Item::Block { id, blkid, .. } | Item::Redacted { id, blkid, .. } => (*id, blkid.saturating_add(1)),
+        other => place(other),
+    }
+}
+
+impl Restore {
+    /// Where the next block is.
+    fn at(&self) -> Option<Pos> {
+        self.list.runs.get(self.run).map(|r| (r.object, r.blkid + self.done))
+    }
+
+    /// Leaves out what lies before a place.
+    fn pass(&mut self, end: Pos) {
+        while let Some(r) = self.list.runs.get(self.run).filter(|r| (r.object, r.blkid + self.done) < end) {
+            match end.0 == r.object && end.1 < r.blkid + r.count {
+                true => self.done = end.1 - r.blkid,
+                false => (self.run, self.done) = (self.run + 1, 0),
+            }
+        }
+    }
+
+    /// The next block before a place, as it is now.
+    async fn before(&mut self, until: Pos, left_out: Option<&RedactionList>) -> Result<Option<Item>> {
+        while let Some((id, blkid)) = self.at().filter(|at| *at < until) {
+            if self.object.as_ref().is_none_or(|(of, _)| *of != id) {
+                self.object = Some((id, self.open(id).await?));
+            }
+            let there = self.object.as_mut().and_then(|(_, o)| o.as_mut());
+            let Some((dn, path)) = there.filter(|(dn, _)| blkid <= dn.maxblkid) else {
+                // Nothing more of this object, or of this run of it.
+                self.pass((id, u64::MAX).min(until));
+                continue;
+            };
+            let dn = dn.clone();
+            let blksz = u64::from(dn.datablkszsec.max(1)) << 9;
+            let told = id == self.resume.object && blkid.saturating_mul(blksz) < self.resume.offset;
+            let found = path.pointer(&self.src, blkid).await?;
+            self.pass((id, blkid + 1));
+            if told || left_out.is_some_and(|l| l.contains(id, blkid)) {
+                continue;
+            }
+            return Ok(Some(match found {
+                Some(bp) => Item::Block { id, dn, blkid, bp },
+                None => Item::Hole { id, dn, first: blkid, count: 1 },
+            }));
+        }
+        Ok(None)
+    }
+
+    async fn open(&mut self, id: u64) -> Result<Option<Opened>> {
+        let blkid = id / DNODES_PER_BLOCK;
+        let Some(bp) = self.meta.pointer(&self.src, blkid).await? else { return Ok(None) };
+        let data =
+            self.src.read_tree(bp, Bookmark { objset: self.objset, object: 0, level: 0, blkid }).await?;
+        let from = usize::try_from((id % DNODES_PER_BLOCK) << DNODE_SHIFT).unwrap_or(usize::MAX);
+        let dn = DnodePhys::decode(data.get(from..).unwrap_or_default(), ByteOrder::NATIVE)
+            .map_err(|e| damaged(self.objset, id, e.to_string()))?;
+        let path = TreePath::new(self.objset, id, &dn);
+        Ok(Some((Arc::new(dn), path)).filter(|(dn, _)| !dn.is_free()))
+    }
+}

@@ -1,0 +1,73 @@
+//! `zfs receive -c`: damaged blocks of a snapshot, mended from a stream of it.
+//!
+//! Nothing of the snapshot changes but what could not be read, so whoever uses it, or mounts it, need not notice.
+
+use super::Engine;
+use super::errors::{Answer, of_dataset};
+use super::pool::Pool;
+use super::receive::{Part, why};
+use super::streams::Told;
+use std::sync::Arc;
+use zilla_control::props::nicenum::nicebytes;
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::error::{Errno, Error};
+use zilla_core::send::Heal;
+use zilla_core::send::frame::RecordReader;
+
+fn refused(why: &str) -> ApiError {
+    ApiError::with(ErrorCode::Stream, format!("cannot receive: {why}"))
+}
+
+impl Engine {
+    pub(super) async fn heal(
+        &self,
+        pool: &Arc<Pool>,
+        part: &Part<'_>,
+        reader: &mut RecordReader<'_>,
+        told: &Told,
+    ) -> Answer<()> {
+        let (r, begin) = (part.r, &part.begin);
+        if r.keep_path || r.keep_last || r.force || r.resumable || r.no_mount || r.skip_holds {
+            return Err(refused("corrective recv can not be used when combined with this flag"));
+        }
+        let dsl = pool.dsl();
+        match dsl.by_name(&part.target).await {
+            Ok(s) if s.is_snapshot() && s.guid() == begin.toguid => {}
+            Ok(s) if s.is_snapshot() => {
+                return Err(refused("local snapshot doesn't match the snapshot in the provided stream"));
+            }
+            Err(e) if !e.is(Errno::NoEnt) => return Err(of_dataset(e)),
+            _ => return Err(refused("corrective recv must specify an existing snapshot to heal")),
+        }
+        if r.verbose {
+            let how = if r.dry_run { "would receive" } else { "receiving" };
+            let kind = if begin.fromguid == 0 { "full" } else { "incremental" };
+            told.out(format!("{how} corrective {kind} stream of {} into {}", begin.toname, part.target));
+        }
+        if r.dry_run {
+            return self.pass_over(part, reader).await;
+        }
+        let began = std::time::Instant::now();
+        let failed = |e: Error| refused(&why(&e));
+        let heal = Heal::begin(dsl, begin.clone(), reader.order(), &part.target).await.map_err(failed)?;
+        let healed = heal.records(reader).await.map_err(failed)?;
+        if let Some(e) = healed.why {
+            tracing::warn!("'{}': {} damaged blocks are not mended: {e}", part.target, healed.failed);
+            return Err(refused(match e.is(Errno::NotSup) {
+                true => "stream is not compatible with the data in the pool.",
+                false => "corrective receive was not able to reconstruct the data needed for healing.",
+            }));
+        }
+        if r.verbose {
+            let seconds = began.elapsed().as_secs_f64();
+            let bytes = reader.bytes_read();
+            let rate = (bytes as f64 / seconds.max(0.001)) as u64;
+            told.out(format!(
+                "received {} stream in {seconds:.2} seconds ({}/sec)",
+                nicebytes(bytes),
+                nicebytes(rate)
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! `zfs redact`, and the lists it makes: which bookmark is meant, and what of it a stream needs.
+
+use super::Engine;
+use super::errors::{Answer, no_dataset, of_dataset};
+use super::pool::Pool;
+use super::send::failed;
+use std::sync::Arc;
+use zilla_control::props::naming;
+use zilla_control::types::DatasetRedact;
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::{DslDataset, RedactionList, Refusal, same_snaps};
+use zilla_core::error::{Errno, Error};
+use zilla_core::send::redaction;
+
+fn refused(code: ErrorCode, what: impl Into<String>) -> ApiError {
+    ApiError::with(code, what)
+}
+
+/// In OpenZFS's words, with a code for each.
+fn of_redact(e: Error, mark: &str) -> ApiError {
+    let bad_mark = || refused(ErrorCode::BadType, "redaction bookmark name must not contain '#'");
+    if let Error::Refused(why) = &e {
+        let what = why.to_string();
+        return match &**why {
+            Refusal::AlreadyRedacted => refused(ErrorCode::Busy, what),
+            Refusal::OtherRedaction => refused(ErrorCode::NoSource, what),
+            Refusal::BookmarkExists(_) => {
+                let what = format!("specified redaction bookmark ({mark}) provided already exists");
+                refused(ErrorCode::Exists, what)
+            }
+            Refusal::FeatureDisabled(_) => {
+                refused(ErrorCode::BadVersion, "redaction bookmarks feature not enabled")
+            }
+            Refusal::NameTooLong(_) => {
+                let what = "provided bookmark name cannot be used, final name would be too long";
+                refused(ErrorCode::NameTooLong, what)
+            }
+            _ if mark.contains('#') => bad_mark(),
+            _ => refused(ErrorCode::BadType, Refusal::NotDescendant.to_string()),
+        };
+    }
+    match e.errno() {
+        Errno::Inval if mark.contains('#') => bad_mark(),
+        Errno::Inval => refused(ErrorCode::BadType, Refusal::NotDescendant.to_string()),
+        Errno::TooBig => refused(ErrorCode::PoolInvalArg, e.to_string()),
+        _ => of_dataset(e),
+    }
+}
+
+/// As a property shows them.
+pub(super) fn guids(snaps: &[u64]) -> String {
+    snaps.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl Engine {
+    pub(super) async fn redact(&self, r: DatasetRedact) -> Answer<()> {
+        let missing =
+            |name: &str| refused(ErrorCode::NoEnt, format!("provided snapshot {name} does not exist"));
+        let pool = self.pool_of(&r.snapshot).map_err(|_| missing(&r.snapshot))?;
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let dsl = pool.dsl();
+        let find = async |name: &str| match dsl.by_name(name).await {
+            Ok(ds) => Ok(ds),
+            Err(e) if e.is(Errno::NoEnt) => Err(missing(name)),
+            Err(e) => Err(of_redact(e, &r.bookmark)),
+        };
+        let snap = find(&r.snapshot).await?;
+        let mut others = Vec::with_capacity(r.snapshots.len());
+        for name in &r.snapshots {
+            if naming::pool_of(name) != pool.name() {
+                let what = "potentially invalid redaction snapshot; full dataset names required";
+                return Err(refused(ErrorCode::CrossTarget, what));
+            }
+            others.push(find(name).await?);
+        }
+        // Nobody may destroy them meanwhile.
+        let _held: Vec<_> = others.iter().chain([&snap]).map(|ds| ds.hold()).collect();
+        let of = |e| of_redact(e, &r.bookmark);
+        let fs = snap.name().split('@').next().unwrap_or_default().to_owned();
+        let name = format!("{fs}#{}", r.bookmark);
+        let snaps: Vec<u64> = others.iter().map(|o| o.guid()).collect();
+        if !r.bookmark.contains('#') && snap.is_snapshot() {
+            dsl.redact_again(&name, &snaps).await.map_err(of)?;
+        }
+        let list = redaction(dsl, &snap, &others).await.map_err(of)?;
+        let (d, of_snap) = (dsl.clone(), snap.clone());
+        let task = pool
+            .spa
+            .ctx
+            .sync_task(move |tx| Box::pin(async move { d.redact(&tx, &of_snap, &name, &list).await }));
+        task.await.map_err(of)
+    }
+}
+
+impl Pool {
+    /// The property `redact_snaps` of a dataset or snapshot.
+    pub(super) async fn redact_snaps(&self, name: &str) -> Option<String> {
+        Some(guids(&self.dsl().by_name(name).await.ok()?.redact_snaps()?))
+    }
+
+    /// The list of a redaction bookmark of a dataset.
+    pub(super) async fn redaction_of(
+        &self,
+        head: &Arc<DslDataset>,
+        mark: &str,
+    ) -> Answer<Arc<RedactionList>> {
+        let dsl = self.dsl();
+        let short = mark.rsplit('#').next().unwrap_or_default();
+        let name = format!("{}#{short}", head.name());
+        let (_, found) = dsl.bookmark_by_name(&name).await.map_err(|e| match e.is(Errno::NoEnt) {
+            true => no_dataset(&name),
+            false => of_dataset(e),
+        })?;
+        if found.phys.redaction_obj == 0 {
+            return Err(refused(ErrorCode::BadType, "not a redaction bookmark"));
+        }
+        let list = dsl.redaction_list(&found.phys).await.map_err(|e| failed(e.to_string()))?;
+        Ok(Arc::new(list))
+    }
+
+    /// The redaction bookmark of a dataset that is for these snapshots.
+    pub(super) async fn redaction_by(
+        &self,
+        head: &Arc<DslDataset>,
+        snaps: &[u64],
+    ) -> Answer<Arc<RedactionList>> {
+        let dsl = self.dsl();
+        for (_, mark) in dsl.bookmarks_of(head).await.map_err(of_dataset)? {
+            let by = dsl.redaction_snaps(&mark).await.map_err(of_dataset)?;
+            if by.is_some_and(|by| same_snaps(&by, snaps)) {
+                let list = dsl.redaction_list(&mark).await.map_err(|e| failed(e.to_string()))?;
+                return Ok(Arc::new(list));
+            }
+        }
+        Err(failed("no appropriate redaction bookmark exists"))
+    }
+}

@@ -1,0 +1,123 @@
+//! `zfs send -t` and `-S`: the rest of a stream whose receiver was interrupted, and what such a receiver has kept of one.
+
+use super::Engine;
+use super::errors::{Answer, of, of_dataset};
+use super::pool::Pool;
+use super::send::{Step, failed};
+use std::sync::Arc;
+use zilla_control::types::StreamSend;
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::same_snaps;
+use zilla_core::send::{From, Redaction, SendOpts, Special, parse_token};
+
+impl Engine {
+    /// The rest of a stream that a receiver asks for.
+    pub(super) async fn resumed(&self, text: &str) -> Answer<(Arc<Pool>, Step)> {
+        let t = parse_token(text).map_err(|e| failed(e.to_string()))?;
+        let pool = self.pool_of(&t.toname)?;
+        let dsl = pool.dsl();
+        let gone = || {
+            let what = format!("'{}' is no longer the same snapshot used in the initial send", t.toname);
+            ApiError::with(ErrorCode::Stream, what)
+        };
+        let snap = dsl.by_name(&t.toname).await.map_err(|_| gone())?;
+        if !snap.is_snapshot() || snap.guid() != t.toguid {
+            return Err(gone());
+        }
+        let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
+        let (mut from, mut redaction) = (None, Redaction::default());
+        if let Some(guid) = t.fromguid {
+            let mut at = Some(snap.clone());
+            while let Some(s) = at.filter(|s| from.is_none() || s.guid() != guid) {
+                at = dsl.prev(&s).await.map_err(of_dataset)?;
+                if let Some(p) = at.as_ref().filter(|p| p.guid() == guid) {
+                    let by = p.redact_snaps();
+                    // What was left out of it then is in it now, unless it is redacted itself.
+                    if t.book_redact_snaps
+                        .as_deref()
+                        .is_some_and(|b| !same_snaps(b, by.as_deref().unwrap_or_default()))
+                    {
+                        break;
+                    }
+                    let is_clone = p.dir().id() != snap.dir().id();
+                    let txg = p.phys().creation_txg;
+                    redaction.from_snaps = by;
+                    from = Some((From { guid, txg, is_clone }, p.name()));
+                    break;
+                }
+            }
+            if from.is_none() {
+                for (n, b) in dsl.bookmarks_of(&head).await.map_err(of_dataset)? {
+                    let by = dsl.redaction_snaps(&b).await.map_err(of_dataset)?;
+                    let fits = match (&t.book_redact_snaps, &by) {
+                        (Some(wanted), Some(by)) => same_snaps(wanted, by),
+                        (Some(_), None) => false,
+                        (None, _) => true,
+                    };
+                    if b.guid != guid || !fits {
+                        continue;
+                    }
+                    if t.book_redact_snaps.is_some() {
+                        let list = dsl.redaction_list(&b).await.map_err(|e| failed(e.to_string()))?;
+                        redaction.from = Some(Arc::new(list));
+                    }
+                    let name = format!("{}#{n}", head.name());
+                    from = Some((From { guid, txg: b.creation_txg, is_clone: false }, name));
+                    break;
+                }
+            }
+            if from.is_none() {
+                return Err(failed(format!("incremental source {guid:#x} no longer exists")));
+            }
+        }
+        if let Some(wanted) = t.redact_snaps.as_ref().filter(|_| snap.redact_snaps().is_none()) {
+            redaction.list = Some(pool.redaction_by(&head, wanted).await?);
+        }
+        let opts = SendOpts {
+            from: from.as_ref().map(|f| f.0),
+            large_blocks: t.large_blocks,
+            embed: t.embed,
+            compressed: t.compressed,
+            raw: t.raw,
+            resume: Some(t.resume()),
+        };
+        let held = snap.hold();
+        let special = Special { redaction, ..Special::default() };
+        Ok((pool.clone(), Step { snap, from, from_snap: None, opts, special, _held: held }))
+    }
+
+    /// What an interrupted receive has kept so far.
+    pub(super) async fn saved_so_far(&self, r: &StreamSend) -> Answer<(Arc<Pool>, Step)> {
+        let name = &r.snapshot;
+        let pool = self.pool_of(name)?;
+        let dsl = pool.dsl();
+        let none = || failed(format!("cannot send '{name}': it has no partially received state"));
+        let ds = dsl.recv_partial(name).await.map_err(of(name))?.ok_or_else(none)?;
+        if !pool.readonly() {
+            // What is noted may be of a txg that is not on disk yet.
+            pool.spa.sync().await.map_err(of_dataset)?;
+        }
+        let state = dsl.resume_state(&ds).await.map_err(of_dataset)?.ok_or_else(none)?;
+        let from = match state.fromguid {
+            Some(guid) => Some(dsl.recv_source(&ds, guid).await.map_err(|e| failed(e.to_string()))?),
+            None => None,
+        };
+        let from = from
+            .map(|(s, is_clone)| (From { guid: s.guid(), txg: s.phys().creation_txg, is_clone }, s.name()));
+        let opts = SendOpts {
+            from: from.as_ref().map(|f| f.0),
+            large_blocks: state.largeblock,
+            embed: state.embed,
+            compressed: state.compress,
+            raw: state.raw,
+            resume: None,
+        };
+        // A receive that goes on would change it meanwhile; while it is held none begins.
+        if ds.is_long_held() {
+            return Err(ApiError::new(ErrorCode::Busy).subject(name));
+        }
+        let held = ds.hold();
+        let special = Special { saved: Some(state), ..Special::default() };
+        Ok((pool.clone(), Step { snap: ds, from, from_snap: None, opts, special, _held: held }))
+    }
+}
