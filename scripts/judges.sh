@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under databases, pjdfstest, fsx, the bugs planted for the simulator, the whole corpus, 100,000 names, and OpenZFS's kernel module in a virtual
-# machine. Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|oracle` runs one.
+# The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under
+# databases, pjdfstest, fsx, the bugs planted for the simulator, the whole corpus, 100,000 names,
+# and OpenZFS's kernel module in a virtual machine. Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|oracle` runs one.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"

@@ -20,4 +20,8 @@ fi
 [ -x "$zdb" ] || say "OpenZFS's zdb is not installed: pools are not checked by it"
 
 # Every suite runs, also after one that failed: a run that stops at the first shows one fault a run.
-cargo test --workspace --locked --no-fail-fast "$@"
+if [ $# = 0 ]; then
+  cargo xtask test
+else
+  cargo test --workspace --locked --no-fail-fast "$@"
+fi

@@ -1,5 +1,5 @@
 //! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy |
-//! fuzz | sim | soak | hostile | bench | sbom`.
+//! test | fuzz | sim | soak | hostile | bench | sbom`.
 //!
 //! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
 //! house style can be checked in seconds on a tree that does not build.
@@ -8,12 +8,14 @@ mod bench;
 mod fuzz;
 mod sbom;
 mod sim;
+mod test;
 mod tidy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy               check the house style
+       cargo xtask test                run every test, a test program a core
        cargo xtask fuzz [--seconds N]  run every fuzz target, N seconds each (default 60)
        cargo xtask bench [options]     zilla beside its peers, by turns (--runs N, --only TEXT, --no-peers, --part P)
        cargo xtask sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--cut K | --step K | --runs M | --full M]
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["tidy"] => tidy::main(&root()),
+        ["test"] => test::main(&root()),
         ["fuzz"] => fuzz::main(&root(), 60),
         ["fuzz", "--seconds", n] => match n.parse() {
             Ok(seconds) => fuzz::main(&root(), seconds),
