@@ -139,6 +139,12 @@ impl Restore {
         while let Some((id, blkid)) = self.at().filter(|at| *at < until) {
             if self.object.as_ref().is_none_or(|(of, _)| *of != id) {
                 self.object = Some((id, self.open(id).await?));
+                if let Some((_, Some((dn, _)))) = &self.object
+                    && id == self.resume.object
+                {
+                    self.pass((id, self.resume.offset / (u64::from(dn.datablkszsec.max(1)) << 9)));
+                    continue;
+                }
             }
             let there = self.object.as_mut().and_then(|(_, o)| o.as_mut());
             let Some((dn, path)) = there.filter(|(dn, _)| blkid <= dn.maxblkid) else {
@@ -147,17 +153,23 @@ impl Restore {
                 continue;
             };
             let dn = dn.clone();
-            let blksz = u64::from(dn.datablkszsec.max(1)) << 9;
-            let told = id == self.resume.object && blkid.saturating_mul(blksz) < self.resume.offset;
-            let found = path.pointer(&self.src, blkid).await?;
-            self.pass((id, blkid + 1));
-            if told || left_out.is_some_and(|l| l.contains(id, blkid)) {
-                continue;
-            }
-            return Ok(Some(match found {
-                Some(bp) => Item::Block { id, dn, blkid, bp },
-                None => Item::Hole { id, dn, first: blkid, count: 1 },
-            }));
+            let next = match path.find(&self.src, blkid).await? {
+                Ok(bp) => {
+                    self.pass((id, blkid + 1));
+                    if left_out.is_some_and(|l| l.contains(id, blkid)) {
+                        continue;
+                    }
+                    Item::Block { id, dn, blkid, bp }
+                }
+                Err(behind) => {
+                    let run = self.list.runs.get(self.run).map_or(0, |r| r.blkid + r.count);
+                    let limit = if until.0 == id { until.1 } else { u64::MAX };
+                    let end = behind.min(run).min(limit).min(dn.maxblkid.saturating_add(1)).max(blkid + 1);
+                    self.pass((id, end));
+                    Item::Hole { id, dn, first: blkid, count: end - blkid }
+                }
+            };
+            return Ok(Some(next));
         }
         Ok(None)
     }

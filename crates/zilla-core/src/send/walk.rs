@@ -192,10 +192,15 @@ impl TreePath {
 
     /// The pointer to a block; None: there is none.
     pub(super) async fn pointer(&mut self, src: &Source, blkid: u64) -> Result<Option<BlkPtr>> {
-        let Some(mut level) = self.nlevels.checked_sub(1) else { return Ok(None) };
+        Ok(self.find(src, blkid).await?.ok())
+    }
+
+    /// The pointer to a block, or where the next block behind it may be that there is.
+    pub(super) async fn find(&mut self, src: &Source, blkid: u64) -> Result<Result<BlkPtr, u64>> {
+        let Some(mut level) = self.nlevels.checked_sub(1) else { return Ok(Err(u64::MAX)) };
         let up = |level: u8| blkid.checked_shr(self.epbs * u32::from(level)).unwrap_or(0);
         let first = usize::try_from(up(level)).ok().and_then(|i| self.top.get(i));
-        let Some(mut bp) = first.copied() else { return Ok(None) };
+        let Some(mut bp) = first.copied() else { return Ok(Err(u64::MAX)) };
         while level > 0 && !bp.is_hole() {
             let id = up(level);
             let kept = self.kept.get(usize::from(level)).and_then(|k| k.as_ref());
@@ -214,7 +219,11 @@ impl TreePath {
                 *k = Some((id, data));
             }
         }
-        Ok(Some(bp).filter(|bp| !bp.is_hole()))
+        if !bp.is_hole() {
+            return Ok(Ok(bp));
+        }
+        let span = 1u64.checked_shl(self.epbs * u32::from(level)).unwrap_or(u64::MAX);
+        Ok(Err(up(level).saturating_add(1).saturating_mul(span)))
     }
 }
 

@@ -12,6 +12,17 @@ impl Pool {
         self.task(op).await.unwrap();
     }
 
+    /// A file that is nearly all hole: its blocks cannot be gone through one by one.
+    async fn sparse(&self, fs: &str, i: usize) {
+        let zfs = self.mount(fs).await;
+        let new = NewFile::new(0o100644, Cred { uid: 0, gid: 0 });
+        let (h, _) = zfs.create(zfs.root(), format!("file{i}").as_bytes(), new).await.unwrap();
+        for at in [0, 1 << 47] {
+            zfs.write(h.id(), at, &Bytes::from(vec![7; 300_000]), false).await.unwrap();
+        }
+        self.spa.sync().await.unwrap();
+    }
+
     async fn truncate(&self, fs: &str, i: usize, size: u64) {
         let zfs = self.mount(fs).await;
         let (h, _) = zfs.lookup(zfs.root(), format!("file{i}").as_bytes()).await.unwrap();
@@ -101,6 +112,7 @@ fn what_is_left_out_comes_with_what_may_have_it() {
         let p = Pool::create(&env, dir.path()).await;
         p.create_fs("tank/a").await;
         p.fill("tank/a", 0, 30, 1).await;
+        p.sparse("tank/a", 50).await;
         p.snapshot("tank/a@s").await;
         p.clone_of("tank/dev", "tank/a@s").await;
         p.clone_of("tank/shop", "tank/a@s").await;
@@ -109,6 +121,7 @@ fn what_is_left_out_comes_with_what_may_have_it() {
         p.truncate("tank/dev", 4, 150_000).await;
         p.truncate("tank/dev", 14, 0).await;
         p.remove("tank/dev", 19, 3).await;
+        p.remove("tank/dev", 50, 1).await;
         p.fill("tank/shop", 8, 9, 3).await;
         p.remove("tank/shop", 20, 3).await;
         p.snapshot("tank/dev@d").await;
