@@ -181,6 +181,7 @@ operations! {
     pool_upgrade(PoolUpgrade) -> ();
     label_clear(LabelClear) -> ();
     vdev_attach(VdevAttach) -> ();
+    pool_split(PoolSplit) -> SplitReply;
     vdev_detach(VdevDetach) -> ();
     vdev_remove(VdevRemove) -> VdevRemoveReply;
     vdev_offline(VdevOffline) -> ();

@@ -127,9 +127,6 @@ fn names_that_will_not_do() {
     told(&world.zpool("import nopool").fails(), &["no such pool available"]);
 
     // What there is none of yet is refused by name, with 2.
-    let done = world.zpool("split tank other");
-    assert_eq!(done.code, 2, "{done}");
-    told(&done.stderr, &["split"]);
     let done = world.zfs("zone /proc/self/ns/user tank/a");
     assert_eq!(done.code, 2, "{done}");
     told(&done.stderr, &["zone"]);

@@ -18,6 +18,7 @@ mod labelclear;
 mod list;
 mod manage;
 mod scrub;
+mod split;
 mod status;
 mod status_activity;
 mod status_json;
@@ -101,7 +102,7 @@ pub(crate) static COMMANDS: &[Option<Command>] = &[
         "split",
         "\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\t    [-o property=value] <pool> <newpool> [<device> \
          ...]\n",
-        None,
+        Some(split::run),
     ),
     None,
     command(

@@ -3,7 +3,9 @@
 
 use super::spec::VdevSpec;
 use super::vdev::VdevState;
+use crate::ApiError;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// `zpool add [-f]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -35,6 +37,28 @@ pub struct VdevAttach {
 pub struct VdevDetach {
     pub name: String,
     pub guid: u64,
+}
+
+/// `zpool split [-l] [-o property=value]... [-R root]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct PoolSplit {
+    pub name: String,
+    pub new_name: String,
+    /// The side of each mirror that goes.
+    pub sides: Vec<u64>,
+    pub properties: BTreeMap<String, String>,
+    pub altroot: Option<String>,
+    /// The new pool stays open, else it is exported.
+    pub import: bool,
+    pub no_mount: bool,
+    pub mount_options: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct SplitReply {
+    pub mount_errors: Vec<ApiError>,
 }
 
 /// `zpool remove`

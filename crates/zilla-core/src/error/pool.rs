@@ -50,6 +50,9 @@ pub enum Refusal {
     /// Something else is refused while a vdev is being removed.
     #[error("device removal in progress")]
     Removing,
+    /// Only sides of mirrors can be split off.
+    #[error("Source pool must be composed only of mirrors\n")]
+    OnlyMirrors,
     /// The log devices that an import lacks, a line each, the devices of a mirror below it.
     #[error("The devices below are missing or corrupted, use '-m' to import the pool anyway:\n{}", .0.join("\n"))]
     MissingLogs(Vec<String>),
@@ -64,7 +67,7 @@ impl Refusal {
             Refusal::CannotRemove | Refusal::NoTrim => Errno::NotSup,
             Refusal::Initializing | Refusal::Trimming => Errno::Busy,
             Refusal::NoInitialize | Refusal::NoActiveTrim => Errno::NoEnt,
-            Refusal::NoUpkeep => Errno::Inval,
+            Refusal::NoUpkeep | Refusal::OnlyMirrors => Errno::Inval,
             Refusal::CannotEvacuate | Refusal::RaidzBesideRemoved => Errno::Inval,
             Refusal::NoRemoval => Errno::Canceled,
             Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => Errno::Busy,

@@ -19,6 +19,11 @@ use zilla_ondisk::object_type::{DMU_OT_PACKED_NVLIST, DMU_OT_PACKED_NVLIST_SIZE}
 pub const SPA_VERSION: u64 = 5000;
 /// The last version that was counted. Source: SPA_VERSION_BEFORE_FEATURES in sys/fs/zfs.h.
 pub const SPA_VERSION_BEFORE_FEATURES: u64 = 28;
+/// What the configuration says of a split under way: the devices that are to go, by guid.
+pub const SPLIT: &str = "splitcfg";
+pub const SPLIT_LIST: &str = "guid_list";
+/// In the labels of a pool that was split off: the guid of the pool that it was a part of.
+pub use crate::vdev::SPLIT_GUID;
 const CONFIG_BLKSZ: u32 = 16 << 10;
 /// No configuration is larger; a size that says so is damage.
 const MAX_PACKED: u64 = 64 << 20;
@@ -41,6 +46,10 @@ pub struct Identity {
     pub host: Host,
     pub comment: Option<String>,
     pub compatibility: Option<String>,
+    /// Devices that are being split off, by guid.
+    pub splitting: Vec<u64>,
+    /// The guid of the pool that it has just been split off from.
+    pub split_from: Option<u64>,
 }
 
 /// The pool-wide part, without devices.
@@ -58,6 +67,9 @@ pub fn pool_part(id: &Identity, features: &[&'static str]) -> NvList {
         nv.add("hostid", id.host.id);
     }
     nv.add("hostname", id.host.name.as_str());
+    if let Some(guid) = id.split_from {
+        nv.add(SPLIT_GUID, guid);
+    }
     if id.version >= SPA_VERSION {
         let mut list = NvList::new();
         for f in features {
@@ -74,6 +86,9 @@ pub fn generate(id: &Identity, ctx: &PoolCtx, tree: &VdevTree, what: ConfigFor, 
     let features = nv.remove("features_for_read");
     if has_zaps && what == ConfigFor::Mos {
         nv.add_flag("com.delphix:has_per_vdev_zaps");
+    }
+    if !id.splitting.is_empty() && what == ConfigFor::Mos {
+        nv.add(SPLIT, NvList::new().with(SPLIT_LIST, id.splitting.clone()));
     }
     nv.add("vdev_children", tree.tops.len() as u64);
     nv.add("vdev_tree", tree.generate_config(what));

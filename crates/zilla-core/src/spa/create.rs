@@ -160,6 +160,8 @@ impl Spa {
             host: opts.host.clone(),
             comment: opts.comment.clone(),
             compatibility: outward.compatibility.clone(),
+            splitting: Vec::new(),
+            split_from: None,
         };
         let ub = Uberblock { version, ..Uberblock::default() };
         tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
@@ -180,6 +182,8 @@ impl Spa {
                 host: opts.host,
                 comment: opts.comment,
                 compatibility: outward.compatibility,
+                splitting: Vec::new(),
+                split_from: None,
             }),
             mos_root: Mutex::new(BlkPtr::ZERO),
             uberblock: Mutex::new(ub),

@@ -168,14 +168,14 @@ impl Spa {
         self.catch_up().await
     }
 
-    async fn bring_back(&self, leaf: &Arc<Leaf>) {
+    pub(super) async fn bring_back(&self, leaf: &Arc<Leaf>) {
         let args =
             OpenArgs { write: !self.ctx.readonly, pool_guid: Some(self.guid()), ..OpenArgs::default() };
         self.tree().reopen(leaf, &args).await;
     }
 
     /// Makes the configuration say what changed.
-    async fn write_down(&self) -> Result<()> {
+    pub(super) async fn write_down(&self) -> Result<()> {
         if self.ctx.readonly {
             return Ok(());
         }
@@ -219,6 +219,9 @@ impl Spa {
     /// The pool was just opened: what was replaced leaves, devices get what they missed while they were away, and vdevs
     /// grow whose devices have.
     pub(super) async fn settle_devices(self: &Arc<Self>) {
+        if let Err(e) = self.settle_split().await {
+            tracing::warn!(pool = %self.name(), "a split that was under way: {e}");
+        }
         let finished = self.finish_replacements().await;
         if let Err(e) = finished.and(self.catch_up().await) {
             tracing::warn!(pool = %self.name(), "devices that are behind: {e}");

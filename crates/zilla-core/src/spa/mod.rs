@@ -13,7 +13,8 @@
 //! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
 //! are only believed as far as finding it goes.
 //!
-//! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`], [`devices`], [`spares`], [`grow`]).
+//! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`], [`devices`], [`spares`], [`grow`]);
+//! a split makes two pools of one ([`split`]).
 //!
 //! What goes wrong at devices is judged in [`diagnosis`], and told to who watches ([`crate::events`]).
 //!
@@ -42,6 +43,7 @@ mod open;
 mod remove;
 mod scrub;
 mod spares;
+mod split;
 mod suspend;
 mod sync;
 mod upkeep;
@@ -56,6 +58,7 @@ pub use create::{CreateOpts, Outward, RootFs};
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::{OpenOpts, Rewind};
 pub use spares::SpareSpec;
+pub use split::Split;
 pub use suspend::FailMode;
 pub use vdevs::Attach;
 
@@ -90,6 +93,10 @@ struct State {
     comment: Option<String>,
     /// Which sets of features it is kept to (`compatibility`).
     compatibility: Option<String>,
+    /// Devices that are being split off, by guid ([`split`]).
+    splitting: Vec<u64>,
+    /// The guid of the pool that it was split off from, while it has been open since.
+    split_from: Option<u64>,
 }
 
 /// An imported pool.

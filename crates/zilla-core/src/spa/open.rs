@@ -6,6 +6,7 @@
 use super::checkpoint;
 use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
+use super::split::Into;
 use super::vdev_objects::{load_biases, top_zap};
 use super::{PoolCtx, Spa, State, indirect};
 use crate::arc::Cache;
@@ -168,7 +169,8 @@ impl Spa {
         if found.state == PoolState::Destroyed && !opts.force {
             return Err(Error::no_ent(format!("pool '{}' was destroyed", found.name)));
         }
-        let (trusted, checkpoint) = Self::trusted_config(env, found, &opts, max).await?;
+        let (mut trusted, checkpoint) = Self::trusted_config(env, found, &opts, max).await?;
+        super::split::choose_sides(env, found, &mut trusted).await?;
         if !opts.force && !opts.readonly {
             config::check_host(&trusted, &opts.host)?;
         }
@@ -246,7 +248,7 @@ impl Spa {
     /// Reads the MOS's configuration through the devices that labels speak of. Where the pool is to
     /// go back to its checkpoint, that one's configuration, and its uberblock as it becomes the
     /// newest.
-    async fn trusted_config(
+    pub(super) async fn trusted_config(
         env: &Env,
         found: &FoundPool,
         opts: &OpenOpts,
@@ -282,7 +284,7 @@ impl Spa {
         result
     }
 
-    async fn open_on(
+    pub(super) async fn open_on(
         env: &Env,
         found: &FoundPool,
         trusted: &NvList,
@@ -291,9 +293,12 @@ impl Spa {
         from: From,
     ) -> Result<Arc<Spa>> {
         let labels = tree.read_labels().await;
-        let ub = match from {
-            From::Newest { max } => best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?,
-            From::Checkpoint(kept) => kept,
+        let ub = match &from {
+            From::Newest { max } => best_uberblock(&labels, &tree, &found.name, opts.readonly, *max)?,
+            From::Checkpoint(kept) => *kept,
+            From::Split(into) => {
+                into.uberblock(best_uberblock(&labels, &tree, &found.name, false, u64::MAX)?)?
+            }
         };
         // What comes next counts more than anything that is left behind.
         let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg).max(ub.txg);
@@ -359,6 +364,8 @@ impl Spa {
                 host: opts.host,
                 comment: trusted.str("comment").map(str::to_string),
                 compatibility: trusted.str("compatibility").map(str::to_string),
+                splitting: super::split::listed(trusted),
+                split_from: None,
             }),
             mos_root: Mutex::new(ub.rootbp),
             uberblock: Mutex::new(ub),
@@ -385,14 +392,19 @@ impl Spa {
         spa.resume_removal().await?;
         spa.update_space()?;
         if !ctx.readonly {
-            if matches!(from, From::Checkpoint(_)) {
+            if matches!(&from, From::Checkpoint(_)) {
                 spa.make_newest(&ub).await?;
             }
             let kept = Some(Txg(ub.checkpoint_txg)).filter(|txg| txg.0 != 0);
             let claim = crate::zil::Claim { first: ctx.txgs.open(), kept, lost: opts.missing_log };
             crate::zil::claim_all(&spa.dsl, &spa.metaslabs, claim).await?;
-            env.spawn(spa.clone().sync_loop());
-            spa.sync().await?;
+            match from {
+                From::Split(into) => spa.come_apart(into).await?,
+                _ => {
+                    env.spawn(spa.clone().sync_loop());
+                    spa.sync().await?;
+                }
+            }
         }
         spa.know_pointers();
         spa.open_scan().await?;
@@ -428,17 +440,17 @@ impl Spa {
 }
 
 /// Where an import begins.
-#[derive(Clone, Copy)]
-#[expect(clippy::large_enum_variant, reason = "there is one an import")]
-enum From {
+pub(super) enum From {
     /// The newest uberblock that is not after this txg.
     Newest {
         max: u64,
     },
     Checkpoint(Uberblock),
+    /// The newest that devices have which are split off from another pool.
+    Split(Into),
 }
 
-fn trusted_tree(env: &Env, found: &FoundPool, trusted: &NvList) -> Result<Arc<VdevTree>> {
+pub(super) fn trusted_tree(env: &Env, found: &FoundPool, trusted: &NvList) -> Result<Arc<VdevTree>> {
     let tree = trusted.list("vdev_tree").cloned();
     let mut tree = tree.ok_or_else(|| Error::corrupt(None, "MOS", "the configuration has no vdev_tree"))?;
     set_paths(&mut tree, &found.paths);

@@ -319,6 +319,8 @@ impl Spa {
             host: st.host.clone(),
             comment: st.comment.clone(),
             compatibility: st.compatibility.clone(),
+            splitting: st.splitting.clone(),
+            split_from: st.split_from,
         }
     }
 

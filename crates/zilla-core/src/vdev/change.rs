@@ -24,7 +24,8 @@ use super::{VdevAux, VdevState};
 use crate::error::{Errno, Error, Result};
 
 /// What only a top-level's configuration has.
-const OF_TOPS: [&str; 11] = [
+const OF_TOPS: [&str; 12] = [
+    "alloc_bias",
     "metaslab_array",
     "metaslab_shift",
     "ashift",
@@ -175,6 +176,23 @@ fn join(nv: &mut NvList, guid: u64, new: &NvList, kind: &str) -> bool {
         return true;
     }
     list.iter_mut().any(|c| c.contains("children") && join(c, guid, new, kind))
+}
+
+/// Of the top-level that the leaf `guid` is a side of only that leaf stays, with its own guid: the
+/// pool is split.
+pub fn keep_only(root: &mut NvList, guid: u64) -> Result<()> {
+    for top in root.lists_mut("children").into_iter().flatten() {
+        let Some(at) = children_of(top).iter().position(|c| c.u64("guid") == Some(guid)) else { continue };
+        let mut side = children(top).swap_remove(at);
+        hand_over(top, &mut side);
+        *top = side;
+        return Ok(());
+    }
+    Err(no_such(guid))
+}
+
+fn children_of(nv: &NvList) -> &[NvList] {
+    nv.lists("children").unwrap_or_default()
 }
 
 /// What the path of a device ends with while another one at that path takes its place.

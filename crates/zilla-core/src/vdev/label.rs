@@ -160,14 +160,30 @@ pub fn best_uberblock(found: &[FoundUberblock], max: u64) -> Option<&FoundUberbl
     found.iter().filter(|f| f.ub.txg <= max).max_by_key(|f| f.ub.rank())
 }
 
+/// The best uberblock of a device whose newest configuration this is.
+fn newest(labels: &[Label], config: &NvList) -> Option<FoundUberblock> {
+    let ashift = config.list("vdev_tree").and_then(|v| v.u64("ashift")).unwrap_or(0);
+    let ashift = u32::try_from(ashift).unwrap_or(UBERBLOCK_SHIFT);
+    best_uberblock(&uberblocks(labels, ashift), u64::MAX).cloned()
+}
+
+/// The configuration that goes with an uberblock, if it names another pool than the newest does.
+fn settled(labels: &[Label], newest: &NvList, ub: Option<&FoundUberblock>) -> Option<NvList> {
+    let settled = best_config(labels, ub?.ub.txg)?;
+    (settled.u64("pool_guid") != newest.u64("pool_guid")).then(|| settled.clone())
+}
+
+/// The configuration of the newest uberblock, if that names another pool than the newest configuration does.
+pub fn before(labels: &[Label]) -> Option<NvList> {
+    let config = best_config(labels, u64::MAX)?;
+    settled(labels, config, newest(labels, config).as_ref())
+}
+
 /// Puts together what an import wants to know of a device.
 pub fn info(labels: &[Label], size: u64) -> Option<LabelInfo> {
     let config = best_config(labels, u64::MAX)?.clone();
-    let ashift = config.list("vdev_tree").and_then(|v| v.u64("ashift")).unwrap_or(0);
-    let ashift = u32::try_from(ashift).unwrap_or(UBERBLOCK_SHIFT);
-    let uberblock = best_uberblock(&uberblocks(labels, ashift), u64::MAX).cloned();
-    let settled = uberblock.as_ref().and_then(|u| best_config(labels, u.ub.txg));
-    let before = settled.filter(|c| c.u64("pool_guid") != config.u64("pool_guid")).cloned();
+    let uberblock = newest(labels, &config);
+    let before = settled(labels, &config, uberblock.as_ref());
     let valid = labels.iter().filter(|l| l.config.is_some()).count();
     Some(LabelInfo { config, before, valid, uberblock, size })
 }

@@ -78,7 +78,7 @@ pub use indirect::{Indirect, Piece, Run};
 pub use label::{FoundUberblock, LabelInfo, PoolLabels};
 pub use leaf::Leaf;
 pub use node::{Vdev, VdevKind};
-pub use open::OpenArgs;
+pub use open::{OpenArgs, SPLIT_GUID};
 pub use priority::Priority;
 pub use probe::{open_device, pool_device, probe, probe_path};
 pub use read::{DvaFailure, Fence, Guard, Reader, unfenced};

@@ -24,6 +24,9 @@ pub(super) const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
 /// A device that says its sectors are larger gets no larger ones by itself.
 const MAX_AUTO_ASHIFT: u32 = 14;
 
+/// In the labels of a pool that was split off: the guid of the pool that it was a part of.
+pub const SPLIT_GUID: &str = "split_guid";
+
 /// How to open a tree.
 #[derive(Clone, Default)]
 pub struct OpenArgs {
@@ -349,9 +352,16 @@ fn verdict(leaf: &Leaf, labels: &[label::Label], pool: u64, top_guid: u64) -> Op
     let Some(config) = label::best_config(labels, u64::MAX) else {
         return Some(VdevAux::BadLabel);
     };
-    if config.u64("pool_guid") != Some(pool) {
-        return Some(VdevAux::CorruptData);
-    }
+    let before = label::before(labels);
+    let config = match config.u64("pool_guid") {
+        Some(guid) if guid == pool => config,
+        // It was about to become another pool's, which its uberblock does not know.
+        _ => match before.as_ref().filter(|c| c.u64("pool_guid") == Some(pool)) {
+            Some(before) => before,
+            None if config.u64(SPLIT_GUID) == Some(pool) => return Some(VdevAux::SplitPool),
+            None => return Some(VdevAux::CorruptData),
+        },
+    };
     let guid = config.u64("guid").unwrap_or(0);
     let top = config.u64("top_guid").unwrap_or(0);
     // A leaf whose sibling was just detached has taken its parent's guid; its label may still be the old one.

@@ -2,6 +2,7 @@
 
 mod removal;
 mod spares;
+mod splitting;
 mod upkeep;
 
 use std::path::{Path, PathBuf};

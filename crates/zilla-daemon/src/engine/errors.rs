@@ -56,7 +56,7 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         spa::Refusal::AlreadyRemoving | spa::Refusal::RemovalBusy => {
             ApiError::with(ErrorCode::Busy, why.to_string())
         }
-        spa::Refusal::CannotEvacuate | spa::Refusal::RaidzBesideRemoved => {
+        spa::Refusal::CannotEvacuate | spa::Refusal::RaidzBesideRemoved | spa::Refusal::OnlyMirrors => {
             ApiError::with(ErrorCode::InvalConfig, why.to_string())
         }
         spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
@@ -150,7 +150,7 @@ mod tests {
         use spa::Refusal::*;
         match why {
             NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
-            RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing => true,
+            RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing | OnlyMirrors => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
             NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
         }
@@ -213,6 +213,7 @@ mod tests {
                 ErrorCode::InvalConfig,
                 "invalid config; a pool with removing/removed vdevs does not support adding raidz or dRAID vdevs",
             ),
+            (OnlyMirrors, ErrorCode::InvalConfig, "Source pool must be composed only of mirrors\n"),
             (NoRemoval, ErrorCode::NoPending, "operation is not in progress"),
             (Removing, ErrorCode::DevrmInProgress, "device removal in progress"),
             (NoUpkeep, ErrorCode::BadDev, "invalid device"),

@@ -60,6 +60,7 @@ mod scrub;
 mod send;
 mod shares;
 mod snapshots;
+mod split;
 mod streams;
 mod upkeep;
 mod values;
@@ -354,6 +355,10 @@ impl Backend for Engine {
 
     async fn vdev_attach(&self, _: &Caller, r: VdevAttach) -> Answer<()> {
         self.attach_vdev(r).await
+    }
+
+    async fn pool_split(&self, caller: &Caller, r: PoolSplit) -> Answer<SplitReply> {
+        self.split_pool(caller, r).await
     }
 
     async fn vdev_detach(&self, _: &Caller, r: VdevDetach) -> Answer<()> {

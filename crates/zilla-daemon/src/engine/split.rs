@@ -1,0 +1,76 @@
+//! `zpool split`: a side of each mirror becomes a pool of its own, and is exported or stays open.
+
+use super::Engine;
+use super::errors::{Answer, of_pool, of_vdev};
+use super::events::notify;
+use super::pool::Pool;
+use super::poolprops::heeded;
+use zilla_control::props::{self, PoolPropContext, PropType, naming};
+use zilla_control::types::{PoolSplit, SplitReply};
+use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_core::spa::{OpenOpts, Split};
+use zilla_ondisk::enums::PoolState;
+
+impl Engine {
+    pub(super) async fn split_pool(&self, caller: &Caller, r: PoolSplit) -> Answer<SplitReply> {
+        naming::check_pool_name(&r.new_name, false)?;
+        let mut typed = Vec::new();
+        for (property, text) in &r.properties {
+            let (kind, value) = props::parse_pool_prop(property, text, PoolPropContext::Import, 1)?;
+            if property == "readonly" {
+                let what = "property readonly can only be set at import time";
+                return Err(ApiError::with(ErrorCode::BadProp, what));
+            }
+            heeded(property, &value)?;
+            typed.push((property.clone(), kind, value));
+        }
+        if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
+            return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
+        }
+        let _changes = self.changes.lock().await;
+        let old = self.changeable(&r.name)?;
+        if self.pools.read().contains_key(&r.new_name) || self.is_lost(&r.new_name) {
+            return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
+        }
+        let opts = OpenOpts { name: Some(r.new_name.clone()), ..self.open_opts().await };
+        let what = Split { sides: r.sides.clone(), opts };
+        let spa = old.spa.split(what).await.map_err(of_vdev)?;
+        notify(&old, "vdev_remove");
+        let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
+        let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
+        let mut stored = Ok(());
+        for (property, kind, value) in typed {
+            let kept = matches!(kind, PropType::Native(_) | PropType::User);
+            let own = matches!(property.as_str(), "altroot" | "cachefile" | "comment" | "compatibility");
+            let text = r.properties.get(&property);
+            match property.as_str() {
+                "comment" => text.iter().for_each(|text| pool.spa.set_comment(text)),
+                "compatibility" => text.iter().for_each(|text| pool.spa.set_compatibility(text)),
+                _ => {}
+            }
+            if kept && !own {
+                stored = stored.and(pool.store_prop(&property, &value).await);
+            }
+        }
+        if let Some(line) = caller.command.clone() {
+            self.log(&pool, caller, &line).await;
+        }
+        if !r.import {
+            let closed = pool.spa.close(Some(PoolState::Exported)).await;
+            pool.spa.zio.cache().clear();
+            self.save_cache().await;
+            closed.map_err(of_pool)?;
+            return stored.map(|()| SplitReply::default());
+        }
+        if let Err(e) = pool.replay_volumes(&self.env).await {
+            tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
+        }
+        self.pools.write().insert(pool.name(), pool.clone());
+        self.show_devices(&pool.name()).await;
+        self.save_cache().await;
+        notify(&pool, "pool_import");
+        stored?;
+        let mount_errors = if r.no_mount { Vec::new() } else { pool.mount_all(self, &r.mount_options).await };
+        Ok(SplitReply { mount_errors })
+    }
+}

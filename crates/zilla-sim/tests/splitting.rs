@@ -1,0 +1,147 @@
+//! A pool of mirrors is split while files come; the power goes at any write of that. The old pool is
+//! whole, alone or beside a new one that has all that was stable when the split began; no disk
+//! belongs to neither.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use zilla_core::error::Result;
+use zilla_core::spa::{OpenOpts, Spa, Split, discover};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
+use zilla_core::zpl::{Cred, NewFile};
+use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
+use zilla_sim::pool::layout::{Layout, find, import};
+use zilla_sim::pool::run::open_fs;
+use zilla_sim::pool::verify::audit;
+use zilla_sim::{CrashPolicy, Sim, Survivors};
+
+const FILES: u32 = 20;
+const SIZE: u64 = 80 << 20;
+
+fn contents(i: u32) -> Vec<u8> {
+    (0..1100 * i + 1).map(|x| (x * 7 + i) as u8 ^ (x >> 8) as u8).collect()
+}
+
+async fn put(env: &Env, spa: &Arc<Spa>, range: std::ops::Range<u32>) -> Result<()> {
+    let zfs = open_fs(env, spa, "tank").await?;
+    for i in range {
+        let new = NewFile::new(0o100644, Cred::default());
+        let (h, _) = zfs.create(zfs.root(), format!("f{i}").as_bytes(), new).await?;
+        zfs.write(h.id(), 0, &contents(i).into(), false).await?;
+    }
+    spa.sync().await
+}
+
+async fn check(env: &Env, spa: &Arc<Spa>, what: &str) {
+    let zfs = open_fs(env, spa, &spa.name()).await.unwrap();
+    for i in 0..FILES {
+        let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
+        let read = zfs.read(h.id(), 0, a.size as usize).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: f{i}: {e}")).concat();
+        assert!(read == contents(i), "{what}: f{i}");
+    }
+}
+
+/// Two mirrors and a log, with files, exported.
+fn before() -> Survivors {
+    let sim = Sim::new(7);
+    Layout::Mirror.add_disks(&sim);
+    (2..5).for_each(|i| drop(sim.add_disk(Layout::path(i), SIZE)));
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        let top = |kind, disks: std::ops::Range<usize>, is_log| {
+            let leaves = disks.map(|i| LeafSpec { path: Layout::path(i), disk: true }).collect();
+            TopSpec { kind, leaves, is_log, bias: None, ashift: Some(12) }
+        };
+        let tops = vec![top(VdevKind::Disk, 4..5, true), top(VdevKind::Mirror, 2..4, false)];
+        spa.add_vdevs(&PoolSpec { tops, ..PoolSpec::default() }).await.unwrap();
+        put(&env, &spa, 0..FILES).await.unwrap();
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    sim.power_off(CrashPolicy::KeepAll, 1)
+}
+
+fn opts(name: &str) -> OpenOpts {
+    OpenOpts {
+        name: Some(name.into()),
+        force: true,
+        dbuf_cache: 2 << 20,
+        arc_max: 16 << 20,
+        ..OpenOpts::default()
+    }
+}
+
+async fn split(env: &Env) -> Result<()> {
+    let found = find(env).await?.unwrap();
+    let spa = import(env, &found, false).await?;
+    let tree = spa.tree();
+    let sides = tree.tops_for(false).map(|t| t.vdev.children[1].guid).collect();
+    let half = spa.split(Split { sides, opts: opts("half") }).await?;
+    put(env, &spa, FILES..FILES + 3).await?;
+    half.close(Some(PoolState::Exported)).await?;
+    spa.close(Some(PoolState::Exported)).await
+}
+
+#[test]
+fn a_power_cut_during_a_split_leaves_the_old_pool_whole_and_no_half_pool() {
+    let base = before();
+    let sim = base.boot(1);
+    let env = sim.env();
+    sim.block_on(split(&env)).unwrap();
+    let ops = sim.counters().ops;
+    drop(sim);
+    let (mut not_yet, mut done) = (0, 0);
+    let mut ends = BTreeSet::new();
+    for (cut, policy) in (1..=ops).flat_map(|cut| [(cut, CrashPolicy::Random), (cut, CrashPolicy::LoseAll)]) {
+        // Losing all at once is the rarer case: every third cut is enough.
+        if policy == CrashPolicy::LoseAll && !cut.is_multiple_of(3) {
+            continue;
+        }
+        let what = format!("power cut at {cut} of {ops}, {policy:?}");
+        let sim = base.boot(1);
+        let env = sim.env();
+        sim.cut_power_at(cut);
+        let _ = sim.try_block_on(split(&env));
+        let sim = sim.power_off(policy, cut).boot(cut);
+        let env = sim.env();
+        sim.block_on(async {
+            let found = discover(&env, &["/disks".into()]).await.unwrap();
+            let names: Vec<_> = found.iter().map(|f| f.name.as_str()).collect();
+            let old = found.iter().find(|f| f.name == "tank").unwrap_or_else(|| panic!("{what}: {names:?}"));
+            let half = found.iter().find(|f| f.name == "half");
+            let spa = Spa::open(&env, old, opts("tank")).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            for _ in 0..600 {
+                if !spa.scan().unwrap().is_scanning() && spa.tree().root.state().0 == VdevState::Healthy {
+                    break;
+                }
+                env.sleep(std::time::Duration::from_millis(200)).await;
+            }
+            assert_eq!(spa.tree().root.state().0, VdevState::Healthy, "{what}");
+            check(&env, &spa, &what).await;
+            let mirrors = spa.tree().tops.iter().filter(|t| t.vdev.kind == VdevKind::Mirror).count();
+            let own = spa.tree().pool_leaves().count();
+            match half {
+                None => {
+                    assert_eq!((mirrors, own), (2, 5), "{what}");
+                    not_yet += 1;
+                }
+                Some(found) => {
+                    assert_eq!((mirrors, own), (0, 3), "{what}");
+                    let half = Spa::open(&env, found, opts("half")).await;
+                    let half = half.unwrap_or_else(|e| panic!("{what}: half: {e}"));
+                    assert_eq!(half.tree().root.state().0, VdevState::Healthy, "{what}");
+                    check(&env, &half, &what).await;
+                    audit(&half, true, false).await.unwrap_or_else(|e| panic!("{what}: half: {e}"));
+                    half.close(Some(PoolState::Exported)).await.unwrap();
+                    done += 1;
+                }
+            }
+            ends.insert((mirrors, own));
+            env.sleep(std::time::Duration::from_secs(2)).await;
+            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+    assert!(not_yet > 0 && done > 0, "{not_yet} before, {done} after, {ends:?}");
+}
