@@ -96,6 +96,7 @@ codes! {
     DiscardingCheckpoint = "currently discarding checkpoint",
     NoCheckpoint = "checkpoint does not exist",
     DevrmInProgress = "device removal in progress",
+    RaidzExpandInProgress = "raidz expansion in progress",
     VdevTooBig = "device exceeds supported size",
     ActivePool = "pool is imported on a different host",
     CryptoFailed = "encryption failure",

@@ -129,6 +129,11 @@ impl Uberblock {
         (self.raidz_reflow_info & ((1 << 55) - 1)) << crate::SPA_MINBLOCKSHIFT
     }
 
+    /// Writes both: the offset, in whole 512s, and the state.
+    pub fn set_reflow(&mut self, scratch_state: u16, offset: u64) {
+        self.raidz_reflow_info = (u64::from(scratch_state) << 55) | (offset >> crate::SPA_MINBLOCKSHIFT);
+    }
+
     /// State of the scratch area of a RAID-Z expansion.
     pub const fn reflow_scratch_state(&self) -> u16 {
         (self.raidz_reflow_info >> 55) as u16

@@ -346,3 +346,33 @@ fn free_space_is_initialized_and_trimmed() {
 fn status_of(world: &World, words: &str) -> String {
     world.zpool(words).ok()
 }
+
+#[test]
+fn a_raidz_is_expanded_by_a_disk_and_openzfs_agrees() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Raidz1, SIZE, &[]);
+    write(&pool, "before", 3);
+    let size = || world.zpool("list -Hp -o size tank").ok().trim().parse::<u64>().expect("size");
+    let (old, disks) = (size(), world.images("more", 2, SIZE));
+    world.zpool(&format!("attach -w tank raidz1-0 {}", disks[0].display())).ok();
+    told(&status(&world), "expand: expanded raidz1-0 copied ");
+    assert!(size() > old + (60 << 20), "{old} {}", size());
+    assert_eq!(config(&world).len(), 2 + pool.disks.len());
+    write(&pool, "after", 4);
+    pool.again();
+    read(&pool, "before", 3);
+    read(&pool, "after", 4);
+    world.zpool(&format!("attach tank raidz1-0 {}", disks[1].display())).ok();
+    world.zpool("wait -t raidz_expand tank").ok();
+    pool.scrub();
+    pool.judge();
+    // Where the feature is not enabled, OpenZFS's words.
+    let three = world.images("old", 4, SIZE);
+    let list: Vec<String> = three.iter().map(|p| p.display().to_string()).collect();
+    world.zpool(&format!("create -d old raidz {}", list[..3].join(" "))).ok();
+    let refused = world.zpool(&format!("attach old raidz1-0 {}", list[3])).fails();
+    told(&refused, "raidz_expansion feature must be enabled in order to attach a device to raidz");
+}

@@ -226,7 +226,13 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
     let request = VdevAttach { name: name.clone(), guid, path, replace, force, ashift };
     let code = finish(cx, name, &action, &request)?;
     if code == 0 && wait {
-        super::wait::until_done(cx, name, &[if replace { Activity::Replace } else { Activity::Resilver }])?;
+        let raidz = vdev::find(&pool, old).is_some_and(|(v, _)| v.kind == VdevKind::Raidz);
+        let what = match replace {
+            true => Activity::Replace,
+            false if raidz => Activity::RaidzExpand,
+            false => Activity::Resilver,
+        };
+        super::wait::until_done(cx, name, &[what])?;
     }
     Ok(code)
 }

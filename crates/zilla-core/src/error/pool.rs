@@ -47,6 +47,12 @@ pub enum Refusal {
     Trimming,
     #[error("there is no active trim")]
     NoActiveTrim,
+    #[error("raidz_expansion feature must be enabled in order to attach a device to raidz")]
+    NoExpansion,
+    #[error("raidz expansion in progress")]
+    Expanding,
+    #[error("raidz vdev has devices that are are offline or being replaced")]
+    ExpandNotHealthy,
     /// Something else is refused while a vdev is being removed.
     #[error("device removal in progress")]
     Removing,
@@ -64,14 +70,16 @@ impl Refusal {
             Refusal::NoDevice(_) => Errno::NoDev,
             Refusal::NoReplicas | Refusal::CheckpointExists | Refusal::DiscardingCheckpoint => Errno::Busy,
             Refusal::NoCheckpoint => Errno::NoEnt,
-            Refusal::CannotRemove | Refusal::NoTrim => Errno::NotSup,
+            Refusal::CannotRemove | Refusal::NoTrim | Refusal::NoExpansion => Errno::NotSup,
             Refusal::Initializing | Refusal::Trimming => Errno::Busy,
             Refusal::NoInitialize | Refusal::NoActiveTrim => Errno::NoEnt,
             Refusal::NoUpkeep | Refusal::OnlyMirrors => Errno::Inval,
             Refusal::CannotEvacuate | Refusal::RaidzBesideRemoved => Errno::Inval,
             Refusal::NoRemoval => Errno::Canceled,
-            Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => Errno::Busy,
-            Refusal::MissingLogs(_) | Refusal::NotHealthy => Errno::NxIo,
+            Refusal::Expanding | Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => {
+                Errno::Busy
+            }
+            Refusal::MissingLogs(_) | Refusal::NotHealthy | Refusal::ExpandNotHealthy => Errno::NxIo,
         }
     }
 }

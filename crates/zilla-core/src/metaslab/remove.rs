@@ -57,6 +57,35 @@ impl Metaslabs {
         Ok(())
     }
 
+    /// Loads a metaslab that is in use, so that it is known what of it is.
+    pub async fn load_used(&self, vdev: u32, id: u64) -> Result<()> {
+        let v = self.vdev(vdev)?;
+        match v.all.get(id as usize).filter(|ms| ms.state().allocated > 0) {
+            Some(ms) => ms.load().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What of a stretch of a metaslab is not free at this moment, in order; None if that is not in
+    /// memory.
+    pub fn used_now(&self, vdev: u32, id: u64, from: u64, to: u64) -> Option<Vec<(u64, u64)>> {
+        let v = self.vdev(vdev).ok()?;
+        let ms = v.all.get(id as usize)?;
+        let st = ms.state();
+        if st.broken {
+            return Some(vec![(from, to)]);
+        }
+        if !st.loaded {
+            return (st.allocated == 0).then(Vec::new);
+        }
+        let mut used = RangeTree::new();
+        used.add(from, to.checked_sub(from)?).ok()?;
+        for free in [&st.free, &st.lent.ranges] {
+            free.iter().for_each(|(start, end)| drop(used.subtract(start, end)));
+        }
+        Some(used.iter().collect())
+    }
+
     /// What of a vdev is in use at or behind `from`, in order, so many bytes of it. In the syncing
     /// context it is exact: what this txg has freed by now is not in use.
     pub async fn in_use(&self, vdev: u32, from: u64, most: u64) -> Result<Vec<(u64, u64)>> {

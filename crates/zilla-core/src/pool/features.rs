@@ -54,12 +54,11 @@ pub const SUPPORTED: &[&str] = &[
     "redaction_bookmarks",
     "redacted_datasets",
     "redaction_list_spill",
+    "raidz_expansion",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.
-/// `raidz_expansion` is what expanded vdevs are read and written by.
-const TOLERATED_ACTIVE: &[&str] =
-    &["livelist", "resilver_defer", "device_rebuild", "multi_vdev_crash_dump", "raidz_expansion"];
+const TOLERATED_ACTIVE: &[&str] = &["livelist", "resilver_defer", "device_rebuild", "multi_vdev_crash_dump"];
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";

@@ -128,6 +128,9 @@ impl Spa {
         if self.is_removing() {
             return Err(Refusal::Removing.into());
         }
+        if self.is_expanding() {
+            return Err(Refusal::Expanding.into());
+        }
         let concrete = |t: &&Top| t.vdev.is_concrete();
         if self.tree().tops.iter().filter(concrete).any(|t| top_zap(&t.vdev) == ObjectId(0)) {
             let what = "the pool's vdevs have no ZAPs, which checkpoints need";

@@ -196,6 +196,8 @@ impl Spa {
             deferred: Some(made.deferred),
             removal_pace: AtomicU64::new(super::remove::BATCH),
             evacuation: Mutex::default(),
+            expansion_pace: AtomicU64::new(super::expansion::BATCH),
+            mover: Arc::default(),
             removing: Mutex::new(super::indirect::nothing_removed()),
             brt: super::brt::Brt::default(),
             ddt,

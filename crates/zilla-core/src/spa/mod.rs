@@ -35,6 +35,7 @@ mod devices;
 mod diagnosis;
 mod discover;
 mod dtl;
+mod expansion;
 mod grow;
 mod history;
 mod identity;
@@ -119,6 +120,8 @@ pub struct Spa {
     deferred: Option<Bpobj>,
     removal_pace: AtomicU64,
     evacuation: Mutex<Option<Arc<remove::Evacuation>>>,
+    expansion_pace: AtomicU64,
+    mover: Arc<expansion::Mover>,
     /// What the directory says of removals.
     removing: Mutex<zilla_ondisk::removal::SpaRemovingPhys>,
     pub(crate) brt: Brt,

@@ -228,6 +228,7 @@ impl Spa {
         let result = async {
             let labels = tree.read_labels().await;
             let ub = best_uberblock(&labels, &tree, &found.name, true, u64::MAX)?;
+            tree.note_reflow(&ub);
             tree.note_outdated(&labels, ub.txg);
             let mos = open_mos(&zio, &ub, &cache).await?;
             let directory = Zap::open(&mos, DIRECTORY).await?;
@@ -264,6 +265,7 @@ impl Spa {
             let labels = tree.read_labels().await;
             // The DTLs are not known yet, but what is behind is not to be read first.
             let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
+            tree.note_reflow(&ub);
             tree.note_outdated(&labels, ub.txg);
             let mut mos = open_mos(&zio, &ub, &cache).await?;
             let mut kept = None;
@@ -300,6 +302,7 @@ impl Spa {
                 into.uberblock(best_uberblock(&labels, &tree, &found.name, false, u64::MAX)?)?
             }
         };
+        tree.note_reflow(&ub);
         // What comes next counts more than anything that is left behind.
         let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg).max(ub.txg);
         // Before anything is read, and again when the DTLs are known, which take its place.
@@ -350,6 +353,8 @@ impl Spa {
         let spa = Arc::new(Spa {
             removal_pace: AtomicU64::new(super::remove::BATCH),
             evacuation: Mutex::default(),
+            expansion_pace: AtomicU64::new(super::expansion::BATCH),
+            mover: Arc::default(),
             removing: Mutex::new(removing),
             brt,
             ddt,
@@ -390,6 +395,7 @@ impl Spa {
             ctx: ctx.clone(),
         });
         spa.resume_removal().await?;
+        spa.load_expansions().await?;
         spa.update_space()?;
         if !ctx.readonly {
             if matches!(&from, From::Checkpoint(_)) {
@@ -434,6 +440,7 @@ impl Spa {
             spa.go_on_discarding();
             spa.go_on_removing();
             spa.resume_upkeep();
+            spa.expand_on();
         }
         Ok(spa)
     }

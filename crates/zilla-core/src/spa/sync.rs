@@ -147,13 +147,13 @@ impl Spa {
         }
         let mut once_more = self.suspension.take_resumed();
         if self.tree().may_lack(txg) {
-            self.zio.resend_txg(txg);
+            self.zio.resend_txg(txg).await;
         }
         while let Err(e) = self.make_stable(txg, config_dirty).await {
             if !std::mem::take(&mut once_more) {
                 self.suspend(e).await?;
             }
-            self.zio.resend_txg(txg);
+            self.zio.resend_txg(txg).await;
         }
         self.resumed();
         self.dsl.sync_done(txg);
@@ -165,13 +165,25 @@ impl Spa {
     /// Waits for the writes of a txg, and makes it the pool. May be done again if it fails.
     async fn make_stable(&self, txg: Txg, config_dirty: bool) -> Result<()> {
         self.zio.wait_txg(txg).await?;
-        let ub = self.make_uberblock(txg);
+        let mut ub = self.make_uberblock(txg);
+        let expansion = match self.tree().expanding() {
+            Some(_) if !self.ctx.is_frozen(txg) => {
+                // What was moved must be there before the uberblock says so.
+                let sampled = self.expansion_now();
+                self.tree().flush_all(txg.0).await?;
+                self.expansion_in(sampled, &mut ub)
+            }
+            _ => None,
+        };
         let labels =
             config_dirty.then(|| config::pool_part(&self.identity(txg), &self.ctx.features.for_labels()));
         if self.ctx.is_frozen(txg) {
             self.tree().flush_all(txg.0).await?;
         } else {
             self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
+        }
+        if let Some((reflow, at)) = expansion {
+            reflow.was_written(at);
         }
         *self.uberblock.lock() = ub;
         Ok(())
@@ -345,6 +357,7 @@ impl Spa {
             let over = std::pin::pin!(async {
                 self.pause_removal().await;
                 self.pause_upkeep().await;
+                self.pause_expansion().await;
             });
             let suspended = std::pin::pin!(self.suspension.happens());
             select(over, suspended).await;

@@ -209,6 +209,9 @@ impl Spa {
         let target = old.find(guid).ok_or_else(|| no_such(guid))?;
         let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;
         old.top_of(guid).ok_or_else(|| no_such(guid))?;
+        if !how.replace && matches!(target.kind, VdevKind::Raidz { .. }) {
+            return self.attach_to_raidz(&target, spec, how).await;
+        }
         Self::may_attach(&target, &parent, how)?;
         let mut leaf = spec.config(0, &*env.rng);
         if let Some(spare) = how.spare {

@@ -20,6 +20,7 @@ use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::open::{LABELS, OpenArgs, min_asize};
 use super::tree::{Top, VdevTree};
+use super::widths::EXPANDING;
 use super::{VdevAux, VdevState};
 use crate::error::{Errno, Error, Result};
 
@@ -108,6 +109,18 @@ pub fn add_top(root: &mut NvList, mut top: NvList) {
         Some(place) => *place = top,
         None => list.push(top),
     }
+}
+
+/// Gives a RAID-Z one more child.
+pub fn widen(root: &mut NvList, guid: u64, mut leaf: NvList) -> Result<()> {
+    let made = at_node(root, guid, 0, &mut |nv, top| {
+        let list = children(nv);
+        leaf.set("id", list.len() as u64);
+        list.push(leaf.clone());
+        nv.add_flag(EXPANDING);
+        top
+    });
+    made.filter(|m| *m).map(drop).ok_or_else(|| no_such(guid))
 }
 
 /// Leaves a top-level's number free.

@@ -18,7 +18,7 @@ use super::draid::Draid;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::state::StateCell;
-use super::widths::{EXPANDING, Widths};
+use super::widths::Widths;
 use crate::error::{Errno, Error, Result};
 
 /// root / top-level / replacing or spare / spare / leaf.
@@ -79,9 +79,6 @@ impl Parser {
         match kind {
             VdevKind::Raidz { nparity } if children.len() <= usize::from(nparity) || children.len() > 255 => {
                 return Err(bad(format!("raidz{nparity} with {} children", children.len())));
-            }
-            VdevKind::Raidz { .. } if nv.contains(EXPANDING) => {
-                return Err(refused("a raidz that is being expanded"));
             }
             k if k.is_mirror() && children.is_empty() => {
                 return Err(bad(format!("{} without children", kind.type_name())));

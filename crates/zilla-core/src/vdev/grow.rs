@@ -73,7 +73,7 @@ impl Top {
     pub fn grows_to(&self) -> Option<u64> {
         let (v, shift) = (&self.vdev, self.vdev.metaslab_shift());
         let whole = v.walk().iter().all(|n| n.state().0 == VdevState::Healthy);
-        if !v.is_concrete() || shift == 0 || !whole {
+        if !v.is_concrete() || shift == 0 || !whole || v.is_expanding() {
             return None;
         }
         let size = v.max_asize().min(most_asize(shift));
@@ -83,7 +83,7 @@ impl Top {
     /// Whole metaslabs' worth that a node of it could have more: the top-level itself, or a leaf.
     pub fn could_grow(&self, node: &Vdev) -> u64 {
         let shift = self.vdev.metaslab_shift();
-        if shift == 0 || !self.vdev.is_concrete() {
+        if shift == 0 || !self.vdev.is_concrete() || self.vdev.is_expanding() {
             return 0;
         }
         let has = if node.guid == self.vdev.guid { node.asize() } else { min_asize(&self.vdev, node) };

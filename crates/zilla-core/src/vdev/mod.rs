@@ -11,6 +11,7 @@
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
 //! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units, `widths.rs` how wide an expanded RAID-Z's blocks are;
+//! - `reflow.rs` says where the sectors of a RAID-Z are that is being expanded, `moving.rs` moves them;
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
@@ -34,7 +35,7 @@
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
 //! overwritten in place within the txgs an import may go back to.
 //!
-//! Deliberately absent: distributed spares and failure domains of dRAIDs, and carrying a RAID-Z's expansion on.
+//! Deliberately absent: distributed spares and failure domains of dRAIDs.
 //! What a configuration has of them is refused by name.
 
 pub mod change;
@@ -50,6 +51,7 @@ mod indirect;
 pub mod label;
 pub mod label_write;
 mod leaf;
+mod moving;
 mod node;
 mod open;
 mod priority;
@@ -58,6 +60,7 @@ mod queue;
 pub(crate) mod raidz;
 mod read;
 mod read_split;
+mod reflow;
 mod resilver;
 mod spare;
 pub mod spec;
@@ -67,7 +70,7 @@ mod tickets;
 mod tree;
 mod trouble;
 mod upkeep;
-mod widths;
+pub(crate) mod widths;
 mod within;
 pub(crate) mod write;
 
@@ -77,11 +80,13 @@ pub use grow::{MOST_METASLABS, MS_COUNT_LIMIT, NewSize};
 pub use indirect::{Indirect, Piece, Run};
 pub use label::{FoundUberblock, LabelInfo, PoolLabels};
 pub use leaf::Leaf;
+pub use moving::Move;
 pub use node::{Vdev, VdevKind};
 pub use open::{OpenArgs, SPLIT_GUID};
 pub use priority::Priority;
 pub use probe::{open_device, pool_device, probe, probe_path};
 pub use read::{DvaFailure, Fence, Guard, Reader, unfenced};
+pub use reflow::{Position, Reflow, Stage, limit as reflow_limit};
 pub use resilver::RESILVER_TXG;
 pub use spec::{LeafSpec, PoolSpec, TopSpec, new_guid};
 pub use stats::{IoKind, LeafStats, StatSnapshot};
@@ -89,6 +94,7 @@ pub use tickets::Tickets;
 pub use tree::{ConfigFor, Layout, Top, Unit, VdevTree};
 pub use trouble::{Trouble, TroubleKind};
 pub use upkeep::{Upkeep, UpkeepKind, UpkeepStat, UpkeepState};
+pub use widths::{ExpandState, Widths};
 pub use within::{SLOW_TIMEOUT, within};
 pub use zilla_ondisk::enums::{VdevAux, VdevState};
 

@@ -309,6 +309,11 @@ fn cache_verdict(leaf: &Leaf, labels: &[label::Label]) -> Option<VdevAux> {
     (!ours).then_some(VdevAux::CorruptData)
 }
 
+/// Children whose room counts: that of one which is being added counts when all has been moved.
+fn divided(v: &Vdev) -> u64 {
+    (v.children.len() as u64).saturating_sub(u64::from(v.is_expanding())).max(1)
+}
+
 /// Bytes a vdev can give, as far as its children are open.
 pub(super) fn available(v: &Vdev) -> Option<u64> {
     if let Some(l) = &v.leaf {
@@ -316,7 +321,7 @@ pub(super) fn available(v: &Vdev) -> Option<u64> {
     }
     let least = v.children.iter().filter_map(|c| available(c)).min()?;
     match v.kind {
-        VdevKind::Raidz { .. } => Some(least * v.children.len() as u64),
+        VdevKind::Raidz { .. } => Some(least * divided(v)),
         VdevKind::Draid { .. } => v.draid().map(|d| d.capacity(least)),
         _ => Some(least),
     }
@@ -327,7 +332,7 @@ pub(super) fn min_asize(top: &Vdev, leaf: &Vdev) -> u64 {
     let shift = top.metaslab_shift();
     let counted = if shift == 0 { top.asize() } else { top.asize() >> shift << shift };
     match top.kind {
-        VdevKind::Raidz { .. } if top.guid != leaf.guid => counted.div_ceil(top.children.len().max(1) as u64),
+        VdevKind::Raidz { .. } if top.guid != leaf.guid => counted.div_ceil(divided(top)),
         VdevKind::Draid { .. } if top.guid != leaf.guid => {
             top.draid().map_or(counted, |d| d.child_size(counted))
         }

@@ -17,14 +17,28 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use zilla_codec::raidz;
 use zilla_env::IoBuf;
+use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
+
+use super::reflow::Position;
 
 /// A column: where on which child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Col {
     pub child: usize,
-    /// In the child's data area.
+    /// In the child's data area; what is in the scratch area before it has an offset below zero.
     pub offset: u64,
     pub size: u64,
+}
+
+impl Col {
+    /// On the child's device.
+    pub fn on_device(&self) -> u64 {
+        on_device(self.offset)
+    }
+}
+
+pub(super) fn on_device(offset: u64) -> u64 {
+    offset.wrapping_add(VDEV_LABEL_START_SIZE)
 }
 
 /// A block's layout: one row of columns, or more where a dRAID's block lies in two groups.
@@ -49,6 +63,8 @@ struct Scatter {
     sectors: Vec<u64>,
     /// By how many children sectors were ever divided.
     widths: Vec<usize>,
+    /// Where else each column is to be written, while sectors are being moved.
+    extra: Vec<SmallVec<[(usize, u64); 1]>>,
 }
 
 /// How a RAID-Z that was expanded is divided.
@@ -61,6 +77,8 @@ pub struct Expanded {
     pub nparity: usize,
     /// By how many children they ever were.
     pub widths: Vec<usize>,
+    /// Where sectors are while they are being moved to one child more.
+    pub at: Option<Position>,
 }
 
 /// The columns that one parity covers.
@@ -69,6 +87,11 @@ struct Row {
     first: usize,
     nparity: usize,
     end: usize,
+}
+
+/// The child, and the offset on it, of a sector of a vdev's space.
+pub(super) fn place(sector: u64, ashift: u32, children: usize) -> (usize, u64) {
+    ((sector % children as u64) as usize, (sector / children as u64) << ashift)
 }
 
 /// Allocated size of a block of `psize` bytes.
@@ -129,7 +152,7 @@ impl Map {
 
     /// The layout of a block whose rows are narrower than the vdev is.
     pub fn expanded(offset: u64, size: u64, ashift: u32, how: Expanded) -> Map {
-        let Expanded { logical, children, nparity, widths } = how;
+        let Expanded { logical, children, nparity, widths, at } = how;
         let (np, width, sectors) = (nparity as u64, logical as u64, size >> ashift);
         let dcols = width - np;
         let (full, rest) = (sectors / dcols, sectors % dcols);
@@ -144,9 +167,13 @@ impl Map {
         for row in 0..rows {
             let first = (offset >> ashift) + row * width;
             let mut cols: SmallVec<[Col; 8]> = SmallVec::new();
+            let is_old = at.is_some_and(|at| first + used > at.synced >> ashift);
             for c in 0..used {
                 let sector = first + if swapped && c < 2 { 1 - c } else { c };
-                let (child, at) = (sector % children as u64, (sector / children as u64) << ashift);
+                let (place, extra) = match at {
+                    Some(at) => at.places(sector, ashift, children, is_old),
+                    None => (place(sector, ashift, children), SmallVec::new()),
+                };
                 let none = row + 1 == rows && big != 0 && c >= big;
                 let size = if none { 0 } else { 1 << ashift };
                 // The block's bytes go down its columns, as in a vdev that was never expanded.
@@ -155,7 +182,8 @@ impl Map {
                     Some(c) if !none => rest * rows + (c - rest) * (rows - 1) + row,
                     _ => 0,
                 };
-                cols.push(Col { child: child as usize, offset: at, size });
+                cols.push(Col { child: place.0, offset: place.1, size });
+                scatter.extra.push(if none { SmallVec::new() } else { extra });
                 scatter.starts.push((start << ashift) as usize);
                 scatter.sectors.push(sector);
             }
@@ -168,6 +196,11 @@ impl Map {
     pub(super) fn empty(zeroed: bool) -> Map {
         let (cols, skips, rows) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         Map { cols, skips, rows, zeroed, scatter: None }
+    }
+
+    /// Where else a column is to be written.
+    pub fn extra(&self, col: usize) -> &[(usize, u64)] {
+        self.scatter.as_ref().and_then(|s| s.extra.get(col)).map_or(&[], |e| &e[..])
     }
 
     /// Whether its columns are single sectors, which do not follow each other in the block.
@@ -338,7 +371,7 @@ mod tests {
         ) {
             let (logical, children) = (nparity + data, nparity + data + more);
             let (offset, size) = (start << 9, sectors_of << 9);
-            let how = Expanded { logical, children, nparity, widths: (logical..=children).collect() };
+            let how = Expanded { logical, children, nparity, widths: (logical..=children).collect(), at: None };
             let map = Map::expanded(offset, size, 9, how);
             let block = block(sectors_of);
             let old = Map::new(offset, size, 9, logical, nparity);
@@ -359,7 +392,7 @@ mod tests {
     /// What one device of the old vdev spoilt before its sectors were moved is one of the suspects.
     #[test]
     fn suspects_are_devices_of_every_width() {
-        let how = Expanded { logical: 4, children: 6, nparity: 1, widths: vec![4, 5, 6] };
+        let how = Expanded { logical: 4, children: 6, nparity: 1, widths: vec![4, 5, 6], at: None };
         let map = Map::expanded(7 << 9, 30 << 9, 9, how);
         let sets = map.suspects(|_| true);
         for width in 4..=6u64 {

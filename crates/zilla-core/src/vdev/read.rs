@@ -19,9 +19,10 @@ use super::gather::Gather;
 use super::leaf::{Leaf, LeafIo};
 use super::priority::Priority;
 use super::queue::QOp;
-use super::raidz::Map;
+use super::raidz::{Map, on_device};
 use super::tickets::Tickets;
 use super::tree::{Layout, Top, Unit, VdevTree};
+use super::widths::Entry;
 
 /// How many combinations of columns are tried before a RAID-Z block is given up.
 const MAX_COMBINATIONS: usize = 20_000;
@@ -193,7 +194,7 @@ impl Reader<'_> {
         if !bad.is_empty() {
             let padded = pad(&data, size);
             let writes = bad.into_iter().map(|l| (l.clone(), at, padded.clone()));
-            healing.count(self.repair(writes.collect()).await);
+            healing.count(self.repair(writes.collect(), Entry::default()).await);
         }
         Ok((data, healing))
     }
@@ -208,7 +209,8 @@ impl Reader<'_> {
     }
 
     async fn read_raidz(&self, units: &[Unit]) -> Outcome {
-        let Some(map) = self.top.map(self.offset, self.sectors(), self.birth) else {
+        let entry = self.tree.enter(&[(self.top.id, self.offset, self.sectors())]).await;
+        let Some(map) = self.top.map(self.offset, self.sectors(), self.birth, &entry) else {
             return Err(DvaFailure {
                 place: format!("vdev {}", self.top.id),
                 what: "the vdev has no columns".into(),
@@ -219,7 +221,7 @@ impl Reader<'_> {
         let n = map.cols.len();
         // Per column: the leaf to ask, and what came.
         let leaf_of = |i: usize| -> Option<&Arc<Leaf>> {
-            let at = map.cols[i].offset + VDEV_LABEL_START_SIZE;
+            let at = map.cols[i].on_device();
             let unit = &units[map.cols[i].child];
             let ok = unit.leaves.iter().filter(|l| l.readable() && l.holds(self.birth));
             ok.min_by_key(|l| l.read_cost(at))
@@ -307,7 +309,7 @@ impl Reader<'_> {
         let suspicious =
             checksum || self.every_copy || !failed.is_empty() || leaves.iter().any(Option::is_none);
         if suspicious {
-            healing = self.heal_raidz(&map, units, &leaves, &cols, &failed, &block).await;
+            healing = self.heal_raidz(&map, units, &leaves, (&cols, &failed), &block, entry).await;
         }
         Ok((block.slice(..self.psize as usize), healing))
     }
@@ -341,7 +343,7 @@ impl Reader<'_> {
             run.iter().for_each(|&i| row.asked[i] = true);
             let Some(i) = run.first().copied() else { continue };
             let part = parts.iter_mut().find(|(col, _)| *col == i).and_then(|(_, part)| part.take());
-            let offset = map.cols[i].offset + VDEV_LABEL_START_SIZE;
+            let offset = map.cols[i].on_device();
             let len = run.iter().map(|&i| map.cols[i].size).sum();
             let (class, done) = (self.class, gather.clone());
             if let Some(leaf) = leaves[i] {
@@ -412,16 +414,16 @@ impl Reader<'_> {
         map: &Map,
         units: &[Unit],
         leaves: &[Option<&Arc<Leaf>>],
-        cols: &[Option<Bytes>],
-        failed: &[usize],
+        (cols, failed): (&[Option<Bytes>], &[usize]),
         block: &Bytes,
+        entry: Entry,
     ) -> Healing {
         let right = map.columns(block);
         let mut healing = Healing::default();
         let mut writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]> = SmallVec::new();
         for (i, right) in right.into_iter().enumerate() {
-            let col = &map.cols[i];
-            let at = col.offset + VDEV_LABEL_START_SIZE;
+            let (col, before) = (&map.cols[i], writes.len());
+            let at = col.on_device();
             if let (Some(leaf), Some(read)) = (leaves[i], &cols[i])
                 // A column that was read into the block is the block.
                 && read.as_ptr() != right.as_ptr()
@@ -441,20 +443,32 @@ impl Reader<'_> {
             for leaf in unit.filter(|l| l.writable() && !l.holds(self.birth)) {
                 writes.push((leaf.clone(), at, right.clone()));
             }
+            // What is wrong at one of its places may have been copied to the others.
+            let wrong = writes.len() > before;
+            for &(child, offset) in map.extra(i) {
+                let unit = units[child].leaves.iter().filter(|l| l.writable());
+                for leaf in unit.filter(|l| wrong || !l.holds(self.birth)) {
+                    writes.push((leaf.clone(), on_device(offset), right.clone()));
+                }
+            }
         }
         for skip in map.skips.iter().filter(|_| map.zeroed) {
-            let at = skip.offset + VDEV_LABEL_START_SIZE;
+            let at = skip.on_device();
             let unit = units[skip.child].leaves.iter();
             for leaf in unit.filter(|l| l.writable() && !l.holds(self.birth)) {
                 writes.push((leaf.clone(), at, IoBuf::zeroed(skip.size as usize).into_bytes()));
             }
         }
-        healing.count(self.repair(writes).await);
+        healing.count(self.repair(writes, entry).await);
         healing
     }
 
     /// Writes again what was bad, if the block still is the place's owner.
-    pub(super) async fn repair(&self, writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]>) -> Vec<Option<u64>> {
+    pub(super) async fn repair(
+        &self,
+        writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]>,
+        entry: Entry,
+    ) -> Vec<Option<u64>> {
         if writes.is_empty() || !self.tree.is_writable() {
             return Vec::new();
         }
@@ -463,7 +477,7 @@ impl Reader<'_> {
         let task = async move {
             let one = |(l, at, data)| repair(l, at, data, birth, scan);
             let done = join_all(writes.into_iter().map(one)).await;
-            drop(guard);
+            drop((guard, entry));
             done
         };
         self.tree.env.spawn_with_result(task).await

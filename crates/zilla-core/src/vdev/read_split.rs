@@ -16,6 +16,7 @@ use super::indirect::{Piece, Pieces};
 use super::leaf::Leaf;
 use super::read::{DvaFailure, Healing, Outcome, Reader};
 use super::tree::{Layout, Unit};
+use super::widths::Entry;
 
 /// So many combinations of sides are tried. Source: zfs_reconstruct_indirect_combinations_max of
 /// vdev_indirect.c.
@@ -157,7 +158,7 @@ impl Reader<'_> {
             bad.extend(missed);
             writes.extend(bad.into_iter().map(|l| (l.clone(), part.at, right.clone())));
         }
-        healing.count(self.repair(writes).await);
+        healing.count(self.repair(writes, Entry::default()).await);
         healing
     }
 }

@@ -18,7 +18,7 @@ use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::raidz;
 use super::state::{self, ChildState};
-use super::widths::Widths;
+use super::widths::{Entry, Widths};
 use super::within::{SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
@@ -101,15 +101,18 @@ impl Top {
 
     /// How `size` bytes (whole sectors) at `offset`, born in txg `birth`, lie across the units, where
     /// they share blocks among them.
-    pub(super) fn map(&self, offset: u64, size: u64, birth: u64) -> Option<raidz::Map> {
+    pub(super) fn map(&self, offset: u64, size: u64, birth: u64, entry: &Entry) -> Option<raidz::Map> {
         match &self.layout {
             Layout::Raidz { nparity, units, widths } => {
                 let (logical, children, nparity) = (widths.at(birth), units.len(), *nparity);
                 if logical >= children {
                     return Some(raidz::Map::new(offset, size, self.ashift(), children, nparity));
                 }
+                // A tree from before knows no new places; nothing is moved while there is one.
+                let moving = self.vdev.is_expanding();
+                let at = entry.at(self.id).or_else(|| widths.reflow().map(|r| r.now())).filter(|_| moving);
                 let widths = widths.all(children).collect();
-                let how = raidz::Expanded { logical, children, nparity, widths };
+                let how = raidz::Expanded { logical, children, nparity, widths, at };
                 Some(raidz::Map::expanded(offset, size, self.ashift(), how))
             }
             Layout::Draid { draid, .. } => Some(draid.map(offset, size, self.ashift())),

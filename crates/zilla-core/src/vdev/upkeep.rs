@@ -116,7 +116,7 @@ impl Upkeep {
 impl Top {
     /// Whether it is known which bytes of a leaf a stretch of space is.
     pub fn has_places(&self) -> bool {
-        matches!(self.layout, Layout::Plain(_) | Layout::Raidz { .. })
+        matches!(self.layout, Layout::Plain(_) | Layout::Raidz { .. }) && !self.vdev.is_expanding()
     }
 
     /// The bytes of a leaf's data (start and end) in which a stretch of the top-level's space lies.

@@ -11,9 +11,16 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use parking_lot::RwLock;
-use zilla_ondisk::NvList;
+use std::sync::Arc;
 
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use zilla_ondisk::enums::ScanState;
+use zilla_ondisk::{NvList, Uberblock};
+
+use super::node::Vdev;
+use super::reflow::{Inside, Position, Ranges, Reflow};
+use super::tree::{Layout, Top, VdevTree};
 use crate::error::{Error, Result};
 
 const EXPAND_TXGS: &str = "raidz_expand_txgs";
@@ -25,6 +32,37 @@ pub struct Widths {
     original: usize,
     /// First txg and width, in ascending order.
     later: RwLock<Vec<(u64, usize)>>,
+    /// While sectors are being moved.
+    reflow: RwLock<Option<Arc<Reflow>>>,
+    state: Mutex<ExpandState>,
+    /// Held by who does I/O and does not know of an expansion.
+    strangers: Arc<()>,
+}
+
+/// What the vdev's ZAP says of its last expansion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpandState {
+    /// As of a scan.
+    pub state: u64,
+    pub start_time: u64,
+    pub end_time: u64,
+    pub copied: u64,
+    /// It cannot go on for a device that is not there or lacks something.
+    pub waiting: bool,
+}
+
+/// Somebody does I/O on RAID-Zs.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    strangers: SmallVec<[Arc<()>; 1]>,
+    inside: Option<(u32, Inside)>,
+}
+
+impl Entry {
+    /// Where the sectors of a vdev are.
+    pub(super) fn at(&self, vdev: u32) -> Option<Position> {
+        self.inside.as_ref().filter(|(id, _)| *id == vdev).map(|(_, inside)| inside.at)
+    }
 }
 
 impl Widths {
@@ -43,7 +81,63 @@ impl Widths {
             return bad("a raidz that was expanded more often than it has children");
         };
         let later = txgs.iter().enumerate().map(|(i, txg)| (*txg, original + 1 + i)).collect();
-        Ok(Widths { original, later: RwLock::new(later) })
+        let expanding = nv.contains(EXPANDING);
+        let reflow = expanding.then(|| Arc::new(Reflow::new(&Uberblock::default())));
+        let state = if expanding { ScanState::Scanning as u64 } else { 0 };
+        Ok(Widths {
+            original,
+            later: RwLock::new(later),
+            reflow: RwLock::new(reflow),
+            state: Mutex::new(ExpandState { state, ..ExpandState::default() }),
+            strangers: Arc::default(),
+        })
+    }
+
+    /// The vdev has got one more child.
+    pub fn begin(&self, state: ExpandState) {
+        *self.state.lock() = state;
+        *self.reflow.write() = Some(Arc::new(Reflow::new(&Uberblock::default())));
+    }
+
+    /// All has been moved: what is born in this txg and later is as wide as the vdev.
+    pub fn finish(&self, txg: u64, width: usize, now: u64) {
+        self.later.write().push((txg, width));
+        *self.reflow.write() = None;
+        let mut state = self.state.lock();
+        (state.state, state.end_time) = (ScanState::Finished as u64, now);
+    }
+
+    pub fn reflow(&self) -> Option<Arc<Reflow>> {
+        self.reflow.read().clone()
+    }
+
+    /// Where sectors are, as an uberblock says it.
+    pub(super) fn note_reflow(&self, ub: &Uberblock) {
+        let mut reflow = self.reflow.write();
+        if reflow.is_some() {
+            *reflow = Some(Arc::new(Reflow::new(ub)));
+        }
+    }
+
+    pub fn state(&self) -> ExpandState {
+        *self.state.lock()
+    }
+
+    pub fn set_state(&self, state: ExpandState) {
+        *self.state.lock() = state;
+    }
+
+    pub fn set_waiting(&self, waiting: bool) {
+        self.state.lock().waiting = waiting;
+    }
+
+    pub fn count_copied(&self, bytes: u64) {
+        self.state.lock().copied += bytes;
+    }
+
+    /// Whether somebody is doing I/O who began before there was an expansion.
+    pub fn has_strangers(&self) -> bool {
+        Arc::strong_count(&self.strangers) > 1
     }
 
     pub(super) fn generate(&self, nv: &mut NvList) {
@@ -62,6 +156,59 @@ impl Widths {
     /// All widths that blocks have, or had sectors laid out by: up to the number of children.
     pub(super) fn all(&self, children: usize) -> impl Iterator<Item = usize> + use<> {
         self.original..=children
+    }
+}
+
+impl Vdev {
+    pub fn widths(&self) -> Option<&Arc<Widths>> {
+        self.widths.as_ref()
+    }
+
+    /// It has one more child than sectors are divided among.
+    pub fn is_expanding(&self) -> bool {
+        self.config.lock().contains(EXPANDING)
+    }
+
+    pub fn not_expanding(&self) {
+        self.remove_config(EXPANDING);
+    }
+}
+
+impl VdevTree {
+    /// The RAID-Z that is being expanded.
+    pub fn expanding(&self) -> Option<&Top> {
+        self.tops.iter().find(|t| t.vdev.is_expanding())
+    }
+
+    /// Has an expansion be as far as an uberblock says.
+    pub fn note_reflow(&self, ub: &Uberblock) {
+        self.tops.iter().filter_map(|t| t.vdev.widths()).for_each(|w| w.note_reflow(ub));
+    }
+
+    /// Begins I/O at places (vdev, offset and bytes of a block): while the entry is there sectors stay
+    /// where it says.
+    pub(crate) async fn enter(&self, places: &[(u32, u64, u64)]) -> Entry {
+        let mut entry = Entry::default();
+        let mut known: SmallVec<[(u32, &Widths, Ranges); 1]> = SmallVec::new();
+        for &(id, offset, size) in places {
+            let Some(top) = self.tops.get(id as usize) else { continue };
+            let Layout::Raidz { widths, units, nparity } = &top.layout else { continue };
+            if !known.iter().any(|k| k.0 == id) {
+                known.push((id, widths, Ranges::new()));
+                entry.strangers.push(widths.strangers.clone());
+            }
+            let Some((.., ranges)) = known.iter_mut().find(|k| k.0 == id) else { continue };
+            // No block takes more; and a last row that is not full counts as if it were.
+            let most = size.saturating_mul(1 + *nparity as u64) + ((units.len() as u64 + 4) << top.ashift());
+            ranges.push((offset, offset.saturating_add(most)));
+        }
+        for (id, widths, ranges) in known {
+            if let Some(reflow) = widths.reflow() {
+                entry.strangers.retain(|s| !Arc::ptr_eq(s, &widths.strangers));
+                entry.inside = Some((id, reflow.enter(ranges).await));
+            }
+        }
+        entry
     }
 }
 

@@ -10,14 +10,15 @@ use bytes::Bytes;
 #[cfg(feature = "planted")]
 use smallvec::SmallVec;
 use zilla_env::{IoBuf, IoVec};
-use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
 use super::gather::{Gather, IoDone};
 use super::leaf::LeafIo;
 use super::priority::Priority;
 use super::queue::QOp;
+use super::raidz::on_device;
 use super::read::pad;
 use super::tree::{Layout, Top, VdevTree};
+use super::widths::Entry;
 
 /// Writes are joined up to this size and number of pieces (the system's limit on pieces is 1024).
 const MAX_WRITE: u64 = 1 << 20;
@@ -44,7 +45,7 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a block born in txg `birth` at `offset` of a top-level's address space.
-    pub fn block(&mut self, top: &Top, offset: u64, data: &Bytes, birth: u64) {
+    pub(crate) fn block(&mut self, top: &Top, offset: u64, data: &Bytes, birth: u64, entry: &Entry) {
         let data = pad(data, (data.len() as u64).next_multiple_of(1 << top.ashift()));
         match &top.layout {
             Layout::Plain(unit) => {
@@ -57,13 +58,17 @@ impl Plan {
                 }
             }
             Layout::Raidz { units, .. } | Layout::Draid { units, .. } => {
-                let Some(map) = top.map(offset, data.len() as u64, birth) else { return };
+                let Some(map) = top.map(offset, data.len() as u64, birth, entry) else { return };
                 let columns = map.columns(&data);
                 #[cfg(feature = "planted")]
                 let columns = with_wrong_parity(&map, columns);
-                for (col, bytes) in map.cols.iter().zip(columns).filter(|(col, _)| col.size > 0) {
-                    for leaf in &units[col.child].leaves {
-                        self.put(leaf, col.offset, bytes.clone(), false);
+                let columns = map.cols.iter().zip(columns).enumerate();
+                for (i, (col, bytes)) in columns.filter(|(_, (col, _))| col.size > 0) {
+                    let extra = map.extra(i).iter().copied();
+                    for (child, offset) in std::iter::once((col.child, col.offset)).chain(extra) {
+                        for leaf in &units[child].leaves {
+                            self.put(leaf, offset, bytes.clone(), false);
+                        }
                     }
                 }
                 for skip in &map.skips {
@@ -82,7 +87,7 @@ impl Plan {
 
     fn put(&mut self, leaf: &Arc<super::Leaf>, offset: u64, data: Bytes, filler: bool) {
         if leaf.writable() {
-            let offset = offset + VDEV_LABEL_START_SIZE;
+            let offset = on_device(offset);
             self.writes.push(PlannedWrite { leaf: leaf.index, offset, data, filler });
         } else if !self.missed.contains(&leaf.index) {
             self.missed.push(leaf.index);
@@ -142,6 +147,19 @@ fn with_wrong_parity(map: &super::raidz::Map, mut columns: SmallVec<[Bytes; 8]>)
         *bytes = Bytes::from(vec![0x5a; bytes.len()]);
     }
     columns
+}
+
+/// I/Os that end before their entry does.
+pub(crate) struct Entered {
+    #[expect(dead_code, reason = "held")]
+    pub(crate) entry: Entry,
+    pub(crate) done: Arc<dyn IoDone>,
+}
+
+impl IoDone for Entered {
+    fn done(&self, slot: usize, result: std::io::Result<Bytes>) {
+        self.done.done(slot, result);
+    }
 }
 
 pub struct JoinedWrite {
@@ -211,8 +229,9 @@ impl VdevTree {
         birth: u64,
         class: Priority,
     ) -> Vec<usize> {
+        let entry = self.enter(&[(top.id, offset, data.len() as u64)]).await;
         let mut plan = Plan::default();
-        plan.block(top, offset, data, birth);
+        plan.block(top, offset, data, birth, &entry);
         let mut missed = std::mem::take(&mut plan.missed);
         let mut joined = plan.join();
         let total: usize = joined.iter().map(|(_, list)| list.len()).sum();
@@ -220,11 +239,13 @@ impl VdevTree {
             return missed;
         }
         let gather = Gather::new(total);
+        // Also if nobody waits for them any more.
+        let done: Arc<dyn IoDone> = Arc::new(Entered { entry, done: gather.clone() });
         let mut sent = Vec::with_capacity(total);
         for (index, list) in joined.drain(..) {
             let Some(leaf) = self.leaves.get(index) else { continue };
             for w in list {
-                let (offset, len, done) = (w.offset, w.len, gather.clone());
+                let (offset, len, done) = (w.offset, w.len, done.clone());
                 let slot = sent.len();
                 sent.push(index);
                 let io = LeafIo { op: QOp::Write(w.data), offset, len, class, done, slot };
@@ -235,6 +256,7 @@ impl VdevTree {
                 }
             }
         }
+        drop(done);
         for (index, result) in sent.into_iter().zip(gather.wait().await) {
             if !matches!(result, Some(Ok(_))) && !missed.contains(&index) {
                 missed.push(index);

@@ -87,7 +87,7 @@ impl Zio {
             let done =
                 self.place_early(txg, reqs.get(range).unwrap_or_default(), prepared, seal.as_ref()).await;
             bps.extend(done.bps);
-            under.send(turn, done.placements, done.blocks);
+            under.send(turn, done.placements, done.blocks).await;
         }
         (bps, EarlyWrites(vec![under]))
     }
@@ -126,7 +126,7 @@ impl Zio {
 }
 
 impl Under {
-    fn send(&mut self, turn: usize, placements: Vec<Placement>, blocks: Vec<(Key, Block)>) {
+    async fn send(&mut self, turn: usize, placements: Vec<Placement>, blocks: Vec<(Key, Block)>) {
         let tree = self.zio.tree();
         for vdev in placements.iter().flat_map(|p| p.dvas.iter().map(|d| d.vdev)) {
             if self.vdevs.insert(vdev)
@@ -136,7 +136,7 @@ impl Under {
             }
         }
         if !placements.is_empty() {
-            let batch = self.zio.submit_blocks(self.txg, turn, placements, blocks, Priority::SyncWrite);
+            let batch = self.zio.submit_blocks(self.txg, turn, placements, blocks, Priority::SyncWrite).await;
             self.batches.push(batch);
         }
     }

@@ -84,7 +84,7 @@ impl Zio {
             }
         }
         if !placements.is_empty() {
-            self.submit_blocks(txg, 0, placements, Vec::new(), Priority::Removal);
+            self.submit_blocks(txg, 0, placements, Vec::new(), Priority::Removal).await;
         }
         Ok(())
     }

@@ -550,13 +550,13 @@ fn a_leaf_that_lacks_a_log_block_goes_on_lacking_its_txg() {
         leaf.dtl.add(5, 6);
     }
     w.zio.0.track.log_missed(Txg(5), 0);
-    w.zio.resend_txg(Txg(5));
+    w.env.block_on(w.zio.resend_txg(Txg(5)));
     let lacking = |txg: u64| -> Vec<bool> { w.tree.leaves.iter().map(|l| l.dtl.contains(txg)).collect() };
     assert_eq!(lacking(5), [true, false]);
     w.stable(5);
     w.check(&reqs, &bps);
     // The next of the slot's txgs has nothing of it.
     w.tree.leaves[0].dtl.add(9, 10);
-    w.zio.resend_txg(Txg(9));
+    w.env.block_on(w.zio.resend_txg(Txg(9)));
     assert_eq!(lacking(9), [false, false]);
 }

@@ -22,7 +22,8 @@ use crate::arc::{Block, Key};
 use crate::crypt::{Seal, SealedBlock, Sealing, indirect_mac};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
-use crate::vdev::{IoDone, write::Plan};
+use crate::vdev::IoDone;
+use crate::vdev::write::{Entered, Plan};
 
 /// A stretch of a batch that one task takes: what a core's L2 holds with its parity until it has been written, and enough neighbours for a
 /// large write. (Twice as much takes 2 % more CPU in a core with 2 MiB, half as much 4 %.)
@@ -248,7 +249,7 @@ impl Job {
                 }
             });
         }
-        zio.submit_blocks(txg, turn, out.placements, out.blocks, Priority::AsyncWrite);
+        zio.submit_blocks(txg, turn, out.placements, out.blocks, Priority::AsyncWrite).await;
         // Not before: who waits for these blocks may read them.
         drop(leads);
         for (i, p) in later {
@@ -285,7 +286,7 @@ impl Job {
         }
         let mut out = Sending::default();
         let bp = self.put(req, p, None, None, (Turn::Alone, None), &mut out).await?;
-        self.zio.submit_blocks(self.txg, turn, out.placements, out.blocks, Priority::AsyncWrite);
+        self.zio.submit_blocks(self.txg, turn, out.placements, out.blocks, Priority::AsyncWrite).await;
         Ok(bp)
     }
 
@@ -363,7 +364,7 @@ impl Job {
 
 impl Zio {
     /// Sends blocks to their places.
-    pub(super) fn submit_blocks(
+    pub(super) async fn submit_blocks(
         &self,
         txg: Txg,
         turn: usize,
@@ -373,12 +374,18 @@ impl Zio {
     ) -> Arc<Batch> {
         let zio = self;
         let tree = zio.tree();
+        let bytes = |p: &Placement| p.data.len() as u64;
+        let places: Vec<(u32, u64, u64)> = placements
+            .iter()
+            .flat_map(|p| p.dvas.iter().map(move |d| (d.vdev, d.offset, bytes(p))))
+            .collect();
+        let entry = tree.enter(&places).await;
         zio.0.track.keep(txg, &placements);
         let mut plan = Plan::default();
         for p in &placements {
             for dva in &p.dvas {
                 if let Ok(top) = tree.top(dva.vdev) {
-                    plan.block(top, dva.offset, &p.data, txg.0);
+                    plan.block(top, dva.offset, &p.data, txg.0, &entry);
                 }
             }
         }
@@ -404,7 +411,7 @@ impl Zio {
                 zio.0.cache.remove(&key);
             }
         }
-        let done: Arc<dyn IoDone> = batch.clone();
+        let done: Arc<dyn IoDone> = Arc::new(Entered { entry, done: batch.clone() });
         tree.submit_writes(joined, class, &done);
         batch.submitted();
         batch
@@ -414,7 +421,7 @@ impl Zio {
 impl Zio {
     /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing of it. But for blocks of the intent log
     /// that were allocated in it, which are not kept: a leaf that lacks one goes on lacking the txg.
-    pub fn resend_txg(&self, txg: Txg) {
+    pub async fn resend_txg(&self, txg: Txg) {
         let tree = self.tree();
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::NotResent) {
@@ -433,10 +440,10 @@ impl Zio {
             part.push(Placement { dvas: vec![Dva { vdev, offset, ..Dva::default() }], data });
             if bytes >= STRETCH_BYTES {
                 bytes = 0;
-                self.submit_blocks(txg, 0, std::mem::take(&mut part), Vec::new(), Priority::AsyncWrite);
+                self.submit_blocks(txg, 0, std::mem::take(&mut part), Vec::new(), Priority::AsyncWrite).await;
             }
         }
-        self.submit_blocks(txg, 0, part, Vec::new(), Priority::AsyncWrite);
+        self.submit_blocks(txg, 0, part, Vec::new(), Priority::AsyncWrite).await;
     }
 }
 

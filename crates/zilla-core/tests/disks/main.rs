@@ -1,5 +1,6 @@
 //! Disks of a pool come, go, return and are replaced: what they missed is known and given to them, and then any other may go.
 
+mod expansion;
 mod removal;
 mod spares;
 mod splitting;

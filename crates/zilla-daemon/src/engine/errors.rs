@@ -61,6 +61,9 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         }
         spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
         spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
+        spa::Refusal::Expanding => ErrorCode::RaidzExpandInProgress.into(),
+        spa::Refusal::NoExpansion => ApiError::with(ErrorCode::BadTarget, why.to_string()),
+        spa::Refusal::ExpandNotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
         spa::Refusal::NoUpkeep => ErrorCode::BadDev.into(),
         spa::Refusal::NoTrim => ErrorCode::TrimNotSup.into(),
         spa::Refusal::Initializing => ErrorCode::Initializing.into(),
@@ -151,6 +154,7 @@ mod tests {
         match why {
             NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
             RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing | OnlyMirrors => true,
+            Expanding | NoExpansion | ExpandNotHealthy => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
             NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
         }
@@ -216,6 +220,17 @@ mod tests {
             (OnlyMirrors, ErrorCode::InvalConfig, "Source pool must be composed only of mirrors\n"),
             (NoRemoval, ErrorCode::NoPending, "operation is not in progress"),
             (Removing, ErrorCode::DevrmInProgress, "device removal in progress"),
+            (Expanding, ErrorCode::RaidzExpandInProgress, "raidz expansion in progress"),
+            (
+                NoExpansion,
+                ErrorCode::BadTarget,
+                "raidz_expansion feature must be enabled in order to attach a device to raidz",
+            ),
+            (
+                ExpandNotHealthy,
+                ErrorCode::BadDev,
+                "raidz vdev has devices that are are offline or being replaced",
+            ),
             (NoUpkeep, ErrorCode::BadDev, "invalid device"),
             (NoTrim, ErrorCode::TrimNotSup, "trim operations are not supported by this device"),
             (Initializing, ErrorCode::Initializing, "currently initializing"),

@@ -93,6 +93,7 @@ impl Engine {
             checkpoint: spa.checkpoint_stat().map(checkpoint),
             dedup: dedup(&spa.dedup()),
             removal: removal(&spa.removing(), spa.mapping_memory()),
+            raidz_expand: expansion(spa),
             ..PoolInfo::default()
         }
     }
@@ -129,6 +130,25 @@ fn removal(phys: &SpaRemovingPhys, mapping_memory: u64) -> Option<Removal> {
         to_copy: phys.to_copy,
         copied: phys.copied,
         mapping_memory,
+    })
+}
+
+/// The RAID-Z expansion under way, or the last one.
+fn expansion(spa: &zilla_core::spa::Spa) -> Option<RaidzExpand> {
+    let (vdev, now) = spa.expansion()?;
+    let state = match CoreScanState::from_number(now.state)? {
+        CoreScanState::Scanning => ScanState::Scanning,
+        CoreScanState::Finished => ScanState::Finished,
+        _ => return None,
+    };
+    Some(RaidzExpand {
+        state,
+        expanding_vdev: u64::from(vdev),
+        start_time: now.start_time,
+        end_time: now.end_time,
+        to_reflow: spa.metaslabs.vdev_stat(vdev).map_or(0, |s| s.alloc),
+        reflowed: now.copied,
+        waiting_for_resilver: now.waiting,
     })
 }
 

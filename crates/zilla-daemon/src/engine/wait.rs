@@ -61,6 +61,10 @@ async fn activities(pool: &Pool, vdevs: &[u64]) -> Result<BTreeMap<Activity, u64
     if pool.spa.is_removing() {
         all.insert(Activity::Remove, removing.to_copy.saturating_sub(removing.copied).max(1));
     }
+    if let Some((vdev, now)) = pool.spa.expansion().filter(|_| pool.spa.is_expanding()) {
+        let all_of_it = pool.spa.metaslabs.vdev_stat(vdev).map_or(0, |s| s.alloc);
+        all.insert(Activity::RaidzExpand, all_of_it.saturating_sub(now.copied).max(1));
+    }
     for (activity, kind) in
         [(Activity::Initialize, UpkeepKind::Initialize), (Activity::Trim, UpkeepKind::Trim)]
     {

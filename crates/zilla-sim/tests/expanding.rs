@@ -1,0 +1,139 @@
+//! A RAID-Z gets one more disk, files are written meanwhile, and the power goes at any write of that. What was stable is
+//! there, the expansion goes on and comes to its end, every block is accounted for, and then any disk may be taken away.
+
+use std::sync::Arc;
+use std::time::Duration;
+use zilla_core::error::Result;
+use zilla_core::spa::{Attach, Spa};
+use zilla_core::vdev::LeafSpec;
+use zilla_core::zpl::{Cred, NewFile};
+use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
+use zilla_sim::pool::layout::{Layout, find, import};
+use zilla_sim::pool::run::open_fs;
+use zilla_sim::pool::verify::audit;
+use zilla_sim::{CrashPolicy, Sim, Survivors};
+
+const OLD_FILES: u32 = 24;
+/// Power cuts for each layout.
+const CUTS: u64 = 40;
+
+fn contents(i: u32) -> Vec<u8> {
+    (0..20_000 * i + 1).map(|x| (x * 7 + i) as u8 ^ (x >> 8) as u8).collect()
+}
+
+async fn put(env: &Env, spa: &Arc<Spa>, name: &str, data: Vec<u8>) -> Result<()> {
+    let zfs = open_fs(env, spa, "tank").await?;
+    let (h, _) = zfs.create(zfs.root(), name.as_bytes(), NewFile::new(0o100644, Cred::default())).await?;
+    zfs.write(h.id(), 0, &bytes::Bytes::from(data), false).await?;
+    spa.sync().await
+}
+
+async fn check(env: &Env, spa: &Arc<Spa>, files: u32, what: &str) {
+    let zfs = open_fs(env, spa, "tank").await.unwrap();
+    for i in 0..files {
+        let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
+        let read = zfs.read(h.id(), 0, a.size as usize).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: f{i}: {e}")).concat();
+        assert!(read == contents(i), "{what}: f{i}");
+    }
+}
+
+/// A pool with files, exported, and a disk that is nobody's.
+fn before(layout: Layout) -> Survivors {
+    let sim = Sim::new(11);
+    layout.add_disks(&sim);
+    sim.add_disk(Layout::path(layout.disks()), 80 << 20);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        for i in 0..OLD_FILES {
+            put(&env, &spa, &format!("f{i}"), contents(i)).await.unwrap();
+        }
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    sim.power_off(CrashPolicy::KeepAll, 1)
+}
+
+async fn over(env: &Env, spa: &Arc<Spa>) {
+    while spa.is_expanding() || spa.scan().unwrap().is_scanning() {
+        env.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Expands it, and says how many files are stable.
+async fn expand(env: &Env, layout: Layout, stable: &std::cell::Cell<u32>) -> Result<()> {
+    let found = find(env).await?.unwrap();
+    let spa = import(env, &found, false).await?;
+    let guid = spa.tree().tops[0].vdev.guid;
+    let leaf = LeafSpec { path: Layout::path(layout.disks()), disk: true };
+    spa.attach(guid, &leaf, Attach::default()).await?;
+    for i in OLD_FILES..OLD_FILES + 8 {
+        put(env, &spa, &format!("f{i}"), contents(i)).await?;
+        stable.set(i + 1);
+    }
+    over(env, &spa).await;
+    spa.sync().await
+}
+
+fn tell(layout: Layout) {
+    let base = before(layout);
+    let sim = base.boot(1);
+    let env = sim.env();
+    let stable = std::cell::Cell::new(OLD_FILES);
+    sim.block_on(expand(&env, layout, &stable)).unwrap();
+    let ops = sim.counters().ops;
+    drop(sim);
+    let (mut none, mut some, mut all) = (0, 0, 0);
+    for cut in (0..CUTS).map(|i| 1 + i * ops / CUTS) {
+        let what = format!("{layout:?}, power cut at {cut} of {ops}");
+        let sim = base.boot(1);
+        let env = sim.env();
+        sim.cut_power_at(cut);
+        let stable = std::cell::Cell::new(OLD_FILES);
+        let _ = sim.try_block_on(expand(&env, layout, &stable));
+        let left = sim.power_off(CrashPolicy::Random, cut);
+        let sim = left.boot(cut);
+        let env = sim.env();
+        sim.block_on(async {
+            let found = find(&env).await.unwrap().unwrap();
+            let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            check(&env, &spa, stable.get(), &what).await;
+            match spa.expansion() {
+                None => none += 1,
+                Some(_) if spa.is_expanding() => some += 1,
+                Some(_) => all += 1,
+            }
+            over(&env, &spa).await;
+            check(&env, &spa, stable.get(), &what).await;
+            env.sleep(Duration::from_secs(20)).await;
+            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+        let left = sim.power_off(CrashPolicy::KeepAll, 1);
+        // Other disks than those of the last time.
+        let mut left = left;
+        let gone = cut as usize % layout.disks();
+        left.disks.remove(&Layout::path(gone));
+        let sim = left.boot(cut);
+        let env = sim.env();
+        sim.block_on(async {
+            let found = find(&env).await.unwrap().unwrap();
+            let spa =
+                import(&env, &found, true).await.unwrap_or_else(|e| panic!("{what}, without {gone}: {e}"));
+            check(&env, &spa, stable.get(), &format!("{what}, without {gone}")).await;
+            spa.close(None).await.unwrap();
+        });
+    }
+    assert!(some > 4 && all > 0, "cuts must come at any time: {none}, {some}, {all}");
+}
+
+#[test]
+fn a_power_cut_while_a_raidz1_is_expanded_loses_nothing() {
+    tell(Layout::Raidz1);
+}
+
+#[test]
+fn a_power_cut_while_a_raidz2_is_expanded_loses_nothing() {
+    tell(Layout::Raidz2);
+}
