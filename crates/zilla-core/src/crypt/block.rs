@@ -114,7 +114,8 @@ impl DataKey {
         Ok(buf.into_bytes())
     }
 
-    /// Encrypts a level-0 block's bytes as its pointer says they were. Other bytes than these never leave memory: their checksum is not the pointer's.
+    /// Encrypts a level-0 block's bytes as its pointer says they were. Other bytes than these never
+    /// leave memory: their checksum is not the pointer's.
     pub fn reseal(&self, bp: &BlkPtr, data: &[u8]) -> Result<Bytes> {
         let mut buf = IoBuf::from_slice(data);
         let cipher = self.for_salt(&bp.salt())?;

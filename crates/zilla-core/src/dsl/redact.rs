@@ -62,7 +62,7 @@ impl RedactionList {
 
 /// Whether both have the same snapshots.
 pub fn same_snaps(a: &[u64], b: &[u64]) -> bool {
-    a.len() == b.len() && a.iter().all(|g| b.contains(g))
+    a.iter().all(|g| b.contains(g)) && b.iter().all(|g| a.contains(g))
 }
 
 impl DslDataset {
@@ -87,8 +87,8 @@ impl DslPool {
             self.deactivate_feature(tx, ds, REDACTED).await?;
         }
         let (Some(snaps), Some(f)) = (snaps, feature::by_name(REDACTED)) else { return Ok(()) };
-        self.feature_incr(tx, REDACTED).await?;
         self.zapify(tx, &ds.dn).await?.insert(tx, f.guid, &Value::u64s(&snaps)).await?;
+        self.feature_incr(tx, REDACTED).await?;
         ds.features.lock().insert(f.name);
         *ds.redacted.lock() = Some(snaps);
         Ok(())

@@ -18,8 +18,8 @@
 use super::apply::contents;
 use super::frame::{RecordReader, bad_stream};
 use super::receive::check_features;
-use super::walk::{Source, TreePath};
-use crate::dsl::{DslDataset, DslPool, LongHold};
+use super::walk::{Source, TreePath, damaged, dnode_at};
+use crate::dsl::{DslPool, LongHold};
 use crate::error::{Errno, Error, Result};
 use crate::types::Bookmark;
 use crate::zio::{BlockStore, squeeze};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
-use zilla_ondisk::dnode::{DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys};
+use zilla_ondisk::dnode::DNODES_PER_BLOCK;
 use zilla_ondisk::stream::{Begin, Record, Write, feature};
 use zilla_ondisk::{ByteOrder, SPA_MAXBLOCKSIZE};
 
@@ -65,7 +65,7 @@ pub struct Heal {
     ahead: usize,
     healed: Healed,
     dsl: Arc<DslPool>,
-    _held: LongHold,
+    held: LongHold,
 }
 
 /// One block, and what a stream has of it.
@@ -81,6 +81,8 @@ struct Patient {
     raw: bool,
     order: ByteOrder,
     spec: CompressSpec,
+    /// It goes on where nobody waits for it any more, and its block must stay in use until it ends.
+    _held: LongHold,
 }
 
 impl Heal {
@@ -94,7 +96,11 @@ impl Heal {
             return refuse(Errno::ROFs, "the pool is imported read-only");
         }
         let (raw, f) = (begin.features() & feature::RAW != 0, begin.features());
-        let snap = dsl.by_name(name).await?;
+        // Held in a sync, as a destroy is one: neither is in the midst of the other.
+        let (d, of) = (dsl.clone(), name.to_owned());
+        let task = dsl.ctx().sync_task(move |_| Box::pin(async move { Ok(d.by_name(&of).await?.hold()) }));
+        let held = task.await?;
+        let snap = held.dataset().clone();
         if !snap.is_snapshot() || snap.guid() != begin.toguid || f & feature::RESUMING != 0 {
             return refuse(Errno::NotSup, "stream is not compatible with the data in the pool.");
         }
@@ -116,17 +122,17 @@ impl Heal {
         if raw && !encrypted {
             return refuse(Errno::NotSup, "stream is not compatible with the data in the pool.");
         }
-        Self::of(dsl, snap, begin, order, raw).await
+        Self::of(dsl, held, begin, order, raw).await
     }
 
     async fn of(
         dsl: &Arc<DslPool>,
-        snap: Arc<DslDataset>,
+        held: LongHold,
         begin: Begin,
         order: ByteOrder,
         raw: bool,
     ) -> Result<Heal> {
-        let held = snap.hold();
+        let snap = held.dataset().clone();
         let os = if raw { dsl.sealed_objset(&snap).await? } else { dsl.objset(&snap).await? };
         let ctx = dsl.ctx().clone();
         let store = if raw { ctx.store.clone() } else { os.store().clone() };
@@ -143,7 +149,7 @@ impl Heal {
             ahead: 0,
             healed: Healed::default(),
             dsl: dsl.clone(),
-            _held: held,
+            held,
         })
     }
 
@@ -194,7 +200,8 @@ impl Heal {
         };
         let Some((bp, blkid, blksz)) = found else { return Ok(()) };
         let at = Bookmark { objset: self.objset, object: write.object, level: 0, blkid };
-        let bytes = payload.len();
+        // Each is expanded.
+        let bytes = payload.len().max(usize::try_from(blksz.min(SPA_MAXBLOCKSIZE)).unwrap_or(usize::MAX));
         let patient = Patient {
             pool: self.src.ctx.store.clone(),
             store: self.src.store.clone(),
@@ -206,6 +213,7 @@ impl Heal {
             raw: self.raw,
             order: self.order,
             spec: self.spec,
+            _held: self.held.dataset().hold(),
         };
         let task = self.src.ctx.env.spawn_with_result(patient.treat());
         self.queue.push_back((Box::pin(task), bytes));
@@ -224,9 +232,9 @@ impl Heal {
             let Some(bp) = self.meta.pointer(&self.src, blkid).await? else { return Ok(None) };
             let at = Bookmark { objset: self.objset, object: 0, level: 0, blkid };
             let data = self.src.read_tree(bp, at).await?;
-            let from = usize::try_from((object % DNODES_PER_BLOCK) << DNODE_SHIFT).unwrap_or(usize::MAX);
-            let dn = DnodePhys::decode(data.get(from..).unwrap_or_default(), ByteOrder::NATIVE)
-                .map_err(|e| super::walk::damaged(self.objset, object, e.to_string()))?;
+            let dn = dnode_at(&data, object % DNODES_PER_BLOCK)
+                .map_err(|e| damaged(self.objset, object, e.to_string()))?;
+            let Some(dn) = dn else { return Ok(None) };
             self.object = Some((object, TreePath::new(self.objset, object, &dn)));
         }
         let Some((_, path)) = &mut self.object else { return Ok(None) };

@@ -34,8 +34,8 @@ const SUPPORTED: u64 = feature::SA_SPILL
     | feature::LONGNAME
     | feature::LARGE_MICROZAP;
 
-/// As many snapshots as a redaction list can be for, where it has a spill block of the largest size.
-const MAX_SNAPS: usize = (16 << 20) / 8;
+/// As many snapshots as a dataset can say that it is redacted by: an entry of a ZAP takes no more.
+const MAX_SNAPS: usize = crate::zap::ZAP_MAXVALUELEN / 8;
 
 /// A snapshot of this very txg is in the way: the next txg's will do.
 const TRIES: usize = 8;

@@ -7,13 +7,12 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::objects::{Item, Objects, Resume};
-use super::walk::{Source, TreePath, damaged};
+use super::walk::{Source, TreePath, damaged, dnode_at};
 use crate::dsl::RedactionList;
 use crate::error::Result;
 use crate::types::Bookmark;
 use std::sync::Arc;
-use zilla_ondisk::ByteOrder;
-use zilla_ondisk::dnode::{DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys};
+use zilla_ondisk::dnode::{DNODES_PER_BLOCK, DnodePhys};
 
 /// What is redacted of a stream, and of what it starts from.
 #[derive(Clone, Debug, Default)]
@@ -179,9 +178,9 @@ impl Restore {
         let Some(bp) = self.meta.pointer(&self.src, blkid).await? else { return Ok(None) };
         let data =
             self.src.read_tree(bp, Bookmark { objset: self.objset, object: 0, level: 0, blkid }).await?;
-        let from = usize::try_from((id % DNODES_PER_BLOCK) << DNODE_SHIFT).unwrap_or(usize::MAX);
-        let dn = DnodePhys::decode(data.get(from..).unwrap_or_default(), ByteOrder::NATIVE)
-            .map_err(|e| damaged(self.objset, id, e.to_string()))?;
+        let dn =
+            dnode_at(&data, id % DNODES_PER_BLOCK).map_err(|e| damaged(self.objset, id, e.to_string()))?;
+        let Some(dn) = dn else { return Ok(None) };
         let path = TreePath::new(self.objset, id, &dn);
         Ok(Some((Arc::new(dn), path)).filter(|(dn, _)| !dn.is_free()))
     }

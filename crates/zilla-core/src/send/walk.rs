@@ -16,9 +16,9 @@ use crate::types::{Bookmark, Txg};
 use crate::zio::{BlockStore, Met, Priority};
 use bytes::Bytes;
 use std::sync::Arc;
-use zilla_ondisk::ByteOrder;
 use zilla_ondisk::blkptr::{BLKPTR_SIZE, BlkPtr};
-use zilla_ondisk::dnode::DnodePhys;
+use zilla_ondisk::dnode::{DNODE_SHIFT, DnodePhys};
+use zilla_ondisk::{ByteOrder, FormatError};
 
 /// Indirect blocks, or blocks of dnodes, that are read ahead.
 const AHEAD: usize = 16;
@@ -250,6 +250,21 @@ impl Source {
 fn pointers(data: &[u8], most: usize) -> Vec<BlkPtr> {
     let all = data.chunks_exact(BLKPTR_SIZE).take(most);
     all.map(|raw| BlkPtr::decode(raw, ByteOrder::NATIVE).unwrap_or_default()).collect()
+}
+
+/// The dnode that begins at a slot of a block of dnodes. None: the slot is within another's, whose
+/// bonus may look like one, or behind the block.
+pub(super) fn dnode_at(block: &[u8], slot: u64) -> std::result::Result<Option<DnodePhys>, FormatError> {
+    let mut at = 0;
+    loop {
+        let from = usize::try_from(at << DNODE_SHIFT).unwrap_or(usize::MAX);
+        let Some(raw) = block.get(from..).filter(|raw| !raw.is_empty()) else { return Ok(None) };
+        let dn = DnodePhys::decode(raw, ByteOrder::NATIVE)?;
+        if at >= slot {
+            return Ok(Some(dn).filter(|_| at == slot));
+        }
+        at += 1 + u64::from(dn.extra_slots);
+    }
 }
 
 /// Damage of an object's own structure.

@@ -15,6 +15,16 @@ use zilla_ondisk::blkptr::BlkPtr;
 const MAX_DEPTH: usize = 12;
 
 impl Zio {
+    /// Reads all copies, as a scrub does. An error: the block cannot be put together.
+    pub(super) async fn look(&self, bp: BlkPtr, at: Bookmark) -> Result<()> {
+        self.scrub(bp, at).await?;
+        // A scrub only counts what a gang's pieces lack.
+        if bp.is_gang() {
+            self.read_copies(&bp, at, Priority::Scrub, None).await?;
+        }
+        Ok(())
+    }
+
     /// Writes `stored`, the block as it should be on disk, in place of all its copies. `ECKSUM`: it is not the block.
     pub(super) async fn mend_block(&self, bp: &BlkPtr, at: Bookmark, stored: Bytes) -> Result<()> {
         bp.validate().map_err(|e| Error::corrupt(Some(at), "block pointer", e.to_string()))?;
@@ -31,7 +41,7 @@ impl Zio {
             return Err(Error::os(Errno::ROFs, "the pool's devices cannot be written to"));
         }
         self.overwrite(bp, at, stored).await?;
-        self.scrub(*bp, at).await?;
+        self.look(*bp, at).await?;
         self.0.damaged.lock().remove(&(at, Txg(bp.birth())));
         Ok(())
     }

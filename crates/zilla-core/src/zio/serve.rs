@@ -88,7 +88,7 @@ impl BlockStore for Zio {
     }
 
     fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.scrub(bp, bookmark).await.map(drop) })
+        Box::pin(self.look(bp, bookmark))
     }
 
     fn mend(&self, bp: BlkPtr, bookmark: Bookmark, stored: Bytes) -> BoxFuture<'_, Result<()>> {

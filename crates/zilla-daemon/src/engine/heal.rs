@@ -9,6 +9,7 @@ use super::receive::{Part, why};
 use super::streams::Told;
 use std::sync::Arc;
 use zilla_control::props::nicenum::nicebytes;
+use zilla_control::types::StreamReceive;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::{Errno, Error};
 use zilla_core::send::Heal;
@@ -16,6 +17,16 @@ use zilla_core::send::frame::RecordReader;
 
 fn refused(why: &str) -> ApiError {
     ApiError::with(ErrorCode::Stream, format!("cannot receive: {why}"))
+}
+
+/// What a corrective receive may not be asked for besides: nothing is made, so nothing is named, set or mounted.
+pub(super) fn check_options(r: &StreamReceive) -> Answer<()> {
+    let props = !r.set.is_empty() || !r.exclude.is_empty() || r.origin.is_some();
+    let place = r.keep_path || r.keep_last || r.no_mount || r.skip_holds;
+    match props || place || r.force || r.resumable {
+        true => Err(refused("corrective recv can not be used when combined with this flag")),
+        false => Ok(()),
+    }
 }
 
 impl Engine {
@@ -27,9 +38,6 @@ impl Engine {
         told: &Told,
     ) -> Answer<()> {
         let (r, begin) = (part.r, &part.begin);
-        if r.keep_path || r.keep_last || r.force || r.resumable || r.no_mount || r.skip_holds {
-            return Err(refused("corrective recv can not be used when combined with this flag"));
-        }
         let dsl = pool.dsl();
         match dsl.by_name(&part.target).await {
             Ok(s) if s.is_snapshot() && s.guid() == begin.toguid => {}

@@ -143,10 +143,13 @@ impl Engine {
             return Err(ErrorCode::PoolReadonly.into());
         }
         naming::check_dataset_name(&r.target, props::HEADS | props::SNAP, false)?;
+        if r.heal {
+            super::heal::check_options(&r)?;
+        }
         let told = taken.told();
         let mut source = taken.reader()?;
         let top = r.target.split('@').next().unwrap_or_default();
-        if !r.dry_run && self.devices_shown(top).await.iter().any(|shown| shown == top) {
+        if !r.dry_run && !r.heal && self.devices_shown(top).await.iter().any(|shown| shown == top) {
             self.withdraw_devices(&pool, top).await;
         }
         let done = self.receive_all(&pool, caller, &r, &mut source, &told).await;
@@ -185,7 +188,7 @@ impl Engine {
             }
         };
         reader.end_of_package().await.map_err(plain)?;
-        if list.contains("fromsnap") && !list.contains("not_recursive") && !r.dry_run {
+        if list.contains("fromsnap") && !list.contains("not_recursive") && !r.dry_run && !r.heal {
             self.follow(pool, r, &first, &list, told).await?;
         }
         let made = self.to_be_made(pool, r, first.toname.split('@').next(), &list).await?;
@@ -197,7 +200,7 @@ impl Engine {
                     self.receive_one(pool, caller, r, b, &payload, &mut reader, Some((&first, &list)), told)
                         .await?;
                 }
-                Some((Record::End(_), _)) if raw && !r.dry_run => {
+                Some((Record::End(_), _)) if raw && !r.dry_run && !r.heal => {
                     return self.same_roots(pool, r, &first, &list, made, told).await;
                 }
                 Some((Record::End(_), _)) => return Ok(()),

@@ -67,13 +67,16 @@ impl Engine {
             Err(e) => Err(of_redact(e, &r.bookmark)),
         };
         let snap = find(&r.snapshot).await?;
-        let mut others = Vec::with_capacity(r.snapshots.len());
+        let mut others: Vec<Arc<DslDataset>> = Vec::with_capacity(r.snapshots.len());
         for name in &r.snapshots {
             if naming::pool_of(name) != pool.name() {
                 let what = "potentially invalid redaction snapshot; full dataset names required";
                 return Err(refused(ErrorCode::CrossTarget, what));
             }
-            others.push(find(name).await?);
+            let other = find(name).await?;
+            if !others.iter().any(|o| o.id() == other.id()) {
+                others.push(other);
+            }
         }
         // Nobody may destroy them meanwhile.
         let _held: Vec<_> = others.iter().chain([&snap]).map(|ds| ds.hold()).collect();
@@ -100,10 +103,11 @@ impl Pool {
         Some(guids(&self.dsl().by_name(name).await.ok()?.redact_snaps()?))
     }
 
-    /// The list of a redaction bookmark of a dataset.
+    /// The list of a redaction bookmark, which must be of the snapshot that is sent.
     pub(super) async fn redaction_of(
         &self,
         head: &Arc<DslDataset>,
+        snap: &DslDataset,
         mark: &str,
     ) -> Answer<Arc<RedactionList>> {
         let dsl = self.dsl();
@@ -116,18 +120,26 @@ impl Pool {
         if found.phys.redaction_obj == 0 {
             return Err(refused(ErrorCode::BadType, "not a redaction bookmark"));
         }
+        // Another snapshot's list leaves out what nobody would send afterwards.
+        if found.phys.guid != snap.guid() {
+            return Err(failed(format!("'{name}' is not a redaction bookmark of {}", snap.name())));
+        }
         let list = dsl.redaction_list(&found.phys).await.map_err(|e| failed(e.to_string()))?;
         Ok(Arc::new(list))
     }
 
-    /// The redaction bookmark of a dataset that is for these snapshots.
+    /// The list of the redaction bookmark of a snapshot that is for these snapshots.
     pub(super) async fn redaction_by(
         &self,
         head: &Arc<DslDataset>,
+        snap: &DslDataset,
         snaps: &[u64],
     ) -> Answer<Arc<RedactionList>> {
         let dsl = self.dsl();
         for (_, mark) in dsl.bookmarks_of(head).await.map_err(of_dataset)? {
+            if mark.guid != snap.guid() {
+                continue;
+            }
             let by = dsl.redaction_snaps(&mark).await.map_err(of_dataset)?;
             if by.is_some_and(|by| same_snaps(&by, snaps)) {
                 let list = dsl.redaction_list(&mark).await.map_err(|e| failed(e.to_string()))?;

@@ -71,7 +71,7 @@ impl Engine {
             }
         }
         if let Some(wanted) = t.redact_snaps.as_ref().filter(|_| snap.redact_snaps().is_none()) {
-            redaction.list = Some(pool.redaction_by(&head, wanted).await?);
+            redaction.list = Some(pool.redaction_by(&head, &snap, wanted).await?);
         }
         let opts = SendOpts {
             from: from.as_ref().map(|f| f.0),
@@ -117,7 +117,9 @@ impl Engine {
             return Err(ApiError::new(ErrorCode::Busy).subject(name));
         }
         let held = ds.hold();
-        let special = Special { saved: Some(state), ..Special::default() };
+        let from_snaps = state.book_redact_snaps.clone().map(Arc::from);
+        let redaction = Redaction { from_snaps, ..Redaction::default() };
+        let special = Special { saved: Some(state), redaction };
         Ok((pool.clone(), Step { snap: ds, from, from_snap: None, opts, special, _held: held }))
     }
 }

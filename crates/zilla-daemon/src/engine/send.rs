@@ -256,7 +256,7 @@ impl Engine {
                 }
             };
             if let Some(mark) = &r.redact {
-                step.special.redaction.list = Some(pool.redaction_of(&head, mark).await?);
+                step.special.redaction.list = Some(pool.redaction_of(&head, &snap, mark).await?);
             }
             return Ok((vec![step], None));
         }
@@ -397,7 +397,7 @@ impl Engine {
                 next.special.redaction = redaction;
             }
             if let Some(mark) = &r.redact {
-                next.special.redaction.list = Some(pool.redaction_of(fs, mark).await?);
+                next.special.redaction.list = Some(pool.redaction_of(fs, &s, mark).await?);
             }
             out.push(next);
         }
