@@ -112,6 +112,6 @@ fn what_was_found() {
     survives(&corpus("names"), [1255, 1375]);
     survives(&corpus("single"), [1446, 1676, 1796]);
     survives(&corpus("snapshots"), [1017, 1147]);
-    survives(&corpus("v28"), [1688, 1808, 1888, 2068]);
+    survives(&corpus("v28"), [1688, 1808, 1888, 2068, 5288]);
     survives(&corpus("xattr-acl"), [1219, 1269]);
 }

@@ -251,7 +251,7 @@ impl DslPool {
         let mut subs = Vec::new();
         if flat && sp.subobjs != 0 {
             subs = self.subobj_ids(&s, &sp).await?;
-            self.free_object(tx, sp.subobjs).await?;
+            self.free_subobjs(tx, &s, sp.subobjs).await?;
             s.set_phys(tx, &BpobjPhys { subobjs: 0, num_subobjs: 0, ..sp });
         }
         if small {
@@ -270,7 +270,7 @@ impl DslPool {
                 p.subobjs = self.new_subobjs(tx).await?;
             }
             let raw: Vec<u8> = subs.iter().flat_map(|n| n.to_ne_bytes()).collect();
-            let dn = self.mos().hold_wait(ObjectId(p.subobjs)).await?;
+            let dn = self.subobjs(obj, p.subobjs).await?;
             dn.write(tx, p.num_subobjs * 8, &raw);
             p.num_subobjs += subs.len() as u64;
         }
@@ -281,11 +281,27 @@ impl DslPool {
         Ok(())
     }
 
+    /// The object with the numbers of a list's sub-lists. What a header names may be any object, and
+    /// no other may be read as one, or freed as one.
+    async fn subobjs(&self, of: &Bpobj, id: u64) -> Result<Arc<Dnode>> {
+        let dn = self.mos().hold_wait(ObjectId(id)).await?;
+        match dn.otype() {
+            DMU_OT_BPOBJ_SUBOBJ => Ok(dn),
+            _ => Err(of.corrupt(format!("object {id} is not a list of sub-lists"))),
+        }
+    }
+
+    async fn free_subobjs(&self, tx: &Tx, of: &Bpobj, id: u64) -> Result<()> {
+        let dn = self.subobjs(of, id).await?;
+        self.mos().free(tx, &dn);
+        Ok(())
+    }
+
     async fn subobj_ids(&self, obj: &Bpobj, p: &BpobjPhys) -> Result<Vec<u64>> {
         if p.num_subobjs == 0 {
             return Ok(Vec::new());
         }
-        let dn = self.mos().hold_wait(ObjectId(p.subobjs)).await?;
+        let dn = self.subobjs(obj, p.subobjs).await?;
         let most = room(&dn) / 8;
         if p.num_subobjs > most {
             return Err(obj.corrupt(format!("{} sub-lists, room for {most}", p.num_subobjs)));
@@ -326,7 +342,7 @@ impl DslPool {
             let p = obj.phys()?;
             todo.extend(self.subobj_ids(&obj, &p).await?);
             if p.subobjs != 0 {
-                self.free_object(tx, p.subobjs).await?;
+                self.free_subobjs(tx, &obj, p.subobjs).await?;
             }
             self.mos().free(tx, &obj.dn);
         }
@@ -355,7 +371,7 @@ impl DslPool {
                 self.bpobj_free(tx, sub).await?;
                 p.num_subobjs -= 1;
                 if p.num_subobjs == 0 {
-                    self.free_object(tx, std::mem::take(&mut p.subobjs)).await?;
+                    self.free_subobjs(tx, &top, std::mem::take(&mut p.subobjs)).await?;
                 }
                 top.set_phys(tx, &p);
                 continue;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DSF_VISIT_DS_AGAIN, DslDatasetPhys};
+use zilla_ondisk::enums::ScanState;
 use zilla_ondisk::zbookmark::ZB_DESTROYED_OBJSET;
 
 /// Blocks in a round: as many as take about `ROUND` to read, within bounds (an entry takes 160 bytes).
@@ -102,8 +103,25 @@ impl Scan {
             let _guard = Running(me.clone());
             if let Err(e) = me.work().await {
                 tracing::error!("scan: stopped: {e}");
+                me.give_up();
             }
         });
+    }
+
+    /// A scan that can neither go on nor be ended on disk is over in memory, and nobody waits for it.
+    /// On disk it goes on with the next import, as it does here where the pool was only suspended.
+    fn give_up(&self) {
+        if self.ctx.txgs.is_stopped() {
+            return;
+        }
+        let mut st = self.shared.lock();
+        st.stable.phys.state = ScanState::Canceled as u64;
+        st.next = None;
+        st.noting = false;
+        st.generation += 1;
+        st.freed.clear();
+        drop(st);
+        self.changed.notify(usize::MAX);
     }
 
     /// Whether the task must leave what it is doing.
