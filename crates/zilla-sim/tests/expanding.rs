@@ -107,6 +107,9 @@ fn tell(layout: Layout) {
             over(&env, &spa).await;
             check(&env, &spa, stable.get(), &what).await;
             env.sleep(Duration::from_secs(20)).await;
+            if spa.expansion().is_some() {
+                assert!(spa.tree().tops[0].grows_to().is_none(), "{what}: it has not grown");
+            }
             audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
             spa.close(Some(PoolState::Exported)).await.unwrap();
         });

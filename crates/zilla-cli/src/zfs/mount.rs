@@ -89,9 +89,10 @@ pub(super) fn load_keys(cx: &mut Cx, names: &[String], recursive: bool) -> Run {
 }
 
 /// What `zpool import -l` does at its end: loads the keys of a pool, and mounts what is to be mounted.
-pub fn load_and_mount(cx: &mut Cx, pool: &str) -> Run {
+pub fn load_and_mount(cx: &mut Cx, pool: &str, options: &[String]) -> Run {
     let code = load_keys(cx, &[pool.to_owned()], true)?;
-    let request = DatasetMount { pool: Some(pool.to_owned()), ..DatasetMount::default() };
+    let (pool, options) = (Some(pool.to_owned()), options.to_vec());
+    let request = DatasetMount { pool, options, ..DatasetMount::default() };
     let done = cx.ask("cannot mount", &request)?;
     Ok(code | report(cx, "mount", "", done)?)
 }

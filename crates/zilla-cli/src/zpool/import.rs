@@ -243,7 +243,7 @@ fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Op
     }
     let mut code = 0;
     if opts.load_keys {
-        code = crate::zfs::load_and_mount(cx, &reply.name)?;
+        code = crate::zfs::load_and_mount(cx, &reply.name, &opts.request.mount_options)?;
     }
     for error in &reply.mount_errors {
         let subject = error.subject.as_deref().unwrap_or(&reply.name);

@@ -81,7 +81,10 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         }
     };
     cx.log_history(name)?;
-    let code = if load_keys { crate::zfs::load_and_mount(cx, new_name)? } else { 0 };
+    let code = match load_keys {
+        true => crate::zfs::load_and_mount(cx, new_name, &request.mount_options)?,
+        false => 0,
+    };
     for error in &reply.mount_errors {
         let subject = error.subject.as_deref().unwrap_or(new_name);
         let verb = if error.code == ErrorCode::ShareFailed { "share" } else { "mount" };

@@ -22,7 +22,7 @@
 
 use super::Spa;
 use super::vdev_objects::{VdevObjects, top_zap};
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::spa::{Attach, Refusal};
 use crate::txg::Tx;
 use crate::types::TXG_SIZE;
@@ -89,7 +89,8 @@ impl Spa {
         new.open_new(&old, how.ashift).await?;
         let fits = (target.children.len() as u64 + 1) << top.ashift() <= VDEV_BOOT_SIZE;
         let begun = if !fits {
-            Err(Refusal::NoExpansion.into())
+            let what = "the raidz has too many devices, of too large sectors, to be expanded";
+            Err(Error::os(Errno::Inval, what))
         } else if !healthy(&top) {
             Err(Refusal::ExpandNotHealthy.into())
         } else {
@@ -216,7 +217,7 @@ impl Spa {
                 let step = match spa.expansion_pace.load(Ordering::Relaxed) {
                     0 => None,
                     _ => spa.reflow_step(id, &mut drained).await.unwrap_or_else(|e| {
-                        tracing::warn!(pool = %spa.name(), "an expansion waits: {e}");
+                        spa.expansion_waits(id, &e);
                         None
                     }),
                 };
@@ -232,6 +233,16 @@ impl Spa {
                 tracing::warn!(pool = %spa.name(), "after an expansion: {e}");
             }
         });
+    }
+
+    /// It is tried again and again; why it waits is said once.
+    fn expansion_waits(&self, id: u32, why: &Error) {
+        let tree = self.tree();
+        let widths = tree.tops.iter().find(|t| t.id == id).and_then(|t| t.vdev.widths());
+        if let Some(widths) = widths.filter(|w| !w.state().waiting) {
+            tracing::warn!(pool = %self.name(), "an expansion waits: {why}");
+            widths.set_waiting(true);
+        }
     }
 
     /// The pool is closed: nothing more is moved.
@@ -254,8 +265,8 @@ impl Spa {
             return Ok(None);
         };
         let ready = self.suspended().is_none() && healthy(top);
-        widths.set_waiting(!ready);
         if !ready {
+            widths.set_waiting(true);
             return Ok(None);
         }
         // Who is there from before may not know of the expansion.
@@ -298,6 +309,7 @@ impl Spa {
                 self.move_some(top, &mover, &reflow, at).await?
             }
         };
+        widths.set_waiting(false);
         match step {
             Step::Sync => self.sync_expansion(&top.vdev).await?,
             Step::Done => self.complete_expansion(&top.vdev).await?,
@@ -361,6 +373,8 @@ impl Spa {
     }
 
     async fn complete_expansion(self: &Arc<Self>, vdev: &Arc<Vdev>) -> Result<()> {
+        // A tree that is being made from the one of now would bring the flag back.
+        let _changing = self.changing.lock().await;
         let (spa, guid) = (self.clone(), vdev.guid);
         let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
             Box::pin(async move {
@@ -384,13 +398,38 @@ impl Spa {
         {
             let _changing = self.changing.lock().await;
             let guid = self.tree().top(id)?.vdev.guid;
-            self.expand(Some(guid)).await?;
+            if let Err(e) = self.expand(Some(guid)).await {
+                tracing::warn!(pool = %self.name(), vdev = id, "growing after an expansion: {e}");
+            }
         }
         self.resume_upkeep();
         if let Err(e) = self.scan()?.start().await {
             tracing::info!(pool = %self.name(), "no scrub after an expansion: {e}");
         }
         Ok(())
+    }
+
+    /// What follows an expansion, if one ended and was not looked at since.
+    pub(super) fn go_on_after_expansion(self: &Arc<Self>) {
+        let ended = self.expansion().filter(|(_, s)| s.state == ScanState::Finished as u64);
+        let Some((id, state)) = ended else { return };
+        if self.scan().is_ok_and(|s| s.status().start_time >= state.end_time) {
+            return;
+        }
+        let spa = self.clone();
+        self.ctx.env.spawn(async move {
+            if let Err(e) = spa.expanded(id).await {
+                tracing::warn!(pool = %spa.name(), "after an expansion: {e}");
+            }
+        });
+    }
+
+    /// What was moved and no uberblock says may be lost: it is moved again.
+    pub(super) fn retreat_expansion(&self) {
+        let tree = self.tree();
+        if let Some(reflow) = tree.expanding().and_then(|t| t.vdev.widths()?.reflow()) {
+            reflow.retreat();
+        }
     }
 
     /// How it stands with an expansion.

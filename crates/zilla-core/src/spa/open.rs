@@ -441,6 +441,7 @@ impl Spa {
             spa.go_on_removing();
             spa.resume_upkeep();
             spa.expand_on();
+            spa.go_on_after_expansion();
         }
         Ok(spa)
     }
@@ -491,6 +492,12 @@ pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
     mos.set_props(props);
 }
 
+/// Whether an expansion has gone on since an uberblock: where sectors were, others may lie.
+fn moved_since(labels: &PoolLabels, ub: &Uberblock) -> bool {
+    let at = |u: &Uberblock| (u.reflow_offset(), u.reflow_scratch_state());
+    labels.uberblocks.iter().filter(|u| u.ub.txg > ub.txg).any(|u| at(&u.ub) != at(ub))
+}
+
 fn best_uberblock(
     labels: &PoolLabels,
     tree: &VdevTree,
@@ -505,6 +512,11 @@ fn best_uberblock(
                 "it has version {}, and versions before {SPA_VERSION_WRITABLE} are only read here: import it with '-o readonly=on'",
                 found.ub.version
             ),
+        )),
+        Some(found) if !readonly && moved_since(labels, &found.ub) => Err(Error::os(
+            Errno::NotSup,
+            "a RAID-Z was being expanded since that txg, and what was moved is not where it was: \
+             import it with '-o readonly=on'",
         )),
         Some(found) => Ok(found.ub),
         // Someone else has the devices: that is why nothing could be read of them.

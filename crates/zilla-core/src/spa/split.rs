@@ -84,7 +84,8 @@ pub(super) async fn choose_sides(env: &Env, found: &FoundPool, trusted: &mut NvL
     if listed.is_empty() {
         return Ok(());
     }
-    let theirs = whose(env, &*trusted_tree(env, found, trusted)?, &listed, found.guid).await == Whose::Theirs;
+    let whose = whose(env, &*trusted_tree(env, found, trusted)?, &listed, found.guid).await;
+    let theirs = matches!(whose, Whose::Theirs | Whose::Unclear);
     if let Some(tree) = trusted.list_mut("vdev_tree") {
         each_leaf(tree, &mut |leaf| {
             if leaf.u64("guid").is_some_and(|guid| listed.contains(&guid)) {
@@ -123,21 +124,29 @@ enum Whose {
     Theirs,
     /// Not all of them are to be seen, and none that is the new pool's.
     Unknown,
+    /// The same, and one was about to become the new pool's: one that is away may be that already.
+    Unclear,
 }
 
 async fn whose(env: &Env, tree: &VdevTree, sides: &[u64], pool: u64) -> Whose {
-    let mut seen = 0;
+    let (mut seen, mut changing) = (0, false);
     let leaves: Vec<Arc<Leaf>> = sides.iter().filter_map(|g| tree.find(*g)?.leaf.clone()).collect();
     for leaf in &leaves {
         let Ok(Some((_, label))) = probe_path(env, &PathBuf::from(leaf.path())).await else { continue };
-        let own = |nv: &NvList| nv.u64("pool_guid") == Some(pool);
+        // Another device may be at the path by now.
+        let own = |nv: &NvList| nv.u64("pool_guid") == Some(pool) && nv.u64("guid") == Some(leaf.guid());
         if own(&label.config) || label.before.as_ref().is_some_and(own) {
             seen += 1;
+            changing |= !own(&label.config);
         } else if label.guid() == Some(leaf.guid()) && label.txg() != 0 {
             return Whose::Theirs;
         }
     }
-    if seen == leaves.len() { Whose::Ours } else { Whose::Unknown }
+    match seen == leaves.len() {
+        true => Whose::Ours,
+        false if changing => Whose::Unclear,
+        false => Whose::Unknown,
+    }
 }
 
 impl Spa {
@@ -170,7 +179,9 @@ impl Spa {
         self.resume_upkeep();
         if made.is_err() {
             // Sides that are the pool's again get what they missed.
-            self.catch_up().await?;
+            if let Err(e) = self.catch_up().await {
+                tracing::warn!(pool = %self.name(), "devices that are behind after a split: {e}");
+            }
         }
         made
     }
@@ -199,8 +210,12 @@ impl Spa {
         let made =
             Spa::open_apart(&self.ctx.env, &self.found_apart(tree, leaves, txg), what.opts, into).await;
         // Whatever came of it: the labels say whose the devices are.
-        self.settle_sides(&sides).await?;
-        made
+        let settled = self.settle_sides(&sides).await;
+        if let (Ok(half), Err(_)) = (&made, &settled) {
+            // Nobody else knows of it, and its devices would be held for good.
+            drop(half.close(Some(PoolState::Exported)).await);
+        }
+        settled.and(made)
     }
 
     /// In the syncing context: the sides take nothing of this txg, and are listed. The txg before.
@@ -214,6 +229,8 @@ impl Spa {
         if leaves.iter().any(|l| !l.readable() || !l.writable() || !l.dtl.is_empty()) {
             return Err(busy());
         }
+        // Emptying the logs took its time: those that stay may have lost something meanwhile.
+        may_split(&self.tree(), sides)?;
         for leaf in leaves {
             leaf.offline_until_import.store(true, Ordering::Relaxed);
             leaf.offline.store(true, Ordering::Relaxed);
@@ -345,7 +362,7 @@ impl Spa {
         let tree = self.tree();
         match whose(&self.ctx.env, &tree, sides, self.guid()).await {
             // They may turn up, and then it is known.
-            Whose::Unknown => Ok(()),
+            Whose::Unknown | Whose::Unclear => Ok(()),
             Whose::Theirs => self.let_go(sides).await,
             Whose::Ours => {
                 for leaf in sides.iter().filter_map(|g| tree.find(*g)?.leaf.clone()) {

@@ -147,12 +147,15 @@ impl Spa {
         }
         let mut once_more = self.suspension.take_resumed();
         if self.tree().may_lack(txg) {
+            self.retreat_expansion();
             self.zio.resend_txg(txg).await;
         }
         while let Err(e) = self.make_stable(txg, config_dirty).await {
             if !std::mem::take(&mut once_more) {
                 self.suspend(e).await?;
             }
+            // What was moved is not sent again.
+            self.retreat_expansion();
             self.zio.resend_txg(txg).await;
         }
         self.resumed();

@@ -336,35 +336,46 @@ impl Reader<'_> {
         let data = map.data().filter(|&i| map.cols[i].size > 0);
         let mut parts: SmallVec<[(usize, Option<IoBuf>); 8]> =
             data.zip(parts.into_iter().map(Some)).collect();
-        let runs =
-            if map.is_scattered() { runs(map, wanted) } else { wanted.iter().map(|i| alone(*i)).collect() };
-        let gather = Gather::new(runs.len());
-        for (slot, run) in runs.iter().enumerate() {
-            run.iter().for_each(|&i| row.asked[i] = true);
-            let Some(i) = run.first().copied() else { continue };
-            let part = parts.iter_mut().find(|(col, _)| *col == i).and_then(|(_, part)| part.take());
-            let offset = map.cols[i].on_device();
-            let len = run.iter().map(|&i| map.cols[i].size).sum();
-            let (class, done) = (self.class, gather.clone());
-            if let Some(leaf) = leaves[i] {
-                let op = QOp::Read(part);
-                leaf.submit([LeafIo { op, offset, len, class, done, slot }], self.tickets);
-            }
-        }
-        for (run, result) in runs.iter().zip(gather.wait().await) {
-            let mut at = 0;
-            for &i in run {
-                let size = map.cols[i].size as usize;
-                match &result {
-                    Some(Ok(data)) => row.cols[i] = Some(data.slice(at..at + size)),
-                    Some(Err(e)) => {
-                        row.why = format!("{}: {e}", leaves[i].map(|l| l.path()).unwrap_or_default());
-                        row.failed.push(i);
-                    }
-                    None => row.failed.push(i),
+        let mut runs = match map.is_scattered() {
+            true => runs(map, wanted, leaves),
+            false => wanted.iter().map(|i| alone(*i)).collect(),
+        };
+        while !runs.is_empty() {
+            let gather = Gather::new(runs.len());
+            for (slot, run) in runs.iter().enumerate() {
+                run.iter().for_each(|&i| row.asked[i] = true);
+                let Some(i) = run.first().copied() else { continue };
+                let part = parts.iter_mut().find(|(col, _)| *col == i).and_then(|(_, part)| part.take());
+                let offset = map.cols[i].on_device();
+                let len = run.iter().map(|&i| map.cols[i].size).sum();
+                let (class, done) = (self.class, gather.clone());
+                if let Some(leaf) = leaves[i] {
+                    let op = QOp::Read(part);
+                    leaf.submit([LeafIo { op, offset, len, class, done, slot }], self.tickets);
                 }
-                at += size;
             }
+            let mut again = Vec::new();
+            for (run, result) in runs.iter().zip(gather.wait().await) {
+                if run.len() > 1 && matches!(result, Some(Err(_))) {
+                    // One sector may be the reason, and each row has a parity of its own.
+                    again.extend(run.iter().map(|i| alone(*i)));
+                    continue;
+                }
+                let mut at = 0;
+                for &i in run {
+                    let size = map.cols[i].size as usize;
+                    match &result {
+                        Some(Ok(data)) => row.cols[i] = Some(data.slice(at..at + size)),
+                        Some(Err(e)) => {
+                            row.why = format!("{}: {e}", leaves[i].map(|l| l.path()).unwrap_or_default());
+                            row.failed.push(i);
+                        }
+                        None => row.failed.push(i),
+                    }
+                    at += size;
+                }
+            }
+            runs = again;
         }
     }
 
@@ -488,8 +499,13 @@ fn alone(col: usize) -> SmallVec<[usize; 1]> {
     SmallVec::from_slice(&[col])
 }
 
-/// Columns that follow each other on their child, to be read as one.
-fn runs(map: &Map, mut wanted: SmallVec<[usize; 8]>) -> Vec<SmallVec<[usize; 1]>> {
+/// Columns that follow each other on their leaf, to be read as one.
+fn runs(
+    map: &Map,
+    mut wanted: SmallVec<[usize; 8]>,
+    leaves: &[Option<&Arc<Leaf>>],
+) -> Vec<SmallVec<[usize; 1]>> {
+    let leaf = |i: usize| leaves[i].map(|l| l.index);
     wanted.sort_unstable_by_key(|&i| (map.cols[i].child, map.cols[i].offset));
     let mut runs: Vec<SmallVec<[usize; 1]>> = Vec::new();
     for i in wanted {
@@ -498,7 +514,8 @@ fn runs(map: &Map, mut wanted: SmallVec<[usize; 8]>) -> Vec<SmallVec<[usize; 1]>
             Some(run)
                 if run.last().is_some_and(|&l| {
                     let last = &map.cols[l];
-                    last.child == col.child && last.offset + last.size == col.offset
+                    let follows = last.offset + last.size == col.offset;
+                    last.child == col.child && leaf(l) == leaf(i) && follows
                 }) =>
             {
                 run.push(i);

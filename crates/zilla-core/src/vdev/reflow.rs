@@ -113,6 +113,8 @@ struct Inner {
     written: Position,
     inside: BTreeMap<u64, Ranges>,
     excluded: Option<(u64, u64)>,
+    /// What is moved by who excludes others may be lost.
+    spoilt: bool,
     last: u64,
 }
 
@@ -147,7 +149,8 @@ impl Reflow {
         let synced = ub.reflow_offset();
         let stage = if ub.reflow_scratch_state() == SCRATCH_VALID { Stage::Scratch } else { Stage::Plain };
         let at = Position { synced, next: synced, stage };
-        let inner = Inner { at, written: at, inside: BTreeMap::new(), excluded: None, last: 0 };
+        let inner =
+            Inner { at, written: at, inside: BTreeMap::new(), excluded: None, spoilt: false, last: 0 };
         Reflow { inner: Mutex::new(inner), changed: Event::new() }
     }
 
@@ -181,7 +184,7 @@ impl Reflow {
             {
                 let mut inner = self.inner.lock();
                 if own.is_none() && inner.excluded.is_none() {
-                    inner.excluded = Some((start, end));
+                    (inner.excluded, inner.spoilt) = (Some((start, end)), false);
                     own = Some(Excluded { reflow: self });
                 }
                 let there = inner.inside.values().flatten().any(|r| overlap(*r, (start, end)));
@@ -198,11 +201,11 @@ impl Reflow {
         self.inner.lock().written
     }
 
-    /// Changes how things stand, if they still stand as they did. Where that says something new, others
-    /// are excluded.
+    /// Changes how things stand, if they still stand as they did and nothing was taken back since
+    /// others were excluded. Where that says something new, they are.
     pub fn change(&self, from: Position, to: Position) -> bool {
         let mut inner = self.inner.lock();
-        let same = inner.at == from;
+        let same = inner.at == from && !inner.spoilt;
         if same {
             inner.at = to;
         }
@@ -213,6 +216,7 @@ impl Reflow {
     pub fn retreat(&self) -> Position {
         let mut inner = self.inner.lock();
         let written = inner.written;
+        inner.spoilt = true;
         inner.at = match (inner.at.stage, written.stage) {
             (Stage::Plain, _) => Position { next: inner.at.synced, ..inner.at },
             (Stage::Copied, Stage::Copied) | (Stage::Moved, Stage::Moved) | (Stage::Scratch, _) => inner.at,
@@ -257,5 +261,27 @@ impl Drop for Excluded<'_> {
     fn drop(&mut self) {
         self.reflow.inner.lock().excluded = None;
         self.reflow.changed.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zilla_env::block_on;
+
+    #[test]
+    fn what_was_moved_before_devices_failed_does_not_count() {
+        let reflow = Reflow::new(&Uberblock::default());
+        let at = Position { synced: 0, next: 0, stage: Stage::Plain };
+        let alone = block_on(reflow.exclude(0, 4096));
+        // A flush fails while the first stretch is being moved.
+        reflow.retreat();
+        assert!(!reflow.change(at, Position { next: 4096, ..at }), "a device may lack it");
+        drop(alone);
+        let alone = block_on(reflow.exclude(0, 4096));
+        assert!(reflow.change(at, Position { next: 4096, ..at }));
+        drop(alone);
+        reflow.retreat();
+        assert_eq!(reflow.now(), at);
     }
 }

@@ -219,8 +219,9 @@ impl VdevTree {
         }
     }
 
-    /// Writes one block, born in txg `birth`, to the leaves of its vdev; the indices of those that did not take it. A synchronous write has a waiter, whose
-    /// thread may do the last leaf's I/O itself.
+    /// Writes one block, born in txg `birth`, to the leaves of its vdev; the indices of those that
+    /// did not take it. A synchronous write has a waiter, whose thread may do the last leaf's I/O
+    /// itself.
     pub async fn write_now(
         &self,
         top: &Top,

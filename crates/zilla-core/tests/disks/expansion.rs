@@ -27,9 +27,14 @@ impl World {
 
     /// Lets it get beyond an offset, and holds it there.
     async fn up_to(&self, spa: &Arc<Spa>, offset: u64) {
-        while spa.uberblock().reflow_offset() < offset {
+        for _ in 0..10_000 {
+            if spa.uberblock().reflow_offset() >= offset {
+                break;
+            }
+            assert!(spa.is_expanding(), "it was over before it could be held at {offset}");
             self.env.sleep(Duration::from_millis(2)).await;
         }
+        assert!(spa.uberblock().reflow_offset() >= offset, "{:?}", spa.expansion());
         spa.set_expansion_pace(0);
         spa.sync().await.unwrap();
     }
