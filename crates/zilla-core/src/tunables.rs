@@ -41,6 +41,9 @@ pub static COMMIT_TIMEOUT_PCT: Tunable = Tunable::new("zfs_commit_timeout_pct", 
 /// From how many bytes on synchronous writes go to where they will stay instead of into the log.
 pub static IMMEDIATE_WRITE_SZ: Tunable = Tunable::new("zfs_immediate_write_sz", 32768);
 
+/// Whether a block that is written as it is already keeps its place.
+pub static NOPWRITE_ENABLED: Tunable = Tunable::new("zfs_nopwrite_enabled", 1);
+
 /// Bytes that a cache device is fed at a time, and how many more as long as the ARC has evicted nothing.
 pub static L2ARC_WRITE_MAX: Tunable = Tunable::new("l2arc_write_max", 32 << 20);
 pub static L2ARC_WRITE_BOOST: Tunable = Tunable::new("l2arc_write_boost", 32 << 20);
@@ -72,6 +75,7 @@ pub static ALL: &[&Tunable] = &[
     &ZIL_SAXATTR,
     &COMMIT_TIMEOUT_PCT,
     &IMMEDIATE_WRITE_SZ,
+    &NOPWRITE_ENABLED,
     &L2ARC_WRITE_MAX,
     &L2ARC_WRITE_BOOST,
     &L2ARC_HEADROOM,

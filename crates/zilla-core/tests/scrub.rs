@@ -6,10 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::{Compress, CompressSpec};
+use zilla_core::dmu::{WriteProps, resident};
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::types::ObjectId;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_env::{Env, real_env};
+use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::enums::{PoolState, ScanState};
 
 const MIB: u64 = 1 << 20;
@@ -317,6 +322,104 @@ fn interrupted_and_disturbed() {
         check(&zfs, 0..100).await;
         own_check(&spa).await;
         drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    zdb(&w.dir);
+}
+
+const RECORD: u64 = 128 << 10;
+
+/// The pointers to a file's records.
+async fn pointers(zfs: &Arc<Zfs>, id: u64, n: u64) -> Vec<BlkPtr> {
+    let dn = resident(|| zfs.objset().hold(ObjectId(id))).await.unwrap();
+    let mut out = Vec::new();
+    for blkid in 0..n {
+        out.push(resident(|| dn.block_pointer(blkid)).await.unwrap().unwrap());
+    }
+    out
+}
+
+/// Writes a file's contents again; whether its blocks stayed where they were. Others than all or none are a failure.
+async fn stayed(spa: &Arc<Spa>, zfs: &Arc<Zfs>, id: u64, data: &[u8]) -> bool {
+    let n = (data.len() as u64).div_ceil(RECORD);
+    let before = pointers(zfs, id, n).await;
+    zfs.write(id, 0, &data.to_vec().into(), false).await.unwrap();
+    spa.sync().await.unwrap();
+    let after = pointers(zfs, id, n).await;
+    let same = before.iter().zip(&after).filter(|(a, b)| a == b).count();
+    assert!(same == 0 || same == before.len(), "{before:?} {after:?}");
+    assert!(zfs.read(id, 0, data.len()).await.unwrap().concat() == data);
+    same > 0
+}
+
+#[test]
+fn a_block_that_is_written_as_it_is_stays() {
+    let w = World::new("nopwrite");
+    let text = |i: u64| -> Vec<u8> {
+        (0..4 * RECORD).map(|at| if at % 3 == 0 { (at >> 7) as u8 } else { i as u8 }).collect()
+    };
+    let lz4 = CompressSpec::new(Compress::Lz4);
+    let id = w.env.block_on(async {
+        let spa = w.create(VdevKind::File, 1).await;
+        let zfs = fs(&w.env, &spa).await;
+        let os = zfs.objset().clone();
+        let set = |checksum, compress, copies| {
+            os.set_props(WriteProps { checksum, compress, copies, ..os.props() });
+        };
+        set(Checksum::Sha256, lz4, 1);
+        let (h, _) = zfs.create(zfs.root(), b"f", NewFile::new(0o100644, Cred::default())).await.unwrap();
+        let id = h.id();
+        zfs.write(id, 0, &text(1).into(), false).await.unwrap();
+        spa.sync().await.unwrap();
+        snapshot(&spa, "tank@one").await;
+        assert!(stayed(&spa, &zfs, id, &text(1)).await);
+        own_check(&spa).await;
+        assert!(!stayed(&spa, &zfs, id, &text(2)).await);
+        assert!(!stayed(&spa, &zfs, id, &text(1)).await);
+        // Who wants it elsewhere has it so.
+        let before = pointers(&zfs, id, 4).await;
+        zfs.rewrite(id, 0, 0).await.unwrap();
+        spa.sync().await.unwrap();
+        let after = pointers(&zfs, id, 4).await;
+        assert!(before.iter().zip(&after).all(|(a, b)| a.dva(0) != b.dva(0) && a.birth() < b.birth()));
+        // Written otherwise than they are: at first anew, and then as that is strong enough.
+        let cases = [
+            (Checksum::Sha256, lz4, 2, true),
+            (Checksum::Sha512, lz4, 2, true),
+            (Checksum::Sha512, lz4, 1, true),
+            (Checksum::Edonr, CompressSpec::new(Compress::Zle), 1, true),
+            (Checksum::Blake3, lz4, 1, true),
+            (Checksum::Fletcher4, lz4, 1, false),
+            (Checksum::Sha256, CompressSpec::OFF, 1, false),
+            (Checksum::Sha256, lz4, 1, true),
+        ];
+        for (checksum, compress, copies, stays) in cases {
+            set(checksum, compress, copies);
+            assert!(!stayed(&spa, &zfs, id, &text(1)).await, "{checksum:?} {compress:?} {copies}");
+            assert_eq!(stayed(&spa, &zfs, id, &text(1)).await, stays, "{checksum:?} {compress:?} {copies}");
+        }
+        own_check(&spa).await;
+        let first = pointers(&zfs, id, 1).await[0];
+        drop((h, zfs, os));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        zdb(&w.dir);
+        let f = OpenOptions::new().write(true).open(w.path(0)).unwrap();
+        f.write_all_at(&[0xa5; 512], first.dva(0).offset + 4 * MIB).unwrap();
+        id
+    });
+    w.env.block_on(async {
+        let spa = w.import().await;
+        let zfs = fs(&w.env, &spa).await;
+        let os = zfs.objset().clone();
+        os.set_props(WriteProps { checksum: Checksum::Sha256, compress: lz4, ..os.props() });
+        // Whoever meets damage and overwrites it wants it on disk.
+        assert!(zfs.read(id, 0, RECORD as usize).await.is_err());
+        assert!(!stayed(&spa, &zfs, id, &text(1)).await);
+        // While the log has it nothing stays; the scrub's end clears it.
+        assert!(!stayed(&spa, &zfs, id, &text(1)).await);
+        assert_eq!(scrub(&spa).await.errors, 0);
+        assert!(stayed(&spa, &zfs, id, &text(1)).await);
+        drop((zfs, os));
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
     zdb(&w.dir);

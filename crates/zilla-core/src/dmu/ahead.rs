@@ -123,6 +123,7 @@ impl Dnode {
             may_embed: props.embed,
             special_upto: props.special_upto,
             dedup: None,
+            may_stay: false,
         })
     }
 }

@@ -72,6 +72,8 @@ pub(crate) struct Pending {
     pub(crate) dirty: bool,
     /// Level-0 blocks with a layer of this txg.
     pub(crate) blocks: BTreeSet<u64>,
+    /// Those of them that are written even if they are what is there.
+    pub(crate) anew: BTreeSet<u64>,
     /// Those of them that are clones, for which no data will be written.
     pub(crate) clones: BTreeSet<u64>,
     /// Blocks freed as ranges.
@@ -395,6 +397,12 @@ impl Dnode {
         tx.completed(data.len() as u64);
         inner.dbuf(blkid).write_all(tx.txg(), data);
         self.block_dirtied(&mut inner, tx, blkid)
+    }
+
+    /// As [`Dnode::write_block`], and the block gets a new place even if it is what is there.
+    pub fn write_anew(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes) {
+        self.write_block(tx, blkid, data);
+        self.inner.lock().pending[tx.txg().slot()].anew.insert(blkid);
     }
 
     /// Changes a block in place, seeing all of it.

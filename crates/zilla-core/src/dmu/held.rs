@@ -54,6 +54,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Blocks that could not be read when they were to be written.
+    pub(super) fn damaged(&self) -> BTreeSet<u64> {
+        self.blocks.keys().chain(&self.lost).copied().collect()
+    }
+
     fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.frees.is_empty() && self.lost.is_empty() && !self.postponed
     }
@@ -155,7 +160,7 @@ impl Dnode {
     /// All that `txg` changed is left to the next one.
     pub(super) fn postpone(self: &Arc<Self>, txg: Txg) {
         let mut inner = self.dirty(&Tx::syncing(txg.next()));
-        let Pending { blocks, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
+        let Pending { blocks, anew, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
             std::mem::take(&mut inner.pending[txg.slot()]);
         for &blkid in &blocks {
             inner.dbuf(blkid).postpone(txg);
@@ -167,6 +172,7 @@ impl Dnode {
         }
         frees.iter().for_each(|(first, last)| next.frees.insert(first, last));
         next.blocks.extend(blocks);
+        next.anew.extend(anew);
         next.head = next.head.or(head);
         if next.bonus.is_none() {
             next.bonus = bonus;

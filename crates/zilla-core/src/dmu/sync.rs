@@ -281,6 +281,7 @@ impl Objset {
             may_embed: false,
             special_upto: 0,
             dedup: None,
+            may_stay: false,
         };
         let Some(bp) = self.shared.store.write(txg, vec![req]).await?.pop() else {
             return Err(Error::corrupt(None, "", "the store returned no pointer"));
@@ -379,6 +380,10 @@ impl Meta {
 
 /// Old pointer out, new pointer in, unless the new one uses the old one's space again.
 fn exchange(old: BlkPtr, new: BlkPtr, txg: Txg, born: &mut Vec<BlkPtr>, killed: &mut Vec<BlkPtr>) -> bool {
+    // What is there is what would have been written.
+    if old == new && new.birth() < txg.0 {
+        return false;
+    }
     let reused = !old.is_hole()
         && !new.is_hole()
         && !old.is_embedded()
@@ -433,14 +438,16 @@ async fn prepare(
     props: WriteProps,
     owner_fn: Option<super::objset::OwnerFn>,
 ) -> Result<Work> {
-    let (pending, phys, held) = {
+    let (pending, phys, held, damaged) = {
         let mut inner = dn.inner.lock();
         let p = std::mem::take(&mut inner.pending[txg.slot()]);
         // Its frees still count for blocks that are first touched while this sync runs.
         inner.pending[txg.slot()].frees = p.frees.clone();
-        (p, inner.phys.clone(), inner.held.frees.clone())
+        (p, inner.phys.clone(), inner.held.frees.clone(), inner.held.damaged())
     };
     let mut w = Work::new(dn, phys);
+    w.anew = damaged;
+    w.anew.extend(&pending.anew);
     if let Some(f) = owner_fn {
         let counted = DNODE_FLAG_USERUSED_ACCOUNTED;
         if w.phys.otype != 0 && w.phys.flags & counted != 0 {

@@ -56,12 +56,14 @@ impl ErrLog {
         let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
         let last = directory.try_get_u64(DMU_POOL_ERRLOG_LAST).await?.unwrap_or(0);
         let scrub = directory.try_get_u64(DMU_POOL_ERRLOG_SCRUB).await?.unwrap_or(0);
+        ctx.store.set_damaged(last != 0 || scrub != 0);
         let state = State { last, scrub, scrubbing: scrub != 0, ..State::default() };
         Ok(Arc::new(ErrLog { ctx: ctx.clone(), state: Mutex::new(state) }))
     }
 
     /// Notes a block that cannot be read. Its birth is looked up where it is not known.
     pub fn log(&self, at: Bookmark, birth: Option<u64>) {
+        self.ctx.store.set_damaged(true);
         let mut st = self.state.lock();
         if st.pending.len() < MAX_PENDING {
             st.pending.insert(((at.objset, at.object, at.level, at.blkid), birth.unwrap_or(0)));
@@ -157,6 +159,7 @@ impl ErrLog {
         }
         let mut st = self.state.lock();
         (st.last, st.scrub) = (scrub, 0);
+        self.ctx.store.set_damaged(scrub != 0 || !st.pending.is_empty());
         Ok(())
     }
 

@@ -41,6 +41,7 @@ mod keyed;
 mod log;
 mod mend;
 mod met;
+mod nopwrite;
 mod pending;
 mod raw;
 mod read;
@@ -118,6 +119,8 @@ struct Inner {
     dedup: OnceLock<Weak<dyn DedupTables>>,
     /// Blocks that could not be read from any copy, for the pool's error log.
     damaged: Mutex<BTreeSet<(Bookmark, Txg)>>,
+    /// Whether there is any such block, in that log or not yet in it.
+    knows_damage: AtomicBool,
 }
 
 /// More damaged blocks than this are not remembered one by one.
@@ -142,6 +145,7 @@ impl Zio {
             pointers: OnceLock::new(),
             dedup: OnceLock::new(),
             damaged: Mutex::default(),
+            knows_damage: AtomicBool::new(false),
         }))
     }
 
@@ -216,6 +220,7 @@ impl Zio {
     }
 
     fn damaged(&self, bookmark: Bookmark, bp: &BlkPtr) {
+        self.set_knows_damage(true);
         let mut list = self.0.damaged.lock();
         if list.len() < MAX_DAMAGED {
             list.insert((bookmark, Txg(bp.birth())));

@@ -19,6 +19,10 @@ use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
 
 impl BlockStore for Zio {
+    fn set_damaged(&self, damaged: bool) {
+        self.set_knows_damage(damaged);
+    }
+
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
         if bp.is_embedded() {
             return self.embedded(bp, None).ok();

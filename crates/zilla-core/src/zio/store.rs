@@ -42,6 +42,8 @@ pub struct WriteReq {
     pub special_upto: u32,
     /// It may be shared with others that are the same, by its checksum.
     pub dedup: Option<Dedup>,
+    /// The block that is there may stay if it is what would be written now.
+    pub may_stay: bool,
 }
 
 /// How blocks are shared by their contents.
@@ -121,6 +123,9 @@ pub trait BlockStore: Send + Sync {
     fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move { self.read(bp, bookmark, Priority::Scrub).await.map(drop) })
     }
+
+    /// Whether blocks of the pool are known to be damaged: then none stays because it is what would be written.
+    fn set_damaged(&self, _: bool) {}
 
     /// Puts the bytes of a block that is in use, as they should be on disk, where no copy of it is good.
     fn mend(&self, _: BlkPtr, _: Bookmark, _: Bytes) -> BoxFuture<'_, Result<()>> {

@@ -139,6 +139,7 @@ fn req(data: Bytes, blkid: u64) -> WriteReq {
         may_embed: false,
         special_upto: 0,
         dedup: None,
+        may_stay: false,
     }
 }
 

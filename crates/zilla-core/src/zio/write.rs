@@ -172,9 +172,16 @@ impl Job {
         let (zio, txg) = (&self.zio, self.txg);
         let reqs = self.reqs.get(range).unwrap_or_default();
         let salt = zio.salt();
-        let prepared: Vec<Prepared> = prepare(zio, txg, reqs, salt.as_deref(), self.seal.as_ref())
+        let mut prepared: Vec<Prepared> = prepare(zio, txg, reqs, salt.as_deref(), self.seal.as_ref())
             .into_iter()
             .collect::<Result<_>>()?;
+        if self.seal.is_none() && zio.blocks_may_stay() {
+            for (req, p) in reqs.iter().zip(&mut prepared) {
+                if super::nopwrite::stays(txg, req, p) {
+                    *p = Prepared::Done(req.prev);
+                }
+            }
+        }
 
         // Empty where nothing is deduplicated, and then there are no turns either.
         let asked: Vec<Option<Asked>> = match reqs.iter().any(|req| req.dedup.is_some()) {

@@ -68,7 +68,7 @@ impl Zfs {
             }
         }
         for (blkid, data) in blocks {
-            dn.write_block(tx, blkid, data);
+            dn.write_anew(tx, blkid, data);
         }
         Ok(Some(last * blksz))
     }

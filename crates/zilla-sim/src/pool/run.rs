@@ -304,7 +304,8 @@ impl Actor {
                 self.objects.insert(*id, held.id());
             }
             Op::Write { id, off, fill } => {
-                zfs.write(self.object(*id), *off, &fill.bytes().into(), false).await?;
+                let (off, data) = with_the_rest(&zfs, self.object(*id), *off, fill.bytes()).await;
+                zfs.write(self.object(*id), off, &data.into(), false).await?;
             }
             Op::Append { id, fill } => {
                 zfs.append(self.object(*id), &fill.bytes().into()).await?;
@@ -437,6 +438,30 @@ impl Actor {
     }
 }
 
+/// A write of a small file as one of all its contents, where blocks that are written as they are keep their places. It is small enough to
+/// be one record of the log, so that a power cut leaves all of it or nothing.
+async fn with_the_rest(zfs: &Arc<Zfs>, id: u64, off: u64, data: Vec<u8>) -> (u64, Vec<u8>) {
+    const ONE_RECORD: usize = 32 << 10;
+    let (p, end) = (zfs.objset().props(), off as usize + data.len());
+    let may_stay = p.checksum == Checksum::Sha256 && p.compress != CompressSpec::OFF && p.dedup.is_none();
+    if !may_stay || zfs.props().throughput || end >= ONE_RECORD {
+        return (off, data);
+    }
+    match zfs.read(id, 0, ONE_RECORD).await.map(|parts| parts.concat()) {
+        Ok(mut all) if all.len() < ONE_RECORD => {
+            all.resize(all.len().max(end), 0);
+            all[off as usize..end].copy_from_slice(&data);
+            (0, all)
+        }
+        _ => (off, data),
+    }
+}
+
+/// Whether a block that is written as it is already keeps its place.
+fn may_stay(p: &Props) -> bool {
+    p.sha256 && p.compress && p.recordsize.trailing_zeros().is_multiple_of(2)
+}
+
 /// What `zfs set` does to a file system in use.
 fn set_props(zfs: &Zfs, p: Props) {
     zfs.set_props(FsProps {
@@ -454,7 +479,9 @@ fn set_props(zfs: &Zfs, p: Props) {
         copies: p.copies,
         metadata_copies: p.copies + 1,
         // (Not drawn for itself: the runs that a seed stands for stay what they were.)
-        dedup: p.sha256.then_some(Dedup { checksum: Checksum::Sha256, verify: p.throughput }),
+        // What is not deduplicated may keep its place when it is written once more.
+        dedup: (p.sha256 && !may_stay(&p))
+            .then_some(Dedup { checksum: Checksum::Sha256, verify: p.throughput }),
         ..os.props()
     });
 }

@@ -38,6 +38,8 @@ pub(super) struct Work {
     pub(super) before: Option<(Owner, u64)>,
     /// Level-0 blocks that this txg wrote; None where the whole block became empty.
     pub(super) blocks: BTreeMap<u64, Option<Bytes>>,
+    /// Those that are written even if they are what is there.
+    pub(super) anew: BTreeSet<u64>,
     /// Records of which the old contents must be read, and whether that is a read that their writer put off.
     pub(super) lacking: BTreeMap<u64, bool>,
     pub(super) faults: FaultCounts,
@@ -71,6 +73,7 @@ impl Work {
             phys,
             before: None,
             blocks: BTreeMap::new(),
+            anew: BTreeSet::new(),
             lacking: BTreeMap::new(),
             faults: FaultCounts::default(),
             ahead: BTreeMap::new(),
@@ -531,6 +534,7 @@ impl Work {
             may_embed: props.embed && level == 0 && !object_type::has_fill(self.phys.otype),
             special_upto: props.special_upto,
             dedup: props.dedup.filter(|_| !metadata),
+            may_stay: !metadata && self.dn.objset_id() != MOS && !self.anew.contains(&blkid),
         }
     }
 
@@ -551,6 +555,7 @@ impl Work {
             may_embed: props.embed,
             special_upto: 0,
             dedup: None,
+            may_stay: false,
         }
     }
 
