@@ -391,6 +391,8 @@ fn what_is_sensitive_is_left_out_and_comes_back() {
     world.zfs("snapshot tank/a@t").ok();
     let said = receive(&world, "tank/r", &send(&world, "-i @s tank/a@t", "plain")).unwrap_err();
     assert!(said.contains("invalid backup stream"), "{said}");
+    // What it leaves out is of another snapshot.
+    refused("send --redact book tank/a@t", 1, "'tank/a#book' is not a redaction bookmark of tank/a@t");
     let step = send(&world, "-i tank/a#book tank/a@t", "step");
     assert!(has(&step, b"secret-"));
     // Cut, and gone on with. (Reading has changed it.)

@@ -303,6 +303,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lists_of_snapshots_are_the_same_whatever_their_order() {
+        assert!(same_snaps(&[1, 2], &[2, 1]) && same_snaps(&[], &[]));
+        assert!(!same_snaps(&[1, 1], &[1, 2]) && !same_snaps(&[1, 2], &[1, 1]) && !same_snaps(&[1], &[]));
+    }
+
+    #[test]
     fn a_list_knows_its_blocks() {
         let run = |object, blkid, count| RedactedRun { object, blkid, count, blksz: 512 };
         let runs = vec![run(2, 0, 1), run(2, 5, 3), run(7, 1, 1)];

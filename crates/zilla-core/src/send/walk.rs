@@ -272,3 +272,33 @@ pub(super) fn damaged(objset: u64, object: u64, what: impl Into<String>) -> Erro
     let at = Bookmark { objset, object, level: 0, blkid: 0 };
     Error::corrupt(Some(at), "", what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+
+    #[test]
+    fn what_lies_within_a_large_dnode_is_none() {
+        let mut block = vec![0; 16 << 10];
+        let large = DnodePhys {
+            otype: DMU_OT_PLAIN_FILE_CONTENTS,
+            nlevels: 1,
+            nblkptr: 1,
+            blkptr: smallvec::smallvec![BlkPtr::ZERO],
+            indblkshift: 17,
+            datablkszsec: 1,
+            extra_slots: 1,
+            ..DnodePhys::default()
+        };
+        let small = DnodePhys { extra_slots: 0, ..large.clone() };
+        large.encode_into(&mut block[512..1536]).unwrap();
+        // The bonus of a large dnode may have anything in it.
+        small.encode_into(&mut block[1024..1536]).unwrap();
+        small.encode_into(&mut block[1536..2048]).unwrap();
+        assert_eq!(dnode_at(&block, 1).unwrap().map(|dn| dn.extra_slots), Some(1));
+        assert!(dnode_at(&block, 2).unwrap().is_none(), "it is a part of the one before");
+        assert_eq!(dnode_at(&block, 3).unwrap().map(|dn| dn.extra_slots), Some(0));
+        assert!(dnode_at(&block, 32).unwrap().is_none());
+    }
+}
