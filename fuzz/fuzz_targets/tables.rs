@@ -1,5 +1,5 @@
-//! Entries of deduplication tables and their logs, block reference tables, and redaction lists: of any bytes, in both orders. What was read
-//! and written again reads the same.
+//! Entries of deduplication tables and their logs, block reference tables, and redaction lists: of
+//! any bytes, in both orders. What was read and written again reads the same.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use zilla_ondisk::brt::BrtVdevPhys;

@@ -1,8 +1,8 @@
-//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy |
-//! test | fuzz | sim | soak | hostile | bench | sbom`.
+//! The project's own tools, so that nobody needs to know a command line by heart: `cargo xtask tidy
+//! | test | fuzz | sim | soak | hostile | bench | sbom`.
 //!
-//! A tool that needs the engine is a program of the crate it belongs to and is only called from here, so that the
-//! house style can be checked in seconds on a tree that does not build.
+//! A tool that needs the engine is a program of the crate it belongs to and is only called from
+//! here, so that the house style can be checked in seconds on a tree that does not build.
 
 mod bench;
 mod fuzz;

@@ -1,8 +1,9 @@
 //! Runs every test of the workspace, as many test programs at a time as there are cores.
 //!
 //! `cargo test` runs one program after the other, and those that drive commands, mounts and timers
-//! leave the cores idle most of their time. What a program prints is shown when it ends, whole, with
-//! cargo's heading, so that a log reads as one of `cargo test`. The tests in the documentation come last.
+//! leave the cores idle most of their time. What a program prints is shown when it ends, whole,
+//! with cargo's heading, so that a log reads as one of `cargo test`. The tests in the documentation
+//! come last.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -104,11 +105,10 @@ fn program(root: &Path, message: &serde_json::Value) -> Option<Program> {
     Some(Program { path: message["executable"].as_str()?.into(), package, source })
 }
 
-/// Where the compiler's own libraries are, which the tests of a crate of macros need.
+/// Where the standard library is, which the tests of a crate of macros load.
 fn libraries() -> Option<PathBuf> {
-    let out = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
-    let sysroot = String::from_utf8(out.stdout).ok()?;
-    Some(Path::new(sysroot.trim()).join("lib"))
+    let out = Command::new("rustc").args(["--print", "target-libdir"]).output().ok()?;
+    Some(PathBuf::from(String::from_utf8(out.stdout).ok()?.trim()))
 }
 
 fn run(program: &Program, libraries: Option<&Path>, tally: &Mutex<Tally>) {

@@ -1,8 +1,8 @@
 //! Why an operation failed, in OpenZFS's own classes.
 //!
-//! The commands print `<action>: <description>`, and only they know the action ("cannot create 'tank'"). An
-//! error therefore carries a code, whose sentence is fixed, or a better sentence for the case at hand; and
-//! where the operation covered several objects, the one that failed.
+//! The commands print `<action>: <description>`, and only they know the action ("cannot create
+//! 'tank'"). An error therefore carries a code, whose sentence is fixed, or a better sentence for
+//! the case at hand; and where the operation covered several objects, the one that failed.
 
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +137,8 @@ pub struct ApiError {
     /// A better sentence than the code's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Which pool, dataset, device or property it is about, where that is not the request's only one.
+    /// Which pool, dataset, device or property it is about, where that is not the request's only
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// Further lines: names of dependents, devices in use.

@@ -1,7 +1,7 @@
 //! The table of operations: name on the wire, request, reply, and the backend's method.
 //!
-//! Everything that must agree - the trait the daemon implements, the dispatch of the server, the path a client
-//! posts to - is generated from this one list.
+//! Everything that must agree - the trait the daemon implements, the dispatch of the server, the
+//! path a client posts to - is generated from this one list.
 
 use crate::error::{ApiError, ErrorCode};
 use crate::types::*;
@@ -75,11 +75,12 @@ macro_rules! operations {
             type Reply = $reply;
         })*
 
-        /// What the daemon does for its clients. Methods run concurrently; the server runs each to its end
-        /// even where the client is gone, so none may wait for ever. An operation that is left out is refused.
+        /// What the daemon does for its clients. Methods run concurrently; the server runs each to
+        /// its end even where the client is gone, so none may wait for ever. An operation that is
+        /// left out is refused.
         pub trait Backend: Send + Sync + 'static {
-            /// Whether a caller who does not own the daemon may have this done. Nobody may, unless the
-            /// backend says so.
+            /// Whether a caller who does not own the daemon may have this done. Nobody may, unless
+            /// the backend says so.
             fn judge(
                 &self,
                 caller: &Caller,
@@ -88,7 +89,8 @@ macro_rules! operations {
                 let _ = (caller, asked);
                 std::future::ready(Err(ErrorCode::Perm.into()))
             }
-            /// What `GET <path>` on the socket gives; None where there is no such thing. Who may have it is judged here.
+            /// What `GET <path>` on the socket gives; None where there is no such thing. Who may
+            /// have it is judged here.
             fn page(
                 &self,
                 caller: &Caller,

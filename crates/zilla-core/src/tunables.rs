@@ -1,7 +1,8 @@
-//! What can be tuned while pools are open: OpenZFS's module parameters, as far as zilla has what they steer.
+//! What can be tuned while pools are open: OpenZFS's module parameters, as far as zilla has what
+//! they steer.
 //!
-//! They are the process's, not a pool's, as the module's are the machine's. Each is a number that is read where it matters, every
-//! time.
+//! They are the process's, not a pool's, as the module's are the machine's. Each is a number that
+//! is read where it matters, every time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,11 +32,13 @@ impl Tunable {
 /// OpenZFS, where the machine's administrator decides; here only who runs the daemon may do it.
 pub static ADMIN_SNAPSHOT: Tunable = Tunable::new("zfs_admin_snapshot", 1);
 
-/// Whether changes of extended attributes that lie in the file's own metadata go into the intent log.
+/// Whether changes of extended attributes that lie in the file's own metadata go into the intent
+/// log.
 pub static ZIL_SAXATTR: Tunable = Tunable::new("zfs_zil_saxattr", 1);
 
-/// How long a log block waits for company, in percent of what the last one took to write. A block here is sent at once, and who comes
-/// meanwhile is the next one's company, so nothing waits whatever is set.
+/// How long a log block waits for company, in percent of what the last one took to write. A block
+/// here is sent at once, and who comes meanwhile is the next one's company, so nothing waits
+/// whatever is set.
 pub static COMMIT_TIMEOUT_PCT: Tunable = Tunable::new("zfs_commit_timeout_pct", 10);
 
 /// From how many bytes on synchronous writes go to where they will stay instead of into the log.
@@ -44,11 +47,13 @@ pub static IMMEDIATE_WRITE_SZ: Tunable = Tunable::new("zfs_immediate_write_sz", 
 /// Whether a block that is written as it is already keeps its place.
 pub static NOPWRITE_ENABLED: Tunable = Tunable::new("zfs_nopwrite_enabled", 1);
 
-/// Bytes that a cache device is fed at a time, and how many more as long as the ARC has evicted nothing.
+/// Bytes that a cache device is fed at a time, and how many more as long as the ARC has evicted
+/// nothing.
 pub static L2ARC_WRITE_MAX: Tunable = Tunable::new("l2arc_write_max", 32 << 20);
 pub static L2ARC_WRITE_BOOST: Tunable = Tunable::new("l2arc_write_boost", 32 << 20);
 
-/// How far along the ARC's lists blocks are looked for, in times of what may be written; 0: to the end.
+/// How far along the ARC's lists blocks are looked for, in times of what may be written; 0: to the
+/// end.
 pub static L2ARC_HEADROOM: Tunable = Tunable::new("l2arc_headroom", 8);
 
 /// Seconds between two feedings, and whether the next comes sooner while there is much to be fed.

@@ -1,4 +1,5 @@
-//! A scrub of a real pool: finds and repairs what is damaged, leaves alone what is not, and can be interrupted.
+//! A scrub of a real pool: finds and repairs what is damaged, leaves alone what is not, and can be
+//! interrupted.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -339,7 +340,8 @@ async fn pointers(zfs: &Arc<Zfs>, id: u64, n: u64) -> Vec<BlkPtr> {
     out
 }
 
-/// Writes a file's contents again; whether its blocks stayed where they were. Others than all or none are a failure.
+/// Writes a file's contents again; whether its blocks stayed where they were. Others than all or
+/// none are a failure.
 async fn stayed(spa: &Arc<Spa>, zfs: &Arc<Zfs>, id: u64, data: &[u8]) -> bool {
     let n = (data.len() as u64).div_ceil(RECORD);
     let before = pointers(zfs, id, n).await;

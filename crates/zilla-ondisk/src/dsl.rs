@@ -1,8 +1,9 @@
-//! The dataset layer's structures: directories, datasets, scans, bookmarks. All are bonuses in the MOS, or arrays
-//! of words in its ZAPs, and all are words throughout.
+//! The dataset layer's structures: directories, datasets, scans, bookmarks. All are bonuses in the
+//! MOS, or arrays of words in its ZAPs, and all are words throughout.
 //!
-//! A *dir* is a node of the tree that `zfs list` shows: it has children, properties and space accounting. A *dataset*
-//! is a state: the head of a dir, or one of its snapshots, chained by `prev_snap_obj` from head to oldest.
+//! A *dir* is a node of the tree that `zfs list` shows: it has children, properties and space
+//! accounting. A *dataset* is a state: the head of a dir, or one of its snapshots, chained by
+//! `prev_snap_obj` from head to oldest.
 
 use crate::blkptr::BlkPtr;
 use crate::bytes::{Phys, Zero, phys};
@@ -52,7 +53,8 @@ pub const DD_FIELD_SNAPSHOT_COUNT: &str = "com.joyent:snapshot_count";
 pub const DD_FIELD_CRYPTO_KEY_OBJ: &str = "com.datto:crypto_key_obj";
 pub const DD_FIELD_LIVELIST: &str = "com.delphix:livelist";
 pub const DD_FIELD_SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
-/// Names in the ZAP of a dataset's key. Source: DSL_CRYPTO_KEY_* in sys/dsl_crypt.h, and the property names of libzfs.
+/// Names in the ZAP of a dataset's key. Source: DSL_CRYPTO_KEY_* in sys/dsl_crypt.h, and the
+/// property names of libzfs.
 pub const DSL_CRYPTO_KEY_CRYPTO_SUITE: &str = "DSL_CRYPTO_SUITE";
 pub const DSL_CRYPTO_KEY_ROOT_DDOBJ: &str = "DSL_CRYPTO_ROOT_DDOBJ";
 pub const DSL_CRYPTO_KEY_GUID: &str = "DSL_CRYPTO_GUID";
@@ -250,7 +252,8 @@ phys! {
 
 /// Structures that are also stored as arrays of words in a ZAP.
 pub trait WordsPhys: Phys {
-    /// From an array; one that is shorter, as older software wrote it, ends in zeros. `least` words must be there.
+    /// From an array; one that is shorter, as older software wrote it, ends in zeros. `least` words
+    /// must be there.
     fn from_words(words: &[u64], least: usize) -> Result<Self> {
         if words.len() < least || words.len() * 8 > Self::SIZE {
             let why = "not as many words";
@@ -310,7 +313,8 @@ impl RedactionListPhys {
 }
 
 phys! {
-    /// A run of redacted blocks: size in sectors in the upper 16 bits of `size_count`, how many in the lower 48.
+    /// A run of redacted blocks: size in sectors in the upper 16 bits of `size_count`, how many in
+    /// the lower 48.
     pub struct RedactBlockPhys("redact_block_phys") {
         object: u64,
         blkid: u64,

@@ -1,8 +1,8 @@
 //! The uberblock: root of a pool, one per slot of the ring in each label.
 //!
-//! The active uberblock is the one of the highest txg (then timestamp, then multihost sequence) whose slot
-//! checksum is right. Because a slot is only overwritten after a whole lap of the ring, a torn write loses one
-//! uberblock and the pool opens at the txg before.
+//! The active uberblock is the one of the highest txg (then timestamp, then multihost sequence)
+//! whose slot checksum is right. Because a slot is only overwritten after a whole lap of the ring,
+//! a torn write loses one uberblock and the pool opens at the txg before.
 
 use crate::blkptr::BlkPtr;
 use crate::bytes::{Field, Phys, phys};
@@ -69,8 +69,8 @@ impl Uberblock {
         Err(FormatError::new("uberblock", "magic", 0, problem))
     }
 
-    /// Fills a slot of the ring: the uberblock at its front, zeros to its end. The caller then seals the
-    /// embedded checksum, which takes the last 40 bytes.
+    /// Fills a slot of the ring: the uberblock at its front, zeros to its end. The caller then
+    /// seals the embedded checksum, which takes the last 40 bytes.
     pub fn encode_slot(&self, slot: &mut [u8]) -> Result<()> {
         let (need, have) = (Self::SIZE + crate::label::ECK_SIZE, slot.len());
         if have < need {

@@ -1,5 +1,6 @@
-//! A RAID-Z gets one more disk, files are written meanwhile, and the power goes at any write of that. What was stable is
-//! there, the expansion goes on and comes to its end, every block is accounted for, and then any disk may be taken away.
+//! A RAID-Z gets one more disk, files are written meanwhile, and the power goes at any write of
+//! that. What was stable is there, the expansion goes on and comes to its end, every block is
+//! accounted for, and then any disk may be taken away.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A pool of mirrors is split while files come; the power goes at any write of that. The old pool is
-//! whole, alone or beside a new one that has all that was stable when the split began; no disk
+//! A pool of mirrors is split while files come; the power goes at any write of that. The old pool
+//! is whole, alone or beside a new one that has all that was stable when the split began; no disk
 //! belongs to neither.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Disks that leave, return, are attached, detached and replaced by the commands; and OpenZFS agrees each time.
+//! Disks that leave, return, are attached, detached and replaced by the commands; and OpenZFS
+//! agrees each time.
 
 use std::fs;
 use std::path::PathBuf;
@@ -203,7 +204,8 @@ fn pools_grow_with_their_disks_when_they_are_told_to() {
         assert!(more > small, "{kind:?}: {more}");
         let list = world.zpool("list -Hp -o expandsz tank").ok();
         assert_eq!(list.trim(), more.to_string());
-        // Nothing happens to those that have no room to grow, and the labels at the new end are whole.
+        // Nothing happens to those that have no room to grow, and the labels at the new end are
+        // whole.
         pool.judge();
         pool.import();
         assert_eq!(pool_size(&world), small);

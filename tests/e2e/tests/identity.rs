@@ -1,4 +1,5 @@
-//! What a pool is to others: guid, version, features, sets of features, names for the time being; and going back.
+//! What a pool is to others: guid, version, features, sets of features, names for the time being;
+//! and going back.
 
 use zilla_e2e::{Need, World, can, pool};
 

@@ -1,4 +1,5 @@
-//! `zpool split`: what it prints, what it refuses, and both pools afterwards; and OpenZFS agrees with both.
+//! `zpool split`: what it prints, what it refuses, and both pools afterwards; and OpenZFS agrees
+//! with both.
 
 use std::fs;
 use zilla_e2e::{Kind, Need, Pool, World, can, zdb_clean};

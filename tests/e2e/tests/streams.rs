@@ -1,4 +1,5 @@
-//! `zfs send` and `zfs receive` through real pipes: trees, properties, packages, and streams that are cut.
+//! `zfs send` and `zfs receive` through real pipes: trees, properties, packages, and streams that
+//! are cut.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,8 +1,9 @@
 //! `-R`: the bytes at some place of a vdev.
 //!
-//! `vdev:offset:size[:flags]`, numbers in hexadecimal but the vdev's. A top-level vdev is read as the pool does (through mirrors and
-//! parity), a leaf (`0.1`: the second child of vdev 0) as it lies on the device. Flags: `r` raw to standard output, `e` the other byte
-//! order, `i` as an indirect block, `b` with an offset as one block pointer.
+//! `vdev:offset:size[:flags]`, numbers in hexadecimal but the vdev's. A top-level vdev is read as
+//! the pool does (through mirrors and parity), a leaf (`0.1`: the second child of vdev 0) as it
+//! lies on the device. Flags: `r` raw to standard output, `e` the other byte order, `i` as an
+//! indirect block, `b` with an offset as one block pointer.
 
 use super::{Zdb, put};
 use std::io::Write;

@@ -1,8 +1,9 @@
 //! `zfs`: the table of commands, their usage, and the way into them.
 //!
-//! A command is a file: it parses its words, asks the daemon, and prints. The table has every command that OpenZFS has, in its
-//! order, with its usage text; one without a function is refused by name with exit code 2. What two commands share about choosing
-//! datasets is in [`select`], about turning values into text in [`value`].
+//! A command is a file: it parses its words, asks the daemon, and prints. The table has every
+//! command that OpenZFS has, in its order, with its usage text; one without a function is refused
+//! by name with exit code 2. What two commands share about choosing datasets is in [`select`],
+//! about turning values into text in [`value`].
 
 mod allow;
 mod bookmark;

@@ -88,7 +88,8 @@ pub(super) fn load_keys(cx: &mut Cx, names: &[String], recursive: bool) -> Run {
     Ok(code)
 }
 
-/// What `zpool import -l` does at its end: loads the keys of a pool, and mounts what is to be mounted.
+/// What `zpool import -l` does at its end: loads the keys of a pool, and mounts what is to be
+/// mounted.
 pub fn load_and_mount(cx: &mut Cx, pool: &str, options: &[String]) -> Run {
     let code = load_keys(cx, &[pool.to_owned()], true)?;
     let (pool, options) = (Some(pool.to_owned()), options.to_vec());

@@ -1,8 +1,9 @@
 //! `zpool`: the table of commands, their usage, and the way into them.
 //!
-//! A command is a file: it parses its words, asks the daemon, and prints. The table has every command that OpenZFS has, in its
-//! order, with its usage text; one without a function is refused by name with exit code 2. How vdevs are named on a command
-//! line is in [`vdevspec`], the words of `status` in [`status`], [`status_text`] and [`status_activity`].
+//! A command is a file: it parses its words, asks the daemon, and prints. The table has every
+//! command that OpenZFS has, in its order, with its usage text; one without a function is refused
+//! by name with exit code 2. How vdevs are named on a command line is in [`vdevspec`], the words of
+//! `status` in [`status`], [`status_text`] and [`status_activity`].
 
 mod compat;
 mod create;

@@ -348,7 +348,8 @@ fn has_log(pool: &PoolInfo) -> bool {
     pool.root.children.iter().any(|v| v.class == AllocClass::Log && v.kind != VdevKind::Hole)
 }
 
-/// `logbias` says what a log device is for; where it was set, someone should know that there is none any more.
+/// `logbias` says what a log device is for; where it was set, someone should know that there is
+/// none any more.
 fn tell_who_wanted_a_log(cx: &mut Cx, pool: &str) -> Result<(), Exit> {
     let query = DatasetQuery {
         roots: vec![pool.to_owned()],

@@ -1,7 +1,7 @@
 //! The commands as processes against a daemon whose pools are made of paper.
 //!
-//! The backend below keeps names and properties in memory and knows nothing of storage, so what is tested is all
-//! between the user and the engine: arguments, requests, printing, exit codes.
+//! The backend below keeps names and properties in memory and knows nothing of storage, so what is
+//! tested is all between the user and the engine: arguments, requests, printing, exit codes.
 
 mod fake;
 

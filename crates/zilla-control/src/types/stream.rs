@@ -1,5 +1,5 @@
-//! Requests that send and receive streams. The stream itself goes through a descriptor that the client has handed over
-//! ([`crate::handover`]), under the key the request names.
+//! Requests that send and receive streams. The stream itself goes through a descriptor that the
+//! client has handed over ([`crate::handover`]), under the key the request names.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

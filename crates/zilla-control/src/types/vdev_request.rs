@@ -1,5 +1,5 @@
-//! Requests that change which devices a pool is made of, or the state of one. Devices are named by guid: the command has looked
-//! them up.
+//! Requests that change which devices a pool is made of, or the state of one. Devices are named by
+//! guid: the command has looked them up.
 
 use super::spec::VdevSpec;
 use super::vdev::VdevState;
@@ -179,7 +179,8 @@ pub struct PoolReopen {
     pub name: String,
 }
 
-/// `zpool freeze`: from now on no txg is written down, as if the machine were about to crash. For tests of the intent log.
+/// `zpool freeze`: from now on no txg is written down, as if the machine were about to crash. For
+/// tests of the intent log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolFreeze {

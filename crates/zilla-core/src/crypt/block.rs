@@ -35,7 +35,8 @@ fn too_long(e: zilla_codec::crypt::TooLong) -> Error {
     Error::inval(e.to_string())
 }
 
-/// The checksum of the codes below an indirect block, which needs no key. `stored`: what it should be.
+/// The checksum of the codes below an indirect block, which needs no key. `stored`: what it should
+/// be.
 pub fn indirect_mac(block: &[u8], stored: Option<&[u8; MAC_LEN]>) -> Result<[u8; MAC_LEN]> {
     let sum = |version| first::<MAC_LEN>(&digest(&indirect_auth(block, ByteOrder::NATIVE, version)));
     let now = sum(zilla_ondisk::crypt::KEY_VERSION);
@@ -141,7 +142,8 @@ impl DataKey {
     pub fn check_objset(&self, data: &[u8]) -> Result<()> {
         let parts = objset_parts(data, ByteOrder::NATIVE, self.version).map_err(shape)?;
         let (portable, local) = self.objset_macs(data)?;
-        // Accounts that are not there, or not finished, have no code; one that stands there all the same says nothing.
+        // Accounts that are not there, or not finished, have no code; one that stands there all the
+        // same says nothing.
         let accounts = local == [0; ZIO_OBJSET_MAC_LEN] || same(&local, &parts.local_mac);
         if same(&portable, &parts.portable_mac) && accounts { Ok(()) } else { Err(forged()) }
     }

@@ -1,7 +1,8 @@
 //! Blocks that are written before their txg is synced, for the intent log (OpenZFS's `dmu_sync`).
 //!
-//! A large write that must be stable now can be put where it will stay: the block is written like any other of its txg, the log
-//! holds only the pointer, and the sync of the txg takes the pointer over instead of writing again.
+//! A large write that must be stable now can be put where it will stay: the block is written like
+//! any other of its txg, the log holds only the pointer, and the sync of the txg takes the pointer
+//! over instead of writing again.
 //!
 //! ```text
 //!   layer txg 12 [WWWWWWWW] --write_ahead--> block, born in 12 ---> record in the log
@@ -42,8 +43,8 @@ pub(super) fn key(bp: &BlkPtr) -> [u64; 2] {
 }
 
 impl Objset {
-    /// Writes blocks that `tx`'s txg has with these contents now. For each its pointer, or None where it cannot be done; and what to
-    /// wait for until they are stable.
+    /// Writes blocks that `tx`'s txg has with these contents now. For each its pointer, or None
+    /// where it cannot be done; and what to wait for until they are stable.
     pub(crate) async fn write_ahead(
         &self,
         tx: &Tx,

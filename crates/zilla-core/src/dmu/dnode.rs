@@ -1,11 +1,12 @@
 //! An object in memory: its latest state, what each unsynced txg changed, and its cached blocks.
 //!
-//! The *open* state (`head`, `bonus`, the dbufs' top layers) is what callers see. The *synced* state (`phys`, the indirect
-//! blocks, the dbufs' bases) is what the last synced txg left on disk; only the sync task changes it, and publishes the
-//! change in one step under the lock. `pending` says, for each txg between, what has to be carried from one to the other.
+//! The *open* state (`head`, `bonus`, the dbufs' top layers) is what callers see. The *synced*
+//! state (`phys`, the indirect blocks, the dbufs' bases) is what the last synced txg left on disk;
+//! only the sync task changes it, and publishes the change in one step under the lock. `pending`
+//! says, for each txg between, what has to be carried from one to the other.
 //!
-//! Lock order: a dnode's lock is a leaf, except that the dbuf cache's and the dirty list's locks may be taken inside it. Nothing
-//! waits under it.
+//! Lock order: a dnode's lock is a leaf, except that the dbuf cache's and the dirty list's locks
+//! may be taken inside it. Nothing waits under it.
 
 use super::cache::{DbufCache, Evicted};
 use super::dbuf::{Base, Dbuf};
@@ -26,7 +27,8 @@ use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
 
-/// Memory that a dnode takes of a txg that changes it, with its attributes old and new, and what names it in the sync. An estimate, in bytes.
+/// Memory that a dnode takes of a txg that changes it, with its attributes old and new, and what
+/// names it in the sync. An estimate, in bytes.
 const DIRTY_DNODE: u64 = size_of::<Dnode>() as u64 + 1024;
 /// The same of a range, or a block in memory, that is freed.
 const NOTE: u64 = 64;
@@ -107,7 +109,8 @@ pub(crate) struct Inner {
     pub(crate) phys: DnodePhys,
     pub(crate) indirects: Indirects,
     pub(crate) dbufs: BTreeMap<u64, Dbuf>,
-    /// Counts publications of the synced state, so that a slow read cannot install what has since been replaced.
+    /// Counts publications of the synced state, so that a slow read cannot install what has since
+    /// been replaced.
     pub(crate) generation: u64,
 }
 
@@ -134,8 +137,8 @@ impl Inner {
         })
     }
 
-    /// Where the newest contents of a block are of which there is nothing here but what the last sync left on disk. `None` if there
-    /// is more to it.
+    /// Where the newest contents of a block are of which there is nothing here but what the last
+    /// sync left on disk. `None` if there is more to it.
     pub(crate) fn on_disk(&self, blkid: u64) -> Option<Lookup> {
         match self.dbufs.get(&blkid) {
             None if begins_as_hole(&self.phys, &self.pending, &self.held, blkid) => Some(Lookup::Hole),
@@ -253,8 +256,8 @@ impl Dnode {
         inner.pending[tx.txg().slot()].head = Some(inner.head);
     }
 
-    /// Sets how deep the tree is at least, and which block is said to be the last: in a raw receive both are the sender's,
-    /// who vouches for them.
+    /// Sets how deep the tree is at least, and which block is said to be the last: in a raw receive
+    /// both are the sender's, who vouches for them.
     pub(crate) fn set_tree(self: &Arc<Self>, tx: &Tx, levels: u8, maxblkid: u64) {
         let mut inner = self.dirty(tx);
         inner.head.levels = levels;
@@ -279,7 +282,8 @@ impl Dnode {
         }
     }
 
-    /// Sets the block size (and the indirect blocks', 0 to keep it). Only an object of at most one block can change.
+    /// Sets the block size (and the indirect blocks', 0 to keep it). Only an object of at most one
+    /// block can change.
     pub fn set_blksz(self: &Arc<Self>, tx: &Tx, blksz: u32, indblkshift: u8) -> Result<()> {
         debug_assert!(blksz > 0 && blksz.is_multiple_of(512));
         let mut inner = self.dirty(tx);
@@ -362,7 +366,8 @@ impl Dnode {
         Ok(f(&buf))
     }
 
-    /// Whether a block's newest contents are in memory; the first step of an operation that changes several blocks.
+    /// Whether a block's newest contents are in memory; the first step of an operation that changes
+    /// several blocks.
     pub fn require(self: &Arc<Self>, blkid: u64) -> Now<()> {
         let mut inner = self.inner.lock();
         let blksz = inner.head.blksz as usize;
@@ -390,7 +395,8 @@ impl Dnode {
         }
     }
 
-    /// Replaces a whole block by a buffer that is handed over; `data` is exactly one block long. Whether this txg had not changed the block yet.
+    /// Replaces a whole block by a buffer that is handed over; `data` is exactly one block long.
+    /// Whether this txg had not changed the block yet.
     pub fn write_block(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes) -> bool {
         let mut inner = self.dirty(tx);
         debug_assert_eq!(data.len(), inner.head.blksz as usize);
@@ -438,8 +444,9 @@ impl Dnode {
         }
     }
 
-    /// Where the blocks of a range are on disk, holes as [`BlkPtr::ZERO`]; None if any of them was changed and is not on disk. The object counts
-    /// as changed in `tx`: nobody whose txg comes before it may free them any more.
+    /// Where the blocks of a range are on disk, holes as [`BlkPtr::ZERO`]; None if any of them was
+    /// changed and is not on disk. The object counts as changed in `tx`: nobody whose txg comes
+    /// before it may free them any more.
     pub(crate) fn cloned_from(
         self: &Arc<Self>,
         tx: &Tx,
@@ -483,7 +490,8 @@ impl Dnode {
         Dnode::reaches(&mut inner, slot, blkid);
     }
 
-    /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole blocks give their space back.
+    /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole
+    /// blocks give their space back.
     pub fn free_range(self: &Arc<Self>, tx: &Tx, off: u64, len: u64) {
         self.free_some(tx, off, len, u64::MAX);
     }
@@ -552,9 +560,11 @@ impl Dnode {
         inner.pending[tx.txg().slot()].free_object = true;
     }
 
-    /// Refuses a transaction of a txg that is being closed if the next txg has changed the object already: what it changes now would be
-    /// built on that newer state, and would be overwritten when the newer state, which knows nothing of it, goes to disk. The caller leaves
-    /// its txg and joins the open one. To be asked under the lock that all changes of the object are made under, before the first of them.
+    /// Refuses a transaction of a txg that is being closed if the next txg has changed the object
+    /// already: what it changes now would be built on that newer state, and would be overwritten
+    /// when the newer state, which knows nothing of it, goes to disk. The caller leaves its txg and
+    /// joins the open one. To be asked under the lock that all changes of the object are made
+    /// under, before the first of them.
     pub fn in_order(&self, tx: &Tx) -> Now<()> {
         if self.inner.lock().pending[tx.txg().next().slot()].dirty {
             return Err(Stop::Need(Need::LaterTxg));
@@ -620,7 +630,8 @@ impl Dnode {
     }
 }
 
-/// What the sync's list of freed blocks takes of memory for so many of an object, of which most may be holes.
+/// What the sync's list of freed blocks takes of memory for so many of an object, of which most may
+/// be holes.
 fn frees(inner: &Inner, blocks: u64) -> u64 {
     let there = inner.phys.used_bytes() / u64::from(inner.head.blksz.max(512)) + 1;
     blocks.min(there) * (1 << tree::BLKPTR_SHIFT)

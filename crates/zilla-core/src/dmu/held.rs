@@ -1,8 +1,10 @@
-//! What a sync could not put on disk because something it must know of the old state cannot be read.
+//! What a sync could not put on disk because something it must know of the old state cannot be
+//! read.
 //!
-//! A record written in part needs its old contents, a new record needs the indirect block that will point to it, an object needs
-//! the block of dnodes it lies in. If that is damaged beyond its redundancy, the damage is this object's and not the pool's: the sync
-//! leaves the old pointer, keeps what it has in memory, and goes on.
+//! A record written in part needs its old contents, a new record needs the indirect block that will
+//! point to it, an object needs the block of dnodes it lies in. If that is damaged beyond its
+//! redundancy, the damage is this object's and not the pool's: the sync leaves the old pointer,
+//! keeps what it has in memory, and goes on.
 //!
 //! - A *held block* has its bytes in the held layer of its dbuf. Readers see them; what they do not cover is an error. Any later
 //!   sync that finds the rest readable, or all of the block overwritten, writes it.
@@ -14,10 +16,11 @@
 //! While any of it is there an fsync of the object fails, and each [`RETRY`] a sync tries again. What is held of one objset is at most
 //! [`MAX_HELD`]; beyond it a block is *lost*: its layer is dropped and its object named in the log.
 //!
-//! In the MOS nothing is held: what stands there must agree with itself, so a sync that cannot read it fails.
+//! In the MOS nothing is held: what stands there must agree with itself, so a sync that cannot read
+//! it fails.
 //!
-//! A crash loses what is in memory; so each txg writes what is held into the intent log again ([`Objset::kept`], `zil/keep.rs`), and the
-//! replay finds it there.
+//! A crash loses what is in memory; so each txg writes what is held into the intent log again
+//! ([`Objset::kept`], `zil/keep.rs`), and the replay finds it there.
 
 use super::dnode::{Dnode, Inner, Pending};
 use super::objset::Objset;
@@ -37,9 +40,11 @@ use zilla_ondisk::zil::LR_WRITE_SIZE;
 
 /// Bytes of one objset that are held in memory at most.
 const MAX_HELD: usize = 8 << 20;
-/// Bytes of log records, headers and all, that say what is held of one objset: twice as much, as many small ranges have many headers.
+/// Bytes of log records, headers and all, that say what is held of one objset: twice as much, as
+/// many small ranges have many headers.
 const MAX_KEPT: usize = 2 * MAX_HELD;
-/// How often what is held is tried again where nobody changes its object: one read of each damaged block.
+/// How often what is held is tried again where nobody changes its object: one read of each damaged
+/// block.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Of an object.
@@ -140,7 +145,8 @@ impl Inner {
 }
 
 impl Dnode {
-    /// The bytes of a block that `txg` changed stay here, because of an error that its sync has met.
+    /// The bytes of a block that `txg` changed stay here, because of an error that its sync has
+    /// met.
     pub(super) fn hold(self: &Arc<Self>, blkid: u64, txg: Txg, why: &Error) {
         let (objset, object) = (self.shared.objset, self.id());
         let kept = self.inner.lock().hold(blkid, txg, &self.shared.held);
@@ -183,8 +189,9 @@ impl Dnode {
         inner.held.postponed = true;
     }
 
-    /// What is held of the object, as it reads now, up to its `end`. Newer changes of the same bytes are in it, so that it may be
-    /// logged behind the records of these. Frees come first, with what was written over them since.
+    /// What is held of the object, as it reads now, up to its `end`. Newer changes of the same
+    /// bytes are in it, so that it may be logged behind the records of these. Frees come first,
+    /// with what was written over them since.
     fn kept(&self, end: u64, out: &mut Vec<Kept>, room: &mut usize) {
         let mut inner = self.inner.lock();
         let (object, blksz) = (self.id().0, u64::from(inner.head.blksz));
@@ -264,8 +271,8 @@ impl Objset {
         list.iter().any(some)
     }
 
-    /// What a log has to say so that its replay brings back what is held. `end_of` says where an object ends, by the type of its
-    /// bonus and its bonus; None: of no interest to a replay.
+    /// What a log has to say so that its replay brings back what is held. `end_of` says where an
+    /// object ends, by the type of its bonus and its bonus; None: of no interest to a replay.
     pub(crate) fn kept(&self, end_of: impl Fn(u8, &[u8]) -> Option<u64>) -> Vec<Kept> {
         let (mut out, mut room) = (Vec::new(), MAX_KEPT);
         let list = self.shared.held.dnodes.lock().clone();

@@ -1,16 +1,19 @@
 //! Writing what one txg changed in one objset: a few large batches, leaves first.
 //!
-//! Each dirty object becomes a [`Work`]: a private copy of its synced state to which frees are applied and into which new pointers
-//! are put. Level 0 of all works is one batch for the store (which compresses, checksums, allocates and submits), then
-//! level 1, and so on; the store returns pointers before the data is stable, so no level waits for the one below. Then the dnodes
-//! themselves are put into their blocks, the meta-dnode is written the same way, and last the objset's root block.
-//! Each work is published to its in-memory dnode in one step under its lock.
+//! Each dirty object becomes a [`Work`]: a private copy of its synced state to which frees are
+//! applied and into which new pointers are put. Level 0 of all works is one batch for the store
+//! (which compresses, checksums, allocates and submits), then level 1, and so on; the store returns
+//! pointers before the data is stable, so no level waits for the one below. Then the dnodes
+//! themselves are put into their blocks, the meta-dnode is written the same way, and last the
+//! objset's root block. Each work is published to its in-memory dnode in one step under its lock.
 //!
-//! A crash anywhere here loses nothing but this txg: no block in use was overwritten, and the pointers that were replaced
-//! are only reported as `killed`, to be freed by the caller within the same txg.
+//! A crash anywhere here loses nothing but this txg: no block in use was overwritten, and the
+//! pointers that were replaced are only reported as `killed`, to be freed by the caller within the
+//! same txg.
 //!
-//! What cannot be read of an object's old state is that object's error: it is held (`held.rs`) and the others go on. Any other
-//! error leaves the txg half written in memory; the caller must suspend the pool (the disk still holds the last txg, whole).
+//! What cannot be read of an object's old state is that object's error: it is held (`held.rs`) and
+//! the others go on. Any other error leaves the txg half written in memory; the caller must suspend
+//! the pool (the disk still holds the last txg, whole).
 
 mod work;
 
@@ -36,7 +39,8 @@ use zilla_ondisk::object_type;
 
 /// How many objects may have reads of old blocks under way at once, and how many of an object.
 const PREPARE_CONCURRENCY: usize = 64;
-/// Records whose old contents had to be read are written when there are so many bytes of them: enough for large I/Os.
+/// Records whose old contents had to be read are written when there are so many bytes of them:
+/// enough for large I/Os.
 const RESOLVED_BATCH: usize = 8 << 20;
 
 /// A change in what an owner has in an objset.
@@ -64,7 +68,8 @@ pub struct ObjsetSync {
 }
 
 impl Objset {
-    /// Writes everything `txg` changed. `root` is the pointer that the last sync returned (or the one the objset was opened from).
+    /// Writes everything `txg` changed. `root` is the pointer that the last sync returned (or the
+    /// one the objset was opened from).
     pub async fn sync(self: &Arc<Self>, txg: Txg, root: BlkPtr) -> Result<ObjsetSync> {
         let props = self.props();
         let mut dirty = std::mem::take(&mut *self.shared.dirty[txg.slot()].lock());
@@ -78,7 +83,8 @@ impl Objset {
             works.push(w?);
         }
         drop(prepared);
-        // The same objects in the same order give the same disk: the simulator relies on it, and neighbours stay together.
+        // The same objects in the same order give the same disk: the simulator relies on it, and
+        // neighbours stay together.
         works.sort_by_key(|w| w.dn.id());
         self.write_works(&mut works, txg, props).await?;
 
@@ -109,8 +115,9 @@ impl Objset {
         self.write_indirects(works, txg, props).await
     }
 
-    /// Reads what records written in part lack, in the order of the disks, and writes them as they come, some at a time. Most of these
-    /// reads are under way since the txg was closed ([`super::resolve`]), and go on while others are written.
+    /// Reads what records written in part lack, in the order of the disks, and writes them as they
+    /// come, some at a time. Most of these reads are under way since the txg was closed
+    /// ([`super::resolve`]), and go on while others are written.
     async fn write_lacking(&self, works: &mut [Work], txg: Txg, props: WriteProps) -> Result<()> {
         let of = |(i, w): (usize, &Work)| {
             w.lacking.keys().map(|&b| (w.place(b), i, b, w.dn.clone())).collect::<Vec<_>>()
@@ -215,8 +222,8 @@ impl Objset {
         Ok(())
     }
 
-    /// What the sync needs of the meta-dnode: the blocks that hold the dirty objects' dnodes. Objects whose block cannot be read are
-    /// taken off the list, and left to the next txg.
+    /// What the sync needs of the meta-dnode: the blocks that hold the dirty objects' dnodes.
+    /// Objects whose block cannot be read are taken off the list, and left to the next txg.
     async fn prepare_meta(self: &Arc<Self>, dirty: &mut Vec<Arc<Dnode>>, txg: Txg) -> Result<Meta> {
         let block_of = |dn: &Dnode| ((dn.id().0 as i64) > 0).then(|| dn.id().0 / DNODES_PER_BLOCK);
         let wanted: BTreeSet<u64> = dirty.iter().filter_map(|dn| block_of(dn)).collect();

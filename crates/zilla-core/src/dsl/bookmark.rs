@@ -1,8 +1,9 @@
 //! Bookmarks: what remains of a snapshot that an incremental stream may begin at.
 //!
-//! A bookmark is a name of a head (`fs#mark`) with the guid, txg and time of the snapshot it was made from. It holds no block, and stays
-//! when the snapshot goes. All of a head's lie in one ZAP, which the head's own ZAP leads to; a value is 3 words long, or 12 where the pool
-//! has `bookmark_v2` and one of the later words is used.
+//! A bookmark is a name of a head (`fs#mark`) with the guid, txg and time of the snapshot it was
+//! made from. It holds no block, and stays when the snapshot goes. All of a head's lie in one ZAP,
+//! which the head's own ZAP leads to; a value is 3 words long, or 12 where the pool has
+//! `bookmark_v2` and one of the later words is used.
 //!
 //! **Written since.** With the feature `bookmark_written` a bookmark also keeps the account from which `written#mark` is told, when the
 //! snapshot is long gone: what the snapshot referred to, and how much of that was freed before the next snapshot was taken (*FBN*, of
@@ -67,7 +68,8 @@ impl DslBookmark {
         }
     }
 
-    /// As it lies in the ZAP. Software that knows short bookmarks only should be able to read those that need no more.
+    /// As it lies in the ZAP. Software that knows short bookmarks only should be able to read those
+    /// that need no more.
     fn stored(&self, v2: bool) -> Value {
         let words = self.phys.to_words();
         match v2 {
@@ -140,7 +142,8 @@ impl DslPool {
         Ok(found.and_then(|f| exact(&String::from_utf8_lossy(&f.name))))
     }
 
-    /// Whether the state of `earlier` at `txg` (0: its own creation) is one that `later` has come from.
+    /// Whether the state of `earlier` at `txg` (0: its own creation) is one that `later` has come
+    /// from.
     #[crate::boxed]
     pub async fn is_before(&self, later: &Arc<DslDataset>, earlier: &DslDataset, txg: u64) -> Result<bool> {
         let txg = if txg == 0 { earlier.phys().creation_txg } else { txg };
@@ -405,8 +408,8 @@ impl DslPool {
         self.bookmarks_write(tx, head, changed).await
     }
 
-    /// A snapshot is being taken of a head whose latest was of `prev_txg`: its new deadlist has blocks before these bookmarks
-    /// and after them.
+    /// A snapshot is being taken of a head whose latest was of `prev_txg`: its new deadlist has
+    /// blocks before these bookmarks and after them.
     pub(super) async fn bookmarks_snapshotted(
         &self,
         tx: &Tx,
@@ -428,7 +431,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// A snapshot is being destroyed; its neighbours still know it. Says whether its txg's key must stay in the deadlists.
+    /// A snapshot is being destroyed; its neighbours still know it. Says whether its txg's key must
+    /// stay in the deadlists.
     pub(super) async fn bookmarks_destroyed(
         &self,
         tx: &Tx,
@@ -461,7 +465,8 @@ impl DslPool {
         Ok(keep)
     }
 
-    /// What comes after this snapshot of a head has changed, by a promotion or a rollback: the accounts at it begin anew.
+    /// What comes after this snapshot of a head has changed, by a promotion or a rollback: the
+    /// accounts at it begin anew.
     pub(super) async fn bookmarks_next_changed(
         &self,
         tx: &Tx,
@@ -480,7 +485,8 @@ impl DslPool {
         self.bookmarks_write(tx, head, marks).await
     }
 
-    /// Bookmarks up to a txg go from one head to another, which takes over the snapshots they were made from.
+    /// Bookmarks up to a txg go from one head to another, which takes over the snapshots they were
+    /// made from.
     pub(super) async fn bookmarks_move(
         &self,
         tx: &Tx,
@@ -513,7 +519,8 @@ impl DslPool {
         Ok(out)
     }
 
-    /// The space written between a bookmark and a later state; None where the bookmark keeps no account.
+    /// The space written between a bookmark and a later state; None where the bookmark keeps no
+    /// account.
     #[crate::boxed]
     pub async fn written_since_bookmark(
         &self,

@@ -1,8 +1,9 @@
-//! Lists of block pointers in the MOS (bpobj): deadlists, the list of blocks to be freed, deferred frees.
+//! Lists of block pointers in the MOS (bpobj): deadlists, the list of blocks to be freed, deferred
+//! frees.
 //!
-//! An object whose data is an array of block pointers and whose bonus counts them and their space. Lists are joined without
-//! copying: a second object holds the numbers of *sub-lists*. Most lists are empty, so all empty ones share one object,
-//! which is counted by the feature empty_bpobj.
+//! An object whose data is an array of block pointers and whose bonus counts them and their space.
+//! Lists are joined without copying: a second object holds the numbers of *sub-lists*. Most lists
+//! are empty, so all empty ones share one object, which is counted by the feature empty_bpobj.
 
 use super::DslPool;
 
@@ -281,8 +282,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// The object with the numbers of a list's sub-lists. What a header names may be any object, and
-    /// no other may be read as one, or freed as one.
+    /// The object with the numbers of a list's sub-lists. What a header names may be any object,
+    /// and no other may be read as one, or freed as one.
     async fn subobjs(&self, of: &Bpobj, id: u64) -> Result<Arc<Dnode>> {
         let dn = self.mos().hold_wait(ObjectId(id)).await?;
         match dn.otype() {

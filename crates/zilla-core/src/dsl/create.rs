@@ -325,7 +325,8 @@ impl DslPool {
         Ok(slot.get_or_insert(os).clone())
     }
 
-    /// A dataset's contents as whoever has no key sees them: they are read only to be sent on as they are.
+    /// A dataset's contents as whoever has no key sees them: they are read only to be sent on as
+    /// they are.
     pub(crate) async fn sealed_objset(&self, ds: &DslDataset) -> Result<Arc<Objset>> {
         let p = ds.phys();
         if p.bp.is_hole() {
@@ -343,7 +344,8 @@ impl DslPool {
         Ok(os.log_or(|| crate::zil::Zilog::new(&self.ctx, ds, os.store().clone())))
     }
 
-    /// The objset's own header changed (its intent log's, say): the root is written in the next txg though no object changed.
+    /// The objset's own header changed (its intent log's, say): the root is written in the next txg
+    /// though no object changed.
     pub fn rewrite_root(&self, ds: &DslDataset) {
         ds.rewrite_root.store(true, Ordering::Relaxed);
     }
@@ -394,7 +396,8 @@ impl DslPool {
         }
     }
 
-    /// Drops a clone's livelist: it says what the clone has written, and we do not keep it up to date.
+    /// Drops a clone's livelist: it says what the clone has written, and we do not keep it up to
+    /// date.
     pub(super) async fn remove_livelist(&self, tx: &Tx, dir: &DslDir) -> Result<()> {
         let Some(id) = self.livelist(dir).await? else { return Ok(()) };
         if let Some(zap) = dir.zap() {

@@ -147,7 +147,8 @@ impl DslDataset {
         self.features.lock().contains(name)
     }
 
-    /// Notes that data written in the open txg needs a feature; it is counted when that txg is synced.
+    /// Notes that data written in the open txg needs a feature; it is counted when that txg is
+    /// synced.
     pub fn will_need_feature(&self, name: &'static str) {
         if !self.feature_is_active(name) {
             self.activating.lock().insert(name);
@@ -185,7 +186,8 @@ impl DslDataset {
         self.long_holds.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until nobody holds it: what was begun in the background for a mount ends a little after it.
+    /// Waits until nobody holds it: what was begun in the background for a mount ends a little
+    /// after it.
     #[crate::boxed]
     pub async fn unheld(&self) {
         loop {

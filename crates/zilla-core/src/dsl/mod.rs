@@ -1,9 +1,11 @@
-//! The dataset and snapshot layer: the tree of datasets of a pool, their properties, and who owes what space to whom.
+//! The dataset and snapshot layer: the tree of datasets of a pool, their properties, and who owes
+//! what space to whom.
 //!
 //! **Floor 11.** It stands on the pool, its ZAPs and its logs.
 //!
-//! All of it lies in the MOS. A *dir* ([`DslDir`]) is a node of the tree that `zfs list` shows, with children, properties and
-//! space accounting; a *dataset* ([`DslDataset`]) is one state of its contents: the head, or a snapshot.
+//! All of it lies in the MOS. A *dir* ([`DslDir`]) is a node of the tree that `zfs list` shows,
+//! with children, properties and space accounting; a *dataset* ([`DslDataset`]) is one state of its
+//! contents: the head, or a snapshot.
 //!
 //! ```text
 //!   object directory -> root dir -> child dirs ...

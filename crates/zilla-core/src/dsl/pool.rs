@@ -50,7 +50,8 @@ pub struct PoolSpace {
 pub(super) struct Special {
     pub root: Arc<DslDir>,
     pub mos: Arc<DslDir>,
-    /// Where blocks wait to be freed. A pool older than [`SPA_VERSION_WRITABLE`] has none, and is only read.
+    /// Where blocks wait to be freed. A pool older than [`SPA_VERSION_WRITABLE`] has none, and is
+    /// only read.
     pub freeing: Option<Freeing>,
     /// The snapshot that every file system is a clone of; 0 while a pool is being made.
     pub origin_snap: u64,
@@ -71,10 +72,11 @@ impl Special {
     }
 }
 
-/// The first version whose datasets have all that destroying a block needs: deadlists by txg, the list of frees.
-/// Source: SPA_VERSION_DEADLISTS in sys/fs/zfs.h.
+/// The first version whose datasets have all that destroying a block needs: deadlists by txg, the
+/// list of frees. Source: SPA_VERSION_DEADLISTS in sys/fs/zfs.h.
 pub const SPA_VERSION_WRITABLE: u64 = 26;
-/// The first version with a common origin of all datasets. Source: SPA_VERSION_ORIGIN in sys/fs/zfs.h.
+/// The first version with a common origin of all datasets. Source: SPA_VERSION_ORIGIN in
+/// sys/fs/zfs.h.
 const SPA_VERSION_ORIGIN: u64 = 11;
 
 pub struct DslPool {
@@ -115,8 +117,8 @@ impl DslPool {
         })
     }
 
-    /// Makes the datasets of a new pool, with a root file system as `props` has it. The object directory and the features are
-    /// there.
+    /// Makes the datasets of a new pool, with a root file system as `props` has it. The object
+    /// directory and the features are there.
     #[crate::boxed]
     pub async fn create(ctx: &Arc<PoolCtx>, tx: &Tx, props: &crate::zpl::ZplProps) -> Result<Arc<DslPool>> {
         DslPool::create_with(ctx, tx, props, &super::NewCrypt::default()).await
@@ -142,7 +144,8 @@ impl DslPool {
         let special = Special { root: root.clone(), mos: mos_dir, freeing, origin_snap: 0 };
         *pool.special.write() = Some(Arc::new(special));
 
-        // Everything is a clone of the empty snapshot $ORIGIN@$ORIGIN, so that no dataset is without an origin.
+        // Everything is a clone of the empty snapshot $ORIGIN@$ORIGIN, so that no dataset is
+        // without an origin.
         let origin_dir = pool.create_dir(tx, Some(&root), ORIGIN_DIR_NAME).await?;
         let origin = pool.create_dataset_dd(tx, &origin_dir, None, 0).await?;
         let now = pool.ctx.env.wall().as_secs();
@@ -179,7 +182,8 @@ impl DslPool {
         }
     }
 
-    /// Opens the dataset layer of an existing pool of the given version. The MOS and the features are loaded before.
+    /// Opens the dataset layer of an existing pool of the given version. The MOS and the features
+    /// are loaded before.
     #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>, version: u64) -> Result<Arc<DslPool>> {
         let pool = DslPool::build(ctx.clone());

@@ -1,4 +1,5 @@
-//! Where a stream is received to, and what becomes of it: the part of `zfs receive` that lies in the MOS.
+//! Where a stream is received to, and what becomes of it: the part of `zfs receive` that lies in
+//! the MOS.
 //!
 //! A stream for a name that does not exist makes the dataset under that name, one for an existing dataset a clone
 //! `%recv` below it (of the snapshot the stream starts from, or of nothing for a whole one). Either is marked inconsistent until
@@ -31,7 +32,8 @@ use zilla_ondisk::stream::{
     Begin, DRR_FLAG_CI_DATA, DRR_FLAG_CLONE, DRR_FLAG_FREERECORDS, DRR_FLAG_SPILL_BLOCK, feature,
 };
 
-/// The name of the clone that an existing dataset's stream goes into. Source: recv_clone_name in OpenZFS.
+/// The name of the clone that an existing dataset's stream goes into. Source: recv_clone_name in
+/// OpenZFS.
 pub const RECV_NAME: &str = "%recv";
 
 /// Properties that say how the received blocks are written.
@@ -159,9 +161,10 @@ impl DslPool {
         Ok(None)
     }
 
-    /// Why a stream cannot go on top of a snapshot that is redacted, if it cannot: it would leave something out for which nobody
-    /// could say why. It may have been sent from that snapshot, or from a redaction bookmark, by some of the same snapshots; be redacted by
-    /// some of them itself; or be of one of them, which has all that was left out.
+    /// Why a stream cannot go on top of a snapshot that is redacted, if it cannot: it would leave
+    /// something out for which nobody could say why. It may have been sent from that snapshot, or
+    /// from a redaction bookmark, by some of the same snapshots; be redacted by some of them
+    /// itself; or be of one of them, which has all that was left out.
     fn recv_redact_check(&self, from: &DslDataset, b: &Begin, o: &RecvOpts) -> Result<()> {
         let Some(have) = from.redact_snaps().filter(|_| b.fromguid != 0) else { return Ok(()) };
         let some_of = |snaps: &[u64]| snaps.len() <= have.len() && snaps.iter().all(|s| have.contains(s));
@@ -434,7 +437,8 @@ impl DslPool {
         Ok(RecvTarget { ds, os, new, bytes: state.bytes, resume })
     }
 
-    /// What the end of a forced receive takes away: the head's snapshots after the one that was received on.
+    /// What the end of a forced receive takes away: the head's snapshots after the one that was
+    /// received on.
     async fn recv_later(&self, head: &Arc<DslDataset>, from: u64) -> Result<Vec<Arc<DslDataset>>> {
         let mut out = Vec::new();
         let mut at = self.prev(head).await?;
@@ -451,7 +455,8 @@ impl DslPool {
         Ok(out)
     }
 
-    /// Makes what was received the dataset's contents, and its snapshot. In syncing context. Nobody may use the old objset any more.
+    /// Makes what was received the dataset's contents, and its snapshot. In syncing context. Nobody
+    /// may use the old objset any more.
     #[crate::boxed]
     pub async fn recv_end(
         &self,
@@ -468,7 +473,8 @@ impl DslPool {
             return refuse(Errno::Again, "a snapshot of this txg exists");
         }
         let head = if t.new { t.ds.clone() } else { self.by_name(&o.fs).await? };
-        // One that was renamed meanwhile may have left its name to another, whose contents these would replace.
+        // One that was renamed meanwhile may have left its name to another, whose contents these
+        // would replace.
         if !t.new && t.ds.dir().parent().is_none_or(|p| p.id() != head.dir().id()) {
             return refuse(Errno::Busy, format!("{}: dataset was renamed while it was received to", o.fs));
         }

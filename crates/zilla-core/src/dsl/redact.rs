@@ -1,12 +1,16 @@
-//! Redaction: lists of blocks that a stream leaves out, and datasets that were received from such a stream.
+//! Redaction: lists of blocks that a stream leaves out, and datasets that were received from such a
+//! stream.
 //!
-//! A *redaction bookmark* has, beside what a bookmark has, an object with the runs of blocks of its snapshot that are not to be told, sorted
-//! by object and block, and in its bonus the guids of the snapshots they were found by ([`RedactionListPhys`]; in a spill block where the
-//! bonus has no room, with the feature `redaction_list_spill`). A list is complete when its last place is the last there can be; one that is
-//! not is what an interrupted `zfs redact` of OpenZFS left, and is used for nothing but to be made anew.
+//! A *redaction bookmark* has, beside what a bookmark has, an object with the runs of blocks of its
+//! snapshot that are not to be told, sorted by object and block, and in its bonus the guids of the
+//! snapshots they were found by ([`RedactionListPhys`]; in a spill block where the bonus has no
+//! room, with the feature `redaction_list_spill`). A list is complete when its last place is the
+//! last there can be; one that is not is what an interrupted `zfs redact` of OpenZFS left, and is
+//! used for nothing but to be made anew.
 //!
-//! A *redacted dataset* lacks such blocks. It says so by the feature `redacted_datasets`, whose entry in its ZAP is the list of those
-//! guids. Its snapshots and clones are redacted as it is, until a receive onto them says otherwise.
+//! A *redacted dataset* lacks such blocks. It says so by the feature `redacted_datasets`, whose
+//! entry in its ZAP is the list of those guids. Its snapshots and clones are redacted as it is,
+//! until a receive onto them says otherwise.
 //!
 //! **Crash.** zilla computes a list before it writes one, in one txg with its bookmark.
 
@@ -212,7 +216,8 @@ impl DslPool {
         self.feature_decr(tx, LISTS).await
     }
 
-    /// The list that a bookmark of a redacted snapshot has: nothing is left out of it that was not before.
+    /// The list that a bookmark of a redacted snapshot has: nothing is left out of it that was not
+    /// before.
     pub(super) async fn list_of_redacted(&self, tx: &Tx, snap: &DslDataset) -> Result<u64> {
         match snap.redact_snaps().filter(|_| self.feature_enabled(LISTS)) {
             Some(snaps) => self.put_list(tx, 0, &RedactionList { snaps: snaps.to_vec(), runs: vec![] }).await,
@@ -237,7 +242,8 @@ impl DslPool {
         }
     }
 
-    /// The incomplete list that may be made anew under a bookmark's name: 0 if there is no such bookmark.
+    /// The incomplete list that may be made anew under a bookmark's name: 0 if there is no such
+    /// bookmark.
     #[crate::boxed]
     pub async fn redact_again(&self, name: &str, snaps: &[u64]) -> Result<u64> {
         let mark = match self.bookmark_by_name(name).await {

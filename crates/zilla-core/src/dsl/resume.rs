@@ -1,6 +1,8 @@
-//! What a resumable receive keeps of how far it came: fields of the dataset's ZAP, from which the token is made that a sender goes on by.
+//! What a resumable receive keeps of how far it came: fields of the dataset's ZAP, from which the
+//! token is made that a sender goes on by.
 //!
-//! They are written by the sync that writes the data they speak of, so after a crash both are of one moment.
+//! They are written by the sync that writes the data they speak of, so after a crash both are of
+//! one moment.
 
 use super::DslPool;
 use super::dataset::DslDataset;
@@ -67,8 +69,8 @@ pub struct ResumeState {
 }
 
 impl DslPool {
-    /// What an incremental stream whose receive was interrupted starts from: what it was received on, and whether that is another
-    /// dataset's.
+    /// What an incremental stream whose receive was interrupted starts from: what it was received
+    /// on, and whether that is another dataset's.
     #[crate::boxed]
     pub async fn recv_source(&self, ds: &Arc<DslDataset>, guid: u64) -> Result<(Arc<DslDataset>, bool)> {
         let dir = ds.dir();

@@ -1,7 +1,7 @@
 //! Rolling a head back to its latest snapshot.
 //!
-//! A clone of the snapshot is made beside the head, the two change places, and the clone, which now has the discarded
-//! contents, is destroyed.
+//! A clone of the snapshot is made beside the head, the two change places, and the clone, which now
+//! has the discarded contents, is destroyed.
 
 use super::DslPool;
 use super::Refusal;

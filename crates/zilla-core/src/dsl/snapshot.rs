@@ -17,7 +17,8 @@ use zilla_ondisk::dsl::{
 };
 
 impl DslPool {
-    /// Why a snapshot of this name cannot be taken, if it cannot; in the syncing context the answer is final.
+    /// Why a snapshot of this name cannot be taken, if it cannot; in the syncing context the answer
+    /// is final.
     #[crate::boxed]
     pub async fn snapshot_check(&self, name: &str, syncing: Option<&Tx>) -> Result<Arc<DslDataset>> {
         name::check(name)?;
@@ -70,7 +71,8 @@ impl DslPool {
         Ok(out)
     }
 
-    /// The names of the snapshots that `zfs snapshot -r fs@snap` takes: of the file system and all below it.
+    /// The names of the snapshots that `zfs snapshot -r fs@snap` takes: of the file system and all
+    /// below it.
     #[crate::boxed]
     pub async fn recursive_names(&self, name: &str) -> Result<Vec<String>> {
         let parts = name::split(name);

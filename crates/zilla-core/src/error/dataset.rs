@@ -1,7 +1,8 @@
 //! Why an operation on datasets is refused.
 //!
-//! One variant a reason, with what it is about, so that nobody has to search a sentence for it. The numbers are what OpenZFS's engine
-//! answers; the sentences of the commands are made of the variants at the edge.
+//! One variant a reason, with what it is about, so that nobody has to search a sentence for it. The
+//! numbers are what OpenZFS's engine answers; the sentences of the commands are made of the
+//! variants at the edge.
 
 use super::Errno;
 

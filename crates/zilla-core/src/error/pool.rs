@@ -1,7 +1,8 @@
 //! Why an operation on a pool or its devices is refused.
 //!
-//! One variant a reason that somebody further up answers in a way of its own; the commands' sentences and codes are
-//! made of the variants at the edge. Reasons that are only ever printed stay errors with words.
+//! One variant a reason that somebody further up answers in a way of its own; the commands'
+//! sentences and codes are made of the variants at the edge. Reasons that are only ever printed
+//! stay errors with words.
 
 use super::Errno;
 

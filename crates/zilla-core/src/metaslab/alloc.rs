@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zilla_ondisk::blkptr::Dva;
 
-/// A log stays on a disk that turns for so many times what other data do: to change costs half of a turn, which passes 500 KiB.
+/// A log stays on a disk that turns for so many times what other data do: to change costs half of a
+/// turn, which passes 500 KiB.
 const LOG_STAY: u64 = 16;
 
 /// Every log block counts for so many bytes more: a device is not busy with the bytes alone.
@@ -52,8 +53,9 @@ impl Class {
         Some((v, v.groups.get(*g)?))
     }
 
-    /// The member that was given least, for a block of `psize` bytes. All come forward equally, so that devices which stop now and then to
-    /// prepare what comes next, as simple flash does, stop together and not one after the other.
+    /// The member that was given least, for a block of `psize` bytes. All come forward equally, so
+    /// that devices which stop now and then to prepare what comes next, as simple flash does, stop
+    /// together and not one after the other.
     fn least_given(&self, psize: u64) -> usize {
         let mut given = self.given.lock();
         given.resize(self.members.len().max(1), 0);
@@ -187,7 +189,8 @@ impl Metaslabs {
         Ok(self.vdev(vdev)?.stat())
     }
 
-    /// The space of a class. That of the embedded log is part of its vdevs'; the normal class here is without it.
+    /// The space of a class. That of the embedded log is part of its vdevs'; the normal class here
+    /// is without it.
     pub fn class_stat(&self, class: SpaceClass) -> SpaceStat {
         let mut sum = SpaceStat::default();
         let (mut weighted, mut known) = (0u128, true);
@@ -291,7 +294,8 @@ impl Metaslabs {
         let order = if req.must { &everywhere } else { order };
         for kind in order {
             let Some(class) = self.class(*kind) else { continue };
-            // Who waits for a log block can wait for a txg instead; a txg that finds no room for the pool's own objects ends everything.
+            // Who waits for a log block can wait for a txg instead; a txg that finds no room for
+            // the pool's own objects ends everything.
             if req.class == AllocClass::Log && *kind == Normal && !self.has_room(req.psize, Leave::Half) {
                 break;
             }
@@ -327,8 +331,8 @@ impl Metaslabs {
             _ if let Some(wanted) = wanted => wanted,
             // Log blocks are waited for one by one: the next is best on another device.
             AllocClass::Log if !class.turns() => class.least_given(req.psize),
-            // But a disk that others had their turn before may be anywhere in its own, and half of one is longer than the block; the disk that has just
-            // written is where it was left.
+            // But a disk that others had their turn before may be anywhere in its own, and half of
+            // one is longer than the block; the disk that has just written is where it was left.
             AllocClass::Log => class.turn(req.psize / LOG_STAY),
             _ => class.turn(req.psize),
         };
@@ -410,7 +414,8 @@ impl Metaslabs {
         ms.unalloc(&mut st, txg, dva.offset, size)
     }
 
-    /// Frees in the syncing txg; the space is given out again two txgs later (but see [`Metaslabs::sync_done`]).
+    /// Frees in the syncing txg; the space is given out again two txgs later (but see
+    /// [`Metaslabs::sync_done`]).
     pub fn free_dva(&self, txg: Txg, dva: &Dva) -> Result<()> {
         self.let_go(txg, dva, Metaslab::free)
     }
@@ -447,7 +452,8 @@ impl Metaslabs {
         Ok(st.loaded.then(|| st.free.clone()))
     }
 
-    /// What the maps and logs on disk call allocated, of a whole vdev; for checks. Nothing may be being synced.
+    /// What the maps and logs on disk call allocated, of a whole vdev; for checks. Nothing may be
+    /// being synced.
     pub async fn allocated_ranges(&self, vdev: u32) -> Result<RangeTree> {
         let v = self.vdev(vdev)?;
         let mut out = RangeTree::new();
@@ -535,7 +541,8 @@ impl Allocator for Metaslabs {
     }
 
     fn free(&self, txg: Txg, dva: &Dva, born: Txg) {
-        // Blocks born in this txg are deferred as well: an earlier pass may have a write to that place in flight.
+        // Blocks born in this txg are deferred as well: an earlier pass may have a write to that
+        // place in flight.
         let kept = self.in_checkpoint(txg, born);
         if let Err(e) = if kept { self.keep_dva(txg, dva) } else { self.free_dva(txg, dva) } {
             // A pointer that lies must not take space from others. At worst the space is lost.

@@ -9,7 +9,8 @@ use crate::types::Txg;
 use std::sync::Arc;
 
 impl Metaslabs {
-    /// Whether nothing of a vdev is allocated, on its way to be, or freed too lately to be forgotten.
+    /// Whether nothing of a vdev is allocated, on its way to be, or freed too lately to be
+    /// forgotten.
     pub fn is_empty(&self, vdev: u32) -> Result<bool> {
         let v = self.vdev(vdev)?;
         Ok(v.all.iter().all(|ms| {

@@ -1,13 +1,16 @@
 //! What may be given out now for things that can wait, and what must stay for those that cannot.
 //!
-//! The sync of a txg has to find a place for everything that is dirty; if it does not, the pool is suspended. What datasets use and
-//! will use is held against the pool's size when they ask ([`crate::dsl::space`]), but that is not what is free at the moment: blocks of the
-//! intent log are nobody's usage, and what was freed comes back only two txgs later. So the log takes nothing, and changes wait for a
-//! txg or are refused, when what is left would not do for the worst case of all that is dirty ([`TxgState::needed`]) and a part of the slop.
-//! That part is for what is not counted block by block: the pool's own objects.
+//! The sync of a txg has to find a place for everything that is dirty; if it does not, the pool is
+//! suspended. What datasets use and will use is held against the pool's size when they ask
+//! ([`crate::dsl::space`]), but that is not what is free at the moment: blocks of the intent log
+//! are nobody's usage, and what was freed comes back only two txgs later. So the log takes nothing,
+//! and changes wait for a txg or are refused, when what is left would not do for the worst case of
+//! all that is dirty ([`TxgState::needed`]) and a part of the slop. That part is for what is not
+//! counted block by block: the pool's own objects.
 //!
-//! What is left is counted when a txg is synced, and taken from as blocks are placed in between: looking at every metaslab for each
-//! log block would cost more than placing it. What is taken back unused is only seen at the next count.
+//! What is left is counted when a txg is synced, and taken from as blocks are placed in between:
+//! looking at every metaslab for each log block would cost more than placing it. What is taken back
+//! unused is only seen at the next count.
 
 use super::SpaceClass;
 use super::alloc::Metaslabs;

@@ -1,5 +1,6 @@
-//! The allocator against a model: what is given out never overlaps, what is freed stays untouched for two txgs, and a
-//! pool opened from the last synced txg (a crash) has exactly what that txg had.
+//! The allocator against a model: what is given out never overlaps, what is freed stays untouched
+//! for two txgs, and a pool opened from the last synced txg (a crash) has exactly what that txg
+//! had.
 
 use super::*;
 use crate::dmu::testing::Harness;
@@ -237,7 +238,8 @@ proptest! {
     }
 }
 
-/// A place that only the logs call free is given out after an import, and comes back before anything is synced.
+/// A place that only the logs call free is given out after an import, and comes back before
+/// anything is synced.
 #[test]
 fn a_place_freed_in_the_logs_can_be_given_out_and_freed_again() {
     block_on(async {

@@ -23,9 +23,11 @@ const MIN_MS_SHIFT: u8 = 24;
 const OLD_MIN_MS_SHIFT: u8 = 16;
 /// With more metaslabs than this one of them is kept for the intent log.
 const EMBEDDED_LOG_MIN_MS: usize = 64;
-/// How much is allocated from one vdev before it is the next one's turn, for every disk's worth of bandwidth.
+/// How much is allocated from one vdev before it is the next one's turn, for every disk's worth of
+/// bandwidth.
 const ALIQUOT: u64 = 2 << 20;
-/// A lane leaves its metaslab when another one's largest free range is this many times (log2) larger.
+/// A lane leaves its metaslab when another one's largest free range is this many times (log2)
+/// larger.
 const SWITCH_CLASSES: u64 = 2;
 
 /// The size of a new vdev's metaslabs (log2), for so many bytes: OpenZFS's choice.
@@ -74,7 +76,8 @@ pub struct VdevSpec {
     pub ms_array: ObjectId,
     /// The vdev's own ZAP; 0 in old pools.
     pub top_zap: ObjectId,
-    /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single disk's.
+    /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single
+    /// disk's.
     pub data_disks: u64,
     /// Whether some of its devices are said to turn.
     pub rotational: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -102,7 +105,8 @@ pub struct SpaceStat {
     pub fragmentation: Option<u64>,
 }
 
-/// Metaslabs of one vdev that serve one class, and from which of them each copy of blocks is being allocated.
+/// Metaslabs of one vdev that serve one class, and from which of them each copy of blocks is being
+/// allocated.
 pub(super) struct Group {
     pub(super) class: SpaceClass,
     pub(super) metaslabs: Vec<Arc<Metaslab>>,
@@ -404,7 +408,8 @@ impl Group {
         self.aliquot.store(turn, Ordering::Relaxed);
     }
 
-    /// Looks for `asize` bytes for copy number `lane` of a block whose other copies are at `others`, if possible `skip` bytes behind the last.
+    /// Looks for `asize` bytes for copy number `lane` of a block whose other copies are at
+    /// `others`, if possible `skip` bytes behind the last.
     pub(super) fn alloc(
         &self,
         vdev: &VdevSpace,
@@ -467,9 +472,10 @@ impl Group {
         Found::Nothing
     }
 
-    /// A place for a log block on a device of its own that is not said to turn. A log that stays in as little space as it can be in is for the best
-    /// of simple flash, which keeps few erase units open and takes long to change to another, of SSDs, which have the rest to themselves, and
-    /// of image files, which grow no further.
+    /// A place for a log block on a device of its own that is not said to turn. A log that stays in
+    /// as little space as it can be in is for the best of simple flash, which keeps few erase units
+    /// open and takes long to change to another, of SSDs, which have the rest to themselves, and of
+    /// image files, which grow no further.
     fn lowest(&self, txg: Txg, asize: u64) -> Found {
         for m in self.metaslabs.iter().filter(|m| m.may_fit(asize)) {
             let mut st = m.state();

@@ -1,8 +1,9 @@
 //! Feature flags: which are enabled, how many things use each, and whether a pool's can be served.
 //!
-//! On disk they are ZAPs in the MOS, guid to count: `features_for_read` (software that lacks one cannot read the pool) and
-//! `features_for_write` (it can read but not write). A feature that is absent is disabled, 0 is enabled, more is active. An uncounted change
-//! would let older software corrupt the pool, so counts change only in the syncing context, in the txg that makes them true.
+//! On disk they are ZAPs in the MOS, guid to count: `features_for_read` (software that lacks one
+//! cannot read the pool) and `features_for_write` (it can read but not write). A feature that is
+//! absent is disabled, 0 is enabled, more is active. An uncounted change would let older software
+//! corrupt the pool, so counts change only in the syncing context, in the txg that makes them true.
 
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
@@ -57,7 +58,8 @@ pub const SUPPORTED: &[&str] = &[
     "raidz_expansion",
 ];
 
-/// Features that change nothing for a reader or for a writer as long as nobody uses them anew: zilla keeps what is there.
+/// Features that change nothing for a reader or for a writer as long as nobody uses them anew:
+/// zilla keeps what is there.
 const TOLERATED_ACTIVE: &[&str] = &["livelist", "resilver_defer", "device_rebuild", "multi_vdev_crash_dump"];
 
 const FOR_READ: &str = "features_for_read";

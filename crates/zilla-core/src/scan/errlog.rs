@@ -1,10 +1,13 @@
-//! The pool's error log: blocks of which no copy is good, so that `zpool status -v` can name the files.
+//! The pool's error log: blocks of which no copy is good, so that `zpool status -v` can name the
+//! files.
 //!
-//! There are two logs, ZAPs named in the pool's directory: *last* is what is known; during a scrub new errors go to *scrub*,
-//! and the scrub's end makes that the last one, so that what was repaired or overwritten goes. With the feature
-//! `head_errlog` a log is a ZAP of ZAPs, by head dataset; before, one of places.
+//! There are two logs, ZAPs named in the pool's directory: *last* is what is known; during a scrub
+//! new errors go to *scrub*, and the scrub's end makes that the last one, so that what was repaired
+//! or overwritten goes. With the feature `head_errlog` a log is a ZAP of ZAPs, by head dataset;
+//! before, one of places.
 //!
-//! Errors are noted in memory at once and written by the sync task. A crash loses what was noted in the last txg; the next read finds it again.
+//! Errors are noted in memory at once and written by the sync task. A crash loses what was noted in
+//! the last txg; the next read finds it again.
 
 use super::{datasets, traverse};
 use crate::dmu::resident;
@@ -133,14 +136,16 @@ impl ErrLog {
         Ok(datasets::dir(mos, datasets::dataset(mos, ds).await?.dir_obj).await?.head_dataset_obj)
     }
 
-    /// When a block was born; 0 when that cannot be found out, which matches no snapshot's version in particular.
+    /// When a block was born; 0 when that cannot be found out, which matches no snapshot's version
+    /// in particular.
     async fn birth_of(&self, at: Bookmark) -> u64 {
         let Ok(ds) = datasets::dataset(self.ctx.mos(), at.objset).await else { return 0 };
         let found = traverse::find(&self.ctx.store, ds.bp, at).await;
         found.ok().flatten().map_or(0, |bp| bp.birth())
     }
 
-    /// A scrub is over: what it found is what is known now. As in OpenZFS that is so for one that was stopped, too.
+    /// A scrub is over: what it found is what is known now. As in OpenZFS that is so for one that
+    /// was stopped, too.
     pub(super) async fn end_scrub(&self, tx: &Tx) -> Result<()> {
         self.sync(tx).await?;
         let (last, scrub) = {

@@ -17,7 +17,8 @@ use zilla_ondisk::dsl::{DSF_VISIT_DS_AGAIN, DslDatasetPhys};
 use zilla_ondisk::enums::ScanState;
 use zilla_ondisk::zbookmark::ZB_DESTROYED_OBJSET;
 
-/// Blocks in a round: as many as take about `ROUND` to read, within bounds (an entry takes 160 bytes).
+/// Blocks in a round: as many as take about `ROUND` to read, within bounds (an entry takes 160
+/// bytes).
 pub(super) const MIN_ROUND: usize = 4096;
 const MAX_ROUND: usize = 200_000;
 const ROUND: Duration = Duration::from_secs(8);
@@ -108,8 +109,9 @@ impl Scan {
         });
     }
 
-    /// A scan that can neither go on nor be ended on disk is over in memory, and nobody waits for it.
-    /// On disk it goes on with the next import, as it does here where the pool was only suspended.
+    /// A scan that can neither go on nor be ended on disk is over in memory, and nobody waits for
+    /// it. On disk it goes on with the next import, as it does here where the pool was only
+    /// suspended.
     fn give_up(&self) {
         if self.ctx.txgs.is_stopped() {
             return;
@@ -130,7 +132,8 @@ impl Scan {
         st.stopping || st.generation != generation || !st.stable.is_scanning() || st.stable.is_paused()
     }
 
-    /// Something that says where to go on is damaged: an error like others, and what it leads to is passed by.
+    /// Something that says where to go on is damaged: an error like others, and what it leads to is
+    /// passed by.
     fn damaged(&self, e: &Error) {
         tracing::warn!("scan: {e}");
         self.error_count.fetch_add(1, Ordering::Relaxed);
@@ -340,7 +343,8 @@ impl Scan {
         while !stopped {
             p.set_bookmark(None);
             let Some((ds, min)) = p.queue.pop_first() else { break };
-            // Once, and once more if it changed meanwhile: a chain of snapshots that leads back is damage.
+            // Once, and once more if it changed meanwhile: a chain of snapshots that leads back is
+            // damage.
             let times = visits.entry(ds).or_default();
             *times += 1;
             if *times > 2 {
@@ -447,7 +451,8 @@ impl Scan {
         datasets::dataset(self.ctx.mos(), ds).await
     }
 
-    /// The datasets whose history begins with a snapshot, and since when their blocks are their own.
+    /// The datasets whose history begins with a snapshot, and since when their blocks are their
+    /// own.
     async fn clones(&self, ds: u64, phys: &DslDatasetPhys) -> Result<Vec<(u64, u64)>> {
         let mos = self.ctx.mos();
         if phys.next_clones_obj != 0 {

@@ -1,11 +1,11 @@
 //! What each record of a stream does to the objects of the dataset that is received.
 //!
-//! Each record is one transaction, so a txg has whole records and a receive goes on in the next where the last
-//! ended. A record that must wait for something has changed nothing yet. What waits to be synced is bounded by the
-//! write throttle, as for any writer.
+//! Each record is one transaction, so a txg has whole records and a receive goes on in the next
+//! where the last ended. A record that must wait for something has changed nothing yet. What waits
+//! to be synced is bounded by the write throttle, as for any writer.
 //!
-//! A number that is used again for another object is changed in place where the dnode's shape allows it. Else the old object is freed, its txg
-//! waited for, and the new one made.
+//! A number that is used again for another object is changed in place where the dnode's shape
+//! allows it. Else the old object is freed, its txg waited for, and the new one made.
 //!
 //! **Bad input.** Every number of a record is checked before it is used: sizes against the block sizes the pool has, offsets
 //! against the longest object, types against those there are.
@@ -209,7 +209,8 @@ impl Apply {
     /// From where on an object's blocks go when it becomes what the record says; None if they stay.
     fn goes_from(&self, dn: &Dnode, o: &Object, otype: u8) -> Option<u64> {
         let old = dn.blksz();
-        // A sender that splits large blocks for one stream and not for the next: all of the file is there, in smaller blocks.
+        // A sender that splits large blocks for one stream and not for the next: all of the file is
+        // there, in smaller blocks.
         let was_split = dn.maxblkid() > 0 && u64::from(old) == SPA_OLD_MAXBLOCKSIZE && o.blksz > old;
         if o.blksz != old && !(was_split && dn.otype() == otype) {
             return Some(0);
@@ -219,7 +220,8 @@ impl Apply {
         (self.raw.is_some() && o.maxblkid < dn.maxblkid()).then_some(end)
     }
 
-    /// Makes an object that exists what the record says, its blocks but for those that a record will follow for.
+    /// Makes an object that exists what the record says, its blocks but for those that a record
+    /// will follow for.
     fn change(
         &self,
         tx: &Tx,

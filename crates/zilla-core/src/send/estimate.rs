@@ -1,7 +1,8 @@
 //! How long a stream will be, before it is sent.
 //!
-//! As OpenZFS does it, from what the datasets have counted: fast, and off by what dnodes and holes take. Where nothing is counted (from a
-//! bookmark on, or the rest of an interrupted stream) the tree is walked.
+//! As OpenZFS does it, from what the datasets have counted: fast, and off by what dnodes and holes
+//! take. Where nothing is counted (from a bookmark on, or the rest of an interrupted stream) the
+//! tree is walked.
 
 use super::objects::{Item, Objects, Resume};
 use super::restore::Told;

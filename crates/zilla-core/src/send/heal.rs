@@ -1,13 +1,15 @@
-//! Corrective receive (`receive -c`): mending damaged blocks of a snapshot from a stream of that same snapshot.
+//! Corrective receive (`receive -c`): mending damaged blocks of a snapshot from a stream of that
+//! same snapshot.
 //!
 //! ```text
 //! WRITE -> pointer in the snapshot -> all copies bad? -> its bytes as they were stored -> checksum right? -> put in place
 //! ```
 //!
-//! Nothing else of a stream counts: no object is made, changed or freed, and no txg has a part in it. A block that can be read stays as it
-//! is, so a stream that lies changes nothing, for bytes are put in place only where the block pointer's checksum says that they are
-//! the block. They are the sender's as they come from a raw stream, or from a compressed one of the same compression; else
-//! they are compressed here as the block was, and encrypted under its own salt and IV.
+//! Nothing else of a stream counts: no object is made, changed or freed, and no txg has a part in
+//! it. A block that can be read stays as it is, so a stream that lies changes nothing, for bytes
+//! are put in place only where the block pointer's checksum says that they are the block. They are
+//! the sender's as they come from a raw stream, or from a compressed one of the same compression;
+//! else they are compressed here as the block was, and encrypted under its own salt and IV.
 //!
 //! **Crash.** A block that was bad is bad or mended.
 //!
@@ -44,7 +46,8 @@ const AHEAD: usize = 64;
 pub struct Healed {
     /// Blocks that were mended.
     pub blocks: u64,
-    /// Blocks that are as damaged as before, and why the first of them is. `ENOTSUP`: what the stream has of it is no whole block.
+    /// Blocks that are as damaged as before, and why the first of them is. `ENOTSUP`: what the
+    /// stream has of it is no whole block.
     pub failed: u64,
     pub why: Option<Error>,
 }
@@ -224,7 +227,8 @@ impl Heal {
         Ok(())
     }
 
-    /// The block at an offset of an object, its number, and the size of its object's blocks. None: nothing can be damaged there.
+    /// The block at an offset of an object, its number, and the size of its object's blocks. None:
+    /// nothing can be damaged there.
     async fn find(&mut self, object: u64, offset: u64) -> Result<Option<(BlkPtr, u64, u64)>> {
         if self.object.as_ref().is_none_or(|(id, _)| *id != object) {
             self.object = None;

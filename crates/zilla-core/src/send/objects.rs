@@ -1,8 +1,8 @@
 //! Everything of a snapshot that a stream has to tell, in the order in which it is told.
 //!
-//! The blocks of dnodes that changed, in order; in each the objects by number, free ones too; of each
-//! object first itself, then its blocks and holes ascending, then its spill block. A receiver relies on
-//! that order: it is what lets it resume at an object and an offset.
+//! The blocks of dnodes that changed, in order; in each the objects by number, free ones too; of
+//! each object first itself, then its blocks and holes ascending, then its spill block. A receiver
+//! relies on that order: it is what lets it resume at an object and an offset.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -59,8 +59,9 @@ pub(super) enum Item {
 }
 
 impl Item {
-    /// The part of it that lies before a place, or at it; None if none does. Blocks that are not there may have come to be behind the
-    /// place, or not be there yet, so at the place itself nothing is freed.
+    /// The part of it that lies before a place, or at it; None if none does. Blocks that are not
+    /// there may have come to be behind the place, or not be there yet, so at the place itself
+    /// nothing is freed.
     fn until(self, at: Resume) -> Option<Item> {
         let here = |id: u64, dn: &DnodePhys, blkid: u64| {
             let offset = blkid.checked_mul(u64::from(dn.datablkszsec) << 9);
@@ -101,7 +102,8 @@ impl Resume {
     }
 }
 
-/// Up to where a stream is told whose rest is not here: the place that an interrupted receive has noted.
+/// Up to where a stream is told whose rest is not here: the place that an interrupted receive has
+/// noted.
 #[derive(Clone, Copy)]
 struct Stop {
     at: Resume,
@@ -149,7 +151,8 @@ impl Objects {
         self.limit
     }
 
-    /// Tells nothing behind this place. What lies there is of before the receive, or told again by whoever goes on from it.
+    /// Tells nothing behind this place. What lies there is of before the receive, or told again by
+    /// whoever goes on from it.
     pub(super) fn until(self, at: Option<Resume>) -> Objects {
         Objects { stop: at.map(|at| Stop { at, reached: false }), ..self }
     }
@@ -200,7 +203,8 @@ impl Objects {
         while let Some(visit) = open.walk.next().await? {
             match visit {
                 Visit::Block { blkid, bp } => return Ok(Some(Item::Block { id, dn, blkid, bp })),
-                // There is never anything behind the last block; of metadata OpenZFS tells it all the same.
+                // There is never anything behind the last block; of metadata OpenZFS tells it all
+                // the same.
                 Visit::Hole { first, .. } if first > dn.maxblkid => {}
                 Visit::Hole { first, count } => return Ok(Some(Item::Hole { id, dn, first, count })),
             }

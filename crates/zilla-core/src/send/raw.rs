@@ -1,8 +1,10 @@
-//! What the records of a raw stream do that others' do not: blocks come as they are encrypted, and objects with the shape of their tree.
+//! What the records of a raw stream do that others' do not: blocks come as they are encrypted, and
+//! objects with the shape of their tree.
 //!
-//! A sender vouches for all that its codes cover, with a key that is not here. So nothing of that may come out otherwise: depth and end of
-//! every tree, the room of every bonus, sizes and compression of every block. What cannot be kept so is refused when it is told; what a
-//! sender tells wrongly, whoever loads the key will see.
+//! A sender vouches for all that its codes cover, with a key that is not here. So nothing of that
+//! may come out otherwise: depth and end of every tree, the room of every bonus, sizes and
+//! compression of every block. What cannot be kept so is refused when it is told; what a sender
+//! tells wrongly, whoever loads the key will see.
 //!
 //! **Deliberately absent.** Streams of a machine of the other byte order: their blocks of dnodes would have to be put together in it.
 

@@ -6,8 +6,9 @@
 //!        .end     -- sync task: contents in place, snapshot, guid
 //! ```
 //!
-//! Between `records` and `end` the caller takes away whoever uses the dataset. An error of either leads to `abort`, which
-//! destroys what is there or, of a resumable receive, leaves it with its note. A client that vanishes is an error of the source.
+//! Between `records` and `end` the caller takes away whoever uses the dataset. An error of either
+//! leads to `abort`, which destroys what is there or, of a resumable receive, leaves it with its
+//! note. A client that vanishes is an error of the source.
 
 use super::apply::Apply;
 use super::frame::{RecordReader, bad_stream};
@@ -178,7 +179,8 @@ impl Receive {
         }
     }
 
-    /// After an error: destroys what was received, or keeps it to be resumed. Says whether it was kept.
+    /// After an error: destroys what was received, or keeps it to be resumed. Says whether it was
+    /// kept.
     #[crate::boxed]
     pub async fn abort(mut self) -> Result<bool> {
         self.hold = None;

@@ -1,9 +1,11 @@
-//! What is to be left out of a snapshot's stream (`zfs redact`): the blocks that all of some later snapshots have changed.
+//! What is to be left out of a snapshot's stream (`zfs redact`): the blocks that all of some later
+//! snapshots have changed.
 //!
-//! Each of those, of clones of the snapshot as a rule, is walked as for an incremental stream. A block counts as changed where that
-//! would tell a block or a hole, where it would free its object, where its object has become shorter, and where its object has no name any
-//! more. Places that all have are looked up in the snapshot itself, for the blocks of files and volumes there are. Contents of directories
-//! and other metadata are never left out: what is redacted is data.
+//! Each of those, of clones of the snapshot as a rule, is walked as for an incremental stream. A
+//! block counts as changed where that would tell a block or a hole, where it would free its object,
+//! where its object has become shorter, and where its object has no name any more. Places that all
+//! have are looked up in the snapshot itself, for the blocks of files and volumes there are.
+//! Contents of directories and other metadata are never left out: what is redacted is data.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

@@ -1,8 +1,10 @@
-//! What a stream tells beside its changes where it starts from a redaction bookmark: the blocks that were left out then.
+//! What a stream tells beside its changes where it starts from a redaction bookmark: the blocks
+//! that were left out then.
 //!
-//! They are told in their place among the others, for a receiver relies on the order, as they are in the snapshot that is sent: a block, or
-//! a hole. One that has changed meanwhile is told once; one whose object is gone is told by the object's end. What the
-//! new stream is to leave out as well stays out, without a word: the receiver lacks it.
+//! They are told in their place among the others, for a receiver relies on the order, as they are
+//! in the snapshot that is sent: a block, or a hole. One that has changed meanwhile is told once;
+//! one whose object is gone is told by the object's end. What the new stream is to leave out as
+//! well stays out, without a word: the receiver lacks it.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

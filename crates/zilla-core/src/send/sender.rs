@@ -4,8 +4,8 @@
 //! at once as fit a bound in bytes, and told in order. So the disks are busy while the pipe is, and the
 //! slower of the two sets the pace. Nothing is read that is not sent, but for the tree itself.
 //!
-//! Neighbouring holes become one FREE, neighbouring free objects one FREEOBJECTS, as OpenZFS's receivers
-//! expect; an object is followed by a FREE of all behind its end.
+//! Neighbouring holes become one FREE, neighbouring free objects one FREEOBJECTS, as OpenZFS's
+//! receivers expect; an object is followed by a FREE of all behind its end.
 //!
 //! A send changes nothing. The snapshot must be held by the caller.
 
@@ -41,7 +41,8 @@ const AHEAD_BYTES: u64 = 16 << 20;
 const AHEAD_ITEMS: usize = 256;
 /// Padded, a bonus and an embedded block are multiples of this.
 const PAD: usize = 8;
-/// What a compressed block's checksum can also find duplicates by (`ZCHECKSUM_FLAG_DEDUP`): those of 256 bits and more.
+/// What a compressed block's checksum can also find duplicates by (`ZCHECKSUM_FLAG_DEDUP`): those
+/// of 256 bits and more.
 const DEDUP_CHECKSUMS: &[u8] = &[8, 11, 12, 13, 14];
 
 /// What an incremental stream starts from.
@@ -159,8 +160,9 @@ pub async fn send(
 /// What some streams are beside those of a snapshot or of what has changed since.
 #[derive(Clone, Debug, Default)]
 pub struct Special {
-    /// Of what an interrupted receive has so far of a stream, up to the place from which a sender goes on (`-S`). Such a stream has no END,
-    /// by which its receiver knows that it is not whole, and keeps what came (`receive -s`).
+    /// Of what an interrupted receive has so far of a stream, up to the place from which a sender
+    /// goes on (`-S`). Such a stream has no END, by which its receiver knows that it is not whole,
+    /// and keeps what came (`receive -s`).
     pub saved: Option<ResumeState>,
     pub redaction: Redaction,
 }
@@ -554,7 +556,8 @@ impl Sender<'_> {
     }
 }
 
-/// What a pointer says of how its block is encrypted; salt and IV are zero where it is only authenticated.
+/// What a pointer says of how its block is encrypted; salt and IV are zero where it is only
+/// authenticated.
 fn crypt_params(bp: &BlkPtr) -> CryptParams {
     match bp.is_encrypted() {
         true => CryptParams { salt: bp.salt(), iv: bp.iv(), mac: bp.mac() },
@@ -572,7 +575,8 @@ fn padded(data: &[u8]) -> Bytes {
     out.into()
 }
 
-/// `ddk_prop`: logical and physical size in sectors, less one, the compression, and whether it is encrypted.
+/// `ddk_prop`: logical and physical size in sectors, less one, the compression, and whether it is
+/// encrypted.
 fn dedup_prop(bp: &BlkPtr) -> u64 {
     let sectors = |n: u64| (n >> 9).saturating_sub(1) & 0xffff;
     sectors(bp.lsize())

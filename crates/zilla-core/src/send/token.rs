@@ -1,7 +1,7 @@
 //! The token that a receiver gives a sender to go on from: `receive_resume_token`.
 //!
-//! `1-<checksum>-<length>-<digits>`: the version, the first word of the fletcher4 of the compressed list, the list's
-//! length, and the list, packed natively and deflated, in hexadecimal digits.
+//! `1-<checksum>-<length>-<digits>`: the version, the first word of the fletcher4 of the compressed
+//! list, the list's length, and the list, packed natively and deflated, in hexadecimal digits.
 //!
 //! It comes from a user's hands and is bounded as such.
 
@@ -64,7 +64,8 @@ pub fn token(s: &ResumeState) -> Option<String> {
         }
     }
     let packed = list.pack_native();
-    // Deflate may need a little more than it was given where nothing repeats; such a list would be all random.
+    // Deflate may need a little more than it was given where nothing repeats; such a list would be
+    // all random.
     let mut out = vec![0; packed.len() + 64];
     let n = compress::compress(CompressSpec::new(LEVEL), &packed, &mut out)?;
     let stored = out.get(..n)?;

@@ -1,12 +1,12 @@
 //! Walking the tree of one object, in the order of its blocks, through what was born after a txg.
 //!
-//! What an incremental stream has to say of an object is: blocks born after the txg it starts from, and
-//! holes that may have come to be after it. A subtree that was not changed since is one old pointer, and is
-//! neither read nor told. A hole remembers its birth only since the feature hole_birth; one that does not is
-//! told in any case.
+//! What an incremental stream has to say of an object is: blocks born after the txg it starts from,
+//! and holes that may have come to be after it. A subtree that was not changed since is one old
+//! pointer, and is neither read nor told. A hole remembers its birth only since the feature
+//! hole_birth; one that does not is told in any case.
 //!
-//! Indirect blocks that the walk will come to are asked for some ahead, so that it seldom waits for one disk
-//! access after another.
+//! Indirect blocks that the walk will come to are asked for some ahead, so that it seldom waits for
+//! one disk access after another.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -231,7 +231,8 @@ impl TreePath {
 #[derive(Clone)]
 pub(super) struct Source {
     pub ctx: Arc<PoolCtx>,
-    /// The pool's own where blocks are sent as they lie on disk; else the snapshot's, which may know its key.
+    /// The pool's own where blocks are sent as they lie on disk; else the snapshot's, which may
+    /// know its key.
     pub store: Arc<dyn BlockStore>,
 }
 
@@ -274,6 +275,7 @@ pub(super) fn damaged(objset: u64, object: u64, what: impl Into<String>) -> Erro
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
     use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;

@@ -1,8 +1,10 @@
-//! The pool's configuration: the nvlist that says what the pool is called and which devices it is made of.
+//! The pool's configuration: the nvlist that says what the pool is called and which devices it is
+//! made of.
 //!
-//! It stands in three places: in the MOS (object `config`, the one to be trusted), in every label (each device's own top-level vdev only), and
-//! in the cache file. The MOS's copy is written in the txg that changes it; labels around that txg's uberblock (see
-//! `vdev/label_write.rs` for why a crash in between is safe).
+//! It stands in three places: in the MOS (object `config`, the one to be trusted), in every label
+//! (each device's own top-level vdev only), and in the cache file. The MOS's copy is written in the
+//! txg that changes it; labels around that txg's uberblock (see `vdev/label_write.rs` for why a
+//! crash in between is safe).
 
 use super::PoolCtx;
 use crate::dmu::{NewObject, Objset, resident};

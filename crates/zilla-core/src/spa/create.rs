@@ -1,7 +1,8 @@
 //! Making a pool.
 //!
-//! The devices get labels of txg 0 first, which belong to no pool; then the first txg is built in memory as OpenZFS builds it and synced
-//! like any other. A crash before its uberblock leaves devices that no import takes for a pool.
+//! The devices get labels of txg 0 first, which belong to no pool; then the first txg is built in
+//! memory as OpenZFS builds it and synced like any other. A crash before its uberblock leaves
+//! devices that no import takes for a pool.
 
 use super::config::{self, Host, SPA_VERSION, SPA_VERSION_BEFORE_FEATURES};
 use super::features::SUPPORTED;

@@ -1,12 +1,14 @@
-//! Devices that go and come back: offline, online, faults and their clearing, and looking at all of them again.
+//! Devices that go and come back: offline, online, faults and their clearing, and looking at all of
+//! them again.
 //!
-//! A leaf that is away misses txgs, which its DTL notes as they are written. Whenever it is opened again (by `online`, `clear`, `reopen`,
-//! with the pool, or because it was seen to be back) its DTL decides: what it lacks, a log's gets by emptying the log, any other's by
-//! a resilver. Nothing is taken offline that others are needed for: a log that would
-//! lose its last device is emptied first.
+//! A leaf that is away misses txgs, which its DTL notes as they are written. Whenever it is opened
+//! again (by `online`, `clear`, `reopen`, with the pool, or because it was seen to be back) its DTL
+//! decides: what it lacks, a log's gets by emptying the log, any other's by a resilver. Nothing is
+//! taken offline that others are needed for: a log that would lose its last device is emptied
+//! first.
 //!
-//! A crash in between finds what the configuration of the last txg says; a device that it calls online is looked at when the
-//! pool is opened.
+//! A crash in between finds what the configuration of the last txg says; a device that it calls
+//! online is looked at when the pool is opened.
 
 use super::Spa;
 use crate::error::{Errno, Error, Result};
@@ -33,7 +35,8 @@ impl Spa {
             .ok_or_else(|| Error::os(Errno::NotSup, "only single devices have a state to be set"))
     }
 
-    /// Takes a device out of use; `temporary` until the next import. With `fault` it counts as broken.
+    /// Takes a device out of use; `temporary` until the next import. With `fault` it counts as
+    /// broken.
     #[crate::boxed]
     pub async fn offline(self: &Arc<Self>, guid: u64, temporary: bool, fault: bool) -> Result<()> {
         if let Some(vdev) = self.cache_vdev(guid) {
@@ -69,7 +72,8 @@ impl Spa {
         self.write_down().await
     }
 
-    /// Brings a device back. Its state afterwards says whether that went well. With `expand` its top-level grows if it can.
+    /// Brings a device back. Its state afterwards says whether that went well. With `expand` its
+    /// top-level grows if it can.
     #[crate::boxed]
     pub async fn online(self: &Arc<Self>, guid: u64, expand: bool) -> Result<(VdevState, VdevAux)> {
         if let Some(vdev) = self.cache_vdev(guid) {
@@ -101,7 +105,8 @@ impl Spa {
         Ok(leaf.state())
     }
 
-    /// Forgets errors, of one vdev or all, and tries the devices again that failed. A suspended pool goes on where it was.
+    /// Forgets errors, of one vdev or all, and tries the devices again that failed. A suspended
+    /// pool goes on where it was.
     #[crate::boxed]
     pub async fn clear(self: &Arc<Self>, guid: Option<u64>) -> Result<()> {
         let changing = self.changing.lock().await;
@@ -139,7 +144,8 @@ impl Spa {
             // The spares of those that lack nothing leave.
             self.finish_replacements().await
         });
-        // Devices that fail again at once suspend it again: who cleared it is told, and not kept waiting.
+        // Devices that fail again at once suspend it again: who cleared it is told, and not kept
+        // waiting.
         match select(settled, std::pin::pin!(self.suspension.happens())).await {
             Either::Left((result, _)) => result,
             Either::Right((why, _)) => Err(why),
@@ -200,15 +206,16 @@ impl Spa {
         self.resilver(false).await
     }
 
-    /// Starts a resilver if a device lacks something. One that is under way goes on, and who takes no part in it waits for the
-    /// next, unless all is to `restart`.
+    /// Starts a resilver if a device lacks something. One that is under way goes on, and who takes
+    /// no part in it waits for the next, unless all is to `restart`.
     #[crate::boxed]
     pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<()> {
         self.check_writable()?;
         if self.tree().missing().is_none() {
             return Ok(());
         }
-        // What is under way on the tree as it was must have come to an end: a resilver gives what is synced.
+        // What is under way on the tree as it was must have come to an end: a resilver gives what
+        // is synced.
         self.sync().await?;
         if !self.scan()?.resilver(restart).await? {
             self.tree().defer_resilver(self.ctx.txgs.open().0);
@@ -216,8 +223,8 @@ impl Spa {
         Ok(())
     }
 
-    /// The pool was just opened: what was replaced leaves, devices get what they missed while they were away, and vdevs
-    /// grow whose devices have.
+    /// The pool was just opened: what was replaced leaves, devices get what they missed while they
+    /// were away, and vdevs grow whose devices have.
     pub(super) async fn settle_devices(self: &Arc<Self>) {
         if let Err(e) = self.settle_split().await {
             tracing::warn!(pool = %self.name(), "a split that was under way: {e}");

@@ -5,16 +5,16 @@
 //! ```
 //!
 //! Each step in brackets is stable with one txg. What is on the vdev is moved sector by sector, in
-//! ascending order, by a task beside the txgs (`vdev/reflow.rs` says where a sector is meanwhile, and
-//! who may do I/O there). The task moves as much as may be without writing over what the last
+//! ascending order, by a task beside the txgs (`vdev/reflow.rs` says where a sector is meanwhile,
+//! and who may do I/O there). The task moves as much as may be without writing over what the last
 //! uberblock needs, then waits for a txg, whose uberblock says up to where all has been moved.
 //!
-//! Only what is in use is moved. A place that comes into use later is written to by whoever gets it,
-//! at both its places if it has been passed, so nothing need be forbidden to the allocator.
+//! Only what is in use is moved. A place that comes into use later is written to by whoever gets
+//! it, at both its places if it has been passed, so nothing need be forbidden to the allocator.
 //!
-//! Sectors are moved without knowing of blocks and checksums. So it goes on only while every child is
-//! there and lacks nothing; else it waits, and what was moved and is not on disk yet is moved again.
-//! When all is done a scrub begins, as OpenZFS does it.
+//! Sectors are moved without knowing of blocks and checksums. So it goes on only while every child
+//! is there and lacks nothing; else it waits, and what was moved and is not on disk yet is moved
+//! again. When all is done a scrub begins, as OpenZFS does it.
 //!
 //! **On disk** (OpenZFS's format): the configuration says `raidz_expanding`, later the txg from which
 //! blocks are as wide as the vdev; the uberblock how far it is; the vdev's ZAP the rest. **Crash:** an
@@ -63,8 +63,8 @@ enum Step {
 }
 
 impl Spa {
-    /// Gives a RAID-Z one more child, and begins to spread over it what is on the others. For one who
-    /// holds `changing`.
+    /// Gives a RAID-Z one more child, and begins to spread over it what is on the others. For one
+    /// who holds `changing`.
     pub(super) async fn attach_to_raidz(
         self: &Arc<Self>,
         target: &Arc<Vdev>,
@@ -437,8 +437,8 @@ impl Spa {
         Some(self.tree().expanding()?.vdev.widths()?.reflow()?.now())
     }
 
-    /// What the uberblock of a txg says of an expansion that was as far as `at` before the devices were
-    /// flushed. If one lacks something, no more than before.
+    /// What the uberblock of a txg says of an expansion that was as far as `at` before the devices
+    /// were flushed. If one lacks something, no more than before.
     pub(super) fn expansion_in(
         &self,
         at: Option<Position>,

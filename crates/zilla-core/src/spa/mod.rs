@@ -2,8 +2,9 @@
 //!
 //! **Floor 14.** It puts a pool together of all that is below.
 //!
-//! On disk a pool is found through labels ([`discover`]); the newest uberblock leads to the MOS, whose directory (object 1) names
-//! everything else: the configuration ([`config`]), features ([`features`]), space, datasets, history ([`history`]).
+//! On disk a pool is found through labels ([`discover`]); the newest uberblock leads to the MOS,
+//! whose directory (object 1) names everything else: the configuration ([`config`]), features
+//! ([`features`]), space, datasets, history ([`history`]).
 //!
 //! ```text
 //!   label -> uberblock -> MOS: 1 directory -> config, features_for_*, root_dataset, sync_bplist, history, ...
@@ -13,10 +14,11 @@
 //! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
 //! are only believed as far as finding it goes.
 //!
-//! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`], [`devices`], [`spares`], [`grow`]);
-//! a split makes two pools of one ([`split`]).
+//! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`],
+//! [`devices`], [`spares`], [`grow`]); a split makes two pools of one ([`split`]).
 //!
-//! What goes wrong at devices is judged in [`diagnosis`], and told to who watches ([`crate::events`]).
+//! What goes wrong at devices is judged in [`diagnosis`], and told to who watches
+//! ([`crate::events`]).
 //!
 //! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
 //! uberblock before leads to a whole older state. If the devices do not take it, it waits for them ([`suspend`]).
@@ -169,7 +171,8 @@ impl Spa {
     pub fn comment(&self) -> Option<String> {
         self.state.lock().comment.clone()
     }
-    /// Changes what the configuration says of the pool; empty takes it away. On disk with the txg that is open.
+    /// Changes what the configuration says of the pool; empty takes it away. On disk with the txg
+    /// that is open.
     pub fn set_comment(&self, comment: &str) {
         self.state.lock().comment = Some(comment.to_owned()).filter(|c| !c.is_empty());
         self.config_dirty.store(true, Ordering::Release);
@@ -178,7 +181,8 @@ impl Spa {
     pub(crate) fn deferred_list(&self) -> Option<u64> {
         self.deferred.as_ref().map(Bpobj::id)
     }
-    /// Space of blocks that have clones, and what the clones would take beside it (`bcloneused`, `bclonesaved`).
+    /// Space of blocks that have clones, and what the clones would take beside it (`bcloneused`,
+    /// `bclonesaved`).
     pub fn cloned_space(&self) -> (u64, u64) {
         self.brt.used_and_saved()
     }
@@ -207,14 +211,16 @@ impl Spa {
         self.ctx.txgs.wait_synced(txg).await
     }
 
-    /// Forgets the blocks that are in memory and on disk, so that they are read from the disks again. (Linux: `drop_caches`.)
+    /// Forgets the blocks that are in memory and on disk, so that they are read from the disks
+    /// again. (Linux: `drop_caches`.)
     pub fn drop_caches(&self) {
         self.ctx.cache.clear();
         self.zio.cache().clear();
     }
 
-    /// Stops the pool's state on disk, as if the machine were about to crash: later txgs write blocks to new places, but free
-    /// nothing and leave labels and uberblock alone. The intent log goes on. Ends with the next import.
+    /// Stops the pool's state on disk, as if the machine were about to crash: later txgs write
+    /// blocks to new places, but free nothing and leave labels and uberblock alone. The intent log
+    /// goes on. Ends with the next import.
     #[crate::boxed]
     pub async fn freeze(&self) -> Result<()> {
         if self.ctx.readonly {

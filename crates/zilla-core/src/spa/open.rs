@@ -1,7 +1,8 @@
 //! Opening a pool that exists.
 //!
-//! Twice: first as the labels describe it, without touching anything, to read the configuration in the MOS; then as that configuration
-//! describes it, exclusively where it is to be written. Until the second opening has succeeded nothing was changed.
+//! Twice: first as the labels describe it, without touching anything, to read the configuration in
+//! the MOS; then as that configuration describes it, exclusively where it is to be written. Until
+//! the second opening has succeeded nothing was changed.
 
 use super::checkpoint;
 use super::config::{self, Host};
@@ -66,7 +67,8 @@ pub struct OpenOpts {
 pub struct Rewind {
     /// No txg after this one.
     pub max_txg: u64,
-    /// As far as there are uberblocks, rather than to those whose blocks cannot have been given out again.
+    /// As far as there are uberblocks, rather than to those whose blocks cannot have been given out
+    /// again.
     pub extreme: bool,
 }
 
@@ -431,7 +433,8 @@ impl Spa {
         spa.open_cache(&directory, &found.paths).await?;
         spa.open_spares(&directory, &found.paths).await?;
         if !ctx.readonly {
-            // If the devices fail now the pool is open, and suspended: it can be cleared or exported.
+            // If the devices fail now the pool is open, and suspended: it can be cleared or
+            // exported.
             let settled = spa.clone();
             let settled =
                 std::pin::pin!(env.spawn_with_result(async move { settled.settle_devices().await }));

@@ -5,14 +5,16 @@
 //!   -> labels and uberblock -> what was deferred may be used again
 //! ```
 //!
-//! The MOS describes the space that writing the MOS itself takes, hence the passes: each writes down what the one before
-//! allocated. They end because from the second pass on a block born in this txg is rewritten where it is, and what is freed
-//! goes to a list that the next txg frees (`sync_bplist`); from the sixth pass on nothing is compressed, so that no
-//! block changes its size any more.
+//! The MOS describes the space that writing the MOS itself takes, hence the passes: each writes
+//! down what the one before allocated. They end because from the second pass on a block born in
+//! this txg is rewritten where it is, and what is freed goes to a list that the next txg frees
+//! (`sync_bplist`); from the sixth pass on nothing is compressed, so that no block changes its size
+//! any more.
 //!
-//! A crash anywhere before the uberblock leaves the last txg; the order of labels and uberblock is `vdev/label_write.rs`'s.
-//! If devices fail the last steps these are taken again when the devices are back (`suspend.rs`). An error before means that this
-//! txg can never be completed: the pool stops taking changes and says so.
+//! A crash anywhere before the uberblock leaves the last txg; the order of labels and uberblock is
+//! `vdev/label_write.rs`'s. If devices fail the last steps these are taken again when the devices
+//! are back (`suspend.rs`). An error before means that this txg can never be completed: the pool
+//! stops taking changes and says so.
 
 use super::Spa;
 use super::config::{self, Identity};
@@ -353,7 +355,8 @@ impl Spa {
         }
     }
 
-    /// Closes the pool: everything is synced; with `state`, the labels say so (exported, destroyed).
+    /// Closes the pool: everything is synced; with `state`, the labels say so (exported,
+    /// destroyed).
     #[crate::boxed]
     pub async fn close(self: &Arc<Self>, state: Option<PoolState>) -> Result<()> {
         {

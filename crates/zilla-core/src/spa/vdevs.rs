@@ -1,10 +1,11 @@
 //! Changing which devices a pool is made of: adding, attaching, detaching, removing.
 //!
-//! Each change is prepared beside the pool (configuration edited, devices opened and labelled as nobody's), and made in the
-//! syncing context of one txg: the MOS's objects, the tree, and with them the configuration and all labels. Until that txg's
-//! uberblock is written a crash finds the pool as it was, and devices that were to come belong to no pool; afterwards it finds
-//! the change whole. What has left is told so on its labels only when that is stable. New blocks go to a new vdev only from then on,
-//! because the intent log's are acknowledged before their txg is.
+//! Each change is prepared beside the pool (configuration edited, devices opened and labelled as
+//! nobody's), and made in the syncing context of one txg: the MOS's objects, the tree, and with
+//! them the configuration and all labels. Until that txg's uberblock is written a crash finds the
+//! pool as it was, and devices that were to come belong to no pool; afterwards it finds the change
+//! whole. What has left is told so on its labels only when that is stable. New blocks go to a new
+//! vdev only from then on, because the intent log's are acknowledged before their txg is.
 //!
 //! One change at a time: they hold `changing`.
 //!
@@ -25,7 +26,8 @@ use std::time::Duration;
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::VdevState;
 
-/// Txgs in which a log must become empty: its last blocks are synced, freed, and their frees forgotten.
+/// Txgs in which a log must become empty: its last blocks are synced, freed, and their frees
+/// forgotten.
 const EMPTY_WITHIN: usize = TXG_SIZE + 2 * TXG_DEFER_SIZE;
 /// How often it is tried to bring a log's devices up to date that could not be at once.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
@@ -182,7 +184,8 @@ impl Spa {
             .await
     }
 
-    /// Leaves that are no longer the pool's get labels that say so, as far as they can be written, and are closed.
+    /// Leaves that are no longer the pool's get labels that say so, as far as they can be written,
+    /// and are closed.
     pub(super) async fn part_with(&self, old: &VdevTree, top: &Top, leaves: Vec<Arc<crate::vdev::Leaf>>) {
         let (pool, ub) = (self.nobodys(), self.uberblock());
         for leaf in leaves {
@@ -289,8 +292,9 @@ impl Spa {
             .await
     }
 
-    /// Takes a side out of a mirror, or one of the two out of a replacement. Where the other was a hot spare that thereby
-    /// stays for good, its guid is the result: it is no pool's spare any more.
+    /// Takes a side out of a mirror, or one of the two out of a replacement. Where the other was a
+    /// hot spare that thereby stays for good, its guid is the result: it is no pool's spare any
+    /// more.
     #[crate::boxed]
     pub async fn detach(self: &Arc<Self>, guid: u64) -> Result<Option<u64>> {
         self.check_writable()?;
@@ -375,8 +379,8 @@ impl Spa {
         Ok(permanent)
     }
 
-    /// Takes out what has been replaced: of a replacement whose new side has everything, the old side; and spares that
-    /// nobody needs any more.
+    /// Takes out what has been replaced: of a replacement whose new side has everything, the old
+    /// side; and spares that nobody needs any more.
     pub(super) async fn finish_replacements(self: &Arc<Self>) -> Result<()> {
         let _changing = self.changing.lock().await;
         loop {
@@ -392,7 +396,8 @@ impl Spa {
 
     // ---- logs
 
-    /// Lets nothing new go to a log, and waits until nothing is left on it. When that cannot be, it is used on as before.
+    /// Lets nothing new go to a log, and waits until nothing is left on it. When that cannot be, it
+    /// is used on as before.
     pub(super) async fn empty_log(&self, vdev: u32) -> Result<()> {
         self.metaslabs.set_allocatable(vdev, false)?;
         let result = self.drain(vdev).await;
@@ -403,7 +408,8 @@ impl Spa {
     }
 
     async fn drain(&self, vdev: u32) -> Result<()> {
-        // Whoever found it open for new blocks is in a txg that was open, and is over when that is synced.
+        // Whoever found it open for new blocks is in a txg that was open, and is over when that is
+        // synced.
         self.sync().await?;
         if self.metaslabs.is_empty(vdev)? {
             return Ok(());
@@ -426,8 +432,8 @@ impl Spa {
         replaced || top.leaves().any(|l| !l.dtl.is_empty())
     }
 
-    /// Brings devices of a log up to date that missed something, and finishes their replacements: now, or as soon as the log
-    /// can be emptied.
+    /// Brings devices of a log up to date that missed something, and finishes their replacements:
+    /// now, or as soon as the log can be emptied.
     pub(super) async fn renew(self: &Arc<Self>, vdev: u32) {
         if let Err(e) = self.renew_now(vdev).await {
             tracing::info!(pool = %self.name(), vdev, "the log's devices are brought up to date later: {e}");

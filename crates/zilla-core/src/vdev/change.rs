@@ -1,12 +1,14 @@
 //! Changing the tree of a pool that is open: devices added, attached, detached, removed.
 //!
-//! A tree never changes; a changed one takes its place. It is made from the old one's configuration, edited, and takes
-//! over what the old one knows beyond that: the leaves themselves (device, queue, DTL, statistics), error counts, and the flag that the
-//! metaslabs share. Leaves keep their index for as long as the pool is open, so that I/O that began on the old tree is counted
-//! right at its end; the place of one that is gone stays empty.
+//! A tree never changes; a changed one takes its place. It is made from the old one's
+//! configuration, edited, and takes over what the old one knows beyond that: the leaves themselves
+//! (device, queue, DTL, statistics), error counts, and the flag that the metaslabs share. Leaves
+//! keep their index for as long as the pool is open, so that I/O that began on the old tree is
+//! counted right at its end; the place of one that is gone stays empty.
 //!
-//! Nothing here touches a disk but the opening of new devices. A crash finds the tree that the last synced txg's
-//! configuration describes: who makes a changed tree the pool's does so in the txg that writes it down.
+//! Nothing here touches a disk but the opening of new devices. A crash finds the tree that the last
+//! synced txg's configuration describes: who makes a changed tree the pool's does so in the txg
+//! that writes it down.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -155,7 +157,8 @@ pub fn make_indirect(root: &mut NvList, guid: u64, new_guid: u64, more: impl Fn(
     made.filter(|m| *m).map(drop).ok_or_else(|| no_such(guid))
 }
 
-/// Puts `new` beside the leaf `guid`: into the mirror it is in, else into a new one of that kind and guid in its place.
+/// Puts `new` beside the leaf `guid`: into the mirror it is in, else into a new one of that kind
+/// and guid in its place.
 pub fn attach(root: &mut NvList, guid: u64, new: &NvList, kind: VdevKind, group_guid: u64) -> Result<()> {
     // A spare for a spare stands beside it.
     if kind != VdevKind::Replacing && join(root, guid, new, kind.type_name()) {
@@ -262,7 +265,8 @@ fn detach_below(nv: &mut NvList, guid: u64, depth: usize) -> bool {
             let id = child.u64("id").unwrap_or(0);
             if depth == 0 {
                 hand_over(child, &mut last);
-                // Were it known by another guid, a side that was taken out while it was away would look like a second top-level.
+                // Were it known by another guid, a side that was taken out while it was away would
+                // look like a second top-level.
                 if let (Some(own), Some(group)) = (last.u64("guid"), child.u64("guid")) {
                     last.set("orig_guid", own).set("guid", group);
                 }
@@ -279,7 +283,8 @@ impl VdevTree {
     /// The configuration to be edited.
     pub fn to_edit(&self) -> NvList {
         let mut nv = self.generate_config(ConfigFor::Mos);
-        // The bias is not written into configurations of pools that exist, but asked for when one is parsed.
+        // The bias is not written into configurations of pools that exist, but asked for when one
+        // is parsed.
         for (child, top) in children(&mut nv).iter_mut().zip(&self.tops) {
             if let Some(bias) = top.vdev.bias() {
                 child.set("alloc_bias", bias);
@@ -317,7 +322,8 @@ impl VdevTree {
         Ok(tree)
     }
 
-    /// Makes leaves answer to the guids and paths that this tree gives them. To be called when it takes the old one's place.
+    /// Makes leaves answer to the guids and paths that this tree gives them. To be called when it
+    /// takes the old one's place.
     pub fn name_leaves(&self) {
         for v in self.root.walk() {
             if let Some(leaf) = &v.leaf {
@@ -351,7 +357,8 @@ impl VdevTree {
         self.leaves.iter().skip(old.leaves.len())
     }
 
-    /// Opens the devices that `old` does not have. All of them must be there, and fit where they are put.
+    /// Opens the devices that `old` does not have. All of them must be there, and fit where they
+    /// are put.
     pub async fn open_new(&self, old: &VdevTree, ashift: Option<u32>) -> Result<()> {
         let args = OpenArgs { write: true, ..OpenArgs::default() };
         join_all(self.new_leaves(old).map(|l| self.open_leaf(l, &args))).await;
@@ -412,8 +419,8 @@ impl VdevTree {
 }
 
 impl Leaf {
-    /// Closes the device of a leaf that leaves the pool, or goes offline: what it has is made stable first, and nothing more
-    /// is sent to it.
+    /// Closes the device of a leaf that leaves the pool, or goes offline: what it has is made
+    /// stable first, and nothing more is sent to it.
     pub async fn retire(self: &Arc<Self>, state: VdevState) {
         self.state.set(state, VdevAux::None);
         // What is lost here is in nobody's way: the others have it, or nothing is on it.

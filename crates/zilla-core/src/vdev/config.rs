@@ -1,7 +1,7 @@
 //! The tree from its configuration, and back.
 //!
-//! Configurations come from labels, cache files and the MOS: hostile bytes. Depth, number of children and numbers used as
-//! indices are bounded here; what is not supported is refused by name.
+//! Configurations come from labels, cache files and the MOS: hostile bytes. Depth, number of
+//! children and numbers used as indices are bounded here; what is not supported is refused by name.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -206,7 +206,8 @@ fn kind(nv: &NvList) -> Result<VdevKind> {
 }
 
 impl Vdev {
-    /// The configuration as it is now. `top_guid` names the top-level the node belongs to (none for root and aux devices).
+    /// The configuration as it is now. `top_guid` names the top-level the node belongs to (none for
+    /// root and aux devices).
     pub(super) fn generate(&self, what: ConfigFor, top_guid: Option<u64>) -> NvList {
         let kept = self.config.lock().clone();
         let is_top = top_guid == Some(self.guid);
@@ -244,7 +245,8 @@ impl Vdev {
             nv.add("is_log", u64::from(self.is_log));
         }
         for (name, value) in &kept {
-            // The bias lies in the vdev's own ZAP; in the configuration it is only a creator's request.
+            // The bias lies in the vdev's own ZAP; in the configuration it is only a creator's
+            // request.
             let skip = name == "alloc_bias"
                 || name == "offline"
                 || name == "ashift" && top_guid.is_some()

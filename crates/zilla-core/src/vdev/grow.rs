@@ -1,10 +1,12 @@
 //! Devices whose size changed while the pool has them, and what a top-level vdev could grow by.
 //!
-//! Labels 2 and 3 lie at a device's end, so they move with it. At the new end may stand anything, also the labels of another pool; so
-//! it is cleared before the device's new size is believed. From then on labels go there; the old ones become free space when the
-//! vdev grows. A crash in between is safe: labels 0 and 1 stay where they are and are always whole.
+//! Labels 2 and 3 lie at a device's end, so they move with it. At the new end may stand anything,
+//! also the labels of another pool; so it is cleared before the device's new size is believed. From
+//! then on labels go there; the old ones become free space when the vdev grows. A crash in between
+//! is safe: labels 0 and 1 stay where they are and are always whole.
 //!
-//! What the pool counts on (a top-level's `asize`) changes only in a txg of its own, see `spa/grow.rs`.
+//! What the pool counts on (a top-level's `asize`) changes only in a txg of its own, see
+//! `spa/grow.rs`.
 
 use std::io;
 use std::sync::Arc;
@@ -69,7 +71,8 @@ impl VdevTree {
 }
 
 impl Top {
-    /// The size it can have, if that is more metaslabs than now. Only a vdev that lacks no device grows: another one's size is not known.
+    /// The size it can have, if that is more metaslabs than now. Only a vdev that lacks no device
+    /// grows: another one's size is not known.
     pub fn grows_to(&self) -> Option<u64> {
         let (v, shift) = (&self.vdev, self.vdev.metaslab_shift());
         let whole = v.walk().iter().all(|n| n.state().0 == VdevState::Healthy);

@@ -1,8 +1,8 @@
 //! Reading what stands in a leaf's labels: its configuration and its ring of uberblocks.
 //!
-//! There are four copies, each part with a checksum of its own that is seeded with its place. A configuration counts if it
-//! parses and its checksum is right; of several the newest does, but none that is newer than the uberblock it is to be used
-//! with (its txg was never finished).
+//! There are four copies, each part with a checksum of its own that is seeded with its place. A
+//! configuration counts if it parses and its checksum is right; of several the newest does, but
+//! none that is newer than the uberblock it is to be used with (its txg was never finished).
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -52,7 +52,8 @@ impl FoundUberblock {
 pub struct LabelInfo {
     /// The newest configuration.
     pub config: NvList,
-    /// The one of the newest uberblock here, if that names another pool: its guid was being changed.
+    /// The one of the newest uberblock here, if that names another pool: its guid was being
+    /// changed.
     pub before: Option<NvList>,
     /// How many of the four labels are valid.
     pub valid: usize,
@@ -120,7 +121,8 @@ fn config_of(offset: u64, raw: &[u8]) -> Result<NvList, String> {
     NvList::unpack(label.nvlist()).map_err(|e| e.to_string())
 }
 
-/// The newest configuration of txg `max` or before. Labels without a txg (spares, a device being added) count as the oldest.
+/// The newest configuration of txg `max` or before. Labels without a txg (spares, a device being
+/// added) count as the oldest.
 pub fn best_config(labels: &[Label], max: u64) -> Option<&NvList> {
     let all = labels.iter().filter_map(|l| l.config.as_ref());
     let txg = |c: &NvList| c.u64("txg").unwrap_or(0);
@@ -173,7 +175,8 @@ fn settled(labels: &[Label], newest: &NvList, ub: Option<&FoundUberblock>) -> Op
     (settled.u64("pool_guid") != newest.u64("pool_guid")).then(|| settled.clone())
 }
 
-/// The configuration of the newest uberblock, if that names another pool than the newest configuration does.
+/// The configuration of the newest uberblock, if that names another pool than the newest
+/// configuration does.
 pub fn before(labels: &[Label]) -> Option<NvList> {
     let config = best_config(labels, u64::MAX)?;
     settled(labels, config, newest(labels, config).as_ref())

@@ -1,10 +1,12 @@
-//! Virtual devices: from a top-level vdev's address space to bytes on disks, with the redundancy in between.
+//! Virtual devices: from a top-level vdev's address space to bytes on disks, with the redundancy in
+//! between.
 //!
 //! **Floor 2.** Devices know nothing of blocks.
 //!
-//! A pool's vdevs form a tree. The root's children, the *top-level* vdevs, each give one linear address space that a block
-//! pointer's DVA names by vdev number and offset. Below a top-level stand its leaves: one disk or file, copies of each
-//! other (mirror, and replacing and spare, which are mirrors for a time), or the columns of a RAID-Z.
+//! A pool's vdevs form a tree. The root's children, the *top-level* vdevs, each give one linear
+//! address space that a block pointer's DVA names by vdev number and offset. Below a top-level
+//! stand its leaves: one disk or file, copies of each other (mirror, and replacing and spare, which
+//! are mirrors for a time), or the columns of a RAID-Z.
 //!
 //! - [`Vdev`] is a node: what the configuration says of it, its state, its error counts;
 //! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z or dRAID of units, and a unit
@@ -20,8 +22,8 @@
 //! - `grow.rs` looks at devices whose size has changed;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
-//! On disk a leaf is two labels, a boot area, the data, two labels (see `zilla_ondisk::label`). A DVA's offset 0 is 4M into
-//! the device.
+//! On disk a leaf is two labels, a boot area, the data, two labels (see `zilla_ondisk::label`). A
+//! DVA's offset 0 is 4M into the device.
 //!
 //! What is kept true:
 //! - A read gives bytes that the caller's check accepts, or an error. Copies that fail the check are counted against
@@ -32,8 +34,8 @@
 //! - Locks are leaves in the lock order: a queue's and a DTL's lock are held for a few instructions, never one under
 //!   another, and never while a device is called.
 //!
-//! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]): blocks are never
-//! overwritten in place within the txgs an import may go back to.
+//! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]):
+//! blocks are never overwritten in place within the txgs an import may go back to.
 //!
 //! Deliberately absent: distributed spares and failure domains of dRAIDs.
 //! What a configuration has of them is refused by name.

@@ -1,5 +1,5 @@
-//! Moving sectors of a RAID-Z to where they are with one more child. Who calls sees to it that nobody
-//! else does I/O there (`reflow.rs`).
+//! Moving sectors of a RAID-Z to where they are with one more child. Who calls sees to it that
+//! nobody else does I/O there (`reflow.rs`).
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

@@ -1,7 +1,8 @@
 //! A node of the vdev tree: what the configuration says of it.
 //!
-//! The configuration it came from is kept whole, so that what this version does not know (or does not act on) is written back
-//! as it was; what the engine itself decides (path, sizes, state) is put over it when the configuration is generated.
+//! The configuration it came from is kept whole, so that what this version does not know (or does
+//! not act on) is written back as it was; what the engine itself decides (path, sizes, state) is
+//! put over it when the configuration is generated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,8 +103,8 @@ pub struct Vdev {
     /// Of a removed top-level, once it was read.
     pub(super) indirect: RwLock<Option<Arc<Indirect>>>,
     pub is_log: bool,
-    /// Of a top-level: whether it can take new blocks. Shared with its metaslabs, so that these leave a device that fails at
-    /// once and use one that comes back.
+    /// Of a top-level: whether it can take new blocks. Shared with its metaslabs, so that these
+    /// leave a device that fails at once and use one that comes back.
     pub(super) allocatable: RwLock<Arc<AtomicBool>>,
     /// Errors that redundancy below this node could not cover.
     pub read_errors: AtomicU64,
@@ -198,7 +199,8 @@ impl Vdev {
         self.config_u64("is_spare") == Some(1)
     }
 
-    /// Of a group in which a hot spare stands in for others: the spare that stays for good if this child is taken out.
+    /// Of a group in which a hot spare stands in for others: the spare that stays for good if this
+    /// child is taken out.
     pub fn replaced_by_spare(&self, guid: u64) -> Option<u64> {
         match &self.children[..] {
             [first, .., last] if self.kind == VdevKind::Spare && first.guid == guid && last.is_spare() => {
@@ -208,7 +210,8 @@ impl Vdev {
         }
     }
 
-    /// The child of a replacement, or of a spare's group, that has had its time: another has everything in its place.
+    /// The child of a replacement, or of a spare's group, that has had its time: another has
+    /// everything in its place.
     pub fn to_leave(&self) -> Option<u64> {
         let whole =
             |v: &Arc<Vdev>| v.leaf.as_ref().is_some_and(|l| l.readable() && l.writable() && l.dtl.is_empty());
@@ -233,7 +236,8 @@ impl Vdev {
         self.config.lock().str(name).map(str::to_owned)
     }
 
-    /// Changes the part of the configuration that is kept as it is (`DTL`, ZAP object numbers, `create_txg`, ...).
+    /// Changes the part of the configuration that is kept as it is (`DTL`, ZAP object numbers,
+    /// `create_txg`, ...).
     pub fn set_config_u64(&self, name: &str, value: u64) {
         self.config.lock().set(name, value);
     }

@@ -31,15 +31,16 @@ pub const SPLIT_GUID: &str = "split_guid";
 #[derive(Clone, Default)]
 pub struct OpenArgs {
     pub write: bool,
-    /// Devices already open, by leaf guid (an import's scan has them); the others are opened by their path.
+    /// Devices already open, by leaf guid (an import's scan has them); the others are opened by
+    /// their path.
     pub devices: HashMap<u64, Arc<dyn Device>>,
     /// The guid that labels must carry; `None` for a pool that is being created.
     pub pool_guid: Option<u64>,
 }
 
 impl VdevTree {
-    /// Opens every leaf and works out all states. An error says what the whole pool cannot do without; a single device that
-    /// is missing is only a state.
+    /// Opens every leaf and works out all states. An error says what the whole pool cannot do
+    /// without; a single device that is missing is only a state.
     pub async fn open(&self, args: &OpenArgs) -> Result<()> {
         self.set_writable(args.write);
         join_all(self.leaves.iter().map(|l| self.open_leaf(l, args))).await;
@@ -60,8 +61,8 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Opens a cache device anew. Whatever comes of it is a state; it is not waited for for ever. One that is not new must carry its
-    /// own label.
+    /// Opens a cache device anew. Whatever comes of it is a state; it is not waited for for ever.
+    /// One that is not new must carry its own label.
     pub async fn open_cache(&self, vdev: &Arc<Vdev>, write: bool, new: bool) {
         let Some(leaf) = &vdev.leaf else { return };
         let work = async {
@@ -178,8 +179,8 @@ impl VdevTree {
             top.asize.store(asize, Ordering::Release);
             return Ok(());
         }
-        // A device whose sectors have become larger than the pool's blocks are cannot be written correctly, and one that
-        // shrank has lost blocks.
+        // A device whose sectors have become larger than the pool's blocks are cannot be written
+        // correctly, and one that shrank has lost blocks.
         for v in top.walk() {
             let Some(l) = v.leaf.clone().filter(|l| l.state().0 == VdevState::Healthy) else { continue };
             let sector = l.device().map_or(0, |d| d.info().logical_block.max(1).ilog2());
@@ -193,7 +194,8 @@ impl VdevTree {
 }
 
 impl VdevTree {
-    /// Opens one leaf anew, whatever state it is in. It takes part in the pool's I/O only when it is known what it missed.
+    /// Opens one leaf anew, whatever state it is in. It takes part in the pool's I/O only when it
+    /// is known what it missed.
     pub async fn reopen(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
         leaf.state.set(VdevState::Closed, VdevAux::None);
         leaf.close().await;
@@ -246,7 +248,8 @@ impl VdevTree {
         }
     }
 
-    /// Looks at leaves whose I/O failed: one that cannot even read, write and flush its own front pad is taken out of use.
+    /// Looks at leaves whose I/O failed: one that cannot even read, write and flush its own front
+    /// pad is taken out of use.
     pub async fn check_suspects(&self) {
         let mut changed = false;
         for leaf in self.leaves.iter().filter(|l| !self.is_cache(l) && l.take_suspect() && l.writable()) {
@@ -278,7 +281,8 @@ impl VdevTree {
     }
 }
 
-/// Sector and size of a cache device that was opened: the sector that its configuration says, else the device's.
+/// Sector and size of a cache device that was opened: the sector that its configuration says, else
+/// the device's.
 fn settle_cache(vdev: &Arc<Vdev>) {
     let Some(leaf) = vdev.leaf.as_ref().filter(|l| l.state().0 == VdevState::Healthy) else { return };
     let Some(device) = leaf.device() else { return };
@@ -369,6 +373,7 @@ fn verdict(leaf: &Leaf, labels: &[label::Label], pool: u64, top_guid: u64) -> Op
     };
     let guid = config.u64("guid").unwrap_or(0);
     let top = config.u64("top_guid").unwrap_or(0);
-    // A leaf whose sibling was just detached has taken its parent's guid; its label may still be the old one.
+    // A leaf whose sibling was just detached has taken its parent's guid; its label may still be
+    // the old one.
     (guid != leaf.guid() && top != leaf.guid() && guid != top_guid).then_some(VdevAux::CorruptData)
 }

@@ -1,15 +1,17 @@
 //! RAID-Z: how a block lies across the columns of a stripe.
 //!
-//! Every block is its own stripe of variable width. Its sectors go row by row over the children, beginning at the child that the
-//! block's offset says; the first one, two or three columns hold parity. The allocated size is rounded up to a
-//! multiple of parity + 1 sectors, so that no free space is left that is too small to hold a sector and its parity; the sectors
-//! of this rounding are never read.
+//! Every block is its own stripe of variable width. Its sectors go row by row over the children,
+//! beginning at the child that the block's offset says; the first one, two or three columns hold
+//! parity. The allocated size is rounded up to a multiple of parity + 1 sectors, so that no free
+//! space is left that is too small to hold a sector and its parity; the sectors of this rounding
+//! are never read.
 //!
-//! With single parity the parity column and the first data column change places in every other megabyte: an accident
-//! that is part of the format.
+//! With single parity the parity column and the first data column change places in every other
+//! megabyte: an accident that is part of the format.
 //!
-//! What an expanded RAID-Z holds from before lies row by row over more children than its rows are wide
-//! (`widths.rs`): each row has a parity of its own, and every sector is a column ([`Map::expanded`]).
+//! What an expanded RAID-Z holds from before lies row by row over more children than its rows are
+//! wide (`widths.rs`): each row has a parity of its own, and every sector is a column
+//! ([`Map::expanded`]).
 
 use std::ops::Range;
 
@@ -111,7 +113,8 @@ impl Map {
         let sectors = size >> ashift;
         let first_child = first_sector % dcols;
         let row_offset = (first_sector / dcols) << ashift;
-        // Full rows, and what is left for a last partial one. Columns before `big` have a sector in it.
+        // Full rows, and what is left for a last partial one. Columns before `big` have a sector in
+        // it.
         let rows = sectors / (dcols - np);
         let rest = sectors - rows * (dcols - np);
         let big = if rest == 0 { 0 } else { rest + np };
@@ -208,8 +211,8 @@ impl Map {
         self.scatter.is_some()
     }
 
-    /// Sets of columns that one device may have spoilt: those it has, and of a block that was moved those
-    /// that a device had before.
+    /// Sets of columns that one device may have spoilt: those it has, and of a block that was moved
+    /// those that a device had before.
     pub fn suspects(&self, there: impl Fn(usize) -> bool) -> Vec<SmallVec<[usize; 2]>> {
         let there: Vec<usize> = (0..self.cols.len()).filter(|&i| there(i)).collect();
         let Some(scatter) = &self.scatter else {
@@ -288,8 +291,8 @@ impl Map {
         all
     }
 
-    /// Puts a block together from its columns (`cols[i]` is `None` where column `i` is not to be trusted). `None` when too
-    /// few are there.
+    /// Puts a block together from its columns (`cols[i]` is `None` where column `i` is not to be
+    /// trusted). `None` when too few are there.
     pub fn assemble(&self, cols: &[Option<Bytes>]) -> Option<IoBuf> {
         let size: u64 = self.data().map(|i| self.cols[i].size).sum();
         let mut block = IoBuf::scratch(size as usize);
@@ -358,8 +361,9 @@ mod tests {
     }
 
     proptest! {
-        /// An expansion moves sectors and changes none: those of a block are what they were in the vdev as
-        /// it was when the block was born. And they survive the loss of as many children as before.
+        /// An expansion moves sectors and changes none: those of a block are what they were in the
+        /// vdev as it was when the block was born. And they survive the loss of as many children as
+        /// before.
         #[test]
         fn expanded_maps_are_the_old_ones_moved(
             nparity in 1usize..=3,

@@ -1,9 +1,10 @@
-//! Reading one copy of a block from a top-level vdev: from whichever leaf is best, from another if that is damaged, from
-//! parity if need be; and writing what was damaged again.
+//! Reading one copy of a block from a top-level vdev: from whichever leaf is best, from another if
+//! that is damaged, from parity if need be; and writing what was damaged again.
 //!
-//! The caller's check says whether bytes are the block. What fails it is counted as a checksum error of its leaf once it is
-//! known which leaf that was: in a mirror at once; in a RAID-Z, where one sum covers all columns, when a
-//! combination of columns was found that passes, by comparing each column read with what it should be.
+//! The caller's check says whether bytes are the block. What fails it is counted as a checksum
+//! error of its leaf once it is known which leaf that was: in a mirror at once; in a RAID-Z, where
+//! one sum covers all columns, when a combination of columns was found that passes, by comparing
+//! each column read with what it should be.
 
 use std::io;
 use std::sync::Arc;
@@ -67,7 +68,8 @@ pub struct Reader<'a> {
     pub check: Check<'a>,
     /// Read and check every copy and all parity (scrub).
     pub every_copy: bool,
-    /// Nobody knows whether the block was ever written, or to all its places: no device is to blame for what is bad.
+    /// Nobody knows whether the block was ever written, or to all its places: no device is to blame
+    /// for what is bad.
     pub speculative: bool,
     pub fence: Fence<'a>,
 }
@@ -132,12 +134,14 @@ impl Reader<'_> {
         let mut order: SmallVec<[&Arc<Leaf>; 4]> =
             unit.leaves.iter().filter(|l| l.readable() && l.holds(self.birth)).collect();
         if order.len() > 1 {
-            // Whoever queues least; of equals, the one whose turn the offset says, so that readers spread.
+            // Whoever queues least; of equals, the one whose turn the offset says, so that readers
+            // spread.
             let turn = (at >> 20) as usize % order.len();
             order.rotate_left(turn);
             order.sort_by_cached_key(|l| (l.state().0 < super::VdevState::Healthy, l.read_cost(at)));
         }
-        // As a last resort also the leaves that should not have it: a DTL may say more than is true.
+        // As a last resort also the leaves that should not have it: a DTL may say more than is
+        // true.
         let doubtful = unit.leaves.iter().filter(|l| l.readable() && !l.holds(self.birth));
         order.extend(doubtful);
         let mut last = DvaFailure {
@@ -275,7 +279,8 @@ impl Reader<'_> {
             good = self.combinations(&map, &row.cols);
         }
         if good.is_none() {
-            // As a last resort also the leaves that should not have it: a DTL may say more than is true.
+            // As a last resort also the leaves that should not have it: a DTL may say more than is
+            // true.
             let doubtful = |i: usize| match leaves[i] {
                 None => units[map.cols[i].child].leaves.iter().find(|l| l.readable()),
                 Some(_) => None,
@@ -379,7 +384,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Bytes came from enough columns, but some lie: leaves out one, then two, then three, until the rest agrees.
+    /// Bytes came from enough columns, but some lie: leaves out one, then two, then three, until
+    /// the rest agrees.
     fn combinations(&self, map: &Map, cols: &[Option<Bytes>]) -> Option<Bytes> {
         let sets = map.suspects(|i| cols[i].is_some());
         let spare = match map.is_scattered() {
@@ -419,7 +425,8 @@ impl Reader<'_> {
         None
     }
 
-    /// Compares each column with what it should be, counts the leaves that lied, and writes theirs and the failed ones again.
+    /// Compares each column with what it should be, counts the leaves that lied, and writes theirs
+    /// and the failed ones again.
     async fn heal_raidz(
         &self,
         map: &Map,
@@ -538,7 +545,8 @@ pub(super) fn pad(data: &Bytes, size: u64) -> Bytes {
     buf.into_bytes()
 }
 
-/// Writes good bytes over bad ones and says how many. Whether that worked is the disk's problem, not the reader's.
+/// Writes good bytes over bad ones and says how many. Whether that worked is the disk's problem,
+/// not the reader's.
 async fn repair(leaf: Arc<Leaf>, at: u64, data: Bytes, birth: u64, scan: bool) -> Option<u64> {
     if !leaf.writable() {
         return None;

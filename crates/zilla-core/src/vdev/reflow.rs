@@ -13,8 +13,8 @@
 //! What lies below `synced` is at its new place for good: the uberblock on disk says so. What lies
 //! between has been copied, but after a crash the pool is found as the last uberblock says, so its
 //! old place still counts. A row of a block that ends beyond `synced` is at its old place as a
-//! whole. A sector's new place is the old one of a sector far below; it may be written to as soon as
-//! no row that ends beyond `synced` reaches down to there ([`limit`]).
+//! whole. A sector's new place is the old one of a sector far below; it may be written to as soon
+//! as no row that ends beyond `synced` reaches down to there ([`limit`]).
 //!
 //! **The first rows** overlap themselves. They are copied to the *scratch area* first, the 3.5M of
 //! every child between its front labels and its data, which the uberblock then calls valid: from
@@ -67,8 +67,8 @@ pub struct Position {
 }
 
 impl Position {
-    /// Where a sector is, of a row that is at its old place as a whole or not, and where else it is to be
-    /// written.
+    /// Where a sector is, of a row that is at its old place as a whole or not, and where else it is
+    /// to be written.
     pub(super) fn places(
         &self,
         sector: u64,
@@ -99,7 +99,8 @@ impl Position {
 /// The child, and the offset on it.
 type Place = (usize, u64);
 
-/// Up to where sectors may be moved while the uberblock says that all below `synced` have been. All in sectors.
+/// Up to where sectors may be moved while the uberblock says that all below `synced` have been. All
+/// in sectors.
 pub fn limit(synced: u64, old: u64) -> u64 {
     (synced + synced / old.max(1)).saturating_sub(old)
 }

@@ -1,14 +1,18 @@
-//! Which leaves lack something, who takes part in the resilver that is under way, and whose DTL its end empties.
+//! Which leaves lack something, who takes part in the resilver that is under way, and whose DTL its
+//! end empties.
 //!
-//! What a leaf lacks is in its DTL. Three things put it there: a write that does not reach it ([`VdevTree::missed`]); being attached; and,
-//! when it is opened, an uberblock that is older than its siblings'. All leaves of a top-level get the same uberblocks, but for those that
-//! missed something of that very txg, so the newest one on a leaf says up to which txg it has everything. That holds also where the DTL
-//! could not be written down: after a crash, or where other software had the pool meanwhile.
+//! What a leaf lacks is in its DTL. Three things put it there: a write that does not reach it
+//! ([`VdevTree::missed`]); being attached; and, when it is opened, an uberblock that is older than
+//! its siblings'. All leaves of a top-level get the same uberblocks, but for those that missed
+//! something of that very txg, so the newest one on a leaf says up to which txg it has everything.
+//! That holds also where the DTL could not be written down: after a crash, or where other software
+//! had the pool meanwhile.
 //!
-//! A leaf **takes part** in a resilver if it lacks something and takes writes when the resilver begins, and until it goes away. Only what
-//! these lack is read. Who does not take part gets a txg behind the resilver's last into its DTL, and so does one that
-//! goes away, or to which a block could not be given. So the end of a resilver, also one that went on after a restart, knows
-//! by the DTL alone whose it may empty: those that reach no further than the resilver does.
+//! A leaf **takes part** in a resilver if it lacks something and takes writes when the resilver
+//! begins, and until it goes away. Only what these lack is read. Who does not take part gets a txg
+//! behind the resilver's last into its DTL, and so does one that goes away, or to which a block
+//! could not be given. So the end of a resilver, also one that went on after a restart, knows by
+//! the DTL alone whose it may empty: those that reach no further than the resilver does.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +24,8 @@ use super::leaf::Leaf;
 use super::tree::{Top, VdevTree};
 use crate::types::GANG_HEADER_SIZE;
 
-/// What the configuration calls the txg in which a leaf was attached that has not got everything yet.
+/// What the configuration calls the txg in which a leaf was attached that has not got everything
+/// yet.
 pub const RESILVER_TXG: &str = "resilver_txg";
 
 impl VdevTree {
@@ -38,7 +43,8 @@ impl VdevTree {
         bounds.map(|(first, last)| (if moved { 0 } else { first }, last))
     }
 
-    /// Whether there is a leaf that a new resilver would help: it lacks something, and has not just failed to take it.
+    /// Whether there is a leaf that a new resilver would help: it lacks something, and has not just
+    /// failed to take it.
     pub fn wants_resilver(&self) -> bool {
         self.data_leaves().any(|l| {
             l.is_behind() && !l.resilvering.load(Ordering::Relaxed) && !l.refused.load(Ordering::Relaxed)
@@ -66,15 +72,16 @@ impl VdevTree {
         }
     }
 
-    /// Those that lack something and do not take part in the resilver under way have to wait for the next one. `txg` is behind
-    /// that resilver's last.
+    /// Those that lack something and do not take part in the resilver under way have to wait for
+    /// the next one. `txg` is behind that resilver's last.
     pub fn defer_resilver(&self, txg: u64) {
         for leaf in self.data_leaves().filter(|l| l.is_behind() && !l.resilvering.load(Ordering::Relaxed)) {
             leaf.dtl.add(txg, txg + 1);
         }
     }
 
-    /// To be called in every txg: who took part in the resilver and went away, or was not given a block, takes part no longer.
+    /// To be called in every txg: who took part in the resilver and went away, or was not given a
+    /// block, takes part no longer.
     pub fn note_dropouts(&self, txg: u64) {
         for leaf in self.data_leaves().filter(|l| l.resilvering.load(Ordering::Relaxed)) {
             let refused = leaf.refused.load(Ordering::Relaxed);
@@ -118,8 +125,8 @@ impl VdevTree {
         }
     }
 
-    /// The resilver is over. If it is complete, leaves that took part in all of it have everything born up to `max_txg`, provided that it is
-    /// stable there. Whether the configuration changed.
+    /// The resilver is over. If it is complete, leaves that took part in all of it have everything
+    /// born up to `max_txg`, provided that it is stable there. Whether the configuration changed.
     pub async fn end_resilver(&self, complete: bool, max_txg: u64) -> bool {
         let mut changed = false;
         for v in self.root.walk() {
@@ -138,7 +145,8 @@ impl VdevTree {
         changed
     }
 
-    /// Puts into the DTLs what uberblocks say that leaves missed. `last` is the txg the pool is opened at.
+    /// Puts into the DTLs what uberblocks say that leaves missed. `last` is the txg the pool is
+    /// opened at.
     pub fn note_outdated(&self, labels: &PoolLabels, last: u64) {
         for top in &self.tops {
             let newest = |leaf: &Arc<Leaf>| {
@@ -148,8 +156,8 @@ impl VdevTree {
             let Some(best) = top.leaves().filter_map(newest).max() else { continue };
             let behind: Vec<(&Arc<Leaf>, u64)> =
                 top.leaves().filter_map(|l| Some((l, newest(l).filter(|own| *own < best)?))).collect();
-            // A txg that more leaves missed than redundancy covers was never made stable. So a cut came between
-            // their uberblocks, and those that lack only the last have the data.
+            // A txg that more leaves missed than redundancy covers was never made stable. So a cut
+            // came between their uberblocks, and those that lack only the last have the data.
             let cut = match top.vdev.kind.nparity() {
                 Some(nparity) if behind.len() > nparity => behind.iter().map(|(_, own)| *own).max(),
                 _ => None,

@@ -99,8 +99,8 @@ impl Top {
         }
     }
 
-    /// How `size` bytes (whole sectors) at `offset`, born in txg `birth`, lie across the units, where
-    /// they share blocks among them.
+    /// How `size` bytes (whole sectors) at `offset`, born in txg `birth`, lie across the units,
+    /// where they share blocks among them.
     pub(super) fn map(&self, offset: u64, size: u64, birth: u64, entry: &Entry) -> Option<raidz::Map> {
         match &self.layout {
             Layout::Raidz { nparity, units, widths } => {
@@ -128,8 +128,9 @@ impl Top {
         }
     }
 
-    /// 512 is no overhead. What space users see of allocated space is this share of it. That of a RAID-Z
-    /// is its original width's for ever: what was counted must be uncounted by the same ratio.
+    /// 512 is no overhead. What space users see of allocated space is this share of it. That of a
+    /// RAID-Z is its original width's for ever: what was counted must be uncounted by the same
+    /// ratio.
     pub fn deflate_ratio(&self) -> u64 {
         (1 << 17) / (self.psize_to_asize(1 << 17, 0) >> 9).max(1)
     }
@@ -170,7 +171,8 @@ pub struct VdevTree {
     pub root: Arc<Vdev>,
     /// By number, holes included.
     pub tops: Vec<Top>,
-    /// Of the pool proper, then spares and cache devices, then what came later. What has gone keeps its place.
+    /// Of the pool proper, then spares and cache devices, then what came later. What has gone keeps
+    /// its place.
     pub leaves: Vec<Arc<Leaf>>,
     pub spares: Vec<Arc<Vdev>>,
     pub cache: Vec<Arc<Vdev>>,
@@ -178,7 +180,8 @@ pub struct VdevTree {
 }
 
 impl VdevTree {
-    /// Makes the tree a root's configuration describes (an `l2cache` array in it included). No device is touched.
+    /// Makes the tree a root's configuration describes (an `l2cache` array in it included). No
+    /// device is touched.
     pub fn from_config(env: &Env, config: &NvList) -> Result<VdevTree> {
         let mut parser = Parser {
             clock: env.clock.clone(),
@@ -325,7 +328,8 @@ impl VdevTree {
             kind => state::parent(&children, kind.nparity()),
         };
         let was = v.state();
-        // A reason found out when the vdev was opened (too small, bad label) is better than "insufficient replicas".
+        // A reason found out when the vdev was opened (too small, bad label) is better than
+        // "insufficient replicas".
         let keep =
             was.0 == VdevState::CantOpen && state == VdevState::CantOpen && was.1 != super::VdevAux::None;
         if !keep {
@@ -336,8 +340,9 @@ impl VdevTree {
         ChildState { state, aux, usable, is_log: v.is_log }
     }
 
-    /// Makes everything written stable, on every leaf that was written to. A leaf whose flush fails, or that is not in use any more, is as
-    /// if it had missed the txg; the error of a top-level that cannot bear that is returned.
+    /// Makes everything written stable, on every leaf that was written to. A leaf whose flush
+    /// fails, or that is not in use any more, is as if it had missed the txg; the error of a
+    /// top-level that cannot bear that is returned.
     pub async fn flush_all(&self, txg: u64) -> Result<()> {
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::FlushDropped) {
@@ -355,12 +360,14 @@ impl VdevTree {
         self.missed(txg, &failed)
     }
 
-    /// Whether flushes that failed in the syncs before may have lost some of what is written of a txg.
+    /// Whether flushes that failed in the syncs before may have lost some of what is written of a
+    /// txg.
     pub(crate) fn may_lack(&self, txg: Txg) -> bool {
         self.pool_leaves().any(|l| l.writable() && l.may_lack(txg))
     }
 
-    /// Records that leaves (by index) missed writes of `txg`. An error if what was written can then not be read back.
+    /// Records that leaves (by index) missed writes of `txg`. An error if what was written can then
+    /// not be read back.
     pub fn missed(&self, txg: u64, failed: &[usize]) -> Result<()> {
         if failed.is_empty() {
             return Ok(());
@@ -371,7 +378,8 @@ impl VdevTree {
         for top in &self.tops {
             let bad = top.vdev.is_concrete() && !top.survives(|l| l.writable() && l.holds(txg));
             let touched = top.leaves().any(|l| failed.contains(&l.index));
-            // Nothing of a txg lies on a log device, and what the intent log needs of it the log itself looks after.
+            // Nothing of a txg lies on a log device, and what the intent log needs of it the log
+            // itself looks after.
             if bad && touched && !top.vdev.is_log {
                 top.vdev.write_errors.fetch_add(1, Ordering::Relaxed);
                 let name = top.vdev.kind.type_name();

@@ -3,8 +3,8 @@
 //! A RAID-Z that was given one more child holds blocks of several widths. An expansion moves
 //! sectors and changes none: sector number n of the vdev's space lies on child n % (children), in
 //! row n / (children), whatever block it belongs to. So the number of children says where a sector
-//! is, and the *logical width*, of the txg a block was born in, which sectors of it are parity and in
-//! what order the others come ([`super::raidz::Map::expanded`]).
+//! is, and the *logical width*, of the txg a block was born in, which sectors of it are parity and
+//! in what order the others come ([`super::raidz::Map::expanded`]).
 //!
 //! The configuration lists the first txg of each width that came after the original one
 //! (`raidz_expand_txgs`, in ascending order), and `raidz_expanding` while sectors are being moved.
@@ -185,8 +185,8 @@ impl VdevTree {
         self.tops.iter().filter_map(|t| t.vdev.widths()).for_each(|w| w.note_reflow(ub));
     }
 
-    /// Begins I/O at places (vdev, offset and bytes of a block): while the entry is there sectors stay
-    /// where it says.
+    /// Begins I/O at places (vdev, offset and bytes of a block): while the entry is there sectors
+    /// stay where it says.
     pub(crate) async fn enter(&self, places: &[(u32, u64, u64)]) -> Entry {
         let mut entry = Entry::default();
         let mut known: SmallVec<[(u32, &Widths, Ranges); 1]> = SmallVec::new();

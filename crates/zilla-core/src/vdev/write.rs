@@ -1,7 +1,9 @@
-//! Which bytes go to which leaf for a block, and handing many blocks' bytes to the leaves as few large writes.
+//! Which bytes go to which leaf for a block, and handing many blocks' bytes to the leaves as few
+//! large writes.
 //!
-//! Nothing is copied: a mirror's leaves get the same buffer, a RAID-Z's data columns are slices of the block. Sectors that a
-//! RAID-Z block only reserves are written (as zeros) where that joins two blocks into one write, and left alone elsewhere.
+//! Nothing is copied: a mirror's leaves get the same buffer, a RAID-Z's data columns are slices of
+//! the block. Sectors that a RAID-Z block only reserves are written (as zeros) where that joins two
+//! blocks into one write, and left alone elsewhere.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -181,7 +183,8 @@ impl JoinedWrite {
 }
 
 impl VdevTree {
-    /// Hands joined writes to their leaves. `done` is called once a write, with the leaf's index as slot.
+    /// Hands joined writes to their leaves. `done` is called once a write, with the leaf's index as
+    /// slot.
     pub fn submit_writes(
         &self,
         joined: Vec<(usize, Vec<JoinedWrite>)>,
@@ -202,7 +205,8 @@ impl VdevTree {
         }
     }
 
-    /// Writes a block born in txg `birth` again over a damaged copy. Whether that worked is the disk's problem.
+    /// Writes a block born in txg `birth` again over a damaged copy. Whether that worked is the
+    /// disk's problem.
     pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes, birth: u64) {
         let len = (data.len() as u64).next_multiple_of(1 << top.ashift());
         let data = pad(data, len);

@@ -1,9 +1,10 @@
 //! Blocks of a txg that are written before its sync, because the intent log is to point to them.
 //!
-//! They are blocks like those that a sync writes ([`super::write`]): born in their txg, in memory for readers, waited for by the
-//! txg's end. Two things differ. They are waited for by somebody now, so they go out in the queue's class for that, and are flushed. And there
-//! is a way out, to write them into the log instead: so what finds no single place, or needs none, is left to the caller, and
-//! nothing here is an error.
+//! They are blocks like those that a sync writes ([`super::write`]): born in their txg, in memory
+//! for readers, waited for by the txg's end. Two things differ. They are waited for by somebody
+//! now, so they go out in the queue's class for that, and are flushed. And there is a way out, to
+//! write them into the log instead: so what finds no single place, or needs none, is left to the
+//! caller, and nothing here is an error.
 
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
@@ -21,7 +22,8 @@ use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use crate::vdev::Leaf;
 
-/// Blocks on their way. While this is there their txg is not finished: a flush of them that fails must be known to it.
+/// Blocks on their way. While this is there their txg is not finished: a flush of them that fails
+/// must be known to it.
 #[derive(Default)]
 pub struct EarlyWrites(Vec<Under>);
 
@@ -92,8 +94,8 @@ impl Zio {
         (bps, EarlyWrites(vec![under]))
     }
 
-    /// One stretch after the other: whichever core was done with its own first, neighbours in a file are neighbours on the disk, and the disk
-    /// gets them in its order.
+    /// One stretch after the other: whichever core was done with its own first, neighbours in a
+    /// file are neighbours on the disk, and the disk gets them in its order.
     async fn place_early(
         &self,
         txg: Txg,

@@ -9,9 +9,10 @@ use crate::error::Result;
 use crate::types::{Bookmark, Txg};
 
 impl Zio {
-    /// Gives back the space of blocks. One that was written in this very txg is waited for first, so that whoever gets its place
-    /// next cannot be overtaken by it. Gang blocks are read to find their pieces; a gang whose header cannot be read
-    /// gives back only the header (what it led to is lost until the pool is made anew, and counted as a damaged block).
+    /// Gives back the space of blocks. One that was written in this very txg is waited for first,
+    /// so that whoever gets its place next cannot be overtaken by it. Gang blocks are read to find
+    /// their pieces; a gang whose header cannot be read gives back only the header (what it led to
+    /// is lost until the pool is made anew, and counted as a damaged block).
     pub async fn free(&self, txg: Txg, bps: &[BlkPtr]) -> Result<()> {
         for bp in bps {
             self.free_one(txg, bp).await?;
@@ -55,7 +56,8 @@ impl Zio {
         Ok(())
     }
 
-    /// Every place that belongs to a block: its copies or, of a gang, the headers' and all its pieces'.
+    /// Every place that belongs to a block: its copies or, of a gang, the headers' and all its
+    /// pieces'.
     pub async fn places(&self, bp: &BlkPtr) -> Result<Vec<Dva>> {
         let mut out = Vec::new();
         let mut todo = vec![*bp];

@@ -1,8 +1,9 @@
 //! Gang blocks: a block in pieces, for when no run of its size is free.
 //!
-//! The pointer's DVAs (gang bit set) lead to a header of 512 bytes: three block pointers and a checksum that is seeded with the first DVA
-//! and the birth. The children together are the block; a child that found no run either is a gang itself. A gang's DVA
-//! counts the space of all below it in its asize, while its header alone lies at its offset.
+//! The pointer's DVAs (gang bit set) lead to a header of 512 bytes: three block pointers and a
+//! checksum that is seeded with the first DVA and the birth. The children together are the block; a
+//! child that found no run either is a gang itself. A gang's DVA counts the space of all below it
+//! in its asize, while its header alone lies at its offset.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -28,7 +29,8 @@ const MAX_DEPTH: usize = 12;
 const COMPRESS_OFF: u8 = 2;
 
 impl Zio {
-    /// Reads a gang header and checks what it says against its block pointer. `every_copy` reads all redundancy of it.
+    /// Reads a gang header and checks what it says against its block pointer. `every_copy` reads
+    /// all redundancy of it.
     pub(super) async fn gang_children(
         &self,
         tree: &VdevTree,
@@ -237,8 +239,9 @@ impl Zio {
         })
     }
 
-    /// Places a block in pieces: headers and children are added to `places`, the DVAs for the block's pointer returned.
-    /// `what` is the block's own placement request. After an error what was placed is in `places` all the same.
+    /// Places a block in pieces: headers and children are added to `places`, the DVAs for the
+    /// block's pointer returned. `what` is the block's own placement request. After an error what
+    /// was placed is in `places` all the same.
     #[expect(clippy::too_many_arguments, reason = "what a gang is made of")]
     pub(super) fn place_gang<'a>(
         &'a self,

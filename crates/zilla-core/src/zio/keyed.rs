@@ -160,8 +160,8 @@ impl BlockStore for KeyedStore {
     }
 }
 
-/// Blocks of a dataset whose key is not there. The tree can be walked; of writing there is only the objset's head, for what
-/// concerns its log: an import claims it, a clone begins without it.
+/// Blocks of a dataset whose key is not there. The tree can be walked; of writing there is only the
+/// objset's head, for what concerns its log: an import claims it, a clone begins without it.
 pub struct SealedStore(Arc<dyn BlockStore>);
 
 impl SealedStore {

@@ -4,9 +4,10 @@
 //! given least. Else it goes to the metaslabs that normal vdevs keep for it, or to any. It is written once, by itself, and waited for: [`Zio::alloc_log`], [`Zio::write_log`],
 //! [`LogWrite::stable`], each step seen by the caller so that he can have many blocks on their way.
 //!
-//! What is kept true: a [`LogWrite`] that is stable can be read back from its vdev after a crash, if no more devices are lost
-//! than the vdev bears. A leaf that did not take a block has its txg in its DTL. A device that fails is looked at before the
-//! error is told, so that the next block already goes elsewhere.
+//! What is kept true: a [`LogWrite`] that is stable can be read back from its vdev after a crash,
+//! if no more devices are lost than the vdev bears. A leaf that did not take a block has its txg in
+//! its DTL. A device that fails is looked at before the error is told, so that the next block
+//! already goes elsewhere.
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join, join_all};
@@ -32,7 +33,8 @@ use crate::vdev::{Layout, Leaf, Reader, Top, unfenced};
 /// A log block's size is a multiple of this, and so is what is written of it.
 pub const LOG_BLOCK_UNIT: u64 = zilla_ondisk::zil::ZIL_MIN_BLKSZ;
 
-/// A flush of which one hears so soon, however it was done, is better done at once than handed to another thread.
+/// A flush of which one hears so soon, however it was done, is better done at once than handed to
+/// another thread.
 const HANDING_OVER: Duration = Duration::from_micros(250);
 
 /// Where a log block goes.
@@ -53,8 +55,9 @@ pub struct LogWrite {
 }
 
 impl Zio {
-    /// Finds a place for a log block of `size` bytes (a multiple of 4096). The caller holds `txg` open, and frees the block in a txg's
-    /// sync as any other. `ENOSPC`: no run of this size is left; what was to be logged must wait for its txg.
+    /// Finds a place for a log block of `size` bytes (a multiple of 4096). The caller holds `txg`
+    /// open, and frees the block in a txg's sync as any other. `ENOSPC`: no run of this size is
+    /// left; what was to be logged must wait for its txg.
     pub async fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> Result<LogPlace> {
         let LogStep { pause, on } = step;
         let skip = if pause { self.0.log_gap.get(on, size, self.0.env.now()) } else { 0 };
@@ -68,7 +71,8 @@ impl Zio {
         Ok(LogPlace { dva, slog })
     }
 
-    /// Writes a block to the place it was given; `txg` is its birth. An error if too few leaves took it.
+    /// Writes a block to the place it was given; `txg` is its birth. An error if too few leaves
+    /// took it.
     pub async fn write_log(&self, txg: Txg, dva: &Dva, data: &Bytes) -> Result<LogWrite> {
         let tree = self.tree();
         let top = tree.top(dva.vdev)?;
@@ -84,7 +88,8 @@ impl Zio {
 impl LogWrite {
     /// Waits until the block is stable. Several that wait at once share the devices' flushes.
     pub async fn stable(mut self) -> Result<()> {
-        // Those that take long are on their way together when the others' begin, each of which may keep this thread.
+        // Those that take long are on their way together when the others' begin, each of which may
+        // keep this thread.
         self.leaves.sort_by_key(|(l, _)| std::cmp::Reverse(l.flush_time()));
         let slow = self.leaves.iter().filter(|(l, _)| l.flush_time() > HANDING_OVER).count();
         let away = self.leaves.get(..slow.min(self.leaves.len().saturating_sub(1))).unwrap_or_default();
@@ -135,7 +140,8 @@ impl LogWrite {
 }
 
 impl Zio {
-    /// The pointer to a log block that is yet to be written, complete but for its checksum words, which are its number in the chain.
+    /// The pointer to a log block that is yet to be written, complete but for its checksum words,
+    /// which are its number in the chain.
     pub(super) async fn alloc_log_block(&self, txg: Txg, size: u64, step: LogStep) -> Result<BlkPtr> {
         let place = self.alloc_log(txg, size, step).await?;
         let mut bp = BlkPtr::ZERO;
@@ -206,8 +212,9 @@ impl Zio {
         })
     }
 
-    /// Reads what is where a log block should be. Past the cache and without a word about damage: what lies behind the end of a
-    /// log is no block, and that is how the end is known ([`Error::Corrupt`]); any other error is of a device, and says nothing.
+    /// Reads what is where a log block should be. Past the cache and without a word about damage:
+    /// what lies behind the end of a log is no block, and that is how the end is known
+    /// ([`Error::Corrupt`]); any other error is of a device, and says nothing.
     pub(super) async fn read_log_block(&self, bp: &BlkPtr, bookmark: Bookmark) -> Result<Bytes> {
         bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
         let tree = self.tree();
@@ -235,7 +242,8 @@ impl Zio {
                 class: Priority::SyncRead,
                 tickets: None,
                 check: &check,
-                // What a power cut left in some of its places goes to all before anybody relies on it.
+                // What a power cut left in some of its places goes to all before anybody relies on
+                // it.
                 every_copy: true,
                 speculative: true,
                 fence: &unfenced,

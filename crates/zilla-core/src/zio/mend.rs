@@ -1,7 +1,8 @@
 //! Mending a block of which no copy is good, with bytes that came from elsewhere.
 //!
-//! They are believed by the pointer's checksum and by nothing else, so a stream of whoever puts nothing in a block's place that it was
-//! not. All copies are written anew, a gang's piece by piece, and read again. The caller sees to it that the block stays in use meanwhile.
+//! They are believed by the pointer's checksum and by nothing else, so a stream of whoever puts
+//! nothing in a block's place that it was not. All copies are written anew, a gang's piece by
+//! piece, and read again. The caller sees to it that the block stays in use meanwhile.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -25,7 +26,8 @@ impl Zio {
         Ok(())
     }
 
-    /// Writes `stored`, the block as it should be on disk, in place of all its copies. `ECKSUM`: it is not the block.
+    /// Writes `stored`, the block as it should be on disk, in place of all its copies. `ECKSUM`: it
+    /// is not the block.
     pub(super) async fn mend_block(&self, bp: &BlkPtr, at: Bookmark, stored: Bytes) -> Result<()> {
         bp.validate().map_err(|e| Error::corrupt(Some(at), "block pointer", e.to_string()))?;
         let unlike = |what: &str| Error::os(Errno::Cksum, format!("block {at} cannot be mended: {what}"));

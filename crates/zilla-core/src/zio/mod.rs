@@ -104,7 +104,8 @@ struct Inner {
     l2: Arc<L2arc>,
     /// Which blocks the caches take, where that is not all: by objset.
     caching: RwLock<HashMap<u64, CachePolicy>>,
-    /// Not owned: the metaslabs' own objects stand on this store, and a ring of owners would outlive the pool.
+    /// Not owned: the metaslabs' own objects stand on this store, and a ring of owners would
+    /// outlive the pool.
     allocator: OnceLock<Weak<dyn Allocator>>,
     salt: RwLock<Option<Arc<Salted>>>,
     features: ZioFeatures,
@@ -153,8 +154,8 @@ impl Zio {
         self.0.tree.read().clone()
     }
 
-    /// Puts another tree in the old one's place (the trusted configuration of the MOS instead of the labels'; later a changed
-    /// one). I/O that is under way ends on the old one.
+    /// Puts another tree in the old one's place (the trusted configuration of the MOS instead of
+    /// the labels'; later a changed one). I/O that is under way ends on the old one.
     pub fn set_tree(&self, tree: Arc<VdevTree>) {
         *self.0.tree.write() = tree;
     }
@@ -232,8 +233,9 @@ impl Zio {
         (0..TXG_SIZE as u64).for_each(|slot| self.0.track.settled(self, Txg(slot)));
     }
 
-    /// Waits until every block written in `txg` is on its leaves and stable there. An error means that some block is not, and
-    /// that the txg must not be finished; after [`Zio::resend_txg`] it may be waited for again.
+    /// Waits until every block written in `txg` is on its leaves and stable there. An error means
+    /// that some block is not, and that the txg must not be finished; after [`Zio::resend_txg`] it
+    /// may be waited for again.
     pub async fn wait_txg(&self, txg: Txg) -> Result<()> {
         let missed = self.0.track.wait(txg).await;
         let tree = self.tree();

@@ -1,7 +1,8 @@
 //! Blocks that are written as they are already (OpenZFS's nop-write).
 //!
-//! Where a file is overwritten by what it holds, a checksum that is strong enough tells so: the old pointer stays, and nothing is
-//! allocated, written or freed. A snapshot then does not grow by what a backup or a copy wrote once more.
+//! Where a file is overwritten by what it holds, a checksum that is strong enough tells so: the old
+//! pointer stays, and nothing is allocated, written or freed. A snapshot then does not grow by what
+//! a backup or a copy wrote once more.
 //!
 //! **Invariants.** The pointer that stays is bit by bit the one that would have been made, but for its places and births. It was made in an
 //! earlier txg, so its block is stable. Who overwrites a damaged block wants it on disk, and its pointer's checksum says nothing

@@ -176,7 +176,8 @@ impl Zio {
         Ok(byteswap::block(bp, raw))
     }
 
-    /// The bytes of a block as stored, from the first copy that can be read. Copies that could not are written again.
+    /// The bytes of a block as stored, from the first copy that can be read. Copies that could not
+    /// are written again.
     pub(super) async fn read_copies(
         &self,
         bp: &BlkPtr,

@@ -1,7 +1,8 @@
 //! The pool's block I/O as a [`BlockStore`]: which request goes where.
 //!
-//! Nothing is done here. Reading is in `read.rs`, writing in `write.rs` and `early.rs`, what only the intent log asks for in `log.rs`; who is
-//! asked for space is the [`Allocator`](super::Allocator).
+//! Nothing is done here. Reading is in `read.rs`, writing in `write.rs` and `early.rs`, what only
+//! the intent log asks for in `log.rs`; who is asked for space is the
+//! [`Allocator`](super::Allocator).
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -63,7 +64,8 @@ impl BlockStore for Zio {
             return self.read(bp, bookmark, priority);
         }
         Box::pin(async move {
-            // Blocks of dnodes are encrypted but for what walking the tree takes, and never compressed.
+            // Blocks of dnodes are encrypted but for what walking the tree takes, and never
+            // compressed.
             let plain = bp.otype() == DMU_OT_DNODE && bp.compress() == Compress::Off as u8;
             if !plain {
                 return Err(Error::os(Errno::Access, "the block is encrypted"));

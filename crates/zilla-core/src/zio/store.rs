@@ -1,6 +1,7 @@
 //! The seam between objects and pool: blocks in, block pointers out.
 //!
-//! The DMU knows nothing of vdevs; it knows a [`BlockStore`]. The pool's implementation is [`super::Zio`]; the DMU's own tests use one in memory.
+//! The DMU knows nothing of vdevs; it knows a [`BlockStore`]. The pool's implementation is
+//! [`super::Zio`]; the DMU's own tests use one in memory.
 
 use super::early::EarlyWrites;
 use super::{Leave, RawStore};
@@ -23,7 +24,8 @@ fn no_log() -> Error {
 /// One block to be put on disk in the txg being synced.
 #[derive(Clone, Debug)]
 pub struct WriteReq {
-    /// The logical contents; its length is the block's lsize. An empty buffer of a level-0 block asks for a hole.
+    /// The logical contents; its length is the block's lsize. An empty buffer of a level-0 block
+    /// asks for a hole.
     pub data: Bytes,
     pub bookmark: Bookmark,
     pub otype: u8,
@@ -33,8 +35,8 @@ pub struct WriteReq {
     pub copies: u8,
     /// Non-hole level-0 blocks (for a dnode block: dnodes) below and including this one.
     pub fill: u64,
-    /// What the pointer held before. If it was born in this very txg and the new block has its size, it is rewritten where it
-    /// is. Freeing what is not used again is the caller's business.
+    /// What the pointer held before. If it was born in this very txg and the new block has its
+    /// size, it is rewritten where it is. Freeing what is not used again is the caller's business.
     pub prev: BlkPtr,
     /// Whether a tiny result may live in the block pointer itself.
     pub may_embed: bool,
@@ -66,14 +68,17 @@ pub struct LogStep {
 /// How log blocks are best sent to the vdevs there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogShape {
-    /// Trains that are best under way at once: one for each log vdev, and two where there is only one, which can begin with the second while it
-    /// ends the first. A disk cannot: it turns once more for each flush, so who comes meanwhile had better share the next.
+    /// Trains that are best under way at once: one for each log vdev, and two where there is only
+    /// one, which can begin with the second while it ends the first. A disk cannot: it turns once
+    /// more for each flush, so who comes meanwhile had better share the next.
     pub trains: usize,
-    /// The log vdevs, if there are several and one of them turns: a train can be divided among them.
+    /// The log vdevs, if there are several and one of them turns: a train can be divided among
+    /// them.
     pub stripes: Vec<u32>,
 }
 
-/// How the write of a log block went: how much it was, how long the write itself took, and how long the flush.
+/// How the write of a log block went: how much it was, how long the write itself took, and how long
+/// the flush.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogWritten {
     pub bytes: u64,
@@ -90,11 +95,12 @@ pub struct CachePolicy {
 
 /// What the DMU needs of a pool.
 pub trait BlockStore: Send + Sync {
-    /// The block's contents, decompressed, if they are in memory (or in the pointer). Holes are the caller's business.
+    /// The block's contents, decompressed, if they are in memory (or in the pointer). Holes are the
+    /// caller's business.
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes>;
 
-    /// Reads, verifies, heals and decompresses. Concurrent reads of one block share one I/O. The bytes of metadata
-    /// are in the machine's byte order whoever wrote them.
+    /// Reads, verifies, heals and decompresses. Concurrent reads of one block share one I/O. The
+    /// bytes of metadata are in the machine's byte order whoever wrote them.
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>>;
 
     /// Reads and verifies a compressed block, and gives its bytes as they are stored.
@@ -103,36 +109,42 @@ pub trait BlockStore: Send + Sync {
         Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, what))))
     }
 
-    /// As [`BlockStore::read`], for walking trees of blocks: in an encrypted block of dnodes the pointers can be read
-    /// without the key. The dnodes' bonuses cannot.
+    /// As [`BlockStore::read`], for walking trees of blocks: in an encrypted block of dnodes the
+    /// pointers can be read without the key. The dnodes' bonuses cannot.
     fn read_tree(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
         self.read(bp, bookmark, priority)
     }
 
-    /// The block as it is on disk, if that is in memory: what is not an indirect block or an objset, of an encrypted dataset.
+    /// The block as it is on disk, if that is in memory: what is not an indirect block or an
+    /// objset, of an encrypted dataset.
     fn cached_stored(&self, _: &BlkPtr) -> Option<Bytes> {
         None
     }
 
-    /// As [`BlockStore::read`], but the block as it is on disk: encrypted, compressed, in its writer's order. Its checksum was right.
+    /// As [`BlockStore::read`], but the block as it is on disk: encrypted, compressed, in its
+    /// writer's order. Its checksum was right.
     fn read_sealed(&self, _: BlkPtr, _: Bookmark, _: Priority) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store keeps nothing encrypted"))))
     }
 
-    /// Reads all copies of a block with all redundancy, repairing what that can repair. An error: no copy is good.
+    /// Reads all copies of a block with all redundancy, repairing what that can repair. An error:
+    /// no copy is good.
     fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move { self.read(bp, bookmark, Priority::Scrub).await.map(drop) })
     }
 
-    /// Whether blocks of the pool are known to be damaged: then none stays because it is what would be written.
+    /// Whether blocks of the pool are known to be damaged: then none stays because it is what would
+    /// be written.
     fn set_damaged(&self, _: bool) {}
 
-    /// Puts the bytes of a block that is in use, as they should be on disk, where no copy of it is good.
+    /// Puts the bytes of a block that is in use, as they should be on disk, where no copy of it is
+    /// good.
     fn mend(&self, _: BlkPtr, _: Bookmark, _: Bytes) -> BoxFuture<'_, Result<()>> {
         Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store mends nothing"))))
     }
 
-    /// A block's stored bytes once more as they were encrypted under its pointer's salt and IV, where the store encrypts.
+    /// A block's stored bytes once more as they were encrypted under its pointer's salt and IV,
+    /// where the store encrypts.
     fn reseal(&self, _: &BlkPtr, data: Bytes) -> Result<Bytes> {
         Ok(data)
     }
@@ -163,14 +175,17 @@ pub trait BlockStore: Send + Sync {
         Box::pin(std::future::ready((vec![None; reqs.len()], EarlyWrites::default())))
     }
 
-    /// Compresses, checksums, allocates and submits. The pointers come back before the data is stable; from then on
-    /// reads of them are served (from memory until the device has them). Stability is the txg's business: the pool waits
-    /// for all of a txg's writes before its uberblock. Pointers come in the order of the requests.
+    /// Compresses, checksums, allocates and submits. The pointers come back before the data is
+    /// stable; from then on reads of them are served (from memory until the device has them).
+    /// Stability is the txg's business: the pool waits for all of a txg's writes before its
+    /// uberblock. Pointers come in the order of the requests.
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>>;
 
-    /// Writes blocks of a txg that the caller holds open, before its sync. For each a pointer with that birth, whose block the caller must
-    /// free in that txg's sync unless it is used; None where there is none (it became a hole, or found no place). The second must be waited for ([`BlockStore::write_log`]) before anybody relies on them; the txg is not
-    /// finished before it was, or was dropped.
+    /// Writes blocks of a txg that the caller holds open, before its sync. For each a pointer with
+    /// that birth, whose block the caller must free in that txg's sync unless it is used; None
+    /// where there is none (it became a hole, or found no place). The second must be waited for
+    /// ([`BlockStore::write_log`]) before anybody relies on them; the txg is not finished before it
+    /// was, or was dropped.
     fn write_ahead(&self, _: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, (Vec<Option<BlkPtr>>, EarlyWrites)> {
         Box::pin(std::future::ready((vec![None; reqs.len()], EarlyWrites::default())))
     }
@@ -191,17 +206,20 @@ pub trait BlockStore: Send + Sync {
         false
     }
 
-    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take blocks.
+    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take
+    /// blocks.
     fn log_fullness(&self) -> Option<f64> {
         None
     }
 
-    /// A place for a block of the intent log, in a txg that the caller holds open. See `zio/log.rs`; a store that has no devices has no log.
+    /// A place for a block of the intent log, in a txg that the caller holds open. See
+    /// `zio/log.rs`; a store that has no devices has no log.
     fn alloc_log(&self, _: Txg, _: u64, _: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(std::future::ready(Err(no_log())))
     }
 
-    /// Writes a log block; the future ends when it is stable, and what was written ahead too. The write is under way when this returns.
+    /// Writes a log block; the future ends when it is stable, and what was written ahead too. The
+    /// write is under way when this returns.
     fn write_log(&self, _: &BlkPtr, _: Bytes, _: EarlyWrites) -> BoxFuture<'static, Result<LogWritten>> {
         Box::pin(std::future::ready(Err(no_log())))
     }

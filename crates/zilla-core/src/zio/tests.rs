@@ -1,4 +1,5 @@
-//! Blocks on memory devices: every layout, every damage that redundancy should bear, gangs, rewriting in place.
+//! Blocks on memory devices: every layout, every damage that redundancy should bear, gangs,
+//! rewriting in place.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ use crate::vdev::{LeafSpec, OpenArgs, PoolSpec, TopSpec, VdevKind};
 
 const DEV: u64 = 80 << 20;
 
-/// Hands out space from the front of each top-level in turn; what is freed in a txg is only written down.
+/// Hands out space from the front of each top-level in turn; what is freed in a txg is only written
+/// down.
 struct Bump {
     tree: Arc<VdevTree>,
     next: Vec<AtomicU64>,

@@ -25,8 +25,9 @@ use crate::types::Txg;
 use crate::vdev::IoDone;
 use crate::vdev::write::{Entered, Plan};
 
-/// A stretch of a batch that one task takes: what a core's L2 holds with its parity until it has been written, and enough neighbours for a
-/// large write. (Twice as much takes 2 % more CPU in a core with 2 MiB, half as much 4 %.)
+/// A stretch of a batch that one task takes: what a core's L2 holds with its parity until it has
+/// been written, and enough neighbours for a large write. (Twice as much takes 2 % more CPU in a
+/// core with 2 MiB, half as much 4 %.)
 const STRETCH_BYTES: usize = 256 << 10;
 const STRETCH_BLOCKS: usize = 256;
 
@@ -401,7 +402,8 @@ impl Zio {
         // Known at once, so that this txg itself can write it down.
         missed.iter().filter_map(|i| tree.leaves.get(*i)).for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
         let mut joined = plan.join();
-        // Tasks that work on neighbouring stretches begin with different leaves, so that they do not meet at each in turn.
+        // Tasks that work on neighbouring stretches begin with different leaves, so that they do
+        // not meet at each in turn.
         if !joined.is_empty() {
             let n = joined.len();
             joined.rotate_left(turn % n);
@@ -426,8 +428,9 @@ impl Zio {
 }
 
 impl Zio {
-    /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing of it. But for blocks of the intent log
-    /// that were allocated in it, which are not kept: a leaf that lacks one goes on lacking the txg.
+    /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing
+    /// of it. But for blocks of the intent log that were allocated in it, which are not kept: a
+    /// leaf that lacks one goes on lacking the txg.
     pub async fn resend_txg(&self, txg: Txg) {
         let tree = self.tree();
         #[cfg(feature = "planted")]
@@ -454,7 +457,8 @@ impl Zio {
     }
 }
 
-/// Metadata goes to special vdevs where there are any, and so do blocks of files that are small enough.
+/// Metadata goes to special vdevs where there are any, and so do blocks of files that are small
+/// enough.
 pub(super) fn class_of(req: &WriteReq, psize: u64) -> AllocClass {
     if req.otype == DMU_OT_DDT_ZAP {
         AllocClass::Dedup
@@ -474,7 +478,8 @@ pub(super) fn checksum_of(req: &WriteReq) -> Checksum {
     }
 }
 
-/// Prepares each block of a stretch. The checksums are worked out together, because some kinds go faster so.
+/// Prepares each block of a stretch. The checksums are worked out together, because some kinds go
+/// faster so.
 pub(super) fn prepare(
     zio: &Zio,
     txg: Txg,
@@ -635,7 +640,8 @@ pub(super) fn pointer(
             bp.set_salt_iv(salt, iv);
         }
         if let Some(mac) = mac {
-            // The code takes half of the checksum's place, and what stood there goes into the rest of a weak one.
+            // The code takes half of the checksum's place, and what stood there goes into the rest
+            // of a weak one.
             let [a, b, c, d] = cksum;
             bp.set_cksum(if kind.is_dedup() { [a, b, 0, 0] } else { [a ^ c, b ^ d, 0, 0] });
             bp.set_mac(mac);

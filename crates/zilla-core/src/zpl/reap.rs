@@ -18,7 +18,8 @@ use futures_util::FutureExt;
 use std::sync::{Arc, Weak};
 
 impl Zfs {
-    /// Frees a file that lost its last user, if it has no name. At once if all it takes is in memory; else a task does it.
+    /// Frees a file that lost its last user, if it has no name. At once if all it takes is in
+    /// memory; else a task does it.
     pub(super) fn reap_if_unlinked(self: &Arc<Self>, id: u64) {
         if self.is_readonly() {
             return;
@@ -34,7 +35,8 @@ impl Zfs {
         }
         let zfs = self.clone();
         let mut task = Box::pin(async move {
-            // Failing (the pool is suspended or closing) leaves the file in the queue for the next mount.
+            // Failing (the pool is suspended or closing) leaves the file in the queue for the next
+            // mount.
             let _ = Zfs::reap(zfs, id).await;
         });
         if (&mut task).now_or_never().is_none() {
@@ -43,8 +45,8 @@ impl Zfs {
     }
 
     /// Frees a file, and then the directory of its extended attributes, which the same transaction
-    /// put into the queue. While a part's txg is waited for the file system is not held, so that who
-    /// destroys or unmounts it need not wait; if it is gone then, the next mount goes on.
+    /// put into the queue. While a part's txg is waited for the file system is not held, so that
+    /// who destroys or unmounts it need not wait; if it is gone then, the next mount goes on.
     pub(super) async fn reap(self: Arc<Self>, id: u64) -> Result<()> {
         let (weak, txgs) = (Arc::downgrade(&self), self.txgs()?.clone());
         let (mut zfs, mut next) = (self, id);
@@ -154,7 +156,8 @@ impl Zfs {
         }
     }
 
-    /// Frees the files in a directory of extended attributes. Nobody else can reach them: the directory's file is gone.
+    /// Frees the files in a directory of extended attributes. Nobody else can reach them: the
+    /// directory's file is gone.
     async fn purge_xattr_dir(self: &Arc<Self>, id: u64) -> Result<()> {
         loop {
             let left = self
@@ -185,13 +188,15 @@ impl Zfs {
         }
     }
 
-    /// Frees everything in the delete queue that nobody uses: what a crash or an unmount left. Run once after a mount.
+    /// Frees everything in the delete queue that nobody uses: what a crash or an unmount left. Run
+    /// once after a mount.
     #[crate::boxed]
     pub async fn drain_unlinked(self: &Arc<Self>) -> Result<u64> {
         Zfs::drain(Arc::downgrade(self)).await
     }
 
-    /// The same beside the users of a mount; ends early when there are no others any more, for the next mount to go on.
+    /// The same beside the users of a mount; ends early when there are no others any more, for the
+    /// next mount to go on.
     #[crate::boxed]
     pub async fn drain_unlinked_behind(self: Arc<Self>) -> Result<u64> {
         let weak = Arc::downgrade(&self);
@@ -230,7 +235,8 @@ impl Zfs {
             return self.change(forget).await;
         };
         {
-            // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link count says.
+            // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link
+            // count says.
             let mut state = zn.state.lock();
             state.attrs.links = 0;
         }

@@ -1,7 +1,8 @@
 //! Doing what log records say.
 //!
-//! Each record is one transaction, which also says in the log's header that it was done. New files get the numbers, generations and times they
-//! had; what OpenZFS does not log (times of contents and of directories) is as of the replay. Nothing is logged meanwhile.
+//! Each record is one transaction, which also says in the log's header that it was done. New files
+//! get the numbers, generations and times they had; what OpenZFS does not log (times of contents
+//! and of directories) is as of the replay. Nothing is logged meanwhile.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -27,7 +28,8 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{CreateBody, Foid, LogRecord, LrAcl, RecordBody, Xvattr};
 use zilla_ondisk::znode::encode_aces;
 
-/// Objects whose numbers are so far beyond all there are were not made by a log of this file system.
+/// Objects whose numbers are so far beyond all there are were not made by a log of this file
+/// system.
 const MAX_AHEAD: u64 = 1 << 24;
 
 /// An object to be made where it was.
@@ -48,7 +50,8 @@ impl Replay for Replayer {
     }
 }
 
-/// Changes of a file that was removed since are dropped: they may have been logged out of order with it.
+/// Changes of a file that was removed since are dropped: they may have been logged out of order
+/// with it.
 fn unless_gone(result: Result<()>) -> Result<()> {
     match result {
         Err(e) if e.is(Errno::NoEnt) || e.is(Errno::Stale) => Ok(()),
@@ -66,7 +69,8 @@ fn own_id(what: &str, id: u64) -> Result<u64> {
 }
 
 impl Zfs {
-    /// Brings the file system to where its log says it was, and begins to log. Once, when it is opened for writing.
+    /// Brings the file system to where its log says it was, and begins to log. Once, when it is
+    /// opened for writing.
     pub(super) async fn start_log(self: &Arc<Self>) -> Result<Replayed> {
         let Some(log) = self.log.clone() else { return Ok(Replayed::default()) };
         if log.is_started() {
@@ -406,7 +410,8 @@ impl Zfs {
         Ok(())
     }
 
-    /// Of a change that was replayed before: what lies in blocks that cannot be read. The size is already what it came to be.
+    /// Of a change that was replayed before: what lies in blocks that cannot be read. The size is
+    /// already what it came to be.
     async fn replay_again(&self, record: &LogRecord<'_>) -> Result<()> {
         let (object, at, data, parts) = match &record.body {
             RecordBody::Write { object, offset, length, blkptr, data } => {
@@ -461,7 +466,8 @@ impl Zfs {
         Ok(())
     }
 
-    /// Frees a range, or cuts; what lies beyond the end extends the file, as OpenZFS's `F_FREESP` does.
+    /// Frees a range, or cuts; what lies beyond the end extends the file, as OpenZFS's `F_FREESP`
+    /// does.
     pub(super) fn replay_truncate(&self, tx: &Tx, object: u64, offset: u64, length: u64) -> Now<()> {
         let end = offset.checked_add(length).ok_or_else(|| Error::inval("a range beyond all files"))?;
         Zfs::check_size(end)?;

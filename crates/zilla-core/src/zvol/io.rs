@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::zil::RecordBody;
 
-/// About as many bytes of a write go into one transaction, so that none keeps its txg open for long.
+/// About as many bytes of a write go into one transaction, so that none keeps its txg open for
+/// long.
 const WRITE_MAX: u64 = 4 << 20;
 /// Small writes are copied for the log, so that a large buffer is not kept for them.
 const COPY_BELOW: usize = 4096;
@@ -47,8 +48,9 @@ impl Zvol {
         }
     }
 
-    /// Writes buffers, one behind the other. A whole record is taken over where one buffer holds all of it; so a small slice of a large
-    /// buffer, which would keep all of it in memory, should be copied by the caller first. ENOSPC if not all of it is within the volume.
+    /// Writes buffers, one behind the other. A whole record is taken over where one buffer holds
+    /// all of it; so a small slice of a large buffer, which would keep all of it in memory, should
+    /// be copied by the caller first. ENOSPC if not all of it is within the volume.
     pub async fn write(&self, off: u64, data: &[Bytes]) -> Result<()> {
         let len = data.iter().map(|d| d.len() as u64).sum();
         let txgs = self.txgs()?;
@@ -110,7 +112,8 @@ impl Zvol {
         Ok(())
     }
 
-    /// Says that a range is not needed any more: its whole blocks are given back, the rest stays as it is.
+    /// Says that a range is not needed any more: its whole blocks are given back, the rest stays as
+    /// it is.
     pub async fn trim(&self, off: u64, len: u64) -> Result<()> {
         self.txgs()?;
         self.check_range(off, len, Errno::NoSpc)?;
@@ -124,7 +127,8 @@ impl Zvol {
         if self.props().sync == SyncMode::Always { self.flush().await } else { Ok(()) }
     }
 
-    /// What a range consists of, from its beginning: how many bytes, and whether they are a hole. It may end before the range does.
+    /// What a range consists of, from its beginning: how many bytes, and whether they are a hole.
+    /// It may end before the range does.
     pub async fn extents(&self, off: u64, len: u64) -> Result<Vec<(u64, bool)>> {
         self.check_range(off, len, Errno::Inval)?;
         let (end, first) = (off + len, off / self.block_size);

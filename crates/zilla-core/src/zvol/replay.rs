@@ -1,6 +1,7 @@
 //! Doing what a volume's log records say.
 //!
-//! Each record is one transaction, which also says in the log's header that it was done. Nothing is logged meanwhile.
+//! Each record is one transaction, which also says in the log's header that it was done. Nothing is
+//! logged meanwhile.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -29,7 +30,8 @@ impl Replay for Replayer<'_> {
 }
 
 impl Zvol {
-    /// Brings the volume to where its log says it was, and begins to log. Once, when it is opened for writing.
+    /// Brings the volume to where its log says it was, and begins to log. Once, when it is opened
+    /// for writing.
     pub(super) async fn start_log(&self) -> Result<()> {
         let Some(log) = self.log.as_ref().filter(|l| !l.is_started()) else { return Ok(()) };
         self.replaying.store(true, Ordering::Release);

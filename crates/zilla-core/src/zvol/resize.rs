@@ -42,7 +42,8 @@ impl Zvol {
         .await?;
         txgs.wait_synced(txg).await?;
         if size > old {
-            // No log record tells of the size: who writes beyond the old end must find it there after a crash.
+            // No log record tells of the size: who writes beyond the old end must find it there
+            // after a crash.
             self.size.store(size, Ordering::Release);
         } else if in_parts {
             self.free_beyond(txgs).await?;

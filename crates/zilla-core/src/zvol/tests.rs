@@ -1,4 +1,5 @@
-//! A volume against a plain byte array, on a store in memory, with syncs between and in the middle of its operations.
+//! A volume against a plain byte array, on a store in memory, with syncs between and in the middle
+//! of its operations.
 
 use super::*;
 use crate::dmu::testing::{MemStore, props};
@@ -345,6 +346,7 @@ fn reservations_are_those_of_openzfs() {
     // Two levels of indirect blocks, twice each, and seven of the meta-dnode: 64 + 1 + 7.
     assert_eq!(resv(1 << 30, 16 << 10, 1, &[]), (1 << 30) + 72 * 2 * (128 << 10));
     assert_eq!(resv(1 << 30, 16 << 10, 3, &[]), (3 << 30) + 72 * 3 * (128 << 10));
-    // RAID-Z1 of 3 disks of 4K sectors: 8K takes 16K (2 of data, 1 of parity, 1 of padding), 128K takes 192K.
+    // RAID-Z1 of 3 disks of 4K sectors: 8K takes 16K (2 of data, 1 of parity, 1 of padding), 128K
+    // takes 192K.
     assert_eq!(resv(1 << 30, 8 << 10, 1, &[(3, 1, 12)]), (1 << 30) / 3 * 4 + 1 + 136 * 2 * (128 << 10));
 }

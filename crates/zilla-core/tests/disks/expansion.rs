@@ -1,5 +1,5 @@
-//! A RAID-Z is given one more disk: all that was on the others reads from all of them, at any time and without any of
-//! them, and OpenZFS agrees, also half way.
+//! A RAID-Z is given one more disk: all that was on the others reads from all of them, at any time
+//! and without any of them, and OpenZFS agrees, also half way.
 
 use super::*;
 use zilla_core::spa::Refusal;

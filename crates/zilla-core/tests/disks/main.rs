@@ -1,4 +1,5 @@
-//! Disks of a pool come, go, return and are replaced: what they missed is known and given to them, and then any other may go.
+//! Disks of a pool come, go, return and are replaced: what they missed is known and given to them,
+//! and then any other may go.
 
 mod expansion;
 mod removal;
@@ -195,7 +196,8 @@ fn is_resilver(spa: &Spa, state: ScanState) -> bool {
     s.func == ScanFunc::Resilver as u64 && s.state == state as u64
 }
 
-/// A disk that was missing at an import gets what it missed at the next, and any other may go afterwards.
+/// A disk that was missing at an import gets what it missed at the next, and any other may go
+/// afterwards.
 fn missing_at_import(kind: VdevKind, names: &[&str], lost: &str) {
     let w = World::new();
     w.env.clone().block_on(async {

@@ -1,4 +1,5 @@
-//! `receive -c`: blocks of which no copy is good are mended from a stream of their snapshot, and from nothing else.
+//! `receive -c`: blocks of which no copy is good are mended from a stream of their snapshot, and
+//! from nothing else.
 
 use super::raw::{KEY, raw};
 use super::*;

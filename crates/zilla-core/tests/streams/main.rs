@@ -1,5 +1,6 @@
-//! Streams between real pools on files: what is sent is received as the same, whole or cut anywhere; OpenZFS's zdb then accounts for
-//! every block. Streams that OpenZFS's kernel wrote are those of the set `streams` of the interop tests' corpus.
+//! Streams between real pools on files: what is sent is received as the same, whole or cut
+//! anywhere; OpenZFS's zdb then accounts for every block. Streams that OpenZFS's kernel wrote are
+//! those of the set `streams` of the interop tests' corpus.
 
 mod cuts;
 mod heal;
@@ -170,7 +171,8 @@ fn zdb(dir: &Path) {
     }
 }
 
-/// What a stream says, as far as it does not depend on how it is put: objects, their bytes, their spill blocks.
+/// What a stream says, as far as it does not depend on how it is put: objects, their bytes, their
+/// spill blocks.
 fn meaning(raw: &[u8]) -> BTreeMap<u64, BTreeMap<String, Vec<u8>>> {
     let mut source = Bytes::copy_from_slice(raw);
     let mut out: BTreeMap<u64, BTreeMap<String, Vec<u8>>> = BTreeMap::new();
@@ -540,7 +542,8 @@ fn an_enemy_s_stream_is_received_or_refused() {
                     _ => mutate(&mut dice, &mut bad[at]),
                 }
             }
-            // (One that has become inconsistent with its payload's length cannot be written at all.)
+            // (One that has become inconsistent with its payload's length cannot be written at
+            // all.)
             bad.retain(|(r, data)| r.payload_len() == data.len() as u64);
             let fs = if whole { "tank/c" } else { "tank/b" };
             if p.receive(&rewritten(&bad), RecvOpts { force: true, ..to(fs, "x") }).await.is_ok() {

@@ -1,4 +1,5 @@
-//! Redacted streams: what is left out is nowhere in them, what is made of them says so, and what was left out comes with whatever may have it.
+//! Redacted streams: what is left out is nowhere in them, what is made of them says so, and what
+//! was left out comes with whatever may have it.
 
 use super::*;
 use zilla_core::dsl::RedactionList;

@@ -1,4 +1,5 @@
-//! What an interrupted receive has kept is sent on, and goes on where it lies then, to the same snapshot.
+//! What an interrupted receive has kept is sent on, and goes on where it lies then, to the same
+//! snapshot.
 
 use super::raw::{KEY, raw};
 use super::*;
@@ -82,7 +83,8 @@ fn what_was_received_so_far_goes_on_elsewhere() {
         p.snapshot("tank/plain@one").await;
         p.snapshot("tank/crypt@one").await;
         for fs in ["tank/plain", "tank/crypt"] {
-            // Changes of objects before and behind wherever it is cut, and numbers that are free or another's.
+            // Changes of objects before and behind wherever it is cut, and numbers that are free or
+            // another's.
             p.fill(fs, 2, 30, 2).await;
             p.remove(fs, 33, 5).await;
             p.fill(fs, 50, 3, 3).await;

@@ -1,7 +1,8 @@
 //! The engine's errors in the words of the commands.
 //!
-//! An engine's error is a number and what it is about. The number decides the class; where OpenZFS has a fixed
-//! sentence for it, that is said, because scripts look for it; else the engine's own words are the clearer ones.
+//! An engine's error is a number and what it is about. The number decides the class; where OpenZFS
+//! has a fixed sentence for it, that is said, because scripts look for it; else the engine's own
+//! words are the clearer ones.
 
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::Refusal;
@@ -136,7 +137,8 @@ mod tests {
         assert_eq!((told.code, told.description()), (code, words));
     }
 
-    /// A new refusal does not compile until it is named here; then it belongs in the table below, with its code and words.
+    /// A new refusal does not compile until it is named here; then it belongs in the table below,
+    /// with its code and words.
     fn is_in_the_table(why: &Refusal) -> bool {
         use Refusal::*;
         match why {

@@ -1,6 +1,7 @@
 //! `zfs receive -c`: damaged blocks of a snapshot, mended from a stream of it.
 //!
-//! Nothing of the snapshot changes but what could not be read, so whoever uses it, or mounts it, need not notice.
+//! Nothing of the snapshot changes but what could not be read, so whoever uses it, or mounts it,
+//! need not notice.
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
@@ -19,7 +20,8 @@ fn refused(why: &str) -> ApiError {
     ApiError::with(ErrorCode::Stream, format!("cannot receive: {why}"))
 }
 
-/// What a corrective receive may not be asked for besides: nothing is made, so nothing is named, set or mounted.
+/// What a corrective receive may not be asked for besides: nothing is made, so nothing is named,
+/// set or mounted.
 pub(super) fn check_options(r: &StreamReceive) -> Answer<()> {
     let props = !r.set.is_empty() || !r.exclude.is_empty() || r.origin.is_some();
     let place = r.keep_path || r.keep_last || r.no_mount || r.skip_holds;

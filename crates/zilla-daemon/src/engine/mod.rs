@@ -5,11 +5,12 @@
 //! files are one subject each: making and importing pools, what they look like, their properties and history;
 //! datasets, their properties, snapshots, mounts.
 //!
-//! What it keeps true: the set of pools changes one operation at a time (`changes`), so two imports of one pool cannot
-//! cross; everything within a pool is ordered by the pool's own sync task. A pool leaves the table before it is
-//! closed, so nobody finds a pool that is going. The cache file is rewritten after each change of the set, in one
-//! step; a crash in between makes the next start look for a pool in vain or not look for one, and nothing is lost.
-//! Nothing is locked while waiting except `changes`, which orders these operations.
+//! What it keeps true: the set of pools changes one operation at a time (`changes`), so two imports
+//! of one pool cannot cross; everything within a pool is ordered by the pool's own sync task. A
+//! pool leaves the table before it is closed, so nobody finds a pool that is going. The cache file
+//! is rewritten after each change of the set, in one step; a crash in between makes the next start
+//! look for a pool in vain or not look for one, and nothing is lost. Nothing is locked while
+//! waiting except `changes`, which orders these operations.
 
 mod access;
 mod accounts;
@@ -110,7 +111,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Brings up the pools of the cache file. One that cannot be opened is told in the log and left alone.
+    /// Brings up the pools of the cache file. One that cannot be opened is told in the log and left
+    /// alone.
     pub async fn open(handle: Handle) -> Engine {
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());
@@ -178,7 +180,8 @@ impl Engine {
         self.pool_of(name.split(['@', '#']).next().unwrap_or(name))
     }
 
-    /// Refuses, as OpenZFS does, what would wait for the disks of a suspended pool; `name` is the pool's or a dataset's.
+    /// Refuses, as OpenZFS does, what would wait for the disks of a suspended pool; `name` is the
+    /// pool's or a dataset's.
     fn check_running(&self, name: &str) -> Answer<()> {
         match self.pool(zilla_control::props::naming::pool_of(name)) {
             Ok(pool) => pool.check_running(),

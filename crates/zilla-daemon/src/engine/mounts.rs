@@ -1,10 +1,12 @@
 //! Mounting and unmounting file systems.
 //!
-//! A mounted dataset is held, so that nobody destroys it. What is mounted is what the kernel says: a mount that someone took
-//! away behind our back counts as unmounted and is cleaned up when next looked at.
+//! A mounted dataset is held, so that nobody destroys it. What is mounted is what the kernel says:
+//! a mount that someone took away behind our back counts as unmounted and is cleaned up when next
+//! looked at.
 //!
-//! Properties that are set count at once for what is mounted: the engine heeds them, and the kernel is told by changing the mount. Only
-//! root may do that; for others a mount is made anew where it matters, and who is told that it could not be knows.
+//! Properties that are set count at once for what is mounted: the engine heeds them, and the kernel
+//! is told by changing the mount. Only root may do that; for others a mount is made anew where it
+//! matters, and who is told that it could not be knows.
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
@@ -40,7 +42,8 @@ pub struct Mounted {
     pub(super) share: Option<Shared>,
 }
 
-/// How long the last threads of an unmounted file system are waited for; access times that wait may have to be written.
+/// How long the last threads of an unmounted file system are waited for; access times that wait may
+/// have to be written.
 const GOING: Duration = Duration::from_secs(10);
 /// And so long for the last threads of a file system that was unmounted by force.
 const LINGERING: Duration = Duration::from_secs(5);
@@ -84,7 +87,8 @@ impl Pool {
         (!mounted.mount.is_going()).then(|| mounted.path().to_owned())
     }
 
-    /// Waits for what someone has just unmounted: the kernel is done with it before its threads are.
+    /// Waits for what someone has just unmounted: the kernel is done with it before its threads
+    /// are.
     async fn settle(&self, name: &str) -> Answer<()> {
         let going = self.mounts.lock().get(name).map(|m| m.mount.clone()).filter(|m| m.is_going());
         let Some(mount) = going else { return Ok(()) };
@@ -192,7 +196,8 @@ impl Pool {
         let overlay = how.overlay || settings.num("overlay") != 0;
         let (fs_for, env, place, options) =
             (fs.clone(), engine.env.clone(), self.place_of(&path, how), told.clone());
-        // The directory may lie in a file system of this very process: wait for it where waiting is harmless.
+        // The directory may lie in a file system of this very process: wait for it where waiting is
+        // harmless.
         let attached = tokio::task::spawn_blocking(move || attach(fs_for, env, &place, &options, overlay))
             .await
             .map_err(|e| failed(e.to_string()))?;
@@ -239,7 +244,8 @@ impl Pool {
         let Some((fs, mount, told)) = found else { return Ok(()) };
         let readonly = self.readonly();
         let props = zilla::fs_props(self.dsl(), ds, readonly).await.map_err(of(name))?;
-        // Whether it shall ask for ACLs the kernel is told once, when the file system is mounted; until then both keep to it.
+        // Whether it shall ask for ACLs the kernel is told once, when the file system is mounted;
+        // until then both keep to it.
         let (told_acls, wanted_acls) = (fs.zfs().props().posix_acl, props.posix_acl);
         let props = FsProps { posix_acl: told_acls, ..props };
         fs.zfs().set_props(temporary.heeded(settings, props, readonly));
@@ -350,14 +356,16 @@ impl Pool {
         }
         self.mounts.lock().remove(name);
         drop((mount, fs));
-        // What the mount began in the background ends now; a destroy that follows must not find the dataset busy.
+        // What the mount began in the background ends now; a destroy that follows must not find the
+        // dataset busy.
         if let Ok(ds) = self.dsl().by_name(name).await {
             let _ = tokio::time::timeout(lingering, ds.unheld()).await;
         }
         Ok(())
     }
 
-    /// A mountpoint that was made for the dataset goes with it: one that nobody set, if it is empty.
+    /// A mountpoint that was made for the dataset goes with it: one that nobody set, if it is
+    /// empty.
     pub async fn remove_mountpoint(&self, name: &str) {
         let Ok(ds) = self.dsl().by_name(name).await else { return };
         let Ok(settings) = Settings::of(self, &ds).await else { return };
@@ -403,7 +411,8 @@ impl Pool {
         }
     }
 
-    /// After properties of `dir` changed: what is mounted there and below heeds them. Returns what does not before it is mounted anew.
+    /// After properties of `dir` changed: what is mounted there and below heeds them. Returns what
+    /// does not before it is mounted anew.
     pub async fn refresh_mounts(&self, dir: &Arc<DslDir>, changed: &[String]) -> Result<Vec<String>> {
         let mut left = Vec::new();
         for name in self.mounted_below(&dir.name()) {
@@ -447,7 +456,8 @@ impl Pool {
     ) -> Option<ApiError> {
         let mut first = None;
         for (name, temporary) in unmounted.iter().rev() {
-            // Whatever `canmount` says: it was mounted. Only where it has no place any more it is not.
+            // Whatever `canmount` says: it was mounted. Only where it has no place any more it is
+            // not.
             if !self.has_place(name).await {
                 continue;
             }

@@ -1,9 +1,12 @@
-//! `zfs receive`: where each stream of a package goes, with which properties, and what is mounted meanwhile and after.
+//! `zfs receive`: where each stream of a package goes, with which properties, and what is mounted
+//! meanwhile and after.
 //!
-//! The engine makes a stream a snapshot whole or not at all ([`zilla_core::send`]). Here is what people see around it: names, properties of
-//! the package, the words for what went wrong, and the file system that is unmounted for the moment in which its contents change.
+//! The engine makes a stream a snapshot whole or not at all ([`zilla_core::send`]). Here is what
+//! people see around it: names, properties of the package, the words for what went wrong, and the
+//! file system that is unmounted for the moment in which its contents change.
 //!
-//! A client that dies ends the stream, and the receive with it. A stream of a package that fails ends the package: what came before stays.
+//! A client that dies ends the stream, and the receive with it. A stream of a package that fails
+//! ends the package: what came before stays.
 
 use super::Engine;
 use super::datasets::{FIXED, Settled, typed};
@@ -25,7 +28,8 @@ use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
 
-/// Properties that a volume or its stream settles itself, or that say what its receiver must not be told.
+/// Properties that a volume or its stream settles itself, or that say what its receiver must not be
+/// told.
 const NOT_TAKEN: &[&str] =
     &["volsize", "volblocksize", "encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
@@ -51,7 +55,8 @@ fn refuse(part: &Part<'_>, why: &str) -> ApiError {
     ApiError::with(ErrorCode::Stream, format!("cannot receive {kind} stream: {why}"))
 }
 
-/// The class of an error is the command's exit code; the sentence is the engine's, which says it as OpenZFS does.
+/// The class of an error is the command's exit code; the sentence is the engine's, which says it as
+/// OpenZFS does.
 pub(super) fn why(e: &Error) -> String {
     if e.is(Errno::NoSpc) { "out of space".to_owned() } else { e.to_string() }
 }
@@ -333,8 +338,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives snapshots the names they have come to have where an incremental package was made, and with `-F` destroys those
-    /// that are no longer there. Datasets stay, and keep their names.
+    /// Gives snapshots the names they have come to have where an incremental package was made, and
+    /// with `-F` destroys those that are no longer there. Datasets stay, and keep their names.
     async fn follow(
         &self,
         pool: &Arc<Pool>,
@@ -378,7 +383,8 @@ impl Engine {
                 told.out(format!("attempting destroy {target}"));
             }
             let request = DatasetDestroy { target, force: true, ..DatasetDestroy::default() };
-            // One with clones, or that is held, stays, and so may the stream fail that cannot do with it.
+            // One with clones, or that is held, stays, and so may the stream fail that cannot do
+            // with it.
             if let Err(e) = self.destroy(request).await {
                 told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
             }
@@ -405,8 +411,9 @@ impl Engine {
         Ok(out)
     }
 
-    /// Datasets that a package has made, and that were received raw, are each an encryption root at first. Gives those that had their
-    /// parent's where they were sent from their parent's here too.
+    /// Datasets that a package has made, and that were received raw, are each an encryption root at
+    /// first. Gives those that had their parent's where they were sent from their parent's here
+    /// too.
     async fn same_roots(
         &self,
         pool: &Arc<Pool>,

@@ -1,4 +1,5 @@
-//! `zfs send -t` and `-S`: the rest of a stream whose receiver was interrupted, and what such a receiver has kept of one.
+//! `zfs send -t` and `-S`: the rest of a stream whose receiver was interrupted, and what such a
+//! receiver has kept of one.
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};

@@ -1,9 +1,10 @@
 //! `zfs send`: which snapshots a stream or package has, in which order, and what it says of them.
 //!
-//! A package (`-R`, `-I`, `-p`, `-h`, `-b`) begins with a list of its datasets, by guid, with their snapshots and
-//! properties; then come the streams, a dataset after the one its origin is in. Everything that will be sent is held before the first byte
-//! goes out, so that nobody destroys it half-way. A dataset that lacks a snapshot is told to the client and passed over, and the command fails at
-//! its end.
+//! A package (`-R`, `-I`, `-p`, `-h`, `-b`) begins with a list of its datasets, by guid, with their
+//! snapshots and properties; then come the streams, a dataset after the one its origin is in.
+//! Everything that will be sent is held before the first byte goes out, so that nobody destroys it
+//! half-way. A dataset that lacks a snapshot is told to the client and passed over, and the command
+//! fails at its end.
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
@@ -57,7 +58,8 @@ fn is_sent(name: &str) -> bool {
 }
 
 impl Pool {
-    /// The properties of a dataset or snapshot that its package has: those that were set here, or received.
+    /// The properties of a dataset or snapshot that its package has: those that were set here, or
+    /// received.
     async fn props_to_send(&self, ds: &DslDataset, backup: bool) -> Answer<NvList> {
         let dsl = self.dsl();
         let mut out = NvList::new();
@@ -357,7 +359,8 @@ impl Engine {
         let snaps = dsl.snapshots(fs).await.map_err(of_dataset)?;
         let until = to.phys().creation_txg;
         let mut list: Vec<_> = snaps.into_iter().filter(|s| s.phys().creation_txg <= until).collect();
-        // (The one that is sent from the first dataset may be of another name or dataset: its origin.)
+        // (The one that is sent from the first dataset may be of another name or dataset: its
+        // origin.)
         let named = match (&r.from, fs.name() == r.snapshot.split('@').next().unwrap_or_default()) {
             (Some(f), true) => Some(pool.source(fs, to, f).await?),
             _ => None,

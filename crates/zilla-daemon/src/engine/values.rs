@@ -1,6 +1,7 @@
 //! Properties of datasets: from what lies on disk to what the commands print.
 //!
-//! Most are settings, found on the dataset or above it; the rest is counted, or fixed in the file system's master node.
+//! Most are settings, found on the dataset or above it; the rest is counted, or fixed in the file
+//! system's master node.
 
 use super::errors::{Answer, of};
 use super::pool::Pool;
@@ -189,7 +190,8 @@ impl Pool {
         let all = wanted.iter().any(|w| w == "all");
         let settings = Settings::of(self, ds).await?;
         let fixed = match self.dsl().objset(ds).await {
-            // The contents of an encrypted dataset are closed to us; what the pool says of it is not.
+            // The contents of an encrypted dataset are closed to us; what the pool says of it is
+            // not.
             Ok(os) if !os.is_locked() => Fixed::of(&os).await?,
             _ => Fixed::default(),
         };
@@ -234,7 +236,8 @@ impl Pool {
     ) -> Result<Option<u64>> {
         let mut sum = 0u64;
         let mut at = ds.clone();
-        // Each snapshot is older than the one after it: a chain that is not so was made by somebody else, and might never end.
+        // Each snapshot is older than the one after it: a chain that is not so was made by somebody
+        // else, and might never end.
         let (mut newest, oldest) = (u64::MAX, since.phys().creation_txg);
         while at.id() != since.id() {
             sum = sum.saturating_add(self.dsl().written(&at).await?);

@@ -1,11 +1,13 @@
 //! Volumes in use, and how they are offered over NBD.
 //!
-//! A volume is open as long as anybody uses it: a client of NBD, a command. All share one [`Volume`], because the changes of one dataset
-//! are ordered by it. It is known by its dataset's number, so that a new name changes nothing for who uses it.
+//! A volume is open as long as anybody uses it: a client of NBD, a command. All share one
+//! [`Volume`], because the changes of one dataset are ordered by it. It is known by its dataset's
+//! number, so that a new name changes nothing for who uses it.
 //!
-//! What it keeps true: a volume that is in use is not destroyed, and its pool not exported, unless that is forced; then its users are
-//! told that it is closed, and what they have under way ends first. Each volume and, with `snapdev=visible`, each of its
-//! snapshots is offered, unless `volmode=none`; others are not opened by name either.
+//! What it keeps true: a volume that is in use is not destroyed, and its pool not exported, unless
+//! that is forced; then its users are told that it is closed, and what they have under way ends
+//! first. Each volume and, with `snapdev=visible`, each of its snapshots is offered, unless
+//! `volmode=none`; others are not opened by name either.
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
@@ -104,7 +106,8 @@ impl Pool {
         self.volumes.open.lock().get(&ds.id()).map(|o| o.volume.clone())
     }
 
-    /// Before a dataset goes: nobody uses it as a volume any more. With `force` who does is told that it is closed.
+    /// Before a dataset goes: nobody uses it as a volume any more. With `force` who does is told
+    /// that it is closed.
     pub async fn release_volume(&self, ds: &DslDataset, force: bool) -> Answer<()> {
         let _one = self.volumes.changing.lock().await;
         let Some(volume) = self.open_volume_of(ds) else { return Ok(()) };
@@ -198,7 +201,8 @@ impl Pool {
         Ok(out)
     }
 
-    /// Does what the intent logs of volumes say that a crash left, as mounting does for file systems.
+    /// Does what the intent logs of volumes say that a crash left, as mounting does for file
+    /// systems.
     pub async fn replay_volumes(self: &Arc<Self>, env: &Env) -> Result<()> {
         if self.readonly() {
             return Ok(());
@@ -232,7 +236,8 @@ pub struct Offered {
 }
 
 impl Offered {
-    /// Begins to use one, if there is such a one; and whether its requests may be done one beside the other.
+    /// Begins to use one, if there is such a one; and whether its requests may be done one beside
+    /// the other.
     pub async fn open_volume(&self, name: &str) -> Result<Option<(InUse, bool)>> {
         let pool = self.pools.read().get(zilla_control::props::naming::pool_of(name)).cloned();
         let Some(pool) = pool else { return Ok(None) };
@@ -277,7 +282,8 @@ impl Exports for Offered {
     }
 }
 
-/// The server for NBD's clients, on threads of its own: a request is done on the thread that read it.
+/// The server for NBD's clients, on threads of its own: a request is done on the thread that read
+/// it.
 pub struct Nbd {
     runtime: Option<tokio::runtime::Runtime>,
     stop: watch::Sender<bool>,
@@ -350,7 +356,8 @@ impl Pool {
 }
 
 impl Engine {
-    /// `zfs set volsize=...`. Where the reservation is the volume's own, it follows; what is to be reserved is so before the volume grows.
+    /// `zfs set volsize=...`. Where the reservation is the volume's own, it follows; what is to be
+    /// reserved is so before the volume grows.
     pub(super) async fn resize_volume(
         &self,
         pool: &Arc<Pool>,

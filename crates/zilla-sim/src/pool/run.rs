@@ -38,7 +38,8 @@ pub struct ActorLog {
     pub started: Option<u64>,
     /// How many operations must be there after a crash.
     pub promised: usize,
-    /// The same for changes of names alone, and for changes of each file alone: what fsyncs promise.
+    /// The same for changes of names alone, and for changes of each file alone: what fsyncs
+    /// promise.
     pub names_promised: usize,
     pub files_promised: BTreeMap<Id, usize>,
 }
@@ -438,8 +439,9 @@ impl Actor {
     }
 }
 
-/// A write of a small file as one of all its contents, where blocks that are written as they are keep their places. It is small enough to
-/// be one record of the log, so that a power cut leaves all of it or nothing.
+/// A write of a small file as one of all its contents, where blocks that are written as they are
+/// keep their places. It is small enough to be one record of the log, so that a power cut leaves
+/// all of it or nothing.
 async fn with_the_rest(zfs: &Arc<Zfs>, id: u64, off: u64, data: Vec<u8>) -> (u64, Vec<u8>) {
     const ONE_RECORD: usize = 32 << 10;
     let (p, end) = (zfs.objset().props(), off as usize + data.len());

@@ -161,7 +161,8 @@ fn what_lies_below_an_unreadable_indirect_block_is_left_when_the_object_goes() {
         assert!(block_on(w.h.objset.hold_wait(w.id)).is_err(), "the object is gone");
         w.h.store.count()
     };
-    // The block that cannot be read and 32 below it. (The harness sees that nothing is freed twice.)
+    // The block that cannot be read and 32 below it. (The harness sees that nothing is freed
+    // twice.)
     assert_eq!(left(true) - left(false), 33);
     // Truncated to nothing, an object is as new.
     let mut w = World::new(64);

@@ -1,7 +1,8 @@
-//! One object on its way to disk: a private copy of its synced state, to which frees are applied and new pointers put.
+//! One object on its way to disk: a private copy of its synced state, to which frees are applied
+//! and new pointers put.
 //!
-//! A [`Work`] belongs to the sync task alone. Nothing of it can be seen by others until the sync publishes it, so an error half
-//! way leaves the object in memory as it was.
+//! A [`Work`] belongs to the sync task alone. Nothing of it can be seen by others until the sync
+//! publishes it, so an error half way leaves the object in memory as it was.
 
 use super::super::dbuf::{Base, Fate, Frozen};
 use super::super::dnode::{Dnode, Head, Pending};
@@ -40,7 +41,8 @@ pub(super) struct Work {
     pub(super) blocks: BTreeMap<u64, Option<Bytes>>,
     /// Those that are written even if they are what is there.
     pub(super) anew: BTreeSet<u64>,
-    /// Records of which the old contents must be read, and whether that is a read that their writer put off.
+    /// Records of which the old contents must be read, and whether that is a read that their writer
+    /// put off.
     pub(super) lacking: BTreeMap<u64, bool>,
     pub(super) faults: FaultCounts,
     /// Where the log had blocks written already, and which of them this object has now.
@@ -115,8 +117,8 @@ impl Work {
         }
     }
 
-    /// Freezes the txg's layers, and brings all that leads to them into this work. Records whose old contents must be read first
-    /// are noted in `lacking`.
+    /// Freezes the txg's layers, and brings all that leads to them into this work. Records whose
+    /// old contents must be read first are noted in `lacking`.
     pub(super) async fn take_blocks(&mut self, pending: &Pending, txg: Txg) -> Result<()> {
         let blksz = u64::from(self.phys.datablkszsec) << 9;
         for &blkid in &pending.blocks {
@@ -189,7 +191,8 @@ impl Work {
         place_of(&self.get(0, blkid))
     }
 
-    /// Reads the indirect blocks above so many blocks, a level at a time, those of a level at once. Which cannot be read is met again.
+    /// Reads the indirect blocks above so many blocks, a level at a time, those of a level at once.
+    /// Which cannot be read is met again.
     async fn load_paths(&mut self, ids: &BTreeSet<u64>) {
         let Some(&last) = ids.last() else { return };
         while tree::levels_for(last, self.phys.nblkptr, self.phys.indblkshift) > self.phys.nlevels {
@@ -240,7 +243,8 @@ impl Work {
         self.dn.objset_id() == MOS || self.dn.id() == ObjectId::META_DNODE
     }
 
-    /// What the txg leaves of a block, and what has become of the read that its first write put off.
+    /// What the txg leaves of a block, and what has become of the read that its first write put
+    /// off.
     fn freeze(&mut self, blkid: u64, txg: Txg) -> Option<(Frozen, Option<Fate>)> {
         let mut inner = self.dn.inner.lock();
         let blksz = (self.phys.datablkszsec as usize) << 9;
@@ -251,15 +255,17 @@ impl Work {
             self.ahead.insert(blkid, bp);
         }
         let cut = match frozen {
-            // A block of another size than the object's is the first block of an object that has since grown, in this
-            // very txg: it was dirtied again at its new size, so a layer is never short. A longer one is cut.
+            // A block of another size than the object's is the first block of an object that has
+            // since grown, in this very txg: it was dirtied again at its new size, so a layer is
+            // never short. A longer one is cut.
             Frozen::Data(data) if data.len() > blksz => Frozen::Data(data.slice(..blksz)),
             other => other,
         };
         Some((cut, fate))
     }
 
-    /// Uses a block that was written ahead, if it is what would be written now. Its parents are here.
+    /// Uses a block that was written ahead, if it is what would be written now. Its parents are
+    /// here.
     pub(super) fn take_over(&mut self, blkid: u64, data: &Bytes, txg: Txg) -> bool {
         let fits = |bp: &BlkPtr| bp.lsize() == data.len() as u64 && bp.otype() == self.phys.otype;
         let Some(bp) = self.ahead.remove(&blkid).filter(fits) else { return false };
@@ -443,8 +449,8 @@ impl Work {
                 }
                 self.free_under(level - 1, c, first, last, txg, props).await?;
             }
-            // Where the tree has just grown by several levels, the new blocks between its top and the old pointers do not point to
-            // them yet.
+            // Where the tree has just grown by several levels, the new blocks between its top and
+            // the old pointers do not point to them yet.
             let leads_on =
                 level > 1 && self.indirects.range((level - 1, lo)..=(level - 1, hi)).next().is_some();
             let empty =
@@ -468,8 +474,9 @@ impl Work {
         self.met.enter(&bp, Bookmark::new(self.dn.objset_id(), self.dn.id(), level, blkid))
     }
 
-    /// Frees what lies below an indirect block that cannot be read, as far as that can be done. If all of it is to go its pointer goes, and
-    /// what it leads to stays allocated and counted as this dataset's: nobody knows what that is.
+    /// Frees what lies below an indirect block that cannot be read, as far as that can be done. If
+    /// all of it is to go its pointer goes, and what it leads to stays allocated and counted as
+    /// this dataset's: nobody knows what that is.
     fn leave(
         &mut self,
         level: u8,
@@ -498,7 +505,8 @@ impl Work {
         Ok(())
     }
 
-    /// Reads indirect blocks of a level, several at a time. Who needs one that cannot be read will see.
+    /// Reads indirect blocks of a level, several at a time. Who needs one that cannot be read will
+    /// see.
     async fn prefetch(&self, level: u8, ids: &[u64], prio: Priority) {
         let missing = |c: &u64| !self.get(level, *c).is_hole() && !self.indirects.contains_key(&(level, *c));
         let wanted: Vec<u64> = ids.iter().copied().filter(missing).collect();
