@@ -108,7 +108,8 @@ fn pools_of_openzfs() {
 #[test]
 fn what_was_found() {
     survives(&corpus("brt"), [1062, 1842, 2002]);
-    survives(&corpus("deduplicated"), [1204, 2004]);
+    survives(&corpus("deduplicated"), [1204, 2004, 312118]);
+    survives(&corpus("crash"), [315802]);
     survives(&corpus("names"), [1255, 1375]);
     survives(&corpus("single"), [1446, 1676, 1796]);
     survives(&corpus("snapshots"), [1017, 1147]);

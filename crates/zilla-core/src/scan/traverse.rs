@@ -60,7 +60,9 @@ struct Shape {
 
 impl Shape {
     fn of(object: u64, dn: &DnodePhys) -> Shape {
-        Shape { object, epbs: u32::from(dn.indblkshift).saturating_sub(7), dnodes: dn.otype == DMU_OT_DNODE }
+        // Only the first object has dnodes: another that says so could lead to itself.
+        let dnodes = object == 0 && dn.otype == DMU_OT_DNODE;
+        Shape { object, epbs: u32::from(dn.indblkshift).saturating_sub(7), dnodes }
     }
 
     /// First level-0 block behind a block.

@@ -167,7 +167,8 @@ impl<'a> Edit<'a> {
     /// Adds an entry that is not there.
     pub fn add(&mut self, key: &Key, cd: Option<u32>, value: &Value) -> Now<()> {
         self.in_leaf(key.hash, |l| l.insert(key.hash, &key.stored, value, cd))?;
-        self.fat.phys.num_entries += 1;
+        // What a damaged header says may be anything.
+        self.fat.phys.num_entries = self.fat.phys.num_entries.saturating_add(1);
         Ok(())
     }
 
