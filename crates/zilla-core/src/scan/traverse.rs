@@ -287,6 +287,8 @@ impl<'a, V: Visitor> Walk<'a, V> {
             }
         }
         let mut tops = Vec::new();
+        // The first object is the one whose blocks these are, and stands nowhere in them.
+        found.retain(|(id, _)| *id != 0);
         for (id, dn) in &found {
             let shape = Shape::of(*id, dn);
             let level = dn.nlevels.saturating_sub(1);
