@@ -15,6 +15,7 @@
 use super::SpaceClass;
 use super::alloc::Metaslabs;
 use crate::txg::TxgState;
+use crate::types::Txg;
 use crate::zio::Leave;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -109,10 +110,8 @@ impl Metaslabs {
             return;
         };
         if let Some(shift) = class.groups().map(|(v, _)| v.spec.ashift).min() {
-            let unit = class
-                .groups()
-                .map(|(v, _)| v.deflated(v.asize(1 << shift, crate::types::Txg(0))).max(1 << shift))
-                .max();
+            let unit =
+                class.groups().map(|(v, _)| v.deflated(v.asize(1 << shift, Txg(0))).max(1 << shift)).max();
             txgs.set_worst(shift, unit.unwrap_or(1 << shift));
         }
     }

@@ -2,7 +2,8 @@
 //! same snapshot.
 //!
 //! ```text
-//! WRITE -> pointer in the snapshot -> all copies bad? -> its bytes as they were stored -> checksum right? -> put in place
+//! WRITE -> pointer in the snapshot -> all copies bad?
+//!   -> its bytes as they were stored -> checksum right? -> put in place
 //! ```
 //!
 //! Nothing else of a stream counts: no object is made, changed or freed, and no txg has a part in
@@ -13,7 +14,8 @@
 //!
 //! **Crash.** A block that was bad is bad or mended.
 //!
-//! **Deliberately absent.** Blocks that a stream without `-L` has in parts; blocks of metadata, which streams do not have.
+//! **Deliberately absent.** Blocks that a stream without `-L` has in parts; blocks of metadata, which
+//! streams do not have.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

@@ -275,7 +275,7 @@ pub(super) fn damaged(objset: u64, object: u64, what: impl Into<String>) -> Erro
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#[expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 mod tests {
     use super::*;
     use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;

@@ -1,7 +1,8 @@
 //! Expanding a RAID-Z: one more child, and what is on the others is spread over all of them.
 //!
 //! ```text
-//!   attach --> [one more child] --> first rows: [scratch area] [new places] --> [move] [move] ... --> [complete]: it grows, scrub
+//!   attach --> [one more child] --> first rows: [scratch area] [new places]
+//!     --> [move] [move] ... --> [complete]: it grows, scrub
 //! ```
 //!
 //! Each step in brackets is stable with one txg. What is on the vdev is moved sector by sector, in

@@ -336,15 +336,8 @@ impl Spa {
             state.split_from = Some(from);
         }
         self.config_dirty.store(true, Ordering::Release);
-        self.note_split(tx, "split", format!("from pool {}", into.from));
+        self.note_internal(tx, "split", format!("from pool {}", into.from));
         Ok(())
-    }
-
-    fn note_split(&self, tx: &Tx, what: &str, text: String) {
-        let mut record = NvList::new();
-        record.add("history internal str", text).add("internal_name", what);
-        record.add("history txg", tx.txg().0).add("history time", self.ctx.env.wall().as_secs());
-        self.ctx.note_event(record);
     }
 
     /// At import: a split that was under way is completed, or undone.
@@ -396,7 +389,7 @@ impl Spa {
                 for side in &left {
                     objects.free_leaf(side).await?;
                     let path = side.leaf.as_ref().map_or_else(String::new, |l| l.path());
-                    spa.note_split(&tx, "detach", format!("vdev={path}"));
+                    spa.note_internal(&tx, "detach", format!("vdev={path}"));
                 }
                 spa.use_tree(new);
                 spa.state.lock().splitting.clear();

@@ -12,7 +12,8 @@
 //! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z or dRAID of units, and a unit
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
-//! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units, `widths.rs` how wide an expanded RAID-Z's blocks are;
+//! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units, `widths.rs` how wide
+//!   an expanded RAID-Z's blocks are;
 //! - `reflow.rs` says where the sectors of a RAID-Z are that is being expanded, `moving.rs` moves them;
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;

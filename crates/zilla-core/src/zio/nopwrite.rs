@@ -4,12 +4,13 @@
 //! pointer stays, and nothing is allocated, written or freed. A snapshot then does not grow by what
 //! a backup or a copy wrote once more.
 //!
-//! **Invariants.** The pointer that stays is bit by bit the one that would have been made, but for its places and births. It was made in an
-//! earlier txg, so its block is stable. Who overwrites a damaged block wants it on disk, and its pointer's checksum says nothing
-//! of what is there: while the pool knows of any damage, no block stays.
+//! **Invariants.** The pointer that stays is bit by bit the one that would have been made, but for
+//! its places and births. It was made in an earlier txg, so its block is stable. Who overwrites a
+//! damaged block wants it on disk, and the checksum in its pointer does not say what lies there: while
+//! the pool knows of any damage, no block stays.
 //!
-//! **Deliberately absent.** Metadata, which hardly ever is the same; deduplicated blocks, whose table does as much; encrypted ones, which
-//! differ each time; gangs.
+//! **Deliberately absent.** Metadata, which hardly ever is the same; deduplicated blocks, whose table
+//! does as much; encrypted ones, which differ each time; gangs.
 
 use super::write::{Prepared, checksum_of, copies_of, pointer};
 use super::{WriteReq, Zio};

@@ -9,7 +9,6 @@ use super::pool::Pool;
 use super::receive::{Part, why};
 use super::streams::Told;
 use std::sync::Arc;
-use zilla_control::props::nicenum::nicebytes;
 use zilla_control::types::StreamReceive;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::{Errno, Error};
@@ -69,14 +68,7 @@ impl Engine {
             }));
         }
         if r.verbose {
-            let seconds = began.elapsed().as_secs_f64();
-            let bytes = reader.bytes_read();
-            let rate = (bytes as f64 / seconds.max(0.001)) as u64;
-            told.out(format!(
-                "received {} stream in {seconds:.2} seconds ({}/sec)",
-                nicebytes(bytes),
-                nicebytes(rate)
-            ));
+            told.received(reader.bytes_read(), began.elapsed());
         }
         Ok(())
     }

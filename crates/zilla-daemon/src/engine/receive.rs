@@ -15,7 +15,6 @@ use super::pool::Pool;
 use super::streams::{Reader, Told};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zilla_control::props::nicenum::nicebytes;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetDestroy, ReceiveAbort, StreamReceive};
 use zilla_control::{ApiError, Caller, ErrorCode};
@@ -326,14 +325,7 @@ impl Engine {
             pool.refresh_volumes().await.map_err(of_dataset)?;
         }
         if r.verbose {
-            let seconds = began.elapsed().as_secs_f64();
-            let bytes = reader.bytes_read();
-            let rate = (bytes as f64 / seconds.max(0.001)) as u64;
-            told.out(format!(
-                "received {} stream in {seconds:.2} seconds ({}/sec)",
-                nicebytes(bytes),
-                nicebytes(rate)
-            ));
+            told.received(reader.bytes_read(), began.elapsed());
         }
         Ok(())
     }

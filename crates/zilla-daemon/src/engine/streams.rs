@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
+use zilla_control::props::nicenum::nicebytes;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::send::frame::{Sink, Source};
@@ -144,6 +145,14 @@ impl Told {
 
     pub fn err(&self, text: impl AsRef<str>) {
         self.line(TO_STDERR, text.as_ref());
+    }
+
+    /// How much was received in how long.
+    pub fn received(&self, bytes: u64, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let rate = (bytes as f64 / seconds.max(0.001)) as u64;
+        let (bytes, rate) = (nicebytes(bytes), nicebytes(rate));
+        self.out(format!("received {bytes} stream in {seconds:.2} seconds ({rate}/sec)"));
     }
 }
 
