@@ -205,13 +205,18 @@ impl Folder {
 
     /// The text of a small file.
     pub fn read(&self, name: &str) -> io::Result<String> {
-        use std::io::Read;
         /// More than a number and a line's end.
         const LIMIT: u64 = 4096;
+        self.read_up_to(name, LIMIT)
+    }
+
+    /// So much of the text of a file.
+    pub fn read_up_to(&self, name: &str, limit: u64) -> io::Result<String> {
+        use std::io::Read;
         let how = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&*self.dir, name, how, Mode::empty())?);
         let mut text = String::new();
-        file.take(LIMIT).read_to_string(&mut text)?;
+        file.take(limit).read_to_string(&mut text)?;
         Ok(text)
     }
 

@@ -12,6 +12,8 @@ pub enum Need {
     Root,
     /// libnfs's programs (`nfs-cp`, `nfs-cat`, `nfs-ls`; Debian: libnfs-utils).
     Libnfs,
+    /// Samba's server and client (Debian: samba, samba-vfs-modules, smbclient).
+    Samba,
     /// File systems inside file systems: for an ordinary user only where /etc/fuse.conf allows it.
     Nested,
 }
@@ -32,6 +34,9 @@ fn has(need: Need) -> bool {
         Need::Zdb => Path::new(ZDB).exists(),
         Need::Root => is_root(),
         Need::Libnfs => Path::new("/usr/bin/nfs-cp").exists(),
+        Need::Samba => {
+            ["/usr/sbin/smbd", "/usr/bin/net", "/usr/bin/smbclient"].iter().all(|p| Path::new(p).exists())
+        }
         Need::Nested => {
             let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
             is_root() || conf.lines().any(|l| l.trim() == "user_allow_other")

@@ -416,8 +416,6 @@ fn shares_come_and_go_as_the_property_says() {
         assert!(c.mount(&path).is_err(), "nothing is shared unless it is said");
         let why = world.zfs("set sharenfs=rw,sec=krb5 tank").fails();
         assert!(why.contains("sec=krb5"), "{why}");
-        let why = world.zfs("set sharesmb=on tank").fails();
-        assert!(why.contains("sharesmb"), "{why}");
         assert!(world.zfs("share tank").fails().contains("legacy share"));
         world.zfs("set sharenfs=rw,insecure tank").ok();
         let top = c.mount(&path).unwrap();

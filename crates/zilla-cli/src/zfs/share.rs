@@ -3,7 +3,7 @@
 use super::mount::{filesystems, load_keys, report};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
-use zilla_control::types::{DatasetShare, DatasetUnshare, ManyReply};
+use zilla_control::types::{DatasetShare, DatasetUnshare, ManyReply, ShareProtocol};
 use zilla_control::{ApiError, ErrorCode};
 
 /// What failed after a property was set, and what would be done again for it.
@@ -14,21 +14,17 @@ pub fn verbs(e: &ApiError) -> (&'static str, &'static str) {
     }
 }
 
-/// The protocol that `-a` may name. None is shared over SMB: the property that would say so cannot
-/// be set.
-fn is_smb(cx: &mut Cx, operands: &[String]) -> Result<bool, crate::cx::Exit> {
+/// The protocol that `-a` may name.
+fn protocol(cx: &mut Cx, operands: &[String]) -> Result<Option<ShareProtocol>, crate::cx::Exit> {
     match operands {
-        [] => Ok(false),
-        [one] if one == "nfs" => Ok(false),
-        [one] if one == "smb" => Ok(true),
+        [] => Ok(None),
+        [one] if one == "nfs" => Ok(Some(ShareProtocol::Nfs)),
+        [one] if one == "smb" => Ok(Some(ShareProtocol::Smb)),
         [other] => {
             cx.err(format!("share type must be one of: nfs, smb (not '{other}')"));
             Err(crate::cx::Exit(1))
         }
-        _ => {
-            cx.bad_usage("too many arguments")?;
-            Ok(false)
-        }
+        _ => cx.bad_usage("too many arguments"),
     }
 }
 
@@ -43,11 +39,9 @@ pub fn share(cx: &mut Cx, args: Vec<String>) -> Run {
         }
     }
     if all {
-        if is_smb(cx, &operands)? {
-            return Ok(0);
-        }
+        let protocol = protocol(cx, &operands)?;
         let loaded = if load { load_keys(cx, &[], true)? } else { 0 };
-        let done = cx.ask("cannot share", &DatasetShare::default())?;
+        let done = cx.ask("cannot share", &DatasetShare { name: None, protocol })?;
         return Ok(loaded | report(cx, "share", "", done)?);
     }
     let name = match operands.as_slice() {
@@ -63,7 +57,7 @@ pub fn share(cx: &mut Cx, args: Vec<String>) -> Run {
     if load {
         code = load_keys(cx, &operands, false)?;
     }
-    match cx.call(&DatasetShare { name: Some(name.clone()) })? {
+    match cx.call(&DatasetShare { name: Some(name.clone()), protocol: None })? {
         Ok(ManyReply { .. }) => Ok(code),
         Err(e) => {
             let legacy = e.message.as_deref() == Some("legacy share");
@@ -71,7 +65,8 @@ pub fn share(cx: &mut Cx, args: Vec<String>) -> Run {
             cx.refused(&format!("cannot {verb} '{name}'"), &e);
             if legacy {
                 cx.err(
-                    "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs property",
+                    "use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs or sharesmb \
+                     property",
                 );
             }
             Ok(1)
@@ -89,10 +84,8 @@ pub fn unshare(cx: &mut Cx, args: Vec<String>) -> Run {
         }
     }
     if all {
-        if is_smb(cx, &operands)? {
-            return Ok(0);
-        }
-        let done = cx.ask("cannot unshare", &DatasetUnshare::default())?;
+        let protocol = protocol(cx, &operands)?;
+        let done = cx.ask("cannot unshare", &DatasetUnshare { target: None, protocol })?;
         return report(cx, "unshare", "", done);
     }
     let target = match operands.as_slice() {
@@ -103,7 +96,7 @@ pub fn unshare(cx: &mut Cx, args: Vec<String>) -> Run {
     if !target.starts_with('/') && filesystems(cx, &operands)?.1 {
         return Ok(1);
     }
-    let done =
-        cx.ask(&format!("cannot unshare '{target}'"), &DatasetUnshare { target: Some(target.clone()) })?;
+    let request = DatasetUnshare { target: Some(target.clone()), protocol: None };
+    let done = cx.ask(&format!("cannot unshare '{target}'"), &request)?;
     report(cx, "unshare", &target, done)
 }

@@ -422,12 +422,35 @@ pub struct DatasetUnmount {
     pub unload_keys: bool,
 }
 
+/// What a file system is shared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShareProtocol {
+    Nfs,
+    Smb,
+}
+
+impl ShareProtocol {
+    pub const ALL: [ShareProtocol; 2] = [ShareProtocol::Nfs, ShareProtocol::Smb];
+
+    /// The property that says whether, and how.
+    pub fn property(self) -> &'static str {
+        match self {
+            ShareProtocol::Nfs => "sharenfs",
+            ShareProtocol::Smb => "sharesmb",
+        }
+    }
+}
+
 /// `zfs share fs | -a`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetShare {
     /// None: all that are to be shared and mounted.
     pub name: Option<String>,
+    /// None: by all that its properties name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<ShareProtocol>,
 }
 
 /// `zfs unshare fs | mountpoint | -a`
@@ -436,6 +459,9 @@ pub struct DatasetShare {
 pub struct DatasetUnshare {
     /// Name or absolute path; None: all.
     pub target: Option<String>,
+    /// None: all by which it is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<ShareProtocol>,
 }
 
 /// Every mounted filesystem of every pool.

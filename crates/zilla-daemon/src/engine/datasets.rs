@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_control::props::{self, PropType, TypedValue, Types, naming};
 use zilla_control::types::{
-    DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, VolumeSpec,
+    DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, ShareProtocol, VolumeSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::dsl::{DslDataset, Limit, NewCrypt, Refusal, Setting};
@@ -49,6 +49,13 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
             let what = format!("'sharenfs' cannot be set to invalid options: {why}");
             return Err(ApiError::with(ErrorCode::BadProp, what));
         }
+        if let ("sharesmb", TypedValue::Str(options)) = (name.as_str(), &value)
+            && !matches!(options.as_str(), "on" | "off")
+        {
+            let what =
+                format!("'sharesmb' cannot be set to invalid options: '{options}' is neither on nor off");
+            return Err(ApiError::with(ErrorCode::BadProp, what));
+        }
         if !supported(&name, &value) {
             let what = format!("'{name}={text}' is not supported by zilla yet");
             return Err(ApiError::with(ErrorCode::Unsupported, what));
@@ -75,7 +82,6 @@ fn supported(name: &str, value: &TypedValue) -> bool {
         ("encryption" | "keyformat", value) => {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
-        ("sharesmb", TypedValue::Str(text)) => text == "off",
         ("zoned", TypedValue::Num(n)) => *n == 0,
         ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
         ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
@@ -136,12 +142,11 @@ impl Engine {
         self.set_quotas(&pool, &r.name, &quotas).await?;
         let mount_error = match r.no_mount {
             true => pool.only_root_mounts(&r.name, mounts).await?,
-            false => {
-                let failed = pool.mount_one(self, &r.name, &[], false).await.err();
+            false => match pool.mount_one(self, &r.name, &[], false).await {
+                Err(failed) => Some(failed),
                 // Whoever asks for a share by name is told what the log would be otherwise.
-                let unserved = self.nfs.is_none() && words.get("sharenfs").is_some_and(|text| text != "off");
-                failed.or_else(|| unserved.then(|| super::shares::not_served().subject(&r.name)))
-            }
+                Ok(()) => pool.share_asked(self, &r.name, &words).await,
+            },
         };
         Ok(MountedReply { mount_error })
     }
@@ -392,7 +397,8 @@ impl Engine {
         no_mount: bool,
     ) -> Answer<MountedReply> {
         let name = ds.name();
-        let shares = settings.iter().any(|(n, _)| n == "sharenfs");
+        let shares = |p: &ShareProtocol| !no_mount && settings.iter().any(|(n, _)| n == p.property());
+        let shares: Vec<ShareProtocol> = ShareProtocol::ALL.into_iter().filter(shares).collect();
         let shows = settings.iter().any(|(n, _)| super::devices::DECIDE.contains(&n.as_str()));
         let moves = !no_mount && settings.iter().any(|(n, _)| n == "mountpoint" || n == "canmount");
         if !moves {
@@ -413,8 +419,8 @@ impl Engine {
                     mount_error.get_or_insert(ApiError::with(ErrorCode::MountFailed, why).subject(name));
                 }
             }
-            if shares {
-                mount_error = mount_error.or(pool.share_below(self, &name).await);
+            for protocol in shares {
+                mount_error = mount_error.or(pool.share_below(self, &name, protocol).await);
             }
             return Ok(MountedReply { mount_error });
         }
@@ -447,8 +453,8 @@ impl Engine {
                 mount_error.get_or_insert(e);
             }
         }
-        if shares {
-            mount_error = mount_error.or(pool.share_below(self, &name).await);
+        for protocol in shares {
+            mount_error = mount_error.or(pool.share_below(self, &name, protocol).await);
         }
         Ok(MountedReply { mount_error })
     }

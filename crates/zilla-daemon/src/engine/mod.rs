@@ -64,6 +64,7 @@ mod snapshots;
 mod split;
 mod streams;
 mod upkeep;
+mod usershares;
 mod values;
 mod vdevs;
 mod volumes;
@@ -101,6 +102,7 @@ pub struct Engine {
     /// None: nothing is shared.
     nfs: Option<shares::Nfs>,
     shares: shares::Shares,
+    usershares: usershares::Usershares,
     /// Where streams' descriptors wait for their requests.
     streams: streams::Desk,
     /// Held while it is mounted or unmounted.
@@ -117,6 +119,8 @@ impl Engine {
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());
         let devices = handle.devices().map(|links| devices::Devices::new(links.to_owned()));
+        let usershares = usershares::Usershares::new(handle.state_dir());
+        usershares.sweep().await;
         let mut engine = Engine {
             env: Env { opener: Arc::new(opener), ..env },
             desk,
@@ -128,6 +132,7 @@ impl Engine {
             nbd: None,
             nfs: None,
             shares: shares::Shares::default(),
+            usershares,
             streams: streams::Desk::default(),
             zvol_files: tokio::sync::Mutex::default(),
             lines: access::Lines::default(),

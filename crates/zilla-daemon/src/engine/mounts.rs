@@ -14,6 +14,7 @@ use super::mountopts::{Temporary, Words, differ, matters_unprivileged};
 use super::place::{Place, is_empty};
 use super::pool::Pool;
 use super::shares::Shared;
+use super::usershares::Usershare;
 use super::values::{Mountpoint, Settings};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -40,6 +41,8 @@ pub struct Mounted {
     told: Options,
     /// Its row in the table of shares, if it is shared over NFS.
     pub(super) share: Option<Shared>,
+    /// The same over SMB.
+    pub(super) usershare: Option<Usershare>,
 }
 
 /// How long the last threads of an unmounted file system are waited for; access times that wait may
@@ -202,7 +205,7 @@ impl Pool {
             .await
             .map_err(|e| failed(e.to_string()))?;
         let mount = attached.map_err(|e| e.subject(name))?;
-        let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told, share: None };
+        let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told, share: None, usershare: None };
         self.mounts.lock().insert(name.to_owned(), mounted);
         let shared = self.share_mounted(engine, name, &ds).await;
         match kept_log {
@@ -321,10 +324,17 @@ impl Pool {
     /// and as long for what the mount had begun.
     pub(super) async fn unmount_within(&self, name: &str, force: bool, lingering: Duration) -> Answer<()> {
         let _one = self.mounting.lock().await;
-        let found = self.mounts.lock().get_mut(name).map(|m| (m.mount.clone(), m.fs.clone(), m.share.take()));
-        let Some((mount, fs, share)) = found else { return Ok(()) };
+        let found = self.mounts.lock().get_mut(name).map(|m| {
+            let shares = (m.share.take(), m.usershare.take());
+            (m.mount.clone(), m.fs.clone(), shares)
+        });
+        let Some((mount, fs, (share, usershare))) = found else { return Ok(()) };
         // Clients of NFS use the file system no more, or it would not be free.
         share.iter().for_each(Shared::hide);
+        let usershare = match usershare {
+            Some(usershare) => Some(usershare.close().await),
+            None => None,
+        };
         let path = mount.mountpoint().to_string_lossy().into_owned();
         let detached = {
             let mount = mount.clone();
@@ -336,6 +346,16 @@ impl Pool {
             if let (Some(share), Some(m)) = (share, self.mounts.lock().get_mut(name)) {
                 share.renew();
                 m.share = Some(share);
+            }
+            if let Some(closed) = usershare {
+                match closed.again().await {
+                    Ok(share) => {
+                        if let Some(m) = self.mounts.lock().get_mut(name) {
+                            m.usershare = Some(share);
+                        }
+                    }
+                    Err(why) => tracing::warn!("'{name}' is not shared any more: {}", why.text()),
+                }
             }
             let what = match e.kind() {
                 io::ErrorKind::ResourceBusy => "pool or dataset is busy".to_owned(),

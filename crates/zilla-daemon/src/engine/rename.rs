@@ -47,7 +47,7 @@ impl Engine {
             rename_head(&pool, caller, &r).await?;
             pool.rename_mounts(&r.name, &r.target);
             self.move_devices(&pool, &r.name, &r.target).await;
-            return Ok(MountedReply::default());
+            return Ok(MountedReply { mount_error: pool.share_renamed(self, &r.target).await });
         }
         let (mounted, mut failed) = pool.unmount_tree(&r.name, r.force).await;
         if failed.is_none() {

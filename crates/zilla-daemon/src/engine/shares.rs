@@ -1,8 +1,9 @@
-//! File systems shared over NFS: `sharenfs`, `zfs share`, `zfs unshare`.
+//! File systems shared over NFS and SMB: `sharenfs`, `sharesmb`, `zfs share`, `zfs unshare`.
 //!
-//! What is shared is a mount: the file system that the kernel sees is the one that clients see, and
-//! the share goes when it is unmounted. A mount is shared by itself where the property says so;
-//! `zfs unshare` takes that back until it is shared or mounted anew.
+//! NFS is served by the daemon itself, SMB by Samba ([`super::usershares`]). What is shared is a
+//! mount: the file system that the kernel sees is the one that clients see, and the share goes when
+//! it is unmounted. A mount is shared by itself where the property says so; `zfs unshare` takes that
+//! back until it is shared or mounted anew.
 //!
 //! What it keeps true: the table of shares has only what is mounted ([`Shared`] takes its row out
 //! when it is dropped). Clients are let in when the pools of the last run are there, since a file
@@ -13,15 +14,16 @@ use super::Engine;
 use super::errors::{Answer, of};
 use super::mounts::How;
 use super::pool::Pool;
+use super::usershares::Refusal;
 use super::values::{Mountpoint, Settings};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use zilla_control::types::{DatasetShare, DatasetUnshare, ManyReply};
+use zilla_control::types::{DatasetShare, DatasetUnshare, ManyReply, ShareProtocol};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDataset;
 use zilla_fuse::Notifier;
@@ -104,34 +106,74 @@ fn failed(what: impl Into<String>) -> ApiError {
     ApiError::with(ErrorCode::ShareFailed, what)
 }
 
+/// Why a file system is not shared.
+struct NotShared {
+    error: ApiError,
+    /// Nothing is shared by this protocol here.
+    absent: bool,
+}
+
+impl From<ApiError> for NotShared {
+    fn from(error: ApiError) -> NotShared {
+        NotShared { error, absent: false }
+    }
+}
+
 /// Where NFS is not served there is nothing to share by.
-pub fn not_served() -> ApiError {
+fn not_served() -> ApiError {
     failed(
         "NFS is not served: start the daemon with an address for it (zillad --nfs 127.0.0.1:2049, or ZILLA_NFS)",
     )
 }
 
+/// What a property says, if that is to share.
+fn wanted(settings: &Settings, protocol: ShareProtocol) -> Option<&str> {
+    settings.text(protocol.property()).filter(|text| *text != "off")
+}
+
 impl Pool {
     /// Shares a mount as its property says; takes a share back where it says `off`. Tells whether
     /// it is shared then.
-    async fn reshare(&self, engine: &Engine, name: &str, ds: &Arc<DslDataset>) -> Answer<bool> {
+    async fn reshare(
+        &self,
+        engine: &Engine,
+        name: &str,
+        ds: &Arc<DslDataset>,
+        protocol: ShareProtocol,
+    ) -> Result<bool, NotShared> {
         let settings = Settings::of(self, ds).await.map_err(of(name))?;
-        let text = settings.text("sharenfs").unwrap_or("off").to_owned();
-        // The old share lasts until the new one takes its place.
-        let options =
-            Options::parse(&text).map_err(|e| failed(format!("sharenfs={text}: {e}")).subject(name))?;
-        let Some(mut options) = options else {
-            self.unshare(name);
+        let Some(text) = wanted(&settings, protocol) else {
+            self.unshare(name, protocol).await;
             return Ok(false);
         };
+        match protocol {
+            ShareProtocol::Nfs => self.reshare_nfs(engine, name, ds, text).await,
+            ShareProtocol::Smb => self.reshare_smb(engine, name, text).await,
+        }
+    }
+
+    async fn reshare_nfs(
+        &self,
+        engine: &Engine,
+        name: &str,
+        ds: &Arc<DslDataset>,
+        text: &str,
+    ) -> Result<bool, NotShared> {
+        // The old share lasts until the new one takes its place.
+        let options =
+            Options::parse(text).map_err(|e| failed(format!("sharenfs={text}: {e}")).subject(name))?;
+        let Some(mut options) = options else { return Ok(false) };
         if engine.nfs.is_none() {
-            return Err(not_served().subject(name));
+            return Err(NotShared { error: not_served().subject(name), absent: true });
         }
         for host in options.names() {
             let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((host.as_str(), 0))).await;
             let addresses: Vec<_> = match found {
                 Ok(Ok(found)) => found.map(|a| a.ip()).collect(),
-                _ => return Err(failed(format!("sharenfs={text}: host '{host}' is not known")).subject(name)),
+                _ => {
+                    let what = format!("sharenfs={text}: host '{host}' is not known");
+                    return Err(failed(what).subject(name).into());
+                }
             };
             options.resolve(&host, &addresses);
         }
@@ -149,52 +191,141 @@ impl Pool {
         Ok(true)
     }
 
-    /// What was just mounted is shared if it is to be. Where NFS is not served at all, only whoever
-    /// reads the log is told.
+    async fn reshare_smb(&self, engine: &Engine, name: &str, text: &str) -> Result<bool, NotShared> {
+        // It may come from a pool that another system made.
+        if text != "on" {
+            let what = format!("sharesmb={text}: it has no options here, only on and off");
+            return Err(failed(what).subject(name).into());
+        }
+        let found = self.mounts.lock().get_mut(name).map(|m| (m.path().to_owned(), m.usershare.take()));
+        let Some((path, old)) = found else { return Ok(false) };
+        match engine.usershares.share(name, &path, old).await {
+            Ok(share) => {
+                let mut mounts = self.mounts.lock();
+                // Where it is mounted no more the share is dropped, and so taken back.
+                Ok(mounts.get_mut(name).map(|m| m.usershare = Some(share)).is_some())
+            }
+            Err(why) => Err(NotShared {
+                absent: matches!(why, Refusal::Absent(_)),
+                error: failed(why.text()).subject(name),
+            }),
+        }
+    }
+
+    /// What was just mounted is shared if it is to be. Where nothing is shared by a protocol at
+    /// all, only whoever reads the log is told.
     pub(super) async fn share_mounted(
         &self,
         engine: &Engine,
         name: &str,
         ds: &Arc<DslDataset>,
     ) -> Answer<()> {
-        match self.reshare(engine, name, ds).await {
-            Ok(_) => Ok(()),
-            Err(e) if engine.nfs.is_none() => {
-                tracing::warn!("'{name}' is not shared: {}", e.description());
-                Ok(())
+        let mut first = Ok(());
+        for protocol in ShareProtocol::ALL {
+            match self.reshare(engine, name, ds, protocol).await {
+                Ok(_) => {}
+                Err(NotShared { error, absent: true }) => {
+                    tracing::warn!("'{name}' is not shared: {}", error.description());
+                }
+                Err(NotShared { error, .. }) => first = first.and(Err(error)),
             }
-            Err(e) => Err(e),
         }
+        first
+    }
+
+    /// Why something that was made and mounted, with properties that ask for shares, has none.
+    pub(super) async fn share_asked(
+        &self,
+        engine: &Engine,
+        name: &str,
+        words: &BTreeMap<String, String>,
+    ) -> Option<ApiError> {
+        let ds = self.dsl().by_name(name).await.ok()?;
+        let _one = self.mounting.lock().await;
+        self.mounted_at(name)?;
+        for protocol in ShareProtocol::ALL {
+            let asked = words.get(protocol.property()).is_some_and(|text| text != "off");
+            if asked
+                && !self.is_shared(name, protocol)
+                && let Err(why) = self.reshare(engine, name, &ds, protocol).await
+            {
+                return Some(why.error);
+            }
+        }
+        None
     }
 
     /// Whether there was a share.
-    fn unshare(&self, name: &str) -> bool {
-        let share = self.mounts.lock().get_mut(name).and_then(|m| m.share.take());
-        share.is_some()
+    async fn unshare(&self, name: &str, protocol: ShareProtocol) -> bool {
+        match protocol {
+            ShareProtocol::Nfs => {
+                let share = self.mounts.lock().get_mut(name).and_then(|m| m.share.take());
+                share.is_some()
+            }
+            ShareProtocol::Smb => {
+                let share = self.mounts.lock().get_mut(name).and_then(|m| m.usershare.take());
+                match share {
+                    Some(share) => {
+                        share.close().await;
+                        true
+                    }
+                    None => false,
+                }
+            }
+        }
     }
 
-    fn is_shared(&self, name: &str) -> bool {
-        self.mounts.lock().get(name).is_some_and(|m| m.share.is_some())
+    fn is_shared(&self, name: &str, protocol: ShareProtocol) -> bool {
+        self.mounts.lock().get(name).is_some_and(|m| match protocol {
+            ShareProtocol::Nfs => m.share.is_some(),
+            ShareProtocol::Smb => m.usershare.is_some(),
+        })
     }
 
-    /// After `sharenfs` changed: what is mounted there, and below as far as it inherits, is shared
-    /// as it now says. The first error.
-    pub(super) async fn share_below(&self, engine: &Engine, name: &str) -> Option<ApiError> {
+    /// After its property changed: what is mounted there, and below as far as it inherits, is
+    /// shared as it now says. The first error.
+    pub(super) async fn share_below(
+        &self,
+        engine: &Engine,
+        name: &str,
+        protocol: ShareProtocol,
+    ) -> Option<ApiError> {
         let mut first = None;
         // One at a time, so that what was taken back meanwhile is not shared by older words.
         let _one = self.mounting.lock().await;
         for below in self.mounted_below(name) {
             let Ok(ds) = self.dsl().by_name(&below).await else { continue };
             let settings = Settings::of(self, &ds).await;
-            if below != name && settings.is_ok_and(|s| s.is_own("sharenfs")) {
+            if below != name && settings.is_ok_and(|s| s.is_own(protocol.property())) {
                 continue;
             }
-            if let Err(e) = self.reshare(engine, &below, &ds).await {
-                first.get_or_insert(e);
+            if let Err(why) = self.reshare(engine, &below, &ds, protocol).await {
+                first.get_or_insert(why.error);
             }
         }
         first
     }
+
+    /// A tree got another name and stayed mounted: over SMB its shares are called by it.
+    pub(super) async fn share_renamed(&self, engine: &Engine, name: &str) -> Option<ApiError> {
+        let mut first = None;
+        let _one = self.mounting.lock().await;
+        for below in self.mounted_below(name) {
+            if !self.is_shared(&below, ShareProtocol::Smb) {
+                continue;
+            }
+            let Ok(ds) = self.dsl().by_name(&below).await else { continue };
+            if let Err(why) = self.reshare(engine, &below, &ds, ShareProtocol::Smb).await {
+                first.get_or_insert(why.error);
+            }
+        }
+        first
+    }
+}
+
+/// The protocols that a request means.
+fn meant(protocol: Option<ShareProtocol>) -> impl Iterator<Item = ShareProtocol> {
+    ShareProtocol::ALL.into_iter().filter(move |p| protocol.is_none_or(|only| only == *p))
 }
 
 impl Engine {
@@ -203,7 +334,7 @@ impl Engine {
     pub(super) async fn share(&self, r: DatasetShare) -> Answer<ManyReply> {
         if let Some(name) = r.name {
             let pool = self.pool_of(&name)?;
-            self.share_one(&pool, &name).await?;
+            self.share_one(&pool, &name, r.protocol).await?;
             return Ok(ManyReply::default());
         }
         let mut errors = Vec::new();
@@ -211,24 +342,27 @@ impl Engine {
             for name in pool.mounted_below(&pool.name()) {
                 let Ok(ds) = pool.dsl().by_name(&name).await else { continue };
                 let _one = pool.mounting.lock().await;
-                if !pool.is_shared(&name)
-                    && let Err(e) = pool.reshare(self, &name, &ds).await
-                {
-                    errors.push(e);
+                for protocol in meant(r.protocol) {
+                    if !pool.is_shared(&name, protocol)
+                        && let Err(why) = pool.reshare(self, &name, &ds, protocol).await
+                    {
+                        errors.push(why.error);
+                    }
                 }
             }
         }
         Ok(ManyReply { errors })
     }
 
-    async fn share_one(&self, pool: &Arc<Pool>, name: &str) -> Answer<()> {
+    async fn share_one(&self, pool: &Arc<Pool>, name: &str, only: Option<ShareProtocol>) -> Answer<()> {
         let ds = pool.dsl().by_name(name).await.map_err(of(name))?;
         let settings = Settings::of(pool, &ds).await.map_err(of(name))?;
         let no = |what: &str| Err(failed(what).subject(name));
-        if settings.text("sharenfs").is_none_or(|text| text == "off") {
+        let asked: Vec<ShareProtocol> = meant(only).filter(|p| wanted(&settings, *p).is_some()).collect();
+        if asked.is_empty() {
             return no("legacy share");
         }
-        if pool.is_shared(name) {
+        if asked.iter().all(|p| pool.is_shared(name, *p)) {
             return no("filesystem already shared");
         }
         if settings.num("canmount") == 0 {
@@ -241,7 +375,13 @@ impl Engine {
             pool.mount(self, name, &How { explicit: true, ..How::default() }).await?;
         }
         let _one = pool.mounting.lock().await;
-        pool.reshare(self, name, &ds).await.map(drop)
+        let mut first = Ok(());
+        for protocol in asked {
+            if let Err(why) = pool.reshare(self, name, &ds, protocol).await {
+                first = first.and(Err(why.error));
+            }
+        }
+        first
     }
 
     /// `zfs unshare`
@@ -250,7 +390,9 @@ impl Engine {
             for pool in self.all_pools() {
                 let _one = pool.mounting.lock().await;
                 for name in pool.mounted_below(&pool.name()) {
-                    pool.unshare(&name);
+                    for protocol in meant(r.protocol) {
+                        pool.unshare(&name, protocol).await;
+                    }
                 }
             }
             return Ok(ManyReply::default());
@@ -266,7 +408,11 @@ impl Engine {
         let pool = self.pool_of(&name)?;
         pool.dsl().by_name(&name).await.map_err(of(&name))?;
         let _one = pool.mounting.lock().await;
-        match pool.unshare(&name) {
+        let mut any = false;
+        for protocol in meant(r.protocol) {
+            any |= pool.unshare(&name, protocol).await;
+        }
+        match any {
             true => Ok(ManyReply::default()),
             false => Err(failed("not currently shared").subject(name)),
         }
