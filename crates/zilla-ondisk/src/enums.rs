@@ -121,6 +121,31 @@ pub const ZIO_COMPRESS_FUNCTIONS: u8 = 17;
 
 /// Pool versions: 28 is the last before feature flags.
 pub const SPA_VERSION_INITIAL: u64 = 1;
+/// Versions that changed what is on disk. Source: the names of the same endings in sys/fs/zfs.h.
+pub const SPA_VERSION_DITTO_BLOCKS: u64 = 2;
+pub const SPA_VERSION_BPOBJ_ACCOUNT: u64 = 3;
+pub const SPA_VERSION_RAIDZ_DEFLATE: u64 = 3;
+pub const SPA_VERSION_ZPOOL_HISTORY: u64 = 4;
+pub const SPA_VERSION_GZIP_COMPRESSION: u64 = 5;
+pub const SPA_VERSION_SLOGS: u64 = 7;
+pub const SPA_VERSION_DELEGATED_PERMS: u64 = 8;
+pub const SPA_VERSION_UNIQUE_ACCURATE: u64 = 9;
+pub const SPA_VERSION_REFQUOTA: u64 = 9;
+pub const SPA_VERSION_FUID: u64 = 9;
+pub const SPA_VERSION_L2CACHE: u64 = 10;
+pub const SPA_VERSION_ORIGIN: u64 = 11;
+pub const SPA_VERSION_SNAP_PROPS: u64 = 12;
+pub const SPA_VERSION_USED_BREAKDOWN: u64 = 13;
+pub const SPA_VERSION_USERSPACE: u64 = 15;
+pub const SPA_VERSION_RAIDZ3: u64 = 17;
+pub const SPA_VERSION_USERREFS: u64 = 18;
+pub const SPA_VERSION_HOLES: u64 = 19;
+pub const SPA_VERSION_ZLE_COMPRESSION: u64 = 20;
+pub const SPA_VERSION_DEDUP: u64 = 21;
+pub const SPA_VERSION_RECVD_PROPS: u64 = 22;
+pub const SPA_VERSION_SLIM_ZIL: u64 = 23;
+pub const SPA_VERSION_SA: u64 = 24;
+pub const SPA_VERSION_DEADLISTS: u64 = 26;
 pub const SPA_VERSION_BEFORE_FEATURES: u64 = 28;
 pub const SPA_VERSION_FEATURES: u64 = 5000;
 

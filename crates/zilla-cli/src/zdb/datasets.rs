@@ -6,6 +6,7 @@ use super::{Zdb, put, text};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_core::dmu::{Objset, resident};
+use zilla_core::dsl::deadlist::Deadlist;
 use zilla_core::dsl::{Bpobj, DslDataset, DslDir};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::types::{ObjectId, TXG_INITIAL};
@@ -18,7 +19,6 @@ use zilla_ondisk::dsl::{
 };
 use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::feature::FEATURES;
-use zilla_ondisk::object_type::DMU_OT_BPOBJ;
 
 /// The numbers of entries that lead on, by hash as OpenZFS goes through them.
 async fn members(mos: &Arc<Objset>, zap: u64) -> Result<Vec<(String, u64)>> {
@@ -310,11 +310,10 @@ impl Zdb {
         if self.level('d') < 3 || id == 0 {
             return Ok(());
         }
-        // Before version 26 of pools it was one list.
-        if self.spa.ctx.mos().hold_wait(ObjectId(id)).await?.otype() == DMU_OT_BPOBJ {
-            return self.bpobj_list("old-format deadlist", id).await;
-        }
-        let list = self.spa.dsl.deadlist_open(id).await?;
+        let list = match self.spa.dsl.deadlist_open(id).await? {
+            Deadlist::Keyed(list) => list,
+            Deadlist::Plain(_) => return self.bpobj_list("old-format deadlist", id).await,
+        };
         let s = list.space()?;
         let (used, comp, uncomp) = (self.nice(s.used), self.nice(s.comp), self.nice(s.uncomp));
         let n = self.nice(list.entries.len() as u64);

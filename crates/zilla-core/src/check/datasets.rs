@@ -96,8 +96,9 @@ async fn check_deadlist(
     let mut dead = places(spa, of(all, p.prev_snap_obj));
     dead.retain(|k, _| !mine.contains_key(k));
     report.same(|| format!("{name}: bytes in its deadlist"), dl.space()?.used, dead.values().sum());
-    for (&key, &id) in &dl.entries {
-        let next = dl.entries.range(key + 1..).next().map_or(u64::MAX, |(k, _)| *k);
+    let lists = dl.lists();
+    for (&key, &id) in &lists {
+        let next = lists.range(key + 1..).next().map_or(u64::MAX, |(k, _)| *k);
         for bp in spa.dsl.bpobj_all(id).await?.iter().filter(|b| !b.is_embedded()) {
             let d = bp.dva(0);
             if bp.birth() <= key || bp.birth() > next {

@@ -256,7 +256,7 @@ impl DslPool {
             out.compressed_bytes_refd = p.compressed_bytes;
             out.uncompressed_bytes_refd = p.uncompressed_bytes;
             let next = self.dataset(p.next_snap_obj).await?;
-            let dead = self.deadlist_space(next.phys().deadlist_obj).await?;
+            let dead = self.deadlist_open(next.phys().deadlist_obj).await?.space()?;
             out.referenced_freed_before_next_snap = dead.used;
             out.compressed_freed_before_next_snap = dead.comp;
             out.uncompressed_freed_before_next_snap = dead.uncomp;

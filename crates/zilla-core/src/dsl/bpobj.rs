@@ -14,8 +14,9 @@ use crate::types::{Bookmark, ObjectId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::{BLKPTR_SIZE, BlkPtr};
-use zilla_ondisk::bpobj::{self, BPOBJ_SIZE_V2, BPOBJ_SIZE_V3, BpobjPhys};
+use zilla_ondisk::bpobj::{self, BPOBJ_SIZE_V0, BPOBJ_SIZE_V1, BPOBJ_SIZE_V2, BPOBJ_SIZE_V3, BpobjPhys};
 use zilla_ondisk::dsl::DMU_POOL_EMPTY_BPOBJ;
+use zilla_ondisk::enums::{SPA_VERSION_BPOBJ_ACCOUNT, SPA_VERSION_DEADLISTS};
 use zilla_ondisk::object_type::{DMU_OT_BPOBJ, DMU_OT_BPOBJ_HDR, DMU_OT_BPOBJ_SUBOBJ};
 use zilla_ondisk::{ByteOrder, SPA_OLD_MAXBLOCKSIZE};
 
@@ -164,7 +165,17 @@ impl DslPool {
 
     #[crate::boxed]
     pub async fn bpobj_alloc(&self, tx: &Tx) -> Result<u64> {
-        let len = if self.feature_enabled("livelist") { BPOBJ_SIZE_V3 } else { BPOBJ_SIZE_V2 };
+        self.bpobj_make(tx, self.ctx.version()).await
+    }
+
+    /// A list as pools of a version have them.
+    pub(super) async fn bpobj_make(&self, tx: &Tx, version: u64) -> Result<u64> {
+        let len = match version {
+            ..SPA_VERSION_BPOBJ_ACCOUNT => BPOBJ_SIZE_V0,
+            ..SPA_VERSION_DEADLISTS => BPOBJ_SIZE_V1,
+            _ if self.feature_enabled("livelist") => BPOBJ_SIZE_V3,
+            _ => BPOBJ_SIZE_V2,
+        };
         let spec = NewObject::new(DMU_OT_BPOBJ, BLOCK).bonus(DMU_OT_BPOBJ_HDR, len);
         Ok(resident(|| self.mos().alloc(tx, spec)).await?.id().0)
     }
@@ -228,6 +239,13 @@ impl DslPool {
         p.num_blkptrs += bps.len() as u64;
         obj.set_phys(tx, &p);
         Ok(())
+    }
+
+    /// Gives a list without sub-lists other contents.
+    pub(super) async fn refill_bpobj(&self, obj: &Bpobj, tx: &Tx, bps: &[BlkPtr]) -> Result<()> {
+        obj.dn.free_range(tx, 0, u64::MAX);
+        obj.set_phys(tx, &BpobjPhys::default());
+        self.push_bpobj(obj, tx, bps).await
     }
 
     async fn new_subobjs(&self, tx: &Tx) -> Result<u64> {

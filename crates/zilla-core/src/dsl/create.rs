@@ -19,7 +19,10 @@ use zilla_ondisk::dsl::{
     DMU_POOL_ROOT_DATASET, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
     DslDirPhys,
 };
-use zilla_ondisk::enums::ObjsetType;
+use zilla_ondisk::enums::{
+    ObjsetType, SPA_VERSION_DEADLISTS, SPA_VERSION_ORIGIN, SPA_VERSION_UNIQUE_ACCURATE,
+    SPA_VERSION_USED_BREAKDOWN, SPA_VERSION_USERSPACE,
+};
 use zilla_ondisk::feature;
 use zilla_ondisk::object_type::{
     DMU_OT_DSL_CLONES, DMU_OT_DSL_DATASET, DMU_OT_DSL_DIR, DMU_OT_DSL_DIR_CHILD_MAP, DMU_OT_DSL_DS_SNAP_MAP,
@@ -61,7 +64,7 @@ impl DslPool {
             parent_obj: parent.map_or(0, |p| p.id),
             props_zapobj: self.new_zap(tx, DMU_OT_DSL_PROPS).await?,
             child_dir_zapobj: self.new_zap(tx, DMU_OT_DSL_DIR_CHILD_MAP).await?,
-            flags: DD_FLAG_USED_BREAKDOWN,
+            flags: if self.ctx.version() >= SPA_VERSION_USED_BREAKDOWN { DD_FLAG_USED_BREAKDOWN } else { 0 },
             ..DslDirPhys::default()
         };
         dn.set_bonus(tx, &phys.encode());
@@ -103,7 +106,7 @@ impl DslPool {
         p.snapnames_zapobj = Zap::make(self.mos(), tx, DMU_OT_DSL_DS_SNAP_MAP, &opts).await?.id();
         p.creation_time = self.ctx.env.wall().as_secs();
         p.creation_txg = DslPool::creation_txg(tx);
-        p.flags = flags | DS_FLAG_UNIQUE_ACCURATE;
+        p.flags = flags | self.unique_accurate();
         let origin = match (origin, self.origin_snap()) {
             (Some(o), _) => Some(o.clone()),
             (None, 0) => None,
@@ -141,23 +144,42 @@ impl DslPool {
         let origin_dir = o.dir();
         let head = self.head(&origin_dir).await?;
         let dl = self.deadlist_open(head.phys().deadlist_obj).await?;
-        p.deadlist_obj = self.deadlist_clone(tx, &dl, p.prev_snap_txg).await?;
-        let clones = match op.next_clones_obj {
-            0 => self.new_zap(tx, DMU_OT_NEXT_CLONES).await?,
-            id => id,
-        };
-        o.change(tx, |op| {
-            op.num_children = op.num_children.saturating_add(1);
-            op.next_clones_obj = clones;
-        });
-        Zap::open(self.mos(), clones).await?.add_int(tx, id).await?;
+        p.deadlist_obj = self.deadlist_clone(tx, &dl, p.prev_snap_txg, p.prev_snap_obj).await?;
+        o.change(tx, |op| op.num_children = op.num_children.saturating_add(1));
+        if self.ctx.version() >= SPA_VERSION_ORIGIN {
+            self.add_next_clone(tx, o, id).await?;
+        }
         dir.change(tx, |d| d.origin_obj = o.id);
         dir.origin_txg.store(op.creation_txg, Ordering::Relaxed);
-        if origin_dir.phys().clones == 0 {
-            let zap = self.new_zap(tx, DMU_OT_DSL_CLONES).await?;
-            origin_dir.change(tx, |d| d.clones = zap);
+        if self.ctx.version() >= SPA_VERSION_DEADLISTS {
+            self.add_dir_clone(tx, &origin_dir, id).await?;
         }
-        Zap::open(self.mos(), origin_dir.phys().clones).await?.add_int(tx, id).await
+        Ok(())
+    }
+
+    /// Notes at a snapshot that a dataset's history goes on from it.
+    pub(super) async fn add_next_clone(&self, tx: &Tx, snap: &DslDataset, next: u64) -> Result<()> {
+        let mut clones = snap.phys().next_clones_obj;
+        if clones == 0 {
+            clones = self.new_zap(tx, DMU_OT_NEXT_CLONES).await?;
+            snap.change(tx, |p| p.next_clones_obj = clones);
+        }
+        Zap::open(self.mos(), clones).await?.add_int(tx, next).await
+    }
+
+    /// Notes at a dir that a head is a clone of one of its snapshots.
+    pub(super) async fn add_dir_clone(&self, tx: &Tx, dir: &DslDir, head: u64) -> Result<()> {
+        let mut clones = dir.phys().clones;
+        if clones == 0 {
+            clones = self.new_zap(tx, DMU_OT_DSL_CLONES).await?;
+            dir.change(tx, |d| d.clones = clones);
+        }
+        Zap::open(self.mos(), clones).await?.add_int(tx, head).await
+    }
+
+    /// The flag of datasets whose unique bytes are counted right from the beginning.
+    pub(super) fn unique_accurate(&self) -> u64 {
+        if self.ctx.version() >= SPA_VERSION_UNIQUE_ACCURATE { DS_FLAG_UNIQUE_ACCURATE } else { 0 }
     }
 
     /// Counts a feature that a dataset's contents need.
@@ -284,7 +306,8 @@ impl DslPool {
         let props = self.write_props(ds).await?;
         let store = self.store_of(ds, self.is_encrypted(&ds.dir()).await?).await?;
         let os = Objset::create(ds.id, os_type.number(), store, self.ctx.cache.clone(), props);
-        if os_type == ObjsetType::Zfs {
+        super::size_for(&os, self.ctx.version());
+        if os_type == ObjsetType::Zfs && self.ctx.version() >= SPA_VERSION_USERSPACE {
             let mut flags = OBJSET_FLAG_USERACCOUNTING_COMPLETE;
             for (feature, flag) in [
                 ("userobj_accounting", OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE),

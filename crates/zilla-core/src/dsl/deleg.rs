@@ -16,6 +16,7 @@ use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use zilla_ondisk::enums::SPA_VERSION_DELEGATED_PERMS;
 use zilla_ondisk::object_type::DMU_OT_DSL_PERMS;
 
 /// Who asks for something.
@@ -95,6 +96,7 @@ impl DslPool {
     /// Gives permissions, all in this txg or none.
     #[crate::boxed]
     pub async fn allow(&self, tx: &Tx, name: &str, grants: &[(Grantee, Vec<String>)]) -> Result<()> {
+        self.needs_version(SPA_VERSION_DELEGATED_PERMS)?;
         let dir = self.dir_by_name(name).await?;
         self.read_dir(&dir).await?;
         self.read_pool().await?;

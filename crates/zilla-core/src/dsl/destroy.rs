@@ -21,6 +21,7 @@ use zilla_ondisk::dsl::{
     DD_FIELD_FILESYSTEM_COUNT, DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP, DMU_POOL_BPTREE_OBJ,
     DS_FLAG_DEFER_DESTROY,
 };
+use zilla_ondisk::enums::SPA_VERSION_USERREFS;
 
 impl DslPool {
     /// Why a snapshot cannot be destroyed, if it cannot.
@@ -33,7 +34,7 @@ impl DslPool {
             return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", snap.name())));
         }
         if defer {
-            return Ok(());
+            return self.needs_version(SPA_VERSION_USERREFS);
         }
         if snap.userrefs() > 0 {
             return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", snap.name())));
@@ -146,9 +147,11 @@ impl DslPool {
         let freed = self.deadlist_space_range(&dl, p.prev_snap_txg, u64::MAX).await?;
         dir.diduse(tx, DD_USED_SNAP, -Delta::from(freed));
         let special = self.special();
-        let freeing = special.freeing()?;
-        self.deadlist_move_bpobj(tx, &mut dl, &freeing.bpobj, p.prev_snap_txg).await?;
-        freeing.dir.diduse(tx, DD_USED_HEAD, freed);
+        let freeing = special.freeing.as_ref();
+        self.deadlist_move_bpobj(tx, &mut dl, freeing.map(|f| &f.bpobj), p.prev_snap_txg).await?;
+        if let Some(freeing) = freeing {
+            freeing.dir.diduse(tx, DD_USED_HEAD, freed);
+        }
         self.deadlist_merge(tx, &mut dl, p.deadlist_obj).await?;
         self.free_object(tx, p.deadlist_obj).await?;
         ds.change(tx, |p| p.deadlist_obj = 0);
@@ -322,7 +325,8 @@ impl DslPool {
 
     /// Queues a head's blocks to be freed, and moves their account to `$FREE`.
     async fn queue_tree(&self, tx: &Tx, ds: &DslDataset, dir: &Arc<DslDir>) -> Result<()> {
-        let (p, space) = (ds.phys(), dir.space());
+        let (p, space, special) = (ds.phys(), dir.space(), self.special());
+        let freeing = special.freeing.as_ref();
         if self.feature_enabled("async_destroy") {
             let mut id = self.bptree_obj.load(Ordering::Relaxed);
             if id == 0 {
@@ -333,15 +337,17 @@ impl DslPool {
             }
             self.bptree_add(tx, id, p.bp, p.prev_snap_txg, space).await?;
         } else {
-            // An old pool has no queue for trees; its list of blocks takes them.
+            // An old pool has no queue for trees; its list of blocks takes them, if it has one.
             // What is damaged stays allocated.
             let mut lenience = Lenience { leave_out: true, ..Lenience::default() };
             let (store, since) = (&self.ctx.store, p.prev_snap_txg);
             let (bps, _) = collect_with(store, p.bp, since, None, usize::MAX, &mut lenience).await?;
-            self.push_bpobj(&self.special().freeing()?.bpobj, tx, &bps).await?;
+            self.bury(tx, freeing.map(|f| &f.bpobj), &bps).await?;
         }
         dir.diduse(tx, DD_USED_HEAD, -Delta::from(space));
-        self.special().freeing()?.dir.diduse(tx, DD_USED_HEAD, space);
+        if let Some(freeing) = freeing {
+            freeing.dir.diduse(tx, DD_USED_HEAD, space);
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::enums::SPA_VERSION_USERREFS;
 use zilla_ondisk::object_type::DMU_OT_USERREFS;
 
 /// Bytes of a tag, as OpenZFS allows them: a name in a ZAP, terminator included.
@@ -16,6 +17,7 @@ impl DslPool {
     /// Why a snapshot cannot be held under a tag, if it cannot.
     #[crate::boxed]
     pub async fn hold_check(&self, name: &str, tag: &str) -> Result<()> {
+        self.needs_version(SPA_VERSION_USERREFS)?;
         let snap = self.by_name(name).await?;
         if !snap.is_snapshot() {
             return Err(Error::inval(format!("{name} is not a snapshot")));

@@ -252,7 +252,7 @@ impl DslPool {
     pub async fn written(&self, ds: &DslDataset) -> Result<u64> {
         let p = ds.phys();
         let Some(prev) = self.prev(ds).await? else { return Ok(p.referenced_bytes) };
-        let dead = self.deadlist_space(p.deadlist_obj).await?.used;
+        let dead = self.deadlist_open(p.deadlist_obj).await?.space()?.used;
         Ok(p.referenced_bytes.saturating_add(dead).saturating_sub(prev.phys().referenced_bytes))
     }
 

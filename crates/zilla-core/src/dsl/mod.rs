@@ -26,7 +26,10 @@
 //!
 //! **Lock order.** The tables of dirs and datasets, a dataset, a dir, the MOS's objects. No lock is held while waiting.
 //!
-//! **Deliberately absent.** Pool versions below 28 with their flat deadlists; writing livelists: a clone's livelist goes as
+//! Pools of all versions are written, as they are ([`upgrade`]); but what a file uses is counted in
+//! bytes also in versions 1 and 2, whose software took sectors for it.
+//!
+//! **Deliberately absent.** Writing livelists: a clone's livelist goes as
 //! soon as the clone is written to, as OpenZFS itself may do at any time.
 
 mod bookmark;
@@ -61,6 +64,7 @@ mod snapshot;
 mod space;
 mod sync;
 pub(crate) mod traverse;
+mod upgrade;
 mod userspace;
 
 pub use crate::error::DatasetRefusal as Refusal;
@@ -72,7 +76,7 @@ pub use dir::DslDir;
 pub use keystore::KeyShape;
 pub use limits::{Limit, NO_LIMIT};
 pub use list::{Child, DatasetInfo, Encryption};
-pub use pool::{DslPool, PoolSpace, SPA_VERSION_WRITABLE};
+pub use pool::{DslPool, PoolSpace};
 pub use props::{PropSource, PropValue, Setting};
 pub use rawkey::RawKey;
 pub use recv::{RECV_NAME, RecvOpts, RecvTarget};
@@ -85,8 +89,18 @@ pub use userspace::{Quota, UserSpace};
 #[cfg(test)]
 mod tests;
 
+use crate::dmu::Objset;
 use crate::zio::BlockStore;
 use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::enums::SPA_VERSION_USERSPACE;
+use zilla_ondisk::objset::ObjsetSize;
+
+/// Gives a new objset the size that it has in pools of a version.
+pub(crate) fn size_for(os: &Objset, version: u64) {
+    if version < SPA_VERSION_USERSPACE {
+        os.with_phys(|p| p.size = ObjsetSize::V1);
+    }
+}
 
 /// What a block counts in a list, a dataset or a dir. Metadata is counted as it lies on disk.
 pub(crate) fn bp_space(store: &dyn BlockStore, bp: &BlkPtr) -> Space {

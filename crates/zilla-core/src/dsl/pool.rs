@@ -19,6 +19,7 @@ use zilla_ondisk::dsl::{
     DMU_POOL_BPTREE_OBJ, DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_EMPTY_BPOBJ, DMU_POOL_FREE_BPOBJ,
     DMU_POOL_ROOT_DATASET, DMU_POOL_TMP_USERREFS, DS_FLAG_CI_DATASET, DslDatasetPhys, DslDirPhys,
 };
+use zilla_ondisk::enums::{SPA_VERSION_DEADLISTS, SPA_VERSION_ORIGIN};
 use zilla_ondisk::feature;
 use zilla_ondisk::object_type::{DMU_OT_DSL_DATASET, DMU_OT_DSL_DIR, DMU_OTN_ZAP_METADATA};
 
@@ -47,13 +48,15 @@ pub struct PoolSpace {
 }
 
 /// The MOS's dirs and lists that are always open.
+#[derive(Clone)]
 pub(super) struct Special {
     pub root: Arc<DslDir>,
     pub mos: Arc<DslDir>,
-    /// Where blocks wait to be freed. A pool older than [`SPA_VERSION_WRITABLE`] has none, and is
-    /// only read.
+    /// Where blocks wait to be freed. A pool older than [`SPA_VERSION_DEADLISTS`] has none: its
+    /// blocks are freed in the txg that destroys what had them.
     pub freeing: Option<Freeing>,
-    /// The snapshot that every file system is a clone of; 0 while a pool is being made.
+    /// The snapshot that every file system is a clone of; 0 while a pool is being made, and in one
+    /// older than [`SPA_VERSION_ORIGIN`].
     pub origin_snap: u64,
 }
 
@@ -63,21 +66,6 @@ pub(super) struct Freeing {
     pub dir: Arc<DslDir>,
     pub bpobj: Bpobj,
 }
-
-impl Special {
-    pub fn freeing(&self) -> Result<&Freeing> {
-        self.freeing
-            .as_ref()
-            .ok_or_else(|| Error::os(Errno::ROFs, "the pool's version is too old to be written"))
-    }
-}
-
-/// The first version whose datasets have all that destroying a block needs: deadlists by txg, the
-/// list of frees. Source: SPA_VERSION_DEADLISTS in sys/fs/zfs.h.
-pub const SPA_VERSION_WRITABLE: u64 = 26;
-/// The first version with a common origin of all datasets. Source: SPA_VERSION_ORIGIN in
-/// sys/fs/zfs.h.
-const SPA_VERSION_ORIGIN: u64 = 11;
 
 pub struct DslPool {
     pub(super) ctx: Arc<PoolCtx>,
@@ -133,25 +121,16 @@ impl DslPool {
         crypt: &super::NewCrypt,
     ) -> Result<Arc<DslPool>> {
         let pool = DslPool::build(ctx.clone());
-        let directory = pool.directory().await?;
         let root = pool.create_dir(tx, None, "").await?;
-        let mos_dir = pool.create_dir(tx, Some(&root), MOS_DIR_NAME).await?;
-        let free_dir = pool.create_dir(tx, Some(&root), FREE_DIR_NAME).await?;
-        let free_id = pool.bpobj_alloc(tx).await?;
-        directory.insert_u64(tx, DMU_POOL_FREE_BPOBJ, free_id).await?;
-        let free_bpobj = pool.bpobj_open(free_id).await?;
-        let freeing = Some(Freeing { dir: free_dir, bpobj: free_bpobj });
-        let special = Special { root: root.clone(), mos: mos_dir, freeing, origin_snap: 0 };
+        let mos = pool.create_dir(tx, Some(&root), MOS_DIR_NAME).await?;
+        let special = Special { root: root.clone(), mos, freeing: None, origin_snap: 0 };
         *pool.special.write() = Some(Arc::new(special));
-
-        // Everything is a clone of the empty snapshot $ORIGIN@$ORIGIN, so that no dataset is
-        // without an origin.
-        let origin_dir = pool.create_dir(tx, Some(&root), ORIGIN_DIR_NAME).await?;
-        let origin = pool.create_dataset_dd(tx, &origin_dir, None, 0).await?;
-        let now = pool.ctx.env.wall().as_secs();
-        let snap = pool.snapshot_sync(tx, &origin, ORIGIN_DIR_NAME, now).await?;
-        pool.set_origin(snap.id);
-
+        if ctx.version() >= SPA_VERSION_DEADLISTS {
+            pool.make_freeing(tx).await?;
+        }
+        if ctx.version() >= SPA_VERSION_ORIGIN {
+            pool.make_origin(tx).await?;
+        }
         let ds = pool.create_dataset_dd(tx, &root, None, 0).await?;
         if let Some(suite) = pool.new_crypt_check(None, crypt).await? {
             pool.create_key(tx, &root, &ds, suite, crypt).await?;
@@ -169,23 +148,41 @@ impl DslPool {
         }
     }
 
-    fn set_origin(&self, id: u64) {
-        let mut special = self.special.write();
-        if let Some(s) = special.take() {
-            let s = Special {
-                root: s.root.clone(),
-                mos: s.mos.clone(),
-                freeing: s.freeing.clone(),
-                origin_snap: id,
-            };
-            *special = Some(Arc::new(s));
+    fn change_special(&self, f: impl FnOnce(&mut Special)) {
+        if let Some(s) = &mut *self.special.write() {
+            let mut new = Special::clone(s);
+            f(&mut new);
+            *s = Arc::new(new);
         }
     }
 
-    /// Opens the dataset layer of an existing pool of the given version. The MOS and the features
-    /// are loaded before.
+    /// The dir and the list of blocks that wait to be freed.
+    pub(super) async fn make_freeing(&self, tx: &Tx) -> Result<()> {
+        let dir = self.create_dir(tx, Some(&self.root_dir()), FREE_DIR_NAME).await?;
+        // With sub-lists, also while the version is only about to have them.
+        let id = self.bpobj_make(tx, SPA_VERSION_DEADLISTS).await?;
+        self.directory().await?.insert_u64(tx, DMU_POOL_FREE_BPOBJ, id).await?;
+        let bpobj = self.bpobj_open(id).await?;
+        self.change_special(|s| s.freeing = Some(Freeing { dir, bpobj }));
+        Ok(())
+    }
+
+    /// The empty snapshot $ORIGIN@$ORIGIN, which every dataset is a clone of, so that none is
+    /// without an origin.
+    pub(super) async fn make_origin(&self, tx: &Tx) -> Result<()> {
+        let dir = self.create_dir(tx, Some(&self.root_dir()), ORIGIN_DIR_NAME).await?;
+        let origin = self.create_dataset_dd(tx, &dir, None, 0).await?;
+        let now = self.ctx.env.wall().as_secs();
+        let snap = self.snapshot_sync(tx, &origin, ORIGIN_DIR_NAME, now).await?;
+        self.change_special(|s| s.origin_snap = snap.id);
+        Ok(())
+    }
+
+    /// Opens the dataset layer of an existing pool. The MOS and the features are loaded, and the
+    /// version is set, before.
     #[crate::boxed]
-    pub async fn open(ctx: &Arc<PoolCtx>, version: u64) -> Result<Arc<DslPool>> {
+    pub async fn open(ctx: &Arc<PoolCtx>) -> Result<Arc<DslPool>> {
+        let version = ctx.version();
         let pool = DslPool::build(ctx.clone());
         let directory = pool.directory().await?;
         let root = pool.dir(directory.get_u64(DMU_POOL_ROOT_DATASET).await?).await?;
@@ -196,7 +193,7 @@ impl DslPool {
             origin_snap = pool.dataset(origin.phys().head_dataset_obj).await?.phys().prev_snap_obj;
         }
         let mut freeing = None;
-        if version >= SPA_VERSION_WRITABLE {
+        if version >= SPA_VERSION_DEADLISTS {
             let bpobj = pool.bpobj_open(directory.get_u64(DMU_POOL_FREE_BPOBJ).await?).await?;
             freeing = Some(Freeing { dir: pool.special_dir(&root, FREE_DIR_NAME).await?, bpobj });
         }
@@ -274,6 +271,17 @@ impl DslPool {
 
     pub fn set_pool_space(&self, space: PoolSpace) {
         *self.space.write() = space;
+    }
+
+    /// Refuses what pools of versions before `version` do not have.
+    pub(super) fn needs_version(&self, version: u64) -> Result<()> {
+        match self.ctx.version() {
+            own if own < version => Err(Error::os(
+                Errno::NotSup,
+                format!("pool must be upgraded: it has version {own}, and this takes version {version}"),
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub fn feature_enabled(&self, name: &str) -> bool {

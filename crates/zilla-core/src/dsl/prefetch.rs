@@ -10,6 +10,7 @@
 
 use super::DslPool;
 use super::dataset::DslDataset;
+use super::deadlist::Deadlist;
 use super::dir::DslDir;
 use crate::dmu::Dnode;
 use crate::error::Result;
@@ -51,10 +52,16 @@ impl DslPool {
         if id == 0 {
             return Ok(());
         }
-        for list in self.deadlist_open(id).await?.entries.into_values() {
-            self.read_list(list).await?;
+        match self.deadlist_open(id).await? {
+            // What goes of it is known from its blocks only.
+            Deadlist::Plain(_) => self.read_blocks(&self.mos().hold_wait(ObjectId(id)).await?, 0).await,
+            Deadlist::Keyed(dl) => {
+                for list in dl.entries.into_values() {
+                    self.read_list(list).await?;
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     async fn read_list(&self, id: u64) -> Result<()> {
@@ -109,6 +116,7 @@ impl DslPool {
         self.read_dir(parent).await?;
         let origin = match origin {
             Some(o) => o.clone(),
+            None if self.origin_snap() == 0 => return self.read_pool().await,
             None => self.dataset(self.origin_snap()).await?,
         };
         self.read_dataset(&origin).await?;

@@ -6,12 +6,12 @@ use super::dataset::DslDataset;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
-use crate::zap::{CreateOpts, Zap};
+use crate::zap::Zap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{DD_FIELD_SNAPSHOT_COUNT, DD_USED_HEAD, DD_USED_SNAP, DS_FLAG_NOPROMOTE};
-use zilla_ondisk::object_type::DMU_OT_DSL_CLONES;
+use zilla_ondisk::enums::SPA_VERSION_DEADLISTS;
 
 /// Everything that a promotion touches, newest first.
 struct Family {
@@ -193,17 +193,16 @@ impl DslPool {
         dd: &Arc<super::DslDir>,
         odd: &Arc<super::DslDir>,
     ) -> Result<()> {
+        if self.ctx.version() < SPA_VERSION_DEADLISTS {
+            return Ok(());
+        }
         Zap::open(self.mos(), odd.phys().clones).await?.remove_int(tx, f.clone.id).await?;
         if let Some(o) = &f.origin_origin {
             let zap = Zap::open(self.mos(), o.dir().phys().clones).await?;
             zap.add_int(tx, f.clone.id).await?;
             zap.remove_int(tx, origin_head).await?;
         }
-        if dd.phys().clones == 0 {
-            let zap = Zap::make(self.mos(), tx, DMU_OT_DSL_CLONES, &CreateOpts::default()).await?;
-            dd.change(tx, |d| d.clones = zap.id());
-        }
-        Zap::open(self.mos(), dd.phys().clones).await?.add_int(tx, origin_head).await
+        self.add_dir_clone(tx, dd, origin_head).await
     }
 
     async fn move_snapshots(
@@ -223,7 +222,7 @@ impl DslPool {
             s.change(tx, |p| p.dir_obj = dd.id);
             s.set_dir(dd.clone());
             let clones = s.phys().next_clones_obj;
-            if clones == 0 {
+            if clones == 0 || self.ctx.version() < SPA_VERSION_DEADLISTS {
                 continue;
             }
             for id in Zap::open(self.mos(), clones).await?.ints().await? {

@@ -22,6 +22,10 @@ use std::sync::atomic::Ordering;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::dsl::DD_USED_REFRSRV;
+use zilla_ondisk::enums::{
+    SPA_VERSION_DEDUP, SPA_VERSION_DITTO_BLOCKS, SPA_VERSION_GZIP_COMPRESSION, SPA_VERSION_INITIAL,
+    SPA_VERSION_RECVD_PROPS, SPA_VERSION_REFQUOTA, SPA_VERSION_SNAP_PROPS, SPA_VERSION_ZLE_COMPRESSION,
+};
 use zilla_ondisk::object_type::DMU_OT_DSL_PROPS;
 
 /// `primarycache=all`, `secondarycache=all`.
@@ -101,6 +105,19 @@ const NOT_INHERITABLE: &[&str] = &[
 
 pub fn is_inheritable(name: &str) -> bool {
     !NOT_INHERITABLE.contains(&name)
+}
+
+/// The pool version that a value of a property takes.
+fn version_of(name: &str, value: u64) -> u64 {
+    let gzip = Compress::Gzip1 as u64..=Compress::Gzip9 as u64;
+    match name {
+        "refquota" | "refreservation" => SPA_VERSION_REFQUOTA,
+        "copies" if value > 1 => SPA_VERSION_DITTO_BLOCKS,
+        "compression" if gzip.contains(&value) => SPA_VERSION_GZIP_COMPRESSION,
+        "compression" if value == Compress::Zle as u64 => SPA_VERSION_ZLE_COMPRESSION,
+        "dedup" if value != Checksum::Off as u64 => SPA_VERSION_DEDUP,
+        _ => SPA_VERSION_INITIAL,
+    }
 }
 
 impl DslPool {
@@ -186,7 +203,8 @@ impl DslPool {
             Some(c) if matches!(c.kind, Compress::On | Compress::Inherit) => on,
             Some(c) => c,
         };
-        let copies = self.prop_u64(ds, "copies", 1).await?.clamp(1, 3) as u8;
+        let most = if self.ctx.version() < SPA_VERSION_DITTO_BLOCKS { 1 } else { 3 };
+        let copies = self.prop_u64(ds, "copies", 1).await?.clamp(1, most) as u8;
         let primary = Caching::from_prop(self.prop_u64(ds, "primarycache", CACHE_ALL).await?);
         let secondary = Caching::from_prop(self.prop_u64(ds, "secondarycache", CACHE_ALL).await?);
         self.ctx.store.set_caching(ds.id(), CachePolicy { primary, secondary });
@@ -198,7 +216,7 @@ impl DslPool {
             checksum,
             compress,
             copies,
-            metadata_copies: (copies + u8::from(redundant)).min(3),
+            metadata_copies: (copies + u8::from(redundant)).min(most as u8),
             metadata_compress: on,
             hole_birth: self.feature_active("hole_birth"),
             embed: self.feature_active("embedded_data"),
@@ -292,6 +310,9 @@ impl DslPool {
             return Err(Error::os(Errno::NameTooLong, format!("property name '{name}' is too long")));
         }
         let (dir, p) = (ds.dir(), ds.phys());
+        if ds.is_snapshot() {
+            self.needs_version(SPA_VERSION_SNAP_PROPS)?;
+        }
         let value = match s {
             Setting::Local(v) | Setting::Received(v) => {
                 if v.stored().len() > crate::zap::ZAP_MAXVALUELEN {
@@ -301,6 +322,7 @@ impl DslPool {
             }
             Setting::Inherit | Setting::Revert => 0,
         };
+        self.needs_version(version_of(name, value))?;
         let d = dir.phys();
         match name {
             "quota" if value != 0 && (value < d.used_bytes || value < d.reserved) => {
@@ -377,6 +399,10 @@ impl DslPool {
             Setting::Revert => {
                 zap.delete_if_there(tx, name).await?;
                 zap.delete_if_there(tx, &inherit).await?;
+            }
+            // Older pools do not tell what was received from what was set.
+            Setting::Received(v) if self.ctx.version() < SPA_VERSION_RECVD_PROPS => {
+                zap.set(tx, name, v).await?;
             }
             Setting::Received(v) => {
                 zap.set_u64(tx, HAS_RECVD, 0).await?;

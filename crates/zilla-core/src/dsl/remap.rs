@@ -71,7 +71,7 @@ impl DslPool {
         if let Some(id) = self.remap_deadlist(next).await? {
             let list = self.obsolete_list(tx).await?;
             let mut dl = self.deadlist_open(id).await?;
-            self.deadlist_move_bpobj(tx, &mut dl, &list, prev_txg).await?;
+            self.deadlist_move_bpobj(tx, &mut dl, Some(&list), prev_txg).await?;
         }
         let Some(id) = self.remap_deadlist(ds).await? else { return Ok(()) };
         let into = match self.remap_deadlist(next).await? {
@@ -79,7 +79,7 @@ impl DslPool {
             None => {
                 let p = next.phys();
                 let dl = self.deadlist_open(p.deadlist_obj).await?;
-                let into = self.deadlist_clone(tx, &dl, p.prev_snap_txg).await?;
+                let into = self.deadlist_clone(tx, &dl, p.prev_snap_txg, p.prev_snap_obj).await?;
                 self.set_remap_deadlist(tx, next, Some(into)).await?;
                 self.feature_incr(tx, "obsolete_counts").await?;
                 into

@@ -116,9 +116,12 @@ impl DslPool {
 
         let cdl = self.deadlist_open(cp.deadlist_obj).await?;
         let hdl = self.deadlist_open(hp.deadlist_obj).await?;
-        let after = origin.phys().prev_snap_txg;
-        let unique = self.deadlist_space_range(&cdl, after, u64::MAX).await?.used;
-        origin.change(tx, |o| o.unique_bytes = unique);
+        // A snapshot that the head is a clone of goes on elsewhere, and keeps what is its own there.
+        let op = origin.phys();
+        if op.next_snap_obj == head.id {
+            let unique = self.deadlist_space_range(&cdl, op.prev_snap_txg, u64::MAX).await?.used;
+            origin.change(tx, |o| o.unique_bytes = unique);
+        }
 
         let (cs, hs) = (cdl.space()?, hdl.space()?);
         let d = Delta {

@@ -12,9 +12,7 @@ use crate::zap::Zap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::Phys;
-use zilla_ondisk::dsl::{
-    DD_FIELD_SNAPSHOT_COUNT, DD_USED_REFRSRV, DS_FIELD_IVSET_GUID, DS_FLAG_UNIQUE_ACCURATE,
-};
+use zilla_ondisk::dsl::{DD_FIELD_SNAPSHOT_COUNT, DD_USED_REFRSRV, DS_FIELD_IVSET_GUID};
 
 impl DslPool {
     /// Why a snapshot of this name cannot be taken, if it cannot; in the syncing context the answer
@@ -143,7 +141,7 @@ impl DslPool {
             dir.diduse(tx, DD_USED_REFRSRV, Delta { used, ..Delta::default() });
         }
         let old = self.deadlist_open(hp.deadlist_obj).await?;
-        let new = self.deadlist_clone(tx, &old, u64::MAX).await?;
+        let new = self.deadlist_clone(tx, &old, u64::MAX, hp.prev_snap_obj).await?;
         let mut dl = self.deadlist_open(new).await?;
         self.deadlist_add_key(tx, &mut dl, hp.prev_snap_txg).await?;
         self.bookmarks_snapshotted(tx, ds, &mut dl, hp.prev_snap_txg).await?;
@@ -152,7 +150,7 @@ impl DslPool {
             p.prev_snap_obj = id;
             p.prev_snap_txg = txg;
             p.unique_bytes = 0;
-            p.flags |= DS_FLAG_UNIQUE_ACCURATE;
+            p.flags |= self.unique_accurate();
         });
         Zap::open(self.mos(), hp.snapnames_zapobj).await?.insert_u64(tx, snap, id).await?;
         self.snap_cmtime_update(tx, &dir).await?;

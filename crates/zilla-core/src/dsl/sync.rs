@@ -277,7 +277,7 @@ impl DslPool {
         self.process_obsolete(tx).await?;
         let special = self.special();
         let id = self.bptree_obj.load(Ordering::Relaxed);
-        let freeing = special.freeing()?;
+        let Some(freeing) = &special.freeing else { return Ok(false) };
         if id == 0 && freeing.bpobj.is_empty()? {
             return Ok(false);
         }
@@ -338,7 +338,10 @@ impl DslPool {
 
     /// Every block that waits to be freed, for checks.
     pub(crate) async fn waiting_blocks(&self) -> Result<Vec<BlkPtr>> {
-        let mut out = self.bpobj_all(self.special().freeing()?.bpobj.id()).await?;
+        let mut out = match &self.special().freeing {
+            Some(freeing) => self.bpobj_all(freeing.bpobj.id()).await?,
+            None => Vec::new(),
+        };
         let id = self.bptree_obj.load(Ordering::Relaxed);
         if id != 0 {
             out.extend(self.bptree_all(id).await?);

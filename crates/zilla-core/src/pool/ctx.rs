@@ -20,6 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 use zilla_ondisk::NvList;
 use zilla_ondisk::blkptr::{BlkPtr, Dva};
+use zilla_ondisk::enums::SPA_VERSION_FEATURES;
 
 /// Says how it failed, if it did.
 type Task = Box<dyn FnOnce(Tx) -> BoxFuture<'static, Option<Error>> + Send>;
@@ -32,6 +33,8 @@ pub struct PoolCtx {
     pub features: Features,
     /// Changes with `zpool reguid` only.
     guid: AtomicU64,
+    /// Rises with `zpool upgrade` only.
+    version: AtomicU64,
     pub readonly: bool,
     /// What all datasets' intent logs have in common.
     pub log: PoolLog,
@@ -64,6 +67,7 @@ impl PoolCtx {
             txgs,
             features: Features::default(),
             guid: AtomicU64::new(guid),
+            version: AtomicU64::new(SPA_VERSION_FEATURES),
             readonly,
             log: PoolLog::default(),
             mos: OnceLock::new(),
@@ -97,6 +101,16 @@ impl PoolCtx {
     /// In the syncing context of the txg that writes it down.
     pub(crate) fn set_guid(&self, guid: u64) {
         self.guid.store(guid, Ordering::Release);
+    }
+
+    /// The version of the pool's format.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// While the pool is opened or made, or in the syncing context of the txg that raises it.
+    pub(crate) fn set_version(&self, version: u64) {
+        self.version.store(version, Ordering::Release);
     }
 
     /// The pool's scrub; set once the datasets are open.

@@ -202,7 +202,7 @@ async fn log_blocks(ctx: &Arc<PoolCtx>, id: u64, root: &BlkPtr, out: &mut Refere
 /// What nobody refers to any more, and will be freed in later txgs.
 async fn pending_frees(ctx: &Arc<PoolCtx>, refs: &mut References) -> Result<()> {
     let mos = ctx.mos();
-    let dsl = DslPool::open(ctx, crate::dsl::SPA_VERSION_WRITABLE).await?;
+    let dsl = DslPool::open(ctx).await?;
     let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
     for name in [DMU_POOL_SYNC_BPOBJ, DMU_POOL_FREE_BPOBJ] {
         let Some(id) = directory.try_get_u64(name).await? else { continue };

@@ -22,12 +22,29 @@ pub(super) async fn dir(mos: &Arc<Objset>, id: u64) -> Result<DslDirPhys> {
     decode(&*mos.hold_wait(ObjectId(id)).await?)
 }
 
-/// The snapshot that every dataset descends from.
+/// The snapshot that every dataset descends from; 0 in pools that have none.
 pub(super) async fn origin_snapshot(mos: &Arc<Objset>) -> Result<u64> {
     let root = root_dir(mos).await?;
-    let origin = Zap::open(mos, root.child_dir_zapobj).await?.get_u64("$ORIGIN").await?;
+    let Some(origin) = Zap::open(mos, root.child_dir_zapobj).await?.try_get_u64("$ORIGIN").await? else {
+        return Ok(0);
+    };
     let head = dir(mos, origin).await?.head_dataset_obj;
     Ok(dataset(mos, head).await?.prev_snap_obj)
+}
+
+/// The first of the chain of snapshots that a head ends: the one whose predecessor is `end`.
+pub(super) async fn first_after(mos: &Arc<Objset>, head: u64, end: u64) -> Result<(u64, DslDatasetPhys)> {
+    let (mut at, mut seen) = (head, BTreeSet::new());
+    let mut d = dataset(mos, at).await?;
+    while d.prev_snap_obj != end && d.prev_snap_obj != 0 {
+        if !seen.insert(d.prev_snap_obj) {
+            let what = format!("the snapshots of dataset {head} form a loop");
+            return Err(Error::corrupt(None, "MOS", what));
+        }
+        at = d.prev_snap_obj;
+        d = dataset(mos, at).await?;
+    }
+    Ok((at, d))
 }
 
 async fn root_dir(mos: &Arc<Objset>) -> Result<DslDirPhys> {

@@ -8,7 +8,7 @@ use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
 use crate::zio::Met;
 use futures_util::StreamExt;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -333,6 +333,10 @@ impl Scan {
                 if !stopped {
                     p.set_bookmark(None);
                     let origin = datasets::origin_snapshot(self.ctx.mos()).await?;
+                    if origin == 0 {
+                        // An old pool: what is no clone begins by itself.
+                        p.queue.extend(self.clones(0, &DslDatasetPhys::default()).await?);
+                    }
                     stopped = self.visit_dataset(&mut p, origin, generation, limit, out).await?;
                 }
             }
@@ -472,20 +476,7 @@ impl Scan {
             if dir.origin_obj != ds || dir.head_dataset_obj == 0 {
                 continue;
             }
-            let mut oldest = dir.head_dataset_obj;
-            let mut d = self.dataset(oldest).await?;
-            let mut seen = BTreeSet::new();
-            while d.prev_snap_obj != ds && d.prev_snap_obj != 0 {
-                if !seen.insert(d.prev_snap_obj) {
-                    return Err(Error::corrupt(
-                        None,
-                        "MOS",
-                        format!("the snapshots of dataset {oldest} form a loop"),
-                    ));
-                }
-                oldest = d.prev_snap_obj;
-                d = self.dataset(oldest).await?;
-            }
+            let (oldest, d) = datasets::first_after(mos, dir.head_dataset_obj, ds).await?;
             out.push((oldest, d.prev_snap_txg));
         }
         Ok(out)

@@ -14,7 +14,7 @@ use crate::arc::Cache;
 use crate::ddt::Ddt;
 use crate::dmu::{DbufCache, Objset};
 use crate::dsl::bpobj::Bpobj;
-use crate::dsl::{DslPool, NewCrypt, SPA_VERSION_WRITABLE};
+use crate::dsl::{DslPool, NewCrypt};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::txg::{Tx, TxgState};
@@ -23,14 +23,17 @@ use crate::vdev::spec::{PoolSpec, new_guid};
 use crate::vdev::{OpenArgs, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
 use crate::zio::{DedupTables, Zio};
-use crate::zpl::{Time, ZplProps};
+use crate::zpl::{self, Time, ZplProps};
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
-use zilla_ondisk::dsl::DMU_POOL_L2CACHE;
-use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::dsl::{DMU_POOL_DEFLATE, DMU_POOL_L2CACHE};
+use zilla_ondisk::enums::{
+    PoolState, SPA_VERSION_INITIAL, SPA_VERSION_RAIDZ_DEFLATE, SPA_VERSION_ZPOOL_HISTORY,
+    is_supported_version,
+};
 use zilla_ondisk::object_type::DMU_OT_OBJECT_DIRECTORY;
 use zilla_ondisk::{BlkPtr, Uberblock};
 
@@ -94,10 +97,9 @@ impl Spa {
         outward: Outward,
     ) -> Result<Arc<Spa>> {
         let version = outward.version.unwrap_or(SPA_VERSION);
-        if version != SPA_VERSION && !(SPA_VERSION_WRITABLE..=SPA_VERSION_BEFORE_FEATURES).contains(&version)
-        {
+        if !is_supported_version(version) {
             let what = format!(
-                "pools are made here with versions {SPA_VERSION_WRITABLE} to {SPA_VERSION_BEFORE_FEATURES}, or with feature flags"
+                "pools have versions {SPA_VERSION_INITIAL} to {SPA_VERSION_BEFORE_FEATURES}, or feature flags"
             );
             return Err(Error::os(Errno::NotSup, what));
         }
@@ -148,7 +150,10 @@ impl Spa {
         crate::memory::join(env, zio.cache(), &txgs, &cache).await;
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store.clone(), cache.clone(), txgs, guid, false);
-        ctx.set_mos(Objset::create(0, DMU_OST_META, store, cache, mos_props(true)));
+        ctx.set_version(version);
+        let mos = Objset::create(0, DMU_OST_META, store, cache, mos_props(true, version));
+        crate::dsl::size_for(&mos, version);
+        ctx.set_mos(mos);
         let metaslabs = Metaslabs::new(SpaceFeatures::default());
         metaslabs.set_txgs(&ctx.txgs);
         zio.set_allocator(&(metaslabs.clone() as Arc<dyn crate::zio::Allocator>));
@@ -168,7 +173,7 @@ impl Spa {
         tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
 
         let tx = Tx::syncing(TXG_INITIAL);
-        let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, (&opts, &root, version), &tx).await?;
+        let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, (&opts, &root), &tx).await?;
         let ddt = Ddt::new(&ctx, &zio);
         zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
         let spa = Arc::new(Spa {
@@ -178,7 +183,6 @@ impl Spa {
             state: Mutex::new(State {
                 name: opts.name,
                 disk_name: outward.disk_name,
-                version,
                 state: PoolState::Active,
                 host: opts.host,
                 comment: opts.comment,
@@ -190,7 +194,7 @@ impl Spa {
             uberblock: Mutex::new(ub),
             opened_at: ub,
             config_object: made.config_object,
-            history_object: made.history_object,
+            history_object: made.history_object.into(),
             cache_object: AtomicU64::new(made.cache_object),
             spare_object: AtomicU64::new(0),
             has_vdev_zaps: true,
@@ -234,10 +238,10 @@ impl Spa {
         zio: &Zio,
         metaslabs: &Arc<Metaslabs>,
         tree: &Arc<VdevTree>,
-        (opts, root, version): (&CreateOpts, &RootFs, u64),
+        (opts, root): (&CreateOpts, &RootFs),
         tx: &Tx,
     ) -> Result<Made> {
-        let mos = ctx.mos();
+        let (mos, version) = (ctx.mos(), ctx.version());
         let claim =
             || Zap::create_claim(mos, tx, ObjectId(DIRECTORY), DMU_OT_OBJECT_DIRECTORY, &ZapOpts::default());
         let directory = Zap::new(&crate::dmu::resident(claim).await?);
@@ -259,7 +263,7 @@ impl Spa {
         directory.insert(tx, "org.illumos:checksum_salt", &Value::bytes(&salt)).await?;
         zio.set_salt(&salt);
         let mut props = ZplProps::new(opts.owner.0, opts.owner.1, Time::from_wall(ctx.env.clock.wall()));
-        props.version = root.version.unwrap_or(props.version);
+        props.version = root.version.unwrap_or(zpl::version_for(version));
         props.normalization = root.normalization;
         props.utf8only = root.utf8only;
         props.casesensitivity = root.casesensitivity;
@@ -270,13 +274,19 @@ impl Spa {
         for top in &tree.tops {
             objects.top(metaslabs, tree, top).await?;
         }
-        let history_object =
-            history::create(mos, tx, metaslabs.class_stat(SpaceClass::Normal).dspace).await?.0;
-        directory.insert_u64(tx, "history", history_object).await?;
+        let mut history_object = 0;
+        if version >= SPA_VERSION_ZPOOL_HISTORY {
+            let space = metaslabs.class_stat(SpaceClass::Normal).dspace;
+            history_object = history::create(mos, tx, space).await?.0;
+            directory.insert_u64(tx, "history", history_object).await?;
+        }
         let config_object = config::create_packed(mos, tx).await?.0;
         directory.insert_u64(tx, "config", config_object).await?;
         directory.insert_u64(tx, "creation_version", version).await?;
-        directory.insert_u64(tx, "deflate", 1).await?;
+        match version < SPA_VERSION_RAIDZ_DEFLATE {
+            true => tree.count_raw_space(true),
+            false => directory.insert_u64(tx, DMU_POOL_DEFLATE, 1).await?,
+        }
         let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
         directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
         let cache_object = match tree.cache.is_empty() {

@@ -8,15 +8,17 @@
 //! their way; then some devices name the new one. Who looks for pools (`discover.rs`) takes it for the pool's if the uberblock of the
 //! change has arrived anywhere, and the old one if not.
 
-use super::config::{SPA_VERSION, SPA_VERSION_BEFORE_FEATURES};
+use super::config::SPA_VERSION;
 use super::open::{DIRECTORY, apply_features};
 use super::{Refusal, Spa};
-use crate::dsl::SPA_VERSION_WRITABLE;
 use crate::error::{Errno, Error, Result};
+use crate::txg::Tx;
 use crate::vdev::{VdevState, change, new_guid};
 use crate::zap::Zap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::dsl::DMU_POOL_DEFLATE;
+use zilla_ondisk::enums::{SPA_VERSION_RAIDZ_DEFLATE, SPA_VERSION_ZPOOL_HISTORY, is_supported_version};
 
 impl Spa {
     /// Gives the pool another guid: the one that is named, or a new one.
@@ -89,13 +91,23 @@ impl Spa {
             .await
     }
 
+    /// From now on space is counted without RAID-Z's parity, where that changes nothing of what was
+    /// counted. In the syncing context.
+    async fn count_deflated(&self, tx: &Tx) -> Result<()> {
+        let tree = self.tree();
+        if tree.tops.iter().all(|top| !top.vdev.is_concrete() || top.deflate_ratio() == 512) {
+            Zap::open(self.ctx.mos(), DIRECTORY).await?.insert_u64(tx, DMU_POOL_DEFLATE, 1).await?;
+            tree.count_raw_space(false);
+        }
+        Ok(())
+    }
+
     /// Raises the pool's version; with feature flags none is enabled yet.
     #[crate::boxed]
     pub async fn upgrade(self: &Arc<Self>, version: u64) -> Result<()> {
         self.check_writable()?;
         let now = self.version();
-        let counted = SPA_VERSION_WRITABLE..=SPA_VERSION_BEFORE_FEATURES;
-        if version < now || (version != SPA_VERSION && !counted.contains(&version)) {
+        if version < now || !is_supported_version(version) {
             return Err(Error::os(
                 Errno::NotSup,
                 format!("a pool of version {now} cannot get version {version}"),
@@ -112,7 +124,15 @@ impl Spa {
                         let directory = Zap::open(spa.ctx.mos(), DIRECTORY).await?;
                         spa.ctx.features.create(spa.ctx.mos(), &directory, &tx).await?;
                     }
-                    spa.state.lock().version = version;
+                    spa.dsl.upgrade(&tx, version).await?;
+                    if version >= SPA_VERSION_ZPOOL_HISTORY {
+                        spa.begin_history(&tx).await?;
+                    }
+                    if now < SPA_VERSION_RAIDZ_DEFLATE && version >= SPA_VERSION_RAIDZ_DEFLATE {
+                        spa.count_deflated(&tx).await?;
+                    }
+                    spa.ctx.set_version(version);
+                    apply_features(&spa.ctx, &spa.zio);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
                 })

@@ -72,10 +72,11 @@ use crate::ddt::Ddt;
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
 use crate::error::{Error, Result};
-use crate::metaslab::Metaslabs;
+use crate::metaslab::{Metaslabs, SpaceClass};
 use crate::scan::Scan;
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
+use crate::zap::Zap;
 use crate::zio::Zio;
 use brt::Brt;
 use event_listener::Event;
@@ -90,7 +91,6 @@ struct State {
     name: String,
     /// What labels and configuration call it, where it has another name while it is open here.
     disk_name: Option<String>,
-    version: u64,
     state: PoolState,
     host: Host,
     comment: Option<String>,
@@ -113,7 +113,8 @@ pub struct Spa {
     uberblock: Mutex<Uberblock>,
     opened_at: Uberblock,
     config_object: u64,
-    history_object: u64,
+    /// 0: a pool older than its history.
+    history_object: AtomicU64,
     /// The list of cache devices, if there is one.
     cache_object: AtomicU64,
     /// The list of hot spares, if there is one.
@@ -156,7 +157,7 @@ impl Spa {
         self.ctx.guid()
     }
     pub fn version(&self) -> u64 {
-        self.state.lock().version
+        self.ctx.version()
     }
     pub fn tree(&self) -> Arc<VdevTree> {
         self.zio.tree()
@@ -239,19 +240,32 @@ impl Spa {
     }
 
     pub(super) async fn append_history(&self, tx: &Tx, record: NvList) -> Result<()> {
-        if self.history_object == 0 {
+        let object = self.history_object.load(Ordering::Acquire);
+        if object == 0 {
             return Ok(());
         }
         self.post("sysevent.fs.zfs.history_event", None, &history::as_event(&record));
-        history::append(self.ctx.mos(), tx, self.history_object, &record).await
+        history::append(self.ctx.mos(), tx, object, &record).await
     }
 
     #[crate::boxed]
     pub async fn history(&self) -> Result<Vec<NvList>> {
-        if self.history_object == 0 {
-            return Ok(Vec::new());
+        match self.history_object.load(Ordering::Acquire) {
+            0 => Ok(Vec::new()),
+            object => history::read(self.ctx.mos(), object).await,
         }
-        history::read(self.ctx.mos(), self.history_object).await
+    }
+
+    /// Makes the history of a pool that has none. In the syncing context.
+    async fn begin_history(&self, tx: &Tx) -> Result<()> {
+        if self.history_object.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        let space = self.metaslabs.class_stat(SpaceClass::Normal).dspace;
+        let object = history::create(self.ctx.mos(), tx, space).await?.0;
+        Zap::open(self.ctx.mos(), open::DIRECTORY).await?.insert_u64(tx, "history", object).await?;
+        self.history_object.store(object, Ordering::Release);
+        Ok(())
     }
 
     /// From now on blocks are repaired only while they are in use.

@@ -13,8 +13,8 @@ use super::{PoolCtx, Spa, State, indirect};
 use crate::arc::Cache;
 use crate::ddt::Ddt;
 use crate::dmu::{DbufCache, Objset, WriteProps};
+use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
-use crate::dsl::{DslPool, SPA_VERSION_WRITABLE};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::Refusal;
@@ -32,8 +32,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_env::Env;
-use zilla_ondisk::dsl::{DMU_POOL_L2CACHE, DMU_POOL_SPARES};
-use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::dsl::{DMU_POOL_DEFLATE, DMU_POOL_L2CACHE, DMU_POOL_SPARES};
+use zilla_ondisk::enums::{PoolState, SPA_VERSION_DITTO_BLOCKS};
 use zilla_ondisk::{NvList, Uberblock};
 
 /// Object 1 of every MOS.
@@ -73,13 +73,14 @@ pub struct Rewind {
 }
 
 /// How the MOS is written.
-pub(super) fn mos_props(lz4: bool) -> WriteProps {
+pub(super) fn mos_props(lz4: bool, version: u64) -> WriteProps {
+    let copies = if version < SPA_VERSION_DITTO_BLOCKS { 1 } else { 3 };
     let compress = CompressSpec::new(if lz4 { Compress::Lz4 } else { Compress::Lzjb });
     WriteProps {
         checksum: Checksum::Fletcher4,
         compress,
-        copies: 3,
-        metadata_copies: 3,
+        copies,
+        metadata_copies: copies,
         metadata_compress: compress,
         hole_birth: false,
         embed: true,
@@ -130,7 +131,7 @@ pub(super) fn space_features(ctx: &PoolCtx) -> SpaceFeatures {
 
 /// Opens the MOS that an uberblock leads to.
 async fn open_mos(zio: &Zio, ub: &Uberblock, cache: &Arc<DbufCache>) -> Result<Arc<Objset>> {
-    Objset::open(0, &ub.rootbp, Arc::new(zio.clone()), cache.clone(), mos_props(true)).await
+    Objset::open(0, &ub.rootbp, Arc::new(zio.clone()), cache.clone(), mos_props(true, ub.version)).await
 }
 
 impl Spa {
@@ -316,6 +317,7 @@ impl Spa {
         crate::memory::join(env, zio.cache(), &txgs, &cache).await;
         let store = Arc::new(zio.clone());
         let ctx = PoolCtx::new(env.clone(), store, cache.clone(), txgs, found.guid, opts.readonly);
+        ctx.set_version(ub.version);
         let mos = open_mos(&zio, &ub, &cache).await?;
         ctx.set_mos(mos.clone());
         let directory = Zap::open(&mos, DIRECTORY).await?;
@@ -341,8 +343,9 @@ impl Spa {
         metaslabs.load_checkpoints(&mos).await?;
         let checkpoint = checkpoint::Checkpoint::load(&ctx, &directory).await?;
         metaslabs.set_checkpoint(checkpoint.txg());
+        tree.count_raw_space(directory.try_get(DMU_POOL_DEFLATE).await?.is_none());
         let name = opts.name.clone().unwrap_or_else(|| found.name.clone());
-        let dsl = DslPool::open(&ctx, ub.version).await?;
+        let dsl = DslPool::open(&ctx).await?;
         dsl.set_name(&name);
         let deferred = match directory.try_get_u64("sync_bplist").await? {
             Some(id) => Some(Bpobj::open(&mos, id).await?),
@@ -366,7 +369,6 @@ impl Spa {
             state: Mutex::new(State {
                 disk_name: opts.temporary_name.then(|| trusted.str("name").unwrap_or(&found.name).to_owned()),
                 name,
-                version: ub.version,
                 state: PoolState::Active,
                 host: opts.host,
                 comment: trusted.str("comment").map(str::to_string),
@@ -378,7 +380,7 @@ impl Spa {
             uberblock: Mutex::new(ub),
             opened_at: ub,
             config_object: directory.get_u64("config").await?,
-            history_object: directory.try_get_u64("history").await?.unwrap_or(0),
+            history_object: directory.try_get_u64("history").await?.unwrap_or(0).into(),
             cache_object: AtomicU64::new(0),
             spare_object: AtomicU64::new(0),
             has_vdev_zaps: trusted.flag("com.delphix:has_per_vdev_zaps"),
@@ -490,7 +492,7 @@ pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
     zio.set_hole_birth(ctx.features.is_active("hole_birth"));
     zio.set_embedded_data(ctx.features.is_enabled("embedded_data"));
     let mos = ctx.mos();
-    let mut props = mos_props(ctx.features.is_active("lz4_compress"));
+    let mut props = mos_props(ctx.features.is_active("lz4_compress"), ctx.version());
     props.hole_birth = ctx.features.is_active("hole_birth");
     mos.set_props(props);
 }
@@ -509,13 +511,6 @@ fn best_uberblock(
     max: u64,
 ) -> Result<Uberblock> {
     match labels.uberblocks.iter().find(|u| u.ub.txg <= max) {
-        Some(found) if !readonly && found.ub.version < SPA_VERSION_WRITABLE => Err(Error::os(
-            Errno::NotSup,
-            format!(
-                "it has version {}, and versions before {SPA_VERSION_WRITABLE} are only read here: import it with '-o readonly=on'",
-                found.ub.version
-            ),
-        )),
         Some(found) if !readonly && moved_since(labels, &found.ub) => Err(Error::os(
             Errno::NotSup,
             "a RAID-Z was being expanded since that txg, and what was moved is not where it was: \

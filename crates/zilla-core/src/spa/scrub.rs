@@ -152,6 +152,7 @@ impl Spa {
             live.guid(),
             true,
         );
+        ctx.set_version(live.version());
         let mos = Objset::open(0, &root, live.store.clone(), cache, live.mos().props()).await?;
         ctx.set_mos(mos.clone());
         let directory = Zap::open(&mos, DMU_POOL_DIRECTORY_OBJECT).await?;

@@ -329,7 +329,7 @@ impl Spa {
         let st = self.state.lock();
         Identity {
             name: st.disk_name.as_ref().unwrap_or(&st.name).clone(),
-            version: st.version,
+            version: self.version(),
             state: st.state,
             txg,
             guid: self.ctx.guid(),
@@ -344,7 +344,7 @@ impl Spa {
     fn make_uberblock(&self, txg: Txg) -> Uberblock {
         Uberblock {
             magic: UBERBLOCK_MAGIC,
-            version: self.state.lock().version,
+            version: self.version(),
             txg: txg.0,
             guid_sum: self.tree().guid_sum(),
             timestamp: self.ctx.env.clock.wall().as_secs(),

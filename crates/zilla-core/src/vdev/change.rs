@@ -318,7 +318,7 @@ impl VdevTree {
                 }
             }
         }
-        tree.set_writable(self.is_writable());
+        tree.like(self);
         Ok(tree)
     }
 

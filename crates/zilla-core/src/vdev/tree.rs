@@ -177,6 +177,8 @@ pub struct VdevTree {
     pub spares: Vec<Arc<Vdev>>,
     pub cache: Vec<Arc<Vdev>>,
     writable: std::sync::atomic::AtomicBool,
+    /// Space is counted with RAID-Z's parity in it, as pools of versions 1 and 2 count it.
+    raw_space: std::sync::atomic::AtomicBool,
 }
 
 impl VdevTree {
@@ -203,7 +205,16 @@ impl VdevTree {
         cache: Vec<Arc<Vdev>>,
     ) -> VdevTree {
         let tops = root.children.iter().map(Top::new).collect();
-        VdevTree { env: env.clone(), root, tops, leaves, spares, cache, writable: false.into() }
+        VdevTree {
+            env: env.clone(),
+            root,
+            tops,
+            leaves,
+            spares,
+            cache,
+            writable: false.into(),
+            raw_space: false.into(),
+        }
     }
 
     pub fn top(&self, id: u32) -> Result<&Top> {
@@ -250,7 +261,10 @@ impl VdevTree {
     pub fn dva_dsize(&self, dva: &Dva) -> u64 {
         match self.tops.get(dva.vdev as usize) {
             Some(top) if dva.is_valid() && !matches!(top.layout, Layout::Nothing) => {
-                (dva.asize >> 9) * top.deflate_ratio()
+                match self.raw_space.load(Ordering::Relaxed) {
+                    true => dva.asize,
+                    false => (dva.asize >> 9) * top.deflate_ratio(),
+                }
             }
             _ => 0,
         }
@@ -298,6 +312,17 @@ impl VdevTree {
     /// Numbers of the holes, as labels list them.
     pub fn hole_array(&self) -> Vec<u64> {
         self.tops.iter().filter(|t| t.vdev.kind == VdevKind::Hole).map(|t| t.vdev.id).collect()
+    }
+
+    /// In the syncing context, or while the pool is opened.
+    pub(crate) fn count_raw_space(&self, raw: bool) {
+        self.raw_space.store(raw, Ordering::Relaxed);
+    }
+
+    /// What both of a tree and the one that takes its place have.
+    pub(super) fn like(&self, old: &VdevTree) {
+        self.set_writable(old.is_writable());
+        self.count_raw_space(old.raw_space.load(Ordering::Relaxed));
     }
 
     pub(super) fn set_writable(&self, writable: bool) {
@@ -444,7 +469,7 @@ impl VdevTree {
 
     fn with_aux(&self, leaves: Vec<Arc<Leaf>>, spares: Vec<Arc<Vdev>>, cache: Vec<Arc<Vdev>>) -> VdevTree {
         let tree = VdevTree::assemble(&self.env, self.root.clone(), leaves, spares, cache);
-        tree.set_writable(self.is_writable());
+        tree.like(self);
         tree
     }
 }

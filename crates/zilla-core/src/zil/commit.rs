@@ -34,6 +34,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use zilla_env::Env;
+use zilla_ondisk::enums::SPA_VERSION_SLIM_ZIL;
 
 /// Trains that may be under way at once, however many log vdevs there are.
 const MAX_TRAINS: usize = 16;
@@ -179,7 +180,9 @@ impl Zilog {
 
     fn join(self: &Arc<Self>, object: Option<u64>, open: Txg, synced: Txg) -> Joined {
         let mut st = self.state.lock();
-        if st.suspended > 0 || st.abandoned || !self.is_started() {
+        // Blocks as older pools have them are read here and not written.
+        let old = self.ctx.version() < SPA_VERSION_SLIM_ZIL;
+        if st.suspended > 0 || st.abandoned || !self.is_started() || old {
             return Joined::Txg(open);
         }
         let lost = Txg(st.lost_txg);

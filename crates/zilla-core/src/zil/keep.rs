@@ -37,6 +37,7 @@ use crate::zio::{LOG_BLOCK_UNIT, LogStep};
 use bytes::Bytes;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::enums::SPA_VERSION_SLIM_ZIL;
 use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody, ZilHeader};
 
 /// A part of what is held as a record of `txg`.
@@ -113,6 +114,9 @@ impl Zilog {
             if st.abandoned || st.lwbs.is_empty() && !header.log.is_hole() {
                 // Its contents go, or it is being replayed.
                 return Ok(());
+            }
+            if self.ctx.version() < SPA_VERSION_SLIM_ZIL {
+                return Err(Error::os(Errno::NotSup, "the pool's version is too old for a log of ours"));
             }
             if st.broken {
                 return Err(Error::os(Errno::Io, "the log is broken until the next txg"));

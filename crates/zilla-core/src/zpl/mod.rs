@@ -79,6 +79,7 @@ pub use types::*;
 pub use znode::{Held, Znode};
 
 use crate::error::{Errno, Error, Result};
+use zilla_ondisk::enums::{SPA_VERSION_FUID, SPA_VERSION_SA, SPA_VERSION_USERSPACE};
 
 /// The object that names all others of a file system.
 pub const MASTER_NODE_OBJ: u64 = 1;
@@ -92,6 +93,16 @@ const ZPL_VERSION_FUID: u64 = 3;
 const ZPL_VERSION_USERSPACE: u64 = 4;
 /// From this version on attributes are system attributes.
 pub(crate) const ZPL_VERSION_SA: u64 = 5;
+/// The version that new file systems have in pools of a version.
+pub fn version_for(pool: u64) -> u64 {
+    match pool {
+        SPA_VERSION_SA.. => ZPL_VERSION,
+        SPA_VERSION_USERSPACE.. => ZPL_VERSION_USERSPACE,
+        SPA_VERSION_FUID.. => ZPL_VERSION_FUID,
+        _ => ZPL_VERSION_DIRENT_TYPE,
+    }
+}
+
 /// Project of files that belong to none.
 pub const DEFAULT_PROJID: u64 = 0;
 

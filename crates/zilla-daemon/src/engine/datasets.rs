@@ -207,7 +207,14 @@ impl Engine {
             Some(n) => n,
             None => inherited("casesensitivity").await.map_err(of_dataset)?,
         };
+        zpl.version = zpl::version_for(pool.spa.version());
         if let Some(version) = number(&settings, "version").filter(|v| *v != 0) {
+            if version > zpl.version {
+                return Err(ApiError::with(
+                    ErrorCode::BadVersion,
+                    "pool must be upgraded to set this property or value",
+                ));
+            }
             zpl.version = version;
         }
         zpl.project_quota = pool.dsl().feature_enabled("project_quota");

@@ -56,7 +56,7 @@ impl Pool {
                 // The first list is of what was born after the beginning; the latest snapshot has no key yet.
                 keys.retain(|t| *t < latest);
                 let dl = block_on(self.dsl.deadlist_open(ds.phys().deadlist_obj)).unwrap();
-                let found: BTreeSet<u64> = dl.entries.keys().copied().filter(|k| *k > 1).collect();
+                let found: BTreeSet<u64> = dl.lists().keys().copied().filter(|k| *k > 1).collect();
                 assert_eq!(found, keys, "{head}: keys of the deadlist");
             }
         }
