@@ -15,6 +15,6 @@ pub mod tree;
 pub mod world;
 
 pub use needs::{Need, can};
-pub use pool::{Kind, Pool, zdb_clean};
+pub use pool::{Kind, Pool, scrub, zdb_clean, zdb_clean_with};
 pub use random::Random;
 pub use world::{Done, World};

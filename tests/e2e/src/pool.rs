@@ -124,11 +124,17 @@ pub fn scrub(world: &World, pool: &str) {
 /// `zdb -bcc -e`: every block accounted for, every checksum. The pool must be exported.
 #[track_caller]
 pub fn zdb_clean(dir: &Path, pool: &str) {
+    zdb_clean_with(dir, pool, &[]);
+}
+
+/// The same with further options.
+#[track_caller]
+pub fn zdb_clean_with(dir: &Path, pool: &str, options: &[&str]) {
     if !can(&[Need::Zdb]) {
         return;
     }
     let mut command = Command::new(ZDB);
-    command.args(["-e", "-p"]).arg(dir).args(["-bcc", pool]);
+    command.args(options).args(["-e", "-p"]).arg(dir).args(["-bcc", pool]);
     let done = finish(command);
     let bad = ["leaked space", "double", "errors encountered", "error counts", "checksum mismatch"];
     let output = done.stdout.to_lowercase();
