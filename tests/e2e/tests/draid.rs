@@ -73,6 +73,76 @@ fn a_draid_loses_disks_and_gets_others() {
 }
 
 #[test]
+fn its_distributed_spare_stands_in_for_a_disk() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let disks = world.images("d", 6, SIZE);
+    let mount = world.mnt().join("tank");
+    world.zpool(&format!("create -m {} tank draid1:2d:1s {}", mount.display(), names(&disks))).ok();
+    let status = world.zpool("status tank").ok();
+    told(&status, "\t  draid1:2d:6c:1s-0 ");
+    told(&status, "\tspares\n\t  draid1-0-0 ");
+    told(&status, "AVAIL");
+    told(&world.zpool("list -v tank").ok(), "draid1-0-0");
+    let contents = |i: u32| vec![(i % 251) as u8; (i as usize * 977) % 200_000];
+    for i in 0..100 {
+        fs::write(mount.join(format!("f{i}")), contents(i)).expect("write");
+    }
+    let spare = "draid1-0-0";
+    for (line, words) in [
+        (format!("remove tank {spare}"), "cannot remove draid1-0-0: dRAID spares cannot be removed"),
+        (
+            format!("add tank spare {spare}"),
+            "cannot open 'draid1-0-0': dRAID spares can only be used to replace primary vdevs",
+        ),
+        (
+            format!("attach tank {} {spare}", disks[0].display()),
+            "can only attach to mirrors and top-level disks",
+        ),
+        (format!("replace tank {} draid1-0-1", disks[0].display()), "new device must be a single disk"),
+        (format!("replace tank {spare} {}", disks[0].display()), "device is reserved as a hot spare"),
+    ] {
+        told(&world.zpool(&line).fails(), words);
+    }
+    world.zpool(&format!("offline -f tank {}", disks[2].display())).ok();
+    world.zpool(&format!("replace -w tank {} {spare}", disks[2].display())).ok();
+    world.zpool("wait -t resilver tank").ok();
+    let status = world.zpool("status tank").ok();
+    told(&status, "\t    spare-2 ");
+    told(&status, "INUSE     currently in use");
+    told(&world.zpool(&format!("offline -f tank {spare}")).fails(), "device is reserved as a hot spare");
+    told(&world.zpool(&format!("offline tank {spare}")).fails(), "operation not supported on this type");
+    let busy = world.zpool(&format!("replace tank {} {spare}", disks[3].display())).fails();
+    told(&busy, "draid1-0-0 is busy");
+    world.zpool("export tank").ok();
+    zdb_clean(&world.disks(), "tank");
+
+    // Another disk is lost, and everything is there.
+    let away = world.path().join("away");
+    fs::rename(&disks[4], &away).expect("rename");
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    for i in 0..100 {
+        assert!(fs::read(mount.join(format!("f{i}"))).expect("read") == contents(i), "f{i}");
+    }
+    fs::rename(&away, &disks[4]).expect("rename");
+    world.zpool(&format!("online tank {}", disks[4].display())).ok();
+    world.zpool("wait -t resilver tank").ok();
+    world.zpool(&format!("detach tank {spare}")).ok();
+    told(&world.zpool("status tank").ok(), "AVAIL");
+    world.zpool(&format!("replace -w tank {} {spare}", disks[2].display())).ok();
+    world.zpool("wait -t resilver tank").ok();
+    let new = world.images("n", 1, SIZE);
+    world.zpool(&format!("replace -w tank {} {}", disks[2].display(), new[0].display())).ok();
+    world.zpool("wait -t resilver tank").ok();
+    told(&world.zpool("status -x tank").ok(), "pool 'tank' is healthy");
+    told(&world.zpool("status tank").ok(), "AVAIL");
+    world.zpool("export tank").ok();
+    zdb_clean(&world.disks(), "tank");
+}
+
+#[test]
 fn what_cannot_be_is_refused_as_openzfs_words_it() {
     let world = World::new();
     let disks = names(&world.images("d", 3, SIZE));
@@ -82,7 +152,10 @@ fn what_cannot_be_is_refused_as_openzfs_words_it() {
             "requested number of dRAID data disks per group 2 is too high,\nat most 1 disks are available for data",
         ),
         ("draid:4c", "invalid number of dRAID children; 4 required but 3 provided"),
-        ("draid:1d:1s", "zpool: distributed spares are not supported by zilla yet"),
+        (
+            "draid2:1s",
+            "request number of distributed spares 1 and parity level 2\nleaves no disks available for data",
+        ),
         ("draid3", "invalid vdev specification: draid3 requires at least 4 devices"),
     ] {
         told(&world.zpool(&format!("create tank {word} {disks}")).fails(), refusal);

@@ -6,8 +6,9 @@ use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::vdev::{self, NameFlags};
 use std::collections::BTreeMap;
-use zilla_control::error::ErrorCode;
+use zilla_control::error::{ApiError, ErrorCode};
 use zilla_control::props;
+use zilla_control::props::naming;
 use zilla_control::props::nicenum::nicenum;
 use zilla_control::types::{
     Activity, AllocClass, DatasetInfo, DatasetKind, DatasetQuery, PoolAdd, PoolInfo, PoolQuery, Source,
@@ -211,6 +212,7 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
     let pool = one_pool(cx, name)?;
     let ashift = ashift_of(cx, &props, &pool)?;
     let path = match vdevspec::leaf(new) {
+        _ if naming::is_draid_spare(new) => new.clone(),
         Ok(leaf) => leaf.path,
         Err(SpecError::Invalid(lines) | SpecError::Overridable(lines)) => {
             lines.iter().for_each(|line| cx.err(line));
@@ -317,6 +319,11 @@ pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
     let mut code = 0;
     for device in devices {
         let action = format!("cannot remove {device}");
+        if naming::is_draid_spare(device) {
+            cx.refused(&action, &ApiError::with(ErrorCode::NoDevice, "dRAID spares cannot be removed"));
+            code = 1;
+            continue;
+        }
         let Some(guid) = lookup_aux(cx, &pool, device, &action)? else {
             code = 1;
             continue;

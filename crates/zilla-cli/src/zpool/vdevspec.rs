@@ -9,6 +9,7 @@ use super::draidspec;
 use crate::fmt::vdev;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use zilla_control::props::naming;
 use zilla_control::types::{AllocClass, LeafSpec, TopKind, TopSpec, VdevKind, VdevNode, VdevSpec};
 
 const RAIDZ_MAXPARITY: u8 = 3;
@@ -128,10 +129,6 @@ pub fn parse(words: &[String]) -> Result<VdevSpec, SpecError> {
             }
             Group::Draid(_) => {
                 let kind = draidspec::kind(word, leaves.len() as u64)?;
-                if matches!(kind, TopKind::Draid { spares: 1.., .. }) {
-                    let what = "zpool: distributed spares are not supported by zilla yet";
-                    return Err(SpecError::Invalid(vec![what.into()]));
-                }
                 spec.tops.push(TopSpec { kind, class, leaves });
             }
             _ => {
@@ -158,6 +155,10 @@ enum Leaf {
 }
 
 pub fn leaf(word: &str) -> Result<LeafSpec, SpecError> {
+    if naming::is_draid_spare(word) {
+        let what = format!("cannot open '{word}': dRAID spares can only be used to replace primary vdevs");
+        return Err(SpecError::Invalid(vec![what]));
+    }
     let path = if word.starts_with('/') {
         if Path::new(word).canonicalize().is_err() {
             return Err(SpecError::Invalid(vec![format!("cannot resolve path '{word}'")]));
@@ -392,6 +393,11 @@ mod tests {
                 "nosuchdevice",
                 "cannot open 'nosuchdevice': no such device in /dev|must be a full path or shorthand device name",
             ),
+            (
+                "@a spare draid1-0-0",
+                "cannot open 'draid1-0-0': dRAID spares can only be used to replace primary vdevs",
+            ),
+            ("draid:1d:1s @a @b @c", "Draid { parity: 1, data: 1, spares: 1 }/Normal*3 spares 0 cache 0"),
             ("/no/such", "cannot resolve path '/no/such'"),
             ("/", "cannot use '/': must be a block device or regular file"),
             (

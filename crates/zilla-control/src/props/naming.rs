@@ -40,6 +40,13 @@ pub fn check_pool_name(name: &str, existing: bool) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Whether it is the name of a distributed spare of a dRAID (`draid2-0-1`), which is no device.
+pub fn is_draid_spare(name: &str) -> bool {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let rest = name.strip_prefix("draid").unwrap_or_default();
+    rest.split('-').count() == 3 && rest.split('-').all(number)
+}
+
 /// A dataset's name. `types`: which kinds the caller expects; `modifying`: about to create or change it, where
 /// `%` is not allowed.
 pub fn check_dataset_name(name: &str, types: Types, modifying: bool) -> Result<(), ApiError> {

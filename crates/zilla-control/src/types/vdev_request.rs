@@ -17,7 +17,7 @@ pub struct PoolAdd {
     pub force: bool,
 }
 
-/// `zpool attach [-f] [-o ashift]`, `zpool replace [-f] [-o ashift]`
+/// `zpool attach [-fs] [-o ashift]`, `zpool replace [-fs] [-o ashift]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevAttach {
@@ -29,6 +29,9 @@ pub struct VdevAttach {
     pub force: bool,
     /// `-o ashift`
     pub ashift: Option<u64>,
+    /// `-s`: a sequential rebuild gives it what it lacks.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sequential: bool,
 }
 
 /// `zpool detach`

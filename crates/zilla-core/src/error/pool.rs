@@ -57,6 +57,9 @@ pub enum Refusal {
     /// Something else is refused while a vdev is being removed.
     #[error("device removal in progress")]
     Removing,
+    /// A distributed spare is to stand in for another dRAID's disk, or one of no dRAID.
+    #[error("dRAID spares can only replace child devices in their parent's dRAID vdev")]
+    OtherDraid,
     /// Only sides of mirrors can be split off.
     #[error("Source pool must be composed only of mirrors\n")]
     OnlyMirrors,
@@ -71,7 +74,9 @@ impl Refusal {
             Refusal::NoDevice(_) => Errno::NoDev,
             Refusal::NoReplicas | Refusal::CheckpointExists | Refusal::DiscardingCheckpoint => Errno::Busy,
             Refusal::NoCheckpoint => Errno::NoEnt,
-            Refusal::CannotRemove | Refusal::NoTrim | Refusal::NoExpansion => Errno::NotSup,
+            Refusal::CannotRemove | Refusal::NoTrim | Refusal::NoExpansion | Refusal::OtherDraid => {
+                Errno::NotSup
+            }
             Refusal::Initializing | Refusal::Trimming => Errno::Busy,
             Refusal::NoInitialize | Refusal::NoActiveTrim => Errno::NoEnt,
             Refusal::NoUpkeep | Refusal::OnlyMirrors => Errno::Inval,

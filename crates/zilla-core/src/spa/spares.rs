@@ -10,6 +10,10 @@
 //! ([`Vdev::to_leave`]); its label then says that it is a spare again. If the device it stands in for is detached, it stays
 //! for good and is on no list any more.
 //!
+//! A dRAID's **distributed spares** are on the list as well, from when it is made. They are no devices
+//! (`vdev/distributed.rs`): no other pool can have them, nothing of them is labelled or opened, and
+//! they stay on the list whatever becomes of the device that they stand for.
+//!
 //! **Crash.** The list, and the tree, change in one txg each time. A spare whose label was about to be written over belongs to
 //! nobody, and is known by its guid; the list decides.
 
@@ -17,14 +21,15 @@ use super::Spa;
 use super::cache::write_list;
 use super::config;
 use crate::error::{Errno, Error, Result};
-use crate::spa::Attach;
+use crate::spa::{Attach, Refusal};
 use crate::txg::Tx;
-use crate::vdev::{Leaf, LeafSpec, Vdev, VdevKind, VdevState, VdevTree, probe_path};
+use crate::vdev::{Leaf, LeafSpec, Top, Vdev, VdevKind, VdevState, VdevTree, probe_path};
 use crate::zap::Zap;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::NvList;
 use zilla_ondisk::dsl::DMU_POOL_SPARES;
 use zilla_ondisk::enums::PoolState;
 
@@ -82,13 +87,24 @@ impl Spa {
 
     /// Hot spares of a pool that is being created, in its first txg.
     pub(super) async fn first_spares(&self, tx: &Tx, specs: &[SpareSpec]) -> Result<()> {
-        if specs.is_empty() {
-            return Ok(());
+        let labelled = if specs.is_empty() { self.tree() } else { self.label_spares(specs).await? };
+        let new = self.with_distributed(labelled, |_| true)?;
+        if !new.spares.is_empty() {
+            self.write_spares(tx, &new).await?;
+            self.use_tree(new);
         }
-        let new = self.label_spares(specs).await?;
-        self.write_spares(tx, &new).await?;
-        self.use_tree(new);
         Ok(())
+    }
+
+    /// The tree with the distributed spares of top-levels that are new in it.
+    pub(super) fn with_distributed(
+        &self,
+        tree: Arc<VdevTree>,
+        new: impl Fn(&Top) -> bool,
+    ) -> Result<Arc<VdevTree>> {
+        let rng = &*self.ctx.env.rng;
+        let all: Vec<_> = tree.tops.iter().filter(|t| new(t)).flat_map(|t| t.new_spares(rng)).collect();
+        if all.is_empty() { Ok(tree) } else { tree.adding_spares(&all).map(Arc::new) }
     }
 
     /// Labels devices as spares; the tree that has them.
@@ -124,7 +140,7 @@ impl Spa {
             return Err(Error::os(Errno::Busy, "the hot spare is in use; detach it first"));
         }
         if old.spares.iter().any(|v| v.guid == guid && v.kind == VdevKind::Dspare) {
-            return Err(Error::os(Errno::NotSup, "a distributed spare is a part of its dRAID"));
+            return Err(Error::os(Errno::NotSup, "dRAID spares cannot be removed"));
         }
         self.change_spares(Arc::new(old.without_aux(guid))).await
     }
@@ -160,20 +176,32 @@ impl Spa {
         Ok(())
     }
 
-    /// Refuses a spare that is not to be had: in use here or in another pool, or not at this path.
-    pub(super) async fn check_spare(&self, guid: u64, path: &Path) -> Result<()> {
-        let tree = self.tree();
+    /// The configuration of a spare that is to stand in for a device of `top`. Refuses one that is
+    /// not to be had: in use here or in another pool, or not at this path.
+    pub(super) async fn take_spare(&self, guid: u64, spec: &LeafSpec, top: &Top) -> Result<NvList> {
+        let (tree, path) = (self.tree(), &spec.path);
         let busy = |why: &str| Error::os(Errno::Busy, format!("{}: {why}", path.display()));
-        if !tree.spares.iter().any(|v| v.guid == guid) {
+        let Some(spare) = tree.spares.iter().find(|v| v.guid == guid) else {
             return Err(Error::os(Errno::NoDev, format!("{} is no hot spare of the pool", path.display())));
-        }
+        };
         if tree.is_active_spare(guid) {
             return Err(busy("the hot spare is in use"));
         }
-        if tree.spares.iter().any(|v| v.guid == guid && v.kind == VdevKind::Dspare) {
-            let what = "a distributed spare of a dRAID can be kept by this version, but not used";
-            return Err(Error::os(Errno::NotSup, what));
+        if let Some(room) = spare.leaf.as_ref().and_then(|l| l.room) {
+            if room.top != top.vdev.guid {
+                return Err(Refusal::OtherDraid.into());
+            }
+            return Ok(spare.as_config());
         }
+        self.check_spare(guid, path).await?;
+        let mut nv = spec.config(0, &*self.ctx.env.rng);
+        nv.set("guid", guid).set("is_spare", 1u64);
+        Ok(nv)
+    }
+
+    /// Whether what is at a path is the spare, and nobody else's by now.
+    async fn check_spare(&self, guid: u64, path: &Path) -> Result<()> {
+        let busy = |why: &str| Error::os(Errno::Busy, format!("{}: {why}", path.display()));
         let found = probe_path(&self.ctx.env, path).await?;
         let label = found.map(|(_, label)| label).filter(|l| l.guid() == Some(guid));
         let label = label.ok_or_else(|| busy("the device is not the hot spare"))?;
@@ -189,6 +217,7 @@ impl Spa {
     pub(super) async fn back_to_spares(&self, old: &VdevTree, vdev: &Arc<Vdev>, leaf: &Arc<Leaf>) {
         leaf.dtl.set([]);
         if leaf.writable()
+            && !leaf.is_room()
             && let Err(e) = old.init_spare_label(&self.nobodys(), &self.uberblock(), vdev).await
         {
             tracing::warn!(path = %leaf.path(), error = %e, "the label of a hot spare could not be written");
@@ -208,17 +237,20 @@ impl Spa {
             self.look_at_spares().await;
         }
         for (target, path) in needs {
-            for spare in self.tree().spares.clone() {
+            let mut spares = self.tree().spares.clone();
+            // What lies on all disks is given back to them the fastest.
+            spares.sort_by_key(|s| s.kind != VdevKind::Dspare);
+            for spare in spares {
                 let Some(leaf) = spare.leaf.as_ref() else { continue };
-                if self.tree().is_active_spare(spare.guid) || leaf.state().0 != VdevState::Healthy {
-                    continue;
-                }
-                if spare.kind == VdevKind::Dspare {
+                let tree = self.tree();
+                let other =
+                    leaf.room.is_some_and(|r| tree.top_of(target).is_none_or(|t| t.vdev.guid != r.top));
+                if other || tree.is_active_spare(spare.guid) || leaf.state().0 != VdevState::Healthy {
                     continue;
                 }
                 let disk = spare.kind == VdevKind::Disk;
                 let spec = LeafSpec { path: PathBuf::from(leaf.path()), disk };
-                let how = Attach { replace: true, ashift: None, spare: Some(spare.guid) };
+                let how = Attach { replace: true, spare: Some(spare.guid), ..Attach::default() };
                 match self.attach(target, &spec, how).await {
                     Ok(()) => {
                         tracing::warn!(pool = %self.name(), failed = %path, spare = %leaf.path(), "a hot spare steps in");

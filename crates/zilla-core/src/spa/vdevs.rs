@@ -45,6 +45,8 @@ pub struct Attach {
     pub ashift: Option<u32>,
     /// It is the pool's hot spare of this guid, and takes the other's place for a time only.
     pub spare: Option<u64>,
+    /// It is given what it lacks by a sequential rebuild, not by a resilver.
+    pub sequential: bool,
 }
 
 impl Spa {
@@ -103,6 +105,7 @@ impl Spa {
         for id in fresh {
             self.metaslabs.set_allocatable(id, true)?;
         }
+        self.look_at_spares().await;
         self.update_space()
     }
 
@@ -124,6 +127,11 @@ impl Spa {
                         }
                         made?;
                         spa.metaslabs.set_allocatable(*id, false)?;
+                    }
+                    let spares = new.spares.len();
+                    let new = spa.with_distributed(new, |t| fresh.contains(&t.id))?;
+                    if new.spares.len() > spares {
+                        spa.write_spares(&tx, &new).await?;
                     }
                     spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
@@ -211,17 +219,19 @@ impl Spa {
         let (old, env) = (self.tree(), &self.ctx.env);
         let target = old.find(guid).ok_or_else(|| no_such(guid))?;
         let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;
-        old.top_of(guid).ok_or_else(|| no_such(guid))?;
+        let top = old.top_of(guid).ok_or_else(|| no_such(guid))?;
         if !how.replace && matches!(target.kind, VdevKind::Raidz { .. }) {
             return self.attach_to_raidz(&target, spec, how).await;
         }
         Self::may_attach(&target, &parent, how)?;
-        let mut leaf = spec.config(0, &*env.rng);
-        if let Some(spare) = how.spare {
-            self.check_spare(spare, &spec.path).await?;
-            leaf.set("guid", spare).set("is_spare", 1u64);
-            target.leaf.iter().for_each(|l| l.unspare.store(false, Ordering::Relaxed));
-        }
+        let mut leaf = match how.spare {
+            Some(spare) => {
+                let nv = self.take_spare(spare, spec, top).await?;
+                target.leaf.iter().for_each(|l| l.unspare.store(false, Ordering::Relaxed));
+                nv
+            }
+            None => spec.config(0, &*env.rng),
+        };
         leaf.set("create_txg", target.config_u64("create_txg").unwrap_or(self.ctx.txgs.open().0));
         leaf.set(RESILVER_TXG, self.ctx.txgs.open().0);
         let new_leaf = leaf.u64("guid").unwrap_or(0);

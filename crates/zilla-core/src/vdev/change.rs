@@ -18,6 +18,7 @@ use zilla_env::Env;
 use zilla_ondisk::NvList;
 
 use super::config::{ConfigFor, Parser};
+use super::distributed;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::open::{LABELS, OpenArgs, min_asize};
@@ -303,6 +304,7 @@ impl VdevTree {
             widths: widths.collect(),
         };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
+        distributed::check(&root)?;
         let tree = VdevTree::assemble(env, root, parser.leaves, self.spares.clone(), self.cache.clone());
         let tree = tree.sharing_flags(self);
         for v in tree.root.walk() {
@@ -367,6 +369,7 @@ impl VdevTree {
             join_all(self.new_leaves(old).map(|l| l.close())).await;
         }
         result?;
+        self.measure_rooms();
         self.propagate();
         Ok(())
     }
@@ -394,7 +397,7 @@ impl VdevTree {
                 continue;
             }
             for v in top.vdev.walk() {
-                let Some(leaf) = v.leaf.as_ref().filter(|l| fresh(l)) else { continue };
+                let Some(leaf) = v.leaf.as_ref().filter(|l| fresh(l) && !l.is_room()) else { continue };
                 let sector = leaf.device().map_or(0, |d| d.info().logical_block.max(1).ilog2());
                 if sector.max(ashift.unwrap_or(0)) > top.ashift() {
                     return Err(Error::os(Errno::Dom, OTHER_SECTORS));

@@ -14,6 +14,7 @@ use zilla_env::Clock;
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
+use super::distributed::Room;
 use super::draid::Draid;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
@@ -68,9 +69,6 @@ impl Parser {
             return Err(bad(format!("{} has no guid", kind.type_name())));
         }
         let children = nv.lists("children").unwrap_or_default();
-        if kind == VdevKind::Dspare && depth < MAX_DEPTH {
-            return Err(refused("a distributed spare of a dRAID in use"));
-        }
         let is_leaf = matches!(kind, VdevKind::Disk | VdevKind::File | VdevKind::Dspare);
         let alone = is_leaf || kind == VdevKind::Indirect;
         if children.len() > MAX_CHILDREN || (alone && !children.is_empty()) {
@@ -109,7 +107,7 @@ impl Parser {
             },
             _ => None,
         };
-        let leaf = is_leaf.then(|| self.leaf(nv, guid));
+        let leaf = if is_leaf { Some(self.leaf(nv, guid, kind)?) } else { None };
         let children = children
             .iter()
             .enumerate()
@@ -142,18 +140,19 @@ impl Parser {
         }))
     }
 
-    fn leaf(&mut self, nv: &NvList, guid: u64) -> Arc<Leaf> {
+    fn leaf(&mut self, nv: &NvList, guid: u64, kind: VdevKind) -> Result<Arc<Leaf>> {
         let known = self.known.get(&guid).or_else(|| self.known.get(&nv.u64("orig_guid")?));
         if let Some(leaf) = known {
-            return leaf.clone();
+            return Ok(leaf.clone());
         }
         let path = nv.str("path").unwrap_or_default().to_owned();
-        let leaf = Leaf::new(guid, self.leaves.len(), path, self.clock.clone());
+        let room = if kind == VdevKind::Dspare { Some(Room::parse(nv)?) } else { None };
+        let leaf = Leaf::new(guid, self.leaves.len(), path, room, self.clock.clone());
         leaf.offline.store(nv.u64("offline").unwrap_or(0) != 0, Ordering::Relaxed);
         // A diagnosis of another machine does not matter here; what the administrator said does.
         leaf.external_fault.store(nv.str("aux_state") == Some("external"), Ordering::Relaxed);
         self.leaves.push(leaf.clone());
-        leaf
+        Ok(leaf)
     }
 
     /// A spare or cache device: a leaf that belongs to no top-level.

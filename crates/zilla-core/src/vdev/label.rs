@@ -214,7 +214,7 @@ impl super::VdevTree {
     pub async fn read_labels(&self) -> PoolLabels {
         let mut reads = Vec::new();
         for top in &self.tops {
-            for leaf in top.leaves().filter(|l| l.readable()) {
+            for leaf in top.devices().filter(|l| l.readable()) {
                 let ashift = top.ashift();
                 if let Some(device) = leaf.device() {
                     reads.push(async move { (leaf.index, ashift, read_labels(&device).await) });

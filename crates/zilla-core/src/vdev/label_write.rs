@@ -104,7 +104,7 @@ impl VdevTree {
     fn pool_labels(&self, pool: &NvList, which: impl Fn(&Leaf) -> bool) -> Vec<(Arc<Leaf>, NvList, u32)> {
         let mut work = Vec::new();
         for top in &self.tops {
-            for leaf in top.leaves().filter(|l| which(l)) {
+            for leaf in top.devices().filter(|l| which(l)) {
                 work.push((leaf.clone(), self.label_config(pool, top, leaf.guid()), top.ashift()));
             }
         }
@@ -144,7 +144,7 @@ impl VdevTree {
     async fn write_labels(&self, pool: &NvList, which: [usize; 2]) -> Result<()> {
         let (mut writes, marks) = (Vec::new(), self.marks());
         for top in self.tops.iter().filter(|t| t.vdev.is_concrete()) {
-            for leaf in top.leaves().filter(|l| l.writable()) {
+            for leaf in top.devices().filter(|l| l.writable()) {
                 let packed = self.label_config(pool, top, leaf.guid()).pack();
                 for l in which {
                     let Some(at) = label_offset(leaf.psize(), l) else { continue };
@@ -163,7 +163,7 @@ impl VdevTree {
         let stable = self.flush_each(&marks).await;
         for top in self.tops.iter().filter(|t| t.vdev.is_concrete() && !t.vdev.is_log) {
             let good = results.iter().any(|r| r.as_ref().is_ok_and(|id| *id == top.id));
-            if !good || !top.leaves().any(|l| stable.contains(&l.index)) {
+            if !good || !top.devices().any(|l| stable.contains(&l.index)) {
                 let what = format!("no label of {}-{} could be written", top.vdev.kind.type_name(), top.id);
                 return Err(Error::os(Errno::Io, what));
             }
@@ -191,7 +191,7 @@ impl VdevTree {
             let n = ordinary.clone().count().max(1);
             let some = ordinary.clone().cycle().skip(ub.txg as usize % n).take(n.min(SYNC_MIN_VDEVS));
             let mut chosen: Vec<&Top> = some.copied().collect();
-            let missed = |t: &Top| t.leaves().any(|l| !l.holds(ub.txg));
+            let missed = |t: &Top| t.devices().any(|l| !l.holds(ub.txg));
             let known = chosen.len();
             for top in ordinary.filter(|t| missed(t)) {
                 if !chosen.iter().take(known).any(|c| c.id == top.id) {
@@ -203,7 +203,7 @@ impl VdevTree {
         let (mut writes, marks) = (Vec::new(), self.marks());
         for top in chosen {
             let ashift = top.ashift();
-            for leaf in top.leaves().filter(|l| l.writable() && l.holds(ub.txg)) {
+            for leaf in top.devices().filter(|l| l.writable() && l.holds(ub.txg)) {
                 for l in 0..VDEV_LABELS {
                     let Some(at) = label_offset(leaf.psize(), l) else { continue };
                     let offset = at + uberblock_offset(ashift, uberblock_slot(ashift, ub.txg, multihost));

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use zilla_env::{Clock, Completion, Device, Io, IoBuf, IoOp, IoVec};
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
+use super::distributed::Room;
 use super::dtl::Dtl;
 use super::flush::Flushes;
 use super::gather::{Gather, IoDone};
@@ -68,6 +69,8 @@ pub struct Leaf {
     /// Why it could not be opened the last time.
     open_error: Mutex<Option<Error>>,
     pub(super) queue: Mutex<Queue>,
+    /// Of a distributed spare, which has no device: where what it holds lies.
+    pub room: Option<Room>,
     pub(super) state: StateCell,
     /// Usable bytes of the device, labels included.
     psize: AtomicU64,
@@ -76,8 +79,8 @@ pub struct Leaf {
     /// Only until the next import: not kept in the configuration.
     pub offline_until_import: AtomicBool,
     /// Reads or writes are refused because they failed too often.
-    cant_read: AtomicBool,
-    cant_write: AtomicBool,
+    pub(super) cant_read: AtomicBool,
+    pub(super) cant_write: AtomicBool,
     pub dtl: Dtl,
     /// Takes part in the resilver that is under way.
     pub resilvering: AtomicBool,
@@ -127,7 +130,13 @@ fn no_device() -> io::Error {
 }
 
 impl Leaf {
-    pub(super) fn new(guid: u64, index: usize, path: String, clock: Arc<dyn Clock>) -> Arc<Leaf> {
+    pub(super) fn new(
+        guid: u64,
+        index: usize,
+        path: String,
+        room: Option<Room>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Leaf> {
         Arc::new(Leaf {
             guid: AtomicU64::new(guid),
             index,
@@ -136,6 +145,7 @@ impl Leaf {
             device: RwLock::new(None),
             open_error: Mutex::new(None),
             queue: Mutex::new(Queue::new()),
+            room,
             state: StateCell::new(VdevState::Closed, VdevAux::None),
             psize: AtomicU64::new(0),
             offline: AtomicBool::new(false),
@@ -519,21 +529,6 @@ impl Leaf {
         self.note(TroubleKind::Checksum, offset, len);
     }
 
-    /// It has failed too often: it is used no more, or only where nobody else has what is wanted.
-    pub(crate) fn judged(&self, verdict: VdevState) {
-        match verdict {
-            VdevState::Degraded => self.state.set(verdict, VdevAux::ErrExceeded),
-            _ => self.set_unusable(verdict, VdevAux::ErrExceeded),
-        }
-    }
-
-    /// What it was degraded for is forgiven.
-    pub(crate) fn forgiven(&self) {
-        if self.state.get() == (VdevState::Degraded, VdevAux::ErrExceeded) {
-            self.state.set(VdevState::Healthy, VdevAux::None);
-        }
-    }
-
     /// One read, past the block layer: labels, probes.
     pub async fn read_at(self: &Arc<Self>, offset: u64, len: u64, class: Priority) -> io::Result<Bytes> {
         let gather = Gather::new(1);
@@ -651,30 +646,6 @@ impl Leaf {
     /// Whether I/O failed since this was last asked.
     pub(super) fn take_suspect(&self) -> bool {
         self.suspect.swap(false, Ordering::Relaxed)
-    }
-
-    /// Takes the leaf out of use and closes its device.
-    pub async fn take_out(self: &Arc<Self>, state: VdevState, aux: VdevAux) {
-        self.set_unusable(state, aux);
-        self.close().await;
-        self.state.set(state, aux);
-    }
-
-    /// Takes the leaf out of use because the administrator says so.
-    pub async fn fault(self: &Arc<Self>, aux: VdevAux) {
-        self.take_out(VdevState::Faulted, aux).await;
-    }
-
-    /// Takes the leaf out of use: it has failed too often.
-    pub(super) fn set_faulted(&self, aux: VdevAux) {
-        self.set_unusable(VdevState::Faulted, aux);
-    }
-
-    /// Sends nothing more to the device.
-    pub(crate) fn set_unusable(&self, state: VdevState, aux: VdevAux) {
-        self.state.set(state, aux);
-        self.cant_read.store(true, Ordering::Release);
-        self.cant_write.store(true, Ordering::Release);
     }
 }
 

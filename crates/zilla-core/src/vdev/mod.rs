@@ -13,7 +13,7 @@
 //!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
 //! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units, `widths.rs` how wide
-//!   an expanded RAID-Z's blocks are;
+//!   an expanded RAID-Z's blocks are, `distributed.rs` where what lies on a distributed spare is;
 //! - `reflow.rs` says where the sectors of a RAID-Z are that is being expanded, `moving.rs` moves them;
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
@@ -38,11 +38,12 @@
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]):
 //! blocks are never overwritten in place within the txgs an import may go back to.
 //!
-//! Deliberately absent: distributed spares and failure domains of dRAIDs.
-//! What a configuration has of them is refused by name.
+//! Deliberately absent: failure domains of dRAIDs. What a configuration has of them is refused by
+//! name.
 
 pub mod change;
 mod config;
+mod distributed;
 pub mod draid;
 mod draid_seeds;
 mod dtl;
@@ -73,10 +74,12 @@ mod tickets;
 mod tree;
 mod trouble;
 mod upkeep;
+mod usable;
 pub(crate) mod widths;
 mod within;
 pub(crate) mod write;
 
+pub use distributed::{Room, Side};
 pub use dtl::Dtl;
 pub use gather::IoDone;
 pub use grow::{MOST_METASLABS, MS_COUNT_LIMIT, NewSize};

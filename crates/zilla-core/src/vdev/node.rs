@@ -203,7 +203,13 @@ impl Vdev {
     /// child is taken out.
     pub fn replaced_by_spare(&self, guid: u64) -> Option<u64> {
         match &self.children[..] {
-            [first, .., last] if self.kind == VdevKind::Spare && first.guid == guid && last.is_spare() => {
+            // A distributed one stays what it is.
+            [first, .., last]
+                if self.kind == VdevKind::Spare
+                    && first.guid == guid
+                    && last.is_spare()
+                    && last.kind != VdevKind::Dspare =>
+            {
                 Some(last.guid)
             }
             _ => None,
@@ -283,6 +289,13 @@ impl Vdev {
         sum.write_errors = of(&self.write_errors, |l| &l.write_errors);
         sum.checksum_errors = of(&self.checksum_errors, |l| &l.checksum_errors);
         sum
+    }
+
+    /// Its configuration, for another place in the tree.
+    pub(crate) fn as_config(&self) -> NvList {
+        let mut nv = self.generate(super::ConfigFor::Label, None);
+        nv.set("id", 0u64);
+        nv
     }
 
     /// Sets the error counts of the node back, as `zpool clear` does.

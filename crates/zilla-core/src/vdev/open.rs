@@ -53,6 +53,7 @@ impl VdevTree {
                 leaf.state.set(state, aux);
             }
         }
+        self.measure_rooms();
         for top in &self.tops {
             self.open_top(&top.vdev)?;
         }
@@ -97,6 +98,12 @@ impl VdevTree {
         }
         if leaf.external_fault.load(Ordering::Relaxed) {
             leaf.set_faulted(VdevAux::External);
+            return None;
+        }
+        // What a distributed spare holds can be had where its dRAID can.
+        if leaf.is_room() {
+            leaf.set_open_error(None);
+            leaf.set_usable(args.write);
             return None;
         }
         let mode = OpenMode { write: args.write, exclusive: args.write };
@@ -182,7 +189,8 @@ impl VdevTree {
         // A device whose sectors have become larger than the pool's blocks are cannot be written
         // correctly, and one that shrank has lost blocks.
         for v in top.walk() {
-            let Some(l) = v.leaf.clone().filter(|l| l.state().0 == VdevState::Healthy) else { continue };
+            let there = |l: &Arc<Leaf>| l.state().0 == VdevState::Healthy && !l.is_room();
+            let Some(l) = v.leaf.clone().filter(there) else { continue };
             let sector = l.device().map_or(0, |d| d.info().logical_block.max(1).ilog2());
             let needed = min_asize(top, &v);
             if sector > top.ashift() || l.psize().saturating_sub(LABELS) < needed {
@@ -323,7 +331,9 @@ pub(super) fn available(v: &Vdev) -> Option<u64> {
     if let Some(l) = &v.leaf {
         return (l.psize() > LABELS).then(|| l.psize() - LABELS);
     }
-    let least = v.children.iter().filter_map(|c| available(c)).min()?;
+    // A distributed spare has what the others have.
+    let own = v.children.iter().filter(|c| c.kind != VdevKind::Dspare);
+    let least = own.filter_map(|c| available(c)).min()?;
     match v.kind {
         VdevKind::Raidz { .. } => Some(least * divided(v)),
         VdevKind::Draid { .. } => v.draid().map(|d| d.capacity(least)),

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use zilla_env::{IoBuf, Whole};
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
+use super::distributed::Side;
 use super::gather::Gather;
 use super::leaf::{Leaf, LeafIo};
 use super::priority::Priority;
@@ -113,7 +114,7 @@ impl Reader<'_> {
     pub async fn read(&self) -> Outcome {
         match &self.top.layout {
             Layout::Plain(unit) => self.read_unit(unit).await,
-            Layout::Raidz { units, .. } | Layout::Draid { units, .. } => self.read_raidz(units).await,
+            Layout::Raidz { .. } | Layout::Draid { .. } => self.read_raidz().await,
             Layout::Indirect => self.read_indirect().await,
             Layout::Nothing => Err(DvaFailure {
                 place: format!("vdev {}", self.top.id),
@@ -197,7 +198,7 @@ impl Reader<'_> {
         bad.extend(unit.leaves.iter().filter(|l| l.writable() && !l.holds(self.birth)));
         if !bad.is_empty() {
             let padded = pad(&data, size);
-            let writes = bad.into_iter().map(|l| (l.clone(), at, padded.clone()));
+            let writes = bad.into_iter().map(|l| Mend::new(&Side::own(l), at, padded.clone()));
             healing.count(self.repair(writes.collect(), Entry::default()).await);
         }
         Ok((data, healing))
@@ -212,7 +213,7 @@ impl Reader<'_> {
         gather.wait().await.pop().flatten().unwrap_or_else(missing)
     }
 
-    async fn read_raidz(&self, units: &[Unit]) -> Outcome {
+    async fn read_raidz(&self) -> Outcome {
         let entry = self.tree.enter(&[(self.top.id, self.offset, self.sectors())]).await;
         let Some(map) = self.top.map(self.offset, self.sectors(), self.birth, &entry) else {
             return Err(DvaFailure {
@@ -225,10 +226,10 @@ impl Reader<'_> {
         let n = map.cols.len();
         // Per column: the leaf to ask, and what came.
         let leaf_of = |i: usize| -> Option<&Arc<Leaf>> {
-            let at = map.cols[i].on_device();
-            let unit = &units[map.cols[i].child];
-            let ok = unit.leaves.iter().filter(|l| l.readable() && l.holds(self.birth));
-            ok.min_by_key(|l| l.read_cost(at))
+            let col = &map.cols[i];
+            let sides = self.top.sides(col.child, col.offset).into_iter();
+            let ok = sides.filter(|s| s.readable() && s.holds(self.birth));
+            ok.min_by_key(|s| s.leaf.read_cost(col.on_device())).map(|s| s.leaf)
         };
         let leaves: SmallVec<[Option<&Arc<Leaf>>; 8]> = (0..n).map(leaf_of).collect();
         let mut row = Row {
@@ -282,7 +283,10 @@ impl Reader<'_> {
             // As a last resort also the leaves that should not have it: a DTL may say more than is
             // true.
             let doubtful = |i: usize| match leaves[i] {
-                None => units[map.cols[i].child].leaves.iter().find(|l| l.readable()),
+                None => {
+                    let sides = self.top.sides(map.cols[i].child, map.cols[i].offset);
+                    sides.into_iter().find(Side::readable).map(|s| s.leaf)
+                }
                 Some(_) => None,
             };
             let doubtful: SmallVec<[Option<&Arc<Leaf>>; 8]> = (0..n).map(doubtful).collect();
@@ -314,7 +318,7 @@ impl Reader<'_> {
         let suspicious =
             checksum || self.every_copy || !failed.is_empty() || leaves.iter().any(Option::is_none);
         if suspicious {
-            healing = self.heal_raidz(&map, units, &leaves, (&cols, &failed), &block, entry).await;
+            healing = self.heal_raidz(&map, &leaves, (&cols, &failed), &block, entry).await;
         }
         Ok((block.slice(..self.psize as usize), healing))
     }
@@ -430,7 +434,6 @@ impl Reader<'_> {
     async fn heal_raidz(
         &self,
         map: &Map,
-        units: &[Unit],
         leaves: &[Option<&Arc<Leaf>>],
         (cols, failed): (&[Option<Bytes>], &[usize]),
         block: &Bytes,
@@ -438,10 +441,16 @@ impl Reader<'_> {
     ) -> Healing {
         let right = map.columns(block);
         let mut healing = Healing::default();
-        let mut writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]> = SmallVec::new();
+        let mut writes: SmallVec<[Mend; 4]> = SmallVec::new();
         for (i, right) in right.into_iter().enumerate() {
             let (col, before) = (&map.cols[i], writes.len());
             let at = col.on_device();
+            let sides = self.top.sides(col.child, col.offset);
+            // By which spares the leaf that was asked has it.
+            let own = |leaf| match sides.iter().find(|s| Arc::ptr_eq(s.leaf, leaf)) {
+                Some(side) => Mend::new(side, at, right.clone()),
+                None => Mend::new(&Side::own(leaf), at, right.clone()),
+            };
             if let (Some(leaf), Some(read)) = (leaves[i], &cols[i])
                 // A column that was read into the block is the block.
                 && read.as_ptr() != right.as_ptr()
@@ -451,30 +460,30 @@ impl Reader<'_> {
                     leaf.lied(at, right.len() as u64);
                 }
                 healing.spoilt(leaf);
-                writes.push((leaf.clone(), at, right.clone()));
+                writes.push(own(leaf));
             }
             if let (Some(leaf), true) = (leaves[i], failed.contains(&i)) {
                 healing.spoilt(leaf);
-                writes.push((leaf.clone(), at, right.clone()));
+                writes.push(own(leaf));
             }
-            let unit = units[col.child].leaves.iter().filter(|_| col.size > 0);
-            for leaf in unit.filter(|l| l.writable() && !l.holds(self.birth)) {
-                writes.push((leaf.clone(), at, right.clone()));
+            let lacking = |s: &&Side<'_>| s.writable() && !s.holds(self.birth);
+            for side in sides.iter().filter(|_| col.size > 0).filter(lacking) {
+                writes.push(Mend::new(side, at, right.clone()));
             }
             // What is wrong at one of its places may have been copied to the others.
             let wrong = writes.len() > before;
             for &(child, offset) in map.extra(i) {
-                let unit = units[child].leaves.iter().filter(|l| l.writable());
-                for leaf in unit.filter(|l| wrong || !l.holds(self.birth)) {
-                    writes.push((leaf.clone(), on_device(offset), right.clone()));
+                let sides = self.top.sides(child, offset);
+                for side in sides.iter().filter(|s| s.writable() && (wrong || !s.holds(self.birth))) {
+                    writes.push(Mend::new(side, on_device(offset), right.clone()));
                 }
             }
         }
         for skip in map.skips.iter().filter(|_| map.zeroed) {
             let at = skip.on_device();
-            let unit = units[skip.child].leaves.iter();
-            for leaf in unit.filter(|l| l.writable() && !l.holds(self.birth)) {
-                writes.push((leaf.clone(), at, IoBuf::zeroed(skip.size as usize).into_bytes()));
+            let sides = self.top.sides(skip.child, skip.offset);
+            for side in sides.iter().filter(|s| s.writable() && !s.holds(self.birth)) {
+                writes.push(Mend::new(side, at, IoBuf::zeroed(skip.size as usize).into_bytes()));
             }
         }
         healing.count(self.repair(writes, entry).await);
@@ -482,18 +491,14 @@ impl Reader<'_> {
     }
 
     /// Writes again what was bad, if the block still is the place's owner.
-    pub(super) async fn repair(
-        &self,
-        writes: SmallVec<[(Arc<Leaf>, u64, Bytes); 4]>,
-        entry: Entry,
-    ) -> Vec<Option<u64>> {
+    pub(super) async fn repair(&self, writes: SmallVec<[Mend; 4]>, entry: Entry) -> Vec<Option<u64>> {
         if writes.is_empty() || !self.tree.is_writable() {
             return Vec::new();
         }
         let Some(guard) = (self.fence)() else { return Vec::new() };
         let (birth, scan) = (self.birth, self.class == Priority::Scrub);
         let task = async move {
-            let one = |(l, at, data)| repair(l, at, data, birth, scan);
+            let one = |mend: Mend| mend.write(birth, scan);
             let done = join_all(writes.into_iter().map(one)).await;
             drop((guard, entry));
             done
@@ -545,22 +550,40 @@ pub(super) fn pad(data: &Bytes, size: u64) -> Bytes {
     buf.into_bytes()
 }
 
-/// Writes good bytes over bad ones and says how many. Whether that worked is the disk's problem,
-/// not the reader's.
-async fn repair(leaf: Arc<Leaf>, at: u64, data: Bytes, birth: u64, scan: bool) -> Option<u64> {
-    if !leaf.writable() {
-        return None;
+/// Good bytes for a device that has bad ones, or none.
+pub(super) struct Mend {
+    leaf: Arc<Leaf>,
+    via: SmallVec<[Arc<Leaf>; 1]>,
+    at: u64,
+    data: Bytes,
+}
+
+impl Mend {
+    pub(super) fn new(side: &Side<'_>, at: u64, data: Bytes) -> Mend {
+        let via = side.via.iter().map(|l| Arc::clone(l)).collect();
+        Mend { leaf: side.leaf.clone(), via, at, data }
     }
-    let len = data.len() as u64;
-    if leaf.write_at(at, data, Priority::AsyncWrite).await.is_err() {
-        if !leaf.holds(birth) {
-            leaf.refused.store(true, Ordering::Relaxed);
+
+    /// Writes them, and says how many. Whether that worked is the disk's problem, not the reader's.
+    async fn write(self, birth: u64, scan: bool) -> Option<u64> {
+        let Mend { leaf, via, at, data } = self;
+        if !leaf.writable() {
+            return None;
         }
-        return None;
+        let len = data.len() as u64;
+        let written = leaf.write_at(at, data, Priority::AsyncWrite).await.is_ok();
+        for l in via.iter().chain([&leaf]) {
+            if !written && !l.holds(birth) {
+                l.refused.store(true, Ordering::Relaxed);
+            }
+            if written && scan {
+                l.scan_processed.fetch_add(len, Ordering::Relaxed);
+            }
+        }
+        if !written {
+            return None;
+        }
+        leaf.stats.self_healed.fetch_add(len, Ordering::Relaxed);
+        Some(len)
     }
-    leaf.stats.self_healed.fetch_add(len, Ordering::Relaxed);
-    if scan {
-        leaf.scan_processed.fetch_add(len, Ordering::Relaxed);
-    }
-    Some(len)
 }

@@ -12,9 +12,10 @@ use smallvec::SmallVec;
 use zilla_env::IoBuf;
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
+use super::distributed::Side;
 use super::indirect::{Piece, Pieces};
 use super::leaf::Leaf;
-use super::read::{DvaFailure, Healing, Outcome, Reader};
+use super::read::{DvaFailure, Healing, Mend, Outcome, Reader};
 use super::tree::{Layout, Unit};
 use super::widths::Entry;
 
@@ -156,7 +157,7 @@ impl Reader<'_> {
             let mut bad: Vec<&Arc<Leaf>> = known.filter(|l| l.holds(part.piece.birth)).collect();
             healing.bad.extend(bad.iter().map(|l| l.index));
             bad.extend(missed);
-            writes.extend(bad.into_iter().map(|l| (l.clone(), part.at, right.clone())));
+            writes.extend(bad.into_iter().map(|l| Mend::new(&Side::own(l), part.at, right.clone())));
         }
         healing.count(self.repair(writes, Entry::default()).await);
         healing

@@ -136,7 +136,7 @@ impl VdevTree {
             }
             let reaches = leaf.dtl.bounds().is_some_and(|(_, last)| last <= max_txg);
             let whole = reaches && leaf.is_behind() && !leaf.refused.load(Ordering::Relaxed);
-            if whole && leaf.is_stable().await {
+            if whole && self.is_stable(leaf).await {
                 leaf.dtl.remove(0, max_txg + 1);
                 changed |= v.config_u64(RESILVER_TXG).is_some();
                 v.remove_config(RESILVER_TXG);
@@ -178,7 +178,7 @@ impl VdevTree {
         let Some(top) = self.tops.iter().find(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf))) else { return };
         let own = newest_uberblock(labels, top.ashift(), u64::MAX);
         let mut best = own;
-        for other in top.leaves().filter(|l| !Arc::ptr_eq(l, leaf) && l.readable()) {
+        for other in top.devices().filter(|l| !Arc::ptr_eq(l, leaf) && l.readable()) {
             if let Some(device) = other.device() {
                 let labels = label::read_labels(&device).await;
                 best = best.max(newest_uberblock(&labels, top.ashift(), u64::MAX));

@@ -38,7 +38,8 @@ impl VdevTree {
         let Some(leaf) = &vdev.leaf else { return };
         if vdev.kind == VdevKind::Dspare {
             let top = vdev.config_u64("top_guid").and_then(|guid| self.find(guid));
-            let there = top.is_some_and(|t| t.draid().is_some() && t.state().0 >= VdevState::Degraded);
+            let its = |t: &Arc<Vdev>| t.draid().is_some() && t.state().0 >= VdevState::Degraded;
+            let there = top.is_some_and(|t| its(&t));
             let state = if there { VdevState::Healthy } else { VdevState::CantOpen };
             leaf.set_unusable(state, if there { VdevAux::None } else { VdevAux::OpenFailed });
             return;

@@ -13,6 +13,7 @@ use zilla_ondisk::enums::VdevState;
 
 pub use super::config::ConfigFor;
 use super::config::Parser;
+use super::distributed;
 use super::draid::Draid;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
@@ -192,6 +193,7 @@ impl VdevTree {
             widths: HashMap::new(),
         };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
+        distributed::check(&root)?;
         let cache = config.lists("l2cache").unwrap_or_default();
         let cache = cache.iter().enumerate().map(|(i, c)| parser.aux(c, i)).collect::<Result<Vec<_>>>()?;
         Ok(VdevTree::assemble(env, root, parser.leaves, Vec::new(), cache))

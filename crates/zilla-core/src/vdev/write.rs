@@ -13,6 +13,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use zilla_env::{IoBuf, IoVec};
 
+use super::distributed::Side;
 use super::gather::{Gather, IoDone};
 use super::leaf::LeafIo;
 use super::priority::Priority;
@@ -52,14 +53,14 @@ impl Plan {
         match &top.layout {
             Layout::Plain(unit) => {
                 for leaf in &unit.leaves {
-                    self.put(leaf, offset, data.clone(), false);
+                    self.put(&Side::own(leaf), offset, data.clone(), false);
                     #[cfg(feature = "planted")]
                     if crate::planted::is(crate::planted::Bug::MirrorOneSide) {
                         break;
                     }
                 }
             }
-            Layout::Raidz { units, .. } | Layout::Draid { units, .. } => {
+            Layout::Raidz { .. } | Layout::Draid { .. } => {
                 let Some(map) = top.map(offset, data.len() as u64, birth, entry) else { return };
                 let columns = map.columns(&data);
                 #[cfg(feature = "planted")]
@@ -68,8 +69,8 @@ impl Plan {
                 for (i, (col, bytes)) in columns.filter(|(_, (col, _))| col.size > 0) {
                     let extra = map.extra(i).iter().copied();
                     for (child, offset) in std::iter::once((col.child, col.offset)).chain(extra) {
-                        for leaf in &units[child].leaves {
-                            self.put(leaf, offset, bytes.clone(), false);
+                        for side in top.sides(child, offset) {
+                            self.put(&side, offset, bytes.clone(), false);
                         }
                     }
                 }
@@ -78,8 +79,8 @@ impl Plan {
                     let zeros = self.zeros.get_or_insert_with(|| IoBuf::zeroed(size).into_bytes());
                     let zeros =
                         if zeros.len() == size { zeros.clone() } else { IoBuf::zeroed(size).into_bytes() };
-                    for leaf in &units[skip.child].leaves {
-                        self.put(leaf, skip.offset, zeros.clone(), !map.zeroed);
+                    for side in top.sides(skip.child, skip.offset) {
+                        self.put(&side, skip.offset, zeros.clone(), !map.zeroed);
                     }
                 }
             }
@@ -87,12 +88,14 @@ impl Plan {
         }
     }
 
-    fn put(&mut self, leaf: &Arc<super::Leaf>, offset: u64, data: Bytes, filler: bool) {
-        if leaf.writable() {
-            let offset = on_device(offset);
-            self.writes.push(PlannedWrite { leaf: leaf.index, offset, data, filler });
-        } else if !self.missed.contains(&leaf.index) {
-            self.missed.push(leaf.index);
+    fn put(&mut self, side: &Side<'_>, offset: u64, data: Bytes, filler: bool) {
+        match side.unwritable() {
+            None => {
+                let offset = on_device(offset);
+                self.writes.push(PlannedWrite { leaf: side.leaf.index, offset, data, filler });
+            }
+            Some(leaf) if !self.missed.contains(&leaf.index) => self.missed.push(leaf.index),
+            Some(_) => {}
         }
     }
 

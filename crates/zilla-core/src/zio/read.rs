@@ -96,7 +96,7 @@ impl Zio {
         let load = || {
             let tree = self.tree();
             let top = bp.dvas().next().and_then(|dva| tree.tops.get(dva.vdev as usize));
-            top.and_then(|t| t.leaves().map(|l| l.load()).min()).unwrap_or(0)
+            top.and_then(|t| t.devices().map(|l| l.load()).min()).unwrap_or(0)
         };
         self.0.l2.read(bp, key, class, &check, load).await
     }

@@ -1,6 +1,7 @@
 //! Disks of a pool come, go, return and are replaced: what they missed is known and given to them,
 //! and then any other may go.
 
+mod draid;
 mod expansion;
 mod removal;
 mod spares;
@@ -21,8 +22,8 @@ use zilla_ondisk::enums::{PoolState, ScanFunc, ScanState};
 
 const SIZE: u64 = 80 << 20;
 const RAIDZ1: VdevKind = VdevKind::Raidz { nparity: 1 };
-const REPLACE: Attach = Attach { replace: true, ashift: None, spare: None };
-const ATTACH: Attach = Attach { replace: false, ashift: None, spare: None };
+const REPLACE: Attach = Attach { replace: true, ashift: None, spare: None, sequential: false };
+const ATTACH: Attach = Attach { replace: false, ashift: None, spare: None, sequential: false };
 
 struct World {
     env: Env,

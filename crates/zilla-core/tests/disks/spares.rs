@@ -20,7 +20,7 @@ async fn lose(w: &World, spa: &Arc<Spa>, name: &str) {
 }
 
 /// Waits until nobody who is there lacks anything, and nothing is being replaced.
-async fn whole(w: &World, spa: &Arc<Spa>) {
+pub(super) async fn whole(w: &World, spa: &Arc<Spa>) {
     for _ in 0..2000 {
         let tree = spa.tree();
         let behind = tree.pool_leaves().any(|l| l.is_behind());

@@ -63,7 +63,9 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
         spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
         spa::Refusal::Expanding => ErrorCode::RaidzExpandInProgress.into(),
-        spa::Refusal::NoExpansion => ApiError::with(ErrorCode::BadTarget, why.to_string()),
+        spa::Refusal::NoExpansion | spa::Refusal::OtherDraid => {
+            ApiError::with(ErrorCode::BadTarget, why.to_string())
+        }
         spa::Refusal::ExpandNotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
         spa::Refusal::NoUpkeep => ErrorCode::BadDev.into(),
         spa::Refusal::NoTrim => ErrorCode::TrimNotSup.into(),
@@ -156,7 +158,7 @@ mod tests {
         match why {
             NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
             RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing | OnlyMirrors => true,
-            Expanding | NoExpansion | ExpandNotHealthy => true,
+            Expanding | NoExpansion | ExpandNotHealthy | OtherDraid => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
             NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
         }
@@ -227,6 +229,11 @@ mod tests {
                 NoExpansion,
                 ErrorCode::BadTarget,
                 "raidz_expansion feature must be enabled in order to attach a device to raidz",
+            ),
+            (
+                OtherDraid,
+                ErrorCode::BadTarget,
+                "dRAID spares can only replace child devices in their parent's dRAID vdev",
             ),
             (
                 ExpandNotHealthy,

@@ -8,6 +8,7 @@ use super::info::vdev_state;
 use super::pool::Pool;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zilla_control::props::naming::is_draid_spare;
 use zilla_control::types::{
     LeafSpec, PoolAdd, PoolClear, PoolFreeze, PoolReopen, TopKind, TopSpec, VdevAttach, VdevDetach,
     VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec,
@@ -78,7 +79,7 @@ impl Engine {
         let path = PathBuf::from(&r.path);
         let disk = super::create::is_disk(&path);
         let ashift = r.ashift.and_then(|a| u32::try_from(a).ok());
-        let how = Attach { replace: r.replace, ashift, spare };
+        let how = Attach { replace: r.replace, ashift, spare, sequential: r.sequential };
         pool.spa.attach(r.guid, &vdev::LeafSpec { path, disk }, how).await.map_err(of_vdev)?;
         self.save_cache().await;
         notify(&pool, if spare.is_some() { "vdev_spare" } else { "vdev_attach" });
@@ -87,6 +88,9 @@ impl Engine {
 
     /// The guid of the device if it is a hot spare of the pool that waits; a log cannot take one.
     async fn check_spare(&self, pool: &Pool, r: &VdevAttach) -> Answer<Option<u64>> {
+        if is_draid_spare(&r.path) {
+            return distributed_spare(pool, r).map(Some);
+        }
         let Ok(Some((_, label))) = vdev::probe_path(&self.env, Path::new(&r.path)).await else {
             return Ok(None);
         };
@@ -146,6 +150,12 @@ impl Engine {
 
     pub(super) async fn offline_vdev(&self, r: VdevOffline) -> Answer<()> {
         let pool = self.changeable(&r.name)?;
+        let tree = pool.spa.tree();
+        if tree.find(r.guid).is_some_and(|v| v.kind == vdev::VdevKind::Dspare) {
+            // It has no state of its own.
+            let code = if r.fault { ErrorCode::IsSpare } else { ErrorCode::PoolNotSup };
+            return Err(code.into());
+        }
         pool.spa.offline(r.guid, r.temporary, r.fault).await.map_err(of_vdev)
     }
 
@@ -170,4 +180,26 @@ impl Engine {
     pub(super) async fn freeze_pool(&self, r: PoolFreeze) -> Answer<()> {
         self.changeable(&r.name)?.spa.freeze().await.map_err(of_pool)
     }
+}
+
+/// The distributed spare that a request names instead of a device. It must wait.
+fn distributed_spare(pool: &Pool, r: &VdevAttach) -> Answer<u64> {
+    let tree = pool.spa.tree();
+    let named = |v: &&Arc<vdev::Vdev>| {
+        v.kind == vdev::VdevKind::Dspare && v.leaf.as_ref().is_some_and(|l| l.path() == r.path)
+    };
+    let Some(spare) = tree.spares.iter().find(named) else {
+        return Err(ApiError::with(ErrorCode::InvalConfig, "new device must be a single disk"));
+    };
+    if tree.is_active_spare(spare.guid) {
+        return Err(ApiError::with(ErrorCode::BadDev, format!("{} is busy", r.path)));
+    }
+    if tree.top_of(r.guid).is_some_and(|t| t.vdev.is_log) {
+        return Err(ApiError::with(ErrorCode::BadTarget, "cannot replace a log with a spare"));
+    }
+    if !r.replace {
+        let what = "can only attach to mirrors and top-level disks";
+        return Err(ApiError::with(ErrorCode::BadTarget, what));
+    }
+    Ok(spare.guid)
 }

@@ -1,0 +1,357 @@
+//! Distributed spares: room on a dRAID in which what one of its children has, or had, can lie.
+//!
+//! Such a spare is a leaf without a device. What it holds at an offset lies at that offset of
+//! another child of its dRAID, which one the dRAID's permutations say ([`Draid::spare_child`]); and
+//! where that child has failed too, and has a distributed spare, at a third one.
+//!
+//! ```text
+//!   draid1:2d:5c:1s   a   spare(b draid1-0-0)   c   d   e
+//!                              |  at offset x, in whose slice d is what the spare has
+//!                              +----------------------------> d at offset x
+//! ```
+//!
+//! So nothing is ever sent to the spare itself: who reads or writes a column asks for its *sides*
+//! ([`Top::sides`]), the devices that have these bytes, each with the spares by which it has them. A
+//! side has a block if its device holds the txg the block was born in, and each of these spares
+//! does. The spare's own DTL tells only of what it was never given; what a device missed, the device's
+//! tells, for its own bytes and for those that it has for a spare. A device that fails is
+//! one child less, and no more than that: in every slice either its own column is lost or the
+//! spare's that lies there.
+//!
+//! It has no label. That it is there, and whose it is, the pool's list of spares says, and the
+//! configuration in the labels of all others.
+
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use zilla_env::Rng;
+use zilla_ondisk::NvList;
+
+use super::draid::Draid;
+use super::leaf::Leaf;
+use super::node::{Vdev, VdevKind};
+use super::spec::new_guid;
+use super::tree::{Layout, Top, Unit, VdevTree};
+use crate::error::{Error, Result};
+
+/// Which dRAID a distributed spare belongs to, and which of its spares it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Room {
+    pub top: u64,
+    pub spare: u64,
+}
+
+impl Room {
+    pub(super) fn parse(nv: &NvList) -> Result<Room> {
+        match (nv.u64("top_guid"), nv.u64("spareid")) {
+            (Some(top), Some(spare)) => Ok(Room { top, spare }),
+            _ => {
+                let what = "a distributed spare that does not say whose it is";
+                Err(Error::corrupt(None, "vdev configuration", what))
+            }
+        }
+    }
+}
+
+/// A device that has what a unit holds at an offset.
+#[derive(Clone)]
+pub struct Side<'a> {
+    pub leaf: &'a Arc<Leaf>,
+    /// The distributed spares by which it has it.
+    pub via: SmallVec<[&'a Arc<Leaf>; 1]>,
+}
+
+impl<'a> Side<'a> {
+    pub fn own(leaf: &'a Arc<Leaf>) -> Side<'a> {
+        Side { leaf, via: SmallVec::new() }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &'a Arc<Leaf>> + '_ {
+        self.via.iter().copied().chain([self.leaf])
+    }
+
+    pub fn readable(&self) -> bool {
+        self.all().all(|l| l.readable())
+    }
+
+    pub fn writable(&self) -> bool {
+        self.all().all(|l| l.writable())
+    }
+
+    /// Whether it should hold a block of this birth.
+    pub fn holds(&self, birth: u64) -> bool {
+        self.all().all(|l| l.holds(birth))
+    }
+
+    /// Who is to blame that it takes no writes.
+    pub(super) fn unwritable(&self) -> Option<&'a Arc<Leaf>> {
+        self.all().find(|l| !l.writable())
+    }
+}
+
+/// The sides of a unit, found by way of the spares in `via`.
+fn gather<'a>(
+    draid: Option<&Draid>,
+    units: &'a [Unit],
+    (child, offset): (usize, u64),
+    via: &SmallVec<[&'a Arc<Leaf>; 1]>,
+    out: &mut SmallVec<[Side<'a>; 2]>,
+) {
+    for leaf in units.get(child).iter().flat_map(|u| &u.leaves) {
+        let Some(room) = leaf.room else {
+            out.push(Side { leaf, via: via.clone() });
+            continue;
+        };
+        // Where spares stand in for each other in a ring nobody's data lies.
+        if via.iter().any(|v| Arc::ptr_eq(v, leaf)) {
+            continue;
+        }
+        if let Some(next) = draid.and_then(|d| d.spare_child(room.spare, offset)) {
+            let mut via = via.clone();
+            via.push(leaf);
+            gather(draid, units, (next, offset), &via, out);
+        }
+    }
+}
+
+impl Top {
+    /// The devices that have what a child holds at an offset of its data area. What is between two
+    /// slices' borders has the same ones, and a column of a block is.
+    pub fn sides(&self, child: usize, offset: u64) -> SmallVec<[Side<'_>; 2]> {
+        let (draid, units) = match &self.layout {
+            Layout::Draid { draid, units } => (Some(&**draid), &units[..]),
+            Layout::Raidz { units, .. } => (None, &units[..]),
+            Layout::Plain(unit) => (None, std::slice::from_ref(unit)),
+            Layout::Indirect | Layout::Nothing => (None, &[][..]),
+        };
+        let mut out = SmallVec::new();
+        gather(draid, units, (child, offset), &SmallVec::new(), &mut out);
+        out
+    }
+
+    /// Its leaves that are devices.
+    pub fn devices(&self) -> impl Iterator<Item = &Arc<Leaf>> {
+        self.leaves().filter(|l| !l.is_room())
+    }
+
+    /// The configurations of its distributed spares, as those of a new dRAID.
+    pub fn new_spares(&self, rng: &dyn Rng) -> Vec<NvList> {
+        let Some(draid) = self.vdev.draid() else { return Vec::new() };
+        let spare = |spare| {
+            let path = format!("draid{}-{}-{spare}", draid.shape.nparity, self.id);
+            let nv = NvList::new().with("type", "dspare").with("guid", new_guid(rng)).with("path", path);
+            let nv = nv.with("whole_disk", 1u64).with("is_spare", 1u64);
+            nv.with("top_guid", self.vdev.guid).with("spareid", spare)
+        };
+        (0..draid.shape.nspares).map(spare).collect()
+    }
+}
+
+/// Refuses a tree in which a distributed spare is not below its own dRAID, or one is twice.
+pub(super) fn check(root: &Arc<Vdev>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for top in &root.children {
+        for v in top.walk().iter().filter(|v| v.kind == VdevKind::Dspare) {
+            let room = v.leaf.as_ref().and_then(|l| l.room);
+            let fits = room.is_some_and(|room| {
+                let its = top.draid().filter(|_| top.guid == room.top);
+                its.is_some_and(|d| room.spare < d.shape.nspares) && seen.insert(room)
+            });
+            if !fits {
+                let what = "a distributed spare where it cannot be";
+                return Err(Error::corrupt(None, "vdev configuration", what));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl VdevTree {
+    /// Has distributed spares that are in use say how large they are: as their dRAID's devices.
+    pub(super) fn measure_rooms(&self) {
+        for top in &self.tops {
+            let size = top.devices().map(|l| l.psize()).filter(|size| *size > 0).min().unwrap_or(0);
+            top.leaves().filter(|l| l.is_room()).for_each(|l| l.set_psize(size));
+        }
+    }
+
+    /// Whether all that a leaf holds is stable: a distributed spare's lies on all devices beside it.
+    pub(super) async fn is_stable(&self, leaf: &Arc<Leaf>) -> bool {
+        if !leaf.is_room() {
+            return leaf.is_stable().await;
+        }
+        let Some(top) = self.tops.iter().find(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf))) else {
+            return false;
+        };
+        for device in top.devices().filter(|l| l.writable()) {
+            if !device.is_stable().await {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Leaf {
+    /// Whether it is a distributed spare, which has no device.
+    pub fn is_room(&self) -> bool {
+        self.room.is_some()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used)]
+mod tests {
+    use super::super::draid::Shape;
+    use super::*;
+    use proptest::prelude::*;
+    use zilla_env::real_env;
+
+    /// A dRAID, some of whose children are replaced by, or share their place with, spares.
+    fn tree(shape: Shape, stands: &[(u64, u64, bool)]) -> VdevTree {
+        let leaf = |id: u64, guid: u64| {
+            let nv = NvList::new().with("type", "file").with("id", id).with("guid", guid);
+            nv.with("path", format!("/f{guid}"))
+        };
+        let spare = |id: u64, spare: u64| {
+            let nv = NvList::new().with("type", "dspare").with("id", id).with("guid", 1000 + spare);
+            nv.with("path", "draid").with("top_guid", 7u64).with("spareid", spare).with("is_spare", 1u64)
+        };
+        let children: Vec<NvList> = (0..shape.children)
+            .map(|id| match stands.iter().find(|s| s.0 == id) {
+                None => leaf(id, 10 + id),
+                Some((_, which, true)) => spare(id, *which),
+                Some((_, which, false)) => {
+                    let both = vec![leaf(0, 10 + id), spare(1, *which)];
+                    let nv = NvList::new().with("type", "spare").with("id", id).with("guid", 2000 + id);
+                    nv.with("children", both)
+                }
+            })
+            .collect();
+        let draid = NvList::new().with("type", "draid").with("id", 0u64).with("guid", 7u64);
+        let draid = draid.with("nparity", shape.nparity).with("draid_ndata", shape.ndata);
+        let draid = draid.with("draid_nspares", shape.nspares).with("draid_ngroups", shape.groups());
+        let draid = draid.with("ashift", 12u64).with("asize", 1u64 << 40).with("children", children);
+        let root = NvList::new().with("type", "root").with("id", 0u64).with("guid", 1u64);
+        VdevTree::from_config(&real_env(1), &root.with("children", vec![draid])).unwrap()
+    }
+
+    fn shapes() -> impl Strategy<Value = Shape> {
+        (1u64..=3, 1u64..=6, 1u64..=4, 0u64..=9).prop_map(|(nparity, ndata, nspares, more)| Shape {
+            nparity,
+            ndata,
+            nspares,
+            children: nparity + ndata + nspares + more,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// By the definition: in every slice the spare is the child in the column that belongs to
+        /// it, from the last one down; if a spare stands for that child, that one's, and so on.
+        #[test]
+        fn a_spare_is_where_the_permutation_says(
+            shape in shapes(), first in any::<u64>(), alone in any::<bool>(), slice in 0u64..5000, within in 0u64..(16 << 20)
+        ) {
+            let stands: Vec<(u64, u64, bool)> =
+                (0..shape.nspares).map(|s| ((first % shape.children + s) % shape.children, s, alone)).collect();
+            let tree = tree(shape, &stands);
+            let top = &tree.tops[0];
+            let draid = top.vdev.draid().unwrap();
+            let offset = slice * (draid.run_end(0)) + within;
+            prop_assert!(offset < draid.run_end(offset));
+            for child in 0..shape.children {
+                let mut expected = Vec::new();
+                let (mut at, mut hops) = (child, 0);
+                loop {
+                    let stand = stands.iter().find(|s| s.0 == at);
+                    if stand.is_none() || !alone {
+                        expected.push(10 + at);
+                    }
+                    let Some(stand) = stand else { break };
+                    hops += 1;
+                    if hops > stands.len() {
+                        break;
+                    }
+                    at = draid.spare_child(stand.1, offset).unwrap() as u64;
+                }
+                let sides = top.sides(child as usize, offset);
+                let found: Vec<u64> = sides.iter().map(|s| s.leaf.guid()).collect();
+                if hops <= stands.len() {
+                    prop_assert_eq!(&found, &expected);
+                    prop_assert_eq!(sides.last().map_or(0, |s| s.via.len()), hops);
+                }
+                prop_assert!(sides.iter().all(|s| !s.leaf.is_room()));
+            }
+        }
+
+        /// Blocks' columns never meet: no two of them have a byte of a device in common, whatever
+        /// spares stand in, so each failed device costs at most one column.
+        #[test]
+        fn columns_of_a_slice_lie_on_devices_of_their_own(
+            shape in shapes(), first in any::<u64>(), at in 0u64..100_000
+        ) {
+            let stands: Vec<(u64, u64, bool)> =
+                (0..shape.nspares).map(|s| ((first % shape.children + s) % shape.children, s, true)).collect();
+            let tree = tree(shape, &stands);
+            let top = &tree.tops[0];
+            let draid = top.vdev.draid().unwrap();
+            let map = draid.map(at * draid.stripe(12), shape.ndata << 12, 12);
+            let mut seen = BTreeSet::new();
+            for col in &map.cols {
+                let sides = top.sides(col.child, col.offset);
+                prop_assert_eq!(sides.len(), 1, "{:?}", col);
+                prop_assert!(seen.insert((sides[0].leaf.guid(), col.offset)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_spare_of_another_draid_or_twice_is_refused() {
+        let shape = Shape { nparity: 1, ndata: 2, nspares: 1, children: 6 };
+        let good = tree(shape, &[(2, 0, false)]);
+        let config = good.generate_config(super::super::ConfigFor::Mos);
+        for (name, value) in [("spareid", 1u64), ("top_guid", 8)] {
+            let mut bad = config.clone();
+            let top = &mut bad.lists_mut("children").unwrap()[0];
+            let spare = &mut top.lists_mut("children").unwrap()[2];
+            spare.lists_mut("children").unwrap()[1].set(name, value);
+            assert!(VdevTree::from_config(&real_env(1), &bad).is_err(), "{name}");
+        }
+        let mut bad = config.clone();
+        let top = &mut bad.lists_mut("children").unwrap()[0];
+        let children = top.lists_mut("children").unwrap();
+        let twice = children[2].lists("children").unwrap()[1].clone();
+        let id = children[3].u64("id").unwrap();
+        children[3] = twice;
+        children[3].set("id", id);
+        assert!(VdevTree::from_config(&real_env(1), &bad).is_err());
+        assert_eq!(good.generate_config(super::super::ConfigFor::Mos), config);
+    }
+
+    #[test]
+    fn what_a_device_missed_its_spare_s_part_there_missed_too() {
+        let shape = Shape { nparity: 1, ndata: 2, nspares: 1, children: 6 };
+        let tree = tree(shape, &[(2, 0, false)]);
+        let top = &tree.tops[0];
+        top.leaves().for_each(|l| l.set_usable(true));
+        let side = |offset| top.sides(2, offset)[1].clone();
+        let there = side(0).leaf.clone();
+        let elsewhere = (1..100).map(|s| s * top.vdev.draid().unwrap().run_end(0));
+        let elsewhere = elsewhere.clone().find(|at| !Arc::ptr_eq(side(*at).leaf, &there)).unwrap();
+        there.dtl.add(5, 6);
+        assert!(!side(0).holds(5) && side(0).holds(6) && side(elsewhere).holds(5));
+        there.set_unusable(super::super::VdevState::Faulted, super::super::VdevAux::External);
+        assert!(!side(0).writable() && side(elsewhere).writable());
+        assert!(side(0).unwritable().is_some_and(|l| Arc::ptr_eq(l, &there)));
+        // Each device is one child: with this one's and the one that the spare stands for, too few.
+        assert!(top.survives(|l| l.writable()));
+        top.leaves().find(|l| l.is_room()).unwrap().dtl.add(0, 9);
+        let lost = top.leaves().find(|l| l.guid() == 12).unwrap();
+        lost.set_unusable(super::super::VdevState::Faulted, super::super::VdevAux::External);
+        assert!(!top.survives(|l| l.writable() && l.holds(5)));
+    }
+}
