@@ -225,7 +225,8 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
         format!("cannot attach {new} to {old}")
     };
     let Some(guid) = lookup(cx, &pool, old, &action)? else { return Ok(1) };
-    let request = VdevAttach { name: name.clone(), guid, path, replace, force, ashift };
+    let sequential = false;
+    let request = VdevAttach { name: name.clone(), guid, path, replace, force, ashift, sequential };
     let code = finish(cx, name, &action, &request)?;
     if code == 0 && wait {
         let raidz = vdev::find(&pool, old).is_some_and(|(v, _)| v.kind == VdevKind::Raidz);

@@ -339,14 +339,15 @@ mod tests {
         let top = &tree.tops[0];
         top.leaves().for_each(|l| l.set_usable(true));
         let side = |offset| top.sides(2, offset)[1].clone();
-        let there = side(0).leaf.clone();
-        let elsewhere = (1..100).map(|s| s * top.vdev.draid().unwrap().run_end(0));
-        let elsewhere = elsewhere.clone().find(|at| !Arc::ptr_eq(side(*at).leaf, &there)).unwrap();
+        let places: Vec<u64> = (0..100).map(|s| s * top.vdev.draid().unwrap().run_end(0)).collect();
+        let at = *places.iter().find(|at| side(**at).leaf.guid() != 12).unwrap();
+        let there = side(at).leaf.clone();
+        let elsewhere = *places.iter().find(|at| !Arc::ptr_eq(side(**at).leaf, &there)).unwrap();
         there.dtl.add(5, 6);
-        assert!(!side(0).holds(5) && side(0).holds(6) && side(elsewhere).holds(5));
+        assert!(!side(at).holds(5) && side(at).holds(6) && side(elsewhere).holds(5));
         there.set_unusable(super::super::VdevState::Faulted, super::super::VdevAux::External);
-        assert!(!side(0).writable() && side(elsewhere).writable());
-        assert!(side(0).unwritable().is_some_and(|l| Arc::ptr_eq(l, &there)));
+        assert!(!side(at).writable() && side(elsewhere).writable());
+        assert!(side(at).unwritable().is_some_and(|l| Arc::ptr_eq(l, &there)));
         // Each device is one child: with this one's and the one that the spare stands for, too few.
         assert!(top.survives(|l| l.writable()));
         top.leaves().find(|l| l.is_room()).unwrap().dtl.add(0, 9);
