@@ -86,6 +86,15 @@ impl<'a> Side<'a> {
         self.all().all(|l| l.holds(birth))
     }
 
+    /// A device that is away does not get what it should have for a spare: it misses that from now
+    /// on.
+    pub(super) fn note_absent(&self, birth: u64) {
+        let lack = self.via.iter().any(|l| !l.holds(birth));
+        if lack && self.via.iter().all(|l| l.writable()) && !self.leaf.writable() {
+            self.leaf.dtl.add(birth, birth + 1);
+        }
+    }
+
     /// Who is to blame that it takes no writes.
     pub(super) fn unwritable(&self) -> Option<&'a Arc<Leaf>> {
         self.all().find(|l| !l.writable())

@@ -466,6 +466,9 @@ impl Reader<'_> {
                 healing.spoilt(leaf);
                 writes.push(own(leaf));
             }
+            if self.class == Priority::Scrub {
+                sides.iter().for_each(|s| s.note_absent(self.birth));
+            }
             let lacking = |s: &&Side<'_>| s.writable() && !s.holds(self.birth);
             for side in sides.iter().filter(|_| col.size > 0).filter(lacking) {
                 writes.push(Mend::new(side, at, right.clone()));

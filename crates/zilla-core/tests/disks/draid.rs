@@ -147,6 +147,28 @@ fn spares_stand_in_for_disks_that_have_a_spare_s_data() {
     });
 }
 
+/// A disk that is away while a spare is resilvered lacks what it should have for the spare.
+#[test]
+fn what_a_spare_was_to_have_on_a_disk_that_is_away_is_not_forgotten() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let kind = VdevKind::Draid { nparity: 2, ndata: 2, nspares: 1 };
+        let spa = create(&w, kind, &SIX).await;
+        spa.offline(guid(&spa, &w.path("f")), true, false).await.unwrap();
+        stand_in(&w, &spa, "b", "draid2-0-0").await;
+        w.put(&spa, 20..30).await;
+        spa.online(guid(&spa, &w.path("f")), false).await.unwrap();
+        whole(&w, &spa).await;
+        spa.scan().unwrap().start().await.unwrap();
+        whole(&w, &spa).await;
+        let s = spa.scan().unwrap().status();
+        assert_eq!((errors(&spa), s.errors, s.processed), (0, 0, 0));
+        w.export(spa).await;
+        w.take("a");
+        w.without_each(&["c", "d", "e", "f"], 30).await;
+    });
+}
+
 #[test]
 fn a_spare_stands_in_for_disks_of_its_own_draid_only() {
     let w = World::new();
