@@ -172,7 +172,7 @@ impl DslPool {
     pub(super) async fn bpobj_make(&self, tx: &Tx, version: u64) -> Result<u64> {
         let len = match version {
             ..SPA_VERSION_BPOBJ_ACCOUNT => BPOBJ_SIZE_V0,
-            ..SPA_VERSION_DEADLISTS => BPOBJ_SIZE_V1,
+            SPA_VERSION_BPOBJ_ACCOUNT..SPA_VERSION_DEADLISTS => BPOBJ_SIZE_V1,
             _ if self.feature_enabled("livelist") => BPOBJ_SIZE_V3,
             _ => BPOBJ_SIZE_V2,
         };
