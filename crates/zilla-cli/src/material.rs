@@ -169,18 +169,25 @@ impl Drop for Silent {
 
 /// What a server has: curl(1) asks it, which knows certificates and proxies.
 fn fetch(url: &str) -> Result<Vec<u8>, String> {
-    let mut curl = Command::new("curl");
-    curl.args([
-        "--silent",
-        "--show-error",
-        "--fail",
-        "--location",
-        "--proto",
-        "=https,http",
-        "--max-filesize",
-    ]);
-    curl.arg(MOST.to_string()).arg("--").arg(url).stdin(Stdio::null());
-    let done = curl.output().map_err(|e| format!("Couldn't load curl: {e}"))?;
+    let ask = |program: &str| {
+        let mut curl = Command::new(program);
+        curl.args([
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--location",
+            "--proto",
+            "=https,http",
+            "--max-filesize",
+        ]);
+        curl.arg(MOST.to_string()).arg("--").arg(url).stdin(Stdio::null()).output()
+    };
+    // Who starts commands with a short search path has it all the same.
+    let done = ask("curl").or_else(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => ask("/usr/bin/curl"),
+        _ => Err(e),
+    });
+    let done = done.map_err(|e| format!("Couldn't load curl: {e}"))?;
     if !done.status.success() {
         let why = String::from_utf8_lossy(&done.stderr);
         return Err(format!("Couldn't GET {url}: {}", why.trim()));

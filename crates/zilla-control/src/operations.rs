@@ -89,6 +89,10 @@ macro_rules! operations {
                 let _ = (caller, asked);
                 std::future::ready(Err(ErrorCode::Perm.into()))
             }
+            /// What has to be settled before anything that is asked for is done.
+            fn prepare(&self) -> impl Future<Output = ()> + Send {
+                std::future::ready(())
+            }
             /// What `GET <path>` on the socket gives; None where there is no such thing. Who may
             /// have it is judged here.
             fn page(
@@ -132,6 +136,7 @@ macro_rules! operations {
                     let outcome = match open::<$request>(body) {
                         Ok(envelope) => {
                             let caller = Caller { command: envelope.command, ..caller };
+                            backend.prepare().await;
                             let may = match caller.owner {
                                 true => Ok(()),
                                 false => backend.judge(&caller, Asked::$request(&envelope.request)).await,

@@ -75,7 +75,79 @@ pub static L2ARC_META_PERCENT: Tunable = Tunable::new("l2arc_meta_percent", 33);
 /// Whether what a cache device holds is found again when the pool is opened.
 pub static L2ARC_REBUILD_ENABLED: Tunable = Tunable::new("l2arc_rebuild_enabled", 1);
 
+/// Whether scrubs and resilvers stand still where they are.
+pub static SCAN_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_scan_suspend_progress", 0);
+
+/// Whether removals of vdevs stand still where they are.
+pub static REMOVAL_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_removal_suspend_progress", 0);
+
+/// After how many bytes the expansion of a RAID-Z stands still; 0: it goes on to its end.
+pub static EXPAND_MAX_REFLOW_BYTES: Tunable = Tunable::new("raidz_expand_max_reflow_bytes", 0);
+
+/// Whether a pool is scrubbed when an expansion is complete.
+pub static SCRUB_AFTER_EXPAND: Tunable = Tunable::new("zfs_scrub_after_expand", 1);
+
+/// Whether what readers will ask for next is left where it is until they do.
+pub static PREFETCH_DISABLE: Tunable = Tunable::new("zfs_prefetch_disable", 0);
+
+/// Whether files may share blocks.
+pub static BCLONE_ENABLED: Tunable = Tunable::new("zfs_bclone_enabled", 1);
+
+/// Whether file systems are mounted of which something was left out when they were sent.
+pub static ALLOW_REDACTED_DATASET_MOUNT: Tunable = Tunable::new("zfs_allow_redacted_dataset_mount", 0);
+
+/// log2 of the sectors that files which are a pool's devices have and would like.
+pub static VDEV_FILE_LOGICAL_ASHIFT: Tunable = Tunable::new("vdev_file_logical_ashift", 9);
+pub static VDEV_FILE_PHYSICAL_ASHIFT: Tunable = Tunable::new("vdev_file_physical_ashift", 9);
+
+/// log2 of the largest sectors that a device gets only because it says it would like them.
+pub static VDEV_MAX_AUTO_ASHIFT: Tunable = Tunable::new("zfs_vdev_max_auto_ashift", 14);
+
+/// Metaslabs that a new vdev has at least, and beyond how many it keeps one for the intent log.
+pub static VDEV_MIN_MS_COUNT: Tunable = Tunable::new("zfs_vdev_min_ms_count", 16);
+pub static EMBEDDED_SLOG_MIN_MS: Tunable = Tunable::new("zfs_embedded_slog_min_ms", 64);
+
+/// What an initialize writes, and how many bytes of it at a time.
+pub static INITIALIZE_VALUE: Tunable = Tunable::new("zfs_initialize_value", 0xdead_beef_dead_beee);
+pub static INITIALIZE_CHUNK_SIZE: Tunable = Tunable::new("zfs_initialize_chunk_size", 1 << 20);
+
+/// The longest and the shortest range that is trimmed as one, in bytes.
+pub static TRIM_EXTENT_BYTES_MAX: Tunable = Tunable::new("zfs_trim_extent_bytes_max", 128 << 20);
+pub static TRIM_EXTENT_BYTES_MIN: Tunable = Tunable::new("zfs_trim_extent_bytes_min", 32 << 10);
+
+/// In how many txgs all metaslabs have their turn to be trimmed of what was freed.
+pub static TRIM_TXG_BATCH: Tunable = Tunable::new("zfs_trim_txg_batch", 32);
+
+/// After how many txgs the log of a deduplication table goes into the table.
+pub static DEDUP_LOG_TXG_MAX: Tunable = Tunable::new("zfs_dedup_log_txg_max", 8);
+
+/// Cache devices of fewer bytes have no log of what they hold.
+pub static L2ARC_REBUILD_MIN_L2SIZE: Tunable = Tunable::new("l2arc_rebuild_blocks_min_l2size", 1 << 30);
+
+/// Seconds after which a txg that has anything to write is written.
+pub static TXG_TIMEOUT: Tunable = Tunable::new("zfs_txg_timeout", 5);
+
 pub static ALL: &[&Tunable] = &[
+    &SCAN_SUSPEND_PROGRESS,
+    &REMOVAL_SUSPEND_PROGRESS,
+    &EXPAND_MAX_REFLOW_BYTES,
+    &SCRUB_AFTER_EXPAND,
+    &PREFETCH_DISABLE,
+    &BCLONE_ENABLED,
+    &ALLOW_REDACTED_DATASET_MOUNT,
+    &VDEV_FILE_LOGICAL_ASHIFT,
+    &VDEV_FILE_PHYSICAL_ASHIFT,
+    &VDEV_MAX_AUTO_ASHIFT,
+    &VDEV_MIN_MS_COUNT,
+    &EMBEDDED_SLOG_MIN_MS,
+    &INITIALIZE_VALUE,
+    &INITIALIZE_CHUNK_SIZE,
+    &TRIM_EXTENT_BYTES_MAX,
+    &TRIM_EXTENT_BYTES_MIN,
+    &TRIM_TXG_BATCH,
+    &DEDUP_LOG_TXG_MAX,
+    &L2ARC_REBUILD_MIN_L2SIZE,
+    &TXG_TIMEOUT,
     &ADMIN_SNAPSHOT,
     &ZIL_SAXATTR,
     &COMMIT_TIMEOUT_PCT,

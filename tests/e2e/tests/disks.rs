@@ -378,3 +378,59 @@ fn a_raidz_is_expanded_by_a_disk_and_openzfs_agrees() {
     let refused = world.zpool(&format!("attach old raidz1-0 {}", list[3])).fails();
     told(&refused, "raidz_expansion feature must be enabled in order to attach a device to raidz");
 }
+
+#[test]
+fn a_disk_that_was_overwritten_while_it_was_in_use_is_replaced_by_itself() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &[]);
+    write(&pool, "f", 4);
+    let disk = pool.disks[0].display().to_string();
+    // As long as it has what it should have there is nothing to be replaced.
+    told(&world.zpool(&format!("replace -f tank {disk} {disk}")).fails(), "is part of active pool 'tank'");
+    told(&status(&world), "state: ONLINE");
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&disk)
+        .and_then(|mut f| std::io::Write::write_all(&mut f, &vec![0; SIZE as usize]))
+        .expect("overwrite");
+    world.zpool(&format!("replace -w tank {disk} {disk}")).ok();
+    assert_eq!(config(&world), ["1 mirror-0", "2 tank1", "2 tank2"]);
+    told(&world.zpool("status -x tank").ok(), "pool 'tank' is healthy");
+    read(&pool, "f", 4);
+    pool.judge();
+}
+
+#[test]
+fn a_tunable_counts_for_the_next_command_and_holds_a_resilver() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let folder = world.path().join("parameters");
+    let mut daemon = world.command("zillad").env("ZILLA_PARAMETERS", &folder).spawn().expect("zillad");
+    for _ in 0..200 {
+        if world.run("zilla", &["status"]).code == 0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    write(&pool, "f", 6);
+    let new = world.images("new", 1, SIZE)[0].display().to_string();
+    let hold = folder.join("zfs_scan_suspend_progress");
+    fs::write(&hold, "1\n").expect("tunable");
+    world.zpool(&format!("attach tank {} {new}", pool.disks[0].display())).ok();
+    for _ in 0..5 {
+        told(&status(&world), "resilver in progress since");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    fs::write(&hold, "0\n").expect("tunable");
+    world.zpool("wait -t resilver tank").ok();
+    told(&status(&world), "scan: resilvered ");
+    pool.judge();
+    world.stop();
+    daemon.wait().expect("zillad");
+}

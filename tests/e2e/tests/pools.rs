@@ -183,3 +183,62 @@ fn a_special_vdev_is_still_one_after_an_import() {
     assert!(large < 4 << 20 && small > 2 << 20, "{large} bytes for a large file, {small} for small ones");
     pool.judge();
 }
+
+#[test]
+fn a_pool_is_written_into_the_cache_file_that_it_names() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let (one, two) = (world.path().join("one.cache"), world.path().join("two.cache"));
+    let option = format!("cachefile={}", one.display());
+    let pool = Pool::create(&world, "tank", Kind::Single, 96 << 20, &["-o", &option]);
+    assert!(one.exists() && !world.state().join("zpool.cache").exists());
+    world.zpool(&format!("set cachefile={} tank", two.display())).ok();
+    assert!(!one.exists() && two.exists());
+    assert_eq!(world.zpool("get -H -o value cachefile tank").ok().trim(), two.display().to_string());
+    world.zpool("set cachefile=none tank").ok();
+    assert!(!two.exists());
+    world.zpool(&format!("set cachefile={} tank", two.display())).ok();
+    let kept = std::fs::read(&two).expect("cache file");
+    pool.export();
+    assert!(!two.exists(), "it is no pool's any more");
+    std::fs::write(&two, kept).expect("cache file");
+    world.zpool(&format!("import -c {} tank", two.display())).ok();
+    pool.judge();
+}
+
+#[test]
+fn sectors_that_a_pool_was_made_with_are_those_of_what_is_added() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 96 << 20, &["-o", "ashift=13"]);
+    assert_eq!(world.zpool("get -H -o value,source ashift tank").ok(), "13\tlocal\n");
+    let more = world.images("more", 1, 96 << 20)[0].display().to_string();
+    world.zpool(&format!("add tank {more}")).ok();
+    pool.judge();
+    let mut zdb = std::process::Command::new("/usr/sbin/zdb");
+    let config = zdb.args(["-e", "-p"]).arg(world.disks()).args(["-C", "tank"]).output().expect("zdb").stdout;
+    assert_eq!(String::from_utf8_lossy(&config).matches("ashift: 13").count(), 2);
+}
+
+#[test]
+fn what_the_pool_has_no_feature_for_cannot_be_set_and_such_a_pool_is_not_made() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let disk = world.images("d", 1, 96 << 20)[0].display().to_string();
+    let made = format!("create -m none -o feature@lz4_compress=disabled -O compression=lz4 tank {disk}");
+    assert!(world.zpool(&made).fails().contains("pool must be upgraded to set this property or value"));
+    assert!(!world.zpool("list -H -o name").ok().contains("tank"));
+    world.zpool(&format!("create -d -m none tank {disk}")).ok();
+    for word in ["compression=lz4", "compression=zstd-3", "checksum=blake3", "recordsize=1M", "dnodesize=1k"]
+    {
+        let refused = world.zfs(&format!("set {word} tank")).fails();
+        assert!(refused.contains("pool must be upgraded to set this property or value"), "{word}: {refused}");
+    }
+    world.zfs("set compression=gzip tank").ok();
+}

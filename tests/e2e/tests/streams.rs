@@ -416,3 +416,75 @@ fn what_is_sensitive_is_left_out_and_comes_back() {
     assert_eq!(get("redact_snaps", "tank/rv"), get("guid", "tank/vc@c"));
     pool.judge();
 }
+
+#[test]
+fn properties_follow_their_sender() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create -o user:p=1 -o compression=gzip tank/a").ok();
+    world.zfs("snapshot tank/a@one").ok();
+    let one = send(&world, "-p tank/a@one", "one");
+    receive(&world, "tank/b", &one).unwrap();
+    let of = |what: &str| world.zfs(&format!("get -H -o value,source {what}")).ok();
+    assert_eq!(of("user:p,compression tank/b"), "1\treceived\ngzip\treceived\n");
+    world.zfs("set compression=zle tank/b").ok();
+    world.zfs("inherit user:p tank/a").ok();
+    world.zfs("inherit compression tank/a").ok();
+    for (snap, word) in [("two", "2"), ("three", "3")] {
+        world.zfs(&format!("snapshot tank/a@{snap}")).ok();
+        world.zfs(&format!("set user:of={word} tank/a@{snap}")).ok();
+    }
+    let more = send(&world, "-p -I tank/a@one tank/a@three", "more");
+    receive(&world, "tank/b", &more).unwrap();
+    // What was set there stays; what is not sent any more is not received any more.
+    assert_eq!(of("user:p,compression tank/b"), "-\t-\nzle\tlocal\n");
+    assert_eq!(of("user:of tank/b@two"), "2\treceived\n");
+    assert_eq!(of("user:of tank/b@three"), "3\treceived\n");
+    // By every name that a property has, once.
+    for words in ["-o compress=off -x compression tank/c", "-x atime -o atime=off tank/c"] {
+        let refused = receive(&world, words, &one).unwrap_err();
+        assert!(refused.contains("specified multiple times"), "{refused}");
+    }
+    for how in ["-d", "-e"] {
+        let refused = receive(&world, &format!("{how} tank/none"), &one).unwrap_err();
+        assert!(refused.contains("cannot receive: specified fs (tank/none) does not exist"), "{refused}");
+    }
+    world.zfs("create tank/a/late").ok();
+    let skipped = world.command("zfs").args(["send", "-Rs", "tank/a@three"]).output().expect("send");
+    let said = String::from_utf8_lossy(&skipped.stderr).into_owned();
+    let warning = "WARNING: skipping dataset tank/a/late and its children: snapshot three does not exist";
+    assert!(skipped.status.success() && said.contains(warning), "{said}");
+    pool.judge();
+}
+
+#[test]
+fn a_plain_tree_stays_plain_where_it_is_received() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let key = world.path().join("key");
+    fs::write(&key, [7; 32]).expect("key");
+    world.zfs("create tank/a").ok();
+    fs::write(pool.root().join("a/f"), "plain").expect("write");
+    world.zfs("snapshot tank/a@one").ok();
+    let (bare, with) = (send(&world, "tank/a@one", "bare"), send(&world, "-p tank/a@one", "with"));
+    let location = format!("keylocation=file://{}", key.display());
+    world.zfs(&format!("create -o encryption=on -o keyformat=raw -o {location} tank/e")).ok();
+    receive(&world, "tank/e/in", &bare).unwrap();
+    receive(&world, "-x encryption tank/e/told", &with).unwrap();
+    world.zfs("unmount tank/e").ok();
+    world.zfs("unload-key -r tank/e").ok();
+    // Its properties say that it is not encrypted, so no key is needed.
+    receive(&world, "tank/e/out", &with).unwrap();
+    let of = |name: &str| world.zfs(&format!("get -H -o value encryption {name}")).ok();
+    assert_eq!(of("tank/e/out"), "off\n");
+    assert_eq!((of("tank/e/in"), of("tank/e/told")), ("aes-256-gcm\n".into(), "aes-256-gcm\n".into()));
+    let refused = receive(&world, "tank/e/bare", &bare).unwrap_err();
+    assert!(refused.contains("inherited key must be loaded"), "{refused}");
+    pool.judge();
+}

@@ -3,14 +3,22 @@
 use super::stream::{hand_over, told};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use zilla_control::ErrorCode;
+use zilla_control::props;
 use zilla_control::types::{ReceiveAbort, StreamReceive};
 
 pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
     let (options, operands) = args::parse(&words, ":o:x:dehMnuvFsAc", &[]);
     let mut r = StreamReceive::default();
     let mut abort = false;
+    // By the name that a property has beside shorter ones.
+    let mut named = BTreeSet::new();
+    let mut again = |name: &str| {
+        let proper = props::dataset_prop(name).map_or(name, |p| p.name);
+        !named.insert(proper.to_owned())
+    };
     for option in options {
         match option {
             Opt::Flag('o', v) => {
@@ -19,9 +27,14 @@ pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
                 };
                 if name == "origin" {
                     r.origin = Some(value.to_owned());
-                } else if r.set.insert(name.to_owned(), value.to_owned()).is_some() {
+                } else if again(name) {
                     return cx.bad_usage(format!("property '{name}' specified multiple times"));
+                } else {
+                    r.set.insert(name.to_owned(), value.to_owned());
                 }
+            }
+            Opt::Flag('x', name) if again(&name) => {
+                return cx.bad_usage(format!("property '{name}' specified multiple times"));
             }
             Opt::Flag('x', v) => r.exclude.push(v),
             Opt::Flag('d', _) => r.keep_path = true,

@@ -13,6 +13,7 @@ use super::table::Key;
 use crate::dmu::{Dnode, NewObject, resident};
 use crate::error::Result;
 use crate::pool::PoolCtx;
+use crate::tunables;
 use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::vdev::VdevTree;
@@ -34,9 +35,7 @@ const MAX_LOG_BLOCK: u32 = 16 << 20;
 /// A log is not longer than this: OpenZFS lets its records take one hundredth of the machine's
 /// memory.
 const MAX_LENGTH: u64 = 16 << 30;
-/// The active log is flushed after so many txgs. Source: zfs_dedup_log_txg_max of ddt_log.c.
-const MAX_AGE: u64 = 8;
-/// And when it has so many entries: some 25 MB in memory.
+/// The active log is flushed when it has so many entries: some 25 MB in memory.
 const MAX_ENTRIES: usize = 100_000;
 /// At least so many entries go to the ZAPs in a txg. Source: zfs_dedup_log_flush_entries_min of
 /// ddt.c.
@@ -203,7 +202,8 @@ impl Logs {
 
     fn is_due(&self, tx: &Tx) -> bool {
         let (active, txg) = (&self.active, tx.txg().0);
-        let due = txg >= active.first_txg.saturating_add(MAX_AGE) || active.entries.len() >= MAX_ENTRIES;
+        let due = txg >= active.first_txg.saturating_add(tunables::DEDUP_LOG_TXG_MAX.get())
+            || active.entries.len() >= MAX_ENTRIES;
         due && active.length > 0
     }
 

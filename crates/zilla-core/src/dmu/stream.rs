@@ -74,6 +74,9 @@ impl Dnode {
 
     /// Begins to load what a sequential reader of `len` bytes at `off` will ask for next; the object's contents end at `size`.
     pub(crate) fn read_ahead(self: &Arc<Self>, env: &Env, cursor: &Cursor, off: u64, len: u64, size: u64) {
+        if crate::tunables::PREFETCH_DISABLE.get() != 0 {
+            return;
+        }
         let Some(range) = cursor.next(off, len, size) else { return };
         let (dnode, blksz) = (self.clone(), u64::from(self.blksz().max(1)));
         env.spawn(async move {

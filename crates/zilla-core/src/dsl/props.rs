@@ -73,6 +73,33 @@ pub enum Setting {
     /// `zfs inherit -S`: back to the received value.
     Revert,
     Received(Value),
+    /// What was received before is not any more.
+    NotReceived,
+}
+
+/// The feature without which a property cannot have a value.
+fn feature_of(name: &str, value: u64) -> Option<&'static str> {
+    match name {
+        "compression" => match CompressSpec::from_prop(value)?.kind {
+            Compress::Lz4 => Some("lz4_compress"),
+            Compress::Zstd => Some("zstd_compress"),
+            _ => None,
+        },
+        "checksum" | "dedup" => {
+            let kind = Checksum::ALL.iter().find(|c| **c as u64 == value & 0xff)?;
+            match kind {
+                Checksum::Sha512 => Some("sha512"),
+                Checksum::Skein => Some("skein"),
+                Checksum::Edonr => Some("edonr"),
+                Checksum::Blake3 => Some("blake3"),
+                _ => None,
+            }
+        }
+        "recordsize" if value > zilla_ondisk::SPA_OLD_MAXBLOCKSIZE => Some("large_blocks"),
+        "dnodesize" if value != 0 => Some("large_dnode"),
+        "longname" if value != 0 => Some("longname"),
+        _ => None,
+    }
 }
 
 /// Properties that hold for one dataset only.
@@ -201,6 +228,8 @@ impl DslPool {
         let compress = match CompressSpec::from_prop(compress) {
             None => on,
             Some(c) if matches!(c.kind, Compress::On | Compress::Inherit) => on,
+            // It came with a stream, from a pool that has more features.
+            Some(_) if !feature_of("compression", compress).is_none_or(|f| self.feature_enabled(f)) => on,
             Some(c) => c,
         };
         let most = if self.ctx.version() < SPA_VERSION_DITTO_BLOCKS { 1 } else { 3 };
@@ -241,7 +270,7 @@ impl DslPool {
         let limits = |name: &str| super::Limit::BOTH.iter().any(|l| l.property() == name);
         let bounds = |s: &Setting| match s {
             Setting::Local(v) | Setting::Received(v) => v.as_u64() != Some(super::NO_LIMIT),
-            Setting::Inherit | Setting::Revert => false,
+            Setting::Inherit | Setting::Revert | Setting::NotReceived => false,
         };
         if !ds.is_snapshot() && props.iter().any(|(name, s)| limits(name) && bounds(s)) {
             self.read_pool().await?;
@@ -254,7 +283,7 @@ impl DslPool {
                     "set",
                     v.as_u64().map_or_else(|| v.as_str().unwrap_or_default().to_owned(), |n| n.to_string()),
                 ),
-                Setting::Inherit | Setting::Revert => ("inherit", String::new()),
+                Setting::Inherit | Setting::Revert | Setting::NotReceived => ("inherit", String::new()),
             };
             self.note(tx, ds, operation, &format!("{name}={value}"));
         }
@@ -282,6 +311,9 @@ impl DslPool {
         for (prop, s) in props {
             if prop.len() >= crate::zap::ZAP_MAXNAMELEN {
                 return Err(Error::os(Errno::NameTooLong, format!("property name '{prop}' is too long")));
+            }
+            if let Setting::Local(v) = s {
+                self.feature_check(prop, v.as_u64().unwrap_or(0))?;
             }
             if let Setting::Local(v) | Setting::Received(v) = s
                 && v.stored().len() > crate::zap::ZAP_MAXVALUELEN
@@ -320,9 +352,13 @@ impl DslPool {
                 }
                 v.as_u64().unwrap_or(0)
             }
-            Setting::Inherit | Setting::Revert => 0,
+            Setting::Inherit | Setting::Revert | Setting::NotReceived => 0,
         };
         self.needs_version(version_of(name, value))?;
+        // What is received and cannot be heeded is not: but for this one.
+        if matches!(s, Setting::Local(_)) || name == "longname" {
+            self.feature_check(name, value)?;
+        }
         let d = dir.phys();
         match name {
             "quota" if value != 0 && (value < d.used_bytes || value < d.reserved) => {
@@ -350,16 +386,30 @@ impl DslPool {
                 let old = ds.reserved.load(Ordering::Relaxed);
                 let delta = p.unique_bytes.max(value).saturating_sub(p.unique_bytes.max(old));
                 let quota = d.quota;
-                if delta > 0 && (delta > self.available(&dir, false) || (quota != 0 && value > quota)) {
+                let own = ds.refquota.load(Ordering::Relaxed);
+                let over = |limit: u64| limit != 0 && value > limit;
+                if delta > 0 && (delta > self.available(&dir, false) || over(quota) || over(own)) {
                     return Err(Refusal::BeyondAvailable(ds.name()).into());
                 }
                 Ok(())
             }
-            "longname" if value != 0 && !self.feature_enabled("longname") => {
-                Err(Error::os(Errno::NotSup, "pool must be upgraded to set this property or value"))
-            }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the pool has what a value asks for.
+    fn feature_check(&self, name: &str, value: u64) -> Result<()> {
+        match feature_of(name, value).is_none_or(|feature| self.feature_enabled(feature)) {
+            true => Ok(()),
+            false => Err(Error::os(Errno::NotSup, "pool must be upgraded to set this property or value")),
+        }
+    }
+
+    /// The properties of which a dataset has values that were received.
+    pub async fn received_names(&self, ds: &DslDataset) -> Result<Vec<String>> {
+        let entries = Zap::open(self.mos(), ds.dir().phys().props_zapobj).await?.entries().await?;
+        let names = entries.iter().filter_map(|e| Some(e.name_str().strip_suffix(RECVD)?.to_owned()));
+        Ok(names.filter(|name| !name.is_empty()).collect())
     }
 
     async fn props_zap(&self, tx: &Tx, ds: &DslDataset, make: bool) -> Result<Option<Zap>> {
@@ -382,7 +432,7 @@ impl DslPool {
         name: &str,
         s: &Setting,
     ) -> Result<()> {
-        let make = !matches!(s, Setting::Revert);
+        let make = !matches!(s, Setting::Revert | Setting::NotReceived);
         let Some(zap) = self.props_zap(tx, ds, make).await? else { return Ok(()) };
         let (inherit, recvd) = (format!("{name}{INHERIT}"), format!("{name}{RECVD}"));
         match s {
@@ -404,6 +454,7 @@ impl DslPool {
             Setting::Received(v) if self.ctx.version() < SPA_VERSION_RECVD_PROPS => {
                 zap.set(tx, name, v).await?;
             }
+            Setting::NotReceived => drop(zap.delete_if_there(tx, &recvd).await?),
             Setting::Received(v) => {
                 zap.set_u64(tx, HAS_RECVD, 0).await?;
                 zap.set(tx, &recvd, v).await?;

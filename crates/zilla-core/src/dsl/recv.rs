@@ -17,7 +17,7 @@ use super::name;
 use super::props::Setting;
 use super::rawkey::RawKey;
 use super::redact::{REDACTED, same_snaps};
-use super::rekey::NewCrypt;
+use super::rekey::{NewCrypt, NewSuite};
 use super::space::SpaceCheck;
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
@@ -53,6 +53,8 @@ pub struct RecvOpts {
     pub origin: Option<String>,
     /// Properties that come with the stream, or with `-o`.
     pub settings: Vec<(String, Setting)>,
+    /// A new dataset is not encrypted, though its parent be.
+    pub plain: bool,
     /// Of a raw stream.
     pub raw: Option<Arc<RawKey>>,
     /// Of a redacted stream: the snapshots by which it is.
@@ -60,6 +62,10 @@ pub struct RecvOpts {
     /// Those by which what the stream starts from is redacted.
     pub redact_from: Option<Arc<[u64]>>,
 }
+
+/// By how much the contents of a stream may be beyond the refquota of where it goes: what one
+/// transaction takes at most. Source: DMU_MAX_ACCESS and spa_asize_inflation.
+const BEYOND_REFQUOTA: u64 = (64 << 20) * 24;
 
 /// Where the records go.
 #[derive(Clone)]
@@ -272,11 +278,14 @@ impl DslPool {
                 Some(origin)
             }
         };
-        // Plain contents are encrypted here as the parent's are.
-        let crypt = NewCrypt::default();
+        // Plain contents are encrypted here as the parent's are, if nothing else is said.
+        let suite = if o.plain { NewSuite::Off } else { NewSuite::Inherit };
+        let crypt = NewCrypt { suite, ..NewCrypt::default() };
         let suite = match origin.is_none() && o.raw.is_none() {
             true => {
-                self.recv_key_check(&parent).await?;
+                if !o.plain {
+                    self.recv_key_check(&parent).await?;
+                }
                 self.new_crypt_check(Some(&parent), &crypt).await?
             }
             false => None,
@@ -528,7 +537,8 @@ impl DslPool {
             return refuse(Errno::TxtBsy, what);
         }
         let refquota = head.refquota.load(Ordering::Relaxed);
-        if refquota != 0 && t.ds.phys().referenced_bytes > refquota {
+        // A last transaction may have gone beyond it where the stream was made.
+        if refquota != 0 && t.ds.phys().referenced_bytes > refquota.saturating_add(BEYOND_REFQUOTA) {
             return refuse(Errno::DQuot, format!("destination {} space quota exceeded.", o.fs));
         }
         for s in &later {

@@ -32,9 +32,8 @@ use zilla_ondisk::label::{VDEV_LABEL_END_SIZE, VDEV_LABEL_START_SIZE};
 use zilla_ondisk::{Field, Writer};
 
 use crate::error::{Error, Result};
+use crate::tunables;
 
-/// Devices smaller than this have no log (`l2arc_rebuild_blocks_min_l2size`, compared with where the space ends): bytes.
-pub const LOG_MIN: u64 = 1 << 30;
 /// log2 of the largest block.
 const SPA_MAXBLOCKSHIFT: u32 = 24;
 
@@ -57,7 +56,11 @@ impl Layout {
             return None;
         }
         let most = (end - start) >> SPA_MAXBLOCKSHIFT;
-        let log_entries = if end < LOG_MIN { 0 } else { most.min(L2ARC_LOG_BLK_MAX_ENTRIES as u64) };
+        let log_entries = if end < tunables::L2ARC_REBUILD_MIN_L2SIZE.get() {
+            0
+        } else {
+            most.min(L2ARC_LOG_BLK_MAX_ENTRIES as u64)
+        };
         Some(Layout { start, end, ashift, log_entries })
     }
 

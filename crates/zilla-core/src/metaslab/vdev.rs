@@ -4,6 +4,7 @@ use super::slab::{LONG_RUN, Metaslab, State, Where};
 use super::space_map::SpaceMap;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
+use crate::tunables;
 use crate::types::{ObjectId, Txg};
 use crate::vdev::{MOST_METASLABS, MS_COUNT_LIMIT};
 use crate::zio::Dvas;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 const DEFAULT_MS_COUNT: u64 = 200;
-const MIN_MS_COUNT: u64 = 16;
 const DEFAULT_MS_SHIFT: u8 = 29;
 const MAX_MS_SHIFT: u8 = 34;
 /// A metaslab holds at least the largest block.
@@ -21,8 +21,6 @@ const MIN_MS_SHIFT: u8 = 24;
 /// Metaslabs of a new vdev of 64M, the smallest, were of 256K in OpenZFS's first versions; none
 /// were ever smaller than this.
 const OLD_MIN_MS_SHIFT: u8 = 16;
-/// With more metaslabs than this one of them is kept for the intent log.
-const EMBEDDED_LOG_MIN_MS: usize = 64;
 /// How much is allocated from one vdev before it is the next one's turn, for every disk's worth of
 /// bandwidth.
 const ALIQUOT: u64 = 2 << 20;
@@ -34,8 +32,9 @@ const SWITCH_CLASSES: u64 = 2;
 pub fn metaslab_shift(asize: u64) -> u8 {
     let highbit = |v: u64| (64 - v.leading_zeros()) as u8;
     let count = asize >> DEFAULT_MS_SHIFT;
-    let shift = if count < MIN_MS_COUNT {
-        highbit(asize / MIN_MS_COUNT)
+    let least = tunables::VDEV_MIN_MS_COUNT.get().clamp(1, DEFAULT_MS_COUNT);
+    let shift = if count < least {
+        highbit(asize / least)
     } else if count > DEFAULT_MS_COUNT {
         highbit(asize / DEFAULT_MS_COUNT)
     } else {
@@ -342,7 +341,7 @@ impl Group {
             lanes: Mutex::default(),
             aliquot: AtomicU64::new(ALIQUOT),
         };
-        if class != SpaceClass::Normal || all.len() <= EMBEDDED_LOG_MIN_MS {
+        if class != SpaceClass::Normal || all.len() as u64 <= tunables::EMBEDDED_SLOG_MIN_MS.get() {
             return vec![group(class, all.to_vec())];
         }
         let log = all.iter().min_by_key(|m| m.state().allocated).cloned();

@@ -4,6 +4,7 @@ use super::state::Position;
 use super::traverse::{Visitor, Walk};
 use super::{Scan, datasets, key};
 use crate::error::{Errno, Error, Result};
+use crate::tunables;
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
 use crate::zio::Met;
@@ -27,8 +28,14 @@ const PASS_FACTOR: usize = 16;
 /// Blocks that one task reads at a time; they are neighbours, so that their I/Os are joined.
 const CHUNK: usize = 64;
 
+/// How often one that is to stand still looks whether it may go on.
+const HELD: Duration = Duration::from_millis(50);
 /// Before what was disturbed is tried again.
 const DISTURBED: Duration = Duration::from_millis(20);
+
+fn stands_still() -> bool {
+    tunables::SCAN_SUSPEND_PROGRESS.get() != 0
+}
 
 struct Entry {
     bp: BlkPtr,
@@ -152,6 +159,7 @@ impl Scan {
     async fn work(self: &Arc<Self>) -> Result<()> {
         let mut failures = 0u32;
         loop {
+            self.stand_still().await;
             loop {
                 let listener = self.changed.listen();
                 {
@@ -276,7 +284,7 @@ impl Scan {
                         else {
                             return true;
                         };
-                        if me.must_leave() {
+                        if me.must_leave() || stands_still() {
                             return false;
                         }
                         futures_util::stream::iter(chunk).for_each_concurrent(None, |e| me.read_one(e)).await;
@@ -285,6 +293,15 @@ impl Scan {
             })
             .collect();
         futures_util::future::join_all(tasks).await.into_iter().all(|done| done)
+    }
+
+    /// As long as the tunable says so and the scan is to go on at all. What is freed meanwhile need
+    /// not be known.
+    async fn stand_still(&self) {
+        while stands_still() && !self.must_leave() {
+            self.shared.lock().noting = false;
+            self.ctx.env.sleep(HELD).await;
+        }
     }
 
     fn must_leave(&self) -> bool {

@@ -25,6 +25,7 @@ use super::Spa;
 use super::vdev_objects::{VdevObjects, top_zap};
 use crate::error::{Errno, Error, Result};
 use crate::spa::{Attach, Refusal};
+use crate::tunables;
 use crate::txg::Tx;
 use crate::types::TXG_SIZE;
 use crate::vdev::{
@@ -307,6 +308,14 @@ impl Spa {
                     drop(reflow.exclude(*drained, at.synced).await);
                     *drained = at.synced;
                 }
+                let most = tunables::EXPAND_MAX_REFLOW_BYTES.get();
+                if most != 0 && widths.state().copied >= most {
+                    // What was moved is told before it stands still.
+                    if at.next > at.synced {
+                        self.sync_expansion(&top.vdev).await?;
+                    }
+                    return Ok(None);
+                }
                 self.move_some(top, &mover, &reflow, at).await?
             }
         };
@@ -404,7 +413,9 @@ impl Spa {
             }
         }
         self.resume_upkeep();
-        if let Err(e) = self.scan()?.start().await {
+        if tunables::SCRUB_AFTER_EXPAND.get() != 0
+            && let Err(e) = self.scan()?.start().await
+        {
             tracing::info!(pool = %self.name(), "no scrub after an expansion: {e}");
         }
         Ok(())

@@ -25,6 +25,7 @@ use super::open::DIRECTORY;
 use super::vdev_objects::{VdevObjects, top_zap};
 use crate::error::{Errno, Error, Result};
 use crate::spa::Refusal;
+use crate::tunables;
 use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::vdev::{Run, Top, VdevKind, change, new_guid};
@@ -60,6 +61,22 @@ pub(super) struct Evacuation {
     stop: AtomicBool,
     over: AtomicBool,
     changed: Event,
+}
+
+/// What is in use, in runs that are read and mapped as one. None lies in two metaslabs, which are as
+/// large as is said: OpenZFS goes through them one by one, and its `zdb` relies on that.
+fn stretches(used: &[(u64, u64)], metaslab: u64) -> Vec<(u64, u64)> {
+    let mut runs = Vec::new();
+    for &(start, end) in used {
+        let mut at = start;
+        while at < end {
+            let boundary = (at / metaslab).saturating_add(1).saturating_mul(metaslab);
+            let to = at.saturating_add(MAX_RUN).min(end).min(boundary);
+            runs.push((at, to - at));
+            at = to;
+        }
+    }
+    runs
 }
 
 impl Evacuation {
@@ -106,11 +123,12 @@ impl Spa {
         if !free || !others {
             return Err(Error::os(Errno::NoSpc, "out of space"));
         }
-        if under_way || top.leaves().any(|l| !l.dtl.is_empty()) {
-            return Err(Refusal::RemovalBusy.into());
-        }
         if !top.leaves().any(|l| l.readable()) {
             return Err(Refusal::NotHealthy.into());
+        }
+        // One side that has everything is enough.
+        if under_way || !top.leaves().any(|l| l.readable() && l.dtl.is_empty()) {
+            return Err(Refusal::RemovalBusy.into());
         }
         let nested =
             |t: &Top| t.vdev.kind == VdevKind::Mirror && t.vdev.children.iter().any(|c| !c.is_leaf());
@@ -131,7 +149,7 @@ impl Spa {
             return Ok(mapping.runs().len() as u64 * ENTRY);
         }
         let used = self.metaslabs.in_use(top.id, 0, u64::MAX).await?;
-        Ok(used.iter().map(|(start, end)| (end - start).div_ceil(MAX_RUN)).sum::<u64>() * ENTRY)
+        Ok(stretches(&used, 1 << top.vdev.metaslab_shift().min(63)).len() as u64 * ENTRY)
     }
 
     /// Begins to empty a vdev; it goes when that is done. For one who holds `changing`.
@@ -314,7 +332,11 @@ impl Spa {
         let mut batch = self.read_batch(top, mapped).await?;
         loop {
             let over = || e.stop.load(Ordering::Acquire) || self.ctx.txgs.is_stopped();
-            while self.removal_pace.load(Ordering::Relaxed) == 0 && !over() {
+            let held = || {
+                self.removal_pace.load(Ordering::Relaxed) == 0
+                    || tunables::REMOVAL_SUSPEND_PROGRESS.get() != 0
+            };
+            while held() && !over() {
                 self.ctx.env.sleep(HELD).await;
             }
             if over() {
@@ -335,11 +357,8 @@ impl Spa {
     async fn read_batch(&self, top: &Top, from: u64) -> Result<Vec<Sides>> {
         let most = self.removal_pace.load(Ordering::Relaxed).max(1).next_multiple_of(1 << top.ashift());
         let used = self.metaslabs.in_use(top.id, from, most).await?;
-        let runs = used.iter().flat_map(|&(start, end)| {
-            let starts = (start..end).step_by(MAX_RUN as usize);
-            starts.map(move |s| (s, (end - s).min(MAX_RUN)))
-        });
-        try_join_all(runs.map(|(start, len)| self.zio.read_sides(top, start, len))).await
+        let runs = stretches(&used, 1 << top.vdev.metaslab_shift().min(63));
+        try_join_all(runs.into_iter().map(|(start, len)| self.zio.read_sides(top, start, len))).await
     }
 
     async fn move_sync(&self, tx: &Tx, top: &Top, batch: &[Sides]) -> Result<()> {
@@ -532,5 +551,25 @@ impl Spa {
         if let Some(evacuation) = evacuation {
             evacuation.halt().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_RUN, stretches};
+
+    #[test]
+    fn no_run_lies_in_two_metaslabs_or_is_longer_than_is_read_at_once() {
+        let metaslab = 3 * MAX_RUN;
+        let used = [(512, 1024), (2 * MAX_RUN, 5 * MAX_RUN + 512), (6 * MAX_RUN, 6 * MAX_RUN + 4096)];
+        let runs = stretches(&used, metaslab);
+        for (start, len) in &runs {
+            assert!(*len > 0 && *len <= MAX_RUN);
+            assert_eq!(start / metaslab, (start + len - 1) / metaslab, "{start:#x}+{len:#x}");
+        }
+        let bytes = |runs: &[(u64, u64)]| runs.iter().map(|(_, len)| len).sum::<u64>();
+        assert_eq!(bytes(&runs), used.iter().map(|(start, end)| end - start).sum::<u64>());
+        assert_eq!(runs.first(), Some(&(512, 512)));
+        assert!(runs.contains(&(2 * MAX_RUN, MAX_RUN)) && runs.contains(&(3 * MAX_RUN, MAX_RUN)));
     }
 }

@@ -35,7 +35,7 @@ impl ScanPool for Scanned {
         Box::pin(async move {
             let spa = spa.ok_or_else(|| Error::os(Errno::Canceled, "the pool is closed"))?;
             let found = spa.zio.scrub(bp, at).await?;
-            Ok((found.bytes, found.repaired as u64 * bp.psize()))
+            Ok((found.bytes, found.repaired_bytes))
         })
     }
 

@@ -22,6 +22,7 @@ use super::dtl::DtlFormat;
 use crate::dsl::PoolSpace;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::SpaceClass;
+use crate::tunables;
 use crate::txg::Tx;
 use crate::types::Txg;
 use crate::vdev::ConfigFor;
@@ -35,8 +36,8 @@ use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::uberblock::{MMP_MAGIC, UBERBLOCK_MAGIC};
 use zilla_ondisk::{BlkPtr, Uberblock};
 
-/// A txg is closed at least this often while anything changes (zfs_txg_timeout).
-pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest that a txg is left open, in seconds, whatever is set.
+const LONGEST_TXG: u64 = 1 << 30;
 const PASS_DEFERRED_FREE: u64 = 2;
 const PASS_DONT_COMPRESS: u64 = 6;
 /// Bytes that deduplication may be believed to save.
@@ -48,7 +49,8 @@ impl Spa {
     /// Runs until the pool is closed or cannot be written any more.
     pub(super) async fn sync_loop(self: Arc<Self>) {
         loop {
-            self.ctx.txgs.wait_for_work(TXG_TIMEOUT).await;
+            let most = Duration::from_secs(tunables::TXG_TIMEOUT.get().clamp(1, LONGEST_TXG));
+            self.ctx.txgs.wait_for_work(most).await;
             let last = self.ctx.txgs.is_stopped();
             let txg = self.ctx.txgs.quiesce().await;
             match self.sync_txg(txg).await {

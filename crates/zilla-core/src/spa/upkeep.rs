@@ -26,40 +26,37 @@ use super::vdev_objects::leaf_zap;
 use crate::error::{Error, Result};
 use crate::metaslab::{Loan, Plot};
 use crate::spa::Refusal;
+use crate::tunables;
 use crate::txg::Tx;
 use crate::vdev::{Leaf, Priority, Top, UpkeepKind, UpkeepStat, UpkeepState};
 use crate::zap::Zap;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zilla_ondisk::NvList;
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 use zilla_ondisk::vdev_zap as names;
 
-/// Bytes of one write of an initialize.
-const CHUNK: u64 = 1 << 20;
-/// What OpenZFS writes (`zfs_initialize_value`).
-const PATTERN: u64 = 0xdead_beef_dead_beee;
-/// The longest and the shortest range that is trimmed as one.
-const LONGEST_TRIM: u64 = 128 << 20;
-const SHORTEST_TRIM: u64 = 32 << 10;
+/// The longest write of an initialize, in bytes.
+const LONGEST_CHUNK: u64 = 16 << 20;
+/// The longest and the shortest range that is trimmed as one, whatever is set.
+const LONGEST_TRIM: u64 = 1 << 40;
+const SECTOR: u64 = 512;
 /// Progress is written down so often.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 /// One that is slowed down looks so often whether it must end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often it is seen whether txgs were synced, after which there is something to be trimmed.
 const AUTOTRIM_LOOK: Duration = Duration::from_secs(1);
-/// A metaslab's turn comes once in so many txgs.
-const AUTOTRIM_BATCH: u64 = 32;
 
 const KINDS: [UpkeepKind; 2] = [UpkeepKind::Initialize, UpkeepKind::Trim];
 
+/// What an initialize writes, as much as is written at a time.
 fn pattern() -> Bytes {
-    static CHUNK_OF_IT: OnceLock<Bytes> = OnceLock::new();
-    let make = || Bytes::from(PATTERN.to_ne_bytes().repeat(CHUNK as usize / 8));
-    CHUNK_OF_IT.get_or_init(make).clone()
+    let most = tunables::INITIALIZE_CHUNK_SIZE.get().clamp(SECTOR, LONGEST_CHUNK).next_multiple_of(SECTOR);
+    Bytes::from(tunables::INITIALIZE_VALUE.get().to_ne_bytes().repeat(most as usize / 8))
 }
 
 fn active(kind: UpkeepKind) -> Refusal {
@@ -464,9 +461,10 @@ impl Spa {
                     env.sleep(AUTOTRIM_LOOK).await;
                     let Some(spa) = weak.upgrade().filter(|s| !s.ctx.txgs.is_stopped()) else { return };
                     let now = spa.ctx.txgs.synced().0;
-                    let from = last.replace(now).unwrap_or(now).max(now.saturating_sub(AUTOTRIM_BATCH));
+                    let batch = tunables::TRIM_TXG_BATCH.get().max(1);
+                    let from = last.replace(now).unwrap_or(now).max(now.saturating_sub(batch));
                     for txg in from + 1..=now {
-                        if let Err(e) = spa.autotrim_turn(txg % AUTOTRIM_BATCH).await {
+                        if let Err(e) = spa.autotrim_turn(txg % batch, batch).await {
                             tracing::warn!(pool = %spa.name(), "autotrim: {e}");
                         }
                     }
@@ -475,12 +473,12 @@ impl Spa {
         }
     }
 
-    /// Trims what the metaslabs whose turn it is got back.
-    async fn autotrim_turn(&self, turn: u64) -> Result<()> {
+    /// Trims what the metaslabs whose turn it is got back: each one's comes once in a batch of txgs.
+    async fn autotrim_turn(&self, turn: u64, batch: u64) -> Result<()> {
         let tree = self.tree();
         for top in tree.tops.iter().filter(|t| t.vdev.is_concrete()) {
             let Ok(plots) = self.metaslabs.plots(top.id) else { continue };
-            for plot in plots.iter().filter(|p| p.id % AUTOTRIM_BATCH == turn) {
+            for plot in plots.iter().filter(|p| p.id % batch == turn) {
                 let trims = self.metaslabs.take_trims(top.id, plot.id)?;
                 // What cannot be trimmed is forgotten all the same.
                 let found = trims.iter().next().filter(|_| top.has_places());
@@ -510,9 +508,13 @@ fn places<'a>(top: &'a Top, leaf: &'a Leaf, loan: &'a Loan) -> impl Iterator<Ite
 /// it.
 async fn fill(leaf: &Arc<Leaf>, kind: UpkeepKind, ranges: &[(u64, u64)]) -> Written {
     let mut out = Written::default();
+    let pattern = if kind == UpkeepKind::Initialize { pattern() } else { Bytes::new() };
     let (longest, shortest) = match kind {
-        UpkeepKind::Initialize => (CHUNK, 0),
-        UpkeepKind::Trim => (LONGEST_TRIM, SHORTEST_TRIM),
+        UpkeepKind::Initialize => (pattern.len() as u64, 0),
+        UpkeepKind::Trim => (
+            tunables::TRIM_EXTENT_BYTES_MAX.get().clamp(SECTOR, LONGEST_TRIM) & !(SECTOR - 1),
+            tunables::TRIM_EXTENT_BYTES_MIN.get(),
+        ),
     };
     for &(start, end) in ranges {
         out.bytes += end - start;
@@ -525,7 +527,7 @@ async fn fill(leaf: &Arc<Leaf>, kind: UpkeepKind, ranges: &[(u64, u64)]) -> Writ
             let offset = at + VDEV_LABEL_START_SIZE;
             let result = match kind {
                 UpkeepKind::Initialize => {
-                    leaf.write_at(offset, pattern().slice(..len as usize), Priority::Initialize).await
+                    leaf.write_at(offset, pattern.slice(..len as usize), Priority::Initialize).await
                 }
                 UpkeepKind::Trim => leaf.trim_at(offset, len).await,
             };

@@ -398,7 +398,7 @@ impl VdevTree {
             }
             for v in top.vdev.walk() {
                 let Some(leaf) = v.leaf.as_ref().filter(|l| fresh(l) && !l.is_room()) else { continue };
-                let sector = leaf.device().map_or(0, |d| d.info().logical_block.max(1).ilog2());
+                let sector = leaf.device().map_or(0, |d| super::open::sectors(&d.info()).0);
                 if sector.max(ashift.unwrap_or(0)) > top.ashift() {
                     return Err(Error::os(Errno::Dom, OTHER_SECTORS));
                 }

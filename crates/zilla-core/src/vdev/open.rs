@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
-use zilla_env::{Device, OpenMode};
+use zilla_env::{Device, DeviceInfo, OpenMode};
 use zilla_ondisk::enums::{PoolState, VdevAux, VdevState};
 use zilla_ondisk::label::{SPA_MINDEVSIZE, VDEV_LABEL_END_SIZE, VDEV_LABEL_START_SIZE, VDEV_PAD_SIZE};
 
@@ -19,10 +19,9 @@ use super::probe::open_device;
 use super::tree::VdevTree;
 use super::within::{SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
+use crate::tunables;
 
 pub(super) const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
-/// A device that says its sectors are larger gets no larger ones by itself.
-const MAX_AUTO_ASHIFT: u32 = 14;
 
 /// In the labels of a pool that was split off: the guid of the pool that it was a part of.
 pub const SPLIT_GUID: &str = "split_guid";
@@ -156,8 +155,8 @@ impl VdevTree {
         {
             if let Some(d) = l.device() {
                 let info = d.info();
-                logical = logical.max(info.logical_block.max(1).ilog2());
-                physical = physical.max(info.physical_block.max(1).ilog2());
+                let (one, other) = sectors(&info);
+                (logical, physical) = (logical.max(one), physical.max(other));
             }
         }
         let asize = available(top);
@@ -180,7 +179,7 @@ impl VdevTree {
                 if ashift != 0 {
                     tracing::warn!(vdev = %name(), ashift, logical, "ashift raised to the device's sector size");
                 }
-                ashift = logical.max(physical.min(MAX_AUTO_ASHIFT)).max(ASHIFT_MIN);
+                ashift = by_itself(logical, physical);
             }
             top.ashift.store(u64::from(ashift.max(ASHIFT_MIN)), Ordering::Release);
             top.asize.store(asize, Ordering::Release);
@@ -191,7 +190,7 @@ impl VdevTree {
         for v in top.walk() {
             let there = |l: &Arc<Leaf>| l.state().0 == VdevState::Healthy && !l.is_room();
             let Some(l) = v.leaf.clone().filter(there) else { continue };
-            let sector = l.device().map_or(0, |d| d.info().logical_block.max(1).ilog2());
+            let sector = l.device().map_or(0, |d| sectors(&d.info()).0);
             let needed = min_asize(top, &v);
             if sector > top.ashift() || l.psize().saturating_sub(LABELS) < needed {
                 l.state.set(VdevState::CantOpen, VdevAux::BadLabel);
@@ -217,7 +216,7 @@ impl VdevTree {
                 return;
             }
             let usable = zilla_ondisk::label::usable_size(device.size()).saturating_sub(LABELS);
-            let sector = device.info().logical_block.max(1).ilog2();
+            let sector = sectors(&device.info()).0;
             let fits = self.tops.iter().all(|top| {
                 let node = top
                     .vdev
@@ -289,18 +288,37 @@ impl VdevTree {
     }
 }
 
+/// log2 of a device's sectors: of the smallest that it takes, and of those that it likes.
+pub(super) fn sectors(info: &DeviceInfo) -> (u32, u32) {
+    let log2 = |bytes: u32| bytes.max(1).ilog2();
+    let (logical, physical) = (log2(info.logical_block), log2(info.physical_block));
+    if info.is_block_dev {
+        return (logical, physical);
+    }
+    let least = |t: &tunables::Tunable| u32::try_from(t.get()).unwrap_or(u32::MAX).min(u64::BITS);
+    (
+        logical.max(least(&tunables::VDEV_FILE_LOGICAL_ASHIFT)),
+        physical.max(least(&tunables::VDEV_FILE_PHYSICAL_ASHIFT)),
+    )
+}
+
+/// What is used where nobody has said anything. A device that says it likes very large sectors does
+/// not get them by itself.
+fn by_itself(logical: u32, physical: u32) -> u32 {
+    let likes = if u64::from(physical) <= tunables::VDEV_MAX_AUTO_ASHIFT.get() { physical } else { 0 };
+    logical.max(likes).max(ASHIFT_MIN)
+}
+
 /// Sector and size of a cache device that was opened: the sector that its configuration says, else
 /// the device's.
 fn settle_cache(vdev: &Arc<Vdev>) {
     let Some(leaf) = vdev.leaf.as_ref().filter(|l| l.state().0 == VdevState::Healthy) else { return };
     let Some(device) = leaf.device() else { return };
-    let info = device.info();
-    let logical = info.logical_block.max(1).ilog2();
-    let physical = info.physical_block.max(1).ilog2();
+    let (logical, physical) = sectors(&device.info());
     let said = vdev.config_u64("ashift").and_then(|s| u32::try_from(s).ok());
     let ashift = match said.filter(|s| (ASHIFT_MIN..=ASHIFT_MAX).contains(s)) {
         Some(said) => said,
-        None => logical.max(physical.min(MAX_AUTO_ASHIFT)).max(ASHIFT_MIN),
+        None => by_itself(logical, physical),
     };
     if logical > ashift || ashift > ASHIFT_MAX {
         leaf.set_unusable(VdevState::CantOpen, VdevAux::BadAshift);

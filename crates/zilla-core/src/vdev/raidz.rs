@@ -219,14 +219,18 @@ impl Map {
             return there.into_iter().map(|i| SmallVec::from_slice(&[i])).collect();
         };
         let mut sets: Vec<SmallVec<[usize; 2]>> = Vec::new();
-        for &width in scatter.widths.iter().rev() {
-            for child in 0..width as u64 {
-                let had = |i: &usize| self.cols[*i].size > 0 && scatter.sectors[*i] % width as u64 == child;
-                let set: SmallVec<[usize; 2]> = there.iter().copied().filter(had).collect();
-                if !set.is_empty() && !sets.contains(&set) {
-                    sets.push(set);
-                }
+        let mut add = |had: &dyn Fn(usize) -> bool| {
+            let had = |i: &usize| self.cols[*i].size > 0 && had(*i);
+            let set: SmallVec<[usize; 2]> = there.iter().copied().filter(had).collect();
+            if !set.is_empty() && !sets.contains(&set) {
+                sets.push(set);
             }
+        };
+        // As it lies now: some rows of a block that is being moved at their old place, some at their new.
+        let children = self.cols.iter().map(|c| c.child + 1).max().unwrap_or(0);
+        (0..children).for_each(|child| add(&|i| self.cols[i].child == child));
+        for &width in scatter.widths.iter().rev() {
+            (0..width as u64).for_each(|child| add(&|i| scatter.sectors[i] % width as u64 == child));
         }
         sets
     }
@@ -391,6 +395,23 @@ mod tests {
             let made = map.assemble(&cols);
             prop_assert_eq!(made.as_deref(), Some(&block[..]));
         }
+    }
+
+    /// A block of which the first rows were moved and the last were not: a device has sectors of both.
+    #[test]
+    fn suspects_are_devices_also_of_a_block_that_is_being_moved() {
+        let at = Position { synced: 12 << 9, next: 12 << 9, stage: super::super::reflow::Stage::Plain };
+        let how = Expanded { logical: 4, children: 5, nparity: 1, widths: vec![4, 5], at: Some(at) };
+        let map = Map::expanded(0, 18 << 9, 9, how);
+        let sets = map.suspects(|_| true);
+        for child in 0..5 {
+            let of_it = |i: &usize| map.cols[*i].size > 0 && map.cols[*i].child == child;
+            let has: SmallVec<[usize; 2]> = (0..map.cols.len()).filter(of_it).collect();
+            assert!(sets.contains(&has), "device {child}: {has:?}");
+        }
+        // Some rows are divided by the old width and some by the new.
+        let by = |width: usize| (0..map.cols.len()).all(|i| map.cols[i].child == i % width);
+        assert!(!by(4) && !by(5));
     }
 
     /// What one device of the old vdev spoilt before its sectors were moved is one of the suspects.

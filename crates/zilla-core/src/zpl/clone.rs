@@ -84,6 +84,9 @@ impl Zfs {
         if !self.space.clones(tx) {
             return Ok(Cloned::Refused("the pool's feature block_cloning is not enabled"));
         }
+        if crate::tunables::BCLONE_ENABLED.get() == 0 {
+            return Ok(Cloned::Refused("zfs_bclone_enabled is 0"));
+        }
         let (zn_from, zn) = (src.znode(from.object)?, self.znode(to.object)?);
         let key = |z: &Zfs, at: FilePlace| (z.objset.id(), at.object);
         let (a, b) = (key(src, from), key(self, to));

@@ -1,7 +1,8 @@
 //! The cache file: which pools to open at the next start, and where their devices were.
 //!
 //! OpenZFS's own format, an XDR nvlist of one configuration per pool, so that `zpool import -c` of either reads it. It
-//! is replaced in one step; a pool that is imported with `cachefile=none` is not in it.
+//! is replaced in one step. A pool whose `cachefile` names another file is in that one instead, which is not looked at by
+//! itself, and with `cachefile=none` it is in none.
 //!
 //! A pool's devices may be files of another pool. Then it is opened after that one is mounted, whatever their order in
 //! the file.
@@ -10,6 +11,7 @@ use super::Engine;
 use super::errors::Answer;
 use super::lost::Lost;
 use super::pool::Pool;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::{FoundPool, OpenOpts, discover};
@@ -20,28 +22,40 @@ use zilla_ondisk::enums::PoolState;
 impl Engine {
     /// Writes down the pools that are to come back. Called with `changes` held.
     pub(super) async fn save_cache(&self) {
-        let mut list = NvList::new();
+        let own = self.handle.state_dir().cache_file();
+        // Those that were written before are written again, or go if no pool is in them any more.
+        let before = std::mem::take(&mut *self.cache_files.lock());
+        let mut files: BTreeMap<PathBuf, NvList> = before.into_iter().map(|p| (p, NvList::new())).collect();
+        files.entry(own.clone()).or_default();
         for pool in self.all_pools() {
-            if pool.cachefile.lock().is_none() {
-                list.add(pool.name(), entry(&pool));
+            let named = pool.cachefile.lock().clone();
+            let file = match named.as_deref() {
+                Some("none") => continue,
+                Some(named) => PathBuf::from(named),
+                None => own.clone(),
+            };
+            files.entry(file).or_default().add(pool.name(), entry(&pool));
+        }
+        if let Some(list) = files.get_mut(&own) {
+            for (name, lost) in self.lost.read().iter() {
+                if !list.contains(name) {
+                    list.add(name.as_str(), lost.config.clone());
+                }
             }
         }
-        for (name, lost) in self.lost.read().iter() {
-            if !list.contains(name) {
-                list.add(name.as_str(), lost.config.clone());
+        for (path, list) in files {
+            let written = if list.is_empty() {
+                self.env.opener.remove_file(&path).await
+            } else {
+                self.env.opener.write_file(&path, list.pack()).await
+            };
+            match written {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::error!("'{}': {e}", path.display());
+                }
+                _ if path != own && !list.is_empty() => drop(self.cache_files.lock().insert(path)),
+                _ => {}
             }
-        }
-        let path = self.handle.state_dir().cache_file();
-        let written = if list.is_empty() {
-            self.env.opener.remove_file(&path).await
-        } else {
-            self.env.opener.write_file(&path, list.pack()).await
-        };
-        match written {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                tracing::error!("'{}': {e}", path.display());
-            }
-            _ => {}
         }
     }
 
@@ -71,7 +85,7 @@ impl Engine {
     }
 
     async fn restore_one(&self, entry: &Cached) {
-        let pool = match self.look_for(entry).await {
+        let pool = match self.look_for(entry, &[PoolState::Active]).await {
             Ok(Some(pool)) => pool,
             Ok(None) => {
                 let lacking = entry.lacking().await;
@@ -120,7 +134,8 @@ impl Engine {
     pub(super) async fn cached(&self, path: &Path) -> Answer<Vec<FoundPool>> {
         let mut all = Vec::new();
         for entry in self.entries(path).await? {
-            all.extend(self.look_for(&entry).await?);
+            // Since it was written they may have been exported.
+            all.extend(self.look_for(&entry, &[PoolState::Active, PoolState::Exported]).await?);
         }
         Ok(all)
     }
@@ -147,12 +162,12 @@ impl Engine {
         Ok(all)
     }
 
-    async fn look_for(&self, entry: &Cached) -> Answer<Option<FoundPool>> {
+    async fn look_for(&self, entry: &Cached, states: &[PoolState]) -> Answer<Option<FoundPool>> {
         // A path that is gone is a device that is missing, which the pool may do without.
         let lacking = entry.lacking().await;
         let there = entry.paths.iter().filter(|p| !lacking.contains(p)).cloned().collect::<Vec<_>>();
         let found = discover(&self.env, &there).await.map_err(super::errors::of_pool)?;
-        let found = found.into_iter().find(|f| f.guid == entry.guid && f.state == PoolState::Active);
+        let found = found.into_iter().find(|f| f.guid == entry.guid && states.contains(&f.state));
         Ok(found.map(|f| FoundPool { name: entry.name.clone(), ..f }))
     }
 }
@@ -185,6 +200,9 @@ fn entry(pool: &Pool) -> NvList {
     nv.add("version", spa.version()).add("name", pool.name());
     nv.add("state", PoolState::Active.number()).add("txg", spa.uberblock().txg);
     nv.add("pool_guid", spa.guid());
+    if let Some(sets) = spa.compatibility() {
+        nv.add("compatibility", sets);
+    }
     nv.add("vdev_tree", spa.tree().generate_config(ConfigFor::Mos));
     nv
 }

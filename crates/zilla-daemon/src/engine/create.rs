@@ -38,7 +38,7 @@ impl Engine {
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
             return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
         }
-        let mut fs_properties = r.fs_properties.clone();
+        let (mut fs_properties, quotas) = super::accounts::split_quotas(&r.fs_properties)?;
         let crypt = self.new_crypt(&mut fs_properties, r.key.as_ref(), false).await?;
         let mut root_props = super::datasets::typed(&fs_properties, props::FS, true)?;
         let fixed = |name: &str| super::datasets::number(&root_props, name);
@@ -87,18 +87,26 @@ impl Engine {
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
         self.pools.write().insert(name.clone(), pool.clone());
-        for (property, kind, value) in typed {
-            let stored = matches!(kind, PropType::Native(_) | PropType::User);
-            let own = matches!(
-                property.as_str(),
-                "altroot" | "cachefile" | "comment" | "compatibility" | "ashift" | "version" | "tname"
-            );
-            if stored && !own {
-                pool.store_prop(&property, &value).await?;
+        let settled = async {
+            for (property, kind, value) in typed {
+                let stored = matches!(kind, PropType::Native(_) | PropType::User);
+                let own = matches!(
+                    property.as_str(),
+                    "altroot" | "cachefile" | "comment" | "compatibility" | "version" | "tname"
+                );
+                if stored && !own {
+                    pool.store_prop(&property, &value).await?;
+                }
             }
-        }
-        if !root_props.is_empty() {
-            pool.change_props(&name, root_props).await?;
+            if !root_props.is_empty() {
+                pool.change_props(&name, root_props).await?;
+            }
+            self.set_quotas(&pool, &name, &quotas).await
+        };
+        if let Err(e) = settled.await {
+            // It is refused whole.
+            self.take_down(&pool, Some(PoolState::Destroyed), true).await?;
+            return Err(e);
         }
         self.save_cache().await;
         super::events::notify(&pool, "pool_create");

@@ -25,7 +25,7 @@ use zilla_ondisk::enums::ObjsetType;
 pub const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
 
 /// Settled when a dataset is made, or by `zfs change-key`.
-const CRYPTO: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
+pub(super) const CRYPTO: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
 pub type Settled = Vec<(String, Setting)>;
 
@@ -65,6 +65,11 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
             TypedValue::Str(text) => Value::string(&text),
         };
         all.push((name, Setting::Local(value)));
+    }
+    // What is to be normalized must be UTF-8.
+    if number(&all, "normalization").is_some_and(|n| n != 0) && number(&all, "utf8only") == Some(0) {
+        let what = "'utf8only' must be set 'on' if normalization chosen";
+        return Err(ApiError::with(ErrorCode::BadProp, what));
     }
     Ok(all)
 }
@@ -282,12 +287,17 @@ impl Engine {
         if naming::pool_of(&r.target) != pool.name() {
             return Err(ApiError::with(ErrorCode::CrossTarget, "source and target pools differ"));
         }
-        pool.dsl().by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        let snapshot = pool.dsl().by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        let volume = pool.is_volume(&snapshot).await.map_err(of(&r.snapshot))?;
         if r.properties.keys().any(|k| CRYPTO.contains(&k.as_str())) {
             let what = "Encryption properties must inherit from origin dataset.";
             return Err(ApiError::with(ErrorCode::CryptoFailed, what));
         }
-        let settings = typed(&r.properties, props::HEADS, false)?;
+        let (words, quotas) = match volume {
+            true => (r.properties.clone(), Vec::new()),
+            false => split_quotas(&r.properties)?,
+        };
+        let settings = typed(&words, if volume { props::VOL } else { props::FS }, false)?;
         if r.parents {
             self.create_parents(caller, &pool, &r.target, r.no_mount).await?;
         }
@@ -304,6 +314,7 @@ impl Engine {
             })
         });
         task.await.map_err(of_dataset)?;
+        self.set_quotas(&pool, &r.target, &quotas).await?;
         self.show_devices(&r.target).await;
         let mount_error = match r.no_mount {
             true => pool.only_root_mounts(&r.target, mounts).await?,
@@ -324,9 +335,16 @@ impl Engine {
         if let Some(location) = r.properties.get("keylocation") {
             pool.key_location_check(&ds, location).await?;
         }
-        if number(&settings, "version").is_some() {
-            let what = "changing 'version' is not supported by zilla yet";
-            return Err(ApiError::with(ErrorCode::Unsupported, what));
+        if let Some(version) = number(&settings, "version") {
+            settings.retain(|(name, _)| name != "version");
+            if pool.zpl_version(&ds).await.map_err(of(&r.name))? == Some(version) {
+                if settings.is_empty() && quotas.is_empty() {
+                    return Ok(MountedReply::default());
+                }
+            } else {
+                let what = "changing 'version' is not supported by zilla yet";
+                return Err(ApiError::with(ErrorCode::Unsupported, what));
+            }
         }
         if types == props::VOL {
             let size = self.volume_settings(&pool, &ds, &mut settings).await?;

@@ -75,13 +75,15 @@ mod zvolfiles;
 
 use crate::{Handle, Pools};
 use errors::Answer;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use pool::Pool;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use zilla_control::types::*;
 use zilla_control::{Asked, Backend, Caller, Page};
 use zilla_core::spa::Host;
+use zilla_core::types::TXG_DEFER_SIZE;
 use zilla_env::Env;
 
 /// Worker threads of the engine; as many as there are cores.
@@ -110,6 +112,9 @@ pub struct Engine {
     lines: access::Lines,
     /// None: volumes have none.
     devices: Option<devices::Devices>,
+    parameters: Option<parameters::Parameters>,
+    /// Those that pools name, as they were last written.
+    cache_files: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Engine {
@@ -137,8 +142,9 @@ impl Engine {
             zvol_files: tokio::sync::Mutex::default(),
             lines: access::Lines::default(),
             devices,
+            parameters: parameters::Parameters::serve(),
+            cache_files: Mutex::default(),
         };
-        parameters::serve();
         kstats::serve(engine.pools.clone());
         engine.run_zedlets();
         engine.run_notices();
@@ -245,6 +251,12 @@ impl Backend for Engine {
         self.judge_guest(caller, asked).await
     }
 
+    async fn prepare(&self) {
+        if let Some(parameters) = &self.parameters {
+            parameters.follow().await;
+        }
+    }
+
     async fn page(&self, caller: &Caller, path: &str) -> Option<Answer<Page>> {
         match path {
             "/metrics" => {
@@ -288,7 +300,12 @@ impl Backend for Engine {
 
     async fn pool_sync(&self, _: &Caller, r: PoolSync) -> Answer<()> {
         self.check_running(&r.name)?;
-        self.pool(&r.name)?.spa.sync().await.map_err(errors::of_pool)
+        // As in OpenZFS also what frees wait for: afterwards space is what it will be.
+        for _ in 0..=TXG_DEFER_SIZE {
+            self.check_running(&r.name)?;
+            self.pool(&r.name)?.spa.sync().await.map_err(errors::of_pool)?;
+        }
+        Ok(())
     }
 
     async fn pool_history(&self, _: &Caller, r: PoolHistory) -> Answer<PoolHistoryReply> {

@@ -1,30 +1,49 @@
 //! Tunables as files: the module parameters that scripts look for below `/sys/module/zfs/parameters`, in a folder of one's own.
 //!
-//! Where `ZILLA_PARAMETERS` names a folder, every tunable has a file there with its value; what is written to it counts a moment
-//! later. What is no number is not taken, and the file says again what counts.
+//! Where `ZILLA_PARAMETERS` names a folder, every tunable has a file there with its value. What is written to it counts for whatever
+//! a command asks for after that, and for the rest a moment later. What is no number is not taken, and the file says again what
+//! counts.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use zilla_core::tunables::{self, Tunable};
 
-/// How soon a change counts.
+/// How soon a change counts if nobody asks for anything.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Makes the files, and follows them as long as the process lives.
-pub fn serve() {
-    let Some(dir) = std::env::var_os("ZILLA_PARAMETERS").filter(|d| !d.is_empty()).map(PathBuf::from) else {
-        return;
-    };
-    if let Err(e) = make(&dir) {
-        tracing::error!("'{}': {e}", dir.display());
-        return;
-    }
-    tokio::spawn(async move {
-        loop {
-            tunables::ALL.iter().for_each(|t| follow(&dir, t));
-            tokio::time::sleep(EVERY).await;
+/// The folder with the files.
+#[derive(Clone)]
+pub struct Parameters(Arc<PathBuf>);
+
+impl Parameters {
+    /// Makes the files, and follows them as long as the process lives.
+    pub fn serve() -> Option<Parameters> {
+        let dir = std::env::var_os("ZILLA_PARAMETERS").filter(|d| !d.is_empty()).map(PathBuf::from)?;
+        if let Err(e) = make(&dir) {
+            tracing::error!("'{}': {e}", dir.display());
+            return None;
         }
-    });
+        let served = Parameters(Arc::new(dir));
+        let own = served.clone();
+        tokio::spawn(async move {
+            loop {
+                own.follow().await;
+                tokio::time::sleep(EVERY).await;
+            }
+        });
+        Some(served)
+    }
+
+    /// Takes over what the files say now.
+    pub async fn follow(&self) {
+        let dir = self.0.clone();
+        // The folder may be anywhere, also in a file system that is slow.
+        let all = move || tunables::ALL.iter().for_each(|t| follow(&dir, t));
+        if let Err(e) = tokio::task::spawn_blocking(all).await {
+            tracing::error!("tunables are not followed: {e}");
+        }
+    }
 }
 
 fn make(dir: &Path) -> std::io::Result<()> {

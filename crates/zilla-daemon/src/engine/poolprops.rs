@@ -8,6 +8,7 @@ use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use super::values::ratio;
 use std::collections::BTreeMap;
+use std::path::Path;
 use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
@@ -71,8 +72,10 @@ impl Engine {
                     None => PropValue::new("-", Source::Default),
                 },
                 "cachefile" => match &*pool.cachefile.lock() {
-                    Some(file) => PropValue::new(file.as_str(), Source::Local),
-                    None => PropValue::new("-", Source::Default),
+                    Some(file) if Path::new(file) != self.handle.state_dir().cache_file() => {
+                        PropValue::new(file.as_str(), Source::Local)
+                    }
+                    _ => PropValue::new("-", Source::Default),
                 },
                 "compatibility" => match pool.spa.compatibility() {
                     Some(sets) => PropValue::new(sets, Source::Local),
@@ -182,6 +185,12 @@ impl Pool {
     /// Whether `zfs list` shows snapshots unasked.
     pub(super) async fn lists_snapshots(&self) -> Result<bool> {
         Ok(self.stored_props().await?.get("listsnapshots").is_some_and(|on| on == "on"))
+    }
+
+    /// What new vdevs' sectors are to be, if the pool's property says.
+    pub(super) async fn ashift(&self) -> Result<Option<u32>> {
+        let said = self.stored_props().await?.get("ashift").and_then(|text| text.parse().ok());
+        Ok(said.filter(|shift| *shift != 0))
     }
 
     /// Whether `zfs allow` counts.

@@ -9,7 +9,7 @@
 //! ends the package: what came before stays.
 
 use super::Engine;
-use super::datasets::{FIXED, Settled, typed};
+use super::datasets::{CRYPTO, FIXED, Settled, typed};
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use super::streams::{Reader, Told};
@@ -150,12 +150,19 @@ impl Engine {
         if r.heal {
             super::heal::check_options(&r)?;
         }
+        if (r.keep_path || r.keep_last) && !r.target.contains('@') {
+            match pool.dsl().by_name(&r.target).await {
+                Ok(_) => {}
+                Err(e) if e.is(Errno::NoEnt) => {
+                    let what = format!("cannot receive: specified fs ({}) does not exist", r.target);
+                    return Err(ApiError::with(ErrorCode::Stream, what));
+                }
+                Err(e) => return Err(of_dataset(e)),
+            }
+        }
         let told = taken.told();
         let mut source = taken.reader()?;
         let top = r.target.split('@').next().unwrap_or_default();
-        if !r.dry_run && !r.heal && self.devices_shown(top).await.iter().any(|shown| shown == top) {
-            self.withdraw_devices(&pool, top).await;
-        }
         let done = self.receive_all(&pool, caller, &r, &mut source, &told).await;
         if !r.dry_run {
             self.show_devices(top).await;
@@ -294,7 +301,16 @@ impl Engine {
             },
             _ => None,
         };
-        let (of_fs, of_snap) = settings(&part, volume)?;
+        let (mut of_fs, of_snap) = settings(&part, volume)?;
+        if head.is_none() && part.begin.features() & feature::RAW != 0 {
+            of_fs.extend(key_location(&part, volume));
+        }
+        if let (Some(head), Some(sent)) = (&head, part.fs.and_then(|f| f.list("props"))) {
+            // What its sender does not set any more is not received any more.
+            let gone = dsl.received_names(head).await.map_err(of_dataset)?;
+            let gone = gone.into_iter().filter(|name| !sent.contains(name));
+            of_fs.extend(gone.map(|name| (name, Setting::NotReceived)));
+        }
         let opts = RecvOpts {
             fs: fs.clone(),
             snap,
@@ -302,8 +318,13 @@ impl Engine {
             resumable: r.resumable,
             origin,
             settings: of_fs,
+            plain: is_plain(&part),
             ..RecvOpts::default()
         };
+        // A volume of a package may have a device, which is made anew when all is received.
+        if head.is_some() {
+            self.withdraw_devices(pool, &fs).await;
+        }
         let began = std::time::Instant::now();
         let received = self.run(pool, &part, payload, opts, reader).await?;
         if !of_snap.is_empty() {
@@ -572,6 +593,27 @@ impl Engine {
         let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.recv_abort(&tx, &ds).await }));
         task.await.map_err(of_dataset)
     }
+}
+
+/// Where the key of an encryption root is looked for that comes as it was, unless the receiver says.
+/// What makes no sense here is not taken.
+fn key_location(part: &Part<'_>, volume: bool) -> Settled {
+    let named = part.fs.filter(|f| f.contains("is_encroot")).and_then(|f| f.list("props"));
+    let Some(place) = named.and_then(|l| l.str("keylocation")) else { return Settled::new() };
+    if part.r.set.contains_key("keylocation") || part.r.exclude.iter().any(|name| name == "keylocation") {
+        return Settled::new();
+    }
+    let words = BTreeMap::from([("keylocation".to_owned(), place.to_owned())]);
+    typed(&words, if volume { props::VOL } else { props::FS }, true).unwrap_or_default()
+}
+
+/// Whether a new dataset is to be as little encrypted as the sent one was: a stream that comes with
+/// properties, and not raw, is of a plain one. Unless the receiver says otherwise.
+fn is_plain(part: &Part<'_>) -> bool {
+    let sent = part.fs.is_some_and(|f| f.contains("props"));
+    let raw = part.begin.features() & feature::RAW != 0;
+    let said = part.r.set.keys().chain(&part.r.exclude).any(|name| CRYPTO.contains(&name.as_str()));
+    sent && !raw && !said
 }
 
 fn is_clone(b: &Begin) -> bool {

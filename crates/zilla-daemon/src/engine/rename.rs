@@ -29,6 +29,8 @@ impl Engine {
             }
             return Ok(MountedReply::default());
         }
+        // What a receive has come to so far has a name that nobody can give or take.
+        naming::check_dataset_name(&r.name, props::HEADS, true)?;
         naming::check_dataset_name(&r.target, props::HEADS, true)?;
         naming::check_nesting(&r.target)?;
         if naming::pool_of(&r.target) != pool.name() {
@@ -73,6 +75,9 @@ impl Engine {
         let pool = self.pool_of(&r.name)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
+        }
+        if !r.name.contains('@') {
+            naming::check_dataset_name(&r.name, props::HEADS, true)?;
         }
         let dsl = pool.dsl();
         let ds = dsl.by_name(&r.name).await.map_err(of(&r.name))?;

@@ -115,7 +115,9 @@ impl Pool {
         }
         let (mut snaps, mut snapprops, mut holds) = (NvList::new(), NvList::new(), NvList::new());
         for s in dsl.snapshots(head).await.map_err(of_dataset)? {
-            if s.phys().creation_txg > tosnap.phys().creation_txg || (!r.replicate && s.id() != tosnap.id()) {
+            if s.phys().creation_txg > tosnap.phys().creation_txg
+                || (!r.replicate && !r.intermediates && s.id() != tosnap.id())
+            {
                 continue;
             }
             snaps.add(s.snapshot_name(), s.guid());
@@ -291,7 +293,12 @@ impl Engine {
                     list.add(format!("{:#x}", fs.guid()), described);
                     heads.push((fs.clone(), to));
                 }
-                None if r.skip_missing => {}
+                None if r.skip_missing => {
+                    told.err(format!(
+                        "WARNING: skipping dataset {name} and its children: snapshot {tosnap} does not exist"
+                    ));
+                    continue;
+                }
                 None => {
                     told.err(format!("WARNING: could not send {name}@{tosnap}: does not exist"));
                     *missing = true;

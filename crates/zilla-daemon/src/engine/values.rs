@@ -138,6 +138,14 @@ fn encrypted(desc: &PropDesc, of: &dsl::Encryption) -> Option<PropValue> {
 #[derive(Default)]
 struct Fixed(BTreeMap<&'static str, u64>);
 
+impl Pool {
+    /// What a file system's `version` is.
+    pub(super) async fn zpl_version(&self, ds: &Arc<DslDataset>) -> Result<Option<u64>> {
+        let fixed = Fixed::of(&self.dsl().objset(ds).await?).await?;
+        Ok(fixed.0.get("version").copied())
+    }
+}
+
 impl Fixed {
     async fn of(os: &Arc<Objset>) -> Result<Fixed> {
         let mut all = BTreeMap::new();

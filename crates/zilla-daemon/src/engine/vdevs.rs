@@ -32,6 +32,10 @@ impl Engine {
         let pool = self.changeable(&r.name)?;
         let _held = self.check_devices(&r.vdevs, r.force).await?;
         let ashift = r.ashift.and_then(|a| u32::try_from(a).ok()).filter(|a| *a != 0);
+        let ashift = match ashift {
+            None => pool.ashift().await.map_err(of_pool)?,
+            said => said,
+        };
         let spec = pool_spec(&r.vdevs, ashift);
         let spares = self.spare_specs(&r.vdevs).await;
         let tree = pool.spa.tree();
@@ -75,15 +79,42 @@ impl Engine {
         let top = TopSpec { kind: TopKind::Single, class: Default::default(), leaves: vec![leaf] };
         // The pool's own spare is there to be used.
         let tops = if spare.is_some() { Vec::new() } else { vec![top] };
-        let _held = self.check_devices(&VdevSpec { tops, ..VdevSpec::default() }, r.force).await?;
-        let path = PathBuf::from(&r.path);
-        let disk = super::create::is_disk(&path);
-        let ashift = r.ashift.and_then(|a| u32::try_from(a).ok());
-        let how = Attach { replace: r.replace, ashift, spare, sequential: r.sequential };
-        pool.spa.attach(r.guid, &vdev::LeafSpec { path, disk }, how).await.map_err(of_vdev)?;
+        let let_go = self.let_go_of_changed(&pool, &r).await;
+        let attached = async {
+            let _held = self.check_devices(&VdevSpec { tops, ..VdevSpec::default() }, r.force).await?;
+            let path = PathBuf::from(&r.path);
+            let disk = super::create::is_disk(&path);
+            let ashift = r.ashift.and_then(|a| u32::try_from(a).ok());
+            let how = Attach { replace: r.replace, ashift, spare, sequential: r.sequential };
+            pool.spa.attach(r.guid, &vdev::LeafSpec { path, disk }, how).await.map_err(of_vdev)
+        };
+        let attached = attached.await;
+        if attached.is_err() && let_go {
+            pool.spa.online(r.guid, false).await.map_err(of_vdev)?;
+        }
+        attached?;
         self.save_cache().await;
         notify(&pool, if spare.is_some() { "vdev_spare" } else { "vdev_attach" });
         Ok(())
+    }
+
+    /// A device that is to be replaced by what is in its place now may still be open here, though
+    /// another was put there, or all of it was overwritten. Then it is let go of, if the others have
+    /// what it had; true if so.
+    async fn let_go_of_changed(&self, pool: &Pool, r: &VdevAttach) -> bool {
+        let leaf = pool.spa.tree().find(r.guid).and_then(|v| v.leaf.clone());
+        let Some(leaf) = leaf.filter(|l| r.replace && l.readable()) else { return false };
+        let (old, new) = (leaf.path(), Path::new(&r.path));
+        let (old, new) =
+            (self.env.opener.canonical(Path::new(&old)).await, self.env.opener.canonical(new).await);
+        if !matches!((&old, &new), (Ok(old), Ok(new)) if old == new) {
+            return false;
+        }
+        match vdev::probe_path(&self.env, Path::new(&r.path)).await {
+            Ok(Some((_, label))) if label.guid() == Some(r.guid) => false,
+            Ok(_) => pool.spa.offline(r.guid, true, false).await.is_ok(),
+            Err(_) => false,
+        }
     }
 
     /// The guid of the device if it is a hot spare of the pool that waits; a log cannot take one.
