@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under
 # databases, pjdfstest, fsx, the bugs planted for the simulator, the whole corpus, 100,000 names,
-# and OpenZFS's kernel module in a virtual machine. Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|oracle` runs one.
+# the package on a clean Debian, and OpenZFS's kernel module in a virtual machine. Hours on two cores.
+# `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|oracle` runs one.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
@@ -38,6 +39,11 @@ fi
 if wants corpus; then
   cargo test --locked -p zilla-interop -- --nocapture
   ZILLA_NAMES=100000 cargo test --locked -p zilla-e2e --test names -- --nocapture
+fi
+if wants debian; then
+  # The package of this build on a clean Debian, with a network.
+  BUILT=${CARGO_TARGET_DIR:-target}/debug/zilla OUT=$out/packages XZ_LEVEL=0 packaging/package deb
+  scripts/debian.sh "$(find "$out/packages" -name 'zilla_*.deb')"
 fi
 if wants oracle; then
   oracle=${ZILLA_ORACLE:-../shared/judges/oracle}

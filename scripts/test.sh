@@ -7,7 +7,7 @@ cd "$top"
 . scripts/packages.sh
 
 need_to_build
-need zstd=zstd tar=tar setfattr=attr setfacl=acl sqlite3=sqlite3 curl=curl make=make nfs-cp=libnfs-utils smbd=samba smbclient=smbclient testparm=samba-common-bin
+need zstd=zstd tar=tar setfattr=attr setfacl=acl sqlite3=sqlite3 curl=curl openssl=openssl make=make nfs-cp=libnfs-utils smbd=samba smbclient=smbclient testparm=samba-common-bin
 if ! need_fuse; then
   say "/dev/fuse is missing or closed to $(id -un): tests that mount cannot run here"
 fi

@@ -172,8 +172,10 @@ fn page(cx: &mut Cx, args: Vec<String>) -> Run {
     }
     let (dir, client) = find(cx)?;
     let hello = client.map(|mut client| client.call(&Hello {})).transpose();
-    let at = match hello.map(|hello| hello.and_then(|h| h.page)) {
-        Ok(Some(at)) => at,
+    let served = hello.map(|hello| hello.and_then(|h| Some((h.page?, h.page_name))));
+    let address = match served {
+        Ok(Some((at, Some(name)))) => format!("https://{name}:{}", at.port()),
+        Ok(Some((at, None))) => format!("http://{at}"),
         Ok(None) => {
             cx.err("zilla page: no page is served: start the daemon with ZILLA_HTTP=127.0.0.1:8420 (see zillad(8))");
             return Ok(1);
@@ -187,7 +189,7 @@ fn page(cx: &mut Cx, args: Vec<String>) -> Run {
     match tokens {
         Ok(text) => {
             let token = text.lines().find_map(|l| l.strip_prefix(role)).unwrap_or_default();
-            cx.out.line(format!("http://{at}/#{token}"));
+            cx.out.line(format!("{address}/#{token}"));
             Ok(0)
         }
         Err(why) => {

@@ -10,15 +10,15 @@ use zilla_control::share::Share;
 /// Where OpenZFS has volumes' devices.
 const DEV_ZVOL: &str = "/dev/zvol";
 
-const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>] [--http address:port]
+const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<group>] [--http address:port [--http-tls <certificate> <key>]]
        [--nbd-listen <address>:<port> --nbd-tls <folder>] [--nfs <address>:<port>] [--zvol-devices <folder>|off]
 
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
 of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for tunables, ZILLA_KSTATS one for statistics of
 intent logs. ZILLA_SHARE says what --share does: who besides root may ask root's daemon. They may look, and change what zfs allow
-gives them. ZILLA_HTTP says what --http does: where to serve a page for browsers, on this machine only ('zilla page' prints its
-address, with a token in it).
+gives them. ZILLA_HTTP says what --http does: where to serve a page for browsers ('zilla page' prints its address, with a token in
+it). ZILLA_HTTP_TLS (<certificate>:<key>) says what --http-tls does: the files without which it is served on this machine only.
 ZILLA_NBD_LISTEN and ZILLA_NBD_TLS say what --nbd-listen and --nbd-tls do: where volumes are served over TCP as well, and
 the folder of the certificates without which they are not. Clients show one too.
 ZILLA_NFS says what --nfs does: where file systems are shared as their property sharenfs says; nowhere unless it is given.
@@ -55,9 +55,19 @@ pub fn main(words: Vec<String>) -> u8 {
     let _ = rustix::thread::set_name(c"zillad");
     let mut options = Options::default();
     let mut share = std::env::var("ZILLA_SHARE").unwrap_or_default();
-    let mut http = std::env::var("ZILLA_HTTP").unwrap_or_default();
     let given = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    let mut http = given("ZILLA_HTTP");
     let (mut listen, mut certificates) = (given("ZILLA_NBD_LISTEN"), given("ZILLA_NBD_TLS"));
+    let mut http_tls = match given("ZILLA_HTTP_TLS") {
+        None => None,
+        Some(both) => match both.split_once(':') {
+            Some((certificate, key)) => Some((certificate.to_owned(), key.to_owned())),
+            None => {
+                eprintln!("zillad: ZILLA_HTTP_TLS: '{both}' is not <certificate>:<key>");
+                return 2;
+            }
+        },
+    };
     let mut nfs = given("ZILLA_NFS");
     let mut devices = given("ZILLA_ZVOL_DEVICES");
     if let Some((word, rest)) = words.split_first()
@@ -69,6 +79,13 @@ pub fn main(words: Vec<String>) -> u8 {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--background" => options.background = true,
+            "--http-tls" => {
+                let (Some(certificate), Some(key)) = (words.next(), words.next()) else {
+                    eprint!("'{word}' needs a certificate's file and its key's\n{USAGE}");
+                    return 2;
+                };
+                http_tls = Some((certificate, key));
+            }
             "--share" | "--http" | "--nbd-listen" | "--nbd-tls" | "--nfs" | "--zvol-devices" => {
                 let Some(value) = words.next() else {
                     eprint!("missing argument for '{word}' option\n{USAGE}");
@@ -76,7 +93,7 @@ pub fn main(words: Vec<String>) -> u8 {
                 };
                 match word.as_str() {
                     "--share" => share = value,
-                    "--http" => http = value,
+                    "--http" => http = Some(value),
                     "--nbd-listen" => listen = Some(value),
                     "--nfs" => nfs = Some(value),
                     "--zvol-devices" => devices = Some(value),
@@ -110,21 +127,17 @@ pub fn main(words: Vec<String>) -> u8 {
             }
         };
     }
-    if !http.is_empty() {
-        match http.parse::<std::net::SocketAddr>() {
-            Ok(at) if at.ip().is_loopback() => options.http = Some(at),
-            Ok(_) => {
-                eprintln!(
-                    "'{http}' can be reached from elsewhere, and there is no TLS: use 127.0.0.1 with 'ssh -L' or a proxy"
-                );
-                return 2;
-            }
-            Err(_) => {
-                eprint!("'{http}' is no address with a port, like 127.0.0.1:8420\n{USAGE}");
-                return 2;
-            }
+    let certificate = http_tls.as_ref().map(|(certificate, key)| (certificate.as_str(), key.as_str()));
+    let page_guard = match crate::page::door(http.as_deref(), certificate) {
+        Ok((at, guard)) => {
+            options.http = at;
+            guard
         }
-    }
+        Err(why) => {
+            eprintln!("zillad: {why}");
+            return 2;
+        }
+    };
     let tcp = match Tcp::open(listen.as_deref(), certificates.as_deref()) {
         Ok(tcp) => tcp,
         Err(why) => {
@@ -148,7 +161,8 @@ pub fn main(words: Vec<String>) -> u8 {
     };
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {
-        let handle = Handle::new(dir).with_nbd(tcp).with_nfs(nfs).with_devices(devices);
+        let handle =
+            Handle::new(dir).with_page_guard(page_guard).with_nbd(tcp).with_nfs(nfs).with_devices(devices);
         crate::run(options, handle, |handle| async { Ok(Engine::open(handle).await) })
     });
     match outcome {

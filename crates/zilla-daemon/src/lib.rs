@@ -17,6 +17,7 @@ pub mod keeper;
 pub mod log;
 mod memory;
 pub mod nbd;
+pub mod page;
 mod supervisor;
 
 use instance::Instance;
@@ -72,6 +73,7 @@ pub struct Handle {
     dir: StateDir,
     stop: Arc<watch::Sender<bool>>,
     page: Arc<OnceLock<SocketAddr>>,
+    page_guard: Option<Arc<page::Guarded>>,
     nbd: Option<Arc<nbd::Tcp>>,
     nfs: Option<Arc<std::net::TcpListener>>,
     devices: Option<Arc<Path>>,
@@ -80,12 +82,17 @@ pub struct Handle {
 impl Handle {
     pub fn new(dir: StateDir) -> Handle {
         let stop = Arc::new(watch::channel(false).0);
-        Handle { dir, stop, page: Arc::default(), nbd: None, nfs: None, devices: None }
+        Handle { dir, stop, page: Arc::default(), page_guard: None, nbd: None, nfs: None, devices: None }
     }
 
     /// Volumes are served there too.
     pub fn with_nbd(self, tcp: Option<nbd::Tcp>) -> Handle {
         Handle { nbd: tcp.map(Arc::new), ..self }
+    }
+
+    /// The page is served by TLS.
+    pub fn with_page_guard(self, guard: Option<page::Guarded>) -> Handle {
+        Handle { page_guard: guard.map(Arc::new), ..self }
     }
 
     /// File systems are shared there.
@@ -129,6 +136,7 @@ impl Handle {
             pid: std::process::id(),
             state_dir: self.dir.path().to_string_lossy().into_owned(),
             page: self.page.get().copied(),
+            page_name: self.page_guard.as_ref().map(|g| g.name.clone()),
         }
     }
 
@@ -219,14 +227,15 @@ where
     Ok(())
 }
 
-type Door = (tokio::net::TcpListener, zilla_web::Tokens);
+type Door = (tokio::net::TcpListener, zilla_web::Tokens, zilla_web::server::Guard);
 
 /// Opens the browser's door, if that is asked for. What stands in its way is said, and the pools are served all the same.
 async fn open_page(at: Option<SocketAddr>, instance: &Instance, handle: &Handle) -> Option<Door> {
     let opened = async {
-        let listener = zilla_web::server::listen(at?).await;
+        let guard = handle.page_guard.as_ref().map(|g| (g.acceptor.clone(), g.names.clone()));
+        let listener = zilla_web::server::listen(at?, &guard).await;
         let tokens = zilla_web::Tokens::of(instance.folder()).map_err(|e| format!("its tokens: {e}"));
-        Some(listener.and_then(|listener| Ok((listener, tokens?))))
+        Some(listener.and_then(|listener| Ok((listener, tokens?, guard))))
     };
     match opened.await? {
         Ok(door) => {
@@ -249,8 +258,9 @@ async fn serve_page<B: Backend>(door: Option<Door>, backend: Arc<B>, leaving: wa
         // (The sender lives as long as the daemon.)
         let _ = leaving.wait_for(|leave| *leave).await;
     };
-    if let Some((listener, tokens)) = door
-        && let Err(e) = zilla_web::server::serve(listener, backend, tokens, ends(leaving.clone())).await
+    if let Some((listener, tokens, guard)) = door
+        && let Err(e) =
+            zilla_web::server::serve(listener, backend, tokens, guard, ends(leaving.clone())).await
     {
         tracing::error!("the page is not served any more: {e}");
     }

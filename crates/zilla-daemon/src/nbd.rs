@@ -28,7 +28,7 @@ impl Tcp {
             }
             (Some(address), Some(dir)) => (address, dir),
         };
-        let tls = Acceptor::from_folder(Path::new(dir)).map_err(|e| e.to_string())?;
+        let tls = Acceptor::with_clients(Path::new(dir)).map_err(|e| e.to_string())?;
         let listener = TcpListener::bind(address).map_err(|e| format!("'{address}': {e}"))?;
         Ok(Some(Tcp { listener, tls }))
     }

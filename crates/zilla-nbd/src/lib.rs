@@ -28,7 +28,7 @@ mod export;
 mod handshake;
 mod proto;
 mod reader;
-pub mod tls;
+pub use zilla_tls as tls;
 mod transmit;
 
 pub use door::Door;

@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use zilla_control::Folder;
 use zilla_control::paths::{Access, TOKEN_FILE};
+use zilla_tls::Names;
 
 /// 256 bits.
 const TOKEN_BYTES: usize = 32;
@@ -120,23 +121,61 @@ fn random() -> std::io::Result<String> {
     }))
 }
 
-/// The names under which this machine reaches the door. A page of another site that was made to
-/// point here has another one (DNS rebinding).
-pub struct Hosts(Vec<String>);
+/// The names under which the door is reached. A page of another site that was made to point here
+/// has another one (DNS rebinding).
+pub enum Hosts {
+    /// Those of the machine itself.
+    Here(Vec<String>),
+    /// Those of the certificate, at this port.
+    Certified(Names, u16),
+}
+
+/// What a port need not be said of: HTTPS's own.
+const HTTPS: u16 = 443;
+
+/// A name, and the port behind it.
+fn split(host: &str) -> Option<(&str, Option<u16>)> {
+    let bare = match host.strip_prefix('[') {
+        Some(rest) => rest.find(']')? + 2,
+        None => host.find(':').unwrap_or(host.len()),
+    };
+    let (name, rest) = host.split_at_checked(bare)?;
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Some((name, None)),
+        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => Some((name, Some(port.parse().ok()?))),
+        _ => None,
+    }
+}
 
 impl Hosts {
-    pub fn of(at: SocketAddr) -> Hosts {
+    pub fn of(at: SocketAddr, names: Option<Names>) -> Hosts {
         let port = at.port();
+        if let Some(names) = names {
+            return Hosts::Certified(names, port);
+        }
         let mut all = vec![at.to_string(), format!("localhost:{port}"), format!("127.0.0.1:{port}")];
         all.push(format!("[::1]:{port}"));
-        Hosts(all)
+        Hosts::Here(all)
+    }
+
+    fn ours(&self, host: &str) -> bool {
+        match self {
+            Hosts::Here(all) => all.iter().any(|h| h.eq_ignore_ascii_case(host)),
+            Hosts::Certified(names, port) => {
+                split(host).is_some_and(|(name, p)| p.unwrap_or(HTTPS) == *port && names.admit(name))
+            }
+        }
     }
 
     /// Whether a request with these headers was meant for us, and by a page of ours if by a page.
     pub fn admit(&self, host: Option<&str>, origin: Option<&str>, site: Option<&str>) -> bool {
-        let ours = |name: &str| self.0.iter().any(|h| h.eq_ignore_ascii_case(name));
-        let origin_ours = origin.is_none_or(|o| o.strip_prefix("http://").is_some_and(ours));
-        host.is_some_and(ours) && origin_ours && site.is_none_or(|s| matches!(s, "same-origin" | "none"))
+        let scheme = match self {
+            Hosts::Here(_) => "http://",
+            Hosts::Certified(..) => "https://",
+        };
+        let Some(host) = host.filter(|h| self.ours(h)) else { return false };
+        let same = |o: &str| o.strip_prefix(scheme).is_some_and(|o| o.eq_ignore_ascii_case(host));
+        origin.is_none_or(same) && site.is_none_or(|s| matches!(s, "same-origin" | "none"))
     }
 }
 
@@ -180,7 +219,7 @@ mod tests {
 
     #[test]
     fn requests_for_others_and_from_others_are_not_ours() {
-        let hosts = Hosts::of("127.0.0.1:8420".parse().unwrap());
+        let hosts = Hosts::of("127.0.0.1:8420".parse().unwrap(), None);
         let ours = Some("localhost:8420");
         assert!(hosts.admit(ours, None, None) && hosts.admit(Some("127.0.0.1:8420"), None, Some("none")));
         assert!(hosts.admit(ours, Some("http://localhost:8420"), Some("same-origin")));
@@ -193,5 +232,53 @@ mod tests {
                 && !hosts.admit(ours, Some("https://localhost:8420"), None)
         );
         assert!(!hosts.admit(ours, None, Some("cross-site")));
+    }
+
+    #[test]
+    fn behind_a_certificate_its_names_are_ours_and_no_others() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(
+            ["nas.example", "192.0.2.7", "2001:db8::7"].map(str::to_owned),
+        );
+        let made = made.unwrap();
+        let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.key_pair.serialize_pem()).unwrap();
+        std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+        let (_, names) = zilla_tls::Acceptor::for_anyone(&cert, &key).unwrap();
+        let hosts = Hosts::of("0.0.0.0:8420".parse().unwrap(), Some(names.clone()));
+        for good in ["nas.example:8420", "NAS.example:8420", "192.0.2.7:8420", "[2001:db8::7]:8420"] {
+            assert!(hosts.admit(Some(good), Some(&format!("https://{good}")), Some("same-origin")), "{good}");
+            assert!(!hosts.admit(Some(good), Some(&format!("http://{good}")), None), "{good}");
+        }
+        for bad in [
+            "evil.example:8420",
+            "localhost:8420",
+            "127.0.0.1:8420",
+            "0.0.0.0:8420",
+            "nas.example",
+            "nas.example:443",
+            "nas.example:",
+            "nas.example:+8420",
+            "nas.example:8420:8420",
+            "[2001:db8::7:8420",
+            "[2001:db8::7]x",
+            "[]:8420",
+            "[\u{e9}",
+            ":8420",
+            "",
+        ] {
+            assert!(!hosts.admit(Some(bad), None, None), "{bad}");
+        }
+        for other in ["https://evil.example:8420", "https://192.0.2.7:8420", "null"] {
+            assert!(!hosts.admit(Some("nas.example:8420"), Some(other), None), "{other}");
+        }
+        let usual = Hosts::of("0.0.0.0:443".parse().unwrap(), Some(names));
+        assert!(usual.admit(Some("nas.example"), Some("https://nas.example"), None));
+        assert!(
+            usual.admit(Some("nas.example:443"), None, None)
+                && !usual.admit(Some("nas.example:80"), None, None)
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! The door for browsers: HTTP on one address of this machine.
+//! The door for browsers: HTTP on one address.
 //!
-//! Only loopback addresses: there is no TLS here, so whoever wants the page from elsewhere puts
-//! `ssh -L` or a proxy before it. Everything is bounded: connections, the head and the body of a
-//! request, the time for each. A request passes, in this order: is it meant for us ([`Hosts`]), is
-//! it a file of the page, has its sender a token, may his role do this. An operation then runs as
-//! one from the daemon's own socket would, in a task of its own and to its end, with the command
-//! line that the page shows.
+//! In the clear only on loopback addresses, which nobody else hears; on all others with TLS, since a
+//! token that is read is a token that is used. Everything is bounded: connections, the head and the
+//! body of a request, the time for each. A request passes, in this order: is it meant for us
+//! ([`Hosts`]), is it a file of the page, has its sender a token, may his role do this. An operation
+//! then runs as one from the daemon's own socket would, in a task of its own and to its end, with
+//! the command line that the page shows. No HSTS: a browser would demand TLS of whatever else this
+//! machine serves.
 
 use crate::access::{Hosts, Role, Tokens};
 use crate::assets::{ASSETS, POLICY};
@@ -22,15 +23,19 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use zilla_control::{Backend, Caller, dispatch};
+use zilla_tls::{Acceptor, Names};
 
 const CONNECTIONS: usize = 64;
 /// A browser's head is a few kilobytes.
 const HEAD_LIMIT: usize = 16 << 10;
 /// The longest request of the page names a few snapshots.
 const BODY_LIMIT: usize = 64 << 10;
+/// Shorter than [`DRAIN`]: who is at it when the page ends is waited for.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// So long may operations that are under way take when the page ends.
@@ -38,12 +43,13 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// As often as it is worth to say that somebody tries tokens.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(200);
 
-/// Listens, if the address is of this machine alone.
-pub async fn listen(at: SocketAddr) -> Result<TcpListener, String> {
-    if !at.ip().is_loopback() {
-        return Err(format!(
-            "{at} can be reached from elsewhere, and there is no TLS: use 127.0.0.1 with 'ssh -L' or a proxy"
-        ));
+/// What the door has besides its address, where it is reached from elsewhere.
+pub type Guard = Option<(Acceptor, Names)>;
+
+/// Listens, if the address is of this machine alone or the door is guarded.
+pub async fn listen(at: SocketAddr, guard: &Guard) -> Result<TcpListener, String> {
+    if guard.is_none() && !at.ip().is_loopback() {
+        return Err(format!("{at} can be reached from elsewhere, and there is no TLS"));
     }
     TcpListener::bind(at).await.map_err(|e| format!("{at}: {e}"))
 }
@@ -63,9 +69,11 @@ pub async fn serve<B: Backend>(
     listener: TcpListener,
     backend: Arc<B>,
     tokens: Tokens,
+    guard: Guard,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let hosts = Hosts::of(listener.local_addr()?);
+    let (acceptor, names) = guard.unzip();
+    let hosts = Hosts::of(listener.local_addr()?, names);
     let listeners = Arc::new(Semaphore::new(sse::LISTENERS));
     let door = Arc::new(Door { backend, tokens, hosts, listeners });
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
@@ -87,31 +95,14 @@ pub async fn serve<B: Backend>(
             }
         };
         while connections.try_join_next().is_some() {}
-        let door = door.clone();
-        let mut stopped = stopped.clone();
+        let (door, stopped, acceptor) = (door.clone(), stopped.clone(), acceptor.clone());
         connections.spawn(async move {
             let _slot = slot;
-            let ending = stopped.clone();
-            let service = service_fn(move |request| {
-                let (door, ending) = (door.clone(), ending.clone());
-                async move { Ok::<_, Infallible>(answer(&door, request, ending).await) }
-            });
-            let served = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .max_buf_size(HEAD_LIMIT)
-                .serve_connection(TokioIo::new(stream), service);
-            tokio::pin!(served);
-            let ended = tokio::select! {
-                ended = &mut served => ended,
-                () = told_to_stop(&mut stopped) => {
-                    // What is asked is answered, and what is idle closed.
-                    served.as_mut().graceful_shutdown();
-                    served.await
-                }
-            };
-            if let Err(e) = ended {
-                tracing::debug!("page: {e}");
+            let Some(acceptor) = acceptor else { return connection(stream, door, stopped).await };
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => connection(stream, door, stopped).await,
+                Ok(Err(e)) => tracing::debug!("page: TLS: {e}"),
+                Err(_) => tracing::debug!("page: TLS: it takes too long"),
             }
         });
     }
@@ -122,6 +113,35 @@ pub async fn serve<B: Backend>(
         tracing::warn!("page: operations are still under way after {} s", DRAIN.as_secs());
     }
     Ok(())
+}
+
+async fn connection<B: Backend>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    door: Arc<Door<B>>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let ending = stopped.clone();
+    let service = service_fn(move |request| {
+        let (door, ending) = (door.clone(), ending.clone());
+        async move { Ok::<_, Infallible>(answer(&door, request, ending).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_LIMIT)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(served);
+    let ended = tokio::select! {
+        ended = &mut served => ended,
+        () = told_to_stop(&mut stopped) => {
+            // What is asked is answered, and what is idle closed.
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(e) = ended {
+        tracing::debug!("page: {e}");
+    }
 }
 
 async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {

@@ -4,6 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream};
 use zilla_control::types::{
     ArcStat, ArcStatQuery, EventInfo, EventQuery, EventReply, LogStat, LogStatQuery, PoolClear, PoolInfo,
     PoolQuery, PoolScrub,
@@ -55,14 +58,20 @@ struct World {
 }
 
 fn world() -> World {
+    guarded(None)
+}
+
+fn guarded(guard: zilla_web::server::Guard) -> World {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let tokens = Tokens::parse(&format!("viewer {}\noperator {}\n", "a".repeat(64), "b".repeat(64))).unwrap();
-    let listener = runtime.block_on(zilla_web::server::listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    let listener =
+        runtime.block_on(zilla_web::server::listen("127.0.0.1:0".parse().unwrap(), &guard)).unwrap();
     let at = listener.local_addr().unwrap();
     let stop = Arc::new(tokio::sync::Notify::new());
     let stopped = stop.clone();
     let shutdown = async move { stopped.notified().await };
-    let served = runtime.spawn(zilla_web::server::serve(listener, Arc::new(Fake), tokens.clone(), shutdown));
+    let served =
+        runtime.spawn(zilla_web::server::serve(listener, Arc::new(Fake), tokens.clone(), guard, shutdown));
     World { at, tokens, runtime, stop, served }
 }
 
@@ -130,7 +139,15 @@ fn a_role_does_what_it_may_and_nothing_else() {
         assert_eq!(w.ask(&format!("POST /v1/{name}"), &operator, SCRUB).0, 403, "{name}");
     }
     assert_eq!(w.ask("GET /v1/pool_scrub", &operator, "").0, 405);
-    assert_eq!(w.ask("GET /../../etc/passwd", &operator, "").0, 404);
+    for path in [
+        "/../../etc/passwd",
+        "/..%2f..%2fetc/passwd",
+        "//etc/passwd",
+        "/page.js/../page.tokens",
+        "/page.tokens",
+    ] {
+        assert_eq!(w.ask(&format!("GET {path}"), &operator, "").0, 404, "{path}");
+    }
 }
 
 #[test]
@@ -234,7 +251,7 @@ fn events_are_sent_as_they_come_until_the_page_ends() {
 #[test]
 fn an_address_of_the_network_is_refused() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let why = runtime.block_on(zilla_web::server::listen("0.0.0.0:0".parse().unwrap())).unwrap_err();
+    let why = runtime.block_on(zilla_web::server::listen("0.0.0.0:0".parse().unwrap(), &None)).unwrap_err();
     assert!(why.contains("no TLS"), "{why}");
 }
 
@@ -265,4 +282,77 @@ fn what_is_under_way_when_the_page_ends_is_answered() {
     assert!(asked.join().unwrap().starts_with("HTTP/1.1 200"));
     assert!(TcpStream::connect(w.at).is_err(), "the door is closed");
     drop(idle);
+}
+
+/// A door behind a certificate for these names, and who trusts it.
+fn behind_tls(names: &[&str]) -> (World, Arc<ClientConfig>) {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
+    let made = made.unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.key_pair.serialize_pem()).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let world = guarded(Some(zilla_tls::Acceptor::for_anyone(&cert, &key).unwrap()));
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (world, Arc::new(config))
+}
+
+/// What a request gets that is encrypted; an error where no connection comes about.
+fn ask_tls(w: &World, config: &Arc<ClientConfig>, host: &str, rest: &str) -> std::io::Result<String> {
+    let name = ServerName::try_from("nas.example").unwrap();
+    let mut client = ClientConnection::new(config.clone(), name).map_err(std::io::Error::other)?;
+    let mut stream = TcpStream::connect(w.at)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut tls = Stream::new(&mut client, &mut stream);
+    let (line, headers) = rest.split_once('\n').unwrap_or((rest, ""));
+    let text = format!("{line} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{headers}\r\n");
+    tls.write_all(text.as_bytes())?;
+    let mut answer = Vec::new();
+    // (The server may end without a word of farewell.)
+    match tls.read_to_end(&mut answer) {
+        Err(e) if answer.is_empty() => Err(e),
+        _ => Ok(String::from_utf8_lossy(&answer).into_owned()),
+    }
+}
+
+#[test]
+fn behind_tls_only_the_certificate_s_names_and_who_has_a_token() {
+    let (w, config) = behind_tls(&["nas.example"]);
+    let port = w.at.port();
+    let ours = format!("nas.example:{port}");
+    assert!(ask_tls(&w, &config, &ours, "GET /").unwrap().starts_with("HTTP/1.1 200"));
+    assert!(ask_tls(&w, &config, &ours, "GET /metrics").unwrap().starts_with("HTTP/1.1 401"));
+    let viewer = w.bearer(Role::Viewer);
+    let metrics = ask_tls(&w, &config, &ours, &format!("GET /metrics\n{viewer}")).unwrap();
+    assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("zilla_pool_state"), "{metrics}");
+    // Names that lead here and are not ours, and pages of others.
+    for foreign in [format!("evil.example:{port}"), w.at.to_string(), "nas.example".to_owned()] {
+        let answer = ask_tls(&w, &config, &foreign, &format!("GET /metrics\n{viewer}")).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403"), "{foreign}");
+    }
+    for origin in ["https://evil.example", "http://nas.example"] {
+        let asked = format!("GET /metrics\norigin: {origin}:{port}\r\n{viewer}");
+        assert!(ask_tls(&w, &config, &ours, &asked).unwrap().starts_with("HTTP/1.1 403"), "{origin}");
+    }
+    // Nothing in the clear, and no client who does not trust it.
+    assert!(!w.ask("GET /", "", "").1.contains("HTTP"));
+    let stranger = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    assert!(ask_tls(&w, &Arc::new(stranger), &ours, "GET /").is_err());
+    // Those who say nothing are sent away, and others served meanwhile.
+    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(w.at).unwrap()).collect();
+    assert!(ask_tls(&w, &config, &ours, "GET /").unwrap().starts_with("HTTP/1.1 200"));
+    let mut first = &silent[0];
+    first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(matches!(first.read(&mut [0; 16]), Ok(0)), "a handshake that does not come is waited for");
 }

@@ -14,6 +14,8 @@ pub enum Need {
     Libnfs,
     /// Samba's server and client (Debian: samba, samba-vfs-modules, smbclient).
     Samba,
+    /// `curl` and `openssl`.
+    Tls,
     /// File systems inside file systems: for an ordinary user only where /etc/fuse.conf allows it.
     Nested,
 }
@@ -37,6 +39,7 @@ fn has(need: Need) -> bool {
         Need::Samba => {
             ["/usr/sbin/smbd", "/usr/bin/net", "/usr/bin/smbclient"].iter().all(|p| Path::new(p).exists())
         }
+        Need::Tls => ["/usr/bin/curl", "/usr/bin/openssl"].iter().all(|p| Path::new(p).exists()),
         Need::Nested => {
             let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
             is_root() || conf.lines().any(|l| l.trim() == "user_allow_other")

@@ -129,3 +129,59 @@ fn metrics_come_from_the_socket_and_the_page_from_a_port_only_if_it_is_asked_for
     });
     assert!(elsewhere.code == 2 && elsewhere.stderr.contains("no TLS"), "{elsewhere}");
 }
+
+#[test]
+fn other_machines_see_the_page_by_tls_and_by_the_certificate_s_name() {
+    if !can(&[Need::Fuse, Need::Tls]) {
+        return;
+    }
+    let run = |program: &str, words: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        command.args(words);
+        zilla_e2e::world::finish(command)
+    };
+    let world = World::new();
+    let (cert, key) = (world.path().join("cert.pem"), world.path().join("key.pem"));
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=nas.test";
+    let mut words: Vec<&str> = request.split(' ').collect();
+    words.extend(["-addext", "subjectAltName=DNS:nas.test", "-keyout", key, "-out", cert]);
+    run("/usr/bin/openssl", &words).ok();
+    let daemon = |environment: &[(&str, &str)], words: &[&str]| {
+        let mut command = world.command("zillad");
+        command.args(words).envs(environment.iter().copied());
+        command
+    };
+    // What makes no sense ends it before anything is opened.
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(key, PermissionsExt::from_mode(0o644)).unwrap();
+    for (words, why) in [
+        (&["--http", "0.0.0.0:0", "--http-tls", cert, key][..], "everybody may read it"),
+        (&["--http", "0.0.0.0:0", "--http-tls", cert], "needs a certificate's file and its key's"),
+        (&["--http", "0.0.0.0:0", "--http-tls", "/none", key], "'/none'"),
+        (&["--http-tls", cert, key], "needs an address"),
+    ] {
+        let done = zilla_e2e::world::finish(daemon(&[], words));
+        assert!(done.code == 2 && done.stderr.contains(why), "{done}");
+    }
+    std::fs::set_permissions(key, PermissionsExt::from_mode(0o600)).unwrap();
+    let both = format!("{cert}:{key}");
+    let mut command = world.command("zpool");
+    command.arg("list").env("ZILLA_HTTP", "0.0.0.0:0").env("ZILLA_HTTP_TLS", &both);
+    zilla_e2e::world::finish(command).ok();
+    let address = zilla(&world, &["page"]).ok();
+    let (at, token) = address.trim().split_once("/#").unwrap();
+    let port = at.strip_prefix("https://nas.test:").expect("the certificate's name");
+    let resolve = format!("nas.test:{port}:127.0.0.1");
+    let bearer = format!("Authorization: Bearer {token}");
+    let url = format!("{at}/role");
+    let usual = ["-sS", "--resolve", &resolve, "-H", &bearer];
+    let curl = |more: &[&str]| run("/usr/bin/curl", &[&usual[..], more].concat());
+    assert_eq!(curl(&["--cacert", cert, &url]).ok(), "viewer");
+    assert_ne!(curl(&[&url]).code, 0, "nobody trusts a certificate by itself");
+    let rebound =
+        curl(&["--cacert", cert, "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: evil.test", &url]);
+    assert_eq!(rebound.ok(), "403");
+    assert_ne!(curl(&[&format!("http://nas.test:{port}/role")]).code, 0, "nothing is said in the clear");
+    assert_ne!(curl(&["--cacert", cert, "--tls-max", "1.2", &url]).code, 0);
+}

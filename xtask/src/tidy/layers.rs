@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("zilla-env", 0),
     ("zilla-macros", 0),
     ("zilla-control", 0),
+    ("zilla-tls", 0),
     ("zilla-core", 1),
     ("zilla", 2),
     ("zilla-sim", 3),

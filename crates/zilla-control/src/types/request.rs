@@ -18,6 +18,8 @@ pub struct HelloReply {
     pub state_dir: String,
     /// Where the page for browsers is served, if it is.
     pub page: Option<std::net::SocketAddr>,
+    /// How the server is called in the certificate that it is served with, if it is.
+    pub page_name: Option<String>,
 }
 
 /// Ends the daemon as SIGTERM would.

@@ -64,7 +64,7 @@ impl Authority {
 }
 
 fn acceptor(dir: &Path) -> Acceptor {
-    Acceptor::from_folder(dir).unwrap()
+    Acceptor::with_clients(dir).unwrap()
 }
 
 impl Client {
@@ -194,10 +194,10 @@ fn a_folder_that_guards_nothing_is_refused() {
     ] {
         let dir = authority.folder();
         std::fs::write(dir.path().join(name), text).unwrap();
-        assert!(Acceptor::from_folder(dir.path()).is_err(), "{name}");
+        assert!(Acceptor::with_clients(dir.path()).is_err(), "{name}");
     }
     // A key of somebody else.
     let dir = authority.folder();
     std::fs::write(dir.path().join("server-key.pem"), KeyPair::generate().unwrap().serialize_pem()).unwrap();
-    assert!(Acceptor::from_folder(dir.path()).is_err());
+    assert!(Acceptor::with_clients(dir.path()).is_err());
 }
