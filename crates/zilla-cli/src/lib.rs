@@ -9,6 +9,7 @@
 //! `zilla zpool list` work where no links were made. A command has no async runtime: it starts,
 //! talks to the daemon over one socket and ends.
 
+mod advise;
 pub mod arcstat;
 pub mod args;
 mod clonefile;
@@ -23,6 +24,7 @@ pub mod mount_helper;
 mod replicate;
 pub mod service;
 mod top;
+mod trace;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
@@ -86,6 +88,8 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
     ("events", "[-f] [pool]", events::main),
+    ("advise", "[-j] [-c size] ... [-d disks] [-g file] [-t seconds] pool | -T trace", advise::main),
+    ("trace", "record [-f] [-t seconds] pool file", trace::main),
     ("top", "[-n frames] [interval]", top::main),
     ("replicate", replicate::USAGE_WORDS, replicate::main),
     ("clone-file", "file new-file", clonefile::main),
