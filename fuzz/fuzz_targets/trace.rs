@@ -3,7 +3,9 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use zilla_advise::{Analysis, Options, plot};
-use zilla_ondisk::trace::{BlockId, Event, Found, Item, Parser, Record, TraceHeader, end_frame, header_frame};
+use zilla_ondisk::trace::{
+    BlockId, Event, Found, Item, Parser, Record, TraceHeader, end_frame, header_frame,
+};
 use zilla_ondisk::trace::{End, preamble, records};
 
 fn read(bytes: &[u8], step: usize) -> (Analysis, Vec<Record>, bool) {
@@ -37,7 +39,8 @@ fn made(data: &[u8]) -> Vec<Record> {
     let words = data.as_chunks::<16>().0.iter();
     let record = |w: &[u8; 16]| {
         let n = |i: usize, len: usize| w[i..i + len].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
-        let found = [Found::Memory, Found::OnItsWay, Found::CacheDevice, Found::Pool][usize::from(w[0] >> 4 & 3)];
+        let found =
+            [Found::Memory, Found::OnItsWay, Found::CacheDevice, Found::Pool][usize::from(w[0] >> 4 & 3)];
         let (objset, micros) = (n(9, 1), n(10, 4));
         let event = match w[0] & 3 {
             0 => Event::Commit { objset, micros },
@@ -64,7 +67,8 @@ fuzz_target!(|data: &[u8]| {
     advise(read(rest, step.into()).0);
     let all = made(rest);
     let mut file = preamble();
-    let word = |i: usize| rest.get(i..i + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes) >> 4;
+    let word =
+        |i: usize| rest.get(i..i + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes) >> 4;
     file.extend(header_frame(&TraceHeader {
         pool: "tank".into(),
         arc_limit: word(0),
