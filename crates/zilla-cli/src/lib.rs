@@ -11,6 +11,7 @@
 
 mod advise;
 pub mod arcstat;
+mod arcsummary;
 pub mod args;
 mod clonefile;
 mod complete;
@@ -86,6 +87,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("zstream", "command args ...", zstream::main),
     ("zillad", "[options]", zilla_daemon::command::main),
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
+    ("arcsummary", "[-gr] [-s section] [pool]", arcsummary::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
     ("events", "[-f] [pool]", events::main),
     ("advise", "[-j] [-c size] ... [-d disks] [-g file] [-t seconds] pool | -T trace", advise::main),

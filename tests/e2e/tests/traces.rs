@@ -101,6 +101,13 @@ fn what_is_read_is_recorded_for_its_user_alone_and_advised_upon() {
         picture.starts_with("<svg ") && picture.ends_with("</svg>\n") && picture.contains("hit rate (%)")
     );
 
+    let summary = zilla(&world, &["arcsummary", "tank"]).ok();
+    for words in ["ZFS Subsystem Report", "ARC size (current):", "Total hits:", "L2ARC not detected"] {
+        told(&summary, words);
+    }
+    assert!(!zilla(&world, &["arcsummary", "-s", "arc"]).ok().contains("Total hits:"));
+    told(&zilla(&world, &["arcsummary", "-r"]).ok(), "c_max ");
+
     // A pool as it runs; nobody stays behind that records.
     let live = zilla(&world, &["advise", "-t", "1", "tank"]).ok();
     told(&live, "pool tank:");
