@@ -37,10 +37,11 @@ pub fn run(volume: &Volume, o: &Options, data: &Arc<Vec<u8>>) -> Result<Value> {
     let (mut recorded, mut lost, mut bytes) = (0, 0, 0);
     for turn in 0..2 * TURNS {
         let traced = turn % 2 == 1;
-        let over = AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
+        let over = &stop;
         let outcome = std::thread::scope(|scope| {
             let mut recording = traced.then(|| volume.spa.zio.tracer().start()).flatten();
-            let writer = scope.spawn(|| {
+            let writer = scope.spawn(move || {
                 let (mut n, mut missing, mut len) = (0, 0, 0);
                 while let Some(recording) = &mut recording {
                     let last = over.load(Ordering::Acquire);

@@ -30,7 +30,7 @@ fn run(profile: &Profile, bytes: u64, depth: u64) -> f64 {
     for _ in 0..ROUNDS {
         let Some(Reverse(now)) = under_way.pop() else { break };
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let offset = (x >> 20) % (SPAN >> 12) << 12;
+        let offset = ((x >> 20) % (SPAN >> 12)) << 12;
         let done = timing.read(now, offset, bytes);
         last = last.max(done);
         under_way.push(Reverse(done));

@@ -55,7 +55,7 @@ enum State {
 pub fn replay(accesses: &[Access], ring: Ring, from: u32) -> Replayed {
     let mut out = Replayed::default();
     let mut states: HashMap<u64, State> = HashMap::new();
-    let (mut tail, mut held) = (VecDeque::new(), VecDeque::new());
+    let (mut tail, mut held) = (VecDeque::<(u64, u64)>::new(), VecDeque::<(u64, u64)>::new());
     let (mut tail_bytes, mut held_bytes) = (0u64, 0u64);
     let (mut allowed, mut last) = (0.0f64, 0u32);
     for a in accesses {

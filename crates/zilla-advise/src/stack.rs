@@ -94,13 +94,10 @@ mod tests {
         for &(key, bytes) in accesses {
             // What was unused for the longest goes until the rest has room: of a stack the top that
             // fits.
-            match held.iter().position(|(k, _)| *k == key) {
-                Some(at) => {
-                    let above: u64 = held.iter().take(at).map(|(_, n)| u64::from(*n)).sum();
-                    hits += usize::from(above + u64::from(bytes) <= size);
-                    held.remove(at);
-                }
-                None => {}
+            if let Some(at) = held.iter().position(|(k, _)| *k == key) {
+                let above: u64 = held.iter().take(at).map(|(_, n)| u64::from(*n)).sum();
+                hits += usize::from(above + u64::from(bytes) <= size);
+                held.remove(at);
             }
             held.insert(0, (key, bytes));
         }

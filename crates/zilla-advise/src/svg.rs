@@ -81,8 +81,7 @@ fn draw(out: &mut String, c: &Chart<'_>) {
         escape(c.title)
     );
     let by = step(most);
-    let mut v = 0.0;
-    while v <= most * 1.0001 {
+    for v in (0..12).map(|i| by * f64::from(i)).take_while(|v| *v <= most * 1.0001) {
         let at = y(v);
         let _ = writeln!(
             out,
@@ -92,7 +91,6 @@ fn draw(out: &mut String, c: &Chart<'_>) {
             at + 4.0,
             (c.label)(v)
         );
-        v += by;
     }
     // So many doublings between two marks that about eight fit.
     let every = (((high - low) / 8.0).ceil() as i64).max(1);

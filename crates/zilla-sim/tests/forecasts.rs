@@ -127,6 +127,7 @@ fn run(load: &Load, with_cache: bool) -> (TraceHeader, Vec<Record>, Duration) {
             Spa::create(&env, &PoolSpec { tops: vec![top], ..PoolSpec::default() }, opts).await.unwrap();
         let ds = spa.dsl.by_name("tank").await.unwrap();
         let os = spa.dsl.objset(&ds).await.unwrap();
+        spa.dsl.open_log(&ds).await.unwrap();
         let props = FsProps { recordsize: load.recordsize, ..FsProps::default() };
         let zfs =
             Zfs::open(env.clone(), os, Some(spa.ctx.txgs.clone()), Arc::new(Unlimited), props).await.unwrap();

@@ -140,11 +140,8 @@ fn encode(w: &mut Writer, record: &Record, before: &mut Before) {
             let shift = if bytes { 0 } else { SPA_MINBLOCKSHIFT };
             let flag = |on: bool, bit: u8| if on { bit } else { 0 };
             let found = found as u8;
-            w.u8(READ
-                | flag(metadata, METADATA)
-                | flag(prefetch, PREFETCH)
-                | found << FOUND_SHIFT
-                | flag(bytes, BYTES));
+            let flags = flag(metadata, METADATA) | flag(prefetch, PREFETCH) | flag(bytes, BYTES);
+            w.u8(flags | (found << FOUND_SHIFT));
             put_from(w, record.at, &mut before.at);
             put(w, block.vdev.into());
             put_from(w, block.offset, &mut before.offset);
@@ -196,7 +193,7 @@ fn decode(r: &mut Reader<'_>, before: &mut Before) -> Result<Record> {
             let shift = if flags & BYTES != 0 { 0 } else { SPA_MINBLOCKSHIFT };
             let lsize = (up_to(r, "lsize", SPA_MAXBLOCKSIZE >> shift)? << shift) as u32;
             let psize = (up_to(r, "psize", SPA_MAXBLOCKSIZE >> shift)? << shift) as u32;
-            let found = match flags >> FOUND_SHIFT & 3 {
+            let found = match (flags >> FOUND_SHIFT) & 3 {
                 0 => Found::Memory,
                 1 => Found::OnItsWay,
                 2 => Found::CacheDevice,
