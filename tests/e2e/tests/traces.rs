@@ -57,7 +57,7 @@ fn what_is_read_is_recorded_for_its_user_alone_and_advised_upon() {
     let pool = cold(&world, "tank");
     let file = world.path().join("t.trace");
     let mut command = world.command("zilla");
-    command.args(["trace", "record", "-t", "3", "tank", &path(&file)]);
+    command.args(["trace", "record", "-t", "8", "tank", &path(&file)]);
     let recorder = command.stderr(Stdio::piped()).spawn().expect("zilla");
     let begun = Instant::now();
     while fs::metadata(&file).map_or(0, |m| m.len()) == 0 {
