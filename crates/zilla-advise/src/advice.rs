@@ -127,7 +127,7 @@ fn ratio(a: f64, b: f64) -> f64 {
 
 /// Powers of two around what is read.
 fn sizes(set: u64) -> Vec<u64> {
-    let top = set.max(SMALLEST).min(1 << 60).next_power_of_two();
+    let top = set.clamp(SMALLEST, 1 << 60).next_power_of_two();
     let mut all: Vec<u64> = [top / 8, top / 4, top / 2, top].into_iter().filter(|s| *s >= SMALLEST).collect();
     if all.is_empty() {
         all.push(SMALLEST);
