@@ -7,6 +7,7 @@
 mod data;
 mod job;
 mod options;
+mod traced;
 mod volume;
 
 use job::{Job, Kind, Outcome};
@@ -15,6 +16,9 @@ use serde_json::{Value, json};
 pub use volume::Volume;
 
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Reads from memory, by turns with and without a recording of them.
+const TRACED: &str = "randread16k_traced";
 
 pub fn main(args: lexopt::Parser) -> Result<()> {
     let o = Options::parse(args)?;
@@ -26,6 +30,13 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     let Some((kind, io, cached)) = workload(&o.workload) else {
         return Err(format!("no workload {}", o.workload).into());
     };
+    if o.workload == TRACED {
+        volume = volume.cycle(&o)?;
+        let warm = Job { kind: Kind::Read, io: 128 << 10, once: true, ..Job::new(&o) };
+        job::run(&volume, &warm, 2, &data)?;
+        println!("{}", traced::run(&volume, &o, &data)?);
+        return volume.destroy();
+    }
     let outcome = match kind {
         Kind::Fill => filled.clone(),
         Kind::Scrub => {
@@ -62,6 +73,7 @@ fn workload(name: &str) -> Option<(Kind, u64, bool)> {
         "seqread16k" => (Kind::Read, 16 * K, false),
         "randread16k" => (Kind::RandRead, 16 * K, false),
         "randread16k_cached" => (Kind::RandRead, 16 * K, true),
+        TRACED => (Kind::RandRead, 16 * K, true),
         "scrub" => (Kind::Scrub, 0, false),
         _ => return None,
     })

@@ -9,7 +9,9 @@
 //! `zilla zpool list` work where no links were made. A command has no async runtime: it starts,
 //! talks to the daemon over one socket and ends.
 
+mod advise;
 pub mod arcstat;
+mod arcsummary;
 pub mod args;
 mod clonefile;
 mod complete;
@@ -23,6 +25,7 @@ pub mod mount_helper;
 mod replicate;
 pub mod service;
 mod top;
+mod trace;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
@@ -84,8 +87,11 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("zstream", "command args ...", zstream::main),
     ("zillad", "[options]", zilla_daemon::command::main),
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
+    ("arcsummary", "[-gr] [-s section] [pool]", arcsummary::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
     ("events", "[-f] [pool]", events::main),
+    ("advise", "[-j] [-c size] ... [-d disks] [-g file] [-t seconds] pool | -T trace", advise::main),
+    ("trace", "record [-f] [-t seconds] pool file", trace::main),
     ("top", "[-n frames] [interval]", top::main),
     ("replicate", replicate::USAGE_WORDS, replicate::main),
     ("clone-file", "file new-file", clonefile::main),

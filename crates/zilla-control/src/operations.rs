@@ -199,6 +199,7 @@ operations! {
     event_clear(EventClear) -> u64;
     log_stats(LogStatQuery) -> Vec<LogStat>;
     arc_stats(ArcStatQuery) -> Vec<ArcStat>;
+    trace_record(TraceRecord) -> TraceReply;
     dataset_create(DatasetCreate) -> MountedReply;
     dataset_destroy(DatasetDestroy) -> DestroyReply;
     dataset_query(DatasetQuery) -> DatasetQueryReply;

@@ -29,6 +29,7 @@ pub mod pool;
 pub mod scan;
 pub mod send;
 pub mod spa;
+pub mod trace;
 pub mod tunables;
 pub mod txg;
 pub mod types;

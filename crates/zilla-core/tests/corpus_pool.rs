@@ -91,7 +91,7 @@ fn pools_open_and_their_mos_reads() {
             let data = zio.read(best.ub.rootbp, Bookmark::root(0), Priority::SyncRead).await.unwrap();
             let mos = ObjsetPhys::decode(&data, ByteOrder::NATIVE).unwrap();
             assert_eq!(mos.os_type, 1, "{set}: MOS");
-            assert!(zio.cached(&best.ub.rootbp).is_some());
+            assert!(zio.cached(&best.ub.rootbp, 0).is_some());
             // All copies, with all redundancy.
             let scrubbed = zio.scrub(best.ub.rootbp, Bookmark::root(0)).await.unwrap();
             assert_eq!(scrubbed.bad, 0, "{set}");

@@ -140,7 +140,8 @@ impl Handle {
         }
     }
 
-    async fn stopped(&self) {
+    /// Ends when the daemon is to end.
+    pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
         // The sender lives as long as this handle.
         let _ = stop.wait_for(|stop| *stop).await;

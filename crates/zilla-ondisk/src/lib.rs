@@ -48,6 +48,7 @@ pub mod sa;
 pub mod spacemap;
 
 pub mod stream;
+pub mod trace;
 pub mod uberblock;
 pub mod vdev_zap;
 pub mod zap;

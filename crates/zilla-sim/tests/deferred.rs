@@ -69,7 +69,7 @@ impl Gated {
 }
 
 impl BlockStore for Gated {
-    fn cached(&self, _: &BlkPtr) -> Option<Bytes> {
+    fn cached(&self, _: &BlkPtr, _: u64) -> Option<Bytes> {
         None
     }
 

@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("zilla-macros", 0),
     ("zilla-control", 0),
     ("zilla-tls", 0),
+    ("zilla-advise", 1),
     ("zilla-core", 1),
     ("zilla", 2),
     ("zilla-sim", 3),
@@ -36,7 +37,8 @@ const SIMULATOR: u8 = 3;
 
 /// The engine and what it stands on know no runtime, no socket and no kernel protocol.
 const RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "hyper", "axum", "fuser"];
-const RUNTIME_FREE: &[&str] = &["zilla-codec", "zilla-ondisk", "zilla-env", "zilla-core", "zilla"];
+const RUNTIME_FREE: &[&str] =
+    &["zilla-codec", "zilla-ondisk", "zilla-env", "zilla-advise", "zilla-core", "zilla"];
 
 /// What stands on the facade alone: a protocol that went past it would know pools.
 const ON_THE_FACADE: &[&str] = &["zilla-fuse", "zilla-nbd", "zilla-nfs"];

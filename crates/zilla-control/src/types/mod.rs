@@ -22,6 +22,7 @@ mod program;
 mod request;
 mod spec;
 mod stream;
+mod trace;
 mod vdev;
 mod vdev_request;
 
@@ -43,6 +44,7 @@ pub use program::*;
 pub use request::*;
 pub use spec::{LeafSpec, TopKind, TopSpec, VdevSpec};
 pub use stream::*;
+pub use trace::*;
 pub use vdev::{
     ActivityState, AllocClass, LATENCY_BUCKETS, LeafProgress, QueueDepth, REQUEST_BUCKETS, RebuildStat,
     VdevAux, VdevKind, VdevNode, VdevState, VdevStats, VdevStatsEx,

@@ -75,7 +75,7 @@ impl Dnode {
                 bookmark.check_level(&bp)?;
                 let data = match had.take().filter(|(of, _)| *of == bp) {
                     Some((_, data)) => data,
-                    None => match self.shared.store.cached(&bp) {
+                    None => match self.shared.store.cached(&bp, self.shared.objset) {
                         Some(data) => data,
                         None => self.shared.store.read(bp, bookmark, prio).await?,
                     },
@@ -92,7 +92,7 @@ impl Dnode {
     async fn load_clone(self: &Arc<Self>, blkid: u64, bp: BlkPtr, prio: Priority) -> Result<()> {
         let bookmark = Bookmark::new(self.shared.objset, self.id(), 0, blkid);
         bookmark.check_level(&bp)?;
-        let data = match self.shared.store.cached(&bp) {
+        let data = match self.shared.store.cached(&bp, self.shared.objset) {
             Some(data) => data,
             None => self.shared.store.read(bp, bookmark, prio).await?,
         };

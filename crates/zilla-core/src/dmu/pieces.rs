@@ -112,7 +112,7 @@ impl Dnode {
         };
         let generation = inner.generation;
         drop(inner);
-        let Some(data) = self.shared.store.cached(&bp) else { return need() };
+        let Some(data) = self.shared.store.cached(&bp, self.shared.objset) else { return need() };
         if bp.compress() != Compress::Off as u8 {
             // If a newer version was published since, this one was still the newest when the read began.
             let _ = self.install(0, blkid, Some(data.clone()), generation);

@@ -66,7 +66,7 @@ impl MemStore {
 }
 
 impl BlockStore for MemStore {
-    fn cached(&self, _bp: &BlkPtr) -> Option<Bytes> {
+    fn cached(&self, _bp: &BlkPtr, _: u64) -> Option<Bytes> {
         None
     }
 

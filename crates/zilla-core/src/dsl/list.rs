@@ -166,7 +166,7 @@ impl DslPool {
             return Ok(known);
         }
         let at = Bookmark::root(ds.id);
-        let data = match self.ctx.store.cached(&bp) {
+        let data = match self.ctx.store.cached(&bp, ds.id) {
             Some(data) => data,
             None => self.ctx.store.read(bp, at, Priority::SyncRead).await?,
         };

@@ -142,7 +142,7 @@ impl Walk<'_> {
     async fn read(&self, bp: &BlkPtr, at: Position) -> Result<Bytes> {
         let b = Bookmark { objset: 0, object: at.object, level: at.level, blkid: at.blkid };
         b.check_level(bp)?;
-        match self.store.cached(bp) {
+        match self.store.cached(bp, b.objset) {
             Some(data) => Ok(data),
             None => self.store.read_tree(*bp, b, Priority::AsyncRead).await,
         }

@@ -188,6 +188,11 @@ impl L2arc {
         Some(CacheSpace { alloc, space: device.layout.size() })
     }
 
+    /// What each device could hold.
+    pub fn spaces(&self) -> Vec<u64> {
+        self.devices.read().iter().map(|d| d.layout.size()).collect()
+    }
+
     /// Whether a device's log is still being read.
     pub fn is_rebuilding(&self) -> bool {
         self.devices.read().iter().any(|d| d.rebuilding.load(Ordering::Acquire))

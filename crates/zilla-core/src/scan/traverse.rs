@@ -135,7 +135,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
         let (store, bp) = (self.store.clone(), *bp);
         Box::pin(async move {
             at.check_level(&bp)?;
-            match store.cached(&bp) {
+            match store.cached(&bp, at.objset) {
                 Some(data) => Ok(data),
                 None => store.read_tree(bp, at, Priority::AsyncRead).await,
             }
@@ -325,7 +325,7 @@ fn object_of(stop: &Bookmark) -> u64 {
 /// The pointer of one block, found from its objset's root; None if there is no such block.
 pub(crate) async fn find(store: &Arc<dyn BlockStore>, root: BlkPtr, at: Bookmark) -> Result<Option<BlkPtr>> {
     let read = |bp: BlkPtr, b: Bookmark| async move {
-        match store.cached(&bp) {
+        match store.cached(&bp, b.objset) {
             Some(data) => Ok(data),
             None => store.read(bp, b, Priority::SyncRead).await,
         }

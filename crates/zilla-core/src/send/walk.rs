@@ -240,7 +240,7 @@ impl Source {
     /// Reads a block of the tree's own.
     pub(super) async fn read_tree(&self, bp: BlkPtr, at: Bookmark) -> Result<Bytes> {
         at.check_level(&bp)?;
-        match self.store.cached(&bp) {
+        match self.store.cached(&bp, at.objset) {
             Some(data) => Ok(data),
             None => self.store.read_tree(bp, at, Priority::SyncRead).await,
         }

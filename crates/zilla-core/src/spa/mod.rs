@@ -49,6 +49,7 @@ mod spares;
 mod split;
 mod suspend;
 mod sync;
+mod traced;
 mod upkeep;
 mod vdev_objects;
 mod vdevs;

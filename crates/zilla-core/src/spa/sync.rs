@@ -53,8 +53,12 @@ impl Spa {
             self.ctx.txgs.wait_for_work(most).await;
             let last = self.ctx.txgs.is_stopped();
             let txg = self.ctx.txgs.quiesce().await;
+            let begun = self.zio.tracer().begin();
             match self.sync_txg(txg).await {
-                Ok(()) => self.ctx.txgs.done(txg),
+                Ok(()) => {
+                    self.zio.tracer().txg(txg.0, begun);
+                    self.ctx.txgs.done(txg);
+                }
                 Err(e) => {
                     self.suspend_for_good(e);
                     break;

@@ -134,7 +134,11 @@ impl Zilog {
         self.count().add(|s| &s.commits, 1);
         let started = self.ctx.env.now();
         let result = self.commit_once(object).await;
-        self.count().took(|s| &s.commit_latency, self.ctx.env.now().saturating_sub(started));
+        let took = self.ctx.env.now().saturating_sub(started);
+        self.count().took(|s| &s.commit_latency, took);
+        if let Some(tracer) = self.ctx.store.tracer() {
+            tracer.commit(self.objset, took);
+        }
         if result.is_err() {
             self.count().add(|s| &s.commits_failed, 1);
         }
@@ -400,6 +404,9 @@ impl Zilog {
             Ok(w) => {
                 self.count().took(|s| &s.write_latency, w.write);
                 self.count().took(|s| &s.flush_latency, w.flush);
+                if let Some(tracer) = self.ctx.store.tracer() {
+                    tracer.log_block(self.objset, w.bytes, w.write + w.flush);
+                }
                 if sent.ends_train && !sent.separate && self.store.has_log_device() {
                     self.ctx.log.throttle.went_to_pool(w.write + w.flush);
                 }

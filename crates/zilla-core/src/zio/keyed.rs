@@ -50,14 +50,14 @@ impl KeyedStore {
 }
 
 impl BlockStore for KeyedStore {
-    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+    fn cached(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
         if Self::is_plain(bp) {
-            return self.pool.cached(bp);
+            return self.pool.cached(bp, objset);
         }
         if bp.otype() == DMU_OT_OBJSET {
-            return self.pool.cached(bp).filter(|data| self.key.check_objset(data).is_ok());
+            return self.pool.cached(bp, objset).filter(|data| self.key.check_objset(data).is_ok());
         }
-        self.open(bp, &self.pool.cached_stored(bp)?, None).ok()
+        self.open(bp, &self.pool.cached_stored(bp, objset)?, None).ok()
     }
 
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
@@ -178,8 +178,8 @@ impl BlockStore for SealedStore {
         }
     }
 
-    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
-        self.0.cached(bp)
+    fn cached(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+        self.0.cached(bp, objset)
     }
 
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {

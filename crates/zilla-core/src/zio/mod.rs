@@ -65,6 +65,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 use crate::arc::Cache;
 use crate::error::{Errno, Error, Result};
 use crate::l2arc::L2arc;
+use crate::trace::Tracer;
 use crate::types::{Bookmark, TXG_SIZE, Txg};
 use crate::vdev::VdevTree;
 
@@ -102,6 +103,7 @@ struct Inner {
     tree: RwLock<Arc<VdevTree>>,
     cache: Arc<Cache>,
     l2: Arc<L2arc>,
+    tracer: Arc<Tracer>,
     /// Which blocks the caches take, where that is not all: by objset.
     caching: RwLock<HashMap<u64, CachePolicy>>,
     /// Not owned: the metaslabs' own objects stand on this store, and a ring of owners would
@@ -133,6 +135,7 @@ impl Zio {
             env: env.clone(),
             tree: RwLock::new(tree),
             l2: L2arc::new(env, &cache),
+            tracer: Tracer::new(&env.clock),
             cache,
             caching: RwLock::default(),
             allocator: OnceLock::new(),
@@ -167,6 +170,11 @@ impl Zio {
     /// The second-level cache.
     pub fn l2(&self) -> &Arc<L2arc> {
         &self.0.l2
+    }
+
+    /// Who records what the pool is asked for.
+    pub fn tracer(&self) -> &Arc<Tracer> {
+        &self.0.tracer
     }
 
     /// Which of an objset's blocks the caches take.

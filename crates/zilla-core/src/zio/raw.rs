@@ -109,8 +109,8 @@ impl RawStore {
 }
 
 impl BlockStore for RawStore {
-    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
-        self.pool.cached(bp)
+    fn cached(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+        self.pool.cached(bp, objset)
     }
 
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {

@@ -16,6 +16,7 @@ use super::{Priority, Zio, byteswap, verify};
 use crate::arc::{Block, Key, L2Facts};
 use crate::crypt::indirect_mac;
 use crate::error::{Errno, Error, Result};
+use crate::trace::Found;
 use crate::types::Bookmark;
 use crate::vdev::{DvaFailure, Guard, Reader, Tickets, VdevTree, unfenced};
 
@@ -42,9 +43,13 @@ fn is_prefetch(class: Priority) -> bool {
 
 impl Zio {
     /// The block as on disk, from the cache, a write on its way, or the pointer itself.
-    pub(super) fn cached_block(&self, bp: &BlkPtr, prefetch: bool) -> Option<Block> {
+    pub(super) fn cached_block(&self, bp: &BlkPtr, objset: u64, prefetch: bool) -> Option<Block> {
         let key = Key::of(bp)?;
-        self.0.inflight.get(&key).or_else(|| self.0.cache.get(&key, prefetch))
+        let block = self.0.inflight.get(&key).or_else(|| self.0.cache.get(&key, prefetch))?;
+        if self.0.tracer.is_on() {
+            self.0.tracer.block(bp, objset, prefetch, Found::Memory, None);
+        }
+        Some(block)
     }
 
     pub(super) async fn read_block(&self, bp: BlkPtr, bookmark: Bookmark, class: Priority) -> Result<Block> {
@@ -53,22 +58,33 @@ impl Zio {
         let Some(key) = Key::of(&bp) else {
             return Err(Error::corrupt(Some(bookmark), "block pointer", "the block has no copies"));
         };
+        let (tracer, objset) = (&self.0.tracer, bookmark.objset);
+        let begun = tracer.begin();
+        let found = |found: Found| {
+            if begun.is_some() {
+                tracer.block(&bp, objset, prefetch, found, begun);
+            }
+        };
         loop {
-            if let Some(block) = self.cached_block(&bp, prefetch) {
+            if let Some(block) = self.cached_block(&bp, objset, prefetch) {
                 return Ok(block);
             }
             match self.0.pending.join(key, class) {
                 Join::Wait(pending) => {
                     if let Some(outcome) = pending.wait().await {
+                        found(Found::OnItsWay);
                         return outcome;
                     }
                 }
                 Join::Lead(lead) => {
                     self.0.cache.missed(&key, bp.is_metadata(), prefetch);
-                    let raw = match self.read_second_level(&bp, &key, class).await {
+                    let second = self.read_second_level(&bp, &key, class).await;
+                    let place = if second.is_some() { Found::CacheDevice } else { Found::Pool };
+                    let raw = match second {
                         Some(raw) => Ok(raw),
                         None => self.read_copies(&bp, bookmark, class, Some(&lead.pending.tickets)).await,
                     };
+                    found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
                     if let Ok(block) = &outcome {
                         match (block.keep, prefetch) {

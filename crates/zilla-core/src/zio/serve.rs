@@ -17,6 +17,7 @@ use super::{
 };
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
+use crate::trace::Tracer;
 use crate::types::{Bookmark, Txg};
 
 impl BlockStore for Zio {
@@ -24,14 +25,14 @@ impl BlockStore for Zio {
         self.set_knows_damage(damaged);
     }
 
-    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+    fn cached(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
         if bp.is_embedded() {
             return self.embedded(bp, None).ok();
         }
         if bp.is_encrypted() {
             return None;
         }
-        let block = self.cached_block(bp, false)?;
+        let block = self.cached_block(bp, objset, false)?;
         self.expand(bp, &block, None).ok()
     }
 
@@ -75,8 +76,12 @@ impl BlockStore for Zio {
         })
     }
 
-    fn cached_stored(&self, bp: &BlkPtr) -> Option<Bytes> {
-        is_sealed(bp).then(|| self.cached_block(bp, false).map(|b| b.data))?
+    fn tracer(&self) -> Option<&Tracer> {
+        Some(Zio::tracer(self))
+    }
+
+    fn cached_stored(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+        is_sealed(bp).then(|| self.cached_block(bp, objset, false).map(|b| b.data))?
     }
 
     fn read_sealed(

@@ -8,6 +8,7 @@ use super::{Leave, RawStore};
 use crate::arc::Caching;
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
+use crate::trace::Tracer;
 use crate::types::{Bookmark, Txg};
 use crate::vdev::Priority;
 use bytes::Bytes;
@@ -96,8 +97,8 @@ pub struct CachePolicy {
 /// What the DMU needs of a pool.
 pub trait BlockStore: Send + Sync {
     /// The block's contents, decompressed, if they are in memory (or in the pointer). Holes are the
-    /// caller's business.
-    fn cached(&self, bp: &BlkPtr) -> Option<Bytes>;
+    /// caller's business. `objset` is whose it is, if that is known, for who records reads.
+    fn cached(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes>;
 
     /// Reads, verifies, heals and decompresses. Concurrent reads of one block share one I/O. The
     /// bytes of metadata are in the machine's byte order whoever wrote them.
@@ -117,7 +118,12 @@ pub trait BlockStore: Send + Sync {
 
     /// The block as it is on disk, if that is in memory: what is not an indirect block or an
     /// objset, of an encrypted dataset.
-    fn cached_stored(&self, _: &BlkPtr) -> Option<Bytes> {
+    fn cached_stored(&self, _: &BlkPtr, _objset: u64) -> Option<Bytes> {
+        None
+    }
+
+    /// Who is to be told what the pool is asked for.
+    fn tracer(&self) -> Option<&Tracer> {
         None
     }
 

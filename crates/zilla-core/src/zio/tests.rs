@@ -206,7 +206,7 @@ fn what_is_written_is_read() {
             let bps = w.write(5, reqs.clone());
             // From memory at once.
             for (r, bp) in reqs.iter().zip(&bps) {
-                assert!(w.zio.cached(bp).unwrap() == r.data);
+                assert!(w.zio.cached(bp, 0).unwrap() == r.data);
             }
             w.stable(5);
             w.check(&reqs, &bps);
@@ -391,7 +391,7 @@ fn holes_and_embedded_blocks_take_no_space() {
     kept.compress = CompressSpec::OFF;
     let bps = w.write(5, vec![tiny.clone(), zeros.clone(), kept]);
     assert!(bps[0].is_embedded() && bps[1] == BlkPtr::ZERO && !bps[2].is_hole());
-    assert!(w.read(&bps[0]).unwrap() == tiny.data && w.zio.cached(&bps[0]).unwrap() == tiny.data);
+    assert!(w.read(&bps[0]).unwrap() == tiny.data && w.zio.cached(&bps[0], 0).unwrap() == tiny.data);
     // A hole made of something remembers when, once the pool has the feature.
     w.zio.set_hole_birth(true);
     let mut punched = zeros;
@@ -415,7 +415,7 @@ fn a_txg_rewrites_its_own_blocks_in_place() {
         r.prev = first;
         let again = w.write(5, vec![r.clone()])[0];
         assert_eq!((again.dva(0), again.dva(1)), (first.dva(0), first.dva(1)));
-        assert!(w.zio.cached(&again).unwrap() == r.data);
+        assert!(w.zio.cached(&again, 0).unwrap() == r.data);
         if pass == 19 {
             w.stable(5);
             w.check(&[r.clone()], &[again]);

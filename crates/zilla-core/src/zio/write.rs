@@ -389,6 +389,8 @@ impl Zio {
             .collect();
         let entry = tree.enter(&places).await;
         zio.0.track.keep(txg, &placements);
+        let bytes = |p: &Placement| p.data.len() as u64 * p.dvas.len() as u64;
+        zio.0.tracer.wrote(|| placements.iter().map(bytes).sum());
         let mut plan = Plan::default();
         for p in &placements {
             for dva in &p.dvas {

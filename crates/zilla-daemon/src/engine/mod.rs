@@ -63,6 +63,7 @@ mod shares;
 mod snapshots;
 mod split;
 mod streams;
+mod trace;
 mod upkeep;
 mod usershares;
 mod values;
@@ -429,6 +430,10 @@ impl Backend for Engine {
 
     async fn arc_stats(&self, _: &Caller, r: ArcStatQuery) -> Answer<Vec<ArcStat>> {
         self.arc_statistics(&r)
+    }
+
+    async fn trace_record(&self, _: &Caller, r: TraceRecord) -> Answer<TraceReply> {
+        self.record_trace(r).await
     }
 
     async fn dataset_create(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {

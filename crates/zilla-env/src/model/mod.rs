@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 pub use profile::{Profile, ProfileError};
 
 use crate::{Clock, Device, DeviceInfo, Env, Io, IoOp, Spawner};
-use timing::Timing;
+pub use timing::Timing;
 
 pub struct ModelDevice {
     inner: Arc<dyn Device>,

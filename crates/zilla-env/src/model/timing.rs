@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::Profile;
 use super::platter::Platter;
 
-pub(super) struct Timing {
+/// When operations of a device are done. Times that are given must not go back.
+pub struct Timing {
     profile: Profile,
     platter: Option<Platter>,
     bus_free: Duration,
@@ -36,7 +37,8 @@ enum Access {
 }
 
 impl Timing {
-    pub(super) fn new(profile: Profile, size: u64) -> Timing {
+    /// A device of so many bytes that has done nothing yet.
+    pub fn new(profile: Profile, size: u64) -> Timing {
         Timing {
             channels: vec![Duration::ZERO; profile.channels.max(1)],
             platter: Platter::new(&profile, size),
@@ -52,7 +54,7 @@ impl Timing {
     }
 
     /// When a read that is submitted now is done.
-    pub(super) fn read(&mut self, now: Duration, offset: u64, len: u64) -> Duration {
+    pub fn read(&mut self, now: Duration, offset: u64, len: u64) -> Duration {
         self.settle(now);
         let found = self.access(now + self.profile.command, Access::Read, offset, len);
         // The data crosses the bus while it comes off the medium; the slower of the two counts.
@@ -62,7 +64,8 @@ impl Timing {
         found.max(self.bus_free)
     }
 
-    pub(super) fn write(&mut self, now: Duration, offset: u64, len: u64) -> Duration {
+    /// When a write is acknowledged.
+    pub fn write(&mut self, now: Duration, offset: u64, len: u64) -> Duration {
         self.settle(now);
         let arrived = (now + self.profile.command).max(self.bus_free) + time(len, self.profile.bus);
         self.bus_free = arrived;
@@ -95,7 +98,8 @@ impl Timing {
         arrived.max(now + wait)
     }
 
-    pub(super) fn flush(&mut self, now: Duration) -> Duration {
+    /// When a flush is done.
+    pub fn flush(&mut self, now: Duration) -> Duration {
         self.settle(now);
         let fixed = self.profile.command + self.profile.flush;
         let written = match &mut self.platter {
@@ -115,7 +119,7 @@ impl Timing {
     }
 
     /// A command without data (discard, write zeroes).
-    pub(super) fn command(&mut self, now: Duration) -> Duration {
+    pub fn command(&mut self, now: Duration) -> Duration {
         now + self.profile.command
     }
 
