@@ -144,6 +144,7 @@ pub struct Spa {
 
 impl Drop for Spa {
     fn drop(&mut self) {
+        crate::inject::injections().forget_pool(self.tree().root.guid);
         self.ctx.forget_tasks();
     }
 }

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
-use zilla_env::{Clock, Completion, Device, Io, IoBuf, IoOp, IoVec};
+use zilla_env::{Completion, Device, Env, Io, IoBuf, IoOp, IoVec};
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
 use super::dtl::Dtl;
-use super::flush::Flushes;
+use super::flush::{Flushes, Recent};
 use super::gather::{Gather, IoDone};
 use super::priority::Priority;
 use super::queue::{QIo, QOp, Queue, Run, Ticket};
@@ -29,7 +29,7 @@ use super::tickets::Tickets;
 use super::trouble::{SLOW, Trouble, TroubleKind, Troubles};
 use super::upkeep::{Upkeep, UpkeepKind};
 use crate::error::Error;
-use crate::types::{TXG_CONCURRENT, Txg};
+use crate::inject;
 
 /// One I/O to be put into a leaf's queue. Offsets are the device's.
 pub struct LeafIo {
@@ -41,28 +41,11 @@ pub struct LeafIo {
     pub slot: usize,
 }
 
-/// About the median of recent times: each moves it a little towards itself, however far away it is, so that the few that wait behind a
-/// txg's writes do not count for more than they are.
-#[derive(Default)]
-struct Recent(AtomicU64);
-
-impl Recent {
-    fn get(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-    /// Of two at once one may be lost.
-    fn add(&self, time: Duration) {
-        let old = self.0.load(Ordering::Relaxed);
-        let (step, time) = (old / 16 + 1000, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        self.0.store(time.clamp(old.saturating_sub(step), old.saturating_add(step)), Ordering::Relaxed);
-    }
-}
-
 pub struct Leaf {
     guid: AtomicU64,
     /// Place in [`super::VdevTree::leaves`].
     pub index: usize,
-    clock: Arc<dyn Clock>,
+    pub(super) env: Env,
     path: RwLock<String>,
     device: RwLock<Option<Arc<dyn Device>>>,
     /// Why it could not be opened the last time.
@@ -92,17 +75,17 @@ pub struct Leaf {
     /// What went wrong since the pool looked.
     pub troubles: Troubles,
     upkeep: [Upkeep; 2],
-    flushes: Flushes,
-    sync_writes: Recent,
-    flush_times: Recent,
+    pub(super) flushes: Flushes,
+    pub(super) sync_writes: Recent,
+    pub(super) flush_times: Recent,
     /// What [`Leaf::turns`] said the last time.
     turned: AtomicBool,
     /// The flush failures that the sync of txgs has taken into account.
-    txg_mark: AtomicU64,
+    pub(super) txg_mark: AtomicU64,
     /// See [`Leaf::may_lack`].
-    may_lack_until: AtomicU64,
+    pub(super) may_lack_until: AtomicU64,
     /// I/O failed since the leaf was last looked at.
-    suspect: AtomicBool,
+    pub(super) suspect: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
     pub external_fault: AtomicBool,
     /// It is back in use: the spare that stands in for it leaves when it has everything.
@@ -122,16 +105,16 @@ thread_local! {
 /// Of an error that has no number.
 const EIO: i32 = 5;
 
-fn no_device() -> io::Error {
+pub(super) fn no_device() -> io::Error {
     io::Error::from_raw_os_error(6)
 }
 
 impl Leaf {
-    pub(super) fn new(guid: u64, index: usize, path: String, clock: Arc<dyn Clock>) -> Arc<Leaf> {
+    pub(super) fn new(guid: u64, index: usize, path: String, env: Env) -> Arc<Leaf> {
         Arc::new(Leaf {
             guid: AtomicU64::new(guid),
             index,
-            clock,
+            env,
             path: RwLock::new(path),
             device: RwLock::new(None),
             open_error: Mutex::new(None),
@@ -294,7 +277,7 @@ impl Leaf {
 
     /// Puts I/Os into the queue and starts what the device may have.
     pub fn submit(self: &Arc<Self>, ios: impl IntoIterator<Item = LeafIo>, tickets: Option<&Tickets>) {
-        let now = self.clock.now();
+        let now = self.env.clock.now();
         let mut refused: SmallVec<[LeafIo; 4]> = SmallVec::new();
         let mut batch: Vec<Io> = Vec::new();
         {
@@ -339,7 +322,7 @@ impl Leaf {
 
     /// Starts what waits and has room.
     pub(super) fn pump(self: &Arc<Self>) {
-        let now = self.clock.now();
+        let now = self.env.clock.now();
         let mut batch = Vec::new();
         {
             let mut queue = self.queue.lock();
@@ -364,7 +347,10 @@ impl Leaf {
             inside.get_or_insert_default();
             outermost
         });
-        device.submit(batch);
+        let batch = if inject::any() { self.swallow(batch) } else { batch };
+        if !batch.is_empty() {
+            device.submit(batch);
+        }
         if !outermost {
             return;
         }
@@ -407,6 +393,7 @@ impl Leaf {
                 IoOp::Write { offset: start, data }
             }
         };
+        let held = if inject::any() { self.held_back(&run, now) } else { None };
         let leaf = self.clone();
         // A lone write that was already tried will not be sent again: let its buffers go as soon as they are written.
         if let [QIo { retry: true, op, .. }] = &mut run[..]
@@ -414,18 +401,22 @@ impl Leaf {
         {
             pieces.clear();
         }
-        Io { op, done: Completion::call(move |result| leaf.completed(run, class, start, now, result)) }
+        let done = move |result| match held {
+            None => leaf.completed(run, class, start, now, result),
+            Some(held) => leaf.clone().hold(held, move || leaf.completed(run, class, start, now, result)),
+        };
+        Io { op, done: Completion::call(done) }
     }
 
     fn completed(
         self: Arc<Self>,
-        run: Run,
+        mut run: Run,
         class: Priority,
         start: u64,
         sent: Duration,
         result: zilla_env::IoResult,
     ) {
-        let now = self.clock.now();
+        let now = self.env.clock.now();
         self.queue.lock().left(class);
         if class_writes(&run) {
             self.flushes.wrote();
@@ -434,7 +425,10 @@ impl Leaf {
             }
         }
         match result {
-            Ok(buf) => {
+            Ok(mut buf) => {
+                if inject::any() {
+                    self.strike(&mut run, start, buf.as_mut(), now);
+                }
                 let data = buf.map(IoBuf::into_bytes);
                 for io in run {
                     let write = !matches!(io.op, QOp::Read(_));
@@ -479,7 +473,7 @@ impl Leaf {
     }
 
     /// First failure: each member once more by itself. Second: it is an error.
-    fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
+    pub(super) fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
         for mut io in run {
             let gone = e.raw_os_error() == Some(6) || self.device.read().is_none();
             if !io.retry && !gone {
@@ -510,13 +504,19 @@ impl Leaf {
     }
 
     fn note(&self, kind: TroubleKind, offset: u64, len: u64) {
-        self.troubles.note(Trouble { at: self.clock.now(), kind, offset, len });
+        self.troubles.note(Trouble { at: self.env.clock.now(), kind, offset, len });
     }
 
     /// It gave something else than what was written.
     pub(super) fn lied(&self, offset: u64, len: u64) {
         self.checksum_errors.fetch_add(1, Ordering::Relaxed);
         self.note(TroubleKind::Checksum, offset, len);
+    }
+
+    /// A read that did not even come to it is to count as one that failed.
+    pub(crate) fn count_failed_read(&self, offset: u64, len: u64) {
+        self.read_errors.fetch_add(1, Ordering::Relaxed);
+        self.note(TroubleKind::Io { write: false, errno: EIO }, offset, len);
     }
 
     /// It has failed too often: it is used no more, or only where nobody else has what is wanted.
@@ -560,70 +560,6 @@ impl Leaf {
             LeafIo { op: QOp::Discard, offset, len, class: Priority::Trim, done: gather.clone(), slot: 0 };
         self.submit([io], None);
         one(gather.wait().await).map(drop)
-    }
-
-    /// To be taken before writes that [`Leaf::flush`] shall make stable.
-    pub fn mark(&self) -> u64 {
-        self.flushes.mark()
-    }
-
-    /// Makes stable what was written since the mark was taken. A device that was not written to since the last time is left
-    /// alone, and several who ask at once share a flush. A failed one is final: what it covered may be lost, so everybody
-    /// whose mark is older gets the error.
-    pub async fn flush(self: &Arc<Self>, mark: u64) -> io::Result<()> {
-        let send = || async {
-            let device = self.device().ok_or_else(no_device)?;
-            let sent = self.clock.now();
-            let result = device.flush().await;
-            self.flush_times.add(self.clock.now().saturating_sub(sent));
-            self.stats.count(IoKind::Flush, 1, 0);
-            if let Err(e) = &result {
-                self.write_errors.fetch_add(1, Ordering::Relaxed);
-                self.suspect.store(true, Ordering::Relaxed);
-                tracing::warn!(path = %self.path(), error = %e, "flush failed");
-            }
-            result
-        };
-        self.flushes.flush(mark, send).await
-    }
-
-    /// How long synchronous writes and flushes took of late.
-    pub fn write_time(&self) -> Duration {
-        self.sync_writes.get()
-    }
-
-    pub fn flush_time(&self) -> Duration {
-        self.flush_times.get()
-    }
-
-    /// All of the txg is about to be written again: flushes that failed so far do not concern it. What later txgs have written
-    /// already may be lost by them.
-    pub(crate) fn written_again(&self, txg: Txg) {
-        let mark = self.mark();
-        if self.txg_mark.swap(mark, Ordering::AcqRel) != mark {
-            self.may_lack_until.fetch_max(txg.0 + TXG_CONCURRENT - 1, Ordering::AcqRel);
-        }
-    }
-
-    /// Whether a flush has failed that may have lost something of a txg, though the txg's own flush finds nothing wrong: it was seen by the sync
-    /// of a txg before, when blocks of this one were on their way already (those of the intent log's that are written in place).
-    pub(super) fn may_lack(&self, txg: Txg) -> bool {
-        txg.0 <= self.may_lack_until.load(Ordering::Acquire)
-    }
-
-    /// Makes stable what `txg` has written. The mark moves on only past failures that this has told of: one that comes between the flush and
-    /// here is the next txg's to see.
-    pub(super) async fn flush_txg(self: &Arc<Self>, txg: Txg) -> io::Result<()> {
-        let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;
-        if result.is_err() {
-            self.written_again(txg);
-        }
-        result
-    }
-
-    /// Makes everything stable that was written since the txg before.
-    pub(super) async fn is_stable(self: &Arc<Self>) -> bool {
-        self.flush(self.txg_mark.load(Ordering::Acquire)).await.is_ok()
     }
 
     /// Waits for what is under way, then closes the device.

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
+use crate::inject::Failure;
 use crate::types::{Bookmark, Txg};
 
 impl BlockStore for Zio {
@@ -91,6 +92,14 @@ impl BlockStore for Zio {
             }
             Ok(self.read_block(bp, bookmark, priority).await?.data)
         })
+    }
+
+    fn may_open(&self, bp: &BlkPtr, at: Bookmark) -> Result<()> {
+        self.open_block(Failure::Decrypt, bp, at)
+    }
+
+    fn cannot_open(&self, bp: &BlkPtr, at: Bookmark) {
+        self.lost(at, bp, true);
     }
 
     fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {
