@@ -197,6 +197,15 @@ impl Injections {
         )
     }
 
+    /// Whether there are blocks that are not to be decompressed or decrypted. Who has one in memory must ask then, too.
+    pub fn spoils_what_is_in_memory(&self) -> bool {
+        let list = self.list.lock();
+        let opens = |f: Failure| matches!(f, Failure::Decompress | Failure::Decrypt);
+        list.handlers
+            .values()
+            .any(|a| matches!(a.handler.fault, Fault::Data { failure, .. } if opens(failure)))
+    }
+
     /// Whether a block that was read is to fail in this way.
     pub fn block(&self, failure: Failure, read: &BlockRead, rng: &dyn Rng) -> bool {
         let list = self.list.lock();

@@ -277,3 +277,81 @@ fn a_delay_holds_io_back_until_it_is_taken_away() {
     assert_eq!(reader.join().expect("reader").expect("read"), 1 << 20);
     pool.judge();
 }
+
+/// Starts a daemon whose tunables are files, and waits until it answers.
+fn tunable_daemon(world: &World) -> std::process::Child {
+    let mut command = world.command("zillad");
+    command.env("ZILLA_PARAMETERS", world.path().join("parameters"));
+    command.env("ZILLA_KSTATS", world.path().join("kstats"));
+    let log = fs::File::create(world.state().join("zillad.log")).expect("log");
+    let child = command.stdout(log.try_clone().expect("log")).stderr(log).spawn().expect("zillad");
+    let begun = Instant::now();
+    while !world.state().join("zillad.sock").exists() && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    world.zpool("list").ok();
+    child
+}
+
+fn tune(world: &World, name: &str, value: &str) {
+    let path = world.path().join("parameters").join(name);
+    assert!(path.exists(), "{name}");
+    fs::write(path, value).expect("write a tunable");
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+#[test]
+fn slow_io_is_counted_and_a_side_that_hangs_is_given_up_until_it_answers() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let mut daemon = tunable_daemon(&world);
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &[]);
+    let (first, second) = (pool.disks[0].display().to_string(), pool.disks[1].display().to_string());
+    let contents = vec![5; 4 << 20];
+    let slow = |path: &str| {
+        let status = world.zpool("status -sp tank").ok();
+        let line = status.lines().find(|l| l.split_whitespace().next() == Some(path)).expect("the device");
+        line.split_whitespace().nth(5).and_then(|n| n.parse::<u64>().ok()).expect("a number")
+    };
+    tune(&world, "zio_slow_io_ms", "100");
+    zinject(&world, &format!("-d {first} -D 200:100 tank")).ok();
+    fs::write(pool.root().join("slow"), &contents).expect("write");
+    pool.sync();
+    zinject(&world, "-c all").ok();
+    assert!(slow(&first) > 0 && slow(&second) == 0);
+    told(&world.zpool("events").ok(), "ereport.fs.zfs.delay");
+    tune(&world, "zio_slow_io_ms", "30000");
+    // One side does not answer at all.
+    tune(&world, "zfs_deadman_ziotime_ms", "1000");
+    tune(&world, "zfs_deadman_checktime_ms", "100");
+    zinject(&world, &format!("-d {first} -D 3600000:1 tank")).ok();
+    fs::write(pool.root().join("f"), &contents).expect("write");
+    pool.sync();
+    becomes(&world, "tank", &first, "FAULTED");
+    assert_eq!(device(&world, "tank", &second), ["ONLINE", "0", "0", "0"]);
+    told(&world.zpool("events").ok(), "ereport.fs.zfs.deadman");
+    zinject(&world, "-a").ok();
+    assert_eq!(fs::read(pool.root().join("f")).expect("read"), contents);
+    let kstat = world.path().join("kstats/tank/state");
+    assert_eq!(fs::read_to_string(&kstat).expect("state").trim(), "DEGRADED");
+    // Once it answers, it is taken back and gets what it lacks.
+    zinject(&world, "-c all").ok();
+    world.zpool("clear tank").ok();
+    becomes(&world, "tank", &first, "ONLINE");
+    world.zpool("wait -t resilver tank").ok();
+    pool.scrub();
+    assert_eq!(device(&world, "tank", &first), ["ONLINE", "0", "0", "0"]);
+    // The only one is waited for.
+    world.zpool(&format!("detach tank {first}")).ok();
+    zinject(&world, &format!("-d {second} -D 2000:100 -T write tank")).ok();
+    fs::write(pool.root().join("g"), &contents).expect("write");
+    pool.sync();
+    assert_eq!(device(&world, "tank", &second), ["ONLINE", "0", "0", "0"]);
+    zinject(&world, "-c all").ok();
+    pool.export();
+    world.stop();
+    daemon.wait().expect("the daemon");
+    zilla_e2e::zdb_clean(&world.disks(), "tank");
+}

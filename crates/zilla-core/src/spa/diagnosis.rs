@@ -23,6 +23,13 @@ use zilla_ondisk::{NvList, NvValue};
 const ERRORS: usize = 10;
 const WITHIN: Duration = Duration::from_secs(600);
 
+/// Whether nobody else has what is on the leaf.
+pub(super) fn needs(tree: &VdevTree, guid: u64, leaf: &Arc<Leaf>) -> bool {
+    let stays = |l: &Arc<Leaf>| l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty();
+    let needed = tree.top_of(guid).is_none_or(|t| !t.vdev.is_log && !t.survives(stays));
+    needed || inject::any() && injections().is_required(guid)
+}
+
 /// The last errors of one kind.
 #[derive(Default)]
 struct Window(VecDeque<Duration>);
@@ -97,7 +104,9 @@ impl Spa {
         for vdev in tree.root.walk() {
             let Some(leaf) = &vdev.leaf else { continue };
             for trouble in leaf.troubles.take() {
-                self.report(&vdev, &trouble);
+                if trouble.told {
+                    self.report(&vdev, &trouble);
+                }
                 changed |= self.judge(&tree, &vdev, leaf, &trouble);
             }
         }
@@ -150,10 +159,7 @@ impl Spa {
     /// Takes a leaf out of use, or degrades it if nobody else has what is on it; whether that
     /// changed anything.
     fn condemn(&self, tree: &VdevTree, vdev: &Vdev, leaf: &Arc<Leaf>, verdict: VdevState) -> bool {
-        let stays = |l: &Arc<Leaf>| l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty();
-        let needed = tree.top_of(vdev.guid).is_none_or(|t| !t.vdev.is_log && !t.survives(stays));
-        let needed = needed || inject::any() && injections().is_required(vdev.guid);
-        let verdict = if needed { VdevState::Degraded } else { verdict };
+        let verdict = if needs(tree, vdev.guid, leaf) { VdevState::Degraded } else { verdict };
         if leaf.state().0 <= verdict {
             return false;
         }
@@ -177,6 +183,10 @@ impl Spa {
             TroubleKind::Slow(took) => {
                 class = "ereport.fs.zfs.delay";
                 more.add("zio_delay", u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+            TroubleKind::Hung(took) => {
+                class = "ereport.fs.zfs.deadman";
+                more.add("zio_delta", u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
             }
         }
         more.add("zio_offset", trouble.offset).add("zio_size", trouble.len);

@@ -199,10 +199,13 @@ impl Leaf {
         let send = || async {
             let device = self.device().ok_or_else(no_device)?;
             let sent = self.env.clock.now();
-            let result = match inject::any() {
-                true => self.flush_tampered(&device).await,
-                false => device.flush().await,
+            let flushed = async {
+                match inject::any() {
+                    true => self.flush_tampered(&device).await,
+                    false => device.flush().await,
+                }
             };
+            let result = self.unless_hung(flushed).await;
             self.flush_times.add(self.env.clock.now().saturating_sub(sent));
             self.stats.count(IoKind::Flush, 1, 0);
             if let Err(e) = &result {

@@ -22,14 +22,15 @@ use super::dtl::Dtl;
 use super::flush::{Flushes, Recent};
 use super::gather::{Gather, IoDone};
 use super::priority::Priority;
-use super::queue::{QIo, QOp, Queue, Run, Ticket};
+use super::queue::{QIo, QOp, Queue, Run, Sent, Ticket};
 use super::state::StateCell;
 use super::stats::{CLASSES, IoKind, LeafStats};
 use super::tickets::Tickets;
-use super::trouble::{SLOW, Trouble, TroubleKind, Troubles};
+use super::trouble::{TroubleKind, Troubles};
 use super::upkeep::{Upkeep, UpkeepKind};
 use crate::error::Error;
 use crate::inject;
+use crate::tunables::{DEADMAN_ENABLED, DEADMAN_ZIOTIME_MS, SLOW_IO_MS};
 
 /// One I/O to be put into a leaf's queue. Offsets are the device's.
 pub struct LeafIo {
@@ -91,7 +92,10 @@ pub struct Leaf {
     /// It is back in use: the spare that stands in for it leaves when it has everything.
     pub unspare: AtomicBool,
     /// Nothing queues or runs any more.
-    idle: Event,
+    pub(super) idle: Event,
+    /// The device did not answer and was given up ([`super::hung`]).
+    pub(super) hung: AtomicBool,
+    pub(super) given_up: Event,
 }
 
 /// A disk that turns takes longer for a flush, even if its place comes by soon.
@@ -145,6 +149,8 @@ impl Leaf {
             external_fault: AtomicBool::new(false),
             unspare: AtomicBool::new(false),
             idle: Event::new(),
+            hung: AtomicBool::new(false),
+            given_up: Event::new(),
         })
     }
 
@@ -173,6 +179,7 @@ impl Leaf {
         if let Some(d) = &device {
             self.psize.store(zilla_ondisk::label::usable_size(d.size()), Ordering::Release);
             self.queue.lock().rotational = d.info().rotational.unwrap_or(false);
+            self.hung.store(false, Ordering::Release);
             self.cant_read.store(false, Ordering::Release);
             self.cant_write.store(!d.info().writable, Ordering::Release);
         }
@@ -292,7 +299,7 @@ impl Leaf {
                 let class = tickets.map_or(io.class, |t| t.class(io.class));
                 let LeafIo { op, offset, len, done, slot, .. } = io;
                 match queue.enter(QIo { op, offset, len, class, at: now, retry: false, done, slot }) {
-                    Ok(io) => batch.push(self.start(SmallVec::from_iter([io]), now)),
+                    Ok(io) => batch.push(self.start(&mut queue, SmallVec::from_iter([io]), now)),
                     Err(ticket) => waiting.push(ticket),
                 }
             }
@@ -327,11 +334,10 @@ impl Leaf {
         {
             let mut queue = self.queue.lock();
             while let Some(run) = queue.next(now) {
-                batch.push(run);
+                batch.push(self.start(&mut queue, run, now));
             }
         }
         if !batch.is_empty() {
-            let batch = batch.into_iter().map(|run| self.start(run, now)).collect();
             self.send(batch);
         }
     }
@@ -361,7 +367,7 @@ impl Leaf {
     }
 
     /// Makes the device's operation of a run.
-    fn start(self: &Arc<Self>, mut run: Run, now: Duration) -> Io {
+    fn start(self: &Arc<Self>, queue: &mut Queue, mut run: Run, now: Duration) -> Io {
         let class = run.first().map_or(Priority::SyncRead, |io| io.class);
         let (start, end) = match (run.first(), run.last()) {
             (Some(a), Some(b)) => (a.offset, b.offset + b.len),
@@ -401,59 +407,31 @@ impl Leaf {
         {
             pieces.clear();
         }
+        let (offset, len, write) = (start, end - start, class_writes(&run));
+        let sent = Arc::new(Sent { at: now, offset, len, write, run: Mutex::new(Some(run)) });
+        queue.sent.push(sent.clone());
         let done = move |result| match held {
-            None => leaf.completed(run, class, start, now, result),
-            Some(held) => leaf.clone().hold(held, move || leaf.completed(run, class, start, now, result)),
+            None => leaf.completed(&sent, class, result),
+            Some(held) => leaf.clone().hold(held, move || leaf.completed(&sent, class, result)),
         };
         Io { op, done: Completion::call(done) }
     }
 
-    fn completed(
-        self: Arc<Self>,
-        mut run: Run,
-        class: Priority,
-        start: u64,
-        sent: Duration,
-        result: zilla_env::IoResult,
-    ) {
+    fn completed(self: Arc<Self>, sent: &Arc<Sent>, class: Priority, result: zilla_env::IoResult) {
         let now = self.env.clock.now();
-        self.queue.lock().left(class);
-        if class_writes(&run) {
+        let took = now.saturating_sub(sent.at);
+        // Nothing, if it was given up.
+        let run = sent.run.lock().take();
+        self.queue.lock().answered(class, sent);
+        if sent.write {
             self.flushes.wrote();
             if class == Priority::SyncWrite {
-                self.sync_writes.add(now.saturating_sub(sent));
+                self.sync_writes.add(took);
             }
         }
-        match result {
-            Ok(mut buf) => {
-                if inject::any() {
-                    self.strike(&mut run, start, buf.as_mut(), now);
-                }
-                let data = buf.map(IoBuf::into_bytes);
-                for io in run {
-                    let write = !matches!(io.op, QOp::Read(_));
-                    let total = now.saturating_sub(io.at);
-                    self.stats.took(write, now.saturating_sub(sent), total);
-                    if total >= SLOW {
-                        self.stats.slow.fetch_add(1, Ordering::Relaxed);
-                        self.note(TroubleKind::Slow(total), io.offset, io.len);
-                    }
-                    let (kind, data) = match (&io.op, &data) {
-                        (QOp::Read(_), Some(d)) => {
-                            let at = (io.offset - start) as usize;
-                            (IoKind::Read, d.slice(at..at + io.len as usize))
-                        }
-                        (QOp::Discard, _) => (IoKind::Trim, Bytes::new()),
-                        _ => (IoKind::Write, Bytes::new()),
-                    };
-                    self.stats.count(kind, 1, io.len);
-                    // The write's buffers go before its waiter is told, who may reuse them.
-                    let (done, slot) = (io.done, io.slot);
-                    drop(io.op);
-                    done.done(slot, Ok(data));
-                }
-            }
-            Err(e) => self.failed(run, now, &e),
+        self.note_time(sent.offset, sent.len, took);
+        if let Some(run) = run {
+            self.settle(run, sent.offset, took, now, result);
         }
         let me = INSIDE.with_borrow_mut(|inside| match inside {
             Some(list) => {
@@ -472,6 +450,55 @@ impl Leaf {
         }
     }
 
+    /// Counts what took far too long.
+    fn note_time(&self, offset: u64, len: u64, took: Duration) {
+        let over = |ms: u64| took >= Duration::from_millis(ms);
+        if over(SLOW_IO_MS.get()) {
+            self.stats.slow.fetch_add(1, Ordering::Relaxed);
+            self.note(TroubleKind::Slow(took), offset, len);
+        }
+        if over(DEADMAN_ZIOTIME_MS.get()) && DEADMAN_ENABLED.get() != 0 {
+            self.note(TroubleKind::Hung(took), offset, len);
+        }
+    }
+
+    /// Tells who waits for them how I/Os went.
+    fn settle(
+        self: &Arc<Self>,
+        mut run: Run,
+        start: u64,
+        took: Duration,
+        now: Duration,
+        result: zilla_env::IoResult,
+    ) {
+        match result {
+            Ok(mut buf) => {
+                if inject::any() {
+                    self.strike(&mut run, start, buf.as_mut(), now);
+                }
+                let data = buf.map(IoBuf::into_bytes);
+                for io in run {
+                    let write = !matches!(io.op, QOp::Read(_));
+                    self.stats.took(write, took, now.saturating_sub(io.at));
+                    let (kind, data) = match (&io.op, &data) {
+                        (QOp::Read(_), Some(d)) => {
+                            let at = (io.offset - start) as usize;
+                            (IoKind::Read, d.slice(at..at + io.len as usize))
+                        }
+                        (QOp::Discard, _) => (IoKind::Trim, Bytes::new()),
+                        _ => (IoKind::Write, Bytes::new()),
+                    };
+                    self.stats.count(kind, 1, io.len);
+                    // The write's buffers go before its waiter is told, who may reuse them.
+                    let (done, slot) = (io.done, io.slot);
+                    drop(io.op);
+                    done.done(slot, Ok(data));
+                }
+            }
+            Err(e) => self.failed(run, now, &e),
+        }
+    }
+
     /// First failure: each member once more by itself. Second: it is an error.
     pub(super) fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
         for mut io in run {
@@ -480,9 +507,9 @@ impl Leaf {
                 io.retry = true;
                 let mut queue = self.queue.lock();
                 let entered = queue.enter(io);
+                let again = entered.ok().map(|io| self.start(&mut queue, SmallVec::from_iter([io]), now));
                 drop(queue);
-                if let Ok(io) = entered {
-                    let again = self.start(SmallVec::from_iter([io]), now);
+                if let Some(again) = again {
                     self.send(vec![again]);
                 }
                 continue;
@@ -503,8 +530,8 @@ impl Leaf {
         }
     }
 
-    fn note(&self, kind: TroubleKind, offset: u64, len: u64) {
-        self.troubles.note(Trouble { at: self.env.clock.now(), kind, offset, len });
+    pub(super) fn note(&self, kind: TroubleKind, offset: u64, len: u64) {
+        self.troubles.note(self.env.clock.now(), kind, offset, len);
     }
 
     /// It gave something else than what was written.
@@ -562,25 +589,24 @@ impl Leaf {
         one(gather.wait().await).map(drop)
     }
 
-    /// Waits for what is under way, then closes the device.
+    /// Waits for what is under way, then closes the device. One that was given up is closed after a
+    /// while in any case.
     pub async fn close(&self) {
         loop {
-            let listener = self.idle.listen();
-            {
-                // The device is taken under the queue's lock: what enters after this finds none.
-                // Else a late write or discard could be under way when another host has imported
-                // the pool.
-                let queue = self.queue.lock();
-                if queue.load() == 0 {
-                    let device = self.device.write().take();
-                    drop(queue);
-                    if device.is_some() {
-                        self.state.set(VdevState::Closed, VdevAux::None);
-                    }
-                    return;
-                }
+            let answered = self.answers().await;
+            // The device is taken under the queue's lock: what enters after this finds none.
+            // Else a late write or discard could be under way when another host has imported
+            // the pool.
+            let queue = self.queue.lock();
+            if queue.load() > 0 && answered {
+                continue;
             }
-            listener.await;
+            let device = self.device.write().take();
+            drop(queue);
+            if device.is_some() {
+                self.state.set(VdevState::Closed, VdevAux::None);
+            }
+            return;
         }
     }
 

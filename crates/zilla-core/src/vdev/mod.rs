@@ -18,6 +18,7 @@
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
+//! - `hung.rs` gives devices up that do not answer;
 //! - `trouble.rs` keeps what goes wrong at a leaf until the pool judges it;
 //! - `upkeep.rs` is how far a leaf is initialized and trimmed;
 //! - `injected.rs` is what handlers of [`crate::inject`] do to a leaf's I/O;
@@ -51,6 +52,7 @@ mod flush;
 mod gather;
 pub mod gpt;
 mod grow;
+mod hung;
 mod indirect;
 mod injected;
 pub mod label;

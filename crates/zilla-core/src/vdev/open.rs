@@ -199,6 +199,11 @@ impl VdevTree {
     /// Opens one leaf anew, whatever state it is in. It takes part in the pool's I/O only when it
     /// is known what it missed.
     pub async fn reopen(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
+        // What it was given before may still come over what it is given then.
+        if leaf.is_hung() && !leaf.answers().await {
+            tracing::warn!(path = %leaf.path(), "the device has not answered yet, and is not taken back");
+            return;
+        }
         leaf.state.set(VdevState::Closed, VdevAux::None);
         leaf.close().await;
         // It may have missed a part of the resilver under way.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
-use crate::inject::Failure;
+use crate::inject::{self, Failure, injections};
 use crate::types::{Bookmark, Txg};
 
 impl BlockStore for Zio {
@@ -29,7 +29,7 @@ impl BlockStore for Zio {
         if bp.is_embedded() {
             return self.embedded(bp, None).ok();
         }
-        if bp.is_encrypted() {
+        if bp.is_encrypted() || inject::any() && injections().spoils_what_is_in_memory() {
             return None;
         }
         let block = self.cached_block(bp, false)?;
@@ -77,6 +77,9 @@ impl BlockStore for Zio {
     }
 
     fn cached_stored(&self, bp: &BlkPtr) -> Option<Bytes> {
+        if inject::any() && injections().spoils_what_is_in_memory() {
+            return None;
+        }
         is_sealed(bp).then(|| self.cached_block(bp, false).map(|b| b.data))?
     }
 

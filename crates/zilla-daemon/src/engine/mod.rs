@@ -52,6 +52,7 @@ mod parameters;
 mod place;
 mod pool;
 mod poolprops;
+mod poolstats;
 mod program;
 mod query;
 mod receive;
@@ -141,6 +142,7 @@ impl Engine {
         };
         parameters::serve();
         kstats::serve(engine.pools.clone());
+        poolstats::serve(engine.pools.clone());
         engine.run_zedlets();
         engine.run_notices();
         engine.watch_pools();
