@@ -29,6 +29,7 @@ mod trace;
 pub mod zdb;
 pub mod zfs;
 pub mod zilstat;
+pub mod zinject;
 pub mod zpool;
 pub mod zstream;
 pub mod zvol;
@@ -53,8 +54,18 @@ fn words() -> Result<Vec<String>, ExitCode> {
 }
 
 /// Names that the program itself may have.
-const PROGRAMS: &[&str] =
-    &["zpool", "zfs", "zdb", "zstream", "zillad", "arcstat", "zilstat", "mount.zfs", "mount.fuse.zfs"];
+const PROGRAMS: &[&str] = &[
+    "zpool",
+    "zfs",
+    "zdb",
+    "zstream",
+    "zinject",
+    "zillad",
+    "arcstat",
+    "zilstat",
+    "mount.zfs",
+    "mount.fuse.zfs",
+];
 
 /// Runs the command that the program was called by, or that its first argument names.
 pub fn main() -> ExitCode {
@@ -85,6 +96,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("zfs", "command args ...", zfs::main),
     ("zdb", "[options] pool ...", zdb::main),
     ("zstream", "command args ...", zstream::main),
+    ("zinject", zinject::WORDS, zinject::main),
     ("zillad", "[options]", zilla_daemon::command::main),
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("arcsummary", "[-gr] [-s section] [pool]", arcsummary::main),

@@ -195,6 +195,11 @@ operations! {
     vdev_online(VdevOnline) -> VdevOnlineReply;
     vdev_upkeep(VdevUpkeep) -> VdevUpkeepReply;
     pool_wait(PoolWait) -> PoolWaitReply;
+    inject_add(InjectAdd) -> InjectHandler;
+    inject_list(InjectList) -> Vec<InjectHandler>;
+    inject_clear(InjectClear) -> Vec<u64>;
+    inject_state(InjectState) -> ();
+    inject_flush(InjectFlush) -> ();
     event_query(EventQuery) -> EventReply;
     event_clear(EventClear) -> u64;
     log_stats(LogStatQuery) -> Vec<LogStat>;

@@ -4,6 +4,7 @@
 //! what was done, `ereport.fs.zfs.*` for what went wrong, `resource.fs.zfs.*` for what has changed) and a list of
 //! names and values, as in OpenZFS. Nothing of it is on disk, and no pool depends on it.
 
+use crate::tunables::EVENTS_KEPT;
 use event_listener::{Event as Bell, EventListener};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use zilla_ondisk::{NvList, NvValue};
 
-/// Events that are kept: OpenZFS's `zfs_zevent_len_max`.
-const KEPT: usize = 512;
+/// More are never kept, whatever the tunable says.
+const MOST_KEPT: usize = 100_000;
 
 /// `FM_RSRC_VERSION` and `FM_EREPORT_VERSION`.
 const VERSION: u8 = 0;
@@ -60,7 +61,8 @@ impl Events {
         ring.last += 1;
         let eid = ring.last;
         payload.add("eid", eid);
-        if ring.events.len() == KEPT {
+        let kept = usize::try_from(EVENTS_KEPT.get()).unwrap_or(MOST_KEPT).clamp(1, MOST_KEPT);
+        while ring.events.len() >= kept {
             ring.events.pop_front();
         }
         ring.events.push_back(Arc::new(Event { eid, time, class: class.to_owned(), payload }));
@@ -94,6 +96,7 @@ mod tests {
 
     #[test]
     fn the_ring_is_bounded_and_says_what_is_lost() {
+        const KEPT: usize = 512;
         let events = Events { ring: Mutex::default(), posted: Bell::new() };
         let about = NvList::new().with("pool", "tank");
         for i in 0..KEPT as u64 + 10 {

@@ -20,6 +20,7 @@ pub mod dmu;
 pub mod dsl;
 pub mod error;
 pub mod events;
+pub mod inject;
 pub mod l2arc;
 pub mod memory;
 pub mod metaslab;

@@ -12,11 +12,30 @@ pub struct Tunable {
     pub name: &'static str,
     pub default: u64,
     value: AtomicU64,
+    /// What is said instead of a number, where it is a choice: the words of 0, 1, ...
+    words: &'static [&'static str],
 }
 
 impl Tunable {
     const fn new(name: &'static str, default: u64) -> Tunable {
-        Tunable { name, default, value: AtomicU64::new(default) }
+        Tunable { name, default, value: AtomicU64::new(default), words: &[] }
+    }
+
+    /// One of these words; the first to begin with.
+    const fn choice(name: &'static str, words: &'static [&'static str]) -> Tunable {
+        Tunable { name, default: 0, value: AtomicU64::new(0), words }
+    }
+
+    /// The value as it is shown.
+    pub fn text(&self) -> String {
+        let n = self.get();
+        let word = usize::try_from(n).ok().and_then(|i| self.words.get(i));
+        word.map_or_else(|| n.to_string(), |word| (*word).to_owned())
+    }
+
+    /// The words it takes; empty: numbers.
+    pub fn words(&self) -> &'static [&'static str] {
+        self.words
     }
 
     pub fn get(&self) -> u64 {
@@ -127,6 +146,28 @@ pub static L2ARC_REBUILD_MIN_L2SIZE: Tunable = Tunable::new("l2arc_rebuild_block
 /// Seconds after which a txg that has anything to write is written.
 pub static TXG_TIMEOUT: Tunable = Tunable::new("zfs_txg_timeout", 5);
 
+/// Milliseconds after which an I/O of a device counts as slow, and how many of these are told of in
+/// a second.
+pub static SLOW_IO_MS: Tunable = Tunable::new("zio_slow_io_ms", 30_000);
+pub static SLOW_IO_EVENTS: Tunable = Tunable::new("zfs_slow_io_events_per_second", 20);
+
+/// How many checksum errors of a device are told of in a second.
+pub static CHECKSUM_EVENTS: Tunable = Tunable::new("zfs_checksum_events_per_second", 20);
+
+/// Events that are kept.
+pub static EVENTS_KEPT: Tunable = Tunable::new("zfs_zevent_len_max", 512);
+
+/// Whether it is looked for I/O that devices never answer; after how many milliseconds it counts as
+/// such (a txg's write, any); how often that is looked at; how often it is told of in a second; and
+/// what is done where the pool needs the device ([`crate::spa`], deadman).
+pub static DEADMAN_ENABLED: Tunable = Tunable::new("zfs_deadman_enabled", 1);
+pub static DEADMAN_SYNCTIME_MS: Tunable = Tunable::new("zfs_deadman_synctime_ms", 600_000);
+pub static DEADMAN_ZIOTIME_MS: Tunable = Tunable::new("zfs_deadman_ziotime_ms", 300_000);
+pub static DEADMAN_CHECKTIME_MS: Tunable = Tunable::new("zfs_deadman_checktime_ms", 60_000);
+pub static DEADMAN_EVENTS: Tunable = Tunable::new("zfs_deadman_events_per_second", 1);
+pub static DEADMAN_FAILMODE: Tunable =
+    Tunable::choice("zfs_deadman_failmode", &["wait", "continue", "panic"]);
+
 pub static ALL: &[&Tunable] = &[
     &SCAN_SUSPEND_PROGRESS,
     &REMOVAL_SUSPEND_PROGRESS,
@@ -163,4 +204,14 @@ pub static ALL: &[&Tunable] = &[
     &L2ARC_NORW,
     &L2ARC_META_PERCENT,
     &L2ARC_REBUILD_ENABLED,
+    &SLOW_IO_MS,
+    &SLOW_IO_EVENTS,
+    &CHECKSUM_EVENTS,
+    &EVENTS_KEPT,
+    &DEADMAN_ENABLED,
+    &DEADMAN_SYNCTIME_MS,
+    &DEADMAN_ZIOTIME_MS,
+    &DEADMAN_CHECKTIME_MS,
+    &DEADMAN_EVENTS,
+    &DEADMAN_FAILMODE,
 ];

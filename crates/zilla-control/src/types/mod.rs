@@ -16,6 +16,7 @@ mod event;
 mod file_request;
 mod grant;
 mod identity_request;
+mod inject;
 mod key_request;
 mod pool;
 mod program;
@@ -34,6 +35,7 @@ pub use event::*;
 pub use file_request::*;
 pub use grant::*;
 pub use identity_request::*;
+pub use inject::*;
 pub use key_request::*;
 pub use pool::{
     Checkpoint, CheckpointState, DedupTables, ErrorEntry, ErrorScrub, Feature, FeatureState, HistoryRecord,

@@ -214,6 +214,7 @@ impl Spa {
             sync_over: AtomicBool::new(false),
             sync_ended: Event::new(),
             diagnosis: Mutex::default(),
+            deadman: Mutex::default(),
             changing: futures_util::lock::Mutex::new(()),
             scan: OnceLock::new(),
             ctx: ctx.clone(),

@@ -12,6 +12,7 @@
 
 use super::Spa;
 use crate::error::{Errno, Error, Result};
+use crate::inject::{self, injections};
 use crate::spa::Refusal;
 use crate::vdev::{Leaf, OpenArgs, VdevAux};
 use futures_util::future::{Either, select};
@@ -49,6 +50,9 @@ impl Spa {
             l.index != leaf.index && l.readable() && (l.writable() || self.ctx.readonly) && l.dtl.is_empty()
         };
         let needed = leaf.readable() && !top.survives(stays);
+        if inject::any() && injections().is_required(guid) {
+            return Err(Refusal::NoReplicas.into());
+        }
         if needed && !top.vdev.is_log {
             return Err(Refusal::NoReplicas.into());
         }

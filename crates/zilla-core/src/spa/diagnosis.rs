@@ -7,8 +7,12 @@
 //! What is noted at the leaves is reported here too, as events. Nothing is on disk but the states, in the pool's configuration.
 
 use super::Spa;
+use crate::error::{Errno, Error, Result};
 use crate::events::events;
+use crate::inject::{self, injections};
+use crate::spa::Refusal;
 use crate::vdev::{Leaf, Trouble, TroubleKind, Vdev, VdevAux, VdevState, VdevTree};
+use crate::zio::Unreadable;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +22,13 @@ use zilla_ondisk::{NvList, NvValue};
 /// OpenZFS's defaults of `io_n` and `checksum_n`, and of `io_t` and `checksum_t`.
 const ERRORS: usize = 10;
 const WITHIN: Duration = Duration::from_secs(600);
+
+/// Whether nobody else has what is on the leaf.
+pub(super) fn needs(tree: &VdevTree, guid: u64, leaf: &Arc<Leaf>) -> bool {
+    let stays = |l: &Arc<Leaf>| l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty();
+    let needed = tree.top_of(guid).is_none_or(|t| !t.vdev.is_log && !t.survives(stays));
+    needed || inject::any() && injections().is_required(guid)
+}
 
 /// The last errors of one kind.
 #[derive(Default)]
@@ -93,7 +104,9 @@ impl Spa {
         for vdev in tree.root.walk() {
             let Some(leaf) = &vdev.leaf else { continue };
             for trouble in leaf.troubles.take() {
-                self.report(&vdev, &trouble);
+                if trouble.told {
+                    self.report(&vdev, &trouble);
+                }
                 changed |= self.judge(&tree, &vdev, leaf, &trouble);
             }
         }
@@ -101,7 +114,34 @@ impl Spa {
             tree.propagate();
             self.config_dirty.store(true, Ordering::Release);
         }
+        for lost in self.zio.take_unreadable() {
+            self.report_lost(&lost);
+        }
         self.report_states(&tree)
+    }
+
+    /// A device is to be taken for one that has failed too often.
+    pub fn declare(&self, guid: u64, verdict: VdevState) -> Result<()> {
+        let tree = self.tree();
+        let vdev = tree.find(guid).ok_or(Refusal::NoDevice(guid))?;
+        let leaf = vdev.leaf.as_ref().filter(|_| tree.top_of(guid).is_some());
+        let leaf = leaf.ok_or_else(|| Error::os(Errno::NotSup, "only a device of a vdev can fail"))?;
+        if self.condemn(&tree, &vdev, leaf, verdict) {
+            tree.propagate();
+            self.config_dirty.store(true, Ordering::Release);
+            self.report_states(&tree);
+        }
+        Ok(())
+    }
+
+    /// A block could not be read from any of its copies, or not be decrypted.
+    fn report_lost(&self, lost: &Unreadable) {
+        let class = if lost.sealed { "ereport.fs.zfs.authentication" } else { "ereport.fs.zfs.data" };
+        let mut more = NvList::new();
+        more.add("zio_err", NvValue::Int32(Errno::Io as i32));
+        more.add("zio_objset", lost.at.objset).add("zio_object", lost.at.object);
+        more.add("zio_level", NvValue::Int64(lost.at.level)).add("zio_blkid", lost.at.blkid);
+        self.post(class, None, &more);
     }
 
     fn judge(&self, tree: &VdevTree, vdev: &Vdev, leaf: &Arc<Leaf>, trouble: &Trouble) -> bool {
@@ -113,9 +153,13 @@ impl Spa {
             _ => return false,
         };
         drop(known);
-        let stays = |l: &Arc<Leaf>| l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty();
-        let needed = tree.top_of(vdev.guid).is_none_or(|t| !t.vdev.is_log && !t.survives(stays));
-        let verdict = if needed { VdevState::Degraded } else { verdict };
+        self.condemn(tree, vdev, leaf, verdict)
+    }
+
+    /// Takes a leaf out of use, or degrades it if nobody else has what is on it; whether that
+    /// changed anything.
+    fn condemn(&self, tree: &VdevTree, vdev: &Vdev, leaf: &Arc<Leaf>, verdict: VdevState) -> bool {
+        let verdict = if needs(tree, vdev.guid, leaf) { VdevState::Degraded } else { verdict };
         if leaf.state().0 <= verdict {
             return false;
         }
@@ -139,6 +183,10 @@ impl Spa {
             TroubleKind::Slow(took) => {
                 class = "ereport.fs.zfs.delay";
                 more.add("zio_delay", u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+            TroubleKind::Hung(took) => {
+                class = "ereport.fs.zfs.deadman";
+                more.add("zio_delta", u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
             }
         }
         more.add("zio_offset", trouble.offset).add("zio_size", trouble.len);

@@ -17,7 +17,7 @@
 //! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`],
 //! [`devices`], [`spares`], [`grow`]); a split makes two pools of one ([`split`]).
 //!
-//! What goes wrong at devices is judged in [`diagnosis`], and told to who watches
+//! What goes wrong at devices is judged in [`diagnosis`] (those that do not answer in [`deadman`]), and told to who watches
 //! ([`crate::events`]).
 //!
 //! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
@@ -33,6 +33,7 @@ mod cache;
 mod checkpoint;
 pub mod config;
 mod create;
+mod deadman;
 mod devices;
 mod diagnosis;
 mod discover;
@@ -139,6 +140,8 @@ pub struct Spa {
     sync_over: AtomicBool,
     sync_ended: Event,
     diagnosis: Mutex<diagnosis::Diagnosis>,
+    /// When it was last looked whether devices answer.
+    deadman: Mutex<Option<std::time::Duration>>,
     /// Held while the set of devices, or the state of one, changes.
     changing: futures_util::lock::Mutex<()>,
     scan: OnceLock<Arc<Scan>>,
@@ -146,6 +149,7 @@ pub struct Spa {
 
 impl Drop for Spa {
     fn drop(&mut self) {
+        crate::inject::injections().forget_pool(self.tree().root.guid);
         self.ctx.forget_tasks();
     }
 }

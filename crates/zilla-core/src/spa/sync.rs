@@ -408,6 +408,7 @@ impl Spa {
                 listener.await;
             }
         }
+        crate::inject::injections().forget_pool(self.tree().root.guid);
         self.zio.forget_writes();
         self.zio.l2().shutdown().await;
         self.tree().close().await;

@@ -16,6 +16,7 @@
 use super::vdev_objects::VdevObjects;
 use super::{Spa, config};
 use crate::error::{Errno, Error, Result};
+use crate::inject::{self, injections};
 use crate::metaslab::metaslab_shift;
 use crate::spa::Refusal;
 use crate::types::{TXG_DEFER_SIZE, TXG_INITIAL, TXG_SIZE, Txg};
@@ -338,7 +339,8 @@ impl Spa {
         // Who never had anything is not needed either.
         let for_a_time = parent.kind == VdevKind::Replacing || vdev.is_spare();
         let newcomer = for_a_time && !leaf.dtl.is_empty();
-        if !top.survives(stays) && !newcomer {
+        let required = inject::any() && injections().is_required(guid);
+        if required || !top.survives(stays) && !newcomer {
             return Err(Refusal::NoReplicas.into());
         }
         self.cancel_upkeep(std::slice::from_ref(&leaf)).await?;

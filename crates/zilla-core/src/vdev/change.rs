@@ -298,7 +298,7 @@ impl VdevTree {
     pub fn changed(&self, env: &Env, config: &NvList) -> Result<VdevTree> {
         let widths = self.tops.iter().filter_map(|t| Some((t.vdev.guid, t.vdev.widths.clone()?)));
         let mut parser = Parser {
-            clock: env.clock.clone(),
+            env: env.clone(),
             leaves: self.leaves.clone(),
             known: self.known_leaves(),
             widths: widths.collect(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use zilla_env::Clock;
+use zilla_env::Env;
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
@@ -42,7 +42,7 @@ const MOS_ONLY: [&str; 3] =
     ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_top", "com.klarasystems:vdev_zap_root"];
 
 pub struct Parser {
-    pub clock: Arc<dyn Clock>,
+    pub env: Env,
     pub leaves: Vec<Arc<Leaf>>,
     /// Leaves that are there already, by guid.
     pub known: HashMap<u64, Arc<Leaf>>,
@@ -147,7 +147,7 @@ impl Parser {
         }
         let path = nv.str("path").unwrap_or_default().to_owned();
         let room = if kind == VdevKind::Dspare { Some(Room::parse(nv)?) } else { None };
-        let leaf = Leaf::new(guid, self.leaves.len(), path, room, self.clock.clone());
+        let leaf = Leaf::new(guid, self.leaves.len(), path, room, self.env.clone());
         leaf.offline.store(nv.u64("offline").unwrap_or(0) != 0, Ordering::Relaxed);
         // A diagnosis of another machine does not matter here; what the administrator said does.
         leaf.external_fault.store(nv.str("aux_state") == Some("external"), Ordering::Relaxed);

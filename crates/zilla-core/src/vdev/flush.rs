@@ -9,9 +9,33 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use event_listener::Event;
 use parking_lot::Mutex;
+
+use super::leaf::{Leaf, no_device};
+use super::stats::IoKind;
+use crate::inject;
+use crate::types::{TXG_CONCURRENT, Txg};
+
+/// About the median of recent times: each moves it a little towards itself, however far away it is, so that the few that wait behind a
+/// txg's writes do not count for more than they are.
+#[derive(Default)]
+pub(super) struct Recent(AtomicU64);
+
+impl Recent {
+    pub(super) fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+    /// Of two at once one may be lost.
+    pub(super) fn add(&self, time: Duration) {
+        let old = self.0.load(Ordering::Relaxed);
+        let (step, time) = (old / 16 + 1000, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.0.store(time.clamp(old.saturating_sub(step), old.saturating_add(step)), Ordering::Relaxed);
+    }
+}
 
 #[derive(Default)]
 pub struct Flushes {
@@ -159,6 +183,78 @@ impl Drop for Sending<'_> {
     fn drop(&mut self) {
         let outcome = std::mem::replace(&mut self.outcome, Outcome::Abandoned);
         self.flushes.ended(&self.flight, outcome);
+    }
+}
+
+impl Leaf {
+    /// To be taken before writes that [`Leaf::flush`] shall make stable.
+    pub fn mark(&self) -> u64 {
+        self.flushes.mark()
+    }
+
+    /// Makes stable what was written since the mark was taken. A device that was not written to since the last time is left
+    /// alone, and several who ask at once share a flush. A failed one is final: what it covered may be lost, so everybody
+    /// whose mark is older gets the error.
+    pub async fn flush(self: &Arc<Self>, mark: u64) -> io::Result<()> {
+        let send = || async {
+            let device = self.device().ok_or_else(no_device)?;
+            let sent = self.env.clock.now();
+            let flushed = async {
+                match inject::any() {
+                    true => self.flush_tampered(&device).await,
+                    false => device.flush().await,
+                }
+            };
+            let result = self.unless_hung(flushed).await;
+            self.flush_times.add(self.env.clock.now().saturating_sub(sent));
+            self.stats.count(IoKind::Flush, 1, 0);
+            if let Err(e) = &result {
+                self.write_errors.fetch_add(1, Ordering::Relaxed);
+                self.suspect.store(true, Ordering::Relaxed);
+                tracing::warn!(path = %self.path(), error = %e, "flush failed");
+            }
+            result
+        };
+        self.flushes.flush(mark, send).await
+    }
+
+    /// How long synchronous writes and flushes took of late.
+    pub fn write_time(&self) -> Duration {
+        self.sync_writes.get()
+    }
+
+    pub fn flush_time(&self) -> Duration {
+        self.flush_times.get()
+    }
+
+    /// All of the txg is about to be written again: flushes that failed so far do not concern it. What later txgs have written
+    /// already may be lost by them.
+    pub(crate) fn written_again(&self, txg: Txg) {
+        let mark = self.mark();
+        if self.txg_mark.swap(mark, Ordering::AcqRel) != mark {
+            self.may_lack_until.fetch_max(txg.0 + TXG_CONCURRENT - 1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether a flush has failed that may have lost something of a txg, though the txg's own flush finds nothing wrong: it was seen by the sync
+    /// of a txg before, when blocks of this one were on their way already (those of the intent log's that are written in place).
+    pub(super) fn may_lack(&self, txg: Txg) -> bool {
+        txg.0 <= self.may_lack_until.load(Ordering::Acquire)
+    }
+
+    /// Makes stable what `txg` has written. The mark moves on only past failures that this has told of: one that comes between the flush and
+    /// here is the next txg's to see.
+    pub(super) async fn flush_txg(self: &Arc<Self>, txg: Txg) -> io::Result<()> {
+        let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;
+        if result.is_err() {
+            self.written_again(txg);
+        }
+        result
+    }
+
+    /// Makes everything stable that was written since the txg before.
+    pub(super) async fn is_stable(self: &Arc<Self>) -> bool {
+        self.flush(self.txg_mark.load(Ordering::Acquire)).await.is_ok()
     }
 }
 

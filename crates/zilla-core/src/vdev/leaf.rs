@@ -15,22 +15,23 @@ use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
-use zilla_env::{Clock, Completion, Device, Io, IoBuf, IoOp, IoVec};
+use zilla_env::{Completion, Device, Env, Io, IoBuf, IoOp, IoVec};
 use zilla_ondisk::enums::{VdevAux, VdevState};
 
 use super::distributed::Room;
 use super::dtl::Dtl;
-use super::flush::Flushes;
+use super::flush::{Flushes, Recent};
 use super::gather::{Gather, IoDone};
 use super::priority::Priority;
-use super::queue::{QIo, QOp, Queue, Run, Ticket};
+use super::queue::{QIo, QOp, Queue, Run, Sent, Ticket};
 use super::state::StateCell;
 use super::stats::{CLASSES, IoKind, LeafStats};
 use super::tickets::Tickets;
-use super::trouble::{SLOW, Trouble, TroubleKind, Troubles};
+use super::trouble::{TroubleKind, Troubles};
 use super::upkeep::{Upkeep, UpkeepKind};
 use crate::error::Error;
-use crate::types::{TXG_CONCURRENT, Txg};
+use crate::inject;
+use crate::tunables::{DEADMAN_ENABLED, DEADMAN_ZIOTIME_MS, SLOW_IO_MS};
 
 /// One I/O to be put into a leaf's queue. Offsets are the device's.
 pub struct LeafIo {
@@ -42,28 +43,11 @@ pub struct LeafIo {
     pub slot: usize,
 }
 
-/// About the median of recent times: each moves it a little towards itself, however far away it is, so that the few that wait behind a
-/// txg's writes do not count for more than they are.
-#[derive(Default)]
-struct Recent(AtomicU64);
-
-impl Recent {
-    fn get(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-    /// Of two at once one may be lost.
-    fn add(&self, time: Duration) {
-        let old = self.0.load(Ordering::Relaxed);
-        let (step, time) = (old / 16 + 1000, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        self.0.store(time.clamp(old.saturating_sub(step), old.saturating_add(step)), Ordering::Relaxed);
-    }
-}
-
 pub struct Leaf {
     guid: AtomicU64,
     /// Place in [`super::VdevTree::leaves`].
     pub index: usize,
-    clock: Arc<dyn Clock>,
+    pub(super) env: Env,
     path: RwLock<String>,
     device: RwLock<Option<Arc<dyn Device>>>,
     /// Why it could not be opened the last time.
@@ -95,23 +79,26 @@ pub struct Leaf {
     /// What went wrong since the pool looked.
     pub troubles: Troubles,
     upkeep: [Upkeep; 2],
-    flushes: Flushes,
-    sync_writes: Recent,
-    flush_times: Recent,
+    pub(super) flushes: Flushes,
+    pub(super) sync_writes: Recent,
+    pub(super) flush_times: Recent,
     /// What [`Leaf::turns`] said the last time.
     turned: AtomicBool,
     /// The flush failures that the sync of txgs has taken into account.
-    txg_mark: AtomicU64,
+    pub(super) txg_mark: AtomicU64,
     /// See [`Leaf::may_lack`].
-    may_lack_until: AtomicU64,
+    pub(super) may_lack_until: AtomicU64,
     /// I/O failed since the leaf was last looked at.
-    suspect: AtomicBool,
+    pub(super) suspect: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
     pub external_fault: AtomicBool,
     /// It is back in use: the spare that stands in for it leaves when it has everything.
     pub unspare: AtomicBool,
     /// Nothing queues or runs any more.
-    idle: Event,
+    pub(super) idle: Event,
+    /// The device did not answer and was given up ([`super::hung`]).
+    pub(super) hung: AtomicBool,
+    pub(super) given_up: Event,
 }
 
 /// A disk that turns takes longer for a flush, even if its place comes by soon.
@@ -125,7 +112,7 @@ thread_local! {
 /// Of an error that has no number.
 const EIO: i32 = 5;
 
-fn no_device() -> io::Error {
+pub(super) fn no_device() -> io::Error {
     io::Error::from_raw_os_error(6)
 }
 
@@ -135,12 +122,12 @@ impl Leaf {
         index: usize,
         path: String,
         room: Option<Room>,
-        clock: Arc<dyn Clock>,
+        env: Env,
     ) -> Arc<Leaf> {
         Arc::new(Leaf {
             guid: AtomicU64::new(guid),
             index,
-            clock,
+            env,
             path: RwLock::new(path),
             device: RwLock::new(None),
             open_error: Mutex::new(None),
@@ -172,6 +159,8 @@ impl Leaf {
             external_fault: AtomicBool::new(false),
             unspare: AtomicBool::new(false),
             idle: Event::new(),
+            hung: AtomicBool::new(false),
+            given_up: Event::new(),
         })
     }
 
@@ -200,6 +189,7 @@ impl Leaf {
         if let Some(d) = &device {
             self.psize.store(zilla_ondisk::label::usable_size(d.size()), Ordering::Release);
             self.queue.lock().rotational = d.info().rotational.unwrap_or(false);
+            self.hung.store(false, Ordering::Release);
             self.cant_read.store(false, Ordering::Release);
             self.cant_write.store(!d.info().writable, Ordering::Release);
         }
@@ -304,7 +294,7 @@ impl Leaf {
 
     /// Puts I/Os into the queue and starts what the device may have.
     pub fn submit(self: &Arc<Self>, ios: impl IntoIterator<Item = LeafIo>, tickets: Option<&Tickets>) {
-        let now = self.clock.now();
+        let now = self.env.clock.now();
         let mut refused: SmallVec<[LeafIo; 4]> = SmallVec::new();
         let mut batch: Vec<Io> = Vec::new();
         {
@@ -319,7 +309,7 @@ impl Leaf {
                 let class = tickets.map_or(io.class, |t| t.class(io.class));
                 let LeafIo { op, offset, len, done, slot, .. } = io;
                 match queue.enter(QIo { op, offset, len, class, at: now, retry: false, done, slot }) {
-                    Ok(io) => batch.push(self.start(SmallVec::from_iter([io]), now)),
+                    Ok(io) => batch.push(self.start(&mut queue, SmallVec::from_iter([io]), now)),
                     Err(ticket) => waiting.push(ticket),
                 }
             }
@@ -349,16 +339,15 @@ impl Leaf {
 
     /// Starts what waits and has room.
     pub(super) fn pump(self: &Arc<Self>) {
-        let now = self.clock.now();
+        let now = self.env.clock.now();
         let mut batch = Vec::new();
         {
             let mut queue = self.queue.lock();
             while let Some(run) = queue.next(now) {
-                batch.push(run);
+                batch.push(self.start(&mut queue, run, now));
             }
         }
         if !batch.is_empty() {
-            let batch = batch.into_iter().map(|run| self.start(run, now)).collect();
             self.send(batch);
         }
     }
@@ -374,7 +363,10 @@ impl Leaf {
             inside.get_or_insert_default();
             outermost
         });
-        device.submit(batch);
+        let batch = if inject::any() { self.swallow(batch) } else { batch };
+        if !batch.is_empty() {
+            device.submit(batch);
+        }
         if !outermost {
             return;
         }
@@ -385,7 +377,7 @@ impl Leaf {
     }
 
     /// Makes the device's operation of a run.
-    fn start(self: &Arc<Self>, mut run: Run, now: Duration) -> Io {
+    fn start(self: &Arc<Self>, queue: &mut Queue, mut run: Run, now: Duration) -> Io {
         let class = run.first().map_or(Priority::SyncRead, |io| io.class);
         let (start, end) = match (run.first(), run.last()) {
             (Some(a), Some(b)) => (a.offset, b.offset + b.len),
@@ -417,6 +409,7 @@ impl Leaf {
                 IoOp::Write { offset: start, data }
             }
         };
+        let held = if inject::any() { self.held_back(&run, now) } else { None };
         let leaf = self.clone();
         // A lone write that was already tried will not be sent again: let its buffers go as soon as they are written.
         if let [QIo { retry: true, op, .. }] = &mut run[..]
@@ -424,52 +417,31 @@ impl Leaf {
         {
             pieces.clear();
         }
-        Io { op, done: Completion::call(move |result| leaf.completed(run, class, start, now, result)) }
+        let (offset, len, write) = (start, end - start, class_writes(&run));
+        let sent = Arc::new(Sent { at: now, offset, len, write, run: Mutex::new(Some(run)) });
+        queue.sent.push(sent.clone());
+        let done = move |result| match held {
+            None => leaf.completed(&sent, class, result),
+            Some(held) => leaf.clone().hold(held, move || leaf.completed(&sent, class, result)),
+        };
+        Io { op, done: Completion::call(done) }
     }
 
-    fn completed(
-        self: Arc<Self>,
-        run: Run,
-        class: Priority,
-        start: u64,
-        sent: Duration,
-        result: zilla_env::IoResult,
-    ) {
-        let now = self.clock.now();
-        self.queue.lock().left(class);
-        if class_writes(&run) {
+    fn completed(self: Arc<Self>, sent: &Arc<Sent>, class: Priority, result: zilla_env::IoResult) {
+        let now = self.env.clock.now();
+        let took = now.saturating_sub(sent.at);
+        // Nothing, if it was given up.
+        let run = sent.run.lock().take();
+        self.queue.lock().answered(class, sent);
+        if sent.write {
             self.flushes.wrote();
             if class == Priority::SyncWrite {
-                self.sync_writes.add(now.saturating_sub(sent));
+                self.sync_writes.add(took);
             }
         }
-        match result {
-            Ok(buf) => {
-                let data = buf.map(IoBuf::into_bytes);
-                for io in run {
-                    let write = !matches!(io.op, QOp::Read(_));
-                    let total = now.saturating_sub(io.at);
-                    self.stats.took(write, now.saturating_sub(sent), total);
-                    if total >= SLOW {
-                        self.stats.slow.fetch_add(1, Ordering::Relaxed);
-                        self.note(TroubleKind::Slow(total), io.offset, io.len);
-                    }
-                    let (kind, data) = match (&io.op, &data) {
-                        (QOp::Read(_), Some(d)) => {
-                            let at = (io.offset - start) as usize;
-                            (IoKind::Read, d.slice(at..at + io.len as usize))
-                        }
-                        (QOp::Discard, _) => (IoKind::Trim, Bytes::new()),
-                        _ => (IoKind::Write, Bytes::new()),
-                    };
-                    self.stats.count(kind, 1, io.len);
-                    // The write's buffers go before its waiter is told, who may reuse them.
-                    let (done, slot) = (io.done, io.slot);
-                    drop(io.op);
-                    done.done(slot, Ok(data));
-                }
-            }
-            Err(e) => self.failed(run, now, &e),
+        self.note_time(sent.offset, sent.len, took);
+        if let Some(run) = run {
+            self.settle(run, sent.offset, took, now, result);
         }
         let me = INSIDE.with_borrow_mut(|inside| match inside {
             Some(list) => {
@@ -488,17 +460,66 @@ impl Leaf {
         }
     }
 
+    /// Counts what took far too long.
+    fn note_time(&self, offset: u64, len: u64, took: Duration) {
+        let over = |ms: u64| took >= Duration::from_millis(ms);
+        if over(SLOW_IO_MS.get()) {
+            self.stats.slow.fetch_add(1, Ordering::Relaxed);
+            self.note(TroubleKind::Slow(took), offset, len);
+        }
+        if over(DEADMAN_ZIOTIME_MS.get()) && DEADMAN_ENABLED.get() != 0 {
+            self.note(TroubleKind::Hung(took), offset, len);
+        }
+    }
+
+    /// Tells who waits for them how I/Os went.
+    fn settle(
+        self: &Arc<Self>,
+        mut run: Run,
+        start: u64,
+        took: Duration,
+        now: Duration,
+        result: zilla_env::IoResult,
+    ) {
+        match result {
+            Ok(mut buf) => {
+                if inject::any() {
+                    self.strike(&mut run, start, buf.as_mut(), now);
+                }
+                let data = buf.map(IoBuf::into_bytes);
+                for io in run {
+                    let write = !matches!(io.op, QOp::Read(_));
+                    self.stats.took(write, took, now.saturating_sub(io.at));
+                    let (kind, data) = match (&io.op, &data) {
+                        (QOp::Read(_), Some(d)) => {
+                            let at = (io.offset - start) as usize;
+                            (IoKind::Read, d.slice(at..at + io.len as usize))
+                        }
+                        (QOp::Discard, _) => (IoKind::Trim, Bytes::new()),
+                        _ => (IoKind::Write, Bytes::new()),
+                    };
+                    self.stats.count(kind, 1, io.len);
+                    // The write's buffers go before its waiter is told, who may reuse them.
+                    let (done, slot) = (io.done, io.slot);
+                    drop(io.op);
+                    done.done(slot, Ok(data));
+                }
+            }
+            Err(e) => self.failed(run, now, &e),
+        }
+    }
+
     /// First failure: each member once more by itself. Second: it is an error.
-    fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
+    pub(super) fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
         for mut io in run {
             let gone = e.raw_os_error() == Some(6) || self.device.read().is_none();
             if !io.retry && !gone {
                 io.retry = true;
                 let mut queue = self.queue.lock();
                 let entered = queue.enter(io);
+                let again = entered.ok().map(|io| self.start(&mut queue, SmallVec::from_iter([io]), now));
                 drop(queue);
-                if let Ok(io) = entered {
-                    let again = self.start(SmallVec::from_iter([io]), now);
+                if let Some(again) = again {
                     self.send(vec![again]);
                 }
                 continue;
@@ -519,14 +540,20 @@ impl Leaf {
         }
     }
 
-    fn note(&self, kind: TroubleKind, offset: u64, len: u64) {
-        self.troubles.note(Trouble { at: self.clock.now(), kind, offset, len });
+    pub(super) fn note(&self, kind: TroubleKind, offset: u64, len: u64) {
+        self.troubles.note(self.env.clock.now(), kind, offset, len);
     }
 
     /// It gave something else than what was written.
     pub(super) fn lied(&self, offset: u64, len: u64) {
         self.checksum_errors.fetch_add(1, Ordering::Relaxed);
         self.note(TroubleKind::Checksum, offset, len);
+    }
+
+    /// A read that did not even come to it is to count as one that failed.
+    pub(crate) fn count_failed_read(&self, offset: u64, len: u64) {
+        self.read_errors.fetch_add(1, Ordering::Relaxed);
+        self.note(TroubleKind::Io { write: false, errno: EIO }, offset, len);
     }
 
     /// One read, past the block layer: labels, probes.
@@ -557,89 +584,24 @@ impl Leaf {
         one(gather.wait().await).map(drop)
     }
 
-    /// To be taken before writes that [`Leaf::flush`] shall make stable.
-    pub fn mark(&self) -> u64 {
-        self.flushes.mark()
-    }
-
-    /// Makes stable what was written since the mark was taken. A device that was not written to since the last time is left
-    /// alone, and several who ask at once share a flush. A failed one is final: what it covered may be lost, so everybody
-    /// whose mark is older gets the error.
-    pub async fn flush(self: &Arc<Self>, mark: u64) -> io::Result<()> {
-        let send = || async {
-            let device = self.device().ok_or_else(no_device)?;
-            let sent = self.clock.now();
-            let result = device.flush().await;
-            self.flush_times.add(self.clock.now().saturating_sub(sent));
-            self.stats.count(IoKind::Flush, 1, 0);
-            if let Err(e) = &result {
-                self.write_errors.fetch_add(1, Ordering::Relaxed);
-                self.suspect.store(true, Ordering::Relaxed);
-                tracing::warn!(path = %self.path(), error = %e, "flush failed");
-            }
-            result
-        };
-        self.flushes.flush(mark, send).await
-    }
-
-    /// How long synchronous writes and flushes took of late.
-    pub fn write_time(&self) -> Duration {
-        self.sync_writes.get()
-    }
-
-    pub fn flush_time(&self) -> Duration {
-        self.flush_times.get()
-    }
-
-    /// All of the txg is about to be written again: flushes that failed so far do not concern it. What later txgs have written
-    /// already may be lost by them.
-    pub(crate) fn written_again(&self, txg: Txg) {
-        let mark = self.mark();
-        if self.txg_mark.swap(mark, Ordering::AcqRel) != mark {
-            self.may_lack_until.fetch_max(txg.0 + TXG_CONCURRENT - 1, Ordering::AcqRel);
-        }
-    }
-
-    /// Whether a flush has failed that may have lost something of a txg, though the txg's own flush finds nothing wrong: it was seen by the sync
-    /// of a txg before, when blocks of this one were on their way already (those of the intent log's that are written in place).
-    pub(super) fn may_lack(&self, txg: Txg) -> bool {
-        txg.0 <= self.may_lack_until.load(Ordering::Acquire)
-    }
-
-    /// Makes stable what `txg` has written. The mark moves on only past failures that this has told of: one that comes between the flush and
-    /// here is the next txg's to see.
-    pub(super) async fn flush_txg(self: &Arc<Self>, txg: Txg) -> io::Result<()> {
-        let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;
-        if result.is_err() {
-            self.written_again(txg);
-        }
-        result
-    }
-
-    /// Makes everything stable that was written since the txg before.
-    pub(super) async fn is_stable(self: &Arc<Self>) -> bool {
-        self.flush(self.txg_mark.load(Ordering::Acquire)).await.is_ok()
-    }
-
-    /// Waits for what is under way, then closes the device.
+    /// Waits for what is under way, then closes the device. One that was given up is closed after a
+    /// while in any case.
     pub async fn close(&self) {
         loop {
-            let listener = self.idle.listen();
-            {
-                // The device is taken under the queue's lock: what enters after this finds none.
-                // Else a late write or discard could be under way when another host has imported
-                // the pool.
-                let queue = self.queue.lock();
-                if queue.load() == 0 {
-                    let device = self.device.write().take();
-                    drop(queue);
-                    if device.is_some() {
-                        self.state.set(VdevState::Closed, VdevAux::None);
-                    }
-                    return;
-                }
+            let answered = self.answers().await;
+            // The device is taken under the queue's lock: what enters after this finds none.
+            // Else a late write or discard could be under way when another host has imported
+            // the pool.
+            let queue = self.queue.lock();
+            if queue.load() > 0 && answered {
+                continue;
             }
-            listener.await;
+            let device = self.device.write().take();
+            drop(queue);
+            if device.is_some() {
+                self.state.set(VdevState::Closed, VdevAux::None);
+            }
+            return;
         }
     }
 

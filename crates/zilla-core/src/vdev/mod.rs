@@ -18,8 +18,10 @@
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
+//! - `hung.rs` gives devices up that do not answer;
 //! - `trouble.rs` keeps what goes wrong at a leaf until the pool judges it;
 //! - `upkeep.rs` is how far a leaf is initialized and trimmed;
+//! - `injected.rs` is what handlers of [`crate::inject`] do to a leaf's I/O;
 //! - `grow.rs` looks at devices whose size has changed;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
@@ -33,7 +35,7 @@
 //!   the DTL of the leaves it did not reach, before the txg's uberblock is written.
 //! - A failed flush is never repeated: whoever wrote before it is told that its writes may be lost ([`flush`]).
 //! - Locks are leaves in the lock order: a queue's and a DTL's lock are held for a few instructions, never one under
-//!   another, and never while a device is called.
+//!   another (but the list of injected faults under a queue's), and never while a device is called.
 //!
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]):
 //! blocks are never overwritten in place within the txgs an import may go back to.
@@ -51,7 +53,9 @@ mod flush;
 mod gather;
 pub mod gpt;
 mod grow;
+mod hung;
 mod indirect;
+mod injected;
 pub mod label;
 pub mod label_write;
 mod leaf;

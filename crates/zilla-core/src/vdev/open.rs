@@ -12,13 +12,14 @@ use zilla_ondisk::label::{SPA_MINDEVSIZE, VDEV_LABEL_END_SIZE, VDEV_LABEL_START_
 
 use super::config::{ASHIFT_MAX, ASHIFT_MIN};
 use super::label;
-use super::leaf::Leaf;
+use super::leaf::{Leaf, no_device};
 use super::node::{Vdev, VdevKind};
 use super::priority::Priority;
 use super::probe::open_device;
 use super::tree::VdevTree;
 use super::within::{SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
+use crate::inject::{self, injections};
 use crate::tunables;
 
 pub(super) const LABELS: u64 = VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE;
@@ -107,6 +108,7 @@ impl VdevTree {
         }
         let mode = OpenMode { write: args.write, exclusive: args.write };
         let device = match args.devices.get(&leaf.guid()) {
+            _ if inject::any() && injections().is_gone(leaf.guid()) => Err(no_device()),
             Some(d) => Ok(d.clone()),
             None => open_device(&self.env, &PathBuf::from(leaf.path()), mode).await,
         };
@@ -204,6 +206,11 @@ impl VdevTree {
     /// Opens one leaf anew, whatever state it is in. It takes part in the pool's I/O only when it
     /// is known what it missed.
     pub async fn reopen(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
+        // What it was given before may still come over what it is given then.
+        if leaf.is_hung() && !leaf.answers().await {
+            tracing::warn!(path = %leaf.path(), "the device has not answered yet, and is not taken back");
+            return;
+        }
         leaf.state.set(VdevState::Closed, VdevAux::None);
         leaf.close().await;
         // It may have missed a part of the resilver under way.
@@ -237,6 +244,9 @@ impl VdevTree {
 
     /// Whether what is at the path of a leaf that is away is the leaf. Nothing changes.
     pub async fn is_back(&self, leaf: &Arc<Leaf>, pool: u64) -> bool {
+        if inject::any() && injections().is_gone(leaf.guid()) {
+            return false;
+        }
         let mode = OpenMode::default();
         let Ok(device) = open_device(&self.env, &PathBuf::from(leaf.path()), mode).await else {
             return false;
@@ -269,15 +279,18 @@ impl VdevTree {
                 }
                 Err(_) => false,
             };
+            let ok = ok && !(inject::any() && leaf.fails_probe());
             // Its own failures are no new reason for doubt.
             leaf.take_suspect();
             if !ok {
                 tracing::error!(path = %leaf.path(), "the device fails every I/O: it is taken out of use");
                 let there = open_device(&self.env, &PathBuf::from(leaf.path()), OpenMode::default()).await;
                 match there {
-                    Ok(_) => leaf.set_faulted(VdevAux::ErrExceeded),
+                    Ok(_) if !(inject::any() && injections().is_gone(leaf.guid())) => {
+                        leaf.set_faulted(VdevAux::ErrExceeded)
+                    }
                     // It has vanished, and may come back.
-                    Err(_) => leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed),
+                    _ => leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed),
                 }
                 changed = true;
             }

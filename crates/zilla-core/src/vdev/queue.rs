@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use zilla_env::{IoBuf, IoVec};
 
@@ -85,8 +86,20 @@ struct Class {
     active: u32,
 }
 
+/// I/Os that the device has been given as one, until it has answered. Whoever gives them up takes
+/// the run; the answer finds none then.
+pub struct Sent {
+    pub at: Duration,
+    pub offset: u64,
+    pub len: u64,
+    pub write: bool,
+    pub run: Mutex<Option<Run>>,
+}
+
 pub struct Queue {
     classes: [Class; CLASSES],
+    /// At the device.
+    pub sent: Vec<Arc<Sent>>,
     active: u32,
     waiting: usize,
     next_id: u64,
@@ -102,6 +115,7 @@ impl Queue {
     pub fn new() -> Queue {
         Queue {
             classes: Default::default(),
+            sent: Vec::new(),
             active: 0,
             waiting: 0,
             next_id: 0,
@@ -221,8 +235,30 @@ impl Queue {
         }
     }
 
+    /// Takes out all that waits.
+    pub fn empty(&mut self) -> Vec<QIo> {
+        self.waiting = 0;
+        let all = self.classes.iter_mut().flat_map(|c| {
+            c.by_age.clear();
+            std::mem::take(&mut c.waiting).into_values()
+        });
+        all.collect()
+    }
+
+    /// The device has answered.
+    pub fn answered(&mut self, class: Priority, sent: &Arc<Sent>) {
+        self.forget(sent);
+        self.left(class);
+    }
+
+    pub fn forget(&mut self, sent: &Arc<Sent>) {
+        if let Some(i) = self.sent.iter().position(|s| Arc::ptr_eq(s, sent)) {
+            self.sent.swap_remove(i);
+        }
+    }
+
     /// An I/O of the class has come back from the device.
-    pub fn left(&mut self, class: Priority) {
+    fn left(&mut self, class: Priority) {
         self.classes[class as usize].active -= 1;
         self.active -= 1;
     }

@@ -309,6 +309,10 @@ impl Reader<'_> {
             }
             if checksum {
                 self.top.vdev.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                // Nobody can say which of them it was.
+                for (i, leaf) in leaves.iter().enumerate().filter(|(i, _)| holds(*i) && cols[*i].is_some()) {
+                    leaf.iter().for_each(|l| l.lied(map.cols[i].on_device(), map.cols[i].size));
+                }
             } else {
                 self.top.vdev.read_errors.fetch_add(1, Ordering::Relaxed);
             }

@@ -361,3 +361,5 @@ fn hostile_configurations_are_refused() {
     }
     assert!(parse(&leaf(0)).is_err() && parse(&NvList::new()).is_err());
 }
+
+mod injected;

@@ -186,12 +186,8 @@ impl VdevTree {
     /// Makes the tree a root's configuration describes (an `l2cache` array in it included). No
     /// device is touched.
     pub fn from_config(env: &Env, config: &NvList) -> Result<VdevTree> {
-        let mut parser = Parser {
-            clock: env.clock.clone(),
-            leaves: Vec::new(),
-            known: HashMap::new(),
-            widths: HashMap::new(),
-        };
+        let mut parser =
+            Parser { env: env.clone(), leaves: Vec::new(), known: HashMap::new(), widths: HashMap::new() };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
         distributed::check(&root)?;
         let cache = config.lists("l2cache").unwrap_or_default();
@@ -449,8 +445,8 @@ impl VdevTree {
 
     /// All leaves of the pool with those of `configs`, and `old` with their vdevs.
     fn adding(&self, old: &[Arc<Vdev>], configs: &[NvList]) -> Result<(Leaves, Vec<Arc<Vdev>>)> {
-        let (clock, known) = (self.env.clock.clone(), HashMap::new());
-        let mut parser = Parser { clock, leaves: self.leaves.clone(), known, widths: HashMap::new() };
+        let (env, known) = (self.env.clone(), HashMap::new());
+        let mut parser = Parser { env, leaves: self.leaves.clone(), known, widths: HashMap::new() };
         let mut all = old.to_vec();
         for (i, config) in configs.iter().enumerate() {
             all.push(parser.aux(config, old.len() + i)?);

@@ -71,7 +71,12 @@ impl BlockStore for KeyedStore {
                 return Ok(data);
             }
             let stored = self.pool.read_sealed(bp, bookmark, priority).await?;
-            self.open(&bp, &stored, Some(bookmark))
+            let opened = self.pool.may_open(&bp, bookmark);
+            let opened = opened.and_then(|()| self.open(&bp, &stored, Some(bookmark)));
+            if matches!(opened, Err(Error::Corrupt(_))) {
+                self.pool.cannot_open(&bp, bookmark);
+            }
+            opened
         })
     }
 

@@ -37,6 +37,7 @@ mod free;
 mod gang;
 mod gap;
 mod inflight;
+mod injected;
 mod keyed;
 mod log;
 mod mend;
@@ -75,6 +76,7 @@ pub(crate) use byteswap::class_swap;
 pub use dedup::{Claim, DedupTables};
 pub use early::EarlyWrites;
 pub use evacuate::Sides;
+pub use injected::Unreadable;
 pub use keyed::{KeyedStore, SealedStore};
 pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
 pub(crate) use met::Met;
@@ -124,6 +126,8 @@ struct Inner {
     damaged: Mutex<BTreeSet<(Bookmark, Txg)>>,
     /// Whether there is any such block, in that log or not yet in it.
     knows_damage: AtomicBool,
+    /// Blocks that could not be read, for who watches.
+    unreadable: Mutex<Vec<Unreadable>>,
 }
 
 /// More damaged blocks than this are not remembered one by one.
@@ -150,6 +154,7 @@ impl Zio {
             dedup: OnceLock::new(),
             damaged: Mutex::default(),
             knows_damage: AtomicBool::new(false),
+            unreadable: Mutex::default(),
         }))
     }
 
@@ -229,7 +234,12 @@ impl Zio {
     }
 
     fn damaged(&self, bookmark: Bookmark, bp: &BlkPtr) {
+        self.lost(bookmark, bp, false);
+    }
+
+    fn lost(&self, bookmark: Bookmark, bp: &BlkPtr, sealed: bool) {
         self.set_knows_damage(true);
+        self.tell_unreadable(Unreadable { at: bookmark, sealed });
         let mut list = self.0.damaged.lock();
         if list.len() < MAX_DAMAGED {
             list.insert((bookmark, Txg(bp.birth())));

@@ -16,6 +16,7 @@ use super::{Priority, Zio, byteswap, verify};
 use crate::arc::{Block, Key, L2Facts};
 use crate::crypt::indirect_mac;
 use crate::error::{Errno, Error, Result};
+use crate::inject::Failure;
 use crate::trace::Found;
 use crate::types::Bookmark;
 use crate::vdev::{DvaFailure, Guard, Reader, Tickets, VdevTree, unfenced};
@@ -167,7 +168,13 @@ impl Zio {
         let data = match block.compress {
             Compress::Off if is_sealed(bp) => byteswap::block(bp, block.data.clone()),
             Compress::Off => block.data.clone(),
-            kind => expand(bp, kind, &block.data, bookmark)?,
+            kind => {
+                let opened = match bookmark {
+                    Some(at) => self.open_block(Failure::Decompress, bp, at),
+                    None => Ok(()),
+                };
+                opened.and_then(|()| expand(bp, kind, &block.data, bookmark))?
+            }
         };
         if bp.has_indirect_mac_cksum() {
             indirect_mac(&data, Some(&bp.mac()))?;
@@ -253,6 +260,14 @@ impl Zio {
             device: false,
         };
         let top = tree.check_dva(dva, bp.psize(), bp.phys_birth()).map_err(failure)?;
+        let copy = self.copy_of(bp, dva);
+        if let Some(failed) = self.tampered_copy(top, bp, dva, bookmark, copy) {
+            return Err(failed);
+        }
+        let check = |data: &[u8]| {
+            self.tampered(Failure::Checksum, bp, bookmark, copy)?;
+            check(data)
+        };
         if dva.gang {
             return self.read_gang(tree, bp, dva, bookmark, class, 0).await.map_err(failure);
         }
@@ -266,7 +281,7 @@ impl Zio {
             birth,
             class,
             tickets,
-            check,
+            check: &check,
             every_copy: false,
             speculative: false,
             fence: &fence,
@@ -300,10 +315,14 @@ impl Zio {
         bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
         let tree = self.tree();
         let salt = self.salt();
-        let check = |data: &[u8]| verify::block(&bp, data, salt.as_deref());
         let mut good = None;
         let mut failures = Vec::new();
         for dva in bp.dvas() {
+            let copy = self.copy_of(&bp, &dva);
+            let check = |data: &[u8]| {
+                self.tampered(Failure::Checksum, &bp, bookmark, copy)?;
+                verify::block(&bp, data, salt.as_deref())
+            };
             out.bytes += dva.asize;
             if dva.gang {
                 // The header's copies, then each child as a block of its own.
@@ -352,7 +371,10 @@ impl Zio {
                         speculative: false,
                         fence: &unfenced,
                     };
-                    reader.read().await
+                    match self.tampered_copy(top, &bp, &dva, bookmark, copy) {
+                        Some(failed) => Err(failed),
+                        None => reader.read().await,
+                    }
                 }
                 Err(e) => Err(DvaFailure {
                     place: String::new(),

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
+use crate::inject::{self, Failure, injections};
 use crate::trace::Tracer;
 use crate::types::{Bookmark, Txg};
 
@@ -29,7 +30,7 @@ impl BlockStore for Zio {
         if bp.is_embedded() {
             return self.embedded(bp, None).ok();
         }
-        if bp.is_encrypted() {
+        if bp.is_encrypted() || inject::any() && injections().spoils_what_is_in_memory() {
             return None;
         }
         let block = self.cached_block(bp, objset, false)?;
@@ -81,6 +82,9 @@ impl BlockStore for Zio {
     }
 
     fn cached_stored(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+        if inject::any() && injections().spoils_what_is_in_memory() {
+            return None;
+        }
         is_sealed(bp).then(|| self.cached_block(bp, objset, false).map(|b| b.data))?
     }
 
@@ -96,6 +100,14 @@ impl BlockStore for Zio {
             }
             Ok(self.read_block(bp, bookmark, priority).await?.data)
         })
+    }
+
+    fn may_open(&self, bp: &BlkPtr, at: Bookmark) -> Result<()> {
+        self.open_block(Failure::Decrypt, bp, at)
+    }
+
+    fn cannot_open(&self, bp: &BlkPtr, at: Bookmark) {
+        self.lost(at, bp, true);
     }
 
     fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {

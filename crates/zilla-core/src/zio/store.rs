@@ -133,6 +133,14 @@ pub trait BlockStore: Send + Sync {
         Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store keeps nothing encrypted"))))
     }
 
+    /// Asked before a block is decrypted: whether it is to be taken for one that cannot be.
+    fn may_open(&self, _: &BlkPtr, _: Bookmark) -> Result<()> {
+        Ok(())
+    }
+
+    /// A block could be read, but not decrypted.
+    fn cannot_open(&self, _: &BlkPtr, _: Bookmark) {}
+
     /// Reads all copies of a block with all redundancy, repairing what that can repair. An error:
     /// no copy is good.
     fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {

@@ -140,6 +140,11 @@ impl Znodes {
         true
     }
 
+    /// Who is used by anybody.
+    fn used(&self) -> Vec<u64> {
+        self.shards.iter().flat_map(|s| s.lock().users.keys().copied().collect::<Vec<_>>()).collect()
+    }
+
     pub(super) fn in_use(&self, id: u64) -> bool {
         self.shard(id).users.contains_key(&id)
     }
@@ -224,6 +229,11 @@ impl<'a> Locked<'a> {
 }
 
 impl Zfs {
+    /// Files that clients or operations know.
+    pub fn files_in_use(&self) -> Vec<u64> {
+        self.znodes.used()
+    }
+
     /// The file of this number.
     pub(super) fn znode(&self, id: u64) -> Now<Arc<Znode>> {
         if let Some(zn) = self.znodes.get(id) {

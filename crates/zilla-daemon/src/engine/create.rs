@@ -171,7 +171,9 @@ impl Engine {
         if let Some(line) = caller.command.clone().filter(|_| !pool.readonly()) {
             self.log(&pool, caller, &line).await;
         }
+        let begun = self.env.clock.now();
         self.take_down(&pool, Some(PoolState::Exported), r.force || r.hard_force).await?;
+        self.injected_pause(&r.name, false, begun).await;
         super::events::notify(&pool, "pool_export");
         Ok(())
     }

@@ -210,7 +210,9 @@ impl Engine {
         if self.lost.read().get(&name).is_some_and(|lost| lost.guid != found.guid) {
             return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
         }
+        let begun = self.env.clock.now();
         let pool = self.bring_up(&found, opts, r.altroot.clone(), cachefile).await?;
+        self.injected_pause(&name, true, begun).await;
         self.found_again(found.guid);
         self.save_cache().await;
         super::events::notify(&pool, "pool_import");

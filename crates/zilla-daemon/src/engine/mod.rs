@@ -37,6 +37,7 @@ mod host;
 mod identity;
 mod import;
 mod info;
+mod inject;
 mod inuse;
 mod keys;
 mod kstats;
@@ -51,6 +52,7 @@ mod parameters;
 mod place;
 mod pool;
 mod poolprops;
+mod poolstats;
 mod program;
 mod query;
 mod receive;
@@ -147,6 +149,7 @@ impl Engine {
             cache_files: Mutex::default(),
         };
         kstats::serve(engine.pools.clone());
+        poolstats::serve(engine.pools.clone());
         engine.run_zedlets();
         engine.run_notices();
         engine.watch_pools();
@@ -414,6 +417,27 @@ impl Backend for Engine {
 
     async fn pool_wait(&self, _: &Caller, r: PoolWait) -> Answer<PoolWaitReply> {
         self.wait(r).await
+    }
+
+    async fn inject_add(&self, caller: &Caller, r: InjectAdd) -> Answer<InjectHandler> {
+        self.add_injection(caller, r).await
+    }
+
+    async fn inject_list(&self, _: &Caller, _: InjectList) -> Answer<Vec<InjectHandler>> {
+        Ok(inject::list())
+    }
+
+    async fn inject_clear(&self, _: &Caller, r: InjectClear) -> Answer<Vec<u64>> {
+        Ok(inject::clear(r.id))
+    }
+
+    async fn inject_state(&self, _: &Caller, r: InjectState) -> Answer<()> {
+        self.declare_state(&r)
+    }
+
+    async fn inject_flush(&self, _: &Caller, _: InjectFlush) -> Answer<()> {
+        self.forget_blocks().await;
+        Ok(())
     }
 
     async fn event_query(&self, _: &Caller, r: EventQuery) -> Answer<EventReply> {

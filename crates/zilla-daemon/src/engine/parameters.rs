@@ -48,7 +48,7 @@ impl Parameters {
 
 fn make(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    tunables::ALL.iter().try_for_each(|t| std::fs::write(dir.join(t.name), format!("{}\n", t.get())))
+    tunables::ALL.iter().try_for_each(|t| std::fs::write(dir.join(t.name), format!("{}\n", t.text())))
 }
 
 /// Takes over what the file says.
@@ -58,11 +58,19 @@ fn follow(dir: &Path, tunable: &Tunable) {
     let Ok(text) = std::fs::read_to_string(&path) else { return };
     match text.trim() {
         "" => {}
-        word => match zilla_control::props::parse_size(word) {
-            Ok(n) if n != tunable.get() => tunable.set(n),
-            Ok(_) => {}
-            Err(_) => drop(std::fs::write(&path, format!("{}\n", tunable.get()))),
+        word => match read(tunable, word) {
+            Some(n) if n != tunable.get() => tunable.set(n),
+            Some(_) => {}
+            None => drop(std::fs::write(&path, format!("{}\n", tunable.text()))),
         },
+    }
+}
+
+/// The value that a word stands for.
+fn read(tunable: &Tunable, word: &str) -> Option<u64> {
+    match tunable.words() {
+        [] => zilla_control::props::parse_size(word).ok(),
+        words => words.iter().position(|w| *w == word).and_then(|i| u64::try_from(i).ok()),
     }
 }
 
@@ -86,5 +94,14 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         follow(dir.path(), t);
         assert_eq!(t.get(), 64);
+        // A choice has words.
+        let t = &tunables::DEADMAN_FAILMODE;
+        let path = dir.path().join(t.name);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "wait\n");
+        for (word, value) in [("panic", 2), ("perhaps", 2), ("1", 2), ("wait", 0)] {
+            std::fs::write(&path, word).unwrap();
+            follow(dir.path(), t);
+            assert_eq!(t.get(), value, "{word}");
+        }
     }
 }

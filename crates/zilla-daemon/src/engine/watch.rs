@@ -30,9 +30,10 @@ impl Engine {
 
 impl Pool {
     async fn watch(&self, look_for_spares: bool) {
+        let given_up = self.spa.check_deadman();
         // The last look goes on.
         let Ok(_watching) = self.watching.try_lock() else { return };
-        let judged = self.spa.diagnose();
+        let judged = self.spa.diagnose() || given_up;
         if judged || look_for_spares {
             self.spa.call_spares().await;
         }
