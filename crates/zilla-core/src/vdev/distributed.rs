@@ -25,6 +25,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use zilla_env::Rng;
@@ -89,9 +90,8 @@ impl<'a> Side<'a> {
     /// A device that is away does not get what it should have for a spare: it misses that from now
     /// on.
     pub(super) fn note_absent(&self, birth: u64) {
-        let lack = self.via.iter().any(|l| !l.holds(birth));
-        if lack && self.via.iter().all(|l| l.writable()) && !self.leaf.writable() {
-            self.leaf.dtl.add(birth, birth + 1);
+        if let Some(away) = self.unwritable().filter(|_| !self.via.is_empty() && !self.holds(birth)) {
+            away.dtl.add(birth, birth + 1);
         }
     }
 
@@ -184,6 +184,33 @@ impl VdevTree {
         for top in &self.tops {
             let size = top.devices().map(|l| l.psize()).filter(|size| *size > 0).min().unwrap_or(0);
             top.leaves().filter(|l| l.is_room()).for_each(|l| l.set_psize(size));
+        }
+    }
+
+    /// A leaf is about to be said to have everything. If it is a distributed spare, devices that were
+    /// not there for all of the resilver, or may have lost some of what they took, lack their parts of
+    /// it from now on.
+    pub(super) fn pass_on(&self, leaf: &Arc<Leaf>, max_txg: u64) {
+        if !leaf.is_room() {
+            return;
+        }
+        let whole = |l: &Arc<Leaf>| {
+            let took_part = l.resilvering.load(Ordering::Relaxed) && !l.refused.load(Ordering::Relaxed);
+            let reaches = l.dtl.bounds().is_none_or(|(_, last)| took_part && last <= max_txg);
+            l.writable() && reaches
+        };
+        let is_own = |u: &Unit| u.leaves.iter().any(|l| Arc::ptr_eq(l, leaf));
+        for top in &self.tops {
+            let Layout::Draid { units, .. } = &top.layout else { continue };
+            if !units.iter().any(is_own) {
+                continue;
+            }
+            let others = units.iter().filter(|u| !is_own(u)).flat_map(|u| &u.leaves);
+            for device in others.filter(|l| !l.is_room() && !whole(l)) {
+                for (start, end) in leaf.dtl.ranges() {
+                    device.dtl.add(start, end.min(max_txg + 1));
+                }
+            }
         }
     }
 
@@ -313,7 +340,7 @@ mod tests {
             for col in &map.cols {
                 let sides = top.sides(col.child, col.offset);
                 prop_assert_eq!(sides.len(), 1, "{:?}", col);
-                prop_assert!(seen.insert((sides[0].leaf.guid(), col.offset)));
+                prop_assert!(seen.insert(sides[0].leaf.guid()), "{:?}", col);
             }
         }
     }

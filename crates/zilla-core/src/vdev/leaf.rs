@@ -117,13 +117,7 @@ pub(super) fn no_device() -> io::Error {
 }
 
 impl Leaf {
-    pub(super) fn new(
-        guid: u64,
-        index: usize,
-        path: String,
-        room: Option<Room>,
-        env: Env,
-    ) -> Arc<Leaf> {
+    pub(super) fn new(guid: u64, index: usize, path: String, room: Option<Room>, env: Env) -> Arc<Leaf> {
         Arc::new(Leaf {
             guid: AtomicU64::new(guid),
             index,

@@ -137,6 +137,7 @@ impl VdevTree {
             let reaches = leaf.dtl.bounds().is_some_and(|(_, last)| last <= max_txg);
             let whole = reaches && leaf.is_behind() && !leaf.refused.load(Ordering::Relaxed);
             if whole && self.is_stable(leaf).await {
+                self.pass_on(leaf, max_txg);
                 leaf.dtl.remove(0, max_txg + 1);
                 changed |= v.config_u64(RESILVER_TXG).is_some();
                 v.remove_config(RESILVER_TXG);

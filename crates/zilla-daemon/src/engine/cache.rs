@@ -209,7 +209,8 @@ fn entry(pool: &Pool) -> NvList {
 
 /// Where the devices of a configuration are.
 pub fn leaf_paths(tree: &NvList, out: &mut Vec<PathBuf>) {
-    if let Some(path) = tree.str("path") {
+    // A distributed spare is no device.
+    if let Some(path) = tree.str("path").filter(|_| tree.str("type") != Some("dspare")) {
         out.push(PathBuf::from(path));
     }
     for child in tree.lists("children").into_iter().flatten() {
