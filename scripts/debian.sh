@@ -34,17 +34,17 @@ mount -t proc proc "$root/proc"
 [ -e "$root/dev/fuse" ] || : >"$root/dev/fuse"
 mount --bind /dev/fuse "$root/dev/fuse"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-cp "$deb" "$root/root/zilla.deb"
+cp "$deb" "$root/srv/zilla.deb"
 enter() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
 ! enter sh -c 'command -v cargo rustc zpool zfs zilla' || die "the root is not clean"
 enter apt-get update -qq
 # What is there before; what apt and dpkg keep for themselves is not the package's.
 listing() {
-  (cd "$root" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./sys -o -path ./tmp -o -path ./run -o -path ./root \
+  (cd "$root" && find . -xdev \( -path ./proc -o -path ./dev -o -path ./sys -o -path ./tmp -o -path ./run -o -path ./root -o -path ./srv \
     -o -path ./var/cache -o -path ./var/log -o -path ./var/lib/apt -o -path ./var/lib/dpkg \) -prune -o -print | LC_ALL=C sort)
 }
 # What the package draws in is installed before, so that what is left is zilla's.
-depends=$(dpkg-deb -f "$root/root/zilla.deb" Depends Recommends | sed 's/^[A-Za-z]*: //; s/([^)]*)//g; s/,/ /g')
+depends=$(dpkg-deb -f "$root/srv/zilla.deb" Depends Recommends | sed 's/^[A-Za-z]*: //; s/([^)]*)//g; s/,/ /g')
 say "needs of Debian: $depends"
 # shellcheck disable=SC2086 # (several words)
 enter apt-get install -y -qq --no-install-recommends $depends >/dev/null 2>&1
@@ -56,9 +56,9 @@ step() {
   say "\$ $*"
   enter sh -ec "$*"
 }
-step apt-get install -y -qq /root/zilla.deb '>/dev/null 2>&1'
-step truncate -s 1G /root/disk.img
-step zpool create tank /root/disk.img
+step apt-get install -y -qq /srv/zilla.deb '>/dev/null 2>&1'
+step truncate -s 1G /srv/disk.img
+step zpool create tank /srv/disk.img
 step 'echo hello > /tank/first'
 end=$(date +%s.%N)
 [ "$(enter cat /tank/first)" = hello ]
@@ -82,11 +82,11 @@ say "the page is served to who has the token"
 enter env MANPAGER=cat zpool help create | grep ZPOOL-CREATE >/dev/null
 say "the manual is found"
 # A new program in the place of the old: the pools come back.
-enter apt-get install -y -qq --reinstall /root/zilla.deb >/dev/null 2>&1
+enter apt-get install -y -qq --reinstall /srv/zilla.deb >/dev/null 2>&1
 [ "$(enter cat /tank/first)" = hello ] || enter zpool list
 enter zpool export tank
 mkdir "$work/disks"
-mv "$root/root/disk.img" "$work/disks/"
+mv "$root/srv/disk.img" "$work/disks/"
 [ ! -x /usr/sbin/zdb ] || /usr/sbin/zdb -bcc -e -p "$work/disks" tank 2>/dev/null | grep -i 'no leaks' >/dev/null
 
 enter apt-get remove -y -qq zilla >/dev/null 2>&1

@@ -123,6 +123,8 @@ pub const ZIO_COMPRESS_FUNCTIONS: u8 = 17;
 pub const SPA_VERSION_INITIAL: u64 = 1;
 /// Versions that changed what is on disk. Source: the names of the same endings in sys/fs/zfs.h.
 pub const SPA_VERSION_DITTO_BLOCKS: u64 = 2;
+pub const SPA_VERSION_SPARES: u64 = 3;
+pub const SPA_VERSION_RAIDZ2: u64 = 3;
 pub const SPA_VERSION_BPOBJ_ACCOUNT: u64 = 3;
 pub const SPA_VERSION_RAIDZ_DEFLATE: u64 = 3;
 pub const SPA_VERSION_ZPOOL_HISTORY: u64 = 4;

@@ -52,9 +52,10 @@ mod tests {
     #[test]
     fn a_server_is_called_what_its_certificate_says() {
         let dir = tempfile::tempdir().unwrap();
-        let (cert, key) = files(dir.path(), &["*.lan", "nas.example", "192.0.2.7", "2001:db8::7"], 0o600);
+        let (cert, key) =
+            files(dir.path(), &["*.home.lan", "nas.example", "192.0.2.7", "2001:db8::7"], 0o600);
         let (_, names) = Acceptor::for_anyone(&cert, &key).unwrap();
-        for good in ["nas.example", "NAS.example", "box.lan", "192.0.2.7", "[2001:db8::7]"] {
+        for good in ["nas.example", "NAS.example", "box.home.lan", "192.0.2.7", "[2001:db8::7]"] {
             assert!(names.admit(good), "{good}");
         }
         for bad in [

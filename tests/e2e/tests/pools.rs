@@ -159,7 +159,7 @@ fn a_special_vdev_is_still_one_after_an_import() {
     let (before, after) = status.split_once("special\t").expect(&status);
     assert!(!before.contains("special1.img") && after.contains("special1.img"), "{status}");
     // Large blocks stay away from it, small ones go there.
-    let taken = || -> u64 {
+    let taken = || -> i64 {
         let list = world.zpool("list -Hpv tank").ok();
         let row = list.lines().find(|l| l.contains("special1.img")).expect("row");
         row.split('\t').filter(|w| !w.is_empty()).nth(2).and_then(|w| w.parse().ok()).expect("bytes")

@@ -31,7 +31,8 @@ fn cold<'a>(world: &'a World, name: &str) -> Pool<'a> {
         fs::write(pool.root().join(format!("f{i}")), random.bytes(200_000)).expect("write");
     }
     pool.sync();
-    pool.again();
+    pool.export();
+    pool.import();
     pool
 }
 

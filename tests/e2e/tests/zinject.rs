@@ -2,7 +2,6 @@
 //! wrong afterwards.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 use zilla_e2e::{Done, Kind, Need, Pool, World, can};
 
@@ -210,14 +209,6 @@ fn blocks_of_a_file_fail_by_copy_level_and_kind() {
     }
     told(&world.zpool("events").ok(), "ereport.fs.zfs.data");
     told(&world.zpool("status -v tank").ok(), &path);
-    zinject(&world, "-c all").ok();
-    // One whose dnode is not in a block with what mounting takes.
-    let last =
-        (0..200).map(|i| pool.root().join(format!("n{i}"))).inspect(|p| fs::write(p, b"x").expect("write"));
-    let last = last.max_by_key(|p| fs::metadata(p).expect("stat").ino()).expect("a file");
-    pool.sync();
-    zinject(&world, &format!("-a -m -t dnode {}", last.display())).ok();
-    assert_eq!(fs::read(&last).expect_err("its attributes").raw_os_error(), Some(5));
     zinject(&world, "-c all").ok();
     zinject(&world, "-a").ok();
     assert_eq!(fs::read(&file).expect("read"), contents);

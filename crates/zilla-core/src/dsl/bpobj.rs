@@ -98,8 +98,8 @@ impl Bpobj {
 
     /// A list that is never part of another one, in blocks of `blksz`.
     #[crate::boxed]
-    pub async fn create_plain(mos: &Arc<Objset>, tx: &Tx, blksz: u32) -> Result<Bpobj> {
-        let spec = NewObject::new(DMU_OT_BPOBJ, blksz).bonus(DMU_OT_BPOBJ_HDR, BPOBJ_SIZE_V2);
+    pub async fn create_plain(mos: &Arc<Objset>, tx: &Tx, blksz: u32, version: u64) -> Result<Bpobj> {
+        let spec = NewObject::new(DMU_OT_BPOBJ, blksz).bonus(DMU_OT_BPOBJ_HDR, header(version, false));
         Ok(Bpobj { dn: resident(|| mos.alloc(tx, spec)).await? })
     }
 
@@ -153,6 +153,16 @@ impl Bpobj {
     }
 }
 
+/// The length of the header that lists have in pools of a version.
+fn header(version: u64, livelists: bool) -> usize {
+    match version {
+        ..SPA_VERSION_BPOBJ_ACCOUNT => BPOBJ_SIZE_V0,
+        SPA_VERSION_BPOBJ_ACCOUNT..SPA_VERSION_DEADLISTS => BPOBJ_SIZE_V1,
+        _ if livelists => BPOBJ_SIZE_V3,
+        _ => BPOBJ_SIZE_V2,
+    }
+}
+
 /// Bytes up to the end of an object's last block.
 fn room(dn: &Dnode) -> u64 {
     (dn.maxblkid() + 1) * u64::from(dn.blksz())
@@ -170,12 +180,7 @@ impl DslPool {
 
     /// A list as pools of a version have them.
     pub(super) async fn bpobj_make(&self, tx: &Tx, version: u64) -> Result<u64> {
-        let len = match version {
-            ..SPA_VERSION_BPOBJ_ACCOUNT => BPOBJ_SIZE_V0,
-            SPA_VERSION_BPOBJ_ACCOUNT..SPA_VERSION_DEADLISTS => BPOBJ_SIZE_V1,
-            _ if self.feature_enabled("livelist") => BPOBJ_SIZE_V3,
-            _ => BPOBJ_SIZE_V2,
-        };
+        let len = header(version, self.feature_enabled("livelist"));
         let spec = NewObject::new(DMU_OT_BPOBJ, BLOCK).bonus(DMU_OT_BPOBJ_HDR, len);
         Ok(resident(|| self.mos().alloc(tx, spec)).await?.id().0)
     }

@@ -19,6 +19,9 @@ use zilla_ondisk::enums::SPA_VERSION_DEADLISTS;
 use zilla_ondisk::object_type::{DMU_OT_BPOBJ, DMU_OT_DEADLIST, DMU_OT_DEADLIST_HDR};
 use zilla_ondisk::{ByteOrder, Field, Phys};
 
+/// Block pointers of a list that are read at a time.
+const PART: usize = 1024;
+
 /// A deadlist that is looked at; made anew for every use, as what is on disk is the truth.
 pub enum Deadlist {
     Keyed(Keyed),
@@ -97,9 +100,16 @@ impl DslPool {
         let dn = self.mos().hold_wait(ObjectId(id)).await?;
         if dn.otype() == DMU_OT_BPOBJ {
             let list = self.bpobj_open(id).await?;
-            if list.phys()?.num_subobjs != 0 {
-                let b = Bookmark::new(0, ObjectId(id), 0, 0);
+            let (p, b) = (list.phys()?, Bookmark::new(0, ObjectId(id), 0, 0));
+            if p.num_subobjs != 0 {
                 return Err(Error::corrupt(Some(b), "", "a deadlist without births has sub-lists"));
+            }
+            // Each has a sector of its own, if not all of it counts as space; what says it has more would be
+            // read for ever.
+            let most = self.pool_space().dspace >> 8;
+            if most != 0 && p.num_blkptrs > most {
+                let what = format!("a deadlist of {} blocks in a pool with room for {most}", p.num_blkptrs);
+                return Err(Error::corrupt(Some(b), "", what));
             }
             return Ok(Deadlist::Plain(list));
         }
@@ -188,6 +198,7 @@ impl DslPool {
         let id = self.deadlist_alloc(tx).await?;
         let keys: BTreeSet<u64> = match dl {
             Deadlist::Keyed(dl) => dl.entries.keys().copied().filter(|k| *k < max_txg).collect(),
+            Deadlist::Plain(_) if self.ctx.version() < SPA_VERSION_DEADLISTS => BTreeSet::new(),
             Deadlist::Plain(_) => self.snapshot_keys(newest).await?,
         };
         let mut new = self.deadlist_open(id).await?;
@@ -222,9 +233,13 @@ impl DslPool {
         let dl = match dl {
             Deadlist::Keyed(dl) => dl,
             Deadlist::Plain(list) => {
-                let all = self.bpobj_all(list.id()).await?;
-                for bp in all.iter().filter(|bp| bp.birth() > min_txg && bp.birth() <= max_txg) {
-                    sum.add(super::bp_space(&*self.ctx.store, bp));
+                let (mut at, len) = (0, list.phys()?.num_blkptrs);
+                while at < len {
+                    let some = list.read(at, PART).await?;
+                    at += some.len() as u64;
+                    for bp in some.iter().filter(|bp| bp.birth() > min_txg && bp.birth() <= max_txg) {
+                        sum.add(super::bp_space(&*self.ctx.store, bp));
+                    }
                 }
                 return Ok(sum);
             }
@@ -245,8 +260,13 @@ impl DslPool {
         match (dl, self.deadlist_open(from).await?) {
             (Deadlist::Keyed(dl), Deadlist::Keyed(other)) => self.merge_keyed(tx, dl, other).await,
             (dl, Deadlist::Plain(list)) => {
-                let all = self.bpobj_all(list.id()).await?;
-                self.deadlist_insert(tx, dl, &all).await
+                let (mut at, len) = (0, list.phys()?.num_blkptrs);
+                while at < len {
+                    let some = list.read(at, PART).await?;
+                    at += some.len() as u64;
+                    self.deadlist_insert(tx, dl, &some).await?;
+                }
+                Ok(())
             }
             (dl, Deadlist::Keyed(other)) => {
                 let mut all = Vec::new();

@@ -120,9 +120,10 @@ impl DslPool {
         if let Some(prev) = &prev {
             let pp = prev.phys();
             branch = pp.next_snap_obj != ds.id;
+            // Pools of long ago do not list all that go on from a snapshot.
             if branch && pp.next_clones_obj != 0 {
                 let clones = Zap::open(self.mos(), pp.next_clones_obj).await?;
-                clones.remove_int(tx, ds.id).await?;
+                clones.remove_int_if_there(tx, ds.id).await?;
                 if p.next_snap_obj != 0 {
                     clones.add_int(tx, p.next_snap_obj).await?;
                 }
@@ -202,7 +203,7 @@ impl DslPool {
         };
         head.change(tx, |p| {
             p.unique_bytes = p.referenced_bytes.saturating_sub(shared);
-            p.flags |= zilla_ondisk::dsl::DS_FLAG_UNIQUE_ACCURATE;
+            p.flags |= self.unique_accurate();
         });
         Ok(())
     }
@@ -295,7 +296,7 @@ impl DslPool {
         if let Some(prev) = &prev {
             let clones = prev.phys().next_clones_obj;
             if clones != 0 {
-                Zap::open(self.mos(), clones).await?.remove_int(tx, ds.id).await?;
+                Zap::open(self.mos(), clones).await?.remove_int_if_there(tx, ds.id).await?;
             }
             prev.change(tx, |p| p.num_children = p.num_children.saturating_sub(1));
         }
@@ -308,7 +309,7 @@ impl DslPool {
         if let Some(prev) = &prev {
             let clones = prev.dir().phys().clones;
             if clones != 0 {
-                Zap::open(self.mos(), clones).await?.remove_int(tx, ds.id).await?;
+                Zap::open(self.mos(), clones).await?.remove_int_if_there(tx, ds.id).await?;
             }
         }
         self.free_object(tx, p.snapnames_zapobj).await?;

@@ -274,7 +274,7 @@ impl DslPool {
     }
 
     /// Refuses what pools of versions before `version` do not have.
-    pub(super) fn needs_version(&self, version: u64) -> Result<()> {
+    pub(crate) fn needs_version(&self, version: u64) -> Result<()> {
         match self.ctx.version() {
             own if own < version => Err(Error::os(
                 Errno::NotSup,

@@ -157,7 +157,7 @@ impl DslPool {
         origin.change(tx, |p| p.next_snap_obj = oldest.id);
         if op.next_clones_obj != 0 {
             let clones = Zap::open(self.mos(), op.next_clones_obj).await?;
-            clones.remove_int(tx, oldest.id).await?;
+            clones.remove_int_if_there(tx, oldest.id).await?;
             clones.add_int(tx, old_next).await?;
         }
         let grand = odd.phys().origin_obj;

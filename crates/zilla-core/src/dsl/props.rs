@@ -218,6 +218,9 @@ impl DslPool {
     #[crate::boxed]
     pub async fn write_props(&self, ds: &DslDataset) -> Result<WriteProps> {
         let checksum = self.prop_u64(ds, "checksum", Checksum::On as u64).await? & 0xff;
+        // What was received may ask for more than the pool has.
+        let has = |name, value| feature_of(name, value).is_none_or(|f| self.feature_enabled(f));
+        let checksum = if has("checksum", checksum) { checksum } else { Checksum::On as u64 };
         let checksum = match Checksum::ALL.iter().find(|c| **c as u64 == checksum) {
             None | Some(Checksum::On | Checksum::Inherit) => Checksum::Fletcher4,
             Some(c) => *c,
@@ -239,6 +242,7 @@ impl DslPool {
         self.ctx.store.set_caching(ds.id(), CachePolicy { primary, secondary });
         let special = self.prop_u64(ds, "special_small_blocks", 0).await?;
         let dedup = self.prop_u64(ds, "dedup", Checksum::Off as u64).await?;
+        let dedup = if has("dedup", dedup) { dedup } else { Checksum::Off as u64 };
         // all, most: one more of metadata; some, none: not.
         let redundant = self.prop_u64(ds, "redundant_metadata", 0).await? <= 1;
         Ok(WriteProps {

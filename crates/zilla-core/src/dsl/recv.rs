@@ -541,6 +541,10 @@ impl DslPool {
         if refquota != 0 && t.ds.phys().referenced_bytes > refquota.saturating_add(BEYOND_REFQUOTA) {
             return refuse(Errno::DQuot, format!("destination {} space quota exceeded.", o.fs));
         }
+        // What was asked for is refused before anything is changed.
+        for (name, s) in o.settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))) {
+            self.set_prop_check(head, name, s).await?;
+        }
         for s in &later {
             self.read_for_destroyed(s).await?;
         }
@@ -559,7 +563,13 @@ impl DslPool {
         self.clone_swap(tx, &t.ds, head, &origin).await?;
         self.destroy_head_sync(tx, &t.ds).await?;
         for (name, s) in &o.settings {
-            self.set_prop_check(head, name, s).await?;
+            // The contents are in: what the stream says of properties is no reason to go back.
+            if !matches!(s, Setting::Local(_))
+                && let Err(e) = self.set_prop_check(head, name, s).await
+            {
+                tracing::warn!(dataset = %o.fs, property = %name, "not received: {e}");
+                continue;
+            }
             self.set_prop_sync(tx, head, name, s).await?;
         }
         self.props_changed(&head.dir()).await

@@ -132,7 +132,7 @@ impl DslPool {
         if let Some(id) = directory.try_get_u64(DMU_POOL_OBSOLETE_BPOBJ).await? {
             return Bpobj::open(self.mos(), id).await;
         }
-        let list = Bpobj::create_plain(self.mos(), tx, OBSOLETE_BLKSZ).await?;
+        let list = Bpobj::create_plain(self.mos(), tx, OBSOLETE_BLKSZ, self.ctx.version()).await?;
         directory.insert_u64(tx, DMU_POOL_OBSOLETE_BPOBJ, list.id()).await?;
         self.feature_incr(tx, "obsolete_counts").await?;
         Ok(list)

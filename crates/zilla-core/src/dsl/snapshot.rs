@@ -130,7 +130,7 @@ impl DslPool {
                 prev.change(tx, |p| p.next_snap_obj = id);
             } else if pp.next_clones_obj != 0 {
                 let clones = Zap::open(self.mos(), pp.next_clones_obj).await?;
-                clones.remove_int(tx, ds.id).await?;
+                clones.remove_int_if_there(tx, ds.id).await?;
                 clones.add_int(tx, id).await?;
             }
         }

@@ -9,6 +9,7 @@ use super::dataset::DslDataset;
 use crate::error::{Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
+use crate::zap::Zap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,6 +60,12 @@ impl DslPool {
         while let Some(dir) = todo.pop() {
             out.push(self.head(&dir).await?);
             todo.extend(self.child_dirs(&dir).await?);
+            // What is being received is a clone like all others.
+            for e in Zap::open(self.mos(), dir.phys().child_dir_zapobj).await?.entries().await? {
+                if let Some(id) = e.value.as_u64().filter(|_| e.name_str().starts_with('%')) {
+                    out.push(self.head(&*self.dir(id).await?).await?);
+                }
+            }
         }
         Ok(out)
     }

@@ -10,7 +10,7 @@ use super::sync::FeatureCounts;
 use super::vdev::{CLASSES, Effort, Found, Group, SpaceClass, SpaceStat, VdevSpace, VdevSpec};
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
-use crate::types::{GANG_HEADER_SIZE, TXG_SIZE, Txg};
+use crate::types::{GANG_HEADER_SIZE, ObjectId, TXG_SIZE, Txg};
 use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
@@ -182,6 +182,12 @@ impl Metaslabs {
     /// Whether new blocks may go to a vdev: not while it is missing, faulted or being removed.
     pub fn set_allocatable(&self, vdev: u32, yes: bool) -> Result<()> {
         self.vdev(vdev)?.allocatable.store(yes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A vdev of an old pool has got its ZAP.
+    pub fn set_top_zap(&self, vdev: u32, zap: ObjectId) -> Result<()> {
+        self.vdev(vdev)?.top_zap.store(zap.0, Ordering::Relaxed);
         Ok(())
     }
 

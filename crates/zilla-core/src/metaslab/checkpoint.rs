@@ -60,8 +60,8 @@ impl Metaslabs {
 
     /// At import: opens the lists that there are.
     pub async fn load_checkpoints(&self, mos: &Arc<Objset>) -> Result<()> {
-        for v in self.vdevs().iter().filter(|v| v.spec.top_zap != ObjectId(0)) {
-            let top = Zap::open(mos, v.spec.top_zap.0).await?;
+        for v in self.vdevs().iter().filter(|v| v.top_zap() != ObjectId(0)) {
+            let top = Zap::open(mos, v.top_zap().0).await?;
             if let Some(id) = top.try_get_u64(CHECKPOINT_SM).await? {
                 let dn = mos.hold_wait(ObjectId(id)).await?;
                 *v.checkpoint.lock() = Some(SpaceMap::open(dn, 0, u64::MAX, v.spec.ashift)?);
@@ -86,12 +86,12 @@ impl Metaslabs {
         ms: &Arc<Metaslab>,
     ) -> Result<()> {
         if v.checkpoint.lock().is_none() {
-            if v.spec.top_zap == ObjectId(0) {
+            if v.top_zap() == ObjectId(0) {
                 let what = format!("vdev {} has no ZAP, which checkpoints need", v.spec.id);
                 return Err(Error::inval(what));
             }
             let dn = self.new_map(mos, tx, BLKSZ_WITH_LOG).await?;
-            Zap::open(mos, v.spec.top_zap.0).await?.insert_u64(tx, CHECKPOINT_SM, dn.id().0).await?;
+            Zap::open(mos, v.top_zap().0).await?.insert_u64(tx, CHECKPOINT_SM, dn.id().0).await?;
             *v.checkpoint.lock() = Some(SpaceMap::open(dn, 0, u64::MAX, v.spec.ashift)?);
         }
         let ranges = std::mem::take(&mut ms.state().checkpointing);
@@ -144,7 +144,7 @@ impl Metaslabs {
             }
             return Ok(true);
         }
-        Zap::open(mos, v.spec.top_zap.0).await?.delete(tx, CHECKPOINT_SM).await?;
+        Zap::open(mos, v.top_zap().0).await?.delete(tx, CHECKPOINT_SM).await?;
         let sm = v.checkpoint.lock().take();
         if let Some(sm) = sm {
             self.count_map(sm.dnode(), -1);

@@ -180,10 +180,10 @@ impl Metaslabs {
         if let Some(dn) = v.unflushed.lock().clone() {
             return Ok(dn);
         }
-        if v.spec.top_zap == ObjectId(0) {
+        if v.top_zap() == ObjectId(0) {
             return Err(Error::inval(format!("vdev {} has no ZAP, which log space maps need", v.spec.id)));
         }
-        let top = Zap::open(mos, v.spec.top_zap.0).await?;
+        let top = Zap::open(mos, v.top_zap().0).await?;
         let dn = match top.try_get_u64(UNFLUSHED_TXGS).await? {
             Some(id) => mos.hold_wait(ObjectId(id)).await?,
             None => {
@@ -205,10 +205,10 @@ impl Metaslabs {
         if let Some(dn) = v.unflushed.lock().clone() {
             return Ok(Some(dn));
         }
-        if v.spec.top_zap == ObjectId(0) {
+        if v.top_zap() == ObjectId(0) {
             return Ok(None);
         }
-        match Zap::open(mos, v.spec.top_zap.0).await?.try_get_u64(UNFLUSHED_TXGS).await? {
+        match Zap::open(mos, v.top_zap().0).await?.try_get_u64(UNFLUSHED_TXGS).await? {
             Some(id) => Ok(Some(mos.hold_wait(ObjectId(id)).await?)),
             None => Ok(None),
         }
@@ -216,8 +216,8 @@ impl Metaslabs {
 
     /// A vdev's object of unflushed txgs was freed.
     pub(super) async fn forget_unflushed(&self, mos: &Arc<Objset>, tx: &Tx, v: &VdevSpace) -> Result<()> {
-        if v.spec.top_zap != ObjectId(0) {
-            Zap::open(mos, v.spec.top_zap.0).await?.delete_if_there(tx, UNFLUSHED_TXGS).await?;
+        if v.top_zap() != ObjectId(0) {
+            Zap::open(mos, v.top_zap().0).await?.delete_if_there(tx, UNFLUSHED_TXGS).await?;
         }
         Ok(())
     }
@@ -403,10 +403,10 @@ impl Metaslabs {
     }
 
     async fn load_unflushed_txgs(&self, mos: &Arc<Objset>, v: &Arc<VdevSpace>, log: &mut Log) -> Result<()> {
-        if v.spec.top_zap == ObjectId(0) {
+        if v.top_zap() == ObjectId(0) {
             return Ok(());
         }
-        let top = Zap::open(mos, v.spec.top_zap.0).await?;
+        let top = Zap::open(mos, v.top_zap().0).await?;
         let Some(id) = top.try_get_u64(UNFLUSHED_TXGS).await? else { return Ok(()) };
         let dn = mos.hold_wait(ObjectId(id)).await?;
         let mut buf = vec![0; v.all.len() * 8];

@@ -73,7 +73,7 @@ pub struct VdevSpec {
     pub ms_shift: u8,
     /// The object that lists the space maps; 0 before there is one.
     pub ms_array: ObjectId,
-    /// The vdev's own ZAP; 0 in old pools.
+    /// The vdev's own ZAP; 0 in old pools, for as long as they are.
     pub top_zap: ObjectId,
     /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single
     /// disk's.
@@ -130,6 +130,8 @@ pub(super) struct VdevSpace {
     deferred: Arc<AtomicI64>,
     /// 512ths of dspace in 512 bytes of space.
     deflate: u64,
+    /// See [`VdevSpec::top_zap`].
+    pub(super) top_zap: Arc<AtomicU64>,
 }
 
 /// How hard to look.
@@ -205,6 +207,7 @@ impl VdevSpace {
             checkpoint: Arc::default(),
             all,
             groups,
+            top_zap: Arc::new(AtomicU64::new(spec.top_zap.0)),
             allocatable: Arc::new(AtomicBool::new(true)),
             alloc: Arc::new(AtomicI64::new(used as i64)),
             deferred: Arc::default(),
@@ -230,6 +233,7 @@ impl VdevSpace {
             checkpoint: self.checkpoint.clone(),
             all,
             groups: self.groups.iter().map(Group::again).collect(),
+            top_zap: self.top_zap.clone(),
             allocatable: self.allocatable.clone(),
             alloc: self.alloc.clone(),
             deferred: self.deferred.clone(),
@@ -313,6 +317,10 @@ impl VdevSpace {
         self.deferred.fetch_add(deferred, Ordering::Relaxed);
     }
 
+    pub(super) fn top_zap(&self) -> ObjectId {
+        ObjectId(self.top_zap.load(Ordering::Relaxed))
+    }
+
     pub(super) fn deflated(&self, space: u64) -> u64 {
         (space >> 9).saturating_mul(self.deflate)
     }
@@ -341,7 +349,7 @@ impl Group {
             lanes: Mutex::default(),
             aliquot: AtomicU64::new(ALIQUOT),
         };
-        if class != SpaceClass::Normal || all.len() as u64 <= tunables::EMBEDDED_SLOG_MIN_MS.get() {
+        if class != SpaceClass::Normal || all.len() as u64 <= tunables::EMBEDDED_SLOG_MIN_MS.get().max(1) {
             return vec![group(class, all.to_vec())];
         }
         let log = all.iter().min_by_key(|m| m.state().allocated).cloned();

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::NvList;
 use zilla_ondisk::dsl::DMU_POOL_L2CACHE;
-use zilla_ondisk::enums::VdevState;
+use zilla_ondisk::enums::{SPA_VERSION_L2CACHE, VdevState};
 
 impl Spa {
     /// Opens the cache devices of a pool that is being opened.
@@ -76,6 +76,7 @@ impl Spa {
     #[crate::boxed]
     pub async fn add_cache(self: &Arc<Self>, specs: &[LeafSpec]) -> Result<()> {
         self.check_writable()?;
+        self.dsl.needs_version(SPA_VERSION_L2CACHE)?;
         let _changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
         let configs: Vec<NvList> = specs.iter().map(|s| s.config(0, &*env.rng)).collect();

@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 use zilla_ondisk::dsl::{DMU_POOL_DEFLATE, DMU_POOL_L2CACHE};
 use zilla_ondisk::enums::{
-    PoolState, SPA_VERSION_INITIAL, SPA_VERSION_RAIDZ_DEFLATE, SPA_VERSION_ZPOOL_HISTORY,
+    PoolState, SPA_VERSION_INITIAL, SPA_VERSION_RAIDZ_DEFLATE, SPA_VERSION_SPARES, SPA_VERSION_ZPOOL_HISTORY,
     is_supported_version,
 };
 use zilla_ondisk::object_type::DMU_OT_OBJECT_DIRECTORY;
@@ -102,6 +102,10 @@ impl Spa {
                 "pools have versions {SPA_VERSION_INITIAL} to {SPA_VERSION_BEFORE_FEATURES}, or feature flags"
             );
             return Err(Error::os(Errno::NotSup, what));
+        }
+        super::vdevs::check_version(version, spec)?;
+        if version < SPA_VERSION_SPARES && !outward.spares.is_empty() {
+            return Err(Error::os(Errno::NotSup, format!("pools of version {version} have no hot spares")));
         }
         let guid = new_guid(&*env.rng);
         let mut nv = spec.config(guid, &*env.rng)?;
@@ -197,7 +201,7 @@ impl Spa {
             history_object: made.history_object.into(),
             cache_object: AtomicU64::new(made.cache_object),
             spare_object: AtomicU64::new(0),
-            has_vdev_zaps: true,
+            has_vdev_zaps: true.into(),
             deferred: Some(made.deferred),
             removal_pace: AtomicU64::new(super::remove::BATCH),
             evacuation: Mutex::default(),
@@ -288,7 +292,7 @@ impl Spa {
             true => tree.count_raw_space(true),
             false => directory.insert_u64(tx, DMU_POOL_DEFLATE, 1).await?,
         }
-        let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ).await?;
+        let deferred = Bpobj::create_plain(mos, tx, BPOBJ_BLKSZ, version).await?;
         directory.insert_u64(tx, "sync_bplist", deferred.id()).await?;
         let cache_object = match tree.cache.is_empty() {
             true => 0,

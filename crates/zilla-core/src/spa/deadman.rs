@@ -14,8 +14,13 @@ use super::diagnosis::needs;
 use crate::tunables::{
     DEADMAN_CHECKTIME_MS, DEADMAN_ENABLED, DEADMAN_FAILMODE, DEADMAN_SYNCTIME_MS, DEADMAN_ZIOTIME_MS,
 };
+use crate::vdev::Leaf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// Looks are a second apart, whatever time they are to be apart.
+const STOOD_STILL: Duration = Duration::from_secs(10);
 
 impl Spa {
     /// Looks for I/O that devices do not answer, if it is time to; whether a device was given up. To be called now and then by
@@ -23,15 +28,20 @@ impl Spa {
     pub fn check_deadman(&self) -> bool {
         let ms = |t: &crate::tunables::Tunable| Duration::from_millis(t.get());
         let now = self.ctx.env.clock.now();
-        if DEADMAN_ENABLED.get() == 0 {
+        if DEADMAN_ENABLED.get() == 0 || DEADMAN_ZIOTIME_MS.get() == 0 {
             return false;
         }
         {
             let mut last = self.deadman.lock();
-            if last.is_some_and(|last| now.saturating_sub(last) < ms(&DEADMAN_CHECKTIME_MS)) {
+            let (since, every) = (last.map(|last| now.saturating_sub(last)), ms(&DEADMAN_CHECKTIME_MS));
+            if since.is_some_and(|since| since < every) {
                 return false;
             }
             *last = Some(now);
+            // Nobody looked for long: this process stood still, and the answers may be there already.
+            if since.is_some_and(|since| since > every.saturating_mul(2).saturating_add(STOOD_STILL)) {
+                return false;
+            }
         }
         let tree = self.tree();
         let (any, write) = (ms(&DEADMAN_ZIOTIME_MS), ms(&DEADMAN_SYNCTIME_MS));
@@ -47,7 +57,9 @@ impl Spa {
             }
             let Some(took) = leaf.look_for_hung(any, write) else { continue };
             tracing::warn!(pool = %self.name(), path = %leaf.path(), ?took, "the device does not answer");
-            let waits = DEADMAN_FAILMODE.get() == 0 && needs(&tree, vdev.guid, leaf);
+            // Who is silent too is not counted on: what keeps them all may pass.
+            let gone = |l: &Arc<Leaf>| l.index == leaf.index || l.oldest() >= any / 2;
+            let waits = DEADMAN_FAILMODE.get() == 0 && needs(&tree, vdev.guid, gone);
             if took >= any && !waits {
                 leaf.give_up();
                 changed = true;

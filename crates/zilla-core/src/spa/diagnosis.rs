@@ -23,9 +23,9 @@ use zilla_ondisk::{NvList, NvValue};
 const ERRORS: usize = 10;
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// Whether nobody else has what is on the leaf.
-pub(super) fn needs(tree: &VdevTree, guid: u64, leaf: &Arc<Leaf>) -> bool {
-    let stays = |l: &Arc<Leaf>| l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty();
+/// Whether nobody else has what is on the leaf, if some leaves do not count.
+pub(super) fn needs(tree: &VdevTree, guid: u64, gone: impl Fn(&Arc<Leaf>) -> bool) -> bool {
+    let stays = |l: &Arc<Leaf>| !gone(l) && l.readable() && l.writable() && l.dtl.is_empty();
     let needed = tree.top_of(guid).is_none_or(|t| !t.vdev.is_log && !t.survives(stays));
     needed || inject::any() && injections().is_required(guid)
 }
@@ -159,7 +159,8 @@ impl Spa {
     /// Takes a leaf out of use, or degrades it if nobody else has what is on it; whether that
     /// changed anything.
     fn condemn(&self, tree: &VdevTree, vdev: &Vdev, leaf: &Arc<Leaf>, verdict: VdevState) -> bool {
-        let verdict = if needs(tree, vdev.guid, leaf) { VdevState::Degraded } else { verdict };
+        let verdict =
+            if needs(tree, vdev.guid, |l| l.index == leaf.index) { VdevState::Degraded } else { verdict };
         if leaf.state().0 <= verdict {
             return false;
         }

@@ -10,15 +10,21 @@
 
 use super::config::SPA_VERSION;
 use super::open::{DIRECTORY, apply_features};
+use super::vdev_objects::VdevObjects;
 use super::{Refusal, Spa};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::vdev::{VdevState, change, new_guid};
 use crate::zap::Zap;
+use std::cmp::Ordering as CmpOrdering;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::DMU_POOL_DEFLATE;
 use zilla_ondisk::enums::{SPA_VERSION_RAIDZ_DEFLATE, SPA_VERSION_ZPOOL_HISTORY, is_supported_version};
+
+fn no_way(from: u64, to: u64) -> Error {
+    Error::os(Errno::NotSup, format!("a pool of version {from} cannot get version {to}"))
+}
 
 impl Spa {
     /// Gives the pool another guid: the one that is named, or a new one.
@@ -43,12 +49,13 @@ impl Spa {
         change::set_pool_guid(&mut nv, guid);
         let new = Arc::new(old.changed(&self.ctx.env, &nv)?);
         new.propagate();
-        let spa = self.clone();
+        let (spa, before) = (self.clone(), old.root.guid);
         self.ctx
             .sync_task(move |_| {
                 Box::pin(async move {
                     spa.use_tree(new);
                     spa.ctx.set_guid(guid);
+                    crate::inject::injections().forget_pool(before);
                     spa.zio.l2().set_guid(guid);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(guid)
@@ -91,6 +98,31 @@ impl Spa {
             .await
     }
 
+    pub(super) fn has_vdev_zaps(&self) -> bool {
+        self.has_vdev_zaps.load(Ordering::Acquire)
+    }
+
+    /// Vdevs of pools with feature flags have ZAPs, which log space maps, checkpoints and more of them
+    /// need; in those from before 2015 they had none.
+    pub(super) async fn complete_vdev_zaps(self: &Arc<Self>) -> Result<()> {
+        if self.has_vdev_zaps() || self.version() < SPA_VERSION {
+            return Ok(());
+        }
+        let spa = self.clone();
+        self.ctx.sync_task(move |tx| Box::pin(async move { spa.give_vdev_zaps(&tx).await })).await
+    }
+
+    /// In the syncing context.
+    async fn give_vdev_zaps(&self, tx: &Tx) -> Result<()> {
+        if self.has_vdev_zaps() {
+            return Ok(());
+        }
+        VdevObjects::begin(&self.ctx, tx).await?.add_zaps(&self.metaslabs, &self.tree()).await?;
+        self.has_vdev_zaps.store(true, Ordering::Release);
+        self.config_dirty.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// From now on space is counted without RAID-Z's parity, where that changes nothing of what was
     /// counted. In the syncing context.
     async fn count_deflated(&self, tx: &Tx) -> Result<()> {
@@ -108,10 +140,7 @@ impl Spa {
         self.check_writable()?;
         let now = self.version();
         if version < now || !is_supported_version(version) {
-            return Err(Error::os(
-                Errno::NotSup,
-                format!("a pool of version {now} cannot get version {version}"),
-            ));
+            return Err(no_way(now, version));
         }
         if version == now {
             return Ok(());
@@ -120,11 +149,19 @@ impl Spa {
         self.ctx
             .sync_task(move |tx| {
                 Box::pin(async move {
+                    // Another upgrade may have come first.
+                    let now = spa.version();
+                    match version.cmp(&now) {
+                        CmpOrdering::Less => return Err(no_way(now, version)),
+                        CmpOrdering::Equal => return Ok(()),
+                        CmpOrdering::Greater => {}
+                    }
+                    // What may fail before it has changed anything comes first.
+                    spa.dsl.upgrade(&tx, version).await?;
                     if version == SPA_VERSION {
                         let directory = Zap::open(spa.ctx.mos(), DIRECTORY).await?;
                         spa.ctx.features.create(spa.ctx.mos(), &directory, &tx).await?;
                     }
-                    spa.dsl.upgrade(&tx, version).await?;
                     if version >= SPA_VERSION_ZPOOL_HISTORY {
                         spa.begin_history(&tx).await?;
                     }
@@ -132,6 +169,9 @@ impl Spa {
                         spa.count_deflated(&tx).await?;
                     }
                     spa.ctx.set_version(version);
+                    if version == SPA_VERSION {
+                        spa.give_vdev_zaps(&tx).await?;
+                    }
                     apply_features(&spa.ctx, &spa.zio);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())

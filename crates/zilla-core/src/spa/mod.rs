@@ -121,7 +121,7 @@ pub struct Spa {
     cache_object: AtomicU64,
     /// The list of hot spares, if there is one.
     spare_object: AtomicU64,
-    has_vdev_zaps: bool,
+    has_vdev_zaps: AtomicBool,
     deferred: Option<Bpobj>,
     removal_pace: AtomicU64,
     evacuation: Mutex<Option<Arc<remove::Evacuation>>>,

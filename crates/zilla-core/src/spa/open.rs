@@ -25,7 +25,7 @@ use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
 use crate::zap::Zap;
 use crate::zio::{DedupTables, Zio};
 use event_listener::Event;
-use futures_util::future::select;
+use futures_util::future::{join, select};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -383,7 +383,7 @@ impl Spa {
             history_object: directory.try_get_u64("history").await?.unwrap_or(0).into(),
             cache_object: AtomicU64::new(0),
             spare_object: AtomicU64::new(0),
-            has_vdev_zaps: trusted.flag("com.delphix:has_per_vdev_zaps"),
+            has_vdev_zaps: trusted.flag("com.delphix:has_per_vdev_zaps").into(),
             deferred,
             // The first txg says that the pool is ours now.
             config_dirty: AtomicBool::new(!ctx.readonly),
@@ -412,7 +412,12 @@ impl Spa {
             match from {
                 From::Split(into) => spa.come_apart(into).await?,
                 _ => {
-                    env.spawn(spa.clone().sync_loop());
+                    // The first txg has it, before anything needs them.
+                    let (given, ()) = join(spa.complete_vdev_zaps(), async {
+                        env.spawn(spa.clone().sync_loop());
+                    })
+                    .await;
+                    given?;
                     spa.sync().await?;
                 }
             }

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::NvList;
 use zilla_ondisk::dsl::DMU_POOL_SPARES;
-use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::enums::{PoolState, SPA_VERSION_SPARES};
 
 /// A device that is to become a hot spare.
 #[derive(Clone, Debug)]
@@ -78,6 +78,7 @@ impl Spa {
     #[crate::boxed]
     pub async fn add_spares(self: &Arc<Self>, specs: &[SpareSpec]) -> Result<()> {
         self.check_writable()?;
+        self.dsl.needs_version(SPA_VERSION_SPARES)?;
         let _changing = self.changing.lock().await;
         let new = self.label_spares(specs).await?;
         self.change_spares(new).await?;

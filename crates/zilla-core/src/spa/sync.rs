@@ -281,7 +281,7 @@ impl Spa {
 
     async fn write_config(&self, tx: &Tx) -> Result<()> {
         let id = self.identity(tx.txg());
-        let nv = config::generate(&id, &self.ctx, &self.tree(), ConfigFor::Mos, self.has_vdev_zaps);
+        let nv = config::generate(&id, &self.ctx, &self.tree(), ConfigFor::Mos, self.has_vdev_zaps());
         config::write_packed(self.ctx.mos(), tx, self.config_object, &nv).await
     }
 

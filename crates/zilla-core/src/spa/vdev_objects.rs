@@ -60,6 +60,15 @@ impl<'a> VdevObjects<'a> {
         Ok(VdevObjects { ctx, tx, all: Some(all) })
     }
 
+    /// For an old pool, whose vdevs have no ZAPs yet.
+    pub(super) async fn begin(ctx: &'a PoolCtx, tx: &'a Tx) -> Result<Self> {
+        let known = Self::open(ctx, tx).await?;
+        match known.all {
+            Some(_) => Ok(known),
+            None => Self::create(ctx, tx, &Zap::open(ctx.mos(), DIRECTORY).await?).await,
+        }
+    }
+
     pub(super) async fn open(ctx: &'a PoolCtx, tx: &'a Tx) -> Result<Self> {
         let directory = Zap::open(ctx.mos(), DIRECTORY).await?;
         let all = match directory.try_get_u64(ZAP_MAP).await? {
@@ -71,6 +80,20 @@ impl<'a> VdevObjects<'a> {
 
     fn mos(&self) -> &Arc<Objset> {
         self.ctx.mos()
+    }
+
+    /// Gives what there is of an old pool the ZAPs that it lacks.
+    pub(super) async fn add_zaps(&self, metaslabs: &Metaslabs, tree: &VdevTree) -> Result<()> {
+        for top in tree.tops.iter().filter(|t| t.vdev.is_concrete()) {
+            for v in top.vdev.walk().iter().filter(|v| v.is_leaf() && leaf_zap(v) == ObjectId(0)) {
+                self.leaf(v).await?;
+            }
+            if top_zap(&top.vdev) == ObjectId(0) {
+                self.zap(&top.vdev, TOP_ZAP).await?;
+                metaslabs.set_top_zap(top.id, top_zap(&top.vdev))?;
+            }
+        }
+        Ok(())
     }
 
     async fn zap(&self, vdev: &Vdev, name: &str) -> Result<Option<Zap>> {

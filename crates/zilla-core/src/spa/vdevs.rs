@@ -20,12 +20,17 @@ use crate::inject::{self, injections};
 use crate::metaslab::metaslab_shift;
 use crate::spa::Refusal;
 use crate::types::{TXG_DEFER_SIZE, TXG_INITIAL, TXG_SIZE, Txg};
-use crate::vdev::{LeafSpec, PoolSpec, RESILVER_TXG, Top, Vdev, VdevKind, VdevTree, change, new_guid};
+use crate::vdev::{
+    LeafSpec, PoolSpec, RESILVER_TXG, Top, TopSpec, Vdev, VdevKind, VdevTree, change, new_guid,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zilla_ondisk::NvList;
-use zilla_ondisk::enums::VdevState;
+use zilla_ondisk::enums::{
+    SPA_VERSION_HOLES, SPA_VERSION_INITIAL, SPA_VERSION_L2CACHE, SPA_VERSION_RAIDZ2, SPA_VERSION_RAIDZ3,
+    SPA_VERSION_SLOGS, VdevState,
+};
 
 /// Txgs in which a log must become empty: its last blocks are synced, freed, and their frees
 /// forgotten.
@@ -48,6 +53,24 @@ pub struct Attach {
     pub spare: Option<u64>,
     /// It is given what it lacks by a sequential rebuild, not by a resilver.
     pub sequential: bool,
+}
+
+/// Refuses vdevs that pools of a version do not have: OpenZFS would not import such a pool.
+pub(super) fn check_version(own: u64, spec: &PoolSpec) -> Result<()> {
+    let of_top = |top: &TopSpec| match top.kind.nparity() {
+        _ if top.is_log => SPA_VERSION_SLOGS,
+        Some(3..) => SPA_VERSION_RAIDZ3,
+        Some(2) => SPA_VERSION_RAIDZ2,
+        _ => SPA_VERSION_INITIAL,
+    };
+    let of_cache = spec.cache.first().map(|_| SPA_VERSION_L2CACHE);
+    match spec.tops.iter().map(of_top).chain(of_cache).max() {
+        Some(least) if own < least => Err(Error::os(
+            Errno::NotSup,
+            format!("pools of version {own} do not have such vdevs: they came with version {least}"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 impl Spa {
@@ -73,6 +96,7 @@ impl Spa {
     #[crate::boxed]
     pub async fn add_vdevs(self: &Arc<Self>, spec: &PoolSpec) -> Result<()> {
         self.check_writable()?;
+        check_version(self.version(), spec)?;
         let _changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
         // A mapping can lead to single disks and mirrors only.
@@ -164,6 +188,8 @@ impl Spa {
         if !vdev.is_log {
             return self.remove_top(top).await;
         }
+        // Its number may stay free.
+        self.dsl.needs_version(SPA_VERSION_HOLES)?;
         self.cancel_upkeep(&top.leaves().cloned().collect::<Vec<_>>()).await?;
         self.empty_log(top.id).await?;
         let removed = self.remove_made(&old, top).await;

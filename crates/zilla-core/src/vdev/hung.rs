@@ -44,6 +44,13 @@ impl Leaf {
         Some(took)
     }
 
+    /// How long the oldest I/O has been at the device.
+    pub fn oldest(&self) -> Duration {
+        let now = self.env.clock.now();
+        let queue = self.queue.lock();
+        queue.sent.iter().map(|s| now.saturating_sub(s.at)).max().unwrap_or_default()
+    }
+
     /// Whether the device was given up and has not answered since.
     pub fn is_hung(&self) -> bool {
         self.hung.load(Ordering::Acquire)
@@ -51,15 +58,19 @@ impl Leaf {
 
     /// Waits no longer for the device: all that it has, or should get, has failed.
     pub fn give_up(&self) {
-        self.hung.store(true, Ordering::Release);
-        self.set_unusable(VdevState::Faulted, VdevAux::ErrExceeded);
+        // Later it may have been taken out for another reason.
+        let first = !self.hung.swap(true, Ordering::AcqRel);
+        if first {
+            self.set_unusable(VdevState::Faulted, VdevAux::ErrExceeded);
+        }
         let (sent, waiting) = {
             let mut queue = self.queue.lock();
             (queue.sent.clone(), queue.empty())
         };
-        tracing::error!(
-            path = %self.path(), sent = sent.len(), waiting = waiting.len(), "the device does not answer and is given up"
-        );
+        if first {
+            let (sent, waiting) = (sent.len(), waiting.len());
+            tracing::error!(path = %self.path(), sent, waiting, "the device does not answer and is given up");
+        }
         let runs = sent.iter().filter_map(|s| s.run.lock().take()).flatten();
         for io in runs.chain(waiting) {
             let errors = if matches!(io.op, QOp::Read(_)) { &self.read_errors } else { &self.write_errors };
@@ -94,8 +105,11 @@ impl Leaf {
                 listener.await;
             }
         };
-        if !self.is_hung() {
-            idle.await;
+        let mut idle = std::pin::pin!(idle);
+        let given_up = self.given_up.listen();
+        if !self.is_hung()
+            && let Either::Left(_) = select(idle.as_mut(), given_up).await
+        {
             return true;
         }
         within(&self.env, SLOW_TIMEOUT, idle).await.is_some()

@@ -456,7 +456,7 @@ impl Leaf {
 
     /// Counts what took far too long.
     fn note_time(&self, offset: u64, len: u64, took: Duration) {
-        let over = |ms: u64| took >= Duration::from_millis(ms);
+        let over = |ms: u64| ms != 0 && took >= Duration::from_millis(ms);
         if over(SLOW_IO_MS.get()) {
             self.stats.slow.fetch_add(1, Ordering::Relaxed);
             self.note(TroubleKind::Slow(took), offset, len);
@@ -506,7 +506,7 @@ impl Leaf {
     /// First failure: each member once more by itself. Second: it is an error.
     pub(super) fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
         for mut io in run {
-            let gone = e.raw_os_error() == Some(6) || self.device.read().is_none();
+            let gone = e.raw_os_error() == Some(6) || self.is_hung() || self.device.read().is_none();
             if !io.retry && !gone {
                 io.retry = true;
                 let mut queue = self.queue.lock();
@@ -590,9 +590,16 @@ impl Leaf {
             if queue.load() > 0 && answered {
                 continue;
             }
-            let device = self.device.write().take();
+            let (left, device) = (queue.load(), self.device.write().take());
             drop(queue);
             if device.is_some() {
+                if left > 0 {
+                    tracing::error!(
+                        path = %self.path(), left,
+                        "closed without an answer: what was sent may still land; detach the device or stop its host \
+                         before the pool is opened elsewhere"
+                    );
+                }
                 self.state.set(VdevState::Closed, VdevAux::None);
             }
             return;

@@ -318,7 +318,8 @@ pub(super) fn sectors(info: &DeviceInfo) -> (u32, u32) {
 /// What is used where nobody has said anything. A device that says it likes very large sectors does
 /// not get them by itself.
 fn by_itself(logical: u32, physical: u32) -> u32 {
-    let likes = if u64::from(physical) <= tunables::VDEV_MAX_AUTO_ASHIFT.get() { physical } else { 0 };
+    let most = tunables::VDEV_MAX_AUTO_ASHIFT.get().min(u64::from(ASHIFT_MAX));
+    let likes = if u64::from(physical) <= most { physical } else { 0 };
     logical.max(likes).max(ASHIFT_MIN)
 }
 

@@ -138,6 +138,12 @@ impl Zap {
         self.delete(tx, &format!("{value:x}")).await
     }
 
+    /// The same, if it is there.
+    #[crate::boxed]
+    pub async fn remove_int_if_there(&self, tx: &Tx, value: u64) -> Result<bool> {
+        self.delete_if_there(tx, &format!("{value:x}")).await
+    }
+
     #[crate::boxed]
     pub async fn contains_int(&self, value: u64) -> Result<bool> {
         Ok(self.try_get(&format!("{value:x}")).await?.is_some())

@@ -20,9 +20,18 @@ use zilla_ondisk::NvList;
 use zilla_ondisk::enums::PoolState;
 
 impl Engine {
+    /// A file's path by its folder's one name, so that two names of a file are seen to be one.
+    async fn resolved(&self, path: &Path) -> PathBuf {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
+        match self.env.opener.canonical(dir).await {
+            Ok(dir) => dir.join(name),
+            Err(_) => path.to_owned(),
+        }
+    }
+
     /// Writes down the pools that are to come back. Called with `changes` held.
     pub(super) async fn save_cache(&self) {
-        let own = self.handle.state_dir().cache_file();
+        let own = self.resolved(&self.handle.state_dir().cache_file()).await;
         // Those that were written before are written again, or go if no pool is in them any more.
         let before = std::mem::take(&mut *self.cache_files.lock());
         let mut files: BTreeMap<PathBuf, NvList> = before.into_iter().map(|p| (p, NvList::new())).collect();
@@ -31,7 +40,7 @@ impl Engine {
             let named = pool.cachefile.lock().clone();
             let file = match named.as_deref() {
                 Some("none") => continue,
-                Some(named) => PathBuf::from(named),
+                Some(named) => self.resolved(Path::new(named)).await,
                 None => own.clone(),
             };
             files.entry(file).or_default().add(pool.name(), entry(&pool));

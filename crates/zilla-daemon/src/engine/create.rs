@@ -135,7 +135,17 @@ impl Engine {
         self.pools.write().remove(&pool.name());
         // From here on there is no way back: the pool is closed whatever its devices say. A client may have come since.
         pool.release_volumes(true).await?;
-        let closed = pool.spa.close(state).await;
+        // Nobody else watches it any more.
+        let watched = async {
+            loop {
+                self.env.sleep(std::time::Duration::from_secs(1)).await;
+                pool.spa.check_deadman();
+            }
+        };
+        let closed = tokio::select! {
+            closed = pool.spa.close(state) => closed,
+            never = watched => never,
+        };
         pool.spa.zio.cache().clear();
         crate::memory::reclaim(pool.name(), Arc::downgrade(&pool.spa));
         self.save_cache().await;

@@ -322,7 +322,7 @@ impl Engine {
             ..RecvOpts::default()
         };
         // A volume of a package may have a device, which is made anew when all is received.
-        if head.is_some() {
+        if head.is_some() && volume {
             self.withdraw_devices(pool, &fs).await;
         }
         let began = std::time::Instant::now();

@@ -96,7 +96,10 @@ impl Engine {
         };
         let attached = attached.await;
         if attached.is_err() && let_go {
-            pool.spa.online(r.guid, false).await.map_err(of_vdev)?;
+            // Why it was not replaced matters more.
+            if let Err(e) = pool.spa.online(r.guid, false).await {
+                tracing::warn!(pool = %r.name, "a device that was not replaced does not come back: {e}");
+            }
         }
         attached?;
         self.save_cache().await;

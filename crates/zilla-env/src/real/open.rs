@@ -332,13 +332,20 @@ fn list(dir: &Path) -> io::Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
-/// Writes beside the file, makes that stable, and renames it over: a crash leaves the old file or the new one.
+/// Writes beside the file, makes that stable, and renames it over: a crash leaves the old file or the new one. In a folder that others can
+/// write to the file beside it may lead elsewhere: it is made anew.
 fn replace(path: &Path, data: &[u8]) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|m| !m.is_file() && !m.is_symlink()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
     let mut beside = path.as_os_str().to_owned();
     beside.push(".tmp");
     let beside = PathBuf::from(beside);
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&beside)?;
+    match fs::remove_file(&beside) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
     let written =
         file.write_all(data).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
