@@ -69,9 +69,15 @@ fn what_is_read_is_recorded_for_its_user_alone_and_advised_upon() {
     let other = path(&world.path().join("other"));
     told(&zilla(&world, &["trace", "record", "-t", "1", "tank", &other]).fails(), "is being recorded");
     assert!(!Path::new(&other).exists(), "an empty file was left");
+    // The first half of a recording only fills the sampled cache.
+    std::thread::sleep(Duration::from_secs(5).saturating_sub(begun.elapsed()));
     read_all(&pool);
     let synced = fs::File::create(pool.root().join("new")).expect("create");
+    // The first fsync after an import waits for its txg, which begins the log.
     synced.sync_all().expect("fsync");
+    synced.set_len(1).expect("truncate");
+    synced.sync_all().expect("fsync");
+    drop(synced);
     let done = recorder.wait_with_output().expect("zilla");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{said}");
