@@ -2,7 +2,8 @@
 # The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under
 # databases, pjdfstest, fsx, the bugs planted for the simulator, the whole corpus, 100,000 names,
 # the package on a clean Debian, and OpenZFS's kernel module in a virtual machine. Hours on two cores.
-# `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|oracle` runs one.
+# `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|oracle` runs one. Where XFSTESTS names a built
+# checkout of xfstests-dev, also its programs on a release build (xfstests.sh, stress.sh, fsx.sh): `... xfstests|stress`.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
@@ -31,6 +32,18 @@ if wants posix; then
   have pjdfstest || cargo install --locked pjdfstest
   have fsx || cargo install --locked fsx
   cargo test --locked -p zilla-e2e --test posix -- --ignored --nocapture
+fi
+if [ -n "${XFSTESTS:-}" ] && { wants xfstests || wants stress; }; then
+  cargo build --release --locked -p zilla-cli
+  export JUDGES_OUT=$out
+  if wants stress; then
+    KILLS=10 scripts/stress.sh 1800
+    for size in 512 16M; do RECORDSIZE=$size KILLS=10 scripts/stress.sh 600; done
+    scripts/fsx.sh 3600
+  fi
+  if wants xfstests; then scripts/xfstests.sh -g auto; fi
+elif [ "$which" = xfstests ] || [ "$which" = stress ]; then
+  die 'XFSTESTS is not set: it names a built checkout of xfstests-dev'
 fi
 if wants planted; then
   # The simulator finds the bugs that are planted for it: a build of its own, so that nothing else has them.

@@ -25,6 +25,8 @@ pub mod server;
 pub mod share;
 pub mod status;
 pub mod types;
+#[cfg(feature = "server")]
+pub mod write_timeout;
 
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};

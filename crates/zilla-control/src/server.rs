@@ -4,13 +4,15 @@
 //! ([`crate::share`]): the socket's mode keeps others out, and the
 //! peer's credentials are asked of the kernel all the same, because folders and modes get copied. What the others
 //! ask the backend judges; they have connections of their own, so that they cannot take the owner's. Everything a
-//! client sends is bounded: the headers, the body and the time to send it, the number of connections. An
+//! client sends is bounded: the headers, the body and the time to send it, the number of connections, and the time in
+//! which it takes nothing of its answer. An
 //! operation runs in a task of its own and to its end even where the client dies half-way, so a pool is never
 //! left between two states because somebody pressed ^C.
 
 use crate::error::{ApiError, ErrorCode};
 use crate::operations::{Backend, Caller, Outcome, dispatch};
 use crate::share::{Share, peer_groups};
+use crate::write_timeout::{PATIENCE, WriteTimeout};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -169,7 +171,7 @@ async fn connection<B: Backend>(
         .timer(TokioTimer::new())
         .header_read_timeout(None::<Duration>)
         .max_buf_size(64 << 10)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream, PATIENCE)), service);
     tokio::pin!(served);
     let outcome = tokio::select! {
         outcome = &mut served => outcome,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use zilla_env::{
-    Device, Env, IoBackend, IoBuf, IoOp, MemDevice, OpenMode, RealConfig, own_thread, real_env_with,
-    waiting_here,
+    Completion, Device, Env, Io, IoBackend, IoBuf, IoOp, MemDevice, OpenMode, RealConfig, own_thread,
+    real_env_with, waiting_here,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -296,4 +296,37 @@ fn sleeping_timeouts_and_panics_of_tasks() {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| env.block_on(bug)));
     assert!(caught.is_err());
     assert_ne!(env.rng.u64(), env.rng.u64());
+}
+
+/// However many of its operations never end.
+#[test]
+fn a_device_that_hangs_keeps_no_other_from_working() {
+    let env = env(IoBackend::Threads);
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let open = |name: &str| {
+        let path = dir.path().join(name);
+        env.block_on(env.opener.create_file(&path, SIZE)).unwrap();
+        env.block_on(env.open(&path, RW)).unwrap()
+    };
+    let (hanging, other) = (open("hanging"), open("other"));
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(parking_lot::Mutex::new(released));
+    // A thread whose operation does not end is as good as one whose completion does not.
+    let hang = (0..200).map(|_| {
+        let released = released.clone();
+        let done = Completion::call(move |_| {
+            let _ = released.lock().recv();
+        });
+        Io { op: IoOp::Flush, done }
+    });
+    hanging.submit(hang.collect());
+    let begun = Instant::now();
+    let data = Bytes::from(pattern(9, 4096));
+    let (done, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let io = async { other.write(0, data.clone()).await.is_ok() && other.flush().await.is_ok() };
+        let _ = done.send(zilla_env::block_on(io));
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true), "after {:?}", begun.elapsed());
+    drop(release);
 }

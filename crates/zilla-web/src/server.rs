@@ -2,11 +2,11 @@
 //!
 //! In the clear only on loopback addresses, which nobody else hears; on all others with TLS, since a
 //! token that is read is a token that is used. Everything is bounded: connections, the head and the
-//! body of a request, the time for each. A request passes, in this order: is it meant for us
-//! ([`Hosts`]), is it a file of the page, has its sender a token, may his role do this. An operation
-//! then runs as one from the daemon's own socket would, in a task of its own and to its end, with
-//! the command line that the page shows. No HSTS: a browser would demand TLS of whatever else this
-//! machine serves.
+//! body of a request, the time for each, and the time in which a client takes nothing of an answer.
+//! A request passes, in this order: is it meant for us ([`Hosts`]), is it a file of the page, has
+//! its sender a token, may his role do this. An operation then runs as one from the daemon's own
+//! socket would, in a task of its own and to its end, with the command line that the page shows. No
+//! HSTS: a browser would demand TLS of whatever else this machine serves.
 
 use crate::access::{Hosts, Role, Tokens};
 use crate::assets::{ASSETS, POLICY};
@@ -26,6 +26,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use zilla_control::write_timeout::{PATIENCE, WriteTimeout};
 use zilla_control::{Backend, Caller, dispatch};
 use zilla_tls::{Acceptor, Names};
 
@@ -129,7 +130,7 @@ async fn connection<B: Backend>(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream, PATIENCE)), service);
     tokio::pin!(served);
     let ended = tokio::select! {
         ended = &mut served => ended,
@@ -263,4 +264,32 @@ fn answered(status: StatusCode, kind: &'static str, body: Body) -> Response<Body
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::time::Instant;
+
+    struct Nobody;
+    impl Backend for Nobody {}
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_and_never_reads_loses_his_place() {
+        let tokens = format!("viewer {}\noperator {}\n", "a".repeat(64), "b".repeat(64));
+        let tokens = Tokens::parse(&tokens).unwrap();
+        let hosts = Hosts::of("127.0.0.1:80".parse().unwrap(), None);
+        let listeners = Arc::new(Semaphore::new(1));
+        let door = Arc::new(Door { backend: Arc::new(Nobody), tokens, hosts, listeners });
+        let (_stop, stopped) = watch::channel(false);
+        let (ours, mut theirs) = duplex(4096);
+        // More than one, so that the door is busy with answers and waits for no head.
+        let asked = "GET / HTTP/1.1\r\nhost: localhost:80\r\n\r\n".repeat(50);
+        theirs.write_all(asked.as_bytes()).await.unwrap();
+        let begun = Instant::now();
+        let limit = PATIENCE * 10;
+        tokio::time::timeout(limit, connection(ours, door, stopped)).await.expect("it is held for ever");
+        assert!(begun.elapsed() >= PATIENCE, "{:?}", begun.elapsed());
+    }
 }

@@ -221,7 +221,7 @@ impl Engine {
         };
         self.tell_sizes(&pool, &r, &steps, &told).await?;
         if !r.dry_run {
-            let mut out = taken.writer()?;
+            let mut out = taken.writer(None)?;
             let sent = self.send_all(&pool, &r, &steps, package, &told, &mut out).await;
             let written = out.finish().await;
             let done = sent.and(written.map_err(of_stream));

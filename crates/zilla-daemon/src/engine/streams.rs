@@ -5,21 +5,25 @@
 //! that thread and the engine: the engine waits, no worker of it does.
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the stream then ends with an error, and the
-//! receive or send with it.
+//! receive or send with it. So nothing but that watch may wait: a write never blocks, whatever the client made of its descriptor.
+//! **One that stops reading** is waited for by a send, whose other end may be a tape or another machine's disks. Where nothing is worth
+//! that (a trace), the writer has a limit.
 
 use super::errors::Answer;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
 use zilla_control::props::nicenum::nicebytes;
@@ -160,16 +164,22 @@ fn gone() -> Error {
     Error::os(Errno::Intr, "the command was interrupted")
 }
 
-/// Waits until the pipe can be read or written; an error if the client is gone.
-fn ready(fd: &OwnedFd, conn: &UnixStream, what: PollFlags) -> Result<()> {
+/// Waits until the pipe can be read or written; an error if the client is gone, or if that takes longer than the limit.
+fn ready(fd: BorrowedFd<'_>, conn: &UnixStream, what: PollFlags, limit: Option<Duration>) -> Result<()> {
+    let begun = Instant::now();
     loop {
-        let mut both = [
-            PollFd::new(fd, what),
-            PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::RDHUP | PollFlags::HUP),
-        ];
-        match poll(&mut both, None) {
+        let mut both =
+            [PollFd::from_borrowed_fd(fd, what), PollFd::new(conn, PollFlags::RDHUP | PollFlags::HUP)];
+        let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        // What does not fit is longer than anybody lives.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut both, left.as_ref()) {
             Err(rustix::io::Errno::INTR) => continue,
             Err(e) => return Err(std::io::Error::from(e).into()),
+            Ok(0) => {
+                let seconds = limit.unwrap_or_default().as_secs();
+                return Err(Error::os(Errno::Io, format!("nobody has read the stream for {seconds} s")));
+            }
             Ok(_) => {}
         }
         let [pipe, client] = &both;
@@ -182,6 +192,47 @@ fn ready(fd: &OwnedFd, conn: &UnixStream, what: PollFlags) -> Result<()> {
     }
 }
 
+/// Where a client reads: written to without ever waiting in the call.
+enum Outlet {
+    /// Opened anew where it is a pipe: whether it blocks is then not the client's business, nor ours his.
+    File(File),
+    Socket(OwnedFd),
+}
+
+impl Outlet {
+    fn of(fd: OwnedFd) -> Result<Outlet> {
+        let kind = FileType::from_raw_mode(fstat(&fd).map_err(std::io::Error::from)?.st_mode);
+        if kind == FileType::Socket {
+            return Ok(Outlet::Socket(fd));
+        }
+        if kind != FileType::Fifo {
+            return Ok(Outlet::File(fd.into()));
+        }
+        let same = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::open(same, how, Mode::empty()) {
+            Ok(anew) => Ok(Outlet::File(anew.into())),
+            // Without /proc, or if its reader is gone, which the first write says.
+            Err(_) => Ok(Outlet::File(fd.into())),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Outlet::File(file) => file.as_fd(),
+            Outlet::Socket(fd) => fd.as_fd(),
+        }
+    }
+
+    /// As much as it takes at once.
+    fn put(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Outlet::File(file) => file.write(data),
+            Outlet::Socket(fd) => Ok(send(fd, data, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?),
+        }
+    }
+}
+
 impl Stream {
     pub fn told(&self) -> Told {
         Told(self.conn.clone())
@@ -190,7 +241,7 @@ impl Stream {
     pub fn reader(self) -> Answer<Reader> {
         let (to, from) = mpsc::channel(BUFFERS);
         let run = move || {
-            let mut file = std::fs::File::from(self.fd);
+            let mut file = File::from(self.fd);
             loop {
                 let chunk = read_chunk(&mut file, &self.conn);
                 let last = !matches!(&chunk, Ok(data) if !data.is_empty());
@@ -203,18 +254,19 @@ impl Stream {
         Ok(Reader { from, have: Bytes::new(), ended: false })
     }
 
-    pub fn writer(self) -> Answer<Writer> {
+    /// With a limit: so long may the other end take nothing.
+    pub fn writer(self, limit: Option<Duration>) -> Answer<Writer> {
         let (to, mut from) = mpsc::channel::<Vec<Bytes>>(BUFFERS);
         let (done, end) = oneshot::channel();
         let run = move || {
-            let mut file = std::fs::File::from(self.fd);
-            let mut result = Ok(());
-            while let Some(data) = from.blocking_recv() {
-                result = write_all(&mut file, &self.conn, &data);
-                if result.is_err() {
-                    break;
+            let write = || {
+                let mut outlet = Outlet::of(self.fd)?;
+                while let Some(data) = from.blocking_recv() {
+                    write_all(&mut outlet, &self.conn, &data, limit)?;
                 }
-            }
+                Ok(())
+            };
+            let result = write();
             drop(from);
             let _ = done.send(result);
         };
@@ -227,13 +279,12 @@ fn no_thread(e: std::io::Error) -> ApiError {
     ApiError::with(ErrorCode::Internal, format!("cannot start a thread: {e}"))
 }
 
-fn read_chunk(file: &mut std::fs::File, conn: &UnixStream) -> Result<Bytes> {
+fn read_chunk(file: &mut File, conn: &UnixStream) -> Result<Bytes> {
     let mut data = BytesMut::zeroed(CHUNK);
     let mut len = 0;
     // Small writes of the sender are gathered as far as they are there.
     loop {
-        let fd = file.as_fd().try_clone_to_owned().map_err(Error::from)?;
-        ready(&fd, conn, PollFlags::IN)?;
+        ready(file.as_fd(), conn, PollFlags::IN, None)?;
         let n = match file.read(&mut data[len..]) {
             Err(e)
                 if matches!(e.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) =>
@@ -244,8 +295,8 @@ fn read_chunk(file: &mut std::fs::File, conn: &UnixStream) -> Result<Bytes> {
         };
         len += n;
         let more = || {
-            let mut p = [PollFd::new(&fd, PollFlags::IN)];
-            poll(&mut p, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
+            let mut p = [PollFd::new(file, PollFlags::IN)];
+            poll(&mut p, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
         };
         if n == 0 || len == CHUNK || !more() {
             break;
@@ -255,13 +306,12 @@ fn read_chunk(file: &mut std::fs::File, conn: &UnixStream) -> Result<Bytes> {
     Ok(data.freeze())
 }
 
-fn write_all(file: &mut std::fs::File, conn: &UnixStream, data: &[Bytes]) -> Result<()> {
+fn write_all(outlet: &mut Outlet, conn: &UnixStream, data: &[Bytes], limit: Option<Duration>) -> Result<()> {
     for part in data {
         let mut rest = &part[..];
         while !rest.is_empty() {
-            let fd = file.as_fd().try_clone_to_owned().map_err(Error::from)?;
-            ready(&fd, conn, PollFlags::OUT)?;
-            match file.write(rest) {
+            ready(outlet.fd(), conn, PollFlags::OUT, limit)?;
+            match outlet.put(rest) {
                 Ok(0) => return Err(Error::os(Errno::Io, "the stream cannot be written")),
                 Ok(n) => rest = &rest[n..],
                 Err(e)
@@ -337,5 +387,88 @@ impl Sink for Writer {
             self.sent.fetch_add(len, std::sync::atomic::Ordering::Relaxed);
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// A client's end of a pipe or socket, his connection, and what the daemon writes with.
+    fn client(socket: bool, limit: Option<Duration>) -> (OwnedFd, UnixStream, Writer) {
+        let (theirs, fd) = match socket {
+            true => {
+                let (a, b) = UnixStream::pair().unwrap();
+                (a.into(), b.into())
+            }
+            false => {
+                let (a, b) = std::io::pipe().unwrap();
+                (a.into(), b.into())
+            }
+        };
+        let (his, conn) = UnixStream::pair().unwrap();
+        let writer = Stream { fd, conn: Arc::new(conn) }.writer(limit).unwrap();
+        (theirs, his, writer)
+    }
+
+    /// Writes more than any pipe holds.
+    async fn flood(writer: &mut Writer) -> Result<()> {
+        for _ in 0..2 * BUFFERS {
+            writer.write(vec![Bytes::from(vec![7; CHUNK])]).await?;
+        }
+        writer.finish().await
+    }
+
+    #[tokio::test]
+    async fn who_stops_reading_is_waited_for_no_longer_than_the_limit() {
+        for socket in [false, true] {
+            let (_theirs, _his, mut writer) = client(socket, Some(LIMIT));
+            let begun = Instant::now();
+            let flooded = tokio::time::timeout(LIMIT * 20, flood(&mut writer)).await;
+            let error = flooded.expect("it is waited for").unwrap_err().to_string();
+            assert!(error.contains("nobody has read the stream for 1 s"), "{error}");
+            assert!(begun.elapsed() >= LIMIT, "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_dies_ends_its_stream_though_its_pipe_is_open_and_full() {
+        for socket in [false, true] {
+            let (_theirs, his, mut writer) = client(socket, None);
+            let dies = async {
+                tokio::time::sleep(LIMIT).await;
+                drop(his);
+                std::future::pending().await
+            };
+            let flooded = async {
+                tokio::select! { f = flood(&mut writer) => f, () = dies => Ok(()) }
+            };
+            let ended = tokio::time::timeout(LIMIT * 20, flooded).await;
+            assert_eq!(ended.expect("it is waited for").unwrap_err().errno(), Errno::Intr);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_reads_slowly_gets_all() {
+        for socket in [false, true] {
+            let (theirs, _his, mut writer) = client(socket, Some(LIMIT));
+            let reader = std::thread::spawn(move || {
+                let (mut file, mut len, mut data) = (File::from(theirs), 0, vec![0; CHUNK]);
+                loop {
+                    std::thread::sleep(Duration::from_millis(1));
+                    match file.read(&mut data) {
+                        Ok(0) => return len,
+                        Ok(n) => len += n,
+                        Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            });
+            flood(&mut writer).await.unwrap();
+            assert_eq!(reader.join().unwrap(), 2 * BUFFERS * CHUNK);
+        }
     }
 }

@@ -16,6 +16,7 @@ use rustix::ioctl::{Setter, ioctl, opcode};
 use smallvec::SmallVec;
 
 use super::threads::ThreadPool;
+use crate::completion::Completion;
 use crate::patience;
 use crate::{Device, DeviceInfo, Io, IoBuf, IoOp, IoResult, IoVec, check_bounds};
 
@@ -34,6 +35,15 @@ pub(super) struct FileCore {
     pub info: DeviceInfo,
     /// tmpfs or ramfs: a flush has nothing to do.
     pub in_memory: bool,
+    /// Threads of this device's own.
+    pub crew: ThreadPool,
+}
+
+impl Drop for FileCore {
+    fn drop(&mut self) {
+        // Not waited for: it may be one of them that drops the last handle.
+        self.crew.close();
+    }
 }
 
 /// Buffers one system call takes (`IOV_MAX`).
@@ -85,6 +95,13 @@ impl FileCore {
             }
             op => Ok(op),
         }
+    }
+
+    /// Does a prepared operation on a thread of the device's own.
+    pub(super) fn block(self: &Arc<FileCore>, op: IoOp, done: Completion) {
+        let core = self.clone();
+        let job = move || done.complete(core.run(op));
+        self.crew.submit(std::iter::once(Box::new(job) as Box<dyn FnOnce() + Send>));
     }
 
     fn perform(&self, io: Io) {
@@ -211,24 +228,22 @@ fn write_all(fd: BorrowedFd<'_>, mut offset: u64, data: &[bytes::Bytes]) -> io::
     Ok(())
 }
 
-/// A device whose I/O is done by blocking calls: on the pool's threads, or (without a pool) by the submitter.
+/// A device whose I/O is done by blocking calls: on its own threads, or by the submitter.
 pub(super) struct BlockingDevice {
     pub core: Arc<FileCore>,
-    pub pool: Option<ThreadPool>,
+    pub inline: bool,
 }
 
 impl Device for BlockingDevice {
     fn submit(&self, batch: Vec<Io>) {
-        match &self.pool {
-            None => batch.into_iter().for_each(|io| self.core.perform(io)),
-            Some(pool) => {
-                let Some(batch) = self.core.here(batch) else { return };
-                pool.submit(batch.into_iter().map(|io| {
-                    let core = self.core.clone();
-                    Box::new(move || core.perform(io)) as Box<dyn FnOnce() + Send>
-                }));
-            }
+        if self.inline {
+            return batch.into_iter().for_each(|io| self.core.perform(io));
         }
+        let Some(batch) = self.core.here(batch) else { return };
+        self.core.crew.submit(batch.into_iter().map(|io| {
+            let core = self.core.clone();
+            Box::new(move || core.perform(io)) as Box<dyn FnOnce() + Send>
+        }));
     }
 
     fn size(&self) -> u64 {

@@ -5,7 +5,7 @@
 //! * *inline*: the submitting thread makes the system call itself. Only for files in memory (tmpfs, ramfs), which
 //!   never wait for anything: the I/O is a copy, and handing it to another thread would cost more than the copy.
 //! * *io_uring*: a batch is one system call; one thread reaps completions.
-//! * *threads*: positioned reads and writes on a pool of threads, where io_uring is refused (most containers).
+//! * *threads*: positioned reads and writes on a few threads of the device's own, where io_uring is refused (most containers).
 //!
 //! A thread that would only sleep until its I/O is done may do it itself ([`crate::patience`]).
 //!

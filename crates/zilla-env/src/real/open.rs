@@ -33,13 +33,12 @@ pub(super) struct RealOpener(Arc<Shared>);
 
 struct Shared {
     config: RealConfig,
-    pool: ThreadPool,
     ring: OnceLock<Result<Arc<Ring>, io::ErrorKind>>,
 }
 
 impl RealOpener {
     pub(super) fn new(config: RealConfig) -> RealOpener {
-        RealOpener(Arc::new(Shared { config, pool: ThreadPool::default(), ring: OnceLock::new() }))
+        RealOpener(Arc::new(Shared { config, ring: OnceLock::new() }))
     }
 }
 
@@ -53,7 +52,8 @@ impl Shared {
         let ((size, align, in_memory, info), fds) = opened.await?;
         let mut fds = fds.into_iter();
         let plain = fds.next().ok_or(io::ErrorKind::UnexpectedEof)?;
-        let mut core = FileCore { plain, direct: fds.next().zip(align), size: size.into(), info, in_memory };
+        let (direct, crew) = (fds.next().zip(align), ThreadPool::default());
+        let mut core = FileCore { plain, direct, size: size.into(), info, in_memory, crew };
         if core.info.fuse.is_some() {
             core.info.backend = "threads apart";
             return Ok(Arc::new(ServedDevice::new(core)?));
@@ -73,13 +73,13 @@ impl Shared {
             io => io == IoBackend::Inline,
         };
         core.info.backend = if inline { "inline" } else { "threads" };
-        Ok(Arc::new(BlockingDevice { core: Arc::new(core), pool: (!inline).then(|| self.pool.clone()) }))
+        Ok(Arc::new(BlockingDevice { core: Arc::new(core), inline }))
     }
 
     /// The ring, made when the first device wants one. Who is refused once is not asked again.
     fn ring(&self) -> io::Result<Arc<Ring>> {
         let ring = self.ring.get_or_init(|| {
-            let ring = Ring::new(self.pool.clone()).map(Arc::new);
+            let ring = Ring::new().map(Arc::new);
             if let Err(e) = &ring {
                 tracing::info!(%e, "io_uring is not available, disk I/O uses threads");
             }

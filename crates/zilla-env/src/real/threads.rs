@@ -1,7 +1,8 @@
 //! Blocking I/O on a pool of threads, for where io_uring is refused or out of place.
 //!
-//! Threads are started as the queue needs them, up to a bound, and end when they have been idle for a while. A thread
-//! takes one operation at a time: operations of one batch may each wait for the disk.
+//! Each device has its own pool, so that one that does not answer keeps nobody's threads but its own. Threads are started as
+//! the queue needs them, up to a bound, and end when they have been idle for a while. A thread takes one operation at a time:
+//! operations of one batch may each wait for the disk.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -13,8 +14,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::apart::{OwnTable, or_abort};
 
-/// Enough to keep a disk's queue (NCQ has 32 slots) busy.
-const MAX_THREADS: usize = 32;
+/// Of one device. The queues above give it ten of a kind at once (`zfs_vdev_*_max_active`), seldom of two kinds.
+const MAX_THREADS: usize = 16;
 const IDLE: Duration = Duration::from_secs(5);
 /// How long a pool that ends waits for its threads. They have nothing to do but to close what they hold, unless one is kept by
 /// a device that does not answer.
@@ -71,9 +72,15 @@ impl ThreadPool {
             let pool = self.clone();
             match thread::Builder::new().name("zilla-io".into()).spawn(move || pool.run()) {
                 Ok(_) => state.threads += 1,
-                // Those that run do the work, only later; without any it would never be done.
-                Err(e) if state.threads == 0 => panic!("cannot start an I/O thread: {e}"),
-                Err(_) => break,
+                // Those that run do the work, only later.
+                Err(_) if state.threads > 0 => break,
+                Err(e) if self.0.own.is_some() => panic!("cannot start an I/O thread: {e}"),
+                // Without any it would never be done: better slowly, by who wants it.
+                Err(_) => {
+                    let jobs = std::mem::take(&mut state.queue);
+                    drop(state);
+                    return jobs.into_iter().for_each(|job| job());
+                }
             }
         }
         drop(state);
@@ -82,12 +89,17 @@ impl ThreadPool {
         }
     }
 
-    /// Ends its threads once the queue is empty. When this returns they have closed what they held, but for one that is kept.
+    /// Ends its threads once the queue is empty.
+    pub(super) fn close(&self) {
+        self.0.state.lock().stop = true;
+        self.0.work.notify_all();
+    }
+
+    /// The same. When this returns they have closed what they held, but for one that is kept.
     pub(super) fn stop(&self) {
         let until = Instant::now() + ENDING;
+        self.close();
         let mut state = self.0.state.lock();
-        state.stop = true;
-        self.0.work.notify_all();
         while state.threads + state.closing > 0 {
             if self.0.ended.wait_until(&mut state, until).timed_out() {
                 return;

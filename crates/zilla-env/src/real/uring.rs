@@ -24,7 +24,6 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::file::FileCore;
-use super::threads::ThreadPool;
 use crate::completion::Completion;
 use crate::{Device, DeviceInfo, Io, IoOp};
 
@@ -42,8 +41,6 @@ struct Inner {
     submit: Mutex<()>,
     /// Held while reading from the completion queue.
     reap: Mutex<Reaped>,
-    /// Does what the ring cannot, and finishes what it did by half.
-    pool: ThreadPool,
 }
 
 #[derive(Default)]
@@ -77,9 +74,9 @@ pub fn io_uring_works() -> io::Result<()> {
 }
 
 impl Ring {
-    pub(super) fn new(pool: ThreadPool) -> io::Result<Ring> {
+    pub(super) fn new() -> io::Result<Ring> {
         let ring = bare()?;
-        let inner = Arc::new(Inner { ring, submit: Mutex::new(()), reap: Mutex::default(), pool });
+        let inner = Arc::new(Inner { ring, submit: Mutex::new(()), reap: Mutex::default() });
         let reaper = inner.clone();
         thread::Builder::new().name("zilla-uring".into()).spawn(move || reaper.reap_until_stopped())?;
         Ok(Ring(inner))
@@ -151,7 +148,7 @@ impl Inner {
         let Some(mut reaped) = self.reap.try_lock() else { return };
         let answers = self.take_answers(&mut reaped);
         drop(reaped);
-        answers.into_iter().for_each(|(pending, result)| self.answer(pending, result));
+        answers.into_iter().for_each(|(pending, result)| answer(pending, result));
     }
 
     fn reap_until_stopped(self: Arc<Self>) {
@@ -161,7 +158,7 @@ impl Inner {
             let stop = reaped.stop;
             drop(reaped);
             let idle = answers.is_empty();
-            answers.into_iter().for_each(|(pending, result)| self.answer(pending, result));
+            answers.into_iter().for_each(|(pending, result)| answer(pending, result));
             if stop {
                 return;
             }
@@ -196,28 +193,24 @@ impl Inner {
         }
         answers
     }
+}
 
-    fn answer(&self, pending: Box<Pending>, result: i32) {
-        let Pending { op, done, core, pieces } = *pending;
-        drop(pieces);
-        let (_, len) = op.range();
-        match (op, u64::try_from(result)) {
-            (IoOp::Read { buf, .. }, Ok(n)) if n == len => done.complete(Ok(Some(buf))),
-            (IoOp::Read { .. } | IoOp::Write { .. }, Err(_)) if !again(result) => {
-                done.complete(Err(failed(result)))
-            }
-            (IoOp::Write { .. }, Ok(n)) if n == len => done.complete(Ok(None)),
-            // Half done, or not just now: the blocking way does it over, which reads and writes may be.
-            (op @ (IoOp::Read { .. } | IoOp::Write { .. }), _) => self.block(core, op, done),
-            (_, Ok(_)) => done.complete(Ok(None)),
-            // A flush that failed is never repeated: the kernel has dropped what it could not write.
-            (_, Err(_)) => done.complete(Err(failed(result))),
+/// Completes an operation. What the ring did by half the device's own threads finish.
+fn answer(pending: Box<Pending>, result: i32) {
+    let Pending { op, done, core, pieces } = *pending;
+    drop(pieces);
+    let (_, len) = op.range();
+    match (op, u64::try_from(result)) {
+        (IoOp::Read { buf, .. }, Ok(n)) if n == len => done.complete(Ok(Some(buf))),
+        (IoOp::Read { .. } | IoOp::Write { .. }, Err(_)) if !again(result) => {
+            done.complete(Err(failed(result)))
         }
-    }
-
-    fn block(&self, core: Arc<FileCore>, op: IoOp, done: Completion) {
-        let job = move || done.complete(core.run(op));
-        self.pool.submit(std::iter::once(Box::new(job) as Box<dyn FnOnce() + Send>));
+        (IoOp::Write { .. }, Ok(n)) if n == len => done.complete(Ok(None)),
+        // Half done, or not just now: the blocking way does it over, which reads and writes may be.
+        (op @ (IoOp::Read { .. } | IoOp::Write { .. }), _) => core.block(op, done),
+        (_, Ok(_)) => done.complete(Ok(None)),
+        // A flush that failed is never repeated: the kernel has dropped what it could not write.
+        (_, Err(_)) => done.complete(Err(failed(result))),
     }
 }
 
@@ -292,7 +285,7 @@ impl Device for UringDevice {
                 IoOp::Discard { .. } | IoOp::WriteZeroes { .. } => false,
             };
             if !fits {
-                inner.block(self.core.clone(), op, done);
+                self.core.block(op, done);
                 continue;
             }
             let core = self.core.clone();
