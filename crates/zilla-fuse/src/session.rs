@@ -79,6 +79,8 @@ pub struct Mount {
     mountpoint: PathBuf,
     /// The number the kernel gave the file system.
     device: u64,
+    /// It was unmounted by us. That it is gone comes later, or much later, if somebody else has it.
+    detached: AtomicBool,
 }
 
 /// Mounts `fs` at a directory and serves it until it is unmounted.
@@ -97,7 +99,7 @@ pub fn mount_on(fs: Arc<Filesystem>, env: Env, dir: OwnedFd, opts: &Options) -> 
     }
     let device = device_of(&mountpoint).unwrap_or(0);
     read_ahead_more(device);
-    Ok(Mount { session, mountpoint, device })
+    Ok(Mount { session, mountpoint, device, detached: false.into() })
 }
 
 /// The kernel follows a write to be made stable with an fsync, and has the file locked during each. So a commit in the write would keep all others
@@ -141,7 +143,9 @@ impl Mount {
             // Nothing may be left of it but the mount, if the connection broke off.
             return clear_stale(&self.mountpoint).map(drop);
         }
-        detach(&self.mountpoint, force)
+        detach(&self.mountpoint, force)?;
+        self.detached.store(true, Ordering::Release);
+        Ok(())
     }
     /// Whether someone unmounted it.
     pub fn is_gone(&self) -> bool {
@@ -149,7 +153,12 @@ impl Mount {
     }
     /// Whether someone unmounted it, even if the last of it still runs: the kernel knows at once, its threads a moment later.
     pub fn is_going(&self) -> bool {
-        self.is_gone() || self.session.dev.is_cut()
+        self.is_gone() || self.detached.load(Ordering::Acquire) || self.session.dev.is_cut()
+    }
+    /// Whether it is in use somewhere though it was unmounted here: files are open in what was taken away by force, or another mount
+    /// namespace (a container's, a service's) has a copy of the mount.
+    pub fn lives_elsewhere(&self) -> bool {
+        self.detached.load(Ordering::Acquire) && !self.is_gone() && !self.session.dev.is_cut()
     }
     /// Changes what the kernel heeds of the options while it is mounted. Refused with `PermissionDenied` to who is not root.
     pub fn change(&self, opts: &Options) -> io::Result<()> {

@@ -194,7 +194,8 @@ impl DnodePhys {
         if !(1..=crate::SPA_MAXBLOCKSIZE).contains(&self.datablksz()) {
             return Err(bad("dn_datablkszsec", 8, self.datablkszsec.into(), "1 to 32768"));
         }
-        if self.maxblkid >= MAX_OBJECT_BYTES / self.datablksz() {
+        // The last block of the longest file ends one byte beyond it.
+        if self.maxblkid > (MAX_OBJECT_BYTES - 1) / self.datablksz() {
             return Err(bad("dn_maxblkid", 16, self.maxblkid, "beyond the end of any object"));
         }
         if self.used_bytes() > crate::MAX_COUNTED_BYTES {
@@ -358,6 +359,31 @@ mod tests {
             let mut damaged = raw;
             damaged[at..at + bytes.len()].copy_from_slice(bytes);
             assert!(DnodePhys::decode(&damaged, ByteOrder::NATIVE).is_err(), "at {at}");
+        }
+    }
+
+    /// A program may write the last byte that an offset can name, and a sync must not fail on that.
+    #[test]
+    fn the_longest_file_has_a_last_block_and_none_after_it() {
+        // 512 bytes, an odd number of sectors, 128K, 16M.
+        for datablkszsec in [1, 3, 256, 32768] {
+            let mut dn = DnodePhys {
+                otype: object_type::DMU_OT_PLAIN_FILE_CONTENTS,
+                indblkshift: 17,
+                nlevels: 6,
+                nblkptr: 1,
+                flags: DNODE_FLAG_USED_BYTES,
+                datablkszsec,
+                blkptr: smallvec::smallvec![BlkPtr::ZERO],
+                ..DnodePhys::default()
+            };
+            let last_byte = i64::MAX as u64 - 1;
+            dn.maxblkid = last_byte / dn.datablksz();
+            let mut raw = [0; DNODE_MIN_SIZE];
+            dn.encode_into(&mut raw).unwrap();
+            assert_eq!(DnodePhys::decode(&raw, ByteOrder::NATIVE).unwrap(), dn);
+            dn.maxblkid += 1;
+            assert!(dn.encode_into(&mut raw).is_err(), "{datablkszsec}");
         }
     }
 }

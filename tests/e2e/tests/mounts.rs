@@ -297,3 +297,33 @@ fn a_first_place_mounts_what_is_mounted_unasked() {
     assert_eq!(world.zfs("get -Ho value mounted tank/y").ok(), "no\n");
     pool.judge();
 }
+
+/// A container or a service that was started while a file system was mounted has a copy of the mount.
+#[test]
+fn a_copy_of_a_mount_in_another_namespace_makes_its_pool_busy_and_nothing_hangs() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let _pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let mut holder = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("unshare");
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(holder.stdout.as_mut().expect("piped"), &mut ready).expect("ready");
+    let begun = Instant::now();
+    let refused = world.zpool("export tank").fails();
+    assert!(refused.contains("another mount namespace"), "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    // What else there is to do is done meanwhile.
+    world.zfs("snapshot tank@s").ok();
+    holder.kill().and_then(|()| holder.wait()).expect("kill");
+    let begun = Instant::now();
+    while world.zpool("export tank").code != 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it stays busy");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

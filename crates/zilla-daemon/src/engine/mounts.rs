@@ -370,6 +370,12 @@ impl Pool {
             // Files still open keep a detached mount alive; it must not keep the pool.
             let _ = tokio::time::timeout(lingering, mount.gone()).await;
         } else {
+            let gone = tokio::time::timeout(lingering, mount.gone()).await.is_ok();
+            // Whoever has a copy of the mount may keep it for ever.
+            if !gone && mount.lives_elsewhere() {
+                let what = "pool or dataset is busy: another mount namespace has it mounted, too";
+                return Err(ApiError::with(ErrorCode::UmountFailed, what).subject(path));
+            }
             mount.gone().await;
         }
         if !self.readonly()
