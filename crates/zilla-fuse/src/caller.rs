@@ -55,6 +55,13 @@ impl Caller {
         self.status().is_some_and(|s| s.effective & CAP_FSETID != 0)
     }
 
+    /// The user and his groups, his own first.
+    pub(crate) fn ids(&self) -> (u32, Vec<u32>) {
+        let others = self.status().map(|s| s.groups.as_slice()).unwrap_or_default();
+        let gids = std::iter::once(self.gid).chain(others.iter().copied().filter(|g| *g != self.gid));
+        (self.uid, gids.collect())
+    }
+
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.status().is_some_and(|s| s.groups.contains(&gid))
     }

@@ -7,7 +7,7 @@ use crate::reply::{Out, Reply, from_kernel, put_dirent};
 use crate::request::Request;
 use crate::session::Session;
 use bytes::Bytes;
-use zilla::zpl::{Atime, S_IFDIR, S_IFLNK, S_ISGID, S_ISUID};
+use zilla::zpl::{Atime, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, S_ISUID};
 use zilla::{
     Attr, Cred, DirEntry, Entry, Errno, NewFile, Now, RenameFlags, SetAttr, SetTime, Stop, Time, Whence,
     XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_PROJINHERIT,
@@ -177,6 +177,10 @@ impl Session {
             // Without a name it cannot be made in another way, so this is answered always.
             op::TMPFILE => self.create(r, a).await,
             op::UNLINK => done(self.fs.unlink(node, a.string()?).await),
+            op::RMDIR if node == self.fs.snapdir_node() => {
+                let (uid, gids) = Caller::of(&r.header).ids();
+                done(self.fs.destroy_snapshot(a.string()?, uid, gids).await)
+            }
             op::RMDIR => done(self.fs.rmdir(node, a.string()?).await),
             op::RENAME | op::RENAME2 => self.rename(r, a).await,
             op::LINK => {
@@ -339,7 +343,14 @@ impl Session {
                 name
             }
         };
-        Ok(self.fs.create(r.header.node, name, new).await.map_or_else(Reply::from, |e| self.entry(e)))
+        let made = match new.mode & S_IFMT == S_IFDIR && r.header.node == self.fs.snapdir_node() {
+            true => {
+                let (uid, gids) = Caller::of(&r.header).ids();
+                self.fs.take_snapshot(name, uid, gids).await
+            }
+            false => self.fs.create(r.header.node, name, new).await,
+        };
+        Ok(made.map_or_else(Reply::from, |e| self.entry(e)))
     }
 
     /// Makes a file and opens it. The kernel asks for this where it knows of no file of the name.
@@ -374,6 +385,11 @@ impl Session {
         let flags =
             RenameFlags { no_replace: flags & 1 != 0, exchange: flags & 2 != 0, whiteout: flags & 4 != 0 };
         let (old, new) = (a.string()?, a.string()?);
+        let snapdir = self.fs.snapdir_node();
+        if r.header.node == snapdir && to == snapdir && !flags.exchange && !flags.whiteout {
+            let (uid, gids) = Caller::of(&r.header).ids();
+            return done(self.fs.rename_snapshot(old, new, uid, gids).await);
+        }
         let cred = Cred { uid: r.header.uid, gid: r.header.gid };
         done(self.fs.rename(r.header.node, old, to, new, flags, cred).await)
     }

@@ -55,6 +55,11 @@ impl Who {
         Cred { uid: self.uid, gid: self.gid }
     }
 
+    /// Its groups, its own first.
+    pub(crate) fn gids(&self) -> Vec<u32> {
+        std::iter::once(self.gid).chain(self.groups.iter().copied().filter(|g| *g != self.gid)).collect()
+    }
+
     pub(crate) fn is_in(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }

@@ -14,7 +14,7 @@ use crate::nfs::{At, Caller, Done, FILE_SYNC, Fail, MAX_IO, UNSTABLE, file, hand
 use crate::rpc::Reply;
 use crate::xdr::{Garbage, In};
 use bytes::Bytes;
-use zilla::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, S_ISGID, S_ISUID};
+use zilla::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_ISUID};
 use zilla::{Attr, Entry, NewFile, RenameFlags, SetAttr, SetTime, Time};
 
 /// The group may execute the file.
@@ -202,7 +202,11 @@ async fn furnish(dir: &At, made: &Entry, want: &Wanted) -> zilla::Result<()> {
 
 async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<Entry, Fail> {
     check_word(name, Status::Exist)?;
-    let made = dir.export.fs.create(dir.node, name, new).await?;
+    let fs = &dir.export.fs;
+    let made = match dir.node == fs.snapdir_node() && new.mode & S_IFMT == S_IFDIR {
+        true => fs.take_snapshot(name, dir.who.uid, dir.who.gids()).await?,
+        false => fs.create(dir.node, name, new).await?,
+    };
     furnish(dir, &made, want).await?;
     dir.tell(vec![Changed::Name(dir.node, name.to_vec())]).await;
     // A commit of the new file writes its name and its attributes; one of the directory writes the
@@ -333,6 +337,9 @@ pub(crate) async fn remove(caller: &Caller<'_>, mut args: In, reply: &mut Reply,
     let victim = fs.lookup(dir.node, &name).await?;
     check_sticky(&dir.who, &dir.attr, &victim.attr)?;
     match directory {
+        true if dir.node == fs.snapdir_node() => {
+            fs.destroy_snapshot(&name, dir.who.uid, dir.who.gids()).await?;
+        }
         true => fs.rmdir(dir.node, &name).await?,
         false => fs.unlink(dir.node, &name).await?,
     }
@@ -366,7 +373,11 @@ pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
         Err(e) if e.is(zilla::Errno::NoEnt) => None,
         Err(e) => return Err(e.into()),
     };
-    fs.rename(from.node, &old, to.node, &new, RenameFlags::default(), from.who.cred()).await?;
+    if from.node == fs.snapdir_node() && to.node == from.node {
+        fs.rename_snapshot(&old, &new, from.who.uid, from.who.gids()).await?;
+    } else {
+        fs.rename(from.node, &old, to.node, &new, RenameFlags::default(), from.who.cred()).await?;
+    }
     let mut changed = vec![Changed::Name(from.node, old.to_vec()), Changed::Name(to.node, new.to_vec())];
     changed.extend(replaced.into_iter().chain([moved.node]).map(Changed::File));
     from.tell(changed).await;

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use zilla_core::dsl::Who;
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::zpl::{Attr, S_IFDIR, Time, Zfs};
 
@@ -41,16 +42,20 @@ pub trait Snapshots: Send + Sync {
     fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>>;
     /// The name of the one with this guid.
     fn named(&self, guid: u64) -> BoxFuture<'_, Result<String>>;
-    /// Takes one.
-    fn create(&self, _: &str) -> BoxFuture<'_, Result<()>> {
+    /// Takes one, if this user may.
+    fn create<'a>(&'a self, _: &str, _: &'a Who) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async { fixed() })
+    }
+    /// Refuses who may not destroy one.
+    fn judge_destroy<'a>(&'a self, _: &str, _: &'a Who) -> BoxFuture<'a, Result<()>> {
         Box::pin(async { fixed() })
     }
     /// Destroys one.
     fn destroy(&self, _: &str) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { fixed() })
     }
-    /// Gives one another name.
-    fn rename(&self, _: &str, _: &str) -> BoxFuture<'_, Result<()>> {
+    /// Gives one another name, if this user may.
+    fn rename<'a>(&'a self, _: &str, _: &str, _: &'a Who) -> BoxFuture<'a, Result<()>> {
         Box::pin(async { fixed() })
     }
 }
@@ -171,14 +176,14 @@ pub(crate) fn join(snapshot: u64, object: u64) -> NodeId {
     snapshot << SHIFT | object & OBJECT
 }
 
-/// The control directory's attributes: everyone may look, and `manager`, if there is one, change
-/// what snapshots there are.
+/// The control directory's attributes: everyone may look, and where there is a `manager` everyone
+/// may try to change what snapshots there are, for the mode does not know who was given what.
 pub(crate) fn attr(node: NodeId, entries: u64, time: Time, manager: Option<u32>) -> Attr {
     let manager = manager.filter(|_| node == CTL_SNAPSHOT);
     Attr {
         ino: ino(node),
         generation: 0,
-        mode: S_IFDIR | if manager.is_some() { 0o755 } else { 0o555 },
+        mode: S_IFDIR | if manager.is_some() { 0o777 } else { 0o555 },
         nlink: 2,
         uid: manager.unwrap_or(0),
         gid: 0,

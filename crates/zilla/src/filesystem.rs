@@ -5,6 +5,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use zilla_core::dmu::{Now, Stop, resident};
+use zilla_core::dsl::Who;
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::tunables;
 use zilla_core::zpl::*;
@@ -80,6 +81,11 @@ fn read_only<T>() -> Result<T> {
     Err(Error::os(Errno::ROFs, "snapshots do not change"))
 }
 
+/// The name of a snapshot that is to be made, removed or renamed.
+fn snapshot_name(name: &[u8]) -> Result<&str> {
+    std::str::from_utf8(name).map_err(|_| Error::inval("not a snapshot's name"))
+}
+
 fn name_of(name: &[u8]) -> Result<&str> {
     std::str::from_utf8(name).map_err(|_| Error::no_ent("no such snapshot"))
 }
@@ -111,8 +117,8 @@ impl Filesystem {
         self.control.lock().snapdir = to;
     }
 
-    /// From now on `.zfs/snapshot` is a directory of this user, and what he makes, removes and
-    /// renames there are snapshots (as long as the tunable `zfs_admin_snapshot` allows it).
+    /// From now on snapshots are taken, destroyed and renamed through `.zfs/snapshot` by this user,
+    /// root, and whom `zfs allow` lets (as long as the tunable `zfs_admin_snapshot` allows it).
     pub fn set_snapshot_manager(&self, uid: u32) {
         self.control.lock().manager = Some(uid);
     }
@@ -125,12 +131,37 @@ impl Filesystem {
         ctldir::attr(node, 2, self.control_time(), self.manager())
     }
 
-    /// The name of a snapshot that is to be made, removed or renamed.
-    fn managed<'a>(&self, name: &'a [u8]) -> Result<&'a str> {
-        if self.manager().is_none() {
-            return Err(Error::os(Errno::Access, "snapshots are not managed here"));
+    /// Somebody who wants to change what snapshots there are, as permissions know him.
+    fn manages(&self, uid: u32, gids: Vec<u32>) -> Result<Who> {
+        match self.manager() {
+            None => Err(Error::os(Errno::Access, "snapshots are not managed here")),
+            Some(manager) if uid == manager || uid == 0 => Ok(Who::Admin),
+            Some(_) => Ok(Who::User { uid, gids }),
         }
-        std::str::from_utf8(name).map_err(|_| Error::inval("not a snapshot's name"))
+    }
+
+    /// Takes a snapshot: mkdir in `.zfs/snapshot`. `gids`: the user's groups, his own first.
+    pub async fn take_snapshot(&self, name: &[u8], uid: u32, gids: Vec<u32>) -> Result<Entry> {
+        let who = self.manages(uid, gids)?;
+        self.snapshots.create(snapshot_name(name)?, &who).await?;
+        self.lookup_control(CTL_SNAPSHOT, name).await
+    }
+
+    /// Destroys one: rmdir there.
+    pub async fn destroy_snapshot(&self, name: &[u8], uid: u32, gids: Vec<u32>) -> Result<()> {
+        let (who, name) = (self.manages(uid, gids)?, snapshot_name(name)?);
+        self.snapshots.judge_destroy(name, &who).await?;
+        // Open, it would be in use.
+        self.opened.remove(name);
+        self.snapshots.destroy(name).await
+    }
+
+    /// Gives one another name: rename there.
+    pub async fn rename_snapshot(&self, old: &[u8], new: &[u8], uid: u32, gids: Vec<u32>) -> Result<()> {
+        let (who, old) = (self.manages(uid, gids)?, snapshot_name(old)?);
+        self.snapshots.rename(old, snapshot_name(new)?, &who).await?;
+        self.opened.remove(old);
+        Ok(())
     }
 
     /// A snapshot was destroyed or renamed: closes it. Returns the node of its root directory if anyone had looked into it.
@@ -377,10 +408,6 @@ impl Filesystem {
 
     /// Makes a file, directory, link or device.
     pub async fn create(&self, dir: NodeId, name: &[u8], new: NewFile<'_>) -> Result<Entry> {
-        if dir == CTL_SNAPSHOT && new.mode & S_IFMT == S_IFDIR {
-            self.snapshots.create(self.managed(name)?).await?;
-            return self.lookup_control(dir, name).await;
-        }
         let (zfs, id) = self.live(dir)?;
         if id == zfs.root() && name == b".zfs" {
             return Err(Error::os(Errno::Exist, "the file exists"));
@@ -412,11 +439,6 @@ impl Filesystem {
 
     /// Takes away an empty directory.
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<()> {
-        if dir == CTL_SNAPSHOT {
-            let name = self.managed(name)?;
-            self.opened.remove(name);
-            return self.snapshots.destroy(name).await;
-        }
         let (zfs, id) = self.live(dir)?;
         zfs.rmdir(id, name).await
     }
@@ -431,12 +453,6 @@ impl Filesystem {
         flags: RenameFlags,
         cred: Cred,
     ) -> Result<()> {
-        if from == CTL_SNAPSHOT && to == CTL_SNAPSHOT && !flags.exchange && !flags.whiteout {
-            let (old, new) = (self.managed(old)?, self.managed(new)?);
-            self.snapshots.rename(old, new).await?;
-            self.opened.remove(old);
-            return Ok(());
-        }
         let ((zfs, from), (_, to)) = (self.live(from)?, self.live(to)?);
         zfs.rename(from, old, to, new, flags, cred).await
     }

@@ -2,7 +2,9 @@
 //! destroyed and renamed by mkdir, rmdir and mv.
 //!
 //! Each change is one sync task of the pool, so it is there whole or not at all, and stable when
-//! the call returns. Who may ask for one is judged before it comes here, by the directory's mode.
+//! the call returns. Who asks for one is judged here, by the permissions that OpenZFS wants for it
+//! (zfs-allow.8): `snapshot`; `destroy` and `mount`; `rename` and `mount` of the snapshot, `create`
+//! and `mount` of its file system.
 
 use crate::ctldir::Snapshots;
 use crate::dataset::open_zfs;
@@ -35,6 +37,27 @@ impl DatasetSnapshots {
             return Err(Error::inval("not a snapshot's name"));
         }
         Ok(format!("{}@{name}", self.ds.name()))
+    }
+
+    /// Refuses who lacks a permission: on a snapshot of this dataset, or on the dataset itself.
+    async fn judge(&self, snapshot: Option<&str>, permissions: &[&str], who: &Who) -> Result<()> {
+        if *who == Who::Admin {
+            return Ok(());
+        }
+        if !self.dsl.delegates().await? {
+            return Err(Error::os(Errno::Perm, "permissions cannot be delegated in this pool"));
+        }
+        let ds = match snapshot {
+            Some(name) => self.dsl.by_name(&self.full(name)?).await?,
+            None => self.ds.clone(),
+        };
+        for permission in permissions {
+            if !self.dsl.may(&ds, permission, who).await? {
+                let what = format!("the user lacks the permission '{permission}' on {}", ds.name());
+                return Err(Error::os(Errno::Perm, what));
+            }
+        }
+        Ok(())
     }
 
     /// Runs a change in the syncing context, again if what stands in its way is about to go.
@@ -80,20 +103,27 @@ impl Snapshots for DatasetSnapshots {
         })
     }
 
-    fn create(&self, name: &str) -> BoxFuture<'_, Result<()>> {
+    fn create<'a>(&'a self, name: &str, who: &'a Who) -> BoxFuture<'a, Result<()>> {
         let full = self.full(name);
         Box::pin(async move {
             let names = vec![full?];
+            self.judge(None, &["snapshot"], who).await?;
             self.dsl.snapshot_check(&names[0], None).await?;
+            let who = who.clone();
             self.change(Errno::Again, move |dsl, tx| {
-                let names = names.clone();
+                let (names, who) = (names.clone(), who.clone());
                 Box::pin(async move {
-                    dsl.snapshot_limit_check(&names, &Who::Admin).await?;
+                    dsl.snapshot_limit_check(&names, &who).await?;
                     dsl.snapshot(&tx, &names).await.map(drop)
                 })
             })
             .await
         })
+    }
+
+    fn judge_destroy<'a>(&'a self, name: &str, who: &'a Who) -> BoxFuture<'a, Result<()>> {
+        let name = name.to_owned();
+        Box::pin(async move { self.judge(Some(&name), &["destroy", "mount"], who).await })
     }
 
     fn destroy(&self, name: &str) -> BoxFuture<'_, Result<()>> {
@@ -113,9 +143,11 @@ impl Snapshots for DatasetSnapshots {
         })
     }
 
-    fn rename(&self, old: &str, new: &str) -> BoxFuture<'_, Result<()>> {
+    fn rename<'a>(&'a self, old: &str, new: &str, who: &'a Who) -> BoxFuture<'a, Result<()>> {
         let (fs, old, new) = (self.ds.name(), old.to_owned(), new.to_owned());
         Box::pin(async move {
+            self.judge(Some(&old), &["rename", "mount"], who).await?;
+            self.judge(None, &["create", "mount"], who).await?;
             self.change(Errno::Again, move |dsl, tx| {
                 let (fs, old, new) = (fs.clone(), old.clone(), new.clone());
                 Box::pin(async move { dsl.rename_snapshot(&tx, &fs, &old, &new, false).await })

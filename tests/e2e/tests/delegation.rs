@@ -32,8 +32,8 @@ impl Shared {
         Shared { program, world }
     }
 
-    /// `zfs` as another user does it.
-    fn zfs(&self, uid: u32, groups: &[u32], words: &str) -> Done {
+    /// A command as another user runs it.
+    fn run_as(&self, uid: u32, groups: &[u32], words: &[&str]) -> Done {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string()]);
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
@@ -41,16 +41,64 @@ impl Shared {
             true => command.arg("--clear-groups"),
             false => command.args(["--groups", &groups.join(",")]),
         };
-        command.arg(format!("/proc/self/fd/{}", self.program.as_raw_fd())).arg("zfs");
-        command.args(words.split_whitespace()).current_dir("/");
+        command.args(words).current_dir("/");
         let done = command.env("ZILLA_DIR", self.world.state()).env("LC_ALL", "C").output().expect("setpriv");
         Done {
-            line: format!("zfs {words}"),
+            line: words.join(" "),
             code: done.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&done.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&done.stderr).into_owned(),
         }
     }
+
+    /// `zfs` as another user does it.
+    fn zfs(&self, uid: u32, groups: &[u32], words: &str) -> Done {
+        let program = format!("/proc/self/fd/{}", self.program.as_raw_fd());
+        let mut all = vec![program.as_str(), "zfs"];
+        all.extend(words.split_whitespace());
+        self.run_as(uid, groups, &all)
+    }
+}
+
+/// mkdir, mv and rmdir in `.zfs/snapshot` are judged as `zfs snapshot`, `rename` and `destroy` are.
+#[test]
+fn snapshots_are_managed_through_their_directory_by_whom_it_was_allowed() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    let pool = Pool::create(world, "tank", Kind::Single, 128 << 20, &[]);
+    fs::set_permissions(world.mnt(), fs::Permissions::from_mode(0o711)).expect("folder");
+    let snaps = pool.root().join(".zfs/snapshot");
+    let at = |name: &str| snaps.join(name).display().to_string();
+    let [one, two, three] = ["one", "two", "three"].map(at);
+    let joe = |words: &[&str]| shared.run_as(JOE, &[STAFF], words);
+    let refused = |words: &[&str]| {
+        let done = joe(words);
+        assert!(done.code != 0 && done.stderr.contains("Operation not permitted"), "{done}");
+    };
+    let all = || world.zfs("list -H -o name -t snapshot").ok();
+    fs::create_dir(&one).expect("by root");
+    refused(&["mkdir", &two]);
+    refused(&["mv", &one, &two]);
+    refused(&["rmdir", &one]);
+    world.zfs(&format!("allow -g {STAFF} snapshot tank")).ok();
+    joe(&["mkdir", &two]).ok();
+    assert_eq!(all(), "tank@one\ntank@two\n");
+    assert_ne!(shared.run_as(ANN, &[], &["mkdir", &three]).code, 0);
+    refused(&["rmdir", &two]);
+    world.zfs(&format!("allow -u {JOE} destroy,mount,rename,create tank")).ok();
+    joe(&["mv", &two, &three]).ok();
+    assert_eq!(all(), "tank@one\ntank@three\n");
+    joe(&["rmdir", &three]).ok();
+    assert_eq!(all(), "tank@one\n");
+    world.zfs("set snapshot_limit=1 tank").ok();
+    let done = joe(&["mkdir", &two]);
+    assert!(done.code != 0, "a limit binds him: {done}");
+    world.zpool("set delegation=off tank").ok();
+    refused(&["rmdir", &one]);
+    pool.judge();
 }
 
 #[test]

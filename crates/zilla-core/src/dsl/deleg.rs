@@ -16,6 +16,7 @@ use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use zilla_ondisk::dsl::DMU_POOL_PROPS;
 use zilla_ondisk::enums::SPA_VERSION_DELEGATED_PERMS;
 use zilla_ondisk::object_type::DMU_OT_DSL_PERMS;
 
@@ -175,6 +176,13 @@ impl DslPool {
             }
         }
         Ok(())
+    }
+
+    /// Whether the pool lets permissions count (its property `delegation`).
+    #[crate::boxed]
+    pub async fn delegates(&self) -> Result<bool> {
+        let Some(id) = self.directory().await?.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(true) };
+        Ok(Zap::open(self.mos(), id).await?.try_get_u64("delegation").await?.is_none_or(|on| on != 0))
     }
 
     /// Whether someone may do something with a dataset.

@@ -157,7 +157,7 @@ impl Engine {
 pub(super) fn heeded(name: &str, value: &TypedValue) -> Answer<()> {
     let name = props::pool_prop(name).map_or(name, |desc| desc.name);
     let on = matches!(value, TypedValue::Num(n) if *n != 0);
-    if on && matches!(name, "multihost" | "autoreplace") {
+    if on && name == "multihost" {
         let what = format!("'{name}=on' is not supported by zilla yet");
         return Err(ApiError::with(ErrorCode::Unsupported, what));
     }
@@ -193,9 +193,14 @@ impl Pool {
         Ok(said.filter(|shift| *shift != 0))
     }
 
+    /// Whether a new device in a failed one's place replaces it by itself.
+    pub(super) async fn replaces_by_itself(&self) -> Result<bool> {
+        Ok(self.stored_props().await?.get("autoreplace").is_some_and(|on| on == "on"))
+    }
+
     /// Whether `zfs allow` counts.
     pub(super) async fn delegates(&self) -> Result<bool> {
-        Ok(self.stored_props().await?.get("delegation").is_none_or(|on| on == "on"))
+        self.dsl().delegates().await
     }
 
     /// What was set, as `-p` prints it.
