@@ -37,6 +37,9 @@ pub trait Pools: Backend {
     /// once, after the last request.
     fn close(&self) -> impl Future<Output = ()> + Send;
 
+    /// Begins what the backend does unasked. It must not keep the backend alive.
+    fn attend(self: &Arc<Self>) {}
+
     /// Comes back if the backend still does its work: what a service manager's watchdog asks.
     fn lives(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
@@ -183,6 +186,7 @@ where
         let manager = supervisor::Manager::from_environment();
         manager.tell("STATUS=Opening pools");
         let backend = Arc::new(open(handle.clone()).await?);
+        backend.attend();
         // In the folder that was claimed; its path is only for people.
         let socket = instance.folder().by_descriptor(zilla_control::paths::SOCKET);
         let named = format!("'{}'", dir.socket().display());

@@ -403,6 +403,53 @@ fn a_disk_that_was_overwritten_while_it_was_in_use_is_replaced_by_itself() {
     pool.judge();
 }
 
+/// Waits until the pool is whole again; whether it became so.
+fn whole_within(world: &World, seconds: usize) -> bool {
+    (0..seconds * 4).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(250));
+        world.zpool("status -x tank").ok().contains("pool 'tank' is healthy")
+    })
+}
+
+#[test]
+fn a_new_device_in_a_failed_ones_place_replaces_it_with_autoreplace() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &["-o", "autoreplace=on"]);
+    assert_eq!(world.zpool("get -Ho value,source autoreplace tank").ok(), "on\tlocal\n");
+    write(&pool, "f", 9);
+    let away = world.path().join("away.img");
+    let lose = |disk: &PathBuf| {
+        pool.export();
+        fs::rename(disk, &away).expect("rename");
+        pool.import();
+        told(&status(&world), "state: DEGRADED");
+    };
+    lose(&pool.disks[1]);
+    // What may be somebody's is left alone.
+    let mut image = vec![0; SIZE as usize];
+    image[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+    fs::write(&pool.disks[1], &image).expect("write");
+    assert!(!whole_within(&world, 8));
+    assert!(fs::read(&pool.disks[1]).expect("read") == image);
+    fs::write(&pool.disks[1], vec![0; SIZE as usize]).expect("write");
+    assert!(whole_within(&world, 30), "{}", status(&world));
+    assert_eq!(config(&world), ["1 mirror-0", "2 tank1", "2 tank2"]);
+    told(&status(&world), "scan: resilvered ");
+    read(&pool, "f", 9);
+    pool.judge();
+    // Without the property nothing is taken.
+    pool.import();
+    world.zpool("set autoreplace=off tank").ok();
+    fs::remove_file(&away).expect("remove");
+    lose(&pool.disks[0]);
+    fs::write(&pool.disks[0], vec![0; SIZE as usize]).expect("write");
+    assert!(!whole_within(&world, 8));
+    read(&pool, "f", 9);
+}
+
 #[test]
 fn a_tunable_counts_for_the_next_command_and_holds_a_resilver() {
     if !can(&[Need::Fuse]) {

@@ -15,6 +15,7 @@
 mod access;
 mod accounts;
 mod arcstats;
+mod autoreplace;
 mod bookmarks;
 mod cache;
 mod clonefile;
@@ -152,7 +153,6 @@ impl Engine {
         poolstats::serve(engine.pools.clone());
         engine.run_zedlets();
         engine.run_notices();
-        engine.watch_pools();
         let listener = engine.handle.nfs();
         if listener.is_some() {
             match shares::Nfs::new() {
@@ -211,6 +211,10 @@ impl Engine {
 }
 
 impl Pools for Engine {
+    fn attend(self: &Arc<Self>) {
+        self.watch_pools();
+    }
+
     /// A worker thread of the engine takes a task and does it.
     async fn lives(&self) {
         let _ = self.env.spawn_with_result(async {}).await;

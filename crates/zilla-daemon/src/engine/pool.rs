@@ -16,6 +16,8 @@ pub struct Pool {
     /// What `cachefile` says: None is the daemon's own file.
     pub cachefile: Mutex<Option<String>>,
     pub opened: Instant,
+    /// The txg that was on disk then.
+    pub opened_txg: u64,
     /// Differs at each opening.
     pub load_guid: u64,
     /// By dataset.
@@ -25,6 +27,8 @@ pub struct Pool {
     pub volumes: Volumes,
     /// Held while its devices are looked at.
     pub watching: tokio::sync::Mutex<()>,
+    /// Why what is in the places of failed devices was not taken, as it was last told, by their guids.
+    pub refused: Mutex<BTreeMap<u64, String>>,
 }
 
 impl Pool {
@@ -35,6 +39,7 @@ impl Pool {
         load_guid: u64,
     ) -> Arc<Pool> {
         Arc::new(Pool {
+            opened_txg: spa.uberblock().txg,
             spa,
             altroot,
             cachefile: Mutex::new(cachefile),
@@ -44,6 +49,7 @@ impl Pool {
             mounting: tokio::sync::Mutex::default(),
             volumes: Volumes::default(),
             watching: tokio::sync::Mutex::default(),
+            refused: Mutex::default(),
         })
     }
 

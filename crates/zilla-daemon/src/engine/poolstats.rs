@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use zilla_core::tunables::TXG_HISTORY;
 use zilla_core::vdev::VdevState;
+
+/// Of so many txgs it is told at most.
+const MOST_TXGS: u64 = 10_000;
 
 /// How soon a change is there to be read.
 const EVERY: Duration = Duration::from_millis(500);
@@ -47,9 +51,13 @@ fn of(pool: &Pool) -> [(PathBuf, String); 2] {
         Some(_) => "SUSPENDED",
         None => word(pool.spa.tree().root.state().0),
     };
-    // Of the txg that is open and the last that is on disk; what they took is not kept.
+    // The last ones that are on disk, and the one that is open; what they took is not kept.
     let (open, synced) = (pool.spa.ctx.txgs.open().0, pool.spa.uberblock().txg);
-    let txgs = format!("txg              state\n{synced:<16} C\n{open:<16} O\n");
+    let kept = TXG_HISTORY.get().min(MOST_TXGS);
+    let mut txgs = "txg              state\n".to_owned();
+    let known = (synced + 1).saturating_sub(kept).max(pool.opened_txg);
+    txgs.extend((known..=synced).filter(|_| kept > 0).map(|txg| format!("{txg:<16} C\n")));
+    txgs.push_str(&format!("{open:<16} O\n"));
     [(folder.join("state"), format!("{state}\n")), (folder.join("txgs"), txgs)]
 }
 
