@@ -143,6 +143,17 @@ pub static DEDUP_LOG_TXG_MAX: Tunable = Tunable::new("zfs_dedup_log_txg_max", 8)
 /// Cache devices of fewer bytes have no log of what they hold.
 pub static L2ARC_REBUILD_MIN_L2SIZE: Tunable = Tunable::new("l2arc_rebuild_blocks_min_l2size", 1 << 30);
 
+/// Blocks that a part of a clone's livelist has at most, and how many percent of what a clone
+/// refers to have to be its origin's for it to have one.
+pub static LIVELIST_MAX_ENTRIES: Tunable = Tunable::new("zfs_livelist_max_entries", 500_000);
+pub static LIVELIST_MIN_PERCENT_SHARED: Tunable = Tunable::new("zfs_livelist_min_percent_shared", 75);
+
+/// Bytes that a micro-ZAP takes at most; more than 128K only where the pool has `large_microzap`.
+pub static ZAP_MICRO_MAX_SIZE: Tunable = Tunable::new("zap_micro_max_size", 128 << 10);
+
+/// How many txgs that are on disk the kstat `txgs` of a pool lists.
+pub static TXG_HISTORY: Tunable = Tunable::new("zfs_txg_history", 100);
+
 /// Seconds after which a txg that has anything to write is written.
 pub static TXG_TIMEOUT: Tunable = Tunable::new("zfs_txg_timeout", 5);
 
@@ -189,6 +200,10 @@ pub static ALL: &[&Tunable] = &[
     &DEDUP_LOG_TXG_MAX,
     &L2ARC_REBUILD_MIN_L2SIZE,
     &TXG_TIMEOUT,
+    &TXG_HISTORY,
+    &ZAP_MICRO_MAX_SIZE,
+    &LIVELIST_MAX_ENTRIES,
+    &LIVELIST_MIN_PERCENT_SHARED,
     &ADMIN_SNAPSHOT,
     &ZIL_SAXATTR,
     &COMMIT_TIMEOUT_PCT,

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) changes: AtomicU64,
     /// Of data and of metadata.
     pub(crate) copies: [AtomicU8; 2],
+    /// Micro-ZAPs may outgrow 128K.
+    pub(crate) large_microzap: AtomicBool,
 }
 
 /// The fixed part of a dnode, in its open state.

@@ -38,6 +38,8 @@ pub struct WriteProps {
     pub hole_birth: bool,
     /// Tiny blocks may live in their pointer (feature embedded_data).
     pub embed: bool,
+    /// Micro-ZAPs may outgrow 128K (feature large_microzap), if the tunable says so.
+    pub large_microzap: bool,
     /// Blocks of files that take at most so many bytes on disk may go to special vdevs
     /// (`special_small_blocks`).
     pub special_upto: u32,
@@ -172,8 +174,10 @@ impl Objset {
         let encrypted = store.has_key();
         let (dirty, ahead, held) = Default::default();
         let copies = [props.copies.into(), props.metadata_copies.into()];
+        let large_microzap = props.large_microzap.into();
         let changes = AtomicU64::new(0);
-        let shared = Arc::new(Shared { objset: id, store, cache, dirty, ahead, held, copies, changes });
+        let shared = Shared { objset: id, store, cache, dirty, ahead, held, copies, large_microzap, changes };
+        let shared = Arc::new(shared);
         let meta = Dnode::new(ObjectId::META_DNODE, shared.clone(), phys.meta_dnode.clone());
         let used = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
         let special = std::array::from_fn(|i| {
@@ -307,6 +311,7 @@ impl Objset {
     pub fn set_props(&self, props: WriteProps) {
         self.shared.copies[0].store(props.copies, Ordering::Relaxed);
         self.shared.copies[1].store(props.metadata_copies, Ordering::Relaxed);
+        self.shared.large_microzap.store(props.large_microzap, Ordering::Relaxed);
         *self.props.write() = props;
     }
     /// From now on, syncs report whose space changes (see [`super::ObjsetSync::usage`]).

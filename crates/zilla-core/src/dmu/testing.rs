@@ -148,6 +148,7 @@ pub fn props() -> WriteProps {
         metadata_compress: CompressSpec::new(Compress::Lz4),
         hole_birth: true,
         embed: true,
+        large_microzap: false,
         special_upto: 0,
         dedup: None,
     }

@@ -117,7 +117,7 @@ impl Bpobj {
         Ok(p)
     }
 
-    fn corrupt(&self, what: String) -> Error {
+    pub(super) fn corrupt(&self, what: String) -> Error {
         Error::corrupt(Some(Bookmark::new(self.dn.objset_id(), self.dn.id(), 0, 0)), "", what)
     }
 
@@ -180,7 +180,7 @@ impl DslPool {
 
     /// A list as pools of a version have them.
     pub(super) async fn bpobj_make(&self, tx: &Tx, version: u64) -> Result<u64> {
-        let len = header(version, self.feature_enabled("livelist"));
+        let len = header(version, self.feature_active("livelist"));
         let spec = NewObject::new(DMU_OT_BPOBJ, BLOCK).bonus(DMU_OT_BPOBJ_HDR, len);
         Ok(resident(|| self.mos().alloc(tx, spec)).await?.id().0)
     }
@@ -228,18 +228,24 @@ impl DslPool {
     /// Appends pointers.
     #[crate::boxed]
     pub async fn push_bpobj(&self, obj: &Bpobj, tx: &Tx, bps: &[BlkPtr]) -> Result<()> {
+        self.append_bpobj(obj, tx, bps, false).await
+    }
+
+    /// The same; `freed`: as frees of what a livelist has.
+    pub(super) async fn append_bpobj(&self, obj: &Bpobj, tx: &Tx, bps: &[BlkPtr], freed: bool) -> Result<()> {
         if bps.is_empty() {
             return Ok(());
         }
         let mut p = obj.phys()?;
+        let mut sum = Space { used: p.bytes, comp: p.comp, uncomp: p.uncomp };
         let mut buf = Vec::with_capacity(bps.len() * BLKPTR_SIZE);
         for bp in bps {
-            buf.extend_from_slice(&bpobj::stored(bp, false).encode());
+            buf.extend_from_slice(&bpobj::stored(bp, freed).encode());
             let s = self.bp_space(bp);
-            p.bytes = p.bytes.saturating_add(s.used);
-            p.comp = p.comp.saturating_add(s.comp);
-            p.uncomp = p.uncomp.saturating_add(s.uncomp);
+            if freed { sum.sub(s) } else { sum.add(s) }
         }
+        (p.bytes, p.comp, p.uncomp) = (sum.used, sum.comp, sum.uncomp);
+        p.num_freed += if freed { bps.len() as u64 } else { 0 };
         obj.dn.write(tx, p.num_blkptrs * BLKPTR_SIZE as u64, &buf);
         p.num_blkptrs += bps.len() as u64;
         obj.set_phys(tx, &p);

@@ -15,9 +15,8 @@ use crate::zio::SealedStore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
-    DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_LIVELIST, DD_FIELD_SNAPSHOT_COUNT, DD_FLAG_USED_BREAKDOWN,
-    DMU_POOL_ROOT_DATASET, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
-    DslDirPhys,
+    DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT, DD_FLAG_USED_BREAKDOWN, DMU_POOL_ROOT_DATASET,
+    DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys, DslDirPhys,
 };
 use zilla_ondisk::enums::{
     ObjsetType, SPA_VERSION_DEADLISTS, SPA_VERSION_ORIGIN, SPA_VERSION_UNIQUE_ACCURATE,
@@ -390,12 +389,7 @@ impl DslPool {
         self.objset(&o).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, Some(&o), 0).await?;
-        if self.feature_enabled("livelist") {
-            let id = self.deadlist_alloc(tx).await?;
-            let zap = self.zapify(tx, &ds.dir().dn).await?;
-            zap.insert_u64(tx, DD_FIELD_LIVELIST, id).await?;
-            self.feature_incr(tx, "livelist").await?;
-        }
+        self.livelist_begin(tx, &ds.dir()).await?;
         self.zero_zil(&ds).await?;
         self.note(tx, &ds, "clone", &format!("origin={origin} ({})", o.id));
         Ok(ds)
@@ -409,24 +403,5 @@ impl DslPool {
             ds.rewrite_root.store(true, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    /// The number of the dir's livelist, if it has one.
-    pub(super) async fn livelist(&self, dir: &DslDir) -> Result<Option<u64>> {
-        match dir.zap() {
-            Some(zap) => zap.try_get_u64(DD_FIELD_LIVELIST).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Drops a clone's livelist: it says what the clone has written, and we do not keep it up to
-    /// date.
-    pub(super) async fn remove_livelist(&self, tx: &Tx, dir: &DslDir) -> Result<()> {
-        let Some(id) = self.livelist(dir).await? else { return Ok(()) };
-        if let Some(zap) = dir.zap() {
-            zap.delete(tx, DD_FIELD_LIVELIST).await?;
-        }
-        self.deadlist_free(tx, id).await?;
-        self.feature_decr(tx, "livelist").await
     }
 }

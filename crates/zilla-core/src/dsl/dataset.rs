@@ -47,6 +47,8 @@ pub struct DslDataset {
     pub(super) log_freed: AtomicBool,
     /// The objset's root changed without any object of it.
     pub(super) rewrite_root: AtomicBool,
+    /// The last txg that its livelist tells of.
+    pub(super) noted_txg: AtomicU64,
     /// How far a receive has come, by the slot of the txg that has it.
     pub(super) reached: Mutex<[Option<super::resume::Reached>; TXG_SIZE]>,
 }
@@ -83,6 +85,7 @@ impl DslDataset {
             os_type: 0.into(),
             log_freed: false.into(),
             rewrite_root: false.into(),
+            noted_txg: AtomicU64::new(0),
             reached: Mutex::default(),
         })
     }

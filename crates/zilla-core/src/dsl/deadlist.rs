@@ -74,6 +74,24 @@ impl Keyed {
         Ok(())
     }
 
+    /// Gives a key a list.
+    pub(super) async fn assign(&mut self, tx: &Tx, key: u64, list: u64) -> Result<()> {
+        self.zap.insert_u64(tx, &int_key(key), list).await?;
+        self.entries.insert(key, list);
+        Ok(())
+    }
+
+    /// Drops a key; its list is the caller's.
+    pub(super) async fn forget(&mut self, tx: &Tx, key: u64) -> Result<()> {
+        self.entries.remove(&key);
+        self.zap.delete(tx, &int_key(key)).await
+    }
+
+    /// So much is no longer in its lists.
+    pub(super) fn count_off(&self, tx: &Tx, space: Space) -> Result<()> {
+        self.change(tx, |s| s.sub(space))
+    }
+
     /// The key of the list that a block of this birth belongs to.
     fn key_for(&self, birth: u64) -> Result<u64> {
         let below = self.entries.range(..birth).next_back();
@@ -146,6 +164,20 @@ impl DslPool {
             Deadlist::Plain(list) => return self.push_bpobj(list, tx, bps).await,
             Deadlist::Keyed(dl) => dl,
         };
+        self.deadlist_enter(tx, dl, bps, false).await
+    }
+
+    /// Enters blocks by their births; `freed`: as frees of what a livelist has.
+    pub(super) async fn deadlist_enter(
+        &self,
+        tx: &Tx,
+        dl: &mut Keyed,
+        bps: &[BlkPtr],
+        freed: bool,
+    ) -> Result<()> {
+        if bps.is_empty() {
+            return Ok(());
+        }
         let mut by_key: BTreeMap<u64, Vec<BlkPtr>> = BTreeMap::new();
         let mut sum = Space::default();
         for bp in bps {
@@ -154,17 +186,19 @@ impl DslPool {
         }
         for (key, bps) in by_key {
             let list = self.own_list(tx, dl, key).await?;
-            self.push_bpobj(&list, tx, &bps).await?;
+            self.append_bpobj(&list, tx, &bps, freed).await?;
         }
-        dl.change(tx, |s| s.add(sum))
+        dl.change(tx, |s| if freed { s.sub(sum) } else { s.add(sum) })
     }
 
     pub(crate) async fn deadlist_add_key(&self, tx: &Tx, dl: &mut Deadlist, min_txg: u64) -> Result<()> {
         let Deadlist::Keyed(dl) = dl else { return Ok(()) };
+        self.deadlist_add_part(tx, dl, min_txg).await
+    }
+
+    pub(super) async fn deadlist_add_part(&self, tx: &Tx, dl: &mut Keyed, min_txg: u64) -> Result<()> {
         let id = self.bpobj_alloc_empty(tx).await?;
-        dl.zap.insert_u64(tx, &int_key(min_txg), id).await?;
-        dl.entries.insert(min_txg, id);
-        Ok(())
+        dl.assign(tx, min_txg, id).await
     }
 
     /// Joins the list of a key to the one before it.

@@ -2,7 +2,7 @@
 //!
 //! What a snapshot alone held are the blocks on its successor's deadlist that were born after its predecessor. They go, as whole
 //! lists, to the pool's list of blocks to be freed; the rest of both deadlists is joined. A head without snapshots is queued
-//! as a tree, and freed bit by bit in later txgs.
+//! as a tree, or a clone by its livelist, and freed bit by bit in later txgs.
 
 use super::DslPool;
 use super::bpobj::Delta;
@@ -303,9 +303,11 @@ impl DslPool {
         let p = ds.phys();
         self.deadlist_free(tx, p.deadlist_obj).await?;
         self.remaps_forgotten(tx, ds).await?;
-        self.remove_livelist(tx, &dir).await?;
         self.free_intent_log(ds).await?;
-        self.queue_tree(tx, ds, &dir).await?;
+        if !self.livelist_queue(tx, &dir).await? {
+            self.remove_livelist(tx, &dir).await?;
+            self.queue_tree(tx, ds, &dir).await?;
+        }
         if let Some(prev) = &prev {
             let clones = prev.dir().phys().clones;
             if clones != 0 {

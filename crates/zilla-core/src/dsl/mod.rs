@@ -28,9 +28,6 @@
 //!
 //! Pools of all versions are written, as they are ([`upgrade`]); but what a file uses is counted in
 //! bytes also in versions 1 and 2, whose software took sectors for it.
-//!
-//! **Deliberately absent.** Writing livelists: a clone's livelist goes as
-//! soon as the clone is written to, as OpenZFS itself may do at any time.
 
 mod bookmark;
 pub mod bpobj;
@@ -46,6 +43,7 @@ mod hold;
 mod keystore;
 mod limits;
 mod list;
+mod livelist;
 mod log;
 mod name;
 mod pool;

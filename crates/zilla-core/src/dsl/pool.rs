@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zilla_ondisk::BlkPtr;
 use zilla_ondisk::dsl::{
-    DMU_POOL_BPTREE_OBJ, DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_EMPTY_BPOBJ, DMU_POOL_FREE_BPOBJ,
-    DMU_POOL_ROOT_DATASET, DMU_POOL_TMP_USERREFS, DS_FLAG_CI_DATASET, DslDatasetPhys, DslDirPhys,
+    DMU_POOL_BPTREE_OBJ, DMU_POOL_DELETED_CLONES, DMU_POOL_DIRECTORY_OBJECT, DMU_POOL_EMPTY_BPOBJ,
+    DMU_POOL_FREE_BPOBJ, DMU_POOL_ROOT_DATASET, DMU_POOL_TMP_USERREFS, DS_FLAG_CI_DATASET, DslDatasetPhys,
+    DslDirPhys,
 };
 use zilla_ondisk::enums::{SPA_VERSION_DEADLISTS, SPA_VERSION_ORIGIN};
 use zilla_ondisk::feature;
@@ -73,6 +74,8 @@ pub struct DslPool {
     special: RwLock<Option<Arc<Special>>>,
     pub(super) empty_bpobj: Mutex<u64>,
     pub(super) bptree_obj: AtomicU64,
+    /// The set of destroyed clones' livelists; 0: there is none.
+    pub(super) deleted_clones: AtomicU64,
     pub(super) tmp_userrefs: AtomicU64,
     pub(super) destroying: Mutex<super::bptree::Destroying>,
     dirs: Mutex<HashMap<u64, Arc<DslDir>>>,
@@ -95,6 +98,7 @@ impl DslPool {
             special: RwLock::new(None),
             empty_bpobj: Mutex::new(0),
             bptree_obj: AtomicU64::new(0),
+            deleted_clones: AtomicU64::new(0),
             tmp_userrefs: AtomicU64::new(0),
             destroying: Mutex::default(),
             dirs: Mutex::default(),
@@ -198,9 +202,11 @@ impl DslPool {
             freeing = Some(Freeing { dir: pool.special_dir(&root, FREE_DIR_NAME).await?, bpobj });
         }
         *pool.special.write() = Some(Arc::new(Special { root, mos, freeing, origin_snap }));
-        for (name, to) in
-            [(DMU_POOL_BPTREE_OBJ, &pool.bptree_obj), (DMU_POOL_TMP_USERREFS, &pool.tmp_userrefs)]
-        {
+        for (name, to) in [
+            (DMU_POOL_BPTREE_OBJ, &pool.bptree_obj),
+            (DMU_POOL_DELETED_CLONES, &pool.deleted_clones),
+            (DMU_POOL_TMP_USERREFS, &pool.tmp_userrefs),
+        ] {
             to.store(directory.try_get_u64(name).await?.unwrap_or(0), Ordering::Relaxed);
         }
         *pool.empty_bpobj.lock() = directory.try_get_u64(DMU_POOL_EMPTY_BPOBJ).await?.unwrap_or(0);
@@ -593,6 +599,7 @@ impl DslPool {
         if id != 0 {
             s.add(self.bptree_state(id).await?.0);
         }
+        s.add(self.livelists_space().await?);
         Ok(s)
     }
 

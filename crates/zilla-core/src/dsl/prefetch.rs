@@ -127,6 +127,7 @@ impl DslPool {
     /// For a dataset that is to be destroyed: it and its neighbours.
     pub(super) async fn read_for_destroyed(&self, ds: &Arc<DslDataset>) -> Result<()> {
         self.read_dataset(ds).await?;
+        self.read_deadlist(self.livelist(&ds.dir()).await?.unwrap_or(0)).await?;
         if let Some(prev) = self.prev(ds).await? {
             self.read_dataset(&prev).await?;
         }

@@ -253,6 +253,7 @@ impl DslPool {
             metadata_compress: on,
             hole_birth: self.feature_active("hole_birth"),
             embed: self.feature_active("embedded_data"),
+            large_microzap: self.feature_enabled("large_microzap"),
             special_upto: special.min(zilla_ondisk::SPA_MAXBLOCKSIZE) as u32,
             dedup: dedup_of(dedup),
         })

@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_codec::checksum::Checksum;
-use zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
+use zilla_ondisk::{SPA_OLD_MAXBLOCKSIZE, object_type};
 
 impl DslPool {
     /// Whether some dataset has changes of `txg` that are not written.
@@ -111,7 +111,8 @@ impl DslPool {
         ds.change(tx, |p| p.bp = out.root);
         out.unused.iter().for_each(|bp| self.ctx.free(bp));
         self.blocks_born(tx, ds, &out.born);
-        self.blocks_killed(tx, ds, &out.killed).await
+        self.blocks_killed(tx, ds, &out.killed).await?;
+        self.livelist_note(tx, ds, &out.born, &out.killed).await
     }
 
     fn parent_delta(ds: &DslDataset, unique: u64, delta: i64) -> i64 {
@@ -203,10 +204,6 @@ impl DslPool {
             p.compressed_bytes = p.compressed_bytes.saturating_sub(all.comp as u64);
             p.uncompressed_bytes = p.uncompressed_bytes.saturating_sub(all.uncomp as u64);
         });
-        // A livelist tells what the clone has written since its origin; now it would lie.
-        if origin_txg > 1 {
-            self.remove_livelist(tx, &dir).await?;
-        }
         Ok(())
     }
 
@@ -278,11 +275,15 @@ impl DslPool {
         let special = self.special();
         let id = self.bptree_obj.load(Ordering::Relaxed);
         let Some(freeing) = &special.freeing else { return Ok(false) };
-        if id == 0 && freeing.bpobj.is_empty()? {
+        let livelists = self.deleted_clones.load(Ordering::Relaxed) != 0;
+        if id == 0 && !livelists && freeing.bpobj.is_empty()? {
             return Ok(false);
         }
         let before = self.freeing().await?;
         let batch = self.destroying.lock().batch;
+        if livelists && let Err(e) = self.livelists_drain(tx, &freeing.bpobj, batch).await {
+            tracing::warn!(pool = %self.name(), error = %e, "freeing a destroyed clone is stalled");
+        }
         let mut bps = self.pop_bpobj(&freeing.bpobj, tx, batch).await?;
         if id != 0 && bps.len() < batch {
             // A tree that cannot be read is no reason to stop the pool.
@@ -310,7 +311,7 @@ impl DslPool {
             uncomp: after.uncomp.wrapping_sub(before.uncomp) as i64,
         };
         freeing.dir.diduse(tx, DD_USED_HEAD, gone);
-        Ok(after != Space::default())
+        Ok(after != Space::default() || self.deleted_clones.load(Ordering::Relaxed) != 0)
     }
 
     /// Notes that something was given up, and counts it in `$LEAK` once all else of the queue is
@@ -346,6 +347,7 @@ impl DslPool {
         if id != 0 {
             out.extend(self.bptree_all(id).await?);
         }
+        out.extend(self.livelists_blocks().await?);
         Ok(out)
     }
 
@@ -359,7 +361,11 @@ impl DslPool {
 
 /// The feature that a block's shape needs, if any.
 fn feature_of(bp: &BlkPtr) -> impl Iterator<Item = &'static str> + use<> {
-    let large = (bp.lsize() > SPA_OLD_MAXBLOCKSIZE && !bp.is_embedded()).then_some("large_blocks");
+    let is_large = bp.lsize() > SPA_OLD_MAXBLOCKSIZE && !bp.is_embedded();
+    let large = is_large.then_some("large_blocks");
+    // Blocks of fat ZAPs are never as large.
+    let microzap = is_large && bp.level() == 0 && object_type::is_zap(bp.otype());
+    let microzap = microzap.then_some("large_microzap");
     let checksum = match bp.checksum_kind() {
         k if k == Checksum::Sha512 as u8 => Some("sha512"),
         k if k == Checksum::Skein as u8 => Some("skein"),
@@ -369,5 +375,5 @@ fn feature_of(bp: &BlkPtr) -> impl Iterator<Item = &'static str> + use<> {
     };
     let zstd = zilla_codec::compress::Compress::Zstd as u8;
     let compress = (bp.compress() == zstd).then_some("zstd_compress");
-    [large, checksum, compress].into_iter().flatten()
+    [large, microzap, checksum, compress].into_iter().flatten()
 }

@@ -21,6 +21,7 @@ use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTE
 mod bookmarks;
 mod life;
 mod limits;
+mod livelists;
 
 const FEATURES: &[&str] = &[
     "async_destroy",

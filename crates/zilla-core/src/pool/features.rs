@@ -56,11 +56,13 @@ pub const SUPPORTED: &[&str] = &[
     "redacted_datasets",
     "redaction_list_spill",
     "raidz_expansion",
+    "large_microzap",
+    "livelist",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew:
 /// zilla keeps what is there.
-const TOLERATED_ACTIVE: &[&str] = &["livelist", "resilver_defer", "device_rebuild", "multi_vdev_crash_dump"];
+const TOLERATED_ACTIVE: &[&str] = &["resilver_defer", "device_rebuild", "multi_vdev_crash_dump"];
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";

@@ -83,6 +83,8 @@ pub(super) fn mos_props(lz4: bool, version: u64) -> WriteProps {
         metadata_copies: copies,
         metadata_compress: compress,
         hole_birth: false,
+        // Nothing would count the use of the feature for the pool's own.
+        large_microzap: false,
         embed: true,
         special_upto: 0,
         dedup: None,

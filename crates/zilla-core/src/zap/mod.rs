@@ -4,7 +4,8 @@
 //!
 //! Directories, properties, the pool's table of contents, accounting and much else are ZAPs. A small one is a
 //! *micro-ZAP*, one block of name-number slots ([`micro`]). It becomes a *fat ZAP*, an extendible hash table ([`fat`], [`leaf`]), for
-//! good, when a value is not one number, a name is longer than 49 bytes, or it would outgrow 128K.
+//! good, when a value is not one number, a name is longer than 49 bytes, or it would outgrow
+//! `zap_micro_max_size` (128K; as much as 1M where the pool has `large_microzap`).
 //!
 //! **In memory** a dnode that is a ZAP carries a [`State`]: the index of a micro-ZAP or the header of a fat one. A lookup
 //! takes its lock shared; a change takes it alone, so that every operation here is atomic by itself.
@@ -19,8 +20,7 @@
 //!
 //! **Lock order.** The ZAP's state, the dnode. Nothing waits under any of them.
 //!
-//! **Deliberately absent.** Leaves that have become empty are not joined again; micro-ZAPs do not grow beyond 128K (those that
-//! OpenZFS let grow are read).
+//! **Deliberately absent.** Leaves that have become empty are not joined again.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
@@ -52,9 +52,11 @@ use key::{HashSpec, Key};
 use micro::Micro;
 use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zilla_ondisk::zap::micro as slots;
 use zilla_ondisk::zap::{
-    BlockKind, FZAP_DEFAULT_BLOCK_SHIFT, Leaf, LeafEntry, LeafMut, MZAP_MAX_BLKSZ, block_kind, leaf,
+    BlockKind, FZAP_DEFAULT_BLOCK_SHIFT, Leaf, LeafEntry, LeafMut, MZAP_MAX_BLKSZ, MZAP_MAX_SIZE, block_kind,
+    leaf,
 };
 use zilla_ondisk::{ByteOrder, FormatError, object_type};
 
@@ -399,7 +401,7 @@ impl Zap {
                 }
                 (Some(v), None) if fits => {
                     let grown = self.dn.blksz() + 512;
-                    if !m.is_full() || u64::from(grown) <= MZAP_MAX_BLKSZ {
+                    if !m.is_full() || u64::from(grown) <= self.micro_max() {
                         return self.add_micro(tx, m, &key, v, grown);
                     }
                 }
@@ -417,6 +419,15 @@ impl Zap {
         }
         let State::Fat(fat) = &mut *state else { return Ok(()) };
         self.put_fat(tx, fat, &key, value, mode)
+    }
+
+    /// The largest block of a micro-ZAP.
+    fn micro_max(&self) -> u64 {
+        let largest = match self.dn.shared.large_microzap.load(Ordering::Relaxed) {
+            true => MZAP_MAX_SIZE,
+            false => MZAP_MAX_BLKSZ,
+        };
+        crate::tunables::ZAP_MICRO_MAX_SIZE.get().next_multiple_of(512).min(largest)
     }
 
     fn add_micro(&self, tx: &Tx, m: &mut Micro, key: &Key, value: u64, grown: u32) -> Now<()> {
