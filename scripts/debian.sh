@@ -9,7 +9,7 @@ cd "$top"
 deb=${1:-$(find target/packages -name 'zilla_*.deb' -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -1 | cut -d' ' -f2-)}
 [ -f "${deb:-}" ] || die "no package: make deb"
 [ "$(id -u)" = 0 ] || die "takes root: a root folder is mounted and entered"
-need mmdebstrap=mmdebstrap
+need mmdebstrap=mmdebstrap zdb=zfsutils-linux
 need_fuse || die "takes /dev/fuse"
 work=$(mktemp -d)
 root=$work/root
@@ -87,7 +87,7 @@ enter apt-get install -y -qq --reinstall /srv/zilla.deb >/dev/null 2>&1
 enter zpool export tank
 mkdir "$work/disks"
 mv "$root/srv/disk.img" "$work/disks/"
-[ ! -x /usr/sbin/zdb ] || /usr/sbin/zdb -bcc -e -p "$work/disks" tank 2>/dev/null | grep -i 'no leaks' >/dev/null
+/usr/sbin/zdb -bcc -e -p "$work/disks" tank 2>/dev/null | grep -i 'no leaks' >/dev/null
 
 enter apt-get remove -y -qq zilla >/dev/null 2>&1
 ! enter sh -c 'command -v zpool zfs zilla zillad' || die "commands are left"

@@ -240,10 +240,3 @@ fn check(outcome: std::io::Result<()>) {
         std::process::exit(1);
     }
 }
-
-/// An error of the system in strerror(3)'s words.
-pub fn strerror(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    // What the library adds to them.
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
-}

@@ -42,7 +42,7 @@ impl Wanted<'_> {
             file if file.starts_with("file:///") => {
                 let path = file.trim_start_matches("file://");
                 let failed = |e: std::io::Error| {
-                    format!("Failed to open key material file: {}", crate::cx::strerror(&e))
+                    format!("Failed to open key material file: {}", zilla_env::strerror(&e))
                 };
                 let mut file = std::io::BufReader::new(std::fs::File::open(path).map_err(failed)?);
                 self.take(&mut file)?

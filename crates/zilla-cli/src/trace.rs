@@ -101,7 +101,7 @@ fn record(cx: &mut Cx, args: &[String]) -> Run {
                     std::io::ErrorKind::AlreadyExists => " (-f writes over it)",
                     _ => "",
                 };
-                cx.err(format!("cannot create '{path}': {}{hint}", crate::cx::strerror(&e)));
+                cx.err(format!("cannot create '{path}': {}{hint}", zilla_env::strerror(&e)));
                 return Ok(1);
             }
         },

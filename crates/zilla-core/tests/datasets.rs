@@ -311,6 +311,32 @@ fn limits_hold_and_deleting_works() {
     zdb(dir.path(), &["-bcc"]);
 }
 
+#[test]
+fn limits_that_are_set_together_are_held_against_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(Box::pin(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_fs("tank/a").await;
+        let set = async |all: [(&str, u64); 2]| {
+            let all = all.map(|(n, mib)| (n.to_owned(), Setting::Local(Value::u64(mib << 20))));
+            let op: Op<()> = Box::new(move |dsl, tx| {
+                Box::pin(async move { dsl.set_props(&tx, &dsl.by_name("tank/a").await?, &all).await })
+            });
+            p.task(op).await
+        };
+        for (limit, reserved) in [("quota", "reservation"), ("refquota", "refreservation")] {
+            set([(limit, 40), (reserved, 30)]).await.unwrap();
+            set([(reserved, 35), (limit, 38)]).await.unwrap();
+            set([(limit, 20), (reserved, 10)]).await.unwrap();
+            assert!(set([(limit, 15), (reserved, 18)]).await.is_err(), "{limit} below {reserved}");
+            set([(limit, 0), (reserved, 0)]).await.unwrap();
+        }
+        p.export().await;
+    }));
+    zdb(dir.path(), &["-bcc"]);
+}
+
 /// Pools that OpenZFS made, from the folder `ZILLA_CORPUS` names: everything is looked at, changed, and left in order.
 #[test]
 fn datasets_of_openzfs() {

@@ -31,6 +31,7 @@ pub mod model;
 mod patience;
 pub mod real;
 mod task;
+mod words;
 mod wrap;
 
 pub use backoff::Backoff;
@@ -46,3 +47,4 @@ pub use mem::MemDevice;
 pub use patience::{WaitingHere, own_thread, waiting_here};
 pub use real::{IoBackend, RealConfig, apart, apart_with, real_env, real_env_with};
 pub use task::{Elapsed, JoinHandle};
+pub use words::strerror;

@@ -70,6 +70,22 @@ fn quotas_of_users_are_set_shown_and_enforced() {
 }
 
 #[test]
+fn a_dataset_that_cannot_have_its_quotas_is_not_made() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    // Accounting of users came with version 15.
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &["-o", "version=14"]);
+    world.zfs("create tank/fs").ok();
+    world.zfs("snapshot tank/fs@s").ok();
+    assert_ne!(world.zfs("create -o userquota@4711=1M tank/new").code, 0);
+    assert_ne!(world.zfs("clone -o userquota@4711=1M tank/fs@s tank/new").code, 0);
+    assert_eq!(world.zfs("list -H -o name -r tank").ok(), "tank\ntank/fs\n");
+    pool.judge();
+}
+
+#[test]
 fn projects_are_set_below_a_directory_and_have_quotas() {
     if !can(&[Need::Fuse, Need::Root]) {
         return;

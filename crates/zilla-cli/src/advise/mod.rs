@@ -7,12 +7,14 @@
 mod text;
 
 use crate::args::{self, Opt};
-use crate::cx::{Cx, Exit, Run, strerror};
+use crate::cx::{Cx, Exit, Run};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use zilla_advise::{Advice, Analysis, Options};
 use zilla_control::props::naming;
 use zilla_env::model::Profile;
+use zilla_env::strerror;
+use zilla_ondisk::FormatError;
 use zilla_ondisk::trace::Parser;
 
 const USAGE: &str = "usage:
@@ -99,7 +101,7 @@ fn run(cx: &mut Cx, args: Vec<String>) -> Run {
 struct Heard {
     analysis: Analysis,
     /// What is wrong with it, and the byte from which on it is of no use.
-    damage: Option<String>,
+    damage: Option<(FormatError, u64)>,
     whole: bool,
 }
 
@@ -116,7 +118,7 @@ fn listen(mut from: impl Read) -> std::io::Result<Heard> {
         };
         let bytes = buf.get(..n).unwrap_or_default();
         if let Err(e) = parser.push(bytes, |item| analysis.item(item)) {
-            damage = Some(format!("{e}; what is before byte {} is used", parser.good()));
+            damage = Some((e, parser.good()));
             break;
         }
     }
@@ -137,13 +139,15 @@ fn of_file(cx: &mut Cx, path: &str, options: &Options) -> Result<Advice, Exit> {
     };
     let records = heard.analysis.records();
     let Some(advice) = heard.analysis.advice(options) else {
-        let why = heard.damage.unwrap_or_else(|| "it ends before it begins".into());
-        let why = why.split("; what is before").next().unwrap_or_default().to_owned();
+        let why = heard.damage.map_or("it ends before it begins".to_owned(), |(e, _)| e.to_string());
         cx.err(format!("cannot read '{path}': not a trace: {why}"));
         return Err(Exit(1));
     };
     match heard.damage {
-        Some(why) => cx.err(format!("warning: '{path}' is damaged: {why} ({records} records)")),
+        Some((e, good)) => {
+            let used = format!("what is before byte {good} is used ({records} records)");
+            cx.err(format!("warning: '{path}' is damaged: {e}; {used}"));
+        }
         None if !heard.whole => {
             cx.err(format!("warning: '{path}' is cut off: what is there is used ({records} records)"));
         }

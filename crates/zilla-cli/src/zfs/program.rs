@@ -108,7 +108,7 @@ fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
 
 fn read(file: &str) -> Result<String, String> {
     let mut bytes = Vec::new();
-    let plain = |e: std::io::Error| crate::cx::strerror(&e);
+    let plain = |e: std::io::Error| zilla_env::strerror(&e);
     let read = match file {
         "-" => std::io::stdin().take(MOST_SCRIPT + 1).read_to_end(&mut bytes),
         _ => std::fs::File::open(file).and_then(|f| f.take(MOST_SCRIPT + 1).read_to_end(&mut bytes)),

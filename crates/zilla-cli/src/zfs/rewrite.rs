@@ -62,7 +62,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
 }
 
 fn complain(cx: &mut Cx, what: &str, path: &Path, e: &std::io::Error) -> bool {
-    cx.err(format!("failed to {what} {}: {}", path.display(), crate::cx::strerror(e)));
+    cx.err(format!("failed to {what} {}: {}", path.display(), zilla_env::strerror(e)));
     false
 }
 

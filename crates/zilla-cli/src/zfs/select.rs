@@ -140,9 +140,7 @@ impl Selection {
     fn root(&self, cx: &mut Cx, operand: &str) -> Result<Option<String>, Exit> {
         if self.paths && is_path(operand) {
             if let Err(e) = std::fs::metadata(operand) {
-                let words = e.to_string();
-                let words = words.split(" (os error").next().unwrap_or_default();
-                cx.err(format!("cannot open '{operand}': {words}"));
+                cx.err(format!("cannot open '{operand}': {}", zilla_env::strerror(&e)));
                 return Ok(None);
             }
             return dataset_of_path(cx, operand);

@@ -10,7 +10,7 @@ mod print;
 mod words;
 
 use crate::args::{self, Opt};
-use crate::cx::{Cx, Exit, Run, strerror};
+use crate::cx::{Cx, Exit, Run};
 use crate::fmt::vdev;
 use std::os::unix::fs::MetadataExt;
 use words::Kind;
@@ -19,6 +19,7 @@ use zilla_control::types::{
     DatasetByPath, DatasetMount, DatasetUnmount, InjectAdd, InjectBlocks, InjectClear, InjectFailure,
     InjectFault, InjectFlush, InjectIo, InjectLabel, InjectList, InjectState, PoolQuery,
 };
+use zilla_env::strerror;
 
 /// What `zilla` says of it, and shells complete.
 pub const WORDS: &str = "[-aFhmq] [-c id] [-d device] [-A state] [-D latency:lanes] [-L label] [-T type] \

@@ -3,12 +3,13 @@
 use super::compat;
 use super::vdevspec::{self, SpecError};
 use crate::args::{self, Opt};
-use crate::cx::{Cx, Exit, Run, strerror};
+use crate::cx::{Cx, Exit, Run};
 use std::collections::BTreeMap;
 use zilla_control::error::ErrorCode;
 use zilla_control::props;
 use zilla_control::status::Compatibility;
 use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, TopSpec, VdevSpec};
+use zilla_env::strerror;
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, ":fndR:m:o:O:t:", &[]);

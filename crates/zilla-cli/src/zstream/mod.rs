@@ -12,8 +12,8 @@ mod redup;
 mod rewrite;
 
 use crate::args::{self, Opt};
-use crate::cx::strerror;
 use std::io::IsTerminal;
+use zilla_env::strerror;
 
 const USAGE: &str = "usage: zstream command args ...
 Available commands are:

@@ -3,9 +3,9 @@
 //! What is not changed is passed on byte by byte, pads and all; the checksums are made anew.
 
 use super::{Done, failed};
-use crate::cx::strerror;
 use std::io::{ErrorKind, Read, Write};
 use zilla_codec::checksum::Fletcher4;
+use zilla_env::strerror;
 use zilla_ondisk::ByteOrder;
 use zilla_ondisk::stream::{CHECKSUM_OFFSET, RECORD_SIZE, Record, order_of};
 

@@ -214,13 +214,17 @@ impl DslPool {
         Ok(self.prop(ds, name).await?.and_then(|p| p.value.as_u64()).unwrap_or(default))
     }
 
+    /// Whether the pool has what a property needs to have this value.
+    fn has_feature_of(&self, name: &str, value: u64) -> bool {
+        feature_of(name, value).is_none_or(|feature| self.feature_enabled(feature))
+    }
+
     /// How the dataset's blocks are to be written. The caches learn which of them they are to take.
     #[crate::boxed]
     pub async fn write_props(&self, ds: &DslDataset) -> Result<WriteProps> {
         let checksum = self.prop_u64(ds, "checksum", Checksum::On as u64).await? & 0xff;
         // What was received may ask for more than the pool has.
-        let has = |name, value| feature_of(name, value).is_none_or(|f| self.feature_enabled(f));
-        let checksum = if has("checksum", checksum) { checksum } else { Checksum::On as u64 };
+        let checksum = if self.has_feature_of("checksum", checksum) { checksum } else { Checksum::On as u64 };
         let checksum = match Checksum::ALL.iter().find(|c| **c as u64 == checksum) {
             None | Some(Checksum::On | Checksum::Inherit) => Checksum::Fletcher4,
             Some(c) => *c,
@@ -232,7 +236,7 @@ impl DslPool {
             None => on,
             Some(c) if matches!(c.kind, Compress::On | Compress::Inherit) => on,
             // It came with a stream, from a pool that has more features.
-            Some(_) if !feature_of("compression", compress).is_none_or(|f| self.feature_enabled(f)) => on,
+            Some(_) if !self.has_feature_of("compression", compress) => on,
             Some(c) => c,
         };
         let most = if self.ctx.version() < SPA_VERSION_DITTO_BLOCKS { 1 } else { 3 };
@@ -242,7 +246,7 @@ impl DslPool {
         self.ctx.store.set_caching(ds.id(), CachePolicy { primary, secondary });
         let special = self.prop_u64(ds, "special_small_blocks", 0).await?;
         let dedup = self.prop_u64(ds, "dedup", Checksum::Off as u64).await?;
-        let dedup = if has("dedup", dedup) { dedup } else { Checksum::Off as u64 };
+        let dedup = if self.has_feature_of("dedup", dedup) { dedup } else { Checksum::Off as u64 };
         // all, most: one more of metadata; some, none: not.
         let redundant = self.prop_u64(ds, "redundant_metadata", 0).await? <= 1;
         Ok(WriteProps {
@@ -263,7 +267,7 @@ impl DslPool {
     #[crate::boxed]
     pub async fn set_props(&self, tx: &Tx, ds: &Arc<DslDataset>, props: &[(String, Setting)]) -> Result<()> {
         for (name, s) in props {
-            self.set_prop_check(ds, name, s).await?;
+            self.set_prop_check(ds, name, s, props).await?;
         }
         let limits = ["quota", "reservation", "refquota", "refreservation"];
         let check = match props.iter().all(|(name, _)| limits.contains(&name.as_str())) {
@@ -340,9 +344,23 @@ impl DslPool {
         Ok(())
     }
 
-    /// Why a property cannot be set, if it cannot.
+    /// Why a property cannot be set, if it cannot. `with`: what is set together with it; a
+    /// reservation is held against the quota that comes with it, and the other way round.
     #[crate::boxed]
-    pub async fn set_prop_check(&self, ds: &Arc<DslDataset>, name: &str, s: &Setting) -> Result<()> {
+    pub async fn set_prop_check(
+        &self,
+        ds: &Arc<DslDataset>,
+        name: &str,
+        s: &Setting,
+        with: &[(String, Setting)],
+    ) -> Result<()> {
+        let or_now = |name: &str, now: u64| {
+            let set = with.iter().rev().find(|(n, _)| n == name).map(|(_, s)| s);
+            match set {
+                Some(Setting::Local(v) | Setting::Received(v)) => v.as_u64().unwrap_or(now),
+                _ => now,
+            }
+        };
         if name.len() >= crate::zap::ZAP_MAXNAMELEN {
             return Err(Error::os(Errno::NameTooLong, format!("property name '{name}' is too long")));
         }
@@ -366,7 +384,7 @@ impl DslPool {
         }
         let d = dir.phys();
         match name {
-            "quota" if value != 0 && (value < d.used_bytes || value < d.reserved) => {
+            "quota" if value != 0 && value < d.used_bytes.max(or_now("reservation", d.reserved)) => {
                 Err(Refusal::BelowUsed(ds.name()).into())
             }
             "reservation" => {
@@ -375,13 +393,14 @@ impl DslPool {
                     Some(parent) => self.available(&parent, false),
                     None => self.adjusted_size(SpaceCheck::Normal).saturating_sub(d.used_bytes),
                 };
-                if delta > 0 && (delta > avail || (d.quota != 0 && value > d.quota)) {
+                let quota = or_now("quota", d.quota);
+                if delta > 0 && (delta > avail || (quota != 0 && value > quota)) {
                     return Err(Refusal::BeyondAvailable(ds.name()).into());
                 }
                 Ok(())
             }
             "refquota" if value != 0 => {
-                let reserved = ds.reserved.load(Ordering::Relaxed);
+                let reserved = or_now("refreservation", ds.reserved.load(Ordering::Relaxed));
                 if value < p.referenced_bytes || value < reserved {
                     return Err(Refusal::BelowUsed(ds.name()).into());
                 }
@@ -390,8 +409,8 @@ impl DslPool {
             "refreservation" => {
                 let old = ds.reserved.load(Ordering::Relaxed);
                 let delta = p.unique_bytes.max(value).saturating_sub(p.unique_bytes.max(old));
-                let quota = d.quota;
-                let own = ds.refquota.load(Ordering::Relaxed);
+                let quota = or_now("quota", d.quota);
+                let own = or_now("refquota", ds.refquota.load(Ordering::Relaxed));
                 let over = |limit: u64| limit != 0 && value > limit;
                 if delta > 0 && (delta > self.available(&dir, false) || over(quota) || over(own)) {
                     return Err(Refusal::BeyondAvailable(ds.name()).into());

@@ -543,7 +543,7 @@ impl DslPool {
         }
         // What was asked for is refused before anything is changed.
         for (name, s) in o.settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))) {
-            self.set_prop_check(head, name, s).await?;
+            self.set_prop_check(head, name, s, &o.settings).await?;
         }
         for s in &later {
             self.read_for_destroyed(s).await?;
@@ -565,7 +565,7 @@ impl DslPool {
         for (name, s) in &o.settings {
             // The contents are in: what the stream says of properties is no reason to go back.
             if !matches!(s, Setting::Local(_))
-                && let Err(e) = self.set_prop_check(head, name, s).await
+                && let Err(e) = self.set_prop_check(head, name, s, &o.settings).await
             {
                 tracing::warn!(dataset = %o.fs, property = %name, "not received: {e}");
                 continue;

@@ -216,6 +216,7 @@ impl Spa {
             checkpoint: Mutex::default(),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             sync_ended: Event::new(),
             diagnosis: Mutex::default(),
             deadman: Mutex::default(),

@@ -138,6 +138,7 @@ pub struct Spa {
     checkpoint: Mutex<checkpoint::Checkpoint>,
     suspension: suspend::Suspension,
     sync_over: AtomicBool,
+    closed: AtomicBool,
     sync_ended: Event,
     diagnosis: Mutex<diagnosis::Diagnosis>,
     /// When it was last looked whether devices answer.
@@ -149,7 +150,10 @@ pub struct Spa {
 
 impl Drop for Spa {
     fn drop(&mut self) {
-        crate::inject::injections().forget_pool(self.tree().root.guid);
+        // A pool that was closed may be open again by now, with handlers of its own.
+        if !self.closed.load(Ordering::Acquire) {
+            crate::inject::injections().forget_pool(self.tree().root.guid);
+        }
         self.ctx.forget_tasks();
     }
 }

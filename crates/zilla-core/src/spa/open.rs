@@ -394,6 +394,7 @@ impl Spa {
             checkpoint: Mutex::new(checkpoint),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             sync_ended: Event::new(),
             diagnosis: Mutex::default(),
             deadman: Mutex::default(),

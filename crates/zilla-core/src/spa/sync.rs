@@ -409,6 +409,7 @@ impl Spa {
             }
         }
         crate::inject::injections().forget_pool(self.tree().root.guid);
+        self.closed.store(true, Ordering::Release);
         self.zio.forget_writes();
         self.zio.l2().shutdown().await;
         self.tree().close().await;

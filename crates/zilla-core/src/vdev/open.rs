@@ -127,9 +127,7 @@ impl VdevTree {
             Err(e) => {
                 tracing::warn!(path = %leaf.path(), error = %e, "cannot open");
                 // The number is told by the errno; people get the words.
-                let text = e.to_string();
-                let words = text.split(" (os error").next().unwrap_or_default();
-                let what = format!("{}: {words}", leaf.path());
+                let what = format!("{}: {}", leaf.path(), zilla_env::strerror(&e));
                 leaf.set_open_error(Some(Error::os(Error::from(e).errno(), what)));
                 leaf.state.set(VdevState::CantOpen, VdevAux::OpenFailed);
                 None
@@ -305,22 +303,23 @@ impl VdevTree {
 pub(super) fn sectors(info: &DeviceInfo) -> (u32, u32) {
     let log2 = |bytes: u32| bytes.max(1).ilog2();
     let (logical, physical) = (log2(info.logical_block), log2(info.physical_block));
+    // A device that says it likes very large sectors does not get them by itself. It is left out
+    // here, where each device of a vdev is looked at, so that what the others like still counts.
+    let most = tunables::VDEV_MAX_AUTO_ASHIFT.get().min(u64::from(ASHIFT_MAX));
+    let liked = |physical: u32| if u64::from(physical) <= most { physical } else { 0 };
     if info.is_block_dev {
-        return (logical, physical);
+        return (logical, liked(physical));
     }
     let least = |t: &tunables::Tunable| u32::try_from(t.get()).unwrap_or(u32::MAX).min(u64::BITS);
     (
         logical.max(least(&tunables::VDEV_FILE_LOGICAL_ASHIFT)),
-        physical.max(least(&tunables::VDEV_FILE_PHYSICAL_ASHIFT)),
+        liked(physical.max(least(&tunables::VDEV_FILE_PHYSICAL_ASHIFT))),
     )
 }
 
-/// What is used where nobody has said anything. A device that says it likes very large sectors does
-/// not get them by itself.
+/// What is used where nobody has said anything.
 fn by_itself(logical: u32, physical: u32) -> u32 {
-    let most = tunables::VDEV_MAX_AUTO_ASHIFT.get().min(u64::from(ASHIFT_MAX));
-    let likes = if u64::from(physical) <= most { physical } else { 0 };
-    logical.max(likes).max(ASHIFT_MIN)
+    logical.max(physical).max(ASHIFT_MIN)
 }
 
 /// Sector and size of a cache device that was opened: the sector that its configuration says, else
@@ -418,4 +417,31 @@ fn verdict(leaf: &Leaf, labels: &[label::Label], pool: u64, top_guid: u64) -> Op
     // A leaf whose sibling was just detached has taken its parent's guid; its label may still be
     // the old one.
     (guid != leaf.guid() && top != leaf.guid() && guid != top_guid).then_some(VdevAux::CorruptData)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{by_itself, sectors};
+    use zilla_env::DeviceInfo;
+
+    /// As [`super::Top`]s take the largest of their devices.
+    fn of_all(physical: &[u32]) -> u32 {
+        let all = physical.iter().map(|&physical_block| {
+            sectors(&DeviceInfo {
+                logical_block: 512,
+                physical_block,
+                is_block_dev: true,
+                ..Default::default()
+            })
+        });
+        let (logical, physical) = all.fold((0, 0), |(l, p), (one, other)| (l.max(one), p.max(other)));
+        by_itself(logical, physical)
+    }
+
+    #[test]
+    fn a_device_that_likes_very_large_sectors_leaves_the_others_what_they_like() {
+        assert_eq!(of_all(&[512, 4096]), 12);
+        assert_eq!(of_all(&[128 << 10, 4096]), 12);
+        assert_eq!(of_all(&[128 << 10]), 9);
+    }
 }

@@ -171,4 +171,11 @@ impl Engine {
         }
         zfs.sync().await.map_err(of(name))
     }
+
+    /// The same for a dataset that was just made: where it cannot have them it is refused whole.
+    pub(super) async fn quotas_of_new(&self, pool: &Pool, name: &str, quotas: &[(Named, u64)]) -> Answer<()> {
+        let Err(why) = self.set_quotas(pool, name, quotas).await else { return Ok(()) };
+        super::destroy::carry_out(pool, &[name.to_owned()], false).await?;
+        Err(why)
+    }
 }

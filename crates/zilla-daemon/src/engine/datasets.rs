@@ -144,7 +144,7 @@ impl Engine {
             return Ok(MountedReply::default());
         }
         self.create_one(caller, &pool, &r.name, settings, crypt).await?;
-        self.set_quotas(&pool, &r.name, &quotas).await?;
+        self.quotas_of_new(&pool, &r.name, &quotas).await?;
         let mount_error = match r.no_mount {
             true => pool.only_root_mounts(&r.name, mounts).await?,
             false => match pool.mount_one(self, &r.name, &[], false).await {
@@ -314,7 +314,7 @@ impl Engine {
             })
         });
         task.await.map_err(of_dataset)?;
-        self.set_quotas(&pool, &r.target, &quotas).await?;
+        self.quotas_of_new(&pool, &r.target, &quotas).await?;
         self.show_devices(&r.target).await;
         let mount_error = match r.no_mount {
             true => pool.only_root_mounts(&r.target, mounts).await?,

@@ -80,7 +80,7 @@ impl Engine {
     }
 }
 
-async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Answer<()> {
+pub(super) async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Answer<()> {
     if names.is_empty() {
         return Ok(());
     }

@@ -35,9 +35,7 @@ struct Objections {
 }
 
 fn not_opened(path: &str, e: &io::Error) -> ApiError {
-    let text = e.to_string();
-    let words = text.split(" (os error").next().unwrap_or_default();
-    ApiError::with(ErrorCode::OpenFailed, format!("cannot open '{path}': {words}"))
+    ApiError::with(ErrorCode::OpenFailed, format!("cannot open '{path}': {}", zilla_env::strerror(e)))
 }
 
 impl Engine {

@@ -32,9 +32,7 @@ impl Engine {
                 ));
             }
             Err(e) => {
-                let text = e.to_string();
-                let words = text.split(" (os error").next().unwrap_or_default();
-                return Err(refused(format!("failed to open {path}: {words}")));
+                return Err(refused(format!("failed to open {path}: {}", zilla_env::strerror(&e))));
             }
         };
         let Some(info) = vdev::probe(&device).await else {

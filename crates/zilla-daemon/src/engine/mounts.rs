@@ -269,7 +269,7 @@ impl Pool {
         };
         match changed {
             Err(e) if e.kind() != io::ErrorKind::PermissionDenied || matters_unprivileged(&told, &wanted) => {
-                let why = format!("what is mounted cannot be changed ({}): mount it again", reason(&e));
+                let why = format!("what is mounted cannot be changed ({}): mount it again", strerror(&e));
                 return Err(failed(why).subject(name));
             }
             _ => {}
@@ -544,24 +544,18 @@ fn attach(
             Err(why) => (Some(why), Vec::new()),
         })
     };
-    let (why, found) = block_on(apart_with(Vec::new(), find)).map_err(|e| failed(reason(&e)))?;
+    let (why, found) = block_on(apart_with(Vec::new(), find)).map_err(|e| failed(strerror(&e)))?;
     let dir = found.into_iter().next().ok_or_else(|| failed(why.unwrap_or_default()))?;
-    zilla_fuse::mount_on(fs, env, dir, options).map_err(|e| failed(reason(&e)))
+    zilla_fuse::mount_on(fs, env, dir, options).map_err(|e| failed(strerror(&e)))
 }
 
 /// The directory to mount on, or why there is none. Runs apart.
 fn directory(place: &Place, overlay: bool) -> std::result::Result<OwnedFd, String> {
-    let dir = place.open(true).map_err(|e| format!("failed to create mountpoint: {}", reason(&e)))?;
-    if !overlay && !is_empty(dir.as_fd()).map_err(|e| reason(&e))? {
+    let dir = place.open(true).map_err(|e| format!("failed to create mountpoint: {}", strerror(&e)))?;
+    if !overlay && !is_empty(dir.as_fd()).map_err(|e| strerror(&e))? {
         return Err("directory is not empty".to_owned());
     }
     Ok(dir)
-}
-
-/// The text of an error without its number.
-fn reason(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 impl Engine {

@@ -217,16 +217,14 @@ impl Usershares {
         let turn = self.0.turns.fetch_add(1, Relaxed);
         let row = Row { dataset: Some(dataset.to_owned()), path: path.to_owned(), turn };
         self.0.rows.lock().insert(key.clone(), row);
-        let made = match self.record() {
-            Ok(()) => {
-                let comment = format!("Comment: {path}");
-                self.net(&["add", &name, path, &comment, EVERYONE_FULLY, "guest_ok=n"]).await
-            }
-            Err(e) => Err(Refusal::Refused(format!("'{RECORD}' in the state folder: {e}"))),
-        };
-        if let Err(why) = made {
+        if let Err(e) = self.record() {
             self.0.rows.lock().remove(&key);
-            self.record_or_say();
+            return Err(Refusal::Refused(format!("'{RECORD}' in the state folder: {e}")));
+        }
+        let comment = format!("Comment: {path}");
+        if let Err(why) = self.net(&["add", &name, path, &comment, EVERYONE_FULLY, "guest_ok=n"]).await {
+            // A `net` that was ended in its midst may have made the share.
+            self.forget(&name, path).await;
             return Err(why);
         }
         let (dataset, path) = (dataset.to_owned(), path.to_owned());
@@ -241,6 +239,13 @@ impl Usershares {
         if self.0.rows.lock().get(&key).is_none_or(|row| row.turn != turn) {
             return;
         }
+        self.forget(name, path).await;
+    }
+
+    /// Deletes a share and its row. Where it cannot be deleted the row stays, as nobody's, so that
+    /// the next start tries again.
+    async fn forget(&self, name: &str, path: &str) {
+        let key = name.to_ascii_lowercase();
         if self.delete(name, path).await {
             self.0.rows.lock().remove(&key);
             self.record_or_say();

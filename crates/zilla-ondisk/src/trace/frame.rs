@@ -1,7 +1,7 @@
 //! Frames: what a trace is cut into, and the parser that puts up with any bytes.
 
 use super::record::{self, Record};
-use super::{MAGIC, MAX_PAYLOAD, VERSION};
+use super::{MAGIC, MAX_MICROS, MAX_PAYLOAD, VERSION};
 use crate::bytes::{Reader, Writer};
 use crate::error::{FormatError, Problem, Result};
 use crate::order::ByteOrder;
@@ -225,6 +225,7 @@ impl Parser {
             );
         }
         let (count, lost, sum) = (r.u32("count")?, r.u64("lost")?, r.u64("checksum")?);
+        FormatError::counters("trace frame", &[("lost", lost)])?;
         Ok(Head { kind, len, count, lost, sum })
     }
 
@@ -271,6 +272,8 @@ impl Parser {
             END => {
                 let mut r = Reader::new(payload, ByteOrder::Little, "trace end");
                 let end = End { records: r.u64("records")?, lost: r.u64("lost")?, micros: r.u64("time")? };
+                FormatError::counters("trace end", &[("records", end.records), ("lost", end.lost)])?;
+                record::within(&r, "time", end.micros, MAX_MICROS)?;
                 each(Item::End(end));
                 self.ended = true;
             }

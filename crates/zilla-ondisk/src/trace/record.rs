@@ -118,7 +118,7 @@ fn up_to(r: &mut Reader<'_>, field: &'static str, max: u64) -> Result<u64> {
     within(r, field, n, max)
 }
 
-fn within(r: &Reader<'_>, field: &'static str, n: u64, max: u64) -> Result<u64> {
+pub(super) fn within(r: &Reader<'_>, field: &'static str, n: u64, max: u64) -> Result<u64> {
     if n <= max {
         return Ok(n);
     }

@@ -146,3 +146,23 @@ fn a_read_takes_few_bytes() {
         .collect();
     assert!(records(&all, 0).len() < 13 * all.len(), "{}", records(&all, 0).len());
 }
+
+#[test]
+fn an_end_that_counts_more_than_there_can_be_is_damage() {
+    let most = crate::MAX_COUNTED_BYTES;
+    let ends = [
+        End { records: most + 1, ..End::default() },
+        End { lost: most + 1, ..End::default() },
+        End { micros: MAX_MICROS + 1, ..End::default() },
+    ];
+    for end in ends {
+        let mut bytes = preamble();
+        bytes.extend(header_frame(&header()));
+        bytes.extend(end_frame(&end));
+        let (items, error, _) = read(&bytes, 64);
+        assert_eq!(items, [Item::Header(header())]);
+        assert!(matches!(error.unwrap().problem, Problem::Impossible { .. }), "{end:?}");
+    }
+    let (_, error, _) = read(&file(&[commit(1)], most + 1), 64);
+    assert!(matches!(error.unwrap().problem, Problem::Impossible { .. }));
+}

@@ -44,7 +44,7 @@ struct Task {
 struct Failed;
 
 fn words(e: Errno) -> String {
-    crate::cx::strerror(&std::io::Error::from(e))
+    zilla_env::strerror(&std::io::Error::from(e))
 }
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -159,7 +159,7 @@ fn directory(cx: &mut Cx, dir: &Path, task: &Task) -> Result<Vec<PathBuf>, Faile
         // Whoever removes files meanwhile is no error.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
-            let why = crate::cx::strerror(&e);
+            let why = zilla_env::strerror(&e);
             cx.err(format!("failed to opendir {}: {why}", dir.display()));
             return Err(Failed);
         }
