@@ -10,6 +10,7 @@
 //! talks to the daemon over one socket and ends.
 
 mod advise;
+mod api;
 pub mod arcstat;
 mod arcsummary;
 pub mod args;
@@ -112,6 +113,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("stop", "", service::stop_main),
     ("doctor", "[-j]", doctor::main),
     ("page", "[-o]", service::page_main),
+    ("api", "", api::main),
     ("complete", "bash | zsh | fish", complete::main),
 ];
 

@@ -4,12 +4,13 @@
 //! 'tank'"). An error therefore carries a code, whose sentence is fixed, or a better sentence for
 //! the case at hand; and where the operation covered several objects, the one that failed.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
     ($($(#[$m:meta])* $name:ident = $text:literal,)*) => {
         /// The classes of failure OpenZFS's library knows, plus zilla's own at the end.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, JsonSchema, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum ErrorCode {
             $($(#[$m])* $name,)*
@@ -130,7 +131,7 @@ codes! {
 }
 
 /// A failed operation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, thiserror::Error)]
 #[error("{}{}", self.subject.as_ref().map(|s| format!("{s}: ")).unwrap_or_default(), self.description())]
 pub struct ApiError {
     pub code: ErrorCode,

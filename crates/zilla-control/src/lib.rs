@@ -9,12 +9,13 @@
 //!
 //! What it keeps true: nothing that comes through the socket is trusted, neither by the server (size, depth,
 //! time and peer are checked before a backend sees a request) nor by the client (a reply is bounded too).
-//! `GET` on the socket gives what is not an operation: metrics.
+//! `GET` on the socket gives what is not an operation: metrics, and what the API is ([`openapi`]).
 //! Absent on purpose: a network listener, and any knowledge of how pools work.
 
 pub mod client;
 pub mod error;
 pub mod handover;
+pub mod openapi;
 pub mod operations;
 pub mod owners;
 pub mod paths;
@@ -31,6 +32,6 @@ pub mod write_timeout;
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{
-    Asked, Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, Page, dispatch,
+    Asked, Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, Page, dispatch, openapi,
 };
 pub use paths::{Folder, StateDir};

@@ -1,10 +1,12 @@
 //! The table of operations: name on the wire, request, reply, and the backend's method.
 //!
 //! Everything that must agree - the trait the daemon implements, the dispatch of the server, the
-//! path a client posts to - is generated from this one list.
+//! path a client posts to, what other programs are told of it - is generated from this one list.
 
 use crate::error::{ApiError, ErrorCode};
+use crate::openapi::Paths;
 use crate::types::*;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -62,10 +64,10 @@ pub enum Outcome<T> {
 }
 
 /// A request and what it is answered with.
-pub trait Operation: Serialize + DeserializeOwned + Send + 'static {
+pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// Last part of the path: `/v1/<NAME>`.
     const NAME: &'static str;
-    type Reply: Serialize + DeserializeOwned + Send + 'static;
+    type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 }
 
 macro_rules! operations {
@@ -123,6 +125,13 @@ macro_rules! operations {
 
         /// Every operation's name.
         pub const OPERATIONS: &[&str] = &[$(stringify!($method)),*];
+
+        /// The document of OpenAPI: see [`crate::openapi`].
+        pub fn openapi() -> serde_json::Value {
+            let mut paths = Paths::new();
+            $(paths.add::<$request>();)*
+            paths.document()
+        }
 
         /// Runs the operation `name` with the JSON envelope `body` and gives the JSON outcome.
         pub async fn dispatch<B: Backend>(

@@ -10,7 +10,7 @@
 //! left between two states because somebody pressed ^C.
 
 use crate::error::{ApiError, ErrorCode};
-use crate::operations::{Backend, Caller, Outcome, dispatch};
+use crate::operations::{Backend, Caller, Outcome, dispatch, openapi};
 use crate::share::{Share, peer_groups};
 use crate::write_timeout::{PATIENCE, WriteTimeout};
 use bytes::Bytes;
@@ -193,6 +193,9 @@ async fn answer<B: Backend>(
     let Some(name) = request.uri().path().strip_prefix("/v1/").map(str::to_owned) else {
         if request.method() != Method::GET {
             return refuse(StatusCode::NOT_FOUND, "no such path");
+        }
+        if request.uri().path() == crate::openapi::PATH {
+            return respond(StatusCode::OK, JSON, openapi().to_string().into_bytes());
         }
         return match backend.page(&caller, request.uri().path()).await {
             Some(Ok((kind, text))) => respond(StatusCode::OK, kind, text.into_bytes()),

@@ -146,9 +146,19 @@ pub async fn open_filesystem(
 ) -> Result<Arc<Filesystem>> {
     let ds = dsl.by_name(name).await?;
     let zfs = open_zfs(env, dsl, &ds, readonly).await?;
+    filesystem_on(env, dsl, &ds, zfs).await
+}
+
+/// The same with files that are open already.
+pub(crate) async fn filesystem_on(
+    env: &Env,
+    dsl: &Arc<DslPool>,
+    ds: &Arc<DslDataset>,
+    zfs: Arc<Zfs>,
+) -> Result<Arc<Filesystem>> {
     let snapshots: Arc<dyn Snapshots> = match ds.is_snapshot() {
         true => Arc::new(NoSnapshots),
-        false => Arc::new(DatasetSnapshots::new(env, dsl, &ds)),
+        false => Arc::new(DatasetSnapshots::new(env, dsl, ds)),
     };
     if !zfs.is_readonly() {
         let zfs = zfs.clone();
@@ -160,6 +170,6 @@ pub async fn open_filesystem(
         });
     }
     let fs = Filesystem::new(zfs, snapshots);
-    fs.set_snapdir(Snapdir::of(dsl.prop_u64(&ds, "snapdir", 0).await?));
+    fs.set_snapdir(Snapdir::of(dsl.prop_u64(ds, "snapdir", 0).await?));
     Ok(fs)
 }

@@ -1,8 +1,11 @@
 //! What users, groups and projects use of a file system, and may use.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize, Default,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Owners {
     #[default]
@@ -12,7 +15,7 @@ pub enum Owners {
 }
 
 /// `zfs userspace | groupspace | projectspace`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetAccounts {
     /// A file system or a snapshot of one.
@@ -21,7 +24,7 @@ pub struct DatasetAccounts {
 }
 
 /// One account. What is None the file system does not count.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct Account {
     pub id: u64,

@@ -1,9 +1,12 @@
 //! Datasets and their properties as `zfs list`, `get` and `mount` see them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize, Default,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum DatasetKind {
     #[default]
@@ -25,7 +28,7 @@ impl DatasetKind {
 }
 
 /// Where a property's value comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Statistics have no source: printed as `-`.
@@ -41,7 +44,7 @@ pub enum Source {
 
 /// A property's value and source. `value` is what `-p` prints: numbers in full, enumerations by name, times in
 /// seconds, ratios as `1.23`; turning it into something for the eye is the command's business.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct PropValue {
     pub value: String,
     #[serde(default)]
@@ -58,7 +61,7 @@ impl PropValue {
 }
 
 /// A filesystem, volume, snapshot or bookmark.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetInfo {
     pub name: String,
@@ -72,14 +75,14 @@ pub struct DatasetInfo {
 }
 
 /// One mounted filesystem.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct MountEntry {
     pub dataset: String,
     pub mountpoint: String,
 }
 
 /// What a destroy did, or (dry run) would do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DestroyReply {
     /// Full names in the order of destruction.

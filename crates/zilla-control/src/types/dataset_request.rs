@@ -1,9 +1,10 @@
 //! Requests that move datasets about or keep snapshots from being destroyed.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zfs rename`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetRename {
     pub name: String,
@@ -20,14 +21,14 @@ pub struct DatasetRename {
 }
 
 /// `zfs promote`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetPromote {
     pub name: String,
 }
 
 /// `zfs redact`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct DatasetRedact {
     pub snapshot: String,
     /// The new bookmark's name, without its dataset.
@@ -37,7 +38,7 @@ pub struct DatasetRedact {
 }
 
 /// `zfs bookmark`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetBookmark {
     /// A snapshot or a bookmark, by its whole name.
@@ -47,7 +48,7 @@ pub struct DatasetBookmark {
 }
 
 /// `zfs hold`: all or none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct SnapshotHold {
     pub snapshot: String,
@@ -57,7 +58,7 @@ pub struct SnapshotHold {
 }
 
 /// `zfs release`: all or none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct SnapshotRelease {
     pub snapshot: String,
@@ -67,7 +68,7 @@ pub struct SnapshotRelease {
 }
 
 /// `zfs holds`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct SnapshotHolds {
     pub snapshot: String,
@@ -76,7 +77,7 @@ pub struct SnapshotHolds {
 }
 
 /// One hold of a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct HoldInfo {
     pub snapshot: String,

@@ -1,9 +1,10 @@
 //! What changed between two states of a file system.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zfs diff`: as much of it as one reply holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetDiff {
     /// A snapshot.
@@ -14,7 +15,7 @@ pub struct DatasetDiff {
     pub at: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetDiffReply {
     /// Where the file system is mounted.
@@ -24,7 +25,7 @@ pub struct DatasetDiffReply {
     pub next: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffChange {
     #[default]
@@ -37,7 +38,7 @@ pub enum DiffChange {
     Links(i64),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DiffEntry {
     pub change: DiffChange,
@@ -50,7 +51,7 @@ pub struct DiffEntry {
 }
 
 /// `zfs wait`. The reply, after a while at most: whether nothing is left to wait for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetWait {
     pub name: String,

@@ -1,9 +1,10 @@
 //! Requests about single files of mounted file systems.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A file as the kernel names it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct FileId {
     /// For messages.
@@ -13,7 +14,7 @@ pub struct FileId {
 }
 
 /// `zilla clone-file`: an empty file comes to share all blocks of another. Answered with its bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct FileClone {
     pub from: FileId,

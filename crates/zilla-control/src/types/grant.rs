@@ -3,10 +3,11 @@
 //! Whom something is given to is said in the form in which it lies on disk (`ul$1000`: user 1000, on the
 //! dataset itself): names of users are the client's business, for only it knows whose words they are.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What is given to one: to a user or a group, to everyone, to who creates a dataset, or to a set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct Grant {
     pub whom: String,
@@ -15,14 +16,14 @@ pub struct Grant {
 }
 
 /// `zfs allow <dataset>`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct GrantQuery {
     pub name: String,
 }
 
 /// What was given on one dataset.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct GrantList {
     pub name: String,
@@ -30,7 +31,7 @@ pub struct GrantList {
 }
 
 /// `zfs allow`, `zfs unallow`: all of it or nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct GrantChange {
     pub name: String,

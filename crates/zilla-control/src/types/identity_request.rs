@@ -1,9 +1,10 @@
 //! Requests that change what a pool is to others.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zpool reguid [-g guid]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolReguid {
     pub name: String,
@@ -12,7 +13,7 @@ pub struct PoolReguid {
 }
 
 /// `zpool upgrade`: first the version, then the features.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolUpgrade {
     pub name: String,
@@ -23,7 +24,7 @@ pub struct PoolUpgrade {
 }
 
 /// `zpool checkpoint [-d]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolCheckpoint {
     pub name: String,
@@ -32,7 +33,7 @@ pub struct PoolCheckpoint {
 }
 
 /// `zpool ddtprune -d DAYS | -p PERCENT`; one of the two.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DedupPrune {
     pub name: String,
@@ -43,7 +44,7 @@ pub struct DedupPrune {
 }
 
 /// `zpool prefetch -t ddt`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DedupPrefetch {
     pub name: String,

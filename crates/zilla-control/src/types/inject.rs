@@ -1,9 +1,10 @@
 //! `zinject`: faults that are put in on purpose.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How something fails (`-e`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectFailure {
     Io,
@@ -17,7 +18,7 @@ pub enum InjectFailure {
 }
 
 /// Which I/O of a device (`-T`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectIo {
     Read,
@@ -31,7 +32,7 @@ pub enum InjectIo {
 }
 
 /// A part of a device's labels (`-L`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectLabel {
     Nvlist,
@@ -41,7 +42,7 @@ pub enum InjectLabel {
 }
 
 /// Which of the pool's own objects (`-t`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectMos {
     Mos,
@@ -54,7 +55,7 @@ pub enum InjectMos {
 }
 
 /// Blocks of an object, by their numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InjectBlocks {
     pub objset: u64,
     pub object: u64,
@@ -65,7 +66,7 @@ pub struct InjectBlocks {
 }
 
 /// What goes wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectFault {
     /// `-d`: I/O of a device, between the labels or in a part of them.
@@ -93,7 +94,7 @@ pub enum InjectFault {
 }
 
 /// Adds a handler.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InjectAdd {
     pub pool: String,
     pub fault: InjectFault,
@@ -104,7 +105,7 @@ pub struct InjectAdd {
 }
 
 /// A handler.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InjectHandler {
     pub id: u64,
     pub pool: String,
@@ -112,17 +113,18 @@ pub struct InjectHandler {
     pub frequency: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+/// All handlers.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct InjectList {}
 
 /// Takes handlers away: the one with this number, or all. Answered with the numbers of those that were there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct InjectClear {
     pub id: Option<u64>,
 }
 
 /// `-A`: a device is to count as one that has failed too often.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct InjectState {
     pub pool: String,
     pub guid: u64,
@@ -131,5 +133,5 @@ pub struct InjectState {
 }
 
 /// `-a` alone: all that is in memory of files and pools is forgotten.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct InjectFlush {}

@@ -1,11 +1,12 @@
 //! Requests about the keys of encrypted datasets.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What a user gave as a key, for the socket alone: 32 bytes, or a passphrase, in hexadecimal digits. Overwritten when it is dropped, and
 /// nothing of it is in its `Debug`, which requests are logged by.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(transparent)]
 pub struct KeyMaterial(String);
 
@@ -41,7 +42,7 @@ impl fmt::Debug for KeyMaterial {
 }
 
 /// `zfs load-key [-n]` of an encryption root.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct KeyLoad {
     pub name: String,
@@ -51,14 +52,14 @@ pub struct KeyLoad {
 }
 
 /// `zfs unload-key` of an encryption root.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct KeyUnload {
     pub name: String,
 }
 
 /// `zfs change-key`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct KeyChange {
     pub name: String,

@@ -1,13 +1,14 @@
 //! A pool as `zpool status`, `list`, `iostat`, `history` and `import` see it.
 
 use super::vdev::VdevNode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use super::dataset::PropValue;
 
 /// Pool health as printed in the HEALTH column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum PoolHealth {
     #[default]
@@ -35,7 +36,7 @@ impl PoolHealth {
 }
 
 /// The state the labels of a pool carry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolLabelState {
     #[default]
@@ -46,7 +47,7 @@ pub enum PoolLabelState {
     L2cache,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum FeatureState {
     #[default]
@@ -66,7 +67,7 @@ impl FeatureState {
 }
 
 /// One feature flag of a pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Feature {
     /// Short name (`async_destroy`); the guid itself where this build does not know the feature.
     pub name: String,
@@ -79,7 +80,7 @@ pub struct Feature {
     pub readonly_compatible: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum ScanFunc {
     #[default]
@@ -88,7 +89,7 @@ pub enum ScanFunc {
     Resilver,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum ScanState {
     #[default]
@@ -99,7 +100,7 @@ pub enum ScanState {
 }
 
 /// A scrub or resilver, named after `pool_scan_stat_t`. Times are seconds since the epoch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ScanStat {
     pub func: ScanFunc,
@@ -121,7 +122,7 @@ pub struct ScanStat {
 }
 
 /// A scrub of known bad blocks only (`zpool scrub -e`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ErrorScrub {
     pub state: ScanState,
@@ -132,7 +133,7 @@ pub struct ErrorScrub {
     pub pause_time: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointState {
     #[default]
@@ -141,7 +142,7 @@ pub enum CheckpointState {
     Discarding,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct Checkpoint {
     pub state: CheckpointState,
@@ -150,7 +151,7 @@ pub struct Checkpoint {
 }
 
 /// Removal of a top-level vdev.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct Removal {
     pub state: ScanState,
@@ -162,7 +163,7 @@ pub struct Removal {
     pub mapping_memory: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct RaidzExpand {
     pub state: ScanState,
@@ -175,7 +176,7 @@ pub struct RaidzExpand {
 }
 
 /// Why a pool takes no more I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Suspended {
     /// `failmode=wait`
@@ -186,7 +187,7 @@ pub enum Suspended {
     Multihost,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum MmpState {
     #[default]
@@ -196,7 +197,7 @@ pub enum MmpState {
 }
 
 /// One damaged place in the pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct ErrorEntry {
     /// Dataset, or None for the pool's own metadata.
     pub dataset: Option<String>,
@@ -209,7 +210,7 @@ pub struct ErrorEntry {
 }
 
 /// An intent log that holds acknowledged changes which cannot be made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct KeptLog {
     pub dataset: String,
@@ -217,7 +218,7 @@ pub struct KeptLog {
 }
 
 /// An imported pool, or one that could be imported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolInfo {
     pub name: String,
@@ -260,7 +261,7 @@ pub struct PoolInfo {
 }
 
 /// What deduplication tables hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DedupTables {
     pub entries: u64,
@@ -273,7 +274,7 @@ pub struct DedupTables {
 }
 
 /// A pool found on devices that is not imported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ImportCandidate {
     pub pool: PoolInfo,
@@ -290,7 +291,7 @@ pub struct ImportCandidate {
 }
 
 /// What one record of the pool's history tells.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryWhat {
     /// A command line.
@@ -303,7 +304,7 @@ pub enum HistoryWhat {
     Legacy { event: u64, txg: u64, text: String },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct HistoryRecord {
     /// Seconds since the epoch.
     pub time: u64,

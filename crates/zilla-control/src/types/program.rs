@@ -1,9 +1,10 @@
 //! Channel programs: what is asked for, and what they return.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zfs program`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ProgramRun {
     pub pool: String,
@@ -18,7 +19,7 @@ pub struct ProgramRun {
 }
 
 /// A value of a program's, as a list of names and values has it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramValue {
     Nil,
@@ -30,7 +31,7 @@ pub enum ProgramValue {
 }
 
 /// How a program ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramReply {
     /// None: it returned nothing.

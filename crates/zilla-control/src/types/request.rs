@@ -2,14 +2,15 @@
 
 use super::dataset::DatasetKind;
 use super::spec::VdevSpec;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Who the daemon is; the first thing a client asks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct Hello {}
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct HelloReply {
     pub protocol: u32,
@@ -23,11 +24,11 @@ pub struct HelloReply {
 }
 
 /// Ends the daemon as SIGTERM would.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct Shutdown {}
 
 /// `zpool create`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolCreate {
     pub name: String,
@@ -51,14 +52,14 @@ pub struct PoolCreate {
 }
 
 /// A change is made, but a filesystem it concerns could not be mounted (or mounted anew).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct MountedReply {
     pub mount_error: Option<crate::ApiError>,
 }
 
 /// `zpool destroy [-f]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolDestroy {
     pub name: String,
@@ -66,7 +67,7 @@ pub struct PoolDestroy {
 }
 
 /// `zpool export [-f]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolExport {
     pub name: String,
@@ -75,7 +76,7 @@ pub struct PoolExport {
 }
 
 /// Pools as they are now, in order of name: `zpool list`, `status`, `iostat`, `get`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolQuery {
     /// Empty: all. A name that is not imported is left out of the reply; the command says so.
@@ -91,7 +92,7 @@ pub struct PoolQuery {
 }
 
 /// `zpool set prop=value pool`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolSet {
     pub name: String,
@@ -101,7 +102,7 @@ pub struct PoolSet {
     pub value: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum ScrubCommand {
     #[default]
@@ -111,7 +112,7 @@ pub enum ScrubCommand {
 }
 
 /// `zpool scrub [-s | -p] [-e] [-C]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolScrub {
     pub name: String,
@@ -123,14 +124,14 @@ pub struct PoolScrub {
 }
 
 /// `zpool sync`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolSync {
     pub name: String,
 }
 
 /// `zpool history [-il]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolHistory {
     pub name: String,
@@ -139,7 +140,7 @@ pub struct PoolHistory {
     pub offset: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolHistoryReply {
     pub records: Vec<super::HistoryRecord>,
@@ -149,7 +150,7 @@ pub struct PoolHistoryReply {
 
 /// Writes a command line to a pool's history. Commands post it once they changed a pool, so other operations do
 /// not log; only destroy and export, after which there is nothing to log to, take the line from the caller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolLog {
     pub name: String,
@@ -157,7 +158,7 @@ pub struct PoolLog {
 }
 
 /// Where pools to import are looked for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ImportSource {
     /// `-d`: directories and devices, absolute. Empty: the default directories.
@@ -169,7 +170,7 @@ pub struct ImportSource {
 }
 
 /// Pools that could be imported, `-D` those destroyed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ImportSearch {
     pub source: ImportSource,
@@ -177,7 +178,7 @@ pub struct ImportSearch {
 }
 
 /// `zpool import pool|guid [newname]`. The daemon searches again: what a client saw may be old.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolImport {
     pub source: ImportSource,
@@ -206,7 +207,7 @@ pub struct PoolImport {
 }
 
 /// What an import left undone: the pool is imported all the same.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ImportReply {
     pub name: String,
@@ -217,7 +218,7 @@ pub struct ImportReply {
 }
 
 /// An import of an older state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct Rewound {
     /// When that state was written, in seconds since the epoch.
@@ -226,7 +227,7 @@ pub struct Rewound {
     pub lost_seconds: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
     Discard,
@@ -241,7 +242,7 @@ pub enum Activity {
 }
 
 /// What intent logs did: of a pool, of one dataset, or of all pools.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct LogStatQuery {
     pub name: Option<String>,
@@ -249,7 +250,7 @@ pub struct LogStatQuery {
     pub datasets: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct LogStat {
     /// Pool or dataset.
@@ -260,13 +261,13 @@ pub struct LogStat {
 }
 
 /// What the caches did: of a pool, or of all pools, each of which has its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ArcStatQuery {
     pub name: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ArcStat {
     pub pool: String,
@@ -275,7 +276,7 @@ pub struct ArcStat {
 }
 
 /// Returns when none of the activities is in progress or the time is over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolWait {
     pub name: String,
@@ -287,7 +288,7 @@ pub struct PoolWait {
     pub timeout_ms: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolWaitReply {
     /// None of the activities asked for is in progress.
@@ -296,7 +297,7 @@ pub struct PoolWaitReply {
     pub remaining: BTreeMap<Activity, u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct VolumeSpec {
     pub size: u64,
     pub block_size: Option<u64>,
@@ -305,7 +306,7 @@ pub struct VolumeSpec {
 }
 
 /// `zfs create`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetCreate {
     pub name: String,
@@ -325,7 +326,7 @@ pub struct DatasetCreate {
 /// What stands in the way is refused with `HasDependents`: `message` is "filesystem has children" or "... has
 /// dependent clones", the first of `details` what to do ("use '-r' to destroy the following datasets:"), the
 /// rest the names. Rollback does the same.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetDestroy {
     /// `pool/fs`, `pool/fs@a`, `pool/fs@a%c,e`, `pool/fs#mark`.
@@ -343,7 +344,7 @@ pub struct DatasetDestroy {
 }
 
 /// `zfs list`, `zfs get`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetQuery {
     /// Names (not paths: see `DatasetByPath`). Empty: every pool's root.
@@ -359,13 +360,13 @@ pub struct DatasetQuery {
 }
 
 /// The filesystem that holds an absolute path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetByPath {
     pub path: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetQueryReply {
     /// In order of name, a dataset's snapshots before its children.
@@ -375,7 +376,7 @@ pub struct DatasetQueryReply {
 }
 
 /// `zfs set prop=value... dataset`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetSet {
     pub name: String,
@@ -385,7 +386,7 @@ pub struct DatasetSet {
 }
 
 /// `zfs inherit [-S] prop dataset`; recursion is the command's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetInherit {
     pub name: String,
@@ -395,7 +396,7 @@ pub struct DatasetInherit {
 }
 
 /// `zfs mount fs` or `-a`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetMount {
     /// None: all that should be.
@@ -414,7 +415,7 @@ pub struct DatasetMount {
 }
 
 /// `zfs unmount fs | mountpoint | -a`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetUnmount {
     /// Name or absolute path; None: all.
@@ -425,7 +426,7 @@ pub struct DatasetUnmount {
 }
 
 /// What a file system is shared by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareProtocol {
     Nfs,
@@ -445,7 +446,7 @@ impl ShareProtocol {
 }
 
 /// `zfs share fs | -a`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetShare {
     /// None: all that are to be shared and mounted.
@@ -456,7 +457,7 @@ pub struct DatasetShare {
 }
 
 /// `zfs unshare fs | mountpoint | -a`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetUnshare {
     /// Name or absolute path; None: all.
@@ -467,18 +468,18 @@ pub struct DatasetUnshare {
 }
 
 /// Every mounted filesystem of every pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct MountList {}
 
 /// Errors of an operation on many datasets; it went on after each.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ManyReply {
     pub errors: Vec<crate::ApiError>,
 }
 
 /// `zfs snapshot [-r] [-o prop=value] fs@name...`: all or none, in one txg per pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetSnapshot {
     pub names: Vec<String>,
@@ -487,7 +488,7 @@ pub struct DatasetSnapshot {
 }
 
 /// `zfs clone`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetClone {
     pub snapshot: String,
@@ -498,7 +499,7 @@ pub struct DatasetClone {
 }
 
 /// `zfs rollback`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetRollback {
     pub snapshot: String,
@@ -510,5 +511,5 @@ pub struct DatasetRollback {
 }
 
 /// `zilla zvol`: shows volumes as files, if that is not done yet. The reply is the directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct VolumeFiles {}

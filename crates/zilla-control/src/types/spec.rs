@@ -1,10 +1,11 @@
 //! The devices of a pool to be made, as the command line named them.
 
 use super::vdev::AllocClass;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the leaves of one top-level vdev work together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TopKind {
     /// A single device.
@@ -22,14 +23,14 @@ pub enum TopKind {
 }
 
 /// One device or file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct LeafSpec {
     /// Absolute path.
     pub path: String,
 }
 
 /// One top-level vdev.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct TopSpec {
     pub kind: TopKind,
     /// Normal, Log, Special or Dedup.
@@ -39,7 +40,7 @@ pub struct TopSpec {
 }
 
 /// The whole tree. The order of `tops` is the order of the command line, which is the order of vdev ids.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevSpec {
     pub tops: Vec<TopSpec>,

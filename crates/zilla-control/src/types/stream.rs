@@ -1,11 +1,12 @@
 //! Requests that send and receive streams. The stream itself goes through a descriptor that the
 //! client has handed over ([`crate::handover`]), under the key the request names.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// `zfs send`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct StreamSend {
     /// Key of the descriptor; none for a dry run.
@@ -51,7 +52,7 @@ pub struct StreamSend {
 }
 
 /// `zfs receive`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct StreamReceive {
     pub stream: String,
@@ -86,7 +87,7 @@ pub struct StreamReceive {
 }
 
 /// `zfs receive -A`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct ReceiveAbort {
     pub name: String,

@@ -1,10 +1,11 @@
 //! Recording what a pool is asked for. The trace itself goes into a descriptor that the client has
 //! handed over ([`crate::handover`]), under the key the request names.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zilla trace record`, `zilla advise`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct TraceRecord {
     /// Key of the descriptor.
@@ -15,7 +16,7 @@ pub struct TraceRecord {
 }
 
 /// What was recorded, and what there was no room for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct TraceReply {
     pub records: u64,

@@ -1,9 +1,10 @@
 //! The tree of virtual devices as the daemon reports it: names, states, counters.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a vdev is. Mirrors the `type` strings of the pool's configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum VdevKind {
     Root,
@@ -43,7 +44,7 @@ impl VdevKind {
 }
 
 /// The state of one vdev, worst last healthy first reversed: the order is OpenZFS's, so `<` means "worse".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum VdevState {
     Unknown,
@@ -58,7 +59,7 @@ pub enum VdevState {
 }
 
 /// Why a vdev is in its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum VdevAux {
     #[default]
@@ -86,7 +87,7 @@ pub enum VdevAux {
 }
 
 /// Which allocations a top-level vdev takes, or which list a leaf outside the tree belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum AllocClass {
     #[default]
@@ -99,7 +100,7 @@ pub enum AllocClass {
 }
 
 /// State of an initialize or trim of one leaf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum ActivityState {
     #[default]
@@ -111,7 +112,7 @@ pub enum ActivityState {
 }
 
 /// Progress of an initialize or trim of one leaf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct LeafProgress {
     pub state: ActivityState,
@@ -125,7 +126,7 @@ pub struct LeafProgress {
 }
 
 /// Counters since the vdev was loaded, named after `vdev_stat_t`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevStats {
     /// Nanoseconds since the vdev was loaded; the divisor of rates.
@@ -174,7 +175,7 @@ pub const LATENCY_BUCKETS: usize = 37;
 pub const REQUEST_BUCKETS: usize = 25;
 
 /// One I/O class of one vdev at this moment, and its histograms since load.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct QueueDepth {
     pub pending: u64,
@@ -187,7 +188,7 @@ pub struct QueueDepth {
 }
 
 /// The extended statistics behind `zpool iostat -l | -q | -w | -r`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevStatsEx {
     pub sync_read: QueueDepth,
@@ -205,7 +206,7 @@ pub struct VdevStatsEx {
 }
 
 /// A sequential rebuild of one top-level vdev.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct RebuildStat {
     pub state: ActivityState,
@@ -223,7 +224,7 @@ pub struct RebuildStat {
 }
 
 /// One vdev and what hangs below it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevNode {
     pub kind: VdevKind,

@@ -4,11 +4,12 @@
 use super::spec::VdevSpec;
 use super::vdev::VdevState;
 use crate::ApiError;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// `zpool add [-f]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolAdd {
     pub name: String,
@@ -18,7 +19,7 @@ pub struct PoolAdd {
 }
 
 /// `zpool attach [-fs] [-o ashift]`, `zpool replace [-fs] [-o ashift]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevAttach {
     pub name: String,
@@ -35,7 +36,7 @@ pub struct VdevAttach {
 }
 
 /// `zpool detach`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevDetach {
     pub name: String,
@@ -43,7 +44,7 @@ pub struct VdevDetach {
 }
 
 /// `zpool split [-l] [-o property=value]... [-R root]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolSplit {
     pub name: String,
@@ -58,14 +59,14 @@ pub struct PoolSplit {
     pub mount_options: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct SplitReply {
     pub mount_errors: Vec<ApiError>,
 }
 
 /// `zpool remove`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevRemove {
     pub name: String,
@@ -78,7 +79,7 @@ pub struct VdevRemove {
     pub cancel: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevRemoveReply {
     /// Of a dry run: bytes of memory that the removed device's mapping would take.
@@ -86,7 +87,7 @@ pub struct VdevRemoveReply {
 }
 
 /// `zpool offline [-f] [-t]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevOffline {
     pub name: String,
@@ -95,7 +96,7 @@ pub struct VdevOffline {
     pub fault: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Upkeep {
     #[default]
@@ -103,7 +104,7 @@ pub enum Upkeep {
     Trim,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum UpkeepCommand {
     /// Begins, or goes on where it was suspended.
@@ -116,7 +117,7 @@ pub enum UpkeepCommand {
 }
 
 /// `zpool initialize [-c | -s | -u]`, `zpool trim [-d] [-r rate] [-c | -s]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevUpkeep {
     pub name: String,
@@ -129,14 +130,14 @@ pub struct VdevUpkeep {
 }
 
 /// The devices of which it was refused, and why. It is done of the others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevUpkeepReply {
     pub refused: Vec<(u64, crate::ApiError)>,
 }
 
 /// `zpool labelclear [-f]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct LabelClear {
     /// Absolute path of the device.
@@ -145,7 +146,7 @@ pub struct LabelClear {
 }
 
 /// `zpool online [-e]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevOnline {
     pub name: String,
@@ -154,14 +155,14 @@ pub struct VdevOnline {
 }
 
 /// The state the device is in then.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevOnlineReply {
     pub state: VdevState,
 }
 
 /// `zpool clear`; without a vdev the whole pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolClear {
     pub name: String,
@@ -169,14 +170,14 @@ pub struct PoolClear {
 }
 
 /// `zpool resilver`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolResilver {
     pub name: String,
 }
 
 /// `zpool reopen`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolReopen {
     pub name: String,
@@ -184,7 +185,7 @@ pub struct PoolReopen {
 
 /// `zpool freeze`: from now on no txg is written down, as if the machine were about to crash. For
 /// tests of the intent log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolFreeze {
     pub name: String,

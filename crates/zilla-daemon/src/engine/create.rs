@@ -1,7 +1,6 @@
 //! `zpool create`, `destroy` and `export`.
 
 use super::Engine;
-use super::datasets::FIXED;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use super::poolprops::{fail_mode, heeded};
@@ -41,7 +40,7 @@ impl Engine {
         let (mut fs_properties, quotas) = super::accounts::split_quotas(&r.fs_properties)?;
         let crypt = self.new_crypt(&mut fs_properties, r.key.as_ref(), false).await?;
         let mut root_props = super::datasets::typed(&fs_properties, props::FS, true)?;
-        let fixed = |name: &str| super::datasets::number(&root_props, name);
+        let fixed = |name: &str| zilla::number(&root_props, name);
         let root = RootFs {
             crypt,
             version: fixed("version").filter(|v| *v != 0),
@@ -50,7 +49,7 @@ impl Engine {
             utf8only: fixed("utf8only").map_or(fixed("normalization").unwrap_or(0) != 0, |n| n != 0),
             casesensitivity: fixed("casesensitivity").unwrap_or(0),
         };
-        root_props.retain(|(name, _)| !FIXED.contains(&name.as_str()));
+        root_props.retain(|(name, _)| !zilla::FIXED.contains(&name.as_str()));
         let _changes = self.changes.lock().await;
         if self.pools.read().contains_key(&name) || self.is_lost(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));

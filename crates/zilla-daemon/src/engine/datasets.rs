@@ -9,112 +9,47 @@ use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zilla_control::props::{self, PropType, TypedValue, Types, naming};
+use zilla::{Maker, VolumeShape, auto, number};
+use zilla_control::props::{self, Types, naming};
 use zilla_control::types::{
     DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, ShareProtocol, VolumeSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::dsl::{DslDataset, Limit, NewCrypt, Refusal, Setting};
 use zilla_core::error::Error;
-use zilla_core::zap::{Value, Zap};
-use zilla_core::zpl::{self, MASTER_NODE_OBJ, Time, ZplProps};
-use zilla_core::zvol::{NewVolume, ZVOL_DEFAULT_BLOCKSIZE, check_size, create_volume_with};
+use zilla_core::zap::Value;
+use zilla_core::zvol::{ZVOL_DEFAULT_BLOCKSIZE, check_size};
 use zilla_ondisk::enums::ObjsetType;
-
-/// Settled when the file system is made, and kept in it rather than among the properties.
-pub const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
 
 /// Settled when a dataset is made, or by `zfs change-key`.
 pub(super) const CRYPTO: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
-pub type Settled = Vec<(String, Setting)>;
-
-/// Words as they lie on disk.
-pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> Answer<Settled> {
-    let mut all = Vec::new();
-    for (name, text) in words {
-        let (kind, value) = props::parse_dataset_prop(name, text, types, creating, None)?;
-        let name = match kind {
-            PropType::Native(desc) => desc.name.to_owned(),
-            // Kept in a file system, and taken out of the words where one is set or made.
-            PropType::UserQuota => {
-                let what = format!("'{name}' cannot be set here");
-                return Err(ApiError::with(ErrorCode::PropType, what));
-            }
-            _ => name.clone(),
-        };
-        if let ("sharenfs", TypedValue::Str(options)) = (name.as_str(), &value)
-            && let Err(why) = zilla_nfs::Options::parse(options)
-        {
-            let what = format!("'sharenfs' cannot be set to invalid options: {why}");
-            return Err(ApiError::with(ErrorCode::BadProp, what));
-        }
-        if let ("sharesmb", TypedValue::Str(options)) = (name.as_str(), &value)
-            && !matches!(options.as_str(), "on" | "off")
-        {
-            let what =
-                format!("'sharesmb' cannot be set to invalid options: '{options}' is neither on nor off");
-            return Err(ApiError::with(ErrorCode::BadProp, what));
-        }
-        if !supported(&name, &value) {
-            let what = format!("'{name}={text}' is not supported by zilla yet");
-            return Err(ApiError::with(ErrorCode::Unsupported, what));
-        }
-        let value = match value {
-            TypedValue::Num(n) => Value::u64(n),
-            TypedValue::Str(text) => Value::string(&text),
-        };
-        all.push((name, Setting::Local(value)));
-    }
-    // What is to be normalized must be UTF-8.
-    if number(&all, "normalization").is_some_and(|n| n != 0) && number(&all, "utf8only") == Some(0) {
-        let what = "'utf8only' must be set 'on' if normalization chosen";
-        return Err(ApiError::with(ErrorCode::BadProp, what));
-    }
-    Ok(all)
-}
-
-/// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in sys/fs/zfs.h.
-const PREFETCH_ALL: u64 = 2;
-const DIRECT_ALWAYS: u64 = 2;
-
 /// Source: ZFS_CANMOUNT_ON in sys/fs/zfs.h.
 const CANMOUNT_ON: u64 = 1;
 
-/// Settings that would have to be heeded and are not: better refused than quietly ignored.
-fn supported(name: &str, value: &TypedValue) -> bool {
-    match (name, value) {
-        ("encryption" | "keyformat", value) => {
-            matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
-        }
-        ("zoned", TypedValue::Num(n)) => *n == 0,
-        ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
-        ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
-        ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
-            text == "none"
-        }
-        _ => true,
+pub type Settled = zilla::Settings;
+
+fn maker(caller: &Caller) -> Maker {
+    Maker { uid: caller.uid, gid: caller.gid, who: who(caller) }
+}
+
+/// Words as they lie on disk.
+pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> Answer<Settled> {
+    let settings = zilla::settings(words, types, creating)?;
+    if let Some(options) = words.get("sharenfs")
+        && let Err(why) = zilla_nfs::Options::parse(options)
+    {
+        let what = format!("'sharenfs' cannot be set to invalid options: {why}");
+        return Err(ApiError::with(ErrorCode::BadProp, what));
     }
-}
-
-/// `refreservation=auto`
-fn auto() -> Setting {
-    Setting::Local(Value::u64(u64::MAX))
-}
-
-pub fn number(all: &Settled, name: &str) -> Option<u64> {
-    all.iter().find(|(n, _)| n == name).and_then(|(_, s)| match s {
-        Setting::Local(v) => v.as_u64(),
-        _ => None,
-    })
+    if let Some(options) = words.get("sharesmb").filter(|o| !matches!(o.as_str(), "on" | "off")) {
+        let what = format!("'sharesmb' cannot be set to invalid options: '{options}' is neither on nor off");
+        return Err(ApiError::with(ErrorCode::BadProp, what));
+    }
+    Ok(settings)
 }
 
 impl Engine {
-    fn now(&self) -> Time {
-        let now = self.env.wall();
-        Time { sec: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nsec: now.subsec_nanos() }
-    }
-
     pub(super) async fn create_dataset(&self, caller: &Caller, mut r: DatasetCreate) -> Answer<MountedReply> {
         let mounts = !r.no_mount;
         r.no_mount |= !caller.owner;
@@ -185,58 +120,8 @@ impl Engine {
         settings: Settled,
         crypt: NewCrypt,
     ) -> Answer<()> {
-        let parent_dir = pool.dsl().create_check(name).await.map_err(of_dataset)?;
-        let parent = pool.dsl().head(&parent_dir).await.map_err(of_dataset)?;
-        pool.dsl().new_crypt_check(Some(&parent_dir), &crypt).await.map_err(of_dataset)?;
-        let mut zpl = ZplProps::new(caller.uid, caller.gid, self.now());
-        let above = pool.dsl().objset(&parent).await.map_err(of_dataset)?;
-        // One that is made in the clear below what is locked inherits what is usual.
-        let above = match above.is_locked() {
-            true => None,
-            false => Some(Zap::open(&above, MASTER_NODE_OBJ).await.map_err(of_dataset)?),
-        };
-        let inherited = async |name: &str| {
-            let Some(above) = &above else { return Ok::<u64, Error>(0) };
-            Ok(above.try_get_u64(name).await?.unwrap_or(0))
-        };
-        zpl.normalization = match number(&settings, "normalization") {
-            Some(n) => n,
-            None => inherited("normalization").await.map_err(of_dataset)?,
-        };
-        zpl.utf8only = match number(&settings, "utf8only") {
-            Some(n) => n != 0,
-            // What is to be normalized must be UTF-8.
-            None => zpl.normalization != 0 || inherited("utf8only").await.map_err(of_dataset)? != 0,
-        };
-        zpl.casesensitivity = match number(&settings, "casesensitivity") {
-            Some(n) => n,
-            None => inherited("casesensitivity").await.map_err(of_dataset)?,
-        };
-        zpl.version = zpl::version_for(pool.spa.version());
-        if let Some(version) = number(&settings, "version").filter(|v| *v != 0) {
-            if version > zpl.version {
-                return Err(ApiError::with(
-                    ErrorCode::BadVersion,
-                    "pool must be upgraded to set this property or value",
-                ));
-            }
-            zpl.version = version;
-        }
-        zpl.project_quota = pool.dsl().feature_enabled("project_quota");
-        let stored: Settled = settings.into_iter().filter(|(n, _)| !FIXED.contains(&n.as_str())).collect();
-        let (dsl, name) = (pool.dsl().clone(), name.to_owned());
-        let (who, uid) = (who(caller), caller.uid);
-        let task = pool.spa.ctx.sync_task(move |tx| {
-            Box::pin(async move {
-                dsl.new_props_check(&parent_dir, &name, &stored)?;
-                dsl.limit_check(&parent_dir, 1, Limit::Filesystems, &who, None).await?;
-                let ds = dsl.create_fs_with(&tx, &name, ObjsetType::Zfs, 0, &crypt).await?;
-                dsl.grant_to_creator(&tx, &ds.dir(), uid).await?;
-                zpl::create_fs(&dsl.objset(&ds).await?, &tx, &zpl).await?;
-                dsl.set_props(&tx, &ds, &stored).await
-            })
-        });
-        task.await.map_err(of_dataset)
+        let maker = maker(caller);
+        zilla::make_filesystem(&pool.spa, name, &maker, settings, crypt).await.map_err(of_dataset)
     }
 
     async fn create_one_volume(
@@ -245,37 +130,15 @@ impl Engine {
         pool: &Pool,
         name: &str,
         volume: &VolumeSpec,
-        mut settings: Settled,
+        settings: Settled,
         crypt: NewCrypt,
     ) -> Answer<()> {
         let block_size = volume.block_size.or(number(&settings, "volblocksize"));
-        let block_size = block_size.unwrap_or(ZVOL_DEFAULT_BLOCKSIZE);
-        let size = volume.size;
         let bad = |e: Error| ApiError::with(ErrorCode::BadProp, e.to_string());
-        check_size(size, block_size).map_err(bad)?;
-        let own = pool.reservation(size, block_size, number(&settings, "copies").unwrap_or(1));
-        settings.retain(|(n, _)| n != "volsize" && n != "volblocksize");
-        let given = settings.iter_mut().find(|(n, _)| n == "refreservation");
-        match given {
-            Some((_, value)) if *value == auto() => *value = Setting::Local(Value::u64(own)),
-            None if !volume.sparse => {
-                settings.push(("refreservation".to_owned(), Setting::Local(Value::u64(own))));
-            }
-            _ => {}
-        }
-        let (dsl, name) = (pool.dsl().clone(), name.to_owned());
-        let (who, uid) = (who(caller), caller.uid);
-        let task = pool.spa.ctx.sync_task(move |tx| {
-            Box::pin(async move {
-                let parent = dsl.create_check(&name).await?;
-                dsl.new_props_check(&parent, &name, &settings)?;
-                dsl.limit_check(&parent, 1, Limit::Filesystems, &who, None).await?;
-                let new = NewVolume { size, block_size };
-                let ds = create_volume_with(&dsl, &tx, &name, new, &settings, &crypt).await?;
-                dsl.grant_to_creator(&tx, &ds.dir(), uid).await
-            })
-        });
-        task.await.map_err(of_dataset)
+        check_size(volume.size, block_size.unwrap_or(ZVOL_DEFAULT_BLOCKSIZE)).map_err(bad)?;
+        let shape = VolumeShape { size: volume.size, block_size, sparse: volume.sparse };
+        let maker = maker(caller);
+        zilla::make_volume(&pool.spa, name, &maker, shape, settings, crypt).await.map_err(of_dataset)
     }
 
     pub(super) async fn clone_dataset(&self, caller: &Caller, mut r: DatasetClone) -> Answer<MountedReply> {
@@ -392,7 +255,12 @@ impl Engine {
             let Setting::Local(bytes) = &*value else { continue };
             match name.as_str() {
                 "refreservation" if *value == auto() => {
-                    *value = Setting::Local(Value::u64(pool.reservation(size.unwrap_or(now), block_size, 1)));
+                    *value = Setting::Local(Value::u64(zilla::volume_reservation(
+                        &pool.spa,
+                        size.unwrap_or(now),
+                        block_size,
+                        1,
+                    )));
                 }
                 "reservation" | "refreservation" if bytes.as_u64().is_some_and(|n| n > now) => {
                     return bad(format!("'{name}' is greater than current volume size"));

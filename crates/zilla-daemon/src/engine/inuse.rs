@@ -8,13 +8,13 @@
 
 use super::Engine;
 use super::errors::Answer;
-use super::foreign::{self, Foreign};
 use super::handed::Checked;
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zilla::foreign::{self, Foreign};
 use zilla_control::props;
 use zilla_control::types::VdevSpec;
 use zilla_control::{ApiError, ErrorCode};

@@ -28,7 +28,6 @@ mod errors;
 mod events;
 mod extended;
 mod farewell;
-mod foreign;
 mod grants;
 mod handed;
 mod heal;

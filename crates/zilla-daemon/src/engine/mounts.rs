@@ -28,7 +28,7 @@ use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslDir};
 use zilla_core::error::{Error, Result};
 use zilla_core::zpl::FsProps;
-use zilla_env::{Env, apart_with, block_on};
+use zilla_env::{Env, apart_with, block_on, strerror};
 use zilla_fuse::{Mount, Options};
 use zilla_ondisk::enums::ObjsetType;
 

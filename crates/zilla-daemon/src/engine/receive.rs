@@ -9,7 +9,7 @@
 //! ends the package: what came before stays.
 
 use super::Engine;
-use super::datasets::{CRYPTO, FIXED, Settled, typed};
+use super::datasets::{CRYPTO, Settled, typed};
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use super::streams::{Reader, Told};
@@ -104,7 +104,7 @@ fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
     let types = if volume { props::VOL } else { props::FS };
     let mut out: Settled = Vec::new();
     let taken = |name: &str| {
-        !FIXED.contains(&name)
+        !zilla::FIXED.contains(&name)
             && !NOT_TAKEN.contains(&name)
             && (props::is_user_prop(name)
                 || props::dataset_prop(name).is_some_and(|p| !p.readonly() && p.applies_to(types)))

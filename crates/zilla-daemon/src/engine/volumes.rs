@@ -25,11 +25,8 @@ use zilla_control::paths::NBD_SOCKET;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDataset;
 use zilla_core::error::Result;
-use zilla_core::vdev::Top;
-use zilla_core::zvol::{Resv, volsize_to_reservation};
 use zilla_env::Env;
 use zilla_nbd::{Door, Exports, Refused, VolumeExport};
-use zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
 use zilla_ondisk::enums::ObjsetType;
 
 /// OpenZFS's number of `volmode=none`.
@@ -343,18 +340,6 @@ impl Drop for Nbd {
     }
 }
 
-impl Pool {
-    /// What a volume of this size reserves.
-    pub fn reservation(&self, size: u64, block_size: u64, copies: u64) -> u64 {
-        // By the width that new blocks have.
-        let asize = |t: &Top, size| t.psize_to_asize(size, u64::MAX);
-        let asizes =
-            |t: &Top| t.vdev.kind.nparity().map(|_| (asize(t, block_size), asize(t, SPA_OLD_MAXBLOCKSIZE)));
-        let asizes = self.spa.tree().tops.iter().filter_map(asizes).collect();
-        volsize_to_reservation(&Resv { size, block_size, copies, asizes })
-    }
-}
-
 impl Engine {
     /// `zfs set volsize=...`. Where the reservation is the volume's own, it follows; what is to be
     /// reserved is so before the volume grows.
@@ -370,7 +355,7 @@ impl Engine {
             let v = &used.volume;
             (v.size().map_err(of(&name))?, v.block_size().map_err(of(&name))?)
         };
-        let resv = |size| pool.reservation(size, block_size, 1);
+        let resv = |size| zilla::volume_reservation(&pool.spa, size, block_size, 1);
         let follows = pool.dsl().info(ds).await.map_err(of(&name))?.refreservation == resv(old);
         let reserve = async |bytes: u64| {
             let value = zilla_core::dsl::Setting::Local(zilla_core::zap::Value::u64(bytes));

@@ -34,6 +34,7 @@ pub enum Foreign {
     FileSystem(&'static str),
     /// A disk image of a virtual machine.
     Image(&'static str),
+    /// A partition table, by its name.
     Partitions(&'static str),
 }
 
