@@ -49,6 +49,7 @@ codes! {
     BadDev = "invalid device",
     NoReplicas = "no valid replicas",
     Resilvering = "currently resilvering",
+    Rebuilding = "currently sequentially resilvering",
     BadVersion = "unsupported version or feature",
     PoolUnavail = "pool is unavailable",
     DevOverflow = "too many devices in one vdev",

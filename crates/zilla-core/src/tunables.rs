@@ -154,6 +154,14 @@ pub static ZAP_MICRO_MAX_SIZE: Tunable = Tunable::new("zap_micro_max_size", 128 
 /// How many txgs that are on disk the kstat `txgs` of a pool lists.
 pub static TXG_HISTORY: Tunable = Tunable::new("zfs_txg_history", 100);
 
+/// Bytes that a sequential rebuild reads of a device at a time, and how many it may have under way
+/// for each device.
+pub static REBUILD_MAX_SEGMENT: Tunable = Tunable::new("zfs_rebuild_max_segment", 1 << 20);
+pub static REBUILD_VDEV_LIMIT: Tunable = Tunable::new("zfs_rebuild_vdev_limit", 64 << 20);
+
+/// Whether a pool is scrubbed when its last sequential rebuild is complete.
+pub static REBUILD_SCRUB_ENABLED: Tunable = Tunable::new("zfs_rebuild_scrub_enabled", 1);
+
 /// Seconds after which a txg that has anything to write is written.
 pub static TXG_TIMEOUT: Tunable = Tunable::new("zfs_txg_timeout", 5);
 
@@ -199,6 +207,9 @@ pub static ALL: &[&Tunable] = &[
     &TRIM_TXG_BATCH,
     &DEDUP_LOG_TXG_MAX,
     &L2ARC_REBUILD_MIN_L2SIZE,
+    &REBUILD_MAX_SEGMENT,
+    &REBUILD_VDEV_LIMIT,
+    &REBUILD_SCRUB_ENABLED,
     &TXG_TIMEOUT,
     &TXG_HISTORY,
     &ZAP_MICRO_MAX_SIZE,

@@ -74,7 +74,6 @@ fn disks_are_attached_detached_and_replaced() {
     let new: Vec<String> = world.images("new", 3, SIZE).iter().map(|p| p.display().to_string()).collect();
     let old = pool.disks[0].display().to_string();
     write(&pool, "f", 3);
-    told(&world.zpool(&format!("attach -s tank {old} {}", new[0])).fails(), "not supported");
     world.zpool(&format!("attach -w tank {old} {}", new[0])).ok();
     assert_eq!(config(&world), ["1 mirror-0", "2 tank1", "2 new1"]);
     told(&status(&world), "scan: resilvered ");
@@ -451,19 +450,75 @@ fn a_new_device_in_a_failed_ones_place_replaces_it_with_autoreplace() {
 }
 
 #[test]
-fn a_tunable_counts_for_the_next_command_and_holds_a_resilver() {
+fn a_sequential_resilver_is_told_of_stopped_by_an_export_and_followed_by_a_scrub() {
     if !can(&[Need::Fuse]) {
         return;
     }
     let world = World::new();
+    let (mut daemon, folder) = tunable_daemon(&world);
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let new: Vec<String> = world.images("new", 3, SIZE).iter().map(|p| p.display().to_string()).collect();
+    let old = pool.disks[0].display().to_string();
+    write(&pool, "f", 8);
+    let hold = folder.join("zfs_scan_suspend_progress");
+    fs::write(&hold, "1\n").expect("tunable");
+    world.zpool(&format!("attach -s tank {old} {}", new[0])).ok();
+    let shown = status(&world);
+    told(&shown, "  scan: resilver (mirror-0) in progress since ");
+    told(&shown, "(resilvering)");
+    told(&shown, "One or more devices is currently being resilvered");
+    told(&world.zpool("status -j tank").ok(), "\"rebuild_stats\":{\"mirror-0\":{");
+    told(&world.zpool("get -H feature@device_rebuild tank").ok(), "active");
+    told(&world.zpool("scrub tank").fails(), "cannot scrub tank: currently resilvering");
+    let healing = world.zpool(&format!("attach tank {old} {}", new[1])).fails();
+    told(&healing, "currently sequentially resilvering");
+    // In the midst of it OpenZFS has nothing to find fault with.
+    pool.judge();
+    pool.import();
+    told(&status(&world), "  scan: resilver (mirror-0) in progress since ");
+    fs::write(&hold, "0\n").expect("tunable");
+    world.zpool("wait -t resilver,scrub tank").ok();
+    let shown = status(&world);
+    told(&shown, "  scan: scrub repaired 0B in ");
+    told(&shown, "  scan: resilvered (mirror-0) ");
+    told(&shown, " with 0 errors on ");
+    assert_eq!(config(&world), ["1 mirror-0", "2 tank1", "2 new1"]);
+    let events = world.zpool("events -v tank").ok();
+    told(&events, "resilver_type = \"sequential\"");
+    world.zpool(&format!("replace -s -w tank {old} {}", new[1])).ok();
+    world.zpool("wait -t scrub tank").ok();
+    assert_eq!(config(&world), ["1 mirror-0", "2 new2", "2 new1"]);
+    told(&world.zpool("status -x tank").ok(), "pool 'tank' is healthy");
+    pool.judge();
+    pool.import();
+    read(&pool, "f", 8);
+    let raidz = Pool::create(&world, "three", Kind::Raidz1, SIZE, &[]);
+    let refused = world.zpool(&format!("replace -s three {} {}", raidz.disks[0].display(), new[2])).fails();
+    told(&refused, "only mirror and dRAID vdevs support sequential reconstruction");
+    world.stop();
+    daemon.wait().expect("zillad");
+}
+
+/// Starts a daemon whose tunables are files in a folder, and waits until it answers.
+fn tunable_daemon(world: &World) -> (std::process::Child, std::path::PathBuf) {
     let folder = world.path().join("parameters");
-    let mut daemon = world.command("zillad").env("ZILLA_PARAMETERS", &folder).spawn().expect("zillad");
+    let daemon = world.command("zillad").env("ZILLA_PARAMETERS", &folder).spawn().expect("zillad");
     for _ in 0..200 {
         if world.run("zilla", &["status"]).code == 0 {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
+    (daemon, folder)
+}
+
+#[test]
+fn a_tunable_counts_for_the_next_command_and_holds_a_resilver() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let (mut daemon, folder) = tunable_daemon(&world);
     let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
     write(&pool, "f", 6);
     let new = world.images("new", 1, SIZE)[0].display().to_string();

@@ -164,7 +164,8 @@ fn rebuild_line(name: &str, rebuild: &RebuildStat) -> String {
             if scan_rate > 0 {
                 text.push_str(&format!(" at {}/s", nicebytes(scan_rate)));
             }
-            text.push_str(&format!(", {} / {} issued", nicebytes(rebuild.bytes_issued), nicebytes(total)));
+            let to_issue = nicebytes(total.saturating_sub(rebuild.pass_bytes_skipped));
+            text.push_str(&format!(", {} / {to_issue} issued", nicebytes(rebuild.bytes_issued)));
             if issue_rate > 0 {
                 text.push_str(&format!(" at {}/s", nicebytes(issue_rate)));
             }

@@ -5,12 +5,12 @@ use super::status::{self, Options};
 use crate::fmt::interval::Stamp;
 use crate::fmt::json::{Json, Obj};
 use crate::fmt::time;
-use crate::fmt::vdev;
+use crate::fmt::vdev::{self, NameFlags};
 use zilla_control::props::nicenum::{Nice, format};
 use zilla_control::status::{SPA_VERSION, reason_of};
 use zilla_control::types::{
-    ActivityState, AllocClass, CheckpointState, PoolInfo, ScanFunc, ScanState, VdevAux, VdevKind, VdevNode,
-    VdevState,
+    ActivityState, AllocClass, CheckpointState, PoolInfo, ScanFunc, ScanStat, ScanState, VdevAux, VdevKind,
+    VdevNode, VdevState,
 };
 
 const ZPL_VERSION: u64 = 5;
@@ -298,8 +298,45 @@ fn remarks(object: &mut Obj, vdev: &VdevNode, spare: bool, opts: &Options) {
 }
 
 fn scan(item: &mut Obj, pool: &PoolInfo, opts: &Options) {
-    let Some(s) = pool.scan.as_ref() else { return };
     let mut object = Obj::new();
+    if let Some(s) = pool.scan.as_ref() {
+        scan_stats(&mut object, s, opts);
+    }
+    let rebuilds = rebuilds(pool, opts);
+    if !rebuilds.is_empty() {
+        object.obj("rebuild_stats", rebuilds);
+    }
+    if !object.is_empty() {
+        item.obj("scan_stats", object);
+    }
+}
+
+fn rebuilds(pool: &PoolInfo, opts: &Options) -> Obj {
+    let mut all = Obj::new();
+    for top in &pool.root.children {
+        let Some(r) = top.rebuild.as_ref().filter(|r| r.state != ActivityState::None) else { continue };
+        let name = vdev::name(top, NameFlags::default(), true);
+        let mut object = vdev_info(top, &name, top.class, false, opts.json_int);
+        object.str("state", activity_name(r.state));
+        nice_time(&mut object, "start_time", r.start_time, opts);
+        nice_time(&mut object, "end_time", r.end_time, opts);
+        let nanos = |ms: u64| ms.saturating_mul(1_000_000);
+        nice(&mut object, "scan_time", nanos(r.scan_time_ms), opts, Nice::Time);
+        nice(&mut object, "scanned", r.bytes_scanned, opts, Nice::Bytes);
+        nice(&mut object, "issued", r.bytes_issued, opts, Nice::Bytes);
+        nice(&mut object, "rebuilt", r.bytes_rebuilt, opts, Nice::Bytes);
+        nice(&mut object, "to_scan", r.bytes_est, opts, Nice::Bytes);
+        nice(&mut object, "errors", r.errors, opts, Nice::Num);
+        nice(&mut object, "pass_time", nanos(r.pass_time_ms), opts, Nice::Time);
+        nice(&mut object, "pass_scanned", r.pass_bytes_scanned, opts, Nice::Bytes);
+        nice(&mut object, "pass_issued", r.pass_bytes_issued, opts, Nice::Bytes);
+        nice(&mut object, "pass_skipped", r.pass_bytes_skipped, opts, Nice::Bytes);
+        all.obj(name, object);
+    }
+    all
+}
+
+fn scan_stats(object: &mut Obj, s: &ScanStat, opts: &Options) {
     object.str(
         "function",
         match s.func {
@@ -317,20 +354,19 @@ fn scan(item: &mut Obj, pool: &PoolInfo, opts: &Options) {
             ScanState::Canceled => "CANCELED",
         },
     );
-    nice_time(&mut object, "start_time", s.start_time, opts);
-    nice_time(&mut object, "end_time", s.end_time, opts);
-    nice(&mut object, "to_examine", s.to_examine, opts, Nice::Bytes);
-    nice(&mut object, "examined", s.examined, opts, Nice::Bytes);
-    nice(&mut object, "skipped", s.skipped, opts, Nice::Bytes);
-    nice(&mut object, "processed", s.processed, opts, Nice::Bytes);
-    nice(&mut object, "errors", s.errors, opts, Nice::Num);
-    nice(&mut object, "bytes_per_scan", s.pass_exam, opts, Nice::Bytes);
+    nice_time(object, "start_time", s.start_time, opts);
+    nice_time(object, "end_time", s.end_time, opts);
+    nice(object, "to_examine", s.to_examine, opts, Nice::Bytes);
+    nice(object, "examined", s.examined, opts, Nice::Bytes);
+    nice(object, "skipped", s.skipped, opts, Nice::Bytes);
+    nice(object, "processed", s.processed, opts, Nice::Bytes);
+    nice(object, "errors", s.errors, opts, Nice::Num);
+    nice(object, "bytes_per_scan", s.pass_exam, opts, Nice::Bytes);
     object.num("pass_start", s.pass_start, opts.json_int);
-    nice_time(&mut object, "scrub_pause", s.pass_scrub_pause, opts);
+    nice_time(object, "scrub_pause", s.pass_scrub_pause, opts);
     object.num("scrub_spent_paused", s.pass_scrub_spent_paused, opts.json_int);
-    nice(&mut object, "issued_bytes_per_scan", s.pass_issued, opts, Nice::Bytes);
-    nice(&mut object, "issued", s.issued, opts, Nice::Bytes);
-    item.obj("scan_stats", object);
+    nice(object, "issued_bytes_per_scan", s.pass_issued, opts, Nice::Bytes);
+    nice(object, "issued", s.issued, opts, Nice::Bytes);
 }
 
 fn checkpoint(item: &mut Obj, pool: &PoolInfo, opts: &Options) {

@@ -186,18 +186,14 @@ pub fn replace(cx: &mut Cx, args: Vec<String>) -> Run {
 
 fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
     let (options, operands) = args::parse(args, "fo:sw", &[]);
-    let (mut force, mut wait) = (false, false);
+    let (mut force, mut wait, mut sequential) = (false, false, false);
     let mut props = BTreeMap::new();
     for option in options {
         match option {
             Opt::Flag('f', _) => force = true,
             Opt::Flag('w', _) => wait = true,
             Opt::Flag('o', text) => ashift_option(cx, &mut props, &text)?,
-            Opt::Flag('s', _) => {
-                let command = if replace { "replace" } else { "attach" };
-                cx.err(format!("zpool: '{command} -s' is not supported by zilla yet"));
-                return Ok(2);
-            }
+            Opt::Flag('s', _) => sequential = true,
             other => return cx.bad_option(other),
         }
     }
@@ -225,7 +221,6 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
         format!("cannot attach {new} to {old}")
     };
     let Some(guid) = lookup(cx, &pool, old, &action)? else { return Ok(1) };
-    let sequential = false;
     let request = VdevAttach { name: name.clone(), guid, path, replace, force, ashift, sequential };
     let code = finish(cx, name, &action, &request)?;
     if code == 0 && wait {

@@ -221,6 +221,8 @@ pub struct RebuildStat {
     pub pass_time_ms: u64,
     pub pass_bytes_scanned: u64,
     pub pass_bytes_issued: u64,
+    /// What of it needed nothing.
+    pub pass_bytes_skipped: u64,
 }
 
 /// One vdev and what hangs below it.

@@ -54,6 +54,16 @@ pub enum Refusal {
     Expanding,
     #[error("raidz vdev has devices that are are offline or being replaced")]
     ExpandNotHealthy,
+    /// What knows no blocks can give devices what they lack only where the place alone says what
+    /// belongs there.
+    #[error("only mirror and dRAID vdevs support sequential reconstruction")]
+    NoRebuild,
+    #[error("device_rebuild feature must be enabled in order to use sequential reconstruction")]
+    RebuildDisabled,
+    #[error("currently resilvering")]
+    Resilvering,
+    #[error("currently sequentially resilvering")]
+    Rebuilding,
     /// Something else is refused while a vdev is being removed.
     #[error("device removal in progress")]
     Removing,
@@ -77,6 +87,8 @@ impl Refusal {
             Refusal::CannotRemove | Refusal::NoTrim | Refusal::NoExpansion | Refusal::OtherDraid => {
                 Errno::NotSup
             }
+            Refusal::NoRebuild | Refusal::RebuildDisabled => Errno::NotSup,
+            Refusal::Resilvering | Refusal::Rebuilding => Errno::Busy,
             Refusal::Initializing | Refusal::Trimming => Errno::Busy,
             Refusal::NoInitialize | Refusal::NoActiveTrim => Errno::NoEnt,
             Refusal::NoUpkeep | Refusal::OnlyMirrors => Errno::Inval,

@@ -58,11 +58,12 @@ pub const SUPPORTED: &[&str] = &[
     "raidz_expansion",
     "large_microzap",
     "livelist",
+    "device_rebuild",
 ];
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew:
 /// zilla keeps what is there.
-const TOLERATED_ACTIVE: &[&str] = &["resilver_defer", "device_rebuild", "multi_vdev_crash_dump"];
+const TOLERATED_ACTIVE: &[&str] = &["resilver_defer", "multi_vdev_crash_dump"];
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";

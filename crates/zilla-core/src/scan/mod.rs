@@ -82,6 +82,8 @@ pub trait ScanPool: Send + Sync {
     fn unreadable(&self, bp: Option<&BlkPtr>);
     /// A resilver ends, in the syncing txg. If it is complete, devices that took part have all that was born up to `max_txg`.
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()>;
+    /// Whether devices are given what they lack by something else.
+    fn is_rebuilding(&self) -> bool;
     /// The txg in which a resilver was completed is synced.
     fn resilvered(&self);
     /// Something to be told to those who watch: `scrub_start` and the like.
@@ -287,6 +289,13 @@ impl Scan {
         Ok(())
     }
 
+    /// Starts a scrub in the syncing context.
+    pub async fn start_in(self: &Arc<Self>, tx: &Tx) -> Result<()> {
+        self.start_sync(tx, ScanFunc::Scrub, Txg(0)).await?;
+        self.launch();
+        Ok(())
+    }
+
     /// Starts to give devices what they lack. It takes the place of a scrub that is under way, and of a resilver if it is to
     /// `restart` with all who lack something; else these wait for it. Returns whether it was started.
     #[crate::boxed]
@@ -334,6 +343,9 @@ impl Scan {
             self.changed.notify(usize::MAX);
             self.pool.notify("scrub_resume");
             return Ok(());
+        }
+        if self.pool.is_rebuilding() {
+            return Err(Error::os(Errno::Busy, "a sequential resilver is in progress"));
         }
         // Who asks for a scrub gets what is more urgent.
         let missing = self.pool.missing();

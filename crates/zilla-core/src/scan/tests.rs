@@ -71,6 +71,9 @@ impl ScanPool for FakePool {
         Box::pin(async {})
     }
     fn notify(&self, _: &str) {}
+    fn is_rebuilding(&self) -> bool {
+        false
+    }
     fn resilvered(&self) {}
 }
 

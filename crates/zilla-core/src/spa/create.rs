@@ -207,6 +207,7 @@ impl Spa {
             evacuation: Mutex::default(),
             expansion_pace: AtomicU64::new(super::expansion::BATCH),
             mover: Arc::default(),
+            rebuilds: super::rebuild::Rebuilds::default(),
             removing: Mutex::new(super::indirect::nothing_removed()),
             brt: super::brt::Brt::default(),
             ddt,

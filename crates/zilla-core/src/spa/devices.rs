@@ -215,14 +215,18 @@ impl Spa {
     #[crate::boxed]
     pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<()> {
         self.check_writable()?;
-        if self.tree().missing().is_none() {
+        // A rebuild comes to its end first.
+        if self.tree().missing().is_none() || self.is_rebuilding() {
             return Ok(());
         }
         // What is under way on the tree as it was must have come to an end: a resilver gives what
         // is synced.
         self.sync().await?;
-        if !self.scan()?.resilver(restart).await? {
-            self.tree().defer_resilver(self.ctx.txgs.open().0);
+        match self.scan()?.resilver(restart).await {
+            Ok(false) => self.tree().defer_resilver(self.ctx.txgs.open().0),
+            // One was ordered this moment.
+            Err(e) if e.is(Errno::Busy) && self.is_rebuilding() => {}
+            started => drop(started?),
         }
         Ok(())
     }
@@ -283,6 +287,7 @@ impl Spa {
             return Ok(());
         }
         self.resume_upkeep();
+        self.rebuild_on();
         self.look_at_sizes().await;
         self.expand_by_itself().await;
         if back.is_empty() {

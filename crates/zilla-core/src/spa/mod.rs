@@ -44,6 +44,7 @@ mod history;
 mod identity;
 mod indirect;
 mod open;
+mod rebuild;
 mod remove;
 mod scrub;
 mod spares;
@@ -62,6 +63,7 @@ pub use config::Host;
 pub use create::{CreateOpts, Outward, RootFs};
 pub use discover::{FoundPool, discover, set_paths};
 pub use open::{OpenOpts, Rewind};
+pub use rebuild::{RebuildState, RebuildStatus};
 pub use spares::SpareSpec;
 pub use split::Split;
 pub use suspend::FailMode;
@@ -127,6 +129,7 @@ pub struct Spa {
     evacuation: Mutex<Option<Arc<remove::Evacuation>>>,
     expansion_pace: AtomicU64,
     mover: Arc<expansion::Mover>,
+    rebuilds: rebuild::Rebuilds,
     /// What the directory says of removals.
     removing: Mutex<zilla_ondisk::removal::SpaRemovingPhys>,
     pub(crate) brt: Brt,

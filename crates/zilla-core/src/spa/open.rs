@@ -362,6 +362,7 @@ impl Spa {
             evacuation: Mutex::default(),
             expansion_pace: AtomicU64::new(super::expansion::BATCH),
             mover: Arc::default(),
+            rebuilds: super::rebuild::Rebuilds::default(),
             removing: Mutex::new(removing),
             brt,
             ddt,
@@ -426,6 +427,10 @@ impl Spa {
             }
         }
         spa.know_pointers();
+        if let Err(e) = spa.load_rebuilds().await {
+            // What devices lack is known without it.
+            tracing::warn!(pool = %spa.name(), "which vdevs are being rebuilt is not known: {e}");
+        }
         spa.open_scan().await?;
         if spa.stored_prop(&directory, "failmode").await? == Some(1) {
             spa.set_fail_mode(super::FailMode::Continue);
@@ -454,6 +459,7 @@ impl Spa {
             spa.go_on_discarding();
             spa.go_on_removing();
             spa.resume_upkeep();
+            spa.rebuild_on();
             spa.expand_on();
             spa.go_on_after_expansion();
         }

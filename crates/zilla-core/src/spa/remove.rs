@@ -24,7 +24,7 @@ use super::indirect::{self, Mapping};
 use super::open::DIRECTORY;
 use super::vdev_objects::{VdevObjects, top_zap};
 use crate::error::{Errno, Error, Result};
-use crate::spa::Refusal;
+use crate::spa::{RebuildState, Refusal};
 use crate::tunables;
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -127,7 +127,8 @@ impl Spa {
             return Err(Refusal::NotHealthy.into());
         }
         // One side that has everything is enough.
-        if under_way || !top.leaves().any(|l| l.readable() && l.dtl.is_empty()) {
+        let rebuilt = self.rebuild_status(top).is_some_and(|r| r.state() == Some(RebuildState::Active));
+        if under_way || rebuilt || !top.leaves().any(|l| l.readable() && l.dtl.is_empty()) {
             return Err(Refusal::RemovalBusy.into());
         }
         let nested =

@@ -12,8 +12,8 @@ use crate::zap::Zap;
 use futures_util::future::BoxFuture;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use zilla_ondisk::BlkPtr;
 use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
+use zilla_ondisk::{BlkPtr, NvList};
 
 /// Weak, because the pool owns its scan.
 struct Scanned(Weak<Spa>);
@@ -74,10 +74,17 @@ impl ScanPool for Scanned {
         })
     }
 
+    fn is_rebuilding(&self) -> bool {
+        self.0.upgrade().is_some_and(|spa| spa.is_rebuilding())
+    }
+
     fn notify(&self, what: &str) {
-        if let Some(spa) = self.0.upgrade() {
-            Spa::notify(&spa, what, None);
+        let Some(spa) = self.0.upgrade() else { return };
+        let mut more = NvList::new();
+        if what.starts_with("resilver") {
+            more.add("resilver_type", "healing");
         }
+        spa.post(&format!("sysevent.fs.zfs.{what}"), None, &more);
     }
 
     fn resilvered(&self) {

@@ -251,7 +251,9 @@ impl Spa {
                 }
                 let disk = spare.kind == VdevKind::Disk;
                 let spec = LeafSpec { path: PathBuf::from(leaf.path()), disk };
-                let how = Attach { replace: true, spare: Some(spare.guid), ..Attach::default() };
+                let top = tree.top_of(target).filter(|_| leaf.is_room());
+                let sequential = top.is_some_and(|t| self.may_rebuild(t));
+                let how = Attach { replace: true, spare: Some(spare.guid), sequential, ..Attach::default() };
                 match self.attach(target, &spec, how).await {
                     Ok(()) => {
                         tracing::warn!(pool = %self.name(), failed = %path, spare = %leaf.path(), "a hot spare steps in");

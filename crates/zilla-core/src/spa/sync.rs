@@ -369,6 +369,7 @@ impl Spa {
             let over = std::pin::pin!(async {
                 self.pause_removal().await;
                 self.pause_upkeep().await;
+                self.pause_rebuilds().await;
                 self.pause_expansion().await;
             });
             let suspended = std::pin::pin!(self.suspension.happens());

@@ -21,7 +21,7 @@ use crate::metaslab::metaslab_shift;
 use crate::spa::Refusal;
 use crate::types::{TXG_DEFER_SIZE, TXG_INITIAL, TXG_SIZE, Txg};
 use crate::vdev::{
-    LeafSpec, PoolSpec, RESILVER_TXG, Top, TopSpec, Vdev, VdevKind, VdevTree, change, new_guid,
+    LeafSpec, PoolSpec, REBUILD_TXG, RESILVER_TXG, Top, TopSpec, Vdev, VdevKind, VdevTree, change, new_guid,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -248,9 +248,15 @@ impl Spa {
         let parent = old.parent_of(guid).ok_or_else(|| no_such(guid))?;
         let top = old.top_of(guid).ok_or_else(|| no_such(guid))?;
         if !how.replace && matches!(target.kind, VdevKind::Raidz { .. }) {
+            self.check_rebuild(how.sequential, top)?;
             return self.attach_to_raidz(&target, spec, how).await;
         }
         Self::may_attach(&target, &parent, how)?;
+        // What a log lacks is brought to it by emptying it.
+        let sequential = how.sequential && !top.vdev.is_log;
+        if !top.vdev.is_log {
+            self.check_rebuild(sequential, top)?;
+        }
         let mut leaf = match how.spare {
             Some(spare) => {
                 let nv = self.take_spare(spare, spec, top).await?;
@@ -260,7 +266,7 @@ impl Spa {
             None => spec.config(0, &*env.rng),
         };
         leaf.set("create_txg", target.config_u64("create_txg").unwrap_or(self.ctx.txgs.open().0));
-        leaf.set(RESILVER_TXG, self.ctx.txgs.open().0);
+        leaf.set(if sequential { REBUILD_TXG } else { RESILVER_TXG }, self.ctx.txgs.open().0);
         let new_leaf = leaf.u64("guid").unwrap_or(0);
         let kind = match how {
             Attach { spare: Some(_), .. } => VdevKind::Spare,
@@ -280,7 +286,8 @@ impl Spa {
         // Nothing that was written until the change is stable can be expected there.
         let until = self.ctx.txgs.open().0 + 2 * TXG_SIZE as u64;
         new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
-        let made = self.attach_made(&old, &new, new_leaf).await;
+        let rebuilt = sequential.then_some(top.id);
+        let made = self.attach_made(&old, &new, new_leaf, rebuilt).await;
         if made.is_err() {
             for leaf in new.new_leaves(&old) {
                 leaf.retire(VdevState::Closed).await;
@@ -291,6 +298,10 @@ impl Spa {
         let open = self.ctx.txgs.open().0;
         new.new_leaves(&old).for_each(|l| l.dtl.remove(open + 1, u64::MAX));
         drop(changing);
+        if sequential {
+            self.rebuild_on();
+            return Ok(());
+        }
         self.catch_up().await
     }
 
@@ -313,14 +324,27 @@ impl Spa {
         Ok(())
     }
 
-    async fn attach_made(self: &Arc<Self>, old: &VdevTree, new: &Arc<VdevTree>, leaf: u64) -> Result<()> {
+    /// `rebuilt`: the top-level that is to be rebuilt then.
+    async fn attach_made(
+        self: &Arc<Self>,
+        old: &Arc<VdevTree>,
+        new: &Arc<VdevTree>,
+        leaf: u64,
+        rebuilt: Option<u32>,
+    ) -> Result<()> {
         new.init_new_labels(&self.nobodys(), &self.uberblock(), old).await?;
-        let (spa, new) = (self.clone(), new.clone());
+        let (spa, new, old) = (self.clone(), new.clone(), old.clone());
         self.ctx
             .sync_task(move |tx| {
                 Box::pin(async move {
+                    if rebuilt.is_some() && spa.scan()?.is_resilvering() {
+                        return Err(Refusal::Resilvering.into());
+                    }
                     let vdev = new.find(leaf).ok_or_else(|| no_such(leaf))?;
                     VdevObjects::open(&spa.ctx, &tx).await?.leaf(&vdev).await?;
+                    if let Some(id) = rebuilt {
+                        spa.order_rebuild(&tx, new.top(id)?, &old).await?;
+                    }
                     spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
@@ -498,6 +522,7 @@ impl Spa {
         }
         for v in top.vdev.walk() {
             v.remove_config(RESILVER_TXG);
+            v.remove_config(REBUILD_TXG);
         }
         self.config_dirty.store(true, Ordering::Release);
         self.metaslabs.set_allocatable(vdev, true)?;

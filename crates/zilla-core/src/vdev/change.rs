@@ -320,8 +320,7 @@ impl VdevTree {
                 }
             }
         }
-        tree.like(self);
-        Ok(tree)
+        Ok(tree.like(self))
     }
 
     /// Makes leaves answer to the guids and paths that this tree gives them. To be called when it

@@ -70,7 +70,7 @@ impl<'a> Side<'a> {
         Side { leaf, via: SmallVec::new() }
     }
 
-    fn all(&self) -> impl Iterator<Item = &'a Arc<Leaf>> + '_ {
+    pub(super) fn all(&self) -> impl Iterator<Item = &'a Arc<Leaf>> + '_ {
         self.via.iter().copied().chain([self.leaf])
     }
 

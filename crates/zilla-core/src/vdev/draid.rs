@@ -164,6 +164,11 @@ impl Draid {
         RESERVE + asize.div_ceil(self.shape.ndisks()).next_multiple_of(ROW)
     }
 
+    /// Where the group ends that an offset lies in.
+    pub(super) fn group_end(&self, offset: u64) -> u64 {
+        (offset / self.group_size() + 1) * self.group_size()
+    }
+
     /// The child in a column of a slice.
     fn child(&self, slice: u64, column: u64) -> usize {
         let n = self.shape.children;
@@ -200,7 +205,7 @@ impl Draid {
         let mut map = Map::empty(true);
         let (mut offset, mut left) = (offset, size >> ashift);
         while left > 0 {
-            let end = (offset / self.group_size() + 1) * self.group_size();
+            let end = self.group_end(offset);
             let stripes = ((end - offset) / self.stripe(ashift)).max(1);
             let sectors = left.min(stripes * self.shape.ndata);
             self.map_group(&mut map, offset, sectors, ashift);

@@ -72,6 +72,8 @@ pub struct Leaf {
     pub refused: AtomicBool,
     /// Bytes that the scan has written to it.
     pub scan_processed: AtomicU64,
+    /// Bytes that the sequential rebuild has written to it.
+    pub rebuild_processed: AtomicU64,
     pub stats: LeafStats,
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
@@ -137,6 +139,7 @@ impl Leaf {
             resilvering: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             scan_processed: AtomicU64::new(0),
+            rebuild_processed: AtomicU64::new(0),
             stats: LeafStats::default(),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),

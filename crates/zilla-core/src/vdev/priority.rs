@@ -11,4 +11,5 @@ pub enum Priority {
     Removal,
     Initialize,
     Trim,
+    Rebuild,
 }

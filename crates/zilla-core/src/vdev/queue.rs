@@ -32,6 +32,7 @@ const LIMITS: [(u32, u32); CLASSES] = [
     (1, 2),   // removal
     (1, 1),   // initialize
     (1, 2),   // trim
+    (1, 3),   // rebuild
 ];
 /// I/Os of all classes at the device.
 const MAX_ACTIVE: u32 = 1000;

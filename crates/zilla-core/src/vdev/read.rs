@@ -503,11 +503,12 @@ impl Reader<'_> {
             return Vec::new();
         }
         let Some(guard) = (self.fence)() else { return Vec::new() };
+        let writer = self.tree.enter_gates(&[(self.top.id, self.offset, self.psize)]).await;
         let (birth, scan) = (self.birth, self.class == Priority::Scrub);
         let task = async move {
             let one = |mend: Mend| mend.write(birth, scan);
             let done = join_all(writes.into_iter().map(one)).await;
-            drop((guard, entry));
+            drop((guard, entry, writer));
             done
         };
         self.tree.env.spawn_with_result(task).await

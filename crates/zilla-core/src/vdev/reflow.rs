@@ -140,7 +140,7 @@ pub struct Excluded<'a> {
     reflow: &'a Reflow,
 }
 
-fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
+pub(super) fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 

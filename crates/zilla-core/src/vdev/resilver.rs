@@ -21,12 +21,15 @@ use zilla_ondisk::blkptr::BlkPtr;
 
 use super::label::{self, PoolLabels};
 use super::leaf::Leaf;
+use super::node::Vdev;
 use super::tree::{Top, VdevTree};
 use crate::types::GANG_HEADER_SIZE;
 
 /// What the configuration calls the txg in which a leaf was attached that has not got everything
 /// yet.
 pub const RESILVER_TXG: &str = "resilver_txg";
+/// The same where a sequential rebuild gives it to it.
+pub const REBUILD_TXG: &str = "rebuild_txg";
 
 impl VdevTree {
     /// Leaves that hold the pool's data. What log devices lack is not copied to them.
@@ -128,8 +131,13 @@ impl VdevTree {
     /// The resilver is over. If it is complete, leaves that took part in all of it have everything
     /// born up to `max_txg`, provided that it is stable there. Whether the configuration changed.
     pub async fn end_resilver(&self, complete: bool, max_txg: u64) -> bool {
+        self.end_below(&self.root, complete, max_txg).await
+    }
+
+    /// The same of a node and what is below it.
+    pub(super) async fn end_below(&self, node: &Arc<Vdev>, complete: bool, max_txg: u64) -> bool {
         let mut changed = false;
-        for v in self.root.walk() {
+        for v in node.walk() {
             let Some(leaf) = v.leaf.as_ref() else { continue };
             if !leaf.resilvering.swap(false, Ordering::Relaxed) || !complete {
                 continue;
@@ -139,8 +147,10 @@ impl VdevTree {
             if whole && self.is_stable(leaf).await {
                 self.pass_on(leaf, max_txg);
                 leaf.dtl.remove(0, max_txg + 1);
-                changed |= v.config_u64(RESILVER_TXG).is_some();
-                v.remove_config(RESILVER_TXG);
+                for name in [RESILVER_TXG, REBUILD_TXG] {
+                    changed |= v.config_u64(name).is_some();
+                    v.remove_config(name);
+                }
             }
         }
         changed

@@ -10,7 +10,7 @@ pub const LATENCY_BUCKETS: usize = 37;
 /// Buckets of a size histogram: powers of two of bytes.
 pub const SIZE_BUCKETS: usize = 25;
 /// Classes of the queue ([`crate::vdev::Priority`]).
-pub const CLASSES: usize = 8;
+pub const CLASSES: usize = 9;
 
 /// OpenZFS's I/O types, in the order of `vs_ops`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

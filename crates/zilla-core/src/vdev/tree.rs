@@ -15,6 +15,7 @@ pub use super::config::ConfigFor;
 use super::config::Parser;
 use super::distributed;
 use super::draid::Draid;
+use super::gate::Gates;
 use super::leaf::Leaf;
 use super::node::{Vdev, VdevKind};
 use super::raidz;
@@ -180,6 +181,8 @@ pub struct VdevTree {
     writable: std::sync::atomic::AtomicBool,
     /// Space is counted with RAID-Z's parity in it, as pools of versions 1 and 2 count it.
     raw_space: std::sync::atomic::AtomicBool,
+    /// Those of its top-levels that are being rebuilt.
+    pub(crate) gates: Arc<Gates>,
 }
 
 impl VdevTree {
@@ -212,6 +215,7 @@ impl VdevTree {
             cache,
             writable: false.into(),
             raw_space: false.into(),
+            gates: Arc::default(),
         }
     }
 
@@ -318,9 +322,11 @@ impl VdevTree {
     }
 
     /// What both of a tree and the one that takes its place have.
-    pub(super) fn like(&self, old: &VdevTree) {
+    pub(super) fn like(mut self, old: &VdevTree) -> VdevTree {
         self.set_writable(old.is_writable());
         self.count_raw_space(old.raw_space.load(Ordering::Relaxed));
+        self.gates = old.gates.clone();
+        self
     }
 
     pub(super) fn set_writable(&self, writable: bool) {
@@ -467,7 +473,6 @@ impl VdevTree {
 
     fn with_aux(&self, leaves: Vec<Arc<Leaf>>, spares: Vec<Arc<Vdev>>, cache: Vec<Arc<Vdev>>) -> VdevTree {
         let tree = VdevTree::assemble(&self.env, self.root.clone(), leaves, spares, cache);
-        tree.like(self);
-        tree
+        tree.like(self)
     }
 }

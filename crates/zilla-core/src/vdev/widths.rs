@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use zilla_ondisk::enums::ScanState;
 use zilla_ondisk::{NvList, Uberblock};
 
+use super::gate::Writer;
 use super::node::Vdev;
 use super::reflow::{Inside, Position, Ranges, Reflow};
 use super::tree::{Layout, Top, VdevTree};
@@ -51,11 +52,13 @@ pub struct ExpandState {
     pub waiting: bool,
 }
 
-/// Somebody does I/O on RAID-Zs.
+/// Somebody does I/O on RAID-Zs, or writes.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     strangers: SmallVec<[Arc<()>; 1]>,
     inside: Option<(u32, Inside)>,
+    #[expect(dead_code, reason = "held")]
+    writer: Writer,
 }
 
 impl Entry {
@@ -183,6 +186,12 @@ impl VdevTree {
     /// Has an expansion be as far as an uberblock says.
     pub fn note_reflow(&self, ub: &Uberblock) {
         self.tops.iter().filter_map(|t| t.vdev.widths()).for_each(|w| w.note_reflow(ub));
+    }
+
+    /// Begins to write at places (vdev, offset and bytes of a block).
+    pub(crate) async fn enter_to_write(&self, places: &[(u32, u64, u64)]) -> Entry {
+        let entry = self.enter(places).await;
+        Entry { writer: self.enter_gates(places).await, ..entry }
     }
 
     /// Begins I/O at places (vdev, offset and bytes of a block): while the entry is there sectors

@@ -237,7 +237,7 @@ impl VdevTree {
         birth: u64,
         class: Priority,
     ) -> Vec<usize> {
-        let entry = self.enter(&[(top.id, offset, data.len() as u64)]).await;
+        let entry = self.enter_to_write(&[(top.id, offset, data.len() as u64)]).await;
         let mut plan = Plan::default();
         plan.block(top, offset, data, birth, &entry);
         let mut missed = std::mem::take(&mut plan.missed);

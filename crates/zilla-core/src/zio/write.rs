@@ -387,7 +387,7 @@ impl Zio {
             .iter()
             .flat_map(|p| p.dvas.iter().map(move |d| (d.vdev, d.offset, bytes(p))))
             .collect();
-        let entry = tree.enter(&places).await;
+        let entry = tree.enter_to_write(&places).await;
         zio.0.track.keep(txg, &placements);
         let bytes = |p: &Placement| p.data.len() as u64 * p.dvas.len() as u64;
         zio.0.tracer.wrote(|| placements.iter().map(bytes).sum());

@@ -4,10 +4,10 @@
 use super::spares::whole;
 use super::*;
 
-const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-const ONE_SPARE: VdevKind = VdevKind::Draid { nparity: 1, ndata: 2, nspares: 1 };
+pub(super) const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+pub(super) const ONE_SPARE: VdevKind = VdevKind::Draid { nparity: 1, ndata: 2, nspares: 1 };
 
-async fn create(w: &World, kind: VdevKind, names: &[&str]) -> Arc<Spa> {
+pub(super) async fn create(w: &World, kind: VdevKind, names: &[&str]) -> Arc<Spa> {
     let leaves = names.iter().map(|n| w.sized(n, 160 << 20)).collect();
     let top = TopSpec { kind, leaves, is_log: false, bias: None, ashift: Some(12) };
     let spec = PoolSpec { tops: vec![top], ..PoolSpec::default() };
@@ -17,7 +17,7 @@ async fn create(w: &World, kind: VdevKind, names: &[&str]) -> Arc<Spa> {
 }
 
 /// The guid of a spare that waits, and how it is put in a disk's place.
-fn spare(spa: &Spa, name: &str) -> (LeafSpec, Attach) {
+pub(super) fn spare(spa: &Spa, name: &str) -> (LeafSpec, Attach) {
     let tree = spa.tree();
     let named = |v: &&Arc<zilla_core::vdev::Vdev>| v.leaf.as_ref().is_some_and(|l| l.path() == name);
     let guid = tree.spares.iter().find(named).unwrap().guid;
@@ -25,7 +25,7 @@ fn spare(spa: &Spa, name: &str) -> (LeafSpec, Attach) {
     (spec, Attach { replace: true, spare: Some(guid), ..Attach::default() })
 }
 
-async fn lose(w: &World, spa: &Arc<Spa>, name: &str) {
+pub(super) async fn lose(w: &World, spa: &Arc<Spa>, name: &str) {
     spa.offline(guid(spa, &w.path(name)), false, true).await.unwrap();
 }
 
@@ -43,7 +43,7 @@ fn waiting(spa: &Spa) -> Vec<String> {
     waits.filter(|v| v.state().0 == VdevState::Healthy).map(|v| v.leaf.as_ref().unwrap().path()).collect()
 }
 
-fn errors(spa: &Spa) -> u64 {
+pub(super) fn errors(spa: &Spa) -> u64 {
     let tree = spa.tree();
     tree.pool_leaves().map(|l| l.checksum_errors.load(std::sync::atomic::Ordering::Relaxed)).sum()
 }

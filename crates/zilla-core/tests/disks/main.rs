@@ -3,6 +3,7 @@
 
 mod draid;
 mod expansion;
+mod rebuild;
 mod removal;
 mod spares;
 mod splitting;

@@ -63,9 +63,12 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
         spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
         spa::Refusal::Expanding => ErrorCode::RaidzExpandInProgress.into(),
-        spa::Refusal::NoExpansion | spa::Refusal::OtherDraid => {
-            ApiError::with(ErrorCode::BadTarget, why.to_string())
-        }
+        spa::Refusal::NoExpansion
+        | spa::Refusal::OtherDraid
+        | spa::Refusal::NoRebuild
+        | spa::Refusal::RebuildDisabled => ApiError::with(ErrorCode::BadTarget, why.to_string()),
+        spa::Refusal::Resilvering => ErrorCode::Resilvering.into(),
+        spa::Refusal::Rebuilding => ErrorCode::Rebuilding.into(),
         spa::Refusal::ExpandNotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
         spa::Refusal::NoUpkeep => ErrorCode::BadDev.into(),
         spa::Refusal::NoTrim => ErrorCode::TrimNotSup.into(),
@@ -159,6 +162,7 @@ mod tests {
             NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
             RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing | OnlyMirrors => true,
             Expanding | NoExpansion | ExpandNotHealthy | OtherDraid => true,
+            NoRebuild | RebuildDisabled | Resilvering | Rebuilding => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
             NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
         }
@@ -240,6 +244,18 @@ mod tests {
                 ErrorCode::BadDev,
                 "raidz vdev has devices that are are offline or being replaced",
             ),
+            (
+                NoRebuild,
+                ErrorCode::BadTarget,
+                "only mirror and dRAID vdevs support sequential reconstruction",
+            ),
+            (
+                RebuildDisabled,
+                ErrorCode::BadTarget,
+                "device_rebuild feature must be enabled in order to use sequential reconstruction",
+            ),
+            (Resilvering, ErrorCode::Resilvering, "currently resilvering"),
+            (Rebuilding, ErrorCode::Rebuilding, "currently sequentially resilvering"),
             (NoUpkeep, ErrorCode::BadDev, "invalid device"),
             (NoTrim, ErrorCode::TrimNotSup, "trim operations are not supported by this device"),
             (Initializing, ErrorCode::Initializing, "currently initializing"),

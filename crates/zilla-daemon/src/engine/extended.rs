@@ -30,6 +30,7 @@ fn add_leaf(sum: &mut VdevStatsEx, leaf: &Arc<Leaf>) {
         (&mut sum.async_write, Priority::AsyncWrite),
         (&mut sum.scrub, Priority::Scrub),
         (&mut sum.trim, Priority::Trim),
+        (&mut sum.rebuild, Priority::Rebuild),
     ] {
         let QueueDepth { pending, active, wait, individual, aggregate } = queue;
         let i = class as usize;

@@ -10,7 +10,7 @@ use zilla_control::props::FEATURES;
 use zilla_control::types::*;
 use zilla_core::metaslab::{Metaslabs, SpaceClass};
 use zilla_core::spa::features::SUPPORTED;
-use zilla_core::spa::{CheckpointStat, DedupStats, FailMode};
+use zilla_core::spa::{CheckpointStat, DedupStats, FailMode, RebuildState, RebuildStatus};
 use zilla_core::vdev::{IoKind, Top, UpkeepKind, Vdev, VdevKind as CoreKind, VdevTree};
 use zilla_ondisk::enums::{self, ScanState as CoreScanState};
 use zilla_ondisk::removal::SpaRemovingPhys;
@@ -59,7 +59,10 @@ impl Engine {
         let spa = &pool.spa;
         let tree = spa.tree();
         let elapsed = u64::try_from(pool.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let root = root(&tree, Some(&spa.metaslabs), elapsed);
+        let mut root = root(&tree, Some(&spa.metaslabs), elapsed);
+        for (node, top) in root.children.iter_mut().zip(&tree.tops) {
+            node.rebuild = spa.rebuild_status(top).and_then(|r| rebuild(&r));
+        }
         let mut l2cache = aux(&tree, &tree.cache, AllocClass::Cache, elapsed);
         for v in &mut l2cache {
             let space = spa.cache_space(v.guid).unwrap_or_default();
@@ -130,6 +133,31 @@ fn removal(phys: &SpaRemovingPhys, mapping_memory: u64) -> Option<Removal> {
         to_copy: phys.to_copy,
         copied: phys.copied,
         mapping_memory,
+    })
+}
+
+/// The sequential rebuild of a top-level vdev under way, or the last one.
+fn rebuild(now: &RebuildStatus) -> Option<RebuildStat> {
+    let state = match now.state()? {
+        RebuildState::Active => ActivityState::Active,
+        RebuildState::Canceled => ActivityState::Canceled,
+        RebuildState::Complete => ActivityState::Complete,
+    };
+    let phys = &now.phys;
+    Some(RebuildStat {
+        state,
+        start_time: phys.start_time,
+        end_time: phys.end_time,
+        scan_time_ms: phys.scan_time_ms,
+        bytes_scanned: phys.bytes_scanned,
+        bytes_issued: phys.bytes_issued,
+        bytes_rebuilt: phys.bytes_rebuilt,
+        bytes_est: phys.bytes_est,
+        errors: phys.errors,
+        pass_time_ms: u64::try_from(now.pass_time.as_millis()).unwrap_or(u64::MAX),
+        pass_bytes_scanned: now.pass_scanned,
+        pass_bytes_issued: now.pass_issued,
+        pass_bytes_skipped: now.pass_scanned.saturating_sub(now.pass_issued),
     })
 }
 
@@ -257,6 +285,7 @@ fn node(
             stats.trim = progress(leaf, UpkeepKind::Trim);
         }
         stats.scan_processed = leaf.scan_processed.load(Ordering::Relaxed);
+        stats.rebuild_processed = leaf.rebuild_processed.load(Ordering::Relaxed);
         stats.resilver_deferred =
             !vdev.is_log && leaf.is_behind() && !leaf.resilvering.load(Ordering::Relaxed);
     }

@@ -45,8 +45,9 @@ impl Engine {
         match r.command {
             ScrubCommand::Start => match start(&scan, r.from_last_txg).await {
                 Err(e) if e.is(Errno::Busy) => {
-                    let resilver = pool.scan_stat().is_some_and(|s| s.func == ScanFunc::Resilver);
-                    Err(if resilver { ErrorCode::Resilvering } else { ErrorCode::Scrubbing }.into())
+                    let scan = pool.scan_stat().filter(|s| s.state == ScanState::Scanning);
+                    let scrub = scan.is_some_and(|s| s.func == ScanFunc::Scrub);
+                    Err(if scrub { ErrorCode::Scrubbing } else { ErrorCode::Resilvering }.into())
                 }
                 other => other.map_err(of_pool),
             },

@@ -74,12 +74,6 @@ impl Engine {
     pub(super) async fn attach_vdev(&self, r: VdevAttach) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
-        if r.sequential {
-            return Err(ApiError::with(
-                ErrorCode::Unsupported,
-                "sequential rebuild is not supported by zilla yet",
-            ));
-        }
         let spare = self.check_spare(&pool, &r).await?;
         let leaf = LeafSpec { path: r.path.clone() };
         let top = TopSpec { kind: TopKind::Single, class: Default::default(), leaves: vec![leaf] };

@@ -54,6 +54,9 @@ async fn activities(pool: &Pool, vdevs: &[u64]) -> Result<BTreeMap<Activity, u64
     if pool.is_resilvering() {
         all.insert(Activity::Resilver, left());
     }
+    if let Some(left) = pool.spa.rebuild_left() {
+        all.insert(Activity::Resilver, left);
+    }
     if pool.spa.tree().root.walk().iter().any(|v| v.kind == VdevKind::Replacing) {
         all.insert(Activity::Replace, left());
     }
