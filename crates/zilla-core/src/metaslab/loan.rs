@@ -90,9 +90,16 @@ pub struct Plot {
 }
 
 impl Metaslab {
-    /// How long a window is here.
+    /// How long a window is here. What is free begins and ends where blocks may, also what is left of
+    /// it.
     fn window(&self) -> u64 {
-        (self.size / SHARE).min(MOST).max(1 << self.shift)
+        self.whole((self.size / SHARE).min(MOST))
+    }
+
+    /// So many bytes in whole grains, and one at least: else a loop over the windows would not come
+    /// to its end.
+    fn whole(&self, bytes: u64) -> u64 {
+        (bytes / self.grain).max(1) * self.grain
     }
 
     /// Lends what is free from `from` to the window's end, but not more than `most` bytes; of that,
@@ -130,8 +137,7 @@ impl Metaslab {
         most: u64,
     ) -> Result<Loan> {
         let mut ranges = RangeTree::new();
-        // Whole sectors, and one at least: else a loop over the windows would not come to its end.
-        let mut left = (most >> self.shift).max(1) << self.shift;
+        let mut left = self.whole(most);
         let found = st.free.within(window).flat_map(|free| match only {
             None => vec![free],
             Some(only) => only.within(free).collect(),

@@ -95,7 +95,7 @@ pub(super) struct Metaslab {
     /// log2 of the smallest allocation.
     pub(super) shift: u8,
     /// Allocations begin and end at multiples of it.
-    grain: u64,
+    pub(super) grain: u64,
     /// How good it is to allocate from: the class of its largest free ranges, then their number. Readable without the lock.
     weight: AtomicU64,
     state: Mutex<State>,

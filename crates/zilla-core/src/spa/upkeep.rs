@@ -161,7 +161,8 @@ impl Spa {
         let vdev = tree.find(guid).ok_or(Refusal::NoDevice(guid))?;
         let top = tree.top_of(guid).filter(|t| t.vdev.is_concrete() && t.has_places());
         match (vdev.leaf.clone(), top) {
-            (Some(leaf), Some(top)) if leaf_zap(&vdev).0 != 0 => Ok((leaf, top.clone())),
+            // What a distributed spare has lies on devices that are gone through themselves.
+            (Some(leaf), Some(top)) if leaf_zap(&vdev).0 != 0 && !leaf.is_room() => Ok((leaf, top.clone())),
             _ => Err(Refusal::NoUpkeep.into()),
         }
     }
@@ -315,7 +316,9 @@ impl Spa {
         for plot in self.metaslabs.plots(top.id)? {
             let free = top.share_of(plot.free);
             estimate += free;
-            let Some((start, end)) = top.place_on(leaf, plot.start, plot.end) else { continue };
+            let places = top.places_on(leaf, plot.start, plot.end);
+            let (Some((start, _)), Some((_, end))) = (places.first(), places.last()) else { continue };
+            let (start, end) = (*start, *end);
             if end <= reached {
                 done += free;
             } else if start < reached {
@@ -407,9 +410,8 @@ impl Spa {
             let loan = self.metaslabs.lend(top.id, plot.id, at, None).await?;
             let window = (at, loan.end());
             at = loan.end();
-            let Some((_, end)) = top.place_on(leaf, window.0, window.1).filter(|p| p.1 > reached) else {
-                continue;
-            };
+            let places_of_window = top.places_on(leaf, window.0, window.1);
+            let Some((_, end)) = places_of_window.last().copied().filter(|p| p.1 > reached) else { continue };
             let ranges = places(top, leaf, &loan).map(|(s, e)| (s.max(reached), e)).filter(|(s, e)| s < e);
             let began = self.ctx.env.now();
             let written = fill(leaf, kind, &ranges.collect::<Vec<_>>()).await;
@@ -485,7 +487,7 @@ impl Spa {
                 let Some((mut at, _)) = found else { continue };
                 while at < plot.end && self.metaslabs.autotrim() && !self.ctx.txgs.is_stopped() {
                     let loan = self.metaslabs.lend(top.id, plot.id, at, Some(&trims)).await?;
-                    let leaves = top.leaves().filter(|l| l.writable() && l.can_trim());
+                    let leaves = top.devices().filter(|l| l.writable() && l.can_trim());
                     join_all(leaves.map(async |leaf| {
                         let ranges: Vec<_> = places(top, leaf, &loan).collect();
                         fill(leaf, UpkeepKind::Trim, &ranges).await
@@ -501,7 +503,7 @@ impl Spa {
 
 /// Where what is lent lies on a leaf.
 fn places<'a>(top: &'a Top, leaf: &'a Leaf, loan: &'a Loan) -> impl Iterator<Item = (u64, u64)> + 'a {
-    loan.ranges().filter_map(|(start, end)| top.place_on(leaf, start, end))
+    loan.ranges().flat_map(|(start, end)| top.places_on(leaf, start, end))
 }
 
 /// Overwrites or discards ranges of a leaf's data. What fails is counted; that is all there is to

@@ -200,6 +200,40 @@ impl Draid {
         Place { slice, column: within * width % disks, offset: row * ROW + (stripe << ashift) }
     }
 
+    /// Where what lies between two offsets of the address space is on a child, ascending as they do:
+    /// a child stands in one column of a slice, and groups fill rows in their order.
+    pub fn places_on(&self, child: usize, start: u64, end: u64, ashift: u32) -> Vec<(u64, u64)> {
+        let (mut out, mut at, stripe) = (Vec::new(), start, self.stripe(ashift));
+        while at < end {
+            let (first, last) = (at, end.min(self.group_end(at)));
+            let group = first / self.group_size() * self.group_size();
+            let place = self.place(group, ashift);
+            let mut members = (0..self.shape.width()).map(|i| self.member(&place, i));
+            if let Some((_, base)) = members.find(|(member, _)| *member == child) {
+                let row = |offset: u64| (offset - group) / stripe << ashift;
+                let (from, to) = (base + row(first.next_multiple_of(stripe)), base + row(last));
+                match out.last_mut() {
+                    Some((_, end)) if *end == from && from < to => *end = to,
+                    _ if from < to => out.push((from, to)),
+                    _ => {}
+                }
+            }
+            at = last;
+        }
+        out
+    }
+
+    /// The child, and the offset on it, of a column of a group.
+    fn member(&self, place: &Place, i: u64) -> (usize, u64) {
+        let column = place.column + i;
+        // What does not fit into the row lies in the next.
+        let (column, offset) = match column.checked_sub(self.shape.ndisks()) {
+            Some(column) => (column, place.offset + ROW),
+            None => (column, place.offset),
+        };
+        (self.child(place.slice, column), offset)
+    }
+
     /// The layout of `size` bytes (whole sectors) at `offset` of the address space.
     pub(super) fn map(&self, offset: u64, size: u64, ashift: u32) -> Map {
         let mut map = Map::empty(true);
@@ -223,13 +257,7 @@ impl Draid {
         let place = self.place(offset, ashift);
         let mut cols: SmallVec<[Col; 8]> = SmallVec::new();
         for i in 0..self.shape.width() {
-            let column = place.column + i;
-            // What does not fit into the row lies in the next.
-            let (column, offset) = match column.checked_sub(self.shape.ndisks()) {
-                Some(column) => (column, place.offset + ROW),
-                None => (column, place.offset),
-            };
-            let child = self.child(place.slice, column);
+            let (child, offset) = self.member(&place, i);
             let held = if i < nparity { height } else { full + u64::from(i - nparity < rest) };
             let data = Col { child, offset, size: held << ashift };
             if held < height {
@@ -329,6 +357,36 @@ mod tests {
                 }
             }
             assert_eq!(seen.len() as u64, rows * shape.children);
+        }
+    }
+
+    /// Each child's places, stretch by stretch, are those of the blocks, and follow each other.
+    #[test]
+    fn places_on_children_are_those_of_blocks() {
+        for shape in shapes() {
+            let draid = Draid::new(shape, shape.groups()).unwrap();
+            let (ashift, slices) = (20, 3 * draid.group_size() * draid.ngroups);
+            let stripe = draid.stripe(ashift);
+            let mut sectors = std::collections::BTreeSet::new();
+            for at in (0..slices).step_by(stripe as usize) {
+                let cols = draid.map(at, shape.ndata << ashift, ashift).cols;
+                sectors.extend(cols.iter().map(|c| (c.child, c.offset)));
+            }
+            let window = 5 * stripe;
+            for child in 0..shape.children as usize {
+                let windows = (0..slices).step_by(window as usize);
+                let all =
+                    windows.flat_map(|at| draid.places_on(child, at, (at + window).min(slices), ashift));
+                let mut reached = 0;
+                for (start, end) in all {
+                    assert!(reached <= start && start < end, "{shape:?} {child}");
+                    reached = end;
+                    for sector in (start..end).step_by(1 << ashift) {
+                        assert!(sectors.remove(&(child, sector)), "{shape:?} {child} {sector}");
+                    }
+                }
+            }
+            assert!(sectors.is_empty(), "{shape:?}");
         }
     }
 

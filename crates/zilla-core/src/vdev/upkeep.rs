@@ -4,7 +4,7 @@
 //! Here is only what is known of it; `spa/upkeep.rs` does it, and keeps it in the leaf's ZAP.
 
 use super::leaf::Leaf;
-use super::tree::{Layout, Top};
+use super::tree::{Layout, Top, Unit};
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -116,30 +116,40 @@ impl Upkeep {
 impl Top {
     /// Whether it is known which bytes of a leaf a stretch of space is.
     pub fn has_places(&self) -> bool {
-        matches!(self.layout, Layout::Plain(_) | Layout::Raidz { .. }) && !self.vdev.is_expanding()
+        let known = matches!(self.layout, Layout::Plain(_) | Layout::Raidz { .. } | Layout::Draid { .. });
+        known && !self.vdev.is_expanding()
     }
 
-    /// The bytes of a leaf's data (start and end) in which a stretch of the top-level's space lies.
-    pub fn place_on(&self, leaf: &Leaf, start: u64, end: u64) -> Option<(u64, u64)> {
+    /// The bytes of a leaf's data (starts and ends, ascending) in which a stretch of the top-level's
+    /// space lies. What it has for a distributed spare is not among them.
+    pub fn places_on(&self, leaf: &Leaf, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let column = |units: &[Unit]| {
+            let has = |l: &Arc<Leaf>| l.index == leaf.index;
+            units.iter().position(|u| u.leaves.iter().any(has))
+        };
         let place = match &self.layout {
             Layout::Plain(_) => (start, end),
             Layout::Raidz { units, .. } => {
-                let has = |l: &Arc<Leaf>| l.index == leaf.index;
-                let column = units.iter().position(|u| u.leaves.iter().any(has))? as u64;
-                let (width, ashift) = (units.len() as u64, self.ashift());
+                let Some(column) = column(units) else { return Vec::new() };
+                let (column, width, ashift) = (column as u64, units.len() as u64, self.ashift());
                 // Sector number n lies in row n / width of column n % width.
                 let row = |sector: u64| sector.saturating_sub(column).div_ceil(width);
                 (row(start >> ashift) << ashift, row(end >> ashift) << ashift)
             }
-            _ => return None,
+            Layout::Draid { draid, units } => {
+                let places = column(units).map(|child| draid.places_on(child, start, end, self.ashift()));
+                return places.unwrap_or_default();
+            }
+            _ => return Vec::new(),
         };
-        (place.0 < place.1).then_some(place)
+        if place.0 < place.1 { vec![place] } else { Vec::new() }
     }
 
     /// The part of free space that lies on one leaf.
     pub fn share_of(&self, free: u64) -> u64 {
         match &self.layout {
             Layout::Raidz { units, .. } => free / (units.len() as u64).max(1),
+            Layout::Draid { draid, .. } => free / draid.shape.ndisks().max(1),
             _ => free,
         }
     }
