@@ -222,6 +222,9 @@ impl Spa {
         // What is under way on the tree as it was must have come to an end: a resilver gives what
         // is synced.
         self.sync().await?;
+        // Without the feature nobody waits for another one.
+        let defer = self.ctx.features.is_enabled("resilver_defer");
+        let restart = restart || !defer && self.tree().wants_resilver();
         match self.scan()?.resilver(restart).await {
             Ok(false) => self.tree().defer_resilver(self.ctx.txgs.open().0),
             // One was ordered this moment.

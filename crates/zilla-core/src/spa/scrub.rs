@@ -113,8 +113,26 @@ impl Spa {
     pub(super) async fn sync_scan(&self, tx: &Tx) -> Result<()> {
         self.tree().note_dropouts(tx.txg().0);
         let Some(scan) = self.scan.get() else { return Ok(()) };
+        self.sync_deferred(tx, scan).await?;
         self.note_damage(scan);
         scan.errors.sync(tx).await
+    }
+
+    /// While devices wait for another resilver the feature `resilver_defer` is active.
+    async fn sync_deferred(&self, tx: &Tx, scan: &Scan) -> Result<()> {
+        const FEATURE: &str = "resilver_defer";
+        let features = &self.ctx.features;
+        let under_way = scan.is_resilvering() && features.is_enabled(FEATURE);
+        let (changed, any) = self.tree().mark_deferred(under_way);
+        if changed {
+            self.config_dirty.store(true, Ordering::Release);
+        }
+        let (is, was) = (i64::from(any), features.count(FEATURE));
+        let was = i64::try_from(was).unwrap_or(i64::MAX);
+        if features.is_enabled(FEATURE) && is != was {
+            features.add(self.ctx.mos(), tx, FEATURE, is - was).await?;
+        }
+        Ok(())
     }
 
     fn note_damage(&self, scan: &Scan) {

@@ -253,6 +253,18 @@ impl Vdev {
         self.config_str("alloc_bias")
     }
 
+    /// Puts a name without a value there, or takes it away; whether that changed anything.
+    pub(super) fn set_config_flag(&self, name: &str, there: bool) -> bool {
+        let mut config = self.config.lock();
+        let was = config.contains(name);
+        if was && !there {
+            config.remove(name);
+        } else if there && !was {
+            config.add_flag(name);
+        }
+        was != there
+    }
+
     pub fn set_config_str(&self, name: &str, value: &str) {
         self.config.lock().set(name, value);
     }

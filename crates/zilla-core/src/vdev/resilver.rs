@@ -31,7 +31,31 @@ pub const RESILVER_TXG: &str = "resilver_txg";
 /// The same where a sequential rebuild gives it to it.
 pub const REBUILD_TXG: &str = "rebuild_txg";
 
+/// What the configuration says of a leaf that waits for the resilver after the one under way.
+const DEFERRED: &str = "com.datto:resilver_defer";
+
+impl Leaf {
+    /// Whether it lacks something and takes no part in a resilver.
+    pub fn is_deferred(&self) -> bool {
+        self.is_behind() && !self.resilvering.load(Ordering::Relaxed)
+    }
+}
+
 impl VdevTree {
+    /// Has the configuration say who waits while a resilver is under way (`under_way`): whether that
+    /// changed it, and whether anybody does.
+    pub fn mark_deferred(&self, under_way: bool) -> (bool, bool) {
+        let (mut changed, mut any) = (false, false);
+        let data = self.tops.iter().filter(|t| !t.vdev.is_log);
+        for v in data.flat_map(|t| t.vdev.walk()) {
+            let Some(leaf) = v.leaf.as_ref() else { continue };
+            let waits = under_way && leaf.is_deferred();
+            changed |= v.set_config_flag(DEFERRED, waits);
+            any |= waits;
+        }
+        (changed, any)
+    }
+
     /// Leaves that hold the pool's data. What log devices lack is not copied to them.
     fn data_leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
         self.tops.iter().filter(|t| !t.vdev.is_log).flat_map(Top::leaves)

@@ -286,8 +286,7 @@ fn node(
         }
         stats.scan_processed = leaf.scan_processed.load(Ordering::Relaxed);
         stats.rebuild_processed = leaf.rebuild_processed.load(Ordering::Relaxed);
-        stats.resilver_deferred =
-            !vdev.is_log && leaf.is_behind() && !leaf.resilvering.load(Ordering::Relaxed);
+        stats.resilver_deferred = !vdev.is_log && leaf.is_deferred();
     }
     let kept = space.and_then(|s| s.vdev_checkpoint_space(u32::try_from(vdev.id).ok()?).ok());
     if top.is_some_and(|t| t.vdev.guid == vdev.guid)
