@@ -187,7 +187,22 @@ pub static DEADMAN_EVENTS: Tunable = Tunable::new("zfs_deadman_events_per_second
 pub static DEADMAN_FAILMODE: Tunable =
     Tunable::choice("zfs_deadman_failmode", &["wait", "continue", "panic"]);
 
+/// Of pools with `multihost=on`: every how many milliseconds each device gets a heartbeat; after how many that failed writing stops
+/// (0: never); how many an import waits for where the pool does not say; and how many are kept to be looked at.
+pub static MULTIHOST_INTERVAL: Tunable = Tunable::new("zfs_multihost_interval", 1000);
+pub static MULTIHOST_FAIL_INTERVALS: Tunable = Tunable::new("zfs_multihost_fail_intervals", 10);
+pub static MULTIHOST_IMPORT_INTERVALS: Tunable = Tunable::new("zfs_multihost_import_intervals", 20);
+pub static MULTIHOST_HISTORY: Tunable = Tunable::new("zfs_multihost_history", 0);
+
+/// The host's number; 0: the one in `/etc/hostid`.
+pub static SPL_HOSTID: Tunable = Tunable::new("spl_hostid", 0);
+
 pub static ALL: &[&Tunable] = &[
+    &MULTIHOST_INTERVAL,
+    &MULTIHOST_FAIL_INTERVALS,
+    &MULTIHOST_IMPORT_INTERVALS,
+    &MULTIHOST_HISTORY,
+    &SPL_HOSTID,
     &SCAN_SUSPEND_PROGRESS,
     &REMOVAL_SUSPEND_PROGRESS,
     &EXPAND_MAX_REFLOW_BYTES,

@@ -16,7 +16,7 @@ const USAGE: &str = "usage: zillad [--background] [--share nobody|everyone|<grou
 Owns imported pools and serves zpool and zfs, in the foreground until SIGTERM.
 ZILLA_DIR names its state folder, ZILLA_LOG what it logs (error, warn, info, debug), ZILLA_CACHE_FILE the list
 of pools to open at the next start (zpool.cache), ZILLA_PARAMETERS a folder for tunables, ZILLA_KSTATS one for statistics of
-intent logs. ZILLA_SHARE says what --share does: who besides root may ask root's daemon. They may look, and change what zfs allow
+intent logs. ZILLA_HOSTID is the number that other hosts know this one by, instead of the one in /etc/hostid (hexadecimal). ZILLA_SHARE says what --share does: who besides root may ask root's daemon. They may look, and change what zfs allow
 gives them. ZILLA_HTTP says what --http does: where to serve a page for browsers ('zilla page' prints its address, with a token in
 it). ZILLA_HTTP_TLS (<certificate>:<key>) says what --http-tls does: the files without which it is served on this machine only.
 ZILLA_NBD_LISTEN and ZILLA_NBD_TLS say what --nbd-listen and --nbd-tls do: where volumes are served over TCP as well, and

@@ -5,12 +5,14 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::IoBuf;
 use crate::completion::{BatchFuture, Completion, IoFuture, ReadFuture, UnitFuture};
+use crate::fence::{self, Fence};
 
 /// The pieces of a gathering write, written one after another.
 pub type IoVec = SmallVec<[Bytes; 4]>;
@@ -88,6 +90,14 @@ pub struct DeviceInfo {
 pub trait Device: Send + Sync {
     /// Starts every operation of the batch. They may run in any order and at the same time.
     fn submit(&self, batch: Vec<Io>);
+
+    /// The same, except that what modifies the device is done only where the fence allows it right before ([`crate::is_refused`]).
+    fn submit_fenced(&self, batch: Vec<Io>, fence: &Arc<dyn Fence>) {
+        let allowed: Vec<Io> = batch.into_iter().filter_map(|io| fence::pass(io, &**fence)).collect();
+        if !allowed.is_empty() {
+            self.submit(allowed);
+        }
+    }
 
     /// Size in bytes, as of the opening or the last [`Device::refresh_size`].
     fn size(&self) -> u64;

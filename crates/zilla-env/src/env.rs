@@ -12,6 +12,10 @@ use crate::{BoxFuture, Device};
 pub trait Clock: Send + Sync {
     /// Monotonic time from an arbitrary start.
     fn now(&self) -> Duration;
+    /// The same, but while the machine sleeps it goes on, where that can be told.
+    fn boottime(&self) -> Duration {
+        self.now()
+    }
     /// Time since 1970, which may jump.
     fn wall(&self) -> Duration;
     fn sleep(&self, d: Duration) -> BoxFuture<'static, ()>;
@@ -119,6 +123,9 @@ impl Env {
         self.clock.now()
     }
 
+    pub fn boottime(&self) -> Duration {
+        self.clock.boottime()
+    }
     pub fn wall(&self) -> Duration {
         self.clock.wall()
     }

@@ -24,6 +24,7 @@ mod copy;
 mod device;
 mod env;
 pub mod faulty;
+mod fence;
 mod image;
 mod locked;
 mod mem;
@@ -40,6 +41,7 @@ pub use buf::{IoBuf, PAGE, Whole, age_pool, pool_retained, set_pool_limit, trim_
 pub use completion::{BatchFuture, Completion, IoFuture, ReadFuture, UnitFuture};
 pub use device::{Device, DeviceInfo, Io, IoOp, IoResult, IoVec, check_bounds};
 pub use env::{Clock, DirEntry, EntryKind, Env, OpenMode, Opener, Rng, Spawner};
+pub use fence::{Fence, is_refused};
 pub use futures_util::future::BoxFuture;
 pub use image::SparseImage;
 pub use locked::Locked;

@@ -114,6 +114,11 @@ impl Uberblock {
         self.mmp_bits(MMP_FAIL_INT_VALID, 48, 0xffff).map(|v| v as u16)
     }
 
+    /// Written between two txgs, to show that the pool is in use.
+    pub fn is_heartbeat(&self) -> bool {
+        self.mmp_delay != 0 && self.mmp_seq().is_some_and(|seq| seq > 0)
+    }
+
     /// Writes the three multihost numbers and their valid bits.
     pub fn set_mmp_config(&mut self, interval_ms: u32, seq: u16, fail_intervals: u16) {
         self.mmp_config = (u64::from(interval_ms & 0xff_ffff) << 8)

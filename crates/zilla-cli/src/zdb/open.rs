@@ -88,7 +88,13 @@ pub async fn open(env: &Env, opts: &Opts, name: &str) -> Result<Arc<Spa>, String
             found.name
         );
     }
-    let how =
-        OpenOpts { readonly: true, force: true, arc_max: ARC, dbuf_cache: DBUFS, ..OpenOpts::default() };
+    let how = OpenOpts {
+        readonly: true,
+        force: true,
+        observe: true,
+        arc_max: ARC,
+        dbuf_cache: DBUFS,
+        ..OpenOpts::default()
+    };
     Spa::open(env, &found, how).await.map_err(|e| e.to_string())
 }

@@ -76,6 +76,18 @@ pub enum Refusal {
     /// The log devices that an import lacks, a line each, the devices of a mirror below it.
     #[error("The devices below are missing or corrupted, use '-m' to import the pool anyway:\n{}", .0.join("\n"))]
     MissingLogs(Vec<String>),
+    /// It is in use on another host, as far as its labels say which.
+    #[error(
+        "pool is imported on host '{}' (hostid={id:x}).\nExport the pool on the other system, then run 'zpool import'.",
+        if host.is_empty() { "<unknown>" } else { host.as_str() }
+    )]
+    ActiveElsewhere { host: String, id: u64 },
+    /// Hosts that may have the pool must be told apart.
+    #[error(
+        "pool has the multihost property on and the\nsystem's hostid is not set. Set a unique system hostid with the \
+         zgenhostid(8) command.\n"
+    )]
+    NoHostid,
 }
 
 impl Refusal {
@@ -97,6 +109,7 @@ impl Refusal {
             Refusal::Expanding | Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => {
                 Errno::Busy
             }
+            Refusal::ActiveElsewhere { .. } | Refusal::NoHostid => Errno::Busy,
             Refusal::MissingLogs(_) | Refusal::NotHealthy | Refusal::ExpandNotHealthy => Errno::NxIo,
         }
     }

@@ -245,7 +245,11 @@ impl Spa {
     /// written.
     pub(super) async fn make_newest(&self, ub: &Uberblock) -> Result<()> {
         let pool = config::pool_part(&self.identity(Txg(ub.txg)), &self.ctx.features.for_labels());
-        self.tree().sync_labels(ub, Some(&pool), false).await
+        let mut ub = *ub;
+        self.heart.mark(&mut ub);
+        self.tree().sync_labels(&ub, Some(&pool), self.heart.is_on()).await?;
+        self.heart.synced(&ub, true);
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::config::{self, Host, SPA_VERSION, SPA_VERSION_BEFORE_FEATURES};
 use super::features::SUPPORTED;
+use super::multihost::Heart;
 use super::open::{DIRECTORY, apply_features, mos_props, space_features};
 use super::spares::SpareSpec;
 use super::vdev_objects::VdevObjects;
@@ -20,7 +21,7 @@ use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::txg::{Tx, TxgState};
 use crate::types::{ObjectId, TXG_INITIAL, Txg};
 use crate::vdev::spec::{PoolSpec, new_guid};
-use crate::vdev::{OpenArgs, VdevTree};
+use crate::vdev::{Guarded, Lease, OpenArgs, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
 use crate::zio::{DedupTables, Zio};
 use crate::zpl::{self, Time, ZplProps};
@@ -107,6 +108,8 @@ impl Spa {
         if version < SPA_VERSION_SPARES && !outward.spares.is_empty() {
             return Err(Error::os(Errno::NotSup, format!("pools of version {version} have no hot spares")));
         }
+        let guarded = Lease::guard(env);
+        let env = &guarded.env;
         let guid = new_guid(&*env.rng);
         let mut nv = spec.config(guid, &*env.rng)?;
         nv.set("create_txg", TXG_INITIAL.0);
@@ -116,7 +119,7 @@ impl Spa {
         let tree = Arc::new(VdevTree::from_config(env, &nv)?);
         let opened = tree.open(&OpenArgs { write: true, ..OpenArgs::default() }).await;
         let result = match opened {
-            Ok(()) => Self::create_on(env, tree.clone(), guid, opts, root, outward).await,
+            Ok(()) => Self::create_on(&guarded, tree.clone(), guid, opts, root, outward).await,
             Err(e) => Err(e),
         };
         if result.is_err() {
@@ -126,13 +129,14 @@ impl Spa {
     }
 
     async fn create_on(
-        env: &Env,
+        guarded: &Guarded,
         tree: Arc<VdevTree>,
         guid: u64,
         opts: CreateOpts,
         root: RootFs,
         outward: Outward,
     ) -> Result<Arc<Spa>> {
+        let env = &guarded.env;
         let version = outward.version.unwrap_or(SPA_VERSION);
         for leaf in &tree.leaves {
             if !leaf.writable() {
@@ -180,7 +184,9 @@ impl Spa {
         let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, (&opts, &root), &tx).await?;
         let ddt = Ddt::new(&ctx, &zio);
         zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
+        let heart = Heart::new(guarded, &zio, &ub, opts.host.id);
         let spa = Arc::new(Spa {
+            heart,
             zio,
             metaslabs,
             dsl: made.dsl,
@@ -225,6 +231,7 @@ impl Spa {
             scan: OnceLock::new(),
             ctx: ctx.clone(),
         });
+        spa.heart.belong(&spa);
         spa.update_space()?;
         spa.first_spares(&tx, &outward.spares).await?;
         env.spawn(spa.clone().sync_loop());

@@ -141,6 +141,9 @@ impl Spa {
         self.retry_cache(guid).await;
         tree.propagate();
         drop(changing);
+        if self.lost_to_others() {
+            self.heart.reclaim().await?;
+        }
         self.resume().await?;
         let settled = std::pin::pin!(async {
             self.write_down().await?;

@@ -17,6 +17,8 @@
 //! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`],
 //! [`devices`], [`spares`], [`grow`]); a split makes two pools of one ([`split`]).
 //!
+//! That no other host has the pool is seen to in [`activity`] and [`multihost`].
+//!
 //! What goes wrong at devices is judged in [`diagnosis`] (those that do not answer in [`deadman`]), and told to who watches
 //! ([`crate::events`]).
 //!
@@ -28,9 +30,11 @@
 //!
 //! **Deliberately absent.** Nothing here knows of files or datasets' insides; `dsl` and `zpl` stand on [`PoolCtx`].
 
+mod activity;
 pub(crate) mod brt;
 mod cache;
 mod checkpoint;
+mod claim;
 pub mod config;
 mod create;
 mod deadman;
@@ -43,6 +47,7 @@ mod grow;
 mod history;
 mod identity;
 mod indirect;
+mod multihost;
 mod open;
 mod rebuild;
 mod remove;
@@ -58,10 +63,12 @@ mod vdevs;
 
 pub use crate::ddt::DedupStats;
 use crate::ddt::Prune;
+pub use activity::Rank;
 pub use checkpoint::CheckpointStat;
 pub use config::Host;
 pub use create::{CreateOpts, Outward, RootFs};
 pub use discover::{FoundPool, discover, set_paths};
+pub use multihost::BeatRecord;
 pub use open::{OpenOpts, Rewind};
 pub use rebuild::{RebuildState, RebuildStatus};
 pub use spares::SpareSpec;
@@ -146,6 +153,7 @@ pub struct Spa {
     diagnosis: Mutex<diagnosis::Diagnosis>,
     /// When it was last looked whether devices answer.
     deadman: Mutex<Option<std::time::Duration>>,
+    heart: Arc<multihost::Heart>,
     /// Held while the set of devices, or the state of one, changes.
     changing: futures_util::lock::Mutex<()>,
     scan: OnceLock<Arc<Scan>>,

@@ -4,9 +4,11 @@
 //! the MOS; then as that configuration describes it, exclusively where it is to be written. Until
 //! the second opening has succeeded nothing was changed.
 
+use super::activity::{self, Rank};
 use super::checkpoint;
 use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
+use super::multihost::Heart;
 use super::split::Into;
 use super::vdev_objects::{load_biases, top_zap};
 use super::{PoolCtx, Spa, State, indirect};
@@ -21,7 +23,7 @@ use crate::spa::Refusal;
 use crate::spa::brt::Brt;
 use crate::txg::TxgState;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
-use crate::vdev::{OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
+use crate::vdev::{Guarded, Lease, OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
 use crate::zap::Zap;
 use crate::zio::{DedupTables, Zio};
 use event_listener::Event;
@@ -32,7 +34,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_env::Env;
-use zilla_ondisk::dsl::{DMU_POOL_DEFLATE, DMU_POOL_L2CACHE, DMU_POOL_SPARES};
+use zilla_ondisk::dsl::{DMU_POOL_DEFLATE, DMU_POOL_L2CACHE, DMU_POOL_PROPS, DMU_POOL_SPARES};
 use zilla_ondisk::enums::{PoolState, SPA_VERSION_DITTO_BLOCKS};
 use zilla_ondisk::{NvList, Uberblock};
 
@@ -46,6 +48,12 @@ pub struct OpenOpts {
     /// Open even if another host used it last, or it is not exported.
     pub force: bool,
     pub host: Host,
+    /// The host's number is made up: another host may have the same.
+    pub unset_hostid: bool,
+    /// Look at a pool, maybe while another host has it: it is not looked whether one does.
+    pub observe: bool,
+    /// The pool was found not to be in use, as of this uberblock ([`Spa::look_for_activity`]).
+    pub quiet: Option<Rank>,
     /// Open even if log devices are missing, and with them what was only on them.
     pub missing_log: bool,
     /// A new name; lasting if the pool is writable.
@@ -139,6 +147,11 @@ async fn open_mos(zio: &Zio, ub: &Uberblock, cache: &Arc<DbufCache>) -> Result<A
 impl Spa {
     #[crate::boxed]
     pub async fn open(env: &Env, found: &FoundPool, opts: OpenOpts) -> Result<Arc<Spa>> {
+        let look = async |opts: OpenOpts| -> Result<OpenOpts> {
+            let quiet = if opts.observe { None } else { Self::look_for_activity(env, found, &opts).await? };
+            Ok(OpenOpts { quiet, ..opts })
+        };
+        let mut opts = look(opts).await?;
         let Some(rewind) = opts.rewind else { return Self::open_newest(env, found, opts, u64::MAX).await };
         let txgs = Self::uberblock_txgs(env, found).await?;
         let newest = txgs.first().copied().unwrap_or(0);
@@ -149,6 +162,7 @@ impl Spa {
                 Err(e @ Error::Corrupt(_)) => {
                     tracing::info!(pool = %found.name, txg, "cannot be opened as of this txg: {e}");
                     failed.get_or_insert(e);
+                    opts = look(opts).await?;
                 }
                 done => return done,
             }
@@ -179,7 +193,8 @@ impl Spa {
         if !opts.force && !opts.readonly {
             config::check_host(&trusted, &opts.host)?;
         }
-        let tree = trusted_tree(env, found, &trusted)?;
+        let guarded = Lease::guard(env);
+        let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
         let opened = tree.open(&args).await;
         let result = match opened {
@@ -191,7 +206,7 @@ impl Spa {
                     Some(kept) => From::Checkpoint(kept),
                     None => From::Newest { max },
                 };
-                Self::open_on(env, found, &trusted, tree.clone(), opts, from).await
+                Self::open_on(&guarded, found, &trusted, tree.clone(), opts, from).await
             }
             Err(e) => Err(e),
         };
@@ -292,14 +307,19 @@ impl Spa {
     }
 
     pub(super) async fn open_on(
-        env: &Env,
+        guarded: &Guarded,
         found: &FoundPool,
         trusted: &NvList,
         tree: Arc<VdevTree>,
         opts: OpenOpts,
         from: From,
     ) -> Result<Arc<Spa>> {
+        let env = &guarded.env;
         let labels = tree.read_labels().await;
+        let newest = labels.uberblocks.first().map(|f| f.ub);
+        if opts.quiet.is_some() && newest.map(|ub| ub.rank()) != opts.quiet {
+            return Err(activity::elsewhere(&labels));
+        }
         let ub = match &from {
             From::Newest { max } => best_uberblock(&labels, &tree, &found.name, opts.readonly, *max)?,
             From::Checkpoint(kept) => *kept,
@@ -326,6 +346,10 @@ impl Spa {
         let removing = indirect::load(&mos, &directory, &tree, !opts.readonly).await?;
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
+        let multihost = multihost_of(&mos, &directory).await?;
+        if multihost && !opts.observe && (opts.host.id == 0 || opts.unset_hostid) {
+            return Err(Refusal::NoHostid.into());
+        }
         if let Some(salt) = directory.try_get("org.illumos:checksum_salt").await?
             && let Some(Ok(salt)) = salt.as_bytes().map(<&[u8; 32]>::try_from)
         {
@@ -357,7 +381,18 @@ impl Spa {
         let ddt = Ddt::load(&ctx, &zio, &directory).await?;
         zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
         indirect::tell_metaslabs(&tree, &metaslabs);
+        // Nothing was written so far.
+        let newest = newest.unwrap_or(ub);
+        let heart = Heart::new(guarded, &zio, &newest, opts.host.id);
+        if multihost && !ctx.readonly {
+            let others = !matches!(&from, From::Split(_));
+            if others && activity::is_claim_needed(&labels, &newest, &opts.host) {
+                heart.claim(newest.rank()).await?;
+            }
+            heart.start(opts.host.id);
+        }
         let spa = Arc::new(Spa {
+            heart,
             removal_pace: AtomicU64::new(super::remove::BATCH),
             evacuation: Mutex::default(),
             expansion_pace: AtomicU64::new(super::expansion::BATCH),
@@ -403,6 +438,7 @@ impl Spa {
             scan: OnceLock::new(),
             ctx: ctx.clone(),
         });
+        spa.heart.belong(&spa);
         spa.resume_removal().await?;
         spa.load_expansions().await?;
         spa.update_space()?;
@@ -465,6 +501,12 @@ impl Spa {
         }
         Ok(spa)
     }
+}
+
+/// Whether the property is on. The pool is not open yet.
+async fn multihost_of(mos: &Arc<Objset>, directory: &Zap) -> Result<bool> {
+    let Some(id) = directory.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(false) };
+    Ok(Zap::open(mos, id).await?.try_get_u64("multihost").await? == Some(1))
 }
 
 /// Where an import begins.

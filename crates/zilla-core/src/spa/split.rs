@@ -29,7 +29,7 @@ use crate::spa::{Refusal, set_paths};
 use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::vdev::{
-    ConfigFor, Leaf, OpenArgs, UpkeepKind, VdevAux, VdevKind, VdevState, VdevTree, change, new_guid,
+    ConfigFor, Leaf, Lease, OpenArgs, UpkeepKind, VdevAux, VdevKind, VdevState, VdevTree, change, new_guid,
     probe_path,
 };
 use crate::zap::Zap;
@@ -208,7 +208,7 @@ impl Spa {
         let guid = new_guid(&*self.ctx.env.rng);
         let into = Into { sides: sides.clone(), guid, from: self.name(), txg };
         let made =
-            Spa::open_apart(&self.ctx.env, &self.found_apart(tree, leaves, txg), what.opts, into).await;
+            Spa::open_apart(&self.heart.world, &self.found_apart(tree, leaves, txg), what.opts, into).await;
         // Whatever came of it: the labels say whose the devices are.
         let settled = self.settle_sides(&sides).await;
         if let (Ok(half), Err(_)) = (&made, &settled) {
@@ -262,10 +262,11 @@ impl Spa {
             set_paths(tree, &found.paths);
             only(tree, &into.sides);
         }
-        let tree = trusted_tree(env, found, &trusted)?;
+        let guarded = Lease::guard(env);
+        let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: true, pool_guid: Some(found.guid), ..OpenArgs::default() };
         let result = match tree.open(&args).await {
-            Ok(()) => Self::open_on(env, found, &trusted, tree.clone(), opts, From::Split(into)).await,
+            Ok(()) => Self::open_on(&guarded, found, &trusted, tree.clone(), opts, From::Split(into)).await,
             Err(e) => Err(e),
         };
         if result.is_err() {

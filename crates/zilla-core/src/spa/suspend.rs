@@ -10,6 +10,9 @@
 //! Not every failure can be tried again: a txg that its sync could not even make (the pool's own metadata cannot be read) is lost, and the
 //! pool suspended for good. So it is while a pool is being created or imported, where an error is the better answer.
 //!
+//! So it is, too, where the pool may be another host's by now ([`super::multihost`]): then nothing but a `zpool clear` that has made sure
+//! of the contrary goes on.
+//!
 //! A crash loses the txgs that are not on disk, as ever; what was acknowledged by an fsync meanwhile is in the log, for a log
 //! that cannot be written has everybody wait for the txg.
 
@@ -33,6 +36,8 @@ struct State {
     why: Option<Error>,
     /// The sync task waits to be told to try again.
     waiting: bool,
+    /// Nobody tried to write anything: there is nothing to be tried again.
+    idle: bool,
     again: bool,
     /// Nobody will try again.
     over: bool,
@@ -90,6 +95,14 @@ impl Suspension {
     }
 }
 
+/// Why a pool is suspended that another host may have.
+pub(super) fn lost_lease() -> Error {
+    Error::os(
+        crate::error::Errno::Io,
+        "multihost heartbeats failed or were delayed: another host may use the pool",
+    )
+}
+
 impl Spa {
     /// Why the pool takes no more changes, if it does not.
     pub fn suspended(&self) -> Option<Error> {
@@ -120,10 +133,8 @@ impl Spa {
         if !s.patient.load(Ordering::Acquire) {
             return Err(why);
         }
-        tracing::error!(pool = %self.name(), error = %why, "the pool is suspended until it is cleared");
-        self.post("ereport.fs.zfs.io_failure", None, &zilla_ondisk::NvList::new());
-        self.ctx.txgs.close_gate(self.fail_mode() == FailMode::Continue);
-        s.change(|st| (st.why, st.waiting) = (Some(why.clone()), true));
+        self.be_suspended(&why);
+        s.change(|st| (st.why, st.waiting, st.idle) = (Some(why.clone()), true, false));
         let again = |st: &mut State| match (st.over, std::mem::take(&mut st.again)) {
             (true, _) => Some(false),
             (false, true) => Some(true),
@@ -134,9 +145,32 @@ impl Spa {
         if again { Ok(()) } else { Err(why) }
     }
 
+    fn be_suspended(&self, why: &Error) {
+        // It may have been told already that the lease is lost.
+        if self.suspended().is_some() && self.lost_to_others() {
+            return;
+        }
+        tracing::error!(pool = %self.name(), error = %why, "the pool is suspended until it is cleared");
+        self.post("ereport.fs.zfs.io_failure", None, &zilla_ondisk::NvList::new());
+        self.ctx.txgs.close_gate(self.fail_mode() == FailMode::Continue);
+    }
+
+    /// No heartbeat has arrived for so long that another host may have the pool: nothing is written any more until it is cleared.
+    pub(super) fn lost_lease(&self) {
+        if !self.suspension.patient.load(Ordering::Acquire) {
+            return;
+        }
+        let why = lost_lease();
+        self.be_suspended(&why);
+        self.suspension.change(|st| {
+            st.idle = st.why.is_none();
+            st.why.get_or_insert(why);
+        });
+    }
+
     /// For the sync task: the devices have taken the txg after all.
     pub(super) fn resumed(&self) {
-        if self.suspended().is_some() {
+        if self.suspended().is_some() && !self.lost_to_others() {
             tracing::info!(pool = %self.name(), "the pool is resumed");
             self.suspension.resumed.store(true, Ordering::Relaxed);
             self.suspension.change(|st| st.why = None);
@@ -158,9 +192,16 @@ impl Spa {
             let st = s.state.lock();
             match &st.why {
                 None => return Ok(()),
+                Some(why) if st.over || self.lost_to_others() => return Err(why.clone()),
+                Some(_) if st.idle => None,
                 Some(why) if !st.waiting => return Err(why.clone()),
-                Some(_) => st.changes + 1,
+                Some(_) => Some(st.changes + 1),
             }
+        };
+        let Some(seen) = seen else {
+            s.change(|st| (st.why, st.idle) = (None, false));
+            self.ctx.txgs.open_gate();
+            return Ok(());
         };
         s.change(|st| st.again = true);
         match s.until(|st| (st.changes > seen).then(|| st.why.clone())).await {

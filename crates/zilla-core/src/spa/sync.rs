@@ -176,6 +176,9 @@ impl Spa {
     /// Waits for the writes of a txg, and makes it the pool. May be done again if it fails.
     async fn make_stable(&self, txg: Txg, config_dirty: bool) -> Result<()> {
         self.zio.wait_txg(txg).await?;
+        if self.heart.lease.is_lost() {
+            return Err(super::suspend::lost_lease());
+        }
         let mut ub = self.make_uberblock(txg);
         let expansion = match self.tree().expanding() {
             Some(_) if !self.ctx.is_frozen(txg) => {
@@ -191,7 +194,9 @@ impl Spa {
         if self.ctx.is_frozen(txg) {
             self.tree().flush_all(txg.0).await?;
         } else {
-            self.tree().sync_labels(&ub, labels.as_ref(), false).await?;
+            self.heart.mark(&mut ub);
+            self.tree().sync_labels(&ub, labels.as_ref(), self.heart.is_on()).await?;
+            self.heart.synced(&ub, labels.is_some());
         }
         if let Some((reflow, at)) = expansion {
             reflow.was_written(at);
@@ -409,6 +414,7 @@ impl Spa {
                 listener.await;
             }
         }
+        self.heart.end().await;
         crate::inject::injections().forget_pool(self.tree().root.guid);
         self.closed.store(true, Ordering::Release);
         self.zio.forget_writes();

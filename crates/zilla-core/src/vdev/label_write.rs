@@ -13,16 +13,18 @@
 //! and 2 is. During 4 the uberblock and labels 0 and 2 are there. A slot of the ring is written again only after a whole lap, so a torn
 //! uberblock costs nothing but itself.
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use zilla_codec::checksum::{ByteOrder, Checksum, embedded};
-use zilla_env::IoBuf;
+use zilla_env::{Device, IoBuf};
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::label::{
-    BOOTENV_OFFSET, UBERBLOCK_RING_OFFSET, VDEV_LABELS, VDEV_PAD_SIZE, VDEV_PHYS_OFFSET, VDEV_UBERBLOCK_RING,
-    encode_vdev_phys, label_offset, uberblock_offset, uberblock_size, uberblock_slot,
+    BOOTENV_OFFSET, MMP_BLOCKS_PER_LABEL, UBERBLOCK_RING_OFFSET, VDEV_LABELS, VDEV_PAD_SIZE,
+    VDEV_PHYS_OFFSET, VDEV_UBERBLOCK_RING, encode_vdev_phys, label_offset, uberblock_count, uberblock_offset,
+    uberblock_size, uberblock_slot,
 };
 use zilla_ondisk::{NvList, Uberblock};
 
@@ -218,6 +220,46 @@ impl VdevTree {
         let stable = self.flush_each(&marks).await;
         let good = written.iter().any(|w| w.as_ref().is_ok_and(|i| stable.contains(i)));
         if good { Ok(()) } else { Err(Error::os(Errno::Io, "no uberblock could be written")) }
+    }
+}
+
+/// A heartbeat of a pool that several hosts can reach: the last uberblock again, a moment later, in the slot of the ring that is
+/// kept for it.
+pub struct Beat {
+    pub ub: Uberblock,
+    /// Of the device's top-level vdev.
+    pub ashift: u32,
+}
+
+impl Beat {
+    /// Where it stands in one of a leaf's labels, and its bytes.
+    fn slot(&self, leaf: &Leaf, label: usize) -> io::Result<(u64, Bytes)> {
+        let at =
+            label_offset(leaf.psize(), label).ok_or_else(|| io::Error::other("the device is too small"))?;
+        let slot = uberblock_count(self.ashift) - MMP_BLOCKS_PER_LABEL;
+        let offset = at + uberblock_offset(self.ashift, slot);
+        Ok((offset, slot_bytes(&self.ub, self.ashift, offset).map_err(|e| io::Error::other(e.to_string()))?))
+    }
+
+    /// Writes it to one label, and makes it stable.
+    pub async fn write(&self, leaf: &Arc<Leaf>, label: usize) -> io::Result<()> {
+        let (offset, data) = self.slot(leaf, label)?;
+        let mark = leaf.mark();
+        leaf.write_at(offset, data, Priority::SyncWrite).await?;
+        leaf.flush(mark).await
+    }
+
+    /// Writes it to all labels of a leaf, past the leaf's queue, and makes it stable.
+    pub async fn write_everywhere(&self, leaf: &Leaf, device: &Arc<dyn Device>) -> io::Result<()> {
+        let mut writes = Vec::new();
+        for label in 0..VDEV_LABELS {
+            let (offset, data) = self.slot(leaf, label)?;
+            writes.push(device.write(offset, data));
+        }
+        for write in writes {
+            write.await?;
+        }
+        device.flush().await
     }
 }
 

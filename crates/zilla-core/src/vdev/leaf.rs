@@ -509,6 +509,11 @@ impl Leaf {
     /// First failure: each member once more by itself. Second: it is an error.
     pub(super) fn failed(self: &Arc<Self>, run: Run, now: Duration, e: &io::Error) {
         for mut io in run {
+            if zilla_env::is_refused(e) {
+                // The device is not to blame.
+                io.done.done(io.slot, Err(again(e)));
+                continue;
+            }
             let gone = e.raw_os_error() == Some(6) || self.is_hung() || self.device.read().is_none();
             if !io.retry && !gone {
                 io.retry = true;

@@ -23,6 +23,7 @@
 //! - `upkeep.rs` is how far a leaf is initialized and trimmed;
 //! - `injected.rs` is what handlers of [`crate::inject`] do to a leaf's I/O;
 //! - `grow.rs` looks at devices whose size has changed;
+//! - [`lease`] is until when a pool's devices may be written;
 //! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
 //!
 //! On disk a leaf is two labels, a boot area, the data, two labels (see `zilla_ondisk::label`). A
@@ -60,6 +61,7 @@ mod injected;
 pub mod label;
 pub mod label_write;
 mod leaf;
+mod lease;
 mod moving;
 mod node;
 mod open;
@@ -92,7 +94,9 @@ pub use gather::IoDone;
 pub use grow::{MOST_METASLABS, MS_COUNT_LIMIT, NewSize};
 pub use indirect::{Indirect, Piece, Run};
 pub use label::{FoundUberblock, LabelInfo, PoolLabels};
+pub use label_write::Beat;
 pub use leaf::Leaf;
+pub use lease::{Guarded, Lease};
 pub use moving::Move;
 pub use node::{Vdev, VdevKind};
 pub use open::{OpenArgs, SPLIT_GUID};

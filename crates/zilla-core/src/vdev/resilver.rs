@@ -225,6 +225,8 @@ impl VdevTree {
 
 /// The txg of a leaf's newest uberblock that is not newer than `max`; 0 without any.
 fn newest_uberblock(labels: &[label::Label], ashift: u32, max: u64) -> u64 {
-    let found = label::uberblocks(labels, ashift);
+    let mut found = label::uberblocks(labels, ashift);
+    // A heartbeat tells of a txg that it is not part of.
+    found.retain(|f| !f.ub.is_heartbeat());
     label::best_uberblock(&found, max).map_or(0, |f| f.ub.txg)
 }

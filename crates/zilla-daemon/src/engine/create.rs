@@ -31,7 +31,7 @@ impl Engine {
         let mut typed = Vec::new();
         for (property, text) in &r.properties {
             let (kind, value) = props::parse_pool_prop(property, text, PoolPropContext::Create, 1)?;
-            heeded(property, &value)?;
+            heeded(property)?;
             typed.push((property.clone(), kind, value));
         }
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
@@ -65,7 +65,7 @@ impl Engine {
         let spec = pool_spec(&r.vdevs, ashift);
         let opts = CreateOpts {
             name: name.clone(),
-            host: self.host.clone(),
+            host: super::host::host(),
             comment: r.properties.get("comment").cloned(),
             owner: (caller.uid, caller.gid),
             features: features(&r, &typed)?,

@@ -77,6 +77,9 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         spa::Refusal::Trimming => ErrorCode::Trimming.into(),
         spa::Refusal::NoActiveTrim => ErrorCode::NoTrim.into(),
         spa::Refusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
+        spa::Refusal::ActiveElsewhere { .. } | spa::Refusal::NoHostid => {
+            ApiError::with(ErrorCode::ActivePool, why.to_string())
+        }
         spa::Refusal::MissingLogs(_) => {
             let lines = why.to_string().lines().map(str::to_owned).collect();
             ApiError::with(ErrorCode::BadDev, "one or more devices is currently unavailable").details(lines)
@@ -165,6 +168,7 @@ mod tests {
             NoRebuild | RebuildDisabled | Resilvering | Rebuilding => true,
             CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
             NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
+            ActiveElsewhere { .. } | NoHostid => true,
         }
     }
 
@@ -207,6 +211,18 @@ mod tests {
         let missing = MissingLogs(vec!["\t    log [log]".to_owned()]);
         for (why, code, words) in [
             (NoDevice(7), ErrorCode::NoDevice, "no such device in pool"),
+            (
+                ActiveElsewhere { host: "h".to_owned(), id: 10 },
+                ErrorCode::ActivePool,
+                "pool is imported on host 'h' (hostid=a).\nExport the pool on the other system, then run 'zpool \
+                 import'.",
+            ),
+            (
+                NoHostid,
+                ErrorCode::ActivePool,
+                "pool has the multihost property on and the\nsystem's hostid is not set. Set a unique system hostid \
+                 with the zgenhostid(8) command.\n",
+            ),
             (NoReplicas, ErrorCode::NoReplicas, "no valid replicas"),
             (NotHealthy, ErrorCode::BadDev, "one or more devices is currently unavailable"),
             (CheckpointExists, ErrorCode::CheckpointExists, "checkpoint exists"),

@@ -36,7 +36,7 @@ impl Engine {
         let line = line.get(..end.unwrap_or(0)).unwrap_or(line);
         let mut record = NvList::new();
         record.add(CMD, line).add(ZONE, "linux").add(WHO, u64::from(caller.uid));
-        record.add(TIME, self.env.wall().as_secs()).add(HOST, self.host.name.as_str());
+        record.add(TIME, self.env.wall().as_secs()).add(HOST, super::host::host().name.as_str());
         if let Err(e) = pool.spa.log_history(record).await {
             tracing::debug!("history of '{}': {e}", pool.name());
         }

@@ -5,15 +5,17 @@ use super::create::DBUF_CACHE;
 use super::errors::{Answer, of_pool};
 use super::info;
 use super::pool::Pool;
+use futures_util::future::join_all;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zilla_control::props::{self, PoolPropContext, naming};
 use zilla_control::types::{
-    AllocClass, Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, PoolImport,
-    PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
+    AllocClass, Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState,
+    PoolImport, PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::spa::{FoundPool, OpenOpts, Rewind, Spa, discover};
+use zilla_core::error::Error;
+use zilla_core::spa::{FoundPool, OpenOpts, Refusal, Rewind, Spa, discover};
 use zilla_core::vdev::{OpenArgs, VdevKind, VdevTree};
 use zilla_ondisk::enums::PoolState;
 
@@ -45,7 +47,8 @@ fn rewound(found: &FoundPool, spa: &Spa) -> Option<Rewound> {
 impl Engine {
     pub(super) async fn open_opts(&self) -> OpenOpts {
         OpenOpts {
-            host: self.host.clone(),
+            host: super::host::host(),
+            unset_hostid: super::host::set_id().is_none(),
             dbuf_cache: DBUF_CACHE,
             arc_max: self.arc_max().await,
             ..OpenOpts::default()
@@ -72,13 +75,10 @@ impl Engine {
     }
 
     pub(super) async fn search(&self, r: ImportSearch) -> Answer<Vec<ImportCandidate>> {
-        let mut all = Vec::new();
-        for found in self.find(&r.source).await? {
-            if (found.state == PoolState::Destroyed) == r.destroyed {
-                all.push(self.candidate(&found).await);
-            }
-        }
-        Ok(all)
+        let found = self.find(&r.source).await?;
+        let wanted = found.iter().filter(|f| (f.state == PoolState::Destroyed) == r.destroyed);
+        // One that another host may have takes a while.
+        Ok(join_all(wanted.map(|found| self.candidate(found))).await)
     }
 
     /// What labels alone say about a pool, with its devices tried.
@@ -91,7 +91,7 @@ impl Engine {
             version: config.u64("version").unwrap_or(0),
             hostid: config.u64("hostid").unwrap_or(0),
             hostname: config.str("hostname").unwrap_or_default().to_owned(),
-            system_hostid: self.host.id,
+            system_hostid: super::host::host().id,
             timestamp: found.timestamp,
             errata: config.u64("errata").unwrap_or(0),
             label_state: match found.state {
@@ -157,6 +157,12 @@ impl Engine {
         if !candidate.unsupported_features.is_empty() {
             (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::UnsupFeat);
         }
+        if pool.root.stats.state >= VdevState::Degraded {
+            self.look_for_activity(found, &mut candidate).await;
+            if candidate.mmp != MmpState::Inactive {
+                (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::Active);
+            }
+        }
         if pool.root.stats.state >= VdevState::Degraded
             && let Ok(tree) = Spa::aux_of(&self.env, found).await
         {
@@ -167,6 +173,33 @@ impl Engine {
         candidate.compatibility = config.str("compatibility").map(str::to_owned);
         candidate.pool = pool;
         candidate
+    }
+
+    /// Whether another host has the pool.
+    async fn look_for_activity(&self, found: &FoundPool, candidate: &mut ImportCandidate) {
+        let quiet = self.quiet.lock().get(&found.guid).copied();
+        let opts = OpenOpts { quiet, ..self.open_opts().await };
+        let refusal = match Spa::look_for_activity(&self.env, found, &opts).await {
+            Ok(Some(rank)) => {
+                self.quiet.lock().insert(found.guid, rank);
+                return;
+            }
+            Ok(None) => return,
+            Err(Error::Pool(refusal)) => refusal,
+            Err(e) => {
+                tracing::warn!("pool '{}': {e}", found.name);
+                return;
+            }
+        };
+        match &*refusal {
+            Refusal::ActiveElsewhere { host, id } => {
+                candidate.mmp = MmpState::Active;
+                candidate.mmp_hostname = Some(printable(host)).filter(|name| !name.is_empty());
+                candidate.mmp_hostid = *id;
+            }
+            Refusal::NoHostid => candidate.mmp = MmpState::NoHostid,
+            _ => {}
+        }
     }
 
     pub(super) async fn import_pool(&self, r: PoolImport) -> Answer<ImportReply> {
@@ -193,6 +226,7 @@ impl Engine {
         if self.pools.read().contains_key(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
         }
+        let quiet = self.quiet.lock().get(&found.guid).copied();
         let opts = OpenOpts {
             readonly,
             force: r.force,
@@ -201,6 +235,7 @@ impl Engine {
             temporary_name: r.temporary_name,
             rewind,
             rewind_to_checkpoint: r.rewind_to_checkpoint,
+            quiet,
             ..self.open_opts().await
         };
         if rewind.is_some() && r.rewind_dry_run {

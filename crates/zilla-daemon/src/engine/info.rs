@@ -83,9 +83,10 @@ impl Engine {
             txg: ub.txg,
             health: health(root.stats.state),
             version: spa.version(),
-            system_hostid: self.host.id,
+            system_hostid: super::host::host().id,
             timestamp: ub.timestamp,
             suspended: spa.suspended().map(|_| match spa.fail_mode() {
+                _ if spa.lost_to_others() => Suspended::Multihost,
                 FailMode::Wait => Suspended::Wait,
                 FailMode::Continue => Suspended::Continue,
             }),

@@ -1,6 +1,7 @@
 //! Statistics of the caches and the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
 //!
-//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools, `cow_faults` that of the reads which writes put off, and `POOL/objset-0xID` each mounted file system's. They are
+//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools, `cow_faults` that of the reads which writes put off, and `POOL/objset-0xID` each mounted file system's, `POOL/multihost` the
+//! last heartbeats of a pool with that property (as many as `zfs_multihost_history` says). They are
 //! written again when they changed, a moment later; one read while it is written may be cut short.
 
 use super::logs::log_counts;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zilla::FaultCounts;
+use zilla_core::spa::BeatRecord;
 use zilla_core::zil::LogCounts;
 
 /// How soon a change is there to be read.
@@ -40,25 +42,38 @@ pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
 /// Counters under OpenZFS's names.
 type Named = Vec<(&'static str, u64)>;
 
-/// Name of the file, the dataset's name where it is one's, counters.
-type Stat = (PathBuf, Option<String>, Named);
+/// What a file says.
+#[derive(Clone, PartialEq)]
+enum Said {
+    /// Counters; the dataset's name where they are one's.
+    Counts(Option<String>, Named),
+    /// Lines as they are.
+    Lines(String),
+}
+
+/// Name of the file, and what it says.
+type Stat = (PathBuf, Said);
 
 async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
     let mut all = LogCounts::default();
     let faults = zilla::fault_counts(pools.iter().map(|p| &p.spa));
-    let mut out = vec![(PathBuf::from("arcstats"), None, super::arcstats::sum(&pools))];
+    let mut out = vec![(PathBuf::from("arcstats"), Said::Counts(None, super::arcstats::sum(&pools)))];
     for pool in pools {
         all.add(&pool.spa.ctx.log.stats.get());
         let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
         for name in names {
             if let Ok(ds) = pool.dsl().by_name(&name).await {
                 let file = Path::new(&pool.name()).join(format!("objset-0x{:x}", ds.id()));
-                out.push((file, Some(name), named(&log_counts(&ds)).into()));
+                out.push((file, Said::Counts(Some(name), named(&log_counts(&ds)).into())));
             }
         }
+        if pool.spa.multihost() {
+            let file = Path::new(&pool.name()).join("multihost");
+            out.push((file, Said::Lines(heartbeats(&pool.spa.heartbeats()))));
+        }
     }
-    out.push((PathBuf::from("zil"), None, named(&all).into()));
-    out.push((PathBuf::from("cow_faults"), None, fault_names(&faults).into()));
+    out.push((PathBuf::from("zil"), Said::Counts(None, named(&all).into())));
+    out.push((PathBuf::from("cow_faults"), Said::Counts(None, fault_names(&faults).into())));
     out
 }
 
@@ -76,23 +91,26 @@ fn fault_names(c: &FaultCounts) -> [(&'static str, u64); 6] {
 struct Files {
     dir: PathBuf,
     begun: Instant,
-    last: BTreeMap<PathBuf, Named>,
+    last: BTreeMap<PathBuf, Said>,
 }
 
 impl Files {
     fn update(&mut self, stats: &[Stat]) {
-        let there: BTreeSet<&PathBuf> = stats.iter().map(|(file, ..)| file).collect();
+        let there: BTreeSet<&PathBuf> = stats.iter().map(|(file, _)| file).collect();
         self.last
             .retain(|file, _| there.contains(file) || std::fs::remove_file(self.dir.join(file)).is_err());
-        for (file, dataset, counts) in stats {
-            if self.last.get(file) == Some(counts) {
+        for (file, said) in stats {
+            if self.last.get(file) == Some(said) {
                 continue;
             }
             let path = self.dir.join(file);
             let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-            let text = text(file, dataset.as_deref(), counts, self.begun.elapsed());
+            let text = match said {
+                Said::Counts(dataset, counts) => text(file, dataset.as_deref(), counts, self.begun.elapsed()),
+                Said::Lines(lines) => lines.clone(),
+            };
             match made.and_then(|()| std::fs::write(&path, text)) {
-                Ok(()) => drop(self.last.insert(file.clone(), counts.clone())),
+                Ok(()) => drop(self.last.insert(file.clone(), said.clone())),
                 Err(e) => tracing::warn!("'{}': {e}", path.display()),
             }
         }
@@ -144,6 +162,33 @@ fn text(file: &Path, dataset: Option<&str>, values: &Named, age: Duration) -> St
     out
 }
 
+/// The last heartbeats, as OpenZFS prints them. Those in a row that there was no device for are one line, their number
+/// in the guid's place.
+fn heartbeats(all: &[BeatRecord]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:<10} {:<10} {:<10} {:<6} {:<10} {:<12} {:<24} {:<10} vdev_path",
+        "id", "txg", "timestamp", "error", "duration", "mmp_delay", "vdev_guid", "vdev_label"
+    );
+    for b in all {
+        let error = if b.path.is_some() { b.error.to_string() } else { format!("{:#x}", b.error) };
+        let _ = writeln!(
+            out,
+            "{:<10} {:<10} {:>10} {error:>6} {:>10} {:>12} {:<24} {:<10} {}",
+            b.id,
+            b.txg,
+            b.timestamp,
+            b.duration.unwrap_or_default().as_nanos(),
+            b.delay,
+            b.guid,
+            b.label,
+            b.path.as_deref().unwrap_or("-")
+        );
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,8 +201,8 @@ mod tests {
         let counts: Named = named(&log).into();
         let of = |n: &str| PathBuf::from(n);
         files.update(&[
-            (of("zil"), None, counts.clone()),
-            (of("tank/objset-0x36"), Some("tank".into()), counts.clone()),
+            (of("zil"), Said::Counts(None, counts.clone())),
+            (of("tank/objset-0x36"), Said::Counts(Some("tank".into()), counts.clone())),
         ]);
         let text = std::fs::read_to_string(dir.path().join("tank/objset-0x36")).unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
@@ -166,12 +211,38 @@ mod tests {
         assert_eq!(lines[2], ["dataset_name", "7", "tank"]);
         assert!(lines.contains(&vec!["zil_commit_count", "4", "7"]));
         assert!(lines.contains(&vec!["zil_itx_metaslab_slog_bytes", "4", "4096"]));
-        files.update(&[(of("zil"), None, named(&LogCounts { commits: 8, ..log }).into())]);
+        let more: Named = named(&LogCounts { commits: 8, ..log }).into();
+        files.update(&[(of("zil"), Said::Counts(None, more))]);
         assert!(!dir.path().join("tank/objset-0x36").exists());
         assert!(
             std::fs::read_to_string(dir.path().join("zil"))
                 .unwrap()
                 .contains("zil_commit_count                4    8\n")
         );
+    }
+    #[test]
+    fn heartbeats_are_told_as_openzfs_tells_them() {
+        let beat = BeatRecord {
+            id: 7,
+            txg: 40,
+            timestamp: 1_700_000_000,
+            error: 5,
+            duration: Some(Duration::from_micros(3)),
+            delay: 1_000_000,
+            guid: 99,
+            label: 2,
+            path: Some("/dev/sda".into()),
+        };
+        let skipped =
+            BeatRecord { id: 8, error: 1, guid: 3, path: None, duration: None, label: 0, ..beat.clone() };
+        let text = heartbeats(&[beat, skipped]);
+        let lines: Vec<&str> = text.lines().collect();
+        let words: Vec<&str> = lines[0].split_whitespace().collect();
+        let wanted = "id txg timestamp error duration mmp_delay vdev_guid vdev_label vdev_path";
+        assert_eq!(words.join(" "), wanted);
+        assert!(lines[1].starts_with("7          40         1700000000      5       3000      1000000 99  "));
+        assert!(lines[1].ends_with(" 2          /dev/sda"), "{}", lines[1]);
+        assert!(lines[2].starts_with("8          40         1700000000    0x1 "), "{}", lines[2]);
+        assert!(lines[2].ends_with("3                        0          -"), "{}", lines[2]);
     }
 }

@@ -69,7 +69,7 @@ impl Engine {
                 txg: lost.config.u64("txg").unwrap_or(0),
                 version: lost.config.u64("version").unwrap_or(0),
                 health: PoolHealth::Unavail,
-                system_hostid: self.host.id,
+                system_hostid: super::host::host().id,
                 ..PoolInfo::default()
             };
             let config = lost.config.list("vdev_tree").cloned().unwrap_or_default();

@@ -85,7 +85,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use zilla_control::types::*;
 use zilla_control::{Asked, Backend, Caller, Page};
-use zilla_core::spa::Host;
+use zilla_core::spa::Rank;
 use zilla_core::types::TXG_DEFER_SIZE;
 use zilla_env::Env;
 
@@ -95,7 +95,8 @@ const WORKERS: usize = 0;
 pub struct Engine {
     env: Env,
     handle: Handle,
-    host: Host,
+    /// As of which uberblock pools were found not to be in use elsewhere, by guid.
+    quiet: Mutex<BTreeMap<u64, Rank>>,
     pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
     /// Those of the cache file that could not be opened.
     lost: RwLock<BTreeMap<String, lost::Lost>>,
@@ -124,6 +125,7 @@ impl Engine {
     /// Brings up the pools of the cache file. One that cannot be opened is told in the log and left
     /// alone.
     pub async fn open(handle: Handle) -> Engine {
+        host::from_environment();
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());
         let devices = handle.devices().map(|links| devices::Devices::new(links.to_owned()));
@@ -133,7 +135,7 @@ impl Engine {
             env: Env { opener: Arc::new(opener), ..env },
             desk,
             handle,
-            host: host::host(),
+            quiet: Mutex::default(),
             pools: Arc::default(),
             lost: RwLock::default(),
             changes: tokio::sync::Mutex::default(),
@@ -233,7 +235,8 @@ impl Pools for Engine {
         for (i, pool) in pools.into_iter().enumerate() {
             self.pools.write().remove(&pool.name());
             // The last chance for what a suspended pool has in memory.
-            if pool.spa.suspended().is_some() && pool.spa.clear(None).await.is_err() {
+            let lost = pool.spa.lost_to_others();
+            if pool.spa.suspended().is_some() && (lost || pool.spa.clear(None).await.is_err()) {
                 pool.spa.abandon();
             }
             if let Err(e) = pool.release_volumes(true).await {

@@ -119,7 +119,7 @@ impl Engine {
         }
         let version = pool.spa.version();
         let (kind, value) = props::parse_pool_prop(&r.property, &r.value, PoolPropContext::Set, version)?;
-        heeded(&r.property, &value)?;
+        heeded(&r.property)?;
         // These count at once.
         if !matches!(r.property.as_str(), "failmode" | "cachefile") {
             pool.check_running()?;
@@ -153,13 +153,11 @@ impl Engine {
     }
 }
 
-/// Refuses to switch on what would have to be heeded and is not.
-pub(super) fn heeded(name: &str, value: &TypedValue) -> Answer<()> {
+/// Refuses what this host lacks something for.
+pub(super) fn heeded(name: &str) -> Answer<()> {
     let name = props::pool_prop(name).map_or(name, |desc| desc.name);
-    let on = matches!(value, TypedValue::Num(n) if *n != 0);
-    if on && name == "multihost" {
-        let what = format!("'{name}=on' is not supported by zilla yet");
-        return Err(ApiError::with(ErrorCode::Unsupported, what));
+    if name == "multihost" && super::host::set_id().is_none() {
+        return Err(ApiError::with(ErrorCode::BadProp, "requires a non-zero system hostid"));
     }
     Ok(())
 }
@@ -253,6 +251,11 @@ impl Pool {
         let on = matches!(value, TypedValue::Num(n) if *n != 0);
         let expand = (proper == "autoexpand").then_some(on);
         let trim = (proper == "autotrim").then_some(on);
+        let multihost = (proper == "multihost").then_some(on);
+        if multihost == Some(true) {
+            // The txg that says it is on has its mark already.
+            self.spa.set_multihost(true, Some(super::host::host()));
+        }
         let quota = match value {
             TypedValue::Num(n) if proper == "dedup_table_quota" => Some(*n),
             _ => None,
@@ -282,7 +285,14 @@ impl Pool {
                 }
             })
         };
-        self.spa.ctx.sync_task(task).await.map_err(of_pool)?;
+        let stored = self.spa.ctx.sync_task(task).await.map_err(of_pool);
+        if multihost.is_some_and(|on| !on || stored.is_err()) {
+            self.spa.set_multihost(false, None);
+        }
+        stored?;
+        if multihost == Some(false) {
+            self.spa.sync().await.map_err(of_pool)?;
+        }
         if let Some(quota) = quota {
             self.spa.ddt.set_quota(quota);
         }

@@ -21,7 +21,7 @@ impl Engine {
                 let what = "property readonly can only be set at import time";
                 return Err(ApiError::with(ErrorCode::BadProp, what));
             }
-            heeded(property, &value)?;
+            heeded(property)?;
             typed.push((property.clone(), kind, value));
         }
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {

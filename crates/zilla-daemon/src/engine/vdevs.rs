@@ -14,7 +14,8 @@ use zilla_control::types::{
     VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::spa::{Attach, SpareSpec};
+use zilla_core::error::Error;
+use zilla_core::spa::{Attach, Refusal, SpareSpec};
 use zilla_core::vdev;
 
 impl Engine {
@@ -202,7 +203,13 @@ impl Engine {
 
     pub(super) async fn clear_pool(&self, r: PoolClear) -> Answer<()> {
         let pool = self.pool(&r.name)?;
-        pool.spa.clear(r.guid).await.map_err(of_vdev)?;
+        pool.spa.clear(r.guid).await.map_err(|e| match &e {
+            // Which host has it cannot be told while labels name this one.
+            Error::Pool(why) if matches!(&**why, Refusal::ActiveElsewhere { .. }) => {
+                ErrorCode::ActivePool.into()
+            }
+            _ => of_vdev(e),
+        })?;
         pool.spa.notify("vdev_clear", r.guid);
         Ok(())
     }

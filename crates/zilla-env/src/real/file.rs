@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::threads::ThreadPool;
 use crate::completion::Completion;
+use crate::fence::{self, Fence};
 use crate::patience;
 use crate::{Device, DeviceInfo, Io, IoBuf, IoOp, IoResult, IoVec, check_bounds};
 
@@ -243,6 +244,20 @@ impl Device for BlockingDevice {
         self.core.crew.submit(batch.into_iter().map(|io| {
             let core = self.core.clone();
             Box::new(move || core.perform(io)) as Box<dyn FnOnce() + Send>
+        }));
+    }
+
+    fn submit_fenced(&self, batch: Vec<Io>, fence: &Arc<dyn Fence>) {
+        let allowed = batch.into_iter().filter_map(|io| fence::pass(io, &**fence));
+        if self.inline {
+            return allowed.for_each(|io| self.core.perform(io));
+        }
+        let Some(batch) = self.core.here(allowed.collect()) else { return };
+        self.core.crew.submit(batch.into_iter().map(|io| {
+            let (core, fence) = (self.core.clone(), fence.clone());
+            // It may have waited for its turn.
+            let job = move || fence::pass(io, &*fence).into_iter().for_each(|io| core.perform(io));
+            Box::new(job) as Box<dyn FnOnce() + Send>
         }));
     }
 

@@ -21,6 +21,7 @@ use rustix::fs::{AtFlags, StatxFlags, major, makedev, minor, statx};
 use super::apart::{Delivery, deliveries, no_core_dump};
 use super::file::FileCore;
 use super::threads::ThreadPool;
+use crate::fence::{Fence, refused};
 use crate::{Device, DeviceInfo, Io, patience};
 
 /// As many requests wait for the server at once. One may be a flush, and a pool's queues give a device up to ten of a kind.
@@ -47,17 +48,18 @@ impl ServedDevice {
         let answers = deliveries()?;
         Ok(ServedDevice { core: Arc::new(core), crew: ThreadPool::apart(THREADS, fds), answers })
     }
-}
 
-impl Device for ServedDevice {
-    fn submit(&self, batch: Vec<Io>) {
+    fn start(&self, batch: Vec<Io>, fence: Option<&Arc<dyn Fence>>) {
         // However patient the thread: it may be one that the server needs.
         patience::take();
         self.crew.submit(batch.into_iter().map(|io| {
-            let (core, answers) = (self.core.clone(), self.answers.clone());
+            let (core, answers, fence) = (self.core.clone(), self.answers.clone(), fence.cloned());
             let job = move || {
                 let Io { op, done } = io;
-                let result = core.prepare(op).and_then(|op| core.run(op));
+                let result = match &fence {
+                    Some(fence) if op.modifies() && !fence.allows() => Err(refused()),
+                    _ => core.prepare(op).and_then(|op| core.run(op)),
+                };
                 // The last who knows the file closes it, and must have the process's table for that.
                 let delivery = move || {
                     drop(core);
@@ -67,6 +69,16 @@ impl Device for ServedDevice {
             };
             Box::new(job) as Box<dyn FnOnce() + Send>
         }));
+    }
+}
+
+impl Device for ServedDevice {
+    fn submit(&self, batch: Vec<Io>) {
+        self.start(batch, None);
+    }
+
+    fn submit_fenced(&self, batch: Vec<Io>, fence: &Arc<dyn Fence>) {
+        self.start(batch, Some(fence));
     }
 
     fn size(&self) -> u64 {

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{BoxFuture, Clock};
 
@@ -41,6 +42,11 @@ impl RealClock {
 impl Clock for RealClock {
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    fn boottime(&self) -> Duration {
+        let t = clock_gettime(ClockId::Boottime);
+        Duration::new(t.tv_sec.try_into().unwrap_or_default(), t.tv_nsec.try_into().unwrap_or_default())
     }
 
     fn wall(&self) -> Duration {
