@@ -64,8 +64,7 @@ pub const SUPPORTED: &[&str] = &[
 
 /// Features that change nothing for a reader or for a writer as long as nobody uses them anew:
 /// zilla keeps what is there.
-const TOLERATED_ACTIVE: &[&str] = &["resilver_defer", "multi_vdev_crash_dump"];
-const TOLERATED_ACTIVE: &[&str] = &["livelist", "multi_vdev_crash_dump"];
+const TOLERATED_ACTIVE: &[&str] = &["multi_vdev_crash_dump"];
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
