@@ -81,10 +81,32 @@ pub fn check(metadata: &Value) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// Follows normal dependencies as they are resolved.
+/// What of a member's dependencies comes with a feature alone, and of which it asks for features.
+struct Declared<'a> {
+    optional: BTreeSet<&'a str>,
+    featured: BTreeSet<&'a str>,
+}
+
+impl Declared<'_> {
+    fn of(package: &Value) -> Declared<'_> {
+        let all = || package["dependencies"].as_array().into_iter().flatten();
+        let featured = |d: &&Value| d["features"].as_array().is_some_and(|f| !f.is_empty());
+        Declared {
+            optional: all().filter(|d| d["optional"] == true).filter_map(|d| d["name"].as_str()).collect(),
+            featured: all().filter(featured).filter_map(|d| d["name"].as_str()).collect(),
+        }
+    }
+}
+
+/// Follows normal dependencies as they are resolved. The workspace is resolved with the features
+/// that any member asks for: what a feature of a member brings counts for those who ask for it.
 fn runtimes(metadata: &Value, packages: &[Value]) -> Vec<Finding> {
     let names: BTreeMap<&str, &str> =
         packages.iter().filter_map(|p| Some((p["id"].as_str()?, p["name"].as_str()?))).collect();
+    let floors: BTreeMap<&str, u8> = FLOORS.iter().copied().collect();
+    let members = packages.iter().filter(|p| p["name"].as_str().is_some_and(|n| floors.contains_key(n)));
+    let declared: BTreeMap<&str, Declared<'_>> =
+        members.filter_map(|p| Some((p["id"].as_str()?, Declared::of(p)))).collect();
     let mut uses: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for node in metadata["resolve"]["nodes"].as_array().into_iter().flatten() {
         let normal = node["deps"]
@@ -98,9 +120,9 @@ fn runtimes(metadata: &Value, packages: &[Value]) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for (&id, &name) in names.iter().filter(|(_, name)| RUNTIME_FREE.contains(name)) {
-        let (mut seen, mut stack) = (BTreeSet::new(), vec![id]);
-        while let Some(next) = stack.pop() {
-            if !seen.insert(next) {
+        let (mut seen, mut stack) = (BTreeSet::new(), vec![(id, true)]);
+        while let Some((next, with_features)) = stack.pop() {
+            if !seen.insert((next, with_features)) {
                 continue;
             }
             if let Some(&found) = names.get(next)
@@ -108,7 +130,13 @@ fn runtimes(metadata: &Value, packages: &[Value]) -> Vec<Finding> {
             {
                 findings.push(Finding::error(name, format!("reaches {found}: the engine knows no runtime")));
             }
-            stack.extend(uses.get(next).into_iter().flatten());
+            let known = declared.get(next);
+            for &to in uses.get(next).into_iter().flatten() {
+                let called = names.get(to).copied().unwrap_or_default();
+                if with_features || known.is_none_or(|d| !d.optional.contains(called)) {
+                    stack.push((to, known.is_none_or(|d| d.featured.contains(called))));
+                }
+            }
         }
     }
     findings
@@ -156,5 +184,26 @@ mod tests {
             metadata["packages"].as_array_mut().unwrap().push(package(name, &[]));
         }
         assert_eq!(check(&metadata).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_a_feature_brings_counts_for_those_who_ask_for_it() {
+        let reaches = |features: &[&str]| {
+            let dep = |to: &str| json!({"pkg": to, "dep_kinds": [{"kind": null}]});
+            let nodes = json!([
+                {"id": "zilla", "deps": [dep("zilla-control")]},
+                {"id": "zilla-control", "deps": [dep("tokio")]},
+            ]);
+            let asks = json!([{"name": "zilla-control", "kind": null, "features": features}]);
+            let offers = json!([{"name": "tokio", "kind": null, "optional": true}]);
+            let packages = vec![
+                json!({"id": "zilla", "name": "zilla", "dependencies": asks}),
+                json!({"id": "zilla-control", "name": "zilla-control", "dependencies": offers}),
+                package("tokio", &[]),
+            ];
+            messages(packages, nodes).iter().filter(|m| m.contains("no runtime")).count()
+        };
+        assert_eq!(reaches(&[]), 0);
+        assert_eq!(reaches(&["server"]), 1);
     }
 }

@@ -49,6 +49,7 @@ mod stream;
 mod sync;
 pub mod testing;
 mod tree;
+mod write_props;
 
 pub use cache::DbufCache;
 pub use dnode::Dnode;

@@ -8,67 +8,21 @@ use super::cache::DbufCache;
 use super::dnode::{Dnode, Shared, max_bonus};
 use super::fault::{Need, Now, Stop};
 use super::objects::Table;
+pub use super::write_props::WriteProps;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId, Txg};
-use crate::zio::{BlockStore, Dedup, Priority};
+use crate::zio::{BlockStore, Priority};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use zilla_codec::checksum::Checksum;
-use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::{
     DN_MAX_INDBLKSHIFT, DN_MAX_OBJECT, DNODE_BLOCK_SIZE, DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys,
 };
 use zilla_ondisk::objset::{ObjsetPhys, ObjsetSize};
 use zilla_ondisk::{ByteOrder, object_type};
-
-/// How blocks of an objset are written: its dataset's properties, resolved.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteProps {
-    pub checksum: Checksum,
-    pub compress: CompressSpec,
-    pub copies: u8,
-    /// Copies of metadata (one more than of data, three in the MOS).
-    pub metadata_copies: u8,
-    pub metadata_compress: CompressSpec,
-    /// Holes remember their birth (feature hole_birth).
-    pub hole_birth: bool,
-    /// Tiny blocks may live in their pointer (feature embedded_data).
-    pub embed: bool,
-    /// Micro-ZAPs may outgrow 128K (feature large_microzap), if the tunable says so.
-    pub large_microzap: bool,
-    /// Blocks of files that take at most so many bytes on disk may go to special vdevs
-    /// (`special_small_blocks`).
-    pub special_upto: u32,
-    /// Data blocks that are the same are kept once.
-    pub dedup: Option<Dedup>,
-}
-
-impl WriteProps {
-    /// The checksum for the data of an object whose dnode says this.
-    pub(super) fn data_checksum_of(&self, own: u8) -> Checksum {
-        self.dedup.map_or_else(|| self.checksum_of(own), |dedup| dedup.checksum)
-    }
-
-    /// The checksum for an object whose dnode says this.
-    pub(super) fn checksum_of(&self, own: u8) -> Checksum {
-        match Checksum::from_u8(own) {
-            None | Some(Checksum::Inherit) => self.checksum,
-            Some(kind) => kind,
-        }
-    }
-
-    /// The compression for the data of an object whose dnode says this.
-    pub(super) fn compress_of(&self, own: u8) -> CompressSpec {
-        match Compress::from_u8(own) {
-            None | Some(Compress::Inherit) => self.compress,
-            Some(kind) => CompressSpec::new(kind),
-        }
-    }
-}
 
 /// Whom an object's space is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

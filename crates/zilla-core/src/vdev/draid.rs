@@ -210,7 +210,7 @@ impl Draid {
             let place = self.place(group, ashift);
             let mut members = (0..self.shape.width()).map(|i| self.member(&place, i));
             if let Some((_, base)) = members.find(|(member, _)| *member == child) {
-                let row = |offset: u64| (offset - group) / stripe << ashift;
+                let row = |offset: u64| ((offset - group) / stripe) << ashift;
                 let (from, to) = (base + row(first.next_multiple_of(stripe)), base + row(last));
                 match out.last_mut() {
                     Some((_, end)) if *end == from && from < to => *end = to,
