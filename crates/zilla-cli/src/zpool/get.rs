@@ -6,8 +6,11 @@ use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{self, Obj};
 use crate::fmt::poolprop;
 use crate::fmt::proplist::{self, Column, Entry, GetRow, GetTable, Of};
+use crate::fmt::vdev::{self, NameFlags};
+use std::collections::BTreeMap;
+use zilla_control::props;
 use zilla_control::status::Compatibility;
-use zilla_control::types::{FeatureState, PoolInfo, PoolQuery, PoolSet};
+use zilla_control::types::{FeatureState, PoolInfo, PoolQuery, PoolSet, PropValue, Source, VdevNode};
 
 struct Options {
     scripted: bool,
@@ -186,18 +189,64 @@ pub fn table(
     text
 }
 
+/// A vdev, and what it is called.
+struct Named<'a> {
+    name: String,
+    vdev: &'a VdevNode,
+    parent: Option<&'a VdevNode>,
+}
+
+/// All vdevs of a pool, in the order in which they are shown.
+fn all_vdevs(pool: &PoolInfo) -> Vec<Named<'_>> {
+    fn walk<'a>(vdev: &'a VdevNode, parent: Option<&'a VdevNode>, out: &mut Vec<Named<'a>>) {
+        out.push(Named { name: named(vdev), vdev, parent });
+        vdev.children.iter().for_each(|c| walk(c, Some(vdev), out));
+    }
+    let mut out = Vec::new();
+    walk(&pool.root, None, &mut out);
+    pool.l2cache.iter().for_each(|v| walk(v, None, &mut out));
+    out
+}
+
+fn named(vdev: &VdevNode) -> String {
+    vdev::name(vdev, NameFlags::default(), true)
+}
+
+/// The vdev that a word names: as it is shown, by its path or its guid.
+fn find_vdev<'a, 'b>(all: &'b [Named<'a>], word: &str) -> Option<&'b Named<'a>> {
+    let word = if word == "root" { "root-0" } else { word };
+    let by_path =
+        |n: &Named<'_>| n.vdev.path.as_deref().is_some_and(|p| p == word || p.ends_with(&format!("/{word}")));
+    let exactly = all.iter().find(|n| n.name == word || n.vdev.guid.to_string() == word);
+    exactly.or_else(|| all.iter().find(|n| by_path(n)))
+}
+
 fn vdevs(cx: &mut Cx, pool: &PoolInfo, names: &[String], wanted: &str, opts: &Options) -> Run {
-    let mut chosen = Vec::new();
+    let mut chosen: Vec<(String, BTreeMap<String, PropValue>)> = Vec::new();
     let everything = names.len() == 1 && names.iter().all(|n| n == "all-vdevs");
+    let all = all_vdevs(pool);
     let mut unknown = Vec::new();
+    let mut take = |n: &Named<'_>| {
+        let mut properties = pool.vdev_properties.get(&n.vdev.guid.to_string()).cloned().unwrap_or_default();
+        let children: Vec<String> = n.vdev.children.iter().map(named).collect();
+        let children = (!children.is_empty()).then(|| children.join(","));
+        for (property, value) in
+            [("name", Some(n.name.clone())), ("parent", n.parent.map(named)), ("children", children)]
+        {
+            let value = match value {
+                Some(value) => PropValue::new(value, Source::None),
+                None => PropValue::new("-", Source::Default),
+            };
+            properties.insert(property.to_owned(), value);
+        }
+        chosen.push((n.name.clone(), properties));
+    };
     if everything {
-        chosen.extend(pool.vdev_properties.keys().cloned());
+        all.iter().for_each(&mut take);
     } else {
         for name in names {
-            let name = if name == "root" { "root-0" } else { name };
-            let found = pool.vdev_properties.keys().find(|n| *n == name || n.ends_with(&format!("/{name}")));
-            match found {
-                Some(found) => chosen.push(found.clone()),
+            match find_vdev(&all, name) {
+                Some(found) => take(found),
                 None => unknown.push(name.to_owned()),
             }
         }
@@ -214,13 +263,22 @@ fn vdevs(cx: &mut Cx, pool: &PoolInfo, names: &[String], wanted: &str, opts: &Op
         Ok(entries) => entries,
         Err(e) => return cx.bad_usage(format!("bad property list: {}", e.description())),
     };
-    let mut entries = entries.unwrap_or_else(|| proplist::all(Of::Vdevs));
+    let mut entries = entries.unwrap_or_else(|| {
+        let mut entries = proplist::all(Of::Vdevs);
+        let own = chosen.iter().flat_map(|(_, properties)| properties.keys()).filter(|n| n.contains(':'));
+        let own: std::collections::BTreeSet<&String> = own.collect();
+        let own = own.into_iter().filter_map(|name| proplist::parse(name, Of::Vdevs).ok().flatten());
+        entries.extend(own.flatten());
+        entries
+    });
     let mut rows = Vec::new();
-    for name in &chosen {
-        let Some(properties) = pool.vdev_properties.get(name) else { continue };
+    for (name, properties) in &chosen {
         for entry in &mut entries {
-            if let Some(value) = properties.get(&entry.name) {
-                let mut value = value.clone();
+            let absent = || {
+                let own = props::is_user_prop(&entry.name);
+                own.then(|| PropValue::new("-", Source::Default))
+            };
+            if let Some(mut value) = properties.get(&entry.name).cloned().or_else(absent) {
                 if !opts.literal {
                     value.value = nice_vdev(&entry.name, &value.value);
                 }
@@ -231,7 +289,7 @@ fn vdevs(cx: &mut Cx, pool: &PoolInfo, names: &[String], wanted: &str, opts: &Op
     }
     if opts.json {
         let mut members = Obj::new();
-        for name in &chosen {
+        for (name, _) in &chosen {
             let mut properties = Obj::new();
             for row in rows.iter().filter(|r| r.name == *name) {
                 let value = json::property(&row.value.value, &row.value, opts.json_int);
@@ -248,7 +306,7 @@ fn vdevs(cx: &mut Cx, pool: &PoolInfo, names: &[String], wanted: &str, opts: &Op
         cx.out.line(root.render());
         return Ok(0);
     }
-    let names: Vec<&str> = chosen.iter().map(String::as_str).collect();
+    let names: Vec<&str> = chosen.iter().map(|(name, _)| name.as_str()).collect();
     cx.out.put(table(&rows, &names, &entries, opts.scripted, &opts.columns));
     Ok(0)
 }
@@ -259,10 +317,24 @@ fn nice_vdev(name: &str, raw: &str) -> String {
     let Ok(number) = raw.parse::<u64>() else { return raw.to_owned() };
     match name {
         "capacity" | "fragmentation" => format!("{number}%"),
+        "state" => state_word(number).to_owned(),
         "guid" | "ashift" | "parity" | "numchildren" => raw.to_owned(),
         "expandsize" if number == 0 => "-".to_owned(),
         "asize" | "psize" | "size" | "bootsize" | "allocated" | "free" | "expandsize" => nicebytes(number),
         _ => nicenum(number),
+    }
+}
+
+/// The word for a state's number. Source: vdev_state_t in OpenZFS's sys/fs/zfs.h and zpool_state_to_name().
+fn state_word(number: u64) -> &'static str {
+    match number {
+        1 | 2 => "OFFLINE",
+        3 => "REMOVED",
+        4 => "UNAVAIL",
+        5 => "FAULTED",
+        6 => "DEGRADED",
+        7 => "ONLINE",
+        _ => "UNKNOWN",
     }
 }
 
@@ -289,13 +361,23 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
     if vdev.is_none() {
         check_compatibility(cx, pool, property, value)?;
     }
-    let request = PoolSet {
-        name: name.clone(),
-        vdev: vdev.map(|v| if v == "root" { "root-0".to_owned() } else { v }),
-        property: property.to_owned(),
-        value: value.to_owned(),
+    let refused = match &vdev {
+        Some(vdev) => format!("cannot set property {property} for {vdev} on {name}"),
+        None => format!("cannot set property for '{name}'"),
     };
-    if cx.ask(&format!("cannot set property for '{name}'"), &request)?.is_none() {
+    let vdev = match vdev {
+        Some(word) => match find_vdev(&all_vdevs(pool), &word) {
+            Some(found) => Some(found.vdev.guid.to_string()),
+            None => {
+                cx.err(format!("{refused}: no such device in pool"));
+                return Ok(1);
+            }
+        },
+        None => None,
+    };
+    let request =
+        PoolSet { name: name.clone(), vdev, property: property.to_owned(), value: value.to_owned() };
+    if cx.ask(&refused, &request)?.is_none() {
         return Ok(1);
     }
     cx.log_history(name)?;

@@ -47,6 +47,9 @@ impl Engine {
                 if r.properties {
                     info.properties = self.pool_props(&pool, &info).await.map_err(of_pool)?;
                 }
+                if r.vdev_properties {
+                    info.vdev_properties = pool.vdev_props(&info).await.map_err(of_pool)?;
+                }
                 all.push(info);
             }
         }

@@ -69,6 +69,7 @@ mod trace;
 mod upkeep;
 mod usershares;
 mod values;
+mod vdevprops;
 mod vdevs;
 mod volumes;
 mod wait;

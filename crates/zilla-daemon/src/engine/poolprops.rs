@@ -112,10 +112,7 @@ impl Engine {
     pub(super) async fn set_pool(&self, r: PoolSet) -> Answer<()> {
         let pool = self.pool(&r.name)?;
         if r.vdev.is_some() {
-            return Err(ApiError::with(
-                ErrorCode::Unsupported,
-                "vdev properties are not supported by zilla yet",
-            ));
+            return self.set_vdev(&pool, &r).await;
         }
         let version = pool.spa.version();
         let (kind, value) = props::parse_pool_prop(&r.property, &r.value, PoolPropContext::Set, version)?;

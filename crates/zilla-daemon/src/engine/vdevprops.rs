@@ -1,0 +1,222 @@
+//! Properties of vdevs: what they are, and `zpool set ... POOL VDEV`.
+//!
+//! Those that are set lie in the vdev's own ZAP in the MOS: the root's, the top-level's or the leaf's, of which a vdev has the first that there is.
+//! Vdevs between these, and those of pools that are older than their ZAPs, have none, and no properties to be set. Names of vdevs are the
+//! commands' to make: here a vdev is its guid.
+
+use super::Engine;
+use super::errors::{Answer, of_pool};
+use super::pool::Pool;
+use std::collections::BTreeMap;
+use zilla_control::props::{self, PropAttr, TypedValue, VDEV_PROPS};
+use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source, VdevNode, VdevState};
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::error::Result;
+use zilla_core::txg::Tx;
+use zilla_core::vdev::{Vdev, VdevTree};
+use zilla_core::zap::{Value, Zap};
+
+/// Where a vdev's ZAP stands in its configuration. Source: spa_impl.h and fs/zfs.h, ZPOOL_CONFIG_VDEV_*_ZAP.
+const ZAPS: [&str; 3] =
+    ["com.klarasystems:vdev_zap_root", "com.delphix:vdev_zap_top", "com.delphix:vdev_zap_leaf"];
+/// Names and values are as long as those of other properties. Source: ZAP_MAXNAMELEN, ZAP_MAXVALUELEN.
+const LONGEST_NAME: usize = 256;
+const LONGEST_VALUE: usize = 8192;
+
+/// The object with a vdev's properties.
+fn zap_of(vdev: &Vdev) -> Option<u64> {
+    ZAPS.iter().find_map(|name| vdev.config_u64(name).filter(|id| *id != 0))
+}
+
+/// The state's number, as OpenZFS counts them.
+fn state_number(state: VdevState) -> u64 {
+    match state {
+        VdevState::Unknown => 0,
+        VdevState::Closed => 1,
+        VdevState::Offline => 2,
+        VdevState::Removed => 3,
+        VdevState::CantOpen => 4,
+        VdevState::Faulted => 5,
+        VdevState::Degraded => 6,
+        VdevState::Healthy => 7,
+    }
+}
+
+/// What is counted; nothing: it is not the vdev's to have.
+fn counted(name: &str, v: &VdevNode, vdev: &Vdev) -> Option<String> {
+    let s = &v.stats;
+    let percent = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
+    let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
+    let number = match name {
+        "capacity" => percent(s.alloc, s.dspace) as u64,
+        "state" => state_number(s.state),
+        "guid" => v.guid,
+        "asize" => v.asize,
+        "psize" => s.pspace,
+        "ashift" => v.ashift,
+        "size" => s.dspace,
+        "free" => s.dspace.saturating_sub(s.alloc),
+        "allocated" => s.alloc,
+        "expandsize" => s.esize,
+        "parity" => v.nparity,
+        "numchildren" => v.children.len() as u64,
+        "read_errors" => s.read_errors,
+        "write_errors" => s.write_errors,
+        "checksum_errors" => s.checksum_errors,
+        "read_ops" => s.read_ops,
+        "write_ops" => s.write_ops,
+        "read_bytes" => s.read_bytes,
+        "write_bytes" => s.write_bytes,
+        "slow_ios" => s.slow_ios,
+        "initialize_errors" | "trim_errors" | "null_ops" | "free_ops" | "claim_ops" | "null_bytes"
+        | "free_bytes" | "claim_bytes" => 0,
+        "trim_ops" | "trim_bytes" => {
+            let counted = vdev.leaf.as_ref().map(|l| l.stats.snapshot());
+            let kind = zilla_core::vdev::IoKind::Trim as usize;
+            let of = counted.map_or(0, |c| {
+                let list = if name == "trim_ops" { &c.ops } else { &c.bytes };
+                list.get(kind).copied().unwrap_or(0)
+            });
+            return Some(of.to_string());
+        }
+        "fragmentation" => return Some(s.fragmentation.map_or_else(|| "-".to_owned(), |f| f.to_string())),
+        "path" => return v.path.clone(),
+        "devid" => return v.devid.clone(),
+        "physpath" => return v.phys_path.clone(),
+        "removing" => return Some(on_off(v.removing)),
+        "raidz_expanding" => {
+            let expands = vdev.config_u64("raidz_expanding").is_some();
+            return vdev.kind.nparity().map(|_| on_off(expands));
+        }
+        "trim_support" => return vdev.leaf.as_ref().map(|l| on_off(l.can_trim())),
+        _ => return None,
+    };
+    Some(number.to_string())
+}
+
+impl Pool {
+    /// All properties of all vdevs, by guid.
+    pub(super) async fn vdev_props(
+        &self,
+        info: &PoolInfo,
+    ) -> Result<BTreeMap<String, BTreeMap<String, PropValue>>> {
+        let tree = self.spa.tree();
+        let mut all = BTreeMap::new();
+        let mut left: Vec<&VdevNode> = vec![&info.root];
+        left.extend(&info.l2cache);
+        while let Some(v) = left.pop() {
+            left.extend(&v.children);
+            if let Some(vdev) = tree.find(v.guid) {
+                all.insert(v.guid.to_string(), self.props_of(&tree, v, &vdev).await?);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn props_of(
+        &self,
+        tree: &VdevTree,
+        v: &VdevNode,
+        vdev: &Vdev,
+    ) -> Result<BTreeMap<String, PropValue>> {
+        let mut stored = BTreeMap::new();
+        if let Some(id) = zap_of(vdev) {
+            for entry in Zap::open(self.spa.ctx.mos(), id).await?.entries().await? {
+                let name = entry.name_str().into_owned();
+                // What else lies there is no property: a bias, space, how far a trim has come.
+                let known = props::vdev_prop(&name).is_some_and(|d| d.attr == PropAttr::Default);
+                match (entry.value.as_u64(), entry.value.as_str()) {
+                    (Some(n), _) if known => drop(stored.insert(name, n.to_string())),
+                    (None, Some(text)) if known || props::is_user_prop(&name) => {
+                        stored.insert(name, text.to_owned());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // A leaf in a vdev allocates nothing itself.
+        let allocates = vdev.guid == tree.root.guid || tree.tops.iter().any(|t| t.vdev.guid == vdev.guid);
+        let mut all = BTreeMap::new();
+        for desc in VDEV_PROPS {
+            if let Some(value) = counted(desc.name, v, vdev) {
+                all.insert(desc.name.to_owned(), PropValue::new(value, Source::None));
+                continue;
+            }
+            let value = match (desc.name, stored.get(desc.name)) {
+                // The commands say these.
+                ("name" | "parent" | "children", _) => continue,
+                ("allocating", _) if !allocates => PropValue::new("-", Source::None),
+                ("trim_support", _) => PropValue::new("-", Source::Default),
+                ("raidz_expanding", _) => continue,
+                (_, Some(text)) => {
+                    let word = text.parse().ok().and_then(|n| desc.word_of(n)).unwrap_or(text);
+                    PropValue::new(word, Source::Local)
+                }
+                _ => {
+                    let text = desc.default_value().filter(|t| !t.is_empty() && t != &u64::MAX.to_string());
+                    PropValue::new(text.unwrap_or_else(|| "-".to_owned()), Source::Default)
+                }
+            };
+            all.insert(desc.name.to_owned(), value);
+        }
+        for (name, text) in stored.into_iter().filter(|(name, _)| props::is_user_prop(name)) {
+            all.insert(name, PropValue::new(text, Source::Local));
+        }
+        Ok(all)
+    }
+}
+
+/// The value that a vdev's property is to have, if it can have any.
+fn typed(name: &str, text: &str) -> Answer<String> {
+    let bad = |what: String| Err(ApiError::with(ErrorCode::BadProp, what));
+    if text.len() >= LONGEST_VALUE {
+        return bad(format!("property value of '{name}' is too long"));
+    }
+    let Some(desc) = props::vdev_prop(name) else {
+        if !props::is_user_prop(name) {
+            return bad(format!("invalid property '{name}'"));
+        }
+        if name.len() >= LONGEST_NAME {
+            return bad(format!("property name '{name}' is too long"));
+        }
+        return Ok(text.to_owned());
+    };
+    if desc.attr == PropAttr::ReadOnly {
+        return Err(ApiError::with(ErrorCode::PropReadonly, format!("'{name}' is readonly")));
+    }
+    match props::parse_value(desc, props::VDEV, text)? {
+        TypedValue::Str(text) if desc.name == "comment" => Ok(text),
+        // Better refused than quietly ignored.
+        _ => {
+            let what = format!("setting '{}' of a vdev is not supported by zilla yet", desc.name);
+            Err(ApiError::with(ErrorCode::Unsupported, what))
+        }
+    }
+}
+
+impl Engine {
+    /// `r.vdev` is its guid.
+    pub(super) async fn set_vdev(&self, pool: &Pool, r: &PoolSet) -> Answer<()> {
+        let text = typed(&r.property, &r.value)?;
+        pool.check_running()?;
+        let guid = r.vdev.as_deref().and_then(|g| g.parse().ok());
+        let vdev = guid.and_then(|guid| pool.spa.tree().find(guid));
+        let vdev = vdev.ok_or_else(|| ApiError::from(ErrorCode::NoDevice))?;
+        let Some(id) = zap_of(&vdev) else {
+            let what = "this vdev has no properties: only the root, top-level vdevs and devices have, of pools with \
+                        the features for it";
+            return Err(ApiError::with(ErrorCode::PoolInvalArg, what));
+        };
+        let (ctx, name) = (pool.spa.ctx.clone(), r.property.clone());
+        let task = move |tx: Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let zap = Zap::open(ctx.mos(), id).await?;
+                match text.is_empty() {
+                    true => zap.delete_if_there(&tx, &name).await.map(drop),
+                    false => zap.set(&tx, &name, &Value::string(&text)).await,
+                }
+            })
+        };
+        pool.spa.ctx.sync_task(task).await.map_err(of_pool)
+    }
+}

@@ -1,0 +1,57 @@
+//! Properties of vdevs: what is shown, what is set and found again, what is refused; and that OpenZFS's checker finds
+//! nothing wrong with it.
+
+use zilla_e2e::{World, zdb_clean_with};
+
+#[test]
+fn vdevs_have_properties_of_their_own() {
+    let world = World::new();
+    let images = world.images("d", 2, 128 << 20);
+    let (first, second) = (images[0].display().to_string(), images[1].display().to_string());
+    world.zpool(&format!("create -O mountpoint=none tank mirror {first} {second}")).ok();
+    let get = |property: &str, vdev: &str| {
+        world.zpool(&format!("get -Hp -o value {property} tank {vdev}")).ok().trim().to_owned()
+    };
+    assert_eq!(get("numchildren", "mirror-0"), "2");
+    assert_eq!(get("parent", &first), "mirror-0");
+    assert_eq!(get("children", "mirror-0"), format!("{first},{second}"));
+    assert_eq!((get("path", &first), get("state", &first)), (first.clone(), "7".to_owned()));
+    let (size, free) = (get("size", "mirror-0"), get("free", "mirror-0"));
+    let allocated: u64 = get("allocated", "mirror-0").parse().expect("a number");
+    assert_eq!(size.parse::<u64>().expect("a number") - allocated, free.parse::<u64>().expect("a number"));
+    assert_eq!((get("allocating", "mirror-0"), get("allocating", &first)), ("on".to_owned(), "-".to_owned()));
+    assert_eq!(get("checksum_n", &first), "-");
+    let table = world.zpool(&format!("get state tank {first}")).ok();
+    assert!(table.starts_with("NAME") && table.contains("ONLINE"), "{table}");
+    // Set, and found again.
+    let set = [("root", "of-all"), ("mirror-0", "of-two"), (first.as_str(), "of-one")];
+    for (vdev, value) in set {
+        world.zpool(&format!("set org.example:x={value} tank {vdev}")).ok();
+        world.zpool(&format!("set comment=c-{value} tank {vdev}")).ok();
+    }
+    world.zpool("export tank").ok();
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    for (vdev, value) in set {
+        assert_eq!(get("org.example:x", vdev), value);
+        assert_eq!(get("comment", vdev), format!("c-{value}"));
+    }
+    assert_eq!(get("org.example:x", &second), "-");
+    let all = world.zpool("get -H -o name,value org.example:x tank all-vdevs").ok();
+    let lines: Vec<&str> = all.lines().collect();
+    assert_eq!(lines.len(), 4, "{all}");
+    assert_eq!(lines[..2], ["root-0\tof-all", "mirror-0\tof-two"], "{all}");
+    let all = world.zpool(&format!("get -H -o property all tank {first}")).ok();
+    assert!(all.lines().any(|l| l == "org.example:x") && all.lines().any(|l| l == "trim_support"), "{all}");
+    world.zpool(&format!("set org.example:x= tank {first}")).ok();
+    assert_eq!(get("org.example:x", &first), "-");
+    // Refused.
+    let refused = |what: &str, vdev: &str| world.zpool(&format!("set {what} tank {vdev}")).fails();
+    assert!(refused("size=1", "mirror-0").contains("'size' is readonly"));
+    assert!(refused("bogus=1", "mirror-0").contains("invalid property 'bogus'"));
+    assert!(refused("checksum_n=3", &first).contains("'checksum_n' of a vdev is not supported by zilla yet"));
+    assert!(refused("allocating=off", "mirror-0").contains("not supported by zilla yet"));
+    assert!(refused("comment=x", "nobody").contains("no such device in pool"));
+    world.zpool("get size tank nobody").fails();
+    world.zpool("export tank").ok();
+    zdb_clean_with(&world.disks(), "tank", &[]);
+}
