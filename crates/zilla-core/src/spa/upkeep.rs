@@ -54,8 +54,9 @@ const AUTOTRIM_LOOK: Duration = Duration::from_secs(1);
 const KINDS: [UpkeepKind; 2] = [UpkeepKind::Initialize, UpkeepKind::Trim];
 
 /// What an initialize writes, as much as is written at a time.
-fn pattern() -> Bytes {
-    let most = tunables::INITIALIZE_CHUNK_SIZE.get().clamp(SECTOR, LONGEST_CHUNK).next_multiple_of(SECTOR);
+fn pattern(ashift: u32) -> Bytes {
+    let most = tunables::INITIALIZE_CHUNK_SIZE.get().clamp(SECTOR, LONGEST_CHUNK);
+    let most = most.next_multiple_of(1 << ashift);
     Bytes::from(tunables::INITIALIZE_VALUE.get().to_ne_bytes().repeat(most as usize / 8))
 }
 
@@ -414,7 +415,7 @@ impl Spa {
             let Some((_, end)) = places_of_window.last().copied().filter(|p| p.1 > reached) else { continue };
             let ranges = places(top, leaf, &loan).map(|(s, e)| (s.max(reached), e)).filter(|(s, e)| s < e);
             let began = self.ctx.env.now();
-            let written = fill(leaf, kind, &ranges.collect::<Vec<_>>()).await;
+            let written = fill(leaf, top.ashift(), kind, &ranges.collect::<Vec<_>>()).await;
             drop(loan);
             if !leaf.writable() {
                 return Ok(false);
@@ -490,7 +491,7 @@ impl Spa {
                     let leaves = top.devices().filter(|l| l.writable() && l.can_trim());
                     join_all(leaves.map(async |leaf| {
                         let ranges: Vec<_> = places(top, leaf, &loan).collect();
-                        fill(leaf, UpkeepKind::Trim, &ranges).await
+                        fill(leaf, top.ashift(), UpkeepKind::Trim, &ranges).await
                     }))
                     .await;
                     at = loan.end();
@@ -506,18 +507,20 @@ fn places<'a>(top: &'a Top, leaf: &'a Leaf, loan: &'a Loan) -> impl Iterator<Ite
     loan.ranges().flat_map(|(start, end)| top.places_on(leaf, start, end))
 }
 
-/// Overwrites or discards ranges of a leaf's data. What fails is counted; that is all there is to
-/// it.
-async fn fill(leaf: &Arc<Leaf>, kind: UpkeepKind, ranges: &[(u64, u64)]) -> Written {
+/// Overwrites or discards ranges of a leaf's data, in pieces of whole sectors of its top-level's:
+/// devices take no others. What fails is counted; that is all there is to it.
+async fn fill(leaf: &Arc<Leaf>, ashift: u32, kind: UpkeepKind, ranges: &[(u64, u64)]) -> Written {
     let mut out = Written::default();
-    let pattern = if kind == UpkeepKind::Initialize { pattern() } else { Bytes::new() };
+    let pattern = if kind == UpkeepKind::Initialize { pattern(ashift) } else { Bytes::new() };
     let (longest, shortest) = match kind {
         UpkeepKind::Initialize => (pattern.len() as u64, 0),
         UpkeepKind::Trim => (
-            tunables::TRIM_EXTENT_BYTES_MAX.get().clamp(SECTOR, LONGEST_TRIM) & !(SECTOR - 1),
+            tunables::TRIM_EXTENT_BYTES_MAX.get().clamp(SECTOR, LONGEST_TRIM),
             tunables::TRIM_EXTENT_BYTES_MIN.get(),
         ),
     };
+    let sector = 1u64 << ashift;
+    let longest = (longest & !(sector - 1)).max(sector);
     for &(start, end) in ranges {
         out.bytes += end - start;
         if end - start < shortest {
