@@ -7,8 +7,9 @@
 //! reply holds every field but those that say nothing.
 //!
 //! What versions mean: [`PROTOCOL`] changes when a request or a reply changes its meaning, and the
-//! daemon refuses another. Fields and operations that are added do not change it; who reads a reply
-//! passes over what it does not know.
+//! daemon refuses another. Fields, operations and values of enumerations that are added do not
+//! change it; who reads a reply passes over fields that it does not know, and takes a word that it
+//! does not know for a value of a later version, also where a schema lists all that there are now.
 //!
 //! Absent: the descriptors that some requests bring along ([`crate::handover`]), which no schema
 //! can express; the descriptions say which requests have them.
@@ -23,7 +24,8 @@ pub const PATH: &str = "/openapi.json";
 
 const ABOUT: &str = "What zpool, zfs and the page ask of zillad. It listens on the Unix socket zillad.sock in its state \
                      folder, so: curl --unix-socket zillad.sock http://localhost/openapi.json. Sizes are bytes, times \
-                     are seconds since 1970 unless a field's name says otherwise.";
+                     are seconds since 1970 unless a field's name says otherwise. Later versions may add \
+                     fields, operations, and values of enumerations.";
 
 /// The document while it is put together.
 pub(crate) struct Paths {

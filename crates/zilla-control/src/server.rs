@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::Future;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -195,7 +195,7 @@ async fn answer<B: Backend>(
             return refuse(StatusCode::NOT_FOUND, "no such path");
         }
         if request.uri().path() == crate::openapi::PATH {
-            return respond(StatusCode::OK, JSON, openapi().to_string().into_bytes());
+            return respond(StatusCode::OK, JSON, OPENAPI.clone());
         }
         return match backend.page(&caller, request.uri().path()).await {
             Some(Ok((kind, text))) => respond(StatusCode::OK, kind, text.into_bytes()),
@@ -234,8 +234,11 @@ fn failure(status: StatusCode, error: ApiError) -> Response<Full<Bytes>> {
 
 const JSON: &str = "application/json";
 
-fn respond(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+/// What the API is: the same as long as the daemon runs, and some work to put together.
+static OPENAPI: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(openapi().to_string()));
+
+fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::<Bytes>::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(hyper::header::CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zilla_core::error::Result;
 use zilla_core::spa::{Attach, RebuildState, Spa};
+use zilla_core::tunables;
 use zilla_core::vdev::{LeafSpec, VdevKind};
 use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::Env;
@@ -84,16 +85,22 @@ async fn rebuild(env: &Env, layout: Layout, stable: &std::cell::Cell<u32>) -> Re
     };
     let leaf = LeafSpec { path: Layout::path(layout.disks()), disk: true };
     let replace = layout != Layout::Mirror;
+    // It begins, and then waits until half of the files are written: cuts come in its midst, too.
+    spa.hold_rebuilds(true);
     spa.attach(of(&path), &leaf, Attach { replace, sequential: true, ..Attach::default() }).await?;
     for i in OLD_FILES..OLD_FILES + 8 {
         put(env, &spa, i).await?;
         stable.set(i + 1);
+        spa.hold_rebuilds(i < OLD_FILES + 4);
     }
     over(env, &spa).await;
     spa.sync().await
 }
 
 fn tell(layout: Layout) {
+    // Little at a time, so that there are many writes to cut between.
+    tunables::REBUILD_MAX_SEGMENT.set(64 << 10);
+    tunables::REBUILD_VDEV_LIMIT.set(64 << 10);
     let base = before(layout);
     let sim = base.boot(1);
     let env = sim.env();

@@ -144,7 +144,7 @@ waits!(Pool {
     fn sync() -> ();
     /// Reads all that is in use and mends what can be mended.
     fn scrub() -> ScrubResult;
-    /// Closes the pool and says so on its devices.
+    /// Closes the pool and says so on its devices. EBUSY: a file system or volume is still open.
     fn export() -> ();
 });
 
@@ -192,7 +192,7 @@ waits!(Dataset {
     fn info() -> DatasetInfo;
     /// A property that can be set; None if there is none of that name.
     fn get(name: &str) -> Option<Property>;
-    /// Sets properties, all or none.
+    /// Sets properties, all or none; what is open feels them.
     fn set(properties: &[(&str, &str)]) -> ();
     /// Takes back what was set.
     fn inherit(name: &str) -> ();

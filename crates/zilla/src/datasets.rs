@@ -90,7 +90,7 @@ impl DatasetKind {
 }
 
 /// Runs a change, again if what stands in its way is about to go.
-async fn change<F>(pool: &Pool, passing: &[Errno], op: F) -> Result<()>
+pub(crate) async fn change<F>(pool: &Pool, passing: &[Errno], op: F) -> Result<()>
 where
     F: Fn(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<()>> + Clone + Send + Sync + 'static,
 {
@@ -144,7 +144,8 @@ impl Dataset {
         property(self.pool.dsl(), &*self.ds().await?, name).await
     }
 
-    /// Sets properties, all or none. An open file system feels them when it is opened next.
+    /// Sets properties, all or none. What is open of this dataset, or of one that inherits them,
+    /// feels them when this returns.
     pub async fn set(&self, properties: &[(&str, &str)]) -> Result<()> {
         let settings = parsed(properties, self.kind.types(), false)?;
         if settings.iter().any(|(name, _)| matches!(name.as_str(), "volsize" | "version" | "keylocation")) {
@@ -160,12 +161,16 @@ impl Dataset {
     }
 
     async fn settle(&self, settings: crate::make::Settings) -> Result<()> {
-        let name = self.name.clone();
-        self.pool
-            .task(move |dsl, tx| {
+        let (pool, name) = (self.pool.clone(), self.name.clone());
+        // In a task, so that what is set is also felt where nobody waits any more.
+        let settled = self.pool.env().spawn_with_result(async move {
+            pool.task(move |dsl, tx| {
                 Box::pin(async move { dsl.set_props(&tx, &dsl.by_name(&name).await?, &settings).await })
             })
-            .await
+            .await?;
+            pool.heed().await
+        });
+        settled.await
     }
 
     /// Its files, in root's name.
@@ -198,16 +203,26 @@ impl Dataset {
     }
 
     /// Goes back to its newest snapshot, whose name is said so that nothing else is lost. EBUSY: it
-    /// is open; EEXIST: there is a later one.
+    /// is open; EEXIST: there is a later one. Once begun it goes to its end, also if this future is
+    /// dropped.
     pub async fn rollback(&self, to: &str) -> Result<()> {
-        let _turn = self.pool.turn().await?;
-        if self.pool.is_open(self.ds().await?.id()) {
-            return Err(Error::os(Errno::Busy, format!("'{}' is open", self.name)));
-        }
         let (fs, to) = (self.name.clone(), format!("{}@{to}", self.name));
-        change(&self.pool, &[Errno::Again], move |dsl, tx| {
-            let (fs, to) = (fs.clone(), to.clone());
-            Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await })
+        let turn = self.pool.turn().await?;
+        turn.run(move |pool| async move {
+            let id = pool.dsl().by_name(&fs).await?.id();
+            pool.unused(Some(id)).await?;
+            change(&pool, &[Errno::Again, Errno::Busy], move |dsl, tx| {
+                let (fs, to) = (fs.clone(), to.clone());
+                Box::pin(async move {
+                    // Somebody uses it by way of the engine. (The engine does not ask: the daemon
+                    // rolls back under volumes that only wait.)
+                    if dsl.by_name(&fs).await?.is_long_held() {
+                        return Err(Error::os(Errno::Busy, format!("'{fs}' is open")));
+                    }
+                    dsl.rollback(&tx, &fs, Some(&to)).await
+                })
+            })
+            .await
         })
         .await
     }
@@ -221,13 +236,26 @@ impl Dataset {
         Ok(())
     }
 
-    /// Destroys it. EBUSY: it is open; EEXIST: it has snapshots, or datasets below it.
+    /// Destroys it. EBUSY: it is open; EEXIST: it has snapshots, or datasets below it. Once begun
+    /// it goes to its end, also if this future is dropped.
     pub async fn destroy(self) -> Result<()> {
-        let _turn = self.pool.turn().await?;
         let name = self.name.clone();
-        change(&self.pool, &[Errno::Busy], move |dsl, tx| {
-            let name = name.clone();
-            Box::pin(async move { dsl.destroy_head(&tx, &name).await })
+        let turn = self.pool.turn().await?;
+        turn.run(move |pool| async move {
+            let id = pool.dsl().by_name(&name).await?.id();
+            pool.unused(Some(id)).await?;
+            change(&pool, &[Errno::Busy], move |dsl, tx| {
+                let name = name.clone();
+                Box::pin(async move {
+                    // To the engine that is EBUSY too, but waiting does not help.
+                    let ds = dsl.by_name(&name).await?;
+                    if !dsl.snapshots(&ds).await?.is_empty() {
+                        return Err(Error::os(Errno::Exist, format!("'{name}' has snapshots")));
+                    }
+                    dsl.destroy_head(&tx, &name).await
+                })
+            })
+            .await
         })
         .await
     }
@@ -279,13 +307,17 @@ impl Snapshot {
         Dataset::open(&self.pool, name).await
     }
 
-    /// Destroys it. EEXIST: it has clones; EBUSY: it is held, or open.
+    /// Destroys it. EEXIST: it has clones; EBUSY: it is held, or open. Once begun it goes to its
+    /// end, also if this future is dropped.
     pub async fn destroy(self) -> Result<()> {
-        let _turn = self.pool.turn().await?;
         let names = vec![self.name.clone()];
-        change(&self.pool, &[Errno::Busy], move |dsl, tx| {
-            let names = names.clone();
-            Box::pin(async move { dsl.destroy_snapshots(&tx, &names, false).await })
+        let turn = self.pool.turn().await?;
+        turn.run(move |pool| async move {
+            change(&pool, &[Errno::Busy], move |dsl, tx| {
+                let names = names.clone();
+                Box::pin(async move { dsl.destroy_snapshots(&tx, &names, false).await })
+            })
+            .await
         })
         .await
     }

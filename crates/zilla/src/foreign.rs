@@ -279,5 +279,11 @@ pub async fn look(device: &Arc<dyn Device>) -> io::Result<Option<Foreign>> {
     Ok(boot_record(&view).or_else(|| find(&view, TABLES)).map(Foreign::Partitions))
 }
 
+/// Whether there is nothing at all where marks could be: neither a known one nor an unknown one.
+pub async fn is_blank(device: &Arc<dyn Device>) -> io::Result<bool> {
+    let view = View::of(device).await?;
+    Ok(view.parts.iter().all(|(_, part)| part.iter().all(|byte| *byte == 0)))
+}
+
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,9 @@
 //!
 //! What it keeps true: a device is looked at before it is written over, and refused where anything
 //! of somebody's lies on it, unless that is said to be wanted. A file system or volume is open once,
-//! however many have asked for it, and a pool is exported only when nobody has one.
+//! however many have asked for it, and a pool is exported only when nobody has one. What needs that
+//! nothing is opened meanwhile (a rollback, an export) goes to its end once begun, also where the
+//! future that waits for it is dropped.
 //!
 //! A crash, or a program that ends without [`Pool::export`], leaves the pool as it was at the last
 //! txg, and what was synced since in the intent logs; the next import goes on from there.
@@ -10,8 +12,9 @@
 //! **Deliberately absent**, because they need more than a pool: mounts, shares, the list of pools
 //! that come back by themselves. Encryption and streams are still to come here; the daemon has them.
 
-use crate::dataset::{filesystem_on, open_zfs};
-use crate::datasets::Dataset;
+use crate::ctldir::Snapdir;
+use crate::dataset::{filesystem_on, fs_props, open_zfs};
+use crate::datasets::{Dataset, change};
 use crate::filesystem::Filesystem;
 use crate::foreign;
 use crate::make::{Maker, VolumeShape, make_filesystem, make_volume};
@@ -23,8 +26,9 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use zilla_control::props::{FS, VOL, naming};
-use zilla_core::dsl::{DslPool, NewCrypt};
+use zilla_core::dsl::{DslDir, DslPool, NewCrypt};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::{CreateOpts, FoundPool, Host, OpenOpts, Spa, discover};
 use zilla_core::txg::Tx;
@@ -36,6 +40,11 @@ use zilla_ondisk::enums::PoolState;
 /// What a program's pool keeps in memory unless it says otherwise, bytes: it is a guest there.
 const ARC: u64 = 64 << 20;
 const DBUF_CACHE: usize = 16 << 20;
+/// So long is waited for a file system to end what it does by itself, and so often it is looked.
+const LINGERING: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(10);
+/// So often a dir is looked for anew whose children change while they are listed.
+const LISTINGS: usize = 20;
 
 /// A top-level vdev of a new pool.
 #[derive(Debug, Clone)]
@@ -161,7 +170,11 @@ struct InUse {
     volumes: BTreeMap<u64, Weak<Volume>>,
     /// Somebody opens something, or does what nothing may be open for.
     turn: bool,
+    /// An export has begun to close the pool. It may have failed: then nothing is opened any more,
+    /// and it can be tried again.
     exported: bool,
+    /// The engine is closed.
+    closed: bool,
 }
 
 struct Inner {
@@ -172,7 +185,13 @@ struct Inner {
     changed: Event,
 }
 
-/// An imported pool. Clones of it are the same pool.
+/// An imported pool. Clones of it are the same pool, and each [`Dataset`] and
+/// [`Snapshot`](crate::Snapshot) keeps it.
+///
+/// When the last of them is dropped without [`Pool::export`], the pool is closed in the background
+/// as soon as nothing of it is open: who still has [`Files`](crate::Files), a
+/// [`File`](crate::File), a [`Filesystem`] or a [`Volume`] works on. What was opened with
+/// [`Pool::engine`] does not count.
 ///
 /// ```
 /// use zilla::{Import, NewPool, NewVdev, Pool};
@@ -282,8 +301,14 @@ impl Pool {
             ..OpenOpts::default()
         };
         let spa = Spa::open(env, one, opts).await?;
-        if !how.readonly {
-            spa.dsl.destroy_inconsistent().await?;
+        if !how.readonly
+            && let Err(e) = spa.dsl.destroy_inconsistent().await
+        {
+            // Else the engine would go on, and keep the devices, without anybody to ask it.
+            if let Err(e) = spa.close(None).await {
+                tracing::warn!("a pool that could not be imported was closed: {e}");
+            }
+            return Err(e);
         }
         Ok(Pool::of(env, spa, (0, 0)))
     }
@@ -332,19 +357,41 @@ impl Pool {
         Dataset::open(self, name).await
     }
 
-    /// All file systems and volumes, those above before those below.
+    /// All file systems and volumes, those above before those below. One that is destroyed
+    /// meanwhile may be among them or not.
     pub async fn datasets(&self) -> Result<Vec<Dataset>> {
         let mut out = Vec::new();
         let mut todo = vec![self.dsl().root_dir()];
         while let Some(dir) = todo.pop() {
-            let mut below = self.dsl().child_dirs(&dir).await?;
+            let mut below = self.below(&dir).await?;
             below.reverse();
             todo.extend(below);
             if dir.phys().head_dataset_obj != 0 {
-                out.push(Dataset::open(self, &dir.name()).await?);
+                match Dataset::open(self, &dir.name()).await {
+                    Ok(dataset) => out.push(dataset),
+                    Err(e) if e.is(Errno::NoEnt) => {}
+                    Err(e) => return Err(e),
+                }
             }
         }
         Ok(out)
+    }
+
+    /// The dirs right below one; none if it has gone meanwhile.
+    async fn below(&self, dir: &Arc<DslDir>) -> Result<Vec<Arc<DslDir>>> {
+        let mut tries = LISTINGS;
+        loop {
+            match self.dsl().child_dirs(dir).await {
+                // The dir itself has gone, or only one of those below: then the others are listed.
+                Err(e) if e.is(Errno::NoEnt) => match self.dsl().dir_by_name(&dir.name()).await {
+                    Err(gone) if gone.is(Errno::NoEnt) => return Ok(Vec::new()),
+                    _ if tries == 0 => return Err(e),
+                    _ => tries -= 1,
+                },
+                listed => return listed,
+            }
+            self.0.env.sleep(LOOK).await;
+        }
     }
 
     /// Makes a file system with some properties. The one above it must be there.
@@ -373,7 +420,12 @@ impl Pool {
             naming::check_dataset_name(name, zilla_control::props::SNAP, true).map_err(refused)?;
         }
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
-        self.task(move |dsl, tx| Box::pin(async move { dsl.snapshot(&tx, &names).await.map(drop) })).await
+        // EAGAIN: there is one of this very txg, and the next has not begun.
+        change(self, &[Errno::Again], move |dsl, tx| {
+            let names = names.clone();
+            Box::pin(async move { dsl.snapshot(&tx, &names).await.map(drop) })
+        })
+        .await
     }
 
     /// Waits until all that was changed so far is on disk.
@@ -393,32 +445,39 @@ impl Pool {
         Ok(ScrubResult { examined: status.examined, repaired: status.processed, errors: status.errors })
     }
 
-    /// Closes the pool and says so on its devices. EBUSY: a file system or volume is still open.
+    /// Closes the pool and says so on its devices. EBUSY: a file system or volume is still open,
+    /// and the pool goes on as before. After any other error nothing can be opened any more, but
+    /// the export can be tried again.
     pub async fn export(&self) -> Result<()> {
-        let mut turn = self.turn().await?;
-        {
-            let in_use = self.0.in_use.lock();
-            let files = in_use.files.values().any(|(fs, zfs)| fs.strong_count() + zfs.strong_count() > 0);
-            if files || in_use.volumes.values().any(|v| v.strong_count() > 0) {
-                let what = format!("'{}': a file system or volume is open", self.name());
-                return Err(Error::os(Errno::Busy, what));
-            }
-        }
-        turn.ends_all = true;
-        self.0.spa.close(Some(PoolState::Exported)).await
+        let turn = self.turn_to(true).await?;
+        turn.run(|pool| async move { pool.close_unused().await }).await
+    }
+
+    /// To be called in one's turn.
+    async fn close_unused(&self) -> Result<()> {
+        self.unused(None).await?;
+        self.0.in_use.lock().exported = true;
+        self.0.spa.close(Some(PoolState::Exported)).await?;
+        self.0.in_use.lock().closed = true;
+        Ok(())
     }
 
     /// Waits until nobody else opens anything.
-    pub(crate) async fn turn(&self) -> Result<Turn<'_>> {
+    pub(crate) async fn turn(&self) -> Result<Turn> {
+        self.turn_to(false).await
+    }
+
+    /// The same. `export`: to close the pool, which may have failed before.
+    async fn turn_to(&self, export: bool) -> Result<Turn> {
         loop {
             let listener = self.0.changed.listen();
             {
                 let mut in_use = self.0.in_use.lock();
-                if in_use.exported {
+                if in_use.closed || (in_use.exported && !export) {
                     return Err(Error::os(Errno::NxIo, "the pool was exported"));
                 }
                 if !std::mem::replace(&mut in_use.turn, true) {
-                    return Ok(Turn { pool: self, ends_all: false });
+                    return Ok(Turn { pool: self.clone() });
                 }
             }
             listener.await;
@@ -439,6 +498,9 @@ impl Pool {
             Some(zfs) => zfs,
             None => open_zfs(&self.0.env, self.dsl(), &ds, false).await?,
         };
+        // Known before anything else is waited for: it begins to free files by itself, and goes on
+        // with that if whoever waits here is gone.
+        self.0.in_use.lock().files.insert(ds.id(), (Weak::new(), Arc::downgrade(&zfs)));
         let fs = filesystem_on(&self.0.env, self.dsl(), &ds, zfs).await?;
         let entry = (Arc::downgrade(&fs), Arc::downgrade(&fs.zfs()));
         let mut in_use = self.0.in_use.lock();
@@ -462,39 +524,118 @@ impl Pool {
         Ok(volume)
     }
 
-    /// Whether somebody has a dataset open.
-    pub(crate) fn is_open(&self, id: u64) -> bool {
-        let in_use = self.0.in_use.lock();
-        let files = in_use.files.get(&id).is_some_and(|(fs, zfs)| fs.strong_count() + zfs.strong_count() > 0);
-        files || in_use.volumes.get(&id).is_some_and(|v| v.strong_count() > 0)
+    /// Makes what is open feel the properties that its dataset has now.
+    pub(crate) async fn heed(&self) -> Result<()> {
+        // What is being opened may have read the old ones already: hence the turn. Where none is to
+        // be had the pool was exported, and nothing is open.
+        let Ok(_turn) = self.turn().await else { return Ok(()) };
+        let (files, volumes) = {
+            let in_use = self.0.in_use.lock();
+            let files: Vec<_> = in_use.files.iter().map(|(id, known)| (*id, known.clone())).collect();
+            let volumes: Vec<_> = in_use.volumes.values().filter_map(Weak::upgrade).collect();
+            (files, volumes)
+        };
+        for (id, (fs, zfs)) in files {
+            let fs = fs.upgrade();
+            // One that only frees files yet may be taken into use again as it is.
+            let zfs = fs.as_ref().map(|fs| fs.zfs()).or_else(|| zfs.upgrade());
+            let Some(zfs) = zfs else { continue };
+            let ds = self.dsl().dataset(id).await?;
+            zfs.set_props(fs_props(self.dsl(), &ds, ds.is_snapshot()).await?);
+            if let Some(fs) = fs {
+                fs.set_snapdir(Snapdir::of(self.dsl().prop_u64(&ds, "snapdir", 0).await?));
+            }
+        }
+        for volume in volumes {
+            match volume.refresh().await {
+                // It was closed, but somebody still has it.
+                Err(e) if !e.is(Errno::NxIo) => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// EBUSY where somebody has a dataset open, or any of the pool's. What still frees files that
+    /// were unlinked while they were open is waited for. To be called in one's turn.
+    pub(crate) async fn unused(&self, id: Option<u64>) -> Result<()> {
+        let mut tries = LINGERING.as_millis() / LOOK.as_millis();
+        loop {
+            let (open, freeing) = self.0.in_use.lock().of(id);
+            if !open && !freeing {
+                return Ok(());
+            }
+            if open || tries == 0 {
+                let what = format!("'{}': a file system or volume is open", self.name());
+                return Err(Error::os(Errno::Busy, what));
+            }
+            tries -= 1;
+            self.0.env.sleep(LOOK).await;
+        }
+    }
+}
+
+impl InUse {
+    /// Whether somebody has one open, and whether one is not closed yet although nobody has it.
+    fn of(&self, id: Option<u64>) -> (bool, bool) {
+        let asked = |of: &u64| id.is_none_or(|id| id == *of);
+        let files = || self.files.iter().filter(|(of, _)| asked(of)).map(|(_, known)| known);
+        let volumes = self.volumes.iter().filter(|(of, _)| asked(of));
+        let open = files().any(|(fs, _)| fs.strong_count() > 0);
+        let open = open || volumes.map(|(_, v)| v.strong_count()).any(|n| n > 0);
+        (open, files().any(|(_, zfs)| zfs.strong_count() > 0))
     }
 }
 
 /// Nobody else opens anything as long as this is there.
-pub(crate) struct Turn<'a> {
-    pool: &'a Pool,
-    /// Nothing is opened any more.
-    ends_all: bool,
+pub(crate) struct Turn {
+    pool: Pool,
 }
 
-impl Drop for Turn<'_> {
+impl Turn {
+    /// Does something to its end, and only then lets others have their turn: also where whoever
+    /// waits for it is gone, because a change that was handed to the engine is made all the same.
+    pub(crate) async fn run<T, W, F>(self, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(Pool) -> F,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let (env, work) = (self.pool.env().clone(), work(self.pool.clone()));
+        let done = env.spawn_with_result(async move {
+            let _turn = self;
+            work.await
+        });
+        done.await
+    }
+}
+
+impl Drop for Turn {
     fn drop(&mut self) {
-        let mut in_use = self.pool.0.in_use.lock();
-        in_use.turn = false;
-        in_use.exported |= self.ends_all;
-        drop(in_use);
+        self.pool.0.in_use.lock().turn = false;
         self.pool.0.changed.notify(usize::MAX);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.in_use.lock().exported {
+        let in_use = std::mem::take(self.in_use.get_mut());
+        if in_use.closed {
             return;
         }
-        // The engine would go on without anybody to ask it.
-        let spa = self.spa.clone();
+        // The engine would go on without anybody to ask it, but for those who have something open.
+        let (env, spa) = (self.env.clone(), self.spa.clone());
         self.env.spawn(async move {
+            let mut tries = LINGERING.as_millis() / LOOK.as_millis();
+            loop {
+                match in_use.of(None) {
+                    (true, _) => {}
+                    // A pool that is suspended never frees what it has to.
+                    (false, true) if tries > 0 => tries -= 1,
+                    _ => break,
+                }
+                env.sleep(LOOK).await;
+            }
             if let Err(e) = spa.close(None).await {
                 tracing::warn!("a pool that was not exported was closed: {e}");
             }

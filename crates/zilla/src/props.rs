@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use zilla_control::props::{self, PropKind, PropType, TypedValue, Types};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslPool, PropSource, Setting};
-use zilla_core::error::{Error, Result};
+use zilla_core::error::{Errno, Error, Result};
 use zilla_core::zap::Value;
 
 /// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in sys/fs/zfs.h.
@@ -98,7 +98,11 @@ pub(crate) fn parsed(words: &[(&str, &str)], types: Types, creating: bool) -> Re
 }
 
 pub(crate) fn refused(e: ApiError) -> Error {
-    Error::inval(e.to_string())
+    let errno = match e.code {
+        ErrorCode::Unsupported => Errno::NotSup,
+        _ => Errno::Inval,
+    };
+    Error::os(errno, e.to_string())
 }
 
 /// A property of a dataset; None if there is none of that name, or if it is a figure that nobody

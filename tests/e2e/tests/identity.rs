@@ -58,10 +58,10 @@ fn features_are_chosen_kept_to_and_upgraded() {
     assert_eq!(value(&world, "feature@lz4_compress", "tank"), "active");
     assert_eq!(value(&world, "feature@hole_birth", "tank"), "disabled");
     let images = world.images("other", 1, SIZE);
-    let refused =
-        world.zpool(&format!("create -o feature@large_microzap=enabled other {}", images[0].display()));
+    let refused = world
+        .zpool(&format!("create -o feature@multi_vdev_crash_dump=enabled other {}", images[0].display()));
     assert!(
-        refused.code == 1 && refused.stderr.contains("feature 'large_microzap' is not supported"),
+        refused.code == 1 && refused.stderr.contains("feature 'multi_vdev_crash_dump' is not supported"),
         "{refused}"
     );
     let none = world.zpool(&format!("create -o compatibility=no-such-set other {}", images[0].display()));

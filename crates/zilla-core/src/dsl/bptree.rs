@@ -17,6 +17,7 @@ use crate::dmu::{Dnode, NewObject, resident};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -35,6 +36,11 @@ pub(super) struct Destroying {
     pub patience: Duration,
     /// How many blocks are freed in a txg.
     pub batch: usize,
+    /// Livelists of destroyed clones, or parts of them (their keys), that could not be read: since
+    /// when.
+    pub damaged: BTreeMap<(u64, Option<u64>), Duration>,
+    /// Those whose space is not counted, as the log was told.
+    pub unreadable: BTreeSet<u64>,
     lenience: Lenience,
     /// When damage was first met.
     stalled: Option<Duration>,
@@ -42,7 +48,14 @@ pub(super) struct Destroying {
 
 impl Default for Destroying {
     fn default() -> Destroying {
-        Destroying { patience: PATIENCE, batch: BATCH, lenience: Lenience::default(), stalled: None }
+        Destroying {
+            patience: PATIENCE,
+            batch: BATCH,
+            damaged: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
+            lenience: Lenience::default(),
+            stalled: None,
+        }
     }
 }
 

@@ -15,13 +15,18 @@
 //!
 //! **Crash.** The list changes in the txg of the blocks that it tells of. A txg's births lie in one
 //! part, whatever number of passes wrote them: a part is begun only where the txg notes its first.
+//!
+//! **Damage.** A livelist only saves time, so one that cannot be read or makes no sense is given
+//! up, and its clone is destroyed by its tree. Those of destroyed clones have no tree any more: a
+//! damaged part waits as long as a damaged tree does, while the others go on, and is then counted
+//! in `$LEAK`.
 
 use super::DslPool;
 use super::bpobj::{Bpobj, Delta, Space};
 use super::dataset::DslDataset;
 use super::deadlist::{Deadlist, Keyed};
 use super::dir::DslDir;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tunables::{LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED};
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
@@ -34,6 +39,9 @@ use zilla_ondisk::object_type::DMU_OTN_ZAP_METADATA;
 
 /// Pointers that are read at a time.
 const STEP: u64 = 1024;
+
+/// So many blocks a part may have in any pool.
+const MOST: u64 = 4 << 20;
 
 /// What a part's pointers are told apart by: the place of the first copy, and the birth.
 fn identity(bp: &BlkPtr) -> (u64, u64, u64) {
@@ -61,13 +69,16 @@ impl DslPool {
         }
     }
 
-    /// Drops a clone's livelist.
+    /// Drops a clone's livelist. What cannot be read of it stays allocated in the MOS, where
+    /// nothing refers to it: that is no reason to stop.
     pub(super) async fn remove_livelist(&self, tx: &Tx, dir: &DslDir) -> Result<()> {
         let Some(id) = self.livelist(dir).await? else { return Ok(()) };
         if let Some(zap) = dir.zap() {
             zap.delete(tx, DD_FIELD_LIVELIST).await?;
         }
-        self.deadlist_free(tx, id).await?;
+        if let Err(e) = self.deadlist_free(tx, id).await {
+            tracing::warn!(pool = %self.name(), livelist = id, error = %e, "a livelist is not freed");
+        }
         self.feature_decr(tx, "livelist").await
     }
 
@@ -78,7 +89,8 @@ impl DslPool {
         }
     }
 
-    /// Notes what a clone's head wrote and dropped.
+    /// Notes what a clone's head wrote and dropped. A list that does not take it tells of too
+    /// little or too much from now on, and goes.
     pub(super) async fn livelist_note(
         &self,
         tx: &Tx,
@@ -94,6 +106,20 @@ impl DslPool {
         if shares_too_little(ds, &dir) {
             return self.remove_livelist(tx, &dir).await;
         }
+        let Err(e) = self.livelist_enter(tx, ds, id, born, killed).await else { return Ok(()) };
+        tracing::warn!(clone = %ds.name(), error = %e, "a damaged livelist is given up");
+        self.remove_livelist(tx, &dir).await
+    }
+
+    async fn livelist_enter(
+        &self,
+        tx: &Tx,
+        ds: &Arc<DslDataset>,
+        id: u64,
+        born: &[BlkPtr],
+        killed: &[BlkPtr],
+    ) -> Result<()> {
+        let dir = ds.dir();
         let since = dir.origin_txg.load(Ordering::Relaxed);
         let counts =
             |bp: &&BlkPtr| !bp.is_hole() && !bp.is_redacted() && !bp.is_embedded() && bp.birth() > since;
@@ -118,13 +144,9 @@ impl DslPool {
         if !first {
             return Ok(());
         }
-        match self.condensable(&list).await {
-            Ok(None) => Ok(()),
-            Ok(Some((pair, kept))) => self.condense(tx, &mut list, pair, &kept).await,
-            Err(e) => {
-                tracing::warn!(clone = %ds.name(), error = %e, "a damaged livelist is given up");
-                self.remove_livelist(tx, &dir).await
-            }
+        match self.condensable(&list).await? {
+            None => Ok(()),
+            Some((pair, kept)) => self.condense(tx, &mut list, pair, &kept).await,
         }
     }
 
@@ -164,8 +186,9 @@ impl DslPool {
     ) -> Result<()> {
         let [(oldest, _), _] = pair;
         for (key, part) in pair {
-            self.bpobj_free(tx, part).await?;
+            // No key may name what is freed.
             list.forget(tx, key).await?;
+            self.bpobj_free(tx, part).await?;
         }
         let part = self.bpobj_alloc(tx).await?;
         self.push_bpobj(&self.bpobj_open(part).await?, tx, kept).await?;
@@ -182,6 +205,12 @@ impl DslPool {
         if p.num_subobjs != 0 {
             return Err(part.corrupt("a part of a livelist has parts".to_owned()));
         }
+        if p.num_freed.saturating_mul(2) > p.num_blkptrs {
+            let what = format!("{} of {} pointers are frees", p.num_freed, p.num_blkptrs);
+            return Err(part.corrupt(what));
+        }
+        // All of this is in memory, and no pool has more blocks than sectors.
+        let most = (self.pool_space().dspace >> 8).max(MOST);
         let (mut freed, mut kept) = (HashMap::<_, u64>::new(), Vec::new());
         let mut end = p.num_blkptrs;
         while end > 0 {
@@ -200,6 +229,9 @@ impl DslPool {
                 }
             }
             end = at;
+            if (kept.len() + freed.len()) as u64 > most {
+                return Err(part.corrupt(format!("a pool of this size has no more than {most} blocks")));
+            }
         }
         if !freed.is_empty() {
             return Err(part.corrupt(format!("{} blocks were freed that it never had", freed.len())));
@@ -209,7 +241,7 @@ impl DslPool {
     }
 
     /// Puts a clone that is being destroyed among those whose livelists are worked off. False if it
-    /// has none, or one that does not tell of all that it uses.
+    /// has none, or one that cannot be read or does not tell of all that it uses.
     pub(super) async fn livelist_queue(&self, tx: &Tx, dir: &Arc<DslDir>) -> Result<bool> {
         let special = self.special();
         let (Some(freeing), Some(id), Some(zap)) =
@@ -217,7 +249,14 @@ impl DslPool {
         else {
             return Ok(false);
         };
-        let (told, used) = (self.livelist_open(id).await?.space()?, dir.space());
+        let told = match self.livelist_open(id).await.and_then(|list| list.space()) {
+            Ok(told) => told,
+            Err(e) => {
+                tracing::warn!(pool = %self.name(), error = %e, "a damaged livelist is given up");
+                return Ok(false);
+            }
+        };
+        let used = dir.space();
         // Pointers with their data in them are in no livelist.
         if told.used != used.used || told.comp != used.comp || told.uncomp > used.uncomp {
             tracing::warn!(?told, ?used, "a livelist does not tell of all that its clone uses");
@@ -229,76 +268,191 @@ impl DslPool {
             self.directory().await?.insert_u64(tx, DMU_POOL_DELETED_CLONES, set).await?;
             self.deleted_clones.store(set, Ordering::Relaxed);
         }
-        Zap::open(self.mos(), set).await?.add_int(tx, id).await?;
+        if let Err(e) = self.enlist(tx, set, id).await {
+            tracing::warn!(pool = %self.name(), error = %e, "the set of destroyed clones takes no more");
+            return Ok(false);
+        }
         zap.delete(tx, DD_FIELD_LIVELIST).await?;
         dir.diduse(tx, DD_USED_HEAD, -Delta::from(used));
         freeing.dir.diduse(tx, DD_USED_HEAD, told);
         Ok(true)
     }
 
+    async fn enlist(&self, tx: &Tx, set: u64, id: u64) -> Result<()> {
+        Zap::open(self.mos(), set).await?.add_int(tx, id).await
+    }
+
     /// Moves what parts of destroyed clones' livelists keep to the list of blocks to be freed, until
-    /// that are `wanted` or more, or there is no more.
-    pub(super) async fn livelists_drain(&self, tx: &Tx, to: &Bpobj, wanted: usize) -> Result<()> {
-        let mut moved = 0;
-        while moved < wanted {
-            let set = self.deleted_clones.load(Ordering::Relaxed);
-            if set == 0 {
+    /// `wanted` pointers or more were read for that, or there is no more. A damaged part keeps no
+    /// other waiting.
+    pub(super) async fn livelists_drain(&self, tx: &Tx, to: &Bpobj, mut wanted: u64) -> Result<()> {
+        let set = self.deleted_clones.load(Ordering::Relaxed);
+        if set == 0 {
+            return Ok(());
+        }
+        let zap = Zap::open(self.mos(), set).await?;
+        let mut waiting = false;
+        for id in zap.ints().await? {
+            if wanted == 0 {
                 return Ok(());
             }
-            let zap = Zap::open(self.mos(), set).await?;
-            let Some(&id) = zap.ints().await?.first() else {
-                self.directory().await?.delete(tx, DMU_POOL_DELETED_CLONES).await?;
-                self.free_object(tx, set).await?;
-                self.deleted_clones.store(0, Ordering::Relaxed);
-                return Ok(());
-            };
-            let mut list = self.livelist_open(id).await?;
-            let Some((key, part)) = list.entries.first_key_value().map(|(key, part)| (*key, *part)) else {
-                zap.remove_int(tx, id).await?;
-                self.free_object(tx, id).await?;
-                self.feature_decr(tx, "livelist").await?;
-                continue;
-            };
-            let kept = self.kept(part).await?;
-            list.count_off(tx, self.part_space(part).await?)?;
-            list.forget(tx, key).await?;
-            self.bpobj_free(tx, part).await?;
-            self.push_bpobj(to, tx, &kept).await?;
-            moved += kept.len();
+            match self.livelist_drain(tx, id, to, &mut wanted).await {
+                Ok(false) => {
+                    waiting = true;
+                    continue;
+                }
+                Ok(true) => {
+                    zap.remove_int(tx, id).await?;
+                    self.free_object(tx, id).await?;
+                }
+                Err(e) if self.is_patient((id, None), &e) => {
+                    waiting = true;
+                    continue;
+                }
+                // How much it had nobody knows: that stays counted in `$FREE`.
+                Err(e) => {
+                    tracing::error!(pool = %self.name(), error = %e, "space of a destroyed clone is lost");
+                    zap.remove_int(tx, id).await?;
+                }
+            }
+            self.feature_decr(tx, "livelist").await?;
         }
+        if waiting {
+            return Ok(());
+        }
+        self.directory().await?.delete(tx, DMU_POOL_DELETED_CLONES).await?;
+        self.free_object(tx, set).await?;
+        self.deleted_clones.store(0, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The same of one list. True if it has no part left.
+    async fn livelist_drain(&self, tx: &Tx, id: u64, to: &Bpobj, wanted: &mut u64) -> Result<bool> {
+        let mut list = self.livelist_open(id).await?;
+        self.destroying.lock().damaged.remove(&(id, None));
+        let parts: Vec<(u64, u64)> = list.entries.iter().map(|(key, part)| (*key, *part)).collect();
+        for (key, part) in parts {
+            if *wanted == 0 {
+                break;
+            }
+            // All is read before anything is changed.
+            match self.part_contents(part).await {
+                Ok((pointers, space, kept)) => {
+                    list.forget(tx, key).await?;
+                    list.count_off(tx, space)?;
+                    self.push_bpobj(to, tx, &kept).await?;
+                    if let Err(e) = self.bpobj_free(tx, part).await {
+                        tracing::warn!(pool = %self.name(), part, error = %e, "a part is not freed");
+                    }
+                    *wanted = wanted.saturating_sub(pointers.max(1));
+                }
+                Err(e) if self.is_patient((id, Some(key)), &e) => {}
+                Err(e) => {
+                    tracing::error!(pool = %self.name(), error = %e, "space of a destroyed clone is lost");
+                    let space = self.lost_with(&list, key, part).await?;
+                    list.forget(tx, key).await?;
+                    list.count_off(tx, space)?;
+                    self.count_lost(tx, space).await?;
+                }
+            }
+        }
+        Ok(list.entries.is_empty())
+    }
+
+    /// A part's number of pointers, its space, and what it keeps.
+    async fn part_contents(&self, part: u64) -> Result<(u64, Space, Vec<BlkPtr>)> {
+        if self.is_empty_bpobj(part) {
+            return Ok((0, Space::default(), Vec::new()));
+        }
+        let pointers = self.bpobj_open(part).await?.phys()?.num_blkptrs;
+        Ok((pointers, self.part_space(part).await?, self.kept(part).await?))
+    }
+
+    /// The space of a part that is given up: what it says, or else what the others leave of the
+    /// list's.
+    async fn lost_with(&self, list: &Keyed, key: u64, part: u64) -> Result<Space> {
+        if let Ok(space) = self.part_space(part).await {
+            return Ok(space);
+        }
+        let mut rest = list.space()?;
+        for (other, part) in &list.entries {
+            if *other != key {
+                rest.sub(self.part_space(*part).await.unwrap_or_default());
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Whether a damaged list of a destroyed clone, or a part of it (its key), is to be tried
+    /// again: a device that is away may come back with a good copy. It is told of once.
+    fn is_patient(&self, what: (u64, Option<u64>), error: &Error) -> bool {
+        let now = self.ctx.env.now();
+        let mut state = self.destroying.lock();
+        let patience = state.patience;
+        let mut first = false;
+        let since = *state.damaged.entry(what).or_insert_with(|| {
+            first = true;
+            now
+        });
+        drop(state);
+        if first {
+            tracing::warn!(pool = %self.name(), %error, "freeing a destroyed clone is stalled");
+        }
+        now < since + patience
     }
 
     async fn part_space(&self, part: u64) -> Result<Space> {
         if self.is_empty_bpobj(part) { Ok(Space::default()) } else { self.bpobj_open(part).await?.space() }
     }
 
-    /// The livelists of destroyed clones.
-    async fn deleted_livelists(&self) -> Result<Vec<Keyed>> {
+    /// The livelists of destroyed clones, but for those that cannot be read.
+    async fn deleted_livelists(&self) -> Vec<Keyed> {
         let set = self.deleted_clones.load(Ordering::Relaxed);
-        if set == 0 {
-            return Ok(Vec::new());
-        }
         let mut all = Vec::new();
-        for id in Zap::open(self.mos(), set).await?.ints().await? {
-            all.push(self.livelist_open(id).await?);
+        if set == 0 {
+            return all;
         }
-        Ok(all)
+        let ids = match self.enlisted(set).await {
+            Ok(ids) => ids,
+            Err(e) => {
+                self.tell_unreadable(set, &e);
+                return all;
+            }
+        };
+        for id in ids {
+            match self.livelist_open(id).await {
+                Ok(list) => all.push(list),
+                Err(e) => self.tell_unreadable(id, &e),
+            }
+        }
+        all
+    }
+
+    async fn enlisted(&self, set: u64) -> Result<Vec<u64>> {
+        Zap::open(self.mos(), set).await?.ints().await
+    }
+
+    /// Each txg asks for it: once is enough.
+    fn tell_unreadable(&self, id: u64, error: &Error) {
+        let first = self.destroying.lock().unreadable.insert(id);
+        if first {
+            tracing::warn!(pool = %self.name(), %error, "what a destroyed clone left is not counted");
+        }
     }
 
     /// What destroyed clones left, by their livelists.
-    pub(super) async fn livelists_space(&self) -> Result<Space> {
+    pub(super) async fn livelists_space(&self) -> Space {
         let mut sum = Space::default();
-        for list in self.deleted_livelists().await? {
-            sum.add(list.space()?);
+        for list in self.deleted_livelists().await {
+            sum.add(list.space().unwrap_or_default());
         }
-        Ok(sum)
+        sum
     }
 
     /// The same, block by block.
     pub(super) async fn livelists_blocks(&self) -> Result<Vec<BlkPtr>> {
         let mut all = Vec::new();
-        for list in self.deleted_livelists().await? {
+        for list in self.deleted_livelists().await {
             for part in list.entries.into_values() {
                 all.extend(self.kept(part).await?);
             }

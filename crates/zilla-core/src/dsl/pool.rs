@@ -599,7 +599,7 @@ impl DslPool {
         if id != 0 {
             s.add(self.bptree_state(id).await?.0);
         }
-        s.add(self.livelists_space().await?);
+        s.add(self.livelists_space().await);
         Ok(s)
     }
 

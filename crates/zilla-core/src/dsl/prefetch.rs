@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::types::ObjectId;
 use futures_util::future::join_all;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zilla_ondisk::object_type::{DMU_OT_BPOBJ, DMU_OT_BPOBJ_SUBOBJ};
 
 /// Blocks that are asked for at once.
@@ -98,13 +99,26 @@ impl DslPool {
 
     pub(super) async fn read_dataset(&self, ds: &Arc<DslDataset>) -> Result<()> {
         let p = ds.phys();
-        let bookmarks = ds.bookmarks_obj.load(std::sync::atomic::Ordering::Relaxed);
+        let bookmarks = ds.bookmarks_obj.load(Ordering::Relaxed);
         let all = [ds.id, p.snapnames_zapobj, p.next_clones_obj, p.props_obj, p.userrefs_obj, bookmarks];
         for id in all {
             self.read_object(id).await?;
         }
         self.read_deadlist(p.deadlist_obj).await?;
         self.read_dir(&ds.dir()).await
+    }
+
+    /// A clone's livelist, which goes, or joins those of destroyed clones. One that cannot be read
+    /// is given up then, and refuses nothing.
+    pub(super) async fn read_livelist(&self, dir: &DslDir) -> Result<()> {
+        let Some(id) = self.livelist(dir).await? else { return Ok(()) };
+        let set = self.deleted_clones.load(Ordering::Relaxed);
+        for read in [self.read_deadlist(id).await, self.read_object(set).await] {
+            if let Err(e) = read {
+                tracing::warn!(pool = %self.name(), livelist = id, error = %e, "a livelist is damaged");
+            }
+        }
+        Ok(())
     }
 
     /// For a dataset that is to be made below a dir, from a snapshot if one is given.
@@ -127,7 +141,7 @@ impl DslPool {
     /// For a dataset that is to be destroyed: it and its neighbours.
     pub(super) async fn read_for_destroyed(&self, ds: &Arc<DslDataset>) -> Result<()> {
         self.read_dataset(ds).await?;
-        self.read_deadlist(self.livelist(&ds.dir()).await?.unwrap_or(0)).await?;
+        self.read_livelist(&ds.dir()).await?;
         if let Some(prev) = self.prev(ds).await? {
             self.read_dataset(&prev).await?;
         }

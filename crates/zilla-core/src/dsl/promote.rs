@@ -115,6 +115,8 @@ impl DslPool {
         for ds in f.shared.iter().chain(&f.clone_snaps).chain(&f.origin_snaps).chain(&f.origin_origin) {
             self.read_dataset(ds).await?;
         }
+        self.read_livelist(&f.clone.dir()).await?;
+        self.read_livelist(&origin.dir()).await?;
         self.read_pool().await?;
         let (dd, odd) = (f.clone.dir(), origin.dir());
         let op = origin.phys();

@@ -358,6 +358,8 @@ impl DslPool {
             let set = with.iter().rev().find(|(n, _)| n == name).map(|(_, s)| s);
             match set {
                 Some(Setting::Local(v) | Setting::Received(v)) => v.as_u64().unwrap_or(now),
+                // None of the limits is inherited: what is taken back is 0.
+                Some(Setting::Inherit) => 0,
                 _ => now,
             }
         };

@@ -549,6 +549,8 @@ impl DslPool {
             self.read_for_destroyed(s).await?;
         }
         self.read_dataset(&t.ds).await?;
+        self.read_livelist(&t.ds.dir()).await?;
+        self.read_livelist(&head.dir()).await?;
         self.read_for_new(&head.dir(), Some(&origin)).await?;
         for s in &later {
             self.destroy_snapshot_sync(tx, s, false).await?;

@@ -65,6 +65,7 @@ impl DslPool {
         }
         self.check_space(SpaceCheck::ExtraReserved)?;
         self.read_dataset(&ds).await?;
+        self.read_livelist(&ds.dir()).await?;
         self.read_for_new(&ds.dir(), Some(&prev)).await?;
         // The clone's contents are the snapshot's; its root is read for its log's header.
         self.objset(&prev).await?;

@@ -281,7 +281,11 @@ impl DslPool {
         }
         let before = self.freeing().await?;
         let batch = self.destroying.lock().batch;
-        if livelists && let Err(e) = self.livelists_drain(tx, &freeing.bpobj, batch).await {
+        let lacks = (batch as u64).saturating_sub(freeing.bpobj.phys()?.num_blkptrs);
+        if livelists
+            && lacks > 0
+            && let Err(e) = self.livelists_drain(tx, &freeing.bpobj, lacks).await
+        {
             tracing::warn!(pool = %self.name(), error = %e, "freeing a destroyed clone is stalled");
         }
         let mut bps = self.pop_bpobj(&freeing.bpobj, tx, batch).await?;
@@ -334,6 +338,16 @@ impl DslPool {
         {
             dir.diduse(tx, DD_USED_HEAD, left);
         }
+        Ok(())
+    }
+
+    /// Counts in `$LEAK` what was given up, where it is known how much that is.
+    pub(super) async fn count_lost(&self, tx: &Tx, space: Space) -> Result<()> {
+        let dir = match self.leak_dir().await? {
+            Some(dir) => dir,
+            None => self.create_dir(tx, Some(&self.root_dir()), LEAK_DIR_NAME).await?,
+        };
+        dir.diduse(tx, DD_USED_HEAD, space);
         Ok(())
     }
 

@@ -145,7 +145,13 @@ fn is_test_needed(ub: &Uberblock, owner: &Owner, us: &Host) -> bool {
 /// Whether whoever opens a pool with heartbeats has to see that nobody else does at the same time: nobody had it open.
 pub(super) fn is_claim_needed(labels: &PoolLabels, ub: &Uberblock, us: &Host) -> bool {
     let owner = Owner::of(labels.config(ub));
-    beats(ub) && !(owner.is(us, ub) && owner.state == Some(PoolState::Active))
+    !(owner.is(us, ub) && owner.state == Some(PoolState::Active))
+}
+
+/// Whether a pool that was not watched up to this uberblock has to be, before it is opened.
+pub(super) fn is_unwatched(labels: &PoolLabels, ub: &Uberblock, opts: &OpenOpts) -> bool {
+    let needed = is_test_needed(ub, &Owner::of(labels.config(ub)), &opts.host);
+    needed && opts.quiet != Some(ub.rank())
 }
 
 /// Watches a pool for so long: an error if its newest uberblock is another one meanwhile.

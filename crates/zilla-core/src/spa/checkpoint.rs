@@ -247,7 +247,9 @@ impl Spa {
         let pool = config::pool_part(&self.identity(Txg(ub.txg)), &self.ctx.features.for_labels());
         let mut ub = *ub;
         self.heart.mark(&mut ub);
-        self.tree().sync_labels(&ub, Some(&pool), self.heart.is_on()).await?;
+        let trying = || self.heart.trying(&ub);
+        let beats = self.heart.is_on().then_some(&trying as &(dyn Fn() + Send + Sync));
+        self.tree().sync_labels(&ub, Some(&pool), beats).await?;
         self.heart.synced(&ub, true);
         Ok(())
     }

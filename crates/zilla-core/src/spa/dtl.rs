@@ -10,8 +10,8 @@ use crate::dmu::Objset;
 use crate::error::Result;
 use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
 use crate::txg::Tx;
-use crate::types::ObjectId;
-use crate::vdev::VdevTree;
+use crate::types::{ObjectId, TXG_INITIAL};
+use crate::vdev::{REBUILD_TXG, RESILVER_TXG, VdevTree};
 
 const BLOCK: u32 = 4096;
 
@@ -45,6 +45,17 @@ impl VdevTree {
             leaf.dtl.set(ranges);
         }
         Ok(())
+    }
+
+    /// Before the DTLs can be read, which lie in the pool: devices that were being given what they
+    /// lack may lack anything, so others are read first.
+    pub fn note_unfinished(&self, last: u64) {
+        for v in self.root.walk() {
+            let unfinished = [RESILVER_TXG, REBUILD_TXG].iter().any(|key| v.config_u64(key).is_some());
+            if let Some(leaf) = v.leaf.as_ref().filter(|_| unfinished) {
+                leaf.dtl.add(TXG_INITIAL.0, last + 1);
+            }
+        }
     }
 
     /// Whether a DTL changed since it was written.

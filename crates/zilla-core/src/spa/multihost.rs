@@ -44,6 +44,8 @@ const DELAY_PARTS: u64 = 128;
 const EIO: i32 = 5;
 /// How often settings, and the lease, are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// The loop gives way to others each time.
+const LEAST_PAUSE: Duration = Duration::from_millis(1);
 
 /// How often heartbeats come, and after how many failures writing stops (0: never).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +68,12 @@ impl Pace {
 
     /// As an uberblock has it.
     pub(super) fn of(ub: &Uberblock) -> Option<Pace> {
-        Some(Pace { interval_ms: ub.mmp_interval()?, fails: ub.mmp_fail_intervals()? })
+        // It may be damaged, or made by somebody: as if it had been set here.
+        let fails = match ub.mmp_fail_intervals()? {
+            0 => 0,
+            n => u64::from(n).max(MIN_FAIL_INTERVALS) as u16,
+        };
+        Some(Pace { interval_ms: ub.mmp_interval()?.max(MIN_INTERVAL as u32), fails })
     }
 
     pub(super) fn interval(self) -> Duration {
@@ -115,6 +122,8 @@ pub struct BeatRecord {
 
 pub(super) struct State {
     on: bool,
+    /// The next txg says that it is off.
+    ending: bool,
     /// The loop runs.
     beating: bool,
     pub(super) pace: Pace,
@@ -225,6 +234,7 @@ impl Heart {
         let before = Pace::of(ub).filter(|_| activity::beats(ub));
         let state = State {
             on: false,
+            ending: false,
             beating: false,
             pace: before.unwrap_or_else(Pace::set),
             taking: None,
@@ -258,12 +268,13 @@ impl Heart {
         self.state.lock().on
     }
 
-    /// Begins to beat; the lease lasts from now on as long as heartbeats arrive.
-    pub fn start(self: &Arc<Self>, host: u64) {
+    /// Begins to beat; the lease lasts from then on as long as heartbeats arrive. `from`: when it
+    /// was seen last that nobody else has the pool.
+    pub fn start(self: &Arc<Self>, host: u64, from: Duration) {
         let begun = {
             let mut st = self.state.lock();
-            (st.on, st.host) = (true, host);
-            st.last = self.world.boottime();
+            (st.on, st.ending, st.host) = (true, false, host);
+            st.last = from;
             st.turn = self.world.random_below(1 << 16) as usize;
             st.delay = nanos(st.pace.interval());
             self.begin(&st, st.last);
@@ -276,21 +287,19 @@ impl Heart {
         }
     }
 
-    /// The property is off: no other host can have the pool.
+    /// The property is off: the next txg says so, and is the end of the lease and of heartbeats. Until
+    /// it is on disk others go by what they see, so both go on.
     pub fn stop(&self) {
-        {
-            let mut st = self.state.lock();
-            (st.on, st.delay) = (false, 0);
-            if self.lease.lasts() {
-                self.lease.endless();
-            }
-        }
-        self.changed.notify(usize::MAX);
+        let mut st = self.state.lock();
+        st.ending = st.on;
     }
 
     /// The pool is being closed: no heartbeat comes after this, and the lease is not extended.
     pub async fn end(&self) {
-        self.state.lock().on = false;
+        {
+            let mut st = self.state.lock();
+            (st.on, st.ending) = (false, false);
+        }
         self.changed.notify(usize::MAX);
         loop {
             let listener = self.changed.listen();
@@ -313,19 +322,29 @@ impl Heart {
 
     /// Puts into a txg's uberblock what importers are to know. It is about to be written.
     pub fn mark(&self, ub: &mut Uberblock) {
-        let mut st = self.state.lock();
-        if st.on {
+        let st = self.state.lock();
+        if st.on && !st.ending {
             st.mark(ub, 0);
         }
-        st.tried = *ub;
+    }
+
+    /// It is on its way: from now on it may be what others see, and heartbeats of the txg before it
+    /// are not.
+    pub fn trying(&self, ub: &Uberblock) {
+        self.state.lock().tried = *ub;
     }
 
     /// A txg is on disk; `said` if the labels are, too.
     pub fn synced(&self, ub: &Uberblock, said: bool) {
         let mut st = self.state.lock();
-        st.newest = *ub;
+        (st.newest, st.tried) = (*ub, *ub);
         if said {
             st.taking = None;
+        }
+        if st.ending && !activity::beats(ub) {
+            // Others have been told: nobody watches this pool before he takes it.
+            (st.on, st.ending, st.delay) = (false, false, 0);
+            self.lease.end_it_never();
         }
     }
 
@@ -415,16 +434,23 @@ impl Heart {
         {
             let mut st = self.state.lock();
             st.busy.retain(|guid| *guid != leaf.guid());
-            if failed.is_none() && seen && st.on {
+            // What is older than the txg's uberblock that is on its way no importer looks at.
+            let newest = st.tried.txg <= st.newest.txg || ub.rank() > st.tried.rank();
+            if failed.is_none() && seen && newest && st.on {
                 let since = nanos(sent.saturating_sub(st.last));
                 let least = nanos(st.pace.interval()) / leaves;
                 st.delay = delay_after(st.delay, since, least, true);
                 st.last = st.last.max(sent);
-                let lease = st.taking.or(Pace::of(ub).and_then(Pace::lease));
+                // A slow one may say more than what the disk has been told since.
+                let said = Pace::of(ub).and_then(Pace::lease);
+                let kept = st.pace.lease();
+                let lease = st.taking.or(match (said, kept) {
+                    (Some(said), Some(kept)) => Some(said.min(kept)),
+                    (said, kept) => said.or(kept),
+                });
                 match lease {
                     Some(lease) => drop(self.lease.renew(sent + lease)),
-                    None if self.lease.lasts() => self.lease.endless(),
-                    None => {}
+                    None => self.lease.end_it_never(),
                 }
             }
             if let Some(record) = st.history.iter_mut().find(|r| r.id == id) {
@@ -436,10 +462,13 @@ impl Heart {
 
     /// Tells the pool, once.
     fn lose(&self) {
-        if !self.told.swap(true, Ordering::AcqRel)
-            && let Some(spa) = self.spa.lock().upgrade()
-        {
-            spa.lost_lease();
+        if self.told.load(Ordering::Acquire) {
+            return;
+        }
+        let spa = self.spa.lock().upgrade();
+        // During an import there is nobody yet who could be suspended.
+        if spa.is_some_and(|spa| spa.lost_lease()) {
+            self.told.store(true, Ordering::Release);
         }
     }
 }
@@ -456,7 +485,7 @@ async fn beat(heart: Weak<Heart>) {
         }
         // It may have become more often.
         due = due.min(now + every);
-        let pause = due.saturating_sub(own.world.boottime()).min(LOOK);
+        let pause = due.saturating_sub(own.world.boottime()).clamp(LEAST_PAUSE, LOOK);
         let sleep = own.world.sleep(pause);
         drop(own);
         sleep.await;
@@ -470,7 +499,8 @@ impl Spa {
     }
 
     pub fn multihost(&self) -> bool {
-        self.heart.is_on()
+        let st = self.heart.state.lock();
+        st.on && !st.ending
     }
 
     /// The last heartbeats (`zfs_multihost_history`).
@@ -480,7 +510,7 @@ impl Spa {
 
     /// Switches heartbeats on, or off. The txg that is open says so, and whose the pool is.
     pub fn set_multihost(&self, on: bool, host: Option<Host>) {
-        if self.ctx.readonly || self.heart.is_on() == on {
+        if self.ctx.readonly || !on && !self.heart.is_on() || on && self.multihost() {
             return;
         }
         let id = {
@@ -489,7 +519,7 @@ impl Spa {
             st.host.id
         };
         match on {
-            true => self.heart.start(id),
+            true => self.heart.start(id, self.heart.world.boottime()),
             false => self.heart.stop(),
         }
         self.config_dirty.store(true, Ordering::Release);

@@ -250,6 +250,7 @@ impl Spa {
             let ub = best_uberblock(&labels, &tree, &found.name, true, u64::MAX)?;
             tree.note_reflow(&ub);
             tree.note_outdated(&labels, ub.txg);
+            tree.note_unfinished(ub.txg);
             let mos = open_mos(&zio, &ub, &cache).await?;
             let directory = Zap::open(&mos, DIRECTORY).await?;
             let listed = async |name: &str| -> Result<Vec<NvList>> {
@@ -287,6 +288,7 @@ impl Spa {
             let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
             tree.note_reflow(&ub);
             tree.note_outdated(&labels, ub.txg);
+            tree.note_unfinished(ub.txg);
             let mut mos = open_mos(&zio, &ub, &cache).await?;
             let mut kept = None;
             if opts.rewind_to_checkpoint {
@@ -320,6 +322,11 @@ impl Spa {
         if opts.quiet.is_some() && newest.map(|ub| ub.rank()) != opts.quiet {
             return Err(activity::elsewhere(&labels));
         }
+        // It may have become another's since it was looked at, or could not be looked at then.
+        let apart = matches!(&from, From::Split(_));
+        if !opts.observe && !apart && newest.is_some_and(|ub| activity::is_unwatched(&labels, &ub, &opts)) {
+            return Err(activity::elsewhere(&labels));
+        }
         let ub = match &from {
             From::Newest { max } => best_uberblock(&labels, &tree, &found.name, opts.readonly, *max)?,
             From::Checkpoint(kept) => *kept,
@@ -332,6 +339,7 @@ impl Spa {
         let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg).max(ub.txg);
         // Before anything is read, and again when the DTLs are known, which take its place.
         tree.note_outdated(&labels, ub.txg);
+        tree.note_unfinished(ub.txg);
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         let txgs = TxgState::new(env.clone(), Txg(last));
         env.spawn(crate::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
@@ -385,11 +393,14 @@ impl Spa {
         let newest = newest.unwrap_or(ub);
         let heart = Heart::new(guarded, &zio, &newest, opts.host.id);
         if multihost && !ctx.readonly {
-            let others = !matches!(&from, From::Split(_));
-            if others && activity::is_claim_needed(&labels, &newest, &opts.host) {
-                heart.claim(newest.rank()).await?;
-            }
-            heart.start(opts.host.id);
+            let seen = match apart {
+                true => guarded.world.boottime(),
+                false if activity::is_claim_needed(&labels, &newest, &opts.host) => {
+                    heart.claim(newest.rank()).await?
+                }
+                false => heart.look_again(&newest).await?,
+            };
+            heart.start(opts.host.id, seen);
         }
         let spa = Arc::new(Spa {
             heart,

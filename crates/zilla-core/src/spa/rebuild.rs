@@ -208,27 +208,31 @@ impl Spa {
     pub(super) async fn order_rebuild(&self, tx: &Tx, top: &Top, old: &Arc<VdevTree>) -> Result<()> {
         let now = self.ctx.env.clock.wall().as_secs();
         self.rebuilds.before.lock().push(Arc::downgrade(old));
+        let zap = top_zap(&top.vdev);
         {
             let mut all = self.rebuilds.all.lock();
-            let zap = top_zap(&top.vdev);
-            let one = all.entry(top.id).or_default();
-            if one.is_active() && one.zap == zap {
+            if let Some(one) = all.get_mut(&top.id).filter(|one| one.is_active() && one.zap == zap) {
                 one.anew = true;
                 return Ok(());
             }
-            // Other software that goes on with it takes it by its word.
-            let last = top.leaves().filter_map(|l| l.dtl.bounds()).map(|(_, last)| last).max();
-            let phys = VdevRebuildPhys {
-                state: RebuildState::Active as u64,
-                min_txg: TXG_INITIAL.0,
-                max_txg: last.unwrap_or(0).max(tx.txg().0),
-                start_time: now,
-                ..VdevRebuildPhys::default()
-            };
+        }
+        // Other software that goes on with it takes it by its word.
+        let last = top.leaves().filter_map(|l| l.dtl.bounds()).map(|(_, last)| last).max();
+        let phys = VdevRebuildPhys {
+            state: RebuildState::Active as u64,
+            min_txg: TXG_INITIAL.0,
+            max_txg: last.unwrap_or(0).max(tx.txg().0),
+            start_time: now,
+            ..VdevRebuildPhys::default()
+        };
+        self.write_phys(tx, top, zap, &phys).await?;
+        self.ctx.features.add(self.ctx.mos(), tx, FEATURE, 1).await?;
+        // Only now, so that none is thought to be under way that could not be written down.
+        {
+            let mut all = self.rebuilds.all.lock();
+            let one = all.entry(top.id).or_default();
             *one = One { zap, phys, running: one.running, ..One::default() };
         }
-        self.ctx.features.add(self.ctx.mos(), tx, FEATURE, 1).await?;
-        self.write_rebuild(tx, top).await?;
         self.tell_of_rebuild(tx, top, "started");
         self.notify_rebuild(top, "resilver_start");
         Ok(())
@@ -245,11 +249,17 @@ impl Spa {
     }
 
     async fn write_rebuild(&self, tx: &Tx, top: &Top) -> Result<()> {
-        let known = self.rebuilds.all.lock().get(&top.id).map(|one| (one.zap, one.phys));
+        match self.with_rebuild(top.id, |one| (one.zap, one.phys)) {
+            Some((zap, phys)) => self.write_phys(tx, top, zap, &phys).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn write_phys(&self, tx: &Tx, top: &Top, zap: ObjectId, phys: &VdevRebuildPhys) -> Result<()> {
         // It may have left the pool meanwhile.
-        let Some((zap, phys)) = known.filter(|(zap, _)| zap.0 != 0 && *zap == top_zap(&top.vdev)) else {
+        if zap.0 == 0 || zap != top_zap(&top.vdev) {
             return Ok(());
-        };
+        }
         let zap = Zap::open(self.ctx.mos(), zap.0).await?;
         zap.set(tx, VDEV_REBUILD, &Value::u64s(&phys.to_words())).await
     }
@@ -455,7 +465,25 @@ impl Spa {
         let top = tree.top(id)?.clone();
         drop(tree);
         let used = loop {
-            self.metaslabs.load_used(id, plot.id).await?;
+            match self.metaslabs.load_used(id, plot.id).await {
+                Ok(()) => {}
+                Err(_) if self.must_stop() => return Ok(Some(Over::Stopped)),
+                // What it is read from may come back.
+                Err(_) if self.suspended().is_some() => {
+                    self.ctx.env.sleep(HELD).await;
+                    continue;
+                }
+                Err(e) => {
+                    let metaslab = plot.id;
+                    tracing::warn!(pool = %self.name(), vdev = id, metaslab, "not rebuilt: {e}");
+                    self.tree().top(id)?.not_rebuilt();
+                    self.with_rebuild(id, |one| {
+                        one.phys.errors = one.phys.errors.saturating_add(1);
+                        one.phys.last_offset = one.phys.last_offset.max(plot.end);
+                    });
+                    return Ok(None);
+                }
+            }
             if let Some(used) = self.metaslabs.used_now(id, plot.id, plot.start, plot.end) {
                 break used;
             }
@@ -512,8 +540,11 @@ impl Spa {
             let now = self.ctx.env.now();
             self.with_rebuild(id, |one| one.advance(start, end, written, now));
             if now.saturating_sub(*noted) >= NOTE_EVERY {
-                self.note_rebuild(id).await?;
                 *noted = now;
+                if let Err(e) = self.note_rebuild(id).await {
+                    ended.store(true, Ordering::Relaxed);
+                    over = Some(Err(e));
+                }
             }
         }
         if let Some(over) = over {
@@ -579,18 +610,18 @@ impl Spa {
     async fn end_rebuild_sync(&self, tx: &Tx, top: &Top, state: RebuildState) -> Result<()> {
         let now = self.ctx.env.clock.wall().as_secs();
         let complete = state == RebuildState::Complete;
-        let ended = self.with_rebuild(top.id, |one| {
-            (one.phys.state, one.phys.end_time) = (state as u64, now);
-            one.phys
-        });
-        let Some(phys) = ended else { return Ok(()) };
-        self.write_rebuild(tx, top).await?;
-        if self.tree().end_rebuild(top, complete, phys.max_txg).await {
-            self.config_dirty.store(true, Ordering::Release);
-        }
+        let known = self.with_rebuild(top.id, |one| (one.zap, one.phys));
+        let Some((zap, mut phys)) = known else { return Ok(()) };
+        (phys.state, phys.end_time) = (state as u64, now);
+        self.write_phys(tx, top, zap, &phys).await?;
         if self.ctx.features.is_active(FEATURE) {
             self.ctx.features.add(self.ctx.mos(), tx, FEATURE, -1).await?;
         }
+        // Only now: one whose end could not be written down is not over.
+        if self.tree().end_rebuild(top, complete, phys.max_txg).await {
+            self.config_dirty.store(true, Ordering::Release);
+        }
+        self.with_rebuild(top.id, |one| one.phys = phys);
         self.tell_of_rebuild(tx, top, if complete { "complete" } else { "canceled" });
         self.notify_rebuild(top, "resilver_finish");
         let scrub = complete && tunables::REBUILD_SCRUB_ENABLED.get() != 0 && !self.is_rebuilding();

@@ -24,7 +24,7 @@ use super::indirect::{self, Mapping};
 use super::open::DIRECTORY;
 use super::vdev_objects::{VdevObjects, top_zap};
 use crate::error::{Errno, Error, Result};
-use crate::spa::{RebuildState, Refusal};
+use crate::spa::Refusal;
 use crate::tunables;
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -126,9 +126,9 @@ impl Spa {
         if !top.leaves().any(|l| l.readable()) {
             return Err(Refusal::NotHealthy.into());
         }
-        // One side that has everything is enough.
-        let rebuilt = self.rebuild_status(top).is_some_and(|r| r.state() == Some(RebuildState::Active));
-        if under_way || rebuilt || !top.leaves().any(|l| l.readable() && l.dtl.is_empty()) {
+        // Nothing is moved while any vdev is being rebuilt: it may come to lie there. One side that
+        // has everything is enough.
+        if under_way || self.is_rebuilding() || !top.leaves().any(|l| l.readable() && l.dtl.is_empty()) {
             return Err(Refusal::RemovalBusy.into());
         }
         let nested =

@@ -156,9 +156,10 @@ impl Spa {
     }
 
     /// No heartbeat has arrived for so long that another host may have the pool: nothing is written any more until it is cleared.
-    pub(super) fn lost_lease(&self) {
+    /// Whether that could be said: not before the pool is open.
+    pub(super) fn lost_lease(&self) -> bool {
         if !self.suspension.patient.load(Ordering::Acquire) {
-            return;
+            return false;
         }
         let why = lost_lease();
         self.be_suspended(&why);
@@ -166,6 +167,7 @@ impl Spa {
             st.idle = st.why.is_none();
             st.why.get_or_insert(why);
         });
+        true
     }
 
     /// For the sync task: the devices have taken the txg after all.

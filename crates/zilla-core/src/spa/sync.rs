@@ -151,7 +151,7 @@ impl Spa {
         tracing::debug!(pool = %self.name(), %txg, passes = pass, "written");
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::UberblockEarly) {
-            self.tree().sync_labels(&self.make_uberblock(txg), None, false).await?;
+            self.tree().sync_labels(&self.make_uberblock(txg), None, None).await?;
         }
         let mut once_more = self.suspension.take_resumed();
         if self.tree().may_lack(txg) {
@@ -195,7 +195,9 @@ impl Spa {
             self.tree().flush_all(txg.0).await?;
         } else {
             self.heart.mark(&mut ub);
-            self.tree().sync_labels(&ub, labels.as_ref(), self.heart.is_on()).await?;
+            let trying = || self.heart.trying(&ub);
+            let beats = self.heart.is_on().then_some(&trying as &(dyn Fn() + Send + Sync));
+            self.tree().sync_labels(&ub, labels.as_ref(), beats).await?;
             self.heart.synced(&ub, labels.is_some());
         }
         if let Some((reflow, at)) = expansion {

@@ -478,16 +478,25 @@ impl Spa {
 
     /// Trims what the metaslabs whose turn it is got back: each one's comes once in a batch of txgs.
     async fn autotrim_turn(&self, turn: u64, batch: u64) -> Result<()> {
-        let tree = self.tree();
-        for top in tree.tops.iter().filter(|t| t.vdev.is_concrete()) {
-            let Ok(plots) = self.metaslabs.plots(top.id) else { continue };
+        // No tree is held for the whole of a round: a rebuild begins when those from before its
+        // device was attached have gone.
+        let ids: Vec<u32> = {
+            let tree = self.tree();
+            tree.tops.iter().filter(|t| t.vdev.is_concrete()).map(|t| t.id).collect()
+        };
+        for id in ids {
+            let Ok(plots) = self.metaslabs.plots(id) else { continue };
             for plot in plots.iter().filter(|p| p.id % batch == turn) {
-                let trims = self.metaslabs.take_trims(top.id, plot.id)?;
-                // What cannot be trimmed is forgotten all the same.
-                let found = trims.iter().next().filter(|_| top.has_places());
-                let Some((mut at, _)) = found else { continue };
+                let trims = self.metaslabs.take_trims(id, plot.id)?;
+                let Some((mut at, _)) = trims.iter().next() else { continue };
                 while at < plot.end && self.metaslabs.autotrim() && !self.ctx.txgs.is_stopped() {
-                    let loan = self.metaslabs.lend(top.id, plot.id, at, Some(&trims)).await?;
+                    // What cannot be trimmed is forgotten all the same.
+                    if !self.tree().top(id).is_ok_and(Top::has_places) {
+                        break;
+                    }
+                    let loan = self.metaslabs.lend(id, plot.id, at, Some(&trims)).await?;
+                    let tree = self.tree();
+                    let Some(top) = tree.top(id).ok().filter(|t| t.has_places()) else { break };
                     let leaves = top.devices().filter(|l| l.writable() && l.can_trim());
                     join_all(leaves.map(async |leaf| {
                         let ranges: Vec<_> = places(top, leaf, &loan).collect();

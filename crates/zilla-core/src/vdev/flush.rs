@@ -233,6 +233,10 @@ impl Leaf {
         let mark = self.mark();
         if self.txg_mark.swap(mark, Ordering::AcqRel) != mark {
             self.may_lack_until.fetch_max(txg.0 + TXG_CONCURRENT - 1, Ordering::AcqRel);
+            // What a resilver or a rebuild has given it since is not sent again.
+            if self.resilvering.load(Ordering::Relaxed) {
+                self.refused.store(true, Ordering::Relaxed);
+            }
         }
     }
 

@@ -17,7 +17,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +30,9 @@ use super::tree::VdevTree;
 struct Inner {
     /// Held by who writes without having entered a gate.
     strangers: Arc<()>,
+    /// The same of those who began before some gate was put up: they know nothing of later ones
+    /// either.
+    older: Vec<Weak<()>>,
     /// By the number of the top-level.
     gates: BTreeMap<u32, Arc<Gate>>,
 }
@@ -59,7 +62,7 @@ pub struct Kept {
     gates: Arc<Gates>,
     top: u32,
     gate: Arc<Gate>,
-    strangers: Arc<()>,
+    strangers: Vec<Weak<()>>,
 }
 
 /// Somebody writes to some stretches.
@@ -91,15 +94,17 @@ impl Gates {
         let mut inner = self.inner.write();
         let gate = Arc::new(Gate::default());
         inner.gates.insert(top, gate.clone());
-        let strangers = std::mem::take(&mut inner.strangers);
-        Kept { gates: self.clone(), top, gate, strangers }
+        let taken = std::mem::take(&mut inner.strangers);
+        inner.older.retain(|s| s.strong_count() > 0);
+        inner.older.push(Arc::downgrade(&taken));
+        Kept { gates: self.clone(), top, gate, strangers: inner.older.clone() }
     }
 }
 
 impl Kept {
     /// Whether somebody writes who did not enter.
     pub fn has_strangers(&self) -> bool {
-        Arc::strong_count(&self.strangers) > 1
+        self.strangers.iter().any(|s| s.strong_count() > 0)
     }
 
     pub async fn shut(&self, start: u64, end: u64) -> Shut {
@@ -207,9 +212,16 @@ mod tests {
         let gates = Arc::new(Gates::default());
         let stranger = gates.inner.read().strangers.clone();
         let kept = gates.keep(0);
-        assert!(kept.has_strangers());
+        let between = gates.inner.read().strangers.clone();
+        let later = gates.keep(1);
+        assert!(kept.has_strangers() && later.has_strangers());
+        drop(between);
+        assert!(later.has_strangers(), "one from before the first gate knows nothing of the second");
         drop(stranger);
-        assert!(!kept.has_strangers(), "who comes now finds the gate");
+        assert!(!kept.has_strangers() && !later.has_strangers(), "who comes now finds the gates");
+        let between = gates.inner.read().strangers.clone();
+        assert!(!kept.has_strangers() && !later.has_strangers());
+        drop((between, later));
         let gate = gates.inner.read().gates.get(&0).unwrap().clone();
         let ranges = |start, end| Ranges::from_slice(&[(start, end)]);
         let inside = block_on(gate.enter(ranges(0, 8)));

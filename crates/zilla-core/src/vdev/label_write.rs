@@ -125,12 +125,22 @@ impl VdevTree {
 
     /// Makes `ub` the pool: see the head of this file. Blocks of its txg must have been written; they are made stable here.
     /// `labels` is the pool's part of the configuration if that changed in this txg.
-    pub async fn sync_labels(&self, ub: &Uberblock, labels: Option<&NvList>, multihost: bool) -> Result<()> {
+    /// `multihost`: the last slots of the rings are heartbeats', and who writes those is told when the
+    /// first uberblock is about to be on its way.
+    pub async fn sync_labels(
+        &self,
+        ub: &Uberblock,
+        labels: Option<&NvList>,
+        multihost: Option<&(dyn Fn() + Send + Sync)>,
+    ) -> Result<()> {
         self.flush_all(ub.txg).await?;
         if let Some(pool) = labels {
             self.write_labels(pool, EVEN).await?;
         }
-        self.write_uberblocks(ub, labels.is_some(), multihost).await?;
+        if let Some(about_to) = multihost {
+            about_to();
+        }
+        self.write_uberblocks(ub, labels.is_some(), multihost.is_some()).await?;
         if let Some(pool) = labels {
             self.write_labels(pool, ODD).await?;
         }

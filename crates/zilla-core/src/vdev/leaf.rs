@@ -68,6 +68,8 @@ pub struct Leaf {
     pub dtl: Dtl,
     /// Takes part in the resilver that is under way.
     pub resilvering: AtomicBool,
+    /// It took part in one and went away, which its DTL does not say yet.
+    pub(super) dropped_out: AtomicBool,
     /// Could not be given a block in the resilver that is, or was, under way.
     pub refused: AtomicBool,
     /// Bytes that the scan has written to it.
@@ -137,6 +139,7 @@ impl Leaf {
             cant_write: AtomicBool::new(false),
             dtl: Dtl::default(),
             resilvering: AtomicBool::new(false),
+            dropped_out: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             scan_processed: AtomicU64::new(0),
             rebuild_processed: AtomicU64::new(0),

@@ -53,6 +53,11 @@ impl Lease {
         self.until.store(ENDLESS, Ordering::SeqCst);
     }
 
+    /// The same, if it lasts still.
+    pub fn end_it_never(&self) {
+        self.change(|_| ENDLESS);
+    }
+
     /// It lasts until then, if it lasts still and not longer than that. Whether it lasts.
     pub fn renew(&self, until: Duration) -> bool {
         self.change(|old| old.max(nanos(until)))

@@ -212,7 +212,9 @@ impl VdevTree {
         leaf.state.set(VdevState::Closed, VdevAux::None);
         leaf.close().await;
         // It may have missed a part of the resilver under way.
-        leaf.resilvering.store(false, Ordering::Relaxed);
+        if leaf.resilvering.swap(false, Ordering::Relaxed) {
+            leaf.dropped_out.store(true, Ordering::Relaxed);
+        }
         let Some(device) = self.open_device_of(leaf, args).await else { return };
         if let Some(pool) = args.pool_guid {
             let labels = label::read_labels(&device).await;

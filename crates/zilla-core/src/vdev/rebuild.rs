@@ -9,8 +9,10 @@
 //! all, for without knowing when a block was born nobody can say whether one that missed some txgs has it.
 //! What none of them gives is not rebuilt, and those who lack it go on lacking it.
 //!
-//! Who **takes part** is marked as in a resilver (`resilver.rs`), and the end is the same too: of those
-//! who took part in all of it the DTL is emptied.
+//! Who **takes part** is marked as in a resilver (`resilver.rs`), and the end is the same too: of
+//! those who took part in all of it the DTL is emptied. Only those take part that were attached for
+//! it, as the configuration says. Others that lack something are resilvered afterwards: they hold
+//! most of what they should, and copying without checksums would put that at risk.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -26,8 +28,10 @@ use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 use super::distributed::Side;
 use super::draid::Draid;
 use super::leaf::Leaf;
+use super::node::Vdev;
 use super::priority::Priority;
 use super::raidz::Map;
+use super::resilver::REBUILD_TXG;
 use super::tree::{Layout, Top, Unit, VdevTree};
 
 /// Bytes of data in the longest stretch of a dRAID that is rebuilt as one: the longest block.
@@ -35,6 +39,20 @@ const LONGEST: u64 = 16 << 20;
 
 /// Devices that were to get something and did not.
 pub struct Unrebuilt(pub SmallVec<[Arc<Leaf>; 2]>);
+
+/// Those of a top-level that were attached to be rebuilt, and are not whole yet.
+struct Ordered(Vec<Arc<Leaf>>);
+
+impl Ordered {
+    fn of(top: &Top) -> Ordered {
+        let ordered = |v: &Arc<Vdev>| v.leaf.clone().filter(|_| v.config_u64(REBUILD_TXG).is_some());
+        Ordered(top.vdev.walk().iter().filter_map(ordered).collect())
+    }
+
+    fn has(&self, leaf: &Arc<Leaf>) -> bool {
+        self.0.iter().any(|l| Arc::ptr_eq(l, leaf))
+    }
+}
 
 fn takes_part(leaf: &Leaf) -> bool {
     leaf.resilvering.load(Ordering::Relaxed)
@@ -219,10 +237,11 @@ impl Unrebuilt {
 
 impl VdevTree {
     /// A rebuild of everything on a top-level begins: what it lacks up to `max_txg` is given to who
-    /// lacks something now.
+    /// was attached for it.
     pub fn begin_rebuild(&self, top: &Top, max_txg: u64) {
+        let ordered = Ordered::of(top);
         for leaf in top.leaves() {
-            let takes_part = leaf.is_behind();
+            let takes_part = leaf.is_behind() && ordered.has(leaf);
             leaf.resilvering.store(takes_part, Ordering::Relaxed);
             leaf.refused.store(false, Ordering::Relaxed);
             leaf.rebuild_processed.store(0, Ordering::Relaxed);
@@ -239,7 +258,8 @@ impl VdevTree {
     /// One that was under way when the pool was last open goes on. If it met with `errors`, nobody
     /// knows any more who did not get something.
     pub fn resume_rebuild(&self, top: &Top, max_txg: u64, errors: bool) {
-        for leaf in top.leaves().filter(|l| l.is_behind()) {
+        let ordered = Ordered::of(top);
+        for leaf in top.leaves().filter(|l| l.is_behind() && ordered.has(l)) {
             let last = leaf.dtl.bounds().map_or(0, |(_, last)| last);
             leaf.resilvering.store(last <= max_txg, Ordering::Relaxed);
             leaf.refused.store(errors, Ordering::Relaxed);
@@ -258,9 +278,16 @@ impl Top {
         self.leaves().any(|l| takes_part(l) && l.is_behind())
     }
 
-    /// Whether somebody lacks what a rebuild up to `max_txg` does not give.
+    /// What is in use somewhere is not known: nobody who takes part is whole when it ends.
+    pub fn not_rebuilt(&self) {
+        self.leaves().filter(|l| takes_part(l)).for_each(|l| l.refused.store(true, Ordering::Relaxed));
+    }
+
+    /// Whether somebody who was attached for a rebuild lacks what one up to `max_txg` does not
+    /// give.
     pub fn lacks_later(&self, max_txg: u64) -> bool {
-        let mut behind = self.leaves().filter(|l| l.is_behind());
+        let ordered = Ordered::of(self);
+        let mut behind = self.leaves().filter(|l| l.is_behind() && ordered.has(l));
         behind.any(|l| l.dtl.bounds().is_some_and(|(_, last)| last > max_txg))
     }
 }

@@ -220,6 +220,12 @@ impl VdevTree {
             }
         }
         leaf.dtl.add(own + 1, best + 1);
+        // It may have missed nothing of any txg and still not have been given something: it takes
+        // no part any more, also if what is under way goes on after a restart. That may have begun
+        // in the txg that is being synced.
+        if leaf.dropped_out.swap(false, Ordering::Relaxed) {
+            leaf.dtl.add(best + 1, best + 3);
+        }
     }
 }
 

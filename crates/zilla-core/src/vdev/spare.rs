@@ -56,13 +56,16 @@ impl VdevTree {
         leaf.set_unusable(state, aux);
     }
 
-    /// Guids and paths of devices that have failed and are not being replaced.
+    /// Guids and paths of devices that have failed and are not being replaced. Those that do not
+    /// answer are left out: who opened them would wait too.
     pub fn failed_leaves(&self) -> Vec<(u64, String)> {
         let tops = self.tops.iter().filter(|t| t.vdev.is_concrete());
         let replaced = |guid| self.parent_of(guid).is_some_and(|p| p.kind == VdevKind::Replacing);
         tops.flat_map(|t| t.vdev.walk())
             .filter(|v| !v.is_spare() && !replaced(v.guid))
-            .filter_map(|v| v.leaf.as_ref().filter(|l| has_failed(l)).map(|l| (v.guid, l.path())))
+            .filter_map(|v| {
+                v.leaf.as_ref().filter(|l| has_failed(l) && !l.is_hung()).map(|l| (v.guid, l.path()))
+            })
             .collect()
     }
 

@@ -74,7 +74,7 @@ fn openzfs_reads_our_labels() {
         assert!(fresh.uberblocks.iter().all(|u| u.ub.txg == 0));
         for txg in 4..8 {
             let labels = (txg == 4).then(|| pool_part(txg));
-            tree.sync_labels(&uberblock(&tree, txg), labels.as_ref(), false).await.unwrap();
+            tree.sync_labels(&uberblock(&tree, txg), labels.as_ref(), None).await.unwrap();
         }
         let found = tree.read_labels().await;
         assert_eq!(found.uberblocks[0].ub.txg, 7);
@@ -133,7 +133,7 @@ fn the_power_may_go_between_any_two_label_writes() {
         let all: Vec<Arc<dyn Device>> = base.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
         let tree = opened(&env, &config, &all, true).await;
         tree.init_labels(&pool_part(0), &uberblock(&tree, 10)).await.unwrap();
-        tree.sync_labels(&uberblock(&tree, 10), Some(&pool_part(10)), false).await.unwrap();
+        tree.sync_labels(&uberblock(&tree, 10), Some(&pool_part(10)), None).await.unwrap();
         let images: Vec<SparseImage> = base.iter().map(|d| d.snapshot()).collect();
         let mut outcomes = Vec::new();
         for n in 0.. {
@@ -146,7 +146,7 @@ fn the_power_may_go_between_any_two_label_writes() {
                 })
                 .collect();
             let tree = opened(&env, &config, &cut, true).await;
-            tree.sync_labels(&uberblock(&tree, 11), Some(&pool_part(11)), false).await.unwrap();
+            tree.sync_labels(&uberblock(&tree, 11), Some(&pool_part(11)), None).await.unwrap();
             // The machine comes back.
             let after = opened(&env, &config, &cut, false).await;
             let found = after.read_labels().await;

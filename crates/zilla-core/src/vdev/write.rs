@@ -15,7 +15,7 @@ use zilla_env::{IoBuf, IoVec};
 
 use super::distributed::Side;
 use super::gather::{Gather, IoDone};
-use super::leaf::LeafIo;
+use super::leaf::{Leaf, LeafIo};
 use super::priority::Priority;
 use super::queue::QOp;
 use super::raidz::on_device;
@@ -159,10 +159,19 @@ pub(crate) struct Entered {
     #[expect(dead_code, reason = "held")]
     pub(crate) entry: Entry,
     pub(crate) done: Arc<dyn IoDone>,
+    /// Whose the I/O of each slot is, and the txg that he lacks if it fails. He must be known to
+    /// lack it before the entry ends: a rebuild may read what lies there right afterwards.
+    pub(crate) lacking: Option<(Vec<Arc<Leaf>>, u64)>,
 }
 
 impl IoDone for Entered {
     fn done(&self, slot: usize, result: std::io::Result<Bytes>) {
+        if result.is_err()
+            && let Some((leaves, birth)) = &self.lacking
+            && let Some(leaf) = leaves.get(slot)
+        {
+            leaf.dtl.add(*birth, *birth + 1);
+        }
         self.done.done(slot, result);
     }
 }
@@ -227,8 +236,8 @@ impl VdevTree {
     }
 
     /// Writes one block, born in txg `birth`, to the leaves of its vdev; the indices of those that
-    /// did not take it. A synchronous write has a waiter, whose thread may do the last leaf's I/O
-    /// itself.
+    /// did not take it, which lack the txg from now on. A synchronous write has a waiter, whose
+    /// thread may do the last leaf's I/O itself.
     pub async fn write_now(
         &self,
         top: &Top,
@@ -241,14 +250,23 @@ impl VdevTree {
         let mut plan = Plan::default();
         plan.block(top, offset, data, birth, &entry);
         let mut missed = std::mem::take(&mut plan.missed);
+        // Also those that are not even sent it, while the entry is there.
+        missed.iter().filter_map(|i| self.leaves.get(*i)).for_each(|l| l.dtl.add(birth, birth + 1));
         let mut joined = plan.join();
         let total: usize = joined.iter().map(|(_, list)| list.len()).sum();
         if total == 0 {
             return missed;
         }
         let gather = Gather::new(total);
+        let mut owners = Vec::with_capacity(total);
+        for (index, list) in &joined {
+            if let Some(leaf) = self.leaves.get(*index) {
+                owners.extend(list.iter().map(|_| leaf.clone()));
+            }
+        }
+        let lacking = Some((owners, birth));
         // Also if nobody waits for them any more.
-        let done: Arc<dyn IoDone> = Arc::new(Entered { entry, done: gather.clone() });
+        let done: Arc<dyn IoDone> = Arc::new(Entered { entry, done: gather.clone(), lacking });
         let mut sent = Vec::with_capacity(total);
         for (index, list) in joined.drain(..) {
             let Some(leaf) = self.leaves.get(index) else { continue };

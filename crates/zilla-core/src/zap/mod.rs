@@ -427,7 +427,9 @@ impl Zap {
             true => MZAP_MAX_SIZE,
             false => MZAP_MAX_BLKSZ,
         };
-        crate::tunables::ZAP_MICRO_MAX_SIZE.get().next_multiple_of(512).min(largest)
+        // Before it is rounded up: a tunable may be as large as numbers are.
+        let wanted = crate::tunables::ZAP_MICRO_MAX_SIZE.get().min(MZAP_MAX_SIZE);
+        wanted.next_multiple_of(512).min(largest)
     }
 
     fn add_micro(&self, tx: &Tx, m: &mut Micro, key: &Key, value: u64, grown: u32) -> Now<()> {

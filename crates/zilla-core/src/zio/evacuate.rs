@@ -80,6 +80,8 @@ impl Zio {
             if let [data] = &versions[..] {
                 placements.push(Placement { dvas: dvas.to_vec(), data: data.clone() });
             } else {
+                // Whoever copies what lies there waits until all of it was written.
+                let _entry = tree.enter_to_write(&[(dva.vdev, dva.offset, len)]).await;
                 self.write_versions(txg, tree.top(dva.vdev)?, dva.offset, &versions).await?;
             }
         }

@@ -14,6 +14,7 @@ use futures_util::future::{BoxFuture, join, join_all};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::Compress;
@@ -122,6 +123,11 @@ impl LogWrite {
         let tree = self.zio.tree();
         for leaf in missed.iter().filter_map(|i| tree.leaves.get(*i)) {
             leaf.dtl.add(self.txg.0, self.txg.0 + 1);
+            // The block may be older than the resilver's or rebuild's last txg, and its place was
+            // perhaps done already: the end must not forget that it is missing.
+            if leaf.resilvering.load(Ordering::Relaxed) {
+                leaf.refused.store(true, Ordering::Relaxed);
+            }
             self.zio.0.track.log_missed(self.txg, leaf.index);
         }
         tree.check_suspects().await;

@@ -195,6 +195,12 @@ impl IoDone for Batch {
     fn done(&self, slot: usize, result: io::Result<Bytes>) {
         if result.is_err() {
             self.failed.store(true, Ordering::Release);
+            // At once, not only when the txg is waited for: whoever rebuilds what lies there may
+            // begin as soon as this write has left the gate, and must not take the leaf for whole.
+            let zio = self.zio.upgrade().map(Zio);
+            if let Some(leaf) = zio.and_then(|zio| zio.tree().leaves.get(slot).cloned()) {
+                leaf.dtl.add(self.txg.0, self.txg.0 + 1);
+            }
             self.missed.lock().push(slot);
         }
         self.one_less();

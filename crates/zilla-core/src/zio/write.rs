@@ -422,7 +422,7 @@ impl Zio {
                 zio.0.cache.remove(&key);
             }
         }
-        let done: Arc<dyn IoDone> = Arc::new(Entered { entry, done: batch.clone() });
+        let done: Arc<dyn IoDone> = Arc::new(Entered { entry, done: batch.clone(), lacking: None });
         tree.submit_writes(joined, class, &done);
         batch.submitted();
         batch

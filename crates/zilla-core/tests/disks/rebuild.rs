@@ -5,7 +5,7 @@
 use super::draid::{ONE_SPARE, SIX, create, errors, lose, spare};
 use super::*;
 use std::os::unix::fs::FileExt;
-use zilla_core::spa::RebuildState;
+use zilla_core::spa::{RebuildState, Refusal};
 
 const REBUILD: Attach = Attach { replace: false, ashift: None, spare: None, sequential: true };
 const REPLACE_BY_REBUILD: Attach = Attach { replace: true, ..REBUILD };
@@ -216,6 +216,34 @@ fn a_distributed_spare_is_rebuilt_and_the_disk_back_from_it() {
         assert_eq!(shape(&spa), "draid(a b n d e f)");
         w.export(spa).await;
         w.without_each(&["a", "b", "n", "d", "e", "f"], 40).await;
+    });
+}
+
+#[test]
+fn no_vdev_is_removed_while_another_is_rebuilt() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let large = 400 << 20;
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        w.put(&spa, 0..10).await;
+        let leaves = vec![w.sized("b", large)];
+        let top = TopSpec { kind: VdevKind::File, leaves, is_log: false, bias: None, ashift: Some(9) };
+        spa.add_vdevs(&PoolSpec { tops: vec![top], ..PoolSpec::default() }).await.unwrap();
+        w.put(&spa, 10..20).await;
+        spa.hold_rebuilds(true);
+        spa.attach(guid(&spa, &w.path("b")), &w.sized("c", large), REBUILD).await.unwrap();
+        let a = spa.tree().tops[0].vdev.guid;
+        let refused = spa.remove_vdev(a).await.unwrap_err();
+        assert!(matches!(&refused, Error::Pool(why) if **why == Refusal::RemovalBusy), "{refused}");
+        spa.hold_rebuilds(false);
+        over(&w, &spa).await;
+        w.whole(&spa).await;
+        spa.remove_vdev(a).await.unwrap();
+        while spa.is_removing() {
+            w.env.sleep(Duration::from_millis(10)).await;
+        }
+        w.check(&spa, 0..20).await;
+        w.export(spa).await;
     });
 }
 

@@ -8,6 +8,7 @@ use super::pool::Pool;
 use futures_util::future::join_all;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_control::props::{self, PoolPropContext, naming};
 use zilla_control::types::{
     AllocClass, Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState,
@@ -43,6 +44,9 @@ fn rewound(found: &FoundPool, spa: &Spa) -> Option<Rewound> {
     let lost = found.timestamp.saturating_sub(ub.timestamp);
     (ub.txg < found.txg).then_some(Rewound { timestamp: ub.timestamp, lost_seconds: lost })
 }
+
+/// A listing waits no longer for one pool, whatever its labels say: they may be anybody's.
+const LONGEST_LISTING: Duration = Duration::from_secs(60);
 
 impl Engine {
     pub(super) async fn open_opts(&self) -> OpenOpts {
@@ -179,7 +183,13 @@ impl Engine {
     async fn look_for_activity(&self, found: &FoundPool, candidate: &mut ImportCandidate) {
         let quiet = self.quiet.lock().get(&found.guid).copied();
         let opts = OpenOpts { quiet, ..self.open_opts().await };
-        let refusal = match Spa::look_for_activity(&self.env, found, &opts).await {
+        let look = Spa::look_for_activity(&self.env, found, &opts);
+        let Ok(looked) = self.env.timeout(LONGEST_LISTING, look).await else {
+            // Who imports it by its name waits for as long as it takes.
+            tracing::warn!("pool '{}': whether another host has it takes long to see", found.name);
+            return;
+        };
+        let refusal = match looked {
             Ok(Some(rank)) => {
                 self.quiet.lock().insert(found.guid, rank);
                 return;

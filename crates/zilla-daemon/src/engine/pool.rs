@@ -3,7 +3,7 @@
 use super::mounts::Mounted;
 use super::volumes::Volumes;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 use zilla_core::dsl::DslPool;
@@ -27,6 +27,10 @@ pub struct Pool {
     pub volumes: Volumes,
     /// Held while its devices are looked at.
     pub watching: tokio::sync::Mutex<()>,
+    /// Held while failed devices are replaced by what is in their places.
+    pub replacing: tokio::sync::Mutex<()>,
+    /// Guids of the failed devices whose places are being looked at.
+    pub looking: Arc<Mutex<BTreeSet<u64>>>,
     /// Why what is in the places of failed devices was not taken, as it was last told, by their guids.
     pub refused: Mutex<BTreeMap<u64, String>>,
 }
@@ -49,6 +53,8 @@ impl Pool {
             mounting: tokio::sync::Mutex::default(),
             volumes: Volumes::default(),
             watching: tokio::sync::Mutex::default(),
+            replacing: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
             refused: Mutex::default(),
         })
     }

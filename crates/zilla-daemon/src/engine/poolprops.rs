@@ -249,6 +249,7 @@ impl Pool {
         let expand = (proper == "autoexpand").then_some(on);
         let trim = (proper == "autotrim").then_some(on);
         let multihost = (proper == "multihost").then_some(on);
+        let was = self.spa.multihost();
         if multihost == Some(true) {
             // The txg that says it is on has its mark already.
             self.spa.set_multihost(true, Some(super::host::host()));
@@ -283,7 +284,8 @@ impl Pool {
             })
         };
         let stored = self.spa.ctx.sync_task(task).await.map_err(of_pool);
-        if multihost.is_some_and(|on| !on || stored.is_err()) {
+        let back = multihost == Some(true) && !was && stored.is_err();
+        if back || multihost == Some(false) && stored.is_ok() {
             self.spa.set_multihost(false, None);
         }
         stored?;

@@ -12,6 +12,7 @@ use zilla_control::props::{self, PropAttr, TypedValue, VDEV_PROPS};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source, VdevNode, VdevState};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::Result;
+use zilla_core::spa::Refusal;
 use zilla_core::txg::Tx;
 use zilla_core::vdev::{Vdev, VdevTree};
 use zilla_core::zap::{Value, Zap};
@@ -19,9 +20,22 @@ use zilla_core::zap::{Value, Zap};
 /// Where a vdev's ZAP stands in its configuration. Source: spa_impl.h and fs/zfs.h, ZPOOL_CONFIG_VDEV_*_ZAP.
 const ZAPS: [&str; 3] =
     ["com.klarasystems:vdev_zap_root", "com.delphix:vdev_zap_top", "com.delphix:vdev_zap_leaf"];
+/// What the pool itself keeps in a vdev's ZAP is named like a user's property: where its space maps
+/// are, how far a trim has come. Whoever set that would break the pool, so nobody sets or sees it.
+const RESERVED: [&str; 6] =
+    ["com.delphix:", "com.klarasystems:", "org.openzfs:", "org.zfsonlinux:", "org.illumos:", "org.open-zfs:"];
 /// Names and values are as long as those of other properties. Source: ZAP_MAXNAMELEN, ZAP_MAXVALUELEN.
 const LONGEST_NAME: usize = 256;
 const LONGEST_VALUE: usize = 8192;
+
+fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// A property that is the user's to name.
+fn is_users(name: &str) -> bool {
+    props::is_user_prop(name) && !is_reserved(name)
+}
 
 /// The object with a vdev's properties.
 fn zap_of(vdev: &Vdev) -> Option<u64> {
@@ -107,33 +121,37 @@ impl Pool {
         while let Some(v) = left.pop() {
             left.extend(&v.children);
             if let Some(vdev) = tree.find(v.guid) {
-                all.insert(v.guid.to_string(), self.props_of(&tree, v, &vdev).await?);
+                all.insert(v.guid.to_string(), self.props_of(&tree, v, &vdev).await);
             }
         }
         Ok(all)
     }
 
-    async fn props_of(
-        &self,
-        tree: &VdevTree,
-        v: &VdevNode,
-        vdev: &Vdev,
-    ) -> Result<BTreeMap<String, PropValue>> {
+    /// What was set of a vdev, as it is stored.
+    async fn stored_with(&self, vdev: &Vdev) -> Result<BTreeMap<String, String>> {
         let mut stored = BTreeMap::new();
-        if let Some(id) = zap_of(vdev) {
-            for entry in Zap::open(self.spa.ctx.mos(), id).await?.entries().await? {
-                let name = entry.name_str().into_owned();
-                // What else lies there is no property: a bias, space, how far a trim has come.
-                let known = props::vdev_prop(&name).is_some_and(|d| d.attr == PropAttr::Default);
-                match (entry.value.as_u64(), entry.value.as_str()) {
-                    (Some(n), _) if known => drop(stored.insert(name, n.to_string())),
-                    (None, Some(text)) if known || props::is_user_prop(&name) => {
-                        stored.insert(name, text.to_owned());
-                    }
-                    _ => {}
+        let Some(id) = zap_of(vdev) else { return Ok(stored) };
+        for entry in Zap::open(self.spa.ctx.mos(), id).await?.entries().await? {
+            let name = entry.name_str().into_owned();
+            // What else lies there is no property: a bias, space, how far a trim has come.
+            let known = props::vdev_prop(&name).is_some_and(|d| d.attr == PropAttr::Default);
+            match (entry.value.as_u64(), entry.value.as_str()) {
+                (Some(n), _) if known => drop(stored.insert(name, n.to_string())),
+                (None, Some(text)) if known || is_users(&name) => {
+                    stored.insert(name, text.to_owned());
                 }
+                _ => {}
             }
         }
+        Ok(stored)
+    }
+
+    async fn props_of(&self, tree: &VdevTree, v: &VdevNode, vdev: &Vdev) -> BTreeMap<String, PropValue> {
+        // What is counted is known without it, and of the other vdevs everything.
+        let stored = self.stored_with(vdev).await.unwrap_or_else(|e| {
+            tracing::warn!(pool = %self.name(), vdev = vdev.guid, "its properties cannot be read: {e}");
+            BTreeMap::new()
+        });
         // A leaf in a vdev allocates nothing itself.
         let allocates = vdev.guid == tree.root.guid || tree.tops.iter().any(|t| t.vdev.guid == vdev.guid);
         let mut all = BTreeMap::new();
@@ -159,10 +177,10 @@ impl Pool {
             };
             all.insert(desc.name.to_owned(), value);
         }
-        for (name, text) in stored.into_iter().filter(|(name, _)| props::is_user_prop(name)) {
+        for (name, text) in stored.into_iter().filter(|(name, _)| is_users(name)) {
             all.insert(name, PropValue::new(text, Source::Local));
         }
-        Ok(all)
+        all
     }
 }
 
@@ -175,6 +193,9 @@ fn typed(name: &str, text: &str) -> Answer<String> {
     let Some(desc) = props::vdev_prop(name) else {
         if !props::is_user_prop(name) {
             return bad(format!("invalid property '{name}'"));
+        }
+        if is_reserved(name) {
+            return bad(format!("invalid property '{name}': such names are the pool's own"));
         }
         if name.len() >= LONGEST_NAME {
             return bad(format!("property name '{name}' is too long"));
@@ -199,18 +220,22 @@ impl Engine {
     pub(super) async fn set_vdev(&self, pool: &Pool, r: &PoolSet) -> Answer<()> {
         let text = typed(&r.property, &r.value)?;
         pool.check_running()?;
-        let guid = r.vdev.as_deref().and_then(|g| g.parse().ok());
-        let vdev = guid.and_then(|guid| pool.spa.tree().find(guid));
-        let vdev = vdev.ok_or_else(|| ApiError::from(ErrorCode::NoDevice))?;
-        let Some(id) = zap_of(&vdev) else {
+        let guid: Option<u64> = r.vdev.as_deref().and_then(|g| g.parse().ok());
+        let found = guid.and_then(|guid| Some((guid, pool.spa.tree().find(guid)?)));
+        let (guid, vdev) = found.ok_or_else(|| ApiError::from(ErrorCode::NoDevice))?;
+        if zap_of(&vdev).is_none() {
             let what = "this vdev has no properties: only the root, top-level vdevs and devices have, of pools with \
                         the features for it";
             return Err(ApiError::with(ErrorCode::PoolInvalArg, what));
-        };
-        let (ctx, name) = (pool.spa.ctx.clone(), r.property.clone());
+        }
+        let (spa, name) = (pool.spa.clone(), r.property.clone());
         let task = move |tx: Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
             Box::pin(async move {
-                let zap = Zap::open(ctx.mos(), id).await?;
+                // The vdev may have gone before it is this task's turn, and its ZAP's number be
+                // another object's.
+                let id = spa.tree().find(guid).and_then(|vdev| zap_of(&vdev));
+                let id = id.ok_or(Refusal::NoDevice(guid))?;
+                let zap = Zap::open(spa.ctx.mos(), id).await?;
                 match text.is_empty() {
                     true => zap.delete_if_there(&tx, &name).await.map(drop),
                     false => zap.set(&tx, &name, &Value::string(&text)).await,
@@ -218,5 +243,28 @@ impl Engine {
             })
         };
         pool.spa.ctx.sync_task(task).await.map_err(of_pool)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_pool_keeps_there_is_nobodys_to_set() {
+        assert!(typed("org.example:rack", "7").is_ok());
+        assert!(typed("com.delphixes:rack", "7").is_ok());
+        let own = [
+            "com.delphix:ms_unflushed_phys_txgs",
+            "com.klarasystems:vdev_zap_root",
+            "org.openzfs:raidz_expand_state",
+            "org.zfsonlinux:allocation_bias",
+            "org.illumos:x",
+            "org.open-zfs:x",
+        ];
+        for name in own {
+            assert!(typed(name, "1").is_err() && typed(name, "").is_err(), "{name}");
+            assert!(!is_users(name), "{name}");
+        }
     }
 }

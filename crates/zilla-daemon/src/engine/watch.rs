@@ -1,5 +1,6 @@
-//! What OpenZFS's event daemon does for its pools: devices that fail too often are judged, new ones take the place of failed
-//! ones where the pool wants that (`autoreplace.rs`), and hot spares are called in.
+//! What OpenZFS's event daemon does for its pools: devices that fail too often are judged, hot
+//! spares are called in, and new devices take the place of failed ones where the pool wants that
+//! (`autoreplace.rs`).
 //!
 //! Each pool is looked at once a second, which costs nothing where nothing has gone wrong; a spare is looked for when a device
 //! has been judged, and now and then as long as one is in need. A pool whose devices hang keeps nobody but itself waiting. The engine
@@ -29,15 +30,17 @@ impl Engine {
         });
     }
 
-    async fn watch(&self, pool: Arc<Pool>, look_for_others: bool) {
+    async fn watch(self: &Arc<Self>, pool: Arc<Pool>, look_for_others: bool) {
         let given_up = pool.spa.check_deadman();
         // The last look goes on.
         let Ok(_watching) = pool.watching.try_lock() else { return };
         let judged = pool.spa.diagnose() || given_up;
         if judged || look_for_others {
-            // A device of its own serves the pool better than a spare.
-            self.replace_failed(&pool).await;
+            // A spare is the pool's already, and steps in at once. What is in a failed device's
+            // place has to be looked at first, and may not answer: that keeps nobody here.
             pool.spa.call_spares().await;
+            let (engine, pool) = (self.clone(), pool.clone());
+            tokio::spawn(async move { engine.replace_failed(&pool).await });
         }
     }
 }

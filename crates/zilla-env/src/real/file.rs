@@ -98,10 +98,20 @@ impl FileCore {
         }
     }
 
-    /// Does a prepared operation on a thread of the device's own.
-    pub(super) fn block(self: &Arc<FileCore>, op: IoOp, done: Completion) {
+    /// Does a prepared operation on a thread of the device's own, if the fence allows it then.
+    pub(super) fn block(self: &Arc<FileCore>, op: IoOp, done: Completion, fence: Option<Arc<dyn Fence>>) {
         let core = self.clone();
-        let job = move || done.complete(core.run(op));
+        let job = move || {
+            let io = Io { op, done };
+            // It may have waited for its turn.
+            let allowed = match &fence {
+                Some(fence) => fence::pass(io, &**fence),
+                None => Some(io),
+            };
+            if let Some(Io { op, done }) = allowed {
+                done.complete(core.run(op));
+            }
+        };
         self.crew.submit(std::iter::once(Box::new(job) as Box<dyn FnOnce() + Send>));
     }
 

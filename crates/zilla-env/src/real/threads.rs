@@ -16,10 +16,27 @@ use super::apart::{OwnTable, or_abort};
 
 /// Of one device. The queues above give it ten of a kind at once (`zfs_vdev_*_max_active`), seldom of two kinds.
 const MAX_THREADS: usize = 16;
+/// Of all devices together, beyond the first of each: many devices that do not answer may not use
+/// up what the process may have. Every device gets on with one.
+const MOST_EXTRA: usize = 256;
 const IDLE: Duration = Duration::from_secs(5);
 /// How long a pool that ends waits for its threads. They have nothing to do but to close what they hold, unless one is kept by
 /// a device that does not answer.
 const ENDING: Duration = Duration::from_millis(200);
+
+/// How many there are. Taken with the state of a pool held, never the other way round.
+static EXTRA: Mutex<usize> = Mutex::new(0);
+
+fn take_extra() -> bool {
+    let mut extra = EXTRA.lock();
+    let free = *extra < MOST_EXTRA;
+    *extra += usize::from(free);
+    free
+}
+
+fn give_back_extra() {
+    *EXTRA.lock() -= 1;
+}
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -69,11 +86,18 @@ impl ThreadPool {
         let wake = wanted.min(state.idle);
         let start = (wanted - wake).min(self.0.most - state.threads);
         for _ in 0..start {
+            let extra = state.threads > 0;
+            if extra && !take_extra() {
+                break;
+            }
             let pool = self.clone();
             match thread::Builder::new().name("zilla-io".into()).spawn(move || pool.run()) {
                 Ok(_) => state.threads += 1,
                 // Those that run do the work, only later.
-                Err(_) if state.threads > 0 => break,
+                Err(_) if extra => {
+                    give_back_extra();
+                    break;
+                }
                 Err(e) if self.0.own.is_some() => panic!("cannot start an I/O thread: {e}"),
                 // Without any it would never be done: better slowly, by who wants it.
                 Err(_) => {
@@ -136,6 +160,10 @@ impl ThreadPool {
             }
             if (timed_out || state.stop) && state.queue.is_empty() {
                 state.threads -= 1;
+                // Whichever it was: of those that are left one is the first.
+                if state.threads > 0 {
+                    give_back_extra();
+                }
                 state.closing += 1;
                 return;
             }

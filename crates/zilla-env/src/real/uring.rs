@@ -9,6 +9,10 @@
 //! 128 KiB direct I/O, but count against the locked-memory limit (8 MiB for ordinary users), and a buffer's memory must
 //! then never be given back while the ring knows it. SQPOLL: a thread that spins.
 //!
+//! A fence ([`crate::Fence`]) is asked under the `submit` lock, right before an operation is put
+//! into the queue, and again before the device's own threads do what the ring does not, or did by
+//! half. What the kernel has no room for stays in the queue until it has: nobody can take it out.
+//!
 //! Lock order: `submit`, then `reap`. Completions run under neither.
 
 use std::io::{self, IoSlice};
@@ -25,6 +29,7 @@ use smallvec::SmallVec;
 
 use super::file::FileCore;
 use crate::completion::Completion;
+use crate::fence::{self, Fence, refused};
 use crate::{Device, DeviceInfo, Io, IoOp};
 
 /// Submission queue slots; the completion queue has twice as many, and the kernel keeps what exceeds it.
@@ -52,8 +57,16 @@ struct Pending {
     op: IoOp,
     done: Completion,
     core: Arc<FileCore>,
+    /// Of what modifies the device, where there is one.
+    fence: Option<Arc<dyn Fence>>,
     /// Points into `op`; the kernel reads it at submission or later.
     pieces: SmallVec<[IoSlice<'static>; 4]>,
+}
+
+impl Pending {
+    fn is_allowed(&self) -> bool {
+        self.fence.as_ref().is_none_or(|fence| fence.allows())
+    }
 }
 
 /// A bare ring, if this kernel (and whoever confines us in it) lets us have one with what we need.
@@ -88,34 +101,51 @@ impl Drop for Ring {
         // Devices keep the ring alive, so nobody submits any more; what is in flight owns all it needs.
         // The message drains the queue before it: the reaper has seen every other completion when it sees this one.
         let stop = opcode::Nop::new().build().user_data(STOP).flags(squeue::Flags::IO_DRAIN);
-        self.0.push(std::iter::once(stop));
+        let _guard = self.0.submit.lock();
+        self.0.make_room();
+        self.0.put(&stop);
+        self.0.enter();
     }
 }
 
 impl Inner {
-    /// Queues entries and tells the kernel, in as few calls as the queue's size allows.
-    fn push(&self, entries: impl Iterator<Item = squeue::Entry>) {
-        let _guard = self.submit.lock();
-        let mut waiting = 0;
-        for entry in entries {
-            // SAFETY: the lock makes this the only view of the submission queue; what the entries point to stays
-            // until their completion (see `Pending`).
-            let mut queue = unsafe { self.ring.submission_shared() };
-            if queue.is_full() {
-                drop(queue);
-                self.enter();
-                waiting = 0;
-                // SAFETY: as above; the earlier view is gone.
-                queue = unsafe { self.ring.submission_shared() };
+    /// Queues operations and tells the kernel, in as few calls as the queue's size allows.
+    fn push(&self, batch: impl Iterator<Item = Box<Pending>>) {
+        let mut stopped: SmallVec<[Box<Pending>; 4]> = SmallVec::new();
+        let guard = self.submit.lock();
+        for mut pending in batch {
+            // Both the lock and the room may have been waited for: the fence is asked after that.
+            self.make_room();
+            if !pending.is_allowed() {
+                stopped.push(pending);
+                continue;
             }
-            // SAFETY: as above. There is room, since `enter` returns with an empty queue.
-            if unsafe { queue.push(&entry) }.is_err() {
-                unreachable!("no room in a submission queue that was just emptied");
-            }
-            waiting += 1;
+            let entry = describe(&mut pending);
+            self.put(&entry.user_data(Box::into_raw(pending) as u64));
         }
-        if waiting > 0 {
+        self.enter();
+        drop(guard);
+        for pending in stopped {
+            pending.done.complete(Err(refused()));
+        }
+    }
+
+    /// Sees to it that the submission queue takes one more. The caller holds `submit`.
+    fn make_room(&self) {
+        // SAFETY: the caller holds the submission queue's lock and has no view of it.
+        let full = unsafe { self.ring.submission_shared() }.is_full();
+        if full {
             self.enter();
+        }
+    }
+
+    /// Puts an entry into the submission queue, which has room. The caller holds `submit`.
+    fn put(&self, entry: &squeue::Entry) {
+        // SAFETY: the lock makes this the only view of the submission queue.
+        let mut queue = unsafe { self.ring.submission_shared() };
+        // SAFETY: what the entry points to stays until its completion (see `Pending`).
+        if unsafe { queue.push(entry) }.is_err() {
+            unreachable!("no room in a submission queue that has just had some");
         }
     }
 
@@ -184,8 +214,9 @@ impl Inner {
             match entry.user_data() {
                 STOP => reaped.stop = true,
                 address => {
-                    // SAFETY: every other user data is the address of a box given away in `submit`, and the kernel
-                    // answers each entry exactly once (no multishot operations are used).
+                    // SAFETY: every other user data is the address of a box given away in
+                    // `push`, and the kernel answers each entry exactly once (no multishot
+                    // operations are used).
                     let pending = unsafe { Box::from_raw(address as *mut Pending) };
                     answers.push((pending, cqueue::Entry::result(&entry)));
                 }
@@ -197,7 +228,7 @@ impl Inner {
 
 /// Completes an operation. What the ring did by half the device's own threads finish.
 fn answer(pending: Box<Pending>, result: i32) {
-    let Pending { op, done, core, pieces } = *pending;
+    let Pending { op, done, core, fence, pieces } = *pending;
     drop(pieces);
     let (_, len) = op.range();
     match (op, u64::try_from(result)) {
@@ -207,7 +238,7 @@ fn answer(pending: Box<Pending>, result: i32) {
         }
         (IoOp::Write { .. }, Ok(n)) if n == len => done.complete(Ok(None)),
         // Half done, or not just now: the blocking way does it over, which reads and writes may be.
-        (op @ (IoOp::Read { .. } | IoOp::Write { .. }), _) => core.block(op, done),
+        (op @ (IoOp::Read { .. } | IoOp::Write { .. }), _) => core.block(op, done, fence),
         (_, Ok(_)) => done.complete(Ok(None)),
         // A flush that failed is never repeated: the kernel has dropped what it could not write.
         (_, Err(_)) => done.complete(Err(failed(result))),
@@ -263,11 +294,11 @@ pub(super) struct UringDevice {
 /// Pieces one gathering write takes (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
 
-impl Device for UringDevice {
-    fn submit(&self, batch: Vec<Io>) {
+impl UringDevice {
+    fn start(&self, batch: Vec<Io>, fence: Option<&Arc<dyn Fence>>) {
         let Some(batch) = self.core.here(batch) else { return };
         let inner = &self.ring.0;
-        let mut entries: SmallVec<[squeue::Entry; 32]> = SmallVec::new();
+        let mut ready: SmallVec<[Box<Pending>; 32]> = SmallVec::new();
         for Io { op, done } in batch {
             let op = match self.core.prepare(op) {
                 Ok(op) => op,
@@ -284,19 +315,30 @@ impl Device for UringDevice {
                 // Rare, and not on every kernel's ring for every kind of device.
                 IoOp::Discard { .. } | IoOp::WriteZeroes { .. } => false,
             };
+            let fence = fence.filter(|_| op.modifies()).cloned();
             if !fits {
-                self.core.block(op, done);
+                self.core.block(op, done, fence);
                 continue;
             }
             let core = self.core.clone();
-            let mut pending = Box::new(Pending { op, done, core, pieces: SmallVec::new() });
-            let entry = describe(&mut pending);
-            entries.push(entry.user_data(Box::into_raw(pending) as u64));
+            ready.push(Box::new(Pending { op, done, core, fence, pieces: SmallVec::new() }));
         }
-        if !entries.is_empty() {
-            inner.push(entries.into_iter());
+        if !ready.is_empty() {
+            inner.push(ready.into_iter());
             inner.reap_some();
         }
+    }
+}
+
+impl Device for UringDevice {
+    fn submit(&self, batch: Vec<Io>) {
+        self.start(batch, None);
+    }
+
+    fn submit_fenced(&self, batch: Vec<Io>, fence: &Arc<dyn Fence>) {
+        // Asked here for what this thread does itself; the rest is asked again when it is its turn.
+        let allowed = batch.into_iter().filter_map(|io| fence::pass(io, &**fence));
+        self.start(allowed.collect(), Some(fence));
     }
 
     fn size(&self) -> u64 {

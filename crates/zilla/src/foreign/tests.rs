@@ -40,6 +40,17 @@ fn every_mark_is_found_at_each_of_its_places() {
     }
 }
 
+#[test]
+fn blank_is_what_has_nothing_where_marks_could_be() {
+    let blank = |marks: &[(u64, &[u8])]| block_on(is_blank(&device(marks))).expect("readable");
+    assert!(blank(&[]));
+    assert!(!blank(&[(0, b"x")]));
+    assert!(!blank(&[(HEAD - 1, b"x")]));
+    assert!(!blank(&[(SIZE - TAIL, b"x")]));
+    assert!(!blank(&[(SIZE - 1, b"x")]));
+    assert!(blank(&[(SIZE / 2, b"x")]));
+}
+
 /// Fixtures of the marks that need more than a comparison, at the places that the formats'
 /// documents give.
 #[test]

@@ -4,6 +4,11 @@
 use super::*;
 use crate::tunables::{LIVELIST_MAX_ENTRIES, LIVELIST_MIN_PERCENT_SHARED};
 use parking_lot::{Mutex, MutexGuard};
+use zilla_ondisk::deadlist::int_key;
+use zilla_ondisk::dsl::DD_FIELD_LIVELIST;
+
+/// No object has this number.
+const NOBODY: u64 = 1 << 30;
 
 /// The tunables are the process's.
 static TUNED: Mutex<()> = Mutex::new(());
@@ -40,6 +45,16 @@ impl Pool {
         let dir = self.ds(name).dir();
         let id = block_on(self.dsl.livelist(&dir)).unwrap()?;
         Some(block_on(self.dsl.deadlist_open(id)).unwrap().lists().len())
+    }
+
+    /// The clone's livelist cannot be read any more.
+    fn damage(&mut self, name: &str) {
+        let damaged = self.task(async |p, tx| {
+            let dir = p.by_name(name).await?.dir();
+            let zap = dir.zap().expect("a livelist");
+            zap.set_u64(tx, DD_FIELD_LIVELIST, NOBODY).await
+        });
+        damaged.unwrap();
     }
 
     /// The livelist keeps what the head has that its origin had not.
@@ -160,4 +175,55 @@ fn who_shares_too_little_and_who_is_promoted_has_no_livelist() {
     p.check();
     assert_eq!((p.parts("tank/e"), p.parts("tank/fs")), (None, None));
     assert_eq!(p.dsl.ctx().features.count("livelist"), 0);
+}
+
+#[test]
+fn a_livelist_that_cannot_be_read_is_given_up_and_its_clone_freed_by_the_tree() {
+    let _tuned = tuned(20, 10);
+    let mut p = cloned();
+    p.task(async |p, tx| p.clone_ds(tx, "tank/d", "tank/fs@a").await).unwrap();
+    p.write("tank/c", 2, 0, 30, 1);
+    p.write("tank/d", 2, 0, 30, 1);
+    p.check_livelist("tank/c");
+    // Met by a write.
+    p.damage("tank/c");
+    p.write("tank/c", 3, 0, 30, 2);
+    p.sync();
+    assert_eq!(p.parts("tank/c"), None);
+    assert_eq!(p.dsl.ctx().features.count("livelist"), 1);
+    p.destroy("tank/c");
+    p.check();
+    // Met by the destroying.
+    p.damage("tank/d");
+    p.destroy("tank/d");
+    p.check();
+    assert_eq!(p.dsl.ctx().features.count("livelist"), 0);
+}
+
+#[test]
+fn a_damaged_part_keeps_no_other_waiting_and_is_given_up_in_the_end() {
+    let _tuned = tuned(20, 10);
+    let mut p = cloned();
+    for i in 0..3 {
+        p.write("tank/c", 2 + i, 0, 40, i as u8);
+        p.sync();
+    }
+    let dir = p.ds("tank/c").dir();
+    let id = block_on(p.dsl.livelist(&dir)).unwrap().expect("a livelist");
+    p.destroy("tank/c");
+    let parts = block_on(p.dsl.deadlist_open(id)).unwrap().lists();
+    let (key, part) = parts.into_iter().next().expect("a part");
+    let lost = block_on(p.dsl.bpobj_open(part)).unwrap().space().unwrap();
+    assert!(lost.used > 0);
+    p.task(async |p, tx| Zap::open(p.mos(), id).await?.set_u64(tx, &int_key(key), NOBODY).await).unwrap();
+    p.sync();
+    assert_eq!(block_on(p.dsl.freeing()).unwrap(), lost);
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), 0, "a copy may come back");
+    p.dsl.destroying.lock().patience = std::time::Duration::ZERO;
+    p.sync();
+    assert_eq!(block_on(p.dsl.freeing()).unwrap(), Space::default());
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), lost.used);
+    assert_eq!(p.dsl.ctx().features.count("livelist"), 0);
+    p.reopen();
+    assert_eq!(block_on(p.dsl.leaked()).unwrap(), lost.used);
 }
