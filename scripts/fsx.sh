@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# xfstests' fsx with all operations that FUSE has, as root: `scripts/fsx.sh [SECONDS]`, 900 by default, divided among file systems of
-# record sizes 4K, 128K and 1M, with compressions and with encryption, by read and write, mmap, O_DIRECT and asynchronous I/O, and
-# a volume's file. XFSTESTS is a built checkout of xfstests-dev. ZILLA_BIN is the folder of the programs
-# (target/release), JUDGES_DISK a folder with some GB for the pool, SEED where to begin.
+# xfstests' fsx with all operations that FUSE has, as root: `scripts/fsx.sh [SECONDS]`, 900 by
+# default, divided among file systems of record sizes 4K, 128K and 1M, with compressions and with
+# encryption, by read and write, mmap, O_DIRECT and asynchronous I/O, and a volume's file. XFSTESTS
+# is a built checkout of xfstests-dev. ZILLA_BIN is the folder of the programs (target/release),
+# JUDGES_DISK a folder with some GB for the pool, SEED where to begin.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/scripts/packages.sh"
 [ "$(id -u)" = 0 ] || die 'needs root: volumes have files for root alone'
-fsx=${XFSTESTS:-}/ltp/fsx
-[ -x "$fsx" ] || die 'XFSTESTS is not a built checkout of xfstests-dev'
-bin=$(cd "${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/release}" && pwd)
+fsx=$(of_xfstests fsx)
+bin=$(programs)
 seconds=${1:-900}
 seed=${SEED:-1}
 disks=$(mktemp -d "${JUDGES_DISK:-/var/tmp}/fsx.XXXXXX")
@@ -55,7 +55,8 @@ done
 # A volume's size is fixed: no operation that changes one. Its file is not mapped.
 z zfs create -V 16M examined/volume
 volume=$(z zvol files)/examined/volume
-if [ -e "$volume" ]; then check volume "$volume" -L -k -R -W -l 16000000; else say "no file of the volume: skipped"; fi
+[ -e "$volume" ] || die "the volume has no file: $volume"
+check volume "$volume" -L -k -R -W -l 16000000
 z zpool scrub -w examined
 z zpool status examined
 z zpool export examined

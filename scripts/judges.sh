@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under
 # databases, pjdfstest, fsx, the bugs planted for the simulator, the whole corpus, 100,000 names,
-# the package on a clean Debian, and OpenZFS's kernel module in a virtual machine. Hours on two cores.
-# `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|oracle` runs one. Where XFSTESTS names a built
-# checkout of xfstests-dev, also its programs on a release build (xfstests.sh, stress.sh, fsx.sh): `... xfstests|stress`.
+# the package on a clean Debian, and OpenZFS's kernel module in a virtual machine. Hours on two
+# cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|oracle` runs one.
+# Where XFSTESTS names a built checkout of xfstests-dev, also its programs on a release build
+# (xfstests.sh, stress.sh, fsx.sh): `... xfstests|stress`.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"

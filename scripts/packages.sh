@@ -42,3 +42,12 @@ need_fuse() {
   [ -e /dev/fuse ] || as_root modprobe fuse 2>/dev/null || true
   [ -r /dev/fuse ] && [ -w /dev/fuse ]
 }
+
+# The folder of the programs that a judge looks at: ZILLA_BIN, or a release build's.
+programs() { (cd "${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/release}" && pwd); }
+
+# A program of xfstests-dev, of whose built checkout XFSTESTS names the folder.
+of_xfstests() {
+  [ -x "${XFSTESTS:-}/ltp/$1" ] || die 'XFSTESTS is not a built checkout of xfstests-dev'
+  printf '%s\n' "$XFSTESTS/ltp/$1"
+}

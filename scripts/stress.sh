@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# fsstress beside snapshots, rollbacks, scrubs and kills of the daemon, as root: `scripts/stress.sh [SECONDS]`, 600 by default.
-# XFSTESTS is a built checkout of xfstests-dev, for its fsstress. ZILLA_BIN is the folder of the programs (target/release),
-# JUDGES_DISK a folder with some GB for the pool, PROCESSES how many stress it (4), KILLS how often the daemon is killed (1),
-# RECORDSIZE that of the file system. At the end zdb must find every block, and the daemon's memory must be back.
+# fsstress beside snapshots, rollbacks, scrubs and kills of the daemon, as root:
+# `scripts/stress.sh [SECONDS]`, 600 by default. XFSTESTS is a built checkout of xfstests-dev, for
+# its fsstress. ZILLA_BIN is the folder of the programs (target/release), JUDGES_DISK a folder with
+# some GB for the pool, PROCESSES how many stress it (4), KILLS how often the daemon is killed (1),
+# RECORDSIZE that of the file system. At the end zdb must find every block, and the daemon's memory
+# must be back.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/scripts/packages.sh"
 [ "$(id -u)" = 0 ] || die 'needs root: it makes devices and changes owners'
-fsstress=${XFSTESTS:-}/ltp/fsstress
-[ -x "$fsstress" ] || die 'XFSTESTS is not a built checkout of xfstests-dev'
-bin=$(cd "${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/release}" && pwd)
+fsstress=$(of_xfstests fsstress)
+bin=$(programs)
 seconds=${1:-600}
 kills=${KILLS:-1}
 pool=stressed

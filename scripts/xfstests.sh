@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# xfstests' generic group on a mount of zilla, as root: `scripts/xfstests.sh [what check takes]`, by default `-g quick`.
-# XFSTESTS is a built checkout of xfstests-dev (its README says what it needs; configure, make). ZILLA_BIN is the folder
-# of the programs (target/release), JUDGES_OUT where the results go, JUDGES_DISK a folder with 10 GB for the pool.
-# PASSTHROUGH=PROGRAM runs them on libfuse's example passthrough instead: what fails there too is the kernel's FUSE.
-# Everything that is changed outside (mounts, users, the mount helper) is changed in a mount namespace of its own.
+# xfstests' generic group on a mount of zilla, as root: `scripts/xfstests.sh [what check takes]`, by
+# default `-g quick`. XFSTESTS is a built checkout of xfstests-dev (its README says what it needs;
+# configure, make). ZILLA_BIN is the folder of the programs (target/release), JUDGES_OUT where the
+# results go, JUDGES_DISK a folder with 10 GB for the pool. PASSTHROUGH=PROGRAM runs them on
+# libfuse's example passthrough instead: what fails there too is the kernel's FUSE. Everything that
+# is changed outside (mounts, users, the mount helper) is changed in a mount namespace of its own.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/scripts/packages.sh"
 [ "$(id -u)" = 0 ] || die 'needs root: it mounts, and tests as several users'
-xfstests=${XFSTESTS:-}
-[ -x "$xfstests/ltp/fsstress" ] || die 'XFSTESTS is not a built checkout of xfstests-dev'
-bin=$(cd "${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/release}" && pwd)
+of_xfstests fsstress >/dev/null
+xfstests=$XFSTESTS
+bin=$(programs)
 out=${JUDGES_OUT:-${CARGO_TARGET_DIR:-$top/target}/judges}/xfstests
 [ -n "${ZILLA_XFSTESTS:-}" ] || exec env ZILLA_XFSTESTS=1 unshare -m --propagation private "$0" "$@"
 

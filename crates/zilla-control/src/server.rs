@@ -1,13 +1,13 @@
 //! The daemon's end of the socket.
 //!
-//! A connection is served to the daemon's owner and to root, and to those with whom the owner shares it
-//! ([`crate::share`]): the socket's mode keeps others out, and the
-//! peer's credentials are asked of the kernel all the same, because folders and modes get copied. What the others
-//! ask the backend judges; they have connections of their own, so that they cannot take the owner's. Everything a
-//! client sends is bounded: the headers, the body and the time to send it, the number of connections, and the time in
-//! which it takes nothing of its answer. An
-//! operation runs in a task of its own and to its end even where the client dies half-way, so a pool is never
-//! left between two states because somebody pressed ^C.
+//! A connection is served to the daemon's owner and to root, and to those with whom the owner
+//! shares it ([`crate::share`]): the socket's mode keeps others out, and the peer's credentials are
+//! asked of the kernel all the same, because folders and modes get copied. What the others ask the
+//! backend judges; they have connections of their own, so that they cannot take the owner's.
+//! Everything a client sends is bounded: the headers, the body and the time to send it, the number
+//! of connections, and the time in which it takes nothing of its answer. An operation runs in a
+//! task of its own and to its end even where the client dies half-way, so a pool is never left
+//! between two states because somebody pressed ^C.
 
 use crate::error::{ApiError, ErrorCode};
 use crate::operations::{Backend, Caller, Outcome, dispatch, openapi};

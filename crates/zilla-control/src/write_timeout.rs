@@ -1,8 +1,9 @@
 //! A connection whose other end must go on reading.
 //!
-//! A client that asks and never reads what it is answered would keep its place among the connections for ever: what is written
-//! waits for it, and nothing else watches the time. So a write, flush or shutdown that makes no progress for a while fails, and
-//! the connection ends with it. Reading is not bounded here: a client may think as long as the protocol lets it.
+//! A client that asks and never reads what it is answered would keep its place among the
+//! connections for ever: what is written waits for it, and nothing else watches the time. So a
+//! write, flush or shutdown that makes no progress for a while fails, and the connection ends with
+//! it. Reading is not bounded here: a client may think as long as the protocol lets it.
 
 use std::future::Future;
 use std::io;

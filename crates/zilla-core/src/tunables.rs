@@ -48,7 +48,8 @@ impl Tunable {
 }
 
 /// Whether mkdir, rmdir and mv in `.zfs/snapshot` take, destroy and rename snapshots. Off in
-/// OpenZFS, where the machine's administrator decides; here only who runs the daemon may do it.
+/// OpenZFS, where the machine's administrator decides; here who runs the daemon may do it, root, and
+/// whom `zfs allow` lets.
 pub static ADMIN_SNAPSHOT: Tunable = Tunable::new("zfs_admin_snapshot", 1);
 
 /// Whether changes of extended attributes that lie in the file's own metadata go into the intent
@@ -187,8 +188,9 @@ pub static DEADMAN_EVENTS: Tunable = Tunable::new("zfs_deadman_events_per_second
 pub static DEADMAN_FAILMODE: Tunable =
     Tunable::choice("zfs_deadman_failmode", &["wait", "continue", "panic"]);
 
-/// Of pools with `multihost=on`: every how many milliseconds each device gets a heartbeat; after how many that failed writing stops
-/// (0: never); how many an import waits for where the pool does not say; and how many are kept to be looked at.
+/// Of pools with `multihost=on`: every how many milliseconds each device gets a heartbeat; after
+/// how many that failed writing stops (0: never); how many an import waits for where the pool does
+/// not say; and how many are kept to be looked at.
 pub static MULTIHOST_INTERVAL: Tunable = Tunable::new("zfs_multihost_interval", 1000);
 pub static MULTIHOST_FAIL_INTERVALS: Tunable = Tunable::new("zfs_multihost_fail_intervals", 10);
 pub static MULTIHOST_IMPORT_INTERVALS: Tunable = Tunable::new("zfs_multihost_import_intervals", 20);

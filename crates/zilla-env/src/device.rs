@@ -91,7 +91,8 @@ pub trait Device: Send + Sync {
     /// Starts every operation of the batch. They may run in any order and at the same time.
     fn submit(&self, batch: Vec<Io>);
 
-    /// The same, except that what modifies the device is done only where the fence allows it right before ([`crate::is_refused`]).
+    /// The same, except that what modifies the device is done only where the fence allows it right
+    /// before ([`crate::is_refused`]).
     fn submit_fenced(&self, batch: Vec<Io>, fence: &Arc<dyn Fence>) {
         let allowed: Vec<Io> = batch.into_iter().filter_map(|io| fence::pass(io, &**fence)).collect();
         if !allowed.is_empty() {

@@ -1,12 +1,13 @@
 //! Devices that take writes only while their opener may write.
 //!
-//! A pool that several hosts can reach is its owner's for a while only, and that while may pass at any moment: the process may
-//! have been stopped. So it is asked as late as can be, by the device itself: a device that queues its operations asks again right before each
-//! system call. What is refused was not written, and its error says so ([`is_refused`]); only a
-//! write that the kernel did by half before may have left that half.
+//! A pool that several hosts can reach is its owner's for a while only, and that while may pass at
+//! any moment: the process may have been stopped. So it is asked as late as can be, by the device
+//! itself: a device that queues its operations asks again right before each system call. What is
+//! refused was not written, and its error says so ([`is_refused`]); only a write that the kernel
+//! did by half before may have left that half.
 //!
-//! What is between the question and the system call, and what the kernel holds back after it, no process can
-//! answer for.
+//! What is between the question and the system call, and what the kernel holds back after it, no
+//! process can answer for.
 
 use std::io;
 use std::path::Path;

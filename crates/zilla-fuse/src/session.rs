@@ -155,8 +155,9 @@ impl Mount {
     pub fn is_going(&self) -> bool {
         self.is_gone() || self.detached.load(Ordering::Acquire) || self.session.dev.is_cut()
     }
-    /// Whether it is in use somewhere though it was unmounted here: files are open in what was taken away by force, or another mount
-    /// namespace (a container's, a service's) has a copy of the mount.
+    /// Whether it is in use somewhere though it was unmounted here: files are open in what was
+    /// taken away by force, or another mount namespace (a container's, a service's) has a copy of
+    /// the mount.
     pub fn lives_elsewhere(&self) -> bool {
         self.detached.load(Ordering::Acquire) && !self.is_gone() && !self.session.dev.is_cut()
     }

@@ -7,11 +7,10 @@ use std::time::Duration;
 use zilla_core::error::Result;
 use zilla_core::spa::{Attach, Spa};
 use zilla_core::vdev::LeafSpec;
-use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
+use zilla_sim::pool::files::Files;
 use zilla_sim::pool::layout::{Layout, find, import};
-use zilla_sim::pool::run::open_fs;
 use zilla_sim::pool::verify::audit;
 use zilla_sim::{CrashPolicy, Sim, Survivors};
 
@@ -19,26 +18,8 @@ const OLD_FILES: u32 = 24;
 /// Power cuts for each layout.
 const CUTS: u64 = 40;
 
-fn contents(i: u32) -> Vec<u8> {
-    (0..20_000 * i + 1).map(|x| (x * 7 + i) as u8 ^ (x >> 8) as u8).collect()
-}
-
-async fn put(env: &Env, spa: &Arc<Spa>, name: &str, data: Vec<u8>) -> Result<()> {
-    let zfs = open_fs(env, spa, "tank").await?;
-    let (h, _) = zfs.create(zfs.root(), name.as_bytes(), NewFile::new(0o100644, Cred::default())).await?;
-    zfs.write(h.id(), 0, &bytes::Bytes::from(data), false).await?;
-    spa.sync().await
-}
-
-async fn check(env: &Env, spa: &Arc<Spa>, files: u32, what: &str) {
-    let zfs = open_fs(env, spa, "tank").await.unwrap();
-    for i in 0..files {
-        let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
-        let read = zfs.read(h.id(), 0, a.size as usize).await;
-        let read = read.unwrap_or_else(|e| panic!("{what}: f{i}: {e}")).concat();
-        assert!(read == contents(i), "{what}: f{i}");
-    }
-}
+/// What lies in the pool: each file is so many bytes longer than the one before.
+const IN_IT: Files = Files(20_000);
 
 /// A pool with files, exported, and a disk that is nobody's.
 fn before(layout: Layout) -> Survivors {
@@ -49,7 +30,7 @@ fn before(layout: Layout) -> Survivors {
     sim.block_on(async {
         let spa = layout.create(&env).await.unwrap();
         for i in 0..OLD_FILES {
-            put(&env, &spa, &format!("f{i}"), contents(i)).await.unwrap();
+            IN_IT.put(&env, &spa, i..i + 1).await.unwrap();
         }
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
@@ -70,7 +51,7 @@ async fn expand(env: &Env, layout: Layout, stable: &std::cell::Cell<u32>) -> Res
     let leaf = LeafSpec { path: Layout::path(layout.disks()), disk: true };
     spa.attach(guid, &leaf, Attach::default()).await?;
     for i in OLD_FILES..OLD_FILES + 8 {
-        put(env, &spa, &format!("f{i}"), contents(i)).await?;
+        IN_IT.put(env, &spa, i..i + 1).await?;
         stable.set(i + 1);
     }
     over(env, &spa).await;
@@ -99,14 +80,14 @@ fn tell(layout: Layout) {
         sim.block_on(async {
             let found = find(&env).await.unwrap().unwrap();
             let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&env, &spa, stable.get(), &what).await;
+            IN_IT.check(&env, &spa, stable.get(), &what).await;
             match spa.expansion() {
                 None => none += 1,
                 Some(_) if spa.is_expanding() => some += 1,
                 Some(_) => all += 1,
             }
             over(&env, &spa).await;
-            check(&env, &spa, stable.get(), &what).await;
+            IN_IT.check(&env, &spa, stable.get(), &what).await;
             env.sleep(Duration::from_secs(20)).await;
             if spa.expansion().is_some() {
                 assert!(spa.tree().tops[0].grows_to().is_none(), "{what}: it has not grown");
@@ -125,7 +106,7 @@ fn tell(layout: Layout) {
             let found = find(&env).await.unwrap().unwrap();
             let spa =
                 import(&env, &found, true).await.unwrap_or_else(|e| panic!("{what}, without {gone}: {e}"));
-            check(&env, &spa, stable.get(), &format!("{what}, without {gone}")).await;
+            IN_IT.check(&env, &spa, stable.get(), &format!("{what}, without {gone}")).await;
             spa.close(None).await.unwrap();
         });
     }

@@ -1,7 +1,9 @@
-//! Two hosts on one set of disks: however they are stopped, delayed or started together, never do both write.
+//! Two hosts on one set of disks: however they are stopped, delayed or started together, never do
+//! both write.
 //!
-//! A host is a world of its own on the same disks. It can be stopped, as a process is by SIGSTOP: its tasks get no turn, and what its
-//! disks complete meanwhile it learns of later. Below the engine's fence each host's writes are noted.
+//! A host is a world of its own on the same disks. It can be stopped, as a process is by SIGSTOP:
+//! its tasks get no turn, and what its disks complete meanwhile it learns of later. Below the
+//! engine's fence each host's writes are noted.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
-//! A disk is attached to a mirror, or takes the place of a dRAID's, by a sequential rebuild; files are
-//! written and synced meanwhile, and the power goes at any write of that. What was stable is there,
-//! the rebuild goes on and comes to its end, every block is accounted for, and then any disk may be
-//! taken away.
+//! A disk is attached to a mirror, or takes the place of a dRAID's, by a sequential rebuild; files
+//! are written and synced meanwhile, and the power goes at any write of that. What was stable is
+//! there, the rebuild goes on and comes to its end, every block is accounted for, and then any disk
+//! may be taken away.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,11 +10,10 @@ use zilla_core::error::Result;
 use zilla_core::spa::{Attach, RebuildState, Spa};
 use zilla_core::tunables;
 use zilla_core::vdev::{LeafSpec, VdevKind};
-use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
+use zilla_sim::pool::files::Files;
 use zilla_sim::pool::layout::{Layout, find, import};
-use zilla_sim::pool::run::open_fs;
 use zilla_sim::pool::verify::audit;
 use zilla_sim::{CrashPolicy, Sim, Survivors};
 
@@ -22,28 +21,8 @@ const OLD_FILES: u32 = 24;
 /// Power cuts for each layout.
 const CUTS: u64 = 40;
 
-fn contents(i: u32) -> Vec<u8> {
-    (0..20_000 * i + 1).map(|x| (x * 7 + i) as u8 ^ (x >> 8) as u8).collect()
-}
-
-/// Writes a file, which is stable then.
-async fn put(env: &Env, spa: &Arc<Spa>, i: u32) -> Result<()> {
-    let zfs = open_fs(env, spa, "tank").await?;
-    let new = NewFile::new(0o100644, Cred::default());
-    let (h, _) = zfs.create(zfs.root(), format!("f{i}").as_bytes(), new).await?;
-    zfs.write(h.id(), 0, &bytes::Bytes::from(contents(i)), false).await?;
-    spa.sync().await
-}
-
-async fn check(env: &Env, spa: &Arc<Spa>, files: u32, what: &str) {
-    let zfs = open_fs(env, spa, "tank").await.unwrap();
-    for i in 0..files {
-        let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
-        let read = zfs.read(h.id(), 0, a.size as usize).await;
-        let read = read.unwrap_or_else(|e| panic!("{what}: f{i}: {e}")).concat();
-        assert!(read == contents(i), "{what}: f{i}");
-    }
-}
+/// What lies in the pool: each file is so many bytes longer than the one before.
+const IN_IT: Files = Files(20_000);
 
 /// A pool with files, exported, and a disk that is nobody's.
 fn before(layout: Layout) -> Survivors {
@@ -54,7 +33,7 @@ fn before(layout: Layout) -> Survivors {
     sim.block_on(async {
         let spa = layout.create(&env).await.unwrap();
         for i in 0..OLD_FILES {
-            put(&env, &spa, i).await.unwrap();
+            IN_IT.put(&env, &spa, i..i + 1).await.unwrap();
         }
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
@@ -89,7 +68,7 @@ async fn rebuild(env: &Env, layout: Layout, stable: &std::cell::Cell<u32>) -> Re
     spa.hold_rebuilds(true);
     spa.attach(of(&path), &leaf, Attach { replace, sequential: true, ..Attach::default() }).await?;
     for i in OLD_FILES..OLD_FILES + 8 {
-        put(env, &spa, i).await?;
+        IN_IT.put(env, &spa, i..i + 1).await?;
         stable.set(i + 1);
         spa.hold_rebuilds(i < OLD_FILES + 4);
     }
@@ -122,14 +101,14 @@ fn tell(layout: Layout) {
         let disks = sim.block_on(async {
             let found = find(&env).await.unwrap().unwrap();
             let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&env, &spa, stable.get(), &what).await;
+            IN_IT.check(&env, &spa, stable.get(), &what).await;
             match spa.rebuild_status(&spa.tree().tops[0]).and_then(|s| s.state()) {
                 None => none += 1,
                 Some(RebuildState::Active) => some += 1,
                 Some(_) => all += 1,
             }
             over(&env, &spa).await;
-            check(&env, &spa, stable.get(), &what).await;
+            IN_IT.check(&env, &spa, stable.get(), &what).await;
             let scan = spa.scan().unwrap().status();
             assert_eq!(scan.errors, 0, "{what}: {scan:?}");
             let tree = spa.tree();
@@ -154,7 +133,7 @@ fn tell(layout: Layout) {
         sim.block_on(async {
             let found = find(&env).await.unwrap().unwrap();
             let spa = import(&env, &found, true).await.unwrap_or_else(|e| panic!("{what}, {pick}: {e}"));
-            check(&env, &spa, stable.get(), &format!("{what}, {pick}")).await;
+            IN_IT.check(&env, &spa, stable.get(), &format!("{what}, {pick}")).await;
             spa.close(None).await.unwrap();
         });
     }

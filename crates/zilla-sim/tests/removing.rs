@@ -7,9 +7,9 @@ use std::time::Duration;
 use zilla_core::error::Result;
 use zilla_core::spa::Spa;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
-use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
+use zilla_sim::pool::files::Files;
 use zilla_sim::pool::layout::{Layout, find, import};
 use zilla_sim::pool::run::open_fs;
 use zilla_sim::pool::verify::audit;
@@ -24,29 +24,8 @@ const PACE: u64 = 256 << 10;
 /// Power cuts.
 const CUTS: u64 = 40;
 
-fn contents(i: u32) -> Vec<u8> {
-    (0..1100 * i + 1).map(|x| (x * 7 + i) as u8 ^ (x >> 8) as u8).collect()
-}
-
-async fn put(env: &Env, spa: &Arc<Spa>, range: std::ops::Range<u32>) -> Result<()> {
-    let zfs = open_fs(env, spa, "tank").await?;
-    for i in range {
-        let new = NewFile::new(0o100644, Cred::default());
-        let (h, _) = zfs.create(zfs.root(), format!("f{i}").as_bytes(), new).await?;
-        zfs.write(h.id(), 0, &contents(i).into(), false).await?;
-    }
-    spa.sync().await
-}
-
-async fn check(env: &Env, spa: &Arc<Spa>, what: &str) {
-    let zfs = open_fs(env, spa, "tank").await.unwrap();
-    for i in 0..KEPT {
-        let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
-        let read = zfs.read(h.id(), 0, a.size as usize).await;
-        let read = read.unwrap_or_else(|e| panic!("{what}: f{i}: {e}")).concat();
-        assert!(read == contents(i), "{what}: f{i}");
-    }
-}
+/// What lies in the pool: each file is so many bytes longer than the one before.
+const IN_IT: Files = Files(1100);
 
 /// A pool with files on its first mirror and room on the second, exported.
 fn before() -> Survivors {
@@ -56,7 +35,7 @@ fn before() -> Survivors {
     let env = sim.env();
     sim.block_on(async {
         let spa = Layout::Mirror.create(&env).await.unwrap();
-        put(&env, &spa, 0..FILES).await.unwrap();
+        IN_IT.put(&env, &spa, 0..FILES).await.unwrap();
         let leaves = (2..4).map(|i| LeafSpec { path: Layout::path(i), disk: true }).collect();
         let top = TopSpec { kind: VdevKind::Mirror, leaves, is_log: false, bias: None, ashift: Some(12) };
         spa.add_vdevs(&PoolSpec { tops: vec![top], ..PoolSpec::default() }).await.unwrap();
@@ -77,7 +56,7 @@ async fn remove(env: &Env) -> Result<()> {
         spa.sync().await?;
     }
     done(env, &spa).await;
-    put(env, &spa, FILES..FILES + 4).await
+    IN_IT.put(env, &spa, FILES..FILES + 4).await
 }
 
 async fn done(env: &Env, spa: &Arc<Spa>) {
@@ -107,7 +86,7 @@ fn a_power_cut_while_a_mirror_is_removed_loses_nothing() {
             let found = find(&env).await.unwrap().unwrap();
             let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
             spa.set_removal_pace(PACE);
-            check(&env, &spa, &what).await;
+            IN_IT.check(&env, &spa, KEPT, &what).await;
             let there = spa.tree().tops[0].vdev.kind == VdevKind::Mirror;
             match (there, spa.is_removing()) {
                 (true, true) => under_way += 1,
@@ -120,7 +99,7 @@ fn a_power_cut_while_a_mirror_is_removed_loses_nothing() {
             done(&env, &spa).await;
             assert_eq!(spa.tree().tops[0].vdev.kind, VdevKind::Indirect, "{what}");
             spa.drop_caches();
-            check(&env, &spa, &what).await;
+            IN_IT.check(&env, &spa, KEPT, &what).await;
             env.sleep(Duration::from_secs(20)).await;
             audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
             spa.close(Some(PoolState::Exported)).await.unwrap();

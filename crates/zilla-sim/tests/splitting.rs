@@ -7,11 +7,10 @@ use std::time::Duration;
 use zilla_core::error::Result;
 use zilla_core::spa::{OpenOpts, Spa, Split, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
-use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
+use zilla_sim::pool::files::Files;
 use zilla_sim::pool::layout::{Layout, find, import};
-use zilla_sim::pool::run::open_fs;
 use zilla_sim::pool::verify::audit;
 use zilla_sim::{CrashPolicy, Sim, Survivors};
 
@@ -20,29 +19,8 @@ const FILES: u32 = 20;
 const LATER: u32 = 30;
 const SIZE: u64 = 80 << 20;
 
-fn contents(i: u32) -> Vec<u8> {
-    (0..1100 * i + 1).map(|x| (x * 7 + i) as u8 ^ (x >> 8) as u8).collect()
-}
-
-async fn put(env: &Env, spa: &Arc<Spa>, range: std::ops::Range<u32>) -> Result<()> {
-    let zfs = open_fs(env, spa, &spa.name()).await?;
-    for i in range {
-        let new = NewFile::new(0o100644, Cred::default());
-        let (h, _) = zfs.create(zfs.root(), format!("f{i}").as_bytes(), new).await?;
-        zfs.write(h.id(), 0, &contents(i).into(), false).await?;
-    }
-    spa.sync().await
-}
-
-async fn check(env: &Env, spa: &Arc<Spa>, what: &str) {
-    let zfs = open_fs(env, spa, &spa.name()).await.unwrap();
-    for i in 0..FILES {
-        let (h, a) = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
-        let read = zfs.read(h.id(), 0, a.size as usize).await;
-        let read = read.unwrap_or_else(|e| panic!("{what}: f{i}: {e}")).concat();
-        assert!(read == contents(i), "{what}: f{i}");
-    }
-}
+/// What lies in the pool: each file is so many bytes longer than the one before.
+const IN_IT: Files = Files(1100);
 
 /// Two mirrors and a log, with files, exported.
 fn before() -> Survivors {
@@ -58,7 +36,7 @@ fn before() -> Survivors {
         };
         let tops = vec![top(VdevKind::Disk, 4..5, true), top(VdevKind::Mirror, 2..4, false)];
         spa.add_vdevs(&PoolSpec { tops, ..PoolSpec::default() }).await.unwrap();
-        put(&env, &spa, 0..FILES).await.unwrap();
+        IN_IT.put(&env, &spa, 0..FILES).await.unwrap();
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
     sim.power_off(CrashPolicy::KeepAll, 1)
@@ -80,7 +58,7 @@ async fn split(env: &Env) -> Result<()> {
     let tree = spa.tree();
     let sides = tree.tops_for(false).map(|t| t.vdev.children[1].guid).collect();
     let half = spa.split(Split { sides, opts: opts("half") }).await?;
-    put(env, &spa, FILES..FILES + 3).await?;
+    IN_IT.put(env, &spa, FILES..FILES + 3).await?;
     half.close(Some(PoolState::Exported)).await?;
     spa.close(Some(PoolState::Exported)).await
 }
@@ -116,7 +94,7 @@ async fn settled(env: &Env, what: &str) -> bool {
         env.sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(spa.tree().root.state().0, VdevState::Healthy, "{what}");
-    check(env, &spa, what).await;
+    IN_IT.check(env, &spa, FILES, what).await;
     let mirrors = spa.tree().tops.iter().filter(|t| t.vdev.kind == VdevKind::Mirror).count();
     let own = spa.tree().pool_leaves().count();
     match half {
@@ -126,7 +104,7 @@ async fn settled(env: &Env, what: &str) -> bool {
             let half = Spa::open(env, found, opts("half")).await;
             let half = half.unwrap_or_else(|e| panic!("{what}: half: {e}"));
             assert_eq!(half.tree().root.state().0, VdevState::Healthy, "{what}");
-            check(env, &half, what).await;
+            IN_IT.check(env, &half, FILES, what).await;
             audit(&half, true, false).await.unwrap_or_else(|e| panic!("{what}: half: {e}"));
             half.close(Some(PoolState::Exported)).await.unwrap();
         }
@@ -177,8 +155,8 @@ fn a_disk_that_is_away_after_a_power_cut_in_a_split_finds_its_pool_when_it_retur
             let mut whole = false;
             for found in &found {
                 let Ok(spa) = Spa::open(&env, found, opts(&found.name)).await else { continue };
-                check(&env, &spa, &what).await;
-                put(&env, &spa, LATER..LATER + 1).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+                IN_IT.check(&env, &spa, FILES, &what).await;
+                IN_IT.put(&env, &spa, LATER..LATER + 1).await.unwrap_or_else(|e| panic!("{what}: {e}"));
                 whole |= spa.name() == "tank";
                 spa.close(Some(PoolState::Exported)).await.unwrap();
             }

@@ -1,7 +1,7 @@
 //! Pools for programs without async code: each call returns when it is done.
 //!
-//! [`Pool`] and what comes from it wait on the calling thread; the engine's own threads do the work.
-//! They must not be called from a task of the same `Env`, which would wait for itself.
+//! [`Pool`] and what comes from it wait on the calling thread; the engine's own threads do the
+//! work. They must not be called from a task of the same `Env`, which would wait for itself.
 //!
 //! ```
 //! use zilla::blocking::Pool;

@@ -2,8 +2,8 @@
 //!
 //! A [`Dataset`] or [`Snapshot`] is a name in a pool, looked up anew by each operation: it does not
 //! keep the dataset from being destroyed or renamed, and finds none then (ENOENT). What is opened
-//! through it does keep it. Each change is one sync task, there whole or not at all, and stable when
-//! the call returns.
+//! through it does keep it. Each change is one sync task, there whole or not at all, and stable
+//! when the call returns.
 
 use crate::files::Files;
 use crate::pool::Pool;

@@ -9,8 +9,8 @@
 //! or a leaked use of one refers to is not freed. Node numbers never change their meaning while the file system is open.
 //!
 //! **Where to begin.** [`Pool`] makes, finds and imports pools; [`Dataset`] and [`Snapshot`] are what is in them; each has an
-//! example. [`blocking`] is the same for programs without async code. Who knows the engine may use it beside all this
-//! ([`Pool::engine`]).
+//! example. [`blocking`] is the same for programs without async code. Who knows the engine may use
+//! it beside all this ([`Pool::engine`]).
 
 #![deny(missing_docs)]
 
@@ -22,7 +22,10 @@ mod faults;
 mod files;
 mod filesystem;
 pub mod foreign;
+mod host;
+mod in_use;
 mod make;
+mod new_pool;
 mod pool;
 mod props;
 mod snapshots;
@@ -34,10 +37,12 @@ pub use datasets::{Dataset, DatasetKind, Snapshot};
 pub use faults::fault_counts;
 pub use files::{File, Files};
 pub use filesystem::{CONTROL_NAME, Entry, Filesystem, NodeId};
+pub use host::{HOSTID_MASK, hostid, made_up_hostid};
 pub use make::{
     FIXED, Maker, Settings, VolumeShape, auto, make_filesystem, make_volume, number, volume_reservation,
 };
-pub use pool::{Import, NewPool, NewVdev, Pool, ScrubResult};
+pub use new_pool::{NewPool, NewVdev};
+pub use pool::{Import, Pool, ScrubResult};
 pub use props::{Property, Source, settings};
 pub use volume::{Extent, Suspended, Volume, open_volume};
 pub use zilla_core::dmu::{FaultCounts, Now, Stop};

@@ -1,144 +1,40 @@
 //! Pools for programs that embed zilla: made, found, imported, scrubbed, exported.
 //!
-//! What it keeps true: a device is looked at before it is written over, and refused where anything
-//! of somebody's lies on it, unless that is said to be wanted. A file system or volume is open once,
-//! however many have asked for it, and a pool is exported only when nobody has one. What needs that
-//! nothing is opened meanwhile (a rollback, an export) goes to its end once begun, also where the
-//! future that waits for it is dropped.
+//! What it keeps true: a pool is exported only when nobody has a file system or volume of it open
+//! (`in_use.rs`). What needs that nothing is opened meanwhile (a rollback, an export) goes to its
+//! end once begun, also where the future that waits for it is dropped.
 //!
 //! A crash, or a program that ends without [`Pool::export`], leaves the pool as it was at the last
 //! txg, and what was synced since in the intent logs; the next import goes on from there.
 //!
 //! **Deliberately absent**, because they need more than a pool: mounts, shares, the list of pools
-//! that come back by themselves. Encryption and streams are still to come here; the daemon has them.
+//! that come back by themselves. Encryption and streams are still to come here; the daemon has
+//! them.
 
-use crate::ctldir::Snapdir;
-use crate::dataset::{filesystem_on, fs_props, open_zfs};
 use crate::datasets::{Dataset, change};
 use crate::filesystem::Filesystem;
-use crate::foreign;
+use crate::host::this_host;
+use crate::in_use::{InUse, LINGERING, LOOK};
 use crate::make::{Maker, VolumeShape, make_filesystem, make_volume};
+use crate::new_pool::{ARC, NewPool};
 use crate::props::{parsed, refused};
-use crate::volume::{Volume, open_volume};
+use crate::volume::Volume;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 use zilla_control::props::{FS, VOL, naming};
 use zilla_core::dsl::{DslDir, DslPool, NewCrypt};
 use zilla_core::error::{Errno, Error, Result};
-use zilla_core::spa::{CreateOpts, FoundPool, Host, OpenOpts, Spa, discover};
+use zilla_core::spa::{CreateOpts, FoundPool, OpenOpts, Spa, discover};
 use zilla_core::txg::Tx;
-use zilla_core::vdev::{self, LeafSpec, PoolSpec, TopSpec, VdevKind};
-use zilla_core::zpl::Zfs;
-use zilla_env::{Env, OpenMode};
+use zilla_env::Env;
 use zilla_ondisk::enums::PoolState;
 
-/// What a program's pool keeps in memory unless it says otherwise, bytes: it is a guest there.
-const ARC: u64 = 64 << 20;
 const DBUF_CACHE: usize = 16 << 20;
-/// So long is waited for a file system to end what it does by itself, and so often it is looked.
-const LINGERING: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(10);
 /// So often a dir is looked for anew whose children change while they are listed.
 const LISTINGS: usize = 20;
-
-/// A top-level vdev of a new pool.
-#[derive(Debug, Clone)]
-pub struct NewVdev {
-    kind: Kind,
-    devices: Vec<PathBuf>,
-    is_log: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Single,
-    Mirror,
-    Raidz(u8),
-}
-
-impl NewVdev {
-    /// One device, without redundancy.
-    pub fn single(device: impl Into<PathBuf>) -> NewVdev {
-        NewVdev { kind: Kind::Single, devices: vec![device.into()], is_log: false }
-    }
-
-    /// Devices that all hold the same.
-    pub fn mirror<P: Into<PathBuf>>(devices: impl IntoIterator<Item = P>) -> NewVdev {
-        let devices = devices.into_iter().map(Into::into).collect();
-        NewVdev { kind: Kind::Mirror, devices, is_log: false }
-    }
-
-    /// Devices of which so many (1 to 3) may be lost.
-    pub fn raidz<P: Into<PathBuf>>(parity: u8, devices: impl IntoIterator<Item = P>) -> NewVdev {
-        let devices = devices.into_iter().map(Into::into).collect();
-        NewVdev { kind: Kind::Raidz(parity), devices, is_log: false }
-    }
-
-    /// It holds the intent log, and nothing else.
-    pub fn for_log(self) -> NewVdev {
-        NewVdev { is_log: true, ..self }
-    }
-}
-
-/// How a pool is to be made.
-#[derive(Debug, Clone)]
-pub struct NewPool {
-    name: String,
-    vdevs: Vec<NewVdev>,
-    cache: Vec<PathBuf>,
-    owner: (u32, u32),
-    overwrite: bool,
-    memory: u64,
-}
-
-impl NewPool {
-    /// A pool of this name, of nothing yet.
-    pub fn new(name: impl Into<String>) -> NewPool {
-        NewPool {
-            name: name.into(),
-            vdevs: Vec::new(),
-            cache: Vec::new(),
-            owner: (0, 0),
-            overwrite: false,
-            memory: ARC,
-        }
-    }
-
-    /// One more top-level vdev.
-    pub fn vdev(mut self, vdev: NewVdev) -> NewPool {
-        self.vdevs.push(vdev);
-        self
-    }
-
-    /// One more cache device.
-    pub fn cache(mut self, device: impl Into<PathBuf>) -> NewPool {
-        self.cache.push(device.into());
-        self
-    }
-
-    /// Whose the root directory is; root's otherwise.
-    pub fn owner(mut self, uid: u32, gid: u32) -> NewPool {
-        self.owner = (uid, gid);
-        self
-    }
-
-    /// Whatever lies on the devices is to go.
-    pub fn overwrite(mut self) -> NewPool {
-        self.overwrite = true;
-        self
-    }
-
-    /// Bytes of blocks that it may keep in memory; 64 MiB otherwise.
-    pub fn memory(mut self, bytes: u64) -> NewPool {
-        self.memory = bytes;
-        self
-    }
-}
 
 /// How a pool is to be imported.
 #[derive(Debug, Clone, Default)]
@@ -162,27 +58,12 @@ pub struct ScrubResult {
     pub errors: u64,
 }
 
-/// What of a pool is in use.
-#[derive(Default)]
-struct InUse {
-    /// By the dataset's number.
-    files: BTreeMap<u64, (Weak<Filesystem>, Weak<Zfs>)>,
-    volumes: BTreeMap<u64, Weak<Volume>>,
-    /// Somebody opens something, or does what nothing may be open for.
-    turn: bool,
-    /// An export has begun to close the pool. It may have failed: then nothing is opened any more,
-    /// and it can be tried again.
-    exported: bool,
-    /// The engine is closed.
-    closed: bool,
-}
-
-struct Inner {
-    env: Env,
+pub(crate) struct Inner {
+    pub(crate) env: Env,
     spa: Arc<Spa>,
     owner: (u32, u32),
-    in_use: Mutex<InUse>,
-    changed: Event,
+    pub(crate) in_use: Mutex<InUse>,
+    pub(crate) changed: Event,
 }
 
 /// An imported pool. Clones of it are the same pool, and each [`Dataset`] and
@@ -221,45 +102,16 @@ struct Inner {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Pool(Arc<Inner>);
+pub struct Pool(pub(crate) Arc<Inner>);
 
 impl Pool {
     /// Makes a pool, and imports it. Devices on which something lies are refused (EEXIST) unless
     /// that is to go.
     pub async fn create(env: &Env, new: NewPool) -> Result<Pool> {
-        naming::check_pool_name(&new.name, false).map_err(refused)?;
-        if new.vdevs.iter().all(|v| v.is_log) {
-            return Err(Error::inval(format!("'{}' has no vdev for data", new.name)));
-        }
-        let mut spec = PoolSpec::default();
-        let mut seen = BTreeSet::new();
-        let mut look = async |path: &Path| {
-            let leaf = look_at(env, path, new.overwrite).await?;
-            match seen.insert(env.opener.canonical(path).await?) {
-                true => Ok(leaf),
-                false => Err(Error::inval(format!("{} is named twice", path.display()))),
-            }
-        };
-        for path in &new.cache {
-            spec.cache.push(look(path).await?);
-        }
-        for vdev in &new.vdevs {
-            let mut leaves = Vec::new();
-            for path in &vdev.devices {
-                leaves.push(look(path).await?);
-            }
-            let kind = match vdev.kind {
-                Kind::Single if leaves.iter().any(|l| l.disk) => VdevKind::Disk,
-                Kind::Single => VdevKind::File,
-                Kind::Mirror => VdevKind::Mirror,
-                Kind::Raidz(parity @ 1..=3) => VdevKind::Raidz { nparity: parity },
-                Kind::Raidz(parity) => return Err(Error::inval(format!("there is no raidz{parity}"))),
-            };
-            spec.tops.push(TopSpec { kind, leaves, is_log: vdev.is_log, bias: None, ashift: None });
-        }
+        let spec = new.spec(env).await?;
         let opts = CreateOpts {
             name: new.name,
-            host: this_host(env).await,
+            host: this_host(env).await.host,
             comment: None,
             owner: new.owner,
             features: None,
@@ -292,10 +144,12 @@ impl Pool {
             }
         };
         naming::check_pool_name(&one.name, true).map_err(refused)?;
+        let here = this_host(env).await;
         let opts = OpenOpts {
             readonly: how.readonly,
             force: how.force,
-            host: this_host(env).await,
+            host: here.host,
+            unset_hostid: !here.is_set,
             dbuf_cache: DBUF_CACHE,
             arc_max: if how.memory == 0 { ARC } else { how.memory },
             ..OpenOpts::default()
@@ -461,160 +315,6 @@ impl Pool {
         self.0.in_use.lock().closed = true;
         Ok(())
     }
-
-    /// Waits until nobody else opens anything.
-    pub(crate) async fn turn(&self) -> Result<Turn> {
-        self.turn_to(false).await
-    }
-
-    /// The same. `export`: to close the pool, which may have failed before.
-    async fn turn_to(&self, export: bool) -> Result<Turn> {
-        loop {
-            let listener = self.0.changed.listen();
-            {
-                let mut in_use = self.0.in_use.lock();
-                if in_use.closed || (in_use.exported && !export) {
-                    return Err(Error::os(Errno::NxIo, "the pool was exported"));
-                }
-                if !std::mem::replace(&mut in_use.turn, true) {
-                    return Ok(Turn { pool: self.clone() });
-                }
-            }
-            listener.await;
-        }
-    }
-
-    /// The files of a file system or snapshot: the same for all who ask.
-    pub(crate) async fn open_files(&self, name: &str) -> Result<Arc<Filesystem>> {
-        let _turn = self.turn().await?;
-        let ds = self.dsl().by_name(name).await?;
-        let known = self.0.in_use.lock().files.get(&ds.id()).cloned();
-        let (fs, zfs) = known.unwrap_or_default();
-        if let Some(fs) = fs.upgrade() {
-            return Ok(fs);
-        }
-        let zfs = match zfs.upgrade() {
-            // It is still freeing what was unlinked.
-            Some(zfs) => zfs,
-            None => open_zfs(&self.0.env, self.dsl(), &ds, false).await?,
-        };
-        // Known before anything else is waited for: it begins to free files by itself, and goes on
-        // with that if whoever waits here is gone.
-        self.0.in_use.lock().files.insert(ds.id(), (Weak::new(), Arc::downgrade(&zfs)));
-        let fs = filesystem_on(&self.0.env, self.dsl(), &ds, zfs).await?;
-        let entry = (Arc::downgrade(&fs), Arc::downgrade(&fs.zfs()));
-        let mut in_use = self.0.in_use.lock();
-        in_use.files.retain(|_, (fs, zfs)| fs.strong_count() + zfs.strong_count() > 0);
-        in_use.files.insert(ds.id(), entry);
-        Ok(fs)
-    }
-
-    /// A volume's bytes: the same volume for all who ask.
-    pub(crate) async fn open_volume(&self, name: &str) -> Result<Arc<Volume>> {
-        let _turn = self.turn().await?;
-        let id = self.dsl().by_name(name).await?.id();
-        let known = self.0.in_use.lock().volumes.get(&id).and_then(Weak::upgrade);
-        if let Some(volume) = known {
-            return Ok(volume);
-        }
-        let volume = open_volume(&self.0.env, self.dsl(), name, false).await?;
-        let mut in_use = self.0.in_use.lock();
-        in_use.volumes.retain(|_, v| v.strong_count() > 0);
-        in_use.volumes.insert(id, Arc::downgrade(&volume));
-        Ok(volume)
-    }
-
-    /// Makes what is open feel the properties that its dataset has now.
-    pub(crate) async fn heed(&self) -> Result<()> {
-        // What is being opened may have read the old ones already: hence the turn. Where none is to
-        // be had the pool was exported, and nothing is open.
-        let Ok(_turn) = self.turn().await else { return Ok(()) };
-        let (files, volumes) = {
-            let in_use = self.0.in_use.lock();
-            let files: Vec<_> = in_use.files.iter().map(|(id, known)| (*id, known.clone())).collect();
-            let volumes: Vec<_> = in_use.volumes.values().filter_map(Weak::upgrade).collect();
-            (files, volumes)
-        };
-        for (id, (fs, zfs)) in files {
-            let fs = fs.upgrade();
-            // One that only frees files yet may be taken into use again as it is.
-            let zfs = fs.as_ref().map(|fs| fs.zfs()).or_else(|| zfs.upgrade());
-            let Some(zfs) = zfs else { continue };
-            let ds = self.dsl().dataset(id).await?;
-            zfs.set_props(fs_props(self.dsl(), &ds, ds.is_snapshot()).await?);
-            if let Some(fs) = fs {
-                fs.set_snapdir(Snapdir::of(self.dsl().prop_u64(&ds, "snapdir", 0).await?));
-            }
-        }
-        for volume in volumes {
-            match volume.refresh().await {
-                // It was closed, but somebody still has it.
-                Err(e) if !e.is(Errno::NxIo) => return Err(e),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// EBUSY where somebody has a dataset open, or any of the pool's. What still frees files that
-    /// were unlinked while they were open is waited for. To be called in one's turn.
-    pub(crate) async fn unused(&self, id: Option<u64>) -> Result<()> {
-        let mut tries = LINGERING.as_millis() / LOOK.as_millis();
-        loop {
-            let (open, freeing) = self.0.in_use.lock().of(id);
-            if !open && !freeing {
-                return Ok(());
-            }
-            if open || tries == 0 {
-                let what = format!("'{}': a file system or volume is open", self.name());
-                return Err(Error::os(Errno::Busy, what));
-            }
-            tries -= 1;
-            self.0.env.sleep(LOOK).await;
-        }
-    }
-}
-
-impl InUse {
-    /// Whether somebody has one open, and whether one is not closed yet although nobody has it.
-    fn of(&self, id: Option<u64>) -> (bool, bool) {
-        let asked = |of: &u64| id.is_none_or(|id| id == *of);
-        let files = || self.files.iter().filter(|(of, _)| asked(of)).map(|(_, known)| known);
-        let volumes = self.volumes.iter().filter(|(of, _)| asked(of));
-        let open = files().any(|(fs, _)| fs.strong_count() > 0);
-        let open = open || volumes.map(|(_, v)| v.strong_count()).any(|n| n > 0);
-        (open, files().any(|(_, zfs)| zfs.strong_count() > 0))
-    }
-}
-
-/// Nobody else opens anything as long as this is there.
-pub(crate) struct Turn {
-    pool: Pool,
-}
-
-impl Turn {
-    /// Does something to its end, and only then lets others have their turn: also where whoever
-    /// waits for it is gone, because a change that was handed to the engine is made all the same.
-    pub(crate) async fn run<T, W, F>(self, work: W) -> Result<T>
-    where
-        T: Send + 'static,
-        W: FnOnce(Pool) -> F,
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        let (env, work) = (self.pool.env().clone(), work(self.pool.clone()));
-        let done = env.spawn_with_result(async move {
-            let _turn = self;
-            work.await
-        });
-        done.await
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.pool.0.in_use.lock().turn = false;
-        self.pool.0.changed.notify(usize::MAX);
-    }
 }
 
 impl Drop for Inner {
@@ -641,37 +341,4 @@ impl Drop for Inner {
             }
         });
     }
-}
-
-/// A device that may become part of a new pool.
-async fn look_at(env: &Env, path: &Path, overwrite: bool) -> Result<LeafSpec> {
-    let device = env.open(path, OpenMode { write: true, exclusive: true }).await?;
-    let taken = |what: String| Err(Error::os(Errno::Exist, format!("{} {what}", path.display())));
-    if !overwrite {
-        let label = vdev::probe(&vdev::pool_device(device.clone()).await).await;
-        // One of txg 0 has left its pool, or never became part of one.
-        if let Some(label) = label.filter(|l| l.pool_guid().is_none() || l.txg() != 0) {
-            return taken(format!("is part of pool '{}'", label.pool_name().unwrap_or("unknown")));
-        }
-        if let Some(what) = foreign::look(&device).await? {
-            return taken(what.to_string());
-        }
-    }
-    Ok(LeafSpec { path: path.to_owned(), disk: device.info().is_block_dev })
-}
-
-/// Who this machine is to others, who may see its pools. Source: hostid(1), genhostid(1).
-async fn this_host(env: &Env) -> Host {
-    let read = async |path: &str| env.opener.read_file(Path::new(path)).await.unwrap_or_default();
-    let id = read("/etc/hostid").await.first_chunk::<4>().map(|b| u64::from(u32::from_ne_bytes(*b)));
-    let id = match id {
-        Some(id) => id,
-        None => {
-            let machine = read("/etc/machine-id").await;
-            let hex = machine.get(..8).and_then(|b| std::str::from_utf8(b).ok());
-            hex.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
-        }
-    };
-    let name = String::from_utf8_lossy(&read("/proc/sys/kernel/hostname").await).trim().to_owned();
-    Host { id, name }
 }

@@ -11,7 +11,8 @@ use zilla_core::dsl::{DslDataset, DslPool, PropSource, Setting};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::zap::Value;
 
-/// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in sys/fs/zfs.h.
+/// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in
+/// sys/fs/zfs.h.
 const PREFETCH_ALL: u64 = 2;
 const DIRECT_ALWAYS: u64 = 2;
 

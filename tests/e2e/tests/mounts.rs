@@ -298,7 +298,8 @@ fn a_first_place_mounts_what_is_mounted_unasked() {
     pool.judge();
 }
 
-/// A container or a service that was started while a file system was mounted has a copy of the mount.
+/// A container or a service that was started while a file system was mounted has a copy of the
+/// mount.
 #[test]
 fn a_copy_of_a_mount_in_another_namespace_makes_its_pool_busy_and_nothing_hangs() {
     if !can(&[Need::Fuse, Need::Root]) {

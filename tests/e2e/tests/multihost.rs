@@ -1,5 +1,5 @@
-//! `multihost`: two daemons with numbers of their own at one disk, as two hosts at a shared one. The second sees the first's image through
-//! a loop device, which no lock of the first concerns.
+//! `multihost`: two daemons with numbers of their own at one disk, as two hosts at a shared one.
+//! The second sees the first's image through a loop device, which no lock of the first concerns.
 
 use rustix::process::{Signal, kill_process};
 use std::path::{Path, PathBuf};

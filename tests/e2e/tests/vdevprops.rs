@@ -1,5 +1,5 @@
-//! Properties of vdevs: what is shown, what is set and found again, what is refused; and that OpenZFS's checker finds
-//! nothing wrong with it.
+//! Properties of vdevs: what is shown, what is set and found again, what is refused; and that
+//! OpenZFS's checker finds nothing wrong with it.
 
 use zilla_e2e::{World, zdb_clean_with};
 

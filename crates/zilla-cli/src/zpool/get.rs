@@ -325,7 +325,8 @@ fn nice_vdev(name: &str, raw: &str) -> String {
     }
 }
 
-/// The word for a state's number. Source: vdev_state_t in OpenZFS's sys/fs/zfs.h and zpool_state_to_name().
+/// The word for a state's number. Source: vdev_state_t in OpenZFS's sys/fs/zfs.h and
+/// zpool_state_to_name().
 fn state_word(number: u64) -> &'static str {
     match number {
         1 | 2 => "OFFLINE",

@@ -256,7 +256,8 @@ pub struct PoolInfo {
     pub errors: Vec<ErrorEntry>,
     /// Pool properties by name, values as `zpool get -p` prints them; filled where the request asks for it.
     pub properties: BTreeMap<String, PropValue>,
-    /// Properties of vdevs by guid, filled where asked for; `name`, `parent` and `children` are the reader's to make.
+    /// Properties of vdevs by guid, filled where asked for; `name`, `parent` and `children` are the
+    /// reader's to make.
     pub vdev_properties: BTreeMap<String, BTreeMap<String, PropValue>>,
 }
 

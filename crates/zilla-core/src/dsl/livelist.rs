@@ -1,17 +1,17 @@
 //! Livelists: what a clone has written since its origin and still has, so that destroying it reads
 //! a list instead of a tree that it shares for the most part.
 //!
-//! On disk a livelist is a deadlist object that the clone's dir names: a ZAP from a txg to a list of
-//! pointers (a *part*). What is born goes into the newest part; what dies is written once more, as a
-//! free, into the part that has its birth. So what a part keeps is known from this part alone: read
-//! from its end, each free cancels one birth of the same block. A part that has seen more than
+//! On disk a livelist is a deadlist object that the clone's dir names: a ZAP from a txg to a list
+//! of pointers (a *part*). What is born goes into the newest part; what dies is written once more,
+//! as a free, into the part that has its birth. So what a part keeps is known from this part alone:
+//! read from its end, each free cancels one birth of the same block. A part that has seen more than
 //! `zfs_livelist_max_entries` births is closed, and two neighbours that keep no more than that
 //! together become one. Where a clone has come to share too little with its origin
 //! (`zfs_livelist_min_percent_shared`) its tree is the better list, and the livelist goes for good.
 //!
 //! **Destroyed** clones leave their livelists in a set that the pool's directory names. From there a
-//! part at a time, in one txg, becomes what it keeps on the pool's list of blocks to be freed, which
-//! is freed bit by bit; the space that waits is the same before and after.
+//! part at a time, in one txg, becomes what it keeps on the pool's list of blocks to be freed,
+//! which is freed bit by bit; the space that waits is the same before and after.
 //!
 //! **Crash.** The list changes in the txg of the blocks that it tells of. A txg's births lie in one
 //! part, whatever number of passes wrote them: a part is begun only where the txg notes its first.
@@ -282,9 +282,9 @@ impl DslPool {
         Zap::open(self.mos(), set).await?.add_int(tx, id).await
     }
 
-    /// Moves what parts of destroyed clones' livelists keep to the list of blocks to be freed, until
-    /// `wanted` pointers or more were read for that, or there is no more. A damaged part keeps no
-    /// other waiting.
+    /// Moves what parts of destroyed clones' livelists keep to the list of blocks to be freed,
+    /// until `wanted` pointers or more were read for that, or there is no more. A damaged part
+    /// keeps no other waiting.
     pub(super) async fn livelists_drain(&self, tx: &Tx, to: &Bpobj, mut wanted: u64) -> Result<()> {
         let set = self.deleted_clones.load(Ordering::Relaxed);
         if set == 0 {

@@ -90,8 +90,8 @@ pub struct Plot {
 }
 
 impl Metaslab {
-    /// How long a window is here. What is free begins and ends where blocks may, also what is left of
-    /// it.
+    /// How long a window is here. What is free begins and ends where blocks may, also what is left
+    /// of it.
     fn window(&self) -> u64 {
         self.whole((self.size / SHARE).min(MOST))
     }

@@ -1,7 +1,8 @@
 //! Is a pool in use on another host? What an import does to find out, before it writes anything.
 //!
-//! A host that has a pool with the property `multihost` writes uberblocks all the time ([`super::multihost`]), and each says how often, and
-//! after how many that failed the host stops writing. Who wants the pool watches its uberblocks for longer than that:
+//! A host that has a pool with the property `multihost` writes uberblocks all the time
+//! ([`super::multihost`]), and each says how often, and after how many that failed the host stops
+//! writing. Who wants the pool watches its uberblocks for longer than that:
 //!
 //! ```text
 //!   newest uberblock: multihost off, cleanly exported, or our own -> nothing to watch
@@ -10,11 +11,12 @@
 //!   and up to a quarter longer, so that two who begin together do not end together
 //! ```
 //!
-//! A change means that the pool is in use. The durations are OpenZFS's, since both sides must agree on them.
+//! A change means that the pool is in use. The durations are OpenZFS's, since both sides must agree
+//! on them.
 //!
 //! **Our own** is an uberblock of a host with our number, which is how a restart is quick. Another may have just taken the pool, though, and not
-//! yet written its number into labels, which takes a txg. So heartbeats carry 16 bits of the writer's number where other software sees
-//! nothing but a slightly longer delay ([`tag`]).
+//! yet written its number into labels, which takes a txg. So heartbeats carry 16 bits of the
+//! writer's number where other software sees nothing but a slightly longer delay ([`tag`]).
 
 use super::Spa;
 use super::config::Host;
@@ -34,14 +36,16 @@ use zilla_ondisk::{NvList, Uberblock};
 pub(super) const MIN_INTERVAL: u64 = 100;
 /// Fewer failures than these stop nobody. Source: MMP_MIN_FAIL_INTERVALS in sys/mmp.h.
 pub(super) const MIN_FAIL_INTERVALS: u64 = 2;
-/// How much longer than the other host would go on is waited. Source: MMP_IMPORT_SAFETY_FACTOR (200 %) in sys/mmp.h.
+/// How much longer than the other host would go on is waited. Source: MMP_IMPORT_SAFETY_FACTOR (200
+/// %) in sys/mmp.h.
 const SAFETY: u64 = 2;
-/// The shortest test where the other host says nothing. Source: spa_activity_check_duration() in OpenZFS's spa.c.
+/// The shortest test where the other host says nothing. Source: spa_activity_check_duration() in
+/// OpenZFS's spa.c.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// How often a pool is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// Nobody waits longer for an import: an uberblock that asks for more is damaged, or a host is set up so that it cannot be
-/// taken over.
+/// Nobody waits longer for an import: an uberblock that asks for more is damaged, or a host is set
+/// up so that it cannot be taken over.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Spreads numbers that are alike (2^64 divided by the golden ratio).
@@ -61,7 +65,8 @@ fn ours(ub: &Uberblock, host: u64) -> bool {
     ub.mmp_seq().unwrap_or(0) == 0 || is_tagged(ub, host)
 }
 
-/// Whether the heartbeat says that it is of the host with this number; one that says nothing is nobody's.
+/// Whether the heartbeat says that it is of the host with this number; one that says nothing is
+/// nobody's.
 pub(super) fn is_tagged(ub: &Uberblock, host: u64) -> bool {
     ub.mmp_delay == 0 || ub.mmp_delay & 0xffff == tag(host)
 }
@@ -142,7 +147,8 @@ fn is_test_needed(ub: &Uberblock, owner: &Owner, us: &Host) -> bool {
     !off && !owner.is(us, ub) && owner.state.is_none_or(|s| s == PoolState::Active)
 }
 
-/// Whether whoever opens a pool with heartbeats has to see that nobody else does at the same time: nobody had it open.
+/// Whether whoever opens a pool with heartbeats has to see that nobody else does at the same time:
+/// nobody had it open.
 pub(super) fn is_claim_needed(labels: &PoolLabels, ub: &Uberblock, us: &Host) -> bool {
     let owner = Owner::of(labels.config(ub));
     !(owner.is(us, ub) && owner.state == Some(PoolState::Active))
@@ -171,8 +177,9 @@ pub(super) async fn watch(env: &Env, tree: &VdevTree, seen: Rank, least: Duratio
 }
 
 impl Spa {
-    /// Whether a pool is in use on another host, which may take a while to be found out. Nothing is written. What it gives is for
-    /// [`OpenOpts::quiet`]: the uberblock that did not change; nothing, if there was nothing to be watched.
+    /// Whether a pool is in use on another host, which may take a while to be found out. Nothing is
+    /// written. What it gives is for [`OpenOpts::quiet`]: the uberblock that did not change;
+    /// nothing, if there was nothing to be watched.
     #[crate::boxed]
     pub async fn look_for_activity(env: &Env, found: &FoundPool, opts: &OpenOpts) -> Result<Option<Rank>> {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();

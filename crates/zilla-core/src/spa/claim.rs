@@ -1,12 +1,15 @@
 //! Taking a pool that other hosts may be about to take, too.
 //!
-//! A pool that was exported, or whose host is gone, may be imported by two hosts at the same time. So the newest uberblock is
-//! read, a heartbeat written to all labels within a certain time of that, or not at all; twice that time is waited; and if it is the newest
-//! still, the pool is ours. (Who read before us has written by now, over ours; who reads after us sees it: Fischer's algorithm.) Until a txg has
-//! put our number into the labels the lease is not longer than that time either.
+//! A pool that was exported, or whose host is gone, may be imported by two hosts at the same time.
+//! So the newest uberblock is read, a heartbeat written to all labels within a certain time of
+//! that, or not at all; twice that time is waited; and if it is the newest still, the pool is ours.
+//! (Who read before us has written by now, over ours; who reads after us sees it: Fischer's
+//! algorithm.) Until a txg has put our number into the labels the lease is not longer than that
+//! time either.
 //!
 //! **Taking it back** after the lease was lost: only if its newest uberblock is one that we have written, and stays so for as long as an import would
-//! watch it. While a pool is being claimed nothing else of it is written: the claim goes past the fence of the pool, by one of its own.
+//! watch it. While a pool is being claimed nothing else of it is written: the claim goes past the
+//! fence of the pool, by one of its own.
 //!
 //! The devices are opened anew for a claim, by their paths, which may lead elsewhere by now: only
 //! what carries the leaf's and the pool's labels is written to. One that does not answer is passed
@@ -27,7 +30,8 @@ use zilla_env::{Env, OpenMode};
 use zilla_ondisk::Uberblock;
 use zilla_ondisk::label::usable_size;
 
-/// What an uberblock is taken to say that does not: the interval in milliseconds. Source: MMP_DEFAULT_INTERVAL in sys/mmp.h.
+/// What an uberblock is taken to say that does not: the interval in milliseconds. Source:
+/// MMP_DEFAULT_INTERVAL in sys/mmp.h.
 const DEFAULT_INTERVAL: u32 = 1000;
 /// What a claim has at least: fewer would ask too much of disks that sleep.
 const LEAST_GAP: Duration = Duration::from_secs(1);
@@ -81,8 +85,8 @@ async fn write_anew(env: &Env, leaf: &Leaf, beat: &Beat, whose: Whose) -> io::Re
 }
 
 impl Heart {
-    /// Makes sure that nobody else takes the pool, whose newest uberblock was this one. See the head of this file.
-    /// When it was seen last that nobody else has.
+    /// Makes sure that nobody else takes the pool, whose newest uberblock was this one. See the
+    /// head of this file. When it was seen last that nobody else has.
     pub async fn claim(self: &Arc<Self>, seen: Rank) -> Result<Duration> {
         let tree = self.zio.tree();
         let read = self.world.boottime();
@@ -162,7 +166,8 @@ impl Heart {
         Ok(looked)
     }
 
-    /// For `zpool clear`: after the lease was lost, sees whether the pool is ours still, and takes it again.
+    /// For `zpool clear`: after the lease was lost, sees whether the pool is ours still, and takes
+    /// it again.
     pub async fn reclaim(self: &Arc<Self>) -> Result<()> {
         let tree = self.zio.tree();
         let labels = tree.read_labels().await;

@@ -1,9 +1,11 @@
-//! The heartbeat of a pool that several hosts can reach (the property `multihost`), and the lease that it renews.
+//! The heartbeat of a pool that several hosts can reach (the property `multihost`), and the lease
+//! that it renews.
 //!
-//! A heartbeat is the last txg's uberblock again, of a later second or with a higher sequence number, so that it is the newest there is. It
-//! goes to the one slot of a label's ring that txgs leave alone meanwhile, on one device after another and labels at
-//! random, each device in turn once an interval. It says also how often heartbeats come and after how many that failed this host stops
-//! ([`super::activity`] is who reads that).
+//! A heartbeat is the last txg's uberblock again, of a later second or with a higher sequence
+//! number, so that it is the newest there is. It goes to the one slot of a label's ring that txgs
+//! leave alone meanwhile, on one device after another and labels at random, each device in turn
+//! once an interval. It says also how often heartbeats come and after how many that failed this
+//! host stops ([`super::activity`] is who reads that).
 //!
 //! ```text
 //!   ub_mmp_delay  nanoseconds between heartbeats of late; 0: multihost is off
@@ -11,15 +13,18 @@
 //! ```
 //!
 //! **The lease.** The devices take writes only while it lasts ([`Lease`]). What renews it is a heartbeat that an importer would see: written to a
-//! device of an ordinary vdev, made stable, the device still in use afterwards. It counts from when it was *sent*, for from then on
-//! it may have been seen; it lasts as many intervals as the heartbeat says. What is on disk never says less than what is being kept to: a
-//! shorter time counts for us before it is written, a longer one after. Log, cache and spare devices have no part in it: another host may do
-//! without them. When the lease is lost the pool is suspended, and nothing resumes it but `zpool clear`, which
-//! watches the pool as an import does ([`super::claim`]).
+//! device of an ordinary vdev, made stable, the device still in use afterwards. It counts from when
+//! it was *sent*, for from then on it may have been seen; it lasts as many intervals as the
+//! heartbeat says. What is on disk never says less than what is being kept to: a shorter time
+//! counts for us before it is written, a longer one after. Log, cache and spare devices have no
+//! part in it: another host may do without them. When the lease is lost the pool is suspended, and
+//! nothing resumes it but `zpool clear`, which watches the pool as an import does
+//! ([`super::claim`]).
 //!
 //! A crash leaves heartbeats in the ring, which lead to the same txg as its own uberblock.
 //!
-//! Not here: what becomes of writes that the kernel or a device holds back for longer than the test takes.
+//! Not here: what becomes of writes that the kernel or a device holds back for longer than the test
+//! takes.
 
 use super::Spa;
 use super::activity::{self, MIN_FAIL_INTERVALS, MIN_INTERVAL};
@@ -38,7 +43,8 @@ use zilla_env::Env;
 use zilla_ondisk::Uberblock;
 use zilla_ondisk::uberblock::MMP_MAGIC;
 
-/// Of 128 parts how many of the delay come from the last heartbeat. Source: mmp_delay_update() in OpenZFS's mmp.c.
+/// Of 128 parts how many of the delay come from the last heartbeat. Source: mmp_delay_update() in
+/// OpenZFS's mmp.c.
 const DELAY_PARTS: u64 = 128;
 /// Of an error that has no number.
 const EIO: i32 = 5;
@@ -287,8 +293,8 @@ impl Heart {
         }
     }
 
-    /// The property is off: the next txg says so, and is the end of the lease and of heartbeats. Until
-    /// it is on disk others go by what they see, so both go on.
+    /// The property is off: the next txg says so, and is the end of the lease and of heartbeats.
+    /// Until it is on disk others go by what they see, so both go on.
     pub fn stop(&self) {
         let mut st = self.state.lock();
         st.ending = st.on;
@@ -352,7 +358,8 @@ impl Heart {
         self.state.lock().history.iter().cloned().collect()
     }
 
-    /// One look of the loop, with a heartbeat if one is due. How long after it the next is. None: it is over.
+    /// One look of the loop, with a heartbeat if one is due. How long after it the next is. None:
+    /// it is over.
     fn turn(self: &Arc<Self>, due: bool) -> Option<Duration> {
         let (now, wall) = (self.world.boottime(), self.world.wall().as_secs());
         let places = places(&self.zio.tree());
@@ -369,7 +376,8 @@ impl Heart {
             return Some(interval);
         }
         let every = interval / u32::try_from(places.len().max(1)).unwrap_or(u32::MAX);
-        // Until the pool is ours for all to see the lease is short, however seldom heartbeats are to come.
+        // Until the pool is ours for all to see the lease is short, however seldom heartbeats are
+        // to come.
         let every = st.taking.map_or(every, |lease| every.min(lease / 4));
         if !due {
             return Some(every);
@@ -411,7 +419,8 @@ impl Heart {
     /// Takes over how often is set. What is kept to is never longer than what the disk says.
     fn follow(&self, st: &mut State, now: Duration) {
         let pace = Pace::set();
-        // Until the labels say whose it is, who claims it too goes by the uberblock that both have read.
+        // Until the labels say whose it is, who claims it too goes by the uberblock that both have
+        // read.
         if pace == st.pace || st.taking.is_some() {
             return;
         }

@@ -7,9 +7,9 @@
 //!
 //! Steps in brackets are part of one txg's sync. A task for each top-level goes through its
 //! metaslabs and copies what is in use (`vdev/rebuild.rs`). The allocator goes on meanwhile: who
-//! writes where something is being copied waits until it is (`vdev/gate.rs`), and what comes into use later
-//! is written to the new device by its owner. Before it begins, whoever writes by a tree without the new
-//! device, or without having passed the gate, must have come to an end.
+//! writes where something is being copied waits until it is (`vdev/gate.rs`), and what comes into
+//! use later is written to the new device by its owner. Before it begins, whoever writes by a tree
+//! without the new device, or without having passed the gate, must have come to an end.
 //!
 //! A stretch that cannot be read or written is an error, and who was to get it keeps its DTL: the
 //! scrub that follows is then a resilver. One that fails because the pool is suspended, or too few
@@ -19,9 +19,9 @@
 //! While one is active no scan begins; a scrub that is under way ends.
 //!
 //! **On disk** (OpenZFS's format): twelve words in the top-level's ZAP (`zilla_ondisk::vdev_zap`), and
-//! the count of the feature `device_rebuild`. What was reached is written down when it has been written, and is
-//! stable with the txg that says so. **Crash:** an import goes on from there; if somebody lacks
-//! something newer, it begins anew.
+//! the count of the feature `device_rebuild`. What was reached is written down when it has been
+//! written, and is stable with the txg that says so. **Crash:** an import goes on from there; if
+//! somebody lacks something newer, it begins anew.
 
 use super::Spa;
 use super::vdev_objects::top_zap;

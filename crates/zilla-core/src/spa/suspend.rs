@@ -10,8 +10,8 @@
 //! Not every failure can be tried again: a txg that its sync could not even make (the pool's own metadata cannot be read) is lost, and the
 //! pool suspended for good. So it is while a pool is being created or imported, where an error is the better answer.
 //!
-//! So it is, too, where the pool may be another host's by now ([`super::multihost`]): then nothing but a `zpool clear` that has made sure
-//! of the contrary goes on.
+//! So it is, too, where the pool may be another host's by now ([`super::multihost`]): then nothing
+//! but a `zpool clear` that has made sure of the contrary goes on.
 //!
 //! A crash loses the txgs that are not on disk, as ever; what was acknowledged by an fsync meanwhile is in the log, for a log
 //! that cannot be written has everybody wait for the txg.
@@ -155,8 +155,8 @@ impl Spa {
         self.ctx.txgs.close_gate(self.fail_mode() == FailMode::Continue);
     }
 
-    /// No heartbeat has arrived for so long that another host may have the pool: nothing is written any more until it is cleared.
-    /// Whether that could be said: not before the pool is open.
+    /// No heartbeat has arrived for so long that another host may have the pool: nothing is written
+    /// any more until it is cleared. Whether that could be said: not before the pool is open.
     pub(super) fn lost_lease(&self) -> bool {
         if !self.suspension.patient.load(Ordering::Acquire) {
             return false;

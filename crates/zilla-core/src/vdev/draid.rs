@@ -200,8 +200,8 @@ impl Draid {
         Place { slice, column: within * width % disks, offset: row * ROW + (stripe << ashift) }
     }
 
-    /// Where what lies between two offsets of the address space is on a child, ascending as they do:
-    /// a child stands in one column of a slice, and groups fill rows in their order.
+    /// Where what lies between two offsets of the address space is on a child, ascending as they
+    /// do: a child stands in one column of a slice, and groups fill rows in their order.
     pub fn places_on(&self, child: usize, start: u64, end: u64, ashift: u32) -> Vec<(u64, u64)> {
         let (mut out, mut at, stripe) = (Vec::new(), start, self.stripe(ashift));
         while at < end {

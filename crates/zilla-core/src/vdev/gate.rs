@@ -3,14 +3,14 @@
 //! A rebuild copies what is in use, whatever it is, and a block may be given a place long before it
 //! is written: a txg's when it is synced, the intent log's when somebody waits for it. Were it
 //! written while what was there before is being copied, the copy would hide it. So a top-level that
-//! is being rebuilt has a *gate*. Who writes a block enters the stretch it takes and leaves when all
-//! devices have it; who copies a stretch shuts it, which waits for those inside and keeps others
-//! out. What is written before a stretch is shut is copied with it. What is written afterwards goes
-//! to the new device too.
+//! is being rebuilt has a *gate*. Who writes a block enters the stretch it takes and leaves when
+//! all devices have it; who copies a stretch shuts it, which waits for those inside and keeps
+//! others out. What is written before a stretch is shut is copied with it. What is written
+//! afterwards goes to the new device too.
 //!
-//! Who began to write while there was no gate is a *stranger*. A rebuild waits until there are none.
-//! A batch of blocks enters a gate at once, and several gates in the order of their vdevs, so that
-//! nobody who is inside waits for one who waits for him.
+//! Who began to write while there was no gate is a *stranger*. A rebuild waits until there are
+//! none. A batch of blocks enters a gate at once, and several gates in the order of their vdevs, so
+//! that nobody who is inside waits for one who waits for him.
 //!
 //! Lock order: `inner` and `State` are leaves. **Crash:** nothing of this is on disk.
 

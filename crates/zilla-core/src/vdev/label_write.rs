@@ -123,10 +123,10 @@ impl VdevTree {
         init_leaf(leaf, &self.label_config(pool, top, leaf.guid()), ub, top.ashift()).await
     }
 
-    /// Makes `ub` the pool: see the head of this file. Blocks of its txg must have been written; they are made stable here.
-    /// `labels` is the pool's part of the configuration if that changed in this txg.
-    /// `multihost`: the last slots of the rings are heartbeats', and who writes those is told when the
-    /// first uberblock is about to be on its way.
+    /// Makes `ub` the pool: see the head of this file. Blocks of its txg must have been written;
+    /// they are made stable here. `labels` is the pool's part of the configuration if that changed
+    /// in this txg. `multihost`: the last slots of the rings are heartbeats', and who writes those
+    /// is told when the first uberblock is about to be on its way.
     pub async fn sync_labels(
         &self,
         ub: &Uberblock,
@@ -233,8 +233,8 @@ impl VdevTree {
     }
 }
 
-/// A heartbeat of a pool that several hosts can reach: the last uberblock again, a moment later, in the slot of the ring that is
-/// kept for it.
+/// A heartbeat of a pool that several hosts can reach: the last uberblock again, a moment later, in
+/// the slot of the ring that is kept for it.
 pub struct Beat {
     pub ub: Uberblock,
     /// Of the device's top-level vdev.

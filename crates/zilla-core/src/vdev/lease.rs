@@ -1,9 +1,10 @@
 //! Until when a pool's devices may be written.
 //!
-//! A pool that other hosts can reach is ours as long as they see that it is in use: until some time after what they saw last. The devices
-//! of a pool are opened behind a fence that asks here before each write, so that a process that was stopped for too long writes nothing
-//! more, whatever it had in its queues. A lease that has passed is lost, and stays so: only who has made sure that nobody else took
-//! the pool meanwhile begins a new one.
+//! A pool that other hosts can reach is ours as long as they see that it is in use: until some time
+//! after what they saw last. The devices of a pool are opened behind a fence that asks here before
+//! each write, so that a process that was stopped for too long writes nothing more, whatever it had
+//! in its queues. A lease that has passed is lost, and stays so: only who has made sure that nobody
+//! else took the pool meanwhile begins a new one.
 //!
 //! A pool that only one host can reach has no end to it.
 

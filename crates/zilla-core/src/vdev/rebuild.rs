@@ -6,8 +6,8 @@
 //! single blocks, so it cannot be rebuilt this way.
 //!
 //! No checksum says whether what is read is right. So only devices are read that lack nothing at
-//! all, for without knowing when a block was born nobody can say whether one that missed some txgs has it.
-//! What none of them gives is not rebuilt, and those who lack it go on lacking it.
+//! all, for without knowing when a block was born nobody can say whether one that missed some txgs
+//! has it. What none of them gives is not rebuilt, and those who lack it go on lacking it.
 //!
 //! Who **takes part** is marked as in a resilver (`resilver.rs`), and the end is the same too: of
 //! those who took part in all of it the DTL is emptied. Only those take part that were attached for
@@ -104,7 +104,8 @@ impl Top {
         matches!(self.layout, Layout::Plain(_) | Layout::Draid { .. })
     }
 
-    /// Where a stretch that begins at `start` ends if no more than `segment` bytes of a device are to be read for it.
+    /// Where a stretch that begins at `start` ends if no more than `segment` bytes of a device are
+    /// to be read for it.
     pub fn rebuild_end(&self, start: u64, end: u64, segment: u64) -> u64 {
         let rows = (segment >> self.ashift()).max(1);
         match &self.layout {

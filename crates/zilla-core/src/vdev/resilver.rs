@@ -42,8 +42,8 @@ impl Leaf {
 }
 
 impl VdevTree {
-    /// Has the configuration say who waits while a resilver is under way (`under_way`): whether that
-    /// changed it, and whether anybody does.
+    /// Has the configuration say who waits while a resilver is under way (`under_way`): whether
+    /// that changed it, and whether anybody does.
     pub fn mark_deferred(&self, under_way: bool) -> (bool, bool) {
         let (mut changed, mut any) = (false, false);
         let data = self.tops.iter().filter(|t| !t.vdev.is_log);

@@ -120,8 +120,8 @@ impl Top {
         known && !self.vdev.is_expanding()
     }
 
-    /// The bytes of a leaf's data (starts and ends, ascending) in which a stretch of the top-level's
-    /// space lies. What it has for a distributed spare is not among them.
+    /// The bytes of a leaf's data (starts and ends, ascending) in which a stretch of the
+    /// top-level's space lies. What it has for a distributed spare is not among them.
     pub fn places_on(&self, leaf: &Leaf, start: u64, end: u64) -> Vec<(u64, u64)> {
         let column = |units: &[Unit]| {
             let has = |l: &Arc<Leaf>| l.index == leaf.index;

@@ -58,6 +58,43 @@ fn grows_from_micro_to_fat() {
 }
 
 #[test]
+fn a_micro_zap_outgrows_128k_where_the_pool_and_the_tunable_let_it() {
+    let mut h = Harness::new(2);
+    crate::tunables::ZAP_MICRO_MAX_SIZE.set(256 << 10);
+    let small = make(&h, CreateOpts::default());
+    let props = h.objset.props();
+    h.objset.set_props(crate::dmu::WriteProps { large_microzap: true, ..props });
+    let large = make(&h, CreateOpts::default());
+    let name = |i: u64| format!("file-{i:05}").into_bytes();
+    let mut expect = BTreeMap::new();
+    for i in 0..4095 {
+        large.add_u64(&h.tx(), &name(i), i).unwrap();
+        expect.insert(name(i), Value::u64(i));
+    }
+    assert!(large.is_micro().unwrap());
+    assert_eq!(large.dnode().blksz(), 256 << 10);
+    let large = reopen(&mut h, large);
+    assert!(block_on(resident(|| large.is_micro())).unwrap());
+    assert_eq!(all(&large), expect);
+    // What was let grow stays what it is, and is changed in place; it does not grow any more.
+    assert!(!h.objset.props().large_microzap);
+    large.remove(&h.tx(), &name(7)).unwrap();
+    large.add_u64(&h.tx(), &name(7), 7).unwrap();
+    assert!(large.is_micro().unwrap());
+    large.add_u64(&h.tx(), &name(4095), 4095).unwrap();
+    expect.insert(name(4095), Value::u64(4095));
+    assert!(!large.is_micro().unwrap());
+    assert_eq!(all(&large), expect);
+    // Without the feature the tunable does not count.
+    let small = block_on(Zap::open(&h.objset, small.id())).unwrap();
+    for i in 0..2048 {
+        block_on(resident(|| small.add_u64(&h.tx(), &name(i), i))).unwrap();
+    }
+    assert!(!small.is_micro().unwrap());
+    crate::tunables::ZAP_MICRO_MAX_SIZE.set(crate::tunables::ZAP_MICRO_MAX_SIZE.default);
+}
+
+#[test]
 fn a_hundred_thousand_names() {
     let mut h = Harness::new(2);
     let zap = make(&h, CreateOpts::default());

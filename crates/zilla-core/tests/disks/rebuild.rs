@@ -1,6 +1,6 @@
-//! Devices get what they lack by a sequential rebuild: mirrors, dRAIDs, their distributed spares. It
-//! goes on after an import, begins anew for one more device, ends when nobody is left, and never says of
-//! a device that it has what it was not given.
+//! Devices get what they lack by a sequential rebuild: mirrors, dRAIDs, their distributed spares.
+//! It goes on after an import, begins anew for one more device, ends when nobody is left, and never
+//! says of a device that it has what it was not given.
 
 use super::draid::{ONE_SPARE, SIX, create, errors, lose, spare};
 use super::*;

@@ -39,8 +39,8 @@ impl World {
     }
 }
 
-/// A dRAID's space lies on its disks in pieces. What a lost disk had is not touched where a distributed spare
-/// has it.
+/// A dRAID's space lies on its disks in pieces. What a lost disk had is not touched where a
+/// distributed spare has it.
 #[test]
 fn a_draid_s_free_space_is_initialized_and_trimmed_and_files_stay() {
     use super::draid::{ONE_SPARE, SIX, create, lose, spare};

@@ -1,11 +1,9 @@
 //! Who this machine is to other machines that see its pools.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use zilla::HOSTID_MASK;
 use zilla_core::spa::Host;
 use zilla_core::tunables::SPL_HOSTID;
-
-/// Of a host's number only so much counts. Source: HW_HOSTID_MASK in OpenZFS's sys/systeminfo.h.
-const MASK: u64 = 0xffff_ffff;
 
 /// `/etc/hostid` is not this daemon's.
 static NAMELESS: AtomicBool = AtomicBool::new(false);
@@ -15,34 +13,31 @@ pub fn from_environment() {
     let Ok(text) = std::env::var("ZILLA_HOSTID") else { return };
     match u64::from_str_radix(text.trim().trim_start_matches("0x"), 16) {
         Ok(0) => NAMELESS.store(true, Ordering::Relaxed),
-        Ok(id) if id <= MASK => SPL_HOSTID.set(id),
+        Ok(id) if id <= HOSTID_MASK => SPL_HOSTID.set(id),
         _ => tracing::error!("ZILLA_HOSTID: '{text}' is not a hexadecimal number up to ffffffff"),
     }
 }
 
-/// The host's id and name, as they are now. Where no id is set it is drawn from the machine's own id, so that a pool
-/// in use here is not taken for one's own elsewhere.
+/// The host's id and name, as they are now. Where no id is set it is drawn from the machine's own
+/// id, so that a pool in use here is not taken for one's own elsewhere.
 pub fn host() -> Host {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let id = set_id().unwrap_or_else(|| {
-        let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-        machine.get(..8).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
-    });
+    let id = set_id()
+        .unwrap_or_else(|| zilla::made_up_hostid(&std::fs::read("/etc/machine-id").unwrap_or_default()));
     Host { id, name }
 }
 
-/// The id that somebody has given this machine (`spl_hostid`, or `/etc/hostid`, which zgenhostid makes). Copies of a
-/// machine have one machine's id: only one that was given tells hosts apart.
+/// The id that somebody has given this machine (`spl_hostid`, or `/etc/hostid`, which zgenhostid
+/// makes). Copies of a machine have one machine's id: only one that was given tells hosts apart.
 pub fn set_id() -> Option<u64> {
-    let tuned = SPL_HOSTID.get() & MASK;
+    let tuned = SPL_HOSTID.get() & HOSTID_MASK;
     if tuned != 0 {
         return Some(tuned);
     }
     if NAMELESS.load(Ordering::Relaxed) {
         return None;
     }
-    let bytes = std::fs::read("/etc/hostid").ok()?;
-    Some(u64::from(u32::from_ne_bytes(*bytes.first_chunk::<4>()?))).filter(|id| *id != 0)
+    zilla::hostid(&std::fs::read("/etc/hostid").ok()?)
 }
 
 /// The name of a user, from the local table alone: a directory service that hangs must not hang a listing.

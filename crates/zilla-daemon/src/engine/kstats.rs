@@ -1,8 +1,10 @@
 //! Statistics of the caches and the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
 //!
-//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools, `cow_faults` that of the reads which writes put off, and `POOL/objset-0xID` each mounted file system's, `POOL/multihost` the
-//! last heartbeats of a pool with that property (as many as `zfs_multihost_history` says). They are
-//! written again when they changed, a moment later; one read while it is written may be cut short.
+//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools,
+//! `cow_faults` that of the reads which writes put off, and `POOL/objset-0xID` each mounted file
+//! system's, `POOL/multihost` the last heartbeats of a pool with that property (as many as
+//! `zfs_multihost_history` says). They are written again when they changed, a moment later; one
+//! read while it is written may be cut short.
 
 use super::logs::log_counts;
 use super::pool::Pool;
@@ -162,8 +164,8 @@ fn text(file: &Path, dataset: Option<&str>, values: &Named, age: Duration) -> St
     out
 }
 
-/// The last heartbeats, as OpenZFS prints them. Those in a row that there was no device for are one line, their number
-/// in the guid's place.
+/// The last heartbeats, as OpenZFS prints them. Those in a row that there was no device for are one
+/// line, their number in the guid's place.
 fn heartbeats(all: &[BeatRecord]) -> String {
     let mut out = String::new();
     let _ = writeln!(

@@ -31,7 +31,8 @@ pub struct Pool {
     pub replacing: tokio::sync::Mutex<()>,
     /// Guids of the failed devices whose places are being looked at.
     pub looking: Arc<Mutex<BTreeSet<u64>>>,
-    /// Why what is in the places of failed devices was not taken, as it was last told, by their guids.
+    /// Why what is in the places of failed devices was not taken, as it was last told, by their
+    /// guids.
     pub refused: Mutex<BTreeMap<u64, String>>,
 }
 

@@ -5,7 +5,8 @@
 //! that thread and the engine: the engine waits, no worker of it does.
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the stream then ends with an error, and the
-//! receive or send with it. So nothing but that watch may wait: a write never blocks, whatever the client made of its descriptor.
+//! receive or send with it. So nothing but that watch may wait: a write never blocks, whatever the
+//! client made of its descriptor.
 //! **One that stops reading** is waited for by a send, whose other end may be a tape or another machine's disks. Where nothing is worth
 //! that (a trace), the writer has a limit.
 
@@ -164,7 +165,8 @@ fn gone() -> Error {
     Error::os(Errno::Intr, "the command was interrupted")
 }
 
-/// Waits until the pipe can be read or written; an error if the client is gone, or if that takes longer than the limit.
+/// Waits until the pipe can be read or written; an error if the client is gone, or if that takes
+/// longer than the limit.
 fn ready(fd: BorrowedFd<'_>, conn: &UnixStream, what: PollFlags, limit: Option<Duration>) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -194,7 +196,8 @@ fn ready(fd: BorrowedFd<'_>, conn: &UnixStream, what: PollFlags, limit: Option<D
 
 /// Where a client reads: written to without ever waiting in the call.
 enum Outlet {
-    /// Opened anew where it is a pipe: whether it blocks is then not the client's business, nor ours his.
+    /// Opened anew where it is a pipe: whether it blocks is then not the client's business, nor
+    /// ours his.
     File(File),
     Socket(OwnedFd),
 }

@@ -4,9 +4,9 @@
 //! The client has made the file, or pipe, so that it is his; what is written to it is written by
 //! the thread that `zfs send` has too. If that is slow the engine's lanes run full, and the trace
 //! says how many records are missing; the pool waits for nobody. It ends after the time that was
-//! asked for, with the client, with the pool, with the daemon, or if the client has read nothing for
-//! half a minute. A frame is written each second though nothing happens: that is when a client who
-//! has left is noticed.
+//! asked for, with the client, with the pool, with the daemon, or if the client has read nothing
+//! for half a minute. A frame is written each second though nothing happens: that is when a client
+//! who has left is noticed.
 
 use super::Engine;
 use super::errors::Answer;
@@ -24,7 +24,8 @@ use zilla_ondisk::trace::{End, end_frame, header_frame, preamble, records};
 const EVERY: Duration = Duration::from_millis(50);
 /// The longest that nothing is written.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// The longest that a client may read nothing of it: while he is waited for nobody else can record, and the pool pays for a recording.
+/// The longest that a client may read nothing of it: while he is waited for nobody else can record,
+/// and the pool pays for a recording.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn of_file(e: zilla_core::error::Error) -> ApiError {

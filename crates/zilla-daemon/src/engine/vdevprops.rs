@@ -1,7 +1,8 @@
 //! Properties of vdevs: what they are, and `zpool set ... POOL VDEV`.
 //!
-//! Those that are set lie in the vdev's own ZAP in the MOS: the root's, the top-level's or the leaf's, of which a vdev has the first that there is.
-//! Vdevs between these, and those of pools that are older than their ZAPs, have none, and no properties to be set. Names of vdevs are the
+//! Those that are set lie in the vdev's own ZAP in the MOS: the root's, the top-level's or the
+//! leaf's, of which a vdev has the first that there is. Vdevs between these, and those of pools
+//! that are older than their ZAPs, have none, and no properties to be set. Names of vdevs are the
 //! commands' to make: here a vdev is its guid.
 
 use super::Engine;
@@ -17,14 +18,16 @@ use zilla_core::txg::Tx;
 use zilla_core::vdev::{Vdev, VdevTree};
 use zilla_core::zap::{Value, Zap};
 
-/// Where a vdev's ZAP stands in its configuration. Source: spa_impl.h and fs/zfs.h, ZPOOL_CONFIG_VDEV_*_ZAP.
+/// Where a vdev's ZAP stands in its configuration. Source: spa_impl.h and fs/zfs.h,
+/// ZPOOL_CONFIG_VDEV_*_ZAP.
 const ZAPS: [&str; 3] =
     ["com.klarasystems:vdev_zap_root", "com.delphix:vdev_zap_top", "com.delphix:vdev_zap_leaf"];
 /// What the pool itself keeps in a vdev's ZAP is named like a user's property: where its space maps
 /// are, how far a trim has come. Whoever set that would break the pool, so nobody sets or sees it.
 const RESERVED: [&str; 6] =
     ["com.delphix:", "com.klarasystems:", "org.openzfs:", "org.zfsonlinux:", "org.illumos:", "org.open-zfs:"];
-/// Names and values are as long as those of other properties. Source: ZAP_MAXNAMELEN, ZAP_MAXVALUELEN.
+/// Names and values are as long as those of other properties. Source: ZAP_MAXNAMELEN,
+/// ZAP_MAXVALUELEN.
 const LONGEST_NAME: usize = 256;
 const LONGEST_VALUE: usize = 8192;
 

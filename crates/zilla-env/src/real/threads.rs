@@ -1,8 +1,9 @@
 //! Blocking I/O on a pool of threads, for where io_uring is refused or out of place.
 //!
-//! Each device has its own pool, so that one that does not answer keeps nobody's threads but its own. Threads are started as
-//! the queue needs them, up to a bound, and end when they have been idle for a while. A thread takes one operation at a time:
-//! operations of one batch may each wait for the disk.
+//! Each device has its own pool, so that one that does not answer keeps nobody's threads but its
+//! own. Threads are started as the queue needs them, up to a bound, and end when they have been
+//! idle for a while. A thread takes one operation at a time: operations of one batch may each wait
+//! for the disk.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -14,7 +15,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::apart::{OwnTable, or_abort};
 
-/// Of one device. The queues above give it ten of a kind at once (`zfs_vdev_*_max_active`), seldom of two kinds.
+/// Of one device. The queues above give it ten of a kind at once (`zfs_vdev_*_max_active`), seldom
+/// of two kinds.
 const MAX_THREADS: usize = 16;
 /// Of all devices together, beyond the first of each: many devices that do not answer may not use
 /// up what the process may have. Every device gets on with one.

@@ -25,6 +25,7 @@ mod acl;
 pub mod campaign;
 mod durable;
 mod faults;
+pub mod files;
 mod flags;
 pub mod full;
 pub mod generate;

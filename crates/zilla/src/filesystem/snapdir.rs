@@ -59,7 +59,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// A snapshot was destroyed or renamed: closes it. Returns the node of its root directory if anyone had looked into it.
+    /// A snapshot was destroyed or renamed: closes it. Returns the node of its root directory if
+    /// anyone had looked into it.
     pub fn snapshot_gone(&self, name: &str) -> Option<NodeId> {
         self.opened.remove(name).map(|n| ctldir::join(n, 0))
     }

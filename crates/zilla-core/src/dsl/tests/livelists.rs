@@ -90,11 +90,12 @@ fn a_livelist_tells_what_its_clone_has_written() {
     assert_eq!(p.parts("tank/c"), Some(0));
     p.check_livelist("tank/c");
     for i in 0..6 {
-        p.write("tank/c", 2 + i, 0, 30, i as u8);
+        // (Blocks of zeros are holes, and no blocks.)
+        p.write("tank/c", 2 + i, 0, 30, 1 + i as u8);
         p.check_livelist("tank/c");
     }
     let parts = p.parts("tank/c").unwrap();
-    assert!(parts >= 2, "a part of more than 20 blocks is closed: {parts}");
+    assert!(parts >= 6, "a part of more than 20 blocks is closed: {parts}");
     // What is dropped cancels what an older part has.
     for i in 0..6 {
         p.write("tank/c", 2 + i, 0, 30, 77);
@@ -154,6 +155,27 @@ fn destroyed_clones_are_freed_a_part_at_a_time_and_by_the_next_import_too() {
     p.reopen();
     assert_eq!(block_on(p.dsl.freeing()).unwrap(), less);
     p.check();
+    assert_eq!(p.dsl.ctx().features.count("livelist"), 0);
+}
+
+#[test]
+fn who_shares_too_little_and_who_is_promoted_has_no_livelist() {
+    // In so small a clone half of what is its own is metadata.
+    let _tuned = tuned(20, 40);
+    let mut p = cloned();
+    p.write("tank/c", 2, 0, 50, 2);
+    p.check_livelist("tank/c");
+    p.write("tank/c", 3, 0, 300, 2);
+    p.check();
+    assert_eq!(p.parts("tank/c"), None);
+    p.destroy("tank/c");
+    p.check();
+    p.task(async |p, tx| p.clone_ds(tx, "tank/e", "tank/fs@a").await).unwrap();
+    p.write("tank/e", 2, 0, 10, 2);
+    p.check_livelist("tank/e");
+    p.task(async |p, tx| p.promote(tx, "tank/e").await).unwrap();
+    p.check();
+    assert_eq!((p.parts("tank/e"), p.parts("tank/fs")), (None, None));
     assert_eq!(p.dsl.ctx().features.count("livelist"), 0);
 }
 
