@@ -2,7 +2,6 @@
 //! is whole, alone or beside a new one that has all that was stable when the split began; no disk
 //! belongs to neither.
 
-use std::sync::Arc;
 use std::time::Duration;
 use zilla_core::error::Result;
 use zilla_core::spa::{OpenOpts, Spa, Split, discover};

@@ -12,13 +12,11 @@
 //! them.
 
 use crate::datasets::{Dataset, change};
-use crate::filesystem::Filesystem;
 use crate::host::this_host;
 use crate::in_use::{InUse, LINGERING, LOOK};
 use crate::make::{Maker, VolumeShape, make_filesystem, make_volume};
 use crate::new_pool::{ARC, NewPool};
 use crate::props::{parsed, refused};
-use crate::volume::Volume;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -71,8 +69,8 @@ pub(crate) struct Inner {
 ///
 /// When the last of them is dropped without [`Pool::export`], the pool is closed in the background
 /// as soon as nothing of it is open: who still has [`Files`](crate::Files), a
-/// [`File`](crate::File), a [`Filesystem`] or a [`Volume`] works on. What was opened with
-/// [`Pool::engine`] does not count.
+/// [`File`](crate::File), a [`Filesystem`](crate::Filesystem) or a [`Volume`](crate::Volume) works
+/// on. What was opened with [`Pool::engine`] does not count.
 ///
 /// ```
 /// use zilla::{Import, NewPool, NewVdev, Pool};

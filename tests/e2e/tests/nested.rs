@@ -175,6 +175,10 @@ fn a_daemon_that_is_killed_ends_though_it_waits_for_itself() {
         };
         std::thread::sleep(Duration::from_millis(300 + random.below(1500)));
         let pid = world.pid().expect("a daemon to kill");
+        // The kernel remembers them beyond the daemon's end.
+        for disk in [1, 2] {
+            fs::metadata(outer.root().join(format!("inner{disk}.img"))).expect("a disk of inner");
+        }
         // Otherwise the command that looks for pools would start the next one at once.
         stop.store(true, Ordering::Relaxed);
         kill_process(pid, Signal::KILL).expect("kill");

@@ -490,9 +490,6 @@ impl Spa {
         };
         let reached = self.with_rebuild(id, |one| one.phys.last_offset).unwrap_or(0);
         let segment = tunables::REBUILD_MAX_SEGMENT.get().clamp(LEAST_SEGMENT, MOST_SEGMENT);
-        let devices = top.devices().count() as u64;
-        let at_once = tunables::REBUILD_VDEV_LIMIT.get().saturating_mul(devices) / segment;
-        let at_once = at_once.clamp(1, MOST_AT_ONCE) as usize;
         let grain = top.grain();
         let mut stretches = Vec::new();
         for (start, end) in used {
@@ -504,6 +501,8 @@ impl Spa {
                 at = next;
             }
         }
+        let longest = stretches.iter().map(|(at, next)| next - at).max().unwrap_or(0);
+        let at_once = (self.rebuild_bytes(&top) / longest.max(1)).clamp(1, MOST_AT_ONCE) as usize;
         let ended = Arc::new(AtomicBool::new(false));
         let over = ended.clone();
         let stretches = stretches.into_iter().take_while(move |_| !over.load(Ordering::Relaxed));
@@ -552,6 +551,13 @@ impl Spa {
         }
         self.with_rebuild(id, |one| one.phys.last_offset = one.phys.last_offset.max(plot.end));
         Ok(None)
+    }
+
+    /// How many bytes of a top-level may be in memory at once while it is rebuilt: no more than half
+    /// of the ARC's for all top-levels, as in OpenZFS.
+    fn rebuild_bytes(&self, top: &Top) -> u64 {
+        let asked = tunables::REBUILD_VDEV_LIMIT.get().saturating_mul(top.devices().count() as u64);
+        asked.min(self.zio.cache().max() / 2 / self.tree().tops.len().max(1) as u64)
     }
 
     async fn note_rebuild(self: &Arc<Self>, id: u32) -> Result<()> {

@@ -195,9 +195,12 @@ impl Cached {
     }
 
     /// The devices that are not where they were.
+    ///
+    /// The kernel may still remember the attributes of files in a mount whose server died, so that
+    /// they seem to exist; of their file system it asks each time.
     async fn lacking(&self) -> Vec<PathBuf> {
         let paths = self.paths.clone();
-        let look = move || paths.into_iter().filter(|p| !p.exists()).collect();
+        let look = move || paths.into_iter().filter(|p| rustix::fs::statfs(p).is_err()).collect();
         // Where no thread is to be had the search says what is wrong.
         zilla_env::apart(look).await.unwrap_or_default()
     }
