@@ -91,6 +91,8 @@ codes! {
     ScrubPausedToCancel =
         "scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel scrub",
     Scrubbing = "currently scrubbing; use 'zpool scrub -s' to cancel scrub",
+    ErrorScrubbing = "currently error scrubbing; use 'zpool scrub -s' to cancel error scrub",
+    ErrorScrubPaused = "error scrub is paused; use 'zpool scrub -e' to resume error scrub",
     NoScrub = "there is no active scrub",
     PoolReadonly = "pool is read-only",
     NoPending = "operation is not in progress",

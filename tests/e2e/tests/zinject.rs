@@ -209,7 +209,18 @@ fn blocks_of_a_file_fail_by_copy_level_and_kind() {
     }
     told(&world.zpool("events").ok(), "ereport.fs.zfs.data");
     told(&world.zpool("status -v tank").ok(), &path);
+    // A scrub of what is known to be damaged finds that it still is, and then that it is not.
     zinject(&world, "-c all").ok();
+    zinject(&world, &format!("-a -t data -e checksum {path}")).ok();
+    world.zpool("scrub -e -w tank").ok();
+    let status = world.zpool("status -v tank").ok();
+    told(&status, " error blocks in 0 days ");
+    told(&status, &path);
+    zinject(&world, "-c all").ok();
+    world.zpool("scrub -e -w tank").ok();
+    told(&world.zpool("status -v tank").ok(), "No known data errors");
+    // Then there is nothing to do.
+    world.zpool("scrub -e -w tank").ok();
     zinject(&world, "-a").ok();
     assert_eq!(fs::read(&file).expect("read"), contents);
     world.zpool("clear tank").ok();
@@ -289,6 +300,62 @@ fn tune(world: &World, name: &str, value: &str) {
     assert!(path.exists(), "{name}");
     fs::write(path, value).expect("write a tunable");
     std::thread::sleep(Duration::from_millis(300));
+}
+
+/// As OpenZFS has it: one of the two at a time, each paused, resumed and stopped by its own options.
+#[test]
+fn a_scrub_of_known_errors_and_one_of_everything_refuse_each_other() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let mut daemon = tunable_daemon(&world);
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &["-o", "feature@head_errlog=enabled"]);
+    let file = pool.root().join("f");
+    fs::write(&file, vec![7; 1 << 20]).expect("write");
+    pool.sync();
+    let path = file.display();
+    zinject(&world, &format!("-a -t data -e checksum {path}")).ok();
+    fs::read(&file).expect_err("it is injected");
+    world.zpool("sync tank").ok();
+    tune(&world, "zfs_scan_suspend_progress", "1");
+    let status = || world.zpool("status tank").ok();
+    let refused = |words: &str, why: &str| told(&world.zpool(words).fails(), why);
+    world.zpool("scrub -e tank").ok();
+    told(&status(), "error scrub in progress since");
+    refused("scrub tank", "currently error scrubbing; use 'zpool scrub -s' to cancel error scrub");
+    refused("scrub -e tank", "currently error scrubbing");
+    world.zpool("scrub -p tank").ok();
+    told(&status(), "error scrub paused since");
+    refused("scrub -p tank", "error scrub is paused; use 'zpool scrub -e' to resume error scrub");
+    // It is still paused after an import.
+    world.zpool("export tank").ok();
+    pool.import();
+    told(&status(), "error scrub paused since");
+    world.zpool("scrub -e tank").ok();
+    told(&status(), "error scrub in progress since");
+    world.zpool("scrub -s tank").ok();
+    told(&status(), "error scrub canceled on");
+    told(&world.zpool("status -v tank").ok(), &path.to_string());
+    world.zpool("scrub tank").ok();
+    refused("scrub -e tank", "currently scrubbing; use 'zpool scrub -s' to cancel scrub");
+    world.zpool("scrub -p tank").ok();
+    refused("scrub -e tank", "scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel");
+    world.zpool("scrub -s tank").ok();
+    world.zpool("scrub -e tank").ok();
+    // What was under way at an export goes on, and comes to its end.
+    world.zpool("export tank").ok();
+    tune(&world, "zfs_scan_suspend_progress", "0");
+    zinject(&world, "-c all").ok();
+    pool.import();
+    world.zpool("wait -t scrub tank").ok();
+    told(&status(), "No known data errors");
+    let old = Pool::create(&world, "old", Kind::Single, SIZE, &["-o", "feature@head_errlog=disabled"]);
+    refused("scrub -e old", "head_errlog");
+    old.judge();
+    pool.judge();
+    world.stop();
+    let _ = daemon.wait();
 }
 
 #[test]

@@ -117,15 +117,7 @@ impl ErrLog {
             let at = Bookmark { objset, object, level, blkid };
             let birth = if birth != 0 { birth } else { self.birth_of(at).await };
             let head = self.head_of(objset).await.unwrap_or(objset);
-            let key = format!("{head:x}");
-            let list = match log.try_get_u64(&key).await? {
-                Some(id) => Zap::open(mos, id).await?,
-                None => {
-                    let list = self.make(tx).await?;
-                    log.set_u64(tx, &key, list.id()).await?;
-                    list
-                }
-            };
+            let list = self.list_of(tx, &log, &format!("{head:x}")).await?;
             list.set_str(tx, &ErrPhys { object, level, blkid, birth }.name(), "").await?;
         }
         Ok(())
@@ -166,6 +158,52 @@ impl ErrLog {
         (st.last, st.scrub) = (scrub, 0);
         self.ctx.store.set_damaged(scrub != 0 || !st.pending.is_empty());
         Ok(())
+    }
+
+    /// A scrub of known errors was canceled: what it found is known beside what was known before.
+    pub(super) async fn abandon_scrub(&self, tx: &Tx) -> Result<()> {
+        self.sync(tx).await?;
+        let (last, scrub) = {
+            let mut st = self.state.lock();
+            st.scrubbing = false;
+            (st.last, st.scrub)
+        };
+        if scrub == 0 {
+            return Ok(());
+        }
+        let mos = self.ctx.mos();
+        let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
+        if last == 0 {
+            directory.set_u64(tx, DMU_POOL_ERRLOG_LAST, scrub).await?;
+        } else {
+            let known = Zap::open(mos, last).await?;
+            for e in Zap::open(mos, scrub).await?.entries().await? {
+                let name = e.name_str().into_owned();
+                let Some(found) = e.value.as_u64() else {
+                    known.set_str(tx, &name, "").await?;
+                    continue;
+                };
+                let list = self.list_of(tx, &known, &name).await?;
+                for e in Zap::open(mos, found).await?.entries().await? {
+                    list.set_str(tx, &e.name_str(), "").await?;
+                }
+            }
+            self.free_log(tx, scrub).await?;
+        }
+        directory.delete(tx, DMU_POOL_ERRLOG_SCRUB).await?;
+        let mut st = self.state.lock();
+        (st.last, st.scrub) = (if last == 0 { scrub } else { last }, 0);
+        Ok(())
+    }
+
+    /// A log's list of one head dataset.
+    async fn list_of(&self, tx: &Tx, log: &Zap, key: &str) -> Result<Zap> {
+        if let Some(id) = log.try_get_u64(key).await? {
+            return Zap::open(self.ctx.mos(), id).await;
+        }
+        let list = self.make(tx).await?;
+        log.set_u64(tx, key, list.id()).await?;
+        Ok(list)
     }
 
     async fn free_log(&self, tx: &Tx, id: u64) -> Result<()> {

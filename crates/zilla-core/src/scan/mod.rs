@@ -22,12 +22,15 @@
 //! only blocks that one of them has not got. Who takes part, and what its end means, `vdev/resilver.rs` says. Devices that come back while
 //! one is under way wait for the next.
 //!
-//! **Deliberately absent.** Scrubs of the error log only, and log blocks, which no imported pool keeps.
+//! A scrub of the error log only is [`errors_only`].
+//!
+//! **Deliberately absent.** Log blocks, which no imported pool keeps.
 
 mod affected;
 mod check;
 mod datasets;
 mod errlog;
+mod errors_only;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -37,6 +40,7 @@ mod work;
 pub use check::SpaceReport;
 pub(crate) use check::check_space;
 pub use errlog::{ErrLog, LoggedError};
+pub use errors_only::ErrorScrubStatus;
 
 use crate::dmu::resident;
 use crate::error::{Errno, Error, Result};
@@ -136,6 +140,8 @@ fn key(bp: &BlkPtr) -> Key {
 struct Shared {
     /// What is on disk: everything before it was read.
     stable: Position,
+    /// A scrub of the error log. It and a scan are never under way at once.
+    errors_only: errors_only::ErrorsOnly,
     /// Where the round that is being read ends.
     next: Option<Position>,
     /// Counts changes that a walk under way must not survive.
@@ -152,6 +158,17 @@ struct Shared {
     /// Blocks freed since the round began, and those being read.
     freed: HashSet<Key>,
     reading: HashSet<Key>,
+}
+
+impl Shared {
+    /// Something is under way, paused or not.
+    fn is_active(&self) -> bool {
+        self.stable.is_scanning() || self.errors_only.is_active()
+    }
+
+    fn is_paused(&self) -> bool {
+        if self.stable.is_scanning() { self.stable.is_paused() } else { self.errors_only.is_paused() }
+    }
 }
 
 pub struct Scan {
@@ -177,13 +194,20 @@ impl Scan {
     #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>, pool: Arc<dyn ScanPool>) -> Result<Arc<Scan>> {
         let stable = Position::load(ctx.mos()).await?;
-        let errors = ErrLog::open(ctx).await?;
         let now = ctx.env.wall().as_secs();
+        let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
+        let errors_only = errors_only::ErrorsOnly::load(&directory, now).await?;
+        let errors = ErrLog::open(ctx).await?;
+        if stable.is_scanning() || errors_only.is_active() {
+            // Also where it has met none so far: else its end would forget those to come.
+            errors.begin_scrub();
+        }
         let shared = Shared {
             pass_start: if stable.is_scanning() { now } else { stable.phys.start_time },
             paused_at: if stable.is_scanning() && stable.is_paused() { now } else { 0 },
             issued_before_pass: stable.phys.examined,
             stable,
+            errors_only,
             ..Shared::default()
         };
         let scan = Arc::new(Scan {
@@ -350,6 +374,13 @@ impl Scan {
         // Who asks for a scrub gets what is more urgent.
         let missing = self.pool.missing();
         let func = if missing.is_some() { ScanFunc::Resilver } else { func };
+        let of_errors = self.shared.lock().errors_only.is_active();
+        match func {
+            ScanFunc::Resilver if of_errors => self.end_errors_sync(tx, false).await?,
+            _ if of_errors => return Err(Error::os(Errno::Busy, "known errors are being scrubbed")),
+            _ => {}
+        }
+        self.forget_errors_only(tx).await?;
         let min_txg = match (func, missing) {
             (ScanFunc::Resilver, Some((first, _))) => first.0.saturating_sub(1),
             _ => from.0,
@@ -395,6 +426,9 @@ impl Scan {
     }
 
     async fn pause_sync(&self, tx: &Tx) -> Result<()> {
+        if self.shared.lock().errors_only.is_active() {
+            return self.pause_errors_sync(tx).await;
+        }
         let mut position = self.shared.lock().stable.clone();
         if !position.is_scanning() {
             return Err(Error::no_ent("there is no active scrub"));
@@ -415,7 +449,16 @@ impl Scan {
     #[crate::boxed]
     pub async fn cancel(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
-        self.ctx.sync_task(move |tx| Box::pin(async move { me.finish_sync(&tx, false).await })).await
+        let task = move |tx| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let of_errors = me.shared.lock().errors_only.is_active();
+                match of_errors {
+                    true => me.end_errors_sync(&tx, false).await,
+                    false => me.finish_sync(&tx, false).await,
+                }
+            })
+        };
+        self.ctx.sync_task(task).await
     }
 
     /// Ends the scan, complete or not.
@@ -473,7 +516,7 @@ impl Scan {
             let listener = self.changed.listen();
             let (active, paused) = {
                 let st = self.shared.lock();
-                (st.stable.is_scanning(), st.stable.is_paused())
+                (st.is_active(), st.is_paused())
             };
             if !active || paused {
                 return;

@@ -364,6 +364,150 @@ fn errors_are_counted_and_logged_by_place() {
     });
 }
 
+impl World {
+    /// The error log is kept by heads, as in new pools.
+    async fn logs_by_head(&self) {
+        let ctx = self.ctx.clone();
+        let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
+                ctx.features.create(ctx.mos(), &directory, &tx).await?;
+                ctx.features.enable(ctx.mos(), &directory, &tx, "head_errlog").await
+            })
+        };
+        self.ctx.sync_task(task).await.unwrap();
+    }
+
+    /// Blocks that are read from now on.
+    fn forget(&self) {
+        self.pool.seen.lock().clear();
+    }
+}
+
+/// The scan has met some errors, in blocks of datasets; returns how many.
+async fn with_errors(w: &World, scan: &Arc<Scan>) -> u64 {
+    scan.start().await.unwrap();
+    scan.wait().await;
+    // The MOS is written anew all the time.
+    let read = w.pool.seen.lock().clone();
+    let live: Vec<u64> = w.store.offsets().into_iter().filter(|o| read.contains_key(o)).collect();
+    w.pool.bad.lock().extend(live.iter().skip(live.len() / 2).take(40));
+    scan.start().await.unwrap();
+    scan.wait().await;
+    let known = scan.errors.count().await.unwrap();
+    assert!(known >= 10, "{known}");
+    known
+}
+
+#[test]
+fn a_scrub_of_errors_reads_what_is_logged_and_forgets_what_is_good() {
+    run(|w| async move {
+        w.logs_by_head().await;
+        let scan = w.open().await;
+        assert!(scan.start_errors_only().await.unwrap_err().is(Errno::Canceled), "none are known");
+        let known = with_errors(&w, &scan).await;
+        w.forget();
+        scan.start_errors_only().await.unwrap();
+        scan.wait().await;
+        let s = scan.error_scrub();
+        assert_eq!((s.state, s.examined, s.to_examine), (ScanState::Finished as u64, known, 0));
+        let read = w.pool.seen.lock().len() as u64;
+        assert!(read > 0 && read <= known, "{read} of {known}");
+        assert_eq!(scan.errors.count().await.unwrap(), known, "they are as bad as before");
+        // Half of them are mended.
+        let mended: Vec<u64> = w.pool.seen.lock().keys().copied().step_by(2).collect();
+        mended.iter().for_each(|o| drop(w.pool.bad.lock().remove(o)));
+        scan.start_errors_only().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), known - mended.len() as u64);
+        w.pool.bad.lock().clear();
+        scan.start_errors_only().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), 0);
+        assert_eq!(ErrLog::open(&w.ctx).await.unwrap().count().await.unwrap(), 0);
+        // A scrub of everything takes its place.
+        scan.start().await.unwrap();
+        assert_eq!(scan.error_scrub(), ErrorScrubStatus::default());
+        scan.wait().await;
+    });
+}
+
+#[test]
+fn a_scrub_of_errors_that_is_paused_cut_off_or_canceled_forgets_none() {
+    run(|w| async move {
+        w.logs_by_head().await;
+        let scan = w.open().await;
+        let known = with_errors(&w, &scan).await;
+        *w.pool.delay.lock() = Duration::from_millis(20);
+        scan.start_errors_only().await.unwrap();
+        assert!(scan.start().await.unwrap_err().is(Errno::Busy), "one at a time");
+        scan.pause().await.unwrap();
+        assert!(scan.pause().await.unwrap_err().is(Errno::Busy));
+        assert_ne!(scan.error_scrub().pause_time, 0);
+        scan.shutdown().await;
+        drop(scan);
+        let scan = w.open().await;
+        assert_ne!(scan.error_scrub().pause_time, 0, "as it was left");
+        assert_eq!(scan.errors.count().await.unwrap(), known);
+        // All are good, and some are looked at.
+        w.pool.bad.lock().clear();
+        scan.start_errors_only().await.unwrap();
+        scan.cancel().await.unwrap();
+        assert_eq!(scan.error_scrub().state, ScanState::Canceled as u64);
+        assert_eq!(scan.errors.count().await.unwrap(), known);
+        scan.start_errors_only().await.unwrap();
+        scan.shutdown().await;
+        drop(scan);
+        *w.pool.delay.lock() = Duration::ZERO;
+        let scan = w.open().await;
+        scan.wait().await;
+        assert_eq!((scan.errors.count().await.unwrap(), scan.error_scrub().examined), (0, known));
+    });
+}
+
+#[test]
+fn a_resilver_takes_the_place_of_a_scrub_of_errors() {
+    run(|w| async move {
+        w.logs_by_head().await;
+        let scan = w.open().await;
+        let known = with_errors(&w, &scan).await;
+        *w.pool.delay.lock() = Duration::from_millis(20);
+        scan.start_errors_only().await.unwrap();
+        *w.pool.missing.lock() = Some((Txg(5000), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        let during = scan.errors.count().await.unwrap();
+        assert_eq!(during, known);
+        scan.wait().await;
+        assert_eq!(scan.status().func, ScanFunc::Resilver as u64);
+    });
+}
+
+/// The log of a scrub that had met no error yet when the pool was closed is not made in vain.
+#[test]
+fn errors_met_after_a_restart_are_kept_at_the_end() {
+    run(|w| async move {
+        let scan = w.open().await;
+        *w.pool.delay.lock() = Duration::from_millis(2);
+        scan.round.store(200, Ordering::Relaxed);
+        scan.start().await.unwrap();
+        w.env.sleep(Duration::from_millis(30)).await;
+        scan.pause().await.unwrap();
+        scan.shutdown().await;
+        drop(scan);
+        *w.pool.delay.lock() = Duration::ZERO;
+        let scan = w.open().await;
+        let read = w.pool.seen.lock().clone();
+        let unread = w.store.offsets().into_iter().filter(|o| !read.contains_key(o));
+        w.pool.bad.lock().extend(unread.collect::<Vec<_>>().into_iter().skip(1000).take(50));
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let s = scan.status();
+        assert_eq!(s.state, ScanState::Finished as u64);
+        assert!(s.errors > 0);
+        assert_eq!(scan.errors.count().await.unwrap(), s.errors);
+    });
+}
+
 #[test]
 fn a_damaged_block_is_everyone_s_who_has_it() {
     run(|w| async move {

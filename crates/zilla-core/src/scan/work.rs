@@ -33,7 +33,7 @@ const HELD: Duration = Duration::from_millis(50);
 /// Before what was disturbed is tried again.
 const DISTURBED: Duration = Duration::from_millis(20);
 
-fn stands_still() -> bool {
+pub(super) fn stands_still() -> bool {
     tunables::SCAN_SUSPEND_PROGRESS.get() != 0
 }
 
@@ -101,7 +101,7 @@ impl Scan {
     pub(super) fn launch(self: &Arc<Self>) {
         {
             let mut st = self.shared.lock();
-            if st.running || st.stopping || !st.stable.is_scanning() {
+            if st.running || st.stopping || !st.is_active() {
                 return;
             }
             st.running = true;
@@ -124,7 +124,11 @@ impl Scan {
             return;
         }
         let mut st = self.shared.lock();
-        st.stable.phys.state = ScanState::Canceled as u64;
+        for state in [&mut st.stable.phys.state, &mut st.errors_only.phys.state] {
+            if [ScanState::Scanning, ScanState::ErrorScrubbing].iter().any(|s| *state == *s as u64) {
+                *state = ScanState::Canceled as u64;
+            }
+        }
         st.next = None;
         st.noting = false;
         st.generation += 1;
@@ -164,10 +168,10 @@ impl Scan {
                 let listener = self.changed.listen();
                 {
                     let mut st = self.shared.lock();
-                    if st.stopping || !st.stable.is_scanning() {
+                    if st.stopping || !st.is_active() {
                         return Ok(());
                     }
-                    st.noting = !st.stable.is_paused();
+                    st.noting = !st.is_paused();
                     // With the memory it took.
                     st.freed = HashSet::new();
                     if st.noting {
@@ -175,6 +179,14 @@ impl Scan {
                     }
                 }
                 listener.await;
+            }
+            // The txg that is being synced may have freed blocks before that was noted, and the trees
+            // of the last one still have them. Behind it, all that the trees have is noted when it
+            // is freed.
+            self.ctx.sync_task(|_| Box::pin(async { Ok(()) })).await?;
+            if self.shared.lock().errors_only.is_active() {
+                self.scrub_errors().await?;
+                continue;
             }
             self.reset_counters();
             let limit = self.round.load(Ordering::Relaxed);
@@ -306,30 +318,39 @@ impl Scan {
 
     fn must_leave(&self) -> bool {
         let st = self.shared.lock();
-        st.stopping || !st.stable.is_scanning() || st.stable.is_paused()
+        st.stopping || !st.is_active() || st.is_paused()
     }
 
     async fn read_one(&self, e: &Entry) {
-        let k = key(&e.bp);
-        {
-            let mut st = self.shared.lock();
-            if st.freed.contains(&k) {
-                return;
-            }
-            st.reading.insert(k);
-        }
-        let guard = Reading(self, k);
-        let result = self.pool.scrub(e.bp, e.at).await;
-        drop(guard);
+        let Some(result) = self.read_block(&e.bp, e.at).await else { return };
         self.issued.fetch_add(e.bp.asize(), Ordering::Relaxed);
         match result {
-            Ok((_, repaired)) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
-            // Nobody misses a block that was freed while it was read.
-            Err(_) if self.shared.lock().freed.contains(&k) => {}
+            Ok(repaired) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
             Err(_) => {
                 self.pool.unreadable(Some(&e.bp));
                 self.bad_block(&e.bp, e.at);
             }
+        }
+    }
+
+    /// Reads a block with all redundancy, and returns the bytes that were repaired; None if it was
+    /// freed, before or meanwhile: nobody misses it.
+    pub(super) async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {
+        let k = key(bp);
+        {
+            let mut st = self.shared.lock();
+            if st.freed.contains(&k) {
+                return None;
+            }
+            st.reading.insert(k);
+        }
+        let guard = Reading(self, k);
+        let result = self.pool.scrub(*bp, at).await;
+        drop(guard);
+        match result {
+            Ok((_, repaired)) => Some(Ok(repaired)),
+            Err(_) if self.shared.lock().freed.contains(&k) => None,
+            Err(e) => Some(Err(e)),
         }
     }
 

@@ -26,6 +26,7 @@ impl Engine {
             if r.names.is_empty() || r.names.contains(&pool.name()) {
                 let mut info = self.info(&pool);
                 info.scan = pool.scan_stat();
+                info.error_scrub = pool.error_scrub();
                 if r.extended_stats {
                     super::extended::fill(&mut info, &pool.spa.tree());
                 }

@@ -6,7 +6,7 @@ use super::pool::Pool;
 use std::collections::HashSet;
 use std::sync::Arc;
 use zilla_control::types::{
-    ErrorEntry, PoolResilver, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand,
+    ErrorEntry, ErrorScrub, PoolResilver, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand,
 };
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::{Errno, Result};
@@ -19,13 +19,17 @@ const MAX_ERRORS: usize = 10_000;
 impl Engine {
     pub(super) async fn scrub(&self, r: PoolScrub) -> Answer<()> {
         let pool = self.pool(&r.name)?;
-        if r.errors_only {
-            return Err(ApiError::with(ErrorCode::Unsupported, "'-e' is not supported by zilla yet"));
-        }
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
         let scan = pool.spa.scan().map_err(of_pool)?.clone();
+        if r.errors_only && r.command == ScrubCommand::Start {
+            let without = !pool.spa.ctx.features.is_enabled("head_errlog");
+            if without {
+                let what = "scrubbing known errors requires the head_errlog feature";
+                return Err(ApiError::with(ErrorCode::BadVersion, what));
+            }
+        }
         if r.command == ScrubCommand::Start {
             // Devices that are no longer what they were are found now, not by their blocks one by one.
             let before = scan.is_resilvering();
@@ -43,17 +47,15 @@ impl Engine {
             }
         }
         match r.command {
-            ScrubCommand::Start => match start(&scan, r.from_last_txg).await {
-                Err(e) if e.is(Errno::Busy) => {
-                    let scan = pool.scan_stat().filter(|s| s.state == ScanState::Scanning);
-                    let scrub = scan.is_some_and(|s| s.func == ScanFunc::Scrub);
-                    Err(if scrub { ErrorCode::Scrubbing } else { ErrorCode::Resilvering }.into())
-                }
+            ScrubCommand::Start => match start(&scan, &r).await {
+                Err(e) if e.is(Errno::Busy) => Err(pool.under_way(r.errors_only).into()),
+                // There is nothing to look after, which is as good as done.
+                Err(e) if r.errors_only && e.is(Errno::Canceled) => Ok(()),
                 other => other.map_err(of_pool),
             },
             ScrubCommand::Pause => match scan.pause().await {
                 Err(e) if e.is(Errno::NoEnt) => Err(ErrorCode::NoScrub.into()),
-                Err(e) if e.is(Errno::Busy) => Err(ErrorCode::ScrubPaused.into()),
+                Err(e) if e.is(Errno::Busy) => Err(pool.under_way(false).into()),
                 other => other.map_err(of_pool),
             },
             ScrubCommand::Stop => match scan.cancel().await {
@@ -64,8 +66,12 @@ impl Engine {
     }
 }
 
-async fn start(scan: &Arc<Scan>, from_last_txg: bool) -> Result<()> {
-    if from_last_txg { scan.start_from_last().await } else { scan.start().await }
+async fn start(scan: &Arc<Scan>, r: &PoolScrub) -> Result<()> {
+    match (r.errors_only, r.from_last_txg) {
+        (true, _) => scan.start_errors_only().await,
+        (_, true) => scan.start_from_last().await,
+        _ => scan.start().await,
+    }
 }
 
 impl Engine {
@@ -116,8 +122,43 @@ impl Pool {
         })
     }
 
+    /// The scrub of known errors under way, or the last one, unless a scrub of everything began since.
+    pub fn error_scrub(&self) -> Option<ErrorScrub> {
+        let s = self.spa.scan().ok()?.error_scrub();
+        let state = match enums::ScanState::from_number(s.state)? {
+            enums::ScanState::ErrorScrubbing => ScanState::Scanning,
+            enums::ScanState::Finished => ScanState::Finished,
+            enums::ScanState::Canceled => ScanState::Canceled,
+            enums::ScanState::None | enums::ScanState::Scanning => return None,
+        };
+        Some(ErrorScrub {
+            state,
+            start_time: s.start_time,
+            end_time: s.end_time,
+            examined: s.examined,
+            to_examine: s.to_examine,
+            pause_time: s.pause_time,
+        })
+    }
+
+    /// What stands in a scrub's way; with `errors_only` one of known errors.
+    fn under_way(&self, errors_only: bool) -> ErrorCode {
+        let scrub = self.scan_stat().filter(|s| s.state == ScanState::Scanning && s.func == ScanFunc::Scrub);
+        let of_errors = self.error_scrub().filter(|s| s.state == ScanState::Scanning);
+        match (scrub, of_errors) {
+            (Some(s), _) if s.pass_scrub_pause == 0 => ErrorCode::Scrubbing,
+            (Some(_), _) if errors_only => ErrorCode::ScrubPausedToCancel,
+            (Some(_), _) => ErrorCode::ScrubPaused,
+            (None, Some(s)) if s.pause_time == 0 => ErrorCode::ErrorScrubbing,
+            (None, Some(_)) => ErrorCode::ErrorScrubPaused,
+            (None, None) => ErrorCode::Resilvering,
+        }
+    }
+
     pub fn is_scrubbing(&self) -> bool {
-        self.spa.scan().is_ok_and(|scan| scan.is_scanning() && !scan.is_resilvering() && !scan.is_paused())
+        self.spa.scan().is_ok_and(|scan| {
+            scan.is_scrubbing_errors() || (scan.is_scanning() && !scan.is_resilvering() && !scan.is_paused())
+        })
     }
 
     pub fn is_resilvering(&self) -> bool {

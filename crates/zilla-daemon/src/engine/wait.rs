@@ -49,7 +49,8 @@ async fn activities(pool: &Pool, vdevs: &[u64]) -> Result<BTreeMap<Activity, u64
         left.max(1)
     };
     if pool.is_scrubbing() {
-        all.insert(Activity::Scrub, left());
+        let blocks = pool.error_scrub().filter(|s| s.state == ScanState::Scanning);
+        all.insert(Activity::Scrub, blocks.map_or_else(left, |s| s.to_examine.max(1)));
     }
     if pool.is_resilvering() {
         all.insert(Activity::Resilver, left());
