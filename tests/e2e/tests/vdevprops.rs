@@ -1,7 +1,7 @@
 //! Properties of vdevs: what is shown, what is set and found again, what is refused; and that
 //! OpenZFS's checker finds nothing wrong with it.
 
-use zilla_e2e::{World, zdb_clean_with};
+use zilla_e2e::{Kind, Need, Pool, World, can, zdb_clean_with};
 
 #[test]
 fn vdevs_have_properties_of_their_own() {
@@ -48,10 +48,66 @@ fn vdevs_have_properties_of_their_own() {
     let refused = |what: &str, vdev: &str| world.zpool(&format!("set {what} tank {vdev}")).fails();
     assert!(refused("size=1", "mirror-0").contains("'size' is readonly"));
     assert!(refused("bogus=1", "mirror-0").contains("invalid property 'bogus'"));
-    assert!(refused("checksum_n=3", &first).contains("'checksum_n' of a vdev is not supported by zilla yet"));
-    assert!(refused("allocating=off", "mirror-0").contains("not supported by zilla yet"));
+    assert!(refused("failfast=off", &first).contains("'failfast' of a vdev cannot be set"));
+    assert!(refused("path=/dev/null", &first).contains("'path' of a vdev cannot be set"));
+    assert!(refused("checksum_n=many", &first).contains("many"));
+    assert!(refused("allocating=off", "mirror-0").contains("the last vdev that new blocks can go to"));
+    assert!(refused("allocating=off", &first).contains("only a top-level vdev"));
+    // Limits are the leaf's, and go with `none`.
+    for (name, value) in [("checksum_n", "3"), ("io_t", "77"), ("slow_io_n", "5")] {
+        world.zpool(&format!("set {name}={value} tank {first}")).ok();
+        assert_eq!(get(name, &first), value);
+        assert_eq!(get(name, &second), "-");
+    }
+    world.zpool(&format!("set io_t=none tank {first}")).ok();
+    assert_eq!(get("io_t", &first), "-");
     assert!(refused("comment=x", "nobody").contains("no such device in pool"));
     world.zpool("get size tank nobody").fails();
     world.zpool("export tank").ok();
     zdb_clean_with(&world.disks(), "tank", &[]);
+}
+
+/// A vdev that is to go gets nothing new, over imports too, until it is told otherwise.
+#[test]
+fn a_vdev_that_is_not_to_allocate_gets_nothing_new() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let more = world.images("more", 1, 128 << 20)[0].display().to_string();
+    world.zpool(&format!("add tank {more}")).ok();
+    let get = |property: &str, vdev: &str| {
+        world.zpool(&format!("get -Hp -o value {property} tank {vdev}")).ok().trim().to_owned()
+    };
+    let number = |property: &str, vdev: &str| get(property, vdev).parse::<u64>().expect("a number");
+    let free = || world.zfs("get -Hp -o value available tank").ok().trim().parse::<u64>().expect("a number");
+    let both = free();
+    world.zpool(&format!("set allocating=off tank {more}")).ok();
+    assert_eq!(get("allocating", &more), "off");
+    assert!(free() < both - (64 << 20), "{} of {both}", free());
+    let first = pool.disks[0].display().to_string();
+    assert!(
+        world.zpool(&format!("set allocating=off tank {first}")).fails().contains("the last vdev"),
+        "one has to take what is written"
+    );
+    let write = |name: &str| {
+        std::fs::write(pool.root().join(name), vec![7; 16 << 20]).expect("write");
+        world.zpool("sync tank").ok();
+        (number("allocated", &first), number("allocated", &more))
+    };
+    world.zfs("set compression=off tank").ok();
+    let before = number("allocated", &more);
+    let (here, there) = write("a");
+    assert!(here > 16 << 20 && there <= before, "{here} {there} {before}");
+    world.zpool("export tank").ok();
+    pool.import();
+    assert_eq!(get("allocating", &more), "off");
+    let (_, there) = write("b");
+    assert!(there <= before, "{there} {before}");
+    world.zpool(&format!("set allocating=on tank {more}")).ok();
+    assert_eq!(get("allocating", &more), "on");
+    let (_, there) = write("c");
+    assert!(there > before, "{there} {before}");
+    pool.judge();
 }

@@ -185,6 +185,17 @@ impl Metaslabs {
         Ok(())
     }
 
+    /// Whether the administrator wants nothing new on a vdev. A block that a txg cannot do without
+    /// goes there all the same if no other has room.
+    pub fn retire(&self, vdev: u32, yes: bool) -> Result<()> {
+        self.vdev(vdev)?.retired.store(yes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn is_retired(&self, vdev: u32) -> Result<bool> {
+        Ok(self.vdev(vdev)?.retired.load(Ordering::Relaxed))
+    }
+
     /// A vdev of an old pool has got its ZAP.
     pub fn set_top_zap(&self, vdev: u32, zap: ObjectId) -> Result<()> {
         self.vdev(vdev)?.top_zap.store(zap.0, Ordering::Relaxed);
@@ -205,7 +216,7 @@ impl Metaslabs {
             let Some((v, g)) = c.group(i) else { continue };
             let whole = v.stat();
             // Of a vdev that is being emptied nothing is given out.
-            let gives = class == SpaceClass::Log || v.allocatable.load(Ordering::Relaxed);
+            let gives = class == SpaceClass::Log || v.is_given_out();
             let (space, alloc, deferred) = if !gives {
                 match g.class {
                     SpaceClass::EmbeddedLog => (0, 0, 0),
@@ -378,7 +389,8 @@ impl Metaslabs {
                 let Some((v, g)) = class.group(member) else { continue };
                 // A block on two places of one vdev is second best while there are others.
                 let used = others.iter().any(|d| d.vdev == v.spec.id);
-                if !v.takes_blocks() || (used && !hard && n > others.len()) {
+                let takes = v.takes_blocks() || (how == Effort::Anywhere && v.can_take_blocks());
+                if !takes || (used && !hard && n > others.len()) {
                     continue;
                 }
                 let asize = v.asize(req.psize, txg);

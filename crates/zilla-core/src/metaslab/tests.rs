@@ -287,6 +287,30 @@ fn vdevs_take_turns_and_the_emptier_longer_ones() {
 }
 
 #[test]
+fn a_retired_vdev_takes_only_what_a_txg_cannot_do_without() {
+    block_on(async {
+        let w =
+            World::new(MODERN, vec![spec(0, 4, SpaceClass::Normal), spec(1, 4, SpaceClass::Normal)]).await;
+        let both = w.ms.class_stat(SpaceClass::Normal);
+        w.ms.retire(1, true).unwrap();
+        assert!(w.ms.is_retired(1).unwrap() && !w.ms.is_retired(0).unwrap());
+        let one = w.ms.class_stat(SpaceClass::Normal);
+        assert_eq!(one.space * 2, both.space, "what is free there is not the pool's");
+        let got = w.alloc(&[req(1 << 20, 1); 40]).await;
+        assert!(got.iter().all(|d| d[0].vdev == 0));
+        // Until the other is full.
+        let must = AllocReq { must: true, ..req(1 << 20, 1) };
+        let mut on = [0, 0];
+        for _ in 0..40 {
+            on[w.alloc(&[must]).await[0][0].vdev as usize] += 1;
+        }
+        assert!(on[0] > 0 && on[1] > 0, "{on:?}");
+        w.ms.retire(1, false).unwrap();
+        assert_eq!(w.ms.class_stat(SpaceClass::Normal).space, both.space);
+    });
+}
+
+#[test]
 fn log_blocks_go_to_log_devices_then_to_the_embedded_log() {
     block_on(async {
         let specs = vec![spec(0, 70, SpaceClass::Normal), spec(1, 1, SpaceClass::Log)];

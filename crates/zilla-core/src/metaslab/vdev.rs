@@ -126,6 +126,8 @@ pub(super) struct VdevSpace {
     /// What only the pool's checkpoint has.
     pub(super) checkpoint: Arc<Mutex<Option<SpaceMap>>>,
     pub(super) allocatable: Arc<AtomicBool>,
+    /// The administrator wants nothing new here (`allocating=off`).
+    pub(super) retired: Arc<AtomicBool>,
     alloc: Arc<AtomicI64>,
     deferred: Arc<AtomicI64>,
     /// 512ths of dspace in 512 bytes of space.
@@ -209,6 +211,7 @@ impl VdevSpace {
             groups,
             top_zap: Arc::new(AtomicU64::new(spec.top_zap.0)),
             allocatable: Arc::new(AtomicBool::new(true)),
+            retired: Arc::default(),
             alloc: Arc::new(AtomicI64::new(used as i64)),
             deferred: Arc::default(),
             deflate,
@@ -235,6 +238,7 @@ impl VdevSpace {
             groups: self.groups.iter().map(Group::again).collect(),
             top_zap: self.top_zap.clone(),
             allocatable: self.allocatable.clone(),
+            retired: self.retired.clone(),
             alloc: self.alloc.clone(),
             deferred: self.deferred.clone(),
             deflate: self.deflate,
@@ -290,7 +294,17 @@ impl VdevSpace {
 
     /// Whether new blocks may go here.
     pub(super) fn takes_blocks(&self) -> bool {
+        self.is_given_out() && self.spec.usable.load(Ordering::Relaxed)
+    }
+
+    /// Whether blocks that a txg cannot do without may go here, if nobody else has room.
+    pub(super) fn can_take_blocks(&self) -> bool {
         self.allocatable.load(Ordering::Relaxed) && self.spec.usable.load(Ordering::Relaxed)
+    }
+
+    /// Whether what is free here counts as the pool's.
+    pub(super) fn is_given_out(&self) -> bool {
+        self.allocatable.load(Ordering::Relaxed) && !self.retired.load(Ordering::Relaxed)
     }
 
     pub(super) fn asize(&self, psize: u64, txg: Txg) -> u64 {

@@ -1,8 +1,10 @@
 //! When a device has failed too often: the judgement that OpenZFS leaves to its event daemon.
 //!
-//! Errors are counted in windows of time, a leaf and a kind each. [`ERRORS`] I/O errors within [`WITHIN`] fault the device, if the others have what
-//! is on it, else they degrade it; as many checksum errors degrade it: it is still read where nobody else has the block. A
-//! faulted or degraded device calls a hot spare. `zpool clear` forgets.
+//! Errors are counted in windows of time, a leaf and a kind each. [`ERRORS`] I/O errors within
+//! [`WITHIN`] fault the device, if the others have what is on it, else they degrade it; as many
+//! checksum errors degrade it: it is still read where nobody else has the block. So do slow I/Os, where
+//! a limit of them is set. Properties of the leaf, else of its top-level, set other limits
+//! ([`THRESHOLDS`]). A faulted or degraded device calls a hot spare. `zpool clear` forgets.
 //!
 //! What is noted at the leaves is reported here too, as events. Nothing is on disk but the states, in the pool's configuration.
 
@@ -20,8 +22,24 @@ use std::time::Duration;
 use zilla_ondisk::{NvList, NvValue};
 
 /// OpenZFS's defaults of `io_n` and `checksum_n`, and of `io_t` and `checksum_t`.
-const ERRORS: usize = 10;
+const ERRORS: u64 = 10;
 const WITHIN: Duration = Duration::from_secs(600);
+/// As many errors are remembered; a limit above it is never reached.
+const MOST_ERRORS: u64 = 65_536;
+
+/// The properties of vdevs that are limits: how many errors of a kind, within how many seconds.
+pub(super) const THRESHOLDS: [&str; 6] =
+    ["io_n", "io_t", "checksum_n", "checksum_t", "slow_io_n", "slow_io_t"];
+
+/// What was set of a vdev, in the order of [`THRESHOLDS`].
+type Own = [Option<u64>; THRESHOLDS.len()];
+
+/// So many errors within such a time are too many.
+#[derive(Clone, Copy)]
+struct Limit {
+    errors: u64,
+    within: Duration,
+}
 
 /// Whether nobody else has what is on the leaf, if some leaves do not count.
 pub(super) fn needs(tree: &VdevTree, guid: u64, gone: impl Fn(&Arc<Leaf>) -> bool) -> bool {
@@ -36,13 +54,14 @@ struct Window(VecDeque<Duration>);
 
 impl Window {
     /// Counts an error; whether it was one too many.
-    fn too_many(&mut self, at: Duration) -> bool {
+    fn too_many(&mut self, at: Duration, limit: Limit) -> bool {
+        let most = limit.errors.clamp(1, MOST_ERRORS) as usize;
         self.0.push_back(at);
-        if self.0.len() > ERRORS {
+        while self.0.len() > most {
             self.0.pop_front();
         }
         let first = self.0.front().copied().unwrap_or(at);
-        self.0.len() == ERRORS && at.saturating_sub(first) <= WITHIN
+        limit.errors <= MOST_ERRORS && self.0.len() == most && at.saturating_sub(first) <= limit.within
     }
 }
 
@@ -50,23 +69,54 @@ impl Window {
 struct OfLeaf {
     io: Window,
     checksum: Window,
+    slow: Window,
     /// The state that was last reported.
     state: Option<VdevState>,
 }
 
 /// What is known of a pool's leaves, by guid.
 #[derive(Default)]
-pub(super) struct Diagnosis(BTreeMap<u64, OfLeaf>);
+pub(super) struct Diagnosis {
+    leaves: BTreeMap<u64, OfLeaf>,
+    /// Of leaves and top-levels.
+    limits: BTreeMap<u64, Own>,
+}
 
 impl Diagnosis {
     fn of(&mut self, guid: u64) -> &mut OfLeaf {
-        self.0.entry(guid).or_default()
+        self.leaves.entry(guid).or_default()
+    }
+
+    /// A property of a vdev is another now, if it is a limit.
+    pub(super) fn limit(&mut self, guid: u64, property: &str, value: Option<u64>) {
+        if let Some(i) = THRESHOLDS.iter().position(|name| *name == property) {
+            let own = self.limits.entry(guid).or_default();
+            // OpenZFS's way to say that there is none.
+            own[i] = value.filter(|n| *n != u64::MAX);
+        }
+    }
+
+    /// What counts for a leaf: its own limit, its top-level's, the usual one. None: nothing is judged.
+    fn limit_of(&self, kind: TroubleKind, leaf: u64, top: Option<u64>) -> Option<Limit> {
+        let (at, usual) = match kind {
+            TroubleKind::Io { .. } => (0, Some((ERRORS, WITHIN.as_secs()))),
+            TroubleKind::Checksum => (2, Some((ERRORS, WITHIN.as_secs()))),
+            TroubleKind::Slow(_) => (4, None),
+            TroubleKind::Hung(_) => return None,
+        };
+        let set = |i: usize| {
+            let of = |guid| self.limits.get(&guid).and_then(|own| own.get(i).copied().flatten());
+            of(leaf).or_else(|| of(top?))
+        };
+        let errors = set(at).or(usual.map(|u| u.0))?;
+        let within = set(at + 1).or(usual.map(|u| u.1))?;
+        Some(Limit { errors, within: Duration::from_secs(within) })
     }
 
     /// The errors so far do not count any more.
     pub(super) fn forget(&mut self, guid: u64) {
         let of = self.of(guid);
-        (of.io, of.checksum) = Default::default();
+        (of.io, of.checksum, of.slow) = Default::default();
     }
 }
 
@@ -146,12 +196,17 @@ impl Spa {
 
     fn judge(&self, tree: &VdevTree, vdev: &Vdev, leaf: &Arc<Leaf>, trouble: &Trouble) -> bool {
         let mut known = self.diagnosis.lock();
+        let top = tree.top_of(vdev.guid).map(|t| t.vdev.guid);
+        let Some(limit) = known.limit_of(trouble.kind, vdev.guid, top) else { return false };
         let of = known.of(vdev.guid);
-        let verdict = match trouble.kind {
-            TroubleKind::Io { .. } if of.io.too_many(trouble.at) => VdevState::Faulted,
-            TroubleKind::Checksum if of.checksum.too_many(trouble.at) => VdevState::Degraded,
-            _ => return false,
+        let (window, verdict) = match trouble.kind {
+            TroubleKind::Io { .. } => (&mut of.io, VdevState::Faulted),
+            TroubleKind::Checksum => (&mut of.checksum, VdevState::Degraded),
+            _ => (&mut of.slow, VdevState::Degraded),
         };
+        if !window.too_many(trouble.at, limit) {
+            return false;
+        }
         drop(known);
         self.condemn(tree, vdev, leaf, verdict)
     }
@@ -228,14 +283,40 @@ mod tests {
 
     #[test]
     fn ten_errors_in_ten_minutes_are_too_many() {
+        let usual = Limit { errors: ERRORS, within: WITHIN };
         let mut w = Window::default();
         let minute = Duration::from_secs(60);
         // One a minute, and then some more: only those of the last ten minutes count.
-        assert!((0..9).all(|i| !w.too_many(minute * i)));
-        assert!(w.too_many(minute * 10));
+        assert!((0..9).all(|i| !w.too_many(minute * i, usual)));
+        assert!(w.too_many(minute * 10, usual));
         let mut w = Window::default();
-        assert!((0..50).all(|i| !w.too_many(minute * 2 * i)));
-        assert!((0..3).all(|_| !w.too_many(minute * 98)));
-        assert!(w.too_many(minute * 98));
+        assert!((0..50).all(|i| !w.too_many(minute * 2 * i, usual)));
+        assert!((0..3).all(|_| !w.too_many(minute * 98, usual)));
+        assert!(w.too_many(minute * 98, usual));
+    }
+
+    #[test]
+    fn a_leaf_s_limit_comes_before_its_top_level_s_and_that_before_the_usual_one() {
+        let (io, slow) = (TroubleKind::Io { write: false, errno: 5 }, TroubleKind::Slow(WITHIN));
+        let mut d = Diagnosis::default();
+        let of = |d: &Diagnosis, kind| d.limit_of(kind, 1, Some(2)).map(|l| (l.errors, l.within.as_secs()));
+        assert_eq!((of(&d, io), of(&d, slow)), (Some((10, 600)), None));
+        d.limit(2, "io_n", Some(3));
+        d.limit(2, "io_t", Some(7));
+        d.limit(1, "io_n", Some(4));
+        assert_eq!(of(&d, io), Some((4, 7)));
+        d.limit(1, "io_n", Some(u64::MAX));
+        assert_eq!(of(&d, io), Some((3, 7)));
+        d.limit(2, "slow_io_n", Some(5));
+        assert_eq!(of(&d, slow), None, "both have to be set");
+        d.limit(1, "slow_io_t", Some(60));
+        assert_eq!(of(&d, slow), Some((5, 60)));
+        d.limit(2, "comment", Some(1));
+        d.limit(2, "io_n", None);
+        assert_eq!(of(&d, io), Some((10, 7)));
+        let mut w = Window::default();
+        let none = Limit { errors: MOST_ERRORS + 1, within: WITHIN };
+        assert!((0..MOST_ERRORS + 10).all(|_| !w.too_many(WITHIN, none)));
+        assert!(Window::default().too_many(WITHIN, Limit { errors: 0, within: WITHIN }));
     }
 }

@@ -59,6 +59,7 @@ mod sync;
 mod traced;
 mod upkeep;
 mod vdev_objects;
+mod vdev_props;
 mod vdevs;
 
 pub use crate::ddt::DedupStats;

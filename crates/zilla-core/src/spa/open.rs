@@ -452,6 +452,10 @@ impl Spa {
         spa.heart.belong(&spa);
         spa.resume_removal().await?;
         spa.load_expansions().await?;
+        if let Err(e) = spa.load_vdev_props().await {
+            // All vdevs take blocks then, and the usual limits count.
+            tracing::warn!(pool = %spa.name(), "the properties of its vdevs cannot be read: {e}");
+        }
         spa.update_space()?;
         if !ctx.readonly {
             if matches!(&from, From::Checkpoint(_)) {

@@ -1,9 +1,7 @@
 //! Properties of vdevs: what they are, and `zpool set ... POOL VDEV`.
 //!
-//! Those that are set lie in the vdev's own ZAP in the MOS: the root's, the top-level's or the
-//! leaf's, of which a vdev has the first that there is. Vdevs between these, and those of pools
-//! that are older than their ZAPs, have none, and no properties to be set. Names of vdevs are the
-//! commands' to make: here a vdev is its guid.
+//! The engine keeps those that are set. Names of vdevs are the commands' to make: here a vdev is
+//! its guid.
 
 use super::Engine;
 use super::errors::{Answer, of_pool};
@@ -13,15 +11,9 @@ use zilla_control::props::{self, PropAttr, TypedValue, VDEV_PROPS};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source, VdevNode, VdevState};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::error::Result;
-use zilla_core::spa::Refusal;
-use zilla_core::txg::Tx;
 use zilla_core::vdev::{Vdev, VdevTree};
-use zilla_core::zap::{Value, Zap};
+use zilla_core::zap::Value;
 
-/// Where a vdev's ZAP stands in its configuration. Source: spa_impl.h and fs/zfs.h,
-/// ZPOOL_CONFIG_VDEV_*_ZAP.
-const ZAPS: [&str; 3] =
-    ["com.klarasystems:vdev_zap_root", "com.delphix:vdev_zap_top", "com.delphix:vdev_zap_leaf"];
 /// What the pool itself keeps in a vdev's ZAP is named like a user's property: where its space maps
 /// are, how far a trim has come. Whoever set that would break the pool, so nobody sets or sees it.
 const RESERVED: [&str; 6] =
@@ -38,11 +30,6 @@ fn is_reserved(name: &str) -> bool {
 /// A property that is the user's to name.
 fn is_users(name: &str) -> bool {
     props::is_user_prop(name) && !is_reserved(name)
-}
-
-/// The object with a vdev's properties.
-fn zap_of(vdev: &Vdev) -> Option<u64> {
-    ZAPS.iter().find_map(|name| vdev.config_u64(name).filter(|id| *id != 0))
 }
 
 /// The state's number, as OpenZFS counts them.
@@ -133,12 +120,10 @@ impl Pool {
     /// What was set of a vdev, as it is stored.
     async fn stored_with(&self, vdev: &Vdev) -> Result<BTreeMap<String, String>> {
         let mut stored = BTreeMap::new();
-        let Some(id) = zap_of(vdev) else { return Ok(stored) };
-        for entry in Zap::open(self.spa.ctx.mos(), id).await?.entries().await? {
-            let name = entry.name_str().into_owned();
+        for (name, value) in self.spa.vdev_entries(vdev).await? {
             // What else lies there is no property: a bias, space, how far a trim has come.
             let known = props::vdev_prop(&name).is_some_and(|d| d.attr == PropAttr::Default);
-            match (entry.value.as_u64(), entry.value.as_str()) {
+            match (value.as_u64(), value.as_str()) {
                 (Some(n), _) if known => drop(stored.insert(name, n.to_string())),
                 (None, Some(text)) if known || is_users(&name) => {
                     stored.insert(name, text.to_owned());
@@ -187,8 +172,8 @@ impl Pool {
     }
 }
 
-/// The value that a vdev's property is to have, if it can have any.
-fn typed(name: &str, text: &str) -> Answer<String> {
+/// What a vdev's property is to be; an empty text takes it away.
+fn typed(name: &str, text: &str) -> Answer<TypedValue> {
     let bad = |what: String| Err(ApiError::with(ErrorCode::BadProp, what));
     if text.len() >= LONGEST_VALUE {
         return bad(format!("property value of '{name}' is too long"));
@@ -203,49 +188,42 @@ fn typed(name: &str, text: &str) -> Answer<String> {
         if name.len() >= LONGEST_NAME {
             return bad(format!("property name '{name}' is too long"));
         }
-        return Ok(text.to_owned());
+        return Ok(TypedValue::Str(text.to_owned()));
     };
     if desc.attr == PropAttr::ReadOnly {
         return Err(ApiError::with(ErrorCode::PropReadonly, format!("'{name}' is readonly")));
     }
-    match props::parse_value(desc, props::VDEV, text)? {
-        TypedValue::Str(text) if desc.name == "comment" => Ok(text),
-        // Better refused than quietly ignored.
-        _ => {
-            let what = format!("setting '{}' of a vdev is not supported by zilla yet", desc.name);
-            Err(ApiError::with(ErrorCode::Unsupported, what))
-        }
+    // Better refused than quietly ignored.
+    let unheeded = match desc.name {
+        "failfast" => Some("nothing below zilla takes such a hint"),
+        "path" => Some("import the pool with '-d', or 'zpool online' the device, where it is found"),
+        _ => None,
+    };
+    if let Some(why) = unheeded {
+        let what = format!("'{}' of a vdev cannot be set: {why}", desc.name);
+        return Err(ApiError::with(ErrorCode::Unsupported, what));
     }
+    props::parse_value(desc, props::VDEV, text)
 }
 
 impl Engine {
     /// `r.vdev` is its guid.
     pub(super) async fn set_vdev(&self, pool: &Pool, r: &PoolSet) -> Answer<()> {
-        let text = typed(&r.property, &r.value)?;
+        let value = typed(&r.property, &r.value)?;
         pool.check_running()?;
         let guid: Option<u64> = r.vdev.as_deref().and_then(|g| g.parse().ok());
-        let found = guid.and_then(|guid| Some((guid, pool.spa.tree().find(guid)?)));
-        let (guid, vdev) = found.ok_or_else(|| ApiError::from(ErrorCode::NoDevice))?;
-        if zap_of(&vdev).is_none() {
-            let what = "this vdev has no properties: only the root, top-level vdevs and devices have, of pools with \
-                        the features for it";
-            return Err(ApiError::with(ErrorCode::PoolInvalArg, what));
-        }
-        let (spa, name) = (pool.spa.clone(), r.property.clone());
-        let task = move |tx: Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
-            Box::pin(async move {
-                // The vdev may have gone before it is this task's turn, and its ZAP's number be
-                // another object's.
-                let id = spa.tree().find(guid).and_then(|vdev| zap_of(&vdev));
-                let id = id.ok_or(Refusal::NoDevice(guid))?;
-                let zap = Zap::open(spa.ctx.mos(), id).await?;
-                match text.is_empty() {
-                    true => zap.delete_if_there(&tx, &name).await.map(drop),
-                    false => zap.set(&tx, &name, &Value::string(&text)).await,
-                }
-            })
+        let guid = guid.ok_or_else(|| ApiError::from(ErrorCode::NoDevice))?;
+        let set = match value {
+            TypedValue::Num(n) if r.property == "allocating" => pool.spa.set_allocating(guid, n != 0).await,
+            // `none`: the usual limit.
+            TypedValue::Num(u64::MAX) => pool.spa.set_vdev_prop(guid, &r.property, None).await,
+            TypedValue::Num(n) => pool.spa.set_vdev_prop(guid, &r.property, Some(Value::u64(n))).await,
+            TypedValue::Str(text) => {
+                let value = (!text.is_empty()).then(|| Value::string(&text));
+                pool.spa.set_vdev_prop(guid, &r.property, value).await
+            }
         };
-        pool.spa.ctx.sync_task(task).await.map_err(of_pool)
+        set.map_err(of_pool)
     }
 }
 
