@@ -472,6 +472,38 @@ fn a_suspended_pool_can_be_given_up() {
     });
 }
 
+/// Who changes the pool waits for a txg that the devices did not take: the pool is cleared all the same.
+#[test]
+fn a_pool_that_is_suspended_while_it_is_changed_can_be_cleared() {
+    let real = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    make(&real, VdevKind::File, &[dir.path().join("d0")]);
+    let (env, devices) = failing(&real);
+    env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        let before = spa.guid();
+        let each = |f: &dyn Fn(&FaultyDevice)| {
+            devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d))
+        };
+        each(&|d| {
+            d.add(Rule::new(Ops::Flushes, Fault::Error(5)));
+        });
+        let s = spa.clone();
+        let change = env.spawn_with_result(async move { s.reguid(None).await });
+        until_suspended(&env, &spa).await;
+        each(&|d| d.clear());
+        let cleared = std::pin::pin!(spa.clear(None));
+        let late = std::pin::pin!(env.sleep(Duration::from_secs(60)));
+        match futures_util::future::select(cleared, late).await {
+            futures_util::future::Either::Left((cleared, _)) => cleared.unwrap(),
+            futures_util::future::Either::Right(_) => panic!("the pool cannot be cleared"),
+        }
+        change.await.unwrap();
+        assert!(spa.guid() != before && spa.suspended().is_none());
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
 /// A txg's sync sees a flush fail when the next txg has written records in place already: these may be lost, too.
 #[test]
 fn after_a_failed_flush_what_the_next_txg_had_written_is_written_again() {

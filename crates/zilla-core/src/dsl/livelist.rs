@@ -40,7 +40,8 @@ use zilla_ondisk::object_type::DMU_OTN_ZAP_METADATA;
 /// Pointers that are read at a time.
 const STEP: u64 = 1024;
 
-/// So many blocks a part may have in any pool.
+/// So many blocks a part may have, all of which are in memory at once when it is condensed or freed
+/// (512 MiB); eight times OpenZFS's `zfs_livelist_max_entries`.
 const MOST: u64 = 4 << 20;
 
 /// What a part's pointers are told apart by: the place of the first copy, and the birth.
@@ -209,8 +210,6 @@ impl DslPool {
             let what = format!("{} of {} pointers are frees", p.num_freed, p.num_blkptrs);
             return Err(part.corrupt(what));
         }
-        // All of this is in memory, and no pool has more blocks than sectors.
-        let most = (self.pool_space().dspace >> 8).max(MOST);
         let (mut freed, mut kept) = (HashMap::<_, u64>::new(), Vec::new());
         let mut end = p.num_blkptrs;
         while end > 0 {
@@ -229,8 +228,8 @@ impl DslPool {
                 }
             }
             end = at;
-            if (kept.len() + freed.len()) as u64 > most {
-                return Err(part.corrupt(format!("a pool of this size has no more than {most} blocks")));
+            if (kept.len() + freed.len()) as u64 > MOST {
+                return Err(part.corrupt(format!("more than {MOST} blocks")));
             }
         }
         if !freed.is_empty() {
@@ -462,7 +461,7 @@ impl DslPool {
 }
 
 fn max_entries() -> u64 {
-    LIVELIST_MAX_ENTRIES.get()
+    LIVELIST_MAX_ENTRIES.get().min(MOST)
 }
 
 /// Whether so little of what a clone refers to is its origin's that a livelist does not pay.

@@ -542,8 +542,10 @@ impl DslPool {
             return refuse(Errno::DQuot, format!("destination {} space quota exceeded.", o.fs));
         }
         // What was asked for is refused before anything is changed.
-        for (name, s) in o.settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))) {
-            self.set_prop_check(head, name, s, &o.settings).await?;
+        let asked: Vec<_> =
+            o.settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))).cloned().collect();
+        for (name, s) in &asked {
+            self.set_prop_check(head, name, s, &asked).await?;
         }
         for s in &later {
             self.read_for_destroyed(s).await?;
@@ -564,17 +566,29 @@ impl DslPool {
         }
         self.clone_swap(tx, &t.ds, head, &origin).await?;
         self.destroy_head_sync(tx, &t.ds).await?;
-        for (name, s) in &o.settings {
-            // The contents are in: what the stream says of properties is no reason to go back.
-            if !matches!(s, Setting::Local(_))
-                && let Err(e) = self.set_prop_check(head, name, s, &o.settings).await
-            {
-                tracing::warn!(dataset = %o.fs, property = %name, "not received: {e}");
-                continue;
-            }
+        for (name, s) in &self.receivable(head, &o.settings).await {
             self.set_prop_sync(tx, head, name, s).await?;
         }
         self.props_changed(&head.dir()).await
+    }
+
+    /// The properties without those of the stream that cannot be set. The contents are in: that is no
+    /// reason to go back. A limit is held against those that are set with it, and not against one
+    /// that is refused.
+    async fn receivable(&self, head: &Arc<DslDataset>, all: &[(String, Setting)]) -> Vec<(String, Setting)> {
+        let mut set = all.to_vec();
+        'anew: loop {
+            for (i, (name, s)) in set.iter().enumerate() {
+                if !matches!(s, Setting::Local(_))
+                    && let Err(e) = self.set_prop_check(head, name, s, &set).await
+                {
+                    tracing::warn!(dataset = %head.name(), property = %name, "not received: {e}");
+                    set.remove(i);
+                    continue 'anew;
+                }
+            }
+            return set;
+        }
     }
 
     /// Takes away what an unfinished receive left. In syncing context.

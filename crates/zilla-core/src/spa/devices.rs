@@ -113,7 +113,14 @@ impl Spa {
     /// pool goes on where it was.
     #[crate::boxed]
     pub async fn clear(self: &Arc<Self>, guid: Option<u64>) -> Result<()> {
-        let changing = self.changing.lock().await;
+        let one = self.clearing.lock().await;
+        // Who is changing the pool may wait for the very txg that is to be tried again: the devices of
+        // a suspended pool are tried beside it.
+        let lock = std::pin::pin!(self.changing.lock());
+        let changing = match select(lock, std::pin::pin!(self.suspension.happens())).await {
+            Either::Left((guard, _)) => Some(guard),
+            Either::Right(_) => None,
+        };
         let tree = self.tree();
         let vdev = match guid {
             Some(guid) => tree.find(guid).ok_or(Refusal::NoDevice(guid))?,
@@ -140,7 +147,7 @@ impl Spa {
         }
         self.retry_cache(guid).await;
         tree.propagate();
-        drop(changing);
+        drop((changing, one));
         if self.lost_to_others() {
             self.heart.reclaim().await?;
         }

@@ -157,6 +157,8 @@ pub struct Spa {
     heart: Arc<multihost::Heart>,
     /// Held while the set of devices, or the state of one, changes.
     changing: futures_util::lock::Mutex<()>,
+    /// Who has devices tried again, one at a time; taken before `changing`.
+    clearing: futures_util::lock::Mutex<()>,
     scan: OnceLock<Arc<Scan>>,
 }
 

@@ -446,6 +446,7 @@ impl Spa {
             diagnosis: Mutex::default(),
             deadman: Mutex::default(),
             changing: futures_util::lock::Mutex::new(()),
+            clearing: futures_util::lock::Mutex::new(()),
             scan: OnceLock::new(),
             ctx: ctx.clone(),
         });

@@ -164,7 +164,8 @@ impl Spa {
         let why = lost_lease();
         self.be_suspended(&why);
         self.suspension.change(|st| {
-            st.idle = st.why.is_none();
+            // Told again before it was resumed from the last time it still waits for nothing.
+            st.idle |= st.why.is_none();
             st.why.get_or_insert(why);
         });
         true
@@ -172,7 +173,10 @@ impl Spa {
 
     /// For the sync task: the devices have taken the txg after all.
     pub(super) fn resumed(&self) {
-        if self.suspended().is_some() && !self.lost_to_others() {
+        if self.suspended().is_some() && self.lost_to_others() {
+            // The txg is on disk, and nothing is to be tried again: a clear only opens the gate.
+            self.suspension.change(|st| st.idle = true);
+        } else if self.suspended().is_some() {
             tracing::info!(pool = %self.name(), "the pool is resumed");
             self.suspension.resumed.store(true, Ordering::Relaxed);
             self.suspension.change(|st| st.why = None);

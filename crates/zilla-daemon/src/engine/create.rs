@@ -163,25 +163,30 @@ impl Engine {
     }
 
     pub(super) async fn export_pool(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
+        let force = r.force || r.hard_force;
+        if force && let Ok(pool) = self.pool(&r.name) {
+            // What is not on disk is lost; that is what the force is for. Who is changing the pool
+            // waits for it, and has the lock meanwhile.
+            pool.spa.abandon();
+        }
         let _changes = self.changes.lock().await;
         if self.let_go(&r.name).await {
             return Ok(());
         }
         let pool = self.pool(&r.name)?;
-        if r.force || r.hard_force {
-            // What is not on disk is lost; that is what the force is for.
+        if force {
             pool.spa.abandon();
         } else {
             pool.check_running()?;
         }
-        if !r.force && !r.hard_force && self.has_active_shared_spare(&pool) {
+        if !force && self.has_active_shared_spare(&pool) {
             return Err(ErrorCode::ActiveSpare.into());
         }
         if let Some(line) = caller.command.clone().filter(|_| !pool.readonly()) {
             self.log(&pool, caller, &line).await;
         }
         let begun = self.env.clock.now();
-        self.take_down(&pool, Some(PoolState::Exported), r.force || r.hard_force).await?;
+        self.take_down(&pool, Some(PoolState::Exported), force).await?;
         self.injected_pause(&r.name, false, begun).await;
         super::events::notify(&pool, "pool_export");
         Ok(())

@@ -5,7 +5,7 @@ use super::create::DBUF_CACHE;
 use super::errors::{Answer, of_pool};
 use super::info;
 use super::pool::Pool;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,9 @@ const DEFAULT_DIRS: &[&str] = &[
     "/dev/disk/by-path",
     "/dev",
 ];
+
+/// Pools that are looked at together: each has its devices open meanwhile.
+const AT_ONCE: usize = 8;
 
 /// A name out of a label, without what a terminal would take for commands.
 fn printable(name: &str) -> String {
@@ -82,7 +85,8 @@ impl Engine {
         let found = self.find(&r.source).await?;
         let wanted = found.iter().filter(|f| (f.state == PoolState::Destroyed) == r.destroyed);
         // One that another host may have takes a while.
-        Ok(join_all(wanted.map(|found| self.candidate(found))).await)
+        let all = futures_util::stream::iter(wanted).map(|found| self.candidate(found));
+        Ok(all.buffered(AT_ONCE).collect().await)
     }
 
     /// What labels alone say about a pool, with its devices tried.

@@ -79,11 +79,13 @@ mod zvolfiles;
 
 use crate::{Handle, Pools};
 use errors::Answer;
+use futures_util::future::{Either, select};
 use parking_lot::{Mutex, RwLock};
 use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_control::types::*;
 use zilla_control::{Asked, Backend, Caller, Page};
 use zilla_core::spa::Rank;
@@ -212,6 +214,24 @@ impl Engine {
     }
 }
 
+/// How long a suspended pool may take to write what it has in memory before the daemon ends without
+/// it: longer than an activity test (20 s by default), and shorter than systemd waits (90 s).
+const LAST_CHANCE: Duration = Duration::from_secs(45);
+
+impl Engine {
+    /// The last chance for what a suspended pool has in memory.
+    async fn try_once_more(&self, pool: &Pool) {
+        if pool.spa.suspended().is_none() {
+            return;
+        }
+        let cleared = std::pin::pin!(pool.spa.clear(None));
+        let late = std::pin::pin!(self.env.sleep(LAST_CHANCE));
+        if !matches!(select(cleared, late).await, Either::Left((Ok(()), _))) {
+            pool.spa.abandon();
+        }
+    }
+}
+
 impl Pools for Engine {
     fn attend(self: &Arc<Self>) {
         self.watch_pools();
@@ -223,6 +243,10 @@ impl Pools for Engine {
     }
 
     async fn close(&self) {
+        // Who changes a suspended pool waits for it, and has the lock meanwhile.
+        for pool in self.all_pools() {
+            self.try_once_more(&pool).await;
+        }
         let _changes = self.changes.lock().await;
         if let Some(nfs) = &self.nfs {
             nfs.stop().await;
@@ -235,11 +259,7 @@ impl Pools for Engine {
         }
         for (i, pool) in pools.into_iter().enumerate() {
             self.pools.write().remove(&pool.name());
-            // The last chance for what a suspended pool has in memory.
-            let lost = pool.spa.lost_to_others();
-            if pool.spa.suspended().is_some() && (lost || pool.spa.clear(None).await.is_err()) {
-                pool.spa.abandon();
-            }
+            self.try_once_more(&pool).await;
             if let Err(e) = pool.release_volumes(true).await {
                 tracing::error!("pool '{}': {e}", pool.name());
             }

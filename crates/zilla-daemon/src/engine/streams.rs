@@ -5,8 +5,9 @@
 //! that thread and the engine: the engine waits, no worker of it does.
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the stream then ends with an error, and the
-//! receive or send with it. So nothing but that watch may wait: a write never blocks, whatever the
-//! client made of its descriptor.
+//! receive or send with it. So nothing but that watch may wait: a write does not block, whatever the
+//! client made of its descriptor. Two things are left: a regular file whose file system does not
+//! answer, and a terminal that is stopped in the moment between the look and the write.
 //! **One that stops reading** is waited for by a send, whose other end may be a tape or another machine's disks. Where nothing is worth
 //! that (a trace), the writer has a limit.
 
@@ -200,7 +201,13 @@ enum Outlet {
     /// ours his.
     File(File),
     Socket(OwnedFd),
+    /// It may block, and what is written at a time is what a pipe or terminal that can be written to
+    /// takes at once.
+    Blocking(File),
 }
+
+/// What a pipe that is ready takes without blocking. Source: pipe(7).
+const PIPE_BUF: usize = 4096;
 
 impl Outlet {
     fn of(fd: OwnedFd) -> Result<Outlet> {
@@ -208,21 +215,24 @@ impl Outlet {
         if kind == FileType::Socket {
             return Ok(Outlet::Socket(fd));
         }
-        if kind != FileType::Fifo {
+        if kind == FileType::RegularFile {
             return Ok(Outlet::File(fd.into()));
+        }
+        if kind != FileType::Fifo {
+            return Ok(Outlet::Blocking(fd.into()));
         }
         let same = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::open(same, how, Mode::empty()) {
             Ok(anew) => Ok(Outlet::File(anew.into())),
-            // Without /proc, or if its reader is gone, which the first write says.
-            Err(_) => Ok(Outlet::File(fd.into())),
+            // Another user's, or without /proc, or if its reader is gone, which the first write says.
+            Err(_) => Ok(Outlet::Blocking(fd.into())),
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Outlet::File(file) => file.as_fd(),
+            Outlet::File(file) | Outlet::Blocking(file) => file.as_fd(),
             Outlet::Socket(fd) => fd.as_fd(),
         }
     }
@@ -231,6 +241,7 @@ impl Outlet {
     fn put(&mut self, data: &[u8]) -> std::io::Result<usize> {
         match self {
             Outlet::File(file) => file.write(data),
+            Outlet::Blocking(file) => file.write(&data[..data.len().min(PIPE_BUF)]),
             Outlet::Socket(fd) => Ok(send(fd, data, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?),
         }
     }
