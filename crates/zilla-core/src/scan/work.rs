@@ -124,10 +124,11 @@ impl Scan {
             return;
         }
         let mut st = self.shared.lock();
-        for state in [&mut st.stable.phys.state, &mut st.errors_only.phys.state] {
-            if [ScanState::Scanning, ScanState::ErrorScrubbing].iter().any(|s| *state == *s as u64) {
-                *state = ScanState::Canceled as u64;
-            }
+        if st.stable.is_scanning() {
+            st.stable.phys.state = ScanState::Canceled as u64;
+        }
+        if st.errors_only.is_active() {
+            st.errors_only.phys.state = ScanState::Canceled as u64;
         }
         st.next = None;
         st.noting = false;
@@ -316,7 +317,7 @@ impl Scan {
         }
     }
 
-    fn must_leave(&self) -> bool {
+    pub(super) fn must_leave(&self) -> bool {
         let st = self.shared.lock();
         st.stopping || !st.is_active() || st.is_paused()
     }

@@ -83,7 +83,7 @@ fn a_distributed_spare_stands_in_and_steps_back() {
         spa = w.import().await.unwrap();
         spa.clear(Some(guid(&spa, &w.path("b")))).await.unwrap();
         whole(&w, &spa).await;
-        for _ in 0..500 {
+        for _ in 0..6_000 {
             if shape(&spa) == "draid(a b c d e f)" {
                 break;
             }

@@ -128,7 +128,7 @@ impl World {
 
     /// Waits until nobody lacks anything and nothing is being replaced.
     async fn whole(&self, spa: &Arc<Spa>) {
-        for _ in 0..2000 {
+        for _ in 0..12_000 {
             let tree = spa.tree();
             let behind = tree.pool_leaves().any(|l| !l.dtl.is_empty());
             let replacing = tree.root.walk().iter().any(|v| v.kind == VdevKind::Replacing);

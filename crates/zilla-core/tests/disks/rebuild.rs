@@ -207,7 +207,7 @@ fn a_distributed_spare_is_rebuilt_and_the_disk_back_from_it() {
         spa.attach(lost, &w.sized("n", 160 << 20), REPLACE_BY_REBUILD).await.unwrap();
         over(&w, &spa).await;
         w.whole(&spa).await;
-        for _ in 0..500 {
+        for _ in 0..6_000 {
             if shape(&spa) == "draid(a b n d e f)" {
                 break;
             }

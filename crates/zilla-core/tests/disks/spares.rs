@@ -21,7 +21,7 @@ async fn lose(w: &World, spa: &Arc<Spa>, name: &str) {
 
 /// Waits until nobody who is there lacks anything, and nothing is being replaced.
 pub(super) async fn whole(w: &World, spa: &Arc<Spa>) {
-    for _ in 0..2000 {
+    for _ in 0..12_000 {
         let tree = spa.tree();
         let behind = tree.pool_leaves().any(|l| l.is_behind());
         let replacing = tree.root.walk().iter().any(|v| v.kind == VdevKind::Replacing);
@@ -67,7 +67,7 @@ fn a_spare_steps_in_and_back_when_the_device_is_cleared() {
 
 /// Waits until the spare waits again.
 async fn back(w: &World, spa: &Arc<Spa>) {
-    for _ in 0..500 {
+    for _ in 0..6_000 {
         if shape(spa) == "raidz(a b c)" && waiting(spa) == [VdevState::Healthy] {
             return;
         }
@@ -149,7 +149,7 @@ fn a_spare_that_fails_is_followed_by_another() {
         assert_eq!(shape(&spa), "raidz(a spare(b s t) c)");
         whole(&w, &spa).await;
         // The one that failed goes back to those that wait, for one is enough.
-        for _ in 0..500 {
+        for _ in 0..6_000 {
             if shape(&spa) == "raidz(a spare(b t) c)" {
                 break;
             }

@@ -85,8 +85,8 @@ impl Engine {
         let found = self.find(&r.source).await?;
         let wanted = found.iter().filter(|f| (f.state == PoolState::Destroyed) == r.destroyed);
         // One that another host may have takes a while.
-        let all = futures_util::stream::iter(wanted).map(|found| self.candidate(found));
-        Ok(all.buffered(AT_ONCE).collect().await)
+        let all: Vec<_> = wanted.map(|found| self.candidate(found)).collect();
+        Ok(futures_util::stream::iter(all).buffered(AT_ONCE).collect().await)
     }
 
     /// What labels alone say about a pool, with its devices tried.

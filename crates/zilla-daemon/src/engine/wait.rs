@@ -5,7 +5,7 @@ use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use zilla_control::types::{Activity, PoolWait, PoolWaitReply};
+use zilla_control::types::{Activity, PoolWait, PoolWaitReply, ScanState};
 use zilla_core::error::Result;
 use zilla_core::vdev::{UpkeepKind, VdevKind};
 
