@@ -6,6 +6,7 @@
 //! when the call returns.
 
 use crate::files::Files;
+use crate::make::{auto, volume_reservation};
 use crate::pool::Pool;
 use crate::props::{Property, parsed, property, refused};
 use crate::volume::Volume;
@@ -16,6 +17,7 @@ use zilla_control::props::{FS, SNAP, Types, VOL, naming};
 use zilla_core::dsl::{DatasetInfo, DslDataset, DslPool, Setting};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::txg::Tx;
+use zilla_core::zap::Value;
 use zilla_core::zpl::Cred;
 use zilla_ondisk::enums::ObjsetType;
 
@@ -147,9 +149,14 @@ impl Dataset {
     /// Sets properties, all or none. What is open of this dataset, or of one that inherits them,
     /// feels them when this returns.
     pub async fn set(&self, properties: &[(&str, &str)]) -> Result<()> {
-        let settings = parsed(properties, self.kind.types(), false)?;
+        let mut settings = parsed(properties, self.kind.types(), false)?;
         if settings.iter().any(|(name, _)| matches!(name.as_str(), "volsize" | "version" | "keylocation")) {
             return Err(Error::os(Errno::NotSup, "that is not a matter of properties alone"));
+        }
+        for (_, value) in settings.iter_mut().filter(|(n, v)| n == "refreservation" && *v == auto()) {
+            let volume = self.volume().await?;
+            let all = volume_reservation(self.pool.engine(), volume.size()?, volume.block_size()?, 1);
+            *value = Setting::Local(Value::u64(all));
         }
         self.settle(settings).await
     }
