@@ -51,3 +51,28 @@ of_xfstests() {
   [ -x "${XFSTESTS:-}/ltp/$1" ] || die 'XFSTESTS is not a built checkout of xfstests-dev'
   printf '%s\n' "$XFSTESTS/ltp/$1"
 }
+
+# all_blocks POOL FOLDER: OpenZFS's zdb finds every block of an exported pool, each once.
+all_blocks() {
+  /usr/sbin/zdb -e -p "$2" -bcc "$1" >"$2/zdb" 2>&1 ||
+    { tail -n 20 "$2/zdb"; die "zdb is not content: see $2/zdb"; }
+  grep -q 'No leaks' "$2/zdb" || die "zdb finds leaks: see $2/zdb"
+}
+
+# healthy POOL FOLDER: a scrub finds nothing, and after the export zdb neither. `z` is zilla.
+healthy() {
+  z zpool scrub -w "$1"
+  z zpool status "$1" >"$2/status"
+  grep -q 'errors: No known data errors' "$2/status" || die "the pool has errors: see $2/status"
+  z zpool export "$1"
+  all_blocks "$1" "$2"
+}
+
+# own_mounts NAME ARGUMENTS: runs the script in mounts of its own. A namespace that others make
+# meanwhile would keep copies of them, and their file systems in use.
+own_mounts() {
+  local script=$1
+  shift
+  [ -n "${ZILLA_OWN_MOUNTS:-}" ] ||
+    exec env ZILLA_OWN_MOUNTS=1 unshare -m --propagation private "$script" "$@"
+}
