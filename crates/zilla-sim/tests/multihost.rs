@@ -16,12 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use zilla_core::error::{Error, Result};
-use zilla_core::spa::{CreateOpts, Host as Name, OpenOpts, Refusal, Spa};
+use zilla_core::spa::{CreateOpts, Host as Name, OpenOpts, Refusal, Spa, Split};
 use zilla_core::txg::Tx;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zap::{CreateOpts as ZapOpts, Value, Zap};
 use zilla_core::zpl::{Cred, NewFile};
-use zilla_env::{BoxFuture, Completion, Device, DeviceInfo, DirEntry, Env, Io, OpenMode, Opener, Spawner};
+use zilla_env::{
+    BoxFuture, Completion, Device, DeviceInfo, DirEntry, Env, Io, IoOp, OpenMode, Opener, Spawner,
+};
 use zilla_ondisk::enums::PoolState;
 use zilla_ondisk::object_type::DMU_OT_POOL_PROPS;
 use zilla_sim::pool::layout::{Layout, find};
@@ -41,6 +43,9 @@ struct Process {
     stopped: AtomicBool,
     turns: Mutex<Vec<Waker>>,
     answers: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
+    /// A disk whose reads get no answer, and those reads.
+    mute: Mutex<Option<PathBuf>>,
+    held: Mutex<Vec<(Arc<dyn Device>, Io)>>,
     /// When it wrote first and last, in nanoseconds; 0: never.
     first: AtomicU64,
     last: AtomicU64,
@@ -61,6 +66,15 @@ impl Process {
 
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
+    }
+
+    fn mute(&self, disk: usize) {
+        *self.mute.lock() = Some(Layout::path(disk));
+    }
+
+    fn unmute(&self) {
+        *self.mute.lock() = None;
+        self.held.lock().drain(..).for_each(|(disk, io)| disk.submit(vec![io]));
     }
 
     fn forget(&self) {
@@ -106,6 +120,7 @@ impl Spawner for Tasks {
 
 /// A disk as a host sees it.
 struct Seen {
+    path: PathBuf,
     inner: Arc<dyn Device>,
     process: Arc<Process>,
     env: Env,
@@ -113,6 +128,10 @@ struct Seen {
 
 impl Device for Seen {
     fn submit(&self, batch: Vec<Io>) {
+        let mute = self.process.mute.lock().as_ref() == Some(&self.path);
+        let is_held = |io: &Io| mute && matches!(io.op, IoOp::Read { .. });
+        let (held, batch): (Vec<Io>, Vec<Io>) = batch.into_iter().partition(is_held);
+        self.process.held.lock().extend(held.into_iter().map(|io| (self.inner.clone(), io)));
         let noted = batch.into_iter().map(|io| {
             if io.op.modifies() {
                 let now = self.env.now().as_nanos() as u64;
@@ -177,8 +196,9 @@ impl Host {
         let (outer, process) = (sim.env(), Arc::new(Process::default()));
         let shared = Env { opener: Arc::new(Shared(outer.opener.clone())), ..outer.clone() };
         let (seen, clock) = (process.clone(), outer.clone());
-        let wrapped = shared.wrap_devices(move |_, inner| {
-            Arc::new(Seen { inner, process: seen.clone(), env: clock.clone() })
+        let wrapped = shared.wrap_devices(move |path, inner| {
+            let (path, process, env) = (path.to_owned(), seen.clone(), clock.clone());
+            Arc::new(Seen { path, inner, process, env })
         });
         let spawner = Arc::new(Tasks { inner: outer.spawner, process: process.clone() });
         Host { env: Env { spawner, ..wrapped }, process, name: Name { id, name: format!("host{id}") } }
@@ -490,4 +510,113 @@ fn a_pool_without_a_number_for_its_host_is_not_imported() {
         b.process.forget();
         assert_eq!(b.process.first.load(Ordering::SeqCst), 0);
     });
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_named_and_holds_nobody_for_good() {
+    let sim = Sim::new(11);
+    let (a, b) = two(&sim);
+    sim.block_on(async {
+        let spa = a.create(None).await;
+        put(&a.env, &spa, "one").await.unwrap();
+        a.process.stop();
+        // While the pool is watched, and while it is claimed.
+        for is_claimed in [false, true] {
+            let begun = sim.now();
+            b.process.forget();
+            let import = sim.env().spawn_with_result(b.import(true));
+            sim.env().sleep(S * 5).await;
+            while is_claimed && b.process.first.load(Ordering::SeqCst) == 0 {
+                sim.env().sleep(S / 10).await;
+            }
+            b.process.mute(1);
+            let said = import.await.map(drop).unwrap_err().to_string();
+            assert!(said.contains("no answer within 60 s from /disks/d1"), "{said}");
+            assert!(sim.now() - begun < S * 120, "{:?}", sim.now() - begun);
+            b.process.unmute();
+        }
+        let spa = b.import(true).await.unwrap();
+        let offline = |is| (0..2).for_each(|i| sim.disk(Layout::path(i)).unwrap().set_offline(is));
+        offline(true);
+        sim.env().sleep(S * 15).await;
+        assert!(spa.lost_to_others());
+        offline(false);
+        let clear = {
+            let spa = spa.clone();
+            b.env.spawn_with_result(async move { spa.clear(None).await })
+        };
+        sim.env().sleep(S * 5).await;
+        b.process.mute(1);
+        let said = clear.await.unwrap_err().to_string();
+        assert!(said.contains("no answer within 60 s from /disks/d1"), "{said}");
+        assert!(spa.lost_to_others());
+        b.process.unmute();
+        spa.clear(None).await.unwrap();
+        has(&b.env, &spa, "one").await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// A host's task splits its pool, and is stopped in the middle for so long that another takes what
+/// it finds.
+#[test]
+fn a_split_that_takes_too_long_writes_nothing_more() {
+    let split = |a: &Host, spa: &Arc<Spa>| {
+        let sides = spa.tree().tops_for(false).map(|t| t.vdev.children[1].guid).collect();
+        let opts = OpenOpts { name: Some("half".into()), ..a.opts(true) };
+        let spa = spa.clone();
+        a.env.spawn_with_result(async move { spa.split(Split { sides, opts }).await })
+    };
+    // How long it takes.
+    let took = {
+        let sim = Sim::new(0);
+        let (a, _) = two(&sim);
+        sim.block_on(async {
+            let spa = a.create(None).await;
+            put(&a.env, &spa, "one").await.unwrap();
+            let begun = sim.now();
+            let half = split(&a, &spa).await.unwrap();
+            let took = sim.now() - begun;
+            sim.env().sleep(S * 30).await;
+            assert!(half.multihost() && half.suspended().is_none() && spa.suspended().is_none());
+            half.close(Some(PoolState::Exported)).await.unwrap();
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+            took
+        })
+    };
+    let mut stopped = 0;
+    for step in 0..40 {
+        let sim = Sim::new(step);
+        let (a, b) = two(&sim);
+        sim.block_on(async {
+            let spa = a.create(None).await;
+            put(&a.env, &spa, "one").await.unwrap();
+            let half = sim.env().spawn_with_result(split(&a, &spa));
+            sim.env().sleep(took * step as u32 / 40).await;
+            a.process.stop();
+            // What the other sees is the disk that was to go; the one that stays is not there.
+            let stays = sim.disk(Layout::path(0)).unwrap();
+            stays.set_offline(true);
+            let Ok(theirs) = b.import(true).await else {
+                panic!("step {step}");
+            };
+            let taken = b.process.first.load(Ordering::SeqCst);
+            stays.set_offline(false);
+            a.process.go_on();
+            sim.env().sleep(S * 40).await;
+            let last = a.process.last.load(Ordering::SeqCst);
+            assert!(last < taken, "step {step}: wrote at {last}, but it was another's at {taken}");
+            // It waits for its pool, which another has.
+            spa.abandon();
+            let half = half.await;
+            stopped += u32::from(half.is_err());
+            for spa in half.ok().into_iter().chain([spa]) {
+                spa.abandon();
+                let _ = spa.close(None).await;
+            }
+            theirs.sync().await.unwrap();
+            theirs.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+    assert!(stopped > 10, "{stopped}");
 }

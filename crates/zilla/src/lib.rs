@@ -29,6 +29,7 @@ mod new_pool;
 mod pool;
 mod props;
 mod snapshots;
+mod upgrade;
 mod volume;
 
 pub use ctldir::{NoSnapshots, Snapdir, Snapshots};
@@ -44,6 +45,7 @@ pub use make::{
 pub use new_pool::{NewPool, NewVdev};
 pub use pool::{Import, Pool, ScrubResult};
 pub use props::{Property, Source, settings};
+pub use upgrade::upgrade_filesystem;
 pub use volume::{Extent, Suspended, Volume, open_volume};
 pub use zilla_core::dmu::{FaultCounts, Now, Stop};
 pub use zilla_core::dsl::DatasetInfo;

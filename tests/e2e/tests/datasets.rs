@@ -1,7 +1,60 @@
 //! Datasets: properties and where they come from, snapshots to look into, rollback, clones, destroy.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use zilla_e2e::{Kind, Need, Pool, World, can, tree};
+
+/// Old files stay what they are, beside new ones, as OpenZFS has them.
+#[test]
+fn file_systems_of_every_version_are_upgraded() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 192 << 20, &[]);
+    let at = |v: u32, path: &str| pool.root().join(format!("v{v}")).join(path);
+    for v in 1..5 {
+        world.zfs(&format!("create -o version={v} tank/v{v}")).ok();
+        world.zfs(&format!("create tank/v{v}/below")).ok();
+        fs::create_dir(at(v, "dir")).expect("folder");
+        fs::write(at(v, "dir/old"), vec![v as u8; 200_000]).expect("written");
+    }
+    world.zfs("snapshot -r tank@before").ok();
+    world.zfs("unmount tank/v2").ok();
+    assert_eq!(
+        world.zfs("upgrade -V 3 tank/v1").ok(),
+        "1 filesystems upgraded\n",
+        "in steps, and what is mounted, too"
+    );
+    // In use.
+    let open = fs::File::open(at(4, "dir/old")).expect("open");
+    assert!(world.zfs("upgrade tank/v4").stderr.contains("busy"));
+    drop(open);
+    assert_eq!(
+        world.zfs("upgrade -a").ok(),
+        "4 filesystems upgraded\n5 filesystems already at this version\n"
+    );
+    assert!(world.zfs("upgrade").ok().contains("All filesystems are formatted with the current version."));
+    assert_eq!(world.zfs("get -H -o value mounted tank/v1 tank/v2 tank/v4/below").ok(), "yes\nno\nyes\n");
+    world.zfs("mount tank/v2").ok();
+    for v in 1..5 {
+        assert_eq!(world.zfs(&format!("get -H -o value version tank/v{v}@before")).ok(), format!("{v}\n"));
+        assert!(fs::read(at(v, "dir/old")).expect("read") == vec![v as u8; 200_000], "{v}");
+        // Both kinds of files change.
+        fs::write(at(v, "dir/new"), vec![v as u8; 70_000]).expect("written");
+        fs::rename(at(v, "dir/old"), at(v, "dir/moved")).expect("renamed");
+        fs::set_permissions(at(v, "dir/moved"), fs::Permissions::from_mode(0o640)).expect("mode");
+        fs::write(at(v, "dir/moved"), vec![9; 300_000]).expect("written");
+    }
+    pool.judge();
+    world.zpool(&format!("import -d {} tank", world.disks().display())).ok();
+    for v in 1..5 {
+        assert!(fs::read(at(v, "dir/moved")).expect("read") == vec![9; 300_000], "{v}");
+        assert!(fs::read(at(v, "dir/new")).expect("read") == vec![v as u8; 70_000], "{v}");
+        fs::remove_file(at(v, "dir/moved")).expect("removed");
+    }
+    pool.judge();
+}
 
 #[test]
 fn properties_are_inherited_and_survive() {

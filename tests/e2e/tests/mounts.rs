@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use zilla_e2e::{Kind, Need, Pool, World, can, needs};
@@ -295,6 +295,37 @@ fn a_first_place_mounts_what_is_mounted_unasked() {
     assert_eq!(world.zfs("get -Ho value mounted tank/y").ok(), "no\n");
     world.zfs("set canmount=on tank/y").ok();
     assert_eq!(world.zfs("get -Ho value mounted tank/y").ok(), "no\n");
+    pool.judge();
+}
+
+/// As OpenZFS: it is a folder of others then, who stay mounted.
+#[test]
+fn what_is_not_to_be_mounted_any_more_leaves_what_is_mounted_below_it() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create -p tank/us/anna/mail").ok();
+    world.zfs("create -o canmount=noauto tank/us/old").ok();
+    world.zfs("mount tank/us/old").ok();
+    let at = |name: &str| PathBuf::from(world.zfs(&format!("get -Ho value mountpoint {name}")).ok().trim());
+    let mounted = || {
+        let all = world.zfs("list -Ho name,mounted -t filesystem -r tank/us").ok();
+        let names = all.lines().filter_map(|l| l.strip_suffix("\tyes")).map(str::to_owned);
+        names.collect::<Vec<_>>().join(" ")
+    };
+    fs::write(at("tank/us/anna/mail").join("one"), "one").expect("written");
+    assert_eq!(mounted(), "tank/us tank/us/anna tank/us/anna/mail tank/us/old");
+    world.zfs("set canmount=off tank/us").ok();
+    assert_eq!(mounted(), "tank/us/anna tank/us/anna/mail tank/us/old");
+    assert_eq!(fs::read(at("tank/us/anna/mail").join("one")).expect("read"), b"one");
+    // Where somebody keeps one of them in use all stay as they were.
+    let open = fs::File::open(at("tank/us/anna").join(".")).expect("open");
+    let said = world.zfs("set canmount=off tank/us/anna").fails();
+    assert!(said.contains("busy"), "{said}");
+    assert_eq!(mounted(), "tank/us/anna tank/us/anna/mail tank/us/old");
+    drop(open);
     pool.judge();
 }
 

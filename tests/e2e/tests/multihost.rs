@@ -1,7 +1,7 @@
 //! `multihost`: two daemons with numbers of their own at one disk, as two hosts at a shared one.
 //! The second sees the first's image through a loop device, which no lock of the first concerns.
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -38,9 +38,11 @@ fn start(world: &World, id: &str) {
     command.env("ZILLA_HOSTID", id).env("ZILLA_KSTATS", world.path().join("kstat"));
     command.env("ZILLA_PARAMETERS", world.path().join("parameters"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().expect("zillad");
+    let child = command.spawn().expect("zillad");
+    // A command would start one with this machine's number.
+    let is_own = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(child.id());
     let begun = Instant::now();
-    while world.pid().is_none() || world.zpool("list").code != 0 {
+    while !world.pid().is_some_and(is_own) || world.zpool("list").code != 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "no daemon");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -165,7 +167,15 @@ fn a_host_without_a_number_has_no_such_pool() {
     assert_eq!(said.trim(), "cannot set property for 'tank': requires a non-zero system hostid");
     world.zpool("export tank").ok();
     let other = host("7");
-    other.zpool(&format!("import -d {} tank", image.display())).ok();
+    let import = format!("import -d {} tank", image.display());
+    other.zpool(&import).ok();
+    // As if it had gone down.
+    other.zpool("export -F tank").ok();
+    let third = host("8");
+    let said = third.zpool(&import).fails();
+    assert!(said.contains("was previously in use from another system"), "{said}");
+    drop(third);
+    other.zpool(&import).ok();
     other.zpool("set multihost=on tank").ok();
     other.zpool("export tank").ok();
     let listed = world.zpool(&format!("import -d {}", image.display())).ok();
@@ -175,4 +185,35 @@ fn a_host_without_a_number_has_no_such_pool() {
         said.contains("pool has the multihost property on and the\nsystem's hostid is not set."),
         "{said}"
     );
+}
+
+#[test]
+fn an_import_that_takes_long_keeps_nobody_waiting() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let host = host("a");
+    let images = host.images("d", 3, 128 << 20);
+    let path = |i: usize| images[i].display().to_string();
+    // Whoever claims such a pool waits for twice twice the interval.
+    std::fs::write(host.path().join("parameters/zfs_multihost_interval"), "5000\n").expect("tunable");
+    host.zpool(&format!("create -O mountpoint=none -o multihost=on tank {}", path(0))).ok();
+    host.zpool("sync tank").ok();
+    host.zpool("export tank").ok();
+    let begun = Instant::now();
+    let import = host.command("zpool").args(["import", "-d", &path(0), "tank"]).spawn();
+    let mut import = import.expect("zpool import");
+    std::thread::sleep(Duration::from_secs(5));
+    host.zpool(&format!("create -O mountpoint=none other {}", path(1))).ok();
+    host.zpool("set comment=here other").ok();
+    // Its name and the pool itself are spoken for.
+    let said = host.zpool(&format!("create -O mountpoint=none tank {}", path(2))).fails();
+    assert!(said.contains("exists"), "{said}");
+    let said = host.zpool(&format!("import -d {} tank", path(0))).fails();
+    assert!(said.contains("is being imported"), "{said}");
+    host.zpool("destroy other").ok();
+    let waited = begun.elapsed();
+    assert!(import.try_wait().expect("waits").is_none(), "the import was over after {waited:?} already");
+    assert!(import.wait().expect("waits").success());
+    assert!(begun.elapsed() >= Duration::from_secs(20), "{:?}", begun.elapsed());
 }

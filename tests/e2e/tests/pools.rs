@@ -208,6 +208,36 @@ fn a_pool_is_written_into_the_cache_file_that_it_names() {
     pool.judge();
 }
 
+/// As OpenZFS: where they are not under their old names they are looked for beside these, and pools
+/// that the file does not name are nobody's business.
+#[test]
+fn a_cache_file_leads_to_devices_that_were_renamed() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let file = world.path().join("a.cache");
+    let images = world.images("d", 3, 96 << 20);
+    let [a, b, other] = [0, 1, 2].map(|i| images[i].display().to_string());
+    world.zpool(&format!("create -O mountpoint=none tank {other}")).ok();
+    world.zpool("export tank").ok();
+    world
+        .zpool(&format!("create -O mountpoint=none -o cachefile={} tank mirror {a} {b}", file.display()))
+        .ok();
+    let guid = world.zpool("get -H -o value guid tank").ok();
+    let kept = std::fs::read(&file).expect("cache file");
+    world.zpool("export tank").ok();
+    std::fs::write(&file, kept).expect("cache file");
+    for path in &images[..2] {
+        std::fs::rename(path, path.with_extension("new")).expect("renamed");
+    }
+    let said = world.zpool(&format!("import -c {} tank", file.display())).ok();
+    assert!(said.contains("cachefile import failed, retrying"), "{said}");
+    assert_eq!(world.zpool("get -H -o value guid tank").ok(), guid);
+    assert_eq!(world.zpool("list -H -o health tank").ok().trim(), "ONLINE");
+    world.zpool("export tank").ok();
+}
+
 #[test]
 fn sectors_that_a_pool_was_made_with_are_those_of_what_is_added() {
     if !can(&[Need::Fuse, Need::Zdb]) {

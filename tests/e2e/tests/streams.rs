@@ -94,6 +94,109 @@ fn trees_travel() {
     pool.judge();
 }
 
+/// As OpenZFS: which dataset is which is told by its snapshots.
+#[test]
+fn a_package_takes_along_new_names_and_with_force_what_is_gone() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/a").ok();
+    for name in ["old", "x", "x/deep", "y", "y/z"] {
+        world.zfs(&format!("create tank/a/{name}")).ok();
+    }
+    world.zfs("snapshot -r tank/a@one").ok();
+    // A clone, in the way of the one that it is of.
+    world.zfs("clone tank/a/y@one tank/a/ac").ok();
+    world.zfs("snapshot tank/a/ac@one").ok();
+    receive(&world, "tank/b", &send(&world, "-R tank/a@one", "full")).expect("received");
+    let names = || world.zfs("list -H -o name -r tank/b").ok().replace("tank/b", "b").replace('\n', " ");
+    assert_eq!(names(), "b b/ac b/old b/x b/x/deep b/y b/y/z ");
+    world.zfs("rename tank/a/x tank/a/neu").ok();
+    world.zfs("rename tank/a/neu/deep tank/a/deep").ok();
+    world.zfs("destroy -R tank/a/y").ok();
+    world.zfs("create tank/a/fresh").ok();
+    world.zfs("create tank/b/mine").ok();
+    world.zfs("snapshot -r tank/a@two").ok();
+    receive(&world, "tank/b", &send(&world, "-R -I @one tank/a@two", "two")).expect("received");
+    assert_eq!(names(), "b b/ac b/deep b/fresh b/mine b/neu b/old b/y b/y/z ", "nothing goes unasked");
+    world.zfs("destroy -r tank/a/old").ok();
+    world.zfs("snapshot -r tank/a@three").ok();
+    receive(&world, "-F tank/b", &send(&world, "-R -i @two tank/a@three", "three")).expect("received");
+    assert_eq!(names(), "b b/deep b/fresh b/neu ");
+    // What was sent to the wrong place costs nothing there.
+    world.zfs("create -p tank/other/precious").ok();
+    world.zfs("snapshot -r tank/other@three").ok();
+    let wrong = receive(&world, "-F tank/other", &send(&world, "-R -i @two tank/a@three", "again"));
+    wrong.expect_err("it does not begin there");
+    world.zfs("list tank/other@three tank/other/precious tank/other/precious@three").ok();
+    let guids = |fs: &str| {
+        let found = ["", "/deep", "/fresh", "/neu"]
+            .map(|below| world.zfs(&format!("get -H -o value guid {fs}{below}@three")).ok());
+        found.concat()
+    };
+    assert_eq!(guids("tank/a"), guids("tank/b"));
+    pool.judge();
+}
+
+/// As OpenZFS. The other way round it is received.
+#[test]
+fn what_was_sent_with_large_blocks_is_not_gone_on_with_without_them() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &[]);
+    world.zfs("create -o recordsize=1M tank/a").ok();
+    let file = pool.root().join("a/file");
+    let words = |n: u32| -> Vec<u8> {
+        (0..n).flat_map(|i| i.wrapping_mul(0x9e37_79b9).rotate_left(n % 32).to_le_bytes()).collect()
+    };
+    fs::write(&file, words(700_000)).expect("write");
+    world.zfs("snapshot tank/a@one").ok();
+    let mut changed = words(700_000);
+    changed[2_000_000..2_000_100].fill(0);
+    fs::write(&file, &changed).expect("write");
+    world.zfs("snapshot tank/a@two").ok();
+    receive(&world, "tank/large", &send(&world, "-L tank/a@one", "large")).expect("received");
+    for how in ["", "-c "] {
+        let said = receive(&world, "tank/large", &send(&world, &format!("{how}-i @one tank/a@two"), "small"));
+        assert!(said.expect_err("refused").contains("requires -L (--large-block)"));
+    }
+    receive(&world, "tank/large", &send(&world, "-L -i @one tank/a@two", "step")).expect("received");
+    receive(&world, "tank/small", &send(&world, "tank/a@one", "small")).expect("received");
+    receive(&world, "tank/small", &send(&world, "-L -i @one tank/a@two", "step")).expect("received");
+    for fs_name in ["large", "small"] {
+        assert!(fs::read(pool.root().join(fs_name).join("file")).expect("read") == changed, "{fs_name}");
+    }
+    pool.judge();
+}
+
+#[test]
+fn a_dataset_goes_with_what_an_interrupted_receive_left_in_it() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 256 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    world.zfs("snapshot tank/a@one").ok();
+    let words: Vec<u8> = (0..1_000_000_u32).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    fs::write(pool.root().join("a/file"), words).expect("write");
+    world.zfs("snapshot tank/a@two").ok();
+    receive(&world, "tank/up/b", &send(&world, "tank/a@one", "full")).unwrap_err();
+    world.zfs("create tank/up").ok();
+    receive(&world, "tank/up/b", &send(&world, "tank/a@one", "full")).expect("received");
+    let step = send(&world, "-i @one tank/a@two", "step");
+    receive(&world, "-s -F tank/up/b", &step[..step.len() / 2]).unwrap_err();
+    let token = world.zfs("get -H -o value receive_resume_token tank/up/b").ok();
+    assert!(token.len() > 20, "{token}");
+    world.zfs("destroy -r tank/up").ok();
+    assert_eq!(world.zfs("list -H -o name -t all").ok(), "tank\ntank/a\ntank/a@one\ntank/a@two\n");
+    pool.judge();
+}
+
 #[test]
 fn a_stream_that_is_cut_leaves_nothing_or_goes_on() {
     if !can(&[Need::Fuse]) {

@@ -9,8 +9,7 @@ use crate::fmt::time;
 use std::collections::BTreeMap;
 use zilla_control::ErrorCode;
 use zilla_control::types::{
-    ImportCandidate, ImportSearch, ImportSource, MmpState, PoolHealth, PoolImport, PoolLabelState, PoolQuery,
-    Rewound,
+    ImportCandidate, ImportSearch, MmpState, PoolHealth, PoolImport, PoolLabelState, PoolQuery, Rewound,
 };
 
 pub use show::show;
@@ -27,8 +26,7 @@ struct Options {
 }
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
-    let opts = options(cx, &args)?;
-    let (opts, operands) = opts;
+    let (mut opts, operands) = options(cx, &args)?;
     let cached = opts.request.source.cachefile.is_some();
     let source = opts.request.source.clone();
     let search = ImportSearch { source, destroyed: opts.destroyed };
@@ -66,8 +64,8 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     if code != 0 && cached {
         // What the cache file says is out of date: look at the devices themselves.
         cx.out.line("cachefile import failed, retrying");
-        let source = ImportSource { scan: true, ..opts.request.source.clone() };
-        let search = ImportSearch { source, destroyed: opts.destroyed };
+        opts.request.source.scan = true;
+        let search = ImportSearch { source: opts.request.source.clone(), destroyed: opts.destroyed };
         let found = cx.ask("cannot discover pools", &search)?.ok_or(Exit(1))?;
         return match operands.first() {
             Some(wanted) => one(cx, &opts, &found, wanted, operands.get(1)),

@@ -48,6 +48,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// up so that it cannot be taken over.
 const LONGEST: Duration = Duration::from_secs(3600);
 
+/// How long a device may take to be read. One that has not answered by then may have heartbeats
+/// that nobody here knows of, so there is no answer to whose the pool is. Longer than a disk takes
+/// to start up or to give up a sector.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Spreads numbers that are alike (2^64 divided by the golden ratio).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -164,7 +169,7 @@ pub(super) fn is_unwatched(labels: &PoolLabels, ub: &Uberblock, opts: &OpenOpts)
 pub(super) async fn watch(env: &Env, tree: &VdevTree, seen: Rank, least: Duration) -> Result<()> {
     let until = env.boottime() + least;
     loop {
-        let labels = tree.read_labels().await;
+        let labels = tree.read_labels_within(env, PATIENCE).await?;
         if labels.uberblocks.first().is_none_or(|f| f.ub.rank() != seen) {
             return Err(elsewhere(&labels));
         }
@@ -197,7 +202,7 @@ impl Spa {
 }
 
 async fn activity_on(env: &Env, tree: &VdevTree, opts: &OpenOpts) -> Result<Option<Rank>> {
-    let labels = tree.read_labels().await;
+    let labels = tree.read_labels_within(env, PATIENCE).await?;
     let Some(ub) = labels.uberblocks.first().map(|f| f.ub) else { return Ok(None) };
     if beats(&ub) && (opts.host.id == 0 || opts.unset_hostid) {
         return Err(Refusal::NoHostid.into());

@@ -13,7 +13,8 @@
 //!
 //! The devices are opened anew for a claim, by their paths, which may lead elsewhere by now: only
 //! what carries the leaf's and the pool's labels is written to. One that does not answer is passed
-//! over.
+//! over when it is written; when it is read there is no claim without it, for what it has may be
+//! another's.
 //!
 //! A crash leaves the claim in the ring: a heartbeat of a host that is gone.
 
@@ -90,7 +91,7 @@ impl Heart {
     pub async fn claim(self: &Arc<Self>, seen: Rank) -> Result<Duration> {
         let tree = self.zio.tree();
         let read = self.world.boottime();
-        let labels = tree.read_labels().await;
+        let labels = tree.read_labels_within(&self.world, activity::PATIENCE).await?;
         let Some(found) = labels.uberblocks.first().map(|f| f.ub).filter(|ub| ub.rank() == seen) else {
             return Err(activity::elsewhere(&labels));
         };
@@ -145,7 +146,7 @@ impl Heart {
         }
         self.world.sleep(gap * 2).await;
         let again = self.world.boottime();
-        let labels = tree.read_labels().await;
+        let labels = tree.read_labels_within(&self.world, activity::PATIENCE).await?;
         if labels.uberblocks.first().is_none_or(|f| f.ub != ub) {
             return Err(activity::elsewhere(&labels));
         }
@@ -158,7 +159,7 @@ impl Heart {
     /// left. When it was looked at; until the labels say whose it is the lease is short.
     pub async fn look_again(self: &Arc<Self>, newest: &Uberblock) -> Result<Duration> {
         let looked = self.world.boottime();
-        let labels = self.zio.tree().read_labels().await;
+        let labels = self.zio.tree().read_labels_within(&self.world, activity::PATIENCE).await?;
         if labels.uberblocks.first().is_none_or(|f| f.ub.rank() != newest.rank()) {
             return Err(activity::elsewhere(&labels));
         }
@@ -170,7 +171,7 @@ impl Heart {
     /// it again.
     pub async fn reclaim(self: &Arc<Self>) -> Result<()> {
         let tree = self.zio.tree();
-        let labels = tree.read_labels().await;
+        let labels = tree.read_labels_within(&self.world, activity::PATIENCE).await?;
         let Some(best) = labels.uberblocks.first().map(|f| f.ub) else {
             return Err(Error::os(Errno::Io, "no uberblock can be read from any of the pool's devices"));
         };

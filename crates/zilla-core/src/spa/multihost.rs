@@ -319,6 +319,17 @@ impl Heart {
         }
     }
 
+    /// Returns when no heartbeat is on its way to these devices, which have been closed.
+    pub async fn settled(&self, guids: &[u64]) {
+        loop {
+            let listener = self.changed.listen();
+            if !self.state.lock().busy.iter().any(|guid| guids.contains(guid)) {
+                return;
+            }
+            listener.await;
+        }
+    }
+
     fn begin(&self, st: &State, from: Duration) {
         match st.taking.or(st.pace.lease()) {
             Some(lease) => self.lease.begin(from + lease),

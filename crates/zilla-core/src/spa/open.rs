@@ -393,11 +393,10 @@ impl Spa {
         let newest = newest.unwrap_or(ub);
         let heart = Heart::new(guarded, &zio, &newest, opts.host.id);
         if multihost && !ctx.readonly {
-            let seen = match apart {
-                true => guarded.world.boottime(),
-                false if activity::is_claim_needed(&labels, &newest, &opts.host) => {
-                    heart.claim(newest.rank()).await?
-                }
+            let seen = match activity::is_claim_needed(&labels, &newest, &opts.host) {
+                // They were this host's a moment ago.
+                true if apart => return Err(activity::elsewhere(&labels)),
+                true => heart.claim(newest.rank()).await?,
                 false => heart.look_again(&newest).await?,
             };
             heart.start(opts.host.id, seen);

@@ -11,6 +11,9 @@
 //! would have left. It is opened like that, with only these devices, and its first txg makes it a
 //! pool of its own: another guid and name, a tree of the sides, no logs, spares or cache devices.
 //!
+//! A pool with `multihost` that is split off is looked at before it is written: it may have taken
+//! so long that another host has found its devices left.
+//!
 //! **On disk** (OpenZFS's): from the first step to the last the pool's configuration lists the
 //! devices (`splitcfg`), and the new pool's labels name the pool it comes from (`split_guid`).
 //!
@@ -205,6 +208,8 @@ impl Spa {
             }
         };
         let txg = self.ctx.sync_task(task).await?;
+        // Whatever is newer from now on is another host's.
+        self.heart.settled(&sides).await;
         let guid = new_guid(&*self.ctx.env.rng);
         let into = Into { sides: sides.clone(), guid, from: self.name(), txg };
         let made =

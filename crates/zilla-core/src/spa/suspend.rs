@@ -205,6 +205,8 @@ impl Spa {
             }
         };
         let Some(seen) = seen else {
+            // What the log, and whoever writes ahead of a txg, was refused meanwhile is sent again.
+            s.resumed.store(true, Ordering::Relaxed);
             s.change(|st| (st.why, st.idle) = (None, false));
             self.ctx.txgs.open_gate();
             return Ok(());

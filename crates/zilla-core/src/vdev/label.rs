@@ -7,16 +7,19 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use zilla_codec::checksum::{Checksum, embedded};
-use zilla_env::Device;
+use zilla_env::{Device, Env};
 use zilla_ondisk::enums::{PoolState, is_supported_version};
 use zilla_ondisk::label::{
     UBERBLOCK_SHIFT, VDEV_LABEL_SIZE, VDEV_LABELS, VDEV_PHYS_OFFSET, VdevLabel, label_offset,
 };
 use zilla_ondisk::{ByteOrder, NvList, Uberblock};
 
+use super::Leaf;
+use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 
 /// One of the four labels.
@@ -114,7 +117,7 @@ fn parse(offset: u64, raw: Bytes) -> Label {
     Label { offset, config, problem, raw }
 }
 
-fn config_of(offset: u64, raw: &[u8]) -> Result<NvList, String> {
+fn config_of(offset: u64, raw: &[u8]) -> std::result::Result<NvList, String> {
     let label = VdevLabel::split(raw).ok_or("short label")?;
     let verifier = embedded::label_verifier(offset + VDEV_PHYS_OFFSET);
     embedded::verify(Checksum::Label, label.vdev_phys, &verifier).map_err(|e| e.to_string())?;
@@ -201,6 +204,18 @@ pub struct PoolLabels {
 }
 
 impl PoolLabels {
+    /// Of leaves: index, sector size and labels of each.
+    fn of(read: Vec<(usize, u32, Vec<Label>)>) -> PoolLabels {
+        let mut out = PoolLabels::default();
+        for (index, ashift, labels) in read {
+            out.uberblocks.extend(uberblocks(&labels, ashift));
+            out.labels.push((index, labels));
+        }
+        out.uberblocks.sort_by_key(|f| std::cmp::Reverse(f.ub.rank()));
+        out.uberblocks.dedup_by_key(|f| f.ub.txg);
+        out
+    }
+
     /// The configuration to be used with an uberblock: the newest that is not newer.
     pub fn config(&self, ub: &Uberblock) -> Option<&NvList> {
         let all = self.labels.iter().filter_map(|(_, l)| best_config(l, ub.txg));
@@ -212,22 +227,44 @@ impl super::VdevTree {
     /// Reads the labels of all leaves of the pool.
     #[crate::boxed]
     pub async fn read_labels(&self) -> PoolLabels {
-        let mut reads = Vec::new();
-        for top in &self.tops {
-            for leaf in top.devices().filter(|l| l.readable()) {
-                let ashift = top.ashift();
-                if let Some(device) = leaf.device() {
-                    reads.push(async move { (leaf.index, ashift, read_labels(&device).await) });
-                }
+        let reads = self
+            .labelled()
+            .into_iter()
+            .map(|(leaf, ashift, device)| async move { (leaf.index, ashift, read_labels(&device).await) });
+        PoolLabels::of(futures_util::future::join_all(reads).await)
+    }
+
+    /// The same for who must know all of them: an error that names the devices, if some have not
+    /// answered within that time.
+    #[crate::boxed]
+    pub async fn read_labels_within(&self, env: &Env, limit: Duration) -> Result<PoolLabels> {
+        let reads = self.labelled().into_iter().map(|(leaf, ashift, device)| async move {
+            match env.timeout(limit, read_labels(&device)).await {
+                Ok(labels) => Ok((leaf.index, ashift, labels)),
+                Err(_) => Err(leaf.path()),
             }
+        });
+        let read = futures_util::future::join_all(reads).await;
+        let silent: Vec<&str> = read.iter().filter_map(|r| r.as_ref().err().map(String::as_str)).collect();
+        if !silent.is_empty() {
+            let what = format!(
+                "whether another host uses the pool cannot be seen: no answer within {} s from {}; try again when it \
+                 answers, or has been taken away",
+                limit.as_secs(),
+                silent.join(", ")
+            );
+            return Err(Error::os(Errno::Io, what));
         }
-        let mut out = PoolLabels::default();
-        for (index, ashift, labels) in futures_util::future::join_all(reads).await {
-            out.uberblocks.extend(uberblocks(&labels, ashift));
-            out.labels.push((index, labels));
+        Ok(PoolLabels::of(read.into_iter().flatten().collect()))
+    }
+
+    /// Who has labels, with the sector size of its vdev.
+    fn labelled(&self) -> Vec<(&Arc<Leaf>, u32, Arc<dyn Device>)> {
+        let mut all = Vec::new();
+        for top in &self.tops {
+            let readable = top.devices().filter(|l| l.readable());
+            all.extend(readable.filter_map(|l| Some((l, top.ashift(), l.device()?))));
         }
-        out.uberblocks.sort_by_key(|f| std::cmp::Reverse(f.ub.rank()));
-        out.uberblocks.dedup_by_key(|f| f.ub.txg);
-        out
+        all
     }
 }

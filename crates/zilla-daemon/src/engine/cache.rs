@@ -11,7 +11,7 @@ use super::Engine;
 use super::errors::Answer;
 use super::lost::Lost;
 use super::pool::Pool;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::spa::{FoundPool, OpenOpts, discover};
@@ -124,8 +124,9 @@ impl Engine {
             name: Some(pool.name.clone()),
             ..self.open_opts().await
         };
-        match self.bring_up(&pool, opts, None, None).await {
+        match self.open_pool(&pool, opts, None, None).await {
             Ok(up) => {
+                self.show_pool(&up).await;
                 tracing::info!("pool '{}' is open", up.name());
                 for e in up.mount_all(self, &[]).await {
                     let name = e.subject.clone().unwrap_or_default();
@@ -147,6 +148,18 @@ impl Engine {
             all.extend(self.look_for(&entry, &[PoolState::Active, PoolState::Exported]).await?);
         }
         Ok(all)
+    }
+
+    /// The same pools, wherever in the folders of their devices these are by now: they may have
+    /// been renamed.
+    pub(super) async fn near_cached(&self, path: &Path) -> Answer<Vec<FoundPool>> {
+        let entries = self.entries(path).await?;
+        let paths = entries.iter().flat_map(|e| &e.paths);
+        let places: BTreeSet<PathBuf> = paths.filter_map(|p| p.parent().map(Path::to_owned)).collect();
+        let places: Vec<PathBuf> = places.into_iter().filter(|d| d.is_dir()).collect();
+        let mut found = discover(&self.env, &places).await.map_err(super::errors::of_pool)?;
+        found.retain(|f| entries.iter().any(|e| e.guid == f.guid));
+        Ok(found)
     }
 
     /// What stands in a cache file.

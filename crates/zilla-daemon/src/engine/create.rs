@@ -51,7 +51,7 @@ impl Engine {
         };
         root_props.retain(|(name, _)| !zilla::FIXED.contains(&name.as_str()));
         let _changes = self.changes.lock().await;
-        if self.pools.read().contains_key(&name) || self.is_lost(&name) {
+        if self.is_name_taken(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
         }
         let ashift = typed.iter().find_map(|(name, _, value)| match value {
@@ -186,7 +186,9 @@ impl Engine {
             self.log(&pool, caller, &line).await;
         }
         let begun = self.env.clock.now();
-        self.take_down(&pool, Some(PoolState::Exported), force).await?;
+        // By `-F` its labels go on saying that it is in use, as if this host had gone down.
+        let state = (!r.hard_force).then_some(PoolState::Exported);
+        self.take_down(&pool, state, force).await?;
         self.injected_pause(&r.name, false, begun).await;
         super::events::notify(&pool, "pool_export");
         Ok(())

@@ -200,13 +200,13 @@ impl Engine {
         }
         if let Some(version) = number(&settings, "version") {
             settings.retain(|(name, _)| name != "version");
-            if pool.zpl_version(&ds).await.map_err(of(&r.name))? == Some(version) {
-                if settings.is_empty() && quotas.is_empty() {
-                    return Ok(MountedReply::default());
-                }
-            } else {
-                let what = "changing 'version' is not supported by zilla yet";
-                return Err(ApiError::with(ErrorCode::Unsupported, what));
+            let now = pool.zpl_version(&ds).await.map_err(of(&r.name))?.unwrap_or(0);
+            let mut mount_error = None;
+            if now != version {
+                mount_error = self.upgrade_filesystem(&pool, &ds, now, version).await?;
+            }
+            if settings.is_empty() && quotas.is_empty() {
+                return Ok(MountedReply { mount_error });
             }
         }
         if types == props::VOL {
@@ -322,7 +322,7 @@ impl Engine {
         pool.change_props(&name, settings).await?;
         let after = Settings::of(pool, ds).await.map_err(of(&name))?;
         let place = after.place(pool);
-        let mut moved = Vec::new();
+        let (mut moved, mut left) = (Vec::new(), Vec::new());
         for name in &mounted {
             let Ok(ds) = pool.dsl().by_name(name).await else { continue };
             let settings = Settings::of(pool, &ds).await.map_err(of(name))?;
@@ -330,18 +330,28 @@ impl Engine {
             let same = matches!((settings.place(pool), &at), (Mountpoint::At(p), Some(at)) if at.as_os_str() == p.as_str());
             if !same || settings.num("canmount") == 0 {
                 moved.push(name.clone());
+                left.extend(at);
             }
         }
-        for name in &moved {
-            pool.unmount_one(name, false).await?;
+        // What is mounted within them is in their way, and comes back.
+        let is_within = |name: &String| {
+            pool.mounted_at(name).is_some_and(|at| left.iter().any(|l| at != *l && at.starts_with(l)))
+        };
+        let leaving: Vec<String> =
+            mounted.iter().filter(|name| moved.contains(name) || is_within(name)).cloned().collect();
+        let (unmounted, stopped) = pool.unmount_each(&leaving, false).await;
+        if let Some(e) = stopped {
+            pool.mount_back(self, &unmounted).await;
+            return Err(e);
         }
         // Who is given a place is mounted there, though he was not mounted before.
+        let mut first = Vec::new();
         if placed && matches!(place, Mountpoint::At(_)) {
-            let first = pool.first_places(ds).await?;
-            moved.extend(first.into_iter().filter(|name| !mounted.contains(name)));
+            first = pool.first_places(ds).await?;
+            first.retain(|name| !mounted.contains(name));
         }
-        let mut mount_error = None;
-        for name in moved.iter().rev() {
+        let mut mount_error = pool.mount_back(self, &unmounted).await;
+        for name in first.iter().rev() {
             if let Err(e) = pool.mount(self, name, &How::default()).await {
                 mount_error.get_or_insert(e);
             }

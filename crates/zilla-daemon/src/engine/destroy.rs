@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zilla_control::types::{DatasetDestroy, DestroyReply};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, DslDir};
+use zilla_core::dsl::{DslDataset, DslDir, RECV_NAME};
 use zilla_core::error::{Errno, Result};
 
 const TRIES: usize = 20;
@@ -99,6 +99,15 @@ async fn carry_out_now(pool: &Pool, names: &[String], defer: bool) -> Result<()>
     let (dsl, names) = (pool.dsl().clone(), names.to_vec());
     let task = pool.spa.ctx.sync_task(move |tx| {
         Box::pin(async move {
+            // What an interrupted receive has left below a dataset, which nobody is shown, is a
+            // clone of what goes.
+            for name in names.iter().filter(|n| !n.contains('@')) {
+                match dsl.by_name(&format!("{name}/{RECV_NAME}")).await {
+                    Ok(left) => dsl.recv_abort(&tx, &left).await?,
+                    Err(e) if e.is(Errno::NoEnt) => {}
+                    Err(e) => return Err(e),
+                }
+            }
             for name in names {
                 // A try before this one may have come that far.
                 if let Err(e) = dsl.by_name(&name).await

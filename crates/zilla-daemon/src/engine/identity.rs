@@ -18,7 +18,7 @@ impl Engine {
     pub(super) async fn reguid_pool(&self, r: PoolReguid) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
-        if r.guid.is_some_and(|guid| self.all_pools().iter().any(|p| p.spa.guid() == guid)) {
+        if r.guid.is_some_and(|guid| self.is_guid_taken(guid)) {
             return Err(ApiError::with(ErrorCode::Exists, "guid is already in use"));
         }
         pool.spa.reguid(r.guid).await.map_err(|e| match e.errno() {

@@ -66,6 +66,7 @@ impl Engine {
     async fn find(&self, source: &ImportSource) -> Answer<Vec<FoundPool>> {
         let mut found = match &source.cachefile {
             Some(file) if !source.scan => self.cached(Path::new(file)).await?,
+            Some(file) if source.dirs.is_empty() => self.near_cached(Path::new(file)).await?,
             _ => {
                 let places: Vec<PathBuf> = if source.dirs.is_empty() {
                     DEFAULT_DIRS.iter().map(PathBuf::from).filter(|d| d.is_dir()).collect()
@@ -232,14 +233,17 @@ impl Engine {
         if let Some(name) = &r.new_name {
             naming::check_pool_name(name, false)?;
         }
-        let _changes = self.changes.lock().await;
         let found = self.find(&r.source).await?;
         let found = found.into_iter().find(|f| f.guid == r.guid);
         let found = found.ok_or_else(|| ApiError::with(ErrorCode::NoEnt, "no such pool available"))?;
         let name = r.new_name.clone().unwrap_or_else(|| found.name.clone());
-        if self.pools.read().contains_key(&name) {
-            return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
-        }
+        let opening = {
+            let _changes = self.changes.lock().await;
+            if self.lost.read().get(&name).is_some_and(|lost| lost.guid != found.guid) {
+                return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
+            }
+            self.begin_opening(&name, found.guid)?
+        };
         let quiet = self.quiet.lock().get(&found.guid).copied();
         let opts = OpenOpts {
             readonly,
@@ -256,11 +260,15 @@ impl Engine {
             return self.try_rewind(&found, opts).await;
         }
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
-        if self.lost.read().get(&name).is_some_and(|lost| lost.guid != found.guid) {
-            return Err(ApiError::with(ErrorCode::Exists, "a pool with that name already exists"));
-        }
         let begun = self.env.clock.now();
-        let pool = self.bring_up(&found, opts, r.altroot.clone(), cachefile).await?;
+        let pool = self.open_pool(&found, opts, r.altroot.clone(), cachefile).await?;
+        let _changes = self.changes.lock().await;
+        if self.closing() {
+            pool.spa.close(None).await.map_err(of_pool)?;
+            return Err(ApiError::with(ErrorCode::Busy, "the daemon is being stopped"));
+        }
+        self.show_pool(&pool).await;
+        drop(opening);
         self.injected_pause(&name, true, begun).await;
         self.found_again(found.guid);
         self.save_cache().await;
@@ -278,8 +286,13 @@ impl Engine {
         Ok(ImportReply { name: found.name.clone(), rewound, ..ImportReply::default() })
     }
 
-    /// Opens a pool and puts it into the table.
-    pub(super) async fn bring_up(
+    /// Puts an open pool into the table.
+    pub(super) async fn show_pool(&self, pool: &Arc<Pool>) {
+        self.pools.write().insert(pool.name(), pool.clone());
+        self.show_devices(&pool.name()).await;
+    }
+
+    pub(super) async fn open_pool(
         &self,
         found: &FoundPool,
         opts: OpenOpts,
@@ -304,8 +317,6 @@ impl Engine {
                 Err(e) => tracing::error!("pool '{}': looking for interrupted receives: {e}", pool.name()),
             }
         }
-        self.pools.write().insert(pool.name(), pool.clone());
-        self.show_devices(&pool.name()).await;
         Ok(pool)
     }
 }

@@ -28,6 +28,8 @@ mod errors;
 mod events;
 mod extended;
 mod farewell;
+mod follow;
+mod fsversion;
 mod grants;
 mod handed;
 mod heal;
@@ -48,6 +50,7 @@ mod mountopts;
 mod mounts;
 mod nesting;
 mod notify;
+mod opening;
 mod parameters;
 mod place;
 mod pool;
@@ -85,6 +88,7 @@ use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use zilla_control::types::*;
 use zilla_control::{Asked, Backend, Caller, Page};
@@ -105,6 +109,10 @@ pub struct Engine {
     lost: RwLock<BTreeMap<String, lost::Lost>>,
     /// Held while the set of pools changes.
     changes: tokio::sync::Mutex<()>,
+    /// The pools that are being imported, by name, with their guids.
+    opening: Mutex<BTreeMap<String, u64>>,
+    /// No pool is to be opened any more. It changes with `changes` held.
+    closing: AtomicBool,
     /// Where devices wait that were looked at and are to become a pool's.
     desk: handed::Desk,
     nbd: Option<volumes::Nbd>,
@@ -142,6 +150,8 @@ impl Engine {
             pools: Arc::default(),
             lost: RwLock::default(),
             changes: tokio::sync::Mutex::default(),
+            opening: Mutex::default(),
+            closing: AtomicBool::new(false),
             nbd: None,
             nfs: None,
             shares: shares::Shares::default(),
@@ -209,6 +219,10 @@ impl Engine {
         }
     }
 
+    fn closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
     fn all_pools(&self) -> Vec<Arc<Pool>> {
         self.pools.read().values().cloned().collect()
     }
@@ -248,6 +262,8 @@ impl Pools for Engine {
             self.try_once_more(&pool).await;
         }
         let _changes = self.changes.lock().await;
+        // An import that is under way does not bring in its pool any more.
+        self.closing.store(true, Ordering::Release);
         if let Some(nfs) = &self.nfs {
             nfs.stop().await;
         }

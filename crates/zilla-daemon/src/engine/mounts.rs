@@ -466,13 +466,22 @@ impl Pool {
         name: &str,
         force: bool,
     ) -> (Vec<(String, Temporary)>, Option<ApiError>) {
+        self.unmount_each(&self.mounted_below(name), force).await
+    }
+
+    /// The same for some, in this order.
+    pub(super) async fn unmount_each(
+        &self,
+        names: &[String],
+        force: bool,
+    ) -> (Vec<(String, Temporary)>, Option<ApiError>) {
         let mut unmounted = Vec::new();
-        for name in self.mounted_below(name) {
-            let temporary = self.mounts.lock().get(&name).map(|m| m.temporary).unwrap_or_default();
-            if let Err(e) = self.unmount_one(&name, force).await {
+        for name in names {
+            let temporary = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
+            if let Err(e) = self.unmount_one(name, force).await {
                 return (unmounted, Some(e));
             }
-            unmounted.push((name, temporary));
+            unmounted.push((name.clone(), temporary));
         }
         (unmounted, None)
     }
@@ -485,9 +494,8 @@ impl Pool {
     ) -> Option<ApiError> {
         let mut first = None;
         for (name, temporary) in unmounted.iter().rev() {
-            // Whatever `canmount` says: it was mounted. Only where it has no place any more it is
-            // not.
-            if !self.has_place(name).await {
+            // It was mounted: so it is now, unasked or not, if it may be at all.
+            if !self.may_be_mounted(name).await {
                 continue;
             }
             let how = How { temporary: *temporary, explicit: true, ..How::default() };
@@ -499,11 +507,11 @@ impl Pool {
         first
     }
 
-    /// Whether a file system has a mountpoint that is a path.
-    async fn has_place(&self, name: &str) -> bool {
+    /// Whether a file system has a mountpoint that is a path, and is not kept from it.
+    pub(super) async fn may_be_mounted(&self, name: &str) -> bool {
         let Ok(ds) = self.dsl().by_name(name).await else { return false };
         let settings = Settings::of(self, &ds).await;
-        settings.is_ok_and(|s| matches!(s.place(self), Mountpoint::At(_)))
+        settings.is_ok_and(|s| matches!(s.place(self), Mountpoint::At(_)) && s.num("canmount") != 0)
     }
 
     /// Mounts a tree again, so that it heeds what only a new mount does.

@@ -16,7 +16,7 @@ use super::streams::{Reader, Told};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_control::props::{self, naming};
-use zilla_control::types::{DatasetDestroy, ReceiveAbort, StreamReceive};
+use zilla_control::types::{ReceiveAbort, StreamReceive};
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::dsl::{DslDataset, RecvOpts, Setting};
 use zilla_core::error::{Errno, Error};
@@ -61,7 +61,7 @@ pub(super) fn why(e: &Error) -> String {
 }
 
 /// The datasets of a package, by the guid in their name.
-fn members(list: &NvList) -> Vec<&NvList> {
+pub(super) fn members(list: &NvList) -> Vec<&NvList> {
     let fss = list.list("fss").map(|l| {
         l.iter().filter_map(|(_, v)| match v {
             NvValue::List(l) => Some(l),
@@ -72,7 +72,7 @@ fn members(list: &NvList) -> Vec<&NvList> {
 }
 
 /// The name of a stream's snapshot, without the part that `top` (a package's first dataset) is.
-fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> Answer<String> {
+pub(super) fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> Answer<String> {
     let bad =
         || ApiError::with(ErrorCode::Stream, format!("cannot receive: '{toname}' is no snapshot's name"));
     let (fs, snap) = toname.split_once('@').ok_or_else(bad)?;
@@ -200,7 +200,7 @@ impl Engine {
         };
         reader.end_of_package().await.map_err(plain)?;
         if list.contains("fromsnap") && !list.contains("not_recursive") && !r.dry_run && !r.heal {
-            self.follow(pool, r, &first, &list, told).await?;
+            self.follow(pool, caller, r, &first, &list, told).await?;
         }
         let made = self.to_be_made(pool, r, first.toname.split('@').next(), &list).await?;
         let mut raw = false;
@@ -262,6 +262,15 @@ impl Engine {
                 }
                 return self.pass_over(&part, reader).await;
             }
+            // What is to take the place of the dataset lies beside it so far.
+            let replaces = match part.begin.fromguid == 0 && resuming {
+                true => dsl.recv_partial(&fs).await.map_err(of_dataset)?.is_some_and(|p| p.name() != fs),
+                false => false,
+            };
+            if replaces && !r.force {
+                let what = format!("destination '{fs}' exists\nmust specify -F to overwrite it");
+                return Err(refuse(&part, &what));
+            }
             if part.begin.fromguid == 0 && !resuming {
                 let snaps = dsl.snapshots(head).await.map_err(of_dataset)?;
                 if !r.force {
@@ -279,6 +288,7 @@ impl Engine {
         } else if part.begin.fromguid != 0 && !resuming && !is_clone(&part.begin) && r.origin.is_none() {
             return Err(refuse(&part, &format!("destination '{fs}' does not exist")));
         }
+        self.check_large_blocks(pool, &part, head.as_ref()).await?;
         let verb = if part.begin.fromguid != 0 { "incremental" } else { "full" };
         if r.verbose {
             let how = if r.dry_run { "would receive" } else { "receiving" };
@@ -351,56 +361,32 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives snapshots the names they have come to have where an incremental package was made, and
-    /// with `-F` destroys those that are no longer there. Datasets stay, and keep their names.
-    async fn follow(
+    /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would be
+    /// taken for another one with smaller blocks, and lose all that the stream does not bring.
+    async fn check_large_blocks(
         &self,
-        pool: &Arc<Pool>,
-        r: &StreamReceive,
-        first: &Begin,
-        list: &NvList,
-        told: &Told,
+        pool: &Pool,
+        part: &Part<'_>,
+        head: Option<&Arc<DslDataset>>,
     ) -> Answer<()> {
-        let top = first.toname.split('@').next();
+        let from = part.begin.fromguid;
+        if from == 0 || part.begin.features() & feature::LARGE_BLOCKS != 0 {
+            return Ok(());
+        }
         let dsl = pool.dsl();
-        for member in members(list) {
-            let (Some(name), Some(snaps)) = (member.str("name"), member.list("snaps")) else { continue };
-            let target = target_of(r, &format!("{name}@x"), top)?;
-            let fs = target.split('@').next().unwrap_or_default().to_owned();
-            let Ok(head) = dsl.by_name(&fs).await else { continue };
-            let mut gone = Vec::new();
-            for s in dsl.snapshots(&head).await.map_err(of_dataset)? {
-                let (guid, old) = (s.guid(), s.snapshot_name());
-                let now = snaps.iter().find(|(_, v)| **v == NvValue::Uint64(guid)).map(|(n, _)| n.to_owned());
-                match now {
-                    Some(new) if new != old => {
-                        if r.verbose {
-                            told.out(format!("attempting rename {fs}@{old} to {fs}@{new}"));
-                        }
-                        let (d, f, o) = (dsl.clone(), fs.clone(), old.clone());
-                        let task = pool.spa.ctx.sync_task(move |tx| {
-                            Box::pin(async move { d.rename_snapshot(&tx, &f, &o, &new, false).await })
-                        });
-                        task.await.map_err(of_dataset)?;
-                        pool.forget_snapshot(&format!("{fs}@{old}"));
-                    }
-                    None if r.force => gone.push(old),
-                    _ => {}
-                }
+        let base = match head {
+            Some(head) => {
+                let snapshots = dsl.snapshots(head).await.map_err(of_dataset)?;
+                snapshots.into_iter().find(|s| s.guid() == from)
             }
-            if gone.is_empty() {
-                continue;
-            }
-            let target = format!("{fs}@{}", gone.join(","));
-            if r.verbose {
-                told.out(format!("attempting destroy {target}"));
-            }
-            let request = DatasetDestroy { target, force: true, ..DatasetDestroy::default() };
-            // One with clones, or that is held, stays, and so may the stream fail that cannot do
-            // with it.
-            if let Err(e) = self.destroy(request).await {
-                told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
-            }
+            None => match pool.by_guid(from).await? {
+                Some(name) => Some(dsl.by_name(&name).await.map_err(of_dataset)?),
+                None => None,
+            },
+        };
+        if base.is_some_and(|s| s.feature_is_active("large_blocks")) {
+            let what = "incremental send stream requires -L (--large-block), to match previous receive.";
+            return Err(refuse(part, what));
         }
         Ok(())
     }

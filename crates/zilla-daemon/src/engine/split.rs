@@ -29,7 +29,7 @@ impl Engine {
         }
         let _changes = self.changes.lock().await;
         let old = self.changeable(&r.name)?;
-        if self.pools.read().contains_key(&r.new_name) || self.is_lost(&r.new_name) {
+        if self.is_name_taken(&r.new_name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
         }
         let opts = OpenOpts { name: Some(r.new_name.clone()), ..self.open_opts().await };

@@ -1,0 +1,277 @@
+//! What an incremental package (`zfs send -R -i`, `-I`) says beside its streams: which datasets and
+//! snapshots there are at the sender now, and what they are called.
+//!
+//! What got another name there gets it here. With `-F` what is not there any more is destroyed
+//! here, and so is what never was: snapshots, and datasets below the one that is received into.
+//! Which dataset is which is told by its snapshots' guids, and by its name only where it has none
+//! of the sender's. What cannot be renamed or destroyed stays, and the receiver is told.
+//!
+//! **Crash:** each step is whole or not done, and the next package begins with what is left.
+
+use super::Engine;
+use super::errors::{Answer, of_dataset};
+use super::pool::Pool;
+use super::receive::{members, target_of};
+use super::streams::Told;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zilla_control::Caller;
+use zilla_control::types::{DatasetDestroy, DatasetRename, StreamReceive};
+use zilla_core::dsl::DslDataset;
+use zilla_core::error::Errno;
+use zilla_ondisk::stream::Begin;
+use zilla_ondisk::{NvList, NvValue};
+
+/// A dataset of the package.
+struct Member<'a> {
+    /// What it is to be called here.
+    target: String,
+    snaps: &'a NvList,
+}
+
+/// What is where at the sender.
+struct Package<'a> {
+    members: Vec<Member<'a>>,
+    /// By the guid of a snapshot its dataset.
+    by_snapshot: BTreeMap<u64, usize>,
+}
+
+impl<'a> Package<'a> {
+    fn read(r: &StreamReceive, first: &Begin, list: &'a NvList) -> Answer<Package<'a>> {
+        let top = first.toname.split('@').next();
+        let (mut found, mut by_snapshot) = (Vec::new(), BTreeMap::new());
+        for member in members(list) {
+            let (Some(name), Some(snaps)) = (member.str("name"), member.list("snaps")) else { continue };
+            let target = target_of(r, &format!("{name}@x"), top)?;
+            let target = target.split('@').next().unwrap_or_default().to_owned();
+            for (_, value) in snaps.iter() {
+                if let NvValue::Uint64(guid) = value {
+                    by_snapshot.insert(*guid, found.len());
+                }
+            }
+            found.push(Member { target, snaps });
+        }
+        Ok(Package { members: found, by_snapshot })
+    }
+
+    /// The member that a dataset here is, by its newest snapshot that the sender has.
+    fn member_of(&self, snapshots: &[Arc<DslDataset>]) -> Option<&Member<'a>> {
+        let known = snapshots.iter().filter(|s| self.by_snapshot.contains_key(&s.guid()));
+        let newest = known.max_by_key(|s| s.phys().creation_txg)?;
+        self.members.get(*self.by_snapshot.get(&newest.guid())?)
+    }
+
+    /// Whether the dataset that is received into is the package's. One that was sent to the wrong
+    /// place must not cost what lies there.
+    async fn is_for(&self, pool: &Pool, top: &str) -> Answer<bool> {
+        let Ok(head) = pool.dsl().by_name(top).await else { return Ok(false) };
+        let snapshots = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
+        Ok(self.member_of(&snapshots).is_some_and(|m| m.target == top))
+    }
+
+    fn has(&self, target: &str) -> bool {
+        self.members.iter().any(|m| m.target == target)
+    }
+}
+
+fn is_below(name: &str, above: &str) -> bool {
+    name.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
+}
+
+impl Engine {
+    pub(super) async fn follow(
+        &self,
+        pool: &Arc<Pool>,
+        caller: &Caller,
+        r: &StreamReceive,
+        first: &Begin,
+        list: &NvList,
+        told: &Told,
+    ) -> Answer<()> {
+        let package = Package::read(r, first, list)?;
+        let top = target_of(r, &first.toname, first.toname.split('@').next())?;
+        let top = top.split('@').next().unwrap_or_default().to_owned();
+        if !package.is_for(pool, &top).await? {
+            return Ok(());
+        }
+        self.follow_names(pool, caller, r, &package, &top, told).await?;
+        // Among what goes may be clones of snapshots that go.
+        if r.force {
+            self.follow_ends(pool, r, &package, &top, told).await?;
+        }
+        for member in &package.members {
+            self.follow_snapshots(pool, r, member, told).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives datasets below `top` the names of their members, those above first.
+    async fn follow_names(
+        &self,
+        pool: &Arc<Pool>,
+        caller: &Caller,
+        r: &StreamReceive,
+        package: &Package<'_>,
+        top: &str,
+        told: &Told,
+    ) -> Answer<()> {
+        // With one another's names more than one may be in the way of another.
+        for _ in 0..=package.members.len() {
+            let mut renamed = false;
+            for name in pool.heads_below(top).await? {
+                let Ok(head) = pool.dsl().by_name(&name).await else { continue };
+                let snapshots = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
+                let Some(target) = package.member_of(&snapshots).map(|m| m.target.clone()) else { continue };
+                if target == name || !is_below(&target, top) || is_below(&target, &name) {
+                    continue;
+                }
+                let is_free = pool.dsl().by_name(&target).await.is_err_and(|e| e.is(Errno::NoEnt));
+                let parent = target.rsplit_once('/').map_or("", |(parent, _)| parent);
+                if !is_free || pool.dsl().by_name(parent).await.is_err() {
+                    continue;
+                }
+                if r.verbose {
+                    told.out(format!("attempting rename {name} to {target}"));
+                }
+                let request = DatasetRename {
+                    name: name.clone(),
+                    target: target.clone(),
+                    force: true,
+                    ..DatasetRename::default()
+                };
+                match self.rename(caller, request).await {
+                    // What is below has other names now.
+                    Ok(_) => {
+                        renamed = true;
+                        break;
+                    }
+                    Err(e) => told.err(format!("cannot rename '{name}' to '{target}': {}", e.description())),
+                }
+            }
+            if !renamed {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for the snapshots of one; with `-F` those that are no longer there go.
+    async fn follow_snapshots(
+        &self,
+        pool: &Arc<Pool>,
+        r: &StreamReceive,
+        member: &Member<'_>,
+        told: &Told,
+    ) -> Answer<()> {
+        let (dsl, fs) = (pool.dsl(), &member.target);
+        let Ok(head) = dsl.by_name(fs).await else { return Ok(()) };
+        let mut gone = Vec::new();
+        for s in dsl.snapshots(&head).await.map_err(of_dataset)? {
+            let (guid, old) = (s.guid(), s.snapshot_name());
+            let now = member.snaps.iter().find(|(_, v)| **v == NvValue::Uint64(guid));
+            match now.map(|(n, _)| n.to_owned()) {
+                Some(new) if new != old => {
+                    if r.verbose {
+                        told.out(format!("attempting rename {fs}@{old} to {fs}@{new}"));
+                    }
+                    let (d, f, o) = (dsl.clone(), fs.clone(), old.clone());
+                    let task = pool.spa.ctx.sync_task(move |tx| {
+                        Box::pin(async move { d.rename_snapshot(&tx, &f, &o, &new, false).await })
+                    });
+                    task.await.map_err(of_dataset)?;
+                    pool.forget_snapshot(&format!("{fs}@{old}"));
+                }
+                None if r.force => gone.push(old),
+                _ => {}
+            }
+        }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let target = format!("{fs}@{}", gone.join(","));
+        if r.verbose {
+            told.out(format!("attempting destroy {target}"));
+        }
+        let request = DatasetDestroy { target, force: true, ..DatasetDestroy::default() };
+        // One with clones, or that is held, stays, and so may the stream fail that cannot do with
+        // it.
+        if let Err(e) = self.destroy(request).await {
+            told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
+        }
+        Ok(())
+    }
+
+    /// Destroys the datasets below `top` that are none of the package's.
+    async fn follow_ends(
+        &self,
+        pool: &Arc<Pool>,
+        r: &StreamReceive,
+        package: &Package<'_>,
+        top: &str,
+        told: &Told,
+    ) -> Answer<()> {
+        let (mut gone, mut kept) = (Vec::new(), Vec::new());
+        for name in pool.heads_below(top).await? {
+            let Ok(head) = pool.dsl().by_name(&name).await else { continue };
+            let snapshots = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
+            match package.has(&name) || package.member_of(&snapshots).is_some() {
+                true => kept.push(name),
+                false => gone.push(name),
+            }
+        }
+        // Those below first. A clone is in its origin's way, wherever that lies.
+        gone.retain(|name| !kept.iter().any(|k| is_below(k, name)));
+        gone.reverse();
+        let mut failed: BTreeMap<String, String> = BTreeMap::new();
+        let mut left: BTreeSet<String> = gone.iter().cloned().collect();
+        loop {
+            let before = left.len();
+            for name in &gone {
+                if !left.contains(name) {
+                    continue;
+                }
+                if r.verbose {
+                    told.out(format!("attempting destroy {name}"));
+                }
+                let request = DatasetDestroy {
+                    target: name.clone(),
+                    recursive: true,
+                    force: true,
+                    ..DatasetDestroy::default()
+                };
+                match self.destroy(request).await {
+                    Ok(_) => drop(left.remove(name)),
+                    Err(e) => drop(failed.insert(name.clone(), e.description().to_owned())),
+                }
+            }
+            if left.is_empty() || left.len() == before {
+                break;
+            }
+        }
+        for name in left {
+            let why = failed.remove(&name).unwrap_or_default();
+            told.err(format!("cannot destroy '{name}': {why}"));
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// The datasets below one, those above first; not what a receive has come to so far.
+    async fn heads_below(&self, top: &str) -> Answer<Vec<String>> {
+        let Ok(dir) = self.dsl().dir_by_name(top).await else { return Ok(Vec::new()) };
+        let (mut found, mut todo) = (Vec::new(), vec![dir]);
+        while let Some(dir) = todo.pop() {
+            for child in self.dsl().child_dirs(&dir).await.map_err(of_dataset)? {
+                let name = child.name();
+                if child.phys().head_dataset_obj == 0 || name.contains(['%', '$']) {
+                    continue;
+                }
+                found.push(name);
+                todo.push(child);
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+}

@@ -1,0 +1,61 @@
+//! `zfs upgrade`, and `zfs set version`: a file system gets a newer version of its format.
+//!
+//! It is closed for that: what is mounted there is unmounted, and mounted again afterwards. Where
+//! somebody uses it, or has mounted it at a place of his own, nothing is done.
+
+use super::Engine;
+use super::errors::{Answer, of};
+use super::pool::Pool;
+use std::sync::Arc;
+use zilla_control::{ApiError, ErrorCode};
+use zilla_core::dsl::DslDataset;
+use zilla_core::zpl;
+
+impl Engine {
+    /// The error of what could not be mounted again, if any.
+    pub(super) async fn upgrade_filesystem(
+        &self,
+        pool: &Pool,
+        ds: &Arc<DslDataset>,
+        now: u64,
+        version: u64,
+    ) -> Answer<Option<ApiError>> {
+        let name = ds.name();
+        if version < now {
+            let what = format!("can not be downgraded; it is already at version {now}");
+            return Err(ApiError::with(ErrorCode::BadProp, what));
+        }
+        if version > zpl::version_for(pool.spa.version()) {
+            let what = "pool must be upgraded to set this property or value";
+            return Err(ApiError::with(ErrorCode::BadVersion, what));
+        }
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
+        let is_mounted = pool.mounted_at(&name).is_some();
+        let mounted = if is_mounted { pool.mounted_below(&name) } else { Vec::new() };
+        for below in &mounted {
+            if !pool.may_be_mounted(below).await {
+                let what = format!("'{below}' is mounted by hand: unmount it first");
+                return Err(ApiError::with(ErrorCode::Busy, what));
+            }
+        }
+        let (unmounted, stopped) = pool.unmount_each(&mounted, false).await;
+        let done = match stopped {
+            Some(e) => Err(e),
+            None => self.upgrade_closed(pool, ds, version).await,
+        };
+        let failed = pool.mount_back(self, &unmounted).await;
+        done.map(|()| failed)
+    }
+
+    async fn upgrade_closed(&self, pool: &Pool, ds: &Arc<DslDataset>, version: u64) -> Answer<()> {
+        let name = ds.name();
+        // Nobody mounts it while it is open here.
+        let _one = pool.mounting.lock().await;
+        if pool.mounts.lock().contains_key(&name) {
+            return Err(ApiError::with(ErrorCode::Busy, "it is being mounted or unmounted"));
+        }
+        zilla::upgrade_filesystem(&self.env, pool.dsl(), ds, version).await.map_err(of(&name))
+    }
+}
