@@ -74,8 +74,8 @@ fn a_vdev_that_is_not_to_allocate_gets_nothing_new() {
         return;
     }
     let world = World::new();
-    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
-    let more = world.images("more", 1, 128 << 20)[0].display().to_string();
+    let pool = Pool::create(&world, "tank", Kind::Single, 512 << 20, &[]);
+    let more = world.images("more", 1, 512 << 20)[0].display().to_string();
     world.zpool(&format!("add tank {more}")).ok();
     let get = |property: &str, vdev: &str| {
         world.zpool(&format!("get -Hp -o value {property} tank {vdev}")).ok().trim().to_owned()
