@@ -19,7 +19,7 @@ mod synced;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers by turns
-  --part engine|kernels|fuse|import|slog|sync   which part (default: all; repeatable)
+  --part engine|kernels|fuse|import|slog|sync|nbd   which part (default: all; repeatable)
   --runs N (5)  --seconds S (3)  --only TEXT (workloads with this in their name)
   --dir FOLDER (/dev/shm/zilla-bench)   backing files; must be in memory for comparable figures
   --disk FOLDER (target/bench-disk)     where the sync part works: on the real disk

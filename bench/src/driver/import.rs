@@ -1,12 +1,13 @@
 //! The import part: how long `zpool import` of a pool of a million files takes, mount included, and how large the daemon is when it has
 //! nothing to do after that.
 
+use super::daemon::Daemon;
 use super::report::{median, number, table};
 use super::{Options, peers};
 use crate::engine::Result;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const FILES: &str = "1000000";
@@ -22,49 +23,6 @@ fn status_mib(pid: u32, field: &str) -> f64 {
     let line = text.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
     let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(f64::NAN) / 1024.0
-}
-
-/// A daemon of its own, ended when it goes.
-struct Daemon {
-    child: Child,
-    commands: std::path::PathBuf,
-    state: std::path::PathBuf,
-}
-
-impl Daemon {
-    fn start(commands: &Path, dir: &Path) -> Result<Daemon> {
-        let state = dir.join("state");
-        std::fs::create_dir_all(&state)?;
-        let mut command = Command::new(commands.join("zillad"));
-        command.env("ZILLA_DIR", &state).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|e| format!("zillad: {e}"))?;
-        let daemon = Daemon { child, commands: commands.to_owned(), state };
-        for _ in 0..100 {
-            if daemon.state.join("zillad.sock").exists() {
-                return Ok(daemon);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Err("zillad does not start".into())
-    }
-
-    fn zpool(&self, args: &[&str]) -> Result<()> {
-        let done =
-            Command::new(self.commands.join("zpool")).args(args).env("ZILLA_DIR", &self.state).output()?;
-        if done.status.success() {
-            return Ok(());
-        }
-        Err(format!("zpool {}: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim()).into())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        let _ = self.child.wait();
-    }
 }
 
 pub fn run(o: &Options) -> Result<Value> {
@@ -94,13 +52,13 @@ fn measure(o: &Options, commands: &Path, dir: &Path) -> Result<Value> {
         eprintln!("round {} of {}: import", round + 1, o.runs);
         let daemon = Daemon::start(commands, Path::new(&dir))?;
         let begun = Instant::now();
-        daemon.zpool(&["import", "-d", &dir, "-R", &root, "zillabench"])?;
+        daemon.ask("zpool", &["import", "-d", &dir, "-R", &root, "zillabench"])?;
         seconds.push(begun.elapsed().as_secs_f64());
         std::thread::sleep(IDLE);
-        let pid = daemon.child.id();
+        let pid = daemon.pid();
         idle.push(status_mib(pid, "VmRSS"));
         own.push(status_mib(pid, "RssAnon"));
-        daemon.zpool(&["export", "zillabench"])?;
+        daemon.ask("zpool", &["export", "zillabench"])?;
     }
     let mid = |v: &[f64]| median(v.iter().copied());
     let (took, rss, anon) = (mid(&seconds), mid(&idle), mid(&own));

@@ -4,10 +4,12 @@
 //! alike; figures of different runs are never to be compared, ratios within one are. CPU seconds per GiB count the process alone
 //! and are steady where MB/s is not.
 
+mod daemon;
 mod fuse;
 mod import;
 mod kernels;
 mod machine;
+mod nbd;
 mod peers;
 mod report;
 mod sync;
@@ -64,7 +66,8 @@ impl Options {
             }
         }
         if o.parts.is_empty() {
-            o.parts = ["engine", "kernels", "fuse", "import", "slog", "sync"].map(String::from).to_vec();
+            o.parts =
+                ["engine", "kernels", "fuse", "import", "slog", "sync", "nbd"].map(String::from).to_vec();
         }
         Ok(o)
     }
@@ -98,6 +101,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
             "import" => import::run(&o),
             "slog" => slog(&o),
             "sync" => sync::run(&o, peer.as_deref()),
+            "nbd" => nbd::run(&o),
             other => Err(format!("no part {other}").into()),
         };
         match result {
