@@ -7,6 +7,7 @@ use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use zilla_control::StateDir;
 use zilla_control::props::naming::check_dataset_name;
 use zilla_control::props::{SNAP, VOL};
 use zilla_control::types::VolumeFiles;
@@ -100,6 +101,10 @@ fn loops(cx: &mut Cx, file: &Path) -> Option<Vec<String>> {
 
 fn attach(cx: &mut Cx, name: &str, readonly: bool) -> Run {
     let action = format!("cannot attach '{name}'");
+    // Devices that a killed daemon left are known by its dead mount, which asking for files replaces.
+    if let Ok(dir) = StateDir::to_ask() {
+        zilla_daemon::keeper::clear_stale(&dir.zvol_dir());
+    }
     let Some(file) = file(cx, &action, name)? else { return Ok(1) };
     let device = match loops(cx, &file) {
         Some(known) => known.into_iter().next(),

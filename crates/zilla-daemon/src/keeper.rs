@@ -13,8 +13,9 @@
 //! that leads to somebody else's living device is left alone.
 //!
 //! **A crash** of the daemon ends the pipe. If the keeper is killed too its devices stay, and fail
-//! every request; the next keeper of the same state folder finds them by their file's path, sees
-//! that they fail, and detaches them.
+//! every request; the next keeper of the same state folder finds them by their file's path and
+//! detaches them. They have that path only while the dead file system of volumes is still mounted,
+//! so it does so before anything else, and says when it is done.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -30,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 /// How often a device that was in use is looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
+/// What it says first: what an earlier keeper left is gone.
+pub const READY: &str = "ready";
 /// Longer words do not come from the daemon.
 const LONGEST: u64 = 8192;
 
@@ -107,7 +110,10 @@ pub fn main(words: &[String]) -> u8 {
     // Others may look at the links, as in /dev.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut keeper = Keeper { links: PathBuf::from(links), kept: BTreeMap::new() };
-    keeper.clear_stale(Path::new(files));
+    clear_stale(Path::new(files));
+    if say(READY).is_err() {
+        return 1;
+    }
     let (send, orders) = channel();
     let reader = move || {
         let mut from = BufReader::new(std::io::stdin());
@@ -124,9 +130,7 @@ pub fn main(words: &[String]) -> u8 {
         match orders.recv_timeout(AGAIN) {
             Ok(order) => {
                 let answer = keeper.carry_out(order).unwrap_or_else(|why| format!("error {why}"));
-                let line = format!("{}\n", answer.replace('\n', " "));
-                let mut out = std::io::stdout();
-                if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
+                if say(&answer.replace('\n', " ")).is_err() {
                     break;
                 }
             }
@@ -136,6 +140,12 @@ pub fn main(words: &[String]) -> u8 {
     }
     keeper.let_go();
     0
+}
+
+fn say(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    out.write_all(format!("{line}\n").as_bytes())?;
+    out.flush()
 }
 
 fn losetup(args: &[&str]) -> Result<String, String> {
@@ -234,7 +244,7 @@ impl Keeper {
             std::fs::create_dir_all(above).map_err(failed)?;
         }
         match std::fs::read_link(&link) {
-            Ok(to) if file_below(&to).is_some() && to != device => {
+            Ok(to) if file_below(&to).is_some() && to != device && answers(&to) => {
                 return Err(format!("'{}' is another's: it leads to '{}'", link.display(), to.display()));
             }
             Ok(_) => std::fs::remove_file(&link).map_err(failed)?,
@@ -280,15 +290,18 @@ impl Keeper {
             let _ = losetup(&["--detach", &kept.device.to_string_lossy()]);
         }
     }
+}
 
-    /// Detaches what a keeper that was killed left, which answers nobody.
-    fn clear_stale(&self, files: &Path) {
-        let below = |device: &Path| file_below(device).is_some_and(|f| Path::new(&f).starts_with(files));
-        for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-            let device = Path::new("/dev").join(entry.file_name());
-            if below(&device) && !answers(&device) {
-                let _ = losetup(&["--detach", &device.to_string_lossy()]);
-            }
+/// Detaches the devices that lie on the files of a daemon that was killed: on those below a folder
+/// whose file system is dead. To be called before another is mounted there.
+pub fn clear_stale(files: &Path) {
+    if !matches!(rustix::fs::statfs(files), Err(rustix::io::Errno::NOTCONN)) {
+        return;
+    }
+    for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let device = Path::new("/dev").join(entry.file_name());
+        if file_below(&device).is_some_and(|f| Path::new(&f).starts_with(files)) {
+            let _ = losetup(&["--detach", &device.to_string_lossy()]);
         }
     }
 }

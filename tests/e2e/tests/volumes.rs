@@ -314,6 +314,22 @@ impl Devices {
         files.filter(|f| f.starts_with(&ours)).collect()
     }
 
+    /// Kills the process that attaches devices for the daemon.
+    fn kill_keeper(&self) {
+        let word = b"--keep-volume-devices";
+        let ours = self.links.to_string_lossy().into_owned();
+        for entry in std::fs::read_dir("/proc").expect("proc").flatten() {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let mut words = line.split(|b| *b == 0);
+            if words.any(|w| w == word) && words.next() == Some(ours.as_bytes()) {
+                let pid = entry.file_name().to_string_lossy().parse().ok();
+                let pid = pid.and_then(rustix::process::Pid::from_raw).expect("pid");
+                return rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+            }
+        }
+        panic!("the daemon has no keeper");
+    }
+
     fn wait_until_detached(&self) {
         for _ in 0..500 {
             if self.attached().is_empty() {
@@ -412,6 +428,17 @@ fn volumes_are_block_devices_where_root_s_daemon_makes_them() {
     assert!(!devices.links.join("tank/b/v").is_symlink());
     devices.daemon = Devices::daemon(&devices.world, &devices.links);
     assert!(devices.device("tank/b/v").is_some());
+    // If its keeper is killed with it the device stays, dead, until the next daemon comes.
+    let left = devices.device("tank/b/v").expect("a device");
+    devices.kill_keeper();
+    devices.daemon.kill().expect("kill");
+    has_ended(&mut devices.daemon);
+    assert!(devices.links.join("tank/b/v").is_symlink());
+    devices.daemon = Devices::daemon(&devices.world, &devices.links);
+    assert!(read("tank/b/v", 4096) == data[..4096]);
+    let below = format!("/sys/block/{}/loop/backing_file", left.file_name().expect("name").display());
+    let dead = std::fs::read_to_string(below).is_ok_and(|f| f.starts_with("/tank/b/v"));
+    assert!(!dead, "{} is left", left.display());
     // An orderly end writes out what is cached.
     let file = OpenOptions::new().write(true).open(devices.links.join("tank/b/v")).expect("open");
     file.write_all_at(&[9; 4096], 4096).expect("write");
@@ -429,5 +456,98 @@ fn volumes_are_block_devices_where_root_s_daemon_makes_them() {
     assert!(devices.attached().is_empty());
     devices.world.run("zilla", &["stop"]).ok();
     has_ended(&mut devices.daemon);
+    pool.judge();
+}
+
+/// A sparse volume on a pool that has no room for it: its clients are told, what was acknowledged
+/// stays, and what they give back can be used again.
+#[test]
+fn a_full_pool_under_a_sparse_volume_is_an_error_of_its_clients() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create -s -V 1g tank/v").ok();
+    world.zfs("create -V 8m tank/reserved").ok();
+    let mut nbd = Nbd::connect(&world, "tank/v").expect("an export");
+    let piece = 1u64 << 20;
+    let mut written = 0;
+    let refused = loop {
+        assert!(written < 128, "more was written than the pool has");
+        match nbd.write(FUA, written * piece, &noise(written, piece as usize)) {
+            0 => written += 1,
+            error => break error,
+        }
+    };
+    assert_eq!(refused, ENOSPC);
+    // Half of so small a pool is kept back, as in OpenZFS.
+    assert!(written > 32, "only {written} MiB found room");
+    // The connection goes on, and so do others; what is reserved is there.
+    for i in (0..written).step_by(7) {
+        assert!(nbd.read(i * piece, piece as u32) == noise(i, piece as usize), "piece {i}");
+    }
+    assert_eq!(nbd.ask(FLUSH, 0, 0, 0, b"").0, 0);
+    let mut reserved = Nbd::connect(&world, "tank/reserved").expect("an export");
+    for i in 0..8 {
+        assert_eq!(reserved.write(FUA, i * piece, &noise(i + 1000, piece as usize)), 0, "reserved {i}");
+    }
+    reserved.leave();
+    // What is given back is free for others when its txg and those after it are on disk.
+    for i in 0..written / 2 {
+        assert_eq!(nbd.ask(TRIM, FUA, i * piece, piece as u32, b"").0, 0);
+    }
+    for _ in 0..4 {
+        world.zpool("sync tank").ok();
+    }
+    assert_eq!(nbd.write(FUA, 512 * piece, &noise(7, piece as usize)), 0);
+    world.kill();
+    world.zpool("list").ok();
+    let mut nbd = Nbd::connect(&world, "tank/v").expect("an export");
+    assert!(nbd.read(512 * piece, piece as u32) == noise(7, piece as usize));
+    for i in written / 2..written {
+        assert!(nbd.read(i * piece, piece as u32) == noise(i, piece as usize), "piece {i}");
+    }
+    nbd.leave();
+    pool.judge();
+}
+
+/// A daemon that is stopped has written all that it answered, though nobody asked for a flush, and
+/// its clients are sent away.
+#[test]
+fn an_orderly_end_keeps_what_was_answered() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create -s -V 64m tank/v").ok();
+    let mut nbd = Nbd::connect(&world, "tank/v").expect("an export");
+    let piece = 64usize << 10;
+    let writer = std::thread::spawn(move || {
+        let mut answered = 0u64;
+        while answered < 1 << 20 {
+            let (at, data) = (answered % 1024 * piece as u64, noise(answered, piece));
+            match nbd.try_ask(WRITE, 0, at, piece as u32, &data) {
+                Some((0, _)) => answered += 1,
+                // It ends: the request may be refused before the connection is closed.
+                _ => break,
+            }
+        }
+        answered
+    });
+    std::thread::sleep(Duration::from_millis(700));
+    world.run("zilla", &["stop"]).ok();
+    let answered = writer.join().expect("writer");
+    assert!(answered > 10, "{answered}");
+    world.zpool("list").ok();
+    let mut nbd = Nbd::connect(&world, "tank/v").expect("an export");
+    // The one that was not answered may be there or not.
+    let unsure = answered % 1024;
+    for slot in (0..answered.min(1024)).filter(|slot| *slot != unsure) {
+        let last = (answered - 1 - slot) / 1024 * 1024 + slot;
+        assert!(nbd.read(slot * piece as u64, piece as u32) == noise(last, piece), "write {last} is gone");
+    }
+    nbd.leave();
     pool.judge();
 }

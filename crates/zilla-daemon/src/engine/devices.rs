@@ -231,8 +231,7 @@ impl Engine {
             if !std::path::Path::new("/dev/loop-control").exists() {
                 return Err("this machine has no loop devices ('/dev/loop-control')".to_owned());
             }
-            let files = self.volume_directory(VolumeFiles {}).await;
-            let files = files.map_err(|e| e.description().to_string())?;
+            let files = self.handle.state_dir().zvol_dir();
             let mut command = Command::new("/proc/self/exe");
             command.arg0("zillad").arg(keeper::WORD).arg(&devices.links).arg(files);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).current_dir("/");
@@ -240,7 +239,16 @@ impl Engine {
             let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
                 return Err("its keeper has no pipes".to_owned());
             };
-            Ok(Keeper { child, orders, answers: BufReader::new(answers).lines() })
+            let mut answers = BufReader::new(answers).lines();
+            // First it clears up what a crash has left, which it knows by the mount that still lies
+            // there.
+            let ready = tokio::time::timeout(PATIENCE, answers.next_line()).await;
+            if !matches!(ready, Ok(Ok(Some(word))) if word == keeper::READY) {
+                return Err("its keeper does not begin".to_owned());
+            }
+            let mounted = self.volume_directory(VolumeFiles {}).await;
+            mounted.map_err(|e| e.description().to_string())?;
+            Ok(Keeper { child, orders, answers })
         };
         match begun.await {
             Ok(keeper) => {
