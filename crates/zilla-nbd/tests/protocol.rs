@@ -11,6 +11,8 @@ use tokio::task::JoinHandle;
 use zilla::Result;
 use zilla_nbd::{Export, Exports, Extent, Facts, ReadData, Refused, serve_client};
 
+#[path = "protocol/abuse.rs"]
+mod abuse;
 #[path = "protocol/tls.rs"]
 mod tls;
 
@@ -375,6 +377,8 @@ async fn what_is_wrong_gets_its_error_and_the_connection_goes_on() {
         (5, 0, u64::MAX, 9, 22),
         (3, 0, 0, 1, 22),
         (42, 0, 0, 0, 22),
+        // RESIZE, which is an extension.
+        (8, 0, 2 * SIZE, 0, 22),
     ] {
         let data = if command == 1 { vec![1; len as usize] } else { Vec::new() };
         c.send(command, flags, 77, off, len, &data).await;
