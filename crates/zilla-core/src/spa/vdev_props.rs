@@ -80,8 +80,8 @@ impl Spa {
         let top = top.filter(|t| !t.vdev.is_log).ok_or_else(|| {
             Error::os(Errno::NotSup, "only a top-level vdev that holds data is told whether to allocate")
         })?;
-        let was = self.metaslabs.is_retired(top.id)?;
-        if was == !yes {
+        let allocates = !self.metaslabs.is_retired(top.id)?;
+        if allocates == yes {
             return Ok(());
         }
         if !yes {
@@ -92,7 +92,7 @@ impl Spa {
         let value = (!yes).then(|| Value::u64(0));
         let set = self.set_vdev_prop(guid, ALLOCATING, value).await;
         if set.is_err() {
-            self.metaslabs.retire(top.id, was)?;
+            self.metaslabs.retire(top.id, !allocates)?;
             self.update_space()?;
         }
         set
