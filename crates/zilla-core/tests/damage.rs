@@ -347,6 +347,10 @@ fn failing(env: &Env) -> (Env, Devices) {
     })
 }
 
+fn each_of(devices: &Devices, f: &dyn Fn(&FaultyDevice)) {
+    devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d));
+}
+
 async fn until_suspended(env: &Env, spa: &Spa) {
     while spa.suspended().is_none() {
         env.sleep(Duration::from_millis(5)).await;
@@ -370,9 +374,7 @@ fn outage(fault: impl Fn(&FaultyDevice) + Sync) {
         zfs.write(file.id(), 0, &data(1), false).await.unwrap();
         spa.sync().await.unwrap();
         zfs.write(file.id(), 1 << 20, &data(2), false).await.unwrap();
-        let each = |f: &dyn Fn(&FaultyDevice)| {
-            devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d))
-        };
+        let each = |f: &dyn Fn(&FaultyDevice)| each_of(&devices, f);
         let lose = || {
             each(&|d| {
                 d.lose_unflushed();
@@ -456,9 +458,9 @@ fn a_suspended_pool_can_be_given_up() {
     env.block_on(async {
         let spa = import(&env, dir.path()).await;
         let zfs = logged_fs(&env, &spa).await;
-        for d in devices.lock().unwrap().iter().filter_map(Weak::upgrade) {
+        each_of(&devices, &|d| {
             d.add(Rule::new(Ops::Writes, Fault::Error(28)));
-        }
+        });
         let new = NewFile::new(0o100644, Cred::default());
         zfs.create(zfs.root(), b"new", new).await.unwrap();
         let s = spa.clone();
@@ -482,9 +484,7 @@ fn a_pool_that_is_suspended_while_it_is_changed_can_be_cleared() {
     env.block_on(async {
         let spa = import(&env, dir.path()).await;
         let before = spa.guid();
-        let each = |f: &dyn Fn(&FaultyDevice)| {
-            devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d))
-        };
+        let each = |f: &dyn Fn(&FaultyDevice)| each_of(&devices, f);
         each(&|d| {
             d.add(Rule::new(Ops::Flushes, Fault::Error(5)));
         });
@@ -524,9 +524,7 @@ fn after_a_failed_flush_what_the_next_txg_had_written_is_written_again() {
         // The log has a chain then.
         zfs.fsync(file.id()).await.unwrap();
         spa.sync().await.unwrap();
-        let each = |f: &dyn Fn(&FaultyDevice)| {
-            devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d))
-        };
+        let each = |f: &dyn Fn(&FaultyDevice)| each_of(&devices, f);
         // The sync's flush takes its time; the log's, which comes later, fails.
         each(&|d| {
             d.add(Rule::new(Ops::Flushes, Fault::Hang).when(When::Nth(1)));

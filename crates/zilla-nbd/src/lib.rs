@@ -21,9 +21,10 @@
 //! **TCP** is served with TLS only ([`tls`]), and only where the caller asks for it. On the Unix socket, which the file system guards, a client
 //! that asks for TLS is told that there is none.
 //!
-//! **Deliberately absent.** Extended headers; TCP without TLS. Pre-shared keys, which rustls does not have: certificates do what they do.
-//! `NBD_CMD_RESIZE`: the protocol's text only reserves its number, for an experimental extension, and no client sends it; it gets EINVAL as any
-//! unknown command. `zfs set volsize` is how a volume gets another size.
+//! **Deliberately absent.** Extended headers; TCP without TLS. Pre-shared keys, which rustls does not
+//! have: certificates serve the same end. `NBD_CMD_RESIZE`: the protocol's text only reserves its
+//! number, for an experimental extension, and no client sends it; the server answers EINVAL, as to
+//! any unknown command. `zfs set volsize` gives a volume another size.
 
 mod door;
 mod export;

@@ -51,6 +51,7 @@ fn vdevs_have_properties_of_their_own() {
     assert!(refused("failfast=off", &first).contains("'failfast' of a vdev cannot be set"));
     assert!(refused("path=/dev/null", &first).contains("'path' of a vdev cannot be set"));
     assert!(refused("checksum_n=many", &first).contains("many"));
+    assert!(refused("checksum_n=3", "root").contains("not of the root"));
     assert!(refused("allocating=off", "mirror-0").contains("the last vdev that new blocks can go to"));
     assert!(refused("allocating=off", &first).contains("only a top-level vdev"));
     // Limits are the leaf's, and go with `none`.
@@ -109,5 +110,10 @@ fn a_vdev_that_is_not_to_allocate_gets_nothing_new() {
     assert_eq!(get("allocating", &more), "on");
     let (_, there) = write("c");
     assert!(there > before, "{there} {before}");
+    // It can go, though what it has free is more than what the other one has.
+    world.zpool(&format!("set allocating=off tank {more}")).ok();
+    world.zpool(&format!("remove -w tank {more}")).ok();
+    let status = world.zpool("status tank").ok();
+    assert!(!status.contains(&more), "{status}");
     pool.judge();
 }

@@ -185,8 +185,8 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// Whether the administrator wants nothing new on a vdev. A block that a txg cannot do without
-    /// goes there all the same if no other has room.
+    /// Says whether the administrator wants nothing new on a vdev. A block that a txg cannot do
+    /// without goes there all the same if no other of its class has room.
     pub fn retire(&self, vdev: u32, yes: bool) -> Result<()> {
         self.vdev(vdev)?.retired.store(yes, Ordering::Relaxed);
         Ok(())

@@ -28,6 +28,9 @@ use zilla_ondisk::enums::{ScanFunc, ScanState};
 
 /// Blocks that are looked up and read at a time.
 const AT_ONCE: usize = 32;
+/// Entries between two txgs that write down what is still damaged: what waits to be written is
+/// bounded, and what is beyond that would be forgotten.
+const A_TXG: usize = 1024;
 /// Datasets in which a block is looked for; all that have it have the same one.
 const MOST_DATASETS: usize = 1000;
 
@@ -211,22 +214,28 @@ impl Scan {
             p.errors = errors.load(Ordering::Relaxed);
         };
         note();
-        futures_util::stream::iter(&logged)
-            .for_each_concurrent(AT_ONCE, |e| {
-                let (examined, errors, left, note) = (&examined, &errors, &left, &note);
-                async move {
-                    if left.load(Ordering::Relaxed) || self.must_leave() || super::work::stands_still() {
-                        left.store(true, Ordering::Relaxed);
-                        return;
+        for some in logged.chunks(A_TXG) {
+            let before = errors.load(Ordering::Relaxed);
+            futures_util::stream::iter(some)
+                .for_each_concurrent(AT_ONCE, |e| {
+                    let (examined, errors, left, note) = (&examined, &errors, &left, &note);
+                    async move {
+                        if left.load(Ordering::Relaxed) || self.must_leave() || super::work::stands_still() {
+                            left.store(true, Ordering::Relaxed);
+                            return;
+                        }
+                        errors.fetch_add(self.scrub_logged(e).await, Ordering::Relaxed);
+                        examined.fetch_add(1, Ordering::Relaxed);
+                        note();
                     }
-                    errors.fetch_add(self.scrub_logged(e).await, Ordering::Relaxed);
-                    examined.fetch_add(1, Ordering::Relaxed);
-                    note();
-                }
-            })
-            .await;
-        if left.into_inner() {
-            return Ok(());
+                })
+                .await;
+            if left.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if errors.load(Ordering::Relaxed) > before {
+                self.synced().await?;
+            }
         }
         let me = self.clone();
         let task = move |tx| -> futures_util::future::BoxFuture<'static, Result<()>> {

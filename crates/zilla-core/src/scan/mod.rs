@@ -196,7 +196,11 @@ impl Scan {
         let stable = Position::load(ctx.mos()).await?;
         let now = ctx.env.wall().as_secs();
         let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
-        let errors_only = errors_only::ErrorsOnly::load(&directory, now).await?;
+        let errors_only = match stable.is_scanning() {
+            // Both at once is what nobody writes; the scan of more is the one that goes on.
+            true => errors_only::ErrorsOnly::default(),
+            false => errors_only::ErrorsOnly::load(&directory, now).await?,
+        };
         let errors = ErrLog::open(ctx).await?;
         if stable.is_scanning() || errors_only.is_active() {
             // Also where it has met none so far: else its end would forget those to come.

@@ -213,6 +213,23 @@ impl World {
         Scan::open(&self.ctx, self.pool.clone()).await.unwrap()
     }
 
+    /// A scrub in small rounds is under way.
+    async fn slow(&self) -> Arc<Scan> {
+        let scan = self.open().await;
+        *self.pool.delay.lock() = Duration::from_millis(2);
+        scan.round.store(200, Ordering::Relaxed);
+        scan.start().await.unwrap();
+        scan
+    }
+
+    /// The scan as it is found when the pool is opened the next time, as fast as it can.
+    async fn again(&self, scan: Arc<Scan>) -> Arc<Scan> {
+        scan.shutdown().await;
+        drop(scan);
+        *self.pool.delay.lock() = Duration::ZERO;
+        self.open().await
+    }
+
     /// All blocks of datasets were read; `once`: and no block twice.
     fn check(&self, once: bool) {
         let seen = self.pool.seen.lock();
@@ -286,10 +303,7 @@ fn a_resilver_reads_only_what_is_missing() {
 #[test]
 fn it_goes_on_after_shutdown_where_it_was() {
     run(|w| async move {
-        let scan = w.open().await;
-        *w.pool.delay.lock() = Duration::from_millis(2);
-        scan.round.store(200, Ordering::Relaxed);
-        scan.start().await.unwrap();
+        let scan = w.slow().await;
         while scan.shared.lock().stable.phys.bookmark.object == 0 {
             w.env.sleep(Duration::from_millis(5)).await;
         }
@@ -315,10 +329,7 @@ fn it_goes_on_after_shutdown_where_it_was() {
 #[test]
 fn pause_and_stop() {
     run(|w| async move {
-        let scan = w.open().await;
-        *w.pool.delay.lock() = Duration::from_millis(2);
-        scan.round.store(200, Ordering::Relaxed);
-        scan.start().await.unwrap();
+        let scan = w.slow().await;
         w.env.sleep(Duration::from_millis(30)).await;
         scan.pause().await.unwrap();
         assert!(scan.pause().await.unwrap_err().is(Errno::Busy));
@@ -457,10 +468,7 @@ fn a_scrub_of_errors_that_is_paused_cut_off_or_canceled_forgets_none() {
         assert_eq!(scan.error_scrub().state, ScanState::Canceled as u64);
         assert_eq!(scan.errors.count().await.unwrap(), known);
         scan.start_errors_only().await.unwrap();
-        scan.shutdown().await;
-        drop(scan);
-        *w.pool.delay.lock() = Duration::ZERO;
-        let scan = w.open().await;
+        let scan = w.again(scan).await;
         scan.wait().await;
         assert_eq!((scan.errors.count().await.unwrap(), scan.error_scrub().examined), (0, known));
     });
@@ -490,16 +498,10 @@ fn a_resilver_takes_the_place_of_a_scrub_of_errors() {
 #[test]
 fn errors_met_after_a_restart_are_kept_at_the_end() {
     run(|w| async move {
-        let scan = w.open().await;
-        *w.pool.delay.lock() = Duration::from_millis(2);
-        scan.round.store(200, Ordering::Relaxed);
-        scan.start().await.unwrap();
+        let scan = w.slow().await;
         w.env.sleep(Duration::from_millis(30)).await;
         scan.pause().await.unwrap();
-        scan.shutdown().await;
-        drop(scan);
-        *w.pool.delay.lock() = Duration::ZERO;
-        let scan = w.open().await;
+        let scan = w.again(scan).await;
         let read = w.pool.seen.lock().clone();
         let unread = w.store.offsets().into_iter().filter(|o| !read.contains_key(o));
         w.pool.bad.lock().extend(unread.collect::<Vec<_>>().into_iter().skip(1000).take(50));

@@ -184,7 +184,7 @@ impl Scan {
             // The txg that is being synced may have freed blocks before that was noted, and the trees
             // of the last one still have them. Behind it, all that the trees have is noted when it
             // is freed.
-            self.ctx.sync_task(|_| Box::pin(async { Ok(()) })).await?;
+            self.synced().await?;
             if self.shared.lock().errors_only.is_active() {
                 self.scrub_errors().await?;
                 continue;
@@ -252,6 +252,11 @@ impl Scan {
                 self.pool.resilvered();
             }
         }
+    }
+
+    /// Waits until all that has happened so far is on disk.
+    pub(super) async fn synced(&self) -> Result<()> {
+        self.ctx.txgs.wait_synced(self.ctx.txgs.open()).await
     }
 
     /// Makes the end of the round the place that is on disk; ends the scan if that was all.

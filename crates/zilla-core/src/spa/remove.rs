@@ -95,7 +95,7 @@ impl Evacuation {
 
 impl Spa {
     /// Why a vdev cannot be removed, if it cannot. In OpenZFS's order. `idle`: it takes no blocks
-    /// any more, and what it has free is not counted.
+    /// any more, and what it has free is not counted; so it is with one that is not to allocate.
     fn may_remove(&self, top: &Top, idle: bool) -> Result<()> {
         let tree = self.tree();
         if !top.vdev.is_concrete() || !self.ctx.features.is_enabled("device_removal") {
@@ -116,7 +116,7 @@ impl Spa {
             }
             false => {
                 self.dsl.available(&self.dsl.root_dir(), false)
-                    >= if idle { stat.dalloc } else { stat.dspace }
+                    >= if idle || self.is_retired(top) { stat.dalloc } else { stat.dspace }
             }
         };
         let others = tree.tops_for(false).any(|t| t.id != top.id && !biased(t));

@@ -16,6 +16,7 @@ use crate::spa::Refusal;
 use crate::txg::Tx;
 use crate::vdev::{Top, Vdev};
 use crate::zap::{Value, Zap};
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,8 @@ use std::sync::atomic::Ordering;
 /// ZPOOL_CONFIG_VDEV_*_ZAP.
 const ZAPS: [&str; 3] =
     ["com.klarasystems:vdev_zap_root", "com.delphix:vdev_zap_top", "com.delphix:vdev_zap_leaf"];
+/// Vdevs whose properties are read at a time.
+const AT_ONCE: usize = 32;
 /// In a top-level's ZAP: 0 where it gives out nothing.
 const ALLOCATING: &str = "allocating";
 
@@ -44,7 +47,12 @@ impl Spa {
     /// Fails with [`Errno::Inval`] for a vdev that has no properties.
     pub async fn set_vdev_prop(self: &Arc<Self>, guid: u64, name: &str, value: Option<Value>) -> Result<()> {
         self.check_writable()?;
-        let vdev = self.tree().find(guid).ok_or(Refusal::NoDevice(guid))?;
+        let tree = self.tree();
+        let vdev = tree.find(guid).ok_or(Refusal::NoDevice(guid))?;
+        if THRESHOLDS.contains(&name) && vdev.guid == tree.root.guid {
+            let what = format!("'{name}' is a property of devices and of top-level vdevs, not of the root");
+            return Err(Error::inval(what));
+        }
         if zap_of(&vdev).is_none() {
             return Err(Error::inval(
                 "this vdev has no properties: only the root, top-level vdevs and devices have, of pools with the \
@@ -98,7 +106,7 @@ impl Spa {
         set
     }
 
-    fn is_retired(&self, top: &Top) -> bool {
+    pub(super) fn is_retired(&self, top: &Top) -> bool {
         self.metaslabs.is_retired(top.id).unwrap_or(false)
     }
 
@@ -123,8 +131,13 @@ impl Spa {
     /// Reads what heeds them, at import. Nothing is given out before that.
     pub(super) async fn load_vdev_props(&self) -> Result<()> {
         let tree = self.tree();
-        for vdev in tree.root.walk() {
-            for (name, value) in self.vdev_entries(&vdev).await? {
+        let reads = tree.root.walk().into_iter().map(|vdev| async move {
+            let entries = self.vdev_entries(&vdev).await;
+            (vdev, entries)
+        });
+        let mut reads = futures_util::stream::iter(reads.collect::<Vec<_>>()).buffered(AT_ONCE);
+        while let Some((vdev, entries)) = reads.next().await {
+            for (name, value) in entries? {
                 let Some(n) = value.as_u64() else { continue };
                 if THRESHOLDS.contains(&name.as_str()) {
                     self.diagnosis.lock().limit(vdev.guid, &name, Some(n));

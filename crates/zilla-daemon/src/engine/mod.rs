@@ -82,7 +82,7 @@ mod zvolfiles;
 
 use crate::{Handle, Pools};
 use errors::Answer;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
 use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
@@ -233,9 +233,9 @@ impl Engine {
 const LAST_CHANCE: Duration = Duration::from_secs(45);
 
 impl Engine {
-    /// The last chance for what a suspended pool has in memory.
+    /// The last chance for what a suspended pool has in memory, unless it was given up already.
     async fn try_once_more(&self, pool: &Pool) {
-        if pool.spa.suspended().is_none() {
+        if pool.spa.suspended().is_none() || pool.spa.ctx.txgs.is_stopped() {
             return;
         }
         let cleared = std::pin::pin!(pool.spa.clear(None));
@@ -258,9 +258,8 @@ impl Pools for Engine {
 
     async fn close(&self) {
         // Who changes a suspended pool waits for it, and has the lock meanwhile.
-        for pool in self.all_pools() {
-            self.try_once_more(&pool).await;
-        }
+        let pools = self.all_pools();
+        join_all(pools.iter().map(|pool| self.try_once_more(pool))).await;
         let _changes = self.changes.lock().await;
         // An import that is under way does not bring in its pool any more.
         self.closing.store(true, Ordering::Release);

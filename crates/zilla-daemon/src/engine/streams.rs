@@ -6,8 +6,8 @@
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the stream then ends with an error, and the
 //! receive or send with it. So nothing but that watch may wait: a write does not block, whatever the
-//! client made of its descriptor. Two things are left: a regular file whose file system does not
-//! answer, and a terminal that is stopped in the moment between the look and the write.
+//! client made of its descriptor. Two things are left: a file or device that does not answer, and a
+//! terminal that is stopped in the moment between the look and the write.
 //! **One that stops reading** is waited for by a send, whose other end may be a tape or another machine's disks. Where nothing is worth
 //! that (a trace), the writer has a limit.
 
@@ -215,11 +215,11 @@ impl Outlet {
         if kind == FileType::Socket {
             return Ok(Outlet::Socket(fd));
         }
-        if kind == FileType::RegularFile {
-            return Ok(Outlet::File(fd.into()));
+        if rustix::termios::isatty(&fd) {
+            return Ok(Outlet::Blocking(fd.into()));
         }
         if kind != FileType::Fifo {
-            return Ok(Outlet::Blocking(fd.into()));
+            return Ok(Outlet::File(fd.into()));
         }
         let same = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
