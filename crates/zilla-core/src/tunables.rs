@@ -101,6 +101,16 @@ pub static SCAN_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_scan_suspend_progr
 /// Whether removals of vdevs stand still where they are.
 pub static REMOVAL_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_removal_suspend_progress", 0);
 
+/// Whether the mappings of removed vdevs are shortened; percent of the mapped bytes that are obsolete
+/// and bytes of the mapping from which on that is done; bytes of the map of what is obsolete from
+/// which on it is done in any case; and how long each run that stays takes at least.
+pub static CONDENSE_INDIRECT_VDEVS_ENABLE: Tunable = Tunable::new("zfs_condense_indirect_vdevs_enable", 1);
+pub static CONDENSE_INDIRECT_OBSOLETE_PCT: Tunable = Tunable::new("zfs_condense_indirect_obsolete_pct", 25);
+pub static CONDENSE_MIN_MAPPING_BYTES: Tunable = Tunable::new("zfs_condense_min_mapping_bytes", 128 << 10);
+pub static CONDENSE_MAX_OBSOLETE_BYTES: Tunable = Tunable::new("zfs_condense_max_obsolete_bytes", 1 << 30);
+pub static CONDENSE_INDIRECT_COMMIT_ENTRY_DELAY_MS: Tunable =
+    Tunable::new("zfs_condense_indirect_commit_entry_delay_ms", 0);
+
 /// After how many bytes the expansion of a RAID-Z stands still; 0: it goes on to its end.
 pub static EXPAND_MAX_REFLOW_BYTES: Tunable = Tunable::new("raidz_expand_max_reflow_bytes", 0);
 
@@ -207,6 +217,11 @@ pub static ALL: &[&Tunable] = &[
     &SPL_HOSTID,
     &SCAN_SUSPEND_PROGRESS,
     &REMOVAL_SUSPEND_PROGRESS,
+    &CONDENSE_INDIRECT_VDEVS_ENABLE,
+    &CONDENSE_INDIRECT_OBSOLETE_PCT,
+    &CONDENSE_MIN_MAPPING_BYTES,
+    &CONDENSE_MAX_OBSOLETE_BYTES,
+    &CONDENSE_INDIRECT_COMMIT_ENTRY_DELAY_MS,
     &EXPAND_MAX_REFLOW_BYTES,
     &SCRUB_AFTER_EXPAND,
     &PREFETCH_DISABLE,

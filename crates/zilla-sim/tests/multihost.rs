@@ -620,3 +620,48 @@ fn a_split_that_takes_too_long_writes_nothing_more() {
     }
     assert!(stopped > 10, "{stopped}");
 }
+
+/// One file, each write of which is made stable, as a data base does.
+fn fsyncing(host: &Host, spa: &Arc<Spa>, name: &'static str) {
+    let (env, spa) = (host.env.clone(), spa.clone());
+    host.env.spawn(async move {
+        let Ok(zfs) = open_fs(&env, &spa, "tank").await else { return };
+        let new = NewFile::new(0o100644, Cred::default());
+        let Ok((h, _)) = zfs.create(zfs.root(), name.as_bytes(), new).await else { return };
+        for i in 0.. {
+            // Some of it goes to its place, some into the log.
+            let data = contents(name).repeat(1 + i % 3);
+            let written = zfs.write(h.id(), (i % 4) as u64 * 131_072, &data.into(), false).await;
+            if written.is_err() || zfs.fsync(h.id()).await.is_err() {
+                return;
+            }
+            env.sleep(Duration::from_millis(200)).await;
+        }
+    });
+}
+
+#[test]
+fn a_pool_of_which_fsyncs_wait_is_taken_back_at_the_first_try() {
+    for seed in 0..8 {
+        let sim = Sim::new(seed);
+        let (a, _) = two(&sim);
+        sim.block_on(async {
+            let spa = a.create((seed % 2 == 1).then_some(2)).await;
+            for name in ["w", "x", "y", "z"] {
+                fsyncing(&a, &spa, name);
+            }
+            sim.env().sleep(S * 6 + Duration::from_millis(seed * 411)).await;
+            let offline = |is| (0..2).for_each(|i| sim.disk(Layout::path(i)).unwrap().set_offline(is));
+            offline(true);
+            sim.env().sleep(S * 15).await;
+            assert!(spa.lost_to_others(), "seed {seed}");
+            offline(false);
+            spa.clear(None).await.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            put(&a.env, &spa, "after").await.unwrap();
+            sim.env().sleep(S * 30).await;
+            assert!(spa.suspended().is_none(), "seed {seed}: {:?}", spa.suspended());
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+}
+

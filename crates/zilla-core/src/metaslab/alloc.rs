@@ -512,6 +512,13 @@ impl Allocator for Metaslabs {
         self.spare.uncounted()
     }
 
+    fn lacks_vdevs(&self) -> bool {
+        self.vdevs().iter().any(|v| {
+            let of_log = v.groups.iter().all(|g| g.class == SpaceClass::Log);
+            !of_log && v.is_given_out() && !v.takes_blocks()
+        })
+    }
+
     fn scrape_together(&self) -> Result<bool> {
         let mut found = 0;
         for v in self.vdevs() {

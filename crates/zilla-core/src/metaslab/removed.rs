@@ -1,9 +1,9 @@
 //! Frees of blocks on vdevs that were removed.
 //!
 //! Such a block is freed where it went. Its old place becomes *obsolete*, which is noted in a map
-//! of the vdev (`com.delphix:indirect_obsolete_sm` in its top ZAP), from which OpenZFS tells when
-//! a mapping is worth shortening; that is not done here. The map is an object of the MOS that grows
-//! with the txg that frees, so a crash loses neither or both.
+//! of the vdev (`com.delphix:indirect_obsolete_sm` in its top ZAP), from which `spa/condense.rs`
+//! tells when a mapping is worth shortening. The map is an object of the MOS that grows with the txg
+//! that frees, so a crash loses neither or both.
 
 use super::alloc::Metaslabs;
 use super::range_tree::RangeTree;
@@ -67,6 +67,13 @@ impl Metaslabs {
     pub fn map_more(&self, vdev: u32, runs: &[Run], txg: Txg) {
         if let Some(r) = self.removed.lock().get_mut(&vdev) {
             Arc::make_mut(&mut r.mapping).push(runs, txg.0);
+        }
+    }
+
+    /// It is shorter from the txg being synced on.
+    pub fn set_mapping(&self, vdev: u32, mapping: Arc<Indirect>) {
+        if let Some(r) = self.removed.lock().get_mut(&vdev) {
+            r.mapping = mapping;
         }
     }
 
@@ -134,13 +141,14 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// Writes down what became obsolete since the last pass.
-    pub async fn sync_obsolete(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64) -> Result<()> {
+    /// Writes down what became obsolete since the last pass, and says whether anything did.
+    pub async fn sync_obsolete(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64) -> Result<bool> {
         let some = |(id, r): (&u32, &mut Removed)| {
             let ranges = std::mem::take(&mut r.obsolete);
             (!ranges.is_empty()).then_some((*id, r.top_zap, r.asize, ranges))
         };
         let todo: Vec<_> = self.removed.lock().iter_mut().filter_map(some).collect();
+        let some = !todo.is_empty();
         for (vdev, top_zap, asize, ranges) in todo {
             if top_zap == ObjectId(0) {
                 return Err(Error::inval(format!("vdev {vdev} has no ZAP, which obsolete counts need")));
@@ -158,6 +166,6 @@ impl Metaslabs {
             let mut map = SpaceMap::open(dn, 0, asize, 0)?;
             map.append(self.append_how(tx, pass), &ranges, MapType::Alloc, None)?;
         }
-        Ok(())
+        Ok(some)
     }
 }

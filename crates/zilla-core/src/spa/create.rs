@@ -211,6 +211,7 @@ impl Spa {
             deferred: Some(made.deferred),
             removal_pace: AtomicU64::new(super::remove::BATCH),
             evacuation: Mutex::default(),
+            condenser: Default::default(),
             expansion_pace: AtomicU64::new(super::expansion::BATCH),
             mover: Arc::default(),
             rebuilds: super::rebuild::Rebuilds::default(),
@@ -239,7 +240,7 @@ impl Spa {
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
         spa.know_pointers();
         spa.open_scan().await?;
-        spa.suspension.be_patient();
+        spa.be_patient();
         spa.zio.l2().set_pool(guid, &spa.ctx.txgs, false);
         spa.use_cache(&tree.cache, true);
         spa.look_at_spares().await;

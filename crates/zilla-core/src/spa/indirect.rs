@@ -3,6 +3,7 @@
 //! ```text
 //!   directory: com.delphix:removing -> spa_removing_phys: the vdev removed last, and the removal under way, if there is one
 //!   configuration of each removed vdev: indirect_object (bonus + entries), indirect_births (bonus + entries), prev_indirect_vdev
+//!   a mapping's object may lead to one of counts: of each entry, the bytes to which nothing points
 //! ```
 //!
 //! What is needed to read the mapping of the vdev removed last lies on vdevs that are there, for it
@@ -14,7 +15,7 @@
 use super::Spa;
 use super::vdev_objects::top_zap;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
@@ -23,9 +24,9 @@ use crate::zap::Zap;
 use std::sync::Arc;
 use zilla_ondisk::object_type::{DMU_OTN_UINT32_METADATA, DMU_OTN_UINT64_METADATA};
 use zilla_ondisk::removal::{
-    DMU_POOL_CONDENSING_INDIRECT, DMU_POOL_REMOVING, IndirectBirthEntryPhys, IndirectBirthPhys,
-    IndirectMappingEntryPhys, IndirectMappingPhys, SpaRemovingPhys, VDEV_INDIRECT_MAPPING_SIZE_V0,
-    ZPOOL_CONFIG_INDIRECT_BIRTHS, ZPOOL_CONFIG_INDIRECT_OBJECT, ZPOOL_CONFIG_PREV_INDIRECT_VDEV,
+    DMU_POOL_REMOVING, IndirectBirthEntryPhys, IndirectBirthPhys, IndirectMappingEntryPhys,
+    IndirectMappingPhys, SpaRemovingPhys, VDEV_INDIRECT_MAPPING_SIZE_V0, ZPOOL_CONFIG_INDIRECT_BIRTHS,
+    ZPOOL_CONFIG_INDIRECT_OBJECT, ZPOOL_CONFIG_PREV_INDIRECT_VDEV,
 };
 use zilla_ondisk::{ByteOrder, Dva, Field, Phys};
 
@@ -43,17 +44,7 @@ pub(super) fn nothing_removed() -> SpaRemovingPhys {
 
 /// Reads the mappings of all removed vdevs into the tree, and says what the directory says of
 /// removals.
-pub(super) async fn load(
-    mos: &Arc<Objset>,
-    directory: &Zap,
-    tree: &VdevTree,
-    write: bool,
-) -> Result<SpaRemovingPhys> {
-    if write && directory.try_get(DMU_POOL_CONDENSING_INDIRECT).await?.is_some() {
-        let what = "OpenZFS was shortening a removed vdev's mapping, which is not carried on here: import the pool \
-                    read-only, or let OpenZFS end it";
-        return Err(Error::os(Errno::NotSup, what));
-    }
+pub(super) async fn load(mos: &Arc<Objset>, directory: &Zap, tree: &VdevTree) -> Result<SpaRemovingPhys> {
     let Some(value) = directory.try_get(DMU_POOL_REMOVING).await? else {
         return match tree.indirect().next() {
             None => Ok(nothing_removed()),
@@ -90,79 +81,89 @@ pub(super) async fn read(mos: &Arc<Objset>, top: &Top, tree: &VdevTree) -> Resul
         let id = top.vdev.config_u64(name).filter(|id| *id != 0);
         id.map(ObjectId).ok_or_else(|| bad(top.id, format!("its configuration lacks {name}")))
     };
-    let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_OBJECT)?).await?;
-    let entries: Vec<IndirectMappingEntryPhys> = read_entries(&dn, phys_of(&dn)?.num_entries).await?;
-    let mut runs = Vec::with_capacity(entries.len());
-    for e in &entries {
-        let dst = e.dst();
-        // Removal is only for pools of single disks and mirrors.
-        let to = tree.top(dst.vdev)?;
-        let plain =
-            to.vdev.kind.nparity().is_none() && !matches!(to.vdev.kind, VdevKind::Hole | VdevKind::Missing);
-        // A vdev is copied to such that are removed later, if at all, and those were read before.
-        let read = to.vdev.kind != VdevKind::Indirect || to.vdev.indirect().is_some();
-        if !plain
-            || !read
-            || dst.vdev == top.id
-            || dst.offset.checked_add(dst.asize).is_none_or(|e| e > to.vdev.asize())
-        {
-            return Err(bad(top.id, format!("its mapping leads to {dst:?}")));
-        }
-        runs.push(Run { src: e.src_offset(), len: dst.asize, vdev: dst.vdev, dst: dst.offset });
-    }
+    let entries = Entries::open(mos, object(ZPOOL_CONFIG_INDIRECT_OBJECT)?).await?;
+    let runs = entries.read(top, tree).await?;
     let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_BIRTHS)?).await?;
     let births: Vec<IndirectBirthEntryPhys> = read_entries(&dn, births_of(&dn)?).await?;
     let births = births.iter().map(|b| (b.offset, b.phys_birth_txg)).collect();
     Indirect::new(runs, births).map_err(|e| bad(top.id, format!("its mapping: {e}")))
 }
 
-/// The two objects of a mapping that is being made.
-pub(super) struct Mapping {
+/// The entries of a mapping, and the counts beside them.
+pub(super) struct Entries {
     entries: Arc<Dnode>,
-    births: Arc<Dnode>,
     counts: Option<Arc<Dnode>>,
 }
 
-impl Mapping {
-    pub(super) async fn create(mos: &Arc<Objset>, tx: &Tx, with_counts: bool) -> Result<Mapping> {
+impl Entries {
+    pub(super) async fn create(mos: &Arc<Objset>, tx: &Tx, with_counts: bool) -> Result<Entries> {
         let len = if with_counts { IndirectMappingPhys::SIZE } else { VDEV_INDIRECT_MAPPING_SIZE_V0 };
         let entries = make(mos, tx, DMU_OTN_UINT64_METADATA, len).await?;
         let counts = match with_counts {
             true => Some(make(mos, tx, DMU_OTN_UINT32_METADATA, 0).await?),
             false => None,
         };
-        let births = make(mos, tx, DMU_OTN_UINT64_METADATA, IndirectBirthPhys::SIZE).await?;
         let counts_object = counts.as_ref().map_or(0, |c| c.id().0);
         let phys = IndirectMappingPhys { counts_object, ..IndirectMappingPhys::default() };
         entries.set_bonus(tx, phys.encode().get(..len).unwrap_or_default());
-        births.set_bonus(tx, &IndirectBirthPhys::default().encode());
-        Ok(Mapping { entries, births, counts })
+        Ok(Entries { entries, counts })
     }
 
-    pub(super) async fn open(mos: &Arc<Objset>, vdev: &Vdev) -> Result<Mapping> {
-        let id = |name: &str| ObjectId(vdev.config_u64(name).unwrap_or(0));
-        let entries = mos.hold_wait(id(ZPOOL_CONFIG_INDIRECT_OBJECT)).await?;
-        let births = mos.hold_wait(id(ZPOOL_CONFIG_INDIRECT_BIRTHS)).await?;
+    pub(super) async fn open(mos: &Arc<Objset>, object: ObjectId) -> Result<Entries> {
+        let entries = mos.hold_wait(object).await?;
         let counts = match phys_of(&entries)?.counts_object {
             0 => None,
             id => Some(mos.hold_wait(ObjectId(id)).await?),
         };
-        Ok(Mapping { births, entries, counts })
+        Ok(Entries { entries, counts })
     }
 
     pub(super) fn object(&self) -> ObjectId {
         self.entries.id()
     }
 
-    pub(super) fn births(&self) -> ObjectId {
-        self.births.id()
+    pub(super) fn phys(&self) -> Result<IndirectMappingPhys> {
+        phys_of(&self.entries)
     }
 
-    /// Goes on with runs, in order, all of which were copied in this txg.
-    pub(super) async fn append(&self, tx: &Tx, runs: &[Run]) -> Result<()> {
-        let mut phys = phys_of(&self.entries)?;
+    /// The runs of a vdev, each of which leads to a place that there is.
+    pub(super) async fn read(&self, top: &Top, tree: &VdevTree) -> Result<Vec<Run>> {
+        let entries: Vec<IndirectMappingEntryPhys> =
+            read_entries(&self.entries, self.phys()?.num_entries).await?;
+        let mut runs = Vec::with_capacity(entries.len());
+        for e in &entries {
+            let dst = e.dst();
+            // Removal is only for pools of single disks and mirrors.
+            let to = tree.top(dst.vdev)?;
+            let plain = to.vdev.kind.nparity().is_none()
+                && !matches!(to.vdev.kind, VdevKind::Hole | VdevKind::Missing);
+            // A vdev is copied to such that are removed later, if at all, and those were read before.
+            let read = to.vdev.kind != VdevKind::Indirect || to.vdev.indirect().is_some();
+            if !plain
+                || !read
+                || dst.vdev == top.id
+                || dst.offset.checked_add(dst.asize).is_none_or(|e| e > to.vdev.asize())
+            {
+                return Err(bad(top.id, format!("its mapping leads to {dst:?}")));
+            }
+            runs.push(Run { src: e.src_offset(), len: dst.asize, vdev: dst.vdev, dst: dst.offset });
+        }
+        Ok(runs)
+    }
+
+    /// Of each of `len` runs, how many of its bytes are obsolete.
+    pub(super) async fn read_counts(&self, len: usize) -> Result<Vec<u32>> {
+        let Some(counts) = &self.counts else { return Ok(vec![0; len]) };
+        let mut raw = vec![0; len * size_of::<u32>()];
+        counts.read_wait(0, &mut raw).await?;
+        Ok(raw.as_chunks().0.iter().map(|c| u32::from_ne_bytes(*c)).collect())
+    }
+
+    /// Goes on with runs, in order, and how many bytes of each are obsolete.
+    pub(super) fn append(&self, tx: &Tx, runs: &[(Run, u32)]) -> Result<IndirectMappingPhys> {
+        let mut phys = self.phys()?;
         let mut raw = Vec::with_capacity(runs.len() * IndirectMappingEntryPhys::SIZE);
-        for r in runs {
+        for (r, _) in runs {
             let dst = Dva { vdev: r.vdev, offset: r.dst, asize: r.len, gang: false };
             raw.extend(IndirectMappingEntryPhys::new(r.src, dst).encode());
             phys.bytes_mapped += r.len;
@@ -170,16 +171,57 @@ impl Mapping {
         }
         self.entries.write(tx, phys.num_entries * IndirectMappingEntryPhys::SIZE as u64, &raw);
         if let Some(counts) = &self.counts {
-            // Nothing of them is obsolete yet.
-            counts.write(
-                tx,
-                phys.num_entries * size_of::<u32>() as u64,
-                &vec![0; runs.len() * size_of::<u32>()],
-            );
+            let raw: Vec<u8> = runs.iter().flat_map(|(_, count)| count.to_ne_bytes()).collect();
+            counts.write(tx, phys.num_entries * size_of::<u32>() as u64, &raw);
         }
         phys.num_entries += runs.len() as u64;
         let len = self.entries.bonus().len();
         self.entries.set_bonus(tx, phys.encode().get(..len).unwrap_or_default());
+        Ok(phys)
+    }
+
+    /// Says whether it had counts.
+    pub(super) fn free(self, mos: &Arc<Objset>, tx: &Tx) -> bool {
+        mos.free(tx, &self.entries);
+        self.counts.iter().for_each(|dn| mos.free(tx, dn));
+        self.counts.is_some()
+    }
+}
+
+/// The objects of a mapping that is being made.
+pub(super) struct Mapping {
+    entries: Entries,
+    births: Arc<Dnode>,
+}
+
+impl Mapping {
+    pub(super) async fn create(mos: &Arc<Objset>, tx: &Tx, with_counts: bool) -> Result<Mapping> {
+        let entries = Entries::create(mos, tx, with_counts).await?;
+        let births = make(mos, tx, DMU_OTN_UINT64_METADATA, IndirectBirthPhys::SIZE).await?;
+        births.set_bonus(tx, &IndirectBirthPhys::default().encode());
+        Ok(Mapping { entries, births })
+    }
+
+    pub(super) async fn open(mos: &Arc<Objset>, vdev: &Vdev) -> Result<Mapping> {
+        let id = |name: &str| ObjectId(vdev.config_u64(name).unwrap_or(0));
+        let entries = Entries::open(mos, id(ZPOOL_CONFIG_INDIRECT_OBJECT)).await?;
+        let births = mos.hold_wait(id(ZPOOL_CONFIG_INDIRECT_BIRTHS)).await?;
+        Ok(Mapping { births, entries })
+    }
+
+    pub(super) fn object(&self) -> ObjectId {
+        self.entries.object()
+    }
+
+    pub(super) fn births(&self) -> ObjectId {
+        self.births.id()
+    }
+
+    /// Goes on with runs, in order, all of which were copied in this txg.
+    pub(super) fn append(&self, tx: &Tx, runs: &[Run]) -> Result<()> {
+        // Nothing of them is obsolete yet.
+        let runs: Vec<_> = runs.iter().map(|r| (*r, 0)).collect();
+        let phys = self.entries.append(tx, &runs)?;
         let count = births_of(&self.births)?;
         let birth = IndirectBirthEntryPhys { offset: phys.max_offset, phys_birth_txg: tx.txg().0 };
         self.births.write(tx, count * IndirectBirthEntryPhys::SIZE as u64, &birth.encode());
@@ -188,11 +230,9 @@ impl Mapping {
     }
 
     /// Says whether it had counts.
-    pub(super) async fn free(self, mos: &Arc<Objset>, tx: &Tx) -> Result<bool> {
-        mos.free(tx, &self.entries);
+    pub(super) fn free(self, mos: &Arc<Objset>, tx: &Tx) -> bool {
         mos.free(tx, &self.births);
-        self.counts.iter().for_each(|dn| mos.free(tx, dn));
-        Ok(self.counts.is_some())
+        self.entries.free(mos, tx)
     }
 }
 

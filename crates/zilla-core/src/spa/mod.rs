@@ -35,7 +35,8 @@ pub(crate) mod brt;
 mod cache;
 mod checkpoint;
 mod claim;
-pub mod config;
+pub mod condense;
+mod config;
 mod create;
 mod deadman;
 mod devices;
@@ -135,6 +136,7 @@ pub struct Spa {
     deferred: Option<Bpobj>,
     removal_pace: AtomicU64,
     evacuation: Mutex<Option<Arc<remove::Evacuation>>>,
+    condenser: condense::Condenser,
     expansion_pace: AtomicU64,
     mover: Arc<expansion::Mover>,
     rebuilds: rebuild::Rebuilds,

@@ -6,6 +6,7 @@
 
 use super::activity::{self, Rank};
 use super::checkpoint;
+use super::condense::Condenser;
 use super::config::{self, Host};
 use super::discover::{FoundPool, set_paths};
 use super::multihost::Heart;
@@ -351,7 +352,8 @@ impl Spa {
         let mos = open_mos(&zio, &ub, &cache).await?;
         ctx.set_mos(mos.clone());
         let directory = Zap::open(&mos, DIRECTORY).await?;
-        let removing = indirect::load(&mos, &directory, &tree, !opts.readonly).await?;
+        let removing = indirect::load(&mos, &directory, &tree).await?;
+        let condenser = Condenser::load(&directory).await?;
         ctx.features.load(&mos, &directory).await?;
         ctx.features.check(&mos, !opts.readonly).await?;
         let multihost = multihost_of(&mos, &directory).await?;
@@ -405,6 +407,7 @@ impl Spa {
             heart,
             removal_pace: AtomicU64::new(super::remove::BATCH),
             evacuation: Mutex::default(),
+            condenser,
             expansion_pace: AtomicU64::new(super::expansion::BATCH),
             mover: Arc::default(),
             rebuilds: super::rebuild::Rebuilds::default(),
@@ -495,7 +498,7 @@ impl Spa {
             tracing::warn!(pool = %spa.name(), "how far devices are initialized or trimmed is not known: {e}");
         }
         spa.set_autotrim(spa.stored_prop(&directory, "autotrim").await? == Some(1));
-        spa.suspension.be_patient();
+        spa.be_patient();
         spa.zio.l2().set_pool(spa.guid(), &ctx.txgs, ctx.readonly);
         spa.open_cache(&directory, &found.paths).await?;
         spa.open_spares(&directory, &found.paths).await?;
@@ -509,6 +512,7 @@ impl Spa {
             spa.watch_devices();
             spa.go_on_discarding();
             spa.go_on_removing();
+            spa.condense_on();
             spa.resume_upkeep();
             spa.rebuild_on();
             spa.expand_on();

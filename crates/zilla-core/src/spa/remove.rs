@@ -375,7 +375,7 @@ impl Spa {
         if runs.is_empty() {
             return Ok(());
         }
-        Mapping::open(self.ctx.mos(), &top.vdev).await?.append(tx, &runs).await?;
+        Mapping::open(self.ctx.mos(), &top.vdev).await?.append(tx, &runs)?;
         self.metaslabs.map_more(top.id, &runs, tx.txg());
         let copied: u64 = runs.iter().map(|r| r.len).sum();
         let phys = self.removing();
@@ -520,7 +520,7 @@ impl Spa {
                 self.ctx.features.add(mos, tx, "obsolete_counts", -1).await?;
             }
         }
-        if made.free(mos, tx).await? {
+        if made.free(mos, tx) {
             self.ctx.features.add(mos, tx, "obsolete_counts", -1).await?;
         }
         for name in [ZPOOL_CONFIG_INDIRECT_OBJECT, ZPOOL_CONFIG_INDIRECT_BIRTHS, REMOVING] {

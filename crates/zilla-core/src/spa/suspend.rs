@@ -7,6 +7,9 @@
 //!
 //! Meanwhile who wants a transaction waits (`failmode=wait`) or gets EIO (`continue`); who waits for a txg waits on.
 //!
+//! So does a sync that finds no place for a block because all devices of a vdev are away
+//! ([`crate::zio::DeviceWaiter`]): it goes on where it was.
+//!
 //! Not every failure can be tried again: a txg that its sync could not even make (the pool's own metadata cannot be read) is lost, and the
 //! pool suspended for good. So it is while a pool is being created or imported, where an error is the better answer.
 //!
@@ -17,11 +20,14 @@
 //! that cannot be written has everybody wait for the txg.
 
 use super::Spa;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::zap::Zap;
+use crate::zio::{Allocator, DeviceWaiter};
 use event_listener::Event;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use zilla_ondisk::dsl::DMU_POOL_PROPS;
 
 /// What is done with new changes while a pool is suspended.
@@ -34,11 +40,12 @@ pub enum FailMode {
 #[derive(Default)]
 struct State {
     why: Option<Error>,
-    /// The sync task waits to be told to try again.
-    waiting: bool,
+    /// So many parts of the sync task wait to be told to try again.
+    waiting: usize,
     /// Nobody tried to write anything: there is nothing to be tried again.
     idle: bool,
-    again: bool,
+    /// How often it was told to try again.
+    tries: u64,
     /// Nobody will try again.
     over: bool,
     /// Counts its changes.
@@ -54,14 +61,11 @@ pub(super) struct Suspension {
     go_on: AtomicBool,
     /// It was resumed in the last txg.
     resumed: AtomicBool,
+    /// Who waits for devices in the middle of a txg: the others wait for him.
+    one: futures_util::lock::Mutex<()>,
 }
 
 impl Suspension {
-    /// From now on a txg that the devices do not take is waited for.
-    pub(super) fn be_patient(&self) {
-        self.patient.store(true, Ordering::Release);
-    }
-
     /// Whether the txg before was held up. What was written ahead of this one meanwhile may have failed with it: that is no reason to
     /// suspend the pool again before it was sent again.
     pub(super) fn take_resumed(&self) -> bool {
@@ -97,13 +101,17 @@ impl Suspension {
 
 /// Why a pool is suspended that another host may have.
 pub(super) fn lost_lease() -> Error {
-    Error::os(
-        crate::error::Errno::Io,
-        "multihost heartbeats failed or were delayed: another host may use the pool",
-    )
+    Error::os(Errno::Io, "multihost heartbeats failed or were delayed: another host may use the pool")
 }
 
 impl Spa {
+    /// From now on a txg that the devices do not take is waited for.
+    pub(super) fn be_patient(self: &Arc<Self>) {
+        let waiter: Weak<Spa> = Arc::downgrade(self);
+        self.zio.set_waiter(waiter);
+        self.suspension.patient.store(true, Ordering::Release);
+    }
+
     /// Why the pool takes no more changes, if it does not.
     pub fn suspended(&self) -> Option<Error> {
         self.suspension.state.lock().why.clone()
@@ -134,14 +142,18 @@ impl Spa {
             return Err(why);
         }
         self.be_suspended(&why);
-        s.change(|st| (st.why, st.waiting, st.idle) = (Some(why.clone()), true, false));
-        let again = |st: &mut State| match (st.over, std::mem::take(&mut st.again)) {
+        let before = s.change(|st| {
+            (st.why, st.idle) = (Some(why.clone()), false);
+            st.waiting += 1;
+            st.tries
+        });
+        let again = |st: &mut State| match (st.over, st.tries > before) {
             (true, _) => Some(false),
             (false, true) => Some(true),
             (false, false) => None,
         };
         let again = s.until(again).await;
-        s.state.lock().waiting = false;
+        s.state.lock().waiting -= 1;
         if again { Ok(()) } else { Err(why) }
     }
 
@@ -200,7 +212,7 @@ impl Spa {
                 None => return Ok(()),
                 Some(why) if st.over || self.lost_to_others() => return Err(why.clone()),
                 Some(_) if st.idle => None,
-                Some(why) if !st.waiting => return Err(why.clone()),
+                Some(why) if st.waiting == 0 => return Err(why.clone()),
                 Some(_) => Some(st.changes + 1),
             }
         };
@@ -211,7 +223,7 @@ impl Spa {
             self.ctx.txgs.open_gate();
             return Ok(());
         };
-        s.change(|st| st.again = true);
+        s.change(|st| st.tries += 1);
         match s.until(|st| (st.changes > seen).then(|| st.why.clone())).await {
             None => Ok(()),
             Some(why) => Err(why),
@@ -224,5 +236,20 @@ impl Spa {
             self.suspension.change(|st| st.over = true);
             self.ctx.txgs.stop();
         }
+    }
+}
+
+impl DeviceWaiter for Spa {
+    fn wait(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async {
+            let _one = self.suspension.one.lock().await;
+            if !self.metaslabs.lacks_vdevs() {
+                return Ok(());
+            }
+            self.suspend(Error::os(Errno::Io, "all devices of a vdev are away")).await?;
+            // What was written ahead of the txg meanwhile failed, and is sent again.
+            self.suspension.resumed.store(true, Ordering::Relaxed);
+            Ok(())
+        })
     }
 }

@@ -263,7 +263,9 @@ impl Spa {
             }
         }
         self.ctx.take_obsolete().iter().for_each(|dva| self.metaslabs.now_obsolete(dva));
-        self.metaslabs.sync_obsolete(mos, tx, pass).await?;
+        if self.metaslabs.sync_obsolete(mos, tx, pass).await? {
+            self.condense_on();
+        }
         self.sync_removing(tx).await?;
         self.metaslabs.sync(mos, txg, pass).await?;
         let counts = self.metaslabs.take_feature_counts();
@@ -375,6 +377,7 @@ impl Spa {
         {
             let over = std::pin::pin!(async {
                 self.pause_removal().await;
+                self.pause_condensing().await;
                 self.pause_upkeep().await;
                 self.pause_rebuilds().await;
                 self.pause_expansion().await;

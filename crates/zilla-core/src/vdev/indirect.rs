@@ -76,6 +76,11 @@ impl Indirect {
         &self.runs
     }
 
+    /// The same without some of its runs.
+    pub fn with_runs(&self, runs: Vec<Run>) -> Indirect {
+        Indirect { runs, births: self.births.clone() }
+    }
+
     /// Up to where the vdev has been copied.
     pub fn end(&self) -> u64 {
         self.runs.last().map_or(0, |r| r.src + r.len)

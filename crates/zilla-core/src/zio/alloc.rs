@@ -112,6 +112,12 @@ pub trait Allocator: Send + Sync {
         false
     }
 
+    /// Whether there are vdevs of the pool's classes that would take blocks if their devices were
+    /// there.
+    fn lacks_vdevs(&self) -> bool {
+        false
+    }
+
     /// The sync finds no room: gives out again what was freed in txgs that are on disk, though an
     /// import that goes back to an older uberblock then finds less. Whether there was any.
     fn scrape_together(&self) -> Result<bool> {
@@ -125,4 +131,10 @@ pub trait Allocator: Send + Sync {
 
     /// Takes a given place out of the free space: blocks that an intent log reaches after a crash.
     fn claim(&self, txg: Txg, dva: &Dva) -> Result<()>;
+}
+
+/// Who holds a txg's sync up while devices are away.
+pub trait DeviceWaiter: Send + Sync {
+    /// Waits until the devices are to be tried again. An error if nobody will.
+    fn wait(&self) -> BoxFuture<'_, Result<()>>;
 }

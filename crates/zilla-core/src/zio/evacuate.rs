@@ -64,6 +64,11 @@ impl Zio {
             let len = end - start;
             let req = AllocReq { must: len <= unit, ..AllocReq::new(class, len, 1) };
             let Place::At(dvas) = self.place_one(txg, req).await? else {
+                if self.lacks_vdevs() {
+                    self.await_vdevs().await?;
+                    todo.push((start, end));
+                    continue;
+                }
                 if len <= unit {
                     return Err(Error::os(Errno::NoSpc, "there is no room for what is on the device"));
                 }

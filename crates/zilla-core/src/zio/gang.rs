@@ -159,10 +159,30 @@ impl Zio {
     }
 
     /// Places a block for which there is no run, however that can be done, because its txg is lost
-    /// otherwise: in pieces; with what the last txgs freed, which is held back from others; with
+    /// otherwise: when vdevs are back whose devices are away; in pieces; with what the last txgs freed, which is held back from others; with
     /// fewer copies. Headers and pieces are added to `places`, the DVAs for the block's pointer
     /// returned.
     pub(super) async fn place_anyhow(
+        &self,
+        txg: Txg,
+        what: AllocReq,
+        kind: Checksum,
+        sum: HeaderSum,
+        data: Bytes,
+        places: &mut Vec<Placement>,
+    ) -> Result<Vec<Dva>> {
+        loop {
+            self.await_vdevs().await?;
+            match self.place_somehow(txg, what, kind, sum, data.clone(), places).await {
+                Err(e) if !matches!(e, Error::Corrupt(_)) && self.lacks_vdevs() => {
+                    tracing::debug!("{e}; vdevs are away");
+                }
+                out => return out,
+            }
+        }
+    }
+
+    async fn place_somehow(
         &self,
         txg: Txg,
         what: AllocReq,

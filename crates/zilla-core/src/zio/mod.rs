@@ -71,7 +71,7 @@ use crate::types::{Bookmark, TXG_SIZE, Txg};
 use crate::vdev::VdevTree;
 
 pub use crate::vdev::Priority;
-pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
+pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, DeviceWaiter, Dvas, Leave};
 pub(crate) use byteswap::class_swap;
 pub use dedup::{Claim, DedupTables};
 pub use early::EarlyWrites;
@@ -119,6 +119,7 @@ struct Inner {
     log_gap: gap::Gap,
     repairs: repair::Repairs,
     /// Not owned, for the same reason.
+    waiter: OnceLock<Weak<dyn DeviceWaiter>>,
     pointers: OnceLock<Weak<dyn Pointers>>,
     /// Not owned either: they stand on the MOS.
     dedup: OnceLock<Weak<dyn DedupTables>>,
@@ -150,6 +151,7 @@ impl Zio {
             track: track::Track::default(),
             log_gap: gap::Gap::default(),
             repairs: repair::Repairs::default(),
+            waiter: OnceLock::new(),
             pointers: OnceLock::new(),
             dedup: OnceLock::new(),
             damaged: Mutex::default(),
@@ -204,6 +206,13 @@ impl Zio {
     pub fn set_allocator(&self, allocator: &Arc<dyn Allocator>) {
         if self.0.allocator.set(Arc::downgrade(allocator)).is_err() {
             tracing::error!("a pool's allocator was set twice");
+        }
+    }
+
+    /// Who holds syncs up while devices are away. Before that is known they fail.
+    pub fn set_waiter(&self, waiter: Weak<dyn DeviceWaiter>) {
+        if self.0.waiter.set(waiter).is_err() {
+            tracing::error!("who waits for a pool's devices was set twice");
         }
     }
 

@@ -115,6 +115,29 @@ impl Zio {
         Ok(std::mem::take(&mut *job.out.lock()))
     }
 
+    pub(super) fn lacks_vdevs(&self) -> bool {
+        self.allocator().is_ok_and(|a| a.lacks_vdevs())
+    }
+
+    /// For a txg's sync: waits until all vdevs that take blocks are there.
+    pub(super) async fn await_vdevs(&self) -> Result<()> {
+        while self.lacks_vdevs() {
+            let Some(waiter) = self.0.waiter.get().and_then(|w| w.upgrade()) else { return Ok(()) };
+            waiter.wait().await?;
+        }
+        Ok(())
+    }
+
+    /// For a txg's sync: loads a metaslab, however long its vdev is away.
+    async fn load_metaslab(&self, vdev: u32, metaslab: u64) -> Result<()> {
+        loop {
+            match self.allocator()?.load(vdev, metaslab).await {
+                Err(e) if !matches!(e, Error::Corrupt(_)) && self.lacks_vdevs() => self.await_vdevs().await?,
+                out => return out,
+            }
+        }
+    }
+
     /// Asks the allocator for one block, loading what it needs.
     pub(super) async fn place_one(&self, txg: Txg, req: AllocReq) -> Result<Place> {
         let mut out = Vec::with_capacity(1);
@@ -362,7 +385,7 @@ impl Job {
             match stop {
                 Ok(()) => break,
                 Err(AllocStop::NoSpc) => out.push(None),
-                Err(AllocStop::Load { vdev, metaslab }) => allocator.load(vdev, metaslab).await?,
+                Err(AllocStop::Load { vdev, metaslab }) => self.zio.load_metaslab(vdev, metaslab).await?,
                 Err(AllocStop::Err(e)) => return Err(e),
             }
         }

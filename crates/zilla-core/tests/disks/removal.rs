@@ -4,6 +4,7 @@
 use super::*;
 use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::Refusal;
+use zilla_core::tunables;
 use zilla_ondisk::enums::VdevState;
 
 /// Room for what is removed, beside what a pool keeps for itself.
@@ -39,9 +40,9 @@ impl World {
         spa.set_removal_pace(0);
     }
 
-    async fn delete(&self, spa: &Arc<Spa>, range: std::ops::Range<u32>) {
+    async fn delete(&self, spa: &Arc<Spa>, all: impl IntoIterator<Item = u32>) {
         let zfs = self.zfs(spa).await;
-        for i in range {
+        for i in all {
             zfs.unlink(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
         }
         spa.sync().await.unwrap();
@@ -173,6 +174,58 @@ fn a_side_may_leave_a_mirror_that_is_being_emptied() {
         let spa = w.turn(spa).await;
         w.check(&spa, 0..60).await;
         w.delete(&spa, 0..60).await;
+        w.export(spa).await;
+    });
+}
+
+/// Runs of the first vdev's mapping.
+fn runs(spa: &Arc<Spa>) -> usize {
+    spa.tree().tops[0].vdev.indirect().map_or(0, |m| m.runs().len())
+}
+
+#[test]
+fn a_mapping_is_shortened_when_what_it_maps_has_gone() {
+    let w = World::new();
+    tunables::CONDENSE_MIN_MAPPING_BYTES.set(1);
+    tunables::CONDENSE_INDIRECT_OBSOLETE_PCT.set(5);
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        w.put(&spa, 0..120).await;
+        // Of what stays each file is a run of its own.
+        w.delete(&spa, (0..120).filter(|i| i % 2 == 1)).await;
+        w.add(&spa, VdevKind::File, &["b"]).await;
+        w.remove(&spa, 0).await;
+        w.removed(&spa).await;
+        let mut spa = w.turn(spa).await;
+        let mut before = runs(&spa);
+        assert!(before > 60, "{before}");
+        // To its end, and held in the middle by an export.
+        for (held, left) in [(false, 1), (true, 2)] {
+            spa.hold_condensing(held);
+            w.delete(&spa, (0..120).filter(|i| i % 8 == 2 * left)).await;
+            let mut begun = false;
+            for _ in 0..600 {
+                spa.sync().await.unwrap();
+                begun = spa.is_condensing();
+                if held && begun || !held && !begun && runs(&spa) < before - 10 {
+                    break;
+                }
+                w.env.sleep(Duration::from_millis(100)).await;
+            }
+            assert_eq!((begun, runs(&spa) < before), (held, !held), "{before}");
+            spa = w.turn(spa).await;
+            while spa.is_condensing() {
+                w.env.sleep(Duration::from_millis(10)).await;
+            }
+            assert!(runs(&spa) < before - 10, "{before} {}", runs(&spa));
+            before = runs(&spa);
+            spa.drop_caches();
+            for i in (0..120).filter(|i| i % 2 == 0 && (i % 8 > 2 * left || i % 8 == 0)) {
+                w.check(&spa, i..i + 1).await;
+            }
+        }
+        spa = w.turn(spa).await;
+        w.delete(&spa, (0..120).filter(|i| i % 8 == 0 || i % 8 == 6)).await;
         w.export(spa).await;
     });
 }

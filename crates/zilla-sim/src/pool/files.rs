@@ -30,8 +30,19 @@ impl Files {
 
     /// The first so many are there, as they were written.
     pub async fn check(self, env: &Env, spa: &Arc<Spa>, files: u32, what: &str) {
+        self.check_all(env, spa, 0..files, what).await;
+    }
+
+    /// All of these are there, as they were written.
+    pub async fn check_all(
+        self,
+        env: &Env,
+        spa: &Arc<Spa>,
+        files: impl IntoIterator<Item = u32>,
+        what: &str,
+    ) {
         let zfs = open_fs(env, spa, &spa.name()).await.expect("a file system");
-        for i in 0..files {
+        for i in files {
             let found = zfs.lookup(zfs.root(), format!("f{i}").as_bytes()).await;
             let (h, a) = found.unwrap_or_else(|e| panic!("{what}: f{i}: {e}"));
             let read = zfs.read(h.id(), 0, a.size as usize).await;

@@ -1,0 +1,108 @@
+//! All devices of a vdev go away together and come back: whoever finds it out first, a log block, a
+//! read or a txg that looks for a place, the pool is suspended, and one `clear` has it go on with all
+//! that was written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use zilla_core::spa::Spa;
+use zilla_core::zpl::{Cred, NewFile};
+use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
+use zilla_sim::Sim;
+use zilla_sim::pool::layout::{Layout, find, import};
+use zilla_sim::pool::run::open_fs;
+use zilla_sim::pool::verify::audit;
+
+const SEEDS: u64 = 24;
+/// Pieces of a file, one after the other written and made stable, each of so many bytes.
+const PIECES: u64 = 400;
+const PIECE: usize = 9000;
+const NAMES: [&str; 4] = ["w", "x", "y", "z"];
+
+fn piece(i: u64) -> Vec<u8> {
+    (0..PIECE).map(|b| (b as u64 * 7 + i * 13) as u8).collect()
+}
+
+/// Writes a file piece by piece, and counts those that are stable.
+fn writer(env: &Env, spa: &Arc<Spa>, name: &'static str) -> Arc<AtomicU64> {
+    let (env, spa, stable) = (env.clone(), spa.clone(), Arc::new(AtomicU64::new(0)));
+    let count = stable.clone();
+    env.clone().spawn(async move {
+        let Ok(zfs) = open_fs(&env, &spa, "tank").await else { return };
+        let new = NewFile::new(0o100644, Cred::default());
+        let Ok((h, _)) = zfs.create(zfs.root(), name.as_bytes(), new).await else { return };
+        for i in 0..PIECES {
+            let written = zfs.write(h.id(), i * PIECE as u64, &piece(i).into(), false).await;
+            if written.is_err() || zfs.fsync(h.id()).await.is_err() {
+                return;
+            }
+            count.store(i + 1, Ordering::SeqCst);
+            env.sleep(Duration::from_millis(150)).await;
+        }
+    });
+    stable
+}
+
+/// Reads what is stable of a file.
+async fn check(env: &Env, spa: &Arc<Spa>, name: &str, stable: u64, what: &str) {
+    let zfs = open_fs(env, spa, "tank").await.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let found = zfs.lookup(zfs.root(), name.as_bytes()).await;
+    let (h, _) = found.unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+    for i in 0..stable {
+        let read = zfs.read(h.id(), i * PIECE as u64, PIECE).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: {name}: {e}")).concat();
+        assert!(read == piece(i), "{what}: piece {i} of {name}");
+    }
+}
+
+#[test]
+fn a_pool_whose_devices_were_away_goes_on_with_everything() {
+    for seed in 0..SEEDS {
+        let what = format!("seed {seed}");
+        let layout = if seed % 2 == 0 { Layout::Single } else { Layout::Mirror };
+        let sim = Sim::new(seed);
+        layout.add_disks(&sim);
+        let env = sim.env();
+        sim.block_on(async {
+            let spa = layout.create(&env).await.unwrap();
+            let stable = NAMES.map(|name| writer(&env, &spa, name));
+            env.sleep(Duration::from_millis(3000 + seed * 411)).await;
+            let disks = || (0..).map_while(|i| sim.disk(Layout::path(i)));
+            disks().for_each(|d| d.set_offline(true));
+            if seed % 3 == 0 {
+                // A reader is the first to find out.
+                spa.drop_caches();
+                let zfs = open_fs(&env, &spa, "tank").await;
+                if let Ok(zfs) = zfs
+                    && let Ok((h, _)) = zfs.lookup(zfs.root(), NAMES[0].as_bytes()).await
+                {
+                    let _ = zfs.read(h.id(), 0, PIECE).await;
+                }
+            }
+            env.sleep(Duration::from_millis(2000 + seed * 777)).await;
+            disks().for_each(|d| d.set_offline(false));
+            if spa.suspended().is_none() {
+                env.sleep(Duration::from_secs(10)).await;
+            }
+            spa.clear(None).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            env.sleep(Duration::from_secs(20)).await;
+            assert!(spa.suspended().is_none(), "{what}: {:?}", spa.suspended());
+            spa.sync().await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            let stable = stable.map(|s| s.load(Ordering::SeqCst));
+            assert!(stable.iter().all(|s| *s > 20), "{what}: {stable:?}");
+            spa.drop_caches();
+            for (name, stable) in NAMES.into_iter().zip(stable) {
+                check(&env, &spa, name, stable, &what).await;
+            }
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+            let found = find(&env).await.unwrap().unwrap();
+            let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            for (name, stable) in NAMES.into_iter().zip(stable) {
+                check(&env, &spa, name, stable, &what).await;
+            }
+            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+}
