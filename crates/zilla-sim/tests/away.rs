@@ -33,9 +33,12 @@ fn writer(env: &Env, spa: &Arc<Spa>, name: &'static str) -> Arc<AtomicU64> {
         let new = NewFile::new(0o100644, Cred::default());
         let Ok((h, _)) = zfs.create(zfs.root(), name.as_bytes(), new).await else { return };
         for i in 0..PIECES {
-            let written = zfs.write(h.id(), i * PIECE as u64, &piece(i).into(), false).await;
-            if written.is_err() || zfs.fsync(h.id()).await.is_err() {
+            if zfs.write(h.id(), i * PIECE as u64, &piece(i).into(), false).await.is_err() {
                 return;
+            }
+            // What cannot be written over a record that cannot be read is told so, and is held.
+            while zfs.fsync(h.id()).await.is_err() {
+                env.sleep(Duration::from_millis(150)).await;
             }
             count.store(i + 1, Ordering::SeqCst);
             env.sleep(Duration::from_millis(150)).await;

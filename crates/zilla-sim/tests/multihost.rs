@@ -664,4 +664,3 @@ fn a_pool_of_which_fsyncs_wait_is_taken_back_at_the_first_try() {
         });
     }
 }
-
