@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The long proofs, as root: 200 kills, memory under abuse for two minutes each, 100 kills under
 # databases, pjdfstest, fsx, the bugs planted for the simulator, the whole corpus, 100,000 names,
-# the package on a clean Debian, volumes (100 kills under file systems on them, others' NBD clients
-# for an hour, a Debian system that boots from one), and OpenZFS's kernel module in a virtual machine.
-# Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|volumes|oracle`
+# the package on a clean Debian, disks that are pulled and given back (50 runs), volumes (100 kills
+# under file systems on them, others' NBD clients for an hour, a Debian system that boots from one),
+# and OpenZFS's kernel module in a virtual machine.
+# Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|pulled|volumes|oracle`
 # runs one.
 # Where XFSTESTS names a built checkout of xfstests-dev, also its programs on a release build
 # (xfstests.sh, stress.sh, fsx.sh): `... xfstests|stress`.
@@ -60,6 +61,9 @@ if wants debian; then
   # The package of this build on a clean Debian, with a network.
   BUILT=${CARGO_TARGET_DIR:-target}/debug/zilla OUT=$out/packages XZ_LEVEL=0 packaging/package deb
   scripts/debian.sh "$(find "$out/packages" -name 'zilla_*.deb')"
+fi
+if wants pulled; then
+  ZILLA_BIN=${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/debug} scripts/pulled.sh 50
 fi
 if wants volumes; then
   export ZILLA_BIN=${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/debug}
