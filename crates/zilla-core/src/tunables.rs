@@ -89,6 +89,19 @@ pub static L2ARC_MFUONLY: Tunable = Tunable::new("l2arc_mfuonly", 0);
 /// Whether a cache device is not read while it is written.
 pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
 
+/// How many top-level vdevs a pool may lack to be imported all the same, read-only. What was on them
+/// is lost then; with one of them the pool's own objects are still there in another copy.
+pub static MAX_MISSING_TVDS: Tunable = Tunable::new("zfs_max_missing_tvds", 0);
+
+/// Whether an import reads the blocks of the last txgs, data and metadata, before it takes an
+/// uberblock for good. It goes by the pool's own objects here, so nothing more is read whatever is set.
+pub static LOAD_VERIFY_DATA: Tunable = Tunable::new("spa_load_verify_data", 1);
+pub static LOAD_VERIFY_METADATA: Tunable = Tunable::new("spa_load_verify_metadata", 1);
+
+/// Whether raw streams are taken on top of snapshots whose set of IVs has no number, or another one. Only
+/// for pools that `zpool status` says errata 4 of: on top of a wrong one what is received cannot be read.
+pub static DISABLE_IVSET_GUID_CHECK: Tunable = Tunable::new("zfs_disable_ivset_guid_check", 0);
+
 /// Percent of the ARC's limit that the index of the cache devices may take.
 pub static L2ARC_META_PERCENT: Tunable = Tunable::new("l2arc_meta_percent", 33);
 
@@ -205,6 +218,10 @@ pub static ALL: &[&Tunable] = &[
     &MULTIHOST_IMPORT_INTERVALS,
     &MULTIHOST_HISTORY,
     &SPL_HOSTID,
+    &MAX_MISSING_TVDS,
+    &DISABLE_IVSET_GUID_CHECK,
+    &LOAD_VERIFY_DATA,
+    &LOAD_VERIFY_METADATA,
     &SCAN_SUSPEND_PROGRESS,
     &REMOVAL_SUSPEND_PROGRESS,
     &EXPAND_MAX_REFLOW_BYTES,

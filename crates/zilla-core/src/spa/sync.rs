@@ -346,6 +346,7 @@ impl Spa {
             state: st.state,
             txg,
             guid: self.ctx.guid(),
+            errata: self.dsl.errata(),
             host: st.host.clone(),
             comment: st.comment.clone(),
             compatibility: st.compatibility.clone(),

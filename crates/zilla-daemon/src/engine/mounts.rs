@@ -373,7 +373,7 @@ impl Pool {
             let gone = tokio::time::timeout(lingering, mount.gone()).await.is_ok();
             // Whoever has a copy of the mount may keep it for ever.
             if !gone && mount.lives_elsewhere() {
-                let what = "pool or dataset is busy: another mount namespace has it mounted, too";
+                let what = "pool or dataset is busy: it is mounted at another place, or another mount namespace has it mounted, too";
                 return Err(ApiError::with(ErrorCode::UmountFailed, what).subject(path));
             }
             mount.gone().await;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{ReceiveAbort, StreamReceive};
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::{DslDataset, RecvOpts, Setting};
+use zilla_core::dsl::{DslDataset, NewCrypt, NewSuite, RecvOpts, Setting};
 use zilla_core::error::{Errno, Error};
 use zilla_core::send::frame::RecordReader;
 use zilla_core::send::{Receive, check_features, token};
@@ -41,6 +41,13 @@ pub(super) struct Part<'a> {
     /// What the package says of its dataset.
     fs: Option<&'a NvList>,
     new: bool,
+}
+
+impl Part<'_> {
+    /// The name that the dataset had where it was sent.
+    fn sent_fs(&self) -> Option<&str> {
+        self.begin.toname.split('@').next()
+    }
 }
 
 fn refuse(part: &Part<'_>, why: &str) -> ApiError {
@@ -123,9 +130,10 @@ fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
             out.push((name, Setting::Received(v)));
         }
     }
-    let set: BTreeMap<String, String> = part.r.set.clone();
+    let mut set: BTreeMap<String, String> = part.r.set.clone();
+    set.retain(|name, _| !CRYPTO.contains(&name.as_str()));
     out.extend(typed(&set, types, true)?);
-    for name in &part.r.exclude {
+    for name in part.r.exclude.iter().filter(|name| !CRYPTO.contains(&name.as_str())) {
         if props::dataset_prop(name).is_none() && !props::is_user_prop(name) {
             let what = format!("cannot receive: invalid property '{name}'");
             return Err(ApiError::with(ErrorCode::Stream, what));
@@ -294,6 +302,7 @@ impl Engine {
             let how = if r.dry_run { "would receive" } else { "receiving" };
             told.out(format!("{how} {verb} stream of {} into {target}", part.begin.toname));
         }
+        let crypt = self.received_crypt(pool, &part, package).await?;
         if r.dry_run {
             return self.pass_over(&part, reader).await;
         }
@@ -312,6 +321,17 @@ impl Engine {
             _ => None,
         };
         let (mut of_fs, of_snap) = settings(&part, volume)?;
+        // What the pool cannot heed is left out, and the rest received.
+        of_fs.retain(|(name, s)| match s {
+            Setting::Received(v) => match dsl.feature_check(name, v.as_u64().unwrap_or(0)) {
+                Ok(()) => true,
+                Err(e) => {
+                    told.err(format!("cannot receive {name} property on {fs}: {e}"));
+                    false
+                }
+            },
+            _ => true,
+        });
         if head.is_none() && part.begin.features() & feature::RAW != 0 {
             of_fs.extend(key_location(&part, volume));
         }
@@ -328,7 +348,7 @@ impl Engine {
             resumable: r.resumable,
             origin,
             settings: of_fs,
-            plain: is_plain(&part),
+            crypt,
             ..RecvOpts::default()
         };
         // A volume of a package may have a device, which is made anew when all is received.
@@ -359,6 +379,66 @@ impl Engine {
             told.received(reader.bytes_read(), began.elapsed());
         }
         Ok(())
+    }
+
+    /// What a stream's dataset is encrypted with, if it is new. Where nothing is said it is as its parent
+    /// is, but for one that came with properties and not raw: that is of a plain dataset. Of a package `-o`
+    /// is said of the first dataset, and those below inherit from it.
+    async fn received_crypt(
+        &self,
+        pool: &Pool,
+        part: &Part<'_>,
+        package: Option<(&Begin, &NvList)>,
+    ) -> Answer<NewCrypt> {
+        let (r, b) = (part.r, &part.begin);
+        let recursive = package.is_some_and(|(_, list)| !list.contains("not_recursive"));
+        let resuming = b.features() & feature::RESUMING != 0;
+        let whole = (b.fromguid == 0 || is_clone(b) || r.origin.is_some()) && !resuming;
+        let raw = b.features() & feature::RAW != 0;
+        let (mut said, mut asked) = (false, false);
+        for name in CRYPTO {
+            let (set, excluded) = (r.set.contains_key(name), r.exclude.iter().any(|x| x == name));
+            said |= set || excluded;
+            asked |= set && r.set.get(name).is_some_and(|value| value != "off");
+            if raw && (set || excluded) {
+                let what = format!("encryption property '{name}' cannot be set or excluded for raw streams.");
+                return Err(refuse(part, &what));
+            }
+            if set && !whole && !recursive {
+                let what = format!("encryption property '{name}' cannot be set for incremental streams.");
+                return Err(refuse(part, &what));
+            }
+        }
+        if raw || !whole {
+            return Ok(NewCrypt::default());
+        }
+        if !said && part.fs.is_some_and(|f| f.contains("props")) {
+            return Ok(NewCrypt { suite: NewSuite::Off, ..NewCrypt::default() });
+        }
+        if package.is_some_and(|(first, _)| first.toname.split('@').next() != part.sent_fs()) {
+            return Ok(NewCrypt::default());
+        }
+        if asked && !part.new {
+            let what = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an \
+                        unencrypted one with an encrypted one";
+            return Err(refuse(part, what));
+        }
+        if asked && (is_clone(b) || r.origin.is_some()) {
+            return Err(refuse(part, "Encryption properties must inherit from origin dataset."));
+        }
+        let words = r.set.iter().filter(|(name, _)| CRYPTO.contains(&name.as_str()));
+        let mut words: BTreeMap<String, String> =
+            words.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let fs = part.target.split('@').next().unwrap_or_default();
+        let above = pool.encrypted_above(fs).await;
+        let prompts =
+            words.contains_key("keyformat") && words.get("keylocation").is_none_or(|l| l == "prompt");
+        let off = words.get("encryption").map_or(!above, |e| e == "off");
+        if prompts && !off && r.key.is_none() {
+            return Err(refuse(part, "Cannot use 'prompt' keylocation because stdin is in use."));
+        }
+        let crypt = self.new_crypt(&mut words, r.key.as_ref(), above).await;
+        crypt.map_err(|e| refuse(part, e.description()))
     }
 
     /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would be
@@ -581,25 +661,13 @@ impl Engine {
     }
 }
 
-/// Where the key of an encryption root is looked for that comes as it was, unless the receiver says.
-/// What makes no sense here is not taken.
+/// Where the key of an encryption root is looked for that comes as it was. What makes no sense here is
+/// not taken.
 fn key_location(part: &Part<'_>, volume: bool) -> Settled {
     let named = part.fs.filter(|f| f.contains("is_encroot")).and_then(|f| f.list("props"));
     let Some(place) = named.and_then(|l| l.str("keylocation")) else { return Settled::new() };
-    if part.r.set.contains_key("keylocation") || part.r.exclude.iter().any(|name| name == "keylocation") {
-        return Settled::new();
-    }
     let words = BTreeMap::from([("keylocation".to_owned(), place.to_owned())]);
     typed(&words, if volume { props::VOL } else { props::FS }, true).unwrap_or_default()
-}
-
-/// Whether a new dataset is to be as little encrypted as the sent one was: a stream that comes with
-/// properties, and not raw, is of a plain one. Unless the receiver says otherwise.
-fn is_plain(part: &Part<'_>) -> bool {
-    let sent = part.fs.is_some_and(|f| f.contains("props"));
-    let raw = part.begin.features() & feature::RAW != 0;
-    let said = part.r.set.keys().chain(&part.r.exclude).any(|name| CRYPTO.contains(&name.as_str()));
-    sent && !raw && !said
 }
 
 fn is_clone(b: &Begin) -> bool {

@@ -363,6 +363,10 @@ impl Pool {
                 i.encryption.as_ref().and_then(|e| encrypted(desc, e))
             }
             "encryption" => Some(PropValue::new("off", Source::Default)),
+            "ivsetguid" => {
+                let guid = i.encryption.as_ref().and_then(|e| e.ivset);
+                guid.map(|guid| PropValue::new(guid.to_string(), Source::None))
+            }
             _ => match settings.get(desc) {
                 Some(value) => Some(value),
                 None if desc.attr == props::PropAttr::ReadOnly && desc.visible => None,
