@@ -89,6 +89,15 @@ pub static L2ARC_MFUONLY: Tunable = Tunable::new("l2arc_mfuonly", 0);
 /// Whether a cache device is not read while it is written.
 pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
 
+/// Whether holes that do not say when they came to be are told in every increment. They are, whatever is
+/// set: it costs a record, and leaving them out could leave old data in a file.
+pub static SEND_HOLES_WITHOUT_BIRTH_TIME: Tunable = Tunable::new("send_holes_without_birth_time", 1);
+
+/// Whether an export leaves the log space maps as they are, rather than write them into the metaslabs'
+/// own; and whether an import reads all metaslabs at once.
+pub static KEEP_LOG_SPACEMAPS_AT_EXPORT: Tunable = Tunable::new("zfs_keep_log_spacemaps_at_export", 0);
+pub static METASLAB_DEBUG_LOAD: Tunable = Tunable::new("metaslab_debug_load", 0);
+
 /// How many top-level vdevs a pool may lack to be imported all the same, read-only. What was on them
 /// is lost then; with one of them the pool's own objects are still there in another copy.
 pub static MAX_MISSING_TVDS: Tunable = Tunable::new("zfs_max_missing_tvds", 0);
@@ -219,6 +228,9 @@ pub static ALL: &[&Tunable] = &[
     &MULTIHOST_HISTORY,
     &SPL_HOSTID,
     &MAX_MISSING_TVDS,
+    &SEND_HOLES_WITHOUT_BIRTH_TIME,
+    &KEEP_LOG_SPACEMAPS_AT_EXPORT,
+    &METASLAB_DEBUG_LOAD,
     &DISABLE_IVSET_GUID_CHECK,
     &LOAD_VERIFY_DATA,
     &LOAD_VERIFY_METADATA,

@@ -564,6 +564,34 @@ fn properties_follow_their_sender() {
     pool.judge();
 }
 
+/// As OpenZFS: a package goes on after a clone has taken its origin's place.
+#[test]
+fn a_package_takes_promotions_along() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/a").ok();
+    world.zfs("create tank/a/x").ok();
+    world.zfs("snapshot tank/a/x@base").ok();
+    world.zfs("clone tank/a/x@base tank/a/y").ok();
+    world.zfs("snapshot -r tank/a@one").ok();
+    receive(&world, "tank/b", &send(&world, "-R tank/a@one", "one")).expect("received");
+    let origins = |fs: &str| world.zfs(&format!("get -H -o value origin {fs}/x {fs}/y")).ok();
+    assert_eq!(origins("tank/b"), "-\ntank/b/x@base\n");
+    world.zfs("promote tank/a/y").ok();
+    world.zfs("snapshot -r tank/a@two").ok();
+    receive(&world, "-v tank/b", &send(&world, "-R -i @one tank/a@two", "two")).expect("received");
+    assert_eq!(origins("tank/b"), "tank/b/y@base\n-\n");
+    world.zfs("list tank/b/x@two tank/b/y@two tank/b/y@base").ok();
+    let done = world.zfs("send -R -i @two tank/a@one");
+    let warning =
+        "WARNING: could not send tank/a@one:\nincremental source (tank/a@two) is not earlier than it";
+    assert!(done.code == 1 && done.stderr.contains(warning), "{done}");
+    pool.judge();
+}
+
 #[test]
 fn a_stream_is_encrypted_as_its_receiver_asks() {
     if !can(&[Need::Fuse]) {

@@ -21,6 +21,7 @@ use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::Refusal;
 use crate::spa::brt::Brt;
+use crate::tunables;
 use crate::txg::TxgState;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
 use crate::vdev::{Guarded, Lease, OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
@@ -461,6 +462,9 @@ impl Spa {
             tracing::warn!(pool = %spa.name(), "the properties of its vdevs cannot be read: {e}");
         }
         spa.update_space()?;
+        if tunables::METASLAB_DEBUG_LOAD.get() != 0 {
+            spa.metaslabs.load_all().await?;
+        }
         if !ctx.readonly {
             if matches!(&from, From::Checkpoint(_)) {
                 spa.make_newest(&ub).await?;

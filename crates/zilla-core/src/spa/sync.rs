@@ -395,7 +395,9 @@ impl Spa {
         if !self.ctx.readonly && self.suspended().is_none() {
             if let Some(s) = state {
                 self.state.lock().state = s;
-                self.metaslabs.request_flush_all();
+                if tunables::KEEP_LOG_SPACEMAPS_AT_EXPORT.get() == 0 {
+                    self.metaslabs.request_flush_all();
+                }
                 self.config_dirty.store(true, Ordering::Release);
             }
             let txg = self.ctx.txgs.open();

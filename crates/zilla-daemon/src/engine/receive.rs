@@ -683,7 +683,7 @@ impl Pool {
     }
 
     /// The snapshot of a guid, wherever it is.
-    async fn by_guid(&self, guid: u64) -> Answer<Option<String>> {
+    pub(super) async fn by_guid(&self, guid: u64) -> Answer<Option<String>> {
         let dsl = self.dsl();
         let mut todo = vec![dsl.root_dir()];
         while let Some(dir) = todo.pop() {

@@ -88,7 +88,13 @@ impl Engine {
         };
         let held = match snap.is_snapshot() {
             true => snap.hold(),
-            false => self.still(&pool, &snap).await?,
+            false => match self.still(&pool, &snap).await {
+                Ok(held) => held,
+                Err(e) => {
+                    self.show_devices(&snap.name()).await;
+                    return Err(e);
+                }
+            },
         };
         let special = Special { redaction, ..Special::default() };
         Ok((pool.clone(), Step { snap, from, from_snap: None, opts, special, _held: held }))

@@ -219,7 +219,12 @@ impl Engine {
             }
             None => {
                 let pool = self.pool_of(&r.snapshot)?;
-                let (steps, package) = self.plan(&pool, &r, opts, &told, &mut missing).await?;
+                let planned = self.plan(&pool, &r, opts, &told, &mut missing).await;
+                // A volume's device may be away.
+                if planned.is_err() && !r.snapshot.contains('@') {
+                    self.show_devices(&r.snapshot).await;
+                }
+                let (steps, package) = planned?;
                 (pool, steps, package)
             }
         };
@@ -275,6 +280,14 @@ impl Engine {
             return Err(failed("argument must be a snapshot"));
         }
         if !packaged {
+            let still = match snap.is_snapshot() {
+                true => None,
+                false if r.redact.is_some() => {
+                    let what = "cannot do a redacted send to a filesystem";
+                    return Err(ApiError::with(ErrorCode::BadType, what));
+                }
+                false => Some(self.still(pool, &snap).await?),
+            };
             let mut step = match &r.from {
                 None => step(&snap, None, None, opts),
                 Some(name) => {
@@ -283,13 +296,8 @@ impl Engine {
                     Step { special: Special { redaction, ..Special::default() }, ..of }
                 }
             };
-            if !snap.is_snapshot() {
-                if r.redact.is_some() {
-                    let what = "cannot do a redacted send to a filesystem";
-                    return Err(ApiError::with(ErrorCode::BadType, what));
-                }
-                step._held = self.still(pool, &snap).await?;
-                return Ok((vec![step], None));
+            if let Some(held) = still {
+                step._held = held;
             }
             if let Some(mark) = &r.redact {
                 step.special.redaction.list = Some(pool.redaction_of(&head, &snap, mark).await?);
@@ -358,8 +366,17 @@ impl Engine {
                     later.push((fs, to));
                     continue;
                 }
+                let so_far = steps.len();
                 self.steps_of(pool, r, &fs, &to, (fromsnap.as_deref(), all), origin, opts, &mut steps)
                     .await?;
+                if let (true, Some(from)) = (so_far == steps.len(), &fromsnap) {
+                    let name = fs.name();
+                    told.err(format!(
+                        "WARNING: could not send {name}@{tosnap}:\nincremental source ({name}@{from}) is not earlier \
+                         than it"
+                    ));
+                    *missing = true;
+                }
                 sent.insert(fs.dir().id());
             }
             if later.len() == before {
@@ -399,10 +416,7 @@ impl Engine {
         self.withdraw_devices(pool, &name).await;
         // What a mount began in the background may end a little after it.
         let _ = tokio::time::timeout(LINGERING, head.unheld()).await;
-        let Some(held) = head.hold_alone() else {
-            self.show_devices(&name).await;
-            return Err(busy());
-        };
+        let held = head.hold_alone().ok_or_else(busy)?;
         pool.spa.sync().await.map_err(of_dataset)?;
         Ok(held)
     }
@@ -427,7 +441,13 @@ impl Engine {
         // (The one that is sent from the first dataset may be of another name or dataset: its
         // origin.)
         let named = match (&r.from, fs.name() == r.snapshot.split('@').next().unwrap_or_default()) {
-            (Some(f), true) => Some(pool.source(fs, to, f).await?),
+            (Some(f), true) => match pool.source(fs, to, f).await {
+                // Of several it is the matter of one.
+                Err(e) if e.code == ErrorCode::CrossTarget && (r.replicate || r.intermediates) => {
+                    return Ok(());
+                }
+                found => Some(found?),
+            },
             _ => None,
         };
         let mut redaction = None;
