@@ -93,6 +93,9 @@ pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
 /// set: it costs a record, and leaving them out could leave old data in a file.
 pub static SEND_HOLES_WITHOUT_BIRTH_TIME: Tunable = Tunable::new("send_holes_without_birth_time", 1);
 
+/// Bytes of a record by which sizes of streams are estimated; 0: as the dataset's records are.
+pub static OVERRIDE_ESTIMATE_RECORDSIZE: Tunable = Tunable::new("zfs_override_estimate_recordsize", 0);
+
 /// Whether an export leaves the log space maps as they are, rather than write them into the metaslabs'
 /// own; and whether an import reads all metaslabs at once.
 pub static KEEP_LOG_SPACEMAPS_AT_EXPORT: Tunable = Tunable::new("zfs_keep_log_spacemaps_at_export", 0);
@@ -229,6 +232,7 @@ pub static ALL: &[&Tunable] = &[
     &SPL_HOSTID,
     &MAX_MISSING_TVDS,
     &SEND_HOLES_WITHOUT_BIRTH_TIME,
+    &OVERRIDE_ESTIMATE_RECORDSIZE,
     &KEEP_LOG_SPACEMAPS_AT_EXPORT,
     &METASLAB_DEBUG_LOAD,
     &DISABLE_IVSET_GUID_CHECK,

@@ -552,6 +552,10 @@ fn properties_follow_their_sender() {
         let refused = receive(&world, words, &one).unwrap_err();
         assert!(refused.contains("specified multiple times"), "{refused}");
     }
+    for words in ["-o version=1", "-x volsize", "-o casesensitivity=mixed", "-o used=1", "-x nosuch"] {
+        let refused = receive(&world, &format!("{words} tank/c"), &one).unwrap_err();
+        assert!(refused.contains("cannot receive: invalid property '"), "{words}: {refused}");
+    }
     for how in ["-d", "-e"] {
         let refused = receive(&world, &format!("{how} tank/none"), &one).unwrap_err();
         assert!(refused.contains("cannot receive: specified fs (tank/none) does not exist"), "{refused}");
@@ -636,7 +640,7 @@ fn a_stream_is_encrypted_as_its_receiver_asks() {
                    incremental streams.";
     refused("-o keyformat=hex tank/r", &step, changed);
     refused("-o pbkdf2iters=100k tank/r", &step, "encryption property 'pbkdf2iters' cannot be set");
-    receive(&world, "-x encryption tank/r", &step).unwrap();
+    receive(&world, "-F -x encryption tank/r", &step).unwrap();
     assert_eq!(fs::read(pool.root().join("r/g")).expect("read"), b"more");
     let stdin =
         "cannot receive new filesystem stream: Cannot use 'prompt' keylocation because stdin is in use.";

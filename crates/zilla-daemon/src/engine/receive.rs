@@ -106,6 +106,23 @@ pub(super) fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> A
     Ok(format!("{}{rest}@{snap}", r.target))
 }
 
+/// Refuses what `-o` and `-x` cannot name: what there is not, what nobody sets, and what a stream
+/// settles. What concerns keys is judged when it is known what the stream is.
+fn check_names(r: &StreamReceive) -> Answer<()> {
+    for name in r.set.keys().chain(&r.exclude) {
+        let name = name.as_str();
+        if props::is_user_prop(name) || CRYPTO.contains(&name) {
+            continue;
+        }
+        let settable = |p: &props::PropDesc| !p.readonly() && !["version", "volsize"].contains(&p.name);
+        if !props::dataset_prop(name).is_some_and(settable) {
+            let what = format!("cannot receive: invalid property '{name}'");
+            return Err(ApiError::with(ErrorCode::Stream, what));
+        }
+    }
+    Ok(())
+}
+
 /// Settings of a package, `-o` and `-x` together.
 fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
     let types = if volume { props::VOL } else { props::FS };
@@ -133,13 +150,8 @@ fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
     let mut set: BTreeMap<String, String> = part.r.set.clone();
     set.retain(|name, _| !CRYPTO.contains(&name.as_str()));
     out.extend(typed(&set, types, true)?);
-    for name in part.r.exclude.iter().filter(|name| !CRYPTO.contains(&name.as_str())) {
-        if props::dataset_prop(name).is_none() && !props::is_user_prop(name) {
-            let what = format!("cannot receive: invalid property '{name}'");
-            return Err(ApiError::with(ErrorCode::Stream, what));
-        }
-        out.push((name.clone(), Setting::Inherit));
-    }
+    let excluded = part.r.exclude.iter().filter(|name| !CRYPTO.contains(&name.as_str()));
+    out.extend(excluded.map(|name| (name.clone(), Setting::Inherit)));
     let snap = part.target.split_once('@').map_or("", |(_, s)| s);
     let sent_snap = part.begin.toname.split_once('@').map_or(snap, |(_, s)| s);
     let of_snap = part.fs.and_then(|f| f.list("snapprops")).and_then(|l| l.list(sent_snap));
@@ -155,6 +167,7 @@ impl Engine {
             return Err(ErrorCode::PoolReadonly.into());
         }
         naming::check_dataset_name(&r.target, props::HEADS | props::SNAP, false)?;
+        check_names(&r)?;
         if r.heal {
             super::heal::check_options(&r)?;
         }
