@@ -371,10 +371,8 @@ impl Engine {
                     .await?;
                 if let (true, Some(from)) = (so_far == steps.len(), &fromsnap) {
                     let name = fs.name();
-                    told.err(format!(
-                        "WARNING: could not send {name}@{tosnap}:\nincremental source ({name}@{from}) is not earlier \
-                         than it"
-                    ));
+                    told.err(format!("WARNING: could not send {name}@{tosnap}:"));
+                    told.err(format!("incremental source ({name}@{from}) is not earlier than it"));
                     *missing = true;
                 }
                 sent.insert(fs.dir().id());
@@ -437,6 +435,7 @@ impl Engine {
         let dsl = pool.dsl();
         let snaps = dsl.snapshots(fs).await.map_err(of_dataset)?;
         let until = to.phys().creation_txg;
+        let by_name = fromsnap.and_then(|name| snaps.iter().find(|s| s.snapshot_name() == name).cloned());
         let mut list: Vec<_> = snaps.into_iter().filter(|s| s.phys().creation_txg <= until).collect();
         // (The one that is sent from the first dataset may be of another name or dataset: its
         // origin.)
@@ -451,16 +450,15 @@ impl Engine {
             _ => None,
         };
         let mut redaction = None;
-        let mut from: Option<(From, String, Option<Arc<DslDataset>>)> = match (named, fromsnap) {
-            (Some((f, s, left_out)), _) => {
+        let mut from: Option<(From, String, Option<Arc<DslDataset>>)> = match named {
+            Some((f, s, left_out)) => {
                 redaction = Some(left_out);
                 Some((f, r.from.clone().unwrap_or_default(), s))
             }
-            (None, Some(name)) => list.iter().find(|s| s.snapshot_name() == name).map(|s| {
+            None => by_name.map(|s| {
                 let txg = s.phys().creation_txg;
-                (From { guid: s.guid(), txg, is_clone: false }, s.name(), Some(s.clone()))
+                (From { guid: s.guid(), txg, is_clone: false }, s.name(), Some(s))
             }),
-            (None, None) => None,
         };
         if let Some((f, ..)) = &from {
             list.retain(|s| s.phys().creation_txg > f.txg);
