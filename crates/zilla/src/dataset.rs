@@ -108,6 +108,9 @@ pub async fn open_zfs(
     readonly: bool,
 ) -> Result<Arc<Zfs>> {
     let hold = ds.hold();
+    if ds.is_held_alone() {
+        return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", ds.name())));
+    }
     if ds.is_inconsistent() {
         return Err(Error::os(Errno::Busy, format!("{}: a receive into it is not finished", ds.name())));
     }
@@ -117,10 +120,15 @@ pub async fn open_zfs(
     }
     let props = fs_props(dsl, ds, readonly || ds.is_snapshot()).await?;
     let ctx = dsl.ctx();
-    let txgs = (!ctx.readonly && !ds.is_snapshot()).then(|| ctx.txgs.clone());
     if os.is_locked() {
         return Err(Error::os(Errno::Access, "encryption key not loaded"));
     }
+    let writes = !ctx.readonly && !ds.is_snapshot();
+    let read_only_key = writes && dsl.has_old_key(&ds.dir()).await?;
+    if read_only_key && !readonly {
+        return Err(zilla_core::dsl::old_key(&ds.name()));
+    }
+    let txgs = (writes && !read_only_key).then(|| ctx.txgs.clone());
     if txgs.is_some() {
         dsl.open_log(ds).await?;
     }

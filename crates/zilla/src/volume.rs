@@ -107,6 +107,9 @@ async fn volume_props(dsl: &DslPool, ds: &DslDataset, readonly: bool) -> Result<
 
 async fn open_zvol(env: &Env, dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<Arc<Zvol>> {
     let hold = ds.hold();
+    if ds.is_held_alone() {
+        return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", ds.name())));
+    }
     if ds.is_inconsistent() {
         return Err(Error::os(Errno::Busy, format!("{}: a receive into it is not finished", ds.name())));
     }
@@ -115,7 +118,8 @@ async fn open_zvol(env: &Env, dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly
         return Err(Error::inval(format!("{} is not a volume", ds.name())));
     }
     let ctx = dsl.ctx();
-    let txgs = (!ctx.readonly && !ds.is_snapshot()).then(|| ctx.txgs.clone());
+    let writes = !ctx.readonly && !ds.is_snapshot() && !dsl.has_old_key(&ds.dir()).await?;
+    let txgs = writes.then(|| ctx.txgs.clone());
     if txgs.is_some() && !os.is_locked() {
         dsl.open_log(ds).await?;
     }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use zilla_e2e::{Kind, Need, Pool, World, can};
+use zilla_e2e::{Kind, Need, Pool, Random, World, can};
 
 const SIZE: u64 = 96 << 20;
 
@@ -546,6 +546,52 @@ fn a_tunable_counts_for_the_next_command_and_holds_a_resilver() {
     told(&world.zpool("get -H feature@resilver_defer tank").ok(), "enabled");
     told(&world.zpool("status -x tank").ok(), "pool 'tank' is healthy");
     pool.judge();
+    world.stop();
+    daemon.wait().expect("zillad");
+}
+
+/// What OpenZFS has for those who lost a disk that was added lately: what was there before is still
+/// there to be read.
+#[test]
+fn a_pool_without_one_of_its_vdevs_can_be_read_if_that_is_allowed() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let (mut daemon, folder) = tunable_daemon(&world);
+    let disks = world.images("tank", 3, 256 << 20);
+    let root = world.mnt().join("tank");
+    world.zpool(&format!("create -m {} tank {}", root.display(), disks[0].display())).ok();
+    let old = Random::new(1).bytes(4 << 20);
+    std::fs::write(root.join("old"), &old).expect("write");
+    world.zpool(&format!("add tank {} {}", disks[1].display(), disks[2].display())).ok();
+    std::fs::write(root.join("new"), Random::new(2).bytes(16 << 20)).expect("write");
+    world.zpool("export tank").ok();
+    let away = world.path().join("away");
+    std::fs::rename(&disks[1], &away).expect("rename");
+    let import = |words: &str| world.zpool(&format!("import {words} -d {} tank", world.disks().display()));
+    let listed = || world.zpool(&format!("import -d {}", world.disks().display())).ok();
+    assert!(listed().contains("The pool cannot be imported. Attach the missing"), "{}", listed());
+    let refused = import("-o readonly=on").fails();
+    assert!(refused.contains("one or more devices is currently unavailable"), "{refused}");
+    std::fs::write(folder.join("zfs_max_missing_tvds"), "1\n").expect("tunable");
+    assert!(listed().contains("can be imported despite missing or damaged devices"), "{}", listed());
+    // Not to be written: what is missing may come back.
+    let refused = import("").fails();
+    assert!(refused.contains("one or more devices is currently unavailable"), "{refused}");
+    import("-o readonly=on").ok();
+    let status = world.zpool("status tank").ok();
+    assert!(status.contains("state: DEGRADED") && status.contains("UNAVAIL"), "{status}");
+    assert!(std::fs::read(root.join("old")).expect("read") == old);
+    std::fs::read(root.join("new")).expect_err("a part of it is missing");
+    assert!(std::fs::read(root.join("old")).expect("read") == old, "the pool goes on");
+    world.zpool("export tank").ok();
+    std::fs::rename(&away, &disks[1]).expect("rename");
+    std::fs::write(folder.join("zfs_max_missing_tvds"), "0\n").expect("tunable");
+    import("").ok();
+    assert!(std::fs::read(root.join("new")).expect("read") == Random::new(2).bytes(16 << 20));
+    world.zpool("export tank").ok();
+    zilla_e2e::zdb_clean(&world.disks(), "tank");
     world.stop();
     daemon.wait().expect("zillad");
 }

@@ -2,8 +2,9 @@
 //! are cut.
 
 use std::fs;
+use std::io::Read;
 use std::process::{Command, Stdio};
-use zilla_e2e::{Kind, Need, Pool, World, can, tree};
+use zilla_e2e::{Kind, Need, Pool, Random, World, can, tree};
 
 /// `zfs send WORDS > file`
 fn send(world: &World, words: &str, file: &str) -> Vec<u8> {
@@ -457,7 +458,7 @@ fn what_is_sensitive_is_left_out_and_comes_back() {
     refused("send -R --redact book tank/a@s", 1, "multiple snapshots cannot be sent redacted");
     refused("send --redact plain tank/a@s", 1, "not a redaction bookmark");
     refused("send --redact none tank/a@s", 1, "cannot open 'tank/a#none'");
-    refused("send --redact book tank/a", 1, "Unsupported flag with filesystem or bookmark");
+    refused("send --redact book tank/a", 1, "cannot do a redacted send to a filesystem");
     refused("send -S --redact book tank/a", 2, "incompatible flags combined with saved send flag");
     let red = send(&world, "--redact book tank/a@s", "red");
     let has = |stream: &[u8], what: &[u8]| stream.windows(what.len()).any(|w| w == what);
@@ -551,6 +552,10 @@ fn properties_follow_their_sender() {
         let refused = receive(&world, words, &one).unwrap_err();
         assert!(refused.contains("specified multiple times"), "{refused}");
     }
+    for words in ["-o version=1", "-x volsize", "-o casesensitivity=mixed", "-o used=1", "-x nosuch"] {
+        let refused = receive(&world, &format!("{words} tank/c"), &one).unwrap_err();
+        assert!(refused.contains("cannot receive: invalid property '"), "{words}: {refused}");
+    }
     for how in ["-d", "-e"] {
         let refused = receive(&world, &format!("{how} tank/none"), &one).unwrap_err();
         assert!(refused.contains("cannot receive: specified fs (tank/none) does not exist"), "{refused}");
@@ -560,6 +565,114 @@ fn properties_follow_their_sender() {
     let said = String::from_utf8_lossy(&skipped.stderr).into_owned();
     let warning = "WARNING: skipping dataset tank/a/late and its children: snapshot three does not exist";
     assert!(skipped.status.success() && said.contains(warning), "{said}");
+    pool.judge();
+}
+
+/// As OpenZFS: a package goes on after a clone has taken its origin's place.
+#[test]
+fn a_package_takes_promotions_along() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/a").ok();
+    world.zfs("create tank/a/x").ok();
+    world.zfs("snapshot tank/a/x@base").ok();
+    world.zfs("clone tank/a/x@base tank/a/y").ok();
+    world.zfs("snapshot -r tank/a@one").ok();
+    receive(&world, "tank/b", &send(&world, "-R tank/a@one", "one")).expect("received");
+    let origins = |fs: &str| world.zfs(&format!("get -H -o value origin {fs}/x {fs}/y")).ok();
+    assert_eq!(origins("tank/b"), "-\ntank/b/x@base\n");
+    world.zfs("promote tank/a/y").ok();
+    world.zfs("snapshot -r tank/a@two").ok();
+    receive(&world, "-v tank/b", &send(&world, "-R -i @one tank/a@two", "two")).expect("received");
+    assert_eq!(origins("tank/b"), "tank/b/y@base\n-\n");
+    world.zfs("list tank/b/x@two tank/b/y@two tank/b/y@base").ok();
+    let done = world.zfs("send -R -i @two tank/a@one");
+    assert_eq!(done.code, 1);
+    for fs in ["a", "a/x", "a/y"] {
+        let warning = format!(
+            "WARNING: could not send tank/{fs}@one:\nincremental source (tank/{fs}@two) is not earlier than it"
+        );
+        assert!(done.stderr.contains(&warning), "{}", done.stderr);
+    }
+    pool.judge();
+}
+
+#[test]
+fn a_stream_is_encrypted_as_its_receiver_asks() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    let pass = world.path().join("pass");
+    fs::write(&pass, "a passphrase\n").expect("key");
+    world.zfs("create tank/a").ok();
+    world.zfs("create tank/a/c").ok();
+    fs::write(pool.root().join("a/f"), "contents").expect("write");
+    world.zfs("snapshot -r tank/a@one").ok();
+    fs::write(pool.root().join("a/g"), "more").expect("write");
+    world.zfs("snapshot -r tank/a@two").ok();
+    let (bare, with) = (send(&world, "tank/a@one", "bare"), send(&world, "-p tank/a@one", "with"));
+    let (all, step) = (send(&world, "-R tank/a@two", "all"), send(&world, "-i @one tank/a@two", "step"));
+    let place = format!("-o keylocation=file://{}", pass.display());
+    let as_root = format!("-o encryption=on -o keyformat=passphrase {place}");
+    let of = |name: &str| {
+        let words = format!("get -H -o value encryption,encryptionroot,keyformat,mounted {name}");
+        world.zfs(&words).ok().replace('\n', " ")
+    };
+    for (fs, stream) in [("tank/r", &bare), ("tank/p", &with), ("tank/t", &all)] {
+        receive(&world, &format!("{as_root} {fs}"), stream).unwrap();
+        assert_eq!(of(fs), format!("aes-256-gcm {fs} passphrase yes "));
+        let shown = world.zfs(&format!("get -H -o value keylocation {fs}")).ok();
+        assert_eq!(shown.trim(), format!("file://{}", pass.display()));
+        assert_eq!(fs::read(world.mnt().join(fs).join("f")).expect("read"), b"contents");
+    }
+    assert_eq!(of("tank/t/c"), "aes-256-gcm tank/t passphrase yes ");
+    // The key is kept for the next time, too.
+    world.zfs("unmount tank/r").ok();
+    world.zfs("unload-key tank/r").ok();
+    world.zfs("load-key tank/r").ok();
+    world.zfs("mount tank/r").ok();
+    let refused = |words: &str, stream: &[u8], what: &str| {
+        let said = receive(&world, words, stream).expect_err(words);
+        assert!(said.contains(what), "{words}: {said}");
+    };
+    let changed = "cannot receive incremental stream: encryption property 'keyformat' cannot be set for \
+                   incremental streams.";
+    refused("-o keyformat=hex tank/r", &step, changed);
+    refused("-o pbkdf2iters=100k tank/r", &step, "encryption property 'pbkdf2iters' cannot be set");
+    receive(&world, "-F -x encryption tank/r", &step).unwrap();
+    assert_eq!(fs::read(pool.root().join("r/g")).expect("read"), b"more");
+    let stdin =
+        "cannot receive new filesystem stream: Cannot use 'prompt' keylocation because stdin is in use.";
+    refused("-o encryption=on -o keyformat=passphrase tank/x", &bare, stdin);
+    refused("-o encryption=on -o keyformat=raw -o keylocation=prompt tank/x", &bare, stdin);
+    refused("-o encryption=on tank/x", &bare, "Keyformat required for new encryption root.");
+    let off = "Encryption must be turned on to set encryption properties.";
+    refused(&format!("-o encryption=off -o keyformat=passphrase {place} tank/x"), &bare, off);
+    refused(&format!("-o keyformat=passphrase {place} tank/x"), &bare, off);
+    let nowhere = "-o encryption=on -o keyformat=passphrase -o keylocation=file:///nowhere tank/x";
+    refused(nowhere, &bare, "Failed to open key material file");
+    world.zfs("create tank/there").ok();
+    let over = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one \
+                with an encrypted one";
+    refused(&format!("-F {as_root} tank/there"), &bare, over);
+    assert!(world.zfs("list tank/x").fails().contains("does not exist"));
+    let raw = send(&world, "-w tank/r@one", "raw");
+    for words in ["-x encryption", "-x pbkdf2iters", "-o keyformat=hex", "-o keylocation=prompt"] {
+        refused(&format!("{words} tank/x"), &raw, "cannot be set or excluded for raw streams.");
+    }
+    // Out of the encrypted one, into plain ones.
+    let out = send(&world, "tank/r@one", "out");
+    receive(&world, "-x encryption tank/out", &out).unwrap();
+    receive(&world, "-o encryption=off tank/r/out", &out).unwrap();
+    receive(&world, "tank/r/in", &out).unwrap();
+    assert_eq!(of("tank/out"), "off - none yes ");
+    assert_eq!(of("tank/r/out"), "off - none yes ");
+    assert_eq!(of("tank/r/in"), "aes-256-gcm tank/r passphrase yes ");
     pool.judge();
 }
 
@@ -590,4 +703,103 @@ fn a_plain_tree_stays_plain_where_it_is_received() {
     let refused = receive(&world, "tank/e/bare", &bare).unwrap_err();
     assert!(refused.contains("inherited key must be loaded"), "{refused}");
     pool.judge();
+}
+
+#[test]
+fn a_file_system_is_sent_without_a_snapshot_as_long_as_nobody_uses_it() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 512 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let a = pool.root().join("a");
+    tree::sample(&a, 6);
+    world.zfs("snapshot tank/a@one").ok();
+    world.zfs("bookmark tank/a@one tank/a#one").ok();
+    // More than a pipe holds.
+    fs::write(a.join("more"), Random::new(7).bytes(8 << 20)).expect("write");
+    let refused = |words: &str, code: i32, what: &str| {
+        let done = world.zfs(words);
+        assert!(done.code == code && done.stderr.contains(what), "{done}");
+    };
+    let busy = "warning: cannot send 'tank/a': target is busy; if a filesystem, it must not be mounted";
+    refused("send tank/a", 1, busy);
+    world.zfs("unmount tank/a").ok();
+    for words in ["-R", "-I @one", "-p", "-b", "-h"] {
+        refused(&format!("send {words} tank/a"), 1, "Error: Unsupported flag with filesystem or bookmark.");
+    }
+    refused("send -R -i #one tank/a", 1, "Error: multiple snapshots cannot be sent from a bookmark.");
+    refused("send -s tank/a", 2, "skip-missing flag can only be used in conjunction with replicate");
+    refused("send -i @none tank/a", 1, "incremental source does not exist");
+    let size = world.zfs("send -nvP tank/a").ok();
+    assert!(size.starts_with("full\ttank/a\t") && size.contains("\nsize\t"), "{size}");
+    let size = world.zfs("send -nv -i @one tank/a").ok();
+    assert!(size.starts_with("send from @one to tank/a estimated size is "), "{size}");
+    let full = send(&world, "tank/a", "full");
+    let cut = receive(&world, "-s tank/cut", &full[..full.len() / 2]).unwrap_err();
+    assert!(cut.contains("zfs send -t"), "{cut}");
+    let token = world.zfs("get -H -o value receive_resume_token tank/cut").ok();
+    receive(&world, "tank/cut", &send(&world, &format!("-t {}", token.trim()), "rest")).expect("the rest");
+    receive(&world, "tank/b", &full).expect("received");
+    receive(&world, "tank/c", &send(&world, "tank/a@one", "one")).expect("received");
+    receive(&world, "tank/c", &send(&world, "-i @one tank/a", "step")).expect("received");
+    receive(&world, "tank/d", &send(&world, "tank/a@one", "one")).expect("received");
+    receive(&world, "tank/d", &send(&world, "-i #one tank/a", "mark")).expect("received");
+    // While it is being sent it stays as it is.
+    let mut sending =
+        world.command("zfs").args(["send", "tank/a"]).stdout(Stdio::piped()).spawn().expect("send");
+    let mut pipe = sending.stdout.take().expect("pipe");
+    let mut begun = vec![0; 64 << 10];
+    pipe.read_exact(&mut begun).expect("the stream");
+    for words in ["mount tank/a", "rollback tank/a@one", "destroy -r tank/a"] {
+        let said = world.zfs(words).fails();
+        assert!(said.contains("busy"), "{words}: {said}");
+    }
+    pipe.read_to_end(&mut begun).expect("the stream");
+    assert!(sending.wait().expect("send").success());
+    assert_eq!(begun.len(), full.len());
+    world.zfs("mount tank/a").ok();
+    for fs in ["b", "c", "d", "cut"] {
+        tree::same(&a, &pool.root().join(fs));
+        world.zfs(&format!("list -t snapshot tank/{fs}@--head--")).ok();
+    }
+    let rest = world.zfs(&format!("send -t {}", token.trim())).fails();
+    assert!(rest.contains("it must not be mounted"), "{rest}");
+    // Where nothing can change nobody is in the way.
+    pool.export();
+    world.zpool(&format!("import -o readonly=on -d {} tank", world.disks().display())).ok();
+    assert_eq!(send(&world, "tank/a", "again").len(), full.len());
+    pool.export();
+    pool.import();
+    pool.judge();
+}
+
+#[test]
+fn what_a_pool_cannot_heed_of_a_stream_is_told_and_left_out() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let tank = Pool::create(&world, "tank", Kind::Single, 256 << 20, &["-O", "recordsize=1M"]);
+    let old = Pool::create(&world, "old", Kind::Single, 256 << 20, &["-d"]);
+    world.zfs("create tank/a").ok();
+    fs::write(tank.root().join("a/f"), Random::new(8).bytes(3 << 20)).expect("write");
+    world.zfs("set recordsize=1M compression=gzip tank/a").ok();
+    world.zfs("snapshot tank/a@one").ok();
+    let input = send(&world, "-p tank/a@one", "with");
+    fs::write(world.path().join("in.zsend"), &input).expect("stream");
+    let stream = fs::File::open(world.path().join("in.zsend")).expect("stream");
+    let mut command = world.command("zfs");
+    let done = command.args(["receive", "old/a"]).stdin(stream).output().expect("zfs");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{said}");
+    assert!(said.contains("cannot receive recordsize property on old/a: "), "{said}");
+    let of = |words: &str| world.zfs(&format!("get -H -p -o value,source {words}")).ok();
+    assert_eq!(of("recordsize,compression old/a"), "131072\tdefault\ngzip\treceived\n");
+    tree::same(&tank.root().join("a"), &old.root().join("a"));
+    let refused = receive(&world, "old/b", &send(&world, "-L tank/a@one", "large")).unwrap_err();
+    assert!(refused.contains("pool must be upgraded to receive this stream"), "{refused}");
+    old.export();
+    tank.judge();
 }

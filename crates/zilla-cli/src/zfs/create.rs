@@ -128,7 +128,7 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
     if dry_run {
         return Ok(0);
     }
-    request.key = super::keys::of_new(cx, &request.properties)?;
+    request.key = super::keys::of_new(cx, &request.properties, super::keys::CREATE_ERROR)?;
     let done = match cx.call(&request)? {
         Ok(done) => Some(done),
         Err(e) => {

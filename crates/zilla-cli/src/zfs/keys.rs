@@ -294,10 +294,12 @@ fn changed(
     Ok(Some(request))
 }
 
-/// The key of a new dataset, if its properties ask for one. The outer error ends the command.
+/// The key of a new dataset, if its properties ask for one. The outer error ends the command, which
+/// says what cannot be done.
 pub(crate) fn of_new(
     cx: &mut Cx,
     properties: &BTreeMap<String, String>,
+    action: &str,
 ) -> Result<Option<KeyMaterial>, Exit> {
     let Some(format) = properties.get("keyformat").filter(|f| *f != "none") else { return Ok(None) };
     if properties.get("encryption").is_some_and(|e| e == "off") {
@@ -312,13 +314,16 @@ pub(crate) fn of_new(
     match wanted.get(cx) {
         Ok(key) => Ok(Some(key)),
         Err(why) => {
-            cx.err(format!("Encryption create error: {why}"));
+            cx.err(format!("{action}: {why}"));
             Err(Exit(1))
         }
     }
 }
 
+/// What libzfs calls it when there is no key for a new dataset.
+pub(crate) const CREATE_ERROR: &str = "Encryption create error";
+
 /// What a refusal to make a dataset is called.
 pub(crate) fn create_action(code: ErrorCode, otherwise: String) -> String {
-    if code == ErrorCode::CryptoFailed { "Encryption create error".to_owned() } else { otherwise }
+    if code == ErrorCode::CryptoFailed { CREATE_ERROR.to_owned() } else { otherwise }
 }

@@ -1,5 +1,6 @@
 //! `zfs receive`.
 
+use super::keys::of_new;
 use super::stream::{hand_over, told};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
@@ -77,6 +78,10 @@ pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
         return Ok(1);
     }
     r.target.clone_from(target);
+    // Standard input has the stream, not a key.
+    if r.set.get("keylocation").is_some_and(|place| place != "prompt") {
+        r.key = of_new(cx, &r.set, "cannot receive new filesystem stream")?;
+    }
     let handed = hand_over(cx, &std::io::stdin())?;
     r.stream.clone_from(&handed.key);
     match told(cx, handed, &r)? {

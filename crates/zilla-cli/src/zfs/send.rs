@@ -116,9 +116,25 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
             if snapshot.contains(['@', '#']) {
                 return cx.bad_usage("saved send must specify the dataset with partially-received state");
             }
-        } else if !snapshot.contains('@') {
+        }
+        if r.skip_missing && !r.replicate {
+            return cx.bad_usage("skip-missing flag can only be used in conjunction with replicate");
+        }
+        let several = r.replicate || r.intermediates;
+        if several && from.as_ref().is_some_and(|f| f.contains('#')) {
+            cx.err("Error: multiple snapshots cannot be sent from a bookmark.");
+            return Ok(1);
+        }
+        let packaged = several || r.properties || r.backup || r.holds;
+        if packaged && !snapshot.contains('@') {
             cx.err("Error: Unsupported flag with filesystem or bookmark.");
             return Ok(1);
+        }
+        if !several && from.as_ref().is_some_and(|f| !f.contains(['@', '#'])) {
+            cx.err(
+                "Warning: incremental source didn't specify type, assuming snapshot. Use '@' or '#' prefix to \
+                 avoid ambiguity.",
+            );
         }
         let fs = snapshot.split('@').next().unwrap_or_default();
         r.from = from.map(|f| whole(fs, &f));

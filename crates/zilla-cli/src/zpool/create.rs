@@ -81,7 +81,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         cx.out.put(layout(name, &request.vdevs));
         return Ok(0);
     }
-    request.key = crate::zfs::keys::of_new(cx, &request.fs_properties)?;
+    request.key = crate::zfs::keys::of_new(cx, &request.fs_properties, crate::zfs::keys::CREATE_ERROR)?;
     match cx.call(&request)? {
         Ok(reply) => {
             let name = request.temporary_name.as_ref().unwrap_or(&request.name).clone();

@@ -150,11 +150,29 @@ pub fn explain(reason: StatusReason, pool: &PoolInfo) -> (String, String) {
             "Export this pool on all systems on which it is imported.\n\tThen import it to correct the \
              mismatch.\n",
         ),
-        Errata => ("", if pool.errata == 1 { "To correct the issue run 'zpool scrub'.\n" } else { "" }),
+        Errata => match pool.errata {
+            1 => ("", "To correct the issue run 'zpool scrub'.\n"),
+            3 => (
+                "\tExisting encrypted datasets contain an on-disk incompatibility\n\t which needs to be \
+                 corrected.\n",
+                "To correct the issue backup existing encrypted datasets to new\n\tencrypted datasets and \
+                 destroy the old ones. 'zfs mount -o ro' can\n\tbe used to temporarily mount existing \
+                 encrypted datasets readonly.\n",
+            ),
+            4 => (
+                "\tExisting encrypted snapshots and bookmarks contain an on-disk\n\tincompatibility. This may \
+                 cause on-disk corruption if they are used\n\twith 'zfs recv'.\n",
+                "To correct theissue, enable the bookmark_v2 feature. No additional\n\taction is needed if \
+                 there are no encrypted snapshots or bookmarks.\n\tIf preservingthe encrypted snapshots and \
+                 bookmarks is required, use\n\ta non-raw send to backup and restore them. Alternately, they \
+                 may be\n\tremoved to resolve the incompatibility.\n",
+            ),
+            _ => ("", ""),
+        },
     };
     let mut status = status.to_owned();
     match reason {
-        Errata => status = format!("Errata #{} detected.\n", pool.errata),
+        Errata => status.insert_str(0, &format!("Errata #{} detected.\n", pool.errata)),
         BadLog => {
             for log in &pool.kept_logs {
                 status.push_str(&format!("\t{}: {}\n", log.dataset, log.why));

@@ -1,6 +1,7 @@
 //! Requests that send and receive streams. The stream itself goes through a descriptor that the
 //! client has handed over ([`crate::handover`]), under the key the request names.
 
+use super::KeyMaterial;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -84,6 +85,8 @@ pub struct StreamReceive {
     pub exclude: Vec<String>,
     /// `-o origin=`
     pub origin: Option<String>,
+    /// The key of `-o keyformat=`, which the client has read from where `-o keylocation=` says.
+    pub key: Option<KeyMaterial>,
 }
 
 /// `zfs receive -A`

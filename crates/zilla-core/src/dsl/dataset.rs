@@ -182,7 +182,20 @@ impl DslDataset {
     /// Keeps the dataset from being destroyed, until the hold is dropped.
     pub fn hold(self: &Arc<Self>) -> LongHold {
         self.long_holds.fetch_add(1, Ordering::AcqRel);
-        LongHold(self.clone())
+        LongHold { dataset: self.clone(), weight: 1 }
+    }
+
+    /// Keeps a head as it is, if nobody holds it: who opens it meanwhile is refused.
+    pub fn hold_alone(self: &Arc<Self>) -> Option<LongHold> {
+        let weight = ALONE + 1;
+        self.long_holds.compare_exchange(0, weight, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        Some(LongHold { dataset: self.clone(), weight })
+    }
+
+    /// Whether somebody needs it to stay as it is. Who opens it asks this after he has taken his
+    /// own hold.
+    pub fn is_held_alone(&self) -> bool {
+        self.long_holds.load(Ordering::Acquire) & ALONE != 0
     }
 
     pub fn is_long_held(&self) -> bool {
@@ -207,19 +220,25 @@ impl DslDataset {
     }
 }
 
+/// A bit of the number of holds that no number of them reaches: one of them is to be the only one.
+const ALONE: u64 = 1 << 63;
+
 /// Someone uses the dataset.
-pub struct LongHold(Arc<DslDataset>);
+pub struct LongHold {
+    dataset: Arc<DslDataset>,
+    weight: u64,
+}
 
 impl LongHold {
     pub fn dataset(&self) -> &Arc<DslDataset> {
-        &self.0
+        &self.dataset
     }
 }
 
 impl Drop for LongHold {
     fn drop(&mut self) {
-        if self.0.long_holds.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.unheld.notify(usize::MAX);
+        if self.dataset.long_holds.fetch_sub(self.weight, Ordering::AcqRel) == self.weight {
+            self.dataset.unheld.notify(usize::MAX);
         }
     }
 }

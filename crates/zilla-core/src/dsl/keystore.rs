@@ -90,8 +90,17 @@ impl DslPool {
     #[crate::boxed]
     pub async fn encryption_root(&self, dir: &DslDir) -> Result<Option<Arc<DslDir>>> {
         let Some(object) = self.key_object(dir).await? else { return Ok(None) };
+        self.key_version(object).await?;
         let root = Zap::open(self.mos(), object).await?.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?;
         self.dir(root).await.map(Some)
+    }
+
+    /// The version of a key object; those of the first do not say theirs.
+    pub(super) async fn key_version(&self, object: u64) -> Result<u64> {
+        let zap = Zap::open(self.mos(), object).await?;
+        let version = zap.try_get_u64(DSL_CRYPTO_KEY_VERSION).await?.unwrap_or(0);
+        self.note_key_version(version);
+        Ok(version)
     }
 
     /// The key object of a dir that must be an encryption root: `EINVAL` else.
@@ -128,8 +137,7 @@ impl DslPool {
         Ok(PhysKey {
             suite: zap.get_u64(DSL_CRYPTO_KEY_CRYPTO_SUITE).await?,
             guid: zap.get_u64(DSL_CRYPTO_KEY_GUID).await?,
-            // Keys of the first version do not say theirs.
-            version: zap.try_get_u64(DSL_CRYPTO_KEY_VERSION).await?.unwrap_or(0),
+            version: self.key_version(object).await?,
             iv: bytes(&zap, DSL_CRYPTO_KEY_IV).await?,
             mac: bytes(&zap, DSL_CRYPTO_KEY_MAC).await?,
             master: bytes(&zap, DSL_CRYPTO_KEY_MASTER_KEY).await?,
@@ -140,12 +148,7 @@ impl DslPool {
     /// Opens a key object, which tells whether the key is the right one (`EACCES`).
     pub(super) async fn open_key(&self, object: u64, with: &WrappingKey) -> Result<Arc<DataKey>> {
         let phys = self.key_phys(object).await?;
-        let key = DataKey::unwrap(&*self.ctx.env.rng, &phys, with)?;
-        if !key.may_write() && !self.ctx.readonly {
-            let what = "the key is of an old version: import the pool read-only to read the dataset";
-            return Err(Error::os(Errno::NotSup, what));
-        }
-        Ok(Arc::new(key))
+        Ok(Arc::new(DataKey::unwrap(&*self.ctx.env.rng, &phys, with)?))
     }
 
     /// A dir's data key, if its root's key is loaded.

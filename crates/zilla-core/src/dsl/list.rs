@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
     BOOKMARK_WORDS_V1, DD_FIELD_CRYPTO_KEY_OBJ, DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT,
     DD_FIELD_SNAPSHOTS_CHANGED, DD_USED_CHILD, DD_USED_CHILD_RSRV, DD_USED_HEAD, DD_USED_REFRSRV,
-    DD_USED_SNAP, DS_FIELD_BOOKMARK_NAMES, DSL_CRYPTO_KEY_CRYPTO_SUITE, DSL_CRYPTO_KEY_GUID,
-    DSL_CRYPTO_KEY_KEYFORMAT, DSL_CRYPTO_KEY_PBKDF2ITERS, DSL_CRYPTO_KEY_PBKDF2SALT,
+    DD_USED_SNAP, DS_FIELD_BOOKMARK_NAMES, DS_FIELD_IVSET_GUID, DSL_CRYPTO_KEY_CRYPTO_SUITE,
+    DSL_CRYPTO_KEY_GUID, DSL_CRYPTO_KEY_KEYFORMAT, DSL_CRYPTO_KEY_PBKDF2ITERS, DSL_CRYPTO_KEY_PBKDF2SALT,
     DSL_CRYPTO_KEY_ROOT_DDOBJ, WordsPhys, ZfsBookmarkPhys,
 };
 use zilla_ondisk::{ByteOrder, ObjsetPhys};
@@ -82,6 +82,8 @@ pub struct Encryption {
     pub pbkdf2iters: u64,
     pub pbkdf2salt: u64,
     pub keyguid: u64,
+    /// The number of a snapshot's set of IVs.
+    pub ivset: Option<u64>,
     /// The root's key is loaded.
     pub loaded: bool,
 }
@@ -196,7 +198,7 @@ impl DslPool {
             inconsistent: ds.is_inconsistent(),
             ..DatasetInfo::default()
         };
-        i.encryption = self.encryption(&dir).await?;
+        i.encryption = self.encryption(&dir, ds).await?;
         i.os_type = self.os_type(ds).await?;
         i.written = self.written(ds).await?;
         if i.snapshot {
@@ -231,12 +233,18 @@ impl DslPool {
         Ok(i)
     }
 
-    async fn encryption(&self, dir: &DslDir) -> Result<Option<Encryption>> {
+    async fn encryption(&self, dir: &DslDir, ds: &DslDataset) -> Result<Option<Encryption>> {
         let Some(zap) = dir.zap() else { return Ok(None) };
         let Some(id) = zap.try_get_u64(DD_FIELD_CRYPTO_KEY_OBJ).await? else { return Ok(None) };
         let key = Zap::open(self.mos(), id).await?;
+        self.key_version(id).await?;
+        let ivset = match ds.zap() {
+            Some(zap) => zap.try_get_u64(DS_FIELD_IVSET_GUID).await?,
+            None => None,
+        };
         let root = key.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?;
         Ok(Some(Encryption {
+            ivset,
             pbkdf2salt: key.try_get_u64(DSL_CRYPTO_KEY_PBKDF2SALT).await?.unwrap_or(0),
             keyguid: key.get_u64(DSL_CRYPTO_KEY_GUID).await?,
             loaded: self.keys.wrapping(root).is_some(),

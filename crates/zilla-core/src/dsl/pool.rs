@@ -82,6 +82,7 @@ pub struct DslPool {
     datasets: Mutex<HashMap<u64, Arc<DslDataset>>>,
     space: RwLock<PoolSpace>,
     pub(super) keys: super::keystore::Keystore,
+    pub(super) errata: super::errata::Errata,
     /// What the MOS has come to use since its dir was last told.
     pub(super) mos_delta: Mutex<super::bpobj::Delta>,
     /// The last txg that was synced before the pool was opened.
@@ -105,6 +106,7 @@ impl DslPool {
             datasets: Mutex::default(),
             space: RwLock::default(),
             keys: Default::default(),
+            errata: Default::default(),
             mos_delta: Mutex::default(),
         })
     }
@@ -409,6 +411,7 @@ impl DslPool {
                 let refs = Zap::open(self.mos(), phys.userrefs_obj).await?.len().await?;
                 ds.userrefs.store(refs, Ordering::Relaxed);
             }
+            self.note_ivset(&ds).await?;
         } else {
             self.load_ref_limits(&ds).await?;
             self.load_bookmarks(&ds).await?;

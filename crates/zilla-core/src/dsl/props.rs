@@ -380,10 +380,7 @@ impl DslPool {
             Setting::Inherit | Setting::Revert | Setting::NotReceived => 0,
         };
         self.needs_version(version_of(name, value))?;
-        // What is received and cannot be heeded is not: but for this one.
-        if matches!(s, Setting::Local(_)) || name == "longname" {
-            self.feature_check(name, value)?;
-        }
+        self.feature_check(name, value)?;
         let d = dir.phys();
         match name {
             "quota" if value != 0 && value < d.used_bytes.max(or_now("reservation", d.reserved)) => {
@@ -424,7 +421,7 @@ impl DslPool {
     }
 
     /// Whether the pool has what a value asks for.
-    fn feature_check(&self, name: &str, value: u64) -> Result<()> {
+    pub fn feature_check(&self, name: &str, value: u64) -> Result<()> {
         match feature_of(name, value).is_none_or(|feature| self.feature_enabled(feature)) {
             true => Ok(()),
             false => Err(Error::os(Errno::NotSup, "pool must be upgraded to set this property or value")),

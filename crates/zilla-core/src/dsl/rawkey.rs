@@ -21,6 +21,7 @@ use super::dir::DslDir;
 use crate::crypt::{DataKey, KeyFormat, PhysKey};
 use crate::dmu::{MetaShape, Objset};
 use crate::error::{Errno, Error, Result};
+use crate::tunables;
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
 use crate::zio::RawStore;
@@ -186,6 +187,10 @@ impl DslPool {
         let dir = snap.dir();
         let object = self.key_object(&dir).await?;
         let object = object.ok_or_else(|| Error::inval(format!("{} is not encrypted", snap.name())))?;
+        if self.has_old_key(&dir).await? {
+            let what = "its key is of an old version, of which no raw stream can be made";
+            return Err(Error::os(Errno::NotSup, what));
+        }
         let shape = self.key_shape(&dir).await?;
         let phys = os.phys();
         let m = &phys.meta_dnode;
@@ -223,6 +228,9 @@ impl DslPool {
             return Err(Error::os(Errno::Access, "encryption key does not match existing key"));
         }
         let have = self.ivset(from).await?;
+        if tunables::DISABLE_IVSET_GUID_CHECK.get() != 0 {
+            return self.recv_raw_shape_check(from, raw).await;
+        }
         if have == 0 || raw.from_ivset == 0 {
             let what = "IV set guid missing. See errata 4 at https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-ER.";
             return Err(Error::os(Errno::Inval, what));
@@ -232,6 +240,10 @@ impl DslPool {
                         raw encrypted send streams.";
             return Err(Error::os(Errno::Inval, what));
         }
+        self.recv_raw_shape_check(from, raw).await
+    }
+
+    async fn recv_raw_shape_check(&self, from: &Arc<DslDataset>, raw: &RawKey) -> Result<()> {
         let ours = self.objset(from).await?.phys().meta_dnode;
         match raw.meta.has_shape_of(&ours) {
             true => Ok(()),

@@ -53,8 +53,8 @@ pub struct RecvOpts {
     pub origin: Option<String>,
     /// Properties that come with the stream, or with `-o`.
     pub settings: Vec<(String, Setting)>,
-    /// A new dataset is not encrypted, though its parent be.
-    pub plain: bool,
+    /// What a new dataset is encrypted with; raw streams and clones say it themselves.
+    pub crypt: NewCrypt,
     /// Of a raw stream.
     pub raw: Option<Arc<RawKey>>,
     /// Of a redacted stream: the snapshots by which it is.
@@ -196,6 +196,12 @@ impl DslPool {
         }
     }
 
+    /// The same, where it is the dataset's own key that they are written with.
+    async fn recv_own_key_check(&self, dir: &DslDir) -> Result<()> {
+        self.recv_key_check(dir).await?;
+        self.writable_key_check(dir).await
+    }
+
     /// Why a stream cannot go into a dataset, by its key, if it cannot.
     async fn recv_onto_check(&self, dir: &DslDir, b: &Begin, o: &RecvOpts) -> Result<()> {
         let (encrypted, raw, whole) = (self.is_encrypted(dir).await?, o.raw.is_some(), b.fromguid == 0);
@@ -208,7 +214,7 @@ impl DslPool {
                         unencrypted one with an encrypted one";
             return refuse(Errno::Inval, what);
         }
-        if raw { Ok(()) } else { self.recv_key_check(dir).await }
+        if raw { Ok(()) } else { self.recv_own_key_check(dir).await }
     }
 
     /// Begins to receive. In syncing context.
@@ -273,20 +279,17 @@ impl DslPool {
                 self.recv_redact_check(&origin, b, o)?;
                 match &o.raw {
                     Some(raw) => self.recv_raw_check(&origin, raw).await?,
-                    None => self.recv_key_check(&origin.dir()).await?,
+                    None => self.recv_own_key_check(&origin.dir()).await?,
                 }
                 Some(origin)
             }
         };
-        // Plain contents are encrypted here as the parent's are, if nothing else is said.
-        let suite = if o.plain { NewSuite::Off } else { NewSuite::Inherit };
-        let crypt = NewCrypt { suite, ..NewCrypt::default() };
         let suite = match origin.is_none() && o.raw.is_none() {
             true => {
-                if !o.plain {
+                if o.crypt.suite != NewSuite::Off && o.crypt.key.is_none() {
                     self.recv_key_check(&parent).await?;
                 }
-                self.new_crypt_check(Some(&parent), &crypt).await?
+                self.new_crypt_check(Some(&parent), &o.crypt).await?
             }
             false => None,
         };
@@ -299,7 +302,7 @@ impl DslPool {
         let last = name::parent(&o.fs).map_or(&*o.fs, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, origin.as_ref(), flags).await?;
         if let Some(suite) = suite {
-            self.create_key(tx, &ds.dir(), &ds, suite, &crypt).await?;
+            self.create_key(tx, &ds.dir(), &ds, suite, &o.crypt).await?;
         }
         if let Some(raw) = o.raw.as_ref().filter(|_| origin.is_none()) {
             self.recv_raw_new(tx, &ds, raw).await?;

@@ -26,9 +26,13 @@ impl DslPool {
         if ds.is_snapshot() {
             return Err(Error::inval(format!("{fs} is a snapshot")));
         }
+        if ds.is_held_alone() {
+            return Err(Error::os(Errno::Busy, format!("{fs}: dataset is busy")));
+        }
         if !self.key_loaded(&ds.dir()).await? {
             return Err(Error::os(Errno::Access, format!("{fs}: its key is not loaded")));
         }
+        self.writable_key_check(&ds.dir()).await?;
         if p.prev_snap_txg < TXG_INITIAL.0 {
             return Err(Error::no_ent(format!("{fs}: no snapshot to roll back to")));
         }

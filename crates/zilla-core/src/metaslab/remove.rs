@@ -58,6 +58,16 @@ impl Metaslabs {
         Ok(())
     }
 
+    /// Reads all space maps, as an import does that is asked to.
+    pub async fn load_all(&self) -> Result<()> {
+        for v in self.vdevs() {
+            for ms in &v.all {
+                ms.load().await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Loads a metaslab that is in use, so that it is known what of it is.
     pub async fn load_used(&self, vdev: u32, id: u64) -> Result<()> {
         let v = self.vdev(vdev)?;

@@ -9,6 +9,7 @@ use super::restore::Told;
 use super::sender::{SendOpts, Special};
 use crate::dsl::{DslDataset, DslPool};
 use crate::error::Result;
+use crate::tunables;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BLKPTR_SIZE;
 use zilla_ondisk::enums::ObjsetType;
@@ -45,7 +46,11 @@ pub async fn estimate(
     let volume = dsl.os_type(snap).await? == ObjsetType::Zvol.number();
     let (name, default) =
         if volume { ("volblocksize", DEFAULT_VOLBLOCKSIZE) } else { ("recordsize", DEFAULT_RECORDSIZE) };
-    let recordsize = dsl.prop_u64(&*dsl.head(&snap.dir()).await?, name, default).await?.max(512);
+    let recordsize = match tunables::OVERRIDE_ESTIMATE_RECORDSIZE.get() {
+        0 => dsl.prop_u64(&*dsl.head(&snap.dir()).await?, name, default).await?,
+        bytes => bytes,
+    };
+    let recordsize = recordsize.max(512);
     let records = space.1 / recordsize;
     let bytes = if opts.compressed || opts.raw { space.0 } else { space.1 };
     let bytes = bytes.saturating_sub(records * BLKPTR_SIZE as u64) + records * RECORD_SIZE as u64;

@@ -43,5 +43,5 @@ pub use objects::Resume;
 pub use receive::{Receive, check_features};
 pub use redact::redaction;
 pub use restore::Redaction;
-pub use sender::{From, SendOpts, Special, send, send_special};
+pub use sender::{From, HEAD_NAME, SendOpts, Special, send, send_special};
 pub use token::{Token, parse_token, parse_token_list, token};

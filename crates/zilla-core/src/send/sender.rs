@@ -7,7 +7,8 @@
 //! Neighbouring holes become one FREE, neighbouring free objects one FREEOBJECTS, as OpenZFS's
 //! receivers expect; an object is followed by a FREE of all behind its end.
 //!
-//! A send changes nothing. The snapshot must be held by the caller.
+//! A send changes nothing. The snapshot must be held by the caller; a head, which is sent as the last
+//! txg left it, must not change meanwhile ([`DslDataset::hold_alone`]).
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -44,6 +45,10 @@ const PAD: usize = 8;
 /// What a compressed block's checksum can also find duplicates by (`ZCHECKSUM_FLAG_DEDUP`): those
 /// of 256 bits and more.
 const DEDUP_CHECKSUMS: &[u8] = &[8, 11, 12, 13, 14];
+
+/// What stands for the snapshot in the name of a stream that was made of a head. Source: create_begin_record
+/// of OpenZFS, zfs-send(8).
+pub const HEAD_NAME: &str = "@--head--";
 
 /// What an incremental stream starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +229,8 @@ pub async fn send_special(
     let payload: Bytes = if list.is_empty() { Bytes::new() } else { list.pack_native().into() };
     let (toguid, toname) = match saved {
         Some(s) => (s.toguid, s.toname.clone()),
-        None => (p.guid, snap.name()),
+        None if snap.is_snapshot() => (p.guid, snap.name()),
+        None => (p.guid, format!("{}{HEAD_NAME}", snap.name())),
     };
     let begin = Begin {
         versioninfo: Begin::version(DMU_SUBSTREAM, features),

@@ -45,6 +45,8 @@ pub struct Identity {
     pub state: PoolState,
     pub txg: Txg,
     pub guid: u64,
+    /// [`crate::dsl::DslPool::errata`]
+    pub errata: u64,
     pub host: Host,
     pub comment: Option<String>,
     pub compatibility: Option<String>,
@@ -58,7 +60,7 @@ pub struct Identity {
 pub fn pool_part(id: &Identity, features: &[&'static str]) -> NvList {
     let mut nv = NvList::new();
     nv.add("version", id.version).add("name", id.name.as_str()).add("state", id.state.number());
-    nv.add("txg", id.txg.0).add("pool_guid", id.guid).add("errata", 0u64);
+    nv.add("txg", id.txg.0).add("pool_guid", id.guid).add("errata", id.errata);
     if let Some(c) = &id.comment {
         nv.add("comment", c.as_str());
     }

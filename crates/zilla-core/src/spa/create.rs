@@ -171,6 +171,7 @@ impl Spa {
             state: PoolState::Active,
             txg: Txg(0),
             guid,
+            errata: 0,
             host: opts.host.clone(),
             comment: opts.comment.clone(),
             compatibility: outward.compatibility.clone(),

@@ -22,6 +22,7 @@ use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, VdevSpec};
 use crate::spa::Refusal;
 use crate::spa::brt::Brt;
+use crate::tunables;
 use crate::txg::TxgState;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
 use crate::vdev::{Guarded, Lease, OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
@@ -202,6 +203,9 @@ impl Spa {
             Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
                 Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
+            Ok(()) if tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => {
+                Err(Error::os(Errno::NxIo, "one or more devices is currently unavailable"))
+            }
             Ok(()) => {
                 let from = match checkpoint {
                     Some(kept) => From::Checkpoint(kept),
@@ -218,18 +222,19 @@ impl Spa {
     }
 
     /// For a pool of which labels do not tell all top-level vdevs: its devices as its own
-    /// configuration has them, those that are there opened, if all that it lacks is log devices;
-    /// and whether it lacks such. Nothing is written. The caller closes the tree.
+    /// configuration has them, those that are there opened, if all that it lacks is log devices or
+    /// what it may lack ([`tunables::MAX_MISSING_TVDS`]); and whether it lacks logs. Nothing is
+    /// written. The caller closes the tree.
     #[crate::boxed]
-    pub async fn lacks_only_logs(env: &Env, found: &FoundPool) -> Option<(Arc<VdevTree>, bool)> {
+    pub async fn lacks_little(env: &Env, found: &FoundPool) -> Option<(Arc<VdevTree>, bool)> {
         let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
         let (trusted, _) = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;
         let tree = trusted_tree(env, found, &trusted).ok()?;
         let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
         let lacks = !missing_logs(&tree).is_empty();
         // Removed vdevs have no labels to be found by.
-        let removed = || tree.root.state().0 >= VdevState::Degraded && tree.indirect().next().is_some();
-        if opened.is_ok() && (lacks || removed()) {
+        let spared = tree.indirect().next().is_some() || tree.lost_tops() > 0;
+        if opened.is_ok() && (lacks || spared && tree.root.state().0 >= VdevState::Degraded) {
             return Some((tree, lacks));
         }
         tree.close().await;
@@ -460,6 +465,9 @@ impl Spa {
             tracing::warn!(pool = %spa.name(), "the properties of its vdevs cannot be read: {e}");
         }
         spa.update_space()?;
+        if tunables::METASLAB_DEBUG_LOAD.get() != 0 {
+            spa.metaslabs.load_all().await?;
+        }
         if !ctx.readonly {
             if matches!(&from, From::Checkpoint(_)) {
                 spa.make_newest(&ub).await?;
@@ -487,6 +495,10 @@ impl Spa {
         }
         spa.open_scan().await?;
         if spa.stored_prop(&directory, "failmode").await? == Some(1) {
+            spa.set_fail_mode(super::FailMode::Continue);
+        }
+        if tree.lost_tops() > 0 {
+            tracing::warn!(pool = %spa.name(), "opened without some of its top-level vdevs, whose data is missing");
             spa.set_fail_mode(super::FailMode::Continue);
         }
         spa.autoexpand.store(spa.stored_prop(&directory, "autoexpand").await? == Some(1), Ordering::Relaxed);

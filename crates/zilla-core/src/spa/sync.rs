@@ -348,6 +348,7 @@ impl Spa {
             state: st.state,
             txg,
             guid: self.ctx.guid(),
+            errata: self.dsl.errata(),
             host: st.host.clone(),
             comment: st.comment.clone(),
             compatibility: st.compatibility.clone(),
@@ -397,7 +398,9 @@ impl Spa {
         if !self.ctx.readonly && self.suspended().is_none() {
             if let Some(s) = state {
                 self.state.lock().state = s;
-                self.metaslabs.request_flush_all();
+                if tunables::KEEP_LOG_SPACEMAPS_AT_EXPORT.get() == 0 {
+                    self.metaslabs.request_flush_all();
+                }
                 self.config_dirty.store(true, Ordering::Release);
             }
             let txg = self.ctx.txgs.open();

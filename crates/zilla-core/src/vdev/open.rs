@@ -43,6 +43,9 @@ impl VdevTree {
     /// without; a single device that is missing is only a state.
     pub async fn open(&self, args: &OpenArgs) -> Result<()> {
         self.set_writable(args.write);
+        // What is written without some of its devices would be lost once they come back.
+        let spared = if args.write { 0 } else { tunables::MAX_MISSING_TVDS.get() };
+        self.spared_tops.store(usize::try_from(spared).unwrap_or(usize::MAX), Ordering::Relaxed);
         join_all(self.leaves.iter().map(|l| self.open_leaf(l, args))).await;
         if let Some(pool) = args.pool_guid {
             join_all(self.pool_leaves().map(|l| validate(l, pool, self.top_guid_of(l)))).await;

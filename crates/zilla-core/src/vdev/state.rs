@@ -56,10 +56,11 @@ pub fn parent(children: &[ChildState], tolerated: Option<usize>) -> (VdevState, 
     }
 }
 
-/// The pool's: no top-level may be lost, but a log device only degrades it.
-pub fn root(children: &[ChildState]) -> (VdevState, VdevAux) {
+/// The pool's: of the top-levels that hold its blocks, `needed` many, no more than `spared` may be lost, and
+/// never all. A log device only degrades it.
+pub fn root(children: &[ChildState], needed: usize, spared: usize) -> (VdevState, VdevAux) {
     let lost = children.iter().filter(|c| !c.usable && !c.is_log).count();
-    if lost > 0 {
+    if lost > spared || lost > 0 && lost >= needed {
         let corrupt = children.iter().any(|c| c.aux == VdevAux::CorruptData);
         (VdevState::CantOpen, if corrupt { VdevAux::CorruptData } else { VdevAux::NoReplicas })
     } else if children.iter().any(|c| !c.usable || c.state <= VdevState::Degraded) {

@@ -362,3 +362,24 @@ fn hostile_configurations_are_refused() {
 }
 
 mod injected;
+
+#[test]
+fn a_pool_lacks_no_more_tops_than_it_may_and_never_all() {
+    let of = |lost: usize, spared: usize| {
+        let child = |usable: bool, is_log: bool| state::ChildState {
+            state: if usable { VdevState::Healthy } else { VdevState::CantOpen },
+            aux: VdevAux::None,
+            usable,
+            is_log,
+        };
+        let mut children: Vec<_> = (0..3).map(|i| child(i >= lost, false)).collect();
+        children.push(child(true, true));
+        state::root(&children, 3, spared).0
+    };
+    assert_eq!(of(0, 0), VdevState::Healthy);
+    assert_eq!(of(1, 0), VdevState::CantOpen);
+    assert_eq!(of(1, 1), VdevState::Degraded);
+    assert_eq!(of(2, 1), VdevState::CantOpen);
+    assert_eq!(of(2, 5), VdevState::Degraded);
+    assert_eq!(of(3, 5), VdevState::CantOpen);
+}

@@ -179,6 +179,8 @@ pub struct VdevTree {
     pub spares: Vec<Arc<Vdev>>,
     pub cache: Vec<Arc<Vdev>>,
     writable: std::sync::atomic::AtomicBool,
+    /// How many top-levels that hold its blocks the pool may lack: some of an import for reading alone.
+    pub(super) spared_tops: std::sync::atomic::AtomicUsize,
     /// Space is counted with RAID-Z's parity in it, as pools of versions 1 and 2 count it.
     raw_space: std::sync::atomic::AtomicBool,
     /// Those of its top-levels that are being rebuilt.
@@ -214,6 +216,7 @@ impl VdevTree {
             spares,
             cache,
             writable: false.into(),
+            spared_tops: 0.into(),
             raw_space: false.into(),
             gates: Arc::default(),
         }
@@ -324,6 +327,7 @@ impl VdevTree {
     /// What both of a tree and the one that takes its place have.
     pub(super) fn like(mut self, old: &VdevTree) -> VdevTree {
         self.set_writable(old.is_writable());
+        self.spared_tops = old.spared_tops.load(Ordering::Relaxed).into();
         self.count_raw_space(old.raw_space.load(Ordering::Relaxed));
         self.gates = old.gates.clone();
         self
@@ -342,6 +346,12 @@ impl VdevTree {
         self.propagate_node(&self.root);
     }
 
+    /// How many top-levels the pool lacks that are no logs.
+    pub fn lost_tops(&self) -> usize {
+        let holds = |v: &Vdev| !v.is_log && (v.is_concrete() || v.kind == VdevKind::Missing);
+        self.tops.iter().filter(|t| holds(&t.vdev) && t.vdev.state().0 < VdevState::Degraded).count()
+    }
+
     fn propagate_node(&self, v: &Arc<Vdev>) -> ChildState {
         if v.is_leaf() || !v.is_concrete() {
             let hole = matches!(v.kind, VdevKind::Hole | VdevKind::Indirect);
@@ -353,7 +363,11 @@ impl VdevTree {
         }
         let children: Vec<ChildState> = v.children.iter().map(|c| self.propagate_node(c)).collect();
         let (state, aux) = match v.kind {
-            VdevKind::Root => state::root(&children),
+            VdevKind::Root => {
+                let holds = |c: &&Arc<Vdev>| !c.is_log && (c.is_concrete() || c.kind == VdevKind::Missing);
+                let needed = v.children.iter().filter(holds).count();
+                state::root(&children, needed, self.spared_tops.load(Ordering::Relaxed))
+            }
             kind => state::parent(&children, kind.nparity()),
         };
         let was = v.state();

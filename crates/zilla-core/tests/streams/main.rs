@@ -3,6 +3,7 @@
 //! those of the set `streams` of the interop tests' corpus.
 
 mod cuts;
+mod heads;
 mod heal;
 mod lies;
 mod raw;

@@ -449,7 +449,7 @@ impl Pool {
 
 impl Pool {
     /// Whether what a new dataset would inherit from is encrypted.
-    async fn encrypted_above(&self, name: &str) -> bool {
+    pub(super) async fn encrypted_above(&self, name: &str) -> bool {
         let Some((parent, _)) = name.rsplit_once('/') else { return false };
         // With `-p` the nearest that is there counts.
         let mut at = parent;

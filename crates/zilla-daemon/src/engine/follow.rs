@@ -1,7 +1,7 @@
 //! What an incremental package (`zfs send -R -i`, `-I`) says beside its streams: which datasets and
 //! snapshots there are at the sender now, and what they are called.
 //!
-//! What got another name there gets it here. With `-F` what is not there any more is destroyed
+//! What was promoted there is promoted here, and what got another name gets it. With `-F` what is not there any more is destroyed
 //! here, and so is what never was: snapshots, and datasets below the one that is received into.
 //! Which dataset is which is told by its snapshots' guids, and by its name only where it has none
 //! of the sender's. What cannot be renamed or destroyed stays, and the receiver is told.
@@ -16,7 +16,7 @@ use super::streams::Told;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_control::Caller;
-use zilla_control::types::{DatasetDestroy, DatasetRename, StreamReceive};
+use zilla_control::types::{DatasetDestroy, DatasetPromote, DatasetRename, StreamReceive};
 use zilla_core::dsl::DslDataset;
 use zilla_core::error::Errno;
 use zilla_ondisk::stream::Begin;
@@ -27,6 +27,8 @@ struct Member<'a> {
     /// What it is to be called here.
     target: String,
     snaps: &'a NvList,
+    /// The guid of the snapshot it is a clone of; 0: of none.
+    origin: u64,
 }
 
 /// What is where at the sender.
@@ -49,7 +51,7 @@ impl<'a> Package<'a> {
                     by_snapshot.insert(*guid, found.len());
                 }
             }
-            found.push(Member { target, snaps });
+            found.push(Member { target, snaps, origin: member.u64("origin").unwrap_or(0) });
         }
         Ok(Package { members: found, by_snapshot })
     }
@@ -94,6 +96,7 @@ impl Engine {
         if !package.is_for(pool, &top).await? {
             return Ok(());
         }
+        self.follow_origins(pool, caller, r, &package, &top, told).await?;
         self.follow_names(pool, caller, r, &package, &top, told).await?;
         // Among what goes may be clones of snapshots that go.
         if r.force {
@@ -101,6 +104,62 @@ impl Engine {
         }
         for member in &package.members {
             self.follow_snapshots(pool, r, member, told).await?;
+        }
+        Ok(())
+    }
+
+    /// Promotes clones whose origin is an earlier snapshot at the sender by now, or none.
+    async fn follow_origins(
+        &self,
+        pool: &Arc<Pool>,
+        caller: &Caller,
+        r: &StreamReceive,
+        package: &Package<'_>,
+        top: &str,
+        told: &Told,
+    ) -> Answer<()> {
+        let dsl = pool.dsl();
+        for _ in 0..=package.members.len() {
+            let mut promoted = false;
+            let mut names = vec![top.to_owned()];
+            names.extend(pool.heads_below(top).await?);
+            for name in names {
+                let Ok(head) = dsl.by_name(&name).await else { continue };
+                if !dsl.is_clone(&head.dir()) {
+                    continue;
+                }
+                let snapshots = dsl.snapshots(&head).await.map_err(of_dataset)?;
+                let Some(theirs) = package.member_of(&snapshots).map(|m| m.origin) else { continue };
+                let ours = dsl.dataset(head.dir().phys().origin_obj).await.map_err(of_dataset)?;
+                let earlier = match theirs {
+                    0 => true,
+                    guid if guid == ours.guid() => false,
+                    guid => match pool.by_guid(guid).await? {
+                        Some(snap) => {
+                            let snap = dsl.by_name(&snap).await.map_err(of_dataset)?;
+                            snap.phys().creation_txg < ours.phys().creation_txg
+                        }
+                        None => false,
+                    },
+                };
+                if !earlier {
+                    continue;
+                }
+                if r.verbose {
+                    told.out(format!("promoting {name}"));
+                }
+                match self.promote(caller, DatasetPromote { name: name.clone() }).await {
+                    // Others have other origins now.
+                    Ok(()) => {
+                        promoted = true;
+                        break;
+                    }
+                    Err(e) => told.err(format!("cannot promote '{name}': {}", e.description())),
+                }
+            }
+            if !promoted {
+                break;
+            }
         }
         Ok(())
     }

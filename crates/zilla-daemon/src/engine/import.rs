@@ -146,7 +146,7 @@ impl Engine {
                 }
                 if tree.tops.iter().any(|t| t.vdev.kind == VdevKind::Missing) {
                     let mut whole = false;
-                    if let Some((tree, missing_log)) = Spa::lacks_only_logs(&self.env, found).await {
+                    if let Some((tree, missing_log)) = Spa::lacks_little(&self.env, found).await {
                         pool.root = info::root(&tree, None, 0);
                         tree.close().await;
                         candidate.missing_log = missing_log;

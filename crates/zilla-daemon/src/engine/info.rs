@@ -89,6 +89,7 @@ impl Engine {
             version: spa.version(),
             system_hostid: super::host::host().id,
             timestamp: ub.timestamp,
+            errata: spa.dsl.errata(),
             suspended: spa.suspended().map(|_| match spa.fail_mode() {
                 _ if spa.lost_to_others() => Suspended::Multihost,
                 FailMode::Wait => Suspended::Wait,

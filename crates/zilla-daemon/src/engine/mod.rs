@@ -59,6 +59,7 @@ mod poolstats;
 mod program;
 mod query;
 mod receive;
+mod received;
 mod redact;
 mod rename;
 mod resumed;

@@ -190,6 +190,11 @@ impl Pool {
         let readonly = self.readonly();
         let temporary = how.temporary.with(words.temporary);
         let mut told = temporary.options(&settings, name, readonly);
+        if !told.readonly && dsl.has_old_key(&ds.dir()).await.map_err(of(name))? {
+            let what =
+                "its key is of an old version, and it can only be mounted read-only: 'zfs mount -o ro'";
+            return Err(failed(what).subject(name));
+        }
         if how.force && !readonly {
             zilla::give_up_log(dsl, name).await.map_err(of(name))?;
         }
@@ -373,7 +378,7 @@ impl Pool {
             let gone = tokio::time::timeout(lingering, mount.gone()).await.is_ok();
             // Whoever has a copy of the mount may keep it for ever.
             if !gone && mount.lives_elsewhere() {
-                let what = "pool or dataset is busy: another mount namespace has it mounted, too";
+                let what = "pool or dataset is busy: it is mounted at another place, or another mount namespace has it mounted, too";
                 return Err(ApiError::with(ErrorCode::UmountFailed, what).subject(path));
             }
             mount.gone().await;

@@ -9,11 +9,11 @@
 //! ends the package: what came before stays.
 
 use super::Engine;
-use super::datasets::{CRYPTO, Settled, typed};
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
+use super::received::{check_names, key_location, settings};
 use super::streams::{Reader, Told};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{ReceiveAbort, StreamReceive};
@@ -22,15 +22,9 @@ use zilla_core::dsl::{DslDataset, RecvOpts, Setting};
 use zilla_core::error::{Errno, Error};
 use zilla_core::send::frame::RecordReader;
 use zilla_core::send::{Receive, check_features, token};
-use zilla_core::zap::Value;
 use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
-
-/// Properties that a volume or its stream settles itself, or that say what its receiver must not be
-/// told.
-const NOT_TAKEN: &[&str] =
-    &["volsize", "volblocksize", "encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
 /// One stream: what it is, and where it goes.
 pub(super) struct Part<'a> {
@@ -39,11 +33,18 @@ pub(super) struct Part<'a> {
     /// `fs@snap`
     pub target: String,
     /// What the package says of its dataset.
-    fs: Option<&'a NvList>,
-    new: bool,
+    pub fs: Option<&'a NvList>,
+    pub new: bool,
 }
 
-fn refuse(part: &Part<'_>, why: &str) -> ApiError {
+impl Part<'_> {
+    /// The name that the dataset had where it was sent.
+    pub fn sent_fs(&self) -> Option<&str> {
+        self.begin.toname.split('@').next()
+    }
+}
+
+pub(super) fn refuse(part: &Part<'_>, why: &str) -> ApiError {
     let volume = u64::from(part.begin.objset_type) == ObjsetType::Zvol.number();
     let kind = match (part.begin.features() & feature::RESUMING != 0, part.begin.fromguid != 0, part.new) {
         (true, ..) => "resume",
@@ -99,46 +100,6 @@ pub(super) fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> A
     Ok(format!("{}{rest}@{snap}", r.target))
 }
 
-/// Settings of a package, `-o` and `-x` together.
-fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
-    let types = if volume { props::VOL } else { props::FS };
-    let mut out: Settled = Vec::new();
-    let taken = |name: &str| {
-        !zilla::FIXED.contains(&name)
-            && !NOT_TAKEN.contains(&name)
-            && (props::is_user_prop(name)
-                || props::dataset_prop(name).is_some_and(|p| !p.readonly() && p.applies_to(types)))
-    };
-    let received = |list: Option<&NvList>| -> Vec<(String, Value)> {
-        let all = list.into_iter().flat_map(|l| l.iter());
-        all.filter_map(|(name, v)| match v {
-            NvValue::Uint64(n) => Some((name.to_owned(), Value::u64(*n))),
-            NvValue::String(s) => Some((name.to_owned(), Value::string(s))),
-            _ => None,
-        })
-        .collect()
-    };
-    for (name, v) in received(part.fs.and_then(|f| f.list("props"))) {
-        if taken(&name) {
-            out.push((name, Setting::Received(v)));
-        }
-    }
-    let set: BTreeMap<String, String> = part.r.set.clone();
-    out.extend(typed(&set, types, true)?);
-    for name in &part.r.exclude {
-        if props::dataset_prop(name).is_none() && !props::is_user_prop(name) {
-            let what = format!("cannot receive: invalid property '{name}'");
-            return Err(ApiError::with(ErrorCode::Stream, what));
-        }
-        out.push((name.clone(), Setting::Inherit));
-    }
-    let snap = part.target.split_once('@').map_or("", |(_, s)| s);
-    let sent_snap = part.begin.toname.split_once('@').map_or(snap, |(_, s)| s);
-    let of_snap = part.fs.and_then(|f| f.list("snapprops")).and_then(|l| l.list(sent_snap));
-    let of_snap = received(of_snap).into_iter().map(|(n, v)| (n, Setting::Received(v))).collect();
-    Ok((out, of_snap))
-}
-
 impl Engine {
     pub(super) async fn receive_stream(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
         let taken = self.streams.take(&r.stream)?;
@@ -147,6 +108,7 @@ impl Engine {
             return Err(ErrorCode::PoolReadonly.into());
         }
         naming::check_dataset_name(&r.target, props::HEADS | props::SNAP, false)?;
+        check_names(&r)?;
         if r.heal {
             super::heal::check_options(&r)?;
         }
@@ -294,6 +256,7 @@ impl Engine {
             let how = if r.dry_run { "would receive" } else { "receiving" };
             told.out(format!("{how} {verb} stream of {} into {target}", part.begin.toname));
         }
+        let crypt = self.received_crypt(pool, &part, package).await?;
         if r.dry_run {
             return self.pass_over(&part, reader).await;
         }
@@ -312,6 +275,17 @@ impl Engine {
             _ => None,
         };
         let (mut of_fs, of_snap) = settings(&part, volume)?;
+        // What the pool cannot heed is left out, and the rest received.
+        of_fs.retain(|(name, s)| match s {
+            Setting::Received(v) => match dsl.feature_check(name, v.as_u64().unwrap_or(0)) {
+                Ok(()) => true,
+                Err(e) => {
+                    told.err(format!("cannot receive {name} property on {fs}: {e}"));
+                    false
+                }
+            },
+            _ => true,
+        });
         if head.is_none() && part.begin.features() & feature::RAW != 0 {
             of_fs.extend(key_location(&part, volume));
         }
@@ -328,7 +302,7 @@ impl Engine {
             resumable: r.resumable,
             origin,
             settings: of_fs,
-            plain: is_plain(&part),
+            crypt,
             ..RecvOpts::default()
         };
         // A volume of a package may have a device, which is made anew when all is received.
@@ -581,28 +555,7 @@ impl Engine {
     }
 }
 
-/// Where the key of an encryption root is looked for that comes as it was, unless the receiver says.
-/// What makes no sense here is not taken.
-fn key_location(part: &Part<'_>, volume: bool) -> Settled {
-    let named = part.fs.filter(|f| f.contains("is_encroot")).and_then(|f| f.list("props"));
-    let Some(place) = named.and_then(|l| l.str("keylocation")) else { return Settled::new() };
-    if part.r.set.contains_key("keylocation") || part.r.exclude.iter().any(|name| name == "keylocation") {
-        return Settled::new();
-    }
-    let words = BTreeMap::from([("keylocation".to_owned(), place.to_owned())]);
-    typed(&words, if volume { props::VOL } else { props::FS }, true).unwrap_or_default()
-}
-
-/// Whether a new dataset is to be as little encrypted as the sent one was: a stream that comes with
-/// properties, and not raw, is of a plain one. Unless the receiver says otherwise.
-fn is_plain(part: &Part<'_>) -> bool {
-    let sent = part.fs.is_some_and(|f| f.contains("props"));
-    let raw = part.begin.features() & feature::RAW != 0;
-    let said = part.r.set.keys().chain(&part.r.exclude).any(|name| CRYPTO.contains(&name.as_str()));
-    sent && !raw && !said
-}
-
-fn is_clone(b: &Begin) -> bool {
+pub(super) fn is_clone(b: &Begin) -> bool {
     b.flags & zilla_ondisk::stream::DRR_FLAG_CLONE != 0
 }
 
@@ -615,7 +568,7 @@ impl Pool {
     }
 
     /// The snapshot of a guid, wherever it is.
-    async fn by_guid(&self, guid: u64) -> Answer<Option<String>> {
+    pub(super) async fn by_guid(&self, guid: u64) -> Answer<Option<String>> {
         let dsl = self.dsl();
         let mut todo = vec![dsl.root_dir()];
         while let Some(dir) = todo.pop() {

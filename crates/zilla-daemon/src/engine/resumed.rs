@@ -9,7 +9,7 @@ use std::sync::Arc;
 use zilla_control::types::StreamSend;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::same_snaps;
-use zilla_core::send::{From, Redaction, SendOpts, Special, parse_token};
+use zilla_core::send::{From, HEAD_NAME, Redaction, SendOpts, Special, parse_token};
 
 impl Engine {
     /// The rest of a stream that a receiver asks for.
@@ -21,8 +21,12 @@ impl Engine {
             let what = format!("'{}' is no longer the same snapshot used in the initial send", t.toname);
             ApiError::with(ErrorCode::Stream, what)
         };
-        let snap = dsl.by_name(&t.toname).await.map_err(|_| gone())?;
-        if !snap.is_snapshot() || snap.guid() != t.toguid {
+        let snap = match (dsl.by_name(&t.toname).await, t.toname.strip_suffix(HEAD_NAME)) {
+            (Ok(snap), _) => snap,
+            (Err(_), Some(fs)) => dsl.by_name(fs).await.map_err(|_| gone())?,
+            (Err(_), None) => return Err(gone()),
+        };
+        if snap.guid() != t.toguid {
             return Err(gone());
         }
         let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
@@ -82,7 +86,16 @@ impl Engine {
             raw: t.raw,
             resume: Some(t.resume()),
         };
-        let held = snap.hold();
+        let held = match snap.is_snapshot() {
+            true => snap.hold(),
+            false => match self.still(&pool, &snap).await {
+                Ok(held) => held,
+                Err(e) => {
+                    self.show_devices(&snap.name()).await;
+                    return Err(e);
+                }
+            },
+        };
         let special = Special { redaction, ..Special::default() };
         Ok((pool.clone(), Step { snap, from, from_snap: None, opts, special, _held: held }))
     }

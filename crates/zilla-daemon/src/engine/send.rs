@@ -9,12 +9,12 @@
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
-use super::streams::{Told, Writer};
+use super::streams::{Stream, Told, Writer};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use zilla_control::props::{self, PropKind, nicenum::nicebytes};
+use zilla_control::props::{self, PropKind, naming, nicenum::nicebytes};
 use zilla_control::types::StreamSend;
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::dsl::{DslDataset, LongHold, PropSource};
@@ -23,6 +23,9 @@ use zilla_core::send::{From, Redaction, SendOpts, Special, estimate, send_specia
 use zilla_core::zap::Value;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
+
+/// How long one waits for those who still use a head before it is called busy.
+const LINGERING: Duration = Duration::from_secs(5);
 
 /// How often a client is told how far a stream has come.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -167,7 +170,8 @@ impl Pool {
             // What was left out of this very snapshot can be told afterwards.
             let again = from.is_some() && b.guid == snap.guid();
             let earlier = dsl.is_before(snap, &head, b.creation_txg).await.map_err(of_dataset)?;
-            if !again && (b.creation_txg >= snap.phys().creation_txg || !earlier) {
+            let newer = snap.is_snapshot() && b.creation_txg >= snap.phys().creation_txg;
+            if !again && (newer || !earlier) {
                 return Err(not_earlier());
             }
             let is_clone = head.dir().id() != fs.dir().id();
@@ -215,22 +219,46 @@ impl Engine {
             }
             None => {
                 let pool = self.pool_of(&r.snapshot)?;
-                let (steps, package) = self.plan(&pool, &r, opts, &told, &mut missing).await?;
+                let planned = self.plan(&pool, &r, opts, &told, &mut missing).await;
+                // A volume's device may be away.
+                if planned.is_err() && !r.snapshot.contains('@') {
+                    self.show_devices(&r.snapshot).await;
+                }
+                let (steps, package) = planned?;
                 (pool, steps, package)
             }
         };
-        self.tell_sizes(&pool, &r, &steps, &told).await?;
-        if !r.dry_run {
-            let mut out = taken.writer(None)?;
-            let sent = self.send_all(&pool, &r, &steps, package, &told, &mut out).await;
-            let written = out.finish().await;
-            let done = sent.and(written.map_err(of_stream));
-            if let Some(line) = caller.command.as_ref().filter(|_| done.is_ok() && !pool.readonly()) {
-                self.log(&pool, caller, line).await;
-            }
-            done?;
+        let heads = steps.iter().filter(|s| !r.saved && !s.snap.is_snapshot());
+        let heads: Vec<String> = heads.map(|s| s.snap.name()).collect();
+        let done = self.send_planned(caller, &pool, &r, (steps, package), taken).await;
+        for head in heads {
+            self.show_devices(&head).await;
         }
+        done?;
         if missing { Err(failed("some datasets could not be sent")) } else { Ok(()) }
+    }
+
+    async fn send_planned(
+        &self,
+        caller: &Caller,
+        pool: &Arc<Pool>,
+        r: &StreamSend,
+        (steps, package): (Vec<Step>, Option<NvList>),
+        taken: Stream,
+    ) -> Answer<()> {
+        let told = taken.told();
+        self.tell_sizes(pool, r, &steps, &told).await?;
+        if r.dry_run {
+            return Ok(());
+        }
+        let mut out = taken.writer(None)?;
+        let sent = self.send_all(pool, r, &steps, package, &told, &mut out).await;
+        let written = out.finish().await;
+        let done = sent.and(written.map_err(of_stream));
+        if let Some(line) = caller.command.as_ref().filter(|_| done.is_ok() && !pool.readonly()) {
+            self.log(pool, caller, line).await;
+        }
+        done
     }
 
     /// Which streams there will be, and what the package says of them.
@@ -243,14 +271,23 @@ impl Engine {
         missing: &mut bool,
     ) -> Answer<(Vec<Step>, Option<NvList>)> {
         let dsl = pool.dsl();
+        naming::check_dataset_name(&r.snapshot, props::HEADS | props::SNAP, false)?;
         let snap = dsl.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
-        if !snap.is_snapshot() {
-            return Err(failed("argument must be a snapshot"));
-        }
         let tosnap = snap.snapshot_name();
         let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
         let packaged = r.replicate || r.intermediates || r.properties || r.backup || r.holds;
+        if !snap.is_snapshot() && packaged {
+            return Err(failed("argument must be a snapshot"));
+        }
         if !packaged {
+            let still = match snap.is_snapshot() {
+                true => None,
+                false if r.redact.is_some() => {
+                    let what = "cannot do a redacted send to a filesystem";
+                    return Err(ApiError::with(ErrorCode::BadType, what));
+                }
+                false => Some(self.still(pool, &snap).await?),
+            };
             let mut step = match &r.from {
                 None => step(&snap, None, None, opts),
                 Some(name) => {
@@ -259,6 +296,9 @@ impl Engine {
                     Step { special: Special { redaction, ..Special::default() }, ..of }
                 }
             };
+            if let Some(held) = still {
+                step._held = held;
+            }
             if let Some(mark) = &r.redact {
                 step.special.redaction.list = Some(pool.redaction_of(&head, &snap, mark).await?);
             }
@@ -326,8 +366,15 @@ impl Engine {
                     later.push((fs, to));
                     continue;
                 }
+                let so_far = steps.len();
                 self.steps_of(pool, r, &fs, &to, (fromsnap.as_deref(), all), origin, opts, &mut steps)
                     .await?;
+                if let (true, Some(from)) = (so_far == steps.len(), &fromsnap) {
+                    let name = fs.name();
+                    told.err(format!("WARNING: could not send {name}@{tosnap}:"));
+                    told.err(format!("incremental source ({name}@{from}) is not earlier than it"));
+                    *missing = true;
+                }
                 sent.insert(fs.dir().id());
             }
             if later.len() == before {
@@ -349,6 +396,29 @@ impl Engine {
         Ok((steps, Some(if told_of { package } else { NvList::new() })))
     }
 
+    /// Holds a head that is to be sent as it is on disk. In a pool that is written nobody may use it: a
+    /// file system must not be mounted; a volume's device, if nobody has it open, is away until the
+    /// stream has ended.
+    pub(super) async fn still(&self, pool: &Arc<Pool>, head: &Arc<DslDataset>) -> Answer<LongHold> {
+        if pool.readonly() {
+            return Ok(head.hold());
+        }
+        let name = head.name();
+        let busy = || {
+            let what = "target is busy; if a filesystem, it must not be mounted";
+            ApiError::with(ErrorCode::Busy, what).subject(&name)
+        };
+        if head.is_inconsistent() || pool.mounted_at(&name).is_some() {
+            return Err(busy());
+        }
+        self.withdraw_devices(pool, &name).await;
+        // What a mount began in the background may end a little after it.
+        let _ = tokio::time::timeout(LINGERING, head.unheld()).await;
+        let held = head.hold_alone().ok_or_else(busy)?;
+        pool.spa.sync().await.map_err(of_dataset)?;
+        Ok(held)
+    }
+
     /// The streams of one dataset of a package.
     #[expect(clippy::too_many_arguments, reason = "what a package is made of")]
     async fn steps_of(
@@ -365,24 +435,30 @@ impl Engine {
         let dsl = pool.dsl();
         let snaps = dsl.snapshots(fs).await.map_err(of_dataset)?;
         let until = to.phys().creation_txg;
+        let by_name = fromsnap.and_then(|name| snaps.iter().find(|s| s.snapshot_name() == name).cloned());
         let mut list: Vec<_> = snaps.into_iter().filter(|s| s.phys().creation_txg <= until).collect();
         // (The one that is sent from the first dataset may be of another name or dataset: its
         // origin.)
         let named = match (&r.from, fs.name() == r.snapshot.split('@').next().unwrap_or_default()) {
-            (Some(f), true) => Some(pool.source(fs, to, f).await?),
+            (Some(f), true) => match pool.source(fs, to, f).await {
+                // Of several it is the matter of one.
+                Err(e) if e.code == ErrorCode::CrossTarget && (r.replicate || r.intermediates) => {
+                    return Ok(());
+                }
+                found => Some(found?),
+            },
             _ => None,
         };
         let mut redaction = None;
-        let mut from: Option<(From, String, Option<Arc<DslDataset>>)> = match (named, fromsnap) {
-            (Some((f, s, left_out)), _) => {
+        let mut from: Option<(From, String, Option<Arc<DslDataset>>)> = match named {
+            Some((f, s, left_out)) => {
                 redaction = Some(left_out);
                 Some((f, r.from.clone().unwrap_or_default(), s))
             }
-            (None, Some(name)) => list.iter().find(|s| s.snapshot_name() == name).map(|s| {
+            None => by_name.map(|s| {
                 let txg = s.phys().creation_txg;
-                (From { guid: s.guid(), txg, is_clone: false }, s.name(), Some(s.clone()))
+                (From { guid: s.guid(), txg, is_clone: false }, s.name(), Some(s))
             }),
-            (None, None) => None,
         };
         if let Some((f, ..)) = &from {
             list.retain(|s| s.phys().creation_txg > f.txg);

@@ -6,7 +6,7 @@
 use super::errors::{Answer, of};
 use super::pool::Pool;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zilla_control::props::{self, DATASET_PROPS, PropDesc, PropKind};
 use zilla_control::types::{DatasetInfo, DatasetKind, PropValue, Source};
@@ -332,8 +332,10 @@ impl Pool {
                     (_, Mountpoint::At(path)) => path,
                     (Mountpoint::At(path), _) => path,
                 };
-                // A mount option or an import's can differ from what is set.
-                if let Some(at) = self.mounted_at(&i.name).filter(|at| at != Path::new(&shown)) {
+                // A mount option or an import's can differ from what is set; where no place is set
+                // nothing is said of where it is mounted, as in OpenZFS.
+                let elsewhere = |at: &PathBuf| shown.starts_with('/') && at != Path::new(&shown);
+                if let Some(at) = self.mounted_at(&i.name).filter(elsewhere) {
                     from = Source::Temporary;
                     return Ok(Some(PropValue::new(at.to_string_lossy(), from)));
                 }
@@ -363,6 +365,10 @@ impl Pool {
                 i.encryption.as_ref().and_then(|e| encrypted(desc, e))
             }
             "encryption" => Some(PropValue::new("off", Source::Default)),
+            "ivsetguid" => {
+                let guid = i.encryption.as_ref().and_then(|e| e.ivset);
+                guid.map(|guid| PropValue::new(guid.to_string(), Source::None))
+            }
             _ => match settings.get(desc) {
                 Some(value) => Some(value),
                 None if desc.attr == props::PropAttr::ReadOnly && desc.visible => None,

@@ -168,10 +168,7 @@ fn action(candidate: &ImportCandidate, reason: StatusReason, indent: &str) -> St
                  indicated by its 'compatibility'\n\t{indent}property cannot be parsed at this time.\n"
             ),
             HostidMismatch => format!("{can} and\n\t{indent}the '-f' flag.\n"),
-            Errata => format!(
-                "{can},\n\t{indent}however there is a compatibility issue which should be corrected\n\
-                 \t{indent}by running 'zpool scrub'\n"
-            ),
+            Errata => errata(candidate.pool.errata, indent),
             _ => format!("{can}.\n"),
         },
         VdevState::Degraded => format!(
@@ -207,5 +204,31 @@ fn action(candidate: &ImportCandidate, reason: StatusReason, indent: &str) -> St
             HostidRequired => "Set a unique system hostid with the zgenhostid(8) command.\n".to_owned(),
             _ => "The pool cannot be imported due to damaged devices or data.\n".to_owned(),
         },
+    }
+}
+
+fn errata(number: u64, indent: &str) -> String {
+    match number {
+        2 => format!(
+            "The pool cannot be imported with this version of ZFS due to\n\t{indent}an active asynchronous \
+             destroy. Revert to an earlier version\n\t{indent}and allow the destroy to complete before \
+             updating.\n"
+        ),
+        3 => format!(
+            "Existing encrypted datasets contain an on-disk incompatibility, which\n\t{indent}needs to be \
+             corrected. Backup these datasets to new encrypted datasets\n\t{indent}and destroy the old ones.\n"
+        ),
+        4 => format!(
+            "Existing encrypted snapshots and bookmarks contain an on-disk\n\t{indent}incompatibility. This \
+             may cause on-disk corruption if they are used\n\t{indent}with 'zfs recv'. To correct the issue, \
+             enable the bookmark_v2 feature.\n\t{indent}No additional action is needed if there are no \
+             encrypted snapshots or\n\t{indent}bookmarks. If preserving the encrypted snapshots and bookmarks \
+             is\n\t{indent}required, use a non-raw send to backup and restore them. Alternately,\n\t{indent}they \
+             may be removed to resolve the incompatibility.\n"
+        ),
+        _ => format!(
+            "The pool can be imported using its name or numeric identifier,\n\t{indent}however there is a \
+             compatibility issue which should be corrected\n\t{indent}by running 'zpool scrub'\n"
+        ),
     }
 }
