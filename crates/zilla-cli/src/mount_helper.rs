@@ -1,12 +1,8 @@
 //! `mount.zfs`: what `mount -t zfs` and the lines of /etc/fstab call; `mount.fuse.zfs`: what
 //! `mount -o remount` calls, by the type that the kernel has for what is mounted.
 //!
-//! What is mounted is mounted at another place too ([`again`]).
-//!
 //! It is for file systems with `mountpoint=legacy`; another one's place is its property's, and is mounted elsewhere only with the option
 //! `zfsutil`, as OpenZFS has it. The exit codes are those of mount(8).
-
-mod again;
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -88,24 +84,17 @@ fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     if fake {
         return Ok(0);
     }
-    let (at, options) = (place, words);
     let request = DatasetMount {
         name: Some(name.clone()),
-        at: (!remount).then(|| at.clone()),
-        options: options.clone(),
+        at: (!remount).then_some(place),
+        options: words,
         overlay: true,
         ..DatasetMount::default()
     };
     match cx.call(&request)? {
         Ok(_) => Ok(0),
         Err(e) if e.description() == "filesystem already mounted" => {
-            match again::mount_again(name, std::path::Path::new(&at), &options) {
-                Some(Ok(())) => return Ok(0),
-                Some(Err(why)) => {
-                    cx.err(format!("filesystem '{name}' can not be mounted at '{at}' too: {why}"))
-                }
-                None => cx.err(format!("filesystem '{name}' is already mounted")),
-            }
+            cx.err(format!("filesystem '{name}' is already mounted"));
             Ok(FAILED)
         }
         Err(e) => {

@@ -89,10 +89,6 @@ pub static L2ARC_MFUONLY: Tunable = Tunable::new("l2arc_mfuonly", 0);
 /// Whether a cache device is not read while it is written.
 pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
 
-/// Whether holes that do not say when they came to be are told in every increment. They are, whatever is
-/// set: it costs a record, and leaving them out could leave old data in a file.
-pub static SEND_HOLES_WITHOUT_BIRTH_TIME: Tunable = Tunable::new("send_holes_without_birth_time", 1);
-
 /// Bytes of a record by which sizes of streams are estimated; 0: as the dataset's records are.
 pub static OVERRIDE_ESTIMATE_RECORDSIZE: Tunable = Tunable::new("zfs_override_estimate_recordsize", 0);
 
@@ -104,11 +100,6 @@ pub static METASLAB_DEBUG_LOAD: Tunable = Tunable::new("metaslab_debug_load", 0)
 /// How many top-level vdevs a pool may lack to be imported all the same, read-only. What was on them
 /// is lost then; with one of them the pool's own objects are still there in another copy.
 pub static MAX_MISSING_TVDS: Tunable = Tunable::new("zfs_max_missing_tvds", 0);
-
-/// Whether an import reads the blocks of the last txgs, data and metadata, before it takes an
-/// uberblock for good. It goes by the pool's own objects here, so nothing more is read whatever is set.
-pub static LOAD_VERIFY_DATA: Tunable = Tunable::new("spa_load_verify_data", 1);
-pub static LOAD_VERIFY_METADATA: Tunable = Tunable::new("spa_load_verify_metadata", 1);
 
 /// Whether raw streams are taken on top of snapshots whose set of IVs has no number, or another one. Only
 /// for pools that `zpool status` says errata 4 of: on top of a wrong one what is received cannot be read.
@@ -241,13 +232,10 @@ pub static ALL: &[&Tunable] = &[
     &MULTIHOST_HISTORY,
     &SPL_HOSTID,
     &MAX_MISSING_TVDS,
-    &SEND_HOLES_WITHOUT_BIRTH_TIME,
     &OVERRIDE_ESTIMATE_RECORDSIZE,
     &KEEP_LOG_SPACEMAPS_AT_EXPORT,
     &METASLAB_DEBUG_LOAD,
     &DISABLE_IVSET_GUID_CHECK,
-    &LOAD_VERIFY_DATA,
-    &LOAD_VERIFY_METADATA,
     &SCAN_SUSPEND_PROGRESS,
     &REMOVAL_SUSPEND_PROGRESS,
     &CONDENSE_INDIRECT_VDEVS_ENABLE,

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use zilla_e2e::{Kind, Need, Pool, World, can, needs, tree};
+use zilla_e2e::{Kind, Need, Pool, World, can, needs};
 
 /// The options that the kernel has for a mount.
 fn options(at: &Path) -> String {
@@ -364,55 +364,4 @@ fn a_copy_of_a_mount_in_another_namespace_makes_its_pool_busy_and_nothing_hangs(
         assert!(begun.elapsed() < Duration::from_secs(30), "it stays busy");
         std::thread::sleep(Duration::from_millis(200));
     }
-}
-
-/// Kernel file systems can be mounted at several places; `mount -t zfs` does the same.
-#[test]
-fn a_legacy_file_system_is_mounted_at_two_places() {
-    if !can(&[Need::Fuse, Need::Root]) {
-        return;
-    }
-    let world = World::new();
-    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
-    world.zfs("create -o mountpoint=legacy tank/a").ok();
-    let place = |name: &str| {
-        let place = world.path().join(name);
-        fs::create_dir(&place).expect("folder");
-        place
-    };
-    let (one, two, three) = (place("one"), place("the second"), place("three"));
-    let at = |place: &Path| place.display().to_string();
-    let mount = |words: &[&str]| {
-        let mut all = vec!["mount.zfs"];
-        all.extend(words);
-        world.run("zilla", &all)
-    };
-    mount(&["tank/a", &at(&one)]).ok();
-    mount(&["tank/a", &at(&two)]).ok();
-    mount(&["-o", "ro", "tank/a", &at(&three)]).ok();
-    let again = mount(&["tank/a", &at(&two)]);
-    assert!(again.code == 32 && again.stderr.contains("'tank/a' is already mounted"), "{again}");
-    fs::write(one.join("f"), "one file").expect("write");
-    assert_eq!(fs::read(two.join("f")).expect("read"), b"one file");
-    fs::write(two.join("g"), "another").expect("write");
-    fs::write(three.join("h"), "nothing").expect_err("it is read-only there");
-    assert_eq!(fs::read(three.join("g")).expect("read"), b"another");
-    // The first may go before the others.
-    for place in [&one, &three] {
-        tree::host("umount", &[place.as_os_str()]);
-    }
-    assert_eq!(fs::read(two.join("g")).expect("read"), b"another");
-    mount(&["tank/a", &at(&one)]).ok();
-    fs::remove_file(one.join("f")).expect("remove");
-    assert!(!two.join("f").exists());
-    for place in [&one, &two] {
-        tree::host("umount", &[place.as_os_str()]);
-    }
-    let begun = Instant::now();
-    while mount(&["tank/a", &at(&one)]).code != 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it stays in use");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert_eq!(fs::read(one.join("g")).expect("read"), b"another");
-    pool.judge();
 }

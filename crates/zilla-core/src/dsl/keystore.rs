@@ -148,7 +148,12 @@ impl DslPool {
     /// Opens a key object, which tells whether the key is the right one (`EACCES`).
     pub(super) async fn open_key(&self, object: u64, with: &WrappingKey) -> Result<Arc<DataKey>> {
         let phys = self.key_phys(object).await?;
-        Ok(Arc::new(DataKey::unwrap(&*self.ctx.env.rng, &phys, with)?))
+        let key = DataKey::unwrap(&*self.ctx.env.rng, &phys, with)?;
+        if !key.may_write() && !self.ctx.readonly {
+            let what = "the key is of an old version: import the pool read-only to read the dataset";
+            return Err(Error::os(Errno::NotSup, what));
+        }
+        Ok(Arc::new(key))
     }
 
     /// A dir's data key, if its root's key is loaded.

@@ -411,7 +411,10 @@ impl DslPool {
                 let refs = Zap::open(self.mos(), phys.userrefs_obj).await?.len().await?;
                 ds.userrefs.store(refs, Ordering::Relaxed);
             }
-            self.note_ivset(&ds).await?;
+            // What cannot be told of it is no reason not to open it.
+            if let Err(e) = self.note_ivset(&ds).await {
+                tracing::debug!("{}: {e}", ds.name());
+            }
         } else {
             self.load_ref_limits(&ds).await?;
             self.load_bookmarks(&ds).await?;

@@ -119,6 +119,10 @@ impl Engine {
         told: &Told,
     ) -> Answer<()> {
         let dsl = pool.dsl();
+        // Clones of what lies elsewhere are left as their owners made them.
+        let inside = |name: &str| {
+            name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+        };
         for _ in 0..=package.members.len() {
             let mut promoted = false;
             let mut names = vec![top.to_owned()];
@@ -131,10 +135,13 @@ impl Engine {
                 let snapshots = dsl.snapshots(&head).await.map_err(of_dataset)?;
                 let Some(theirs) = package.member_of(&snapshots).map(|m| m.origin) else { continue };
                 let ours = dsl.dataset(head.dir().phys().origin_obj).await.map_err(of_dataset)?;
+                if !inside(&ours.name()) {
+                    continue;
+                }
                 let earlier = match theirs {
                     0 => true,
                     guid if guid == ours.guid() => false,
-                    guid => match pool.by_guid(guid).await? {
+                    guid => match pool.by_guid(guid).await?.filter(|snap| inside(snap)) {
                         Some(snap) => {
                             let snap = dsl.by_name(&snap).await.map_err(of_dataset)?;
                             snap.phys().creation_txg < ours.phys().creation_txg

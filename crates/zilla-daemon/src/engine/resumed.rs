@@ -22,8 +22,9 @@ impl Engine {
             ApiError::with(ErrorCode::Stream, what)
         };
         let snap = match (dsl.by_name(&t.toname).await, t.toname.strip_suffix(HEAD_NAME)) {
-            (Ok(snap), _) => snap,
-            (Err(_), Some(fs)) => dsl.by_name(fs).await.map_err(|_| gone())?,
+            (Ok(snap), None) => snap,
+            (Ok(snap), Some(_)) if snap.guid() == t.toguid => snap,
+            (_, Some(fs)) => dsl.by_name(fs).await.map_err(|_| gone())?,
             (Err(_), None) => return Err(gone()),
         };
         if snap.guid() != t.toguid {

@@ -286,6 +286,7 @@ impl Engine {
                     let what = "cannot do a redacted send to a filesystem";
                     return Err(ApiError::with(ErrorCode::BadType, what));
                 }
+                false if r.dry_run => Some(snap.hold()),
                 false => Some(self.still(pool, &snap).await?),
             };
             let mut step = match &r.from {
@@ -411,7 +412,10 @@ impl Engine {
         if head.is_inconsistent() || pool.mounted_at(&name).is_some() {
             return Err(busy());
         }
-        self.withdraw_devices(pool, &name).await;
+        // Where its device is in use, so is the volume.
+        if let Err(e) = self.hide_devices(pool, std::slice::from_ref(&name), false).await {
+            tracing::debug!("{e}: its device stays");
+        }
         // What a mount began in the background may end a little after it.
         let _ = tokio::time::timeout(LINGERING, head.unheld()).await;
         let held = head.hold_alone().ok_or_else(busy)?;
