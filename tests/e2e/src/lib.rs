@@ -9,6 +9,7 @@
 
 pub mod manifest;
 pub mod needs;
+pub mod page;
 pub mod pool;
 pub mod random;
 pub mod tree;

@@ -4,8 +4,7 @@
 //! one daemon. Other blocks need what a test has not: another machine, QEMU, systemd.
 
 use std::path::{Path, PathBuf};
-use zilla_e2e::world::finish;
-use zilla_e2e::{Need, World, can};
+use zilla_e2e::{Need, World, can, page};
 
 fn book() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/src")
@@ -18,12 +17,6 @@ fn chapters() -> Vec<(String, String)> {
     names.map(read).collect()
 }
 
-/// The commands of a chapter that are to be run.
-fn commands(chapter: &str) -> String {
-    let blocks = chapter.split("<!-- run -->\n```sh\n").skip(1);
-    blocks.map(|b| b.split("```").next().unwrap_or_default()).collect()
-}
-
 #[test]
 fn what_the_book_says_works() {
     if !can(&[Need::Fuse]) {
@@ -31,18 +24,12 @@ fn what_the_book_says_works() {
     }
     let mut ran = 0;
     for (name, text) in chapters() {
-        let commands = commands(&text);
+        let commands = page::blocks(&text, "sh");
         if commands.is_empty() {
             continue;
         }
         let world = World::new();
-        let bin = PathBuf::from(world.command("zpool").get_program());
-        let path =
-            format!("{}:{}", bin.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
-        let mut bash = std::process::Command::new("bash");
-        bash.args(["-euo", "pipefail", "-c", &commands]).current_dir(world.path());
-        bash.env("PATH", path).env("ZILLA_DIR", world.state()).env("LC_ALL", "C");
-        let done = finish(bash);
+        let done = page::run(&world, &commands);
         assert_eq!(done.code, 0, "{name}\n{done}");
         ran += 1;
     }

@@ -132,7 +132,7 @@ impl Spa {
             leaf.external_fault.store(false, Ordering::Relaxed);
             leaf.unspare.store(true, Ordering::Relaxed);
             leaf.forgiven();
-            self.diagnosis.lock().forget(leaf.guid());
+            self.diagnosis.lock().forget(leaf.guid(), self.ctx.env.now());
             if !leaf.offline.load(Ordering::Relaxed) && leaf.state().0 < VdevState::Degraded {
                 self.bring_back(&leaf).await;
             }

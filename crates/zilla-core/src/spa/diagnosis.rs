@@ -70,6 +70,8 @@ struct OfLeaf {
     io: Window,
     checksum: Window,
     slow: Window,
+    /// When the errors so far were forgotten.
+    forgotten: Option<Duration>,
     /// The state that was last reported.
     state: Option<VdevState>,
 }
@@ -113,10 +115,25 @@ impl Diagnosis {
         Some(Limit { errors, within: Duration::from_secs(within) })
     }
 
-    /// The errors so far do not count any more.
-    pub(super) fn forget(&mut self, guid: u64) {
+    /// The errors so far do not count any more, nor those that nobody has looked at yet.
+    pub(super) fn forget(&mut self, guid: u64, now: Duration) {
         let of = self.of(guid);
         (of.io, of.checksum, of.slow) = Default::default();
+        of.forgotten = Some(now);
+    }
+
+    /// Counts an error; what the leaf is taken for if it was one too many.
+    fn count(&mut self, leaf: u64, trouble: &Trouble, limit: Limit) -> Option<VdevState> {
+        let of = self.of(leaf);
+        if of.forgotten.is_some_and(|at| trouble.at <= at) {
+            return None;
+        }
+        let (window, verdict) = match trouble.kind {
+            TroubleKind::Io { .. } => (&mut of.io, VdevState::Faulted),
+            TroubleKind::Checksum => (&mut of.checksum, VdevState::Degraded),
+            _ => (&mut of.slow, VdevState::Degraded),
+        };
+        window.too_many(trouble.at, limit).then_some(verdict)
     }
 }
 
@@ -198,15 +215,7 @@ impl Spa {
         let mut known = self.diagnosis.lock();
         let top = tree.top_of(vdev.guid).map(|t| t.vdev.guid);
         let Some(limit) = known.limit_of(trouble.kind, vdev.guid, top) else { return false };
-        let of = known.of(vdev.guid);
-        let (window, verdict) = match trouble.kind {
-            TroubleKind::Io { .. } => (&mut of.io, VdevState::Faulted),
-            TroubleKind::Checksum => (&mut of.checksum, VdevState::Degraded),
-            _ => (&mut of.slow, VdevState::Degraded),
-        };
-        if !window.too_many(trouble.at, limit) {
-            return false;
-        }
+        let Some(verdict) = known.count(vdev.guid, trouble, limit) else { return false };
         drop(known);
         self.condemn(tree, vdev, leaf, verdict)
     }
@@ -293,6 +302,24 @@ mod tests {
         assert!((0..50).all(|i| !w.too_many(minute * 2 * i, usual)));
         assert!((0..3).all(|_| !w.too_many(minute * 98, usual)));
         assert!(w.too_many(minute * 98, usual));
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_count_whenever_it_is_looked_at() {
+        let limit = Limit { errors: 3, within: WITHIN };
+        let at = |second| Trouble {
+            at: Duration::from_secs(second),
+            kind: TroubleKind::Checksum,
+            offset: 0,
+            len: 512,
+            told: true,
+        };
+        let mut d = Diagnosis::default();
+        assert!([1, 2].iter().all(|s| d.count(1, &at(*s), limit).is_none()));
+        d.forget(1, Duration::from_secs(5));
+        // Two were noted before that and come now.
+        assert!([4, 5, 6, 7].iter().all(|s| d.count(1, &at(*s), limit).is_none()));
+        assert_eq!(d.count(1, &at(8), limit), Some(VdevState::Degraded));
     }
 
     #[test]
