@@ -15,7 +15,7 @@
 //! file; what of the rest is there as well is, of names, a prefix, and of each file, the state after some operation on it.
 //!
 //! Disks that rot under the work, and writes that fail everywhere for a while, have a workload of their own ([`hurt`]), which knows what is
-//! hurt and so what may be refused. So have repairs that come late ([`late`]), disks that leave and return ([`returning`]), and disks that stand
+//! hurt and so what may be refused. So have repairs that come late ([`late`]), scrubs of known errors ([`known`]), disks that leave and return ([`returning`]), and disks that stand
 //! still while someone writes ([`stalled`]).
 //! Where space runs out other rules hold, so that is done apart ([`full`]).
 //!
@@ -30,6 +30,7 @@ mod flags;
 pub mod full;
 pub mod generate;
 mod hurt;
+mod known;
 mod late;
 pub mod layout;
 pub mod model;
@@ -42,6 +43,7 @@ pub mod verify;
 pub use campaign::{Campaign, Finding, Tally, random_run};
 pub use flags::flags_run;
 pub use hurt::hurt_run;
+pub use known::known_errors_cut;
 pub use late::late_repair;
 pub use layout::Layout;
 pub use returning::returning_run;
