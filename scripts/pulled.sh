@@ -80,8 +80,9 @@ fill() {
     (cd "$disks" && printf '%s  %s\n' "$(sha256sum <"new.$1" | cut -d' ' -f1)" "$f" >>"ledger.$1")
     # Some are removed, which was promised no longer.
     if [ $((i % 5)) = 0 ]; then
+      f=$(head -n 1 "$disks/ledger.$1")
       sed -i '1d' "$disks/ledger.$1"
-      rm -f "$disks/mnt/$pool/$1.$((i / 5))" 2>/dev/null || true
+      rm -f "${f#*  }" 2>/dev/null || true
     fi
   done
 }

@@ -1,6 +1,6 @@
-//! All devices of a vdev go away together and come back: whoever finds it out first, a log block, a
-//! read or a txg that looks for a place, the pool is suspended, and one `clear` has it go on with all
-//! that was written.
+//! All devices of a vdev go away together and come back: whoever finds it out first, a log block,
+//! a read or a txg that looks for a place, the pool is suspended, and one `clear` has it go on with
+//! all that was written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +61,7 @@ async fn check(env: &Env, spa: &Arc<Spa>, name: &str, stable: u64, what: &str) {
 
 #[test]
 fn a_pool_whose_devices_were_away_goes_on_with_everything() {
+    let mut in_the_midst = 0;
     for seed in 0..SEEDS {
         let what = format!("seed {seed}");
         let layout = if seed % 2 == 0 { Layout::Single } else { Layout::Mirror };
@@ -84,6 +85,8 @@ fn a_pool_whose_devices_were_away_goes_on_with_everything() {
                 }
             }
             env.sleep(Duration::from_millis(2000 + seed * 777)).await;
+            let why = spa.suspended().map(|e| e.to_string());
+            in_the_midst += usize::from(why.is_some_and(|w| w == "all devices of a vdev are away"));
             disks().for_each(|d| d.set_offline(false));
             if spa.suspended().is_none() {
                 env.sleep(Duration::from_secs(10)).await;
@@ -108,4 +111,6 @@ fn a_pool_whose_devices_were_away_goes_on_with_everything() {
             spa.close(Some(PoolState::Exported)).await.unwrap();
         });
     }
+    // A txg waited where it looked for a place.
+    assert!(in_the_midst > 0);
 }

@@ -2,8 +2,8 @@
 //!
 //! Such a block is freed where it went. Its old place becomes *obsolete*, which is noted in a map
 //! of the vdev (`com.delphix:indirect_obsolete_sm` in its top ZAP), from which `spa/condense.rs`
-//! tells when a mapping is worth shortening. The map is an object of the MOS that grows with the txg
-//! that frees, so a crash loses neither or both.
+//! tells when a mapping is worth shortening. The map is an object of the MOS that grows with the
+//! txg that frees, so a crash loses neither or both.
 
 use super::alloc::Metaslabs;
 use super::range_tree::RangeTree;

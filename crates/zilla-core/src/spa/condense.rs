@@ -2,20 +2,21 @@
 //! so that it takes less memory. OpenZFS's word for it is condensing.
 //!
 //! ```text
-//!   enough is obsolete --> [begin] --> [append] ... [append] --> [complete]: the shorter mapping is the vdev's
+//!   enough is obsolete --> [begin] --> [append] ... [append] --> [complete]
 //! ```
 //!
 //! Each step in brackets is a part of one txg's sync. The first sets the vdev's map of what is
 //! obsolete aside and makes the object of a new mapping; what becomes obsolete from then on goes to
 //! a new map and counts the next time. The last puts the new object in the old one's place.
 //!
-//! **Invariants.** Until the last step the old mapping is the vdev's. A run leaves only when the old
-//! mapping's counts and the map that was set aside say that all of its bytes are obsolete: no block
-//! pointer leads there, and none ever will. Of the others the new mapping has the sums as counts.
+//! **Invariants.** Until the last step the old mapping is the vdev's. A run leaves only when the
+//! old mapping's counts and the map that was set aside say that all of its bytes are obsolete: no
+//! block pointer leads there, and none ever will. Of the others the new mapping has the sums as
+//! counts.
 //!
-//! **On disk** (OpenZFS's format): `com.delphix:condensing_indirect` in the pool's directory names the
-//! vdev, the map and the new object. **Crash:** the new object says up to where it was made, and an
-//! import goes on there, also with one that OpenZFS began.
+//! **On disk** (OpenZFS's format): `com.delphix:condensing_indirect` in the pool's directory names
+//! the vdev, the map and the new object. **Crash:** the new object says up to where it was made, and
+//! an import goes on there, also with one that OpenZFS began. It is read and compared first.
 //!
 //! One vdev at a time, as in OpenZFS. One that is still being emptied is left alone: its mapping
 //! grows.
@@ -57,7 +58,7 @@ pub(super) struct Condenser {
     running: AtomicBool,
     stop: AtomicBool,
     held: AtomicBool,
-    /// It cannot go on: what is on disk is damaged. It is tried again when the pool is opened again.
+    /// It cannot go on: what is on disk is damaged. It is tried again at the next import.
     failed: AtomicBool,
     changed: Event,
 }
@@ -91,6 +92,9 @@ async fn kept(runs: &[Run], counts: Vec<u32>, obsolete: &SpaceMap) -> Result<Kep
         let first = runs.partition_point(|r| r.src + r.len <= start);
         for (r, count) in runs.iter().zip(&mut counts).skip(first).take_while(|(r, _)| r.src < end) {
             *count += end.min(r.src + r.len) - start.max(r.src);
+            if *count > r.len {
+                return Err(bad(format!("more than {:#x} bytes at {:#x} are obsolete", r.len, r.src)));
+            }
         }
         Ok(())
     };
@@ -178,7 +182,9 @@ impl Spa {
 
     /// A vdev whose mapping would become shorter by as much as OpenZFS asks for.
     async fn worth_condensing(&self) -> Result<Option<Top>> {
-        if tunables::CONDENSE_INDIRECT_VDEVS_ENABLE.get() == 0 {
+        // A pool that has such maps without the feature is damaged, but for nothing else.
+        let counts = self.ctx.features.is_enabled("obsolete_counts");
+        if tunables::CONDENSE_INDIRECT_VDEVS_ENABLE.get() == 0 || !counts {
             return Ok(None);
         }
         let mos = self.ctx.mos();
@@ -202,6 +208,9 @@ impl Spa {
         let task = move |tx: Tx| -> BoxFuture<'static, Result<CondensingIndirectPhys>> {
             Box::pin(async move {
                 let mos = spa.ctx.mos();
+                // All that can fail for want of reading comes first.
+                let directory = Zap::open(mos, DIRECTORY).await?;
+                directory.try_get(DMU_POOL_CONDENSING_INDIRECT).await?;
                 let zap = Zap::open(mos, top_zap(&top.vdev).0).await?;
                 let map = zap.try_get_u64(VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM).await?.unwrap_or(0);
                 let next = Entries::create(mos, &tx, true).await?;
@@ -215,7 +224,6 @@ impl Spa {
                 };
                 let words: Vec<u64> =
                     phys.encode().as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w)).collect();
-                let directory = Zap::open(mos, DIRECTORY).await?;
                 directory.set(&tx, DMU_POOL_CONDENSING_INDIRECT, &Value::u64s(&words)).await?;
                 *spa.condenser.phys.lock() = Some(phys);
                 Ok(phys)
@@ -243,8 +251,20 @@ impl Spa {
         let obsolete = SpaceMap::open(dn, 0, top.vdev.asize(), 0)?;
         let kept = Arc::new(kept(old.runs(), counts, &obsolete).await?);
         let next = Arc::new(Entries::open(mos, ObjectId(phys.next_mapping_object)).await?);
-        let done = next.phys()?.max_offset;
-        let mut at = kept.partition_point(|(r, _)| r.src < done);
+        // What is gone on with is not believed before it was read.
+        let bad = || {
+            let what = "the shorter mapping of it that was begun is not what it should be";
+            Error::corrupt(None, format!("vdev {}", top.id), what)
+        };
+        if next.object() == from.object() {
+            return Err(bad());
+        }
+        let (done, mapped) = (next.read(&top, &self.tree()).await?, next.phys()?.bytes_mapped);
+        let mut at = done.len();
+        let as_kept = kept.get(..at).is_some_and(|k| k.iter().map(|(r, _)| r).eq(&done));
+        if !as_kept || mapped != done.iter().map(|r| r.len).sum::<u64>() {
+            return Err(bad());
+        }
         while at < kept.len() {
             while self.condenser.held.load(Ordering::Acquire) && !self.must_stop_condensing() {
                 self.ctx.env.sleep(HELD).await;
@@ -262,13 +282,7 @@ impl Spa {
             self.ctx.env.sleep(each).await;
             at = end;
         }
-        // What an import went on with is not believed before it was read.
-        let runs = next.read(&top, &self.tree()).await?;
-        if !runs.iter().eq(kept.iter().map(|(r, _)| r)) {
-            let what = "the shorter mapping of it that was begun is not what it should be";
-            return Err(Error::corrupt(None, format!("vdev {}", top.id), what));
-        }
-        Ok(Some(old.with_runs(runs)))
+        Ok(Some(old.with_runs(kept.iter().map(|(r, _)| *r).collect())))
     }
 
     async fn complete_condensing(
@@ -283,12 +297,16 @@ impl Spa {
             Box::pin(async move {
                 let (top, old) = spa.condensed(&phys)?;
                 let (mos, features) = (spa.ctx.mos(), &spa.ctx.features);
+                // All that can fail for want of reading comes first.
                 let from = Entries::open(mos, mapping_object(&top)?).await?;
-                let map = ObjectId(phys.prev_obsolete_sm_object);
-                spa.metaslabs.free_map(mos, &tx, map).await?;
-                let gone = if from.free(mos, &tx) { -2 } else { -1 };
-                features.add(mos, &tx, "obsolete_counts", gone).await?;
                 let directory = Zap::open(mos, DIRECTORY).await?;
+                directory.try_get(DMU_POOL_CONDENSING_INDIRECT).await?;
+                let map = ObjectId(phys.prev_obsolete_sm_object);
+                mos.hold_wait(map).await?;
+                let gone = if from.has_counts() { -2 } else { -1 };
+                features.add(mos, &tx, "obsolete_counts", gone).await?;
+                from.free(mos, &tx);
+                spa.metaslabs.free_map(mos, &tx, map).await?;
                 directory.delete(&tx, DMU_POOL_CONDENSING_INDIRECT).await?;
                 top.vdev.set_config_u64(ZPOOL_CONFIG_INDIRECT_OBJECT, phys.next_mapping_object);
                 top.vdev.set_indirect(Some(mapping.clone()));

@@ -81,12 +81,36 @@ pub(super) async fn read(mos: &Arc<Objset>, top: &Top, tree: &VdevTree) -> Resul
         let id = top.vdev.config_u64(name).filter(|id| *id != 0);
         id.map(ObjectId).ok_or_else(|| bad(top.id, format!("its configuration lacks {name}")))
     };
-    let entries = Entries::open(mos, object(ZPOOL_CONFIG_INDIRECT_OBJECT)?).await?;
-    let runs = entries.read(top, tree).await?;
+    let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_OBJECT)?).await?;
+    let runs = read_runs(&dn, top, tree).await?;
     let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_BIRTHS)?).await?;
     let births: Vec<IndirectBirthEntryPhys> = read_entries(&dn, births_of(&dn)?).await?;
     let births = births.iter().map(|b| (b.offset, b.phys_birth_txg)).collect();
     Indirect::new(runs, births).map_err(|e| bad(top.id, format!("its mapping: {e}")))
+}
+
+/// The runs of a vdev, each of which leads to a place that there is.
+async fn read_runs(dn: &Arc<Dnode>, top: &Top, tree: &VdevTree) -> Result<Vec<Run>> {
+    let entries: Vec<IndirectMappingEntryPhys> = read_entries(dn, phys_of(dn)?.num_entries).await?;
+    let mut runs = Vec::with_capacity(entries.len());
+    for e in &entries {
+        let dst = e.dst();
+        // Removal is only for pools of single disks and mirrors.
+        let to = tree.top(dst.vdev)?;
+        let plain =
+            to.vdev.kind.nparity().is_none() && !matches!(to.vdev.kind, VdevKind::Hole | VdevKind::Missing);
+        // A vdev is copied to such that are removed later, if at all, and those were read before.
+        let read = to.vdev.kind != VdevKind::Indirect || to.vdev.indirect().is_some();
+        if !plain
+            || !read
+            || dst.vdev == top.id
+            || dst.offset.checked_add(dst.asize).is_none_or(|e| e > to.vdev.asize())
+        {
+            return Err(bad(top.id, format!("its mapping leads to {dst:?}")));
+        }
+        runs.push(Run { src: e.src_offset(), len: dst.asize, vdev: dst.vdev, dst: dst.offset });
+    }
+    Ok(runs)
 }
 
 /// The entries of a mapping, and the counts beside them.
@@ -126,29 +150,8 @@ impl Entries {
         phys_of(&self.entries)
     }
 
-    /// The runs of a vdev, each of which leads to a place that there is.
     pub(super) async fn read(&self, top: &Top, tree: &VdevTree) -> Result<Vec<Run>> {
-        let entries: Vec<IndirectMappingEntryPhys> =
-            read_entries(&self.entries, self.phys()?.num_entries).await?;
-        let mut runs = Vec::with_capacity(entries.len());
-        for e in &entries {
-            let dst = e.dst();
-            // Removal is only for pools of single disks and mirrors.
-            let to = tree.top(dst.vdev)?;
-            let plain = to.vdev.kind.nparity().is_none()
-                && !matches!(to.vdev.kind, VdevKind::Hole | VdevKind::Missing);
-            // A vdev is copied to such that are removed later, if at all, and those were read before.
-            let read = to.vdev.kind != VdevKind::Indirect || to.vdev.indirect().is_some();
-            if !plain
-                || !read
-                || dst.vdev == top.id
-                || dst.offset.checked_add(dst.asize).is_none_or(|e| e > to.vdev.asize())
-            {
-                return Err(bad(top.id, format!("its mapping leads to {dst:?}")));
-            }
-            runs.push(Run { src: e.src_offset(), len: dst.asize, vdev: dst.vdev, dst: dst.offset });
-        }
-        Ok(runs)
+        read_runs(&self.entries, top, tree).await
     }
 
     /// Of each of `len` runs, how many of its bytes are obsolete.
@@ -180,11 +183,13 @@ impl Entries {
         Ok(phys)
     }
 
-    /// Says whether it had counts.
-    pub(super) fn free(self, mos: &Arc<Objset>, tx: &Tx) -> bool {
+    pub(super) fn has_counts(&self) -> bool {
+        self.counts.is_some()
+    }
+
+    pub(super) fn free(self, mos: &Arc<Objset>, tx: &Tx) {
         mos.free(tx, &self.entries);
         self.counts.iter().for_each(|dn| mos.free(tx, dn));
-        self.counts.is_some()
     }
 }
 
@@ -231,8 +236,10 @@ impl Mapping {
 
     /// Says whether it had counts.
     pub(super) fn free(self, mos: &Arc<Objset>, tx: &Tx) -> bool {
+        let counts = self.entries.has_counts();
         mos.free(tx, &self.births);
-        self.entries.free(mos, tx)
+        self.entries.free(mos, tx);
+        counts
     }
 }
 

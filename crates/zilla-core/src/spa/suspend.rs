@@ -212,18 +212,21 @@ impl Spa {
                 None => return Ok(()),
                 Some(why) if st.over || self.lost_to_others() => return Err(why.clone()),
                 Some(_) if st.idle => None,
-                Some(why) if st.waiting == 0 => return Err(why.clone()),
-                Some(_) => Some(st.changes + 1),
+                // Another one has it tried already.
+                Some(_) if st.waiting == 0 => Some((st.changes, false)),
+                Some(_) => Some((st.changes + 1, true)),
             }
         };
-        let Some(seen) = seen else {
+        let Some((seen, first)) = seen else {
             // What the log, and whoever writes ahead of a txg, was refused meanwhile is sent again.
             s.resumed.store(true, Ordering::Relaxed);
             s.change(|st| (st.why, st.idle) = (None, false));
             self.ctx.txgs.open_gate();
             return Ok(());
         };
-        s.change(|st| st.tries += 1);
+        if first {
+            s.change(|st| st.tries += 1);
+        }
         match s.until(|st| (st.changes > seen).then(|| st.why.clone())).await {
             None => Ok(()),
             Some(why) => Err(why),

@@ -84,6 +84,17 @@ impl Flushes {
         self.state.lock().failures
     }
 
+    /// The device is not in use any more: what nobody has made stable may be lost. Whether there was any.
+    pub(super) fn let_go(&self) -> bool {
+        let mut st = self.state.lock();
+        let any = st.written > st.settled;
+        if any {
+            st.settled = st.written;
+            st.failures += 1;
+        }
+        any
+    }
+
     fn part(&self) -> Part {
         let mut st = self.state.lock();
         if st.settled >= st.written {
@@ -230,6 +241,7 @@ impl Leaf {
     /// All of the txg is about to be written again: flushes that failed so far do not concern it. What later txgs have written
     /// already may be lost by them.
     pub(crate) fn written_again(&self, txg: Txg) {
+        self.was_away.store(false, Ordering::Release);
         let mark = self.mark();
         if self.txg_mark.swap(mark, Ordering::AcqRel) != mark {
             self.may_lack_until.fetch_max(txg.0 + TXG_CONCURRENT - 1, Ordering::AcqRel);
@@ -243,7 +255,14 @@ impl Leaf {
     /// Whether a flush has failed that may have lost something of a txg, though the txg's own flush finds nothing wrong: it was seen by the sync
     /// of a txg before, when blocks of this one were on their way already (those of the intent log's that are written in place).
     pub(super) fn may_lack(&self, txg: Txg) -> bool {
-        txg.0 <= self.may_lack_until.load(Ordering::Acquire)
+        txg.0 <= self.may_lack_until.load(Ordering::Acquire) || self.was_away.load(Ordering::Acquire)
+    }
+
+    /// To be called when the device was closed and before it is opened again: it may have been without power, and its cache with it.
+    pub(super) fn let_go(&self) {
+        if self.flushes.let_go() {
+            self.was_away.store(true, Ordering::Release);
+        }
     }
 
     /// Makes stable what `txg` has written. The mark moves on only past failures that this has told of: one that comes between the flush and

@@ -92,6 +92,8 @@ pub struct Leaf {
     pub(super) txg_mark: AtomicU64,
     /// See [`Leaf::may_lack`].
     pub(super) may_lack_until: AtomicU64,
+    /// It was closed with writes that were not made stable, and no txg was written again since.
+    pub(super) was_away: AtomicBool,
     /// I/O failed since the leaf was last looked at.
     pub(super) suspect: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
@@ -155,6 +157,7 @@ impl Leaf {
             turned: AtomicBool::new(false),
             txg_mark: AtomicU64::new(0),
             may_lack_until: AtomicU64::new(0),
+            was_away: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
             unspare: AtomicBool::new(false),

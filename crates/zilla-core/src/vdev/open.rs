@@ -214,6 +214,7 @@ impl VdevTree {
         }
         leaf.state.set(VdevState::Closed, VdevAux::None);
         leaf.close().await;
+        leaf.let_go();
         // It may have missed a part of the resilver under way.
         if leaf.resilvering.swap(false, Ordering::Relaxed) {
             leaf.dropped_out.store(true, Ordering::Relaxed);

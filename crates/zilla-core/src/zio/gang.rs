@@ -171,11 +171,13 @@ impl Zio {
         data: Bytes,
         places: &mut Vec<Placement>,
     ) -> Result<Vec<Dva>> {
+        let known = places.len();
         loop {
             self.await_vdevs().await?;
             match self.place_somehow(txg, what, kind, sum, data.clone(), places).await {
                 Err(e) if !matches!(e, Error::Corrupt(_)) && self.lacks_vdevs() => {
                     tracing::debug!("{e}; vdevs are away");
+                    self.take_back(txg, places, known);
                 }
                 out => return out,
             }

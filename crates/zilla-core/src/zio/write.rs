@@ -119,23 +119,16 @@ impl Zio {
         self.allocator().is_ok_and(|a| a.lacks_vdevs())
     }
 
-    /// For a txg's sync: waits until all vdevs that take blocks are there.
+    /// For a txg's sync: waits until all vdevs that take blocks are there. An error where nobody waits
+    /// for them.
     pub(super) async fn await_vdevs(&self) -> Result<()> {
         while self.lacks_vdevs() {
-            let Some(waiter) = self.0.waiter.get().and_then(|w| w.upgrade()) else { return Ok(()) };
-            waiter.wait().await?;
-        }
-        Ok(())
-    }
-
-    /// For a txg's sync: loads a metaslab, however long its vdev is away.
-    async fn load_metaslab(&self, vdev: u32, metaslab: u64) -> Result<()> {
-        loop {
-            match self.allocator()?.load(vdev, metaslab).await {
-                Err(e) if !matches!(e, Error::Corrupt(_)) && self.lacks_vdevs() => self.await_vdevs().await?,
-                out => return out,
+            match self.0.waiter.get().and_then(|w| w.upgrade()) {
+                Some(waiter) => waiter.wait().await?,
+                None => return Err(Error::os(Errno::Io, "all devices of a vdev are away")),
             }
         }
+        Ok(())
     }
 
     /// Asks the allocator for one block, loading what it needs.
@@ -385,7 +378,7 @@ impl Job {
             match stop {
                 Ok(()) => break,
                 Err(AllocStop::NoSpc) => out.push(None),
-                Err(AllocStop::Load { vdev, metaslab }) => self.zio.load_metaslab(vdev, metaslab).await?,
+                Err(AllocStop::Load { vdev, metaslab }) => allocator.load(vdev, metaslab).await?,
                 Err(AllocStop::Err(e)) => return Err(e),
             }
         }
