@@ -185,6 +185,13 @@ impl SimDisk {
         self.offline.store(offline, Ordering::Relaxed);
     }
 
+    /// It is without power for a moment: completed writes that no flush covers are gone.
+    pub fn lose_cache(&self) {
+        let mut state = self.state.lock();
+        state.view = state.stable.clone();
+        state.log.clear();
+    }
+
     pub fn set_faults(&self, faults: DiskFaults) {
         self.state.lock().faults = faults;
     }

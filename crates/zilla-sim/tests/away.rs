@@ -87,6 +87,10 @@ fn a_pool_whose_devices_were_away_goes_on_with_everything() {
             env.sleep(Duration::from_millis(2000 + seed * 777)).await;
             let why = spa.suspended().map(|e| e.to_string());
             in_the_midst += usize::from(why.is_some_and(|w| w == "all devices of a vdev are away"));
+            if seed % 4 < 2 {
+                // Their power was away too.
+                disks().for_each(|d| d.lose_cache());
+            }
             disks().for_each(|d| d.set_offline(false));
             if spa.suspended().is_none() {
                 env.sleep(Duration::from_secs(10)).await;
