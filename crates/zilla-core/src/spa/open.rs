@@ -199,11 +199,13 @@ impl Spa {
         let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
         let opened = tree.open(&args).await;
+        // Otherwise who has the devices, or what is wrong with them, is told further on.
+        let spared = opts.readonly || tunables::MAX_MISSING_TVDS.get() > 0;
         let result = match opened {
             Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
                 Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
-            Ok(()) if tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => {
+            Ok(()) if spared && tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => {
                 Err(Error::os(Errno::NxIo, "one or more devices is currently unavailable"))
             }
             Ok(()) => {

@@ -52,7 +52,8 @@ async fn activities(pool: &Pool, vdevs: &[u64]) -> Result<BTreeMap<Activity, u64
         let blocks = pool.error_scrub().filter(|s| s.state == ScanState::Scanning);
         all.insert(Activity::Scrub, blocks.map_or_else(left, |s| s.to_examine.max(1)));
     }
-    if pool.is_resilvering() {
+    // Devices that wait for the next resilver get theirs a moment after this one.
+    if pool.is_resilvering() || (!pool.readonly() && pool.spa.tree().wants_resilver()) {
         all.insert(Activity::Resilver, left());
     }
     if let Some(left) = pool.spa.rebuild_left() {
