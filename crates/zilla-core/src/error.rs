@@ -77,6 +77,7 @@ pub enum Errno {
     Overflow = 75,
     IlSeq = 84,
     NotSup = 95,
+    TimedOut = 110,
     Stale = 116,
     DQuot = 122,
     Canceled = 125,

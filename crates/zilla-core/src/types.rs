@@ -65,6 +65,8 @@ pub struct Bookmark {
 }
 
 impl Bookmark {
+    /// The objset of the pool's own objects. Source: DMU_META_OBJSET of sys/zio.h.
+    pub const MOS: u64 = 0;
     /// The level under which OpenZFS names an objset's root block.
     pub const ROOT_LEVEL: i64 = -1;
     /// The block id under which a spill block is named (at level 0).

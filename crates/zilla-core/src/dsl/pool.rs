@@ -633,7 +633,7 @@ impl DslPool {
 
 impl crate::zio::Pointers for DslPool {
     fn is_current(&self, at: Bookmark, bp: &BlkPtr) -> bool {
-        if at.objset == 0 {
+        if at.objset == Bookmark::MOS {
             return self.mos().points_to(at, bp);
         }
         let Some(ds) = self.dataset_in_memory(at.objset) else { return false };

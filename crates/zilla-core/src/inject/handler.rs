@@ -2,6 +2,7 @@
 
 use super::{BlockRead, DeviceIo};
 use crate::error::{Errno, Error, Result};
+use crate::types::Bookmark;
 use std::collections::VecDeque;
 use std::time::Duration;
 use zilla_env::Rng;
@@ -159,7 +160,7 @@ impl DataPlace {
         let at = &read.at;
         match *self {
             DataPlace::Mos { object_type } => {
-                at.objset == 0 && object_type.is_none_or(|t| t == read.object_type)
+                at.objset == Bookmark::MOS && object_type.is_none_or(|t| t == read.object_type)
             }
             DataPlace::Blocks { objset, object, level, first, last } => {
                 (at.objset, at.object, at.level) == (objset, object, level)

@@ -277,7 +277,7 @@ impl Scan {
     async fn blocks_of(&self, e: &LoggedError) -> Result<Vec<(BlkPtr, Bookmark)>> {
         let place = |objset| Bookmark { objset, object: e.object, level: e.level, blkid: e.blkid };
         let readable = |bp: &BlkPtr| !bp.is_embedded() && !bp.is_redacted();
-        if e.objset == 0 {
+        if e.objset == Bookmark::MOS {
             let found = traverse::find(&self.ctx.store, self.pool.mos_root(), place(0)).await?;
             return Ok(found.filter(readable).map(|bp| (bp, place(0))).into_iter().collect());
         }

@@ -24,7 +24,7 @@ use super::discover::{FoundPool, set_paths};
 use super::open::OpenOpts;
 use crate::error::{Error, PoolRefusal as Refusal, Result};
 use crate::tunables::{MULTIHOST_IMPORT_INTERVALS, MULTIHOST_INTERVAL};
-use crate::vdev::{OpenArgs, PoolLabels, VdevTree};
+use crate::vdev::{OPEN_TIMEOUT, OpenArgs, PoolLabels, VdevTree};
 use std::sync::Arc;
 use std::time::Duration;
 use zilla_env::Env;
@@ -49,9 +49,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// How long a device may take to be read. One that has not answered by then may have heartbeats
-/// that nobody here knows of, so there is no answer to whose the pool is. Longer than a disk takes
-/// to start up or to give up a sector.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// that nobody here knows of, so there is no answer to whose the pool is.
+pub(super) const PATIENCE: Duration = OPEN_TIMEOUT;
 
 /// Spreads numbers that are alike (2^64 divided by the golden ratio).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -202,7 +201,8 @@ impl Spa {
 }
 
 async fn activity_on(env: &Env, tree: &VdevTree, opts: &OpenOpts) -> Result<Option<Rank>> {
-    let labels = tree.read_labels_within(env, PATIENCE).await?;
+    // Only who has to watch a pool must see all of it.
+    let labels = tree.read_labels().await;
     let Some(ub) = labels.uberblocks.first().map(|f| f.ub) else { return Ok(None) };
     if beats(&ub) && (opts.host.id == 0 || opts.unset_hostid) {
         return Err(Refusal::NoHostid.into());

@@ -123,11 +123,9 @@ impl Spa {
         self.ctx.env.spawn(async move {
             let done = spa.condense_all().await;
             let c = &spa.condenser;
-            // What failed because the pool is suspended or closed is tried again by and by.
-            if let Err(e) = done
-                && spa.suspended().is_none()
-                && !spa.ctx.txgs.is_stopped()
-            {
+            // What failed for another reason, as that devices are away, is tried again when the pool is
+            // resumed, or when more has become obsolete.
+            if let Err(e @ Error::Corrupt(_)) = done {
                 c.failed.store(true, Ordering::Release);
                 tracing::warn!(pool = %spa.name(), "the mapping of a removed device stays as long as it is: {e}");
             }
@@ -140,6 +138,7 @@ impl Spa {
     pub(super) async fn pause_condensing(&self) {
         let c = &self.condenser;
         c.stop.store(true, Ordering::Release);
+        c.changed.notify(usize::MAX);
         loop {
             let listener = c.changed.listen();
             if !c.running.load(Ordering::Acquire) {
@@ -279,7 +278,10 @@ impl Spa {
                 Box::pin(async move { next.append(&tx, all.get(at..end).unwrap_or_default()).map(drop) })
             };
             self.ctx.sync_task(task).await?;
-            self.ctx.env.sleep(each).await;
+            let told = self.condenser.changed.listen();
+            if !self.must_stop_condensing() {
+                let _ = self.ctx.env.timeout(each, told).await;
+            }
             at = end;
         }
         Ok(Some(old.with_runs(kept.iter().map(|(r, _)| *r).collect())))

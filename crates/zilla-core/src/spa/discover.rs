@@ -4,7 +4,8 @@
 //! a hole or missing; whether a pool can do without is decided when it is opened.
 
 use crate::error::{Error, Result};
-use crate::vdev::probe_path;
+use crate::vdev::{OPEN_TIMEOUT, probe_path, within};
+use futures_util::StreamExt;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use zilla_env::{EntryKind, Env};
@@ -26,6 +27,9 @@ pub struct FoundPool {
     pub timestamp: u64,
 }
 
+/// Devices that are looked at at the same time, each with a megabyte of labels.
+const AT_ONCE: usize = 16;
+
 struct Seen {
     path: PathBuf,
     config: NvList,
@@ -33,14 +37,25 @@ struct Seen {
 }
 
 /// All pools on the devices of `places`: directories are searched (not their subdirectories), anything else is looked at itself.
-/// Devices that cannot be read are passed over; that a named one cannot be is an error.
+/// Devices that cannot be read, or do not answer, are passed over; that a named one cannot be is an error.
 #[crate::boxed]
 pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     let mut aux: BTreeMap<u64, PathBuf> = BTreeMap::new();
     let mut changing = Vec::new();
-    for path in candidates(env, places).await? {
-        let Ok(Some((_, info))) = probe_path(env, &path).await else { continue };
+    let probes = candidates(env, places).await?.into_iter().map(|path| async {
+        match within(env, OPEN_TIMEOUT, probe_path(env, &path)).await {
+            Some(Ok(found)) => Some((path, found?.1)),
+            Some(Err(_)) => None,
+            None => {
+                tracing::warn!(path = %path.display(), "passed over: no answer within {OPEN_TIMEOUT:?}");
+                None
+            }
+        }
+    });
+    let mut probes = futures_util::stream::iter(probes).buffered(AT_ONCE);
+    while let Some(probed) = probes.next().await {
+        let Some((path, info)) = probed else { continue };
         let Some(guid) = info.pool_guid() else {
             // Spares and cache devices do not say whose they are: a pool knows them by their guids.
             aux.extend(info.guid().map(|guid| (guid, path)));

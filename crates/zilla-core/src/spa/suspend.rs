@@ -7,10 +7,10 @@
 //!
 //! Meanwhile who wants a transaction waits (`failmode=wait`) or gets EIO (`continue`); who waits for a txg waits on.
 //!
-//! So does a sync that finds no place for a block because all devices of a vdev are away
-//! ([`crate::zio::DeviceWaiter`]): it goes on where it was.
+//! So does a sync that finds no place for a block, or cannot read one, because all devices of a vdev
+//! are away ([`crate::zio::DeviceWaiter`]): it goes on where it was.
 //!
-//! Not every failure can be tried again: a txg that its sync could not even make (the pool's own metadata cannot be read) is lost, and the
+//! Not every failure can be tried again: a txg that its sync could not even make (the pool's own metadata is damaged) is lost, and the
 //! pool suspended for good. So it is while a pool is being created or imported, where an error is the better answer.
 //!
 //! So it is, too, where the pool may be another host's by now ([`super::multihost`]): then nothing
@@ -22,7 +22,7 @@
 use super::Spa;
 use crate::error::{Errno, Error, Result};
 use crate::zap::Zap;
-use crate::zio::{Allocator, DeviceWaiter};
+use crate::zio::{Allocator, DeviceWaiter, devices_away};
 use event_listener::Event;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -183,17 +183,22 @@ impl Spa {
         true
     }
 
-    /// For the sync task: the devices have taken the txg after all.
-    pub(super) fn resumed(&self) {
-        if self.suspended().is_some() && self.lost_to_others() {
+    /// For the sync task: the devices have taken the txg after all. Whether the pool was suspended,
+    /// and goes on.
+    pub(super) fn resumed(&self) -> bool {
+        if self.suspended().is_none() {
+            return false;
+        }
+        if self.lost_to_others() {
             // The txg is on disk, and nothing is to be tried again: a clear only opens the gate.
             self.suspension.change(|st| st.idle = true);
-        } else if self.suspended().is_some() {
-            tracing::info!(pool = %self.name(), "the pool is resumed");
-            self.suspension.resumed.store(true, Ordering::Relaxed);
-            self.suspension.change(|st| st.why = None);
-            self.ctx.txgs.open_gate();
+            return false;
         }
+        tracing::info!(pool = %self.name(), "the pool is resumed");
+        self.suspension.resumed.store(true, Ordering::Relaxed);
+        self.suspension.change(|st| st.why = None);
+        self.ctx.txgs.open_gate();
+        true
     }
 
     /// For the sync task: it ends, and nothing can be changed any more.
@@ -249,7 +254,7 @@ impl DeviceWaiter for Spa {
             if !self.metaslabs.lacks_vdevs() {
                 return Ok(());
             }
-            self.suspend(Error::os(Errno::Io, "all devices of a vdev are away")).await?;
+            self.suspend(devices_away()).await?;
             // What was written ahead of the txg meanwhile failed, and is sent again.
             self.suspension.resumed.store(true, Ordering::Relaxed);
             Ok(())

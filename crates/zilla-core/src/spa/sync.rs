@@ -23,7 +23,7 @@ use crate::dsl::PoolSpace;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::SpaceClass;
 use crate::tunables;
-use crate::txg::Tx;
+use crate::txg::{Tx, syncing};
 use crate::types::Txg;
 use crate::vdev::ConfigFor;
 use futures_util::future::{Either, select};
@@ -54,7 +54,7 @@ impl Spa {
             let last = self.ctx.txgs.is_stopped();
             let txg = self.ctx.txgs.quiesce().await;
             let begun = self.zio.tracer().begin();
-            match self.sync_txg(txg).await {
+            match syncing(self.sync_txg(txg)).await {
                 Ok(()) => {
                     self.zio.tracer().txg(txg.0, begun);
                     self.ctx.txgs.done(txg);
@@ -166,7 +166,9 @@ impl Spa {
             self.retreat_expansion();
             self.zio.resend_txg(txg).await;
         }
-        self.resumed();
+        if self.resumed() {
+            self.condense_on();
+        }
         self.dsl.sync_done(txg);
         self.settle_scan().await;
         self.metaslabs.sync_done(txg)?;

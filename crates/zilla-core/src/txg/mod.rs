@@ -21,6 +21,10 @@
 //!
 //! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
 
+mod syncing;
+
+pub use syncing::{carried, in_sync, syncing};
+
 use crate::error::{Errno, Error, Result};
 use crate::types::{TXG_SIZE, Txg};
 use event_listener::Event;

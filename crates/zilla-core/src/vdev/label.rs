@@ -224,18 +224,19 @@ impl PoolLabels {
 }
 
 impl super::VdevTree {
-    /// Reads the labels of all leaves of the pool.
+    /// Reads the labels of all leaves of the pool that answer.
     #[crate::boxed]
     pub async fn read_labels(&self) -> PoolLabels {
-        let reads = self
-            .labelled()
-            .into_iter()
-            .map(|(leaf, ashift, device)| async move { (leaf.index, ashift, read_labels(&device).await) });
-        PoolLabels::of(futures_util::future::join_all(reads).await)
+        let reads = self.labelled().into_iter().map(|(leaf, ashift, device)| async move {
+            let labels = self.in_time(leaf, read_labels(&device)).await?;
+            Some((leaf.index, ashift, labels))
+        });
+        let read = futures_util::future::join_all(reads).await;
+        PoolLabels::of(read.into_iter().flatten().collect())
     }
 
-    /// The same for who must know all of them: an error that names the devices, if some have not
-    /// answered within that time.
+    /// The same for who must know all of them: an error that names the devices, if some do not
+    /// answer, or did not when they were to be opened.
     #[crate::boxed]
     pub async fn read_labels_within(&self, env: &Env, limit: Duration) -> Result<PoolLabels> {
         let reads = self.labelled().into_iter().map(|(leaf, ashift, device)| async move {
@@ -245,7 +246,9 @@ impl super::VdevTree {
             }
         });
         let read = futures_util::future::join_all(reads).await;
-        let silent: Vec<&str> = read.iter().filter_map(|r| r.as_ref().err().map(String::as_str)).collect();
+        let lost = |l: &&Arc<Leaf>| l.open_error().is_some_and(|e| e.is(Errno::TimedOut));
+        let mut silent: Vec<String> = self.pool_leaves().filter(lost).map(|l| l.path()).collect();
+        silent.extend(read.iter().filter_map(|r| r.as_ref().err().cloned()));
         if !silent.is_empty() {
             let what = format!(
                 "whether another host uses the pool cannot be seen: no answer within {} s from {}; try again when it \

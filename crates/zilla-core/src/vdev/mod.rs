@@ -113,7 +113,7 @@ pub use tree::{ConfigFor, Layout, Top, Unit, VdevTree};
 pub use trouble::{Trouble, TroubleKind};
 pub use upkeep::{Upkeep, UpkeepKind, UpkeepStat, UpkeepState};
 pub use widths::{ExpandState, Widths};
-pub use within::{SLOW_TIMEOUT, within};
+pub use within::{OPEN_TIMEOUT, SLOW_TIMEOUT, within};
 pub use zilla_ondisk::enums::{VdevAux, VdevState};
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::node::{Vdev, VdevKind};
 use super::priority::Priority;
 use super::probe::open_device;
 use super::tree::VdevTree;
-use super::within::{SLOW_TIMEOUT, within};
+use super::within::{OPEN_TIMEOUT, SLOW_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
 use crate::inject::{self, injections};
 use crate::tunables;
@@ -46,9 +46,10 @@ impl VdevTree {
         // What is written without some of its devices would be lost once they come back.
         let spared = if args.write { 0 } else { tunables::MAX_MISSING_TVDS.get() };
         self.spared_tops.store(usize::try_from(spared).unwrap_or(usize::MAX), Ordering::Relaxed);
-        join_all(self.leaves.iter().map(|l| self.open_leaf(l, args))).await;
+        join_all(self.leaves.iter().map(|l| self.in_time(l, self.open_leaf(l, args)))).await;
         if let Some(pool) = args.pool_guid {
-            join_all(self.pool_leaves().map(|l| validate(l, pool, self.top_guid_of(l)))).await;
+            let validated = |l| self.in_time(l, validate(l, pool, self.top_guid_of(l)));
+            join_all(self.pool_leaves().map(validated)).await;
             // What is not the pool's may be anybody's, and a new one for this pool.
             for leaf in self.pool_leaves().filter(|l| l.state().0 == VdevState::CantOpen) {
                 let (state, aux) = leaf.state();
@@ -63,6 +64,18 @@ impl VdevTree {
         self.cache.iter().for_each(settle_cache);
         self.propagate();
         Ok(())
+    }
+
+    /// Waits for a device that is being opened, but not for ever: without an answer it is missing.
+    pub(super) async fn in_time<T>(&self, leaf: &Arc<Leaf>, work: impl Future<Output = T>) -> Option<T> {
+        let done = within(&self.env, OPEN_TIMEOUT, work).await;
+        if done.is_none() {
+            let what = format!("{}: no answer within {} s", leaf.path(), OPEN_TIMEOUT.as_secs());
+            tracing::warn!("{what}: the device is left out");
+            leaf.set_open_error(Some(Error::os(Errno::TimedOut, what)));
+            leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed);
+        }
+        done
     }
 
     /// Opens a cache device anew. Whatever comes of it is a state; it is not waited for for ever.
@@ -219,6 +232,10 @@ impl VdevTree {
         if leaf.resilvering.swap(false, Ordering::Relaxed) {
             leaf.dropped_out.store(true, Ordering::Relaxed);
         }
+        self.in_time(leaf, self.open_again(leaf, args)).await;
+    }
+
+    async fn open_again(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
         let Some(device) = self.open_device_of(leaf, args).await else { return };
         if let Some(pool) = args.pool_guid {
             let labels = label::read_labels(&device).await;
@@ -251,17 +268,18 @@ impl VdevTree {
         if inject::any() && injections().is_gone(leaf.guid()) {
             return false;
         }
-        let mode = OpenMode::default();
-        let Ok(device) = open_device(&self.env, &PathBuf::from(leaf.path()), mode).await else {
-            return false;
+        let looked = async {
+            let mode = OpenMode::default();
+            let device = open_device(&self.env, &PathBuf::from(leaf.path()), mode).await.ok()?;
+            let labels = label::read_labels(&device).await;
+            verdict(leaf, &labels, pool, self.top_guid_of(leaf)).is_none().then_some(())
         };
-        let labels = label::read_labels(&device).await;
-        verdict(leaf, &labels, pool, self.top_guid_of(leaf)).is_none()
+        within(&self.env, OPEN_TIMEOUT, looked).await.flatten().is_some()
     }
 
     /// Looks whether a leaf's device still is the pool's, and closes it if it is not.
     pub async fn check_label(&self, leaf: &Arc<Leaf>, pool: u64) {
-        validate(leaf, pool, self.top_guid_of(leaf)).await;
+        self.in_time(leaf, validate(leaf, pool, self.top_guid_of(leaf))).await;
         let (state, aux) = leaf.state();
         if state < VdevState::Degraded {
             leaf.close().await;
@@ -288,9 +306,10 @@ impl VdevTree {
             leaf.take_suspect();
             if !ok {
                 tracing::error!(path = %leaf.path(), "the device fails every I/O: it is taken out of use");
-                let there = open_device(&self.env, &PathBuf::from(leaf.path()), OpenMode::default()).await;
-                match there {
-                    Ok(_) if !(inject::any() && injections().is_gone(leaf.guid())) => {
+                let path = PathBuf::from(leaf.path());
+                let there = open_device(&self.env, &path, OpenMode::default());
+                match within(&self.env, OPEN_TIMEOUT, there).await {
+                    Some(Ok(_)) if !(inject::any() && injections().is_gone(leaf.guid())) => {
                         leaf.set_faulted(VdevAux::ErrExceeded)
                     }
                     // It has vanished, and may come back.

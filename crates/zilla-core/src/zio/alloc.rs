@@ -7,7 +7,7 @@
 //! The writer, not the allocator, makes gang blocks: [`AllocStop::NoSpc`] says that no run of the size is left, not
 //! that the pool is full.
 
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
@@ -131,6 +131,11 @@ pub trait Allocator: Send + Sync {
 
     /// Takes a given place out of the free space: blocks that an intent log reaches after a crash.
     fn claim(&self, txg: Txg, dva: &Dva) -> Result<()>;
+}
+
+/// Why a block can be neither written nor read now.
+pub fn devices_away() -> Error {
+    Error::os(Errno::Io, "all devices of a vdev are away")
 }
 
 /// Who holds a txg's sync up while devices are away.

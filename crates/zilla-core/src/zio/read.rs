@@ -11,6 +11,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_OBJSET;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE, SPA_MINBLOCKSHIFT};
 
+use super::devices_away;
 use super::pending::Join;
 use super::{Priority, Zio, byteswap, verify};
 use crate::arc::{Block, Key, L2Facts};
@@ -18,6 +19,7 @@ use crate::crypt::indirect_mac;
 use crate::error::{Errno, Error, Result};
 use crate::inject::Failure;
 use crate::trace::Found;
+use crate::txg::in_sync;
 use crate::types::Bookmark;
 use crate::vdev::{DvaFailure, Guard, Reader, Tickets, VdevTree, unfenced};
 
@@ -53,7 +55,33 @@ impl Zio {
         Some(block)
     }
 
+    /// A block, checked, as it is kept in memory. What cannot be read because all devices of a vdev
+    /// are away is not damaged: a sync waits for them, others are told. What a sync cannot read in
+    /// spite of its devices, and what describes the pool, is tried once more, since a device may
+    /// have come back meanwhile.
     pub(super) async fn read_block(&self, bp: BlkPtr, bookmark: Bookmark, class: Priority) -> Result<Block> {
+        let mut again = false;
+        loop {
+            let failed = match self.read_block_once(bp, bookmark, class).await {
+                Err(e @ Error::Corrupt(_)) if !is_prefetch(class) => e,
+                out => return out,
+            };
+            self.tree().check_suspects().await;
+            if !in_sync() && self.lacks_vdevs() {
+                return Err(devices_away());
+            }
+            if self.lacks_vdevs() {
+                // Where nobody waits, as in an import, it is said what is missing.
+                self.await_vdevs().await.map_err(|_| failed)?;
+            } else if again || !(in_sync() || bookmark.objset == Bookmark::MOS) {
+                return Err(failed);
+            } else {
+                again = true;
+            }
+        }
+    }
+
+    async fn read_block_once(&self, bp: BlkPtr, bookmark: Bookmark, class: Priority) -> Result<Block> {
         bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
         let prefetch = is_prefetch(class);
         let Some(key) = Key::of(&bp) else {

@@ -15,12 +15,14 @@ use zilla_ondisk::object_type::{DMU_OT_DDT_ZAP, DMU_OT_DNODE, DMU_OT_OBJSET};
 use zilla_ondisk::{ByteOrder, Dva, SPA_MAXBLOCKSIZE, object_type};
 
 use super::dedup::{Asked, Leads, Turn, may_share};
+use super::devices_away;
 use super::gang::HeaderSum;
 use super::track::Batch;
 use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
 use crate::crypt::{Seal, SealedBlock, Sealing, indirect_mac};
 use crate::error::{Errno, Error, Result};
+use crate::txg::carried;
 use crate::types::Txg;
 use crate::vdev::IoDone;
 use crate::vdev::write::{Entered, Plan};
@@ -103,7 +105,7 @@ impl Zio {
         let helpers: Vec<_> = (1..tasks)
             .map(|_| {
                 let job = job.clone();
-                self.0.env.spawn_with_result(async move { job.run().await })
+                self.0.env.spawn_with_result(carried(async move { job.run().await }))
             })
             .collect();
         let mut result = job.run().await;
@@ -125,7 +127,7 @@ impl Zio {
         while self.lacks_vdevs() {
             match self.0.waiter.get().and_then(|w| w.upgrade()) {
                 Some(waiter) => waiter.wait().await?,
-                None => return Err(Error::os(Errno::Io, "all devices of a vdev are away")),
+                None => return Err(devices_away()),
             }
         }
         Ok(())
