@@ -72,10 +72,10 @@ fill() {
   local i=0 f
   while [ ! -e "$disks/stop" ]; do
     i=$((i + 1))
-    f=$disks/mnt/$pool/$1.$i
+    # The folder is the pool's: where that is exported there is none.
+    f=$disks/mnt/$pool/files/$1.$i
     head -c $((1 + (i * 7919) % 90000)) /dev/urandom >"$disks/new.$1"
-    # A suspended pool keeps it waiting; one that is exported lets the folder below be seen.
-    mountpoint -q "$disks/mnt/$pool" || { sleep 0.2; continue; }
+    # A suspended pool keeps it waiting.
     dd if="$disks/new.$1" of="$f" bs=64k conv=fsync status=none 2>/dev/null || { sleep 0.2; continue; }
     (cd "$disks" && printf '%s  %s\n' "$(sha256sum <"new.$1" | cut -d' ' -f1)" "$f" >>"ledger.$1")
     # Some are removed, which was promised no longer.
@@ -113,6 +113,7 @@ for run in $(seq "$runs"); do
   esac
   # shellcheck disable=SC2086 # The shape is several words.
   z zpool create -f -O recordsize=32k -m "$disks/mnt/$pool" "$pool" $shape
+  mkdir "$disks/mnt/$pool/files"
   workers=()
   for w in 1 2; do fill "$w" & workers+=($!); done
   sleep 2

@@ -8,6 +8,9 @@ use std::io::{BufWriter, Stdout, Write};
 use zilla_control::types::{PoolInfo, PoolLog, PoolQuery};
 use zilla_control::{ApiError, Client, ClientError, ErrorCode, Operation, StateDir};
 
+/// Requests that are asked at the same time, at most.
+const AT_ONCE: usize = 16;
+
 /// A command ends early with this exit code; whatever there was to say has been said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit(pub u8);
@@ -132,7 +135,35 @@ impl Cx {
     /// Asks the daemon. The outer error is about the connection and has been printed; the inner one is the
     /// daemon's answer.
     pub fn call<O: Operation>(&mut self, request: &O) -> Result<Result<O::Reply, ApiError>, Exit> {
-        match self.client()?.call(request) {
+        let answer = self.client()?.call(request);
+        self.answered(answer)
+    }
+
+    /// The same of several at once, some over connections of their own. The answers are in the order
+    /// of the requests.
+    pub fn call_all<O>(&mut self, requests: &[O]) -> Result<Vec<Result<O::Reply, ApiError>>, Exit>
+    where
+        O: Operation + Sync,
+        O::Reply: Send,
+    {
+        let mut out = Vec::new();
+        for some in requests.chunks(AT_ONCE) {
+            let client = self.client()?;
+            let answers: Vec<_> = std::thread::scope(|scope| {
+                let ask = |request| client.another().and_then(|mut c| c.call(request));
+                let asked: Vec<_> = some.iter().map(|r| scope.spawn(move || ask(r))).collect();
+                asked.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+            });
+            for answer in answers {
+                let answer = answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                out.push(self.answered(answer)?);
+            }
+        }
+        Ok(out)
+    }
+
+    fn answered<T>(&mut self, answer: Result<T, ClientError>) -> Result<Result<T, ApiError>, Exit> {
+        match answer {
             Ok(reply) => Ok(Ok(reply)),
             Err(ClientError::Api(e)) => Ok(Err(e)),
             Err(e) => {

@@ -61,6 +61,11 @@ impl Client {
         }
     }
 
+    /// Another connection to the same daemon, for the same command.
+    pub fn another(&self) -> Result<Client, ClientError> {
+        Ok(Client { command: self.command.clone(), ..Client::connect(&self.dir)? })
+    }
+
     /// Connects, after starting a daemon where none runs.
     pub fn connect_or_start(dir: &StateDir) -> Result<Client, ClientError> {
         match Client::reach(dir) {

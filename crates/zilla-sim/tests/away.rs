@@ -12,6 +12,7 @@ use zilla_core::spa::Spa;
 use zilla_core::txg::Tx;
 use zilla_core::zpl::{Cred, NewFile, Zfs};
 use zilla_env::Env;
+use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_ondisk::enums::PoolState;
 use zilla_sim::Sim;
 use zilla_sim::pool::layout::{Layout, find, import};
@@ -148,6 +149,17 @@ async fn write_all(zfs: &Arc<Zfs>, name: &str, pieces: impl Iterator<Item = u64>
     }
 }
 
+/// A world in which each request of a disk takes a while, also one that fails: others find out that a
+/// disk is away while one looks still.
+fn slow(sim: &Sim) -> Env {
+    let inner = sim.env();
+    sim.env().wrap_devices(move |_, device| {
+        let device = FaultyDevice::new(device, &inner);
+        device.add(Rule::new(Ops::All, Fault::Delay(Duration::from_millis(3))));
+        Arc::new(device)
+    })
+}
+
 /// A pool of files with snapshots, of which nothing is in memory.
 async fn cold(layout: Layout, env: &Env) -> Arc<Spa> {
     let spa = layout.create(env).await.unwrap();
@@ -176,7 +188,7 @@ fn a_sync_waits_for_devices_that_have_what_it_must_read() {
         let layout = if seed % 2 == 0 { Layout::Single } else { Layout::Mirror };
         let sim = Sim::new(seed);
         layout.add_disks(&sim);
-        let env = sim.env();
+        let env = if seed % 3 == 0 { sim.env() } else { slow(&sim) };
         sim.block_on(async {
             let spa = cold(layout, &env).await;
             let zfs = open_fs(&env, &spa, "tank").await.unwrap();

@@ -74,6 +74,34 @@ fn handlers_are_listed_and_taken_away() {
 }
 
 #[test]
+fn pools_are_imported_at_the_same_time() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pools = ["one", "two", "three"].map(|name| Pool::create(&world, name, Kind::Mirror, SIZE, &[]));
+    let dir = pools[0].disks[0].parent().expect("a folder").to_owned();
+    for pool in &pools {
+        pool.export();
+        zinject(&world, &format!("-P import -s 12 {}", pool.name)).ok();
+    }
+    let delayed = || world.log().matches("an import or export is delayed on purpose").count();
+    std::thread::scope(|threads| {
+        let all = threads.spawn(|| world.zpool(&format!("import -a -d {}", dir.display())).ok());
+        let begun = Instant::now();
+        while delayed() < pools.len() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", world.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        // The last has begun, and the first has not come to its end.
+        assert_eq!(world.zpool("list -H -o name").ok(), "");
+        all.join().expect("the import ends");
+    });
+    assert_eq!(world.zpool("list -H -o name").ok(), "one\nthree\ntwo\n");
+    pools.iter().for_each(Pool::judge);
+}
+
+#[test]
 fn what_is_not_there_or_makes_no_sense_is_refused() {
     if !can(&[Need::Fuse]) {
         return;

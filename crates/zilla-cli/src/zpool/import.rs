@@ -6,11 +6,12 @@ use super::create::add_pool_prop;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::time;
-use std::collections::BTreeMap;
-use zilla_control::ErrorCode;
+use std::collections::{BTreeMap, BTreeSet};
 use zilla_control::types::{
-    ImportCandidate, ImportSearch, MmpState, PoolHealth, PoolImport, PoolLabelState, PoolQuery, Rewound,
+    ImportCandidate, ImportReply, ImportSearch, MmpState, PoolHealth, PoolImport, PoolLabelState, PoolQuery,
+    Rewound,
 };
+use zilla_control::{ApiError, ErrorCode};
 
 pub use show::show;
 
@@ -164,15 +165,36 @@ fn every(cx: &mut Cx, opts: &Options, found: &[ImportCandidate]) -> Run {
         cx.err("no pools available to import");
         return Ok(0);
     }
-    let mut code = 0;
+    if opts.all {
+        return all(cx, opts, found);
+    }
     for (i, candidate) in found.iter().enumerate() {
-        if opts.all {
-            code |= import(cx, opts, candidate, None)?;
-        } else {
-            if i > 0 {
-                cx.out.line("");
-            }
-            cx.out.put(show(candidate));
+        if i > 0 {
+            cx.out.line("");
+        }
+        cx.out.put(show(candidate));
+    }
+    Ok(0)
+}
+
+/// Imports several pools at the same time, since one may have to be watched for minutes. Of those of
+/// one name the first is tried first.
+fn all(cx: &mut Cx, opts: &Options, found: &[ImportCandidate]) -> Run {
+    let mut code = 0;
+    let mut left: Vec<&ImportCandidate> = found.iter().collect();
+    while !left.is_empty() {
+        let mut names = BTreeSet::new();
+        let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(|c| names.insert(&c.pool.name));
+        left = later;
+        let (wrong, right): (Vec<_>, Vec<_>) =
+            now.into_iter().map(|c| (c, refusal(c, opts))).partition(|(_, why)| why.is_some());
+        for why in wrong.into_iter().filter_map(|(_, why)| why) {
+            cx.err(why);
+            code = 1;
+        }
+        let requests: Vec<PoolImport> = right.iter().map(|(c, _)| request(c, opts, None)).collect();
+        for ((candidate, _), answer) in right.iter().zip(cx.call_all(&requests)?) {
+            code |= imported(cx, opts, candidate, None, answer)?;
         }
     }
     Ok(code)
@@ -203,24 +225,46 @@ fn one(
 }
 
 fn import(cx: &mut Cx, opts: &Options, candidate: &ImportCandidate, new_name: Option<&String>) -> Run {
+    if let Some(why) = refusal(candidate, opts) {
+        cx.err(why);
+        return Ok(1);
+    }
+    let answer = cx.call(&request(candidate, opts, new_name))?;
+    imported(cx, opts, candidate, new_name, answer)
+}
+
+/// Why a pool is not even tried.
+fn refusal(candidate: &ImportCandidate, opts: &Options) -> Option<String> {
     let pool = &candidate.pool;
-    let name = pool.name.as_str();
     if !((1..=28).contains(&pool.version) || pool.version == zilla_control::status::SPA_VERSION) {
-        cx.err(format!("cannot import '{name}': pool is formatted using an unsupported ZFS version"));
-        return Ok(1);
+        let name = &pool.name;
+        return Some(format!("cannot import '{name}': pool is formatted using an unsupported ZFS version"));
     }
-    if force_required(candidate) && !opts.request.force {
-        cx.err(foreign(candidate));
-        return Ok(1);
-    }
-    let mut request = PoolImport { guid: pool.guid, new_name: new_name.cloned(), ..opts.request.clone() };
+    (force_required(candidate) && !opts.request.force).then(|| foreign(candidate))
+}
+
+fn request(candidate: &ImportCandidate, opts: &Options, new_name: Option<&String>) -> PoolImport {
+    let guid = candidate.pool.guid;
+    let mut request = PoolImport { guid, new_name: new_name.cloned(), ..opts.request.clone() };
     // What is encrypted can be mounted when its keys are there.
     request.no_mount |= opts.load_keys;
+    request
+}
+
+/// Tells how an import went, and does what the daemon leaves to the command.
+fn imported(
+    cx: &mut Cx,
+    opts: &Options,
+    candidate: &ImportCandidate,
+    new_name: Option<&String>,
+    answer: Result<ImportReply, ApiError>,
+) -> Run {
+    let name = candidate.pool.name.as_str();
     let action = match new_name {
         Some(new) => format!("cannot import '{name}' as '{new}'"),
         None => format!("cannot import '{name}'"),
     };
-    let reply = match cx.call(&request)? {
+    let reply = match answer {
         Ok(reply) => reply,
         Err(mut e) => {
             // Log devices that are missing are told before.

@@ -15,7 +15,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inject::{self, injections};
 use crate::spa::Refusal;
 use crate::vdev::{Leaf, OpenArgs, VdevAux};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -289,12 +289,9 @@ impl Spa {
         }
         let tree = self.tree();
         let missing = |l: &&Arc<Leaf>| l.state() == (VdevState::CantOpen, VdevAux::OpenFailed);
-        let mut back = Vec::new();
-        for leaf in tree.pool_leaves().filter(missing) {
-            if tree.is_back(leaf, self.guid()).await {
-                back.push(leaf.clone());
-            }
-        }
+        let look = async |leaf| tree.is_back(leaf, self.guid()).await.then(|| leaf.clone());
+        let looked = join_all(tree.pool_leaves().filter(missing).map(look)).await;
+        let back: Vec<Arc<Leaf>> = looked.into_iter().flatten().collect();
         let changing = self.changing.lock().await;
         if self.ctx.txgs.is_stopped() {
             return Ok(());

@@ -325,7 +325,13 @@ impl Spa {
         from: From,
     ) -> Result<Arc<Spa>> {
         let env = &guarded.env;
+        let silent = tree.silent();
         let labels = tree.read_labels().await;
+        // What the pool can do without was judged with them.
+        if let Some(path) = tree.silent().into_iter().find(|path| !silent.contains(path)) {
+            let what = format!("{path} does not answer any more: try again");
+            return Err(Error::os(Errno::NxIo, what));
+        }
         let newest = labels.uberblocks.first().map(|f| f.ub);
         if opts.quiet.is_some() && newest.map(|ub| ub.rank()) != opts.quiet {
             return Err(activity::elsewhere(&labels));

@@ -22,7 +22,7 @@
 use super::Spa;
 use crate::error::{Errno, Error, Result};
 use crate::zap::Zap;
-use crate::zio::{Allocator, DeviceWaiter, devices_away};
+use crate::zio::{DeviceWaiter, devices_away};
 use event_listener::Event;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -99,6 +99,15 @@ impl Suspension {
     }
 }
 
+/// A part of the sync task that waits, or did when it was dropped.
+struct Waits<'a>(&'a Suspension);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().waiting -= 1;
+    }
+}
+
 /// Why a pool is suspended that another host may have.
 pub(super) fn lost_lease() -> Error {
     Error::os(Errno::Io, "multihost heartbeats failed or were delayed: another host may use the pool")
@@ -152,8 +161,9 @@ impl Spa {
             (false, true) => Some(true),
             (false, false) => None,
         };
+        let waits = Waits(s);
         let again = s.until(again).await;
-        s.state.lock().waiting -= 1;
+        drop(waits);
         if again { Ok(()) } else { Err(why) }
     }
 
@@ -248,10 +258,10 @@ impl Spa {
 }
 
 impl DeviceWaiter for Spa {
-    fn wait(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async {
+    fn wait<'a>(&'a self, lacking: &'a (dyn Fn() -> bool + Sync)) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
             let _one = self.suspension.one.lock().await;
-            if !self.metaslabs.lacks_vdevs() {
+            if !lacking() {
                 return Ok(());
             }
             self.suspend(devices_away()).await?;

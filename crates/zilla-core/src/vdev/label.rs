@@ -246,8 +246,7 @@ impl super::VdevTree {
             }
         });
         let read = futures_util::future::join_all(reads).await;
-        let lost = |l: &&Arc<Leaf>| l.open_error().is_some_and(|e| e.is(Errno::TimedOut));
-        let mut silent: Vec<String> = self.pool_leaves().filter(lost).map(|l| l.path()).collect();
+        let mut silent = self.silent();
         silent.extend(read.iter().filter_map(|r| r.as_ref().err().cloned()));
         if !silent.is_empty() {
             let what = format!(

@@ -96,6 +96,10 @@ pub struct Leaf {
     pub(super) was_away: AtomicBool,
     /// I/O failed since the leaf was last looked at.
     pub(super) suspect: AtomicBool,
+    /// Held by who looks.
+    pub(super) probe: futures_util::lock::Mutex<()>,
+    /// It is being looked whether a device that was missing is back.
+    pub(super) is_looked_for: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
     pub external_fault: AtomicBool,
     /// It is back in use: the spare that stands in for it leaves when it has everything.
@@ -159,6 +163,8 @@ impl Leaf {
             may_lack_until: AtomicU64::new(0),
             was_away: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
+            probe: futures_util::lock::Mutex::default(),
+            is_looked_for: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
             unspare: AtomicBool::new(false),
             idle: Event::new(),
@@ -186,6 +192,12 @@ impl Leaf {
 
     pub fn device(&self) -> Option<Arc<dyn Device>> {
         self.device.read().clone()
+    }
+
+    /// Whether this is still its device: who waited for that one must not judge another.
+    pub(super) fn still_has(&self, device: Option<&Arc<dyn Device>>) -> bool {
+        let place = |d: &Arc<dyn Device>| Arc::as_ptr(d).cast::<()>();
+        self.device.read().as_ref().map(place) == device.map(place)
     }
 
     pub(super) fn set_device(&self, device: Option<Arc<dyn Device>>) {

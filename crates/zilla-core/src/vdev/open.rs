@@ -68,14 +68,23 @@ impl VdevTree {
 
     /// Waits for a device that is being opened, but not for ever: without an answer it is missing.
     pub(super) async fn in_time<T>(&self, leaf: &Arc<Leaf>, work: impl Future<Output = T>) -> Option<T> {
+        let device = leaf.device();
         let done = within(&self.env, OPEN_TIMEOUT, work).await;
-        if done.is_none() {
+        if done.is_none() && leaf.still_has(device.as_ref()) {
             let what = format!("{}: no answer within {} s", leaf.path(), OPEN_TIMEOUT.as_secs());
             tracing::warn!("{what}: the device is left out");
             leaf.set_open_error(Some(Error::os(Errno::TimedOut, what)));
             leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed);
         }
         done
+    }
+
+    /// The paths of devices that are missing because they did not answer.
+    pub fn silent(&self) -> Vec<String> {
+        let silent = |l: &&Arc<Leaf>| {
+            l.state().0 == VdevState::CantOpen && l.open_error().is_some_and(|e| e.is(Errno::TimedOut))
+        };
+        self.pool_leaves().filter(silent).map(|l| l.path()).collect()
     }
 
     /// Opens a cache device anew. Whatever comes of it is a state; it is not waited for for ever.
@@ -263,18 +272,26 @@ impl VdevTree {
         leaf.state.set(VdevState::Healthy, VdevAux::None);
     }
 
-    /// Whether what is at the path of a leaf that is away is the leaf. Nothing changes.
+    /// Whether what is at the path of a leaf that is away is the leaf. Nothing changes. One that has
+    /// not answered the last look is not asked again: each question keeps a descriptor and a thread.
     pub async fn is_back(&self, leaf: &Arc<Leaf>, pool: u64) -> bool {
-        if inject::any() && injections().is_gone(leaf.guid()) {
+        let gone = inject::any() && injections().is_gone(leaf.guid());
+        if gone || leaf.is_looked_for.swap(true, Ordering::Relaxed) {
             return false;
         }
-        let looked = async {
-            let mode = OpenMode::default();
-            let device = open_device(&self.env, &PathBuf::from(leaf.path()), mode).await.ok()?;
-            let labels = label::read_labels(&device).await;
-            verdict(leaf, &labels, pool, self.top_guid_of(leaf)).is_none().then_some(())
-        };
-        within(&self.env, OPEN_TIMEOUT, looked).await.flatten().is_some()
+        let (env, leaf, top) = (self.env.clone(), leaf.clone(), self.top_guid_of(leaf));
+        let look = self.env.spawn_with_result(async move {
+            let looked = async {
+                let mode = OpenMode::default();
+                let device = open_device(&env, &PathBuf::from(leaf.path()), mode).await.ok()?;
+                let labels = label::read_labels(&device).await;
+                verdict(&leaf, &labels, pool, top).is_none().then_some(())
+            };
+            let is_it = looked.await.is_some();
+            leaf.is_looked_for.store(false, Ordering::Relaxed);
+            is_it
+        });
+        within(&self.env, OPEN_TIMEOUT, look).await.unwrap_or(false)
     }
 
     /// Looks whether a leaf's device still is the pool's, and closes it if it is not.
@@ -291,36 +308,55 @@ impl VdevTree {
     /// pad is taken out of use.
     pub async fn check_suspects(&self) {
         let mut changed = false;
-        for leaf in self.leaves.iter().filter(|l| !self.is_cache(l) && l.take_suspect() && l.writable()) {
-            let mark = leaf.mark();
-            let pad = leaf.read_at(0, VDEV_PAD_SIZE, Priority::SyncRead).await;
-            let ok = match pad {
-                Ok(data) => {
-                    leaf.write_at(0, data, Priority::SyncWrite).await.is_ok()
-                        && leaf.flush(mark).await.is_ok()
-                }
-                Err(_) => false,
-            };
-            let ok = ok && !(inject::any() && leaf.fails_probe());
-            // Its own failures are no new reason for doubt.
-            leaf.take_suspect();
-            if !ok {
-                tracing::error!(path = %leaf.path(), "the device fails every I/O: it is taken out of use");
-                let path = PathBuf::from(leaf.path());
-                let there = open_device(&self.env, &path, OpenMode::default());
-                match within(&self.env, OPEN_TIMEOUT, there).await {
-                    Some(Ok(_)) if !(inject::any() && injections().is_gone(leaf.guid())) => {
-                        leaf.set_faulted(VdevAux::ErrExceeded)
-                    }
-                    // It has vanished, and may come back.
-                    _ => leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed),
-                }
-                changed = true;
+        for leaf in self.leaves.iter().filter(|l| !self.is_cache(l) && l.take_suspect()) {
+            let _one = leaf.probe.lock().await;
+            if leaf.writable() {
+                changed |= self.probe(leaf).await;
             }
         }
         if changed {
             self.propagate();
         }
+    }
+
+    /// The same, and waits for those who look already: then it is known which devices are away.
+    pub async fn settle_suspects(&self) {
+        self.check_suspects().await;
+        for leaf in &self.leaves {
+            drop(leaf.probe.lock().await);
+        }
+    }
+
+    /// Whether a leaf was taken out of use.
+    async fn probe(&self, leaf: &Arc<Leaf>) -> bool {
+        let (mark, device) = (leaf.mark(), leaf.device());
+        let pad = leaf.read_at(0, VDEV_PAD_SIZE, Priority::SyncRead).await;
+        let ok = match pad {
+            Ok(data) => {
+                leaf.write_at(0, data, Priority::SyncWrite).await.is_ok() && leaf.flush(mark).await.is_ok()
+            }
+            Err(_) => false,
+        };
+        let ok = ok && !(inject::any() && leaf.fails_probe());
+        // Its own failures are no new reason for doubt.
+        leaf.take_suspect();
+        if ok {
+            return false;
+        }
+        tracing::error!(path = %leaf.path(), "the device fails every I/O: it is taken out of use");
+        let path = PathBuf::from(leaf.path());
+        let there = within(&self.env, OPEN_TIMEOUT, open_device(&self.env, &path, OpenMode::default())).await;
+        if !leaf.still_has(device.as_ref()) {
+            return false;
+        }
+        match there {
+            Some(Ok(_)) if !(inject::any() && injections().is_gone(leaf.guid())) => {
+                leaf.set_faulted(VdevAux::ErrExceeded)
+            }
+            // It has vanished, and may come back.
+            _ => leaf.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed),
+        }
+        true
     }
 }
 

@@ -162,6 +162,13 @@ impl Top {
             Layout::Indirect | Layout::Nothing => false,
         }
     }
+
+    /// Whether devices are away without which a block of this birth cannot be read here.
+    pub fn lacks(&self, birth: u64) -> bool {
+        self.vdev.is_concrete()
+            && self.devices().any(|l| !l.readable())
+            && !self.survives(|l| l.readable() && l.holds(birth))
+    }
 }
 
 fn unit(vdev: &Arc<Vdev>) -> Unit {

@@ -140,6 +140,6 @@ pub fn devices_away() -> Error {
 
 /// Who holds a txg's sync up while devices are away.
 pub trait DeviceWaiter: Send + Sync {
-    /// Waits until the devices are to be tried again. An error if nobody will.
-    fn wait(&self) -> BoxFuture<'_, Result<()>>;
+    /// Waits, if devices are lacking, until they are to be tried again. An error if nobody will.
+    fn wait<'a>(&'a self, lacking: &'a (dyn Fn() -> bool + Sync)) -> BoxFuture<'a, Result<()>>;
 }

@@ -5,7 +5,7 @@ use zilla_ondisk::blkptr::BlkPtr;
 
 use super::{Priority, Zio};
 use crate::arc::Key;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};
 
 impl Zio {
@@ -31,19 +31,16 @@ impl Zio {
         let allocator = self.allocator()?;
         let born = Txg(bp.phys_birth());
         if bp.is_gang() {
-            let tree = self.tree();
-            let bookmark = Bookmark::default();
-            for dva in bp.dvas() {
-                // Every copy of the header leads to the same children: one is enough.
-                match self.gang_children(&tree, bp, &dva, bookmark, Priority::SyncRead, false).await {
-                    Ok(children) => {
-                        for child in children {
-                            Box::pin(self.free_one(txg, &child)).await?;
-                        }
-                        break;
+            match self.pieces(bp).await {
+                Ok(children) => {
+                    for child in children {
+                        Box::pin(self.free_one(txg, &child)).await?;
                     }
-                    Err(e) => tracing::warn!(error = %e, "a gang block that is freed cannot be read"),
                 }
+                Err(e @ Error::Corrupt(_)) => {
+                    tracing::warn!(error = %e, "a gang block that is freed cannot be read")
+                }
+                Err(e) => return Err(e),
             }
         }
         for dva in bp.dvas() {

@@ -226,6 +226,23 @@ impl Zio {
         }
     }
 
+    /// The pieces of a gang. Every copy of its header leads to the same: one is enough.
+    pub(super) async fn pieces(&self, bp: &BlkPtr) -> Result<Vec<BlkPtr>> {
+        let at = Bookmark::default();
+        let read = || async {
+            let tree = self.tree();
+            let mut last = None;
+            for dva in bp.dvas() {
+                match self.gang_children(&tree, bp, &dva, at, Priority::SyncRead, false).await {
+                    Ok(pieces) => return Ok(pieces),
+                    Err(e) => last = Some(e),
+                }
+            }
+            Err(last.unwrap_or_else(|| Error::corrupt(Some(at), "gang block", "a header without copies")))
+        };
+        self.persist(bp, at.objset, read).await
+    }
+
     /// A gang that this very txg wrote gets other contents of the same size where it is.
     pub(super) fn rewrite_gang<'a>(
         &'a self,
@@ -236,9 +253,7 @@ impl Zio {
         places: &'a mut Vec<Placement>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let tree = self.tree();
-            let (first, bookmark) = (bp.dva(0), Bookmark::default());
-            let old = self.gang_children(&tree, bp, &first, bookmark, Priority::SyncRead, false).await?;
+            let (first, old) = (bp.dva(0), self.pieces(bp).await?);
             let mut header = IoBuf::zeroed(GANG_HEADER_SIZE as usize);
             let mut at = 0;
             for (i, mut child) in old.into_iter().enumerate() {

@@ -21,7 +21,7 @@ impl Zio {
         self.scrub(bp, at).await?;
         // A scrub only counts what a gang's pieces lack.
         if bp.is_gang() {
-            self.read_copies(&bp, at, Priority::Scrub, None).await?;
+            self.read_copies(&bp, at, Priority::Scrub, None).await.inspect_err(|_| self.damaged(at, &bp))?;
         }
         Ok(())
     }

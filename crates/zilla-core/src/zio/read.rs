@@ -2,7 +2,9 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use zilla_codec::compress::{self, Compress};
@@ -55,25 +57,42 @@ impl Zio {
         Some(block)
     }
 
-    /// A block, checked, as it is kept in memory. What cannot be read because all devices of a vdev
-    /// are away is not damaged: a sync waits for them, others are told. What a sync cannot read in
-    /// spite of its devices, and what describes the pool, is tried once more, since a device may
-    /// have come back meanwhile.
+    /// A block, checked, as it is kept in memory. What is damaged is noted by who read it.
     pub(super) async fn read_block(&self, bp: BlkPtr, bookmark: Bookmark, class: Priority) -> Result<Block> {
+        let led = AtomicBool::new(false);
+        let read = || self.read_block_once(bp, bookmark, class, &led);
+        let out = match is_prefetch(class) && !in_sync() {
+            true => read().await,
+            false => self.persist(&bp, bookmark.objset, read).await,
+        };
+        if matches!(out, Err(Error::Corrupt(_))) && led.into_inner() && !self.lacks_devices(&bp) {
+            self.damaged(bookmark, &bp);
+        }
+        out
+    }
+
+    /// Reads what belongs to a block. What cannot be read because devices are away is not damaged: a
+    /// sync waits for them, others are told. What a sync cannot read in spite of its devices, and
+    /// what describes the pool, is tried once more, since a device may have come back meanwhile.
+    pub(super) async fn persist<T, F>(&self, bp: &BlkPtr, objset: u64, read: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
         let mut again = false;
         loop {
-            let failed = match self.read_block_once(bp, bookmark, class).await {
-                Err(e @ Error::Corrupt(_)) if !is_prefetch(class) => e,
+            let failed = match read().await {
+                Err(e @ Error::Corrupt(_)) => e,
                 out => return out,
             };
-            self.tree().check_suspects().await;
-            if !in_sync() && self.lacks_vdevs() {
-                return Err(devices_away());
-            }
-            if self.lacks_vdevs() {
+            let tree = self.tree();
+            tree.settle_suspects().await;
+            if tree.is_writable() && self.lacks_devices(bp) {
+                if !in_sync() {
+                    return Err(devices_away());
+                }
                 // Where nobody waits, as in an import, it is said what is missing.
-                self.await_vdevs().await.map_err(|_| failed)?;
-            } else if again || !(in_sync() || bookmark.objset == Bookmark::MOS) {
+                self.await_devices(&|| self.lacks_devices(bp)).await.map_err(|_| failed)?;
+            } else if again || !(in_sync() || objset == Bookmark::MOS) {
                 return Err(failed);
             } else {
                 again = true;
@@ -81,7 +100,24 @@ impl Zio {
         }
     }
 
-    async fn read_block_once(&self, bp: BlkPtr, bookmark: Bookmark, class: Priority) -> Result<Block> {
+    /// Whether devices are away without which a block cannot be read.
+    fn lacks_devices(&self, bp: &BlkPtr) -> bool {
+        let (tree, birth) = (self.tree(), bp.phys_birth());
+        let any = || tree.tops.iter().any(|t| !t.vdev.is_log && t.lacks(birth));
+        bp.dvas().any(|dva| match tree.tops.get(dva.vdev as usize) {
+            Some(top) if top.vdev.is_concrete() && !dva.gang => top.lacks(birth),
+            // A gang's pieces, and what was moved from a removed vdev, may be anywhere.
+            _ => any(),
+        })
+    }
+
+    async fn read_block_once(
+        &self,
+        bp: BlkPtr,
+        bookmark: Bookmark,
+        class: Priority,
+        led: &AtomicBool,
+    ) -> Result<Block> {
         bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
         let prefetch = is_prefetch(class);
         let Some(key) = Key::of(&bp) else {
@@ -106,6 +142,7 @@ impl Zio {
                     }
                 }
                 Join::Lead(lead) => {
+                    led.store(true, Ordering::Relaxed);
                     self.0.cache.missed(&key, bp.is_metadata(), prefetch);
                     let second = self.read_second_level(&bp, &key, class).await;
                     let place = if second.is_some() { Found::CacheDevice } else { Found::Pool };
@@ -262,7 +299,6 @@ impl Zio {
         if !Arc::ptr_eq(&tree, &self.tree()) {
             return Box::pin(self.read_copies(bp, bookmark, class, tickets)).await;
         }
-        self.damaged(bookmark, bp);
         let Some((_, last)) = failures.pop() else {
             return Err(Error::corrupt(Some(bookmark), "block pointer", "the block has no copies"));
         };

@@ -121,12 +121,16 @@ impl Zio {
         self.allocator().is_ok_and(|a| a.lacks_vdevs())
     }
 
-    /// For a txg's sync: waits until all vdevs that take blocks are there. An error where nobody waits
-    /// for them.
+    /// For a txg's sync: waits until all vdevs that take blocks are there.
     pub(super) async fn await_vdevs(&self) -> Result<()> {
-        while self.lacks_vdevs() {
+        self.await_devices(&|| self.lacks_vdevs()).await
+    }
+
+    /// The same for what a sync lacks. An error where nobody waits for it.
+    pub(super) async fn await_devices(&self, lacking: &(dyn Fn() -> bool + Sync)) -> Result<()> {
+        while lacking() {
             match self.0.waiter.get().and_then(|w| w.upgrade()) {
-                Some(waiter) => waiter.wait().await?,
+                Some(waiter) => waiter.wait(lacking).await?,
                 None => return Err(devices_away()),
             }
         }

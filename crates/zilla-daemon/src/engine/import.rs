@@ -262,6 +262,7 @@ impl Engine {
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let begun = self.env.clock.now();
         let pool = self.open_pool(&found, opts, r.altroot.clone(), cachefile).await?;
+        self.injected_pause(&name, true, begun).await;
         let _changes = self.changes.lock().await;
         if self.closing() {
             pool.spa.close(None).await.map_err(of_pool)?;
@@ -269,7 +270,6 @@ impl Engine {
         }
         self.show_pool(&pool).await;
         drop(opening);
-        self.injected_pause(&name, true, begun).await;
         self.found_again(found.guid);
         self.save_cache().await;
         super::events::notify(&pool, "pool_import");
