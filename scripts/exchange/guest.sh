@@ -34,6 +34,6 @@ resume)
   done
   zpool export src ;;
 esac
-dmesg | grep -iE 'panic|VERIFY|BUG:' && bad 'the kernel complained'
+dmesg | grep -E 'Kernel panic|PANIC|VERIFY|BUG: |Oops' && bad 'the kernel complained'
 tell "$1: $failed failed"
 [ $failed = 0 ]
