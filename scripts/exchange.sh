@@ -35,7 +35,7 @@ view() {
   [ -e "$at" ] && echo "$at"
 }
 unview() { :; }
-device() { "$bin/zilla" zvol attach "$1" 2>/dev/null || "$bin/zilla" zvol list | awk -v v="$1" '$1 == v {print $2}'; }
+device() { "$bin/zilla" zvol attach "$1"; }
 . "$top/scripts/exchange/lib.sh"
 
 printf 'a passphrase' >"$KEYS/pass"

@@ -15,7 +15,8 @@ flat() { printf %s "$1" | sed 's|/|%2f|g'; }
 list() {
   local dir
   dir=$(view "$1") || return 1
-  zmanifest -H "$dir" | sed -E \
+  # A snapshot's root has a number of its mount's.
+  zmanifest -H "$dir" | sed -E -e '1s/,"ino":[0-9]+//' -e \
     's/,"(blocks|atime|btime|attributes|xflags|data)":("[^"]*"|-?[0-9.]+|\[(\[[0-9]+,[0-9]+\],?)*\])//g' >"$2"
   unview
 }

@@ -157,8 +157,9 @@ put red --redact book src/red@full && recv red -u dst/red
 put redc -i src/red@full src/redc@hidden && recv redc dst/redc && same dst/redc@hidden src/redc@hidden
 
 # Cut, to be resumed from what its receiver says; and one that its own receiver resumed.
-head -c 400000 "$S/full.zsend" >"$S/half.zsend"
+halve() { head -c $(($(stat -c %s "$S/$1.zsend") / 2)) "$S/$1.zsend"; }
+halve full >"$S/half.zsend"
 plan "half half dst/resumed"
-head -c 300000 "$S/w.zsend" >"$S/whalf.zsend"
+halve w >"$S/whalf.zsend"
 plan "half whalf dst/wresumed"
 rm -f "$S/err"

@@ -298,7 +298,8 @@ impl Apply {
 
     async fn write(&mut self, w: &Write, payload: Bytes, bytes: u64) -> Result<()> {
         let data = contents(w, payload.clone(), self.order, self.max_blksz())?;
-        let compress = Compress::from_u8(w.compressiontype).filter(|c| *c != Compress::Off);
+        let compress =
+            Compress::from_u8(w.compressiontype).filter(|c| c.is_function() && *c != Compress::Off);
         // What has to be put into this machine's order is compressed anew.
         let packed =
             compress.filter(|_| self.order.is_native()).map(|c| Packed { data: payload, compress: c });
@@ -347,6 +348,17 @@ impl Apply {
             return Err(bad("impossible embedded block"));
         }
         let Some(stored) = payload.get(..w.psize as usize) else { return Err(bad("cut off")) };
+        // OpenZFS tells a spill block that lies in its pointer so: it comes before the object's first byte.
+        if w.offset.wrapping_add(w.length) == 0 {
+            let data = match kind {
+                Compress::Off => None,
+                kind => expand(kind, stored, w.lsize.into()),
+            };
+            let data = data.ok_or_else(|| bad("it does not decompress"))?;
+            let spill =
+                Spill { object: w.object, length: w.lsize.into(), toguid: w.toguid, ..Spill::default() };
+            return self.spill(&spill, data).await;
+        }
         let data = match kind {
             Compress::Off if stored.len() == w.lsize as usize => Bytes::copy_from_slice(stored),
             Compress::Off => return Err(bad("impossible length")),

@@ -102,7 +102,8 @@ fn a_sender_that_lies_is_refused_or_believed_and_the_pool_lives() {
         }
         assert_eq!(
             stream(&kinds[0].0),
-            p.send("tank/plain@one", &SendOpts { embed: true, compressed: true, ..SendOpts::default() }).await
+            p.send("tank/plain@one", &SendOpts { embed: true, compressed: true, ..SendOpts::default() })
+                .await
         );
         let (mut refused, mut believed) = (0, 0);
         for n in 0..TRIES {

@@ -71,8 +71,7 @@ fn blocks_stay_as_their_sender_has_compressed_them() {
         p.fill("tank/off", 10, 5, 3).await;
         p.fill("tank/a", 10, 5, 3).await;
         p.snapshot("tank/off@three").await;
-        let kinds: Vec<u8> =
-            p.pointers("tank/off@three").await.iter().map(|(_, bp)| bp.compress()).collect();
+        let kinds: Vec<u8> = p.pointers("tank/off@three").await.iter().map(|(_, bp)| bp.compress()).collect();
         assert!(kinds.contains(&(OFF as u8)) && kinds.contains(&(GZIP_6 as u8)), "{kinds:?}");
         p.export().await;
     });

@@ -146,7 +146,7 @@ impl Engine {
                 let earlier = match theirs {
                     0 => true,
                     guid if guid == ours.guid() => false,
-                    guid => match pool.by_guid(guid).await?.filter(|snap| inside(snap)) {
+                    guid => match pool.by_guid(guid, &name).await?.filter(|snap| inside(snap)) {
                         Some(snap) => {
                             let snap = dsl.by_name(&snap).await.map_err(of_dataset)?;
                             snap.phys().creation_txg < ours.phys().creation_txg

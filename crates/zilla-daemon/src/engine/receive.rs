@@ -272,7 +272,7 @@ impl Engine {
         }
         let origin = match (&r.origin, &head) {
             (Some(name), None) => Some(name.clone()),
-            (None, None) if part.begin.fromguid != 0 => match pool.by_guid(part.begin.fromguid).await? {
+            (None, None) if part.begin.fromguid != 0 => match pool.by_guid(part.begin.fromguid, &fs).await? {
                 Some(name) => Some(name),
                 None => {
                     let what = format!("local origin for clone {target} does not exist");
@@ -364,7 +364,7 @@ impl Engine {
                 let snapshots = dsl.snapshots(head).await.map_err(of_dataset)?;
                 snapshots.into_iter().find(|s| s.guid() == from)
             }
-            None => match pool.by_guid(from).await? {
+            None => match pool.by_guid(from, &part.target).await? {
                 Some(name) => Some(dsl.by_name(&name).await.map_err(of_dataset)?),
                 None => None,
             },
@@ -522,8 +522,14 @@ impl Pool {
         token(&state)
     }
 
-    /// The snapshot of a guid, wherever it is.
-    pub(super) async fn by_guid(&self, guid: u64) -> Answer<Option<String>> {
+    /// The snapshot of a guid, wherever it is. Of several, which are of datasets that were received from the same, the one
+    /// that has the most of its path in common with `fs`, as with OpenZFS: a clone of a package is one of the package's.
+    pub(super) async fn by_guid(&self, guid: u64, fs: &str) -> Answer<Option<String>> {
+        let in_common = |name: &str| {
+            let both = name.split(['/', '@']).zip(fs.split(['/', '@']));
+            both.take_while(|(a, b)| a == b).count()
+        };
+        let mut nearest: Option<(usize, String)> = None;
         let dsl = self.dsl();
         let mut todo = vec![dsl.root_dir()];
         while let Some(dir) = todo.pop() {
@@ -531,11 +537,14 @@ impl Pool {
                 let head = dsl.head(&dir).await.map_err(of_dataset)?;
                 let snaps = dsl.snapshots(&head).await.map_err(of_dataset)?;
                 if let Some(s) = snaps.iter().find(|s| s.guid() == guid) {
-                    return Ok(Some(s.name()));
+                    let near = in_common(&s.name());
+                    if nearest.as_ref().is_none_or(|(n, _)| near > *n) {
+                        nearest = Some((near, s.name()));
+                    }
                 }
             }
             todo.extend(dsl.child_dirs(&dir).await.map_err(of_dataset)?);
         }
-        Ok(None)
+        Ok(nearest.map(|(_, name)| name))
     }
 }
