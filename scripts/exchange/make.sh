@@ -94,11 +94,11 @@ plan "prop dst/R/eins origin dst/R/clone@null" && plan "prop dst/R/clone origin 
 recv R -o encryption=on -o keyformat=hex -o "keylocation=file://$KEYS/hex" dst/Re
 plan "prop dst/Re/one encryptionroot dst/Re" && same dst/Re/clone@x1 src/t/clone@x1
 recv full -o encryption=on -o keyformat=hex -o "keylocation=file://$KEYS/hex" dst/fe && same dst/fe@s1 src/a@s1
-recv i dst/fe && same dst/fe@s2 src/a@s2
+recv i -F dst/fe && same dst/fe@s2 src/a@s2
 recv c dst/fe/kept && same dst/fe/kept@s1 src/a@s1 && plan "prop dst/fe/kept encryptionroot dst/fe"
 recv full -x encryption dst/fe/inherits && plan "prop dst/fe/inherits encryptionroot dst/fe"
 
-# Encrypted trees, raw.
+# Encrypted trees, raw. (OpenZFS changes what was received when it mounts it, hence -F.)
 zfs create -o encryption=on -o keyformat=passphrase -o "keylocation=file://$KEYS/pass" src/enc
 zfs create -o compression=zstd src/enc/child
 zfs create -o encryption=aes-128-ccm -o keyformat=hex -o "keylocation=file://$KEYS/hex" src/enc/own
@@ -111,20 +111,20 @@ put wcl -w -i src/enc/child@e1 src/enc/clone@e1b && recv wcl dst/wclone && plan 
   same dst/wclone@e1b src/enc/clone@e1b
 zgen text 19 120k >"$(at enc/child)/text" && rm "$(at enc/child)/rand" && truncate -s 10m "$(at enc/own)/text"
 zfs snapshot -r src/enc@e2 && zfs bookmark src/enc/child@e1 src/enc/child#e1
-put wi -w -i @e1 src/enc/child@e2 && recv wi dst/w && plan "key dst/w pass" && same dst/w@e2 src/enc/child@e2
-put wm -w -i '#e1' src/enc/child@e2 && recv w dst/wm && recv wm dst/wm && plan "key dst/wm pass" &&
+put wi -w -i @e1 src/enc/child@e2 && recv wi -F dst/w && plan "key dst/w pass" && same dst/w@e2 src/enc/child@e2
+put wm -w -i '#e1' src/enc/child@e2 && recv w dst/wm && recv wm -F dst/wm && plan "key dst/wm pass" &&
   same dst/wm@e2 src/enc/child@e2
 put wR -w -R src/enc@e2 && recv wR dst/wR && plan "key dst/wR pass" && plan "key dst/wR/own hex"
 for s in enc@e2 enc/child@e1 enc/own@e2 enc/clone@e2; do same "dst/wR${s#enc}" "src/$s"; done
 plan "prop dst/wR/child encryptionroot dst/wR" && plan "prop dst/wR/own encryptionroot dst/wR/own"
 # The keys move, then a clone takes its origin's place.
 zfs change-key -i src/enc/own && zfs snapshot -r src/enc@e3
-put wRi -w -R -i @e2 src/enc@e3 && recv wRi -u dst/wR && plan "prop dst/wR/own encryptionroot dst/wR"
+put wRi -w -R -i @e2 src/enc@e3 && recv wRi -F -u dst/wR && plan "prop dst/wR/own encryptionroot dst/wR"
 plan "key dst/wR pass" && same dst/wR/own@e3 src/enc/own@e3 && same dst/wR/child@e3 src/enc/child@e3
 zfs change-key -o keyformat=hex -o "keylocation=file://$KEYS/hex" src/enc/child
 zfs change-key -o keyformat=passphrase -o "keylocation=file://$KEYS/pass2" src/enc
 zfs snapshot -r src/enc@e4
-put wRi2 -w -R -i @e3 src/enc@e4 && plan "unload dst/wR" && recv wRi2 -u dst/wR
+put wRi2 -w -R -i @e3 src/enc@e4 && plan "unload dst/wR" && recv wRi2 -F -u dst/wR
 plan "prop dst/wR/child encryptionroot dst/wR/child" && plan "prop dst/wR/own encryptionroot dst/wR"
 plan "prop dst/wR/clone encryptionroot dst/wR/child"
 plan "key dst/wR pass2" && plan "key dst/wR/child hex"
