@@ -821,11 +821,12 @@ fn what_is_said_of_a_package_is_inherited_below() {
     let of = |what: &str| world.zfs(&format!("get -H -p -o value,source {what}")).ok();
     receive(&world, "-o compression=zstd -o user:p=mine -o quota=32M -x atime tank/b", &all).unwrap();
     assert_eq!(of("compression,user:p tank/b"), "zstd\tlocal\nmine\tlocal\n");
-    assert_eq!(of("atime,quota tank/b"), "on\tdefault\n33554432\tlocal\n");
+    assert_eq!(of("atime tank/b"), "on\tdefault\n");
+    let quota = |fs: &str| world.zfs(&format!("get -H -p -o value quota {fs}")).ok();
     let inherited = "zstd\tinherited from tank/b\nmine\tinherited from tank/b\n";
     assert_eq!(of("compression,user:p tank/b/c"), inherited);
     // What nobody inherits stays as it came.
-    assert_eq!(of("quota tank/b/c"), "67108864\treceived\n");
+    assert_eq!((quota("tank/b"), quota("tank/b/c")), ("33554432\n".into(), "67108864\n".into()));
     // A volume has no quota, which is no reason to refuse the package.
     assert_eq!(of("compression tank/b/v"), "zstd\tinherited from tank/b\n");
     // What it was sent with is still known.

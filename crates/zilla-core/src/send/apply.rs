@@ -17,7 +17,7 @@ use crate::dmu::{Dnode, NewObject, Now, PART, in_tx, nblkptr_for, resident};
 use crate::dsl::{DslPool, Reached, RecvTarget};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
-use crate::types::ObjectId;
+use crate::types::{Bookmark, ObjectId};
 use crate::zio::{Leave, Packed, class_swap};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -348,8 +348,8 @@ impl Apply {
             return Err(bad("impossible embedded block"));
         }
         let Some(stored) = payload.get(..w.psize as usize) else { return Err(bad("cut off")) };
-        // OpenZFS tells a spill block that lies in its pointer so: it comes before the object's first byte.
-        if w.offset.wrapping_add(w.length) == 0 {
+        // OpenZFS tells a spill block that lies in its pointer so: as the block of that number.
+        if w.offset == Bookmark::SPILL_BLKID.wrapping_mul(w.length) {
             let data = match kind {
                 Compress::Off => None,
                 kind => expand(kind, stored, w.lsize.into()),
