@@ -79,5 +79,7 @@ if wants oracle; then
   # Makes a pool of every kind, keeps images and expectation, and after OpenZFS has written to it imports it again.
   ZILLA_ORACLE=$(cd "$oracle" && pwd) ZILLA_ORACLE_VM=$(cd "$vm" && pwd) \
     cargo test --locked -p zilla-interop --test oracle -- --ignored --nocapture --test-threads 1
+  ZILLA_ORACLE=$(cd "$oracle" && pwd) ZILLA_ORACLE_VM=$(cd "$vm" && pwd) \
+    ZILLA_BIN=${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/debug} scripts/exchange.sh
 fi
 say "judges: $which passed; see $out"

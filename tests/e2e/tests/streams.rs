@@ -803,3 +803,160 @@ fn what_a_pool_cannot_heed_of_a_stream_is_told_and_left_out() {
     old.export();
     tank.judge();
 }
+
+/// As OpenZFS: `-o` is said of a package's first dataset, and those below inherit from it, whatever they have or came with; `-x` leaves
+/// alone what was set here.
+#[test]
+fn what_is_said_of_a_package_is_inherited_below() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o atime=off -o user:p=top tank/a").ok();
+    world.zfs("create -o compression=gzip -o user:p=child -o quota=64M tank/a/c").ok();
+    world.zfs("create -V 4M -o compression=zle tank/a/v").ok();
+    world.zfs("snapshot -r tank/a@one").ok();
+    let all = send(&world, "-R tank/a@one", "all");
+    let of = |what: &str| world.zfs(&format!("get -H -p -o value,source {what}")).ok();
+    receive(&world, "-o compression=zstd -o user:p=mine -o quota=32M -x atime tank/b", &all).unwrap();
+    assert_eq!(of("compression,user:p tank/b"), "zstd\tlocal\nmine\tlocal\n");
+    assert_eq!(of("atime tank/b"), "on\tdefault\n");
+    let quota = |fs: &str| world.zfs(&format!("get -H -p -o value quota {fs}")).ok();
+    let inherited = "zstd\tinherited from tank/b\nmine\tinherited from tank/b\n";
+    assert_eq!(of("compression,user:p tank/b/c"), inherited);
+    // What nobody inherits stays as it came.
+    assert_eq!((quota("tank/b"), quota("tank/b/c")), ("33554432\n".into(), "67108864\n".into()));
+    // A volume has no quota, which is no reason to refuse the package.
+    assert_eq!(of("compression tank/b/v"), "zstd\tinherited from tank/b\n");
+    // What it was sent with is still known.
+    world.zfs("inherit -S compression tank/b/c").ok();
+    assert_eq!(of("compression tank/b/c"), "gzip\treceived\n");
+    world.zfs("set compression=lz4 tank/b/c").ok();
+    world.zfs("set user:p=here tank/b/c").ok();
+    world.zfs("set user:q=sent tank/a").ok();
+    world.zfs("snapshot -r tank/a@two").ok();
+    let step = send(&world, "-R -i @one tank/a@two", "step");
+    receive(&world, "-x user:p -o compression=zle -x user:q tank/b", &step).unwrap();
+    assert_eq!(of("compression,user:p tank/b"), "zle\tlocal\nmine\tlocal\n");
+    assert_eq!(of("user:q tank/b"), "-\t-\n");
+    assert_eq!(of("compression,user:p tank/b/c"), "zle\tinherited from tank/b\nhere\tlocal\n");
+    let one = send(&world, "-p tank/a/v@one", "volume");
+    let refused = receive(&world, "-o quota=32M tank/v", &one).unwrap_err();
+    assert!(refused.contains("property 'quota' does not apply to datasets of this type"), "{refused}");
+    let kept = receive(&world, "-x quota tank/v", &one);
+    assert!(kept.is_ok(), "{kept:?}");
+    pool.judge();
+}
+
+/// Of several datasets that were received from the same one, a package's clones are those of the package's own.
+#[test]
+fn a_clone_is_made_of_what_is_nearest() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    world.zfs("create tank/a/x").ok();
+    world.zfs("snapshot tank/a/x@base").ok();
+    world.zfs("clone tank/a/x@base tank/a/y").ok();
+    world.zfs("snapshot -r tank/a@one").ok();
+    let base = send(&world, "tank/a/x@base", "base");
+    for fs in ["tank/aa", "tank/zz", "tank/b"] {
+        receive(&world, fs, &base).unwrap();
+    }
+    let all = send(&world, "-R tank/a@one", "all");
+    for fs in ["tank/k", "tank/zz/k"] {
+        receive(&world, fs, &all).unwrap();
+        let origin = world.zfs(&format!("get -H -o value origin {fs}/y")).ok();
+        assert_eq!(origin.trim(), format!("{fs}/x@base"));
+    }
+    pool.judge();
+}
+
+/// Encryption roots move with their sender's, also where a clone takes its origin's place beyond them; and stay where that would take a
+/// key away.
+#[test]
+fn a_raw_package_takes_its_keys_along() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    let place = |n: u8| {
+        let path = world.path().join(format!("key{n}"));
+        fs::write(&path, format!("{n:064}")).expect("key");
+        format!("file://{}", path.display())
+    };
+    let keys: Vec<String> = (0..5).map(place).collect();
+    let with = |n: usize| format!("-o keyformat=hex -o keylocation={}", keys[n]);
+    world.zfs(&format!("create -o encryption=on {} tank/a", with(0))).ok();
+    for (fs, more) in [("child", String::new()), ("own", format!("-o encryption=on {}", with(1)))] {
+        world.zfs(&format!("create {more} tank/a/{fs}")).ok();
+        fs::write(pool.root().join(format!("a/{fs}/f")), fs).expect("write");
+    }
+    world.zfs("create tank/a/fs").ok();
+    world.zfs("snapshot -r tank/a@one").ok();
+    world.zfs("clone tank/a/fs@one tank/a/own/clone").ok();
+    world.zfs("snapshot -r tank/a@two").ok();
+    let whole = send(&world, "-w -R tank/a@two", "whole");
+    for fs in ["tank/b", "tank/kept", "tank/mine"] {
+        receive(&world, fs, &whole).unwrap();
+    }
+    let root = |fs: &str| world.zfs(&format!("get -H -o value encryptionroot {fs}")).ok().trim().to_owned();
+    let roots = |top: &str| ["child", "own", "fs", "own/clone"].map(|fs| root(&format!("{top}/{fs}")));
+    let named = |top: &str, names: [&str; 4]| names.map(|n| format!("{top}{n}"));
+    assert_eq!(roots("tank/b"), named("tank/b", ["", "/own", "", ""]));
+    // The sender's roots move, one gets another key, and a clone becomes what its origin was.
+    world.zfs("change-key -i tank/a/own").ok();
+    world.zfs(&format!("change-key {} tank/a/child", with(2))).ok();
+    world.zfs(&format!("change-key {} tank/a/fs", with(4))).ok();
+    world.zfs("promote tank/a/own/clone").ok();
+    world.zfs(&format!("change-key {} tank/a", with(3))).ok();
+    for fs in ["child", "own"] {
+        fs::write(pool.root().join(format!("a/{fs}/g")), fs).expect("write");
+    }
+    world.zfs("snapshot -r tank/a@three").ok();
+    let step = send(&world, "-w -R -i @two tank/a@three", "step");
+    receive(&world, "tank/b", &step).unwrap();
+    assert_eq!(roots("tank/b"), named("tank/b", ["/child", "", "/own/clone", "/own/clone"]));
+    let origin = |fs: &str| world.zfs(&format!("get -H -o value origin {fs}")).ok().trim().to_owned();
+    assert_eq!(
+        (origin("tank/b/fs"), origin("tank/b/own/clone")),
+        ("tank/b/own/clone@one".into(), "-".into())
+    );
+    let at = |fs: &str| world.zfs(&format!("get -H -o value keylocation {fs}")).ok().trim().to_owned();
+    assert_eq!((at("tank/b/child"), at("tank/b/own")), (keys[2].clone(), "none".into()));
+    let load = |fs: &str, n: usize| world.zfs(&format!("load-key -L {} {fs}", keys[n]));
+    assert!(load("tank/b", 0).fails().contains("Incorrect key"));
+    for (fs, n) in [("tank/b", 3), ("tank/b/child", 2), ("tank/b/own/clone", 4)] {
+        load(fs, n).ok();
+    }
+    world.zfs("mount -a").ok();
+    for fs in ["child", "own"] {
+        assert_eq!(fs::read(pool.root().join(format!("b/{fs}/g"))).expect("read"), fs.as_bytes());
+    }
+    // A key that is loaded stays the key, of all that it opens.
+    load("tank/kept", 0).ok();
+    world.zfs("mount -a").ok();
+    receive(&world, "-F tank/kept", &step).unwrap();
+    assert_eq!(root("tank/kept/child"), "tank/kept");
+    assert_eq!(fs::read(pool.root().join("kept/child/g")).expect("read"), b"child");
+    world.zfs("unmount tank/kept").ok();
+    world.zfs("unload-key -r tank/kept").ok();
+    load("tank/kept", 0).ok();
+    world.zfs("mount tank/kept/child").ok();
+    assert_eq!(fs::read(pool.root().join("kept/child/g")).expect("read"), b"child");
+    // So does one that opens what was made here.
+    load("tank/mine", 0).ok();
+    world.zfs("create tank/mine/here").ok();
+    fs::write(pool.root().join("mine/here/f"), "here").expect("write");
+    world.zfs("unmount tank/mine/here").ok();
+    world.zfs("unload-key -r tank/mine").ok();
+    receive(&world, "tank/mine", &step).unwrap();
+    load("tank/mine", 0).ok();
+    world.zfs("mount tank/mine/here").ok();
+    assert_eq!(fs::read(pool.root().join("mine/here/f")).expect("read"), b"here");
+    pool.judge();
+}

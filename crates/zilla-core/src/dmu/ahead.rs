@@ -125,6 +125,7 @@ impl Dnode {
             special_upto: props.special_upto,
             dedup: None,
             may_stay: false,
+            packed: None,
         })
     }
 }

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the next to be synced, and
-//! once synced its contents become the base; a layer over a cloned block hides all below it; where a layer was written ahead of its sync is known only while it does not change. A crash
+//! once synced its contents become the base; a layer over a cloned block hides all below it; where a layer was written ahead of its sync, and how it came compressed, is known only while it does not change. A crash
 //! loses layers, which is what a txg that was not synced means.
 //!
 //! A layer that its txg's sync could not put on disk, because what it lies on cannot be read, becomes the *held* layer
@@ -22,6 +22,7 @@
 
 use super::range::RangeSet;
 use crate::types::Txg;
+use crate::zio::Packed;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use zilla_env::IoBuf;
@@ -105,6 +106,8 @@ struct Layer {
     data: LayerData,
     /// Where these very contents are on disk already (`ahead.rs`). Forgotten when they change.
     ahead: Option<Box<BlkPtr>>,
+    /// These very contents as they came compressed. Forgotten when they change.
+    packed: Option<Box<Packed>>,
     /// What a partial layer lies on instead of the layers below.
     clone: Option<Box<ClonedBlock>>,
     fault: Fault,
@@ -112,7 +115,7 @@ struct Layer {
 
 impl Layer {
     fn new(txg: Txg, data: LayerData) -> Layer {
-        Layer { txg, data, ahead: None, clone: None, fault: Fault::None }
+        Layer { txg, data, ahead: None, packed: None, clone: None, fault: Fault::None }
     }
 
     /// The cloned block below the bytes that were written since.
@@ -377,6 +380,19 @@ impl Dbuf {
         self.put(txg, LayerData::Frozen(data));
     }
 
+    /// As [`Dbuf::write_all`]; `packed` is what is to be stored of it.
+    pub(crate) fn write_packed(&mut self, txg: Txg, data: Bytes, packed: Packed) {
+        self.write_all(txg, data);
+        if let Some(l) = self.layers.last_mut() {
+            l.packed = Some(Box::new(packed));
+        }
+    }
+
+    /// What is to be stored of the contents that `txg` leaves, if they came compressed.
+    pub(crate) fn packed(&self, txg: Txg) -> Option<&Packed> {
+        self.layers.iter().find(|l| l.txg == txg)?.packed.as_deref()
+    }
+
     /// Frees the block in `txg`: reads as zeroes from now on.
     pub(crate) fn free(&mut self, txg: Txg) {
         self.put(txg, LayerData::Hole);
@@ -427,7 +443,7 @@ impl Dbuf {
         }
         let at = self.layers.len() - 1;
         let layer = &mut self.layers[at];
-        layer.ahead = None;
+        (layer.ahead, layer.packed) = (None, None);
         layer.data = match std::mem::replace(&mut layer.data, LayerData::Hole) {
             LayerData::Full(buf) if buf.len() >= blksz => LayerData::Full(buf),
             LayerData::Full(old) => LayerData::Full(copied(&old, blksz)),
@@ -598,7 +614,8 @@ fn joined(lower: Layer, upper: Layer) -> Layer {
     let over_clone = lower.under().is_some();
     let clone = lower.clone.filter(|_| over_clone);
     let fault = if upper.fault == Fault::None { lower.fault } else { upper.fault };
-    Layer { txg: upper.txg, data: merged(lower.data, upper.data), ahead: upper.ahead, clone, fault }
+    let Layer { txg, ahead, packed, .. } = upper;
+    Layer { txg, data: merged(lower.data, upper.data), ahead, packed, clone, fault }
 }
 
 /// What two layers' bytes are together.

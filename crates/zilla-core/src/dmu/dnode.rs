@@ -17,7 +17,7 @@ use super::tree::{self, Indirects, Lookup};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId, TXG_SIZE};
-use crate::zio::BlockStore;
+use crate::zio::{BlockStore, Packed};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -405,6 +405,17 @@ impl Dnode {
         tx.completed(data.len() as u64);
         inner.dbuf(blkid).write_all(tx.txg(), data);
         self.block_dirtied(&mut inner, tx, blkid)
+    }
+
+    /// As [`Dnode::write_block`]; `packed` is what is to be stored of `data`, whatever the object's
+    /// compression is.
+    pub(crate) fn write_packed(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes, packed: Packed) {
+        let mut inner = self.dirty(tx);
+        debug_assert_eq!(data.len(), inner.head.blksz as usize);
+        tx.completed(data.len() as u64);
+        tx.dirtied(packed.data.len() as u64);
+        inner.dbuf(blkid).write_packed(tx.txg(), data, packed);
+        self.block_dirtied(&mut inner, tx, blkid);
     }
 
     /// As [`Dnode::write_block`], and the block gets a new place even if it is what is there.

@@ -154,7 +154,8 @@ impl Objset {
                     Some(data) => {
                         let fill = fill_of(&w.phys, &data);
                         w.bases.push((blkid, Base::Data(data.clone())));
-                        reqs.push(w.request(data, 0, blkid, fill, props));
+                        let packed = w.packed.remove(&blkid);
+                        reqs.push(WriteReq { packed, ..w.request(data, 0, blkid, fill, props) });
                         at.push((i, blkid));
                     }
                     None => {
@@ -289,6 +290,7 @@ impl Objset {
             special_upto: 0,
             dedup: None,
             may_stay: false,
+            packed: None,
         };
         let Some(bp) = self.shared.store.write(txg, vec![req]).await?.pop() else {
             return Err(Error::corrupt(None, "", "the store returned no pointer"));

@@ -435,6 +435,13 @@ impl DslPool {
         Ok(names.filter(|name| !name.is_empty()).collect())
     }
 
+    /// Which of its own properties a dataset has, received ones left out.
+    #[crate::boxed]
+    pub async fn local_names(&self, ds: &DslDataset) -> Result<Vec<String>> {
+        let entries = Zap::open(self.mos(), ds.dir().phys().props_zapobj).await?.entries().await?;
+        Ok(entries.iter().map(|e| e.name_str().into_owned()).filter(|name| !name.contains('$')).collect())
+    }
+
     async fn props_zap(&self, tx: &Tx, ds: &DslDataset, make: bool) -> Result<Option<Zap>> {
         let id = if ds.is_snapshot() { ds.phys().props_obj } else { ds.dir().phys().props_zapobj };
         if id != 0 {

@@ -9,7 +9,7 @@
 //! - A dataset's data key never changes; the guid tells whether it is the same.
 //! - Who could open a dataset before a receive can after it. An increment brings the sender's wrapping along, which replaces ours only
 //!   where the dataset is its own encryption root, opens no other, and no key is loaded that would no longer be the right one. Else ours
-//!   stays: both open the same data key.
+//!   stays: both open the same data key. A package brings those of whole trees ([`super::rawroots`]).
 //!
 //! **Crash.** A new dataset's key is written in the txg that makes it, an increment's in the txg that puts its contents in place.
 
@@ -25,7 +25,6 @@ use crate::tunables;
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
 use crate::zio::RawStore;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_codec::checksum::Checksum;
@@ -264,7 +263,7 @@ impl DslPool {
         props.set_str(tx, "keylocation", "prompt").await
     }
 
-    async fn put_raw_key(&self, tx: &Tx, zap: &Zap, raw: &RawKey, root: u64) -> Result<()> {
+    pub(super) async fn put_raw_key(&self, tx: &Tx, zap: &Zap, raw: &RawKey, root: u64) -> Result<()> {
         let p = &raw.phys;
         for (name, value) in [
             (DSL_CRYPTO_KEY_CRYPTO_SUITE, Value::u64(p.suite)),
@@ -300,32 +299,6 @@ impl DslPool {
             return Ok(());
         }
         self.put_raw_key(tx, &zap, raw, dir.id).await
-    }
-
-    /// Gives a dataset that a raw stream has just made its parent's encryption root, as it had where it was sent from. Its key stays
-    /// wrapped as it is, so this is done only where one user's key is known to open both: the root is `new` as well, or the same
-    /// passphrase (its salt is random) was made for it. Else the dataset stays a root of its own, and opens as where it came from.
-    #[crate::boxed]
-    pub async fn recv_raw_root(&self, tx: &Tx, name: &str, new: &BTreeSet<String>) -> Result<()> {
-        let dir = self.dir_by_name(name).await?;
-        let (Some(object), Some(parent)) = (self.key_object(&dir).await?, dir.parent()) else {
-            return Ok(());
-        };
-        let Some(root) = self.encryption_root(&parent).await? else { return Ok(()) };
-        let own = Zap::open(self.mos(), object).await?.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await? == dir.id;
-        if !own || !new.contains(name) || self.is_clone(&dir) {
-            return Ok(());
-        }
-        let (ours, theirs) = (self.key_shape(&dir).await?, self.key_shape(&root).await?);
-        if !new.contains(&root.name()) && (ours.format != KeyFormat::Passphrase || ours != theirs) {
-            return Ok(());
-        }
-        for d in self.sharing(&dir, dir.id).await? {
-            if let Some(id) = self.key_object(&d).await? {
-                Zap::open(self.mos(), id).await?.set_u64(tx, DSL_CRYPTO_KEY_ROOT_DDOBJ, root.id).await?;
-            }
-        }
-        self.set_key_location(tx, &dir, None).await
     }
 
     /// The snapshot of a raw stream has the sender's set of IVs.

@@ -7,6 +7,9 @@
 //! A number that is used again for another object is changed in place where the dnode's shape
 //! allows it. Else the old object is freed, its txg waited for, and the new one made.
 //!
+//! A block that comes compressed (`send -c`) is decompressed, which tells whether it can be, and stored as it came; one that
+//! comes in its pointer (`-e`) stays there. Both only where it is one block here as well, in this machine's order.
+//!
 //! **Bad input.** Every number of a record is checked before it is used: sizes against the block sizes the pool has, offsets
 //! against the longest object, types against those there are.
 
@@ -17,14 +20,14 @@ use crate::dmu::{Dnode, NewObject, Now, PART, in_tx, nblkptr_for, resident};
 use crate::dsl::{DslPool, Reached, RecvTarget};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
-use crate::types::ObjectId;
-use crate::zio::{Leave, class_swap};
+use crate::types::{Bookmark, ObjectId};
+use crate::zio::{Leave, Packed, class_swap};
 use bytes::Bytes;
 use std::sync::Arc;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{self, Compress};
 use zilla_env::IoBuf;
-use zilla_ondisk::blkptr::{BP_EMBEDDED_TYPE_DATA, BPE_PAYLOAD_SIZE};
+use zilla_ondisk::blkptr::{BP_EMBEDDED_TYPE_DATA, BPE_PAYLOAD_SIZE, BlkPtr};
 use zilla_ondisk::dnode::{DN_MAX_OBJECT, DNODE_SHIFT, DNODES_PER_BLOCK, slots_to_bonuslen};
 use zilla_ondisk::object_type::{self, DMU_OT_DNODE, DMU_OT_NONE, DMU_OT_OBJSET};
 use zilla_ondisk::stream::{
@@ -45,6 +48,8 @@ pub(super) struct Apply {
     /// The sender tells spill blocks whenever it tells their objects.
     pub tells_spills: bool,
     pub resumable: bool,
+    /// Blocks that came in their pointers stay there: not where they have to be encrypted.
+    pub embeds: bool,
     /// What a raw stream has told.
     pub raw: Option<super::raw::Raw>,
     /// The object of the last record; most records are of the same.
@@ -295,22 +300,38 @@ impl Apply {
     }
 
     async fn write(&mut self, w: &Write, payload: Bytes, bytes: u64) -> Result<()> {
-        let data = contents(w, payload, self.order, self.max_blksz())?;
-        self.put(w.object, w.offset, data, bytes).await
+        let data = contents(w, payload.clone(), self.order, self.max_blksz())?;
+        let compress =
+            Compress::from_u8(w.compressiontype).filter(|c| c.is_function() && *c != Compress::Off);
+        // What has to be put into this machine's order is compressed anew.
+        let packed =
+            compress.filter(|_| self.order.is_native()).map(|c| Packed { data: payload, compress: c });
+        self.put(w.object, w.offset, data, packed, bytes).await
     }
 
-    /// Writes bytes of an object.
-    async fn put(&mut self, object: u64, offset: u64, data: Bytes, bytes: u64) -> Result<()> {
+    /// Writes bytes of an object. What came compressed stays so where it is one block here as well.
+    async fn put(
+        &mut self,
+        object: u64,
+        offset: u64,
+        data: Bytes,
+        packed: Option<Packed>,
+        bytes: u64,
+    ) -> Result<()> {
         let len = data.len() as u64;
         if offset.checked_add(len).is_none_or(|end| end > MAX_BYTES) {
             return Err(bad_stream(format!("object {object} at {offset}: beyond any object's end")));
         }
         let dn = self.hold(object).await?;
         let blksz = u64::from(dn.blksz());
+        let packed = packed.filter(|_| len == blksz && offset.is_multiple_of(blksz));
         in_tx(&self.dsl.ctx().txgs, |tx| {
             dn.in_order(tx)?;
             self.room(tx, len, dn.cost(tx, offset, offset + len, blksz))?;
-            dn.write_records(tx, offset, &data);
+            match &packed {
+                Some(packed) => dn.write_packed(tx, offset / blksz, data.clone(), packed.clone()),
+                None => drop(dn.write_records(tx, offset, &data)),
+            }
             self.reached(tx, object, offset, bytes);
             Ok(())
         })
@@ -330,11 +351,25 @@ impl Apply {
             return Err(bad("impossible embedded block"));
         }
         let Some(stored) = payload.get(..w.psize as usize) else { return Err(bad("cut off")) };
+        // OpenZFS tells a spill block that lies in its pointer so: as the block of that number.
+        if w.offset == Bookmark::SPILL_BLKID.wrapping_mul(w.length) {
+            let data = match kind {
+                Compress::Off => None,
+                kind => expand(kind, stored, w.lsize.into()),
+            };
+            let data = data.ok_or_else(|| bad("it does not decompress"))?;
+            let spill =
+                Spill { object: w.object, length: w.lsize.into(), toguid: w.toguid, ..Spill::default() };
+            return self.spill(&spill, data).await;
+        }
         let data = match kind {
             Compress::Off if stored.len() == w.lsize as usize => Bytes::copy_from_slice(stored),
             Compress::Off => return Err(bad("impossible length")),
             kind => expand(kind, stored, w.lsize.into()).ok_or_else(|| bad("it does not decompress"))?,
         };
+        if u64::from(w.lsize) == w.length && self.embed(w, kind, stored, bytes).await? {
+            return Ok(());
+        }
         let data = match data.len() as u64 == w.length {
             true => data,
             false => {
@@ -343,7 +378,26 @@ impl Apply {
                 whole.into()
             }
         };
-        self.put(w.object, w.offset, data, bytes).await
+        self.put(w.object, w.offset, data, None, bytes).await
+    }
+
+    /// Puts a block into its pointer as it came, if it is one block here as well and may lie there.
+    async fn embed(&mut self, w: &WriteEmbedded, kind: Compress, stored: &[u8], bytes: u64) -> Result<bool> {
+        let dn = self.hold(w.object).await?;
+        let (blksz, otype) = (u64::from(dn.blksz()), dn.otype());
+        let fits = w.length == blksz && w.offset.is_multiple_of(blksz) && w.offset <= MAX_BYTES - blksz;
+        if !fits || !self.embeds || !self.order.is_native() || object_type::has_fill(otype) {
+            return Ok(false);
+        }
+        let Some(bp) = BlkPtr::embedded(stored, kind as u8, w.length, otype, 0, 0) else { return Ok(false) };
+        let put = in_tx(&self.dsl.ctx().txgs, |tx| {
+            dn.in_order(tx)?;
+            self.room(tx, blksz, dn.cost(tx, w.offset, w.offset + blksz, blksz))?;
+            dn.clone_block(tx, w.offset / blksz, bp);
+            self.reached(tx, w.object, w.offset, bytes);
+            Ok(())
+        });
+        put.await.map(|()| true)
     }
 
     async fn free(&mut self, f: &Free) -> Result<()> {

@@ -40,7 +40,7 @@ mod walk;
 pub use estimate::estimate;
 pub use heal::{Heal, Healed};
 pub use objects::Resume;
-pub use receive::{Receive, check_features};
+pub use receive::{Receive, check_features, raw_key};
 pub use redact::redaction;
 pub use restore::Redaction;
 pub use sender::{From, HEAD_NAME, SendOpts, Special, send, send_special};

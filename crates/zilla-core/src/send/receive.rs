@@ -59,7 +59,7 @@ pub fn check_features(b: &Begin) -> Result<()> {
 }
 
 /// What a raw stream says of its key.
-fn raw_key(b: &Begin, payload: &Bytes) -> Result<Option<Arc<RawKey>>> {
+pub fn raw_key(b: &Begin, payload: &Bytes) -> Result<Option<Arc<RawKey>>> {
     if b.features() & feature::RAW == 0 {
         return Ok(None);
     }
@@ -139,12 +139,14 @@ impl Receive {
     /// Takes all records to END.
     #[crate::boxed]
     pub async fn records(&mut self, reader: &mut RecordReader<'_>) -> Result<()> {
+        let encrypted = self.dsl.is_encrypted(&self.target.ds.dir()).await?;
         let mut apply = Apply {
             dsl: self.dsl.clone(),
             target: self.target.clone(),
             order: reader.order(),
             tells_spills: self.begin.flags & DRR_FLAG_SPILL_BLOCK != 0,
             resumable: self.is_resumable(),
+            embeds: !encrypted && self.dsl.feature_enabled("embedded_data"),
             raw: self.opts.raw.as_ref().map(|raw| super::raw::Raw::new(raw)),
             last: None,
         };

@@ -15,11 +15,18 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::time::Duration;
 use zilla_codec::checksum::Checksum;
-use zilla_codec::compress::CompressSpec;
+use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::blkptr::BlkPtr;
 
 fn no_log() -> Error {
     Error::os(Errno::NotSup, "there is nowhere to put an intent log")
+}
+
+/// A block's contents as somebody else has compressed them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packed {
+    pub data: Bytes,
+    pub compress: Compress,
 }
 
 /// One block to be put on disk in the txg being synced.
@@ -47,6 +54,8 @@ pub struct WriteReq {
     pub dedup: Option<Dedup>,
     /// The block that is there may stay if it is what would be written now.
     pub may_stay: bool,
+    /// What is stored of `data` instead of what `compress` would make of it.
+    pub packed: Option<Packed>,
 }
 
 /// How blocks are shared by their contents.

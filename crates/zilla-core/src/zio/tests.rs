@@ -142,6 +142,7 @@ fn req(data: Bytes, blkid: u64) -> WriteReq {
         special_upto: 0,
         dedup: None,
         may_stay: false,
+        packed: None,
     }
 }
 

@@ -543,6 +543,11 @@ fn shape(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64, seal: Option<&Seal>) ->
             sealed,
         });
     }
+    if let Some(packed) = &req.packed {
+        // As OpenZFS does: in whole sectors, and never more than there is of it.
+        let psize = (packed.data.len() as u64).next_multiple_of(unit).min(lsize);
+        return stored(zio, req, padded(&packed.data, psize as usize), packed.compress, seal);
+    }
     let compress = match req.compress.kind {
         Compress::On | Compress::Inherit => CompressSpec::ON_VALUE,
         // Of these parts stay in the clear, and their codes are taken of what they say.
@@ -574,15 +579,29 @@ fn shape(zio: &Zio, txg: Txg, req: &WriteReq, unit: u64, seal: Option<&Seal>) ->
     // Stored in whole sectors; what saves none is stored as it is.
     let packed = packed.filter(|p| (p.len() as u64).next_multiple_of(unit) < lsize);
     let (data, compress) = match packed {
-        Some(p) => {
-            let mut buf = IoBuf::scratch(p.len().next_multiple_of(unit as usize));
-            let (front, pad) = buf.split_at_mut(p.len());
-            front.copy_from_slice(&p);
-            pad.fill(0);
-            (buf.into_bytes(), compress.kind)
-        }
+        Some(p) => (padded(&p, p.len().next_multiple_of(unit as usize)), compress.kind),
         None => (req.data.clone(), Compress::Off),
     };
+    stored(zio, req, data, compress, seal)
+}
+
+/// Bytes with zeroes behind them, up to a length.
+fn padded(bytes: &[u8], len: usize) -> Bytes {
+    let mut buf = IoBuf::scratch(len.max(bytes.len()));
+    let (front, pad) = buf.split_at_mut(bytes.len());
+    front.copy_from_slice(bytes);
+    pad.fill(0);
+    buf.into_bytes()
+}
+
+/// A block whose bytes are settled, but for its key.
+fn stored(
+    zio: &Zio,
+    req: &WriteReq,
+    data: Bytes,
+    compress: Compress,
+    seal: Option<&Seal>,
+) -> Result<Prepared> {
     let (data, sealed) = match seal {
         None => (data, None),
         Some(seal) => sealed(zio, req, data, seal).map(|(data, s)| (data, Some(s)))?,

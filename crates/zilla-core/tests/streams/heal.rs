@@ -23,8 +23,8 @@ impl Pool {
         Heal::begin(self.dsl(), begin, reader.order(), snap).await?.records(&mut reader).await
     }
 
-    /// Where the blocks of a snapshot's files are.
-    async fn blocks(&self, snap: &str) -> Vec<(Bookmark, BlkPtr)> {
+    /// The pointers of a snapshot's files, holes left out.
+    pub async fn pointers(&self, snap: &str) -> Vec<(Bookmark, BlkPtr)> {
         let ds = self.dsl().by_name(snap).await.unwrap();
         let os = self.dsl().objset(&ds).await.unwrap();
         let mut out = Vec::new();
@@ -37,11 +37,18 @@ impl Pool {
             for blkid in 0..=dn.phys().maxblkid {
                 dn.load(0, blkid).await.unwrap();
                 let bp = zilla_core::dmu::resident(|| dn.block_pointer(blkid)).await.unwrap();
-                if let Some(bp) = bp.filter(|bp| !bp.is_hole() && !bp.is_embedded()) {
+                if let Some(bp) = bp.filter(|bp| !bp.is_hole()) {
                     out.push((Bookmark { objset: os.id(), object: id, level: 0, blkid }, bp));
                 }
             }
         }
+        out
+    }
+
+    /// Where the blocks of a snapshot's files are.
+    async fn blocks(&self, snap: &str) -> Vec<(Bookmark, BlkPtr)> {
+        let mut out = self.pointers(snap).await;
+        out.retain(|(_, bp)| !bp.is_embedded());
         assert!(out.len() > 30, "{snap}: {} blocks", out.len());
         out
     }

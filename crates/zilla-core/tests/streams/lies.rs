@@ -85,7 +85,7 @@ fn a_sender_that_lies_is_refused_or_believed_and_the_pool_lives() {
                 "tank/plain",
                 "tank/plain@one",
                 "tank/plain@two",
-                SendOpts { embed: true, ..SendOpts::default() },
+                SendOpts { embed: true, compressed: true, ..SendOpts::default() },
             ),
             ("tank/crypt", "tank/crypt@one", "tank/crypt@two", raw()),
         ] {
@@ -102,7 +102,8 @@ fn a_sender_that_lies_is_refused_or_believed_and_the_pool_lives() {
         }
         assert_eq!(
             stream(&kinds[0].0),
-            p.send("tank/plain@one", &SendOpts { embed: true, ..SendOpts::default() }).await
+            p.send("tank/plain@one", &SendOpts { embed: true, compressed: true, ..SendOpts::default() })
+                .await
         );
         let (mut refused, mut believed) = (0, 0);
         for n in 0..TRIES {
@@ -150,4 +151,39 @@ fn a_sender_that_lies_is_refused_or_believed_and_the_pool_lives() {
         p.export().await;
         zdb(dir.path());
     });
+}
+
+#[test]
+fn what_does_not_decompress_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_fs("tank/a").await;
+        p.fill("tank/a", 0, 9, 1).await;
+        p.snapshot("tank/a@one").await;
+        let honest =
+            p.send("tank/a@one", &SendOpts { embed: true, compressed: true, ..SendOpts::default() }).await;
+        let honest = records(&honest);
+        let compressed = |(head, _): &Rec| {
+            let head: &[u8; RECORD_SIZE] = head.as_slice().try_into().unwrap();
+            match Record::decode(head, ByteOrder::NATIVE) {
+                Ok(Record::Write(w)) => w.compressiontype != 0,
+                Ok(Record::WriteEmbedded(_)) => true,
+                _ => false,
+            }
+        };
+        let places: Vec<usize> = (0..honest.len()).filter(|i| compressed(&honest[*i])).collect();
+        assert!(places.len() > 5, "{}", places.len());
+        for at in places {
+            let mut told = honest.clone();
+            told[at].1 = vec![0xff; told[at].1.len()].into();
+            let done = p.receive(&stream(&told), to("tank/b", "one")).await;
+            assert!(done.as_ref().is_err_and(|e| e.to_string().contains("does not decompress")), "{done:?}");
+            assert!(p.dsl().by_name("tank/b").await.is_err(), "half a dataset is there");
+        }
+        p.receive(&stream(&honest), to("tank/b", "one")).await.unwrap();
+        p.export().await;
+    });
+    zdb(dir.path());
 }

@@ -6,6 +6,7 @@ mod cuts;
 mod heads;
 mod heal;
 mod lies;
+mod packed;
 mod raw;
 mod redacted;
 mod saved;

@@ -46,11 +46,7 @@ impl<'a> Package<'a> {
             let (Some(name), Some(snaps)) = (member.str("name"), member.list("snaps")) else { continue };
             let target = target_of(r, &format!("{name}@x"), top)?;
             let target = target.split('@').next().unwrap_or_default().to_owned();
-            for (_, value) in snaps.iter() {
-                if let NvValue::Uint64(guid) = value {
-                    by_snapshot.insert(*guid, found.len());
-                }
-            }
+            by_snapshot.extend(snapshots_of(member).map(|(_, guid)| (guid, found.len())));
             found.push(Member { target, snaps, origin: member.u64("origin").unwrap_or(0) });
         }
         Ok(Package { members: found, by_snapshot })
@@ -74,6 +70,15 @@ impl<'a> Package<'a> {
     fn has(&self, target: &str) -> bool {
         self.members.iter().any(|m| m.target == target)
     }
+}
+
+/// The snapshots of a package's dataset, and their guids.
+pub(super) fn snapshots_of(member: &NvList) -> impl Iterator<Item = (&str, u64)> {
+    let snaps = member.list("snaps").into_iter().flat_map(NvList::iter);
+    snaps.filter_map(|(name, value)| match value {
+        NvValue::Uint64(guid) => Some((name, *guid)),
+        _ => None,
+    })
 }
 
 fn is_below(name: &str, above: &str) -> bool {
@@ -141,7 +146,7 @@ impl Engine {
                 let earlier = match theirs {
                     0 => true,
                     guid if guid == ours.guid() => false,
-                    guid => match pool.by_guid(guid).await?.filter(|snap| inside(snap)) {
+                    guid => match pool.by_guid(guid, &name).await?.filter(|snap| inside(snap)) {
                         Some(snap) => {
                             let snap = dsl.by_name(&snap).await.map_err(of_dataset)?;
                             snap.phys().creation_txg < ours.phys().creation_txg
@@ -154,6 +159,10 @@ impl Engine {
                 }
                 if r.verbose {
                     told.out(format!("promoting {name}"));
+                }
+                if let Err(e) = self.root_for_promotion(pool, &name).await {
+                    told.err(format!("cannot promote '{name}': {}", e.description()));
+                    continue;
                 }
                 match self.promote(caller, DatasetPromote { name: name.clone() }).await {
                     // Others have other origins now.
@@ -169,6 +178,19 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Where a clone would take its origin's place outside of the encryption root that both have, the origin
+    /// becomes a root first, of the same key, and the clone then is it instead. So does OpenZFS; at the sender
+    /// the origin has been one.
+    async fn root_for_promotion(&self, pool: &Arc<Pool>, clone: &str) -> Answer<()> {
+        let Some(origin) = pool.dsl().root_before_promotion(clone).await.map_err(of_dataset)? else {
+            return Ok(());
+        };
+        let dsl = pool.dsl().clone();
+        let task =
+            pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.make_root(&tx, &origin).await }));
+        task.await.map_err(of_dataset)
     }
 
     /// Gives datasets below `top` the names of their members, those above first.

@@ -29,6 +29,7 @@ mod events;
 mod extended;
 mod farewell;
 mod follow;
+mod followkeys;
 mod fsversion;
 mod grants;
 mod handed;

@@ -10,10 +10,10 @@
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
+use super::followkeys::RawKeys;
 use super::pool::Pool;
 use super::received::{check_names, key_location, settings};
 use super::streams::{Reader, Told};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{ReceiveAbort, StreamReceive};
@@ -21,7 +21,7 @@ use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::dsl::{DslDataset, RecvOpts, Setting};
 use zilla_core::error::{Errno, Error};
 use zilla_core::send::frame::RecordReader;
-use zilla_core::send::{Receive, check_features, token};
+use zilla_core::send::{Receive, check_features, raw_key, token};
 use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
@@ -35,13 +35,10 @@ pub(super) struct Part<'a> {
     /// What the package says of its dataset.
     pub fs: Option<&'a NvList>,
     pub new: bool,
-}
-
-impl Part<'_> {
-    /// The name that the dataset had where it was sent.
-    pub fn sent_fs(&self) -> Option<&str> {
-        self.begin.toname.split('@').next()
-    }
+    /// It is of the dataset that the package is of, or there is no package.
+    pub first: bool,
+    /// The package is of a dataset and those below.
+    pub recursive: bool,
 }
 
 pub(super) fn refuse(part: &Part<'_>, why: &str) -> ApiError {
@@ -164,17 +161,19 @@ impl Engine {
         if list.contains("fromsnap") && !list.contains("not_recursive") && !r.dry_run && !r.heal {
             self.follow(pool, caller, r, &first, &list, told).await?;
         }
-        let made = self.to_be_made(pool, r, first.toname.split('@').next(), &list).await?;
-        let mut raw = false;
+        // By the names that the datasets have in the stream.
+        let mut keys = RawKeys::new();
         loop {
             match reader.begin().await.map_err(plain)? {
                 Some((Record::Begin(b), payload)) => {
-                    raw |= b.features() & feature::RAW != 0;
+                    if let Some(key) = raw_key(&b, &payload).map_err(plain)? {
+                        keys.insert(b.toname.split('@').next().unwrap_or_default().to_owned(), key);
+                    }
                     self.receive_one(pool, caller, r, b, &payload, &mut reader, Some((&first, &list)), told)
                         .await?;
                 }
-                Some((Record::End(_), _)) if raw && !r.dry_run && !r.heal => {
-                    return self.same_roots(pool, r, &first, &list, made, told).await;
+                Some((Record::End(_), _)) if !keys.is_empty() && !r.dry_run && !r.heal => {
+                    return self.follow_roots(pool, r, &first, &list, &keys, told).await;
                 }
                 Some((Record::End(_), _)) => return Ok(()),
                 _ => return Err(plain(Error::os(Errno::Canceled, "incomplete stream"))),
@@ -211,7 +210,15 @@ impl Engine {
         };
         let fs_list = package
             .and_then(|(_, l)| members(l).into_iter().find(|f| f.str("name").is_some_and(|n| n == sent_fs)));
-        let part = Part { r, begin, target: target.clone(), fs: fs_list, new: head.is_none() };
+        let part = Part {
+            r,
+            begin,
+            target: target.clone(),
+            fs: fs_list,
+            new: head.is_none(),
+            first: top.is_none_or(|top| top == sent_fs),
+            recursive: package.is_some_and(|(_, list)| !list.contains("not_recursive")),
+        };
         let volume = u64::from(part.begin.objset_type) == ObjsetType::Zvol.number();
         let resuming = part.begin.features() & feature::RESUMING != 0;
         if r.heal {
@@ -256,7 +263,7 @@ impl Engine {
             let how = if r.dry_run { "would receive" } else { "receiving" };
             told.out(format!("{how} {verb} stream of {} into {target}", part.begin.toname));
         }
-        let crypt = self.received_crypt(pool, &part, package).await?;
+        let crypt = self.received_crypt(pool, &part).await?;
         if r.dry_run {
             return self.pass_over(&part, reader).await;
         }
@@ -265,7 +272,7 @@ impl Engine {
         }
         let origin = match (&r.origin, &head) {
             (Some(name), None) => Some(name.clone()),
-            (None, None) if part.begin.fromguid != 0 => match pool.by_guid(part.begin.fromguid).await? {
+            (None, None) if part.begin.fromguid != 0 => match pool.by_guid(part.begin.fromguid, &fs).await? {
                 Some(name) => Some(name),
                 None => {
                     let what = format!("local origin for clone {target} does not exist");
@@ -274,7 +281,11 @@ impl Engine {
             },
             _ => None,
         };
-        let (mut of_fs, of_snap) = settings(&part, volume)?;
+        let local = match &head {
+            Some(head) => dsl.local_names(head).await.map_err(of_dataset)?,
+            None => Vec::new(),
+        };
+        let (mut of_fs, of_snap) = settings(&part, volume, &local, told)?;
         // What the pool cannot heed is left out, and the rest received.
         of_fs.retain(|(name, s)| match s {
             Setting::Received(v) => match dsl.feature_check(name, v.as_u64().unwrap_or(0)) {
@@ -287,7 +298,7 @@ impl Engine {
             _ => true,
         });
         if head.is_none() && part.begin.features() & feature::RAW != 0 {
-            of_fs.extend(key_location(&part, volume));
+            of_fs.extend(key_location(part.fs, volume));
         }
         if let (Some(head), Some(sent)) = (&head, part.fs.and_then(|f| f.list("props"))) {
             // What its sender does not set any more is not received any more.
@@ -353,7 +364,7 @@ impl Engine {
                 let snapshots = dsl.snapshots(head).await.map_err(of_dataset)?;
                 snapshots.into_iter().find(|s| s.guid() == from)
             }
-            None => match pool.by_guid(from).await? {
+            None => match pool.by_guid(from, &part.target).await? {
                 Some(name) => Some(dsl.by_name(&name).await.map_err(of_dataset)?),
                 None => None,
             },
@@ -361,62 +372,6 @@ impl Engine {
         if base.is_some_and(|s| s.feature_is_active("large_blocks")) {
             let what = "incremental send stream requires -L (--large-block), to match previous receive.";
             return Err(refuse(part, what));
-        }
-        Ok(())
-    }
-
-    /// The datasets of a package that are to be made here.
-    async fn to_be_made(
-        &self,
-        pool: &Pool,
-        r: &StreamReceive,
-        top: Option<&str>,
-        list: &NvList,
-    ) -> Answer<BTreeSet<String>> {
-        let mut out = BTreeSet::new();
-        for name in members(list).into_iter().filter_map(|m| m.str("name")) {
-            let target = target_of(r, &format!("{name}@x"), top)?;
-            let fs = target.split('@').next().unwrap_or_default();
-            if pool.dsl().dir_by_name(fs).await.is_err() {
-                out.insert(fs.to_owned());
-            }
-        }
-        Ok(out)
-    }
-
-    /// Datasets that a package has made, and that were received raw, are each an encryption root at
-    /// first. Gives those that had their parent's where they were sent from their parent's here
-    /// too.
-    async fn same_roots(
-        &self,
-        pool: &Arc<Pool>,
-        r: &StreamReceive,
-        first: &Begin,
-        list: &NvList,
-        made: BTreeSet<String>,
-        told: &Told,
-    ) -> Answer<()> {
-        let (top, made) = (first.toname.split('@').next(), Arc::new(made));
-        for member in members(list) {
-            let Some(name) = member.str("name") else { continue };
-            // What was sent on its own stays so.
-            if member.contains("is_encroot") || Some(name) == top {
-                continue;
-            }
-            let target = target_of(r, &format!("{name}@x"), top)?;
-            let fs = target.split('@').next().unwrap_or_default().to_owned();
-            let (dsl, made, to) = (pool.dsl().clone(), made.clone(), fs.clone());
-            if !made.contains(&fs) || dsl.dir_by_name(&fs).await.is_err() {
-                continue;
-            }
-            let task = pool
-                .spa
-                .ctx
-                .sync_task(move |tx| Box::pin(async move { dsl.recv_raw_root(&tx, &to, &made).await }));
-            // It is received, and opened by its key, whatever root it has.
-            if let Err(e) = task.await {
-                told.err(format!("cannot change the encryption root of '{fs}': {e}"));
-            }
         }
         Ok(())
     }
@@ -567,8 +522,14 @@ impl Pool {
         token(&state)
     }
 
-    /// The snapshot of a guid, wherever it is.
-    pub(super) async fn by_guid(&self, guid: u64) -> Answer<Option<String>> {
+    /// The snapshot of a guid, wherever it is. Of several, which are of datasets that were received from the same, the one
+    /// that has the most of its path in common with `fs`, as with OpenZFS: a clone of a package is one of the package's.
+    pub(super) async fn by_guid(&self, guid: u64, fs: &str) -> Answer<Option<String>> {
+        let in_common = |name: &str| {
+            let both = name.split(['/', '@']).zip(fs.split(['/', '@']));
+            both.take_while(|(a, b)| a == b).count()
+        };
+        let mut nearest: Option<(usize, String)> = None;
         let dsl = self.dsl();
         let mut todo = vec![dsl.root_dir()];
         while let Some(dir) = todo.pop() {
@@ -576,11 +537,14 @@ impl Pool {
                 let head = dsl.head(&dir).await.map_err(of_dataset)?;
                 let snaps = dsl.snapshots(&head).await.map_err(of_dataset)?;
                 if let Some(s) = snaps.iter().find(|s| s.guid() == guid) {
-                    return Ok(Some(s.name()));
+                    let near = in_common(&s.name());
+                    if nearest.as_ref().is_none_or(|(n, _)| near > *n) {
+                        nearest = Some((near, s.name()));
+                    }
                 }
             }
             todo.extend(dsl.child_dirs(&dir).await.map_err(of_dataset)?);
         }
-        Ok(None)
+        Ok(nearest.map(|(_, name)| name))
     }
 }

@@ -9,13 +9,14 @@ use super::datasets::{CRYPTO, Settled, typed};
 use super::errors::Answer;
 use super::pool::Pool;
 use super::receive::{Part, is_clone, refuse};
+use super::streams::Told;
 use std::collections::BTreeMap;
 use zilla_control::props;
 use zilla_control::types::StreamReceive;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{NewCrypt, NewSuite, Setting};
 use zilla_core::zap::Value;
-use zilla_ondisk::stream::{Begin, feature};
+use zilla_ondisk::stream::feature;
 use zilla_ondisk::{NvList, NvValue};
 
 /// Properties that a volume or its stream settles itself, or that say what its receiver must not be
@@ -40,9 +41,28 @@ pub(super) fn check_names(r: &StreamReceive) -> Answer<()> {
     Ok(())
 }
 
-/// Settings of a package, `-o` and `-x` together.
-pub(super) fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settled)> {
+/// The name of a property itself, whatever it was called.
+fn plain_name(name: &str) -> &str {
+    props::dataset_prop(name).map_or(name, |p| p.name)
+}
+
+/// Settings of a package, `-o` and `-x` together. `-o` is said of the first dataset of a package; those below inherit from
+/// it, whatever they have of their own or came with. What a dataset of another type cannot have is left out of a package.
+/// `-x` leaves alone what was set here (`local`).
+pub(super) fn settings(
+    part: &Part<'_>,
+    volume: bool,
+    local: &[String],
+    told: &Told,
+) -> Answer<(Settled, Settled)> {
     let types = if volume { props::VOL } else { props::FS };
+    let fs = part.target.split('@').next().unwrap_or_default();
+    let applies = |name: &str| {
+        props::is_user_prop(name) || props::dataset_prop(name).is_some_and(|p| p.applies_to(types))
+    };
+    // What nobody inherits cannot be taken from above either.
+    let inherits =
+        |name: &str| props::is_user_prop(name) || props::dataset_prop(name).is_some_and(|p| p.inheritable());
     let mut out: Settled = Vec::new();
     let taken = |name: &str| {
         !zilla::FIXED.contains(&name)
@@ -64,11 +84,31 @@ pub(super) fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settle
             out.push((name, Setting::Received(v)));
         }
     }
+    for name in part.r.exclude.iter().map(|name| plain_name(name)).filter(|name| !CRYPTO.contains(name)) {
+        if !applies(name) {
+            told.err(format!("Warning: {fs}: property '{name}' does not apply to datasets of this type"));
+        } else if local.iter().any(|l| l == name) {
+            continue;
+        } else if inherits(name) {
+            out.push((name.to_owned(), Setting::Inherit));
+        } else {
+            out.retain(|(received, _)| received != name);
+        }
+    }
     let mut set: BTreeMap<String, String> = part.r.set.clone();
     set.retain(|name, _| !CRYPTO.contains(&name.as_str()));
-    out.extend(typed(&set, types, true)?);
-    let excluded = part.r.exclude.iter().filter(|name| !CRYPTO.contains(&name.as_str()));
-    out.extend(excluded.map(|name| (name.clone(), Setting::Inherit)));
+    if let Some(name) = set.keys().find(|name| !applies(name)).filter(|_| !part.recursive) {
+        let what = format!("property '{name}' does not apply to datasets of this type");
+        return Err(refuse(part, &what));
+    }
+    set.retain(|name, _| applies(name));
+    match part.first {
+        true => out.extend(typed(&set, types, true)?),
+        false => {
+            let names = set.keys().map(|name| plain_name(name)).filter(|name| inherits(name));
+            out.extend(names.map(|name| (name.to_owned(), Setting::Inherit)));
+        }
+    }
     let snap = part.target.split_once('@').map_or("", |(_, s)| s);
     let sent_snap = part.begin.toname.split_once('@').map_or(snap, |(_, s)| s);
     let of_snap = part.fs.and_then(|f| f.list("snapprops")).and_then(|l| l.list(sent_snap));
@@ -78,8 +118,8 @@ pub(super) fn settings(part: &Part<'_>, volume: bool) -> Answer<(Settled, Settle
 
 /// Where the key of an encryption root is looked for that comes as it was. What makes no sense here is
 /// not taken.
-pub(super) fn key_location(part: &Part<'_>, volume: bool) -> Settled {
-    let named = part.fs.filter(|f| f.contains("is_encroot")).and_then(|f| f.list("props"));
+pub(super) fn key_location(fs: Option<&NvList>, volume: bool) -> Settled {
+    let named = fs.filter(|f| f.contains("is_encroot")).and_then(|f| f.list("props"));
     let Some(place) = named.and_then(|l| l.str("keylocation")) else { return Settled::new() };
     let words = BTreeMap::from([("keylocation".to_owned(), place.to_owned())]);
     typed(&words, if volume { props::VOL } else { props::FS }, true).unwrap_or_default()
@@ -89,14 +129,8 @@ impl Engine {
     /// What a stream's dataset is encrypted with, if it is new. Where nothing is said it is as its parent
     /// is, but for one that came with properties and not raw: that is of a plain dataset. Of a package `-o`
     /// is said of the first dataset, and those below inherit from it.
-    pub(super) async fn received_crypt(
-        &self,
-        pool: &Pool,
-        part: &Part<'_>,
-        package: Option<(&Begin, &NvList)>,
-    ) -> Answer<NewCrypt> {
-        let (r, b) = (part.r, &part.begin);
-        let recursive = package.is_some_and(|(_, list)| !list.contains("not_recursive"));
+    pub(super) async fn received_crypt(&self, pool: &Pool, part: &Part<'_>) -> Answer<NewCrypt> {
+        let (r, b, recursive) = (part.r, &part.begin, part.recursive);
         let resuming = b.features() & feature::RESUMING != 0;
         let whole = (b.fromguid == 0 || is_clone(b) || r.origin.is_some()) && !resuming;
         let raw = b.features() & feature::RAW != 0;
@@ -120,7 +154,7 @@ impl Engine {
         if !said && part.fs.is_some_and(|f| f.contains("props")) {
             return Ok(NewCrypt { suite: NewSuite::Off, ..NewCrypt::default() });
         }
-        if package.is_some_and(|(first, _)| first.toname.split('@').next() != part.sent_fs()) {
+        if !part.first {
             return Ok(NewCrypt::default());
         }
         if asked && !part.new {

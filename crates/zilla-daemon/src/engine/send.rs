@@ -128,12 +128,10 @@ impl Pool {
                 snapprops.add(s.snapshot_name(), self.props_to_send(&s, r.backup).await?);
             }
             if r.holds {
+                // Of each snapshot, if there are none: OpenZFS's `zfs receive` ends itself where one is missing.
                 let tags = dsl.holds(&s).await.map_err(of_dataset)?;
-                if !tags.is_empty() {
-                    let tags: NvList =
-                        tags.into_iter().map(|(tag, time)| (tag, NvValue::from(time))).collect();
-                    holds.add(s.snapshot_name(), tags);
-                }
+                let tags: NvList = tags.into_iter().map(|(tag, time)| (tag, NvValue::from(time))).collect();
+                holds.add(s.snapshot_name(), tags);
             }
         }
         fs.add("snaps", snaps);
@@ -390,6 +388,10 @@ impl Engine {
         package.add("tosnap", tosnap.as_str());
         if !r.replicate {
             package.add_flag("not_recursive");
+        }
+        // It has OpenZFS give the datasets their sender's encryption roots, for which it needs their properties.
+        if r.raw && (r.replicate || r.properties || r.backup) {
+            package.add_flag("raw");
         }
         package.add("fss", list);
         // `-I` alone says nothing of what it has.

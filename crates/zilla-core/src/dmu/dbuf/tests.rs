@@ -160,3 +160,24 @@ fn a_block_that_grew_reads_zeroes_beyond_its_old_end() {
     assert!(db.read(0, &mut out));
     assert_eq!((out[15], out[16], out[20], out[24]), (9, 0, 1, 0));
 }
+
+#[test]
+fn what_came_compressed_is_stored_so_unless_it_changes() {
+    let packed = || Packed { data: Bytes::from_static(b"less"), compress: Compress::Gzip6 };
+    let mut db = Dbuf::with_base(Base::Hole);
+    db.write_packed(Txg(5), Bytes::from(vec![7; 16]), packed());
+    assert_eq!(db.packed(Txg(5)), Some(&packed()));
+    assert_eq!(db.packed(Txg(4)), None);
+    db.write(Txg(6), 16, 3, b"x");
+    assert_eq!((db.packed(Txg(5)), db.packed(Txg(6))), (Some(&packed()), None));
+    db.write(Txg(6), 16, 0, &[1; 16]);
+    db.write_packed(Txg(6), Bytes::from(vec![8; 16]), packed());
+    db.modify(Txg(6), 16, |b| b[0] = 1).unwrap();
+    assert_eq!(db.packed(Txg(6)), None);
+    db.write_packed(Txg(6), Bytes::from(vec![8; 16]), packed());
+    db.write(Txg(6), 16, 0, b"y");
+    assert_eq!(db.packed(Txg(6)), None);
+    db.write_packed(Txg(6), Bytes::from(vec![8; 16]), packed());
+    db.free(Txg(6));
+    assert_eq!(db.packed(Txg(6)), None);
+}

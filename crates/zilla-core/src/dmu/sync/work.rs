@@ -13,7 +13,7 @@ use super::super::tree;
 use super::{PREPARE_CONCURRENCY, exchange, metadata_checksum};
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, ObjectId, Txg};
-use crate::zio::{Met, Priority, WriteReq};
+use crate::zio::{Met, Packed, Priority, WriteReq};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -48,6 +48,8 @@ pub(super) struct Work {
     /// Where the log had blocks written already, and which of them this object has now.
     pub(super) ahead: BTreeMap<u64, BlkPtr>,
     pub(super) taken: Vec<BlkPtr>,
+    /// Blocks that are stored as they came compressed.
+    pub(super) packed: BTreeMap<u64, Packed>,
     /// Blocks that another file has too, and which of them have a place of their own.
     pub(super) clones: BTreeMap<u64, BlkPtr>,
     pub(super) shared: Vec<BlkPtr>,
@@ -80,6 +82,7 @@ impl Work {
             faults: FaultCounts::default(),
             ahead: BTreeMap::new(),
             taken: Vec::new(),
+            packed: BTreeMap::new(),
             clones: BTreeMap::new(),
             shared: Vec::new(),
             bases: Vec::new(),
@@ -231,6 +234,7 @@ impl Work {
             self.faults.failed += 1;
         }
         self.ahead.remove(&blkid);
+        self.packed.remove(&blkid);
         if self.clones.remove(&blkid).is_some() {
             self.bases.retain(|(b, _)| *b != blkid);
         }
@@ -253,6 +257,10 @@ impl Work {
         let frozen = db.freeze(txg)?;
         if let Some(bp) = db.written_ahead(txg) {
             self.ahead.insert(blkid, bp);
+        }
+        let whole = matches!(&frozen, Frozen::Data(data) if data.len() == blksz);
+        if let Some(packed) = db.packed(txg).filter(|_| whole) {
+            self.packed.insert(blkid, packed.clone());
         }
         let cut = match frozen {
             // A block of another size than the object's is the first block of an object that has
@@ -543,6 +551,7 @@ impl Work {
             special_upto: props.special_upto,
             dedup: props.dedup.filter(|_| !metadata),
             may_stay: !metadata && self.dn.objset_id() != MOS && !self.anew.contains(&blkid),
+            packed: None,
         }
     }
 
@@ -564,6 +573,7 @@ impl Work {
             special_upto: 0,
             dedup: None,
             may_stay: false,
+            packed: None,
         }
     }
 
