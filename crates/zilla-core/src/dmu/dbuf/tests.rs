@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use zilla_codec::compress::Compress;
 
 const BLK: usize = 512;
 

@@ -280,6 +280,7 @@ fn a_block_that_many_pointers_lead_to_is_freed_once() {
             special_upto: 0,
             dedup: None,
             may_stay: false,
+            packed: None,
         };
         let store: &dyn crate::zio::BlockStore = &*w.h.store;
         bp = block_on(store.write(w.h.txg.prev(), vec![req])).unwrap()[0];
