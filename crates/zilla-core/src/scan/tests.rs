@@ -33,6 +33,8 @@ struct FakePool {
     delay: Mutex<Duration>,
     env: Mutex<Option<Env>>,
     missing: Mutex<Option<(Txg, Txg)>>,
+    /// Blocks that a round may have; 0: any number.
+    most: AtomicU64,
     finished: Mutex<Vec<bool>>,
 }
 
@@ -42,6 +44,11 @@ impl ScanPool for FakePool {
     }
     fn allocated(&self) -> u64 {
         1 << 30
+    }
+    fn memory(&self) -> BoxFuture<'_, u64> {
+        let blocks = self.most.load(Ordering::Relaxed);
+        let bytes = if blocks == 0 { 1 << 30 } else { blocks * size_of::<round::Entry>() as u64 };
+        Box::pin(std::future::ready(bytes))
     }
     fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {
         Box::pin(async move {
@@ -217,7 +224,7 @@ impl World {
     async fn slow(&self) -> Arc<Scan> {
         let scan = self.open().await;
         *self.pool.delay.lock() = Duration::from_millis(2);
-        scan.round.store(200, Ordering::Relaxed);
+        self.pool.most.store(200, Ordering::Relaxed);
         scan.start().await.unwrap();
         scan
     }
@@ -343,6 +350,47 @@ fn pause_and_stop() {
         scan.cancel().await.unwrap();
         assert_eq!(scan.status().state, ScanState::Canceled as u64);
         assert!(scan.cancel().await.unwrap_err().is(Errno::NoEnt));
+    });
+}
+
+/// It goes on with the blocks that it had gathered.
+#[test]
+fn a_paused_scrub_reads_nothing_twice_when_it_goes_on() {
+    run(|w| async move {
+        let scan = w.open().await;
+        *w.pool.delay.lock() = Duration::from_millis(20);
+        scan.start().await.unwrap();
+        let read = || w.pool.seen.lock().len();
+        while read() == 0 {
+            w.env.sleep(Duration::from_millis(1)).await;
+        }
+        scan.pause().await.unwrap();
+        scan.wait().await;
+        assert!(read() < 3000, "{}", read());
+        scan.start().await.unwrap();
+        scan.wait().await;
+        w.check(true);
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+    });
+}
+
+#[test]
+fn datasets_that_change_all_the_time_do_not_stop_a_scan() {
+    run(|w| async move {
+        let scan = w.open().await;
+        scan.start().await.unwrap();
+        let mut changes = 0;
+        while scan.is_scanning() {
+            let (me, ctx) = (scan.clone(), w.ctx.clone());
+            let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move { me.snapshotted(&tx, 4711, 4712).await })
+            };
+            ctx.sync_task(task).await.unwrap();
+            changes += 1;
+            assert!(changes < 10_000);
+        }
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+        w.check(false);
     });
 }
 

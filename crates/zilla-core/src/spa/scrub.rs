@@ -4,8 +4,10 @@ use super::open::{space_features, vdev_specs};
 use super::{PoolCtx, Spa};
 use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
+use crate::memory::{self, Memory};
 use crate::metaslab::{Metaslabs, SpaceClass};
 use crate::scan::{ErrLog, Scan, ScanPool, SpaceReport, check_space};
+use crate::tunables::SCAN_MEM_LIM_FACT;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
 use crate::zap::Zap;
@@ -28,6 +30,19 @@ impl ScanPool for Scanned {
         let Some(spa) = self.0.upgrade() else { return 0 };
         let tops = spa.tree();
         tops.tops.iter().filter_map(|t| spa.metaslabs.vdev_stat(t.id).ok()).map(|s| s.alloc).sum()
+    }
+
+    fn memory(&self) -> BoxFuture<'_, u64> {
+        Box::pin(async move {
+            let env = self.0.upgrade().map(|spa| spa.ctx.env.clone());
+            let known = match env {
+                Some(env) => memory::read(&*env.opener).await,
+                None => None,
+            };
+            // Where nothing is known of it, as a small machine has.
+            let m = known.unwrap_or(Memory { total: 8 << 30, available: 8 << 30 });
+            (m.total / SCAN_MEM_LIM_FACT.get().max(1)).min(m.available / 4)
+        })
     }
 
     fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {

@@ -139,7 +139,8 @@ impl Reader<'_> {
             // spread.
             let turn = (at >> 20) as usize % order.len();
             order.rotate_left(turn);
-            order.sort_by_cached_key(|l| (l.state().0 < super::VdevState::Healthy, l.read_cost(at)));
+            let cost = |l: &&Arc<Leaf>| l.read_cost(at, self.class);
+            order.sort_by_cached_key(|l| (l.state().0 < super::VdevState::Healthy, cost(l)));
         }
         // As a last resort also the leaves that should not have it: a DTL may say more than is
         // true.
@@ -229,7 +230,7 @@ impl Reader<'_> {
             let col = &map.cols[i];
             let sides = self.top.sides(col.child, col.offset).into_iter();
             let ok = sides.filter(|s| s.readable() && s.holds(self.birth));
-            ok.min_by_key(|s| s.leaf.read_cost(col.on_device())).map(|s| s.leaf)
+            ok.min_by_key(|s| s.leaf.read_cost(col.on_device(), self.class)).map(|s| s.leaf)
         };
         let leaves: SmallVec<[Option<&Arc<Leaf>>; 8]> = (0..n).map(leaf_of).collect();
         let mut row = Row {
