@@ -90,10 +90,14 @@ fn one(name: &str, shape: Shape, count: usize, gb: f64, rate: u64, legacy: bool)
     let size = (bytes as f64 * part / FULL) as u64 >> 20 << 20;
     let main = Devices { count, profile: DISK, size, shape };
     let spares = Devices { count: 2, shape: Shape::Spare, ..main };
-    let rig =
-        Rig::made_of(&sim.env(), &[("main", main), ("spare", spares)], None, CACHES, |role, i, size| {
-            Arc::new(Patterned::new(size, path(role, i))) as Arc<dyn Device>
-        })?;
+    let made = Mutex::new(Vec::new());
+    let memory = |role: &str, i: usize, size: u64| -> Arc<dyn Device> {
+        let device = Arc::new(Patterned::new(size, path(role, i)));
+        made.lock().unwrap_or_else(PoisonError::into_inner).push(device.clone());
+        device
+    };
+    let rig = Rig::made_of(&sim.env(), &[("main", main), ("spare", spares)], None, CACHES, memory)?;
+    let devices = made.into_inner().unwrap_or_else(PoisonError::into_inner);
     let env = rig.env.clone();
     env.block_on(async {
         let volume = fragmented(&rig, bytes).await?;
