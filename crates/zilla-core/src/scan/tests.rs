@@ -234,6 +234,8 @@ impl World {
         scan.shutdown().await;
         drop(scan);
         *self.pool.delay.lock() = Duration::ZERO;
+        // In one round: a damaged block of pointers at which several rounds stop counts in each.
+        self.pool.most.store(0, Ordering::Relaxed);
         self.open().await
     }
 
