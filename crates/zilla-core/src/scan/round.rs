@@ -21,6 +21,8 @@ use zilla_ondisk::blkptr::{BlkPtr, Dva};
 pub(super) struct Entry {
     pub(super) bp: BlkPtr,
     pub(super) at: Bookmark,
+    /// What is below it could not be gathered, which counts as its error.
+    pub(super) counted: bool,
 }
 
 impl Entry {
@@ -93,18 +95,10 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Blocks that came up twice at one place, as the parents of a place where gathering stopped do, are there once; returned are the
-    /// bytes that they had.
-    pub(super) fn new(mut entries: Vec<Entry>) -> (Round, u64) {
-        let mut twice = 0;
-        entries.sort_unstable_by_key(|e| (e.place(), e.bp.phys_birth(), e.at));
-        entries.dedup_by(|later, first| {
-            let same = key(&later.bp) == key(&first.bp) && later.at == first.at;
-            twice += if same { later.bp.asize() } else { 0 };
-            same
-        });
+    pub(super) fn new(mut entries: Vec<Entry>) -> Round {
+        entries.sort_unstable_by_key(Entry::place);
         let dead = (0..entries.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        (Round { entries, dead: Some(dead) }, twice)
+        Round { entries, dead: Some(dead) }
     }
 
     /// As they came up.
@@ -168,22 +162,22 @@ mod tests {
     }
 
     fn entry(vdev: u64, offset: u64, birth: u64, object: u64) -> Entry {
-        Entry { bp: block(vdev, offset, birth), at: Bookmark { objset: 5, object, level: 0, blkid: 0 } }
+        let at = Bookmark { objset: 5, object, level: 0, blkid: 0 };
+        Entry { bp: block(vdev, offset, birth), at, counted: false }
     }
 
     #[test]
-    fn blocks_are_in_the_order_of_the_disks_each_once_and_those_freed_are_known() {
+    fn blocks_are_in_the_order_of_the_disks_and_those_freed_are_known() {
         let gathered = vec![
             entry(1, 8192, 3, 1),
             entry(0, 1 << 30, 4, 2),
             entry(1, 4096, 3, 3),
-            entry(0, 1 << 30, 4, 2),
             // The same one, of a clone.
             entry(0, 1 << 30, 4, 9),
         ];
-        let (round, twice) = Round::new(gathered);
-        let objects: Vec<u64> = round.entries.iter().map(|e| e.at.object).collect();
-        assert_eq!((objects.as_slice(), twice), (&[2, 9, 3, 1][..], 4096));
+        let round = Round::new(gathered);
+        let places: Vec<(u32, u64)> = round.entries.iter().map(Entry::place).collect();
+        assert_eq!(places, [(0, 1 << 30), (0, 1 << 30), (1, 4096), (1, 8192)]);
         assert_eq!(round.vdevs(), [0..2, 2..4]);
         let freed = key(&block(1, 4096, 3));
         // Another that was there before, and one that is not here.

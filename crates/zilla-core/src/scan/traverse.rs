@@ -2,7 +2,8 @@
 //!
 //! The walk reads only what has pointers in it: indirect blocks and blocks of dnodes; these it reads ahead, in order. It can be
 //! stopped at any level-0 block and goes on from that bookmark in a later version of the same tree, because blocks
-//! that the walk cares about do not change places while they live. Parents of the place it stopped at are visited again.
+//! that the walk cares about do not change places while they live. A block with pointers is visited behind all that is below it, by the walk that
+//! comes to its end: so each comes up once, however often the walk stops within it.
 //!
 //! Subtrees that are too old are not entered: a pointer's birth is at least that of everything
 //! below it. A block with pointers that comes up at a second place is damage ([`Met`]), so that no
@@ -72,6 +73,19 @@ impl Shape {
         if shift >= next.leading_zeros() { u64::MAX } else { next << shift }
     }
 
+    /// Whether an earlier walk stopped within a subtree. What is wrong with the block at its top was told then.
+    fn holds(&self, level: u8, blkid: u64, stop: &Bookmark) -> bool {
+        let shift = self.epbs.saturating_mul(u32::from(level));
+        let begins = blkid.checked_shl(shift).filter(|b| b >> shift == blkid).unwrap_or(u64::MAX);
+        let at = match (self.object, stop.object) {
+            (0, 0) => stop.blkid,
+            (0, o) => o / DNODES_PER_BLOCK,
+            (mine, o) if mine == o => stop.blkid,
+            _ => return false,
+        };
+        (begins..self.end(level, blkid)).contains(&at)
+    }
+
     /// Whether all of a subtree comes before the place of an earlier stop.
     fn completed(&self, level: u8, blkid: u64, stop: &Bookmark) -> bool {
         if (self.object as i64) < 0 {
@@ -106,7 +120,6 @@ impl<'a, V: Visitor> Walk<'a, V> {
             ObjsetPhys::decode(&data, ByteOrder::NATIVE)
                 .map_err(|e| Error::corrupt(Some(at), "", e.to_string()))
         });
-        self.visitor.visit(&root, at);
         match os {
             Ok(os) => {
                 self.dnode(0, &os.meta_dnode, &mut HashMap::new()).await?;
@@ -119,6 +132,9 @@ impl<'a, V: Visitor> Walk<'a, V> {
                 }
             }
             Err(e) => self.visitor.unreadable(&root, at, e)?,
+        }
+        if self.stopped.is_none() {
+            self.visitor.visit(&root, at);
         }
         Ok(self.stopped)
     }
@@ -211,7 +227,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
             match data {
                 Err(e) => self.visitor.unreadable(&bp, at, e)?,
                 Ok(data) if level > 0 => {
-                    self.children(shape, level - 1, blkid << shape.epbs.min(63), &data).await?
+                    self.children(shape, level - 1, (blkid, blkid << shape.epbs.min(63)), &data).await?
                 }
                 Ok(data) => {
                     if self.stops(shape, blkid) {
@@ -220,12 +236,21 @@ impl<'a, V: Visitor> Walk<'a, V> {
                     self.objects(at, &bp, &data).await?;
                 }
             }
-            self.visitor.visit(&bp, at);
+            if self.stopped.is_none() {
+                self.visitor.visit(&bp, at);
+            }
             Ok(())
         })
     }
 
-    async fn children(&mut self, shape: Shape, level: u8, first: u64, data: &[u8]) -> Result<()> {
+    /// The blocks below the one with pointers `parent`.
+    async fn children(
+        &mut self,
+        shape: Shape,
+        level: u8,
+        (parent, first): (u64, u64),
+        data: &[u8],
+    ) -> Result<()> {
         let below = data
             .chunks_exact(BLKPTR_SIZE)
             .zip(first..)
@@ -251,7 +276,8 @@ impl<'a, V: Visitor> Walk<'a, V> {
                 false
             }
         });
-        if let Some((bp, id, e)) = wrong {
+        let told = self.resume.is_some_and(|r| shape.holds(level + 1, parent, &r));
+        if let Some((bp, id, e)) = wrong.filter(|_| !told) {
             // One of a block's pointers stands for all of them that are wrong.
             self.visitor.unreadable(&bp, self.at(shape, level, id), e)?;
         }
@@ -276,10 +302,12 @@ impl<'a, V: Visitor> Walk<'a, V> {
     async fn objects(&mut self, at: Bookmark, bp: &BlkPtr, data: &[u8]) -> Result<()> {
         let first = at.blkid.saturating_mul(DNODES_PER_BLOCK);
         let mut found = Vec::new();
+        let told = self.resume.is_some_and(|r| r.object != 0 && r.object / DNODES_PER_BLOCK == at.blkid);
         for (slot, dn) in dnode::dnodes(data, ByteOrder::NATIVE) {
             let id = first.saturating_add(slot as u64);
             match dn {
                 Ok(dn) => found.push((id, dn)),
+                Err(_) if told => {}
                 Err(e) => {
                     let e = Error::corrupt(Some(at), "", format!("object {id}: {e}"));
                     self.visitor.unreadable(bp, at, e)?;

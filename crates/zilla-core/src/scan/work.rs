@@ -85,6 +85,8 @@ struct Collector<'a> {
     limit: usize,
     /// Blocks that came up and are not wanted.
     passed: usize,
+    /// What cannot be read, or holds what is damaged: it is visited next, or when its end is reached.
+    counted: Option<Bookmark>,
     out: &'a mut Slice,
 }
 
@@ -97,7 +99,7 @@ impl Visitor for Collector<'_> {
                 return;
             }
             self.out.examined += bp.asize();
-            self.out.entries.push(Entry { bp: *bp, at });
+            self.out.entries.push(Entry { bp: *bp, at, counted: self.counted == Some(at) });
         }
     }
 
@@ -111,6 +113,7 @@ impl Visitor for Collector<'_> {
         tracing::warn!("scan: what is below block {at} is not checked: {error}");
         self.scan.pool.unreadable(None);
         self.scan.bad_block(bp, at);
+        self.counted = Some(at);
         Ok(())
     }
 
@@ -310,6 +313,12 @@ impl Scan {
             self.examined.fetch_add(out.examined, Ordering::Relaxed);
             self.skipped.fetch_add(out.skipped, Ordering::Relaxed);
             out.entries.iter().for_each(|e| cost.add(&e.bp));
+            // Doubled, as vectors grow, but not beyond what a round may have.
+            if entries.capacity() - entries.len() < out.entries.len() {
+                entries.reserve_exact(
+                    entries.len().min(most.saturating_sub(entries.len())).max(out.entries.len()),
+                );
+            }
             entries.append(&mut out.entries);
             let spent = self.ctx.env.now().saturating_sub(began);
             if all || entries.len() >= most || freed >= MOST_FREED || spent.max(cost.time()) >= time {
@@ -351,11 +360,7 @@ impl Scan {
     /// paused.
     async fn read_round(self: &Arc<Self>, entries: Vec<Entry>) -> (bool, Duration) {
         let round = match tunables::SCAN_LEGACY.get() {
-            0 => {
-                let (round, twice) = Round::new(entries);
-                self.examined.fetch_sub(twice, Ordering::Relaxed);
-                Arc::new(round)
-            }
+            0 => Arc::new(Round::new(entries)),
             _ => Arc::new(Round::unsorted(entries)),
         };
         if round.is_sorted() {
@@ -459,7 +464,9 @@ impl Scan {
             Ok(repaired) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
             Err(_) => {
                 self.pool.unreadable(Some(&e.bp));
-                self.bad_block(&e.bp, e.at);
+                if !e.counted {
+                    self.bad_block(&e.bp, e.at);
+                }
             }
         }
     }
@@ -564,6 +571,7 @@ impl Scan {
             stable,
             limit,
             passed: 0,
+            counted: None,
             out,
         };
         let mut walk = Walk::new(&self.ctx.store, &mut collector, objset);

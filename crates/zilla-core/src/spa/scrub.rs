@@ -17,6 +17,9 @@ use std::sync::{Arc, Weak};
 use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
 use zilla_ondisk::{BlkPtr, NvList};
 
+/// A round has as much, however little memory there is: some thousands of blocks.
+const LEAST_MEMORY: u64 = 1 << 20;
+
 /// Weak, because the pool owns its scan.
 struct Scanned(Weak<Spa>);
 
@@ -41,7 +44,7 @@ impl ScanPool for Scanned {
             };
             // Where nothing is known of it, as a small machine has.
             let m = known.unwrap_or(Memory { total: 8 << 30, available: 8 << 30 });
-            (m.total / SCAN_MEM_LIM_FACT.get().max(1)).min(m.available / 4)
+            (m.total / SCAN_MEM_LIM_FACT.get().max(1)).min(m.available / 4).max(LEAST_MEMORY)
         })
     }
 
