@@ -16,7 +16,7 @@
 //!
 //! Scans run beside the txgs, on the trees of the last synced one. Three things keep that right. Blocks are freed meanwhile: what is
 //! freed during a round is noted ([`Scan::freed`]: in a set while it is gathered, then at the blocks themselves), not read, and no error where reading it failed; and its space is given out again
-//! only after a read of it that was under way is over ([`Scan::settle`]), so that a repair never hits a new owner. Datasets
+//! only after a read of it that was under way, which is hurried then, is over ([`Scan::settle`]), so that a repair never hits a new owner. Datasets
 //! change meanwhile: snapshots, destroys and rollbacks move the place ([`Scan::snapshotted`] and its kin) in the txg that makes them, and
 //! a slice that they disturb is done again. Blocks move from heads to snapshots: the place moves with them.
 //!
@@ -55,12 +55,14 @@ use crate::error::{Errno, Error, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
+use crate::vdev::{Priority, Tickets};
 use crate::zap::{CreateOpts, Zap};
 use crate::zio::Met;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use round::Round;
+use smallvec::SmallVec;
 use state::Position;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -85,8 +87,8 @@ pub trait ScanPool: Send + Sync {
     /// Bytes of memory that a round may take.
     fn memory(&self) -> BoxFuture<'_, u64>;
     /// Reads all of a block's copies and redundancy and repairs; returns the bytes read and repaired. An error means that
-    /// no copy is good.
-    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>>;
+    /// no copy is good. By the tickets the read can be hurried.
+    fn scrub(&self, bp: BlkPtr, at: Bookmark, tickets: Arc<Tickets>) -> BoxFuture<'_, Result<(u64, u64)>>;
     /// The first and the last txg that devices lack and can be given.
     fn missing(&self) -> Option<(Txg, Txg)>;
     /// A resilver of all that was born up to a txg begins; or, if it is `resumed`, goes on after the pool was closed.
@@ -169,8 +171,8 @@ struct Shared {
     /// Blocks freed while the round is gathered; and the round once it is read, which has those freed since.
     freed: HashSet<Key>,
     round: Option<Arc<Round>>,
-    /// Blocks that are being read, each so many times.
-    reading: HashMap<Key, u32>,
+    /// Blocks that are being read, and by which the reads can be hurried.
+    reading: HashMap<Key, SmallVec<[Arc<Tickets>; 1]>>,
 }
 
 impl Shared {
@@ -582,13 +584,16 @@ impl Scan {
     pub async fn settle(&self) {
         loop {
             let listener = self.changed.listen();
-            let busy = {
+            let waits_for: Vec<Arc<Tickets>> = {
                 let st = self.shared.lock();
-                st.reading.keys().any(|k| st.is_freed(k))
+                let freed = st.reading.iter().filter(|(k, _)| st.is_freed(k));
+                freed.flat_map(|(_, reads)| reads.iter().cloned()).collect()
             };
-            if !busy {
+            if waits_for.is_empty() {
                 return;
             }
+            // A txg does not wait behind the background's small share of a busy device.
+            waits_for.iter().for_each(|t| t.promote(Priority::SyncRead));
             listener.await;
         }
     }

@@ -51,7 +51,7 @@ impl ScanPool for FakePool {
         let bytes = if blocks == 0 { 1 << 30 } else { blocks * size_of::<round::Entry>() as u64 };
         Box::pin(std::future::ready(bytes))
     }
-    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {
+    fn scrub(&self, bp: BlkPtr, at: Bookmark, _: Arc<Tickets>) -> BoxFuture<'_, Result<(u64, u64)>> {
         Box::pin(async move {
             let (turn, env) = (self.asked.fetch_add(1, Ordering::Relaxed), self.env.lock().clone());
             let waits = || (1..=turn).contains(&self.gate.load(Ordering::Relaxed));

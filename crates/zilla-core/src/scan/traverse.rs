@@ -73,19 +73,6 @@ impl Shape {
         if shift >= next.leading_zeros() { u64::MAX } else { next << shift }
     }
 
-    /// Whether an earlier walk stopped within a subtree. What is wrong with the block at its top was told then.
-    fn holds(&self, level: u8, blkid: u64, stop: &Bookmark) -> bool {
-        let shift = self.epbs.saturating_mul(u32::from(level));
-        let begins = blkid.checked_shl(shift).filter(|b| b >> shift == blkid).unwrap_or(u64::MAX);
-        let at = match (self.object, stop.object) {
-            (0, 0) => stop.blkid,
-            (0, o) => o / DNODES_PER_BLOCK,
-            (mine, o) if mine == o => stop.blkid,
-            _ => return false,
-        };
-        (begins..self.end(level, blkid)).contains(&at)
-    }
-
     /// Whether all of a subtree comes before the place of an earlier stop.
     fn completed(&self, level: u8, blkid: u64, stop: &Bookmark) -> bool {
         if (self.object as i64) < 0 {
@@ -227,7 +214,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
             match data {
                 Err(e) => self.visitor.unreadable(&bp, at, e)?,
                 Ok(data) if level > 0 => {
-                    self.children(shape, level - 1, (blkid, blkid << shape.epbs.min(63)), &data).await?
+                    self.children(shape, level - 1, blkid << shape.epbs.min(63), &data).await?
                 }
                 Ok(data) => {
                     if self.stops(shape, blkid) {
@@ -243,14 +230,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
         })
     }
 
-    /// The blocks below the one with pointers `parent`.
-    async fn children(
-        &mut self,
-        shape: Shape,
-        level: u8,
-        (parent, first): (u64, u64),
-        data: &[u8],
-    ) -> Result<()> {
+    async fn children(&mut self, shape: Shape, level: u8, first: u64, data: &[u8]) -> Result<()> {
         let below = data
             .chunks_exact(BLKPTR_SIZE)
             .zip(first..)
@@ -276,8 +256,7 @@ impl<'a, V: Visitor> Walk<'a, V> {
                 false
             }
         });
-        let told = self.resume.is_some_and(|r| shape.holds(level + 1, parent, &r));
-        if let Some((bp, id, e)) = wrong.filter(|_| !told) {
+        if let Some((bp, id, e)) = wrong {
             // One of a block's pointers stands for all of them that are wrong.
             self.visitor.unreadable(&bp, self.at(shape, level, id), e)?;
         }
@@ -302,12 +281,10 @@ impl<'a, V: Visitor> Walk<'a, V> {
     async fn objects(&mut self, at: Bookmark, bp: &BlkPtr, data: &[u8]) -> Result<()> {
         let first = at.blkid.saturating_mul(DNODES_PER_BLOCK);
         let mut found = Vec::new();
-        let told = self.resume.is_some_and(|r| r.object != 0 && r.object / DNODES_PER_BLOCK == at.blkid);
         for (slot, dn) in dnode::dnodes(data, ByteOrder::NATIVE) {
             let id = first.saturating_add(slot as u64);
             match dn {
                 Ok(dn) => found.push((id, dn)),
-                Err(_) if told => {}
                 Err(e) => {
                     let e = Error::corrupt(Some(at), "", format!("object {id}: {e}"));
                     self.visitor.unreadable(bp, at, e)?;

@@ -7,6 +7,7 @@ use super::{Scan, datasets, key};
 use crate::error::{Errno, Error, Result};
 use crate::tunables;
 use crate::types::{Bookmark, ObjectId};
+use crate::vdev::Tickets;
 use crate::zap::Zap;
 use crate::zio::Met;
 use futures_util::StreamExt;
@@ -34,7 +35,7 @@ const MOST_FREED: usize = 1 << 20;
 /// 16 MiB a disk), as long as reads are quick, within a part of the round's memory.
 const WINDOW: u64 = 32 << 20;
 const LEAST_WINDOW: u64 = 1 << 20;
-/// A read that takes longer makes the window smaller: a txg that frees its block waits for it ([`Scan::settle`]).
+/// A read that takes longer makes the window smaller: what waits does so in the way of others.
 const SLOW: Duration = Duration::from_millis(500);
 const WINDOW_BLOCKS: usize = 4096;
 
@@ -474,16 +475,16 @@ impl Scan {
     /// Reads a block with all redundancy, and returns the bytes that were repaired; None if it was
     /// freed, before or meanwhile: nobody misses it.
     pub(super) async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {
-        let k = key(bp);
+        let (k, tickets) = (key(bp), Arc::new(Tickets::default()));
         {
             let mut st = self.shared.lock();
             if st.is_freed(&k) {
                 return None;
             }
-            *st.reading.entry(k).or_default() += 1;
+            st.reading.entry(k).or_default().push(tickets.clone());
         }
-        let guard = Reading(self, k);
-        let result = self.pool.scrub(*bp, at).await;
+        let guard = Reading(self, k, tickets.clone());
+        let result = self.pool.scrub(*bp, at, tickets).await;
         drop(guard);
         match result {
             Ok((_, repaired)) => Some(Ok(repaired)),
@@ -674,16 +675,16 @@ impl Drop for Running {
 }
 
 /// A block that is being read.
-struct Reading<'a>(&'a Scan, super::Key);
+struct Reading<'a>(&'a Scan, super::Key, Arc<Tickets>);
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         let wanted = {
             let mut st = self.0.shared.lock();
             if let hash_map::Entry::Occupied(mut reads) = st.reading.entry(self.1) {
-                match *reads.get() {
-                    0 | 1 => drop(reads.remove()),
-                    n => *reads.get_mut() = n - 1,
+                reads.get_mut().retain(|t| !Arc::ptr_eq(t, &self.2));
+                if reads.get().is_empty() {
+                    reads.remove();
                 }
             }
             st.is_freed(&self.1)

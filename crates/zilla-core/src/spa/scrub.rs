@@ -10,6 +10,7 @@ use crate::scan::{ErrLog, Scan, ScanPool, SpaceReport, check_space};
 use crate::tunables::SCAN_MEM_LIM_FACT;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
+use crate::vdev::Tickets;
 use crate::zap::Zap;
 use futures_util::future::BoxFuture;
 use std::sync::atomic::Ordering;
@@ -48,11 +49,11 @@ impl ScanPool for Scanned {
         })
     }
 
-    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {
+    fn scrub(&self, bp: BlkPtr, at: Bookmark, tickets: Arc<Tickets>) -> BoxFuture<'_, Result<(u64, u64)>> {
         let spa = self.0.upgrade();
         Box::pin(async move {
             let spa = spa.ok_or_else(|| Error::os(Errno::Canceled, "the pool is closed"))?;
-            let found = spa.zio.scrub(bp, at).await?;
+            let found = spa.zio.scrub_for(bp, at, &tickets).await?;
             Ok((found.bytes, found.repaired_bytes))
         })
     }
