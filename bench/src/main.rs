@@ -19,7 +19,7 @@ mod synced;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers by turns
-  --part engine|kernels|fuse|import|slog|sync|nbd   which part (default: all; repeatable)
+  --part engine|kernels|fuse|import|slog|scan|sync|nbd   which part (default: all; repeatable)
   --runs N (5)  --seconds S (3)  --only TEXT (workloads with this in their name)
   --dir FOLDER (/dev/shm/zilla-bench)   backing files; must be in memory for comparable figures
   --disk FOLDER (target/bench-disk)     where the sync part works: on the real disk
@@ -31,6 +31,7 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
        zilla-bench sync --vdev FILE --vdev-size 2G --volsize 400M --threads N --seconds S   one measurement of 8K writes with fsync
        zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT] [--through facade|fuse]
                                       log devices, on modelled devices in virtual time; perrin through fuse in real time
+       zilla-bench modelled --only scan [--gb 4] [--no-legacy]   scrub and resilver of a fragmented pool, on modelled disks
        zilla-bench files --count N [options]   an exported pool of so many small files
 ";
 

@@ -66,8 +66,9 @@ impl Options {
             }
         }
         if o.parts.is_empty() {
-            o.parts =
-                ["engine", "kernels", "fuse", "import", "slog", "sync", "nbd"].map(String::from).to_vec();
+            o.parts = ["engine", "kernels", "fuse", "import", "slog", "scan", "sync", "nbd"]
+                .map(String::from)
+                .to_vec();
         }
         Ok(o)
     }
@@ -100,6 +101,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
             "fuse" => fuse::run(&o),
             "import" => import::run(&o),
             "slog" => slog(&o),
+            "scan" => modelled::scan::run(modelled::scan::GB, true),
             "sync" => sync::run(&o, peer.as_deref()),
             "nbd" => nbd::run(&o),
             other => Err(format!("no part {other}").into()),

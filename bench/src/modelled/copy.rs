@@ -6,7 +6,7 @@
 //! stable; the tree (2.7 GB) is larger than what may be dirty, so that the disks cannot put all of their part off.
 
 use super::perrin::random;
-use super::rig::{Devices, Rig, virtual_world};
+use super::rig::{Devices, Rig, Shape, virtual_world};
 use crate::engine::Result;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -19,14 +19,14 @@ const FILES: u64 = 1600;
 const PIECE: u64 = 128 << 10;
 const STICK: &str = "usb-flash-stick";
 
-/// A log: how many devices, of which profile, in mirrored pairs or not.
-type Log = Option<(usize, &'static str, bool)>;
+/// A log: how many devices, of which profile, and how they stand.
+type Log = Option<(usize, &'static str, Shape)>;
 
 const SETUPS: [(&str, Log, Option<f64>); 4] = [
     ("no log", None, None),
-    ("four sticks", Some((4, STICK, false)), Some(1.10)),
-    ("two mirrored pairs of sticks", Some((4, STICK, true)), Some(1.10)),
-    ("one SSD", Some((1, "sata-ssd", false)), Some(1.20)),
+    ("four sticks", Some((4, STICK, Shape::Single)), Some(1.10)),
+    ("two mirrored pairs of sticks", Some((4, STICK, Shape::Pairs)), Some(1.10)),
+    ("one SSD", Some((1, "sata-ssd", Shape::Single)), Some(1.20)),
 ];
 
 pub fn run() -> Result<Value> {
@@ -34,7 +34,7 @@ pub fn run() -> Result<Value> {
     let mut rows = Vec::new();
     let mut without = 0.0;
     for (name, logs, published) in SETUPS {
-        let logs = logs.map(|(count, profile, mirrored)| Devices { count, profile, size: 2 << 30, mirrored });
+        let logs = logs.map(|(count, profile, shape)| Devices { count, profile, size: 2 << 30, shape });
         let rate = one(logs)?;
         if published.is_none() {
             without = rate;
@@ -51,7 +51,7 @@ pub fn run() -> Result<Value> {
 }
 
 fn one(logs: Option<Devices>) -> Result<f64> {
-    let main = Devices { count: 2, profile: "5400rpm-usb2", size: 4 << 30, mirrored: true };
+    let main = Devices { count: 2, profile: "5400rpm-usb2", size: 4 << 30, shape: Shape::Pairs };
     let sim = virtual_world();
     let rig = Rig::new(&sim.env(), main, logs)?;
     let (env, fs) = (rig.env.clone(), rig.fs.clone());

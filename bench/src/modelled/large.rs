@@ -4,7 +4,7 @@
 //! txgs write is not the limit.
 
 use super::perrin::{self, Load};
-use super::rig::Devices;
+use super::rig::{Devices, Shape};
 use crate::engine::Result;
 use serde_json::{Value, json};
 use zilla_env::model::Profile;
@@ -18,8 +18,8 @@ pub fn run(seconds: u64) -> Result<Value> {
     println!("1 MiB O_DSYNC writes, log on one modelled {LOG} of {limit:.0} MB/s");
     let mut rows = Vec::new();
     for threads in [1, 4, 16] {
-        let main = Devices { count: 8, profile: "7200rpm-sata", size: 4 << 30, mirrored: false };
-        let logs = Devices { count: 1, profile: LOG, size: 4 << 30, mirrored: false };
+        let main = Devices { count: 8, profile: "7200rpm-sata", size: 4 << 30, shape: Shape::Single };
+        let logs = Devices { count: 1, profile: LOG, size: 4 << 30, shape: Shape::Single };
         let rate = perrin::one(main, Some(logs), Load { threads, write: 1 << 20, seconds })?;
         let share = rate / limit;
         let verdict = if share >= PROMISED { "kept" } else { "MISSED" };

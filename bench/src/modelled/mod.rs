@@ -1,14 +1,16 @@
 //! What log devices are worth: published tests, and large writes, run on modelled devices in virtual time; the first of them also
-//! through the kernel, in real time.
+//! through the kernel, in real time. And how fast scrubs and resilvers are ([`scan`], a part of its own).
 //!
 //! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
 mod copy;
 mod large;
 mod mounted;
+mod patterned;
 mod perrin;
 mod plot;
 mod rig;
+pub mod scan;
 
 use crate::engine::Result;
 use lexopt::ValueExt;
@@ -20,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Seconds of each measurement: several txgs, for between two of them a log device that is quicker than the pool fills and empties.
 pub const SECONDS: u64 = 16;
 
-/// All parts, or those with `only` in their name; the first on so many `disks` and with the logs that have `log` in
+/// All parts but [`scan`], or those with `only` in their name; the first on so many `disks` and with the logs that have `log` in
 /// their name; only the first goes `through` anything but the facade.
 pub fn run(seconds: u64, only: &str, disks: &[usize], log: &str, through: Through) -> Result<Value> {
     let others = ["copy", "large"].into_iter().any(|part| part.contains(only));
@@ -79,11 +81,14 @@ pub fn plots(result: &Value, folder: &Path) -> Result<Vec<PathBuf>> {
 pub fn main(mut args: lexopt::Parser) -> Result<()> {
     let (mut seconds, mut only, mut disks) = (SECONDS, String::new(), DISKS.to_vec());
     let (mut log, mut through) = (String::new(), Through::Facade);
+    let (mut gb, mut legacy) = (scan::GB, true);
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Long("seconds") => seconds = args.value()?.parse()?,
             lexopt::Arg::Long("only") => only = args.value()?.string()?,
             lexopt::Arg::Long("log") => log = args.value()?.string()?,
+            lexopt::Arg::Long("gb") => gb = args.value()?.parse()?,
+            lexopt::Arg::Long("no-legacy") => legacy = false,
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             lexopt::Arg::Long("through") => {
                 through = match args.value()?.string()?.as_str() {
@@ -94,6 +99,10 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
             }
             other => return Err(other.unexpected().into()),
         }
+    }
+    if only == "scan" {
+        println!("{}", scan::run(gb, legacy)?);
+        return Ok(());
     }
     println!("{}", run(seconds, &only, &disks, &log, through)?);
     Ok(())

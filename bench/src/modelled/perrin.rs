@@ -5,7 +5,7 @@
 //! Source of the published figures: his article "slog blog (or blogging on slogging)" of 2007.
 
 use super::mounted;
-use super::rig::{Devices, Rig, virtual_world};
+use super::rig::{Devices, Rig, Shape, virtual_world};
 use crate::engine::Result;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -73,9 +73,9 @@ pub fn run(seconds: u64, disks: &[usize], log: &str, through: Through) -> Result
     for (name, logs, published) in ROWS.into_iter().filter(|(name, ..)| name.contains(log)) {
         let mut ours = Vec::new();
         for &disks in disks {
-            let main = Devices { count: disks, profile: "7200rpm-sata", size: 4 << 30, mirrored: false };
+            let main = Devices { count: disks, profile: "7200rpm-sata", size: 4 << 30, shape: Shape::Single };
             let logs =
-                logs.map(|(count, profile)| Devices { count, profile, size: 4 << 30, mirrored: false });
+                logs.map(|(count, profile)| Devices { count, profile, size: 4 << 30, shape: Shape::Single });
             let load = Load { threads: THREADS, write: WRITE, seconds };
             ours.push(match through {
                 Through::Facade => one(main, logs, load)?,

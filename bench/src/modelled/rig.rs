@@ -21,9 +21,16 @@ use zilla_sim::{Sim, SimConfig};
 pub const POOL: &str = "bench";
 /// Free buffers kept.
 const KEPT: usize = 2 << 30;
-const ARC: u64 = 1 << 30;
+const CACHES: Caches = Caches { dbufs: 512 << 20, arc: 1 << 30 };
 /// Dirty data: a tenth of a memory of 16 GiB, which is what OpenZFS allows.
 const DIRTY: u64 = 16 * (1 << 30) / 10;
+
+/// Bytes of memory for blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Caches {
+    pub dbufs: usize,
+    pub arc: u64,
+}
 
 /// Some devices of one kind.
 #[derive(Clone, Copy, Debug)]
@@ -31,15 +38,32 @@ pub struct Devices {
     pub count: usize,
     pub profile: &'static str,
     pub size: u64,
-    /// In mirrors of two rather than side by side.
-    pub mirrored: bool,
+    pub shape: Shape,
+}
+
+/// How the devices of a role stand together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Side by side.
+    Single,
+    /// In mirrors of two.
+    Pairs,
+    /// All in one RAID-Z with one parity.
+    Raidz,
+    /// In no use yet.
+    Spare,
 }
 
 impl Devices {
     fn tops(&self, role: &str, is_log: bool) -> Vec<TopSpec> {
         let leaves: Vec<LeafSpec> =
             (0..self.count).map(|i| LeafSpec { path: path(role, i), disk: true }).collect();
-        let (kind, width) = if self.mirrored { (VdevKind::Mirror, 2) } else { (VdevKind::Disk, 1) };
+        let (kind, width) = match self.shape {
+            Shape::Single => (VdevKind::Disk, 1),
+            Shape::Pairs => (VdevKind::Mirror, 2),
+            Shape::Raidz => (VdevKind::Raidz { nparity: 1 }, self.count),
+            Shape::Spare => return Vec::new(),
+        };
         let top = |leaves: &[LeafSpec]| TopSpec {
             kind,
             leaves: leaves.to_vec(),
@@ -51,7 +75,8 @@ impl Devices {
     }
 }
 
-fn path(role: &str, i: usize) -> PathBuf {
+/// Where a device of a role is found: `main`, `log` or `spare`, counted from 0.
+pub fn path(role: &str, i: usize) -> PathBuf {
     PathBuf::from(format!("/modelled/{role}{i}"))
 }
 
@@ -104,21 +129,34 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(world: &Env, main: Devices, logs: Option<Devices>) -> Result<Rig> {
+        let memory = |role: &str, i: usize, size: u64| -> Arc<dyn Device> {
+            Arc::new(MemDevice::new(size).named(path(role, i)))
+        };
+        Rig::made_of(world, &[("main", main)], logs, CACHES, memory)
+    }
+
+    /// A pool of `main`, beside whatever other devices there are, each of which `memory` makes.
+    pub fn made_of(
+        world: &Env,
+        roles: &[(&str, Devices)],
+        logs: Option<Devices>,
+        caches: Caches,
+        memory: impl Fn(&str, usize, u64) -> Arc<dyn Device>,
+    ) -> Result<Rig> {
         // Fresh memory costs more than anything else here.
         zilla_env::set_pool_limit(KEPT);
         let mut disks: BTreeMap<PathBuf, (Arc<dyn Device>, Profile)> = BTreeMap::new();
-        for (role, devices) in [("main", Some(main)), ("log", logs)] {
-            let Some(devices) = devices else { continue };
+        let logs = logs.map(|l| ("log", l));
+        for &(role, devices) in roles.iter().chain(&logs) {
             let profile = Profile::named(devices.profile).ok_or("there is no such profile")?;
             for i in 0..devices.count {
-                let memory = MemDevice::new(devices.size).named(path(role, i));
-                disks.insert(path(role, i), (Arc::new(memory), profile.clone()));
+                disks.insert(path(role, i), (memory(role, i, devices.size), profile.clone()));
             }
         }
         let opener = Modelled { disks, other: world.opener.clone(), env: world.clone() };
         let env = Env { opener: Arc::new(opener), ..world.clone() };
-        let mut tops = main.tops("main", false);
-        tops.extend(logs.iter().flat_map(|l| l.tops("log", true)));
+        let mut tops: Vec<TopSpec> = roles.iter().flat_map(|(role, d)| d.tops(role, false)).collect();
+        tops.extend(logs.iter().flat_map(|(role, d)| d.tops(role, true)));
         let spec = PoolSpec { tops, ..PoolSpec::default() };
         let opts = CreateOpts {
             name: POOL.into(),
@@ -126,8 +164,8 @@ impl Rig {
             comment: None,
             owner: (0, 0),
             features: None,
-            dbuf_cache: 512 << 20,
-            arc_max: ARC,
+            dbuf_cache: caches.dbufs,
+            arc_max: caches.arc,
         };
         let (spa, fs) = env.block_on(async {
             let spa = Spa::create(&env, &spec, opts).await?;

@@ -114,6 +114,14 @@ pub static L2ARC_REBUILD_ENABLED: Tunable = Tunable::new("l2arc_rebuild_enabled"
 /// Whether scrubs and resilvers stand still where they are.
 pub static SCAN_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_scan_suspend_progress", 0);
 
+/// Whether scans read blocks in the order in which files have them, instead of that of the disks.
+pub static SCAN_LEGACY: Tunable = Tunable::new("zfs_scan_legacy", 0);
+
+/// The part of the memory (one over so many) that a scan's round of blocks may take, and how many seconds at most lie
+/// between two places that are written down.
+pub static SCAN_MEM_LIM_FACT: Tunable = Tunable::new("zfs_scan_mem_lim_fact", 20);
+pub static SCAN_CHECKPOINT_INTVAL: Tunable = Tunable::new("zfs_scan_checkpoint_intval", 7200);
+
 /// Whether removals of vdevs stand still where they are.
 pub static REMOVAL_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_removal_suspend_progress", 0);
 
@@ -237,6 +245,9 @@ pub static ALL: &[&Tunable] = &[
     &METASLAB_DEBUG_LOAD,
     &DISABLE_IVSET_GUID_CHECK,
     &SCAN_SUSPEND_PROGRESS,
+    &SCAN_LEGACY,
+    &SCAN_MEM_LIM_FACT,
+    &SCAN_CHECKPOINT_INTVAL,
     &REMOVAL_SUSPEND_PROGRESS,
     &CONDENSE_INDIRECT_VDEVS_ENABLE,
     &CONDENSE_INDIRECT_OBSOLETE_PCT,

@@ -120,17 +120,12 @@ struct Collect<'a> {
     observer: &'a mut dyn Observer,
     found: Vec<(BlkPtr, Bookmark)>,
     stopped: bool,
-    again: bool,
     errors: bool,
 }
 
 impl Visitor for Collect<'_> {
     fn visit(&mut self, bp: &BlkPtr, at: Bookmark) {
-        // Parents of the place of a stop come up again where they end; the root comes up at each start.
-        let seen = self.again && at.level == Bookmark::ROOT_LEVEL;
-        if !self.stopped && !seen {
-            self.found.push((*bp, at));
-        }
+        self.found.push((*bp, at));
     }
 
     fn unreadable(&mut self, bp: &BlkPtr, at: Bookmark, error: Error) -> Result<()> {
@@ -232,13 +227,8 @@ impl Counter<'_> {
         let store: &Arc<dyn BlockStore> = &self.spa.ctx.store;
         let (mut resume, mut met) = (None, Met::default());
         loop {
-            let mut collect = Collect {
-                observer: &mut *self.observer,
-                found: Vec::new(),
-                stopped: false,
-                again: resume.is_some(),
-                errors: false,
-            };
+            let mut collect =
+                Collect { observer: &mut *self.observer, found: Vec::new(), stopped: false, errors: false };
             let mut walk = Walk::new(store, &mut collect, objset);
             (walk.min_birth, walk.resume, walk.met) = (min_birth, resume, met);
             resume = walk.objset(root).await?;

@@ -3,15 +3,22 @@
 //! **Floor 13.** It walks all datasets.
 //!
 //! A scan goes in rounds. It *gathers* block pointers by walking the MOS and the datasets ([`traverse`]; in OpenZFS's order, so that
-//! each block comes up once), until it has as many as it can read in some seconds; it *reads* them sorted by place on the
-//! disks, several tasks at once, below all other I/O; then the place it has come to is written down ([`state`]). A crash or an export
+//! each block comes up once), until they take the memory or the time that a round may have ([`round`]); it *reads* them in the order of the
+//! disks, all vdevs at once, below all other I/O; then the place it has come to is written down ([`state`]). A crash or an export
 //! loses at most the round under way, which is done again.
 //!
+//! A round may take a twentieth of the memory, so that the blocks of a disk lie close in it: a disk that turns then reads them at nearly the
+//! rate of reading everything. In time it may take five minutes, or as long as the scan has worked since the pool was opened,
+//! up to two hours (OpenZFS's interval): so a machine that is on for an hour a day gets on, and half of the work at most is lost.
+//!
+//! Gathering goes in slices. What changes datasets disturbs one slice, not the round, so that frequent snapshots do not stop a scan.
+//! While a scrub is paused the round stays in memory.
+//!
 //! Scans run beside the txgs, on the trees of the last synced one. Three things keep that right. Blocks are freed meanwhile: what is
-//! freed during a round is noted ([`Scan::freed`]), not read, and no error where reading it failed; and its space is given out again
-//! only after a read of it that was under way is over ([`Scan::settle`]), so that a repair never hits a new owner. Datasets
+//! freed during a round is noted ([`Scan::freed`]: in a set while it is gathered, then at the blocks themselves), not read, and no error where reading it failed; and its space is given out again
+//! only after a read of it that was under way, which is hurried then, is over ([`Scan::settle`]), so that a repair never hits a new owner. Datasets
 //! change meanwhile: snapshots, destroys and rollbacks move the place ([`Scan::snapshotted`] and its kin) in the txg that makes them, and
-//! a walk they disturb is done again. Blocks move from heads to snapshots: the place moves with them.
+//! a slice that they disturb is done again. Blocks move from heads to snapshots: the place moves with them.
 //!
 //! **Invariants.** Every block born at or before `max_txg` that is there when the scan ends was read, or is in the error log. What is on disk is
 //! a place up to which this is true.
@@ -31,6 +38,7 @@ mod check;
 mod datasets;
 mod errlog;
 mod errors_only;
+mod round;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -47,15 +55,18 @@ use crate::error::{Errno, Error, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
+use crate::vdev::{Priority, Tickets};
 use crate::zap::{CreateOpts, Zap};
 use crate::zio::Met;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use round::Round;
+use smallvec::SmallVec;
 use state::Position;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{
@@ -73,9 +84,11 @@ pub trait ScanPool: Send + Sync {
     fn mos_root(&self) -> BlkPtr;
     /// Bytes in use on all top-level vdevs: how much there is to do.
     fn allocated(&self) -> u64;
+    /// Bytes of memory that a round may take.
+    fn memory(&self) -> BoxFuture<'_, u64>;
     /// Reads all of a block's copies and redundancy and repairs; returns the bytes read and repaired. An error means that
-    /// no copy is good.
-    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>>;
+    /// no copy is good. By the tickets the read can be hurried.
+    fn scrub(&self, bp: BlkPtr, at: Bookmark, tickets: Arc<Tickets>) -> BoxFuture<'_, Result<(u64, u64)>>;
     /// The first and the last txg that devices lack and can be given.
     fn missing(&self) -> Option<(Txg, Txg)>;
     /// A resilver of all that was born up to a txg begins; or, if it is `resumed`, goes on after the pool was closed.
@@ -155,15 +168,27 @@ struct Shared {
     issued_before_pass: u64,
     /// A round is under way, which wants to know what is freed. (While a scrub is paused there is none, for as long as it pleases.)
     noting: bool,
-    /// Blocks freed since the round began, and those being read.
+    /// Blocks freed while the round is gathered; and the round once it is read, which has those freed since.
     freed: HashSet<Key>,
-    reading: HashSet<Key>,
+    round: Option<Arc<Round>>,
+    /// Blocks that are being read, and by which the reads can be hurried.
+    reading: HashMap<Key, SmallVec<[Arc<Tickets>; 1]>>,
 }
 
 impl Shared {
     /// Something is under way, paused or not.
     fn is_active(&self) -> bool {
         self.stable.is_scanning() || self.errors_only.is_active()
+    }
+
+    /// No round is under way.
+    fn note_nothing(&mut self) {
+        (self.noting, self.freed, self.round) = (false, HashSet::new(), None);
+    }
+
+    /// Whether a block was freed since the round began.
+    fn is_freed(&self, k: &Key) -> bool {
+        self.freed.contains(k) || self.round.as_ref().is_some_and(|r| r.is_dead(k))
     }
 
     fn is_paused(&self) -> bool {
@@ -183,8 +208,6 @@ pub struct Scan {
     skipped: AtomicU64,
     processed: AtomicU64,
     error_count: AtomicU64,
-    /// Blocks in the next round.
-    round: AtomicUsize,
     /// What the walk of the dataset under way has come to.
     met: Mutex<Met>,
 }
@@ -225,7 +248,6 @@ impl Scan {
             skipped: AtomicU64::new(0),
             processed: AtomicU64::new(0),
             error_count: AtomicU64::new(0),
-            round: AtomicUsize::new(work::MIN_ROUND),
             met: Mutex::default(),
         });
         scan.reset_counters();
@@ -499,7 +521,6 @@ impl Scan {
             st.stable = position;
             st.next = None;
             st.generation += 1;
-            st.freed.clear();
         }
         if resilver {
             self.pool.resilver_ends(complete, Txg(max_txg)).await;
@@ -549,8 +570,12 @@ impl Scan {
     /// A block was freed in the syncing txg.
     pub fn freed(&self, bp: &BlkPtr) {
         let mut st = self.shared.lock();
-        if st.noting {
-            st.freed.insert(key(bp));
+        if !st.noting {
+            return;
+        }
+        match st.round.clone() {
+            Some(round) => round.kill(&key(bp)),
+            None => drop(st.freed.insert(key(bp))),
         }
     }
 
@@ -559,13 +584,16 @@ impl Scan {
     pub async fn settle(&self) {
         loop {
             let listener = self.changed.listen();
-            let busy = {
+            let waits_for: Vec<Arc<Tickets>> = {
                 let st = self.shared.lock();
-                st.reading.iter().any(|k| st.freed.contains(k))
+                let freed = st.reading.iter().filter(|(k, _)| st.is_freed(k));
+                freed.flat_map(|(_, reads)| reads.iter().cloned()).collect()
             };
-            if !busy {
+            if waits_for.is_empty() {
                 return;
             }
+            // A txg does not wait behind the background's small share of a busy device.
+            waits_for.iter().for_each(|t| t.promote(Priority::SyncRead));
             listener.await;
         }
     }

@@ -29,10 +29,13 @@ struct FakePool {
     /// How often each place was read.
     seen: Mutex<BTreeMap<u64, u32>>,
     bad: Mutex<HashSet<u64>>,
-    /// Reads take this long.
-    delay: Mutex<Duration>,
+    /// Reads that were asked for, and how many of them are let through; 0: all are.
+    asked: AtomicU64,
+    gate: AtomicU64,
     env: Mutex<Option<Env>>,
     missing: Mutex<Option<(Txg, Txg)>>,
+    /// Blocks that a round may have; 0: any number.
+    most: AtomicU64,
     finished: Mutex<Vec<bool>>,
 }
 
@@ -43,11 +46,17 @@ impl ScanPool for FakePool {
     fn allocated(&self) -> u64 {
         1 << 30
     }
-    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {
+    fn memory(&self) -> BoxFuture<'_, u64> {
+        let blocks = self.most.load(Ordering::Relaxed);
+        let bytes = if blocks == 0 { 1 << 30 } else { blocks * size_of::<round::Entry>() as u64 };
+        Box::pin(std::future::ready(bytes))
+    }
+    fn scrub(&self, bp: BlkPtr, at: Bookmark, _: Arc<Tickets>) -> BoxFuture<'_, Result<(u64, u64)>> {
         Box::pin(async move {
-            let (delay, env) = (*self.delay.lock(), self.env.lock().clone());
-            if let (false, Some(env)) = (delay.is_zero(), env) {
-                env.sleep(delay).await;
+            let (turn, env) = (self.asked.fetch_add(1, Ordering::Relaxed), self.env.lock().clone());
+            let waits = || (1..=turn).contains(&self.gate.load(Ordering::Relaxed));
+            while let (true, Some(env)) = (waits(), &env) {
+                env.sleep(Duration::from_millis(1)).await;
             }
             let offset = bp.dva(0).offset;
             *self.seen.lock().entry(offset).or_default() += 1;
@@ -213,20 +222,41 @@ impl World {
         Scan::open(&self.ctx, self.pool.clone()).await.unwrap()
     }
 
-    /// A scrub in small rounds is under way.
+    /// A scrub in small rounds is under way, and stops in the midst of one.
     async fn slow(&self) -> Arc<Scan> {
         let scan = self.open().await;
-        *self.pool.delay.lock() = Duration::from_millis(2);
-        scan.round.store(200, Ordering::Relaxed);
+        self.pool.most.store(200, Ordering::Relaxed);
+        self.let_through(500);
         scan.start().await.unwrap();
+        self.has_stopped().await;
         scan
     }
 
-    /// The scan as it is found when the pool is opened the next time, as fast as it can.
+    /// So many reads more, then none.
+    fn let_through(&self, more: u64) {
+        self.pool.gate.store(self.pool.asked.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    fn let_all_through(&self) {
+        self.pool.gate.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits for a read that is not let through.
+    async fn has_stopped(&self) {
+        while self.pool.asked.load(Ordering::Relaxed) <= self.pool.gate.load(Ordering::Relaxed) {
+            self.env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Closes the scan while reads are under way.
+    async fn close(&self, scan: Arc<Scan>) {
+        let open = async { self.let_all_through() };
+        futures_util::future::join(scan.shutdown(), open).await;
+    }
+
+    /// The scan as it is found when the pool is opened the next time.
     async fn again(&self, scan: Arc<Scan>) -> Arc<Scan> {
-        scan.shutdown().await;
-        drop(scan);
-        *self.pool.delay.lock() = Duration::ZERO;
+        self.close(scan).await;
         self.open().await
     }
 
@@ -304,21 +334,17 @@ fn a_resilver_reads_only_what_is_missing() {
 fn it_goes_on_after_shutdown_where_it_was() {
     run(|w| async move {
         let scan = w.slow().await;
-        while scan.shared.lock().stable.phys.bookmark.object == 0 {
-            w.env.sleep(Duration::from_millis(5)).await;
-        }
-        scan.shutdown().await;
-        let read_before: u32 = w.pool.seen.lock().values().sum();
+        assert_ne!(scan.shared.lock().stable.phys.bookmark.object, 0, "some rounds are done");
         assert!(scan.is_scanning());
-        drop(scan);
-        *w.pool.delay.lock() = Duration::ZERO;
+        w.close(scan).await;
+        let read_before: u32 = w.pool.seen.lock().values().sum();
         let scan = w.open().await;
         scan.wait().await;
         w.check(false);
         let read: u32 = w.pool.seen.lock().values().sum();
-        // What was done is not done again, save for parents and the round that was under way.
+        // What was done is not done again, save for the round that was under way and what changed in the MOS.
         assert!(
-            read_before > 200 && (read as usize) < w.blocks() + 1500,
+            read_before > 200 && (read as usize) < w.blocks() + 500,
             "{read_before} {read} {}",
             w.blocks()
         );
@@ -330,19 +356,65 @@ fn it_goes_on_after_shutdown_where_it_was() {
 fn pause_and_stop() {
     run(|w| async move {
         let scan = w.slow().await;
-        w.env.sleep(Duration::from_millis(30)).await;
         scan.pause().await.unwrap();
         assert!(scan.pause().await.unwrap_err().is(Errno::Busy));
         assert!(scan.is_paused() && scan.status().pass_scrub_pause > 0);
-        w.env.sleep(Duration::from_millis(50)).await;
+        w.let_all_through();
+        while !scan.shared.lock().reading.is_empty() {
+            w.env.sleep(Duration::from_millis(1)).await;
+        }
         let read: u32 = w.pool.seen.lock().values().sum();
         w.env.sleep(Duration::from_millis(50)).await;
         assert_eq!(read, w.pool.seen.lock().values().sum::<u32>());
+        w.let_through(1);
         scan.start().await.unwrap();
         assert!(!scan.is_paused());
         scan.cancel().await.unwrap();
         assert_eq!(scan.status().state, ScanState::Canceled as u64);
         assert!(scan.cancel().await.unwrap_err().is(Errno::NoEnt));
+        w.let_all_through();
+    });
+}
+
+/// It goes on with the blocks that it had gathered.
+#[test]
+fn a_paused_scrub_reads_nothing_twice_when_it_goes_on() {
+    run(|w| async move {
+        let scan = w.open().await;
+        // All in one round, and some of them at a time.
+        w.pool.most.store(4000, Ordering::Relaxed);
+        w.let_through(100);
+        scan.start().await.unwrap();
+        w.has_stopped().await;
+        scan.pause().await.unwrap();
+        w.let_all_through();
+        scan.wait().await;
+        assert!(scan.is_paused());
+        scan.start().await.unwrap();
+        scan.wait().await;
+        w.check(true);
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+    });
+}
+
+#[test]
+fn datasets_that_change_all_the_time_do_not_stop_a_scan() {
+    run(|w| async move {
+        let scan = w.open().await;
+        scan.start().await.unwrap();
+        let mut changes = 0;
+        while scan.is_scanning() {
+            let (me, ctx) = (scan.clone(), w.ctx.clone());
+            let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move { me.snapshotted(&tx, 4711, 4712).await })
+            };
+            ctx.sync_task(task).await.unwrap();
+            changes += 1;
+            assert!(changes < 10_000);
+            w.env.sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+        w.check(false);
     });
 }
 
@@ -358,6 +430,8 @@ fn errors_are_counted_and_logged_by_place() {
         };
         let some: Vec<u64> = some.into_iter().filter(|o| all.contains_key(o)).collect();
         w.pool.bad.lock().extend(some.iter());
+        // Among them blocks of pointers, within which rounds stop.
+        w.pool.most.store(200, Ordering::Relaxed);
         scan.start().await.unwrap();
         scan.wait().await;
         let live: HashSet<u64> = w.store.offsets().into_iter().collect();
@@ -450,19 +524,18 @@ fn a_scrub_of_errors_that_is_paused_cut_off_or_canceled_forgets_none() {
         w.logs_by_head().await;
         let scan = w.open().await;
         let known = with_errors(&w, &scan).await;
-        *w.pool.delay.lock() = Duration::from_millis(20);
+        w.let_through(1);
         scan.start_errors_only().await.unwrap();
         assert!(scan.start().await.unwrap_err().is(Errno::Busy), "one at a time");
         scan.pause().await.unwrap();
         assert!(scan.pause().await.unwrap_err().is(Errno::Busy));
         assert_ne!(scan.error_scrub().pause_time, 0);
-        scan.shutdown().await;
-        drop(scan);
-        let scan = w.open().await;
+        let scan = w.again(scan).await;
         assert_ne!(scan.error_scrub().pause_time, 0, "as it was left");
         assert_eq!(scan.errors.count().await.unwrap(), known);
         // All are good, and some are looked at.
         w.pool.bad.lock().clear();
+        w.let_through(1);
         scan.start_errors_only().await.unwrap();
         scan.cancel().await.unwrap();
         assert_eq!(scan.error_scrub().state, ScanState::Canceled as u64);
@@ -480,7 +553,7 @@ fn a_resilver_takes_the_place_of_a_scrub_of_errors() {
         w.logs_by_head().await;
         let scan = w.open().await;
         let known = with_errors(&w, &scan).await;
-        *w.pool.delay.lock() = Duration::from_millis(20);
+        w.let_through(1);
         scan.start_errors_only().await.unwrap();
         // It has everything to do, so it is not over at once.
         *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
@@ -488,7 +561,7 @@ fn a_resilver_takes_the_place_of_a_scrub_of_errors() {
         assert_eq!(scan.error_scrub(), ErrorScrubStatus::default());
         let during = scan.errors.count().await.unwrap();
         assert!(during >= known, "{during} of {known}");
-        *w.pool.delay.lock() = Duration::ZERO;
+        w.let_all_through();
         scan.wait().await;
         assert_eq!(scan.status().func, ScanFunc::Resilver as u64);
     });
@@ -499,7 +572,6 @@ fn a_resilver_takes_the_place_of_a_scrub_of_errors() {
 fn errors_met_after_a_restart_are_kept_at_the_end() {
     run(|w| async move {
         let scan = w.slow().await;
-        w.env.sleep(Duration::from_millis(30)).await;
         scan.pause().await.unwrap();
         let scan = w.again(scan).await;
         let read = w.pool.seen.lock().clone();

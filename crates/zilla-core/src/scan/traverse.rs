@@ -2,7 +2,8 @@
 //!
 //! The walk reads only what has pointers in it: indirect blocks and blocks of dnodes; these it reads ahead, in order. It can be
 //! stopped at any level-0 block and goes on from that bookmark in a later version of the same tree, because blocks
-//! that the walk cares about do not change places while they live. Parents of the place it stopped at are visited again.
+//! that the walk cares about do not change places while they live. A block with pointers is visited behind all that is below it, by the walk that
+//! comes to its end: so each comes up once, however often the walk stops within it.
 //!
 //! Subtrees that are too old are not entered: a pointer's birth is at least that of everything
 //! below it. A block with pointers that comes up at a second place is damage ([`Met`]), so that no
@@ -106,7 +107,6 @@ impl<'a, V: Visitor> Walk<'a, V> {
             ObjsetPhys::decode(&data, ByteOrder::NATIVE)
                 .map_err(|e| Error::corrupt(Some(at), "", e.to_string()))
         });
-        self.visitor.visit(&root, at);
         match os {
             Ok(os) => {
                 self.dnode(0, &os.meta_dnode, &mut HashMap::new()).await?;
@@ -119,6 +119,9 @@ impl<'a, V: Visitor> Walk<'a, V> {
                 }
             }
             Err(e) => self.visitor.unreadable(&root, at, e)?,
+        }
+        if self.stopped.is_none() {
+            self.visitor.visit(&root, at);
         }
         Ok(self.stopped)
     }
@@ -220,7 +223,9 @@ impl<'a, V: Visitor> Walk<'a, V> {
                     self.objects(at, &bp, &data).await?;
                 }
             }
-            self.visitor.visit(&bp, at);
+            if self.stopped.is_none() {
+                self.visitor.visit(&bp, at);
+            }
             Ok(())
         })
     }

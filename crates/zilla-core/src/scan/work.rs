@@ -1,15 +1,18 @@
 //! The task that does a scan's work: gather, read, write down, again.
 
+use super::round::{Cost, Entry, Round};
 use super::state::Position;
 use super::traverse::{Visitor, Walk};
 use super::{Scan, datasets, key};
 use crate::error::{Errno, Error, Result};
 use crate::tunables;
 use crate::types::{Bookmark, ObjectId};
+use crate::vdev::Tickets;
 use crate::zap::Zap;
 use crate::zio::Met;
 use futures_util::StreamExt;
-use std::collections::{BTreeMap, HashSet};
+use futures_util::stream::FuturesUnordered;
+use std::collections::{BTreeMap, hash_map};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,15 +21,23 @@ use zilla_ondisk::dsl::{DSF_VISIT_DS_AGAIN, DslDatasetPhys};
 use zilla_ondisk::enums::ScanState;
 use zilla_ondisk::zbookmark::ZB_DESTROYED_OBJSET;
 
-/// Blocks in a round: as many as take about `ROUND` to read, within bounds (an entry takes 160
-/// bytes).
-pub(super) const MIN_ROUND: usize = 4096;
-const MAX_ROUND: usize = 200_000;
-const ROUND: Duration = Duration::from_secs(8);
-/// A round ends also when this many times as many blocks as it may have were passed by.
+/// How long a round may take as long as little has been done: what a crash or an export may cost.
+const FIRST_ROUND: Duration = Duration::from_secs(300);
+/// Blocks that are gathered between two looks at what has become of the datasets; fewer, where they
+/// change faster.
+const SLICE: usize = 4096;
+const LEAST_SLICE: usize = 64;
+/// A slice ends also when this many times as many blocks as it may have were passed by.
 const PASS_FACTOR: usize = 16;
-/// Blocks that one task reads at a time; they are neighbours, so that their I/Os are joined.
-const CHUNK: usize = 64;
+/// Keys of freed blocks that are kept while a round is gathered (64 MiB of them).
+const MOST_FREED: usize = 1 << 20;
+/// Bytes and blocks of a vdev that are being read or wait in its devices' queues: enough that neighbours meet in each of them (OpenZFS has
+/// 16 MiB a disk), as long as reads are quick, within a part of the round's memory.
+const WINDOW: u64 = 32 << 20;
+const LEAST_WINDOW: u64 = 1 << 20;
+/// A read that takes longer makes the window smaller: what waits does so in the way of others.
+const SLOW: Duration = Duration::from_millis(500);
+const WINDOW_BLOCKS: usize = 4096;
 
 /// How often one that is to stand still looks whether it may go on.
 const HELD: Duration = Duration::from_millis(50);
@@ -37,18 +48,31 @@ pub(super) fn stands_still() -> bool {
     tunables::SCAN_SUSPEND_PROGRESS.get() != 0
 }
 
-struct Entry {
-    bp: BlkPtr,
-    at: Bookmark,
-}
-
-/// How a round of gathering ended.
+/// How a slice of gathering ended.
 enum Gathered {
     /// There is more to come behind this position.
     Part(Position),
     All(Position),
-    /// Datasets changed, or the scan is to stop: what was gathered means nothing.
+    /// Datasets changed, or the scan is to stop: what this slice gathered means nothing.
     Disturbed,
+}
+
+/// What a slice has come to.
+#[derive(Default)]
+struct Slice {
+    entries: Vec<Entry>,
+    examined: u64,
+    skipped: u64,
+}
+
+/// Whether a round is read on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    On,
+    /// The scan is paused, or stands still.
+    Wait,
+    /// It is over, or the round is not wanted any more.
+    Leave,
 }
 
 struct Collector<'a> {
@@ -62,37 +86,41 @@ struct Collector<'a> {
     limit: usize,
     /// Blocks that came up and are not wanted.
     passed: usize,
-    out: &'a mut Vec<Entry>,
+    /// What cannot be read, or holds what is damaged: it is visited next, or when its end is reached.
+    counted: Option<Bookmark>,
+    out: &'a mut Slice,
 }
 
 impl Visitor for Collector<'_> {
     fn visit(&mut self, bp: &BlkPtr, at: Bookmark) {
         if !bp.is_embedded() && bp.phys_birth() <= self.max_birth {
             if self.resilver && !self.scan.pool.lacks(bp) {
-                self.scan.skipped.fetch_add(bp.asize(), Ordering::Relaxed);
+                self.out.skipped += bp.asize();
                 self.passed += 1;
                 return;
             }
-            self.scan.examined.fetch_add(bp.asize(), Ordering::Relaxed);
-            self.out.push(Entry { bp: *bp, at });
+            self.out.examined += bp.asize();
+            self.out.entries.push(Entry { bp: *bp, at, counted: self.counted == Some(at) });
         }
     }
 
     fn unreadable(&mut self, bp: &BlkPtr, at: Bookmark, error: Error) -> Result<()> {
         // A birth that no txg has reached yet is damage.
         let written_since = bp.birth() > self.stable && bp.birth() <= self.scan.ctx.txgs.open().0;
-        if written_since || self.scan.shared.lock().freed.contains(&key(bp)) {
+        if written_since || self.scan.shared.lock().is_freed(&key(bp)) {
             // The tree that is walked is no more.
             return Err(Error::os(Errno::Stale, "the block was freed meanwhile"));
         }
         tracing::warn!("scan: what is below block {at} is not checked: {error}");
         self.scan.pool.unreadable(None);
         self.scan.bad_block(bp, at);
+        self.counted = Some(at);
         Ok(())
     }
 
     fn stop(&mut self) -> bool {
-        self.out.len() + self.passed / PASS_FACTOR >= self.limit || self.scan.disturbed(self.generation)
+        self.out.entries.len() + self.passed / PASS_FACTOR >= self.limit
+            || self.scan.disturbed(self.generation)
     }
 }
 
@@ -131,9 +159,8 @@ impl Scan {
             st.errors_only.phys.state = ScanState::Canceled as u64;
         }
         st.next = None;
-        st.noting = false;
         st.generation += 1;
-        st.freed.clear();
+        st.note_nothing();
         drop(st);
         self.changed.notify(usize::MAX);
     }
@@ -162,7 +189,8 @@ impl Scan {
     }
 
     async fn work(self: &Arc<Self>) -> Result<()> {
-        let mut failures = 0u32;
+        // What this task has spent on rounds that are on disk, and how long reading takes beside its estimate.
+        let (mut worked, mut factor) = (Duration::ZERO, 1.0);
         loop {
             self.stand_still().await;
             loop {
@@ -172,9 +200,10 @@ impl Scan {
                     if st.stopping || !st.is_active() {
                         return Ok(());
                     }
-                    st.noting = !st.is_paused();
                     // With the memory it took.
-                    st.freed = HashSet::new();
+                    st.note_nothing();
+                    st.next = None;
+                    st.noting = !st.is_paused();
                     if st.noting {
                         break;
                     }
@@ -190,13 +219,57 @@ impl Scan {
                 continue;
             }
             self.reset_counters();
-            let limit = self.round.load(Ordering::Relaxed);
-            let mut entries = Vec::new();
-            let (generation, position) = {
-                let st = self.shared.lock();
-                (st.generation, st.stable.clone())
+            let began = self.ctx.env.now();
+            let longest = Duration::from_secs(tunables::SCAN_CHECKPOINT_INTVAL.get());
+            // An interruption costs no more than was done before it, or than the first round.
+            let mut cost = Cost::new(factor);
+            let gathered = self.gather_round(worked.max(FIRST_ROUND).min(longest), &mut cost).await?;
+            let Some((entries, all)) = gathered else {
+                self.ctx.env.sleep(DISTURBED).await;
+                continue;
             };
-            let gathered = match self.gather(position, generation, limit, &mut entries).await {
+            let reading = self.ctx.env.now();
+            let (done, waited) = self.read_round(entries).await;
+            if !done {
+                continue;
+            }
+            let ended = self.ctx.env.now();
+            factor = cost.correct(ended.saturating_sub(reading).saturating_sub(waited));
+            worked += ended.saturating_sub(began).saturating_sub(waited);
+            self.write_down(all).await?;
+            if all {
+                self.pool.resilvered();
+            }
+        }
+    }
+
+    /// Gathers blocks until they take the time or the memory that a round may have, slice by slice: what changes datasets disturbs
+    /// one slice at most. Returns them, and whether there are no more behind them; None if the scan is left, or begins anew.
+    async fn gather_round(
+        self: &Arc<Self>,
+        time: Duration,
+        cost: &mut Cost,
+    ) -> Result<Option<(Vec<Entry>, bool)>> {
+        let began = self.ctx.env.now();
+        let most = (self.pool.memory().await / size_of::<Entry>() as u64).max(1) as usize;
+        let (mut entries, mut slice, mut failures) = (Vec::new(), SLICE, 0u32);
+        loop {
+            if self.must_leave() || stands_still() {
+                return Ok(None);
+            }
+            let (generation, from) = {
+                let st = self.shared.lock();
+                match &st.next {
+                    Some(next) => (st.generation, next.clone()),
+                    None if entries.is_empty() => (st.generation, st.stable.clone()),
+                    // What was gathered is of another scan.
+                    None => return Ok(None),
+                }
+            };
+            let errors = self.error_count.load(Ordering::Relaxed);
+            let mut out = Slice::default();
+            let limit = slice.min(most.saturating_sub(entries.len()));
+            let gathered = match self.gather(from, generation, limit, &mut out).await {
                 Ok(g) => g,
                 // A tree that changed under the walk; the next one begins at the newest root.
                 Err(e) if e.is(Errno::Stale) => Gathered::Disturbed,
@@ -216,40 +289,41 @@ impl Scan {
                     Gathered::Disturbed
                 }
             };
-            let (next, all) = match gathered {
-                Gathered::Disturbed => {
-                    self.ctx.env.sleep(DISTURBED).await;
-                    continue;
-                }
-                Gathered::Part(p) => (p, false),
-                Gathered::All(p) => (p, true),
+            let next = match gathered {
+                Gathered::Part(p) => Some((p, false)),
+                Gathered::All(p) => Some((p, true)),
+                Gathered::Disturbed => None,
             };
-            {
+            let (kept, freed) = {
                 let mut st = self.shared.lock();
-                if st.generation != generation {
-                    continue;
-                }
-                st.next = Some(next);
-            }
-            let began = self.ctx.env.now();
-            let done = self.read_all(entries).await;
-            let took = self.ctx.env.now().saturating_sub(began);
-            if !done {
-                self.shared.lock().next = None;
-                continue;
-            }
-            let better = if took < ROUND / 2 {
-                (limit * 2).min(MAX_ROUND)
-            } else if took > ROUND * 2 {
-                (limit / 2).max(MIN_ROUND)
-            } else {
-                limit
+                let kept = next.filter(|_| st.generation == generation).map(|(p, all)| {
+                    st.next = Some(p);
+                    all
+                });
+                (kept, st.freed.len())
             };
-            self.round.store(better, Ordering::Relaxed);
+            let Some(all) = kept else {
+                // It is done again, and counts then.
+                self.error_count.store(errors, Ordering::Relaxed);
+                slice = (slice / 2).max(LEAST_SLICE);
+                self.ctx.env.sleep(DISTURBED).await;
+                continue;
+            };
             failures = 0;
-            self.write_down(all).await?;
-            if all {
-                self.pool.resilvered();
+            slice = (slice * 2).min(SLICE);
+            self.examined.fetch_add(out.examined, Ordering::Relaxed);
+            self.skipped.fetch_add(out.skipped, Ordering::Relaxed);
+            out.entries.iter().for_each(|e| cost.add(&e.bp));
+            // Doubled, as vectors grow, but not beyond what a round may have.
+            if entries.capacity() - entries.len() < out.entries.len() {
+                entries.reserve_exact(
+                    entries.len().min(most.saturating_sub(entries.len())).max(out.entries.len()),
+                );
+            }
+            entries.append(&mut out.entries);
+            let spent = self.ctx.env.now().saturating_sub(began);
+            if all || entries.len() >= most || freed >= MOST_FREED || spent.max(cost.time()) >= time {
+                return Ok(Some((entries, all)));
             }
         }
     }
@@ -283,41 +357,98 @@ impl Scan {
         self.ctx.sync_task(task).await
     }
 
-    /// Reads what was gathered, in the order of the disks. False if it was left off.
-    async fn read_all(self: &Arc<Self>, mut entries: Vec<Entry>) -> bool {
-        entries.sort_unstable_by_key(|e| {
-            let d = e.bp.dva(0);
-            (d.vdev, d.offset)
-        });
-        let entries = Arc::new(entries);
-        let next = Arc::new(AtomicUsize::new(0));
-        let tasks: Vec<_> = (0..self.ctx.env.spawner.parallelism().max(1))
-            .map(|_| {
-                let (me, entries, next) = (self.clone(), entries.clone(), next.clone());
-                self.ctx.env.spawn_with_result(async move {
-                    loop {
-                        let from = next.fetch_add(CHUNK, Ordering::Relaxed);
-                        let Some(chunk) =
-                            entries.get(from..(from + CHUNK).min(entries.len())).filter(|c| !c.is_empty())
-                        else {
-                            return true;
-                        };
-                        if me.must_leave() || stands_still() {
-                            return false;
-                        }
-                        futures_util::stream::iter(chunk).for_each_concurrent(None, |e| me.read_one(e)).await;
-                    }
-                })
-            })
-            .collect();
-        futures_util::future::join_all(tasks).await.into_iter().all(|done| done)
+    /// Reads what was gathered, in the order of the disks; all vdevs at once. Returns false if it was left off, and how long it was
+    /// paused.
+    async fn read_round(self: &Arc<Self>, entries: Vec<Entry>) -> (bool, Duration) {
+        let round = match tunables::SCAN_LEGACY.get() {
+            0 => Arc::new(Round::new(entries)),
+            _ => Arc::new(Round::unsorted(entries)),
+        };
+        if round.is_sorted() {
+            let freed = {
+                let mut st = self.shared.lock();
+                st.round = Some(round.clone());
+                std::mem::take(&mut st.freed)
+            };
+            freed.iter().for_each(|k| round.kill(k));
+        }
+        let readers = self.ctx.env.spawner.parallelism().max(1);
+        let vdevs = round.vdevs();
+        let memory = self.pool.memory().await / (2 * vdevs.len().max(1) as u64);
+        let window = memory.clamp(LEAST_WINDOW, WINDOW) / readers as u64;
+        let mut tasks = Vec::new();
+        for vdev in vdevs {
+            let (next, end) = (Arc::new(AtomicUsize::new(vdev.start)), vdev.end);
+            for _ in 0..readers {
+                let (me, round, next) = (self.clone(), round.clone(), next.clone());
+                let work =
+                    async move { me.read_some(&round, &next, end, window, WINDOW_BLOCKS / readers).await };
+                tasks.push(self.ctx.env.spawn_with_result(work));
+            }
+        }
+        let all = futures_util::future::join_all(tasks).await;
+        let waited = all.iter().map(|(_, waited)| *waited).max().unwrap_or_default();
+        (all.into_iter().all(|(done, _)| done), waited)
+    }
+
+    /// Reads a vdev's blocks up to `end` with those who share `next`; so many bytes and blocks at once.
+    async fn read_some(
+        &self,
+        round: &Round,
+        next: &AtomicUsize,
+        end: usize,
+        most: u64,
+        blocks: usize,
+    ) -> (bool, Duration) {
+        let env = &self.ctx.env;
+        let (mut window, least) = (most, LEAST_WINDOW.min(most));
+        let (mut flying, mut bytes, mut waited) = (FuturesUnordered::new(), 0, Duration::ZERO);
+        loop {
+            let mood = self.mood();
+            while mood == Mood::On && (flying.is_empty() || bytes < window && flying.len() < blocks) {
+                let Some(e) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < end) else { break };
+                let e = &round.entries[e];
+                let size = e.bp.asize();
+                bytes += size;
+                flying.push(async move {
+                    let began = env.now();
+                    self.read_one(e).await;
+                    (size, env.now().saturating_sub(began))
+                });
+            }
+            match (flying.next().await, mood) {
+                (Some((size, took)), _) => {
+                    bytes -= size;
+                    // What is late has waited behind the others.
+                    window = if took > SLOW { window - size.min(window) } else { window + size };
+                    window = window.clamp(least, most);
+                }
+                (None, Mood::On) => return (true, waited),
+                (None, Mood::Leave) => return (false, waited),
+                (None, Mood::Wait) => {
+                    env.sleep(HELD).await;
+                    waited += HELD;
+                }
+            }
+        }
+    }
+
+    fn mood(&self) -> Mood {
+        let st = self.shared.lock();
+        if st.stopping || !st.is_active() || st.next.is_none() {
+            Mood::Leave
+        } else if st.is_paused() || stands_still() {
+            Mood::Wait
+        } else {
+            Mood::On
+        }
     }
 
     /// As long as the tunable says so and the scan is to go on at all. What is freed meanwhile need
     /// not be known.
     async fn stand_still(&self) {
         while stands_still() && !self.must_leave() {
-            self.shared.lock().noting = false;
+            self.shared.lock().note_nothing();
             self.ctx.env.sleep(HELD).await;
         }
     }
@@ -334,7 +465,9 @@ impl Scan {
             Ok(repaired) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
             Err(_) => {
                 self.pool.unreadable(Some(&e.bp));
-                self.bad_block(&e.bp, e.at);
+                if !e.counted {
+                    self.bad_block(&e.bp, e.at);
+                }
             }
         }
     }
@@ -342,20 +475,20 @@ impl Scan {
     /// Reads a block with all redundancy, and returns the bytes that were repaired; None if it was
     /// freed, before or meanwhile: nobody misses it.
     pub(super) async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {
-        let k = key(bp);
+        let (k, tickets) = (key(bp), Arc::new(Tickets::default()));
         {
             let mut st = self.shared.lock();
-            if st.freed.contains(&k) {
+            if st.is_freed(&k) {
                 return None;
             }
-            st.reading.insert(k);
+            st.reading.entry(k).or_default().push(tickets.clone());
         }
-        let guard = Reading(self, k);
-        let result = self.pool.scrub(*bp, at).await;
+        let guard = Reading(self, k, tickets.clone());
+        let result = self.pool.scrub(*bp, at, tickets).await;
         drop(guard);
         match result {
             Ok((_, repaired)) => Some(Ok(repaired)),
-            Err(_) if self.shared.lock().freed.contains(&k) => None,
+            Err(_) if self.shared.lock().is_freed(&k) => None,
             Err(e) => Some(Err(e)),
         }
     }
@@ -367,7 +500,7 @@ impl Scan {
         mut p: Position,
         generation: u64,
         limit: usize,
-        out: &mut Vec<Entry>,
+        out: &mut Slice,
     ) -> Result<Gathered> {
         let mut stopped = false;
         match p.phys.bookmark.objset {
@@ -425,10 +558,10 @@ impl Scan {
         root: BlkPtr,
         generation: u64,
         limit: usize,
-        out: &mut Vec<Entry>,
+        out: &mut Slice,
     ) -> Result<bool> {
         // Each step gets on, however full the round is already.
-        let limit = if out.is_empty() { limit.max(1) } else { limit };
+        let limit = if out.entries.is_empty() { limit.max(1) } else { limit };
         let max_birth = p.phys.cur_max_txg;
         let stable = self.pool.mos_root().birth();
         let mut collector = Collector {
@@ -439,6 +572,7 @@ impl Scan {
             stable,
             limit,
             passed: 0,
+            counted: None,
             out,
         };
         let mut walk = Walk::new(&self.ctx.store, &mut collector, objset);
@@ -459,7 +593,7 @@ impl Scan {
         ds: u64,
         generation: u64,
         limit: usize,
-        out: &mut Vec<Entry>,
+        out: &mut Slice,
     ) -> Result<bool> {
         if ds == 0 {
             return Ok(false);
@@ -533,22 +667,27 @@ struct Running(Arc<Scan>);
 impl Drop for Running {
     fn drop(&mut self) {
         let mut st = self.0.shared.lock();
-        (st.running, st.noting) = (false, false);
-        st.freed = HashSet::new();
+        st.running = false;
+        st.note_nothing();
         drop(st);
         self.0.changed.notify(usize::MAX);
     }
 }
 
 /// A block that is being read.
-struct Reading<'a>(&'a Scan, super::Key);
+struct Reading<'a>(&'a Scan, super::Key, Arc<Tickets>);
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         let wanted = {
             let mut st = self.0.shared.lock();
-            st.reading.remove(&self.1);
-            st.freed.contains(&self.1)
+            if let hash_map::Entry::Occupied(mut reads) = st.reading.entry(self.1) {
+                reads.get_mut().retain(|t| !Arc::ptr_eq(t, &self.2));
+                if reads.get().is_empty() {
+                    reads.remove();
+                }
+            }
+            st.is_freed(&self.1)
         };
         if wanted {
             self.0.changed.notify(usize::MAX);

@@ -4,16 +4,22 @@ use super::open::{space_features, vdev_specs};
 use super::{PoolCtx, Spa};
 use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
+use crate::memory::{self, Memory};
 use crate::metaslab::{Metaslabs, SpaceClass};
 use crate::scan::{ErrLog, Scan, ScanPool, SpaceReport, check_space};
+use crate::tunables::SCAN_MEM_LIM_FACT;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
+use crate::vdev::Tickets;
 use crate::zap::Zap;
 use futures_util::future::BoxFuture;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
 use zilla_ondisk::{BlkPtr, NvList};
+
+/// A round has as much, however little memory there is: some thousands of blocks.
+const LEAST_MEMORY: u64 = 1 << 20;
 
 /// Weak, because the pool owns its scan.
 struct Scanned(Weak<Spa>);
@@ -30,11 +36,24 @@ impl ScanPool for Scanned {
         tops.tops.iter().filter_map(|t| spa.metaslabs.vdev_stat(t.id).ok()).map(|s| s.alloc).sum()
     }
 
-    fn scrub(&self, bp: BlkPtr, at: Bookmark) -> BoxFuture<'_, Result<(u64, u64)>> {
+    fn memory(&self) -> BoxFuture<'_, u64> {
+        Box::pin(async move {
+            let env = self.0.upgrade().map(|spa| spa.ctx.env.clone());
+            let known = match env {
+                Some(env) => memory::read(&*env.opener).await,
+                None => None,
+            };
+            // Where nothing is known of it, as a small machine has.
+            let m = known.unwrap_or(Memory { total: 8 << 30, available: 8 << 30 });
+            (m.total / SCAN_MEM_LIM_FACT.get().max(1)).min(m.available / 4).max(LEAST_MEMORY)
+        })
+    }
+
+    fn scrub(&self, bp: BlkPtr, at: Bookmark, tickets: Arc<Tickets>) -> BoxFuture<'_, Result<(u64, u64)>> {
         let spa = self.0.upgrade();
         Box::pin(async move {
             let spa = spa.ok_or_else(|| Error::os(Errno::Canceled, "the pool is closed"))?;
-            let found = spa.zio.scrub(bp, at).await?;
+            let found = spa.zio.scrub_for(bp, at, &tickets).await?;
             Ok((found.bytes, found.repaired_bytes))
         })
     }

@@ -53,6 +53,8 @@ pub struct Leaf {
     /// Why it could not be opened the last time.
     open_error: Mutex<Option<Error>>,
     pub(super) queue: Mutex<Queue>,
+    /// A timer runs that looks at the queue.
+    wakes: AtomicBool,
     /// Of a distributed spare, which has no device: where what it holds lies.
     pub room: Option<Room>,
     pub(super) state: StateCell,
@@ -136,6 +138,7 @@ impl Leaf {
             device: RwLock::new(None),
             open_error: Mutex::new(None),
             queue: Mutex::new(Queue::new()),
+            wakes: AtomicBool::new(false),
             room,
             state: StateCell::new(VdevState::Closed, VdevAux::None),
             psize: AtomicU64::new(0),
@@ -283,8 +286,8 @@ impl Leaf {
         self.queue.lock().depths()
     }
 
-    /// The cost of reading `offset` here next: what queues already, and whether the head must move.
-    pub(super) fn read_cost(&self, offset: u64) -> usize {
+    /// The cost of reading `offset` here next: what comes before it, and whether the head must move.
+    pub(super) fn read_cost(&self, offset: u64, class: Priority) -> usize {
         const NEAR: u64 = 1 << 20;
         let q = self.queue.lock();
         let seek = match (q.rotational, q.last_offset.abs_diff(offset)) {
@@ -293,7 +296,7 @@ impl Leaf {
             (true, d) if d < NEAR => 2,
             (true, _) => 5,
         };
-        q.load() + seek
+        q.before(class) + seek
     }
 
     /// I/Os that wait or are under way.
@@ -328,7 +331,9 @@ impl Leaf {
                     Err(ticket) => waiting.push(ticket),
                 }
             }
+            let wake = queue.wake_at(now);
             drop(queue);
+            self.wake(wake, now);
             if let Some(t) = tickets
                 && !waiting.is_empty()
             {
@@ -361,10 +366,27 @@ impl Leaf {
             while let Some(run) = queue.next(now) {
                 batch.push(self.start(&mut queue, run, now));
             }
+            let wake = queue.wake_at(now);
+            drop(queue);
+            self.wake(wake, now);
         }
         if !batch.is_empty() {
             self.send(batch);
         }
+    }
+
+    /// Looks again at what waits when the time has come, unless that is to happen already.
+    fn wake(self: &Arc<Self>, at: Option<Duration>, now: Duration) {
+        let Some(at) = at else { return };
+        if self.wakes.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let leaf = self.clone();
+        self.env.spawn(async move {
+            leaf.env.sleep(at.saturating_sub(now)).await;
+            leaf.wakes.store(false, Ordering::Release);
+            leaf.pump();
+        });
     }
 
     /// Hands I/Os to the device.
@@ -447,7 +469,7 @@ impl Leaf {
         let took = now.saturating_sub(sent.at);
         // Nothing, if it was given up.
         let run = sent.run.lock().take();
-        self.queue.lock().answered(class, sent);
+        self.queue.lock().answered(class, sent, now);
         if sent.write {
             self.flushes.wrote();
             if class == Priority::SyncWrite {

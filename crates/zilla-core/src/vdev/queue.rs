@@ -5,6 +5,10 @@
 //! oldest goes first; the others go in the order of the disk from where the last one was, unless the oldest has waited
 //! too long. An I/O that is taken brings its neighbours of the same class along as one larger I/O.
 //!
+//! What nobody waits for (scrubs and the like: [`BACKGROUND`]) has the device to itself while it is idle, and a small part of its time, one
+//! I/O after the other, while it is not: on a disk that turns each such I/O costs the others two seeks. The one that is due is started by a
+//! timer ([`Queue::wake_at`]), for it may be that nothing else happens.
+//!
 //! A prefetch that someone begins to wait for is moved to the synchronous class, so that it cannot be held up by what is
 //! less urgent than its waiter.
 //!
@@ -34,6 +38,15 @@ const LIMITS: [(u32, u32); CLASSES] = [
     (1, 2),   // trim
     (1, 3),   // rebuild
 ];
+/// This class and those below it work in the background.
+const BACKGROUND: usize = Priority::Scrub as usize;
+/// One part in so many of a busy device's time is the background's. The promise is that readers keep 80 % of their rate during a
+/// scrub; an I/O's time at the device has that of others in it, so this is on the safe side.
+const SHARE: u32 = 5;
+/// No longer than this is it kept waiting for that.
+const HELD: Duration = Duration::from_millis(500);
+/// A device that nobody has used for so long is idle: one reader's pause between two reads is shorter.
+const LULL: Duration = Duration::from_millis(20);
 /// I/Os of all classes at the device.
 const MAX_ACTIVE: u32 = 1000;
 /// How long the oldest of a class that goes in disk order may be passed over.
@@ -104,6 +117,11 @@ pub struct Queue {
     active: u32,
     waiting: usize,
     next_id: u64,
+    /// Of those at the device, the background's; when it may have its next one while the device is busy; and when somebody else used the
+    /// device the last time.
+    background: u32,
+    due: Duration,
+    used: Option<Duration>,
     /// Where the last I/O ended.
     pub last_offset: u64,
     pub rotational: bool,
@@ -120,6 +138,9 @@ impl Queue {
             active: 0,
             waiting: 0,
             next_id: 0,
+            background: 0,
+            due: Duration::ZERO,
+            used: None,
             last_offset: 0,
             rotational: false,
         }
@@ -130,17 +151,18 @@ impl Queue {
         self.classes.each_ref().map(|c| (c.waiting.len() as u64, u64::from(c.active)))
     }
 
-    /// Takes the I/O at once if nothing waits and its class has room; else it waits.
+    /// Takes the I/O at once if its class has room and nothing as urgent waits; else it waits.
     pub fn enter(&mut self, io: QIo) -> Result<QIo, Ticket> {
         let class = io.class as usize;
-        if self.waiting == 0 && self.active < MAX_ACTIVE {
-            let c = &mut self.classes[class];
-            if c.active < LIMITS[class].1 {
-                c.active += 1;
-                self.active += 1;
-                self.last_offset = io.offset + io.len;
-                return Ok(io);
-            }
+        let held = class >= BACKGROUND && self.held_until(io.at).is_some();
+        if class < BACKGROUND {
+            self.used = Some(io.at);
+        }
+        let first = self.classes.iter().take(class + 1).all(|c| c.waiting.is_empty());
+        if first && !held && self.active < MAX_ACTIVE && self.classes[class].active < LIMITS[class].1 {
+            self.entered(class);
+            self.last_offset = io.offset + io.len;
+            return Ok(io);
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -151,9 +173,41 @@ impl Queue {
         Err(id)
     }
 
-    /// How busy the device is, for the choice between mirror sides.
+    fn entered(&mut self, class: usize) {
+        self.classes[class].active += 1;
+        self.active += 1;
+        self.background += u32::from(class >= BACKGROUND);
+    }
+
+    /// Until when the background has to wait for its next I/O, if it has to; without end: until its last one is back.
+    fn held_until(&self, now: Duration) -> Option<Duration> {
+        let in_use = self.active > self.background
+            || self.classes.iter().take(BACKGROUND).any(|c| !c.waiting.is_empty());
+        let idle_at = if in_use { Duration::MAX } else { self.used? + LULL };
+        if now >= idle_at {
+            return None;
+        }
+        let due = if self.background > 0 { Duration::MAX } else { self.due };
+        Some(due.min(idle_at)).filter(|t| now < *t)
+    }
+
+    /// When [`Queue::next`] should be asked again, if nothing happens before.
+    pub fn wake_at(&self, now: Duration) -> Option<Duration> {
+        let waits = self.classes.iter().skip(BACKGROUND).any(|c| !c.waiting.is_empty());
+        self.held_until(now).filter(|t| waits && *t < Duration::MAX)
+    }
+
+    /// I/Os that wait or are at the device.
     pub fn load(&self) -> usize {
         self.waiting + self.active as usize
+    }
+
+    /// I/Os that one of a class comes after, for the choice between mirror sides. What waits in the background is passed by
+    /// the others.
+    pub fn before(&self, class: Priority) -> usize {
+        let classes = if (class as usize) < BACKGROUND { BACKGROUND } else { CLASSES };
+        let waiting: usize = self.classes.iter().take(classes).map(|c| c.waiting.len()).sum();
+        waiting + self.active as usize
     }
 
     /// Whether I/Os of a class wait or are under way.
@@ -166,8 +220,9 @@ impl Queue {
         if self.waiting == 0 || self.active >= MAX_ACTIVE {
             return None;
         }
+        let classes = if self.held_until(now).is_some() { BACKGROUND } else { CLASSES };
         let below = |limit: fn((u32, u32)) -> u32| {
-            let mut all = self.classes.iter().zip(LIMITS);
+            let mut all = self.classes.iter().zip(LIMITS).take(classes);
             all.position(|(c, l)| !c.waiting.is_empty() && c.active < limit(l))
         };
         let class = below(|l| l.0).or_else(|| below(|l| l.1))?;
@@ -186,8 +241,7 @@ impl Queue {
         let mut run = Run::new();
         run.push(self.take(class, key)?);
         self.grow(class, key, &mut run);
-        self.classes[class].active += 1;
-        self.active += 1;
+        self.entered(class);
         self.last_offset = run.last().map_or(0, |io| io.offset + io.len);
         Some(run)
     }
@@ -247,9 +301,15 @@ impl Queue {
     }
 
     /// The device has answered.
-    pub fn answered(&mut self, class: Priority, sent: &Arc<Sent>) {
+    pub fn answered(&mut self, class: Priority, sent: &Arc<Sent>, now: Duration) {
         self.forget(sent);
         self.left(class);
+        if class as usize >= BACKGROUND {
+            let took = now.saturating_sub(sent.at);
+            self.due = now + (took * (SHARE - 1)).min(HELD);
+        } else {
+            self.used = Some(now);
+        }
     }
 
     pub fn forget(&mut self, sent: &Arc<Sent>) {
@@ -262,6 +322,7 @@ impl Queue {
     fn left(&mut self, class: Priority) {
         self.classes[class as usize].active -= 1;
         self.active -= 1;
+        self.background -= u32::from(class as usize >= BACKGROUND);
     }
 
     /// Moves a waiting I/O to a more urgent class.
@@ -364,6 +425,34 @@ mod tests {
         assert!(q.next(Duration::ZERO).is_none());
         q.left(Priority::SyncRead);
         assert_eq!(q.next(Duration::ZERO).unwrap()[0].class, Priority::SyncRead);
+    }
+
+    #[test]
+    fn the_background_has_an_idle_device_and_a_part_of_a_busy_one() {
+        let mut q = Queue::new();
+        let ms = Duration::from_millis;
+        let sent =
+            |at| Arc::new(Sent { at: ms(at), offset: 0, len: 512, write: false, run: Mutex::new(None) });
+        assert_eq!(busy(&mut q, Priority::Scrub), 3, "nobody else is there");
+        for i in 0..4 {
+            assert!(q.enter(io(Priority::Scrub, i << 20, 512, 0)).is_err());
+        }
+        assert_eq!((q.before(Priority::SyncRead), q.before(Priority::Scrub)), (3, 7));
+        assert!(q.enter(io(Priority::SyncRead, 1 << 30, 512, 5)).is_ok(), "it passes what nobody waits for");
+        for _ in 0..3 {
+            assert!(q.next(ms(10)).is_none(), "one at a time");
+            q.answered(Priority::Scrub, &sent(0), ms(10));
+        }
+        // They took 10 ms, so the next one is due 40 ms later; and nothing needs to happen for that.
+        assert_eq!((q.wake_at(ms(10)), q.next(ms(49)).is_none()), (Some(ms(50)), true));
+        assert_eq!(q.next(ms(50)).unwrap()[0].class, Priority::Scrub);
+        assert_eq!((q.wake_at(ms(50)), q.next(ms(99)).is_none()), (None, true));
+        q.answered(Priority::Scrub, &sent(50), ms(60));
+        // The reader goes, and after a lull the device is idle.
+        q.answered(Priority::SyncRead, &sent(5), ms(61));
+        assert_eq!((q.wake_at(ms(61)), q.next(ms(70)).is_none()), (Some(ms(81)), true));
+        assert!(q.next(ms(81)).is_some() && q.next(ms(81)).is_some() && q.next(ms(81)).is_some());
+        assert_eq!(q.depths()[Priority::Scrub as usize], (0, 3));
     }
 
     #[test]

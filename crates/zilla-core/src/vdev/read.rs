@@ -17,7 +17,7 @@ use zilla_env::{IoBuf, Whole};
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
 use super::distributed::Side;
-use super::gather::Gather;
+use super::gather::{Gather, Results};
 use super::leaf::{Leaf, LeafIo};
 use super::priority::Priority;
 use super::queue::QOp;
@@ -139,8 +139,14 @@ impl Reader<'_> {
             // spread.
             let turn = (at >> 20) as usize % order.len();
             order.rotate_left(turn);
-            order.sort_by_cached_key(|l| (l.state().0 < super::VdevState::Healthy, l.read_cost(at)));
+            let cost = |l: &&Arc<Leaf>| l.read_cost(at, self.class);
+            order.sort_by_cached_key(|l| (l.state().0 < super::VdevState::Healthy, cost(l)));
         }
+        // All at once, so that each device reads in the order in which blocks are asked for.
+        let mut sides = match self.every_copy {
+            true => self.read_sides(&order, at, size).await,
+            false => Results::new(),
+        };
         // As a last resort also the leaves that should not have it: a DTL may say more than is
         // true.
         let doubtful = unit.leaves.iter().filter(|l| l.readable() && !l.holds(self.birth));
@@ -156,7 +162,7 @@ impl Reader<'_> {
         let mut bad: SmallVec<[&Arc<Leaf>; 2]> = SmallVec::new();
         let mut lied: SmallVec<[&Arc<Leaf>; 2]> = SmallVec::new();
         let mut healing = Healing::default();
-        for leaf in order {
+        for (i, leaf) in order.into_iter().enumerate() {
             if good.is_some() && !self.every_copy {
                 break;
             }
@@ -164,7 +170,11 @@ impl Reader<'_> {
                 continue;
             }
             let place = || format!("{} at {at}", leaf.path());
-            match self.leaf_read(leaf, at, size).await {
+            let read = match sides.get_mut(i).and_then(Option::take) {
+                Some(read) => read,
+                None => self.leaf_read(leaf, at, size).await,
+            };
+            match read {
                 Ok(data) => {
                     let data = data.slice(..self.psize as usize);
                     match (self.check)(&data) {
@@ -205,12 +215,19 @@ impl Reader<'_> {
     }
 
     pub(super) async fn leaf_read(&self, leaf: &Arc<Leaf>, at: u64, len: u64) -> io::Result<Bytes> {
-        let gather = Gather::new(1);
-        let io =
-            LeafIo { op: QOp::Read(None), offset: at, len, class: self.class, done: gather.clone(), slot: 0 };
-        leaf.submit([io], self.tickets);
         let missing = || Err(io::Error::from_raw_os_error(6));
-        gather.wait().await.pop().flatten().unwrap_or_else(missing)
+        self.read_sides(&[leaf], at, len).await.pop().flatten().unwrap_or_else(missing)
+    }
+
+    /// The same place of several leaves.
+    async fn read_sides(&self, leaves: &[&Arc<Leaf>], at: u64, len: u64) -> Results {
+        let gather = Gather::new(leaves.len());
+        for (slot, leaf) in leaves.iter().enumerate() {
+            let (class, done) = (self.class, gather.clone());
+            let io = LeafIo { op: QOp::Read(None), offset: at, len, class, done, slot };
+            leaf.submit([io], self.tickets);
+        }
+        gather.wait().await
     }
 
     async fn read_raidz(&self) -> Outcome {
@@ -229,7 +246,7 @@ impl Reader<'_> {
             let col = &map.cols[i];
             let sides = self.top.sides(col.child, col.offset).into_iter();
             let ok = sides.filter(|s| s.readable() && s.holds(self.birth));
-            ok.min_by_key(|s| s.leaf.read_cost(col.on_device())).map(|s| s.leaf)
+            ok.min_by_key(|s| s.leaf.read_cost(col.on_device(), self.class)).map(|s| s.leaf)
         };
         let leaves: SmallVec<[Option<&Arc<Leaf>>; 8]> = (0..n).map(leaf_of).collect();
         let mut row = Row {

@@ -15,6 +15,7 @@ use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 use super::distributed::Side;
 use super::indirect::{Piece, Pieces};
 use super::leaf::Leaf;
+use super::priority::Priority;
 use super::read::{DvaFailure, Healing, Mend, Outcome, Reader};
 use super::tree::{Layout, Unit};
 use super::widths::Entry;
@@ -36,12 +37,12 @@ struct Part<'a> {
 
 impl Part<'_> {
     /// The leaves to be asked yet, the best first.
-    fn order(&self) -> SmallVec<[usize; 4]> {
+    fn order(&self, class: Priority) -> SmallVec<[usize; 4]> {
         let unit = self.unit.leaves.iter().enumerate();
         let mut order: SmallVec<[usize; 4]> =
             unit.filter(|(i, l)| l.readable() && !self.asked.contains(i)).map(|(i, _)| i).collect();
         order.sort_by_cached_key(|i| {
-            self.unit.leaves.get(*i).map(|l| (!l.holds(self.piece.birth), l.read_cost(self.at)))
+            self.unit.leaves.get(*i).map(|l| (!l.holds(self.piece.birth), l.read_cost(self.at, class)))
         });
         order
     }
@@ -82,7 +83,7 @@ impl Reader<'_> {
         }
         for part in &mut parts {
             while part.versions.is_empty() {
-                let Some(next) = part.order().first().copied() else {
+                let Some(next) = part.order(self.class).first().copied() else {
                     let what = "no device that should hold a piece of it can be read";
                     return Err(self.failed(what.into(), false));
                 };
@@ -92,7 +93,7 @@ impl Reader<'_> {
         let mut found = if self.every_copy { None } else { self.combination(&parts) };
         if found.is_none() {
             for part in &mut parts {
-                for next in part.order() {
+                for next in part.order(self.class) {
                     self.ask(part, next).await;
                 }
             }

@@ -137,7 +137,7 @@ impl Top {
         let at = offset + VDEV_LABEL_START_SIZE;
         let mut sources: SmallVec<[&Arc<Leaf>; 4]> =
             unit.leaves.iter().filter(|l| l.readable() && l.dtl.is_empty()).collect();
-        sources.sort_by_cached_key(|l| l.read_cost(at));
+        sources.sort_by_cached_key(|l| l.read_cost(at, Priority::Rebuild));
         for leaf in sources {
             if let Ok(data) = leaf.read_at(at, len, Priority::Rebuild).await {
                 return give(targets, |_| (at, data.clone())).await;
@@ -197,7 +197,7 @@ impl Top {
         let at = col.on_device();
         let mut sides = self.sides(col.child, col.offset);
         sides.retain(|s| s.readable() && s.is_whole());
-        sides.sort_by_cached_key(|s| s.leaf.read_cost(at));
+        sides.sort_by_cached_key(|s| s.leaf.read_cost(at, Priority::Rebuild));
         for side in sides {
             if let Ok(data) = side.leaf.read_at(at, col.size, Priority::Rebuild).await {
                 return Some(data);

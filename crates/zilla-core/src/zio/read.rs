@@ -372,6 +372,11 @@ impl Zio {
 
     /// Reads every copy of a block with all its redundancy, checks all and repairs what is bad.
     pub async fn scrub(&self, bp: BlkPtr, bookmark: Bookmark) -> Result<Scrubbed> {
+        self.scrub_for(bp, bookmark, &Tickets::default()).await
+    }
+
+    /// The same for one who may have to hurry: by the tickets, what of it still queues gets before other reads.
+    pub async fn scrub_for(&self, bp: BlkPtr, bookmark: Bookmark, tickets: &Tickets) -> Result<Scrubbed> {
         let mut out = Scrubbed::default();
         if bp.is_hole() || bp.is_embedded() {
             return Ok(out);
@@ -394,7 +399,7 @@ impl Zio {
                 match children {
                     Ok(children) => {
                         for child in children {
-                            match Box::pin(self.scrub(child, bookmark)).await {
+                            match Box::pin(self.scrub_for(child, bookmark, tickets)).await {
                                 Ok(s) => {
                                     out.bad += s.bad;
                                     out.repaired += s.repaired;
@@ -421,7 +426,7 @@ impl Zio {
             let read = match tree.check_dva(&dva, bp.psize(), bp.phys_birth()) {
                 Ok(top) => {
                     let (offset, psize, birth) = (dva.offset, bp.psize(), bp.phys_birth());
-                    let (tree, class, tickets) = (&*tree, Priority::Scrub, None);
+                    let (tree, class, tickets) = (&*tree, Priority::Scrub, Some(tickets));
                     let reader = Reader {
                         tree,
                         top,
@@ -473,7 +478,9 @@ impl Zio {
                 }
                 Ok(out)
             }
-            None if !Arc::ptr_eq(&tree, &self.tree()) => Box::pin(self.scrub(bp, bookmark)).await,
+            None if !Arc::ptr_eq(&tree, &self.tree()) => {
+                Box::pin(self.scrub_for(bp, bookmark, tickets)).await
+            }
             None => {
                 self.damaged(bookmark, &bp);
                 let (place, what) = failures.pop().map(|(_, f)| (f.place, f.what)).unwrap_or_default();
