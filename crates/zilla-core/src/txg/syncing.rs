@@ -68,12 +68,12 @@ mod tests {
             })
             .await;
             assert!(in_sync());
-            task
+            (task,)
         }));
         assert!(sync.as_mut().now_or_never().is_none());
         // The thread does something else meanwhile.
         assert!(!in_sync());
-        let task = sync.as_mut().now_or_never().expect("it goes on");
+        let (task,) = sync.as_mut().now_or_never().expect("it goes on");
         assert!(!in_sync());
         assert_eq!(task.now_or_never(), Some(true));
         assert_eq!(carried(async { in_sync() }).now_or_never(), Some(false));
