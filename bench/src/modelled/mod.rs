@@ -1,5 +1,6 @@
-//! What log devices are worth: published tests, and large writes, run on modelled devices in virtual time; the first of them also
-//! through the kernel, in real time. And how fast scrubs and resilvers are ([`scan`], a part of its own).
+//! What log devices are worth: published tests, and large writes, run on modelled devices in
+//! virtual time; the first of them also through the kernel, in real time. And how fast scrubs and
+//! resilvers are ([`scan`], a part of its own).
 //!
 //! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
@@ -22,8 +23,9 @@ use std::path::{Path, PathBuf};
 /// Seconds of each measurement: several txgs, for between two of them a log device that is quicker than the pool fills and empties.
 pub const SECONDS: u64 = 16;
 
-/// All parts but [`scan`], or those with `only` in their name; the first on so many `disks` and with the logs that have `log` in
-/// their name; only the first goes `through` anything but the facade.
+/// All parts but [`scan`], or those with `only` in their name; the first on so many `disks` and
+/// with the logs that have `log` in their name; only the first goes `through` anything but the
+/// facade.
 pub fn run(seconds: u64, only: &str, disks: &[usize], log: &str, through: Through) -> Result<Value> {
     let others = ["copy", "large"].into_iter().any(|part| part.contains(only));
     if others && through != Through::Facade {

@@ -1,6 +1,8 @@
-//! A device in memory for data that repeat themselves: a page of one word over and over takes a word.
+//! A device in memory for data that repeat themselves: a page of one word over and over takes a
+//! word.
 //!
-//! So a pool of 20 GB, mirrored, fits into a machine's memory. What does not repeat itself, as metadata do not, is kept as it is.
+//! So a pool of 20 GB, mirrored, fits into a machine's memory. What does not repeat itself, as
+//! metadata do not, is kept as it is.
 
 use std::collections::HashMap;
 use std::io;

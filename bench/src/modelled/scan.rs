@@ -1,16 +1,19 @@
-//! Scrub and resilver of a fragmented pool on modelled disks: beside reading it in logical order, and beside the disks' sequential
-//! bandwidth.
+//! Scrub and resilver of a fragmented pool on modelled disks: beside reading it in logical order,
+//! and beside the disks' sequential bandwidth.
 //!
-//! The pool holds a volume of 16K blocks, each written once in order and then as many again at random, so that what follows in
-//! the volume lies apart on the disks and what was overwritten is gaps. The data repeat themselves within a block, so that memory
-//! holds them (`patterned.rs`); they are not compressed.
+//! The pool holds a volume of 16K blocks, each written once in order and then as many again at
+//! random, so that what follows in the volume lies apart on the disks and what was overwritten is
+//! gaps. The data repeat themselves within a block, so that memory holds them (`patterned.rs`);
+//! they are not compressed.
 //!
-//! A disk's bandwidth is its profile's. The share of it that a scan reaches is the bytes that a disk of the vdev holds over what it could have
-//! read in the time that the scan took, from the command to the end.
+//! A disk's bandwidth is its profile's. The share of it that a scan reaches is the bytes that a
+//! disk of the vdev holds over what it could have read in the time that the scan took, from the
+//! command to the end.
 //!
-//! The limit is what a disk takes that reads each place once, in order, and passes over what lies between two of them as it turns,
-//! or by a seek where that is shorter: no order is faster. Gaps make it more than the bytes' time, so 0.8 of the bandwidth may
-//! not be had; the share of the limit says what is left to gain.
+//! The limit is what a disk takes that reads each place once, in order, and passes over what lies
+//! between two of them as it turns, or by a seek where that is shorter: no order is faster. Gaps
+//! make it more than the bytes' time, so 0.8 of the bandwidth may not be had; the share of the
+//! limit says what is left to gain.
 
 use super::patterned::Patterned;
 use super::rig::{Caches, Devices, POOL, Rig, Shape, path, virtual_world};
@@ -42,13 +45,14 @@ const READ_FOR: Duration = Duration::from_secs(20);
 const FULL: f64 = 0.6;
 /// To a track near by, and half a turn (the profile's).
 const SEEK: Duration = Duration::from_micros(800 + 4167);
-/// Little, because the pool may be made smaller than what is asked for: it must not fit into memory.
+/// Little, because the pool may be made smaller than what is asked for: it must not fit into
+/// memory.
 const CACHES: Caches = Caches { dbufs: 64 << 20, arc: 256 << 20 };
 /// `compression=off`.
 const OFF: u64 = 2;
 
-/// What is promised: times the rate in logical order, of the disk's bandwidth, of the readers' rate, and how much longer than in
-/// proportion a resilver of a part may take.
+/// What is promised: times the rate in logical order, of the disk's bandwidth, of the readers'
+/// rate, and how much longer than in proportion a resilver of a part may take.
 const FASTER: f64 = 6.0;
 const BANDWIDTH: f64 = 0.8;
 const FOREGROUND: f64 = 0.8;
@@ -220,7 +224,8 @@ impl Bench {
         Ok(rows)
     }
 
-    /// Seconds that the slowest disk would have taken at least for what was read since the last time this was asked.
+    /// Seconds that the slowest disk would have taken at least for what was read since the last
+    /// time this was asked.
     fn limit(&self) -> f64 {
         let of = |device: &Arc<Patterned>| {
             let (mut seconds, mut at) = (0.0, None);

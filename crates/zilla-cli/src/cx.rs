@@ -139,8 +139,8 @@ impl Cx {
         self.answered(answer)
     }
 
-    /// The same of several at once, some over connections of their own. The answers are in the order
-    /// of the requests.
+    /// The same of several at once, some over connections of their own. The answers are in the
+    /// order of the requests.
     pub fn call_all<O>(&mut self, requests: &[O]) -> Result<Vec<Result<O::Reply, ApiError>>, Exit>
     where
         O: Operation + Sync,

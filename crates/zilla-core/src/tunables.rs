@@ -117,8 +117,8 @@ pub static SCAN_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_scan_suspend_progr
 /// Whether scans read blocks in the order in which files have them, instead of that of the disks.
 pub static SCAN_LEGACY: Tunable = Tunable::new("zfs_scan_legacy", 0);
 
-/// The part of the memory (one over so many) that a scan's round of blocks may take, and how many seconds at most lie
-/// between two places that are written down.
+/// The part of the memory (one over so many) that a scan's round of blocks may take, and how many
+/// seconds at most lie between two places that are written down.
 pub static SCAN_MEM_LIM_FACT: Tunable = Tunable::new("zfs_scan_mem_lim_fact", 20);
 pub static SCAN_CHECKPOINT_INTVAL: Tunable = Tunable::new("zfs_scan_checkpoint_intval", 7200);
 

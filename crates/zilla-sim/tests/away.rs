@@ -1,22 +1,18 @@
-//! All devices of a vdev go away together and come back: whoever finds it out first, a log block,
-//! a read or a txg that looks for a place or must read what was there, the pool is suspended, and one `clear` has it go on with
-//! all that was written.
+//! All devices of a vdev go away together and come back: whoever finds it out first, a log block, a
+//! read or a txg that looks for a place or must read what was there, the pool is suspended, and one
+//! `clear` has it go on with all that was written.
 
-use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use zilla_core::dsl::DslPool;
-use zilla_core::error::Result;
 use zilla_core::spa::Spa;
-use zilla_core::txg::Tx;
 use zilla_core::zpl::{Cred, NewFile, Zfs};
 use zilla_env::Env;
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_ondisk::enums::PoolState;
 use zilla_sim::Sim;
 use zilla_sim::pool::layout::{Layout, find, import};
-use zilla_sim::pool::run::open_fs;
+use zilla_sim::pool::run::{open_fs, task};
 use zilla_sim::pool::verify::audit;
 
 const SEEDS: u64 = 24;
@@ -128,14 +124,6 @@ const STAYING: [&str; 4] = ["s0", "s1", "s2", "s3"];
 /// What a sync has to read is spread over so many pieces of each file.
 const BLOCKS: u64 = 60;
 
-async fn task<F>(spa: &Arc<Spa>, f: F) -> Result<()>
-where
-    F: FnOnce(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<()>> + Send + 'static,
-{
-    let dsl = spa.dsl.clone();
-    spa.ctx.sync_task(move |tx| f(dsl, tx)).await
-}
-
 async fn write_all(zfs: &Arc<Zfs>, name: &str, pieces: impl Iterator<Item = u64>) {
     let h = match zfs.lookup(zfs.root(), name.as_bytes()).await {
         Ok((h, _)) => h,
@@ -149,8 +137,8 @@ async fn write_all(zfs: &Arc<Zfs>, name: &str, pieces: impl Iterator<Item = u64>
     }
 }
 
-/// A world in which each request of a disk takes a while, also one that fails: others find out that a
-/// disk is away while one looks still.
+/// A world in which each request of a disk takes a while, also one that fails: others find out that
+/// a disk is away while one looks still.
 fn slow(sim: &Sim) -> Env {
     let inner = sim.env();
     sim.env().wrap_devices(move |_, device| {

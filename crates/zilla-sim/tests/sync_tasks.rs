@@ -8,13 +8,13 @@ use zilla_core::error::Result;
 use zilla_core::spa::{Spa, discover};
 use zilla_core::txg::Tx;
 use zilla_core::zpl::{self, Time, ZplProps};
+use zilla_env::Env;
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
-use zilla_env::{BoxFuture, Env};
 use zilla_ondisk::enums::ObjsetType;
 use zilla_sim::pool::Layout;
 use zilla_sim::pool::layout::import;
 use zilla_sim::pool::op::Fill;
-use zilla_sim::pool::run::fill_fs;
+use zilla_sim::pool::run::{fill_fs, task};
 use zilla_sim::{CrashPolicy, Sim, Survivors};
 
 const OPERATIONS: [&str; 2] = ["snapshot", "create"];
@@ -24,14 +24,6 @@ async fn perform(dsl: &Arc<DslPool>, tx: &Tx, what: &str) -> Result<()> {
         "snapshot" => dsl.snapshot(tx, &["tank/a@c".to_owned()]).await.map(drop),
         _ => dsl.create_fs(tx, "tank/new", ObjsetType::Zvol, 0).await.map(drop),
     }
-}
-
-async fn task<F>(spa: &Arc<Spa>, f: F) -> Result<()>
-where
-    F: FnOnce(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<()>> + Send + 'static,
-{
-    let dsl = spa.dsl.clone();
-    spa.ctx.sync_task(move |tx| f(dsl, tx)).await
 }
 
 /// A file system with two snapshots between which it changed, and a clone of the first.

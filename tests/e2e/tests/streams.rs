@@ -804,8 +804,8 @@ fn what_a_pool_cannot_heed_of_a_stream_is_told_and_left_out() {
     tank.judge();
 }
 
-/// As OpenZFS: `-o` is said of a package's first dataset, and those below inherit from it, whatever they have or came with; `-x` leaves
-/// alone what was set here.
+/// As OpenZFS: `-o` is said of a package's first dataset, and those below inherit from it, whatever
+/// they have or came with; `-x` leaves alone what was set here.
 #[test]
 fn what_is_said_of_a_package_is_inherited_below() {
     if !can(&[Need::Fuse]) {
@@ -849,7 +849,8 @@ fn what_is_said_of_a_package_is_inherited_below() {
     pool.judge();
 }
 
-/// Of several datasets that were received from the same one, a package's clones are those of the package's own.
+/// Of several datasets that were received from the same one, a package's clones are those of the
+/// package's own.
 #[test]
 fn a_clone_is_made_of_what_is_nearest() {
     if !can(&[Need::Fuse]) {
@@ -875,8 +876,8 @@ fn a_clone_is_made_of_what_is_nearest() {
     pool.judge();
 }
 
-/// Encryption roots move with their sender's, also where a clone takes its origin's place beyond them; and stay where that would take a
-/// key away.
+/// Encryption roots move with their sender's, also where a clone takes its origin's place beyond
+/// them; and stay where that would take a key away.
 #[test]
 fn a_raw_package_takes_its_keys_along() {
     if !can(&[Need::Fuse]) {

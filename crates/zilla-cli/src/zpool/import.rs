@@ -177,8 +177,8 @@ fn every(cx: &mut Cx, opts: &Options, found: &[ImportCandidate]) -> Run {
     Ok(0)
 }
 
-/// Imports several pools at the same time, since one may have to be watched for minutes. Of those of
-/// one name the first is tried first.
+/// Imports several pools at the same time, since one may have to be watched for minutes. Of those
+/// of one name the first is tried first.
 fn all(cx: &mut Cx, opts: &Options, found: &[ImportCandidate]) -> Run {
     let mut code = 0;
     let mut left: Vec<&ImportCandidate> = found.iter().collect();

@@ -13,9 +13,11 @@
 //!   base                      unknown | hole | bytes
 //! ```
 //!
-//! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the next to be synced, and
-//! once synced its contents become the base; a layer over a cloned block hides all below it; where a layer was written ahead of its sync, and how it came compressed, is known only while it does not change. A crash
-//! loses layers, which is what a txg that was not synced means.
+//! Invariants: layers' txgs ascend; only the top layer is ever written to; the bottom layer is the
+//! next to be synced, and once synced its contents become the base; a layer over a cloned block
+//! hides all below it; where a layer was written ahead of its sync, and how it came compressed, is
+//! known only while it does not change. A crash loses layers, which is what a txg that was not
+//! synced means.
 //!
 //! A layer that its txg's sync could not put on disk, because what it lies on cannot be read, becomes the *held* layer
 //! ([`HELD`]): below all others, until the base can be read or nothing of it is needed any more (`held.rs`).

@@ -7,9 +7,10 @@
 //! - Two raw streams fit together only where the set of IVs is the same: what was received plain, or changed here, has other IVs though
 //!   it reads the same, and a raw increment on it would mix two histories under one code. So the numbers must match, or it is refused.
 //! - A dataset's data key never changes; the guid tells whether it is the same.
-//! - Who could open a dataset before a receive can after it. An increment brings the sender's wrapping along, which replaces ours only
-//!   where the dataset is its own encryption root, opens no other, and no key is loaded that would no longer be the right one. Else ours
-//!   stays: both open the same data key. A package brings those of whole trees ([`super::rawroots`]).
+//! - Who could open a dataset before a receive can after it. An increment brings the sender's
+//!   wrapping along, which replaces ours only where the dataset is its own encryption root, opens
+//!   no other, and no key is loaded that would no longer be the right one. Else ours stays: both
+//!   open the same data key. A package brings those of whole trees ([`super::rawroots`]).
 //!
 //! **Crash.** A new dataset's key is written in the txg that makes it, an increment's in the txg that puts its contents in place.
 

@@ -1,8 +1,9 @@
 //! Which dataset's key opens which, after a raw package: encryption roots follow their sender's.
 //!
-//! A raw stream brings its dataset's key as it is wrapped at the sender. Where a tree has got other roots there (`zfs change-key`), or
-//! its root another key, no single stream says so of all that it concerns; the package does, and when all its streams are received the
-//! keys of the whole tree are exchanged in one txg.
+//! A raw stream brings its dataset's key as it is wrapped at the sender. Where a tree has got other
+//! roots there (`zfs change-key`), or its root another key, no single stream says so of all that it
+//! concerns; the package does, and when all its streams are received the keys of the whole tree are
+//! exchanged in one txg.
 //!
 //! ```text
 //! sender   a [key 1]             a [key 2]
@@ -10,16 +11,19 @@
 //!          a/c [key 4]           a/c  by a
 //! ```
 //!
-//! What is kept true: every key object opens by the key of the root that it names. Those of one root at the sender are wrapped
-//! under one key there, so they go over together or stay together: a *group*. It stays
-//! - where that would take away the root, or the key, of a dataset that is not among those that go over: one that was made here;
+//! What is kept true: every key object opens by the key of the root that it names. Those of one
+//! root at the sender are wrapped under one key there, so they go over together or stay together: a
+//! *group*. It stays
+//! - where that would take away the root, or the key, of a dataset that is not among those that go
+//!   over: one that was made here;
 //! - where a key is loaded here that would not open it any more;
 //! - where a root of it lies above what was received: that is its owner's doing.
 //!
-//! A clone has its origin's key object and is left out. OpenZFS takes each stream's wrapping at once, and sets roots afterwards.
+//! A clone has its origin's key object and is left out. OpenZFS takes each stream's wrapping at
+//! once, and sets roots afterwards.
 //!
-//! **Crash.** Until the txg of the exchange each dataset opens as before the package, or, if it is a root that opens only itself, by
-//! its sender's key.
+//! **Crash.** Until the txg of the exchange each dataset opens as before the package, or, if it is
+//! a root that opens only itself, by its sender's key.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -81,8 +85,8 @@ fn is_within(name: &str, top: &str) -> bool {
 }
 
 impl DslPool {
-    /// Gives the datasets of a raw package below `top` the roots and the wrappings that they have at the sender. Says which
-    /// could not be given theirs, and why. In syncing context.
+    /// Gives the datasets of a raw package below `top` the roots and the wrappings that they have
+    /// at the sender. Says which could not be given theirs, and why. In syncing context.
     #[crate::boxed]
     pub async fn recv_raw_roots(
         &self,
@@ -180,7 +184,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// The dataset that must be an encryption root before a clone can be promoted, if it is none and that is what forbids it.
+    /// The dataset that must be an encryption root before a clone can be promoted, if it is none
+    /// and that is what forbids it.
     #[crate::boxed]
     pub async fn root_before_promotion(&self, clone: &str) -> Result<Option<String>> {
         let clone = self.dir_by_name(clone).await?;
@@ -191,7 +196,8 @@ impl DslPool {
         }
     }
 
-    /// Makes a dataset an encryption root whose key is its root's so far, and so for all below it that are opened by the same.
+    /// Makes a dataset an encryption root whose key is its root's so far, and so for all below it
+    /// that are opened by the same.
     #[crate::boxed]
     pub async fn make_root(&self, tx: &Tx, name: &str) -> Result<()> {
         let dir = self.dir_by_name(name).await?;

@@ -278,8 +278,8 @@ impl Scan {
         let place = |objset| Bookmark { objset, object: e.object, level: e.level, blkid: e.blkid };
         let readable = |bp: &BlkPtr| !bp.is_embedded() && !bp.is_redacted();
         if e.objset == Bookmark::MOS {
-            let found = traverse::find(&self.ctx.store, self.pool.mos_root(), place(0)).await?;
-            return Ok(found.filter(readable).map(|bp| (bp, place(0))).into_iter().collect());
+            let found = traverse::find(&self.ctx.store, self.pool.mos_root(), place(Bookmark::MOS)).await?;
+            return Ok(found.filter(readable).map(|bp| (bp, place(Bookmark::MOS))).into_iter().collect());
         }
         let holders = match e.birth {
             // Nothing tells one version from another: all that are there now are meant.

@@ -2,23 +2,29 @@
 //!
 //! **Floor 13.** It walks all datasets.
 //!
-//! A scan goes in rounds. It *gathers* block pointers by walking the MOS and the datasets ([`traverse`]; in OpenZFS's order, so that
-//! each block comes up once), until they take the memory or the time that a round may have ([`round`]); it *reads* them in the order of the
-//! disks, all vdevs at once, below all other I/O; then the place it has come to is written down ([`state`]). A crash or an export
-//! loses at most the round under way, which is done again.
+//! A scan goes in rounds. It *gathers* block pointers by walking the MOS and the datasets
+//! ([`traverse`]; in OpenZFS's order, so that each block comes up once), until they take the memory
+//! or the time that a round may have ([`round`]); it *reads* them in the order of the disks, all
+//! vdevs at once, below all other I/O; then the place it has come to is written down ([`state`]). A
+//! crash or an export loses at most the round under way, which is done again.
 //!
-//! A round may take a twentieth of the memory, so that the blocks of a disk lie close in it: a disk that turns then reads them at nearly the
-//! rate of reading everything. In time it may take five minutes, or as long as the scan has worked since the pool was opened,
-//! up to two hours (OpenZFS's interval): so a machine that is on for an hour a day gets on, and half of the work at most is lost.
+//! A round may take a twentieth of the memory, so that the blocks of a disk lie close in it: a disk
+//! that turns then reads them at nearly the rate of reading everything. In time it may take five
+//! minutes, or as long as the scan has worked since the pool was opened, up to two hours (OpenZFS's
+//! interval): so a machine that is on for an hour a day gets on, and half of the work at most is
+//! lost.
 //!
-//! Gathering goes in slices. What changes datasets disturbs one slice, not the round, so that frequent snapshots do not stop a scan.
-//! While a scrub is paused the round stays in memory.
+//! Gathering goes in slices. What changes datasets disturbs one slice, not the round, so that
+//! frequent snapshots do not stop a scan. While a scrub is paused the round stays in memory.
 //!
-//! Scans run beside the txgs, on the trees of the last synced one. Three things keep that right. Blocks are freed meanwhile: what is
-//! freed during a round is noted ([`Scan::freed`]: in a set while it is gathered, then at the blocks themselves), not read, and no error where reading it failed; and its space is given out again
-//! only after a read of it that was under way, which is hurried then, is over ([`Scan::settle`]), so that a repair never hits a new owner. Datasets
-//! change meanwhile: snapshots, destroys and rollbacks move the place ([`Scan::snapshotted`] and its kin) in the txg that makes them, and
-//! a slice that they disturb is done again. Blocks move from heads to snapshots: the place moves with them.
+//! Scans run beside the txgs, on the trees of the last synced one. Three things keep that right.
+//! Blocks are freed meanwhile: what is freed during a round is noted ([`Scan::freed`]: in a set
+//! while it is gathered, then at the blocks themselves), not read, and no error where reading it
+//! failed; and its space is given out again only after a read of it that was under way, which is
+//! hurried then, is over ([`Scan::settle`]), so that a repair never hits a new owner. Datasets
+//! change meanwhile: snapshots, destroys and rollbacks move the place ([`Scan::snapshotted`] and
+//! its kin) in the txg that makes them, and a slice that they disturb is done again. Blocks move
+//! from heads to snapshots: the place moves with them.
 //!
 //! **Invariants.** Every block born at or before `max_txg` that is there when the scan ends was read, or is in the error log. What is on disk is
 //! a place up to which this is true.
@@ -38,6 +44,7 @@ mod check;
 mod datasets;
 mod errlog;
 mod errors_only;
+mod reading;
 mod round;
 mod state;
 #[cfg(test)]
@@ -168,7 +175,8 @@ struct Shared {
     issued_before_pass: u64,
     /// A round is under way, which wants to know what is freed. (While a scrub is paused there is none, for as long as it pleases.)
     noting: bool,
-    /// Blocks freed while the round is gathered; and the round once it is read, which has those freed since.
+    /// Blocks freed while the round is gathered; and the round once it is read, which has those
+    /// freed since.
     freed: HashSet<Key>,
     round: Option<Arc<Round>>,
     /// Blocks that are being read, and by which the reads can be hurried.

@@ -1,11 +1,14 @@
-//! The blocks of a round: gathered until memory or time is used up, then sorted by place, then read.
+//! The blocks of a round: gathered until memory or time is used up, then sorted by place, then
+//! read.
 //!
-//! The larger a round, the less the disks' heads move: blocks that are read in the order of the disk cost a seek where they lie
-//! far apart, and no more than the bytes between them where they lie close. So a round takes what memory there is for it. It is
-//! bounded in time too, because what is not written down is lost with a crash: [`Cost`] says how long a round will take, before it is read.
+//! The larger a round, the less the disks' heads move: blocks that are read in the order of the
+//! disk cost a seek where they lie far apart, and no more than the bytes between them where they
+//! lie close. So a round takes what memory there is for it. It is bounded in time too, because what
+//! is not written down is lost with a crash: [`Cost`] says how long a round will take, before it is
+//! read.
 //!
-//! Blocks are freed while a round waits to be read. [`Round::kill`] marks them, so that what has to be kept of them does not grow
-//! with what is freed.
+//! Blocks are freed while a round waits to be read. [`Round::kill`] marks them, so that what has to
+//! be kept of them does not grow with what is freed.
 //!
 //! Nothing here is on disk; a crash loses the round, which is done again.
 
@@ -34,8 +37,9 @@ impl Entry {
 
 /// Bytes of a vdev in which each block costs a seek until reading all of it costs less.
 const REGION: u64 = 16 << 20;
-/// What a disk that turns reads a second near its center (data sheets of 3.5" disks: 60 to 130 MB/s), and an average seek with
-/// half a turn. An estimate is corrected by what the last one was off ([`Cost::correct`]).
+/// What a disk that turns reads a second near its center (data sheets of 3.5" disks: 60 to 130
+/// MB/s), and an average seek with half a turn. An estimate is corrected by what the last one was
+/// off ([`Cost::correct`]).
 const RATE: u64 = 100_000_000;
 const SEEK: Duration = Duration::from_millis(12);
 /// By how much an estimate may be off: from memory to a disk with tired heads.
@@ -87,7 +91,8 @@ impl Cost {
     }
 }
 
-/// What was gathered, in the order in which it is read: that of the disks, unless that is not wanted.
+/// What was gathered, in the order in which it is read: that of the disks, unless that is not
+/// wanted.
 pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
     /// A bit for each: it is freed. None where they are in no order, in which none is found.

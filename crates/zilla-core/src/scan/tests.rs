@@ -342,7 +342,8 @@ fn it_goes_on_after_shutdown_where_it_was() {
         scan.wait().await;
         w.check(false);
         let read: u32 = w.pool.seen.lock().values().sum();
-        // What was done is not done again, save for the round that was under way and what changed in the MOS.
+        // What was done is not done again, save for the round that was under way and what changed
+        // in the MOS.
         assert!(
             read_before > 200 && (read as usize) < w.blocks() + 500,
             "{read_before} {read} {}",

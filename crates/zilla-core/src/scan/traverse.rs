@@ -1,8 +1,9 @@
 //! Walking all block pointers of an objset in object order, from any place on.
 //!
-//! The walk reads only what has pointers in it: indirect blocks and blocks of dnodes; these it reads ahead, in order. It can be
-//! stopped at any level-0 block and goes on from that bookmark in a later version of the same tree, because blocks
-//! that the walk cares about do not change places while they live. A block with pointers is visited behind all that is below it, by the walk that
+//! The walk reads only what has pointers in it: indirect blocks and blocks of dnodes; these it
+//! reads ahead, in order. It can be stopped at any level-0 block and goes on from that bookmark in
+//! a later version of the same tree, because blocks that the walk cares about do not change places
+//! while they live. A block with pointers is visited behind all that is below it, by the walk that
 //! comes to its end: so each comes up once, however often the walk stops within it.
 //!
 //! Subtrees that are too old are not entered: a pointer's birth is at least that of everything

@@ -1,20 +1,17 @@
 //! The task that does a scan's work: gather, read, write down, again.
 
-use super::round::{Cost, Entry, Round};
+use super::round::{Cost, Entry};
 use super::state::Position;
 use super::traverse::{Visitor, Walk};
 use super::{Scan, datasets, key};
 use crate::error::{Errno, Error, Result};
 use crate::tunables;
 use crate::types::{Bookmark, ObjectId};
-use crate::vdev::Tickets;
 use crate::zap::Zap;
 use crate::zio::Met;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use std::collections::{BTreeMap, hash_map};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DSF_VISIT_DS_AGAIN, DslDatasetPhys};
@@ -31,16 +28,9 @@ const LEAST_SLICE: usize = 64;
 const PASS_FACTOR: usize = 16;
 /// Keys of freed blocks that are kept while a round is gathered (64 MiB of them).
 const MOST_FREED: usize = 1 << 20;
-/// Bytes and blocks of a vdev that are being read or wait in its devices' queues: enough that neighbours meet in each of them (OpenZFS has
-/// 16 MiB a disk), as long as reads are quick, within a part of the round's memory.
-const WINDOW: u64 = 32 << 20;
-const LEAST_WINDOW: u64 = 1 << 20;
-/// A read that takes longer makes the window smaller: what waits does so in the way of others.
-const SLOW: Duration = Duration::from_millis(500);
-const WINDOW_BLOCKS: usize = 4096;
 
 /// How often one that is to stand still looks whether it may go on.
-const HELD: Duration = Duration::from_millis(50);
+pub(super) const HELD: Duration = Duration::from_millis(50);
 /// Before what was disturbed is tried again.
 const DISTURBED: Duration = Duration::from_millis(20);
 
@@ -65,16 +55,6 @@ struct Slice {
     skipped: u64,
 }
 
-/// Whether a round is read on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    On,
-    /// The scan is paused, or stands still.
-    Wait,
-    /// It is over, or the round is not wanted any more.
-    Leave,
-}
-
 struct Collector<'a> {
     scan: &'a Scan,
     generation: u64,
@@ -86,7 +66,8 @@ struct Collector<'a> {
     limit: usize,
     /// Blocks that came up and are not wanted.
     passed: usize,
-    /// What cannot be read, or holds what is damaged: it is visited next, or when its end is reached.
+    /// What cannot be read, or holds what is damaged: it is visited next, or when its end is
+    /// reached.
     counted: Option<Bookmark>,
     out: &'a mut Slice,
 }
@@ -183,13 +164,14 @@ impl Scan {
         }
     }
 
-    fn bad_block(&self, bp: &BlkPtr, at: Bookmark) {
+    pub(super) fn bad_block(&self, bp: &BlkPtr, at: Bookmark) {
         self.error_count.fetch_add(1, Ordering::Relaxed);
         self.errors.log(at, Some(bp.birth()));
     }
 
     async fn work(self: &Arc<Self>) -> Result<()> {
-        // What this task has spent on rounds that are on disk, and how long reading takes beside its estimate.
+        // What this task has spent on rounds that are on disk, and how long reading takes beside
+        // its estimate.
         let (mut worked, mut factor) = (Duration::ZERO, 1.0);
         loop {
             self.stand_still().await;
@@ -243,8 +225,9 @@ impl Scan {
         }
     }
 
-    /// Gathers blocks until they take the time or the memory that a round may have, slice by slice: what changes datasets disturbs
-    /// one slice at most. Returns them, and whether there are no more behind them; None if the scan is left, or begins anew.
+    /// Gathers blocks until they take the time or the memory that a round may have, slice by slice:
+    /// what changes datasets disturbs one slice at most. Returns them, and whether there are no
+    /// more behind them; None if the scan is left, or begins anew.
     async fn gather_round(
         self: &Arc<Self>,
         time: Duration,
@@ -357,93 +340,6 @@ impl Scan {
         self.ctx.sync_task(task).await
     }
 
-    /// Reads what was gathered, in the order of the disks; all vdevs at once. Returns false if it was left off, and how long it was
-    /// paused.
-    async fn read_round(self: &Arc<Self>, entries: Vec<Entry>) -> (bool, Duration) {
-        let round = match tunables::SCAN_LEGACY.get() {
-            0 => Arc::new(Round::new(entries)),
-            _ => Arc::new(Round::unsorted(entries)),
-        };
-        if round.is_sorted() {
-            let freed = {
-                let mut st = self.shared.lock();
-                st.round = Some(round.clone());
-                std::mem::take(&mut st.freed)
-            };
-            freed.iter().for_each(|k| round.kill(k));
-        }
-        let readers = self.ctx.env.spawner.parallelism().max(1);
-        let vdevs = round.vdevs();
-        let memory = self.pool.memory().await / (2 * vdevs.len().max(1) as u64);
-        let window = memory.clamp(LEAST_WINDOW, WINDOW) / readers as u64;
-        let mut tasks = Vec::new();
-        for vdev in vdevs {
-            let (next, end) = (Arc::new(AtomicUsize::new(vdev.start)), vdev.end);
-            for _ in 0..readers {
-                let (me, round, next) = (self.clone(), round.clone(), next.clone());
-                let work =
-                    async move { me.read_some(&round, &next, end, window, WINDOW_BLOCKS / readers).await };
-                tasks.push(self.ctx.env.spawn_with_result(work));
-            }
-        }
-        let all = futures_util::future::join_all(tasks).await;
-        let waited = all.iter().map(|(_, waited)| *waited).max().unwrap_or_default();
-        (all.into_iter().all(|(done, _)| done), waited)
-    }
-
-    /// Reads a vdev's blocks up to `end` with those who share `next`; so many bytes and blocks at once.
-    async fn read_some(
-        &self,
-        round: &Round,
-        next: &AtomicUsize,
-        end: usize,
-        most: u64,
-        blocks: usize,
-    ) -> (bool, Duration) {
-        let env = &self.ctx.env;
-        let (mut window, least) = (most, LEAST_WINDOW.min(most));
-        let (mut flying, mut bytes, mut waited) = (FuturesUnordered::new(), 0, Duration::ZERO);
-        loop {
-            let mood = self.mood();
-            while mood == Mood::On && (flying.is_empty() || bytes < window && flying.len() < blocks) {
-                let Some(e) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < end) else { break };
-                let e = &round.entries[e];
-                let size = e.bp.asize();
-                bytes += size;
-                flying.push(async move {
-                    let began = env.now();
-                    self.read_one(e).await;
-                    (size, env.now().saturating_sub(began))
-                });
-            }
-            match (flying.next().await, mood) {
-                (Some((size, took)), _) => {
-                    bytes -= size;
-                    // What is late has waited behind the others.
-                    window = if took > SLOW { window - size.min(window) } else { window + size };
-                    window = window.clamp(least, most);
-                }
-                (None, Mood::On) => return (true, waited),
-                (None, Mood::Leave) => return (false, waited),
-                (None, Mood::Wait) => {
-                    env.sleep(HELD).await;
-                    waited += HELD;
-                }
-            }
-        }
-    }
-
-    fn mood(&self) -> Mood {
-        let st = self.shared.lock();
-        if st.stopping || !st.is_active() || st.next.is_none() {
-            Mood::Leave
-        } else if st.is_paused() || stands_still() {
-            Mood::Wait
-        } else {
-            Mood::On
-        }
-    }
-
     /// As long as the tunable says so and the scan is to go on at all. What is freed meanwhile need
     /// not be known.
     async fn stand_still(&self) {
@@ -456,41 +352,6 @@ impl Scan {
     pub(super) fn must_leave(&self) -> bool {
         let st = self.shared.lock();
         st.stopping || !st.is_active() || st.is_paused()
-    }
-
-    async fn read_one(&self, e: &Entry) {
-        let Some(result) = self.read_block(&e.bp, e.at).await else { return };
-        self.issued.fetch_add(e.bp.asize(), Ordering::Relaxed);
-        match result {
-            Ok(repaired) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
-            Err(_) => {
-                self.pool.unreadable(Some(&e.bp));
-                if !e.counted {
-                    self.bad_block(&e.bp, e.at);
-                }
-            }
-        }
-    }
-
-    /// Reads a block with all redundancy, and returns the bytes that were repaired; None if it was
-    /// freed, before or meanwhile: nobody misses it.
-    pub(super) async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {
-        let (k, tickets) = (key(bp), Arc::new(Tickets::default()));
-        {
-            let mut st = self.shared.lock();
-            if st.is_freed(&k) {
-                return None;
-            }
-            st.reading.entry(k).or_default().push(tickets.clone());
-        }
-        let guard = Reading(self, k, tickets.clone());
-        let result = self.pool.scrub(*bp, at, tickets).await;
-        drop(guard);
-        match result {
-            Ok((_, repaired)) => Some(Ok(repaired)),
-            Err(_) if self.shared.lock().is_freed(&k) => None,
-            Err(e) => Some(Err(e)),
-        }
     }
 
     // ---- the order of datasets
@@ -671,26 +532,5 @@ impl Drop for Running {
         st.note_nothing();
         drop(st);
         self.0.changed.notify(usize::MAX);
-    }
-}
-
-/// A block that is being read.
-struct Reading<'a>(&'a Scan, super::Key, Arc<Tickets>);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        let wanted = {
-            let mut st = self.0.shared.lock();
-            if let hash_map::Entry::Occupied(mut reads) = st.reading.entry(self.1) {
-                reads.get_mut().retain(|t| !Arc::ptr_eq(t, &self.2));
-                if reads.get().is_empty() {
-                    reads.remove();
-                }
-            }
-            st.is_freed(&self.1)
-        };
-        if wanted {
-            self.0.changed.notify(usize::MAX);
-        }
     }
 }

@@ -7,8 +7,9 @@
 //! A number that is used again for another object is changed in place where the dnode's shape
 //! allows it. Else the old object is freed, its txg waited for, and the new one made.
 //!
-//! A block that comes compressed (`send -c`) is decompressed, which tells whether it can be, and stored as it came; one that
-//! comes in its pointer (`-e`) stays there. Both only where it is one block here as well, in this machine's order.
+//! A block that comes compressed (`send -c`) is decompressed, which tells whether it can be, and
+//! stored as it came; one that comes in its pointer (`-e`) stays there. Both only where it is one
+//! block here as well, in this machine's order.
 //!
 //! **Bad input.** Every number of a record is checked before it is used: sizes against the block sizes the pool has, offsets
 //! against the longest object, types against those there are.

@@ -123,8 +123,8 @@ impl Spa {
         self.ctx.env.spawn(async move {
             let done = spa.condense_all().await;
             let c = &spa.condenser;
-            // What failed for another reason, as that devices are away, is tried again when the pool is
-            // resumed, or when more has become obsolete.
+            // What failed for another reason, as that devices are away, is tried again when the
+            // pool is resumed, or when more has become obsolete.
             if let Err(e @ Error::Corrupt(_)) = done {
                 c.failed.store(true, Ordering::Release);
                 tracing::warn!(pool = %spa.name(), "the mapping of a removed device stays as long as it is: {e}");

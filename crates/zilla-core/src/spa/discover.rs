@@ -36,8 +36,9 @@ struct Seen {
     uberblock: Option<(u64, u64)>,
 }
 
-/// All pools on the devices of `places`: directories are searched (not their subdirectories), anything else is looked at itself.
-/// Devices that cannot be read, or do not answer, are passed over; that a named one cannot be is an error.
+/// All pools on the devices of `places`: directories are searched (not their subdirectories),
+/// anything else is looked at itself. Devices that cannot be read, or do not answer, are passed
+/// over; that a named one cannot be is an error.
 #[crate::boxed]
 pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();

@@ -7,11 +7,12 @@
 //!
 //! Meanwhile who wants a transaction waits (`failmode=wait`) or gets EIO (`continue`); who waits for a txg waits on.
 //!
-//! So does a sync that finds no place for a block, or cannot read one, because all devices of a vdev
-//! are away ([`crate::zio::DeviceWaiter`]): it goes on where it was.
+//! So does a sync that finds no place for a block, or cannot read one, because all devices of a
+//! vdev are away ([`crate::zio::DeviceWaiter`]): it goes on where it was.
 //!
-//! Not every failure can be tried again: a txg that its sync could not even make (the pool's own metadata is damaged) is lost, and the
-//! pool suspended for good. So it is while a pool is being created or imported, where an error is the better answer.
+//! Not every failure can be tried again: a txg that its sync could not even make (the pool's own
+//! metadata is damaged) is lost, and the pool suspended for good. So it is while a pool is being
+//! created or imported, where an error is the better answer.
 //!
 //! So it is, too, where the pool may be another host's by now ([`super::multihost`]): then nothing
 //! but a `zpool clear` that has made sure of the contrary goes on.

@@ -286,7 +286,8 @@ impl Leaf {
         self.queue.lock().depths()
     }
 
-    /// The cost of reading `offset` here next: what comes before it, and whether the head must move.
+    /// The cost of reading `offset` here next: what comes before it, and whether the head must
+    /// move.
     pub(super) fn read_cost(&self, offset: u64, class: Priority) -> usize {
         const NEAR: u64 = 1 << 20;
         let q = self.queue.lock();

@@ -272,8 +272,9 @@ impl VdevTree {
         leaf.state.set(VdevState::Healthy, VdevAux::None);
     }
 
-    /// Whether what is at the path of a leaf that is away is the leaf. Nothing changes. One that has
-    /// not answered the last look is not asked again: each question keeps a descriptor and a thread.
+    /// Whether what is at the path of a leaf that is away is the leaf. Nothing changes. One that
+    /// has not answered the last look is not asked again: each question keeps a descriptor and a
+    /// thread.
     pub async fn is_back(&self, leaf: &Arc<Leaf>, pool: u64) -> bool {
         let gone = inject::any() && injections().is_gone(leaf.guid());
         if gone || leaf.is_looked_for.swap(true, Ordering::Relaxed) {

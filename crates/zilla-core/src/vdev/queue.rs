@@ -5,9 +5,10 @@
 //! oldest goes first; the others go in the order of the disk from where the last one was, unless the oldest has waited
 //! too long. An I/O that is taken brings its neighbours of the same class along as one larger I/O.
 //!
-//! What nobody waits for (scrubs and the like: [`BACKGROUND`]) has the device to itself while it is idle, and a small part of its time, one
-//! I/O after the other, while it is not: on a disk that turns each such I/O costs the others two seeks. The one that is due is started by a
-//! timer ([`Queue::wake_at`]), for it may be that nothing else happens.
+//! What nobody waits for (scrubs and the like: [`BACKGROUND`]) has the device to itself while it is
+//! idle, and a small part of its time, one I/O after the other, while it is not: on a disk that
+//! turns each such I/O costs the others two seeks. The one that is due is started by a timer
+//! ([`Queue::wake_at`]), for it may be that nothing else happens.
 //!
 //! A prefetch that someone begins to wait for is moved to the synchronous class, so that it cannot be held up by what is
 //! less urgent than its waiter.
@@ -40,12 +41,14 @@ const LIMITS: [(u32, u32); CLASSES] = [
 ];
 /// This class and those below it work in the background.
 const BACKGROUND: usize = Priority::Scrub as usize;
-/// One part in so many of a busy device's time is the background's. The promise is that readers keep 80 % of their rate during a
-/// scrub; an I/O's time at the device has that of others in it, so this is on the safe side.
+/// One part in so many of a busy device's time is the background's. The promise is that readers
+/// keep 80 % of their rate during a scrub; an I/O's time at the device has that of others in it, so
+/// this is on the safe side.
 const SHARE: u32 = 5;
 /// No longer than this is it kept waiting for that.
 const HELD: Duration = Duration::from_millis(500);
-/// A device that nobody has used for so long is idle: one reader's pause between two reads is shorter.
+/// A device that nobody has used for so long is idle: one reader's pause between two reads is
+/// shorter.
 const LULL: Duration = Duration::from_millis(20);
 /// I/Os of all classes at the device.
 const MAX_ACTIVE: u32 = 1000;
@@ -117,8 +120,8 @@ pub struct Queue {
     active: u32,
     waiting: usize,
     next_id: u64,
-    /// Of those at the device, the background's; when it may have its next one while the device is busy; and when somebody else used the
-    /// device the last time.
+    /// Of those at the device, the background's; when it may have its next one while the device is
+    /// busy; and when somebody else used the device the last time.
     background: u32,
     due: Duration,
     used: Option<Duration>,
@@ -179,7 +182,8 @@ impl Queue {
         self.background += u32::from(class >= BACKGROUND);
     }
 
-    /// Until when the background has to wait for its next I/O, if it has to; without end: until its last one is back.
+    /// Until when the background has to wait for its next I/O, if it has to; without end: until its
+    /// last one is back.
     fn held_until(&self, now: Duration) -> Option<Duration> {
         let in_use = self.active > self.background
             || self.classes.iter().take(BACKGROUND).any(|c| !c.waiting.is_empty());
@@ -202,8 +206,8 @@ impl Queue {
         self.waiting + self.active as usize
     }
 
-    /// I/Os that one of a class comes after, for the choice between mirror sides. What waits in the background is passed by
-    /// the others.
+    /// I/Os that one of a class comes after, for the choice between mirror sides. What waits in the
+    /// background is passed by the others.
     pub fn before(&self, class: Priority) -> usize {
         let classes = if (class as usize) < BACKGROUND { BACKGROUND } else { CLASSES };
         let waiting: usize = self.classes.iter().take(classes).map(|c| c.waiting.len()).sum();
@@ -443,7 +447,8 @@ mod tests {
             assert!(q.next(ms(10)).is_none(), "one at a time");
             q.answered(Priority::Scrub, &sent(0), ms(10));
         }
-        // They took 10 ms, so the next one is due 40 ms later; and nothing needs to happen for that.
+        // They took 10 ms, so the next one is due 40 ms later; and nothing needs to happen for
+        // that.
         assert_eq!((q.wake_at(ms(10)), q.next(ms(49)).is_none()), (Some(ms(50)), true));
         assert_eq!(q.next(ms(50)).unwrap()[0].class, Priority::Scrub);
         assert_eq!((q.wake_at(ms(50)), q.next(ms(99)).is_none()), (None, true));

@@ -8,8 +8,8 @@ use zilla_env::Env;
 pub const SLOW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a device may take to be opened, and each time its labels are read. Longer than a disk
-/// takes to start up or to give up a sector. One that has not answered by then is taken for missing;
-/// who must know what is on it asks for more ([`super::VdevTree::read_labels_within`]).
+/// takes to start up or to give up a sector. One that has not answered by then is taken for
+/// missing; who must know what is on it asks for more ([`super::VdevTree::read_labels_within`]).
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for `work`, but not for ever; None: it took too long. What it began may still end.

@@ -71,8 +71,8 @@ impl Zio {
         out
     }
 
-    /// Reads what belongs to a block. What cannot be read because devices are away is not damaged: a
-    /// sync waits for them, others are told. What a sync cannot read in spite of its devices, and
+    /// Reads what belongs to a block. What cannot be read because devices are away is not damaged:
+    /// a sync waits for them, others are told. What a sync cannot read in spite of its devices, and
     /// what describes the pool, is tried once more, since a device may have come back meanwhile.
     pub(super) async fn persist<T, F>(&self, bp: &BlkPtr, objset: u64, read: impl Fn() -> F) -> Result<T>
     where
@@ -375,7 +375,8 @@ impl Zio {
         self.scrub_for(bp, bookmark, &Tickets::default()).await
     }
 
-    /// The same for one who may have to hurry: by the tickets, what of it still queues gets before other reads.
+    /// The same for one who may have to hurry: by the tickets, what of it still queues gets before
+    /// other reads.
     pub async fn scrub_for(&self, bp: BlkPtr, bookmark: Bookmark, tickets: &Tickets) -> Result<Scrubbed> {
         let mut out = Scrubbed::default();
         if bp.is_hole() || bp.is_embedded() {

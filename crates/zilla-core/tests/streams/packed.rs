@@ -1,5 +1,5 @@
-//! `send -c` and `-e`: what is received is stored as its sender has compressed it, in a pointer or in a block, whatever the receiving
-//! dataset would make of it.
+//! `send -c` and `-e`: what is received is stored as its sender has compressed it, in a pointer or
+//! in a block, whatever the receiving dataset would make of it.
 
 use super::raw::KEY;
 use super::*;

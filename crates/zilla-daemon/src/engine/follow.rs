@@ -180,9 +180,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Where a clone would take its origin's place outside of the encryption root that both have, the origin
-    /// becomes a root first, of the same key, and the clone then is it instead. So does OpenZFS; at the sender
-    /// the origin has been one.
+    /// Where a clone would take its origin's place outside of the encryption root that both have,
+    /// the origin becomes a root first, of the same key, and the clone then is it instead. So does
+    /// OpenZFS; at the sender the origin has been one.
     async fn root_for_promotion(&self, pool: &Arc<Pool>, clone: &str) -> Answer<()> {
         let Some(origin) = pool.dsl().root_before_promotion(clone).await.map_err(of_dataset)? else {
             return Ok(());

@@ -1,7 +1,9 @@
-//! What a raw package says of keys beside its streams: which dataset's key opens which at the sender.
+//! What a raw package says of keys beside its streams: which dataset's key opens which at the
+//! sender.
 //!
-//! A dataset has its own key (`is_encroot`), or its origin's root's, or that of the dataset above it. What of that can be so here as
-//! well the engine knows ([`zilla_core::dsl::DslPool::recv_raw_roots`]).
+//! A dataset has its own key (`is_encroot`), or its origin's root's, or that of the dataset above
+//! it. What of that can be so here as well the engine knows
+//! ([`zilla_core::dsl::DslPool::recv_raw_roots`]).
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
@@ -57,7 +59,8 @@ impl<'a> Tree<'a> {
 }
 
 impl Engine {
-    /// Gives the datasets of a raw package the encryption roots, and those the keys, that they have at the sender.
+    /// Gives the datasets of a raw package the encryption roots, and those the keys, that they have
+    /// at the sender.
     pub(super) async fn follow_roots(
         &self,
         pool: &Arc<Pool>,

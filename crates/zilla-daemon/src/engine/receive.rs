@@ -522,8 +522,9 @@ impl Pool {
         token(&state)
     }
 
-    /// The snapshot of a guid, wherever it is. Of several, which are of datasets that were received from the same, the one
-    /// that has the most of its path in common with `fs`, as with OpenZFS: a clone of a package is one of the package's.
+    /// The snapshot of a guid, wherever it is. Of several, which are of datasets that were received
+    /// from the same, the one that has the most of its path in common with `fs`, as with OpenZFS: a
+    /// clone of a package is one of the package's.
     pub(super) async fn by_guid(&self, guid: u64, fs: &str) -> Answer<Option<String>> {
         let in_common = |name: &str| {
             let both = name.split(['/', '@']).zip(fs.split(['/', '@']));

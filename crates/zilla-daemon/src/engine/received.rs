@@ -46,9 +46,10 @@ fn plain_name(name: &str) -> &str {
     props::dataset_prop(name).map_or(name, |p| p.name)
 }
 
-/// Settings of a package, `-o` and `-x` together. `-o` is said of the first dataset of a package; those below inherit from
-/// it, whatever they have of their own or came with. What a dataset of another type cannot have is left out of a package.
-/// `-x` leaves alone what was set here (`local`).
+/// Settings of a package, `-o` and `-x` together. `-o` is said of the first dataset of a package;
+/// those below inherit from it, whatever they have of their own or came with. What a dataset of
+/// another type cannot have is left out of a package. `-x` leaves alone what was set here
+/// (`local`).
 pub(super) fn settings(
     part: &Part<'_>,
     volume: bool,

@@ -128,7 +128,8 @@ impl Pool {
                 snapprops.add(s.snapshot_name(), self.props_to_send(&s, r.backup).await?);
             }
             if r.holds {
-                // Of each snapshot, if there are none: OpenZFS's `zfs receive` ends itself where one is missing.
+                // A snapshot without holds is told too: OpenZFS's `zfs receive` aborts where one is
+                // missing.
                 let tags = dsl.holds(&s).await.map_err(of_dataset)?;
                 let tags: NvList = tags.into_iter().map(|(tag, time)| (tag, NvValue::from(time))).collect();
                 holds.add(s.snapshot_name(), tags);
@@ -389,7 +390,8 @@ impl Engine {
         if !r.replicate {
             package.add_flag("not_recursive");
         }
-        // It has OpenZFS give the datasets their sender's encryption roots, for which it needs their properties.
+        // The flag has OpenZFS's `zfs receive` give the datasets their sender's encryption roots,
+        // for which their properties must be in the package.
         if r.raw && (r.replicate || r.properties || r.backup) {
             package.add_flag("raw");
         }

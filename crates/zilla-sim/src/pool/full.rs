@@ -12,6 +12,7 @@
 //! and quota follow.
 
 use super::layout::{self, POOL};
+use super::run::task;
 use crate::{CrashPolicy, Sim, SimRng, Survivors};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -27,7 +28,7 @@ use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zap::Value;
 use zilla_core::zio::Leave;
 use zilla_core::zpl::{Cred, FsProps, NewFile, RenameFlags, S_IFREG, SetAttr, Space, XattrMode, Zfs};
-use zilla_env::{BoxFuture, Env};
+use zilla_env::Env;
 
 const RECORDS: [u32; 7] = [512, 4 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20];
 const ACTORS: u64 = 3;
@@ -216,14 +217,6 @@ async fn work(plan: &Plan, env: &Env, promised: &Promised) -> Result<Done> {
         Some(e) => Err(e),
         None => Ok(done),
     }
-}
-
-async fn task<F>(spa: &Arc<Spa>, f: F) -> Result<()>
-where
-    F: FnOnce(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<()>> + Send + 'static,
-{
-    let dsl = spa.dsl.clone();
-    spa.ctx.sync_task(move |tx| f(dsl, tx)).await
 }
 
 /// Writes until nothing more is taken. Small records are written many at a time.

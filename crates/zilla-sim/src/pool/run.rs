@@ -164,6 +164,15 @@ async fn work(env: &Env, layout: Layout, journal: &Arc<Mutex<Journal>>, ready: &
     Ok(())
 }
 
+/// Has something done in the sync of a txg, and waits for it.
+pub async fn task<F>(spa: &Spa, f: F) -> Result<()>
+where
+    F: FnOnce(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<()>> + Send + 'static,
+{
+    let dsl = spa.dsl.clone();
+    spa.ctx.sync_task(move |tx| f(dsl, tx)).await
+}
+
 pub async fn open_fs(env: &Env, spa: &Arc<Spa>, name: &str) -> Result<Arc<Zfs>> {
     open_with_quotas(env, spa, name, [0; 3]).await
 }
