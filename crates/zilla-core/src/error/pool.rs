@@ -62,6 +62,18 @@ pub enum Refusal {
     RebuildDisabled,
     #[error("currently resilvering")]
     Resilvering,
+    #[error("currently scrubbing")]
+    Scrubbing,
+    /// It is to be paused, and is already.
+    #[error("scrub is paused")]
+    ScrubPaused,
+    /// One of known errors is to begin.
+    #[error("a scrub is paused")]
+    ScrubPausedToCancel,
+    #[error("currently scrubbing known errors")]
+    ErrorScrubbing,
+    #[error("the scrub of known errors is paused")]
+    ErrorScrubPaused,
     #[error("currently sequentially resilvering")]
     Rebuilding,
     /// Something else is refused while a vdev is being removed.
@@ -101,6 +113,8 @@ impl Refusal {
             }
             Refusal::NoRebuild | Refusal::RebuildDisabled => Errno::NotSup,
             Refusal::Resilvering | Refusal::Rebuilding => Errno::Busy,
+            Refusal::Scrubbing | Refusal::ScrubPaused | Refusal::ScrubPausedToCancel => Errno::Busy,
+            Refusal::ErrorScrubbing | Refusal::ErrorScrubPaused => Errno::Busy,
             Refusal::Initializing | Refusal::Trimming => Errno::Busy,
             Refusal::NoInitialize | Refusal::NoActiveTrim => Errno::NoEnt,
             Refusal::NoUpkeep | Refusal::OnlyMirrors => Errno::Inval,

@@ -14,7 +14,7 @@
 
 use super::errlog::LoggedError;
 use super::{Scan, datasets, traverse};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, PoolRefusal as Refusal, Result};
 use crate::txg::Tx;
 use crate::types::Bookmark;
 use crate::zap::{Value, Zap};
@@ -65,6 +65,14 @@ impl ErrorsOnly {
 
     pub(super) fn is_paused(&self) -> bool {
         self.is_active() && self.phys.paused_flags != 0
+    }
+
+    /// Why nothing else may begin while it is under way; None while it isn't.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        self.is_active().then(|| match self.is_paused() {
+            false => Refusal::ErrorScrubbing,
+            true => Refusal::ErrorScrubPaused,
+        })
     }
 }
 
@@ -117,9 +125,13 @@ impl Scan {
     }
 
     async fn start_errors_sync(&self, tx: &Tx) -> Result<()> {
-        let (scanning, mut phys, paused) = {
+        let (in_the_way, mut phys, paused) = {
             let st = self.shared.lock();
-            (st.stable.is_scanning(), st.errors_only.phys, st.errors_only.is_paused())
+            let scan = st.stable.is_scanning().then(|| match st.stable.refusal() {
+                Refusal::ScrubPaused => Refusal::ScrubPausedToCancel,
+                why => why,
+            });
+            (scan.or(st.errors_only.refusal()), st.errors_only.phys, st.errors_only.is_paused())
         };
         if paused {
             phys.paused_flags = 0;
@@ -128,11 +140,11 @@ impl Scan {
             self.pool.notify("errorscrub_resume");
             return Ok(());
         }
-        if scanning || phys.state == ScanState::ErrorScrubbing as u64 {
-            return Err(Error::os(Errno::Busy, "a scan is in progress already"));
+        if let Some(why) = in_the_way {
+            return Err(why.into());
         }
         if self.pool.is_rebuilding() {
-            return Err(Error::os(Errno::Busy, "a sequential resilver is in progress"));
+            return Err(Refusal::Resilvering.into());
         }
         let to_examine = self.errors.count().await?;
         if to_examine == 0 {
@@ -177,7 +189,7 @@ impl Scan {
             (st.errors_only.phys, st.errors_only.is_paused())
         };
         if paused {
-            return Err(Error::os(Errno::Busy, "the scrub of errors is paused already"));
+            return Err(Refusal::ErrorScrubPaused.into());
         }
         phys.paused_flags = 1;
         self.save_errors_only(tx, phys).await?;

@@ -58,7 +58,7 @@ pub use errlog::{ErrLog, LoggedError};
 pub use errors_only::ErrorScrubStatus;
 
 use crate::dmu::resident;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, PoolRefusal as Refusal, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
@@ -390,7 +390,7 @@ impl Scan {
         let mut position = self.shared.lock().stable.clone();
         if position.is_scanning() {
             if !position.is_paused() || position.phys.func != ScanFunc::Scrub as u64 {
-                return Err(Error::os(Errno::Busy, "a scan is in progress already"));
+                return Err(position.refusal().into());
             }
             position.phys.flags &= !DSF_SCRUB_PAUSED;
             position.save(mos, tx).await?;
@@ -403,15 +403,15 @@ impl Scan {
             return Ok(());
         }
         if self.pool.is_rebuilding() {
-            return Err(Error::os(Errno::Busy, "a sequential resilver is in progress"));
+            return Err(Refusal::Resilvering.into());
         }
         // Who asks for a scrub gets what is more urgent.
         let missing = self.pool.missing();
         let func = if missing.is_some() { ScanFunc::Resilver } else { func };
-        let of_errors = self.shared.lock().errors_only.is_active();
-        match func {
-            ScanFunc::Resilver if of_errors => self.end_errors_sync(tx, false).await?,
-            _ if of_errors => return Err(Error::os(Errno::Busy, "known errors are being scrubbed")),
+        let of_errors = self.shared.lock().errors_only.refusal();
+        match (func, of_errors) {
+            (ScanFunc::Resilver, Some(_)) => self.end_errors_sync(tx, false).await?,
+            (_, Some(why)) => return Err(why.into()),
             _ => {}
         }
         self.forget_errors_only(tx).await?;
@@ -468,7 +468,7 @@ impl Scan {
             return Err(Error::no_ent("there is no active scrub"));
         }
         if position.is_paused() {
-            return Err(Error::os(Errno::Busy, "the scrub is paused already"));
+            return Err(Refusal::ScrubPaused.into());
         }
         position.phys.flags |= DSF_SCRUB_PAUSED;
         position.save(self.ctx.mos(), tx).await?;

@@ -8,7 +8,7 @@
 //! the first dataset that has it, which its birth tells.
 
 use crate::dmu::Objset;
-use crate::error::{Error, Result};
+use crate::error::{Error, PoolRefusal as Refusal, Result};
 use crate::txg::Tx;
 use crate::types::Bookmark;
 use crate::zap::{Value, Zap};
@@ -40,6 +40,15 @@ impl Position {
     }
     pub(super) fn is_paused(&self) -> bool {
         self.phys.flags & DSF_SCRUB_PAUSED != 0
+    }
+
+    /// Why nothing else may begin while this is under way.
+    pub(super) fn refusal(&self) -> Refusal {
+        match (self.is_resilver(), self.is_paused()) {
+            (true, _) => Refusal::Resilvering,
+            (false, false) => Refusal::Scrubbing,
+            (false, true) => Refusal::ScrubPaused,
+        }
     }
 
     pub(super) fn set_bookmark(&mut self, at: Option<Bookmark>) {

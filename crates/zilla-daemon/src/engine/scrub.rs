@@ -48,14 +48,12 @@ impl Engine {
         }
         match r.command {
             ScrubCommand::Start => match start(&scan, &r).await {
-                Err(e) if e.is(Errno::Busy) => Err(pool.under_way(r.errors_only).into()),
                 // There is nothing to look after, which is as good as done.
                 Err(e) if r.errors_only && e.is(Errno::Canceled) => Ok(()),
                 other => other.map_err(of_pool),
             },
             ScrubCommand::Pause => match scan.pause().await {
                 Err(e) if e.is(Errno::NoEnt) => Err(ErrorCode::NoScrub.into()),
-                Err(e) if e.is(Errno::Busy) => Err(pool.under_way(false).into()),
                 other => other.map_err(of_pool),
             },
             ScrubCommand::Stop => match scan.cancel().await {
@@ -139,20 +137,6 @@ impl Pool {
             to_examine: s.to_examine,
             pause_time: s.pause_time,
         })
-    }
-
-    /// What stands in a scrub's way; with `errors_only` one of known errors.
-    fn under_way(&self, errors_only: bool) -> ErrorCode {
-        let scrub = self.scan_stat().filter(|s| s.state == ScanState::Scanning && s.func == ScanFunc::Scrub);
-        let of_errors = self.error_scrub().filter(|s| s.state == ScanState::Scanning);
-        match (scrub, of_errors) {
-            (Some(s), _) if s.pass_scrub_pause == 0 => ErrorCode::Scrubbing,
-            (Some(_), _) if errors_only => ErrorCode::ScrubPausedToCancel,
-            (Some(_), _) => ErrorCode::ScrubPaused,
-            (None, Some(s)) if s.pause_time == 0 => ErrorCode::ErrorScrubbing,
-            (None, Some(_)) => ErrorCode::ErrorScrubPaused,
-            (None, None) => ErrorCode::Resilvering,
-        }
     }
 
     pub fn is_scrubbing(&self) -> bool {
