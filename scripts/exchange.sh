@@ -95,7 +95,7 @@ mkdir -p "$work/rest/manifest"
 for pair in 'resumed@s1 src/a@s1' 'wresumed@e1 src/enc/child@e1'; do
   list "dst/${pair% *}" "$TMP/list" && cmp "$TMP/list" "$OUT/make/streams/manifest/$(flat "${pair#* }")" &&
     ok "${pair% *} is what was sent" || bad "${pair% *} is not what was sent"
-  name=${pair%@*}
+  name=${pair%%@*}
   zfs send -t "$(cat "$OUT/take/dst%2f$name.token")" >"$work/rest/$name.zsend" || bad "send -t of OpenZFS's token"
   cp "$work/ours/manifest/$(flat "${pair#* }")" "$work/rest/manifest/"
   printf '%s\n' "recv $name -s -u dst/$name" >>"$work/rest/plan"

@@ -4,8 +4,8 @@
 # shellcheck shell=bash disable=SC1091
 . /job/lib.sh
 . /job/exchange-lib.sh
-MNT=/m TMP=/tmp KEYS=/tmp/exchange-keys
-export MNT TMP KEYS
+MNT=/m TMP=/tmp KEYS=/tmp/exchange-keys IN_GUEST=1
+export MNT TMP KEYS IN_GUEST
 mkdir -p $KEYS && tar xf /job/keys.tar -C $KEYS
 view() { mkdir -p /view && mount -i -t zfs -o ro "$1" /view && echo /view; }
 unview() { umount /view; }

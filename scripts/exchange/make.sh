@@ -3,7 +3,12 @@
 disk=$1 S=$2
 mkdir -p "$S/manifest"
 : >"$S/plan"
-plan() { printf '%s\n' "$*" >>"$S/plan"; }
+who=
+plan() { printf '%s\n' "$who$*" >>"$S/plan"; }
+# What follows is for zilla alone, or for both again. OpenZFS 2.3 does not take packages, also of its
+# own, in which clones have taken their origins' places.
+for_us() { who='here '; }
+for_both() { who=; }
 # put NAME ARGS...: zfs send ARGS > NAME.zsend
 put() {
   local name=$1
@@ -88,9 +93,11 @@ recv R -o compression=zstd -x user:note dst/Ro && plan "prop dst/Ro compression 
   plan "prop dst/Ro/one user:note -" && plan "prop dst/R/one user:note here"
 zfs promote src/t/clone && zfs rename -r src/t@x0 src/t@null && zfs rename src/t/one src/t/eins
 echo later >"$(at t)/clone/z" && zfs snapshot -r src/t@x2
+for_us
 put Ri -R -I @null src/t@x2 && recv Ri -F dst/R
 for s in t@x2 t/eins@x2 t/clone@x2 t@null; do same "dst/R${s#t}" "src/$s"; done
 plan "prop dst/R/eins origin dst/R/clone@null" && plan "prop dst/R/clone origin -"
+for_both
 recv R -o encryption=on -o keyformat=hex -o "keylocation=file://$KEYS/hex" dst/Re
 plan "prop dst/Re/one encryptionroot dst/Re" && same dst/Re/clone@x1 src/t/clone@x1
 recv full -o encryption=on -o keyformat=hex -o "keylocation=file://$KEYS/hex" dst/fe && same dst/fe@s1 src/a@s1
@@ -142,11 +149,13 @@ put wh -w -R src/h@h2 && recv wh -u dst/h
 zfs change-key -o keyformat=hex -o "keylocation=file://$KEYS/hex2" src/h/fs
 zfs change-key -o keyformat=hex -o "keylocation=file://$KEYS/hex" src/h/fs2
 zfs promote src/h/cl && zfs promote src/h/other/cl2 && zfs snapshot -r src/h@h3
+for_us
 put whi -w -R -i @h2 src/h@h3 && recv whi -u dst/h
 plan "prop dst/h/fs encryptionroot dst/h/cl" && plan "prop dst/h/cl encryptionroot dst/h/cl"
 plan "prop dst/h/fs2 encryptionroot dst/h/other/cl2" && plan "prop dst/h/fs2 origin dst/h/other/cl2@h1"
 plan "key dst/h hex" && plan "key dst/h/other hex2" && plan "key dst/h/cl hex2" && plan "key dst/h/other/cl2 hex"
 for s in h/fs@h3 h/cl@h3 h/other@h3 h/fs2@h3 h/other/cl2@h3; do same "dst/$s" "src/$s"; done
+for_both
 
 # Redacted.
 zfs create src/red && zgen text 21 300k >"$(at red)/open" && zgen text 22 300k >"$(at red)/secret"

@@ -2,6 +2,10 @@
 # shellcheck shell=bash
 S=$1
 while read -r what one rest; do
+  if [ "$what" = here ]; then
+    [ -z "${IN_GUEST:-}" ] || continue
+    read -r what one rest <<<"$one $rest"
+  fi
   case $what in
   recv)
     # shellcheck disable=SC2086 # words
@@ -16,8 +20,7 @@ while read -r what one rest; do
       grep -q 'already loaded' "$TMP/said" || bad "load-key $one $rest: $(tr '\n' ' ' <"$TMP/said")"
     zfs mount -a >/dev/null 2>&1 ;;
   unload)
-    zfs unmount "$one" >/dev/null 2>&1
-    zfs list -H -o name -r "$one" | tac | while read -r fs; do zfs unmount "$fs" >/dev/null 2>&1; done
+    zfs list -H -o name -r "$one" | tac | while read -r fs; do zfs unmount "$fs" >/dev/null 2>&1 || true; done
     zfs unload-key -r "$one" >"$TMP/said" 2>&1 || bad "unload-key $one: $(cat "$TMP/said")" ;;
   prop | source)
     column=value

@@ -1,6 +1,6 @@
 //! What log devices are worth: published tests, and large writes, run on modelled devices in
 //! virtual time; the first of them also through the kernel, in real time. And how fast scrubs and
-//! resilvers are ([`scan`], a part of its own).
+//! resilvers are ([`scan`], a part of its own), also at the size of a published story ([`story`]).
 //!
 //! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
@@ -12,6 +12,7 @@ mod perrin;
 mod plot;
 mod rig;
 pub mod scan;
+pub mod story;
 
 use crate::engine::Result;
 use lexopt::ValueExt;
@@ -83,13 +84,13 @@ pub fn plots(result: &Value, folder: &Path) -> Result<Vec<PathBuf>> {
 pub fn main(mut args: lexopt::Parser) -> Result<()> {
     let (mut seconds, mut only, mut disks) = (SECONDS, String::new(), DISKS.to_vec());
     let (mut log, mut through) = (String::new(), Through::Facade);
-    let (mut gb, mut legacy) = (scan::GB, true);
+    let (mut gb, mut legacy) = (None, true);
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Long("seconds") => seconds = args.value()?.parse()?,
             lexopt::Arg::Long("only") => only = args.value()?.string()?,
             lexopt::Arg::Long("log") => log = args.value()?.string()?,
-            lexopt::Arg::Long("gb") => gb = args.value()?.parse()?,
+            lexopt::Arg::Long("gb") => gb = Some(args.value()?.parse()?),
             lexopt::Arg::Long("no-legacy") => legacy = false,
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             lexopt::Arg::Long("through") => {
@@ -103,7 +104,11 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
         }
     }
     if only == "scan" {
-        println!("{}", scan::run(gb, legacy)?);
+        println!("{}", scan::run(gb.unwrap_or(scan::GB), legacy)?);
+        return Ok(());
+    }
+    if only == "story" {
+        println!("{}", story::run(gb.unwrap_or(story::GB))?);
         return Ok(());
     }
     println!("{}", run(seconds, &only, &disks, &log, through)?);

@@ -96,6 +96,9 @@ impl Opener for Modelled {
         Box::pin(async move { Ok(disk) })
     }
     fn list(&self, dir: &Path) -> BoxFuture<'static, io::Result<Vec<DirEntry>>> {
+        if self.disks.contains_key(dir) {
+            return Box::pin(async { Err(io::ErrorKind::NotADirectory.into()) });
+        }
         self.other.list(dir)
     }
     fn read_file(&self, path: &Path) -> BoxFuture<'static, io::Result<Vec<u8>>> {

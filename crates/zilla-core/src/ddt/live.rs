@@ -148,17 +148,16 @@ impl Live {
         }
     }
 
-    /// Takes a reference off; false if the entry is not about this pointer's block.
-    pub fn release(&mut self, bp: &BlkPtr) -> bool {
-        let Some(v) = (0..self.entry.variants()).find(|v| same_place(&self.entry.variant(*v), bp)) else {
-            return false;
-        };
+    /// Takes a reference off, and says how many there are left; None if the entry is not about this
+    /// pointer's block.
+    pub fn release(&mut self, bp: &BlkPtr) -> Option<u64> {
+        let v = (0..self.entry.variants()).find(|v| same_place(&self.entry.variant(*v), bp))?;
         let p = self.entry.variant(v);
         match p.refcnt.checked_sub(1) {
             Some(refcnt) => self.entry.set_variant(v, DdtTradPhys { refcnt, ..p }),
             // Its space is given back once only, by the one who was the last.
             None => tracing::error!(block = %bp, "a deduplicated block has more pointers than were counted"),
         }
-        true
+        Some(p.refcnt.saturating_sub(1))
     }
 }

@@ -118,6 +118,11 @@ impl Ddt {
         Ok(ddt)
     }
 
+    /// Whether any block was ever deduplicated.
+    pub(crate) fn is_used(&self) -> bool {
+        self.statistics.load(Ordering::Relaxed) != 0
+    }
+
     /// What deduplication saves.
     pub fn stats(&self) -> DedupStats {
         self.tables.iter().fold(DedupStats::default(), |sum, t| sum + t.stats())
@@ -159,8 +164,8 @@ impl Ddt {
     }
 
     /// Takes a reference off each of these blocks; gives those that are to be freed now because no
-    /// entry is about them.
-    pub(crate) async fn release(&self, bps: &[BlkPtr]) -> Vec<BlkPtr> {
+    /// entry is about them. Those that others still refer to are told.
+    pub(crate) async fn release(&self, bps: &[BlkPtr], outlives: impl Fn(&BlkPtr)) -> Vec<BlkPtr> {
         self.load(bps).await;
         let mut out = Vec::new();
         for bp in bps {
@@ -168,7 +173,11 @@ impl Ddt {
             let mut st = table.state.lock();
             // What could not be read is kept.
             let Some(live) = st.live.get_mut(&key_of(bp)) else { continue };
-            if !live.release(bp) {
+            let left = live.release(bp);
+            if left.is_some_and(|refs| refs > 0) {
+                outlives(bp);
+            }
+            if left.is_none() {
                 let mut own = *bp;
                 own.set_dedup(false);
                 out.push(own);

@@ -53,6 +53,7 @@ mod write_props;
 
 pub use cache::DbufCache;
 pub use dnode::Dnode;
+pub(crate) use dnode::max_bonus;
 pub use fault::{Need, Now, Stop, in_tx, resident};
 pub(crate) use held::{Kept, KeptPart};
 pub(crate) use objset::nblkptr_for;

@@ -26,7 +26,7 @@ use zilla_ondisk::enums::{
     SPA_VERSION_DEDUP, SPA_VERSION_DITTO_BLOCKS, SPA_VERSION_GZIP_COMPRESSION, SPA_VERSION_INITIAL,
     SPA_VERSION_RECVD_PROPS, SPA_VERSION_REFQUOTA, SPA_VERSION_SNAP_PROPS, SPA_VERSION_ZLE_COMPRESSION,
 };
-use zilla_ondisk::object_type::DMU_OT_DSL_PROPS;
+use zilla_ondisk::object_type::{self, DMU_OT_DSL_PROPS};
 
 /// `primarycache=all`, `secondarycache=all`.
 const CACHE_ALL: u64 = 2;
@@ -80,26 +80,42 @@ pub enum Setting {
 /// The feature without which a property cannot have a value.
 fn feature_of(name: &str, value: u64) -> Option<&'static str> {
     match name {
-        "compression" => match CompressSpec::from_prop(value)?.kind {
-            Compress::Lz4 => Some("lz4_compress"),
-            Compress::Zstd => Some("zstd_compress"),
-            _ => None,
-        },
-        "checksum" | "dedup" => {
-            let kind = Checksum::ALL.iter().find(|c| **c as u64 == value & 0xff)?;
-            match kind {
-                Checksum::Sha512 => Some("sha512"),
-                Checksum::Skein => Some("skein"),
-                Checksum::Edonr => Some("edonr"),
-                Checksum::Blake3 => Some("blake3"),
-                _ => None,
-            }
-        }
+        "compression" => compress_feature(CompressSpec::from_prop(value)?.kind as u8),
+        "checksum" | "dedup" => checksum_feature(value as u8),
         "recordsize" if value > zilla_ondisk::SPA_OLD_MAXBLOCKSIZE => Some("large_blocks"),
         "dnodesize" if value != 0 => Some("large_dnode"),
         "longname" if value != 0 => Some("longname"),
         _ => None,
     }
+}
+
+/// The feature without which nothing is compressed so, as on disk.
+pub fn compress_feature(kind: u8) -> Option<&'static str> {
+    match Compress::from_u8(kind)? {
+        Compress::Lz4 => Some("lz4_compress"),
+        Compress::Zstd => Some("zstd_compress"),
+        _ => None,
+    }
+}
+
+/// The feature without which nothing has such a checksum, as on disk.
+pub fn checksum_feature(kind: u8) -> Option<&'static str> {
+    match Checksum::from_u8(kind)? {
+        Checksum::Sha512 => Some("sha512"),
+        Checksum::Skein => Some("skein"),
+        Checksum::Edonr => Some("edonr"),
+        Checksum::Blake3 => Some("blake3"),
+        _ => None,
+    }
+}
+
+/// The features without which there is no block of a size, or of a type of that size.
+pub fn size_features(lsize: u64, otype: u8) -> impl Iterator<Item = &'static str> + use<> {
+    let is_large = lsize > zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
+    let large = is_large.then_some("large_blocks");
+    // Blocks of fat ZAPs are never as large.
+    let microzap = (is_large && object_type::is_zap(otype)).then_some("large_microzap");
+    [large, microzap].into_iter().flatten()
 }
 
 /// Properties that hold for one dataset only.

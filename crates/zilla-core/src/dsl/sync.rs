@@ -4,6 +4,7 @@ use super::DslPool;
 use super::bpobj::{Delta, Space};
 use super::dataset::DslDataset;
 use super::pool::{LEAK_DIR_NAME, LEAKING};
+use super::props::{checksum_feature, compress_feature, size_features};
 use crate::dmu::{ObjsetSync, Resolver};
 use crate::error::Result;
 use crate::txg::Tx;
@@ -12,10 +13,9 @@ use crate::zap::Zap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zilla_codec::checksum::Checksum;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
-use zilla_ondisk::{SPA_OLD_MAXBLOCKSIZE, object_type};
+use zilla_ondisk::object_type;
 
 impl DslPool {
     /// Whether some dataset has changes of `txg` that are not written.
@@ -373,21 +373,11 @@ impl DslPool {
     }
 }
 
-/// The feature that a block's shape needs, if any.
+/// The features that a block's shape needs. (`lz4_compress` is active as soon as it is enabled.)
 fn feature_of(bp: &BlkPtr) -> impl Iterator<Item = &'static str> + use<> {
-    let is_large = bp.lsize() > SPA_OLD_MAXBLOCKSIZE && !bp.is_embedded();
-    let large = is_large.then_some("large_blocks");
-    // Blocks of fat ZAPs are never as large.
-    let microzap = is_large && bp.level() == 0 && object_type::is_zap(bp.otype());
-    let microzap = microzap.then_some("large_microzap");
-    let checksum = match bp.checksum_kind() {
-        k if k == Checksum::Sha512 as u8 => Some("sha512"),
-        k if k == Checksum::Skein as u8 => Some("skein"),
-        k if k == Checksum::Edonr as u8 => Some("edonr"),
-        k if k == Checksum::Blake3 as u8 => Some("blake3"),
-        _ => None,
-    };
-    let zstd = zilla_codec::compress::Compress::Zstd as u8;
-    let compress = (bp.compress() == zstd).then_some("zstd_compress");
-    [large, microzap, checksum, compress].into_iter().flatten()
+    // What lies in its pointer is as large as it likes.
+    let lsize = if bp.is_embedded() { 0 } else { bp.lsize() };
+    let otype = if bp.level() == 0 { bp.otype() } else { object_type::DMU_OT_NONE };
+    let compress = compress_feature(bp.compress()).filter(|f| *f != "lz4_compress");
+    size_features(lsize, otype).chain(checksum_feature(bp.checksum_kind())).chain(compress)
 }

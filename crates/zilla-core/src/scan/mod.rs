@@ -37,13 +37,15 @@
 //!
 //! A scrub of the error log only is [`errors_only`].
 //!
-//! **Deliberately absent.** Log blocks, which no imported pool keeps.
+//! Logs that were claimed and not replayed yet are read with their heads. Blocks that lose the place
+//! at which they would come up are read at the end ([`outlived`]).
 
 mod affected;
 mod check;
 mod datasets;
 mod errlog;
 mod errors_only;
+mod outlived;
 mod reading;
 mod round;
 mod state;
@@ -67,6 +69,7 @@ use crate::zap::{CreateOpts, Zap};
 use crate::zio::Met;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
+use outlived::Outlived;
 use parking_lot::Mutex;
 use round::Round;
 use smallvec::SmallVec;
@@ -106,6 +109,10 @@ pub trait ScanPool: Send + Sync {
     fn unreadable(&self, bp: Option<&BlkPtr>);
     /// A resilver ends, in the syncing txg. If it is complete, devices that took part have all that was born up to `max_txg`.
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()>;
+    /// Whether blocks may be shared by deduplication or cloning.
+    fn shares_blocks(&self) -> bool;
+    /// Whether there are such, and references are to be taken off whose places are gone already.
+    fn shared_frees_pending(&self) -> BoxFuture<'_, bool>;
     /// Whether devices are given what they lack by something else.
     fn is_rebuilding(&self) -> bool;
     /// The txg in which a resilver was completed is synced.
@@ -173,12 +180,13 @@ struct Shared {
     paused_at: u64,
     spent_paused: u64,
     issued_before_pass: u64,
-    /// A round is under way, which wants to know what is freed. (While a scrub is paused there is none, for as long as it pleases.)
+    /// A round is under way, which wants to know what is freed.
     noting: bool,
     /// Blocks freed while the round is gathered; and the round once it is read, which has those
-    /// freed since.
+    /// freed since (as many as there are blocks in it at most, also while a scrub is paused).
     freed: HashSet<Key>,
     round: Option<Arc<Round>>,
+    outlived: Outlived,
     /// Blocks that are being read, and by which the reads can be hurried.
     reading: HashMap<Key, SmallVec<[Arc<Tickets>; 1]>>,
 }
@@ -237,7 +245,9 @@ impl Scan {
             // Also where it has met none so far: else its end would forget those to come.
             errors.begin_scrub();
         }
+        let goes_on = stable.is_scanning() && pool.shares_blocks();
         let shared = Shared {
+            outlived: if goes_on { Outlived::unknown() } else { Outlived::default() },
             pass_start: if stable.is_scanning() { now } else { stable.phys.start_time },
             paused_at: if stable.is_scanning() && stable.is_paused() { now } else { 0 },
             issued_before_pass: stable.phys.examined,
@@ -445,6 +455,7 @@ impl Scan {
             st.stable = position;
             st.next = None;
             st.generation += 1;
+            st.outlived = Outlived::default();
             (st.pass_start, st.paused_at, st.spent_paused, st.issued_before_pass) = (now, 0, 0, 0);
         }
         self.reset_counters();
@@ -520,7 +531,11 @@ impl Scan {
         position.save(mos, tx).await?;
         self.errors.end_scrub(tx).await?;
         let (max_txg, resilver) = (position.phys.max_txg, position.is_resilver());
-        if complete && position.phys.func == ScanFunc::Scrub as u64 {
+        let lost_some = complete && self.has_lost_some();
+        if lost_some && resilver {
+            self.pool.unreadable(None);
+        }
+        if complete && !lost_some && position.phys.func == ScanFunc::Scrub as u64 {
             let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
             directory.set_u64(tx, DMU_POOL_LAST_SCRUBBED_TXG, max_txg).await?;
         }

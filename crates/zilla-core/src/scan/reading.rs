@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::tunables;
 use crate::types::Bookmark;
 use crate::vdev::Tickets;
+use crate::zio::is_away;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::hash_map;
@@ -48,14 +49,12 @@ impl Scan {
             0 => Arc::new(Round::new(entries)),
             _ => Arc::new(Round::unsorted(entries)),
         };
-        if round.is_sorted() {
-            let freed = {
-                let mut st = self.shared.lock();
-                st.round = Some(round.clone());
-                std::mem::take(&mut st.freed)
-            };
-            freed.iter().for_each(|k| round.kill(k));
-        }
+        let freed = {
+            let mut st = self.shared.lock();
+            st.round = Some(round.clone());
+            std::mem::take(&mut st.freed)
+        };
+        freed.iter().for_each(|k| round.kill(k));
         let readers = self.ctx.env.spawner.parallelism().max(1);
         let vdevs = round.vdevs();
         let memory = self.pool.memory().await / (2 * vdevs.len().max(1) as u64);
@@ -123,7 +122,7 @@ impl Scan {
 
     fn what_next(&self) -> Next {
         let st = self.shared.lock();
-        if st.stopping || !st.is_active() || st.next.is_none() {
+        if st.stopping || !st.is_active() || st.stable.is_scanning() && st.next.is_none() {
             Next::Leave
         } else if st.is_paused() || stands_still() {
             Next::Wait
@@ -137,6 +136,8 @@ impl Scan {
         self.issued.fetch_add(e.bp.asize(), Ordering::Relaxed);
         match result {
             Ok(repaired) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
+            // The scan was left meanwhile, and the round with it.
+            Err(e) if is_away(&e) => {}
             Err(_) => {
                 self.pool.unreadable(Some(&e.bp));
                 if !e.counted {
@@ -147,8 +148,21 @@ impl Scan {
     }
 
     /// Reads a block with all redundancy, and returns the bytes that were repaired; None if it was
-    /// freed, before or meanwhile: nobody misses it.
+    /// freed, before or meanwhile: nobody misses it. While devices are away without which it cannot
+    /// be read it is waited for them: that they are ([`is_away`]) is an error only of a scan that is
+    /// left meanwhile.
     pub(super) async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {
+        loop {
+            match self.try_block(bp, at).await {
+                Some(Err(e)) if is_away(&e) && self.what_next() != Next::Leave => {
+                    self.ctx.env.sleep(HELD).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {
         let (k, tickets) = (key(bp), Arc::new(Tickets::default()));
         {
             let mut st = self.shared.lock();

@@ -95,52 +95,57 @@ impl Cost {
 /// wanted.
 pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
-    /// A bit for each: it is freed. None where they are in no order, in which none is found.
-    dead: Option<Vec<AtomicU64>>,
+    /// Where they are as they came up: their numbers in the order of the disks.
+    sorted: Option<Vec<u32>>,
+    /// A bit for each: it is freed.
+    dead: Vec<AtomicU64>,
 }
 
 impl Round {
     pub(super) fn new(mut entries: Vec<Entry>) -> Round {
         entries.sort_unstable_by_key(Entry::place);
-        let dead = (0..entries.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Round { entries, dead: Some(dead) }
+        let dead = alive(entries.len());
+        Round { entries, sorted: None, dead }
     }
 
     /// As they came up.
-    pub(super) fn unsorted(entries: Vec<Entry>) -> Round {
-        Round { entries, dead: None }
-    }
-
-    pub(super) fn is_sorted(&self) -> bool {
-        self.dead.is_some()
+    pub(super) fn unsorted(mut entries: Vec<Entry>) -> Round {
+        entries.truncate(u32::MAX as usize);
+        let mut sorted: Vec<u32> = (0..entries.len() as u32).collect();
+        sorted.sort_unstable_by_key(|i| entries[*i as usize].place());
+        let dead = alive(entries.len());
+        Round { entries, sorted: Some(sorted), dead }
     }
 
     /// Entries of a block, of which there may be several: clones share blocks.
-    fn of(&self, k: &Key) -> Range<usize> {
+    fn of(&self, k: &Key) -> impl Iterator<Item = usize> {
         let dva = Dva::from_words([k.0, k.1]);
         let place = (dva.vdev, dva.offset);
-        let from = self.entries.partition_point(|e| e.place() < place);
-        let to = self.entries[from..].partition_point(|e| e.place() == place);
-        from..from + to
+        let at = |n: usize| self.sorted.as_ref().map_or(n, |s| s[n] as usize);
+        let from = match &self.sorted {
+            None => self.entries.partition_point(|e| e.place() < place),
+            Some(sorted) => sorted.partition_point(|i| self.entries[*i as usize].place() < place),
+        };
+        let there = (from..self.entries.len()).map(at).take_while(move |&i| self.entries[i].place() == place);
+        let k = *k;
+        there.filter(move |&i| key(&self.entries[i].bp) == k)
     }
 
     /// The block is freed. Nothing, if it is not in this round.
     pub(super) fn kill(&self, k: &Key) {
-        let Some(dead) = &self.dead else { return };
-        for i in self.of(k).filter(|&i| key(&self.entries[i].bp) == *k) {
-            dead[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
+        for i in self.of(k) {
+            self.dead[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
         }
     }
 
     pub(super) fn is_dead(&self, k: &Key) -> bool {
-        let Some(dead) = &self.dead else { return false };
-        let first = self.of(k).find(|&i| key(&self.entries[i].bp) == *k);
-        first.is_some_and(|i| dead[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
+        let first = self.of(k).next();
+        first.is_some_and(|i| self.dead[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
     }
 
     /// The entries of each vdev.
     pub(super) fn vdevs(&self) -> Vec<Range<usize>> {
-        if !self.is_sorted() {
+        if self.sorted.is_some() {
             return std::iter::once(0..self.entries.len()).collect();
         }
         let mut out = Vec::new();
@@ -153,6 +158,10 @@ impl Round {
         }
         out
     }
+}
+
+fn alive(n: usize) -> Vec<AtomicU64> {
+    (0..n.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
 }
 
 #[cfg(test)]
@@ -181,6 +190,15 @@ mod tests {
             entry(0, 1 << 30, 4, 9),
         ];
         let round = Round::new(gathered);
+        let as_they_came = Round::unsorted(
+            [(1, 8192, 3), (0, 1 << 30, 4), (1, 4096, 3), (0, 1 << 30, 4)]
+                .map(|(vdev, offset, birth)| entry(vdev, offset, birth, 1))
+                .into(),
+        );
+        as_they_came.kill(&key(&block(0, 1 << 30, 4)));
+        let dead = as_they_came.entries.iter().map(|e| as_they_came.is_dead(&key(&e.bp)));
+        assert_eq!(dead.collect::<Vec<_>>(), [false, true, false, true]);
+        assert_eq!(as_they_came.vdevs(), [0..4]);
         let places: Vec<(u32, u64)> = round.entries.iter().map(Entry::place).collect();
         assert_eq!(places, [(0, 1 << 30), (0, 1 << 30), (1, 4096), (1, 8192)]);
         assert_eq!(round.vdevs(), [0..2, 2..4]);

@@ -38,9 +38,22 @@ struct FakePool {
     /// Blocks that a round may have; 0: any number.
     most: AtomicU64,
     finished: Mutex<Vec<bool>>,
+    /// Blocks are shared, and references to be taken off whose places are gone.
+    shares: AtomicBool,
+    pending: AtomicBool,
+    /// Reads fail because devices are away.
+    away: AtomicBool,
+    /// How often it was told that a whole tree was not read.
+    unreadable: AtomicU64,
 }
 
 impl ScanPool for FakePool {
+    fn shares_blocks(&self) -> bool {
+        self.shares.load(Ordering::Relaxed)
+    }
+    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async { self.pending.load(Ordering::Relaxed) })
+    }
     fn mos_root(&self) -> BlkPtr {
         *self.root.lock()
     }
@@ -59,6 +72,9 @@ impl ScanPool for FakePool {
             while let (true, Some(env)) = (waits(), &env) {
                 env.sleep(Duration::from_millis(1)).await;
             }
+            if self.away.load(Ordering::Relaxed) {
+                return Err(crate::zio::devices_away());
+            }
             let offset = bp.dva(0).offset;
             *self.seen.lock().entry(offset).or_default() += 1;
             if self.bad.lock().contains(&offset) {
@@ -74,7 +90,9 @@ impl ScanPool for FakePool {
     fn lacks(&self, bp: &BlkPtr) -> bool {
         self.missing.lock().is_some_and(|(a, b)| (a.0..=b.0).contains(&bp.phys_birth()))
     }
-    fn unreadable(&self, _: Option<&BlkPtr>) {}
+    fn unreadable(&self, bp: Option<&BlkPtr>) {
+        self.unreadable.fetch_add(u64::from(bp.is_none()), Ordering::Relaxed);
+    }
     fn resilver_ends(&self, complete: bool, _: Txg) -> BoxFuture<'_, ()> {
         self.finished.lock().push(complete);
         *self.missing.lock() = None;
@@ -366,6 +384,7 @@ fn refused(answer: Result<()>) -> Refusal {
 #[test]
 fn pause_and_stop() {
     run(|w| async move {
+        w.logs_by_head().await;
         let scan = w.slow().await;
         scan.pause().await.unwrap();
         assert_eq!(refused(scan.pause().await), Refusal::ScrubPaused);
@@ -384,6 +403,92 @@ fn pause_and_stop() {
         scan.cancel().await.unwrap();
         assert_eq!(scan.status().state, ScanState::Canceled as u64);
         assert!(scan.cancel().await.unwrap_err().is(Errno::NoEnt));
+        w.let_all_through();
+    });
+}
+
+/// The walk does not come to it: the place that it had not come to yet is gone, and the one that the
+/// block was given meanwhile is behind it.
+#[test]
+fn what_outlives_the_place_it_was_to_come_up_at_is_read() {
+    run(|w| async move {
+        let scan = w.slow().await;
+        let block = |offset: u64, birth: u64| {
+            let mut bp = BlkPtr::ZERO;
+            (bp.0[0], bp.0[1], bp.0[10]) = (8, offset / 512, birth);
+            bp
+        };
+        let (old, new) = (block(1 << 40, 60), block(2 << 40, 1 << 40));
+        scan.outlives(&old);
+        // From after the scan's beginning.
+        scan.outlives(&new);
+        w.let_all_through();
+        scan.wait().await;
+        w.check(true);
+        let seen = w.pool.seen.lock();
+        assert_eq!((seen.get(&(1 << 40)), seen.get(&(2 << 40))), (Some(&1), None));
+    });
+}
+
+/// What it may not have read it does not say to have read.
+#[test]
+fn a_resilver_that_may_have_missed_shared_blocks_says_so() {
+    run(|w| async move {
+        for (goes_on, pending) in [(false, false), (true, false), (false, true)] {
+            w.pool.unreadable.store(0, Ordering::Relaxed);
+            w.pool.shares.store(true, Ordering::Relaxed);
+            w.pool.pending.store(pending, Ordering::Relaxed);
+            *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+            let mut scan = w.slow().await;
+            if goes_on {
+                scan = w.again(scan).await;
+            }
+            w.let_all_through();
+            scan.wait().await;
+            let told = w.pool.unreadable.load(Ordering::Relaxed);
+            assert_eq!(told > 0, goes_on || pending, "{goes_on} {pending}");
+            w.close(scan).await;
+        }
+    });
+}
+
+/// It waits for them, and goes on with the round that it has.
+#[test]
+fn devices_that_are_away_are_no_errors_of_a_scan() {
+    run(|w| async move {
+        let scan = w.slow().await;
+        w.pool.away.store(true, Ordering::Relaxed);
+        w.let_all_through();
+        w.env.sleep(Duration::from_millis(300)).await;
+        assert!(scan.is_scanning());
+        w.pool.away.store(false, Ordering::Relaxed);
+        scan.wait().await;
+        let s = scan.status();
+        assert_eq!((s.state, s.errors), (ScanState::Finished as u64, 0));
+        w.check(true);
+        // It can be left meanwhile.
+        w.pool.away.store(true, Ordering::Relaxed);
+        scan.start().await.unwrap();
+        w.env.sleep(Duration::from_millis(100)).await;
+        scan.shutdown().await;
+        assert_eq!(scan.errors.count().await.unwrap(), 0);
+    });
+}
+
+/// In logical order as well, also while it is paused.
+#[test]
+fn what_is_freed_during_a_round_takes_no_more_memory_than_the_round() {
+    run(|w| async move {
+        crate::tunables::SCAN_LEGACY.set(1);
+        let scan = w.slow().await;
+        crate::tunables::SCAN_LEGACY.set(0);
+        scan.pause().await.unwrap();
+        for i in 0..10_000u64 {
+            let mut bp = BlkPtr::ZERO;
+            (bp.0[0], bp.0[1], bp.0[10]) = (8, i << 30, 60);
+            scan.freed(&bp);
+        }
+        assert_eq!(scan.shared.lock().freed.len(), 0);
         w.let_all_through();
     });
 }

@@ -4,11 +4,13 @@ use super::round::{Cost, Entry};
 use super::state::Position;
 use super::traverse::{Visitor, Walk};
 use super::{Scan, datasets, key};
+use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
 use crate::tunables;
 use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
-use crate::zio::Met;
+use crate::zil;
+use crate::zio::{Met, is_away};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DSF_VISIT_DS_AGAIN, DslDatasetPhys};
 use zilla_ondisk::enums::ScanState;
-use zilla_ondisk::zbookmark::ZB_DESTROYED_OBJSET;
+use zilla_ondisk::zbookmark::{ZB_DESTROYED_OBJSET, ZB_ZIL_LEVEL};
 
 /// How long a round may take as long as little has been done: what a crash or an export may cost.
 const FIRST_ROUND: Duration = Duration::from_secs(300);
@@ -33,6 +35,8 @@ const MOST_FREED: usize = 1 << 20;
 pub(super) const HELD: Duration = Duration::from_millis(50);
 /// Before what was disturbed is tried again.
 const DISTURBED: Duration = Duration::from_millis(20);
+/// Before what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn stands_still() -> bool {
     tunables::SCAN_SUSPEND_PROGRESS.get() != 0
@@ -92,6 +96,9 @@ impl Visitor for Collector<'_> {
             // The tree that is walked is no more.
             return Err(Error::os(Errno::Stale, "the block was freed meanwhile"));
         }
+        if is_away(&error) {
+            return Err(error);
+        }
         tracing::warn!("scan: what is below block {at} is not checked: {error}");
         self.scan.pool.unreadable(None);
         self.scan.bad_block(bp, at);
@@ -117,10 +124,17 @@ impl Scan {
         }
         let me = self.clone();
         self.ctx.env.spawn(async move {
-            let _guard = Running(me.clone());
-            if let Err(e) = me.work().await {
-                tracing::error!("scan: stopped: {e}");
-                me.give_up();
+            let guard = Running(me.clone());
+            match me.work().await {
+                // Another may have begun before this task was known to be over.
+                Ok(()) => {
+                    drop(guard);
+                    me.launch();
+                }
+                Err(e) => {
+                    tracing::error!("scan: stopped: {e}");
+                    me.give_up();
+                }
             }
         });
     }
@@ -153,15 +167,16 @@ impl Scan {
     }
 
     /// Something that says where to go on is damaged: an error like others, and what it leads to is
-    /// passed by.
-    fn damaged(&self, e: &Error) {
+    /// passed by. What failed for another reason is tried again.
+    fn damaged(&self, e: Error) -> Result<()> {
+        let Error::Corrupt(c) = &e else { return Err(e) };
         tracing::warn!("scan: {e}");
+        self.pool.unreadable(None);
         self.error_count.fetch_add(1, Ordering::Relaxed);
-        if let Error::Corrupt(c) = e
-            && let Some(at) = c.bookmark
-        {
+        if let Some(at) = c.bookmark {
             self.errors.log(at, None);
         }
+        Ok(())
     }
 
     pub(super) fn bad_block(&self, bp: &BlkPtr, at: Bookmark) {
@@ -206,10 +221,13 @@ impl Scan {
             // An interruption costs no more than was done before it, or than the first round.
             let mut cost = Cost::new(factor);
             let gathered = self.gather_round(worked.max(FIRST_ROUND).min(longest), &mut cost).await?;
-            let Some((entries, all)) = gathered else {
+            let Some((mut entries, all)) = gathered else {
                 self.ctx.env.sleep(DISTURBED).await;
                 continue;
             };
+            if all {
+                entries.append(&mut self.outlived().await?);
+            }
             let reading = self.ctx.env.now();
             let (done, waited) = self.read_round(entries).await;
             if !done {
@@ -218,7 +236,14 @@ impl Scan {
             let ended = self.ctx.env.now();
             factor = cost.correct(ended.saturating_sub(reading).saturating_sub(waited));
             worked += ended.saturating_sub(began).saturating_sub(waited);
-            self.write_down(all).await?;
+            while let Err(e) = self.write_down(all).await {
+                // A suspended pool that refuses changes (`failmode=continue`) takes them again when
+                // it is cleared.
+                if !is_away(&e) || self.ctx.txgs.is_stopped() || self.shared.lock().stopping {
+                    return Err(e);
+                }
+                self.ctx.env.sleep(AGAIN).await;
+            }
             if all {
                 self.pool.resilvered();
             }
@@ -256,6 +281,11 @@ impl Scan {
                 Ok(g) => g,
                 // A tree that changed under the walk; the next one begins at the newest root.
                 Err(e) if e.is(Errno::Stale) => Gathered::Disturbed,
+                // Nobody knows what is there until they are back.
+                Err(e) if is_away(&e) => {
+                    self.ctx.env.sleep(HELD).await;
+                    Gathered::Disturbed
+                }
                 Err(e) => {
                     failures += 1;
                     if failures > 3 {
@@ -268,7 +298,7 @@ impl Scan {
                         return Err(e);
                     }
                     tracing::warn!("scan: {e}");
-                    self.ctx.env.sleep(Duration::from_secs(1)).await;
+                    self.ctx.env.sleep(AGAIN).await;
                     Gathered::Disturbed
                 }
             };
@@ -391,7 +421,7 @@ impl Scan {
             *times += 1;
             if *times > 2 {
                 let at = Bookmark::new(0, ObjectId(ds), 0, 0);
-                self.damaged(&Error::corrupt(Some(at), "", "the chain of snapshots leads back"));
+                self.damaged(Error::corrupt(Some(at), "", "the chain of snapshots leads back"))?;
                 continue;
             }
             p.phys.cur_min_txg = p.phys.min_txg.max(min);
@@ -400,7 +430,7 @@ impl Scan {
                 Ok(_) => p.phys.max_txg,
                 Err(e) if e.is(Errno::NoEnt) => continue,
                 Err(e) => {
-                    self.damaged(&e);
+                    self.damaged(e)?;
                     continue;
                 }
             };
@@ -463,7 +493,7 @@ impl Scan {
             Ok(d) => d,
             Err(e) if e.is(Errno::NoEnt) => return Ok(false),
             Err(e) => {
-                self.damaged(&e);
+                self.damaged(e)?;
                 return Ok(false);
             }
         };
@@ -473,6 +503,9 @@ impl Scan {
         }
         if self.walk(p, ds, phys.bp, generation, limit, out).await? {
             return Ok(true);
+        }
+        if phys.num_children == 0 && !phys.bp.is_hole() {
+            self.log_of(p, ds, &phys.bp, out).await?;
         }
         if p.phys.flags & DSF_VISIT_DS_AGAIN != 0 {
             p.phys.flags &= !DSF_VISIT_DS_AGAIN;
@@ -488,6 +521,36 @@ impl Scan {
             }
         }
         Ok(false)
+    }
+
+    /// The intent log of a head that was claimed and waits to be replayed, as one of a file system
+    /// does whose key is not loaded. (One in use is given to all devices as it is written, and what
+    /// was written before a device came is in the txgs.)
+    async fn log_of(&self, p: &Position, ds: u64, root: &BlkPtr, out: &mut Slice) -> Result<()> {
+        let ctx = &self.ctx;
+        let props = ctx.mos().props();
+        let os = match Objset::open(ds, root, ctx.store.clone(), ctx.cache.clone(), props).await {
+            Ok(os) => os,
+            // The walk has met that.
+            Err(Error::Corrupt(_)) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let header = os.phys().zil_header;
+        if header.claim_txg == 0 || header.log.is_hole() {
+            return Ok(());
+        }
+        let (blocks, whole) = zil::claimed(&*ctx.store, &header, ds).await;
+        if !whole {
+            self.pool.unreadable(None);
+        }
+        let at = Bookmark { objset: ds, object: 0, level: ZB_ZIL_LEVEL, blkid: 0 };
+        let wanted =
+            |bp: &BlkPtr| bp.phys_birth() <= p.phys.max_txg && (!p.is_resilver() || self.pool.lacks(bp));
+        for bp in blocks.into_iter().filter(wanted) {
+            out.examined += bp.asize();
+            out.entries.push(Entry { bp, at, counted: false });
+        }
+        Ok(())
     }
 
     async fn dataset(&self, ds: u64) -> Result<DslDatasetPhys> {
@@ -506,7 +569,7 @@ impl Scan {
                 }
                 Ok(_) => {}
                 Err(e) if e.is(Errno::Stale) => return Err(e),
-                Err(e) => self.damaged(&e),
+                Err(e) => self.damaged(e)?,
             }
         }
         // Old pools do not list them all: every dir is asked where it comes from.

@@ -17,8 +17,8 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::frame::bad_stream;
-use crate::dmu::{Dnode, NewObject, Now, PART, in_tx, nblkptr_for, resident};
-use crate::dsl::{DslPool, Reached, RecvTarget};
+use crate::dmu::{Dnode, NewObject, Now, PART, in_tx, max_bonus, nblkptr_for, resident};
+use crate::dsl::{DslPool, Reached, RecvTarget, checksum_feature, compress_feature, size_features};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{self, Compress};
 use zilla_env::IoBuf;
-use zilla_ondisk::blkptr::{BP_EMBEDDED_TYPE_DATA, BPE_PAYLOAD_SIZE, BlkPtr};
+use zilla_ondisk::blkptr::{BLKPTR_SIZE, BP_EMBEDDED_TYPE_DATA, BPE_PAYLOAD_SIZE, BlkPtr};
 use zilla_ondisk::dnode::{DN_MAX_OBJECT, DNODE_SHIFT, DNODES_PER_BLOCK, slots_to_bonuslen};
 use zilla_ondisk::object_type::{self, DMU_OT_DNODE, DMU_OT_NONE, DMU_OT_OBJSET};
 use zilla_ondisk::stream::{
@@ -101,6 +101,10 @@ impl Apply {
         if let Some(dn) = self.last.as_ref().filter(|d| d.id().0 == object && !d.is_freed()) {
             return Ok(dn.clone());
         }
+        // Beyond are the objects that count what users have, by numbers of their own.
+        if object == 0 || object >= DN_MAX_OBJECT {
+            return Err(bad_stream(format!("object {object} does not exist")));
+        }
         let os = &self.target.os;
         let dn = os.hold_wait(ObjectId(object)).await.map_err(|e| match e.is(Errno::NoEnt) {
             true => bad_stream(format!("object {object} does not exist")),
@@ -120,16 +124,16 @@ impl Apply {
         let bad = |what: &str| bad_stream(format!("object {}: {what}", o.object));
         let types = [o.otype, o.bonustype].map(|t| u8::try_from(t).ok());
         let [Some(otype), Some(bonustype)] = types else { return Err(bad("no such type")) };
-        if otype == DMU_OT_NONE
-            || matches!(otype, DMU_OT_DNODE | DMU_OT_OBJSET)
-            || !object_type::is_valid(otype)
-            || !object_type::is_valid(bonustype)
-        {
+        // What looks like the objset's own blocks would be taken apart as they are.
+        let is_own = |t: u8| matches!(t, DMU_OT_DNODE | DMU_OT_OBJSET) || !object_type::is_valid(t);
+        if otype == DMU_OT_NONE || is_own(otype) || is_own(bonustype) {
             return Err(bad("no such type"));
         }
         if Checksum::from_u8(o.checksumtype).is_none() || Compress::from_u8(o.compress).is_none() {
             return Err(bad("no such checksum or compression"));
         }
+        let codecs = checksum_feature(o.checksumtype).into_iter().chain(compress_feature(o.compress));
+        self.may(codecs.chain(size_features(o.blksz.into(), otype)))?;
         let slots = o.dn_slots.max(1);
         let fits = o.object % DNODES_PER_BLOCK + u64::from(slots) <= DNODES_PER_BLOCK;
         if o.object == 0 || o.object >= DN_MAX_OBJECT || !fits {
@@ -149,12 +153,17 @@ impl Apply {
             class_swap(object_type::byteswap_class(bonustype), &mut bonus);
         }
         if slots > 1 {
+            self.may(["large_dnode"])?;
             self.target.ds.will_need_feature("large_dnode");
         }
         let spec = NewObject::new(otype, o.blksz).bonus(bonustype, bonuslen);
         let mut spec = NewObject { dnodesize: usize::from(slots) << DNODE_SHIFT, ..spec };
         if self.raw.is_some() {
             spec = NewObject { nblkptr: o.nblkptr, indblkshift: o.indblkshift, ..spec };
+        }
+        let shape = if spec.nblkptr == 0 { nblkptr_for(slots, bonustype, bonuslen) } else { spec.nblkptr };
+        if self.keeps_spill(o) && bonuslen + BLKPTR_SIZE > max_bonus(slots, shape) {
+            return Err(bad("no room for a spill block's pointer"));
         }
         self.last = None;
         for _ in 0..TRIES {
@@ -164,8 +173,6 @@ impl Apply {
                 Err(e) if e.is(Errno::NoEnt) => None,
                 Err(e) => return Err(e),
             };
-            let shape =
-                if spec.nblkptr == 0 { nblkptr_for(slots, bonustype, bonuslen) } else { spec.nblkptr };
             match old {
                 Some(dn) if dn.slots() == slots && dn.nblkptr() == shape && self.raw_fits(&dn, o) => {
                     if let Some(at) = self.goes_from(&dn, o, otype) {
@@ -226,6 +233,23 @@ impl Apply {
         (self.raw.is_some() && o.maxblkid < dn.maxblkid()).then_some(end)
     }
 
+    /// Whether an object may have the spill block that it has: the sender would tell it otherwise.
+    fn keeps_spill(&self, o: &Object) -> bool {
+        self.tells_spills && o.flags & DRR_OBJECT_SPILL != 0
+    }
+
+    /// Refuses what would need a feature that the pool does not have: its sync could not put it
+    /// down.
+    pub(super) fn may(&self, features: impl IntoIterator<Item = &'static str>) -> Result<()> {
+        match features.into_iter().find(|f| !self.dsl.feature_enabled(f)) {
+            None => Ok(()),
+            Some(lacks) => Err(Error::os(
+                Errno::NotSup,
+                format!("pool must be upgraded to receive this stream. (It lacks the feature '{lacks}'.)"),
+            )),
+        }
+    }
+
     /// Makes an object that exists what the record says, its blocks but for those that a record
     /// will follow for.
     fn change(
@@ -242,14 +266,16 @@ impl Apply {
         self.room(tx, 0, from.map_or(0, |at| dn.free_cost(tx, at, MAX_BYTES)))?;
         if let Some(at) = from {
             dn.free_some(tx, at, DMU_OBJECT_END, PART);
+            self.forget_raw(tx, dn, at, MAX_BYTES);
         }
         if from == Some(0) {
             dn.set_blksz(tx, o.blksz, 0)?;
         }
         dn.set_types(tx, otype, bonustype);
         self.put_head(tx, dn, o, bonus);
-        if !(self.tells_spills && o.flags & DRR_OBJECT_SPILL != 0) {
+        if !self.keeps_spill(o) {
             dn.set_spill(tx, None);
+            self.forget_raw_spill(tx, dn);
         }
         Ok(())
     }
@@ -265,6 +291,7 @@ impl Apply {
         self.dsl.reserve(&self.target.ds, tx, 0, true)?;
         self.dsl.hold_room(tx, dn.free_cost(tx, at, end), Leave::Quarter)?;
         dn.free_some(tx, at, end.saturating_sub(at), PART);
+        self.forget_raw(tx, dn, at, end);
         Ok(())
     }
 
@@ -275,6 +302,8 @@ impl Apply {
             self.dsl.reserve(&self.target.ds, tx, 0, true)?;
             self.dsl.hold_room(tx, dn.free_cost(tx, 0, MAX_BYTES), Leave::Quarter)?;
             self.target.os.free(tx, dn);
+            self.forget_raw(tx, dn, 0, MAX_BYTES);
+            self.forget_raw_spill(tx, dn);
             Ok(())
         })
         .await
@@ -301,6 +330,7 @@ impl Apply {
     }
 
     async fn write(&mut self, w: &Write, payload: Bytes, bytes: u64) -> Result<()> {
+        self.may(compress_feature(w.compressiontype))?;
         let data = contents(w, payload.clone(), self.order, self.max_blksz())?;
         let compress =
             Compress::from_u8(w.compressiontype).filter(|c| c.is_function() && *c != Compress::Off);
@@ -343,6 +373,7 @@ impl Apply {
         let bad = |what: &str| bad_stream(format!("object {} at {}: {what}", w.object, w.offset));
         let kind = Compress::from_u8(w.compression).filter(|c| *c == Compress::Off || c.is_function());
         let Some(kind) = kind else { return Err(bad("no such compression")) };
+        self.may(compress_feature(kind as u8))?;
         if w.etype != BP_EMBEDDED_TYPE_DATA
             || w.psize as usize > BPE_PAYLOAD_SIZE
             || w.length > self.max_blksz()
@@ -371,7 +402,7 @@ impl Apply {
         if u64::from(w.lsize) == w.length && self.embed(w, kind, stored, bytes).await? {
             return Ok(());
         }
-        let data = match data.len() as u64 == w.length {
+        let mut data = match data.len() as u64 == w.length {
             true => data,
             false => {
                 let mut whole = data.to_vec();
@@ -379,6 +410,10 @@ impl Apply {
                 whole.into()
             }
         };
+        if !self.order.is_native() {
+            // The record does not say of what type it is; its object does.
+            data = in_our_order(self.hold(w.object).await?.otype(), &data);
+        }
         self.put(w.object, w.offset, data, None, bytes).await
     }
 
@@ -421,6 +456,9 @@ impl Apply {
             return Err(bad_stream(format!("object {}: impossible spill block", s.object)));
         }
         let dn = self.hold(s.object).await?;
+        if !has_spill_room(&dn) {
+            return Err(bad_stream(format!("object {}: no room for a spill block's pointer", s.object)));
+        }
         in_tx(&self.dsl.ctx().txgs, |tx| {
             dn.in_order(tx)?;
             self.room(tx, len, tx.worst(len, 3))?;
@@ -450,12 +488,18 @@ pub(super) fn contents(w: &Write, payload: Bytes, order: ByteOrder, most: u64) -
             expand(kind, &payload, len).ok_or_else(|| bad("it does not decompress"))?
         }
     };
-    if order.is_native() {
-        return Ok(data);
-    }
-    let mut buf = IoBuf::from_slice(&data);
+    Ok(if order.is_native() { data } else { in_our_order(otype, &data) })
+}
+
+fn in_our_order(otype: u8, data: &[u8]) -> Bytes {
+    let mut buf = IoBuf::from_slice(data);
     class_swap(object_type::byteswap_class(otype), &mut buf);
-    Ok(buf.into_bytes())
+    buf.into_bytes()
+}
+
+/// Whether a dnode has room for the pointer to a spill block beside its bonus.
+pub(super) fn has_spill_room(dn: &Dnode) -> bool {
+    dn.bonus().len() + BLKPTR_SIZE <= dn.max_bonus_len()
 }
 
 fn expand(kind: Compress, stored: &[u8], len: u64) -> Option<Bytes> {

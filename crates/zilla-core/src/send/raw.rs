@@ -10,11 +10,11 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::apply::{Apply, MAX_BYTES};
+use super::apply::{Apply, MAX_BYTES, has_spill_room};
 use super::frame::bad_stream;
 use crate::crypt::{RawBlock, Sealing};
 use crate::dmu::{Dnode, MetaShape, in_tx};
-use crate::dsl::RawKey;
+use crate::dsl::{RawKey, compress_feature};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::Bookmark;
@@ -129,6 +129,7 @@ impl Apply {
         if !fits || psize == 0 || !psize.is_multiple_of(512) {
             return Err(bad_stream("a raw block of impossible size or compression"));
         }
+        self.may(compress_feature(kind))?;
         Ok(RawBlock { data: payload, compress: compress.unwrap_or(Compress::Off), sealing: sealing(crypt) })
     }
 
@@ -167,13 +168,7 @@ impl Apply {
             return Err(bad_stream(format!("object {}: FREE of parts of blocks", f.object)));
         }
         let end = f.offset.saturating_add(f.length).min(MAX_BYTES);
-        let store = self.raw_store()?;
-        let free = |tx: &Tx, at: u64, end: u64| {
-            self.free_now(tx, &dn, at, end)?;
-            let (first, upto) = (at / blksz, end.div_ceil(blksz).saturating_sub(1));
-            store.forget(f.object, first..=upto.max(first), tx.txg());
-            Ok(())
-        };
+        let free = |tx: &Tx, at: u64, end: u64| self.free_now(tx, &dn, at, end);
         let end = dn.all_but_a_part(&self.dsl.ctx().txgs, (f.offset, end), free).await?;
         in_tx(&self.dsl.ctx().txgs, |tx| {
             free(tx, f.offset, end)?;
@@ -182,6 +177,21 @@ impl Apply {
             Ok(())
         })
         .await
+    }
+
+    /// Blocks of the open txg that were freed after all are not written: they would stay in memory
+    /// to the stream's end.
+    pub(super) fn forget_raw(&self, tx: &Tx, dn: &Dnode, at: u64, end: u64) {
+        let blksz = u64::from(dn.blksz());
+        if let (Some(store), true) = (self.target.os.store().raw(), at < end) {
+            store.forget(dn.id().0, at / blksz..=end.div_ceil(blksz) - 1, tx.txg());
+        }
+    }
+
+    pub(super) fn forget_raw_spill(&self, tx: &Tx, dn: &Dnode) {
+        if let Some(store) = self.target.os.store().raw() {
+            store.forget(dn.id().0, Bookmark::SPILL_BLKID..=Bookmark::SPILL_BLKID, tx.txg());
+        }
     }
 
     pub(super) async fn raw_spill(&mut self, s: &Spill, payload: Bytes) -> Result<()> {
@@ -196,7 +206,7 @@ impl Apply {
         if s.flags & DRR_SPILL_UNMODIFIED != 0 && dn.phys().spill.is_some() {
             return Ok(());
         }
-        if dn.bonus().len() + BLKPTR_SIZE > dn.max_bonus_len() {
+        if !has_spill_room(&dn) {
             return Err(impossible());
         }
         let block = self.raw_block(s.compressiontype, s.length, payload, &s.crypt)?;
@@ -221,8 +231,10 @@ impl Apply {
         {
             return Err(bad_stream("OBJECT_RANGE of no block of dnodes"));
         }
-        self.raw_store()?.put_dnodes(blkid, sealing(&r.crypt));
-        Ok(())
+        match self.raw_store()?.put_dnodes(blkid, sealing(&r.crypt)) {
+            true => Ok(()),
+            false => Err(bad_stream("more OBJECT_RANGEs without objects than a sender tells")),
+        }
     }
 
     /// Gives an object what OBJECT says of its bonus and tree.

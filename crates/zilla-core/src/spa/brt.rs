@@ -154,6 +154,11 @@ impl Brt {
         Ok(table)
     }
 
+    /// Whether any block is cloned.
+    pub(super) fn is_used(&self) -> bool {
+        !self.tables.lock().is_empty()
+    }
+
     /// Takes a reference off each block; those that had no other are to be freed.
     pub(super) async fn release<'a>(
         &self,

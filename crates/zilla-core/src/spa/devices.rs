@@ -189,8 +189,12 @@ impl Spa {
     }
 
     pub(super) async fn bring_back(&self, leaf: &Arc<Leaf>) {
-        let args =
-            OpenArgs { write: !self.ctx.readonly, pool_guid: Some(self.guid()), ..OpenArgs::default() };
+        let args = OpenArgs {
+            write: !self.ctx.readonly,
+            pool_guid: Some(self.guid()),
+            newest: self.ctx.txgs.open().0,
+            ..OpenArgs::default()
+        };
         self.tree().reopen(leaf, &args).await;
     }
 

@@ -93,6 +93,18 @@ impl ScanPool for Scanned {
         })
     }
 
+    fn shares_blocks(&self) -> bool {
+        self.0.upgrade().is_some_and(|spa| spa.brt.is_used() || spa.ddt.is_used())
+    }
+
+    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            let Some(spa) = self.0.upgrade().filter(|_| self.shares_blocks()) else { return false };
+            // What cannot be told may be so.
+            !spa.dsl.freeing().await.is_ok_and(|space| space.used == 0)
+        })
+    }
+
     fn is_rebuilding(&self) -> bool {
         self.0.upgrade().is_some_and(|spa| spa.is_rebuilding())
     }

@@ -212,6 +212,15 @@ impl Spa {
         true
     }
 
+    /// An error if the pool is suspended for good.
+    pub(super) fn not_given_up(&self) -> Result<()> {
+        let st = self.suspension.state.lock();
+        match (&st.why, st.over) {
+            (Some(why), true) => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// For the sync task: it ends, and nothing can be changed any more.
     pub(super) fn suspend_for_good(&self, why: Error) {
         tracing::error!(pool = %self.name(), error = %why, "cannot write; the pool is suspended");

@@ -178,6 +178,8 @@ impl Spa {
     /// Waits for the writes of a txg, and makes it the pool. May be done again if it fails.
     async fn make_stable(&self, txg: Txg, config_dirty: bool) -> Result<()> {
         self.zio.wait_txg(txg).await?;
+        // Who gave a suspended pool up meanwhile keeps the last txg that was whole.
+        self.not_given_up()?;
         if self.heart.lease.is_lost() {
             return Err(super::suspend::lost_lease());
         }
@@ -317,9 +319,16 @@ impl Spa {
     /// Gives blocks back, as far as nothing else refers to them.
     async fn free(&self, tx: &Tx, bps: &[BlkPtr]) -> Result<()> {
         let mut unshared = self.brt.release(&self.ctx, &self.tree(), tx, bps).await?;
+        let scan = self.ctx.scan();
+        if let Some(scan) = scan.as_ref().filter(|_| unshared.len() < bps.len()) {
+            // They are in the order of all.
+            let mut gone = unshared.iter().peekable();
+            let cloned = bps.iter().filter(|bp| gone.next_if(|g| g == bp).is_none());
+            cloned.for_each(|bp| scan.outlives(bp));
+        }
         let counted: Vec<BlkPtr> = unshared.iter().filter(|bp| bp.dedup()).copied().collect();
         if !counted.is_empty() {
-            let own = self.ddt.release(&counted).await;
+            let own = self.ddt.release(&counted, |bp| scan.iter().for_each(|s| s.outlives(bp))).await;
             let rest = unshared.to_mut();
             rest.retain(|bp| !bp.dedup());
             rest.extend(own);

@@ -100,8 +100,12 @@ pub struct Leaf {
     pub(super) suspect: AtomicBool,
     /// Held by who looks.
     pub(super) probe: futures_util::lock::Mutex<()>,
+    /// It is being opened again.
+    pub(super) opening: futures_util::lock::Mutex<()>,
     /// It is being looked whether a device that was missing is back.
     pub(super) is_looked_for: AtomicBool,
+    /// It has a newer state of the pool than what is in use: it is taken when somebody asks for it.
+    pub(super) is_ahead: AtomicBool,
     /// The administrator declared it faulty, for good (kept in the configuration).
     pub external_fault: AtomicBool,
     /// It is back in use: the spare that stands in for it leaves when it has everything.
@@ -167,7 +171,9 @@ impl Leaf {
             was_away: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
             probe: futures_util::lock::Mutex::default(),
+            opening: futures_util::lock::Mutex::default(),
             is_looked_for: AtomicBool::new(false),
+            is_ahead: AtomicBool::new(false),
             external_fault: AtomicBool::new(false),
             unspare: AtomicBool::new(false),
             idle: Event::new(),

@@ -36,6 +36,8 @@ pub struct OpenArgs {
     pub devices: HashMap<u64, Arc<dyn Device>>,
     /// The guid that labels must carry; `None` for a pool that is being created.
     pub pool_guid: Option<u64>,
+    /// The open txg of a pool in use: none of its devices has a newer one. 0: not in use yet.
+    pub newest: u64,
 }
 
 impl VdevTree {
@@ -229,6 +231,8 @@ impl VdevTree {
     /// Opens one leaf anew, whatever state it is in. It takes part in the pool's I/O only when it
     /// is known what it missed.
     pub async fn reopen(&self, leaf: &Arc<Leaf>, args: &OpenArgs) {
+        // Another opening of the device in between would fail, or find none of what this one knows.
+        let _alone = leaf.opening.lock().await;
         // What it was given before may still come over what it is given then.
         if leaf.is_hung() && !leaf.answers().await {
             tracing::warn!(path = %leaf.path(), "the device has not answered yet, and is not taken back");
@@ -236,6 +240,11 @@ impl VdevTree {
         }
         leaf.state.set(VdevState::Closed, VdevAux::None);
         leaf.close().await;
+        if leaf.is_hung() && leaf.load() > 0 {
+            tracing::warn!(path = %leaf.path(), "the device does not answer, and is not taken back");
+            leaf.state.set(VdevState::CantOpen, VdevAux::OpenFailed);
+            return;
+        }
         leaf.let_go();
         // It may have missed a part of the resilver under way.
         if leaf.resilvering.swap(false, Ordering::Relaxed) {
@@ -266,7 +275,12 @@ impl VdevTree {
                 leaf.state.set(VdevState::CantOpen, VdevAux::BadLabel);
                 return;
             }
-            self.note_return(leaf, &labels).await;
+            let taken = self.note_return(leaf, &labels, args.newest).await;
+            leaf.is_ahead.store(!taken, Ordering::Relaxed);
+            if !taken {
+                leaf.state.set(VdevState::CantOpen, VdevAux::BadLabel);
+                return;
+            }
         }
         leaf.set_device(Some(device));
         leaf.state.set(VdevState::Healthy, VdevAux::None);
@@ -277,7 +291,7 @@ impl VdevTree {
     /// thread.
     pub async fn is_back(&self, leaf: &Arc<Leaf>, pool: u64) -> bool {
         let gone = inject::any() && injections().is_gone(leaf.guid());
-        if gone || leaf.is_looked_for.swap(true, Ordering::Relaxed) {
+        if gone || leaf.is_ahead.load(Ordering::Relaxed) || leaf.is_looked_for.swap(true, Ordering::Relaxed) {
             return false;
         }
         let (env, leaf, top) = (self.env.clone(), leaf.clone(), self.top_guid_of(leaf));

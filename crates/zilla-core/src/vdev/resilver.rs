@@ -23,7 +23,7 @@ use super::label::{self, PoolLabels};
 use super::leaf::Leaf;
 use super::node::Vdev;
 use super::tree::{Top, VdevTree};
-use crate::types::GANG_HEADER_SIZE;
+use crate::types::{GANG_HEADER_SIZE, TXG_DEFER_SIZE};
 
 /// What the configuration calls the txg in which a leaf was attached that has not got everything
 /// yet.
@@ -184,11 +184,22 @@ impl VdevTree {
     /// opened at.
     pub fn note_outdated(&self, labels: &PoolLabels, last: u64) {
         for top in &self.tops {
-            let newest = |leaf: &Arc<Leaf>| {
+            let of = |leaf: &Arc<Leaf>| {
                 let (_, labels) = labels.labels.iter().find(|(index, _)| *index == leaf.index)?;
-                Some(newest_uberblock(labels, top.ashift(), last))
+                Some(labels)
             };
+            let newest =
+                |leaf: &Arc<Leaf>| of(leaf).map(|labels| newest_uberblock(labels, top.ashift(), last));
             let Some(best) = top.leaves().filter_map(newest).max() else { continue };
+            let ours = top.leaves().filter(|l| newest(l) == Some(best)).find_map(of);
+            for leaf in top.leaves() {
+                let (Some(labels), Some(ours)) = (of(leaf), ours) else { continue };
+                if was_used_alone(leaf, newest_uberblock(labels, top.ashift(), last))
+                    || parted(labels, ours, top.ashift(), last)
+                {
+                    self.distrust(leaf, last.max(best));
+                }
+            }
             let behind: Vec<(&Arc<Leaf>, u64)> =
                 top.leaves().filter_map(|l| Some((l, newest(l).filter(|own| *own < best)?))).collect();
             // A txg that more leaves missed than redundancy covers was never made stable. So a cut
@@ -208,16 +219,45 @@ impl VdevTree {
         }
     }
 
-    /// The same for one that comes back to a pool in use, whose labels these are.
-    pub(super) async fn note_return(&self, leaf: &Arc<Leaf>, labels: &[label::Label]) {
-        let Some(top) = self.tops.iter().find(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf))) else { return };
+    /// A device has been given txgs of another history than the pool's: both sides of a mirror were
+    /// in use, each without the other. What the two have of the same txgs and places differs, also
+    /// of blocks from before they parted, whose space the other has used again. So it is given
+    /// everything.
+    fn distrust(&self, leaf: &Arc<Leaf>, last: u64) {
+        let path = leaf.path();
+        tracing::warn!(path, "the device was used without the others of its vdev: it is given everything");
+        leaf.dtl.add(0, last + 1);
+    }
+
+    /// The same for one that comes back to a pool in use, whose open txg is `newest` (0: not known)
+    /// and whose labels these are. Not if it has a newer state of the pool than what is in use: it
+    /// may be what somebody wants to keep.
+    pub(super) async fn note_return(&self, leaf: &Arc<Leaf>, labels: &[label::Label], newest: u64) -> bool {
+        let found = self.tops.iter().find(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf)));
+        let Some(top) = found else { return true };
         let own = newest_uberblock(labels, top.ashift(), u64::MAX);
+        if newest != 0 && own > newest {
+            tracing::error!(
+                path = %leaf.path(),
+                own,
+                newest,
+                "the device has a newer state of the pool than what is in use, and is not taken back: \
+                 export the pool and import it with this device alone, or clear its label and attach \
+                 it anew"
+            );
+            return false;
+        }
         let mut best = own;
+        let mut foreign = was_used_alone(leaf, own);
         for other in top.devices().filter(|l| !Arc::ptr_eq(l, leaf) && l.readable()) {
             if let Some(device) = other.device() {
-                let labels = label::read_labels(&device).await;
-                best = best.max(newest_uberblock(&labels, top.ashift(), u64::MAX));
+                let ours = label::read_labels(&device).await;
+                best = best.max(newest_uberblock(&ours, top.ashift(), u64::MAX));
+                foreign |= parted(labels, &ours, top.ashift(), u64::MAX);
             }
+        }
+        if foreign {
+            self.distrust(leaf, best);
         }
         leaf.dtl.add(own + 1, best + 1);
         // It may have missed nothing of any txg and still not have been given something: it takes
@@ -226,7 +266,26 @@ impl VdevTree {
         if leaf.dropped_out.swap(false, Ordering::Relaxed) {
             leaf.dtl.add(best + 1, best + 3);
         }
+        true
     }
+}
+
+/// Whether a device has uberblocks of txgs that it was not given, so many that space freed in them
+/// was used again. (One that lacks everything is given that anyway.)
+fn was_used_alone(leaf: &Leaf, own: u64) -> bool {
+    let alone = |&(start, end): &(u64, u64)| start > 0 && own < end && own >= start + TXG_DEFER_SIZE as u64;
+    leaf.dtl.ranges().iter().any(alone)
+}
+
+/// Whether a device's newest txg is another one than that of the same number on the pool's.
+fn parted(theirs: &[label::Label], ours: &[label::Label], ashift: u32, max: u64) -> bool {
+    let own = newest_uberblock(theirs, ashift, max);
+    let roots = |labels| {
+        let found = label::uberblocks(labels, ashift).into_iter().filter(|f| f.ub.txg == own);
+        found.filter(|f| !f.ub.is_heartbeat()).map(|f| f.ub.rootbp)
+    };
+    let Some(root) = roots(theirs).next() else { return false };
+    roots(ours).next().is_some_and(|other| other != root)
 }
 
 /// The txg of a leaf's newest uberblock that is not newer than `max`; 0 without any.

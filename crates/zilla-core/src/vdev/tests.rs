@@ -48,7 +48,7 @@ fn devices(tree: &VdevTree, all: &[Arc<dyn Device>]) -> HashMap<u64, Arc<dyn Dev
 
 async fn opened(env: &Env, config: &NvList, all: &[Arc<dyn Device>], write: bool) -> VdevTree {
     let tree = VdevTree::from_config(env, config).unwrap();
-    tree.open(&OpenArgs { write, devices: devices(&tree, all), pool_guid: None }).await.unwrap();
+    tree.open(&OpenArgs { write, devices: devices(&tree, all), pool_guid: None, newest: 0 }).await.unwrap();
     tree
 }
 

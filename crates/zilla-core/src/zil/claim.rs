@@ -238,6 +238,25 @@ pub async fn chain(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> V
     out
 }
 
+/// What a log that was claimed and not replayed yet leads to and can be read: its blocks, the data
+/// that its records point to and what they clone. False with it where not all that was claimed
+/// comes up.
+#[crate::boxed]
+pub(crate) async fn claimed(store: &dyn BlockStore, header: &ZilHeader, objset: u64) -> (Vec<BlkPtr>, bool) {
+    let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut walk = Walk::new(store, header, objset);
+    while let Some(block) = walk.next().await {
+        // The last one was allocated ahead, and nothing is in it.
+        let Some(data) = &block.data else { continue };
+        seen.insert(block.bp.dva(0).to_words());
+        out.push(block.bp);
+        for record in walk.records(&block.bp, data) {
+            own_blocks(header, &record, &mut seen, &mut out);
+        }
+    }
+    (out, walk.is_complete())
+}
+
 /// Adds the blocks that a record gives back when its log goes: its data, and the references to what
 /// it clones.
 pub(super) fn own_blocks(

@@ -61,6 +61,7 @@ mod stripes;
 mod throttle;
 
 pub use claim::chain;
+pub(crate) use claim::claimed;
 pub(crate) use claim::read_logged;
 pub use claim::{Claim, claim_all};
 pub use itx::When;

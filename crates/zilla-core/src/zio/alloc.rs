@@ -138,6 +138,11 @@ pub fn devices_away() -> Error {
     Error::os(Errno::Io, "all devices of a vdev are away")
 }
 
+/// Whether this is no fault of a block, but of devices that are away or a pool that is suspended.
+pub fn is_away(e: &Error) -> bool {
+    e.is(Errno::Io)
+}
+
 /// Who holds a txg's sync up while devices are away.
 pub trait DeviceWaiter: Send + Sync {
     /// Waits, if devices are lacking, until they are to be tried again. An error if nobody will.

@@ -71,7 +71,9 @@ use crate::types::{Bookmark, TXG_SIZE, Txg};
 use crate::vdev::VdevTree;
 
 pub use crate::vdev::Priority;
-pub use alloc::{AllocClass, AllocReq, AllocStop, Allocator, DeviceWaiter, Dvas, Leave, devices_away};
+pub use alloc::{
+    AllocClass, AllocReq, AllocStop, Allocator, DeviceWaiter, Dvas, Leave, devices_away, is_away,
+};
 pub(crate) use byteswap::class_swap;
 pub use dedup::{Claim, DedupTables};
 pub use early::EarlyWrites;

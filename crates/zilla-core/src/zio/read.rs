@@ -13,9 +13,9 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_OBJSET;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE, SPA_MINBLOCKSHIFT};
 
-use super::devices_away;
 use super::pending::Join;
 use super::{Priority, Zio, byteswap, verify};
+use super::{devices_away, is_away};
 use crate::arc::{Block, Key, L2Facts};
 use crate::crypt::indirect_mac;
 use crate::error::{Errno, Error, Result};
@@ -406,6 +406,7 @@ impl Zio {
                                     out.repaired += s.repaired;
                                     out.repaired_bytes += s.repaired_bytes;
                                 }
+                                Err(e) if is_away(&e) => return Err(e),
                                 Err(_) => {
                                     out.bad += 1;
                                     tree.not_resilvered(Some(&child));
@@ -483,6 +484,10 @@ impl Zio {
                 Box::pin(self.scrub_for(bp, bookmark, tickets)).await
             }
             None => {
+                tree.settle_suspects().await;
+                if tree.is_writable() && self.lacks_devices(&bp) {
+                    return Err(devices_away());
+                }
                 self.damaged(bookmark, &bp);
                 let (place, what) = failures.pop().map(|(_, f)| (f.place, f.what)).unwrap_or_default();
                 Err(Error::corrupt(Some(bookmark), place, what))

@@ -9,9 +9,9 @@ use zilla_ondisk::stream::{CHECKSUM_OFFSET, RECORD_SIZE};
 
 const TRIES: u64 = 240;
 
-type Rec = (Vec<u8>, Bytes);
+pub type Rec = (Vec<u8>, Bytes);
 
-fn records(raw: &[u8]) -> Vec<Rec> {
+pub fn records(raw: &[u8]) -> Vec<Rec> {
     let (mut out, mut rest) = (Vec::new(), raw);
     while let Some((head, behind)) = rest.split_first_chunk::<RECORD_SIZE>() {
         let len = Record::decode(head, ByteOrder::NATIVE).unwrap().payload_len() as usize;
@@ -22,12 +22,18 @@ fn records(raw: &[u8]) -> Vec<Rec> {
 }
 
 /// The records as a stream with the sums that they should have.
-fn stream(records: &[Rec]) -> Vec<u8> {
-    let (mut sum, mut out) = (Fletcher4::new(false), Vec::new());
+pub fn stream(records: &[Rec]) -> Vec<u8> {
+    stream_in(records, ByteOrder::NATIVE)
+}
+
+pub fn stream_in(records: &[Rec], order: ByteOrder) -> Vec<u8> {
+    let (mut sum, mut out) = (Fletcher4::new(!order.is_native()), Vec::new());
     for (i, (head, payload)) in records.iter().enumerate() {
         let mut head = head.clone();
-        let words = |sum: &Fletcher4| sum.finish().map(u64::to_ne_bytes).concat();
-        if u32::from_ne_bytes(head[..4].try_into().unwrap()) == 5 {
+        let word = |w: u64| if order.is_native() { w } else { w.swap_bytes() }.to_ne_bytes();
+        let words = |sum: &Fletcher4| sum.finish().map(word).concat();
+        let decoded = Record::decode(head.as_slice().try_into().unwrap(), order);
+        if matches!(decoded, Ok(Record::End(_))) {
             head[8..40].copy_from_slice(&words(&sum));
         }
         sum.update(&head[..CHECKSUM_OFFSET]);

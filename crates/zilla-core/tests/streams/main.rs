@@ -9,6 +9,7 @@ mod lies;
 mod packed;
 mod raw;
 mod redacted;
+mod refused;
 mod saved;
 
 use bytes::Bytes;
@@ -38,6 +39,11 @@ type Op<T> = Box<dyn FnOnce(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<T>> +
 
 impl Pool {
     async fn create(env: &Env, dir: &Path) -> Pool {
+        Pool::create_with(env, dir, None).await
+    }
+
+    /// With some features, or all that there are.
+    async fn create_with(env: &Env, dir: &Path, features: Option<Vec<String>>) -> Pool {
         let path = dir.join("d0.img");
         std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
         let leaves = vec![LeafSpec { path, disk: false }];
@@ -49,7 +55,7 @@ impl Pool {
             host: Host { id: 0x1234, name: "host".into() },
             comment: None,
             owner: (0, 0),
-            features: None,
+            features,
             dbuf_cache: 32 << 20,
             arc_max: 64 << 20,
         };

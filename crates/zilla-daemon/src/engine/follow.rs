@@ -81,7 +81,7 @@ pub(super) fn snapshots_of(member: &NvList) -> impl Iterator<Item = (&str, u64)>
     })
 }
 
-fn is_below(name: &str, above: &str) -> bool {
+pub(super) fn is_below(name: &str, above: &str) -> bool {
     name.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
 }
 

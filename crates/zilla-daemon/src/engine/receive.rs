@@ -10,6 +10,7 @@
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
+use super::follow::is_below;
 use super::followkeys::RawKeys;
 use super::pool::Pool;
 use super::received::{check_names, key_location, settings};
@@ -74,6 +75,11 @@ pub(super) fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> A
     let bad =
         || ApiError::with(ErrorCode::Stream, format!("cannot receive: '{toname}' is no snapshot's name"));
     let (fs, snap) = toname.split_once('@').ok_or_else(bad)?;
+    // Its datasets are the first one and those below, here as there: a package may touch no others.
+    if top.is_some_and(|top| fs != top && !is_below(fs, top)) {
+        let what = format!("cannot receive: invalid stream ('{fs}' is not below the package's dataset)");
+        return Err(ApiError::with(ErrorCode::Stream, what));
+    }
     if let Some((given_fs, given)) = r.target.split_once('@') {
         if top.is_some_and(|t| t != fs) {
             let what = "cannot receive: cannot specify snapshot name for multi-snapshot stream";
@@ -547,5 +553,33 @@ impl Pool {
             todo.extend(dsl.child_dirs(&dir).await.map_err(of_dataset)?);
         }
         Ok(nearest.map(|(_, name)| name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender chooses the names of its datasets, and its receiver what they may touch.
+    #[test]
+    fn a_package_goes_nowhere_but_below_its_target() {
+        for (keep_path, keep_last) in [(false, false), (true, false), (false, true)] {
+            let r = StreamReceive {
+                target: "tank/back".into(),
+                keep_path,
+                keep_last,
+                ..StreamReceive::default()
+            };
+            let at = |name: &str| target_of(&r, name, Some("X/a"));
+            for stranger in ["X/aup@s", "X@s", "X/b@s", "tank@s", "Y/a@s", "X/a/../b"] {
+                assert!(at(stranger).is_err(), "{stranger}");
+            }
+            let top = at("X/a@s").unwrap();
+            let below = at("X/a/b@s").unwrap();
+            assert_eq!(below, top.replace('@', "/b@"));
+        }
+        let plain = StreamReceive { target: "tank/back".into(), ..StreamReceive::default() };
+        assert_eq!(target_of(&plain, "X/a/b@s", Some("X/a")).unwrap(), "tank/back/b@s");
+        assert_eq!(target_of(&plain, "X/a/b@s", None).unwrap(), "tank/back@s");
     }
 }

@@ -137,7 +137,7 @@ fn a_device_that_does_not_answer_is_given_up_and_taken_back_when_it_has() {
         faulty.clear();
         assert!(faulty.release_hung() > 0);
         assert!(leaf.answers().await && leaf.load() == 0);
-        let args = OpenArgs { write: true, devices: devices(&tree, &all), pool_guid: None };
+        let args = OpenArgs { write: true, devices: devices(&tree, &all), pool_guid: None, newest: 0 };
         tree.reopen(&leaf, &args).await;
         assert!(leaf.readable() && !leaf.is_hung());
         assert_eq!(leaf.read_at(AT, 4096, Priority::SyncRead).await.unwrap()[..], [7; 4096]);
