@@ -14,27 +14,35 @@
 
 #![deny(missing_docs)]
 
+pub mod access;
 pub mod blocking;
 mod ctldir;
 mod dataset;
 mod datasets;
+pub mod error;
+pub mod events;
 mod faults;
+pub mod features;
 mod files;
 mod filesystem;
 pub mod foreign;
 mod host;
 mod in_use;
+pub mod inject;
 mod make;
 mod new_pool;
 mod pool;
 mod props;
 mod snapshots;
+pub mod tunables;
 mod upgrade;
 mod volume;
+pub mod zpl;
 
 pub use ctldir::{NoSnapshots, Snapdir, Snapshots};
 pub use dataset::{fs_props, give_up_log, open_filesystem, open_zfs};
 pub use datasets::{Dataset, DatasetKind, Snapshot};
+pub use error::{Errno, Error, Result};
 pub use faults::fault_counts;
 pub use files::{File, Files};
 pub use filesystem::{CONTROL_NAME, Entry, Filesystem, NodeId};
@@ -49,10 +57,9 @@ pub use upgrade::upgrade_filesystem;
 pub use volume::{Extent, Suspended, Volume, open_volume};
 pub use zilla_core::dmu::{FaultCounts, Now, Stop};
 pub use zilla_core::dsl::DatasetInfo;
-pub use zilla_core::error::{Errno, Error, Result};
 pub use zilla_core::spa::FoundPool;
-pub use zilla_core::zpl;
 pub use zilla_core::zpl::{
     Attr, Cred, DirEntry, FsProps, NewFile, ReadData, RenameFlags, SETTABLE_FLAGS, SetAttr, SetTime, StatFs,
     Time, Whence, XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_PROJINHERIT, Zfs,
 };
+pub use zilla_ondisk::zap::ZapValue as Value;

@@ -19,10 +19,11 @@ use super::pool::Pool;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use zilla::access::Who;
 use zilla_control::props::{self, naming};
 use zilla_control::types::*;
 use zilla_control::{ApiError, Asked, Caller, ErrorCode};
-use zilla_core::dsl::{DslDir, Who};
+use zilla_core::dsl::DslDir;
 
 /// Clients that changed something and have not yet written the pool's history.
 const LINES: usize = 256;

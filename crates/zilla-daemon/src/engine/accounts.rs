@@ -5,11 +5,11 @@ use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zilla::error::{Errno, Result};
 use zilla_control::owners;
 use zilla_control::types::{Account, DatasetAccounts, Owners, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, Quota};
-use zilla_core::error::{Errno, Result};
 use zilla_ondisk::enums::ObjsetType;
 
 /// What `userobjquota@joe` means.
@@ -65,7 +65,7 @@ pub fn split_quotas(words: &BTreeMap<String, String>) -> Answer<(BTreeMap<String
     Ok((rest, quotas))
 }
 
-fn unsupported(e: zilla_core::error::Error) -> ApiError {
+fn unsupported(e: zilla::error::Error) -> ApiError {
     match e.is(Errno::NotSup) {
         true => ApiError::with(ErrorCode::BadVersion, "pool must be upgraded to set this property or value"),
         false => of_dataset(e),
@@ -138,7 +138,7 @@ impl Engine {
         };
         let [bytes, ..] = pool.dsl().accounts_kept(&ds).await.map_err(of(&r.name))?;
         if !bytes {
-            return Err(unsupported(zilla_core::dsl::Refusal::NoAccounts("userused").into()));
+            return Err(unsupported(zilla::error::DatasetRefusal::NoAccounts("userused").into()));
         }
         pool.accounts(&ds, whose).await.map_err(of(&r.name))
     }

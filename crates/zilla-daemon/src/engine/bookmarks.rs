@@ -5,13 +5,14 @@ use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zilla::error::DatasetRefusal as Refusal;
+use zilla::error::{Error, Result};
 use zilla_control::props::naming::{check_dataset_name, pool_of};
 use zilla_control::props::{BOOK, SNAP};
 use zilla_control::types::{DatasetBookmark, DatasetDestroy, DatasetInfo, DatasetKind, DestroyReply};
 use zilla_control::types::{PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslBookmark, DslDataset, Refusal};
-use zilla_core::error::{Error, Result};
+use zilla_core::dsl::{DslBookmark, DslDataset};
 
 /// What `zfs bookmark` says of a refusal; other errors are as everywhere.
 fn refused(e: Error) -> ApiError {

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zilla::features::SUPPORTED;
 use zilla_control::props::{self, PoolPropContext, PropType, TypedValue, naming};
 use zilla_control::types::{
     AllocClass, LeafSpec, MountedReply, PoolCreate, PoolDestroy, PoolExport, TopKind, VdevSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::spa::features::SUPPORTED;
 use zilla_core::spa::{CreateOpts, Outward, RootFs, Spa};
 use zilla_core::vdev;
 use zilla_ondisk::enums::PoolState;

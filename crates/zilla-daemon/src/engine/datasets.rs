@@ -9,15 +9,16 @@ use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zilla::Value;
+use zilla::error::DatasetRefusal as Refusal;
+use zilla::error::Error;
 use zilla::{Maker, VolumeShape, auto, number};
 use zilla_control::props::{self, Types, naming};
 use zilla_control::types::{
     DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, ShareProtocol, VolumeSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::{DslDataset, Limit, NewCrypt, Refusal, Setting};
-use zilla_core::error::Error;
-use zilla_core::zap::Value;
+use zilla_core::dsl::{DslDataset, Limit, NewCrypt, Setting};
 use zilla_core::zvol::{ZVOL_DEFAULT_BLOCKSIZE, check_size};
 use zilla_ondisk::enums::ObjsetType;
 

@@ -7,10 +7,10 @@ use super::values::kind_of;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
+use zilla::error::{Errno, Result};
 use zilla_control::types::{DatasetDestroy, DestroyReply};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslDir, RECV_NAME};
-use zilla_core::error::{Errno, Result};
 
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);

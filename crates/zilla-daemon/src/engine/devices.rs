@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use zilla::error::Result;
 use zilla_control::types::VolumeFiles;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslDir};
-use zilla_core::error::Result;
 use zilla_env::Env;
 
 /// The properties that decide over devices.

@@ -4,8 +4,8 @@ use super::Engine;
 use super::errors::Answer;
 use super::pool::Pool;
 use std::time::Duration;
+use zilla::events::{Event, events};
 use zilla_control::types::{EventInfo, EventQuery, EventReply, EventValue};
-use zilla_core::events::{Event, events};
 use zilla_ondisk::NvValue;
 
 /// No client is kept waiting longer.

@@ -15,10 +15,10 @@ use super::receive::{members, target_of};
 use super::streams::Told;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use zilla::error::Errno;
 use zilla_control::Caller;
 use zilla_control::types::{DatasetDestroy, DatasetPromote, DatasetRename, StreamReceive};
 use zilla_core::dsl::DslDataset;
-use zilla_core::error::Errno;
 use zilla_ondisk::stream::Begin;
 use zilla_ondisk::{NvList, NvValue};
 

@@ -7,9 +7,9 @@ use super::Engine;
 use super::errors::{Answer, of};
 use super::pool::Pool;
 use std::sync::Arc;
+use zilla::zpl;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDataset;
-use zilla_core::zpl;
 
 impl Engine {
     /// The error of what could not be mounted again, if any.

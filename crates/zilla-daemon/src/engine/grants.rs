@@ -7,10 +7,11 @@ use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
+use zilla::access::Grantee;
 use zilla_control::ErrorCode;
 use zilla_control::props::{self, naming, permissions};
 use zilla_control::types::{Grant, GrantChange, GrantList, GrantQuery};
-use zilla_core::dsl::{DslDir, Grantee};
+use zilla_core::dsl::DslDir;
 
 /// Of one request; a terminal's line holds far fewer.
 const MOST: usize = 4096;

@@ -9,9 +9,9 @@ use super::pool::Pool;
 use super::receive::{Part, why};
 use super::streams::Told;
 use std::sync::Arc;
+use zilla::error::{Errno, Error};
 use zilla_control::types::StreamReceive;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::{Errno, Error};
 use zilla_core::send::Heal;
 use zilla_core::send::frame::RecordReader;
 

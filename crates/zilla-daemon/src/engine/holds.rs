@@ -4,11 +4,11 @@ use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
+use zilla::error::Errno;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{HoldInfo, SnapshotHold, SnapshotHolds, SnapshotRelease};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDataset;
-use zilla_core::error::Errno;
 
 impl Pool {
     /// A snapshot, and those of its name below if `recursive`. None need be there.

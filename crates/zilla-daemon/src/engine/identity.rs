@@ -7,12 +7,12 @@
 use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use zilla::error::Errno;
+use zilla::features::SUPPORTED;
 use zilla_control::props::TypedValue;
 use zilla_control::types::{DedupPrune, PoolCheckpoint, PoolReguid, PoolUpgrade};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::ddt::Prune;
-use zilla_core::error::Errno;
-use zilla_core::spa::features::SUPPORTED;
 
 impl Engine {
     pub(super) async fn reguid_pool(&self, r: PoolReguid) -> Answer<()> {
@@ -22,7 +22,7 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::Exists, "guid is already in use"));
         }
         pool.spa.reguid(r.guid).await.map_err(|e| match e.errno() {
-            zilla_core::error::Errno::Exist => ApiError::with(ErrorCode::Exists, "guid is already in use"),
+            zilla::error::Errno::Exist => ApiError::with(ErrorCode::Exists, "guid is already in use"),
             _ => of_pool(e),
         })?;
         self.save_cache().await;

@@ -9,14 +9,15 @@ use futures_util::StreamExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use zilla::error::Error;
+use zilla::error::PoolRefusal as Refusal;
 use zilla_control::props::{self, PoolPropContext, naming};
 use zilla_control::types::{
     AllocClass, Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState,
     PoolImport, PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Error;
-use zilla_core::spa::{FoundPool, OpenOpts, Refusal, Rewind, Spa, discover};
+use zilla_core::spa::{FoundPool, OpenOpts, Rewind, Spa, discover};
 use zilla_core::vdev::{OpenArgs, VdevKind, VdevTree};
 use zilla_ondisk::enums::PoolState;
 
@@ -116,7 +117,7 @@ impl Engine {
         if let Some(features) = config.list("features_for_read") {
             for (guid, _) in features.iter() {
                 let known = props::feature_by_guid(guid);
-                let supported = zilla_core::spa::features::can_serve(guid);
+                let supported = zilla::features::can_serve(guid);
                 if !supported {
                     candidate.unsupported_features.insert(guid.to_owned(), String::new());
                     // What stands in labels is needed to read the pool at all.

@@ -1,4 +1,4 @@
-//! `zinject`: what is asked of [`zilla_core::inject`], in the engine's terms, and told again.
+//! `zinject`: what is asked of [`zilla::inject`], in the engine's terms, and told again.
 //!
 //! Only the daemon's owner and root get here. Each handler that comes or goes is told in the log, so that nobody looks for a broken
 //! disk.
@@ -8,17 +8,17 @@ use super::errors::{Answer, of_dataset, of_vdev};
 use super::pool::Pool;
 use std::sync::Arc;
 use std::time::Duration;
+use zilla::error::{Errno, Error};
+use zilla::inject::{
+    Copies, DataPlace, Failure, Fault, Frequency, Handler, IoType, Place, Region, injections,
+};
 use zilla_control::types::{
     InjectAdd, InjectBlocks, InjectFailure, InjectFault, InjectHandler, InjectIo, InjectLabel, InjectMos,
     InjectState,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::error::{Errno, Error};
-use zilla_core::inject::{
-    Copies, DataPlace, Failure, Fault, Frequency, Handler, IoType, Place, Region, injections,
-};
 use zilla_core::types::ObjectId;
-use zilla_core::vdev::VdevState;
+use zilla_ondisk::enums::VdevState;
 use zilla_ondisk::object_type::{
     DMU_OT_BPOBJ, DMU_OT_ERROR_LOG, DMU_OT_OBJECT_ARRAY, DMU_OT_OBJECT_DIRECTORY, DMU_OT_PACKED_NVLIST,
     DMU_OT_SPACE_MAP,

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use zilla::error::{Errno, Error};
 use zilla_control::types::{KeyChange, KeyLoad, KeyMaterial, KeyUnload};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::crypt::{Hashing, KeyFormat, WrappingKey};
 use zilla_core::dsl::{NewCrypt, NewSuite, Rekey};
-use zilla_core::error::{Errno, Error};
 
 /// Source: DEFAULT_PBKDF2_ITERATIONS and MIN_PBKDF2_ITERATIONS in sys/zio_crypt.h.
 const DEFAULT_PBKDF2_ITERATIONS: u64 = 350_000;

@@ -489,7 +489,7 @@ impl Backend for Engine {
     }
 
     async fn event_clear(&self, _: &Caller, _: EventClear) -> Answer<u64> {
-        Ok(zilla_core::events::events().clear() as u64)
+        Ok(zilla::events::events().clear() as u64)
     }
 
     async fn log_stats(&self, _: &Caller, r: LogStatQuery) -> Answer<Vec<LogStat>> {

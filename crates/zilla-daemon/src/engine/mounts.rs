@@ -22,12 +22,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use zilla::Filesystem;
+use zilla::FsProps;
+use zilla::error::{Error, Result};
 use zilla_control::props::naming;
 use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::{DslDataset, DslDir};
-use zilla_core::error::{Error, Result};
-use zilla_core::zpl::FsProps;
 use zilla_env::{Env, apart_with, block_on, strerror};
 use zilla_fuse::{Mount, Options};
 use zilla_ondisk::enums::ObjsetType;
@@ -132,7 +132,7 @@ impl Pool {
         // What was left out of it would read as zeroes.
         if ds.redact_snaps().is_some()
             && !how.force
-            && zilla_core::tunables::ALLOW_REDACTED_DATASET_MOUNT.get() == 0
+            && zilla::tunables::ALLOW_REDACTED_DATASET_MOUNT.get() == 0
         {
             if how.explicit {
                 let what = "Dataset is not complete, was created by receiving a redacted zfs send stream.";

@@ -9,12 +9,13 @@ use super::pool::Pool;
 use super::values::ratio;
 use std::collections::BTreeMap;
 use std::path::Path;
+use zilla::Value;
+use zilla::error::Result;
 use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Result;
 use zilla_core::spa::FailMode;
-use zilla_core::zap::{CreateOpts, Value, Zap};
+use zilla_core::zap::{CreateOpts, Zap};
 use zilla_ondisk::dsl::{DMU_POOL_LAST_SCRUBBED_TXG, DMU_POOL_PROPS};
 use zilla_ondisk::object_type::DMU_OT_POOL_PROPS;
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use zilla_core::tunables::TXG_HISTORY;
-use zilla_core::vdev::VdevState;
+use zilla::tunables::TXG_HISTORY;
+use zilla_ondisk::enums::VdevState;
 
 /// Of so many txgs it is told at most.
 const MOST_TXGS: u64 = 10_000;

@@ -5,11 +5,12 @@ use super::errors::{Answer, no_dataset, of_dataset};
 use super::pool::Pool;
 use super::send::failed;
 use std::sync::Arc;
+use zilla::error::DatasetRefusal as Refusal;
+use zilla::error::{Errno, Error};
 use zilla_control::props::naming;
 use zilla_control::types::DatasetRedact;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, RedactionList, Refusal, same_snaps};
-use zilla_core::error::{Errno, Error};
+use zilla_core::dsl::{DslDataset, RedactionList, same_snaps};
 use zilla_core::send::redaction;
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> ApiError {

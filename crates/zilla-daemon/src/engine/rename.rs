@@ -9,11 +9,11 @@ use super::access::who;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
+use zilla::access::Who;
+use zilla::error::{Errno, Error};
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetPromote, DatasetRename, MountedReply};
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::Who;
-use zilla_core::error::{Errno, Error};
 
 impl Engine {
     pub(super) async fn rename(&self, caller: &Caller, r: DatasetRename) -> Answer<MountedReply> {

@@ -5,11 +5,11 @@ use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::HashSet;
 use std::sync::Arc;
+use zilla::error::{Errno, Result};
 use zilla_control::types::{
     ErrorEntry, ErrorScrub, PoolResilver, PoolScrub, ScanFunc, ScanStat, ScanState, ScrubCommand,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::{Errno, Result};
 use zilla_core::scan::Scan;
 use zilla_ondisk::enums;
 

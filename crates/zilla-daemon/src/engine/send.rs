@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use zilla::Value;
 use zilla_control::props::{self, PropKind, naming, nicenum::nicebytes};
 use zilla_control::types::StreamSend;
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_core::dsl::{DslDataset, LongHold, PropSource};
 use zilla_core::send::frame::{RecordWriter, Sink};
 use zilla_core::send::{From, Redaction, SendOpts, Special, estimate, send_special};
-use zilla_core::zap::Value;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
 
@@ -177,7 +177,7 @@ impl Pool {
             let redaction = Redaction { from, ..Redaction::default() };
             return Ok((From { guid: b.guid, txg: b.creation_txg, is_clone }, None, redaction));
         }
-        let from = dsl.by_name(name).await.map_err(|e| match e.is(zilla_core::error::Errno::NoEnt) {
+        let from = dsl.by_name(name).await.map_err(|e| match e.is(zilla::error::Errno::NoEnt) {
             true => ApiError::new(ErrorCode::NoSource).subject(name),
             false => of_dataset(e),
         })?;
@@ -602,7 +602,7 @@ fn step(
 }
 
 /// What a package says of itself.
-async fn send_head(r: &StreamSend, list: NvList, out: &mut dyn Sink) -> zilla_core::error::Result<()> {
+async fn send_head(r: &StreamSend, list: NvList, out: &mut dyn Sink) -> zilla::error::Result<()> {
     let payload = if list.is_empty() { Vec::new() } else { list.pack() };
     let begin = Begin {
         versioninfo: Begin::version(DMU_COMPOUNDSTREAM, if r.holds { feature::HOLDS } else { 0 }),
@@ -616,8 +616,8 @@ async fn send_head(r: &StreamSend, list: NvList, out: &mut dyn Sink) -> zilla_co
 }
 
 /// Of a stream that could not be written, or not be read from the pool.
-fn of_stream(e: zilla_core::error::Error) -> ApiError {
-    use zilla_core::error::Errno;
+fn of_stream(e: zilla::error::Error) -> ApiError {
+    use zilla::error::Errno;
     match e.errno() {
         Errno::NotSup => ApiError::with(ErrorCode::Unsupported, e.to_string()),
         Errno::Intr => ErrorCode::Intr.into(),

@@ -6,10 +6,10 @@ use super::datasets::typed;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
+use zilla::error::Errno;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetDestroy, DatasetRollback, DatasetSnapshot};
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::error::Errno;
 
 /// A snapshot of this very txg is in the way: the next txg's will do.
 const TRIES: usize = 8;
@@ -77,7 +77,7 @@ impl Engine {
     }
 }
 
-fn refusal(e: &zilla_core::error::Error) -> Option<ApiError> {
+fn refusal(e: &zilla::error::Error) -> Option<ApiError> {
     e.is(Errno::XDev).then(|| ApiError::with(ErrorCode::Exists, NOT_ALL))
 }
 

@@ -7,12 +7,12 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::BTreeMap;
+use zilla::Value;
+use zilla::error::Result;
 use zilla_control::props::{self, PropAttr, TypedValue, VDEV_PROPS};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source, VdevNode, VdevState};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Result;
 use zilla_core::vdev::{Vdev, VdevTree};
-use zilla_core::zap::Value;
 
 /// What the pool itself keeps in a vdev's ZAP is named like a user's property: where its space maps
 /// are, how far a trim has come. Whoever set that would break the pool, so nobody sets or sees it.

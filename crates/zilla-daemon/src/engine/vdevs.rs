@@ -8,14 +8,15 @@ use super::info::vdev_state;
 use super::pool::Pool;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zilla::error::Error;
+use zilla::error::PoolRefusal as Refusal;
 use zilla_control::props::naming::is_draid_spare;
 use zilla_control::types::{
     LeafSpec, PoolAdd, PoolClear, PoolFreeze, PoolReopen, TopKind, TopSpec, VdevAttach, VdevDetach,
     VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Error;
-use zilla_core::spa::{Attach, Refusal, SpareSpec};
+use zilla_core::spa::{Attach, SpareSpec};
 use zilla_core::vdev;
 
 impl Engine {

@@ -20,11 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use zilla::error::Result;
 use zilla::{Suspended, Volume};
 use zilla_control::paths::NBD_SOCKET;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_core::dsl::DslDataset;
-use zilla_core::error::Result;
 use zilla_env::Env;
 use zilla_nbd::{Door, Exports, Refused, VolumeExport};
 use zilla_ondisk::enums::ObjsetType;
@@ -358,7 +358,7 @@ impl Engine {
         let resv = |size| zilla::volume_reservation(&pool.spa, size, block_size, 1);
         let follows = pool.dsl().info(ds).await.map_err(of(&name))?.refreservation == resv(old);
         let reserve = async |bytes: u64| {
-            let value = zilla_core::dsl::Setting::Local(zilla_core::zap::Value::u64(bytes));
+            let value = zilla_core::dsl::Setting::Local(zilla::Value::u64(bytes));
             pool.change_props(&name, vec![("refreservation".to_owned(), value)]).await
         };
         if follows && size > old {

@@ -5,8 +5,8 @@ use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use zilla::error::Result;
 use zilla_control::types::{Activity, PoolWait, PoolWaitReply, ScanState};
-use zilla_core::error::Result;
 use zilla_core::vdev::{UpkeepKind, VdevKind};
 
 const LONGEST: Duration = Duration::from_secs(30);

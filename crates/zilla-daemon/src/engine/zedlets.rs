@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
-use zilla_core::events::{Event, events};
+use zilla::events::{Event, events};
 use zilla_ondisk::NvValue;
 
 /// OpenZFS's limit for a zedlet.
