@@ -14,10 +14,10 @@ use super::streams::Writer;
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use zilla::error::Errno;
+use zilla::streams::Sink;
+use zilla::trace::Recording;
 use zilla_control::types::{TraceRecord, TraceReply};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::send::frame::Sink;
-use zilla_core::trace::Recording;
 use zilla_ondisk::trace::{End, end_frame, header_frame, preamble, records};
 
 /// How often the lanes are emptied: they hold this long some two million reads a second.
@@ -67,10 +67,10 @@ impl Engine {
         let stream = self.streams.take(&r.stream)?;
         let pool = self.pool(&r.name)?;
         let load = pool.load_guid;
-        let recording = pool.spa.zio.tracer().start();
+        let recording = pool.zilla.record_trace();
         let recording = recording
             .ok_or_else(|| ApiError::with(ErrorCode::Busy, "a trace of this pool is being recorded"))?;
-        let header = pool.spa.trace_header();
+        let header = pool.zilla.trace_header();
         // Whoever exports the pool must not wait for this.
         drop(pool);
         let out = stream.writer(Some(PATIENCE))?;
