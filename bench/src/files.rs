@@ -19,7 +19,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     let o = Options::parse(args)?;
     o.prewrite()?;
     let (env, spa) = Volume::pool(&o, o.threads)?;
-    let fs = env.block_on(zilla::open_filesystem(&env, &spa.dsl, POOL, false))?;
+    let fs = env.block_on(zilla::engine::open_filesystem(&env, &spa.dsl, POOL, false))?;
     let next = AtomicU64::new(0);
     let dirs = o.count.div_ceil(FILES_IN_DIR);
     std::thread::scope(|scope| -> Result<()> {

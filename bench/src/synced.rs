@@ -18,7 +18,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     let o = Options::parse(args)?;
     o.prewrite()?;
     let (env, spa) = Volume::pool(&o, 0)?;
-    let fs = env.block_on(zilla::open_filesystem(&env, &spa.dsl, POOL, false))?;
+    let fs = env.block_on(zilla::engine::open_filesystem(&env, &spa.dsl, POOL, false))?;
     let data = noise(o.seed, FILL);
     let file = env.block_on(async {
         let file = fs.create(fs.root(), b"file", NewFile::new(0o100_644, Cred::default())).await?.node;

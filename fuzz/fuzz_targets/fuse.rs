@@ -6,7 +6,7 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use std::sync::{Arc, OnceLock};
-use zilla::zpl::{Unlimited, Zfs, ZplProps, create_fs};
+use zilla_core::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla::{Filesystem, FsProps, NoSnapshots, Time};
 use zilla_core::dmu::testing::{MemStore, keep_synced, props};
 use zilla_core::dmu::{DbufCache, Objset};

@@ -8,7 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use zilla::zpl::{Unlimited, Zfs, ZplProps, create_fs};
+use zilla_core::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla::{Filesystem, FsProps, NoSnapshots, Time};
 use zilla_core::dmu::testing::{MemStore, keep_synced, props};
 use zilla_core::dmu::{DbufCache, Objset};

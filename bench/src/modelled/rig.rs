@@ -172,7 +172,7 @@ impl Rig {
         };
         let (spa, fs) = env.block_on(async {
             let spa = Spa::create(&env, &spec, opts).await?;
-            let fs = zilla::open_filesystem(&env, &spa.dsl, POOL, false).await?;
+            let fs = zilla::engine::open_filesystem(&env, &spa.dsl, POOL, false).await?;
             Ok::<_, zilla::Error>((spa, fs))
         })?;
         spa.ctx.txgs.set_limits(DirtyLimits { max: DIRTY, ..DirtyLimits::default() });

@@ -1,28 +1,27 @@
 //! The memory of a pool goes back to the system when the pool is closed.
 //!
 //! Three things would keep it: the caches, as long as anybody holds the pool; the free buffers,
-//! which an open pool looks after (`zilla_core::memory`) and a closed one no more; and what
+//! which an open pool looks after (the engine's budget of memory) and a closed one no more; and what
 //! the C library has freed but keeps for the next request. So who closes a pool empties its caches,
 //! and when the last user has let go the other two are emptied. Nothing is lost by it: whatever is
 //! needed again is asked for again.
 
-use std::sync::Weak;
 use std::time::Duration;
-use zilla_core::spa::Spa;
+use zilla::manage::Remains;
 
 /// How often it is looked whether somebody still uses a closed pool, and how many times.
 const LOOK: Duration = Duration::from_millis(100);
 const LOOKS: usize = 300;
 
 /// Gives back what a closed pool leaves, as soon as nobody uses it any more.
-pub fn reclaim(name: String, pool: Weak<Spa>) {
+pub fn reclaim(name: String, pool: Remains) {
     tokio::spawn(async move {
         let mut looks = 0;
-        while pool.strong_count() > 0 && looks < LOOKS {
+        while pool.is_in_use() && looks < LOOKS {
             tokio::time::sleep(LOOK).await;
             looks += 1;
         }
-        if pool.strong_count() > 0 {
+        if pool.is_in_use() {
             tracing::warn!("pool '{name}' is closed, but something still holds its memory");
         }
         let given = tokio::task::spawn_blocking(|| {

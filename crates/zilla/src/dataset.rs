@@ -3,6 +3,7 @@
 use crate::ctldir::{NoSnapshots, Snapdir, Snapshots};
 use crate::filesystem::Filesystem;
 use crate::snapshots::DatasetSnapshots;
+use crate::tree::DatasetRef;
 use std::sync::Arc;
 use zilla_core::dsl::{DslDataset, DslPool, LongHold};
 use zilla_core::error::{Errno, Error, Result};
@@ -54,7 +55,7 @@ impl Space for DatasetSpace {
 const ZFS_LOGBIAS_THROUGHPUT: u64 = 1;
 
 /// Reads a dataset's properties as files feel them. `readonly` makes it so whatever the property says.
-pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<FsProps> {
+pub(crate) async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<FsProps> {
     let get = |name: &'static str, default| dsl.prop_u64(ds, name, default);
     let atime = match (get("atime", 1).await?, get("relatime", 1).await?) {
         (0, _) => Atime::Off,
@@ -101,7 +102,7 @@ pub async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) 
 }
 
 /// Opens the files of a file system or snapshot.
-pub async fn open_zfs(
+pub(crate) async fn open_zfs(
     env: &Env,
     dsl: &Arc<DslPool>,
     ds: &Arc<DslDataset>,
@@ -136,25 +137,32 @@ pub async fn open_zfs(
     Zfs::open(env.clone(), os, txgs, space, props).await
 }
 
-/// Should the intent log of a file system not be replayed to its end when it is opened next, the rest of the log goes. (Else the file system
-/// would be read-only, and the log kept.)
-pub async fn give_up_log(dsl: &Arc<DslPool>, name: &str) -> Result<()> {
-    let ds = dsl.by_name(name).await?;
-    dsl.open_log(&ds).await?.give_up_the_rest();
-    Ok(())
-}
+impl DatasetRef {
+    /// Its properties as files feel them. `readonly` makes it so whatever the property says.
+    pub async fn fs_props(&self, readonly: bool) -> Result<FsProps> {
+        fs_props(&self.dsl, &self.ds, readonly).await
+    }
 
-/// Opens a file system (or a snapshot, by its full name) with all that is below its `.zfs`, and frees in the background what was
-/// unlinked but open when it was last closed.
-pub async fn open_filesystem(
-    env: &Env,
-    dsl: &Arc<DslPool>,
-    name: &str,
-    readonly: bool,
-) -> Result<Arc<Filesystem>> {
-    let ds = dsl.by_name(name).await?;
-    let zfs = open_zfs(env, dsl, &ds, readonly).await?;
-    filesystem_on(env, dsl, &ds, zfs).await
+    /// Opens the files of a file system or snapshot, by their numbers alone.
+    pub async fn open_zfs(&self, readonly: bool) -> Result<Arc<Zfs>> {
+        open_zfs(&self.dsl.ctx().env, &self.dsl, &self.ds, readonly).await
+    }
+
+    /// Opens a file system or snapshot with all that is below its `.zfs`, and frees in the background
+    /// what was unlinked but open when it was last closed. Two that are open for writing must not be
+    /// of the same dataset: [`Dataset::files`](crate::Dataset::files) sees to that.
+    pub async fn open_filesystem(&self, readonly: bool) -> Result<Arc<Filesystem>> {
+        let env = &self.dsl.ctx().env;
+        let zfs = open_zfs(env, &self.dsl, &self.ds, readonly).await?;
+        filesystem_on(env, &self.dsl, &self.ds, zfs).await
+    }
+
+    /// Should its intent log not be replayed to its end when it is opened next, the rest of the log
+    /// goes. (Else the file system would be read-only, and the log kept.)
+    pub async fn give_up_log(&self) -> Result<()> {
+        self.dsl.open_log(&self.ds).await?.give_up_the_rest();
+        Ok(())
+    }
 }
 
 /// The same with files that are open already.

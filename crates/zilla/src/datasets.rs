@@ -6,7 +6,7 @@
 //! when the call returns.
 
 use crate::files::Files;
-use crate::make::{auto, volume_reservation};
+use crate::make::auto;
 use crate::pool::Pool;
 use crate::props::{Property, parsed, property, refused};
 use crate::volume::Volume;
@@ -155,7 +155,7 @@ impl Dataset {
         }
         for (_, value) in settings.iter_mut().filter(|(n, v)| n == "refreservation" && *v == auto()) {
             let volume = self.volume().await?;
-            let all = volume_reservation(self.pool.engine(), volume.size()?, volume.block_size()?, 1);
+            let all = self.pool.volume_reservation(volume.size()?, volume.block_size()?, 1);
             *value = Setting::Local(Value::u64(all));
         }
         self.settle(settings).await
@@ -300,17 +300,7 @@ impl Snapshot {
     pub async fn clone_to(&self, name: &str, properties: &[(&str, &str)]) -> Result<Dataset> {
         naming::check_dataset_name(name, self.kind.types(), true).map_err(refused)?;
         let settings = parsed(properties, self.kind.types(), false)?;
-        let (origin, new) = (self.name.clone(), name.to_owned());
-        self.pool
-            .task(move |dsl, tx| {
-                Box::pin(async move {
-                    let parent = dsl.create_check(&new).await?;
-                    dsl.new_props_check(&parent, &new, &settings)?;
-                    let ds = dsl.clone_ds(&tx, &new, &origin).await?;
-                    dsl.set_props(&tx, &ds, &settings).await
-                })
-            })
-            .await?;
+        self.pool.make_clone(&self.name, name, &self.pool.owner(), settings).await?;
         Dataset::open(&self.pool, name).await
     }
 

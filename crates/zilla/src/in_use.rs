@@ -84,16 +84,23 @@ impl Pool {
     /// A volume's bytes: the same volume for all who ask.
     pub(crate) async fn open_volume(&self, name: &str) -> Result<Arc<Volume>> {
         let _turn = self.turn().await?;
-        let id = self.dsl().by_name(name).await?.id();
+        let ds = self.dsl().by_name(name).await?;
+        let id = ds.id();
         let known = self.0.in_use.lock().volumes.get(&id).and_then(Weak::upgrade);
         if let Some(volume) = known {
             return Ok(volume);
         }
-        let volume = open_volume(&self.0.env, self.dsl(), name, false).await?;
+        let volume = open_volume(&self.0.env, self.dsl(), ds, false).await?;
         let mut in_use = self.0.in_use.lock();
         in_use.volumes.retain(|_, v| v.strong_count() > 0);
         in_use.volumes.insert(id, Arc::downgrade(&volume));
         Ok(volume)
+    }
+
+    /// The engine is closed: nothing is opened any more.
+    pub(crate) fn note_closed(&self) {
+        let mut in_use = self.0.in_use.lock();
+        (in_use.exported, in_use.closed) = (true, true);
     }
 
     /// Makes what is open feel the properties that its dataset has now.

@@ -8,13 +8,12 @@
 //! txg, and what was synced since in the intent logs; the next import goes on from there.
 //!
 //! **Deliberately absent**, because they need more than a pool: mounts, shares, the list of pools
-//! that come back by themselves. Encryption and streams are still to come here; the daemon has
-//! them.
+//! that come back by themselves.
 
 use crate::datasets::{Dataset, change};
 use crate::host::this_host;
 use crate::in_use::{InUse, LINGERING, LOOK};
-use crate::make::{Maker, VolumeShape, make_filesystem, make_volume};
+use crate::make::{Maker, VolumeShape};
 use crate::new_pool::{ARC, NewPool};
 use crate::props::{parsed, refused};
 use event_listener::Event;
@@ -70,7 +69,7 @@ pub(crate) struct Inner {
 /// When the last of them is dropped without [`Pool::export`], the pool is closed in the background
 /// as soon as nothing of it is open: who still has [`Files`](crate::Files), a
 /// [`File`](crate::File), a [`Filesystem`](crate::Filesystem) or a [`Volume`](crate::Volume) works
-/// on. What was opened with [`Pool::engine`] does not count.
+/// on. What was opened with [`DatasetRef`](crate::tree::DatasetRef) does not count.
 ///
 /// ```
 /// use zilla::{Import, NewPool, NewVdev, Pool};
@@ -165,7 +164,7 @@ impl Pool {
         Ok(Pool::of(env, spa, (0, 0)))
     }
 
-    fn of(env: &Env, spa: Arc<Spa>, owner: (u32, u32)) -> Pool {
+    pub(crate) fn of(env: &Env, spa: Arc<Spa>, owner: (u32, u32)) -> Pool {
         let (in_use, changed) = Default::default();
         Pool(Arc::new(Inner { env: env.clone(), spa, owner, in_use, changed }))
     }
@@ -180,9 +179,13 @@ impl Pool {
         self.0.spa.guid()
     }
 
-    /// The engine below, for what this crate does not have.
-    pub fn engine(&self) -> &Arc<Spa> {
+    pub(crate) fn spa(&self) -> &Arc<Spa> {
         &self.0.spa
+    }
+
+    /// Whom datasets belong to that are made without saying so.
+    pub(crate) fn owner(&self) -> Maker {
+        Maker::owner(self.0.owner.0, self.0.owner.1)
     }
 
     /// The world that it was opened in.
@@ -250,8 +253,8 @@ impl Pool {
     pub async fn create_filesystem(&self, name: &str, properties: &[(&str, &str)]) -> Result<Dataset> {
         naming::check_dataset_name(name, FS, true).map_err(refused)?;
         let settings = parsed(properties, FS, true)?;
-        let maker = Maker::owner(self.0.owner.0, self.0.owner.1);
-        make_filesystem(&self.0.spa, name, &maker, settings, NewCrypt::default()).await?;
+        let maker = self.owner();
+        self.make_filesystem(name, &maker, settings, NewCrypt::default()).await?;
         self.dataset(name).await
     }
 
@@ -260,9 +263,9 @@ impl Pool {
     pub async fn create_volume(&self, name: &str, size: u64, properties: &[(&str, &str)]) -> Result<Dataset> {
         naming::check_dataset_name(name, VOL, true).map_err(refused)?;
         let settings = parsed(properties, VOL, true)?;
-        let maker = Maker::owner(self.0.owner.0, self.0.owner.1);
+        let maker = self.owner();
         let shape = VolumeShape { size, block_size: None, sparse: false };
-        make_volume(&self.0.spa, name, &maker, shape, settings, NewCrypt::default()).await?;
+        self.make_volume(name, &maker, shape, settings, NewCrypt::default()).await?;
         self.dataset(name).await
     }
 

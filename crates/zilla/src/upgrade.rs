@@ -14,15 +14,16 @@
 //! Not here: accounts of users in file systems that were made without them. They stay without.
 
 use crate::dataset::open_zfs;
+use crate::tree::DatasetRef;
 use std::sync::Arc;
 use zilla_core::dmu::{Now, Objset, in_tx};
-use zilla_core::dsl::{DslDataset, DslPool};
+
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::txg::Tx;
 use zilla_core::types::ObjectId;
 use zilla_core::zap::{CreateOpts, Zap};
 use zilla_core::zpl::{MASTER_NODE_OBJ, ZPL_VERSION};
-use zilla_env::Env;
+
 use zilla_ondisk::object_type::DMU_OT_SA_MASTER_NODE;
 
 /// The first version with system attributes. Source: ZPL_VERSION_SA in sys/fs/zfs.h.
@@ -32,32 +33,31 @@ const ATTRIBUTES: &[u8] = b"SA_ATTRS";
 /// Bytes that two entries of the master node and the new object may take.
 const ROOM: u64 = 16 << 10;
 
-/// Gives a file system that nobody has open a newer version, on disk.
-pub async fn upgrade_filesystem(
-    env: &Env,
-    dsl: &Arc<DslPool>,
-    ds: &Arc<DslDataset>,
-    version: u64,
-) -> Result<()> {
-    let zfs = open_zfs(env, dsl, ds, false).await?;
-    if version <= zfs.version() || version > ZPL_VERSION || ds.is_snapshot() {
-        let what = format!("version {version} is none that a file system of version {} gets", zfs.version());
-        return Err(Error::inval(what));
+impl DatasetRef {
+    /// Gives a file system that nobody has open a newer version, on disk.
+    pub async fn upgrade_filesystem(&self, version: u64) -> Result<()> {
+        let (dsl, ds) = (&self.dsl, &self.ds);
+        let zfs = open_zfs(&dsl.ctx().env, dsl, ds, false).await?;
+        if version <= zfs.version() || version > ZPL_VERSION || ds.is_snapshot() {
+            let what =
+                format!("version {version} is none that a file system of version {} gets", zfs.version());
+            return Err(Error::inval(what));
+        }
+        if let Some(why) = zfs.kept_log() {
+            let what = format!("the intent log could not be replayed, so nothing is changed: {why}");
+            return Err(Error::os(Errno::ROFs, what));
+        }
+        let ctx = dsl.ctx();
+        if ctx.readonly {
+            return Err(Error::os(Errno::ROFs, "the pool is read-only"));
+        }
+        in_tx(&ctx.txgs, |tx| {
+            dsl.reserve(ds, tx, ROOM, false)?;
+            change(zfs.objset(), tx, version)
+        })
+        .await?;
+        zfs.sync().await
     }
-    if let Some(why) = zfs.kept_log() {
-        let what = format!("the intent log could not be replayed, so nothing is changed: {why}");
-        return Err(Error::os(Errno::ROFs, what));
-    }
-    let ctx = dsl.ctx();
-    if ctx.readonly {
-        return Err(Error::os(Errno::ROFs, "the pool is read-only"));
-    }
-    in_tx(&ctx.txgs, |tx| {
-        dsl.reserve(ds, tx, ROOM, false)?;
-        change(zfs.objset(), tx, version)
-    })
-    .await?;
-    zfs.sync().await
 }
 
 fn change(os: &Arc<Objset>, tx: &Tx, version: u64) -> Now<()> {

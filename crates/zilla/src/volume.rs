@@ -8,6 +8,7 @@
 //! keeps new ones waiting; [`Suspended::resume`] opens what is there then. A volume that is closed answers ENXIO.
 
 use crate::dataset::DatasetSpace;
+use crate::tree::DatasetRef;
 use bytes::Bytes;
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -32,8 +33,8 @@ const CACHE_MAX: u64 = 32 << 20;
 /// An open volume, or a snapshot of one.
 ///
 /// ```no_run
-/// # async fn example(env: &zilla_env::Env, dsl: &std::sync::Arc<zilla_core::dsl::DslPool>) -> zilla::Result<()> {
-/// let volume = zilla::open_volume(env, dsl, "tank/disk", false).await?;
+/// # async fn example(pool: &zilla::Pool) -> zilla::Result<()> {
+/// let volume = pool.dataset("tank/disk").await?.volume().await?;
 /// volume.write(4096, &[bytes::Bytes::from_static(b"hello")], true).await?;
 /// assert_eq!(volume.read(4096, 5).await?.concat(), b"hello");
 /// volume.trim(0, volume.size()?).await?;
@@ -128,9 +129,14 @@ async fn open_zvol(env: &Env, dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly
     Zvol::open(env.clone(), os, txgs, space, props).await
 }
 
-/// Opens a volume, or a snapshot of one by its full name. Two that are open for writing must not be of the same dataset.
-pub async fn open_volume(env: &Env, dsl: &Arc<DslPool>, name: &str, readonly: bool) -> Result<Arc<Volume>> {
-    let dataset = dsl.by_name(name).await?;
+/// Opens a volume, or a snapshot of one. Two that are open for writing must not be of the same
+/// dataset.
+pub(crate) async fn open_volume(
+    env: &Env,
+    dsl: &Arc<DslPool>,
+    dataset: Arc<DslDataset>,
+    readonly: bool,
+) -> Result<Arc<Volume>> {
     let zvol = open_zvol(env, dsl, &dataset, readonly).await?;
     Ok(Arc::new(Volume {
         env: env.clone(),
@@ -140,6 +146,14 @@ pub async fn open_volume(env: &Env, dsl: &Arc<DslPool>, name: &str, readonly: bo
         state: Mutex::new(State { zvol: Some(zvol), ..State::default() }),
         changed: Event::new(),
     }))
+}
+
+impl DatasetRef {
+    /// Opens a volume, or a snapshot of one. Two that are open for writing must not be of the same
+    /// dataset: [`Dataset::volume`](crate::Dataset::volume) sees to that.
+    pub async fn open_volume(&self, readonly: bool) -> Result<Arc<Volume>> {
+        open_volume(&self.dsl.ctx().env, &self.dsl, self.ds.clone(), readonly).await
+    }
 }
 
 impl Volume {

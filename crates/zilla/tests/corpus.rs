@@ -202,7 +202,7 @@ async fn check_set(env: &Env, set: &Path, replay: bool, faults: &mut Vec<String>
     let mut files = 0;
     for m in manifests {
         let dataset = m.file_stem().unwrap().to_string_lossy().replace("%2f", "/");
-        match zilla::open_filesystem(env, &spa.dsl, &dataset, !replay).await {
+        match zilla::engine::open_filesystem(env, &spa.dsl, &dataset, !replay).await {
             Ok(fs) => files += compare(&fs, &m, replay, faults).await,
             Err(e) => faults.push(format!("{label}: {dataset} cannot be opened: {e}")),
         }

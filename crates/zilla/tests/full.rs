@@ -71,7 +71,7 @@ fn a_full_pool_with_a_log_to_replay_comes_back() {
     let env = real_env(2);
     env.block_on(Box::pin(async {
         let spa = import(&env, dir.path()).await;
-        let fs = zilla::open_filesystem(&env, &spa.dsl, "p8/s", false).await.unwrap();
+        let fs = zilla::engine::open_filesystem(&env, &spa.dsl, "p8/s", false).await.unwrap();
         spa.sync().await.unwrap();
         assert!(spa.suspended().is_none());
         let ack = fs.lookup(fs.root(), b"ack").await.unwrap().leak();
@@ -171,7 +171,7 @@ fn stress(size: u64, record: u64, seed: u64, time: Duration) {
         })
         .await
         .unwrap();
-        let fs = zilla::open_filesystem(&env, &spa.dsl, "full", false).await.unwrap();
+        let fs = zilla::engine::open_filesystem(&env, &spa.dsl, "full", false).await.unwrap();
         let refused = fill(&fs, record, seed).await;
         assert_eq!(refused, Errno::NoSpc);
         let end = Instant::now() + time;

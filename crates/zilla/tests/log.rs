@@ -49,7 +49,7 @@ async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
 }
 
 async fn open(env: &Env, spa: &Arc<Spa>) -> Arc<Filesystem> {
-    zilla::open_filesystem(env, &spa.dsl, POOL, false).await.unwrap()
+    zilla::engine::open_filesystem(env, &spa.dsl, POOL, false).await.unwrap()
 }
 
 /// The disks as they are at this moment: what a machine that stops now would find again.
@@ -556,7 +556,7 @@ async fn new_fs(spa: &Arc<Spa>, name: &'static str) {
 }
 
 async fn open_as(env: &Env, spa: &Arc<Spa>, name: &str) -> Arc<Filesystem> {
-    zilla::open_filesystem(env, &spa.dsl, name, false).await.unwrap()
+    zilla::engine::open_filesystem(env, &spa.dsl, name, false).await.unwrap()
 }
 
 /// Writes and commits, so that the log has live blocks.

@@ -287,7 +287,7 @@ async fn file_systems(c: Client) {
         });
         made.await.unwrap();
         for name in names() {
-            let fs = zilla::open_filesystem(&c.env, &c.spa.dsl, &name, false).await.unwrap();
+            let fs = zilla::engine::open_filesystem(&c.env, &c.spa.dsl, &name, false).await.unwrap();
             let c = Client { fs: fs.clone(), ..c.clone() };
             let file = c.make(fs.root(), "f", S_IFREG | 0o644).await;
             c.write(file, 0, 10_000).await;
@@ -421,7 +421,7 @@ fn run(name: &str, pattern: Pattern, limit: u64, lasts: Duration) -> (u64, u64) 
     let watch = Watch::begin();
     let most = env.block_on(async {
         let spa = create(&task_env, dir.path(), limit).await;
-        let fs = zilla::open_filesystem(&task_env, &spa.dsl, POOL, false).await.unwrap();
+        let fs = zilla::engine::open_filesystem(&task_env, &spa.dsl, POOL, false).await.unwrap();
         let until = Instant::now() + lasts;
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {

@@ -19,10 +19,11 @@ use super::pool::Pool;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use zilla::access::Who;
+use zilla::tree::DatasetDir;
 use zilla_control::props::{self, naming};
 use zilla_control::types::*;
 use zilla_control::{ApiError, Asked, Caller, ErrorCode};
-use zilla_core::dsl::{DslDir, Who};
 
 /// Clients that changed something and have not yet written the pool's history.
 const LINES: usize = 256;
@@ -182,9 +183,8 @@ impl Judge {
         if naming::pool_of(name) != self.pool.name() {
             return Err(ApiError::with(ErrorCode::CrossTarget, "datasets must be within same pool"));
         }
-        let dsl = self.pool.dsl();
-        let ds = dsl.by_name(name).await.map_err(of(name))?;
-        match dsl.may(&ds, permission, &self.who).await.map_err(of_dataset)? {
+        let ds = self.pool.zilla.by_name(name).await.map_err(of(name))?;
+        match ds.may(permission, &self.who).await.map_err(of_dataset)? {
             true => Ok(()),
             false => denied(),
         }
@@ -216,14 +216,13 @@ impl Judge {
     }
 
     /// The dirs below a dataset.
-    async fn below(&self, fs: &str, recursive: bool) -> Answer<Vec<Arc<DslDir>>> {
-        let dsl = self.pool.dsl();
+    async fn below(&self, fs: &str, recursive: bool) -> Answer<Vec<DatasetDir>> {
         let (mut all, mut todo) = (Vec::new(), Vec::new());
         if recursive {
-            todo.push(dsl.dir_by_name(fs).await.map_err(of(fs))?);
+            todo.push(self.pool.zilla.dir_by_name(fs).await.map_err(of(fs))?);
         }
         while let Some(dir) = todo.pop() {
-            for child in dsl.child_dirs(&dir).await.map_err(of_dataset)? {
+            for child in dir.children().await.map_err(of_dataset)? {
                 todo.push(child.clone());
                 all.push(child);
             }
@@ -233,12 +232,11 @@ impl Judge {
 
     /// What it takes to make a dataset: of what is there above it, and of the new one itself for its properties.
     async fn make(&self, name: &str, properties: impl Iterator<Item = &String>) -> Answer<()> {
-        let dsl = self.pool.dsl();
         // With `-p` the nearest that is there counts.
         let mut above = name.rsplit_once('/').map(|(up, _)| up);
         let dir = loop {
             let Some(at) = above else { return denied() };
-            match dsl.dir_by_name(at).await {
+            match self.pool.zilla.dir_by_name(at).await {
                 Ok(dir) => break dir,
                 Err(_) => above = at.rsplit_once('/').map(|(up, _)| up),
             }
@@ -246,7 +244,7 @@ impl Judge {
         self.all(&dir.name(), &["create", "mount"]).await?;
         for name in properties {
             let permission = permission_of(name)?;
-            if !dsl.may_below(&dir, permission, &self.who, true).await.map_err(of_dataset)? {
+            if !dir.may_below(permission, &self.who, true).await.map_err(of_dataset)? {
                 return denied();
             }
         }
@@ -269,16 +267,15 @@ impl Judge {
             return self.on(fs, "destroy").await;
         }
         let snapshots = r.target.contains('@');
-        let dsl = self.pool.dsl();
-        let mut dirs = vec![dsl.dir_by_name(fs).await.map_err(of(fs))?];
+        let mut dirs = vec![self.pool.zilla.dir_by_name(fs).await.map_err(of(fs))?];
         dirs.extend(self.below(fs, r.recursive).await?);
         for dir in dirs {
             for permission in both {
                 let may = match snapshots {
-                    true => dsl.may_below(&dir, permission, &self.who, false).await.map_err(of_dataset)?,
+                    true => dir.may_below(permission, &self.who, false).await.map_err(of_dataset)?,
                     false => {
-                        let head = dsl.head(&dir).await.map_err(of_dataset)?;
-                        dsl.may(&head, permission, &self.who).await.map_err(of_dataset)?
+                        let head = dir.head().await.map_err(of_dataset)?;
+                        head.may(permission, &self.who).await.map_err(of_dataset)?
                     }
                 };
                 if !may {
@@ -307,9 +304,8 @@ impl Judge {
     /// `promote` of the clone and of what it was made from, whose snapshots it takes.
     async fn promote(&self, name: &str) -> Answer<()> {
         self.all(name, &["promote", "mount"]).await?;
-        let dsl = self.pool.dsl();
-        let ds = dsl.by_name(name).await.map_err(of(name))?;
-        match dsl.info(&ds).await.map_err(of_dataset)?.origin {
+        let ds = self.pool.zilla.by_name(name).await.map_err(of(name))?;
+        match ds.info().await.map_err(of_dataset)?.origin {
             Some(origin) => self.on(&origin, "promote").await,
             // It is refused for what it is.
             None => Ok(()),

@@ -4,13 +4,12 @@ use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use zilla::accounts::Quota;
+use zilla::error::{Errno, Result};
+use zilla::tree::DatasetRef;
 use zilla_control::owners;
 use zilla_control::types::{Account, DatasetAccounts, Owners, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, Quota};
-use zilla_core::error::{Errno, Result};
-use zilla_ondisk::enums::ObjsetType;
 
 /// What `userobjquota@joe` means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +64,7 @@ pub fn split_quotas(words: &BTreeMap<String, String>) -> Answer<(BTreeMap<String
     Ok((rest, quotas))
 }
 
-fn unsupported(e: zilla_core::error::Error) -> ApiError {
+fn unsupported(e: zilla::error::Error) -> ApiError {
     match e.is(Errno::NotSup) {
         true => ApiError::with(ErrorCode::BadVersion, "pool must be upgraded to set this property or value"),
         false => of_dataset(e),
@@ -73,27 +72,26 @@ fn unsupported(e: zilla_core::error::Error) -> ApiError {
 }
 
 impl Pool {
-    async fn accounts(&self, ds: &Arc<DslDataset>, whose: Quota) -> Result<Vec<Account>> {
-        let dsl = self.dsl();
-        let [_, objects, projects] = dsl.accounts_kept(ds).await?;
+    async fn accounts(&self, ds: &DatasetRef, whose: Quota) -> Result<Vec<Account>> {
+        let [_, objects, projects] = ds.accounts_kept().await?;
         let mut all: BTreeMap<u64, Account> = BTreeMap::new();
         if whose == Quota::Project && !projects {
             return Ok(Vec::new());
         }
-        for u in dsl.userspace(ds, whose).await? {
+        for u in ds.accounts(whose).await? {
             let a = all.entry(u.id).or_default();
             (a.used, a.quota) = (Some(u.bytes), Some(0));
             if objects {
                 (a.objects_used, a.objects_quota) = (Some(u.objects), Some(0));
             }
         }
-        for (id, quota) in dsl.quotas(ds, whose, false).await? {
+        for (id, quota) in ds.quotas(whose, false).await? {
             let a = all.entry(id).or_default();
             a.quota = Some(quota);
             a.used.get_or_insert(0);
         }
         if objects {
-            for (id, quota) in dsl.quotas(ds, whose, true).await? {
+            for (id, quota) in ds.quotas(whose, true).await? {
                 let a = all.entry(id).or_default();
                 a.objects_quota = Some(quota);
                 a.objects_used.get_or_insert(0);
@@ -103,20 +101,20 @@ impl Pool {
     }
 
     /// The value of `userused@...` or `userquota@...`; None where the dataset keeps no such account.
-    pub async fn account_property(&self, ds: &Arc<DslDataset>, name: &str) -> Result<Option<PropValue>> {
+    pub async fn account_property(&self, ds: &DatasetRef, name: &str) -> Result<Option<PropValue>> {
         let Some(named) = Named::parse(name) else { return Ok(None) };
-        if self.dsl().os_type(ds).await? != ObjsetType::Zfs.number() {
+        if !ds.is_filesystem().await? {
             return Ok(None);
         }
-        let [bytes, objects, projects] = self.dsl().accounts_kept(ds).await?;
+        let [bytes, objects, projects] = ds.accounts_kept().await?;
         if !bytes || named.objects && !objects || named.whose == Quota::Project && !projects {
             return Ok(None);
         }
         let value = if named.quota {
-            let all = self.dsl().quotas(ds, named.whose, named.objects).await?;
+            let all = ds.quotas(named.whose, named.objects).await?;
             all.iter().find(|(id, _)| *id == named.id).map_or(0, |q| q.1)
         } else {
-            let all = self.dsl().userspace(ds, named.whose).await?;
+            let all = ds.accounts(named.whose).await?;
             let found = all.iter().find(|u| u.id == named.id).copied().unwrap_or_default();
             if named.objects { found.objects } else { found.bytes }
         };
@@ -127,8 +125,8 @@ impl Pool {
 impl Engine {
     pub(super) async fn list_accounts(&self, r: DatasetAccounts) -> Answer<Vec<Account>> {
         let pool = self.pool_of(&r.name)?;
-        let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
-        if pool.dsl().os_type(&ds).await.map_err(of(&r.name))? != ObjsetType::Zfs.number() {
+        let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
+        if !ds.is_filesystem().await.map_err(of(&r.name))? {
             return Err(ApiError::new(ErrorCode::BadType).subject(r.name));
         }
         let whose = match r.owners {
@@ -136,9 +134,9 @@ impl Engine {
             Owners::Group => Quota::Group,
             Owners::Project => Quota::Project,
         };
-        let [bytes, ..] = pool.dsl().accounts_kept(&ds).await.map_err(of(&r.name))?;
+        let [bytes, ..] = ds.accounts_kept().await.map_err(of(&r.name))?;
         if !bytes {
-            return Err(unsupported(zilla_core::dsl::Refusal::NoAccounts("userused").into()));
+            return Err(unsupported(zilla::error::DatasetRefusal::NoAccounts("userused").into()));
         }
         pool.accounts(&ds, whose).await.map_err(of(&r.name))
     }
@@ -157,13 +155,11 @@ impl Engine {
         let zfs = match &mounted {
             Some(fs) => fs.zfs(),
             None => {
-                let ds = pool.dsl().by_name(name).await.map_err(of(name))?;
-                if ds.is_snapshot()
-                    || pool.dsl().os_type(&ds).await.map_err(of(name))? != ObjsetType::Zfs.number()
-                {
+                let ds = pool.zilla.by_name(name).await.map_err(of(name))?;
+                if ds.is_snapshot() || !ds.is_filesystem().await.map_err(of(name))? {
                     return Err(ErrorCode::PropType.into());
                 }
-                zilla::open_zfs(&self.env, pool.dsl(), &ds, false).await.map_err(of(name))?
+                ds.open_zfs(false).await.map_err(of(name))?
             }
         };
         for (n, quota) in quotas {

@@ -23,9 +23,7 @@ impl Engine {
 
 /// One pool's, under OpenZFS's names.
 fn counts(pool: &Arc<Pool>) -> Vec<(&'static str, u64)> {
-    let mut all = pool.spa.zio.cache().arcstats();
-    all.extend(pool.spa.zio.l2().arcstats());
-    all
+    pool.zilla.arc_counts()
 }
 
 /// The sum of all pools'.

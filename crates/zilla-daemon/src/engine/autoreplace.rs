@@ -21,9 +21,9 @@ use super::pool::Pool;
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
+use zilla::devices::probe;
 use zilla::foreign;
 use zilla_control::types::VdevAttach;
-use zilla_core::vdev;
 use zilla_env::{Env, OpenMode};
 
 /// How long a device has to show what lies on it.
@@ -46,10 +46,10 @@ impl Engine {
     pub(super) async fn replace_failed(&self, pool: &Arc<Pool>) {
         // The last round goes on.
         let Ok(_replacing) = pool.replacing.try_lock() else { return };
-        if pool.readonly() || pool.spa.suspended().is_some() {
+        if pool.readonly() || pool.zilla.suspended().is_some() {
             return;
         }
-        let failed = pool.spa.tree().failed_leaves();
+        let failed = pool.zilla.vdevs().failed();
         if failed.is_empty() || !pool.replaces_by_itself().await.unwrap_or(false) {
             return;
         }
@@ -90,7 +90,7 @@ impl Engine {
             return None;
         }
         let (env, looking) = (self.env.clone(), pool.looking.clone());
-        let (own, place) = (pool.spa.guid(), path.to_owned());
+        let (own, place) = (pool.zilla.guid(), path.to_owned());
         let look = tokio::spawn(async move {
             let found = look(&env, own, Path::new(&place)).await;
             looking.lock().remove(&guid);
@@ -115,7 +115,7 @@ async fn look(env: &Env, pool: u64, path: &Path) -> Found {
         let places = PLACES.join(", ");
         return Found::Refused(format!("a path names a place only below {places}"));
     }
-    if let Some(label) = vdev::probe(&device).await {
+    if let Some(label) = probe(&device).await {
         if label.pool_guid() == Some(pool) && label.txg() == 0 {
             return Found::Nobodys;
         }

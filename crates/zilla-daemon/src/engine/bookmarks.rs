@@ -4,14 +4,15 @@ use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use zilla::bookmarks::Bookmark;
+use zilla::error::DatasetRefusal as Refusal;
+use zilla::error::{Error, Result};
+use zilla::tree::DatasetRef;
 use zilla_control::props::naming::{check_dataset_name, pool_of};
 use zilla_control::props::{BOOK, SNAP};
 use zilla_control::types::{DatasetBookmark, DatasetDestroy, DatasetInfo, DatasetKind, DestroyReply};
 use zilla_control::types::{PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslBookmark, DslDataset, Refusal};
-use zilla_core::error::{Error, Result};
 
 /// What `zfs bookmark` says of a refusal; other errors are as everywhere.
 fn refused(e: Error) -> ApiError {
@@ -42,10 +43,7 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
-        let dsl = pool.dsl().clone();
-        let pairs = vec![(r.source, r.target)];
-        let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.bookmark(&tx, &pairs).await }));
-        task.await.map_err(refused)
+        pool.zilla.bookmark(vec![(r.source, r.target)]).await.map_err(refused)
     }
 
     pub(super) async fn destroy_bookmark(&self, r: &DatasetDestroy) -> Answer<DestroyReply> {
@@ -53,19 +51,14 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
-        pool.dsl().bookmark_by_name(&r.target).await.map_err(of(&r.target))?;
-        let (dsl, names) = (pool.dsl().clone(), vec![r.target.clone()]);
-        let task = pool
-            .spa
-            .ctx
-            .sync_task(move |tx| Box::pin(async move { dsl.destroy_bookmarks(&tx, &names).await }));
-        task.await.map_err(of(&r.target))?;
+        pool.zilla.bookmark_by_name(&r.target).await.map_err(of(&r.target))?;
+        pool.zilla.destroy_bookmarks(vec![r.target.clone()]).await.map_err(of(&r.target))?;
         Ok(DestroyReply { destroyed: vec![r.target.clone()], ..DestroyReply::default() })
     }
 }
 
 /// A bookmark as `zfs list` and `zfs get` show it.
-pub fn describe(head: &str, mark: &DslBookmark) -> DatasetInfo {
+pub fn describe(head: &str, mark: &Bookmark) -> DatasetInfo {
     let p = &mark.phys;
     let stat = |text: String| PropValue::new(text, Source::None);
     let mut properties = BTreeMap::from([
@@ -92,7 +85,7 @@ pub fn describe(head: &str, mark: &DslBookmark) -> DatasetInfo {
 }
 
 /// A head's bookmarks, by name.
-pub fn of_head(head: &DslDataset) -> Vec<DatasetInfo> {
+pub fn of_head(head: &DatasetRef) -> Vec<DatasetInfo> {
     let name = head.name();
     let mut all: Vec<_> = head.bookmarks().iter().map(|b| describe(&name, b)).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -101,12 +94,12 @@ pub fn of_head(head: &DslDataset) -> Vec<DatasetInfo> {
 
 impl Pool {
     /// A head's bookmarks, by name, with what they have beside.
-    pub async fn bookmarks_shown(&self, head: &DslDataset) -> Vec<DatasetInfo> {
+    pub async fn bookmarks_shown(&self, head: &DatasetRef) -> Vec<DatasetInfo> {
         let mut out = of_head(head);
         for mark in head.bookmarks().iter().filter(|m| m.phys.redaction_obj != 0) {
             let name = format!("{}#{}", head.name(), mark.name);
             // One whose list is damaged is shown without it.
-            let snaps = self.dsl().redaction_snaps(&mark.phys).await.ok().flatten();
+            let snaps = self.zilla.redaction_snaps(&mark.phys).await.ok().flatten();
             if let (Some(info), Some(snaps)) = (out.iter_mut().find(|i| i.name == name), snaps) {
                 let text = super::redact::guids(&snaps);
                 info.properties.insert("redact_snaps".to_owned(), PropValue::new(text, Source::None));
@@ -116,21 +109,21 @@ impl Pool {
     }
 
     /// `written#mark`, `written@snap`: space written to a dataset since an earlier state of it.
-    pub async fn written_since_name(&self, ds: &Arc<DslDataset>, property: &str) -> Result<Option<u64>> {
+    pub async fn written_since_name(&self, ds: &DatasetRef, property: &str) -> Result<Option<u64>> {
         let full = ds.name();
         let base = full.split('@').next().unwrap_or_default();
         if let Some(mark) = property.strip_prefix("written#") {
             let name = if mark.contains('#') { mark.to_owned() } else { format!("{base}#{mark}") };
-            let Ok((head, mark)) = self.dsl().bookmark_by_name(&name).await else { return Ok(None) };
-            if !self.dsl().is_before(ds, &head, mark.phys.creation_txg).await? {
+            let Ok((head, mark)) = self.zilla.bookmark_by_name(&name).await else { return Ok(None) };
+            if !ds.is_after(&head, mark.phys.creation_txg).await? {
                 return Ok(None);
             }
-            return self.dsl().written_since_bookmark(ds, &mark.phys).await;
+            return ds.written_since_bookmark(&mark.phys).await;
         }
         let snap = property.trim_start_matches("written@");
         let snap = snap.rsplit_once('@').map_or(snap, |(_, s)| s);
-        match self.dsl().by_name(&format!("{base}@{snap}")).await {
-            Ok(prev) => self.written_since(ds, &prev).await,
+        match self.zilla.by_name(&format!("{base}@{snap}")).await {
+            Ok(prev) => ds.written_since(&prev).await,
             Err(_) => Ok(None),
         }
     }

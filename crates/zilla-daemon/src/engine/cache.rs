@@ -10,12 +10,10 @@
 use super::Engine;
 use super::errors::Answer;
 use super::lost::Lost;
-use super::pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use zilla::open::{FoundPool, OpenOpts};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::spa::{FoundPool, OpenOpts, discover};
-use zilla_core::vdev::ConfigFor;
 use zilla_ondisk::NvList;
 use zilla_ondisk::enums::PoolState;
 
@@ -43,7 +41,7 @@ impl Engine {
                 Some(named) => self.resolved(Path::new(named)).await,
                 None => own.clone(),
             };
-            files.entry(file).or_default().add(pool.name(), entry(&pool));
+            files.entry(file).or_default().add(pool.name(), pool.zilla.cache_entry());
         }
         if let Some(list) = files.get_mut(&own) {
             for (name, lost) in self.lost.read().iter() {
@@ -157,7 +155,7 @@ impl Engine {
         let paths = entries.iter().flat_map(|e| &e.paths);
         let places: BTreeSet<PathBuf> = paths.filter_map(|p| p.parent().map(Path::to_owned)).collect();
         let places: Vec<PathBuf> = places.into_iter().filter(|d| d.is_dir()).collect();
-        let mut found = discover(&self.env, &places).await.map_err(super::errors::of_pool)?;
+        let mut found = zilla::Pool::find(&self.env, &places).await.map_err(super::errors::of_pool)?;
         found.retain(|f| entries.iter().any(|e| e.guid == f.guid));
         Ok(found)
     }
@@ -188,7 +186,7 @@ impl Engine {
         // A path that is gone is a device that is missing, which the pool may do without.
         let lacking = entry.lacking().await;
         let there = entry.paths.iter().filter(|p| !lacking.contains(p)).cloned().collect::<Vec<_>>();
-        let found = discover(&self.env, &there).await.map_err(super::errors::of_pool)?;
+        let found = zilla::Pool::find(&self.env, &there).await.map_err(super::errors::of_pool)?;
         let found = found.into_iter().find(|f| f.guid == entry.guid && states.contains(&f.state));
         Ok(found.map(|f| FoundPool { name: entry.name.clone(), ..f }))
     }
@@ -217,19 +215,6 @@ impl Cached {
         // Where no thread is to be had the search says what is wrong.
         zilla_env::apart(look).await.unwrap_or_default()
     }
-}
-
-fn entry(pool: &Pool) -> NvList {
-    let spa = &pool.spa;
-    let mut nv = NvList::new();
-    nv.add("version", spa.version()).add("name", pool.name());
-    nv.add("state", PoolState::Active.number()).add("txg", spa.uberblock().txg);
-    nv.add("pool_guid", spa.guid());
-    if let Some(sets) = spa.compatibility() {
-        nv.add("compatibility", sets);
-    }
-    nv.add("vdev_tree", spa.tree().generate_config(ConfigFor::Mos));
-    nv
 }
 
 /// Where the devices of a configuration are.

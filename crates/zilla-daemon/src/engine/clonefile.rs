@@ -7,9 +7,9 @@ use super::Engine;
 use super::errors::Answer;
 use std::sync::Arc;
 use zilla::Filesystem;
+use zilla::error::Errno;
 use zilla_control::types::{FileClone, FileId};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Errno;
 use zilla_fuse::Notifier;
 
 impl Engine {

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zilla::devices;
+use zilla::features::SUPPORTED;
+use zilla::open::{CreateOpts, Outward, RootFs};
 use zilla_control::props::{self, PoolPropContext, PropType, TypedValue, naming};
 use zilla_control::types::{
     AllocClass, LeafSpec, MountedReply, PoolCreate, PoolDestroy, PoolExport, TopKind, VdevSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::spa::features::SUPPORTED;
-use zilla_core::spa::{CreateOpts, Outward, RootFs, Spa};
-use zilla_core::vdev;
 use zilla_ondisk::enums::PoolState;
 
 /// Bytes of decompressed blocks that a pool keeps beside its ARC.
@@ -82,9 +82,9 @@ impl Engine {
             disk_name: r.temporary_name.is_some().then(|| r.name.clone()),
             spares: self.spare_specs(&r.vdevs).await,
         };
-        let spa = Spa::create_with(&self.env, &spec, opts, root, outward).await.map_err(of_pool)?;
+        let zilla = zilla::Pool::create_with(&self.env, &spec, opts, root, outward).await.map_err(of_pool)?;
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
-        let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
+        let pool = Pool::new(zilla, r.altroot.clone(), cachefile, self.env.rng.u64());
         self.pools.write().insert(name.clone(), pool.clone());
         let settled = async {
             for (property, kind, value) in typed {
@@ -138,15 +138,15 @@ impl Engine {
         let watched = async {
             loop {
                 self.env.sleep(std::time::Duration::from_secs(1)).await;
-                pool.spa.check_deadman();
+                pool.zilla.check_deadman();
             }
         };
         let closed = tokio::select! {
-            closed = pool.spa.close(state) => closed,
+            closed = pool.zilla.close(state) => closed,
             never = watched => never,
         };
-        pool.spa.zio.cache().clear();
-        crate::memory::reclaim(pool.name(), Arc::downgrade(&pool.spa));
+        pool.zilla.clear_cache();
+        crate::memory::reclaim(pool.name(), pool.zilla.remains());
         self.save_cache().await;
         closed.map_err(of_pool)
     }
@@ -167,7 +167,7 @@ impl Engine {
         if force && let Ok(pool) = self.pool(&r.name) {
             // What is not on disk is lost; that is what the force is for. Who is changing the pool
             // waits for it, and has the lock meanwhile.
-            pool.spa.abandon();
+            pool.zilla.abandon();
         }
         let _changes = self.changes.lock().await;
         if self.let_go(&r.name).await {
@@ -175,7 +175,7 @@ impl Engine {
         }
         let pool = self.pool(&r.name)?;
         if force {
-            pool.spa.abandon();
+            pool.zilla.abandon();
         } else {
             pool.check_running()?;
         }
@@ -196,7 +196,7 @@ impl Engine {
 
     /// A quarter of the memory there is, at most: the host has other work, and pools share it.
     pub(super) async fn arc_max(&self) -> u64 {
-        let memory = zilla_core::memory::read(&*self.env.opener).await;
+        let memory = zilla::stats::memory(&*self.env.opener).await;
         memory.map_or(MOST_ARC, |m| m.total / 4).clamp(32 << 20, MOST_ARC)
     }
 }
@@ -233,26 +233,26 @@ fn features(r: &PoolCreate, typed: &[(String, PropType, TypedValue)]) -> Answer<
     Ok(Some(list))
 }
 
-pub(super) fn leaf_specs(leaves: &[LeafSpec]) -> Vec<vdev::LeafSpec> {
+pub(super) fn leaf_specs(leaves: &[LeafSpec]) -> Vec<devices::LeafSpec> {
     let leaf = |l: &LeafSpec| {
         let path = PathBuf::from(&l.path);
         let disk = is_disk(&path);
-        vdev::LeafSpec { path, disk }
+        devices::LeafSpec { path, disk }
     };
     leaves.iter().map(leaf).collect()
 }
 
-pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec {
+pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> devices::PoolSpec {
     let tops = spec.tops.iter().map(|top| {
         let leaves = leaf_specs(&top.leaves);
         let disk = leaves.first().is_some_and(|l| l.disk);
         let kind = match top.kind {
-            TopKind::Single if disk => vdev::VdevKind::Disk,
-            TopKind::Single => vdev::VdevKind::File,
-            TopKind::Mirror => vdev::VdevKind::Mirror,
-            TopKind::Raidz { parity } => vdev::VdevKind::Raidz { nparity: parity },
+            TopKind::Single if disk => devices::VdevKind::Disk,
+            TopKind::Single => devices::VdevKind::File,
+            TopKind::Mirror => devices::VdevKind::Mirror,
+            TopKind::Raidz { parity } => devices::VdevKind::Raidz { nparity: parity },
             TopKind::Draid { parity, data, spares } => {
-                vdev::VdevKind::Draid { nparity: parity, ndata: data, nspares: spares }
+                devices::VdevKind::Draid { nparity: parity, ndata: data, nspares: spares }
             }
         };
         let bias = match top.class {
@@ -260,7 +260,7 @@ pub(super) fn pool_spec(spec: &VdevSpec, ashift: Option<u32>) -> vdev::PoolSpec 
             AllocClass::Dedup => Some("dedup"),
             _ => None,
         };
-        vdev::TopSpec { kind, leaves, is_log: top.class == AllocClass::Log, bias, ashift }
+        devices::TopSpec { kind, leaves, is_log: top.class == AllocClass::Log, bias, ashift }
     });
-    vdev::PoolSpec { tops: tops.collect(), cache: leaf_specs(&spec.l2cache) }
+    devices::PoolSpec { tops: tops.collect(), cache: leaf_specs(&spec.l2cache) }
 }

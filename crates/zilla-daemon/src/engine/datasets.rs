@@ -9,17 +9,18 @@ use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zilla::{Maker, VolumeShape, auto, number};
+use zilla::Value;
+use zilla::error::DatasetRefusal as Refusal;
+use zilla::error::Error;
+use zilla::keys::NewCrypt;
+use zilla::stored::Setting;
+use zilla::tree::DatasetRef;
+use zilla::{Maker, VolumeShape, auto, number, volume_size_check};
 use zilla_control::props::{self, Types, naming};
 use zilla_control::types::{
     DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, ShareProtocol, VolumeSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::{DslDataset, Limit, NewCrypt, Refusal, Setting};
-use zilla_core::error::Error;
-use zilla_core::zap::Value;
-use zilla_core::zvol::{ZVOL_DEFAULT_BLOCKSIZE, check_size};
-use zilla_ondisk::enums::ObjsetType;
 
 /// Settled when a dataset is made, or by `zfs change-key`.
 pub(super) const CRYPTO: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
@@ -102,7 +103,7 @@ impl Engine {
         while let Some(next) = name.get(at + 1..).and_then(|rest| rest.find('/')) {
             at += 1 + next;
             let parent = name.get(..at).unwrap_or(name);
-            if pool.dsl().dir_by_name(parent).await.is_err() {
+            if pool.zilla.dir_by_name(parent).await.is_err() {
                 self.create_one(caller, pool, parent, Vec::new(), NewCrypt::default()).await?;
                 if !no_mount {
                     pool.mount_one(self, parent, &[], false).await?;
@@ -121,7 +122,7 @@ impl Engine {
         crypt: NewCrypt,
     ) -> Answer<()> {
         let maker = maker(caller);
-        zilla::make_filesystem(&pool.spa, name, &maker, settings, crypt).await.map_err(of_dataset)
+        pool.zilla.make_filesystem(name, &maker, settings, crypt).await.map_err(of_dataset)
     }
 
     async fn create_one_volume(
@@ -135,10 +136,10 @@ impl Engine {
     ) -> Answer<()> {
         let block_size = volume.block_size.or(number(&settings, "volblocksize"));
         let bad = |e: Error| ApiError::with(ErrorCode::BadProp, e.to_string());
-        check_size(volume.size, block_size.unwrap_or(ZVOL_DEFAULT_BLOCKSIZE)).map_err(bad)?;
+        volume_size_check(volume.size, block_size).map_err(bad)?;
         let shape = VolumeShape { size: volume.size, block_size, sparse: volume.sparse };
         let maker = maker(caller);
-        zilla::make_volume(&pool.spa, name, &maker, shape, settings, crypt).await.map_err(of_dataset)
+        pool.zilla.make_volume(name, &maker, shape, settings, crypt).await.map_err(of_dataset)
     }
 
     pub(super) async fn clone_dataset(&self, caller: &Caller, mut r: DatasetClone) -> Answer<MountedReply> {
@@ -150,8 +151,8 @@ impl Engine {
         if naming::pool_of(&r.target) != pool.name() {
             return Err(ApiError::with(ErrorCode::CrossTarget, "source and target pools differ"));
         }
-        let snapshot = pool.dsl().by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
-        let volume = pool.is_volume(&snapshot).await.map_err(of(&r.snapshot))?;
+        let snapshot = pool.zilla.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        let volume = snapshot.is_volume().await.map_err(of(&r.snapshot))?;
         if r.properties.keys().any(|k| CRYPTO.contains(&k.as_str())) {
             let what = "Encryption properties must inherit from origin dataset.";
             return Err(ApiError::with(ErrorCode::CryptoFailed, what));
@@ -164,19 +165,8 @@ impl Engine {
         if r.parents {
             self.create_parents(caller, &pool, &r.target, r.no_mount).await?;
         }
-        let (dsl, target, origin) = (pool.dsl().clone(), r.target.clone(), r.snapshot.clone());
-        let (who, uid) = (who(caller), caller.uid);
-        let task = pool.spa.ctx.sync_task(move |tx| {
-            Box::pin(async move {
-                let parent = dsl.create_check(&target).await?;
-                dsl.new_props_check(&parent, &target, &settings)?;
-                dsl.limit_check(&parent, 1, Limit::Filesystems, &who, None).await?;
-                let ds = dsl.clone_ds(&tx, &target, &origin).await?;
-                dsl.grant_to_creator(&tx, &ds.dir(), uid).await?;
-                dsl.set_props(&tx, &ds, &settings).await
-            })
-        });
-        task.await.map_err(of_dataset)?;
+        let maker = maker(caller);
+        pool.zilla.make_clone(&r.snapshot, &r.target, &maker, settings).await.map_err(of_dataset)?;
         self.quotas_of_new(&pool, &r.target, &quotas).await?;
         self.show_devices(&r.target).await;
         let mount_error = match r.no_mount {
@@ -188,7 +178,7 @@ impl Engine {
 
     pub(super) async fn set_properties(&self, r: DatasetSet) -> Answer<MountedReply> {
         let pool = self.pool_of(&r.name)?;
-        let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
+        let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
         let types = pool.types(&ds).await?;
         let (words, quotas) = match types {
             props::FS => split_quotas(&r.properties)?,
@@ -230,14 +220,14 @@ impl Engine {
     async fn volume_settings(
         &self,
         pool: &Arc<Pool>,
-        ds: &Arc<DslDataset>,
+        ds: &DatasetRef,
         settings: &mut Settled,
     ) -> Answer<Option<u64>> {
         if !["volsize", "reservation", "refreservation"].iter().any(|n| number(settings, n).is_some()) {
             return Ok(None);
         }
         let (now, block_size) = {
-            let used = pool.use_volume(&self.env, ds).await.map_err(of_dataset)?;
+            let used = pool.use_volume(ds).await.map_err(of_dataset)?;
             let v = &used.volume;
             (v.size().map_err(of_dataset)?, v.block_size().map_err(of_dataset)?)
         };
@@ -255,8 +245,7 @@ impl Engine {
             let Setting::Local(bytes) = &*value else { continue };
             match name.as_str() {
                 "refreservation" if *value == auto() => {
-                    *value = Setting::Local(Value::u64(zilla::volume_reservation(
-                        &pool.spa,
+                    *value = Setting::Local(Value::u64(pool.zilla.volume_reservation(
                         size.unwrap_or(now),
                         block_size,
                         1,
@@ -275,7 +264,7 @@ impl Engine {
     pub(super) async fn inherit_property(&self, r: DatasetInherit) -> Answer<MountedReply> {
         props::check_inherit(&r.property, r.received)?;
         let pool = self.pool_of(&r.name)?;
-        let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
+        let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
         let name = props::dataset_prop(&r.property).map_or(r.property.as_str(), |d| d.name).to_owned();
         let setting = if r.received { Setting::Revert } else { Setting::Inherit };
         self.change_and_remount(&pool, &ds, vec![(name, setting)], false).await
@@ -285,7 +274,7 @@ impl Engine {
     async fn change_and_remount(
         &self,
         pool: &Pool,
-        ds: &Arc<DslDataset>,
+        ds: &DatasetRef,
         settings: Settled,
         no_mount: bool,
     ) -> Answer<MountedReply> {
@@ -320,12 +309,12 @@ impl Engine {
         let placed = settings.iter().any(|(n, _)| n == "mountpoint");
         let mounted = pool.mounted_below(&name);
         pool.change_props(&name, settings).await?;
-        let after = Settings::of(pool, ds).await.map_err(of(&name))?;
+        let after = Settings::of(ds).await.map_err(of(&name))?;
         let place = after.place(pool);
         let (mut moved, mut left) = (Vec::new(), Vec::new());
         for name in &mounted {
-            let Ok(ds) = pool.dsl().by_name(name).await else { continue };
-            let settings = Settings::of(pool, &ds).await.map_err(of(name))?;
+            let Ok(ds) = pool.zilla.by_name(name).await else { continue };
+            let settings = Settings::of(&ds).await.map_err(of(name))?;
             let at = pool.mounted_at(name);
             let same = matches!((settings.place(pool), &at), (Mountpoint::At(p), Some(at)) if at.as_os_str() == p.as_str());
             if !same || settings.num("canmount") == 0 {
@@ -386,11 +375,11 @@ fn unsettable(e: Error) -> ApiError {
 impl Pool {
     /// What is said of a new dataset that was to be mounted, where who made it may not have that done.
     async fn only_root_mounts(&self, name: &str, wanted: bool) -> Answer<Option<ApiError>> {
-        let ds = self.dsl().by_name(name).await.map_err(of(name))?;
+        let ds = self.zilla.by_name(name).await.map_err(of(name))?;
         if !wanted || self.types(&ds).await? != props::FS {
             return Ok(None);
         }
-        let settings = Settings::of(self, &ds).await.map_err(of(name))?;
+        let settings = Settings::of(&ds).await.map_err(of(name))?;
         let mounts =
             matches!(settings.place(self), Mountpoint::At(_)) && settings.num("canmount") == CANMOUNT_ON;
         Ok(mounts.then(|| ErrorCode::Perm.into()))
@@ -398,47 +387,40 @@ impl Pool {
 
     /// What gets a place to be mounted at with a dataset that had none, deepest first: the dataset, and what is below it and
     /// inherits the place; not what is mounted only when somebody asks for it, and not what is locked.
-    async fn first_places(&self, ds: &Arc<DslDataset>) -> Answer<Vec<String>> {
+    async fn first_places(&self, ds: &DatasetRef) -> Answer<Vec<String>> {
         let top = ds.dir();
         let (mut found, mut todo) = (Vec::new(), vec![top.clone()]);
         while let Some(dir) = todo.pop() {
-            let head = self.dsl().head(&dir).await.map_err(of_dataset)?;
+            let head = dir.head().await.map_err(of_dataset)?;
             if self.types(&head).await? != props::FS {
                 continue;
             }
-            let settings = Settings::of(self, &head).await.map_err(of_dataset)?;
+            let settings = Settings::of(&head).await.map_err(of_dataset)?;
             if dir.id() != top.id() && settings.is_own("mountpoint") {
                 continue;
             }
-            let locked = self.dsl().objset(&head).await.map_err(of_dataset)?.is_locked();
+            let locked = head.is_locked().await.map_err(of_dataset)?;
             if settings.num("canmount") == CANMOUNT_ON && !locked {
                 found.push(head.name());
             }
-            todo.extend(self.dsl().child_dirs(&dir).await.map_err(of_dataset)?);
+            todo.extend(dir.children().await.map_err(of_dataset)?);
         }
         found.reverse();
         Ok(found)
     }
 
-    async fn types(&self, ds: &Arc<DslDataset>) -> Answer<Types> {
+    async fn types(&self, ds: &DatasetRef) -> Answer<Types> {
         if ds.is_snapshot() {
             return Ok(props::SNAP);
         }
-        let os = self.dsl().objset(ds).await.map_err(of_dataset)?;
-        Ok(if os.os_type() == ObjsetType::Zvol.number() { props::VOL } else { props::FS })
+        Ok(if ds.is_volume().await.map_err(of_dataset)? { props::VOL } else { props::FS })
     }
 
     /// Sets properties in one txg, and tells mounted file systems. Returns those that heed them only when they are mounted anew.
     pub async fn change_props(&self, name: &str, settings: Settled) -> Answer<Vec<String>> {
         let changed: Vec<String> = settings.iter().map(|(name, _)| name.clone()).collect();
-        let dsl = self.dsl().clone();
-        let ds = dsl.by_name(name).await.map_err(of(name))?;
-        let target = ds.clone();
-        let task = self
-            .spa
-            .ctx
-            .sync_task(move |tx| Box::pin(async move { dsl.set_props(&tx, &target, &settings).await }));
-        task.await.map_err(unsettable)?;
+        let ds = self.zilla.by_name(name).await.map_err(of(name))?;
+        ds.set_properties(settings).await.map_err(unsettable)?;
         if ds.is_snapshot() {
             return Ok(Vec::new());
         }
@@ -454,8 +436,8 @@ impl Pool {
         // With `-p` the nearest that is there counts.
         let mut at = parent;
         loop {
-            match self.dsl().dir_by_name(at).await {
-                Ok(dir) => return self.dsl().is_encrypted(&dir).await.unwrap_or(false),
+            match self.zilla.dir_by_name(at).await {
+                Ok(dir) => return dir.is_encrypted().await.unwrap_or(false),
                 Err(_) => match at.rsplit_once('/') {
                     Some((up, _)) => at = up,
                     None => return false,
@@ -465,10 +447,10 @@ impl Pool {
     }
 
     /// Only an encryption root has a place where its key is looked for.
-    async fn key_location_check(&self, ds: &Arc<DslDataset>, location: &str) -> Answer<()> {
+    async fn key_location_check(&self, ds: &DatasetRef, location: &str) -> Answer<()> {
         let bad = |what: &str| Err(ApiError::with(ErrorCode::BadProp, what));
         let dir = ds.dir();
-        match self.dsl().encryption_root(&dir).await.map_err(of_dataset)? {
+        match dir.encryption_root().await.map_err(of_dataset)? {
             None if location != "none" => bad("keylocation must be 'none' for unencrypted datasets"),
             Some(_) if location == "none" => bad("keylocation must not be 'none' for encrypted datasets"),
             Some(root) if root.id() != dir.id() => bad("keylocation may only be set on encryption roots"),

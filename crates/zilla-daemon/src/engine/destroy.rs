@@ -7,10 +7,10 @@ use super::values::kind_of;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
+use zilla::error::Errno;
+use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::types::{DatasetDestroy, DestroyReply};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, DslDir, RECV_NAME};
-use zilla_core::error::{Errno, Result};
 
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -61,7 +61,7 @@ impl Engine {
     ) -> Answer<()> {
         self.hide_devices(pool, &reply.destroyed, r.force).await?;
         for name in &reply.destroyed {
-            if let Ok(ds) = pool.dsl().by_name(name).await {
+            if let Ok(ds) = pool.zilla.by_name(name).await {
                 pool.release_volume(&ds, r.force).await?;
             }
             if name.contains('@') {
@@ -86,7 +86,7 @@ pub(super) async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Ans
     }
     let mut tries = TRIES;
     loop {
-        match carry_out_now(pool, names, defer).await {
+        match pool.zilla.destroy_named(names.to_vec(), defer).await {
             // What was just unmounted may be let go of a moment later.
             Err(e) if e.is(Errno::Busy) && tries > 0 => tries -= 1,
             other => return other.map_err(of_dataset),
@@ -95,67 +95,34 @@ pub(super) async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Ans
     }
 }
 
-async fn carry_out_now(pool: &Pool, names: &[String], defer: bool) -> Result<()> {
-    let (dsl, names) = (pool.dsl().clone(), names.to_vec());
-    let task = pool.spa.ctx.sync_task(move |tx| {
-        Box::pin(async move {
-            // What an interrupted receive has left below a dataset, which nobody is shown, is a
-            // clone of what goes.
-            for name in names.iter().filter(|n| !n.contains('@')) {
-                match dsl.by_name(&format!("{name}/{RECV_NAME}")).await {
-                    Ok(left) => dsl.recv_abort(&tx, &left).await?,
-                    Err(e) if e.is(Errno::NoEnt) => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            for name in names {
-                // A try before this one may have come that far.
-                if let Err(e) = dsl.by_name(&name).await
-                    && e.is(Errno::NoEnt)
-                {
-                    continue;
-                }
-                if name.contains('@') {
-                    dsl.destroy_snapshots(&tx, &[name], defer).await?;
-                } else {
-                    dsl.destroy_head(&tx, &name).await?;
-                }
-            }
-            Ok(())
-        })
-    });
-    task.await
-}
-
 /// `fs@a%b,c`: of each dataset those snapshots that it has.
 async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &str) -> Answer<DestroyReply> {
-    let dsl = pool.dsl();
     let mut reply = DestroyReply::default();
-    let mut dirs = vec![dsl.dir_by_name(fs).await.map_err(of(fs))?];
+    let mut dirs = vec![pool.zilla.dir_by_name(fs).await.map_err(of(fs))?];
     let mut plan =
         Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: fs.to_owned(), within: Vec::new() };
     while let Some(dir) = dirs.pop() {
         if r.recursive {
-            let mut below = dsl.child_dirs(&dir).await.map_err(of_dataset)?;
+            let mut below = dir.children().await.map_err(of_dataset)?;
             below.reverse();
             dirs.extend(below);
         }
-        if dir.phys().head_dataset_obj == 0 {
+        if !dir.has_head() {
             continue;
         }
-        let head = dsl.head(&dir).await.map_err(of_dataset)?;
-        let all = dsl.snapshots(&head).await.map_err(of_dataset)?;
+        let head = dir.head().await.map_err(of_dataset)?;
+        let all = head.snapshots().await.map_err(of_dataset)?;
         let picked = chosen(&all, list);
         // Those that follow each other give back more than each by itself.
         for run in picked.chunk_by(|a, b| a.0 + 1 == b.0) {
             if let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) {
-                let freed = dsl.space_freed_by(first, last).await.map_err(of_dataset)?;
+                let freed = first.space_freed_to(last).await.map_err(of_dataset)?;
                 reply.reclaimed = reply.reclaimed.saturating_add(freed);
             }
         }
         for (_, snap) in picked {
             let name = snap.name();
-            let clones = dsl.clones(snap).await.map_err(of_dataset)?;
+            let clones = snap.clones().await.map_err(of_dataset)?;
             if r.defer && (!clones.is_empty() && !r.clones || snap.userrefs() > 0) {
                 reply.deferred.push(name);
                 continue;
@@ -164,7 +131,7 @@ async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &s
                 return Err(dependents("snapshot has dependent clones", "-R", clones).subject(name));
             }
             for clone in clones {
-                let dir = dsl.dir_by_name(&clone).await.map_err(of(&clone))?;
+                let dir = pool.zilla.dir_by_name(&clone).await.map_err(of(&clone))?;
                 plan.head(&dir).await?;
             }
             if snap.userrefs() > 0 {
@@ -183,7 +150,7 @@ async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &s
 }
 
 /// The snapshots that a list names, each once, oldest first, with their places among all.
-fn chosen<'a>(all: &'a [Arc<DslDataset>], list: &str) -> Vec<(usize, &'a Arc<DslDataset>)> {
+fn chosen<'a>(all: &'a [DatasetRef], list: &str) -> Vec<(usize, &'a DatasetRef)> {
     let position = |name: &str| all.iter().position(|s| s.snapshot_name() == name);
     let mut picked = vec![false; all.len()];
     for item in list.split(',') {
@@ -213,14 +180,13 @@ fn depends(what: String, root: &str) -> ApiError {
 }
 
 async fn plan_head(pool: &Arc<Pool>, r: &DatasetDestroy) -> Answer<DestroyReply> {
-    let dsl = pool.dsl();
     let name = &r.target;
-    let ds = dsl.by_name(name).await.map_err(of(name))?;
+    let ds = pool.zilla.by_name(name).await.map_err(of(name))?;
     let dir = ds.dir();
     let mut plan =
         Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: name.clone(), within: Vec::new() };
     plan.head(&dir).await?;
-    let kind = kind_of(&dsl.info(&ds).await.map_err(of(name))?).as_str();
+    let kind = kind_of(&ds.info().await.map_err(of(name))?).as_str();
     if !r.recursive {
         let mut below: Vec<String> = plan.order.iter().filter(|n| *n != name).cloned().collect();
         if !below.is_empty() {
@@ -244,9 +210,8 @@ impl Plan<'_> {
     }
 
     /// A dataset after everything that depends on it.
-    fn head<'a>(&'a mut self, dir: &'a Arc<DslDir>) -> BoxFuture<'a, Answer<()>> {
+    fn head<'a>(&'a mut self, dir: &'a DatasetDir) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
-            let dsl = self.pool.dsl();
             let name = dir.name();
             if self.order.contains(&name) {
                 return Ok(());
@@ -264,19 +229,19 @@ impl Plan<'_> {
                 return Err(depends(what, &self.root));
             }
             self.within.push(name.clone());
-            for child in dsl.child_dirs(dir).await.map_err(of(&name))? {
+            for child in dir.children().await.map_err(of(&name))? {
                 self.head(&child).await?;
             }
-            if dir.phys().head_dataset_obj != 0 {
-                let ds = dsl.head(dir).await.map_err(of(&name))?;
-                for snap in dsl.snapshots(&ds).await.map_err(of(&name))? {
+            if dir.has_head() {
+                let ds = dir.head().await.map_err(of(&name))?;
+                for snap in ds.snapshots().await.map_err(of(&name))? {
                     let full = snap.name();
-                    for clone in dsl.clones(&snap).await.map_err(of(&full))? {
+                    for clone in snap.clones().await.map_err(of(&full))? {
                         if !self.is_below(&clone) && !self.clones.contains(&clone) {
                             self.clones.push(clone.clone());
                         }
                         if self.is_below(&clone) || self.r.clones {
-                            let dir = dsl.dir_by_name(&clone).await.map_err(of(&clone))?;
+                            let dir = self.pool.zilla.dir_by_name(&clone).await.map_err(of(&clone))?;
                             self.head(&dir).await?;
                         }
                     }

@@ -23,11 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use zilla::error::Result;
+use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::types::VolumeFiles;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, DslDir};
-use zilla_core::error::Result;
-use zilla_env::Env;
 
 /// The properties that decide over devices.
 pub(super) const DECIDE: [&str; 4] = ["volmode", "snapdev", "readonly", "volsize"];
@@ -122,28 +121,28 @@ fn is_below(name: &str, top: &str) -> bool {
 }
 
 impl Pool {
-    async fn device_of(self: &Arc<Self>, env: &Env, ds: &Arc<DslDataset>) -> Result<Option<Shown>> {
-        if !self.is_offered(ds).await? || self.dsl().objset(ds).await?.is_locked() {
+    async fn device_of(self: &Arc<Self>, ds: &DatasetRef) -> Result<Option<Shown>> {
+        if !self.is_offered(ds).await? || ds.is_locked().await? {
             return Ok(None);
         }
-        let settings = Settings::of(self, ds).await?;
-        let used = self.use_volume(env, ds).await?;
+        let settings = Settings::of(ds).await?;
+        let used = self.use_volume(ds).await?;
         let (size, readonly) = (used.volume.size()?, used.volume.is_readonly()?);
         Ok(Some(Shown { id: ds.id(), size, readonly, scan: settings.num("volmode") != ZFS_VOLMODE_DEV }))
     }
 
     /// How what lies below a name is to be shown.
-    async fn devices_below(self: &Arc<Self>, env: &Env, top: &str) -> BTreeMap<String, Shown> {
+    async fn devices_below(self: &Arc<Self>, top: &str) -> BTreeMap<String, Shown> {
         let mut out = BTreeMap::new();
         let head = top.split('@').next().unwrap_or(top);
-        let mut dirs = match self.dsl().dir_by_name(head).await {
+        let mut dirs = match self.zilla.dir_by_name(head).await {
             Ok(dir) => vec![dir],
             // It is gone, and so are its devices.
             Err(_) => Vec::new(),
         };
         while let Some(dir) = dirs.pop() {
             // What is damaged has no device; the others have.
-            if let Err(e) = self.devices_in(env, &dir, &mut dirs, &mut out).await {
+            if let Err(e) = self.devices_in(&dir, &mut dirs, &mut out).await {
                 tracing::warn!("no block devices for what '{}' holds: {e}", dir.name());
             }
         }
@@ -153,20 +152,19 @@ impl Pool {
     /// The same of one directory; those below it are added to `dirs`.
     async fn devices_in(
         self: &Arc<Self>,
-        env: &Env,
-        dir: &Arc<DslDir>,
-        dirs: &mut Vec<Arc<DslDir>>,
+        dir: &DatasetDir,
+        dirs: &mut Vec<DatasetDir>,
         out: &mut BTreeMap<String, Shown>,
     ) -> Result<()> {
-        dirs.extend(self.dsl().child_dirs(dir).await?);
-        if dir.phys().head_dataset_obj == 0 {
+        dirs.extend(dir.children().await?);
+        if !dir.has_head() {
             return Ok(());
         }
-        let head = self.dsl().head(dir).await?;
-        if !self.is_volume(&head).await? {
+        let head = dir.head().await?;
+        if !head.is_volume().await? {
             return Ok(());
         }
-        let mut all = self.dsl().snapshots(&head).await?;
+        let mut all = head.snapshots().await?;
         all.push(head);
         for ds in all {
             // The name is what a disk says, which may be a stranger's, and becomes a path that root
@@ -176,7 +174,7 @@ impl Pool {
                 tracing::warn!("a volume gets no block device, for its name {:?}: {why}", ds.name());
                 continue;
             }
-            match self.device_of(env, &ds).await {
+            match self.device_of(&ds).await {
                 Ok(Some(shown)) => drop(out.insert(ds.name(), shown)),
                 Ok(None) => {}
                 Err(e) => tracing::warn!("'{}' gets no block device: {e}", ds.name()),
@@ -192,7 +190,7 @@ impl Engine {
         let Some(devices) = &self.devices else { return };
         let Ok(pool) = self.pool_of(top) else { return };
         let mut state = devices.state.lock().await;
-        let wanted = pool.devices_below(&self.env, top).await;
+        let wanted = pool.devices_below(top).await;
         for name in state.below(top) {
             let Some(is) = state.shown.get(&name).copied() else { continue };
             let to_be = wanted.get(&name).copied();

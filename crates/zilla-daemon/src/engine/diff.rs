@@ -11,7 +11,6 @@ use zilla::zpl::{Change, differences};
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetDiff, DatasetDiffReply, DatasetWait, DiffChange, DiffEntry};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_ondisk::enums::ObjsetType;
 
 /// Lines of one reply; a block of dnodes may add some.
 const MOST: usize = 8192;
@@ -24,16 +23,15 @@ impl Engine {
         naming::check_dataset_name(&r.from, props::SNAP, false)?;
         naming::check_dataset_name(&r.to, props::FS | props::SNAP, false)?;
         let pool = self.pool_of(&r.to)?;
-        let dsl = pool.dsl();
-        let from = dsl.by_name(&r.from).await.map_err(of(&r.from))?;
-        let to = dsl.by_name(&r.to).await.map_err(of(&r.to))?;
+        let from = pool.zilla.by_name(&r.from).await.map_err(of(&r.from))?;
+        let to = pool.zilla.by_name(&r.to).await.map_err(of(&r.to))?;
         let fs = r.to.split('@').next().unwrap_or(&r.to);
         for (name, ds) in [(&r.from, &from), (&r.to, &to)] {
-            if dsl.os_type(ds).await.map_err(of(name))? != ObjsetType::Zfs.number() {
+            if !ds.is_filesystem().await.map_err(of(name))? {
                 return Err(ApiError::new(ErrorCode::BadType).subject(name.as_str()));
             }
         }
-        if !dsl.is_before(&to, &from, 0).await.map_err(of(&r.to))? {
+        if !to.is_after(&from, 0).await.map_err(of(&r.to))? {
             let what = "Not an earlier snapshot from the same fs";
             return Err(ApiError::with(ErrorCode::CrossTarget, what));
         }
@@ -42,12 +40,12 @@ impl Engine {
         };
         if !to.is_snapshot() && r.at == 0 && !pool.readonly() {
             // What is told is what is on disk.
-            pool.spa.sync().await.map_err(of(&r.to))?;
+            pool.zilla.sync().await.map_err(of(&r.to))?;
         }
-        let since = from.phys().creation_txg;
-        let from = zilla::open_zfs(&self.env, dsl, &from, true).await.map_err(of(&r.from))?;
+        let since = from.created_txg();
+        let from = from.open_zfs(true).await.map_err(of(&r.from))?;
         let later = match to.is_snapshot() {
-            true => zilla::open_zfs(&self.env, dsl, &to, true).await.map_err(of(&r.to))?,
+            true => to.open_zfs(true).await.map_err(of(&r.to))?,
             false => live(&pool, fs)?,
         };
         let (found, next) = differences(&from, since, &later, r.at, MOST).await.map_err(of(&r.to))?;
@@ -69,8 +67,8 @@ impl Engine {
     pub(super) async fn wait_for_dataset(&self, r: DatasetWait) -> Answer<bool> {
         naming::check_dataset_name(&r.name, props::FS, false)?;
         let pool = self.pool_of(&r.name)?;
-        let ds = pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
-        if pool.dsl().os_type(&ds).await.map_err(of(&r.name))? != ObjsetType::Zfs.number() {
+        let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
+        if !ds.is_filesystem().await.map_err(of(&r.name))? {
             return Err(ApiError::new(ErrorCode::BadType).subject(r.name));
         }
         let until = Instant::now() + WAIT;

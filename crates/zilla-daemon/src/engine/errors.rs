@@ -4,10 +4,10 @@
 //! has a fixed sentence for it, that is said, because scripts look for it; else the engine's own
 //! words are the clearer ones.
 
+use zilla::error::DatasetRefusal as Refusal;
+use zilla::error::PoolRefusal;
+use zilla::error::{Errno, Error};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::Refusal;
-use zilla_core::error::{Errno, Error};
-use zilla_core::spa;
 
 pub type Answer<T> = Result<T, ApiError>;
 
@@ -46,46 +46,46 @@ pub fn of_pool(e: Error) -> ApiError {
     }
 }
 
-fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
+fn of_pool_refusal(why: &PoolRefusal) -> ApiError {
     match why {
-        spa::Refusal::NoDevice(_) => ErrorCode::NoDevice.into(),
-        spa::Refusal::NoReplicas => ErrorCode::NoReplicas.into(),
-        spa::Refusal::CheckpointExists => ErrorCode::CheckpointExists.into(),
-        spa::Refusal::DiscardingCheckpoint => ErrorCode::DiscardingCheckpoint.into(),
-        spa::Refusal::NoCheckpoint => ErrorCode::NoCheckpoint.into(),
-        spa::Refusal::CannotRemove => ErrorCode::PoolNotSup.into(),
-        spa::Refusal::AlreadyRemoving | spa::Refusal::RemovalBusy => {
+        PoolRefusal::NoDevice(_) => ErrorCode::NoDevice.into(),
+        PoolRefusal::NoReplicas => ErrorCode::NoReplicas.into(),
+        PoolRefusal::CheckpointExists => ErrorCode::CheckpointExists.into(),
+        PoolRefusal::DiscardingCheckpoint => ErrorCode::DiscardingCheckpoint.into(),
+        PoolRefusal::NoCheckpoint => ErrorCode::NoCheckpoint.into(),
+        PoolRefusal::CannotRemove => ErrorCode::PoolNotSup.into(),
+        PoolRefusal::AlreadyRemoving | PoolRefusal::RemovalBusy => {
             ApiError::with(ErrorCode::Busy, why.to_string())
         }
-        spa::Refusal::CannotEvacuate | spa::Refusal::RaidzBesideRemoved | spa::Refusal::OnlyMirrors => {
+        PoolRefusal::CannotEvacuate | PoolRefusal::RaidzBesideRemoved | PoolRefusal::OnlyMirrors => {
             ApiError::with(ErrorCode::InvalConfig, why.to_string())
         }
-        spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
-        spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
-        spa::Refusal::Expanding => ErrorCode::RaidzExpandInProgress.into(),
-        spa::Refusal::NoExpansion
-        | spa::Refusal::OtherDraid
-        | spa::Refusal::NoRebuild
-        | spa::Refusal::RebuildDisabled => ApiError::with(ErrorCode::BadTarget, why.to_string()),
-        spa::Refusal::Resilvering => ErrorCode::Resilvering.into(),
-        spa::Refusal::Rebuilding => ErrorCode::Rebuilding.into(),
-        spa::Refusal::Scrubbing => ErrorCode::Scrubbing.into(),
-        spa::Refusal::ScrubPaused => ErrorCode::ScrubPaused.into(),
-        spa::Refusal::ScrubPausedToCancel => ErrorCode::ScrubPausedToCancel.into(),
-        spa::Refusal::ErrorScrubbing => ErrorCode::ErrorScrubbing.into(),
-        spa::Refusal::ErrorScrubPaused => ErrorCode::ErrorScrubPaused.into(),
-        spa::Refusal::ExpandNotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
-        spa::Refusal::NoUpkeep => ErrorCode::BadDev.into(),
-        spa::Refusal::NoTrim => ErrorCode::TrimNotSup.into(),
-        spa::Refusal::Initializing => ErrorCode::Initializing.into(),
-        spa::Refusal::NoInitialize => ErrorCode::NoInitialize.into(),
-        spa::Refusal::Trimming => ErrorCode::Trimming.into(),
-        spa::Refusal::NoActiveTrim => ErrorCode::NoTrim.into(),
-        spa::Refusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
-        spa::Refusal::ActiveElsewhere { .. } | spa::Refusal::NoHostid => {
+        PoolRefusal::NoRemoval => ErrorCode::NoPending.into(),
+        PoolRefusal::Removing => ErrorCode::DevrmInProgress.into(),
+        PoolRefusal::Expanding => ErrorCode::RaidzExpandInProgress.into(),
+        PoolRefusal::NoExpansion
+        | PoolRefusal::OtherDraid
+        | PoolRefusal::NoRebuild
+        | PoolRefusal::RebuildDisabled => ApiError::with(ErrorCode::BadTarget, why.to_string()),
+        PoolRefusal::Resilvering => ErrorCode::Resilvering.into(),
+        PoolRefusal::Rebuilding => ErrorCode::Rebuilding.into(),
+        PoolRefusal::Scrubbing => ErrorCode::Scrubbing.into(),
+        PoolRefusal::ScrubPaused => ErrorCode::ScrubPaused.into(),
+        PoolRefusal::ScrubPausedToCancel => ErrorCode::ScrubPausedToCancel.into(),
+        PoolRefusal::ErrorScrubbing => ErrorCode::ErrorScrubbing.into(),
+        PoolRefusal::ErrorScrubPaused => ErrorCode::ErrorScrubPaused.into(),
+        PoolRefusal::ExpandNotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
+        PoolRefusal::NoUpkeep => ErrorCode::BadDev.into(),
+        PoolRefusal::NoTrim => ErrorCode::TrimNotSup.into(),
+        PoolRefusal::Initializing => ErrorCode::Initializing.into(),
+        PoolRefusal::NoInitialize => ErrorCode::NoInitialize.into(),
+        PoolRefusal::Trimming => ErrorCode::Trimming.into(),
+        PoolRefusal::NoActiveTrim => ErrorCode::NoTrim.into(),
+        PoolRefusal::NotHealthy => ApiError::with(ErrorCode::BadDev, why.to_string()),
+        PoolRefusal::ActiveElsewhere { .. } | PoolRefusal::NoHostid => {
             ApiError::with(ErrorCode::ActivePool, why.to_string())
         }
-        spa::Refusal::MissingLogs(_) => {
+        PoolRefusal::MissingLogs(_) => {
             let lines = why.to_string().lines().map(str::to_owned).collect();
             ApiError::with(ErrorCode::BadDev, "one or more devices is currently unavailable").details(lines)
         }

@@ -4,8 +4,8 @@ use super::Engine;
 use super::errors::Answer;
 use super::pool::Pool;
 use std::time::Duration;
+use zilla::events::{Event, events};
 use zilla_control::types::{EventInfo, EventQuery, EventReply, EventValue};
-use zilla_core::events::{Event, events};
 use zilla_ondisk::NvValue;
 
 /// No client is kept waiting longer.
@@ -17,7 +17,7 @@ impl Engine {
         // What has gone wrong at devices up to now belongs to the answer.
         if r.wait_ms == 0 {
             for pool in self.all_pools() {
-                pool.spa.diagnose();
+                pool.zilla.diagnose();
             }
         }
         let bell = events().listen();
@@ -32,8 +32,8 @@ impl Engine {
 
 /// What a command did to a pool, which changed its configuration.
 pub(super) fn notify(pool: &Pool, name: &str) {
-    pool.spa.notify("config_sync", None);
-    pool.spa.notify(name, None);
+    pool.zilla.notify("config_sync", None);
+    pool.zilla.notify(name, None);
 }
 
 /// An event as it is told to others.

@@ -15,10 +15,10 @@ use super::receive::{members, target_of};
 use super::streams::Told;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use zilla::error::Errno;
+use zilla::tree::DatasetRef;
 use zilla_control::Caller;
 use zilla_control::types::{DatasetDestroy, DatasetPromote, DatasetRename, StreamReceive};
-use zilla_core::dsl::DslDataset;
-use zilla_core::error::Errno;
 use zilla_ondisk::stream::Begin;
 use zilla_ondisk::{NvList, NvValue};
 
@@ -53,17 +53,17 @@ impl<'a> Package<'a> {
     }
 
     /// The member that a dataset here is, by its newest snapshot that the sender has.
-    fn member_of(&self, snapshots: &[Arc<DslDataset>]) -> Option<&Member<'a>> {
+    fn member_of(&self, snapshots: &[DatasetRef]) -> Option<&Member<'a>> {
         let known = snapshots.iter().filter(|s| self.by_snapshot.contains_key(&s.guid()));
-        let newest = known.max_by_key(|s| s.phys().creation_txg)?;
+        let newest = known.max_by_key(|s| s.created_txg())?;
         self.members.get(*self.by_snapshot.get(&newest.guid())?)
     }
 
     /// Whether the dataset that is received into is the package's. One that was sent to the wrong
     /// place must not cost what lies there.
     async fn is_for(&self, pool: &Pool, top: &str) -> Answer<bool> {
-        let Ok(head) = pool.dsl().by_name(top).await else { return Ok(false) };
-        let snapshots = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
+        let Ok(head) = pool.zilla.by_name(top).await else { return Ok(false) };
+        let snapshots = head.snapshots().await.map_err(of_dataset)?;
         Ok(self.member_of(&snapshots).is_some_and(|m| m.target == top))
     }
 
@@ -123,7 +123,6 @@ impl Engine {
         top: &str,
         told: &Told,
     ) -> Answer<()> {
-        let dsl = pool.dsl();
         // Clones of what lies elsewhere are left as their owners made them.
         let inside = |name: &str| {
             name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
@@ -133,23 +132,29 @@ impl Engine {
             let mut names = vec![top.to_owned()];
             names.extend(pool.heads_below(top).await?);
             for name in names {
-                let Ok(head) = dsl.by_name(&name).await else { continue };
-                if !dsl.is_clone(&head.dir()) {
+                let Ok(head) = pool.zilla.by_name(&name).await else { continue };
+                if !head.dir().is_clone() {
                     continue;
                 }
-                let snapshots = dsl.snapshots(&head).await.map_err(of_dataset)?;
+                let snapshots = head.snapshots().await.map_err(of_dataset)?;
                 let Some(theirs) = package.member_of(&snapshots).map(|m| m.origin) else { continue };
-                let ours = dsl.dataset(head.dir().phys().origin_obj).await.map_err(of_dataset)?;
+                let ours = head.dir().origin().await.map_err(of_dataset)?;
                 if !inside(&ours.name()) {
                     continue;
                 }
                 let earlier = match theirs {
                     0 => true,
                     guid if guid == ours.guid() => false,
-                    guid => match pool.by_guid(guid, &name).await?.filter(|snap| inside(snap)) {
+                    guid => match pool
+                        .zilla
+                        .by_guid(guid, &name)
+                        .await
+                        .map_err(of_dataset)?
+                        .filter(|snap| inside(snap))
+                    {
                         Some(snap) => {
-                            let snap = dsl.by_name(&snap).await.map_err(of_dataset)?;
-                            snap.phys().creation_txg < ours.phys().creation_txg
+                            let snap = pool.zilla.by_name(&snap).await.map_err(of_dataset)?;
+                            snap.created_txg() < ours.created_txg()
                         }
                         None => false,
                     },
@@ -184,13 +189,10 @@ impl Engine {
     /// the origin becomes a root first, of the same key, and the clone then is it instead. So does
     /// OpenZFS; at the sender the origin has been one.
     async fn root_for_promotion(&self, pool: &Arc<Pool>, clone: &str) -> Answer<()> {
-        let Some(origin) = pool.dsl().root_before_promotion(clone).await.map_err(of_dataset)? else {
+        let Some(origin) = pool.zilla.root_before_promotion(clone).await.map_err(of_dataset)? else {
             return Ok(());
         };
-        let dsl = pool.dsl().clone();
-        let task =
-            pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.make_root(&tx, &origin).await }));
-        task.await.map_err(of_dataset)
+        pool.zilla.make_root(&origin).await.map_err(of_dataset)
     }
 
     /// Gives datasets below `top` the names of their members, those above first.
@@ -207,15 +209,15 @@ impl Engine {
         for _ in 0..=package.members.len() {
             let mut renamed = false;
             for name in pool.heads_below(top).await? {
-                let Ok(head) = pool.dsl().by_name(&name).await else { continue };
-                let snapshots = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
+                let Ok(head) = pool.zilla.by_name(&name).await else { continue };
+                let snapshots = head.snapshots().await.map_err(of_dataset)?;
                 let Some(target) = package.member_of(&snapshots).map(|m| m.target.clone()) else { continue };
                 if target == name || !is_below(&target, top) || is_below(&target, &name) {
                     continue;
                 }
-                let is_free = pool.dsl().by_name(&target).await.is_err_and(|e| e.is(Errno::NoEnt));
+                let is_free = pool.zilla.by_name(&target).await.is_err_and(|e| e.is(Errno::NoEnt));
                 let parent = target.rsplit_once('/').map_or("", |(parent, _)| parent);
-                if !is_free || pool.dsl().by_name(parent).await.is_err() {
+                if !is_free || pool.zilla.by_name(parent).await.is_err() {
                     continue;
                 }
                 if r.verbose {
@@ -251,10 +253,10 @@ impl Engine {
         member: &Member<'_>,
         told: &Told,
     ) -> Answer<()> {
-        let (dsl, fs) = (pool.dsl(), &member.target);
-        let Ok(head) = dsl.by_name(fs).await else { return Ok(()) };
+        let fs = &member.target;
+        let Ok(head) = pool.zilla.by_name(fs).await else { return Ok(()) };
         let mut gone = Vec::new();
-        for s in dsl.snapshots(&head).await.map_err(of_dataset)? {
+        for s in head.snapshots().await.map_err(of_dataset)? {
             let (guid, old) = (s.guid(), s.snapshot_name());
             let now = member.snaps.iter().find(|(_, v)| **v == NvValue::Uint64(guid));
             match now.map(|(n, _)| n.to_owned()) {
@@ -262,11 +264,7 @@ impl Engine {
                     if r.verbose {
                         told.out(format!("attempting rename {fs}@{old} to {fs}@{new}"));
                     }
-                    let (d, f, o) = (dsl.clone(), fs.clone(), old.clone());
-                    let task = pool.spa.ctx.sync_task(move |tx| {
-                        Box::pin(async move { d.rename_snapshot(&tx, &f, &o, &new, false).await })
-                    });
-                    task.await.map_err(of_dataset)?;
+                    pool.zilla.rename_snapshot(fs, &old, &new, false).await.map_err(of_dataset)?;
                     pool.forget_snapshot(&format!("{fs}@{old}"));
                 }
                 None if r.force => gone.push(old),
@@ -300,8 +298,8 @@ impl Engine {
     ) -> Answer<()> {
         let (mut gone, mut kept) = (Vec::new(), Vec::new());
         for name in pool.heads_below(top).await? {
-            let Ok(head) = pool.dsl().by_name(&name).await else { continue };
-            let snapshots = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
+            let Ok(head) = pool.zilla.by_name(&name).await else { continue };
+            let snapshots = head.snapshots().await.map_err(of_dataset)?;
             match package.has(&name) || package.member_of(&snapshots).is_some() {
                 true => kept.push(name),
                 false => gone.push(name),
@@ -347,12 +345,12 @@ impl Engine {
 impl Pool {
     /// The datasets below one, those above first; not what a receive has come to so far.
     async fn heads_below(&self, top: &str) -> Answer<Vec<String>> {
-        let Ok(dir) = self.dsl().dir_by_name(top).await else { return Ok(Vec::new()) };
+        let Ok(dir) = self.zilla.dir_by_name(top).await else { return Ok(Vec::new()) };
         let (mut found, mut todo) = (Vec::new(), vec![dir]);
         while let Some(dir) = todo.pop() {
-            for child in self.dsl().child_dirs(&dir).await.map_err(of_dataset)? {
+            for child in dir.children().await.map_err(of_dataset)? {
                 let name = child.name();
-                if child.phys().head_dataset_obj == 0 || name.contains(['%', '$']) {
+                if !child.has_head() || name.contains(['%', '$']) {
                     continue;
                 }
                 found.push(name);

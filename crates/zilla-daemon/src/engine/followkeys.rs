@@ -3,7 +3,7 @@
 //!
 //! A dataset has its own key (`is_encroot`), or its origin's root's, or that of the dataset above
 //! it. What of that can be so here as well the engine knows
-//! ([`zilla_core::dsl::DslPool::recv_raw_roots`]).
+//! ([`zilla::Pool::follow_raw_roots`]).
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
@@ -14,8 +14,9 @@ use super::received::key_location;
 use super::streams::Told;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zilla::keys::{RawKey, RawMember};
+use zilla::stored::Setting;
 use zilla_control::types::StreamReceive;
-use zilla_core::dsl::{RawKey, RawMember, Setting};
 use zilla_ondisk::NvList;
 use zilla_ondisk::stream::Begin;
 
@@ -87,13 +88,9 @@ impl Engine {
             let (name, root) = (here(name)?, here(root)?);
             all.push(RawMember { name, root, key: key.clone(), location });
         }
-        let (dsl, top) = (pool.dsl().clone(), here(top)?);
-        let task = pool
-            .spa
-            .ctx
-            .sync_task(move |tx| Box::pin(async move { dsl.recv_raw_roots(&tx, &top, &all).await }));
+        let followed = pool.zilla.follow_raw_roots(&here(top)?, all).await;
         // All is received, and opens as it did before.
-        for (fs, why) in task.await.map_err(of_dataset)? {
+        for (fs, why) in followed.map_err(of_dataset)? {
             told.err(format!("cannot follow the sender's encryption root '{fs}': {why}"));
         }
         Ok(())

@@ -6,17 +6,16 @@
 use super::Engine;
 use super::errors::{Answer, of};
 use super::pool::Pool;
-use std::sync::Arc;
+use zilla::tree::DatasetRef;
+use zilla::zpl::version_for;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::DslDataset;
-use zilla_core::zpl;
 
 impl Engine {
     /// The error of what could not be mounted again, if any.
     pub(super) async fn upgrade_filesystem(
         &self,
         pool: &Pool,
-        ds: &Arc<DslDataset>,
+        ds: &DatasetRef,
         now: u64,
         version: u64,
     ) -> Answer<Option<ApiError>> {
@@ -25,7 +24,7 @@ impl Engine {
             let what = format!("can not be downgraded; it is already at version {now}");
             return Err(ApiError::with(ErrorCode::BadProp, what));
         }
-        if version > zpl::version_for(pool.spa.version()) {
+        if version > version_for(pool.zilla.version()) {
             let what = "pool must be upgraded to set this property or value";
             return Err(ApiError::with(ErrorCode::BadVersion, what));
         }
@@ -49,13 +48,13 @@ impl Engine {
         done.map(|()| failed)
     }
 
-    async fn upgrade_closed(&self, pool: &Pool, ds: &Arc<DslDataset>, version: u64) -> Answer<()> {
+    async fn upgrade_closed(&self, pool: &Pool, ds: &DatasetRef, version: u64) -> Answer<()> {
         let name = ds.name();
         // Nobody mounts it while it is open here.
         let _one = pool.mounting.lock().await;
         if pool.mounts.lock().contains_key(&name) {
             return Err(ApiError::with(ErrorCode::Busy, "it is being mounted or unmounted"));
         }
-        zilla::upgrade_filesystem(&self.env, pool.dsl(), ds, version).await.map_err(of(&name))
+        ds.upgrade_filesystem(version).await.map_err(of(&name))
     }
 }

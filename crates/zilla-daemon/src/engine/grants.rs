@@ -7,10 +7,11 @@ use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
+use zilla::access::Grantee;
+use zilla::tree::DatasetDir;
 use zilla_control::ErrorCode;
 use zilla_control::props::{self, naming, permissions};
 use zilla_control::types::{Grant, GrantChange, GrantList, GrantQuery};
-use zilla_core::dsl::{DslDir, Grantee};
 
 /// Of one request; a terminal's line holds far fewer.
 const MOST: usize = 4096;
@@ -18,10 +19,10 @@ const MOST: usize = 4096;
 impl Engine {
     /// What is given on a dataset and on each above it, the dataset itself first.
     pub(super) async fn list_grants(&self, r: GrantQuery) -> Answer<Vec<GrantList>> {
-        let (pool, dir) = self.head_dir(&r.name).await?;
+        let (_, dir) = self.head_dir(&r.name).await?;
         let mut all = Vec::new();
         for d in dir.ancestry() {
-            let grants = pool.dsl().grants(&d).await.map_err(of_dataset)?;
+            let grants = d.grants().await.map_err(of_dataset)?;
             if grants.is_empty() {
                 continue;
             }
@@ -43,32 +44,20 @@ impl Engine {
         if r.recursive {
             let mut todo = vec![dir];
             while let Some(d) = todo.pop() {
-                for child in pool.dsl().child_dirs(&d).await.map_err(of_dataset)? {
+                for child in d.children().await.map_err(of_dataset)? {
                     names.push(child.name());
                     todo.push(child);
                 }
             }
         }
-        let (dsl, take) = (pool.dsl().clone(), r.take);
-        let task = pool.spa.ctx.sync_task(move |tx| {
-            Box::pin(async move {
-                for name in &names {
-                    match take {
-                        true => dsl.unallow(&tx, name, &grants).await?,
-                        false => dsl.allow(&tx, name, &grants).await?,
-                    }
-                }
-                Ok(())
-            })
-        });
-        task.await.map_err(of_dataset)
+        pool.zilla.change_grants(names, grants, r.take).await.map_err(of_dataset)
     }
 
     /// The dir of a file system or volume.
-    async fn head_dir(&self, name: &str) -> Answer<(Arc<Pool>, Arc<DslDir>)> {
+    async fn head_dir(&self, name: &str) -> Answer<(Arc<Pool>, DatasetDir)> {
         naming::check_dataset_name(name, props::HEADS, false)?;
         let pool = self.pool_of(name)?;
-        let dir = pool.dsl().by_name(name).await.map_err(of(name))?.dir();
+        let dir = pool.zilla.by_name(name).await.map_err(of(name))?.dir();
         Ok((pool, dir))
     }
 }

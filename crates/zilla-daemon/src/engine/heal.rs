@@ -9,11 +9,10 @@ use super::pool::Pool;
 use super::receive::{Part, why};
 use super::streams::Told;
 use std::sync::Arc;
+use zilla::error::{Errno, Error};
+use zilla::streams::RecordReader;
 use zilla_control::types::StreamReceive;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::{Errno, Error};
-use zilla_core::send::Heal;
-use zilla_core::send::frame::RecordReader;
 
 fn refused(why: &str) -> ApiError {
     ApiError::with(ErrorCode::Stream, format!("cannot receive: {why}"))
@@ -39,8 +38,7 @@ impl Engine {
         told: &Told,
     ) -> Answer<()> {
         let (r, begin) = (part.r, &part.begin);
-        let dsl = pool.dsl();
-        match dsl.by_name(&part.target).await {
+        match pool.zilla.by_name(&part.target).await {
             Ok(s) if s.is_snapshot() && s.guid() == begin.toguid => {}
             Ok(s) if s.is_snapshot() => {
                 return Err(refused("local snapshot doesn't match the snapshot in the provided stream"));
@@ -58,8 +56,7 @@ impl Engine {
         }
         let began = std::time::Instant::now();
         let failed = |e: Error| refused(&why(&e));
-        let heal = Heal::begin(dsl, begin.clone(), reader.order(), &part.target).await.map_err(failed)?;
-        let healed = heal.records(reader).await.map_err(failed)?;
+        let healed = pool.zilla.heal(begin.clone(), reader, &part.target).await.map_err(failed)?;
         if let Some(e) = healed.why {
             tracing::warn!("'{}': {} damaged blocks are not mended: {e}", part.target, healed.failed);
             return Err(refused(match e.is(Errno::NotSup) {

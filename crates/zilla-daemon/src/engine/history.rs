@@ -27,7 +27,7 @@ impl Engine {
     /// Writes a command line into a pool's history. A pool that cannot take it is no reason to fail a command that is
     /// done.
     pub(super) async fn log(&self, pool: &Pool, caller: &Caller, line: &str) {
-        if pool.spa.suspended().is_some() {
+        if pool.zilla.suspended().is_some() {
             // It would wait until the pool goes on.
             return;
         }
@@ -37,14 +37,14 @@ impl Engine {
         let mut record = NvList::new();
         record.add(CMD, line).add(ZONE, "linux").add(WHO, u64::from(caller.uid));
         record.add(TIME, self.env.wall().as_secs()).add(HOST, super::host::host().name.as_str());
-        if let Err(e) = pool.spa.log_history(record).await {
+        if let Err(e) = pool.zilla.log_history(record).await {
             tracing::debug!("history of '{}': {e}", pool.name());
         }
     }
 
     pub(super) async fn read_history(&self, r: PoolHistory) -> Answer<PoolHistoryReply> {
         let pool = self.pool(&r.name)?;
-        let all = pool.spa.history().await.map_err(of_pool)?;
+        let all = pool.zilla.history().await.map_err(of_pool)?;
         let from = usize::try_from(r.offset).unwrap_or(usize::MAX).min(all.len());
         let end = from.saturating_add(BATCH).min(all.len());
         let some = all.get(from..end).unwrap_or_default();

@@ -3,30 +3,26 @@
 use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
-use std::sync::Arc;
+use zilla::error::Errno;
+use zilla::tree::DatasetRef;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{HoldInfo, SnapshotHold, SnapshotHolds, SnapshotRelease};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::DslDataset;
-use zilla_core::error::Errno;
 
 impl Pool {
     /// A snapshot, and those of its name below if `recursive`. None need be there.
-    async fn snapshots_named(&self, name: &str, recursive: bool) -> Answer<Vec<Arc<DslDataset>>> {
+    async fn snapshots_named(&self, name: &str, recursive: bool) -> Answer<Vec<DatasetRef>> {
         naming::check_dataset_name(name, props::SNAP, false)?;
         let (fs, snap) = name.split_once('@').unwrap_or((name, ""));
-        let dsl = self.dsl();
         let mut found = Vec::new();
-        let mut dirs = vec![dsl.dir_by_name(fs).await.map_err(of(fs))?];
+        let mut dirs = vec![self.zilla.dir_by_name(fs).await.map_err(of(fs))?];
         while let Some(dir) = dirs.pop() {
-            if dir.phys().head_dataset_obj != 0 {
-                let head = dsl.head(&dir).await.map_err(of_dataset)?;
-                if let Some(id) = dsl.snap_lookup(&head, snap).await.map_err(of_dataset)? {
-                    found.push(dsl.dataset(id).await.map_err(of_dataset)?);
-                }
+            if dir.has_head() {
+                let head = dir.head().await.map_err(of_dataset)?;
+                found.extend(head.snapshot(snap).await.map_err(of_dataset)?);
             }
             if recursive {
-                let mut below = dsl.child_dirs(&dir).await.map_err(of_dataset)?;
+                let mut below = dir.children().await.map_err(of_dataset)?;
                 below.reverse();
                 dirs.extend(below);
             }
@@ -50,28 +46,14 @@ impl Engine {
         let mut names = Vec::new();
         for snap in found {
             let name = snap.name();
-            pool.dsl().hold_check(&name, &r.tag).await.map_err(|e| match e.errno() {
+            pool.zilla.hold_check(&name, &r.tag).await.map_err(|e| match e.errno() {
                 Errno::Exist => ApiError::new(ErrorCode::RefTagHold).subject(name.as_str()),
                 Errno::NameTooLong => ApiError::new(ErrorCode::TagTooLong).subject(name.as_str()),
                 _ => of_dataset(e).subject(name.as_str()),
             })?;
             names.push(name);
         }
-        let dsl = pool.dsl().clone();
-        let task = pool.spa.ctx.sync_task(move |tx| {
-            Box::pin(async move {
-                // Whoever came first may have taken a tag or a snapshot meanwhile: nothing is held
-                // before all can be.
-                for name in &names {
-                    dsl.hold_check(name, &r.tag).await?;
-                }
-                for name in &names {
-                    dsl.hold_snapshot(&tx, name, &r.tag).await?;
-                }
-                Ok(())
-            })
-        });
-        task.await.map_err(|e| match e.is(Errno::Exist) {
+        pool.zilla.hold_snapshots(names, r.tag).await.map_err(|e| match e.is(Errno::Exist) {
             true => ErrorCode::RefTagHold.into(),
             false => of_dataset(e),
         })
@@ -86,7 +68,7 @@ impl Engine {
         }
         let mut names = Vec::new();
         for snap in found {
-            if pool.dsl().has_hold(&snap, &r.tag).await.map_err(of_dataset)? {
+            if snap.has_hold(&r.tag).await.map_err(of_dataset)? {
                 names.push(snap.name());
             }
         }
@@ -95,21 +77,12 @@ impl Engine {
         }
         // One that only waited for this goes.
         for name in &names {
-            let snap = pool.dsl().by_name(name).await.map_err(of(name))?;
-            if snap.is_defer_destroy() && snap.userrefs() == 1 && snap.phys().num_children <= 1 {
+            let snap = pool.zilla.by_name(name).await.map_err(of(name))?;
+            if snap.is_defer_destroy() && snap.userrefs() == 1 && snap.is_without_clones() {
                 pool.forget_snapshot(name);
             }
         }
-        let dsl = pool.dsl().clone();
-        let task = pool.spa.ctx.sync_task(move |tx| {
-            Box::pin(async move {
-                for name in &names {
-                    dsl.release_snapshot(&tx, name, &r.tag).await?;
-                }
-                Ok(())
-            })
-        });
-        task.await.map_err(of_dataset)
+        pool.zilla.release_snapshots(names, r.tag).await.map_err(of_dataset)
     }
 
     pub(super) async fn list_holds(&self, r: SnapshotHolds) -> Answer<Vec<HoldInfo>> {
@@ -121,7 +94,7 @@ impl Engine {
         let mut all = Vec::new();
         for snap in found {
             let name = snap.name();
-            for (tag, time) in pool.dsl().holds(&snap).await.map_err(of(&name))? {
+            for (tag, time) in snap.holds().await.map_err(of(&name))? {
                 all.push(HoldInfo { snapshot: name.clone(), tag, time });
             }
         }

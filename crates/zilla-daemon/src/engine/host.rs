@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use zilla::HOSTID_MASK;
-use zilla_core::spa::Host;
-use zilla_core::tunables::SPL_HOSTID;
+use zilla::manage::Host;
+use zilla::tunables::SPL_HOSTID;
 
 /// `/etc/hostid` is not this daemon's.
 static NAMELESS: AtomicBool = AtomicBool::new(false);

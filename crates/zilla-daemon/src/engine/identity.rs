@@ -7,12 +7,12 @@
 use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use zilla::error::Errno;
+use zilla::features::SUPPORTED;
+use zilla::manage::Prune;
 use zilla_control::props::TypedValue;
 use zilla_control::types::{DedupPrune, PoolCheckpoint, PoolReguid, PoolUpgrade};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::ddt::Prune;
-use zilla_core::error::Errno;
-use zilla_core::spa::features::SUPPORTED;
 
 impl Engine {
     pub(super) async fn reguid_pool(&self, r: PoolReguid) -> Answer<()> {
@@ -21,8 +21,8 @@ impl Engine {
         if r.guid.is_some_and(|guid| self.is_guid_taken(guid)) {
             return Err(ApiError::with(ErrorCode::Exists, "guid is already in use"));
         }
-        pool.spa.reguid(r.guid).await.map_err(|e| match e.errno() {
-            zilla_core::error::Errno::Exist => ApiError::with(ErrorCode::Exists, "guid is already in use"),
+        pool.zilla.reguid(r.guid).await.map_err(|e| match e.errno() {
+            zilla::error::Errno::Exist => ApiError::with(ErrorCode::Exists, "guid is already in use"),
             _ => of_pool(e),
         })?;
         self.save_cache().await;
@@ -36,7 +36,7 @@ impl Engine {
             (None, Some(percent @ 1..=100)) => Prune::Percent(percent),
             _ => return Err(ErrorCode::PoolInvalArg.into()),
         };
-        let gone = pool.spa.prune_dedup(what).await.map_err(|e| match e.errno() {
+        let gone = pool.zilla.prune_dedup(what).await.map_err(|e| match e.errno() {
             Errno::Busy => ApiError::with(ErrorCode::Busy, e.to_string()),
             _ => of_pool(e),
         })?;
@@ -47,8 +47,8 @@ impl Engine {
     pub(super) async fn checkpoint_pool(&self, r: PoolCheckpoint) -> Answer<()> {
         let pool = self.changeable(&r.name)?;
         match r.discard {
-            false => pool.spa.take_checkpoint().await.map_err(of_pool),
-            true => pool.spa.discard_checkpoint().await.map_err(of_pool),
+            false => pool.zilla.take_checkpoint().await.map_err(of_pool),
+            true => pool.zilla.discard_checkpoint().await.map_err(of_pool),
         }
     }
 
@@ -56,7 +56,7 @@ impl Engine {
         let pool = self.changeable(&r.name)?;
         supported(&r.features)?;
         if let Some(version) = r.version {
-            pool.spa.upgrade(version).await.map_err(of_pool)?;
+            pool.zilla.upgrade(version).await.map_err(of_pool)?;
         }
         if !r.features.is_empty() {
             pool.enable_features(r.features).await?;
@@ -75,7 +75,7 @@ impl Engine {
         // On disk it is the dataset's object; 0 is none.
         let object = match name {
             "" => 0,
-            _ => pool.dsl().by_name(name).await.map_err(super::errors::of_dataset)?.id(),
+            _ => pool.zilla.by_name(name).await.map_err(super::errors::of_dataset)?.id(),
         };
         pool.store_prop("bootfs", &TypedValue::Num(object)).await
     }
@@ -95,6 +95,6 @@ pub(super) fn supported(names: &[String]) -> Answer<()> {
 impl Pool {
     pub(super) async fn enable_features(&self, names: Vec<String>) -> Answer<()> {
         supported(&names)?;
-        self.spa.enable_features(names).await.map_err(of_pool)
+        self.zilla.enable_features(names).await.map_err(of_pool)
     }
 }

@@ -3,21 +3,21 @@
 use super::Engine;
 use super::create::DBUF_CACHE;
 use super::errors::{Answer, of_pool};
-use super::info;
 use super::pool::Pool;
 use futures_util::StreamExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use zilla::error::Error;
+use zilla::error::PoolRefusal as Refusal;
+use zilla::open::{FoundPool, OpenOpts, Rewind};
+use zilla::status::{aux_devices, look_at};
 use zilla_control::props::{self, PoolPropContext, naming};
 use zilla_control::types::{
-    AllocClass, Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState,
-    PoolImport, PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
+    Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState, PoolImport,
+    PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Error;
-use zilla_core::spa::{FoundPool, OpenOpts, Refusal, Rewind, Spa, discover};
-use zilla_core::vdev::{OpenArgs, VdevKind, VdevTree};
 use zilla_ondisk::enums::PoolState;
 
 /// Where devices are looked for unless `-d` says otherwise: by lasting names first.
@@ -42,10 +42,10 @@ fn printable(name: &str) -> String {
 }
 
 /// What an import left behind, if it is not of the newest txg.
-fn rewound(found: &FoundPool, spa: &Spa) -> Option<Rewound> {
-    let ub = spa.opened_at();
-    let lost = found.timestamp.saturating_sub(ub.timestamp);
-    (ub.txg < found.txg).then_some(Rewound { timestamp: ub.timestamp, lost_seconds: lost })
+fn rewound(found: &FoundPool, pool: &zilla::Pool) -> Option<Rewound> {
+    let (txg, timestamp) = pool.opened_at();
+    let lost = found.timestamp.saturating_sub(timestamp);
+    (txg < found.txg).then_some(Rewound { timestamp, lost_seconds: lost })
 }
 
 /// A listing waits no longer for one pool, whatever its labels say: they may be anybody's.
@@ -73,10 +73,10 @@ impl Engine {
                 } else {
                     source.dirs.iter().map(PathBuf::from).collect()
                 };
-                discover(&self.env, &places).await.map_err(of_pool)?
+                zilla::Pool::find(&self.env, &places).await.map_err(of_pool)?
             }
         };
-        let open: Vec<u64> = self.all_pools().iter().map(|p| p.spa.guid()).collect();
+        let open: Vec<u64> = self.all_pools().iter().map(|p| p.zilla.guid()).collect();
         found.retain(|f| !open.contains(&f.guid));
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
@@ -116,7 +116,7 @@ impl Engine {
         if let Some(features) = config.list("features_for_read") {
             for (guid, _) in features.iter() {
                 let known = props::feature_by_guid(guid);
-                let supported = zilla_core::spa::features::can_serve(guid);
+                let supported = zilla::features::can_serve(guid);
                 if !supported {
                     candidate.unsupported_features.insert(guid.to_owned(), String::new());
                     // What stands in labels is needed to read the pool at all.
@@ -132,37 +132,8 @@ impl Engine {
                 });
             }
         }
-        let mut tree_config = config.list("vdev_tree").cloned().unwrap_or_default();
-        zilla_core::spa::set_paths(&mut tree_config, &found.paths);
-        match VdevTree::from_config(&self.env, &tree_config) {
-            Ok(tree) => {
-                let args = OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() };
-                let opened = tree.open(&args).await;
-                pool.root = info::root(&tree, None, 0);
-                tree.close().await;
-                if let Err(e) = opened {
-                    tracing::debug!("pool '{}': {e}", found.name);
-                    pool.root.stats.state = VdevState::CantOpen;
-                }
-                if tree.tops.iter().any(|t| t.vdev.kind == VdevKind::Missing) {
-                    let mut whole = false;
-                    if let Some((tree, missing_log)) = Spa::lacks_little(&self.env, found).await {
-                        pool.root = info::root(&tree, None, 0);
-                        tree.close().await;
-                        candidate.missing_log = missing_log;
-                        whole = !missing_log;
-                    }
-                    if !whole {
-                        let stats = &mut pool.root.stats;
-                        (stats.state, stats.aux) = (VdevState::CantOpen, VdevAux::BadGuidSum);
-                    }
-                }
-            }
-            Err(e) => {
-                tracing::warn!("pool '{}': {e}", found.name);
-                (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::CorruptData);
-            }
-        }
+        let looked = look_at(&self.env, found).await;
+        (pool.root, candidate.missing_log) = (looked.root, looked.missing_log);
         if !candidate.unsupported_features.is_empty() {
             (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::UnsupFeat);
         }
@@ -173,10 +144,9 @@ impl Engine {
             }
         }
         if pool.root.stats.state >= VdevState::Degraded
-            && let Ok(tree) = Spa::aux_of(&self.env, found).await
+            && let Ok((spares, l2cache)) = aux_devices(&self.env, found).await
         {
-            pool.spares = info::aux(&tree, &tree.spares, AllocClass::Spare, 0);
-            pool.l2cache = info::aux(&tree, &tree.cache, AllocClass::Cache, 0);
+            (pool.spares, pool.l2cache) = (spares, l2cache);
         }
         candidate.comment = config.str("comment").map(str::to_owned);
         candidate.compatibility = config.str("compatibility").map(str::to_owned);
@@ -188,7 +158,7 @@ impl Engine {
     async fn look_for_activity(&self, found: &FoundPool, candidate: &mut ImportCandidate) {
         let quiet = self.quiet.lock().get(&found.guid).copied();
         let opts = OpenOpts { quiet, ..self.open_opts().await };
-        let look = Spa::look_for_activity(&self.env, found, &opts);
+        let look = zilla::Pool::look_for_activity(&self.env, found, &opts);
         let Ok(looked) = self.env.timeout(LONGEST_LISTING, look).await else {
             // Who imports it by its name waits for as long as it takes.
             tracing::warn!("pool '{}': whether another host has it takes long to see", found.name);
@@ -265,7 +235,7 @@ impl Engine {
         self.injected_pause(&name, true, begun).await;
         let _changes = self.changes.lock().await;
         if self.closing() {
-            pool.spa.close(None).await.map_err(of_pool)?;
+            pool.zilla.close(None).await.map_err(of_pool)?;
             return Err(ApiError::with(ErrorCode::Busy, "the daemon is being stopped"));
         }
         self.show_pool(&pool).await;
@@ -274,15 +244,16 @@ impl Engine {
         self.save_cache().await;
         super::events::notify(&pool, "pool_import");
         let mount_errors = if r.no_mount { Vec::new() } else { pool.mount_all(self, &r.mount_options).await };
-        let rewound = rewind.and_then(|_| rewound(&found, &pool.spa));
+        let rewound = rewind.and_then(|_| rewound(&found, &pool.zilla));
         Ok(ImportReply { name: pool.name(), mount_errors, rewound })
     }
 
     /// `-F -n`: how far an import would have to go back.
     async fn try_rewind(&self, found: &FoundPool, opts: OpenOpts) -> Answer<ImportReply> {
-        let spa = Spa::open(&self.env, found, OpenOpts { readonly: true, ..opts }).await.map_err(of_pool)?;
-        let rewound = rewound(found, &spa);
-        spa.close(None).await.map_err(of_pool)?;
+        let opts = OpenOpts { readonly: true, ..opts };
+        let opened = zilla::Pool::open(&self.env, found, opts).await.map_err(of_pool)?;
+        let rewound = rewound(found, &opened);
+        opened.close(None).await.map_err(of_pool)?;
         Ok(ImportReply { name: found.name.clone(), rewound, ..ImportReply::default() })
     }
 
@@ -305,13 +276,13 @@ impl Engine {
             let what = format!("{}; import it under another name", e.description());
             return Err(ApiError::with(ErrorCode::InvalidName, what));
         }
-        let spa = Spa::open(&self.env, found, opts).await.map_err(of_pool)?;
-        let pool = Pool::new(spa, altroot, cachefile, self.env.rng.u64());
-        if let Err(e) = pool.replay_volumes(&self.env).await {
+        let zilla = zilla::Pool::open(&self.env, found, opts).await.map_err(of_pool)?;
+        let pool = Pool::new(zilla, altroot, cachefile, self.env.rng.u64());
+        if let Err(e) = pool.replay_volumes().await {
             tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
         }
         if !pool.readonly() {
-            match pool.dsl().destroy_inconsistent().await {
+            match pool.zilla.destroy_inconsistent().await {
                 Ok(gone) if gone.is_empty() => {}
                 Ok(gone) => tracing::info!("destroyed what interrupted receives left: {}", gone.join(", ")),
                 Err(e) => tracing::error!("pool '{}': looking for interrupted receives: {e}", pool.name()),

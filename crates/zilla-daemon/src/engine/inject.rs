@@ -1,4 +1,4 @@
-//! `zinject`: what is asked of [`zilla_core::inject`], in the engine's terms, and told again.
+//! `zinject`: what is asked of [`zilla::inject`], in the engine's terms, and told again.
 //!
 //! Only the daemon's owner and root get here. Each handler that comes or goes is told in the log, so that nobody looks for a broken
 //! disk.
@@ -6,27 +6,22 @@
 use super::Engine;
 use super::errors::{Answer, of_dataset, of_vdev};
 use super::pool::Pool;
-use std::sync::Arc;
 use std::time::Duration;
+use zilla::error::{Errno, Error};
+use zilla::inject::{
+    Copies, DataPlace, Failure, Fault, Frequency, Handler, IoType, Place, Region, injections,
+};
+use zilla::tree::BlockRange;
 use zilla_control::types::{
     InjectAdd, InjectBlocks, InjectFailure, InjectFault, InjectHandler, InjectIo, InjectLabel, InjectMos,
     InjectState,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::error::{Errno, Error};
-use zilla_core::inject::{
-    Copies, DataPlace, Failure, Fault, Frequency, Handler, IoType, Place, Region, injections,
-};
-use zilla_core::types::ObjectId;
-use zilla_core::vdev::VdevState;
+use zilla_ondisk::enums::VdevState;
 use zilla_ondisk::object_type::{
     DMU_OT_BPOBJ, DMU_OT_ERROR_LOG, DMU_OT_OBJECT_ARRAY, DMU_OT_OBJECT_DIRECTORY, DMU_OT_PACKED_NVLIST,
     DMU_OT_SPACE_MAP,
 };
-
-/// Bytes of a dnode's slot, and of a block pointer, as powers of two.
-const DNODE_SHIFT: u32 = 9;
-const BLKPTR_SHIFT: u32 = 7;
 
 impl Engine {
     pub(super) async fn add_injection(&self, caller: &Caller, r: InjectAdd) -> Answer<InjectHandler> {
@@ -51,7 +46,7 @@ impl Engine {
             }
             asked => {
                 let pool = self.pool(&r.pool)?;
-                (pool.spa.tree().root.guid, fault(&pool, asked).await?)
+                (pool.zilla.vdevs().root_guid(), fault(&pool, asked).await?)
             }
         };
         let frequency = r.frequency.map_or(Frequency::Always, Frequency::Of);
@@ -64,7 +59,7 @@ impl Engine {
         let pool = self.pool(&r.pool)?;
         let verdict = if r.fault { VdevState::Faulted } else { VdevState::Degraded };
         tracing::warn!(pool = %r.pool, guid = r.guid, ?verdict, "a device is declared to have failed");
-        pool.spa.declare(r.guid, verdict).map_err(of_vdev)
+        pool.zilla.declare(r.guid, verdict).map_err(of_vdev)
     }
 
     /// What is in memory of blocks is forgotten, and the kernel's pages of files with it.
@@ -89,7 +84,7 @@ impl Engine {
         if let Err(e) = told.await {
             tracing::error!("telling the kernel to forget files' pages: {e}");
         }
-        pools.iter().for_each(|pool| pool.spa.drop_caches());
+        pools.iter().for_each(|pool| pool.zilla.drop_caches());
     }
 
     /// Waits if a handler wants the import or export that began then to take longer.
@@ -118,14 +113,14 @@ async fn fault(pool: &Pool, asked: InjectFault) -> Answer<Fault> {
         |at, copies, failure| Fault::Data { at, failure: engine_failure(failure), copies: Copies(copies) };
     Ok(match asked {
         InjectFault::Device { guid, label, failure, io, fail_fast } => Fault::Device {
-            vdev: leaf(&pool.spa, guid)?,
+            vdev: leaf(&pool.zilla, guid)?,
             place: label.map_or(Place::Data, |l| Place::Label(region(l))),
             failure: engine_failure(failure),
             on: io_type(io),
             fail_fast,
         },
         InjectFault::Delay { guid, nanoseconds, lanes, io } => Fault::Delay {
-            vdev: leaf(&pool.spa, guid)?,
+            vdev: leaf(&pool.zilla, guid)?,
             latency: Duration::from_nanos(nanoseconds),
             lanes: u16::try_from(lanes).unwrap_or(u16::MAX),
             on: io_type(io),
@@ -148,9 +143,9 @@ fn place(at: &InjectBlocks) -> DataPlace {
 }
 
 /// Only leaves do I/O; a mirror's or RAID-Z's sides are named one by one.
-fn leaf(pool: &Arc<zilla_core::spa::Spa>, guid: u64) -> Answer<u64> {
-    match pool.tree().find(guid) {
-        Some(vdev) if vdev.is_leaf() => Ok(guid),
+fn leaf(pool: &zilla::Pool, guid: u64) -> Answer<u64> {
+    match pool.vdevs().find(guid) {
+        Some(vdev) if vdev.is_leaf => Ok(guid),
         Some(_) => {
             Err(ApiError::with(ErrorCode::BadDev, "the vdev does no I/O of its own: name one of its devices"))
         }
@@ -166,27 +161,13 @@ async fn file_blocks(
     level: u32,
     range: Option<(u64, u64)>,
 ) -> Answer<InjectBlocks> {
-    let ds = pool.dsl().by_name(dataset).await.map_err(of_dataset)?;
-    let objset = pool.dsl().objset(&ds).await.map_err(of_dataset)?;
-    // A dnode's block is one of the objset's first object.
-    let (within, shape, range) = match dnode {
-        true => {
-            let at = object.saturating_mul(1 << DNODE_SHIFT);
-            (0, objset.phys().meta_dnode, Some((at, at)))
-        }
-        false => (object, objset.hold_wait(ObjectId(object)).await.map_err(of_dataset)?.phys(), range),
-    };
-    if level >= u32::from(shape.nlevels) {
-        return Err(ApiError::with(ErrorCode::BadRequest, "block level exceeds max level of object"));
-    }
-    let mut at = InjectBlocks { objset: ds.id(), object: within, level, first: 0, last: u64::MAX };
-    if let Some((first, last)) = range {
-        let size = (shape.datablkszsec.max(1) as u64) << DNODE_SHIFT;
-        let fanout = u32::from(shape.indblkshift).saturating_sub(BLKPTR_SHIFT).saturating_mul(level);
-        at.first = (first / size).checked_shr(fanout).unwrap_or(0);
-        at.last = (last / size).checked_shr(fanout).unwrap_or(0);
-    }
-    Ok(at)
+    let ds = pool.zilla.by_name(dataset).await.map_err(of_dataset)?;
+    let found = ds.blocks_of(object, dnode, level, range).await.map_err(|e| match e.is(Errno::Dom) {
+        true => ApiError::with(ErrorCode::BadRequest, "block level exceeds max level of object"),
+        false => of_dataset(e),
+    })?;
+    let BlockRange { object, first, last } = found;
+    Ok(InjectBlocks { objset: ds.id(), object, level, first, last })
 }
 
 /// A handler as the command knows it.

@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zilla::devices::{LabelInfo, pool_device, probe};
 use zilla::foreign::{self, Foreign};
 use zilla_control::props;
 use zilla_control::types::VdevSpec;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::vdev::{self, LabelInfo};
 use zilla_env::{Device, OpenMode};
 use zilla_ondisk::enums::PoolState;
 
@@ -91,8 +91,8 @@ impl Engine {
         found: &mut Objections,
     ) -> Answer<()> {
         found.too_small |= device.size() < MIN_DEVICE;
-        let pool_device = vdev::pool_device(device.clone()).await;
-        if let Some(label) = vdev::probe(&pool_device).await {
+        let on_pool = pool_device(device.clone()).await;
+        if let Some(label) = probe(&on_pool).await {
             // A spare may be that of several pools.
             if !as_spare || label.state() != Some(PoolState::Spare) {
                 self.judge_label(path, &label, found);
@@ -108,8 +108,8 @@ impl Engine {
         let device = self.env.open(Path::new(path), OpenMode::default()).await;
         let device = device.map_err(|e| not_opened(path, &e))?;
         let told = found.fatal.len() + found.doubtful.len();
-        let pool_device = vdev::pool_device(device.clone()).await;
-        if let Some(label) = vdev::probe(&pool_device).await {
+        let on_pool = pool_device(device.clone()).await;
+        if let Some(label) = probe(&on_pool).await {
             let mut of_label = Objections::default();
             self.judge_label(path, &label, &mut of_label);
             found.fatal.append(&mut of_label.fatal);
@@ -135,7 +135,7 @@ impl Engine {
         }
         let owner = label.config.str("name").unwrap_or("unknown");
         let guid = label.pool_guid().unwrap_or(0);
-        let open_here = self.all_pools().iter().any(|p| p.spa.guid() == guid);
+        let open_here = self.all_pools().iter().any(|p| p.zilla.guid() == guid);
         match label.config.u64("state").and_then(PoolState::from_number) {
             Some(PoolState::Exported) => {
                 found.doubtful.push(format!("{path} is part of exported pool '{owner}'"));
@@ -163,26 +163,26 @@ impl Engine {
 
     /// The open pool that has this cache device.
     fn cache_of(&self, guid: Option<u64>) -> Option<String> {
-        let has = |p: &&Arc<Pool>| p.spa.tree().cache.iter().any(|c| Some(c.guid) == guid);
+        let has = |p: &&Arc<Pool>| p.zilla.vdevs().caches().iter().any(|c| Some(c.guid) == guid);
         self.all_pools().iter().find(has).map(|p| p.name())
     }
 
     /// Whether a spare that other pools have too stands in for a device of this one.
     pub(super) fn has_active_shared_spare(&self, pool: &Pool) -> bool {
-        let tree = pool.spa.tree();
+        let own = pool.zilla.vdevs();
         let others: Vec<_> = self.all_pools().into_iter().filter(|p| p.name() != pool.name()).collect();
-        let shared = |guid| others.iter().any(|p| p.spa.tree().spares.iter().any(|s| s.guid == guid));
-        tree.spares.iter().any(|s| tree.is_active_spare(s.guid) && shared(s.guid))
+        let shared = |guid| others.iter().any(|p| p.zilla.vdevs().spares().iter().any(|s| s.guid == guid));
+        own.spares().iter().any(|s| own.is_active_spare(s.guid) && shared(s.guid))
     }
 
     /// The open pool in which this spare is in use.
     pub(super) fn user_of_spare(&self, guid: u64) -> Option<String> {
-        self.all_pools().iter().find(|p| p.spa.tree().is_active_spare(guid)).map(|p| p.name())
+        self.all_pools().iter().find(|p| p.zilla.vdevs().is_active_spare(guid)).map(|p| p.name())
     }
 
     /// The open pool that has this spare.
     pub(super) fn spare_of(&self, guid: Option<u64>) -> Option<String> {
-        let has = |p: &&Arc<Pool>| p.spa.tree().spares.iter().any(|s| Some(s.guid) == guid);
+        let has = |p: &&Arc<Pool>| p.zilla.vdevs().spares().iter().any(|s| Some(s.guid) == guid);
         self.all_pools().iter().find(has).map(|p| p.name())
     }
 }

@@ -13,11 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use zilla::error::{Errno, Error};
+use zilla::keys::{Hashing, KeyFormat, NewCrypt, NewSuite, Rekey, Suite, WrappingKey};
 use zilla_control::types::{KeyChange, KeyLoad, KeyMaterial, KeyUnload};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::crypt::{Hashing, KeyFormat, WrappingKey};
-use zilla_core::dsl::{NewCrypt, NewSuite, Rekey};
-use zilla_core::error::{Errno, Error};
 
 /// Source: DEFAULT_PBKDF2_ITERATIONS and MIN_PBKDF2_ITERATIONS in sys/zio_crypt.h.
 const DEFAULT_PBKDF2_ITERATIONS: u64 = 350_000;
@@ -158,10 +157,9 @@ impl Engine {
         let suite = match suite.as_deref() {
             None => NewSuite::Inherit,
             Some("off") => NewSuite::Off,
-            Some("on") => NewSuite::Of(zilla_core::crypt::Suite::ON_VALUE),
+            Some("on") => NewSuite::Of(Suite::ON_VALUE),
             Some(word) => {
-                let found =
-                    (3..9).filter_map(zilla_core::crypt::Suite::from_number).find(|s| s.name() == word);
+                let found = (3..9).filter_map(Suite::from_number).find(|s| s.name() == word);
                 let unknown =
                     || ApiError::with(ErrorCode::BadProp, format!("'encryption' cannot be '{word}'"));
                 NewSuite::Of(found.ok_or_else(unknown)?)
@@ -189,9 +187,9 @@ impl Engine {
 
     pub(super) async fn load_key(&self, r: KeyLoad) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
-        let (dsl, name) = (pool.dsl(), r.name.clone());
-        let dir = dsl.dir_by_name(&name).await.map_err(of_dataset)?;
-        let shape = dsl.key_shape(&dir).await.map_err(|e| refused(&name, &e))?;
+        let name = r.name.clone();
+        let dir = pool.zilla.dir_by_name(&name).await.map_err(of_dataset)?;
+        let shape = dir.key_shape().await.map_err(|e| refused(&name, &e))?;
         let key = wrapping(shape.format, &r.key, shape.salt, shape.iterations).await?;
         pool.load_key(&name, key, r.check).await?;
         self.show_devices(&name).await;
@@ -203,7 +201,7 @@ impl Engine {
         self.withdraw_devices(&pool, &r.name).await;
         let unloaded = {
             let _one = pool.mounting.lock().await;
-            pool.dsl().unload_key(&r.name).await
+            pool.zilla.unload_key(&r.name).await
         };
         self.show_devices(&r.name).await;
         unloaded.map_err(|e| match e.errno() {
@@ -214,23 +212,20 @@ impl Engine {
 
     pub(super) async fn change_key(&self, r: KeyChange) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
-        let dir = pool.dsl().dir_by_name(&r.name).await.map_err(of_dataset)?;
+        let dir = pool.zilla.dir_by_name(&r.name).await.map_err(of_dataset)?;
         let how = if r.inherit {
             Rekey::Inherit
         } else {
             let format = match &r.keyformat {
                 Some(word) => format_of(word)?,
-                None => pool.dsl().key_shape(&dir).await.map_err(|e| refused(&r.name, &e))?.format,
+                None => dir.key_shape().await.map_err(|e| refused(&r.name, &e))?.format,
             };
             let key = r.key.as_ref().ok_or_else(|| failed("No key was given."))?;
             check_location(r.keylocation.as_deref())?;
             let key = self.new_key(format, key, r.pbkdf2iters.as_ref()).await?;
             Rekey::New { key, location: r.keylocation }
         };
-        let (dsl, name) = (pool.dsl().clone(), r.name.clone());
-        let task =
-            pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.rekey(&tx, &name, &how).await }));
-        task.await.map_err(|e| match e.errno() {
+        pool.zilla.change_key(&r.name, how).await.map_err(|e| match e.errno() {
             Errno::Access => failed("Key is not currently loaded."),
             Errno::Inval => failed("Invalid properties for key change."),
             _ => refused(&r.name, &e),
@@ -241,7 +236,7 @@ impl Engine {
 impl Pool {
     async fn load_key(&self, name: &str, key: WrappingKey, check: bool) -> Answer<()> {
         let _one = self.mounting.lock().await;
-        self.dsl().load_key(name, key, check).await.map_err(|e| refused(name, &e))
+        self.zilla.load_key(name, key, check).await.map_err(|e| refused(name, &e))
     }
 }
 

@@ -6,7 +6,6 @@
 //! `zfs_multihost_history` says). They are written again when they changed, a moment later; one
 //! read while it is written may be cut short.
 
-use super::logs::log_counts;
 use super::pool::Pool;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +13,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zilla::FaultCounts;
-use zilla_core::spa::BeatRecord;
-use zilla_core::zil::LogCounts;
+use zilla::stats::{BeatRecord, FaultCounts, LogCounts};
 
 /// How soon a change is there to be read.
 const EVERY: Duration = Duration::from_secs(1);
@@ -58,20 +55,20 @@ type Stat = (PathBuf, Said);
 
 async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
     let mut all = LogCounts::default();
-    let faults = zilla::fault_counts(pools.iter().map(|p| &p.spa));
+    let faults: FaultCounts = pools.iter().map(|p| p.zilla.fault_counts()).sum();
     let mut out = vec![(PathBuf::from("arcstats"), Said::Counts(None, super::arcstats::sum(&pools)))];
     for pool in pools {
-        all.add(&pool.spa.ctx.log.stats.get());
+        all.add(&pool.zilla.log_counts());
         let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
         for name in names {
-            if let Ok(ds) = pool.dsl().by_name(&name).await {
+            if let Ok(ds) = pool.zilla.by_name(&name).await {
                 let file = Path::new(&pool.name()).join(format!("objset-0x{:x}", ds.id()));
-                out.push((file, Said::Counts(Some(name), named(&log_counts(&ds)).into())));
+                out.push((file, Said::Counts(Some(name), named(&ds.log_counts()).into())));
             }
         }
-        if pool.spa.multihost() {
+        if pool.zilla.multihost() {
             let file = Path::new(&pool.name()).join("multihost");
-            out.push((file, Said::Lines(heartbeats(&pool.spa.heartbeats()))));
+            out.push((file, Said::Lines(heartbeats(&pool.zilla.heartbeats()))));
         }
     }
     out.push((PathBuf::from("zil"), Said::Counts(None, named(&all).into())));

@@ -6,12 +6,11 @@
 use super::Engine;
 use super::errors::Answer;
 use std::path::Path;
+use zilla::devices;
 use zilla_control::types::LabelClear;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::vdev::{self, label};
-use zilla_env::{IoBuf, OpenMode};
+use zilla_env::OpenMode;
 use zilla_ondisk::enums::PoolState;
-use zilla_ondisk::label::VDEV_LABEL_SIZE;
 
 fn refused(line: String) -> ApiError {
     ApiError::new(ErrorCode::VdevInvalid).details(vec![line])
@@ -23,7 +22,7 @@ impl Engine {
         let path = &r.path;
         let mode = OpenMode { write: true, exclusive: true };
         let device = match self.env.open(Path::new(path), mode).await {
-            Ok(device) => vdev::pool_device(device).await,
+            Ok(device) => devices::pool_device(device).await,
             Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
                 return Err(refused(
                     self.member_of(path)
@@ -35,7 +34,7 @@ impl Engine {
                 return Err(refused(format!("failed to open {path}: {}", zilla_env::strerror(&e))));
             }
         };
-        let Some(info) = vdev::probe(&device).await else {
+        let Some(info) = devices::probe(&device).await else {
             return Err(refused(format!("failed to read label from {path}")));
         };
         let pool = info.pool_name().unwrap_or("unknown");
@@ -58,20 +57,15 @@ impl Engine {
             ];
             return Err(ApiError::new(ErrorCode::VdevInvalid).details(lines));
         }
-        let labels = label::read_labels(&device).await;
-        let failed = |_| refused(format!("failed to clear label for {path}"));
-        for found in labels.iter().filter(|l| l.config.is_some()) {
-            let zeroes = IoBuf::zeroed(VDEV_LABEL_SIZE as usize).into_bytes();
-            device.write(found.offset, zeroes).await.map_err(failed)?;
-        }
-        device.flush().await.map_err(failed)
+        let cleared = devices::clear_labels(&device).await;
+        cleared.map_err(|_| refused(format!("failed to clear label for {path}")))
     }
 
     /// The open pool that holds a device.
     async fn member_of(&self, path: &str) -> Option<String> {
-        let (_, label) = vdev::probe_path(&self.env, Path::new(path)).await.ok()??;
+        let (_, label) = devices::probe_path(&self.env, Path::new(path)).await.ok()??;
         let guid = label.pool_guid()?;
-        let pool = self.all_pools().into_iter().find(|p| p.spa.guid() == guid)?;
+        let pool = self.all_pools().into_iter().find(|p| p.zilla.guid() == guid)?;
         Some(format!("{path} is a member (ACTIVE) of pool \"{}\"", pool.name()))
     }
 }

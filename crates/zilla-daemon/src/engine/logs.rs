@@ -4,9 +4,8 @@ use super::Engine;
 use super::errors::{Answer, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
+use zilla::stats::LogCounts;
 use zilla_control::types::{LogStat, LogStatQuery};
-use zilla_core::dsl::DslDataset;
-use zilla_core::zil::LogCounts;
 
 fn stat(name: String, counts: LogCounts) -> LogStat {
     LogStat {
@@ -31,7 +30,7 @@ impl Engine {
         for pool in pools {
             let wanted = r.name.as_ref().filter(|n| **n != pool.name());
             if wanted.is_none() {
-                out.push(stat(pool.name(), pool.spa.ctx.log.stats.get()));
+                out.push(stat(pool.name(), pool.zilla.log_counts()));
             }
             if r.datasets || wanted.is_some() {
                 out.extend(datasets(&pool, wanted).await?);
@@ -48,13 +47,8 @@ async fn datasets(pool: &Arc<Pool>, wanted: Option<&String>) -> Answer<Vec<LogSt
     }
     let mut out = Vec::new();
     for name in names {
-        let ds = pool.dsl().by_name(&name).await.map_err(|e| of_dataset(e).subject(name.as_str()))?;
-        out.push(stat(name, log_counts(&ds)));
+        let ds = pool.zilla.by_name(&name).await.map_err(|e| of_dataset(e).subject(name.as_str()))?;
+        out.push(stat(name, ds.log_counts()));
     }
     Ok(out)
-}
-
-/// What a dataset's log did since it was opened.
-pub(super) fn log_counts(ds: &DslDataset) -> LogCounts {
-    ds.open_objset().and_then(|os| os.log().map(|l| l.stats().get())).unwrap_or_default()
 }

@@ -6,11 +6,9 @@
 
 use super::Engine;
 use super::errors::Answer;
-use super::info;
-use std::sync::Arc;
+use zilla::status::wanted_devices;
 use zilla_control::types::{PoolHealth, PoolInfo, PropValue, Source, VdevAux, VdevState};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::vdev::{OpenArgs, VdevTree};
 use zilla_ondisk::NvList;
 
 /// What the cache file says of it.
@@ -73,15 +71,7 @@ impl Engine {
                 ..PoolInfo::default()
             };
             let config = lost.config.list("vdev_tree").cloned().unwrap_or_default();
-            if let Ok(tree) = VdevTree::from_config(&self.env, &config) {
-                let tree = Arc::new(tree);
-                let args = OpenArgs { pool_guid: Some(lost.guid), ..OpenArgs::default() };
-                if let Err(e) = tree.open(&args).await {
-                    tracing::debug!("pool '{name}': {e}");
-                }
-                pool.root = info::root(&tree, None, 0);
-                tree.close().await;
-            }
+            pool.root = wanted_devices(&self.env, &config, lost.guid).await.unwrap_or_default();
             (pool.root.stats.state, pool.root.stats.aux) = (VdevState::CantOpen, VdevAux::NoReplicas);
             for (property, value) in [("health", "UNAVAIL".to_owned()), ("guid", lost.guid.to_string())] {
                 pool.properties.insert(property.to_owned(), PropValue::new(value, Source::None));

@@ -1,6 +1,6 @@
-//! The pools behind the control API: what `zpool` and `zfs` ask, done with the engine.
+//! The pools behind the control API: what `zpool` and `zfs` ask, done with the library.
 //!
-//! [`Engine`] holds the imported pools by name. Each [`Pool`](pool::Pool) is an open [`zilla_core::spa::Spa`] with what
+//! [`Engine`] holds the imported pools by name. Each [`Pool`](pool::Pool) is an open [`zilla::Pool`] with what
 //! only the daemon knows of it: its alternate root, whether the cache file lists it, its mounts. The folder's other
 //! files are one subject each: making and importing pools, what they look like, their properties and history;
 //! datasets, their properties, snapshots, mounts.
@@ -26,7 +26,6 @@ mod devices;
 mod diff;
 mod errors;
 mod events;
-mod extended;
 mod farewell;
 mod follow;
 mod followkeys;
@@ -92,10 +91,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use zilla::manage::TXG_DEFER_SIZE;
+use zilla::open::Rank;
 use zilla_control::types::*;
 use zilla_control::{Asked, Backend, Caller, Page};
-use zilla_core::spa::Rank;
-use zilla_core::types::TXG_DEFER_SIZE;
 use zilla_env::Env;
 
 /// Worker threads of the engine; as many as there are cores.
@@ -183,7 +182,7 @@ impl Engine {
         {
             tracing::error!("file systems cannot be shared over NFS: {e}");
         }
-        match volumes::Nbd::start(&engine.handle, &engine.env, &engine.pools) {
+        match volumes::Nbd::start(&engine.handle, &engine.pools) {
             Ok(nbd) => engine.nbd = Some(nbd),
             Err(e) => tracing::error!("volumes cannot be served over NBD: {e}"),
         }
@@ -237,13 +236,13 @@ const LAST_CHANCE: Duration = Duration::from_secs(45);
 impl Engine {
     /// The last chance for what a suspended pool has in memory, unless it was given up already.
     async fn try_once_more(&self, pool: &Pool) {
-        if pool.spa.suspended().is_none() || pool.spa.ctx.txgs.is_stopped() {
+        if pool.zilla.suspended().is_none() || pool.zilla.is_given_up() {
             return;
         }
-        let cleared = std::pin::pin!(pool.spa.clear(None));
+        let cleared = std::pin::pin!(pool.zilla.clear(None));
         let late = std::pin::pin!(self.env.sleep(LAST_CHANCE));
         if !matches!(select(cleared, late).await, Either::Left((Ok(()), _))) {
-            pool.spa.abandon();
+            pool.zilla.abandon();
         }
     }
 }
@@ -281,7 +280,7 @@ impl Pools for Engine {
                 tracing::error!("pool '{}': {e}", pool.name());
             }
             pool.take_leave(&patience).await;
-            if let Err(e) = pool.spa.close(None).await {
+            if let Err(e) = pool.zilla.close(None).await {
                 tracing::error!("pool '{}': {e}", pool.name());
             }
             if i + 1 == on_volumes {
@@ -351,7 +350,7 @@ impl Backend for Engine {
         // As in OpenZFS also what frees wait for: afterwards space is what it will be.
         for _ in 0..=TXG_DEFER_SIZE {
             self.check_running(&r.name)?;
-            self.pool(&r.name)?.spa.sync().await.map_err(errors::of_pool)?;
+            self.pool(&r.name)?.zilla.sync().await.map_err(errors::of_pool)?;
         }
         Ok(())
     }
@@ -415,7 +414,7 @@ impl Backend for Engine {
     async fn dedup_prefetch(&self, _: &Caller, r: DedupPrefetch) -> Answer<()> {
         let pool = self.pool(&r.name)?;
         pool.check_running()?;
-        pool.spa.prefetch_dedup().await.map_err(errors::of_pool)
+        pool.zilla.prefetch_dedup().await.map_err(errors::of_pool)
     }
 
     async fn pool_upgrade(&self, _: &Caller, r: PoolUpgrade) -> Answer<()> {
@@ -489,7 +488,7 @@ impl Backend for Engine {
     }
 
     async fn event_clear(&self, _: &Caller, _: EventClear) -> Answer<u64> {
-        Ok(zilla_core::events::events().clear() as u64)
+        Ok(zilla::events::events().clear() as u64)
     }
 
     async fn log_stats(&self, _: &Caller, r: LogStatQuery) -> Answer<Vec<LogStat>> {

@@ -6,7 +6,7 @@
 //! attributes and writing are the server's to refuse.
 
 use super::values::Settings;
-use zilla_core::zpl::{Atime, FsProps};
+use zilla::{FsProps, zpl::Atime};
 use zilla_fuse::Options;
 
 /// Options of one mount, where given.

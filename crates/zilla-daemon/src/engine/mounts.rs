@@ -22,15 +22,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use zilla::Filesystem;
+use zilla::FsProps;
+use zilla::error::{Error, Result};
+use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::props::naming;
 use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, DslDir};
-use zilla_core::error::{Error, Result};
-use zilla_core::zpl::FsProps;
 use zilla_env::{Env, apart_with, block_on, strerror};
 use zilla_fuse::{Mount, Options};
-use zilla_ondisk::enums::ObjsetType;
 
 /// One mounted file system.
 pub struct Mounted {
@@ -120,8 +119,7 @@ impl Pool {
     pub async fn mount(&self, engine: &Engine, name: &str, how: &How) -> Answer<()> {
         let words = Words::parse(&how.options).map_err(|e| failed(e).subject(name))?;
         let _one = self.mounting.lock().await;
-        let dsl = self.dsl();
-        let ds = dsl.by_name(name).await.map_err(of(name))?;
+        let ds = self.zilla.by_name(name).await.map_err(of(name))?;
         // Half a file system: what a receive has come to so far.
         if ds.is_inconsistent() {
             if how.explicit {
@@ -132,7 +130,7 @@ impl Pool {
         // What was left out of it would read as zeroes.
         if ds.redact_snaps().is_some()
             && !how.force
-            && zilla_core::tunables::ALLOW_REDACTED_DATASET_MOUNT.get() == 0
+            && zilla::tunables::ALLOW_REDACTED_DATASET_MOUNT.get() == 0
         {
             if how.explicit {
                 let what = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
@@ -140,14 +138,14 @@ impl Pool {
             }
             return Ok(());
         }
-        let objset = dsl.objset(&ds).await.map_err(of(name))?;
-        if ds.is_snapshot() || objset.os_type() != ObjsetType::Zfs.number() {
+        let locked = ds.is_locked().await.map_err(of(name))?;
+        if ds.is_snapshot() || !ds.is_filesystem().await.map_err(of(name))? {
             if how.explicit {
                 return Err(ApiError::new(ErrorCode::BadType).subject(name));
             }
             return Ok(());
         }
-        let settings = Settings::of(self, &ds).await.map_err(of(name))?;
+        let settings = Settings::of(&ds).await.map_err(of(name))?;
         if words.remount {
             return self.remount(name, &ds, &settings, words.temporary).await;
         }
@@ -165,7 +163,7 @@ impl Pool {
             2 if !how.explicit => return Ok(()),
             _ => {}
         }
-        if objset.is_locked() {
+        if locked {
             // What only wants to be mounted waits for its key in silence.
             return if how.explicit {
                 Err(failed("encryption key not loaded").subject(name))
@@ -190,18 +188,18 @@ impl Pool {
         let readonly = self.readonly();
         let temporary = how.temporary.with(words.temporary);
         let mut told = temporary.options(&settings, name, readonly);
-        if !told.readonly && dsl.has_old_key(&ds.dir()).await.map_err(of(name))? {
+        if !told.readonly && ds.dir().has_old_key().await.map_err(of(name))? {
             let what =
                 "its key is of an old version, and it can only be mounted read-only: 'zfs mount -o ro'";
             return Err(failed(what).subject(name));
         }
         if how.force && !readonly {
-            zilla::give_up_log(dsl, name).await.map_err(of(name))?;
+            ds.give_up_log().await.map_err(of(name))?;
         }
-        let fs = zilla::open_filesystem(&engine.env, dsl, name, told.readonly).await.map_err(of(name))?;
+        let fs = ds.open_filesystem(told.readonly).await.map_err(of(name))?;
         let kept_log = fs.zfs().kept_log().map(str::to_owned);
         told.readonly |= kept_log.is_some();
-        let props = zilla::fs_props(dsl, &ds, readonly).await.map_err(of(name))?;
+        let props = ds.fs_props(readonly).await.map_err(of(name))?;
         fs.zfs().set_props(temporary.heeded(&settings, props, readonly));
         fs.set_snapshot_manager(rustix::process::geteuid().as_raw());
         let overlay = how.overlay || settings.num("overlay") != 0;
@@ -229,7 +227,7 @@ impl Pool {
     async fn remount(
         &self,
         name: &str,
-        ds: &Arc<DslDataset>,
+        ds: &DatasetRef,
         settings: &Settings,
         newer: Temporary,
     ) -> Answer<()> {
@@ -244,7 +242,7 @@ impl Pool {
     async fn heed(
         &self,
         name: &str,
-        ds: &Arc<DslDataset>,
+        ds: &DatasetRef,
         settings: &Settings,
         temporary: Temporary,
     ) -> Answer<()> {
@@ -254,7 +252,7 @@ impl Pool {
         });
         let Some((fs, mount, told)) = found else { return Ok(()) };
         let readonly = self.readonly();
-        let props = zilla::fs_props(self.dsl(), ds, readonly).await.map_err(of(name))?;
+        let props = ds.fs_props(readonly).await.map_err(of(name))?;
         // Whether it shall ask for ACLs the kernel is told once, when the file system is mounted;
         // until then both keep to it.
         let (told_acls, wanted_acls) = (fs.zfs().props().posix_acl, props.posix_acl);
@@ -297,15 +295,15 @@ impl Pool {
     pub async fn mount_below(&self, engine: &Engine, name: &str, how: &How) -> Vec<ApiError> {
         let found = async {
             let mut all = Vec::new();
-            let mut dirs = vec![self.dsl().dir_by_name(name).await?];
+            let mut dirs = vec![self.zilla.dir_by_name(name).await?];
             while let Some(dir) = dirs.pop() {
-                if dir.phys().head_dataset_obj != 0 {
-                    let ds = self.dsl().head(&dir).await?;
-                    if let Mountpoint::At(path) = Settings::of(self, &ds).await?.place(self) {
+                if dir.has_head() {
+                    let ds = dir.head().await?;
+                    if let Mountpoint::At(path) = Settings::of(&ds).await?.place(self) {
                         all.push((PathBuf::from(path), ds.name()));
                     }
                 }
-                dirs.extend(self.dsl().child_dirs(&dir).await?);
+                dirs.extend(dir.children().await?);
             }
             Ok::<_, Error>(all)
         };
@@ -392,7 +390,7 @@ impl Pool {
         drop((mount, fs));
         // What the mount began in the background ends now; a destroy that follows must not find the
         // dataset busy.
-        if let Ok(ds) = self.dsl().by_name(name).await {
+        if let Ok(ds) = self.zilla.by_name(name).await {
             let _ = tokio::time::timeout(lingering, ds.unheld()).await;
         }
         Ok(())
@@ -401,8 +399,8 @@ impl Pool {
     /// A mountpoint that was made for the dataset goes with it: one that nobody set, if it is
     /// empty.
     pub async fn remove_mountpoint(&self, name: &str) {
-        let Ok(ds) = self.dsl().by_name(name).await else { return };
-        let Ok(settings) = Settings::of(self, &ds).await else { return };
+        let Ok(ds) = self.zilla.by_name(name).await else { return };
+        let Ok(settings) = Settings::of(&ds).await else { return };
         if matches!(settings.mountpoint().1, Source::Default | Source::Inherited(_))
             && let Mountpoint::At(path) = settings.place(self)
         {
@@ -447,11 +445,11 @@ impl Pool {
 
     /// After properties of `dir` changed: what is mounted there and below heeds them. Returns what
     /// does not before it is mounted anew.
-    pub async fn refresh_mounts(&self, dir: &Arc<DslDir>, changed: &[String]) -> Result<Vec<String>> {
+    pub async fn refresh_mounts(&self, dir: &DatasetDir, changed: &[String]) -> Result<Vec<String>> {
         let mut left = Vec::new();
         for name in self.mounted_below(&dir.name()) {
-            let Ok(ds) = self.dsl().by_name(&name).await else { continue };
-            let settings = Settings::of(self, &ds).await?;
+            let Ok(ds) = self.zilla.by_name(&name).await else { continue };
+            let settings = Settings::of(&ds).await?;
             let Some(mut temporary) = self.mounts.lock().get(&name).map(|m| m.temporary) else { continue };
             let here = ds.dir().id() == dir.id();
             for property in changed.iter().filter(|p| here || !settings.is_own(p)) {
@@ -514,8 +512,8 @@ impl Pool {
 
     /// Whether a file system has a mountpoint that is a path, and is not kept from it.
     pub(super) async fn may_be_mounted(&self, name: &str) -> bool {
-        let Ok(ds) = self.dsl().by_name(name).await else { return false };
-        let settings = Settings::of(self, &ds).await;
+        let Ok(ds) = self.zilla.by_name(name).await else { return false };
+        let settings = Settings::of(&ds).await;
         settings.is_ok_and(|s| matches!(s.place(self), Mountpoint::At(_)) && s.num("canmount") != 0)
     }
 
@@ -611,7 +609,7 @@ impl Engine {
             target
         };
         let pool = self.pool_of(&name)?;
-        pool.dsl().by_name(&name).await.map_err(of(&name))?;
+        pool.zilla.by_name(&name).await.map_err(of(&name))?;
         if pool.mounted_at(&name).is_none() {
             return Err(ApiError::with(ErrorCode::UmountFailed, "not currently mounted").subject(name));
         }

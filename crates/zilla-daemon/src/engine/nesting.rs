@@ -22,11 +22,7 @@ struct Place {
 
 impl Place {
     fn of(pool: &Pool, volume_directory: Option<u64>) -> Place {
-        let tree = pool.spa.tree();
-        let tops = tree.tops.iter().map(|top| &top.vdev);
-        let leaves = tops.chain(&tree.spares).chain(&tree.cache).flat_map(|vdev| vdev.walk());
-        let devices = leaves.filter_map(|vdev| vdev.leaf.as_ref()?.device());
-        let lies_on: BTreeSet<u64> = devices.filter_map(|device| device.info().fuse).collect();
+        let lies_on = pool.zilla.vdevs().fuse_devices();
         let of_volumes = |on: &u64| rustix::fs::major(*on) == NBD_MAJOR || Some(*on) == volume_directory;
         let on_volumes = lies_on.iter().any(of_volumes);
         let serves = pool.mounts.lock().values().map(|m| m.mount.device()).collect();

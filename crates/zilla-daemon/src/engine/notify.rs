@@ -200,7 +200,7 @@ impl Engine {
                 let online = {
                     let pools = pools.read();
                     let pool = event.pool().and_then(|name| pools.get(name));
-                    pool.is_some_and(|p| super::info::is_online(p))
+                    pool.is_some_and(|p| p.zilla.is_online())
                 };
                 let Some(line) = headline(&event, online, rc.verbose) else { continue };
                 if let Some(passed) = told.admit(&event, rc.interval, Instant::now()) {

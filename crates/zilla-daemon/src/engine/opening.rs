@@ -21,7 +21,7 @@ impl Engine {
         if self.closing() {
             return Err(ApiError::with(ErrorCode::Busy, "the daemon is being stopped"));
         }
-        if self.all_pools().iter().any(|p| p.spa.guid() == guid) {
+        if self.all_pools().iter().any(|p| p.zilla.guid() == guid) {
             return Err(ApiError::with(ErrorCode::Exists, "the pool is imported already"));
         }
         if self.pools.read().contains_key(name) {
@@ -42,7 +42,7 @@ impl Engine {
 
     /// Whether a pool has the guid. Called with `changes` held.
     pub(super) fn is_guid_taken(&self, guid: u64) -> bool {
-        self.all_pools().iter().any(|p| p.spa.guid() == guid)
+        self.all_pools().iter().any(|p| p.zilla.guid() == guid)
             || self.opening.lock().values().any(|other| *other == guid)
     }
 }

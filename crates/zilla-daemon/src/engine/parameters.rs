@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use zilla_core::tunables::{self, Tunable};
+use zilla::tunables::{self, Tunable};
 
 /// How soon a change counts if nobody asks for anything.
 const EVERY: Duration = Duration::from_millis(100);

@@ -6,11 +6,10 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
-use zilla_core::dsl::DslPool;
-use zilla_core::spa::Spa;
 
 pub struct Pool {
-    pub spa: Arc<Spa>,
+    /// The pool itself.
+    pub zilla: zilla::Pool,
     /// `-R`: before every mountpoint.
     pub altroot: Option<String>,
     /// What `cachefile` says: None is the daemon's own file.
@@ -38,14 +37,14 @@ pub struct Pool {
 
 impl Pool {
     pub fn new(
-        spa: Arc<Spa>,
+        zilla: zilla::Pool,
         altroot: Option<String>,
         cachefile: Option<String>,
         load_guid: u64,
     ) -> Arc<Pool> {
         Arc::new(Pool {
-            opened_txg: spa.uberblock().txg,
-            spa,
+            opened_txg: zilla.synced_txg(),
+            zilla,
             altroot,
             cachefile: Mutex::new(cachefile),
             opened: Instant::now(),
@@ -61,14 +60,10 @@ impl Pool {
     }
 
     pub fn name(&self) -> String {
-        self.spa.name()
-    }
-
-    pub fn dsl(&self) -> &Arc<DslPool> {
-        &self.spa.dsl
+        self.zilla.name()
     }
 
     pub fn readonly(&self) -> bool {
-        self.spa.ctx.readonly
+        self.zilla.is_readonly()
     }
 }

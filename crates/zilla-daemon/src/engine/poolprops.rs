@@ -9,17 +9,12 @@ use super::pool::Pool;
 use super::values::ratio;
 use std::collections::BTreeMap;
 use std::path::Path;
+use zilla::Value;
+use zilla::error::Result;
+use zilla::manage::FailMode;
 use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Result;
-use zilla_core::spa::FailMode;
-use zilla_core::zap::{CreateOpts, Value, Zap};
-use zilla_ondisk::dsl::{DMU_POOL_LAST_SCRUBBED_TXG, DMU_POOL_PROPS};
-use zilla_ondisk::object_type::DMU_OT_POOL_PROPS;
-
-/// Object 1 of every MOS.
-const DIRECTORY: u64 = 1;
 
 impl Engine {
     /// All properties, as `-p` prints them.
@@ -31,8 +26,8 @@ impl Engine {
         let stored = pool.stored_props().await?;
         let stats = &info.root.stats;
         let percent = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
-        let kept = pool.spa.checkpoint_stat().map_or(0, |c| c.space);
-        let (cloned, dedup) = (pool.spa.cloned_space(), pool.spa.dedup());
+        let kept = pool.zilla.checkpoint_stat().map_or(0, |c| c.space);
+        let (cloned, dedup) = (pool.zilla.cloned_space(), pool.zilla.dedup());
         let hundredths = |part: u64, whole: u64| match whole {
             0 => "1.00".to_owned(),
             _ => ratio((u128::from(part) * 100 / u128::from(whole)) as u64),
@@ -49,17 +44,17 @@ impl Engine {
                 "allocated" => stats.alloc.to_string(),
                 "readonly" => if pool.readonly() { "on" } else { "off" }.to_owned(),
                 "fragmentation" => stats.fragmentation.map_or_else(|| "-".to_owned(), |f| f.to_string()),
-                "freeing" => pool.dsl().freeing().await?.used.to_string(),
+                "freeing" => pool.zilla.freeing().await?.to_string(),
                 "expandsize" if stats.esize > 0 => stats.esize.to_string(),
                 "checkpoint" if kept > 0 => kept.to_string(),
                 "expandsize" | "checkpoint" => "-".to_owned(),
-                "last_scrubbed_txg" => pool.last_scrubbed().await?.to_string(),
+                "last_scrubbed_txg" => pool.zilla.last_scrubbed_txg().await?.to_string(),
                 "dedupratio" => hundredths(dedup.ref_dsize, dedup.dsize),
                 "bcloneratio" => hundredths(cloned.0 + cloned.1, cloned.0),
                 "bcloneused" => cloned.0.to_string(),
                 "bclonesaved" => cloned.1.to_string(),
                 "dedup_table_size" => dedup.table_size.to_string(),
-                "leaked" => pool.dsl().leaked().await?.to_string(),
+                "leaked" => pool.zilla.leaked().await?.to_string(),
                 _ => String::new(),
             };
             if !counted.is_empty() {
@@ -77,11 +72,11 @@ impl Engine {
                     }
                     _ => PropValue::new("-", Source::Default),
                 },
-                "compatibility" => match pool.spa.compatibility() {
+                "compatibility" => match pool.zilla.compatibility() {
                     Some(sets) => PropValue::new(sets, Source::Local),
                     None => PropValue::new("off", Source::Default),
                 },
-                "comment" => match pool.spa.comment() {
+                "comment" => match pool.zilla.comment() {
                     Some(text) => PropValue::new(text, Source::Local),
                     None => PropValue::new("-", Source::Default),
                 },
@@ -114,7 +109,7 @@ impl Engine {
         if r.vdev.is_some() {
             return self.set_vdev(&pool, &r).await;
         }
-        let version = pool.spa.version();
+        let version = pool.zilla.version();
         let (kind, value) = props::parse_pool_prop(&r.property, &r.value, PoolPropContext::Set, version)?;
         heeded(&r.property)?;
         // These count at once.
@@ -133,15 +128,15 @@ impl Engine {
                 Ok(())
             }
             (_, "comment") => {
-                pool.spa.set_comment(&r.value);
-                pool.spa.sync().await.map_err(of_pool)
+                pool.zilla.set_comment(&r.value);
+                pool.zilla.sync().await.map_err(of_pool)
             }
             (_, "compatibility") => {
-                pool.spa.set_compatibility(&r.value);
-                pool.spa.sync().await.map_err(of_pool)
+                pool.zilla.set_compatibility(&r.value);
+                pool.zilla.sync().await.map_err(of_pool)
             }
             (PropType::Native(_), "version") => match value {
-                TypedValue::Num(version) => pool.spa.upgrade(version).await.map_err(of_pool),
+                TypedValue::Num(version) => pool.zilla.upgrade(version).await.map_err(of_pool),
                 TypedValue::Str(_) => Err(ErrorCode::BadVersion.into()),
             },
             (PropType::Native(_), "bootfs") => self.set_bootfs(&pool, &r.value).await,
@@ -172,11 +167,6 @@ pub(super) fn fail_mode(value: &TypedValue) -> Answer<FailMode> {
 }
 
 impl Pool {
-    async fn last_scrubbed(&self) -> Result<u64> {
-        let directory = Zap::open(self.spa.ctx.mos(), DIRECTORY).await?;
-        Ok(directory.try_get_u64(DMU_POOL_LAST_SCRUBBED_TXG).await?.unwrap_or(0))
-    }
-
     /// Whether `zfs list` shows snapshots unasked.
     pub(super) async fn lists_snapshots(&self) -> Result<bool> {
         Ok(self.stored_props().await?.get("listsnapshots").is_some_and(|on| on == "on"))
@@ -195,29 +185,25 @@ impl Pool {
 
     /// Whether `zfs allow` counts.
     pub(super) async fn delegates(&self) -> Result<bool> {
-        self.dsl().delegates().await
+        self.zilla.delegates().await
     }
 
     /// What was set, as `-p` prints it.
     async fn stored_props(&self) -> Result<BTreeMap<String, String>> {
-        let mos = self.spa.ctx.mos();
-        let directory = Zap::open(mos, DIRECTORY).await?;
         let mut all = BTreeMap::new();
-        let Some(id) = directory.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(all) };
-        for entry in Zap::open(mos, id).await?.entries().await? {
-            let name = entry.name_str().into_owned();
+        for (name, value) in self.zilla.stored_properties().await? {
             let desc = props::pool_prop(&name);
-            let text = match (entry.value.as_u64(), desc) {
+            let text = match (value.as_u64(), desc) {
                 (Some(n), Some(desc)) if desc.kind == PropKind::Index => {
                     desc.word_of(n).map_or_else(|| n.to_string(), str::to_owned)
                 }
                 // The dataset may be gone.
-                (Some(n), Some(desc)) if desc.name == "bootfs" => match self.dsl().dataset(n).await {
+                (Some(n), Some(desc)) if desc.name == "bootfs" => match self.zilla.by_id(n).await {
                     Ok(fs) if n != 0 => fs.name(),
                     _ => continue,
                 },
                 (Some(n), _) => n.to_string(),
-                (None, _) => entry.value.as_str().map(str::to_owned).unwrap_or_default(),
+                (None, _) => value.as_str().map(str::to_owned).unwrap_or_default(),
             };
             all.insert(name, text);
         }
@@ -226,7 +212,7 @@ impl Pool {
 
     /// Refuses what would wait for ever while the pool is suspended.
     pub(super) fn check_running(&self) -> Answer<()> {
-        match self.spa.suspended() {
+        match self.zilla.suspended() {
             None => Ok(()),
             Some(_) => Err(ApiError::with(ErrorCode::PoolUnavail, "pool I/O is currently suspended")),
         }
@@ -234,7 +220,6 @@ impl Pool {
 
     /// Sets a property in the MOS.
     pub(super) async fn store_prop(&self, name: &str, value: &TypedValue) -> Answer<()> {
-        let ctx = self.spa.ctx.clone();
         let proper = props::pool_prop(name).map_or(name, |d| d.name).to_owned();
         let settable = props::pool_prop(name).is_none_or(|d| d.attr == PropAttr::Default);
         if !settable {
@@ -242,17 +227,17 @@ impl Pool {
         }
         if proper == "failmode" {
             // At once, also where the pool is suspended and the property has to wait.
-            self.spa.set_fail_mode(fail_mode(value)?);
+            self.zilla.set_fail_mode(fail_mode(value)?);
         }
         self.check_running()?;
         let on = matches!(value, TypedValue::Num(n) if *n != 0);
         let expand = (proper == "autoexpand").then_some(on);
         let trim = (proper == "autotrim").then_some(on);
         let multihost = (proper == "multihost").then_some(on);
-        let was = self.spa.multihost();
+        let was = self.zilla.multihost();
         if multihost == Some(true) {
             // The txg that says it is on has its mark already.
-            self.spa.set_multihost(true, Some(super::host::host()));
+            self.zilla.set_multihost(true, Some(super::host::host()));
         }
         let quota = match value {
             TypedValue::Num(n) if proper == "dedup_table_quota" => Some(*n),
@@ -265,41 +250,24 @@ impl Pool {
             TypedValue::Num(n) => Value::u64(*n),
             TypedValue::Str(text) => Value::string(text),
         };
-        let task = move |tx: zilla_core::txg::Tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
-            Box::pin(async move {
-                let mos = ctx.mos();
-                let directory = Zap::open(mos, DIRECTORY).await?;
-                let zap = match directory.try_get_u64(DMU_POOL_PROPS).await? {
-                    Some(id) => Zap::open(mos, id).await?,
-                    None => {
-                        let zap = Zap::make(mos, &tx, DMU_OT_POOL_PROPS, &CreateOpts::default()).await?;
-                        directory.insert_u64(&tx, DMU_POOL_PROPS, zap.id()).await?;
-                        zap
-                    }
-                };
-                match removed {
-                    true => zap.delete_if_there(&tx, &proper).await.map(drop),
-                    false => zap.set(&tx, &proper, &value).await,
-                }
-            })
-        };
-        let stored = self.spa.ctx.sync_task(task).await.map_err(of_pool);
+        let value = (!removed).then_some(value);
+        let stored = self.zilla.store_property(&proper, value).await.map_err(of_pool);
         let back = multihost == Some(true) && !was && stored.is_err();
         if back || multihost == Some(false) && stored.is_ok() {
-            self.spa.set_multihost(false, None);
+            self.zilla.set_multihost(false, None);
         }
         stored?;
         if multihost == Some(false) {
-            self.spa.sync().await.map_err(of_pool)?;
+            self.zilla.sync().await.map_err(of_pool)?;
         }
         if let Some(quota) = quota {
-            self.spa.ddt.set_quota(quota);
+            self.zilla.set_dedup_quota(quota);
         }
         if let Some(on) = trim {
-            self.spa.set_autotrim(on);
+            self.zilla.set_autotrim(on);
         }
         if let Some(on) = expand {
-            self.spa.set_autoexpand(on).await.map_err(of_pool)?;
+            self.zilla.set_autoexpand(on).await.map_err(of_pool)?;
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use zilla_core::tunables::TXG_HISTORY;
-use zilla_core::vdev::VdevState;
+use zilla::tunables::TXG_HISTORY;
+use zilla_ondisk::enums::VdevState;
 
 /// Of so many txgs it is told at most.
 const MOST_TXGS: u64 = 10_000;
@@ -47,12 +47,12 @@ pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
 
 fn of(pool: &Pool) -> [(PathBuf, String); 2] {
     let folder = PathBuf::from(pool.name());
-    let state = match pool.spa.suspended() {
+    let state = match pool.zilla.suspended() {
         Some(_) => "SUSPENDED",
-        None => word(pool.spa.tree().root.state().0),
+        None => word(pool.zilla.vdevs().state()),
     };
     // The last ones that are on disk, and the one that is open; what they took is not kept.
-    let (open, synced) = (pool.spa.ctx.txgs.open().0, pool.spa.uberblock().txg);
+    let (open, synced) = (pool.zilla.open_txg(), pool.zilla.synced_txg());
     let kept = TXG_HISTORY.get().min(MOST_TXGS);
     let mut txgs = "txg              state\n".to_owned();
     let known = (synced + 1).saturating_sub(kept).max(pool.opened_txg);

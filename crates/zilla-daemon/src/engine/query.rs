@@ -6,10 +6,9 @@ use super::pool::Pool;
 use super::values::kind_of;
 use futures_util::future::BoxFuture;
 use std::path::Path;
-use std::sync::Arc;
+use zilla::tree::DatasetDir;
 use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::DslDir;
 
 /// One walk through a pool.
 struct Walk<'a> {
@@ -76,11 +75,11 @@ async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str) -> Answer<Vec<Dat
         out: Vec::new(),
     };
     if let Some((fs, mark)) = root.split_once('#') {
-        let head = pool.dsl().by_name(fs).await.map_err(of(root))?;
+        let head = pool.zilla.by_name(fs).await.map_err(of(root))?;
         let found = pool.bookmarks_shown(&head).await.into_iter().find(|b| b.name == format!("{fs}#{mark}"));
         return Ok(vec![found.ok_or_else(|| no_dataset(root))?]);
     }
-    let ds = pool.dsl().by_name(root).await.map_err(of(root))?;
+    let ds = pool.zilla.by_name(root).await.map_err(of(root))?;
     if ds.is_snapshot() {
         walk.out.push(pool.describe(&ds, &r.properties).await?);
     } else {
@@ -94,18 +93,17 @@ impl Walk<'_> {
         self.r.kinds.is_empty() || self.r.kinds.contains(&kind)
     }
 
-    fn head<'a>(&'a mut self, dir: &'a Arc<DslDir>, depth: u32) -> BoxFuture<'a, Answer<()>> {
+    fn head<'a>(&'a mut self, dir: &'a DatasetDir, depth: u32) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
-            let dsl = self.pool.dsl();
             let below = self.r.depth.is_none_or(|max| depth < max);
-            if dir.phys().head_dataset_obj != 0 {
-                let ds = dsl.head(dir).await.map_err(of_dataset)?;
-                let kind = kind_of(&dsl.info(&ds).await.map_err(of(&ds.name()))?);
+            if dir.has_head() {
+                let ds = dir.head().await.map_err(of_dataset)?;
+                let kind = kind_of(&ds.info().await.map_err(of(&ds.name()))?);
                 if self.wants(kind) {
                     self.out.push(self.pool.describe(&ds, &self.r.properties).await?);
                 }
                 if below && self.snapshots {
-                    for snap in dsl.snapshots(&ds).await.map_err(of(&ds.name()))? {
+                    for snap in ds.snapshots().await.map_err(of(&ds.name()))? {
                         self.out.push(self.pool.describe(&snap, &self.r.properties).await?);
                     }
                 }
@@ -114,7 +112,7 @@ impl Walk<'_> {
                 }
             }
             if below {
-                for child in dsl.child_dirs(dir).await.map_err(of(&dir.name()))? {
+                for child in dir.children().await.map_err(of(&dir.name()))? {
                     self.head(&child, depth + 1).await?;
                 }
             }

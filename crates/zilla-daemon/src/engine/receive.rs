@@ -1,7 +1,7 @@
 //! `zfs receive`: where each stream of a package goes, with which properties, and what is mounted
 //! meanwhile and after.
 //!
-//! The engine makes a stream a snapshot whole or not at all ([`zilla_core::send`]). Here is what
+//! The engine makes a stream a snapshot whole or not at all ([`zilla::streams`]). Here is what
 //! people see around it: names, properties of the package, the words for what went wrong, and the
 //! file system that is unmounted for the moment in which its contents change.
 //!
@@ -16,13 +16,13 @@ use super::pool::Pool;
 use super::received::{check_names, key_location, settings};
 use super::streams::{Reader, Told};
 use std::sync::Arc;
+use zilla::error::{Errno, Error};
+use zilla::stored::Setting;
+use zilla::streams::{ReceiveOpts, Receiving, RecordReader, check_features, raw_key};
+use zilla::tree::DatasetRef;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{ReceiveAbort, StreamReceive};
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::{DslDataset, RecvOpts, Setting};
-use zilla_core::error::{Errno, Error};
-use zilla_core::send::frame::RecordReader;
-use zilla_core::send::{Receive, check_features, raw_key, token};
 use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
@@ -116,7 +116,7 @@ impl Engine {
             super::heal::check_options(&r)?;
         }
         if (r.keep_path || r.keep_last) && !r.target.contains('@') {
-            match pool.dsl().by_name(&r.target).await {
+            match pool.zilla.by_name(&r.target).await {
                 Ok(_) => {}
                 Err(e) if e.is(Errno::NoEnt) => {
                     let what = format!("cannot receive: specified fs ({}) does not exist", r.target);
@@ -208,8 +208,7 @@ impl Engine {
         if naming::pool_of(&fs) != pool.name() {
             return Err(super::errors::no_dataset(&fs));
         }
-        let dsl = pool.dsl();
-        let head = match dsl.by_name(&fs).await {
+        let head = match pool.zilla.by_name(&fs).await {
             Ok(head) => Some(head),
             Err(e) if e.is(Errno::NoEnt) => None,
             Err(e) => return Err(of_dataset(e)),
@@ -231,7 +230,7 @@ impl Engine {
             return self.heal(pool, &part, reader, told).await;
         }
         if let Some(head) = &head {
-            if package.is_some() && self.is_there(pool, head, &part.begin, &snap).await? {
+            if package.is_some() && self.is_there(head, &part.begin, &snap).await? {
                 if r.verbose {
                     told.out(format!("snap {target} already exists; ignoring"));
                 }
@@ -239,7 +238,9 @@ impl Engine {
             }
             // What is to take the place of the dataset lies beside it so far.
             let replaces = match part.begin.fromguid == 0 && resuming {
-                true => dsl.recv_partial(&fs).await.map_err(of_dataset)?.is_some_and(|p| p.name() != fs),
+                true => {
+                    pool.zilla.partly_received(&fs).await.map_err(of_dataset)?.is_some_and(|p| p.name() != fs)
+                }
                 false => false,
             };
             if replaces && !r.force {
@@ -247,7 +248,7 @@ impl Engine {
                 return Err(refuse(&part, &what));
             }
             if part.begin.fromguid == 0 && !resuming {
-                let snaps = dsl.snapshots(head).await.map_err(of_dataset)?;
+                let snaps = head.snapshots().await.map_err(of_dataset)?;
                 if !r.force {
                     let what = format!("destination '{fs}' exists\nmust specify -F to overwrite it");
                     return Err(refuse(&part, &what));
@@ -278,23 +279,25 @@ impl Engine {
         }
         let origin = match (&r.origin, &head) {
             (Some(name), None) => Some(name.clone()),
-            (None, None) if part.begin.fromguid != 0 => match pool.by_guid(part.begin.fromguid, &fs).await? {
-                Some(name) => Some(name),
-                None => {
-                    let what = format!("local origin for clone {target} does not exist");
-                    return Err(refuse(&part, &what));
+            (None, None) if part.begin.fromguid != 0 => {
+                match pool.zilla.by_guid(part.begin.fromguid, &fs).await.map_err(of_dataset)? {
+                    Some(name) => Some(name),
+                    None => {
+                        let what = format!("local origin for clone {target} does not exist");
+                        return Err(refuse(&part, &what));
+                    }
                 }
-            },
+            }
             _ => None,
         };
         let local = match &head {
-            Some(head) => dsl.local_names(head).await.map_err(of_dataset)?,
+            Some(head) => head.local_names().await.map_err(of_dataset)?,
             None => Vec::new(),
         };
         let (mut of_fs, of_snap) = settings(&part, volume, &local, told)?;
         // What the pool cannot heed is left out, and the rest received.
         of_fs.retain(|(name, s)| match s {
-            Setting::Received(v) => match dsl.feature_check(name, v.as_u64().unwrap_or(0)) {
+            Setting::Received(v) => match pool.zilla.value_check(name, v.as_u64().unwrap_or(0)) {
                 Ok(()) => true,
                 Err(e) => {
                     told.err(format!("cannot receive {name} property on {fs}: {e}"));
@@ -308,11 +311,11 @@ impl Engine {
         }
         if let (Some(head), Some(sent)) = (&head, part.fs.and_then(|f| f.list("props"))) {
             // What its sender does not set any more is not received any more.
-            let gone = dsl.received_names(head).await.map_err(of_dataset)?;
+            let gone = head.received_names().await.map_err(of_dataset)?;
             let gone = gone.into_iter().filter(|name| !sent.contains(name));
             of_fs.extend(gone.map(|name| (name, Setting::NotReceived)));
         }
-        let opts = RecvOpts {
+        let opts = ReceiveOpts {
             fs: fs.clone(),
             snap,
             force: r.force,
@@ -320,7 +323,6 @@ impl Engine {
             origin,
             settings: of_fs,
             crypt,
-            ..RecvOpts::default()
         };
         // A volume of a package may have a device, which is made anew when all is received.
         if head.is_some() && volume {
@@ -335,8 +337,8 @@ impl Engine {
             self.hold_as_sent(pool, &part, told).await;
         }
         // What cannot be read without its key is mounted when that is loaded.
-        let dir = dsl.dir_by_name(&fs).await.map_err(of_dataset)?;
-        let readable = dsl.key_loaded(&dir).await.map_err(of_dataset)?;
+        let dir = pool.zilla.dir_by_name(&fs).await.map_err(of_dataset)?;
+        let readable = dir.key_loaded().await.map_err(of_dataset)?;
         if received && readable && !volume && !r.no_mount {
             // One whose `canmount` says no is not mounted; one that has no place neither.
             if let Err(e) = pool.mount_one(self, &fs, &[], false).await {
@@ -358,20 +360,19 @@ impl Engine {
         &self,
         pool: &Pool,
         part: &Part<'_>,
-        head: Option<&Arc<DslDataset>>,
+        head: Option<&DatasetRef>,
     ) -> Answer<()> {
         let from = part.begin.fromguid;
         if from == 0 || part.begin.features() & feature::LARGE_BLOCKS != 0 {
             return Ok(());
         }
-        let dsl = pool.dsl();
         let base = match head {
             Some(head) => {
-                let snapshots = dsl.snapshots(head).await.map_err(of_dataset)?;
+                let snapshots = head.snapshots().await.map_err(of_dataset)?;
                 snapshots.into_iter().find(|s| s.guid() == from)
             }
-            None => match pool.by_guid(from, &part.target).await? {
-                Some(name) => Some(dsl.by_name(&name).await.map_err(of_dataset)?),
+            None => match pool.zilla.by_guid(from, &part.target).await.map_err(of_dataset)? {
+                Some(name) => Some(pool.zilla.by_name(&name).await.map_err(of_dataset)?),
                 None => None,
             },
         };
@@ -387,27 +388,18 @@ impl Engine {
         let sent = part.begin.toname.split_once('@').map_or("", |(_, s)| s);
         let tags = part.fs.and_then(|f| f.list("snapholds")).and_then(|l| l.list(sent));
         for (tag, _) in tags.into_iter().flat_map(NvList::iter) {
-            let (dsl, name, tag) = (pool.dsl().clone(), part.target.clone(), tag.to_owned());
-            let text = tag.clone();
-            let task = pool.spa.ctx.sync_task(move |tx| {
-                Box::pin(async move {
-                    dsl.hold_check(&name, &tag).await?;
-                    dsl.hold_snapshot(&tx, &name, &tag).await
-                })
-            });
+            let held = pool.zilla.hold_snapshots(vec![part.target.clone()], tag.to_owned()).await;
             // The snapshot is there; a tag that cannot be put on it is no reason to fail.
-            if let Err(e) = task.await {
-                told.err(format!("cannot hold '{}' under '{text}': {e}", part.target));
+            if let Err(e) = held {
+                told.err(format!("cannot hold '{}' under '{tag}': {e}", part.target));
             }
         }
     }
 
     /// Whether a package's snapshot was received before.
-    async fn is_there(&self, pool: &Pool, head: &Arc<DslDataset>, b: &Begin, snap: &str) -> Answer<bool> {
-        let Some(id) = pool.dsl().snap_lookup(head, snap).await.map_err(of_dataset)? else {
-            return Ok(false);
-        };
-        Ok(pool.dsl().dataset(id).await.map_err(of_dataset)?.guid() == b.toguid)
+    async fn is_there(&self, head: &DatasetRef, b: &Begin, snap: &str) -> Answer<bool> {
+        let found = head.snapshot(snap).await.map_err(of_dataset)?;
+        Ok(found.is_some_and(|s| s.guid() == b.toguid))
     }
 
     pub(super) async fn pass_over(&self, part: &Part<'_>, reader: &mut RecordReader<'_>) -> Answer<()> {
@@ -424,11 +416,11 @@ impl Engine {
         pool: &Arc<Pool>,
         part: &Part<'_>,
         payload: &bytes::Bytes,
-        opts: RecvOpts,
+        opts: ReceiveOpts,
         reader: &mut RecordReader<'_>,
     ) -> Answer<bool> {
         let fs = opts.fs.clone();
-        let began = Receive::begin(pool.dsl(), part.begin.clone(), payload, opts).await;
+        let began = pool.zilla.receive(part.begin.clone(), payload, opts).await;
         let mut receive = began.map_err(|e| refuse(part, &why(&e)))?;
         let new = receive.is_new();
         let done = match receive.records(reader).await {
@@ -453,7 +445,7 @@ impl Engine {
         pool: &Arc<Pool>,
         part: &Part<'_>,
         fs: &str,
-        receive: &mut Receive,
+        receive: &mut Receiving,
     ) -> Answer<()> {
         let mounted = pool.mounted_at(fs).is_some();
         let (unmounted, stopped) = match mounted {
@@ -463,7 +455,7 @@ impl Engine {
         let done = match stopped {
             Some(e) => Err(e),
             None => {
-                let head = pool.dsl().by_name(fs).await.map_err(of(fs))?;
+                let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
                 let suspended = pool.suspend_volume(&head).await?;
                 let done = receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e)));
                 if let Some(suspended) = suspended
@@ -483,9 +475,9 @@ impl Engine {
     /// An error, and how to go on from what was saved.
     async fn saved(&self, pool: &Pool, fs: &str, e: ApiError) -> ApiError {
         // What is noted is on disk with the txg of the last record.
-        let synced = pool.spa.sync().await;
+        let synced = pool.zilla.sync().await;
         let found = match synced {
-            Ok(()) => pool.resume_token(fs).await,
+            Ok(()) => pool.zilla.resume_token(fs).await,
             Err(_) => None,
         };
         let Some(text) = found else { return e };
@@ -502,58 +494,20 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
-        let dsl = pool.dsl().clone();
         let none = || {
             let what = format!("'{}' does not have any resumable receive state to abort", r.name);
             ApiError::with(ErrorCode::Stream, what)
         };
-        let ds = dsl.recv_partial(&r.name).await.map_err(of(&r.name))?.ok_or_else(none)?;
-        if dsl.resume_state(&ds).await.map_err(of_dataset)?.is_none() {
+        let ds = pool.zilla.partly_received(&r.name).await.map_err(of(&r.name))?.ok_or_else(none)?;
+        if ds.resume_state().await.map_err(of_dataset)?.is_none() {
             return Err(none());
         }
-        let task = pool.spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.recv_abort(&tx, &ds).await }));
-        task.await.map_err(of_dataset)
+        ds.abort_receive().await.map_err(of_dataset)
     }
 }
 
 pub(super) fn is_clone(b: &Begin) -> bool {
     b.flags & zilla_ondisk::stream::DRR_FLAG_CLONE != 0
-}
-
-impl Pool {
-    /// The token of an interrupted receive into a dataset.
-    pub async fn resume_token(&self, fs: &str) -> Option<String> {
-        let ds = self.dsl().recv_partial(fs).await.ok()??;
-        let state = self.dsl().resume_state(&ds).await.ok()??;
-        token(&state)
-    }
-
-    /// The snapshot of a guid, wherever it is. Of several, which are of datasets that were received
-    /// from the same, the one that has the most of its path in common with `fs`, as with OpenZFS: a
-    /// clone of a package is one of the package's.
-    pub(super) async fn by_guid(&self, guid: u64, fs: &str) -> Answer<Option<String>> {
-        let in_common = |name: &str| {
-            let both = name.split(['/', '@']).zip(fs.split(['/', '@']));
-            both.take_while(|(a, b)| a == b).count()
-        };
-        let mut nearest: Option<(usize, String)> = None;
-        let dsl = self.dsl();
-        let mut todo = vec![dsl.root_dir()];
-        while let Some(dir) = todo.pop() {
-            if dir.phys().head_dataset_obj != 0 {
-                let head = dsl.head(&dir).await.map_err(of_dataset)?;
-                let snaps = dsl.snapshots(&head).await.map_err(of_dataset)?;
-                if let Some(s) = snaps.iter().find(|s| s.guid() == guid) {
-                    let near = in_common(&s.name());
-                    if nearest.as_ref().is_none_or(|(n, _)| near > *n) {
-                        nearest = Some((near, s.name()));
-                    }
-                }
-            }
-            todo.extend(dsl.child_dirs(&dir).await.map_err(of_dataset)?);
-        }
-        Ok(nearest.map(|(_, name)| name))
-    }
 }
 
 #[cfg(test)]

@@ -11,11 +11,12 @@ use super::pool::Pool;
 use super::receive::{Part, is_clone, refuse};
 use super::streams::Told;
 use std::collections::BTreeMap;
+use zilla::Value;
+use zilla::keys::{NewCrypt, NewSuite};
+use zilla::stored::Setting;
 use zilla_control::props;
 use zilla_control::types::StreamReceive;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{NewCrypt, NewSuite, Setting};
-use zilla_core::zap::Value;
 use zilla_ondisk::stream::feature;
 use zilla_ondisk::{NvList, NvValue};
 

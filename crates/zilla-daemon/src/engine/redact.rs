@@ -5,12 +5,13 @@ use super::errors::{Answer, no_dataset, of_dataset};
 use super::pool::Pool;
 use super::send::failed;
 use std::sync::Arc;
+use zilla::bookmarks::{RedactionList, same_snaps};
+use zilla::error::DatasetRefusal as Refusal;
+use zilla::error::{Errno, Error};
+use zilla::tree::DatasetRef;
 use zilla_control::props::naming;
 use zilla_control::types::DatasetRedact;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::{DslDataset, RedactionList, Refusal, same_snaps};
-use zilla_core::error::{Errno, Error};
-use zilla_core::send::redaction;
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> ApiError {
     ApiError::with(code, what)
@@ -60,14 +61,13 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
-        let dsl = pool.dsl();
-        let find = async |name: &str| match dsl.by_name(name).await {
+        let find = async |name: &str| match pool.zilla.by_name(name).await {
             Ok(ds) => Ok(ds),
             Err(e) if e.is(Errno::NoEnt) => Err(missing(name)),
             Err(e) => Err(of_redact(e, &r.bookmark)),
         };
         let snap = find(&r.snapshot).await?;
-        let mut others: Vec<Arc<DslDataset>> = Vec::with_capacity(r.snapshots.len());
+        let mut others: Vec<DatasetRef> = Vec::with_capacity(r.snapshots.len());
         for name in &r.snapshots {
             if naming::pool_of(name) != pool.name() {
                 let what = "potentially invalid redaction snapshot; full dataset names required";
@@ -78,42 +78,26 @@ impl Engine {
                 others.push(other);
             }
         }
-        // Nobody may destroy them meanwhile.
-        let _held: Vec<_> = others.iter().chain([&snap]).map(|ds| ds.hold()).collect();
-        let of = |e| of_redact(e, &r.bookmark);
-        let fs = snap.name().split('@').next().unwrap_or_default().to_owned();
-        let name = format!("{fs}#{}", r.bookmark);
-        let snaps: Vec<u64> = others.iter().map(|o| o.guid()).collect();
-        if !r.bookmark.contains('#') && snap.is_snapshot() {
-            dsl.redact_again(&name, &snaps).await.map_err(of)?;
-        }
-        let list = redaction(dsl, &snap, &others).await.map_err(of)?;
-        let (d, of_snap) = (dsl.clone(), snap.clone());
-        let task = pool
-            .spa
-            .ctx
-            .sync_task(move |tx| Box::pin(async move { d.redact(&tx, &of_snap, &name, &list).await }));
-        task.await.map_err(of)
+        pool.zilla.redact(&snap, &others, &r.bookmark).await.map_err(|e| of_redact(e, &r.bookmark))
     }
 }
 
 impl Pool {
     /// The property `redact_snaps` of a dataset or snapshot.
     pub(super) async fn redact_snaps(&self, name: &str) -> Option<String> {
-        Some(guids(&self.dsl().by_name(name).await.ok()?.redact_snaps()?))
+        Some(guids(&self.zilla.by_name(name).await.ok()?.redact_snaps()?))
     }
 
     /// The list of a redaction bookmark, which must be of the snapshot that is sent.
     pub(super) async fn redaction_of(
         &self,
-        head: &Arc<DslDataset>,
-        snap: &DslDataset,
+        head: &DatasetRef,
+        snap: &DatasetRef,
         mark: &str,
     ) -> Answer<Arc<RedactionList>> {
-        let dsl = self.dsl();
         let short = mark.rsplit('#').next().unwrap_or_default();
         let name = format!("{}#{short}", head.name());
-        let (_, found) = dsl.bookmark_by_name(&name).await.map_err(|e| match e.is(Errno::NoEnt) {
+        let (_, found) = self.zilla.bookmark_by_name(&name).await.map_err(|e| match e.is(Errno::NoEnt) {
             true => no_dataset(&name),
             false => of_dataset(e),
         })?;
@@ -124,25 +108,24 @@ impl Pool {
         if found.phys.guid != snap.guid() {
             return Err(failed(format!("'{name}' is not a redaction bookmark of {}", snap.name())));
         }
-        let list = dsl.redaction_list(&found.phys).await.map_err(|e| failed(e.to_string()))?;
+        let list = self.zilla.redaction_list(&found.phys).await.map_err(|e| failed(e.to_string()))?;
         Ok(Arc::new(list))
     }
 
     /// The list of the redaction bookmark of a snapshot that is for these snapshots.
     pub(super) async fn redaction_by(
         &self,
-        head: &Arc<DslDataset>,
-        snap: &DslDataset,
+        head: &DatasetRef,
+        snap: &DatasetRef,
         snaps: &[u64],
     ) -> Answer<Arc<RedactionList>> {
-        let dsl = self.dsl();
-        for (_, mark) in dsl.bookmarks_of(head).await.map_err(of_dataset)? {
+        for (_, mark) in head.bookmarks_on_disk().await.map_err(of_dataset)? {
             if mark.guid != snap.guid() {
                 continue;
             }
-            let by = dsl.redaction_snaps(&mark).await.map_err(of_dataset)?;
+            let by = self.zilla.redaction_snaps(&mark).await.map_err(of_dataset)?;
             if by.is_some_and(|by| same_snaps(&by, snaps)) {
-                let list = dsl.redaction_list(&mark).await.map_err(|e| failed(e.to_string()))?;
+                let list = self.zilla.redaction_list(&mark).await.map_err(|e| failed(e.to_string()))?;
                 return Ok(Arc::new(list));
             }
         }

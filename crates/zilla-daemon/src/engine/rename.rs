@@ -9,11 +9,10 @@ use super::access::who;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::sync::Arc;
+use zilla::error::{Errno, Error};
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetPromote, DatasetRename, MountedReply};
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::Who;
-use zilla_core::error::{Errno, Error};
 
 impl Engine {
     pub(super) async fn rename(&self, caller: &Caller, r: DatasetRename) -> Answer<MountedReply> {
@@ -36,7 +35,7 @@ impl Engine {
         if naming::pool_of(&r.target) != pool.name() {
             return Err(ApiError::with(ErrorCode::CrossTarget, "datasets must be within same pool"));
         }
-        pool.dsl().by_name(&r.name).await.map_err(of(&r.name))?;
+        pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
         let below = r.target.strip_prefix(r.name.as_str()).is_some_and(|rest| rest.starts_with('/'));
         if below {
             let what = "New dataset name cannot be a descendant of current dataset name";
@@ -79,30 +78,21 @@ impl Engine {
         if !r.name.contains('@') {
             naming::check_dataset_name(&r.name, props::HEADS, true)?;
         }
-        let dsl = pool.dsl();
-        let ds = dsl.by_name(&r.name).await.map_err(of(&r.name))?;
+        let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
         if ds.is_snapshot() {
             return Err(ApiError::with(ErrorCode::BadType, "snapshots can not be promoted"));
         }
-        if !dsl.is_clone(&ds.dir()) {
+        if !ds.dir().is_clone() {
             return Err(ApiError::with(ErrorCode::BadType, "not a cloned filesystem"));
         }
-        let origin = dsl.info(&ds).await.map_err(of_dataset)?.origin.unwrap_or_default();
-        if let Some(snap) = dsl.promote_conflicts(&r.name).await.map_err(of_dataset)?.first() {
+        let origin = ds.info().await.map_err(of_dataset)?.origin.unwrap_or_default();
+        if let Some(snap) = pool.zilla.promote_conflicts(&r.name).await.map_err(of_dataset)?.first() {
             let what = format!("conflicting snapshot '{snap}' from parent '{origin}'");
             return Err(ApiError::with(ErrorCode::Exists, what));
         }
         let moved = up_to(&pool, &origin).await?;
-        let (dsl, name, count) = (dsl.clone(), r.name.clone(), moved.len() as u64);
-        let who = who(caller);
-        let task = pool.spa.ctx.sync_task(move |tx| {
-            Box::pin(async move {
-                let clone = dsl.by_name(&name).await?.dir();
-                dsl.promote_limit_check(&clone, count, &who).await?;
-                dsl.promote(&tx, &name).await
-            })
-        });
-        task.await.map_err(of_dataset)?;
+        let promoted = pool.zilla.promote(&r.name, moved.len() as u64, who(caller));
+        promoted.await.map_err(of_dataset)?;
         // They are the clone's now: who looked into them through the other's `.zfs` must not keep them in use.
         moved.iter().for_each(|name| pool.forget_snapshot(name));
         let fs = origin.split('@').next().unwrap_or_default();
@@ -117,28 +107,14 @@ impl Engine {
 /// The names of a dataset's snapshots up to one of them, which a promoted clone takes over.
 async fn up_to(pool: &Pool, origin: &str) -> Answer<Vec<String>> {
     let fs = origin.split('@').next().unwrap_or_default();
-    let head = pool.dsl().by_name(fs).await.map_err(of(fs))?;
-    let last = pool.dsl().by_name(origin).await.map_err(of(origin))?.phys().creation_txg;
-    let all = pool.dsl().snapshots(&head).await.map_err(of_dataset)?;
-    Ok(all.iter().filter(|s| s.phys().creation_txg <= last).map(|s| s.name()).collect())
+    let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
+    let last = pool.zilla.by_name(origin).await.map_err(of(origin))?.created_txg();
+    let all = head.snapshots().await.map_err(of_dataset)?;
+    Ok(all.iter().filter(|s| s.created_txg() <= last).map(|s| s.name()).collect())
 }
 
 async fn rename_head(pool: &Arc<Pool>, caller: &Caller, r: &DatasetRename) -> Answer<()> {
-    let (dsl, old, new) = (pool.dsl().clone(), r.name.clone(), r.target.clone());
-    let who = who(caller);
-    let task = pool.spa.ctx.sync_task(move |tx| {
-        Box::pin(async move {
-            // Where there is none it is refused for that.
-            if who != Who::Admin
-                && let Some((above, _)) = new.rsplit_once('/')
-                && let (Ok(dir), Ok(to)) = (dsl.dir_by_name(&old).await, dsl.dir_by_name(above).await)
-            {
-                dsl.move_limit_check(&dir, &to, &who).await?;
-            }
-            dsl.rename(&tx, &old, &new).await
-        })
-    });
-    task.await.map_err(refused)
+    pool.zilla.rename_dataset(&r.name, &r.target, who(caller)).await.map_err(refused)
 }
 
 fn refused(e: Error) -> ApiError {
@@ -158,18 +134,13 @@ async fn rename_snapshot(pool: &Arc<Pool>, r: &DatasetRename) -> Answer<()> {
     if fs != to {
         return Err(ApiError::with(ErrorCode::CrossTarget, "snapshots must be part of same dataset"));
     }
-    let dsl = pool.dsl();
-    dsl.by_name(&r.name).await.map_err(of(&r.name))?;
+    pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
     let names = match r.recursive {
-        true => dsl.recursive_names(&r.name).await.map_err(of(&r.name))?,
+        true => pool.zilla.recursive_names(&r.name).await.map_err(of(&r.name))?,
         false => vec![r.name.clone()],
     };
-    let (dsl, fs, old, new, recursive) =
-        (dsl.clone(), fs.to_owned(), old.to_owned(), new.to_owned(), r.recursive);
-    let task = pool.spa.ctx.sync_task(move |tx| {
-        Box::pin(async move { dsl.rename_snapshot(&tx, &fs, &old, &new, recursive).await })
-    });
-    task.await.map_err(|e| match e.is(Errno::Exist) {
+    let renamed = pool.zilla.rename_snapshot(fs, old, new, r.recursive).await;
+    renamed.map_err(|e| match e.is(Errno::Exist) {
         true if r.recursive => {
             let what = "a child dataset already has a snapshot with the new name";
             ApiError::with(ErrorCode::Exists, what)

@@ -6,36 +6,35 @@ use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use super::send::{Step, failed};
 use std::sync::Arc;
+use zilla::bookmarks::same_snaps;
+use zilla::streams::{From, HEAD_NAME, Redaction, SendOpts, Special, parse_token};
 use zilla_control::types::StreamSend;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::same_snaps;
-use zilla_core::send::{From, HEAD_NAME, Redaction, SendOpts, Special, parse_token};
 
 impl Engine {
     /// The rest of a stream that a receiver asks for.
     pub(super) async fn resumed(&self, text: &str) -> Answer<(Arc<Pool>, Step)> {
         let t = parse_token(text).map_err(|e| failed(e.to_string()))?;
         let pool = self.pool_of(&t.toname)?;
-        let dsl = pool.dsl();
         let gone = || {
             let what = format!("'{}' is no longer the same snapshot used in the initial send", t.toname);
             ApiError::with(ErrorCode::Stream, what)
         };
-        let snap = match (dsl.by_name(&t.toname).await, t.toname.strip_suffix(HEAD_NAME)) {
+        let snap = match (pool.zilla.by_name(&t.toname).await, t.toname.strip_suffix(HEAD_NAME)) {
             (Ok(snap), None) => snap,
             (Ok(snap), Some(_)) if snap.guid() == t.toguid => snap,
-            (_, Some(fs)) => dsl.by_name(fs).await.map_err(|_| gone())?,
+            (_, Some(fs)) => pool.zilla.by_name(fs).await.map_err(|_| gone())?,
             (Err(_), None) => return Err(gone()),
         };
         if snap.guid() != t.toguid {
             return Err(gone());
         }
-        let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
+        let head = snap.dir().head().await.map_err(of_dataset)?;
         let (mut from, mut redaction) = (None, Redaction::default());
         if let Some(guid) = t.fromguid {
             let mut at = Some(snap.clone());
             while let Some(s) = at.filter(|s| from.is_none() || s.guid() != guid) {
-                at = dsl.prev(&s).await.map_err(of_dataset)?;
+                at = s.prev().await.map_err(of_dataset)?;
                 if let Some(p) = at.as_ref().filter(|p| p.guid() == guid) {
                     let by = p.redact_snaps();
                     // What was left out of it then is in it now, unless it is redacted itself.
@@ -46,15 +45,15 @@ impl Engine {
                         break;
                     }
                     let is_clone = p.dir().id() != snap.dir().id();
-                    let txg = p.phys().creation_txg;
+                    let txg = p.created_txg();
                     redaction.from_snaps = by;
                     from = Some((From { guid, txg, is_clone }, p.name()));
                     break;
                 }
             }
             if from.is_none() {
-                for (n, b) in dsl.bookmarks_of(&head).await.map_err(of_dataset)? {
-                    let by = dsl.redaction_snaps(&b).await.map_err(of_dataset)?;
+                for (n, b) in head.bookmarks_on_disk().await.map_err(of_dataset)? {
+                    let by = pool.zilla.redaction_snaps(&b).await.map_err(of_dataset)?;
                     let fits = match (&t.book_redact_snaps, &by) {
                         (Some(wanted), Some(by)) => same_snaps(wanted, by),
                         (Some(_), None) => false,
@@ -64,7 +63,7 @@ impl Engine {
                         continue;
                     }
                     if t.book_redact_snaps.is_some() {
-                        let list = dsl.redaction_list(&b).await.map_err(|e| failed(e.to_string()))?;
+                        let list = pool.zilla.redaction_list(&b).await.map_err(|e| failed(e.to_string()))?;
                         redaction.from = Some(Arc::new(list));
                     }
                     let name = format!("{}#{n}", head.name());
@@ -105,20 +104,19 @@ impl Engine {
     pub(super) async fn saved_so_far(&self, r: &StreamSend) -> Answer<(Arc<Pool>, Step)> {
         let name = &r.snapshot;
         let pool = self.pool_of(name)?;
-        let dsl = pool.dsl();
         let none = || failed(format!("cannot send '{name}': it has no partially received state"));
-        let ds = dsl.recv_partial(name).await.map_err(of(name))?.ok_or_else(none)?;
+        let ds = pool.zilla.partly_received(name).await.map_err(of(name))?.ok_or_else(none)?;
         if !pool.readonly() {
             // What is noted may be of a txg that is not on disk yet.
-            pool.spa.sync().await.map_err(of_dataset)?;
+            pool.zilla.sync().await.map_err(of_dataset)?;
         }
-        let state = dsl.resume_state(&ds).await.map_err(of_dataset)?.ok_or_else(none)?;
+        let state = ds.resume_state().await.map_err(of_dataset)?.ok_or_else(none)?;
         let from = match state.fromguid {
-            Some(guid) => Some(dsl.recv_source(&ds, guid).await.map_err(|e| failed(e.to_string()))?),
+            Some(guid) => Some(ds.receive_source(guid).await.map_err(|e| failed(e.to_string()))?),
             None => None,
         };
-        let from = from
-            .map(|(s, is_clone)| (From { guid: s.guid(), txg: s.phys().creation_txg, is_clone }, s.name()));
+        let from =
+            from.map(|(s, is_clone)| (From { guid: s.guid(), txg: s.created_txg(), is_clone }, s.name()));
         let opts = SendOpts {
             from: from.as_ref().map(|f| f.0),
             large_blocks: state.largeblock,
@@ -128,7 +126,7 @@ impl Engine {
             resume: None,
         };
         // A receive that goes on would change it meanwhile; while it is held none begins.
-        if ds.is_long_held() {
+        if ds.is_held() {
             return Err(ApiError::new(ErrorCode::Busy).subject(name));
         }
         let held = ds.hold();

@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use zilla::Value;
+use zilla::stored::PropSource;
+use zilla::streams::{From, RecordWriter, Redaction, SendOpts, Sink, Special};
+use zilla::tree::{DatasetRef, Hold};
 use zilla_control::props::{self, PropKind, naming, nicenum::nicebytes};
 use zilla_control::types::StreamSend;
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::dsl::{DslDataset, LongHold, PropSource};
-use zilla_core::send::frame::{RecordWriter, Sink};
-use zilla_core::send::{From, Redaction, SendOpts, Special, estimate, send_special};
-use zilla_core::zap::Value;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
 
@@ -32,13 +32,13 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// One stream of the package.
 pub(super) struct Step {
-    pub snap: Arc<DslDataset>,
+    pub snap: DatasetRef,
     pub from: Option<(From, String)>,
     /// The snapshot it starts from, unless that is a bookmark.
-    pub from_snap: Option<Arc<DslDataset>>,
+    pub from_snap: Option<DatasetRef>,
     pub opts: SendOpts,
     pub special: Special,
-    pub _held: LongHold,
+    pub _held: Hold,
 }
 
 pub(super) fn failed(what: impl Into<String>) -> ApiError {
@@ -63,18 +63,17 @@ fn is_sent(name: &str) -> bool {
 impl Pool {
     /// The properties of a dataset or snapshot that its package has: those that were set here, or
     /// received.
-    async fn props_to_send(&self, ds: &DslDataset, backup: bool) -> Answer<NvList> {
-        let dsl = self.dsl();
+    async fn props_to_send(&self, ds: &DatasetRef, backup: bool) -> Answer<NvList> {
         let mut out = NvList::new();
         if backup {
-            for (name, v) in dsl.received_props(ds).await.map_err(of_dataset)? {
+            for (name, v) in ds.received_properties().await.map_err(of_dataset)? {
                 if let Some(v) = value(&name, &v).filter(|_| is_sent(&name)) {
                     out.add(name, v);
                 }
             }
             return Ok(out);
         }
-        for (name, p) in dsl.all_props(ds).await.map_err(of_dataset)? {
+        for (name, p) in ds.properties().await.map_err(of_dataset)? {
             let own = matches!(p.source, PropSource::Local | PropSource::Received);
             if let Some(v) = value(&name, &p.value).filter(|_| own && is_sent(&name)) {
                 out.add(name, v);
@@ -87,20 +86,19 @@ impl Pool {
     async fn package_entry(
         &self,
         r: &StreamSend,
-        head: &Arc<DslDataset>,
-        tosnap: &DslDataset,
+        head: &DatasetRef,
+        tosnap: &DatasetRef,
         parent_from: u64,
     ) -> Answer<NvList> {
-        let dsl = self.dsl();
         let mut fs = NvList::new();
         fs.add("name", head.name()).add("parentfromsnap", parent_from);
         let with_props = r.properties || r.backup || r.replicate;
         let told = with_props || r.holds;
-        if dsl.is_clone(&head.dir()) && r.replicate {
-            let origin = dsl.dataset(head.dir().phys().origin_obj).await.map_err(of_dataset)?;
+        if head.dir().is_clone() && r.replicate {
+            let origin = head.dir().origin().await.map_err(of_dataset)?;
             fs.add("origin", origin.guid());
         }
-        if let Some(root) = dsl.encryption_root(&head.dir()).await.map_err(of_dataset)?.filter(|_| told) {
+        if let Some(root) = head.dir().encryption_root().await.map_err(of_dataset)?.filter(|_| told) {
             // A receiver could not ask for the new keys that a tree of plain ones would need.
             if !r.raw {
                 let (name, snap) = (head.name(), tosnap.snapshot_name());
@@ -117,8 +115,8 @@ impl Pool {
             fs.add("props", self.props_to_send(head, r.backup).await?);
         }
         let (mut snaps, mut snapprops, mut holds) = (NvList::new(), NvList::new(), NvList::new());
-        for s in dsl.snapshots(head).await.map_err(of_dataset)? {
-            if s.phys().creation_txg > tosnap.phys().creation_txg
+        for s in head.snapshots().await.map_err(of_dataset)? {
+            if s.created_txg() > tosnap.created_txg()
                 || (!r.replicate && !r.intermediates && s.id() != tosnap.id())
             {
                 continue;
@@ -130,7 +128,7 @@ impl Pool {
             if r.holds {
                 // A snapshot without holds is told too: OpenZFS's `zfs receive` aborts where one is
                 // missing.
-                let tags = dsl.holds(&s).await.map_err(of_dataset)?;
+                let tags = s.holds().await.map_err(of_dataset)?;
                 let tags: NvList = tags.into_iter().map(|(tag, time)| (tag, NvValue::from(time))).collect();
                 holds.add(s.snapshot_name(), tags);
             }
@@ -148,28 +146,27 @@ impl Pool {
     /// What a stream starts from: a snapshot of the dataset, its origin, or a bookmark.
     async fn source(
         &self,
-        fs: &Arc<DslDataset>,
-        snap: &Arc<DslDataset>,
+        fs: &DatasetRef,
+        snap: &DatasetRef,
         name: &str,
-    ) -> Answer<(From, Option<Arc<DslDataset>>, Redaction)> {
-        let dsl = self.dsl();
+    ) -> Answer<(From, Option<DatasetRef>, Redaction)> {
         let not_earlier = || {
             let what = "not an earlier snapshot from the same fs";
             ApiError::with(ErrorCode::CrossTarget, what).subject(snap.name())
         };
         if let Some((of_fs, mark)) = name.split_once('#') {
-            let head = dsl.by_name(of_fs).await.map_err(of(of_fs))?;
-            let all = dsl.bookmarks_of(&head).await.map_err(of_dataset)?;
+            let head = self.zilla.by_name(of_fs).await.map_err(of(of_fs))?;
+            let all = head.bookmarks_on_disk().await.map_err(of_dataset)?;
             let missing = || ApiError::new(ErrorCode::NoSource).subject(name);
             let (_, b) = all.into_iter().find(|(n, _)| n == mark).ok_or_else(missing)?;
             let from = match b.redaction_obj {
                 0 => None,
-                _ => Some(Arc::new(dsl.redaction_list(&b).await.map_err(|e| failed(e.to_string()))?)),
+                _ => Some(Arc::new(self.zilla.redaction_list(&b).await.map_err(|e| failed(e.to_string()))?)),
             };
             // What was left out of this very snapshot can be told afterwards.
             let again = from.is_some() && b.guid == snap.guid();
-            let earlier = dsl.is_before(snap, &head, b.creation_txg).await.map_err(of_dataset)?;
-            let newer = snap.is_snapshot() && b.creation_txg >= snap.phys().creation_txg;
+            let earlier = snap.is_after(&head, b.creation_txg).await.map_err(of_dataset)?;
+            let newer = snap.is_snapshot() && b.creation_txg >= snap.created_txg();
             if !again && (newer || !earlier) {
                 return Err(not_earlier());
             }
@@ -177,18 +174,21 @@ impl Pool {
             let redaction = Redaction { from, ..Redaction::default() };
             return Ok((From { guid: b.guid, txg: b.creation_txg, is_clone }, None, redaction));
         }
-        let from = dsl.by_name(name).await.map_err(|e| match e.is(zilla_core::error::Errno::NoEnt) {
+        let from = self.zilla.by_name(name).await.map_err(|e| match e.is(zilla::error::Errno::NoEnt) {
             true => ApiError::new(ErrorCode::NoSource).subject(name),
             false => of_dataset(e),
         })?;
         let mut at = Some(snap.clone());
         while let Some(s) = at {
-            at = dsl.prev(&s).await.map_err(of_dataset)?;
+            at = s.prev().await.map_err(of_dataset)?;
             if at.as_ref().is_some_and(|p| p.id() == from.id()) {
-                let p = from.phys();
                 let is_clone = from.dir().id() != snap.dir().id();
                 let redaction = Redaction { from_snaps: from.redact_snaps(), ..Redaction::default() };
-                return Ok((From { guid: p.guid, txg: p.creation_txg, is_clone }, Some(from), redaction));
+                return Ok((
+                    From { guid: from.guid(), txg: from.created_txg(), is_clone },
+                    Some(from),
+                    redaction,
+                ));
             }
         }
         Err(not_earlier())
@@ -246,12 +246,12 @@ impl Engine {
         taken: Stream,
     ) -> Answer<()> {
         let told = taken.told();
-        self.tell_sizes(pool, r, &steps, &told).await?;
+        self.tell_sizes(r, &steps, &told).await?;
         if r.dry_run {
             return Ok(());
         }
         let mut out = taken.writer(None)?;
-        let sent = self.send_all(pool, r, &steps, package, &told, &mut out).await;
+        let sent = self.send_all(r, &steps, package, &told, &mut out).await;
         let written = out.finish().await;
         let done = sent.and(written.map_err(of_stream));
         if let Some(line) = caller.command.as_ref().filter(|_| done.is_ok() && !pool.readonly()) {
@@ -269,11 +269,10 @@ impl Engine {
         told: &Told,
         missing: &mut bool,
     ) -> Answer<(Vec<Step>, Option<NvList>)> {
-        let dsl = pool.dsl();
         naming::check_dataset_name(&r.snapshot, props::HEADS | props::SNAP, false)?;
-        let snap = dsl.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        let snap = pool.zilla.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
         let tosnap = snap.snapshot_name();
-        let head = dsl.head(&snap.dir()).await.map_err(of_dataset)?;
+        let head = snap.dir().head().await.map_err(of_dataset)?;
         let packaged = r.replicate || r.intermediates || r.properties || r.backup || r.holds;
         if !snap.is_snapshot() && packaged {
             return Err(failed("argument must be a snapshot"));
@@ -311,23 +310,22 @@ impl Engine {
         let all = r.intermediates || (r.replicate && r.from.is_none());
         let (mut steps, mut list) = (Vec::new(), NvList::new());
         let mut todo = vec![(head.dir(), 0u64)];
-        let mut heads: Vec<(Arc<DslDataset>, Arc<DslDataset>)> = Vec::new();
+        let mut heads: Vec<(DatasetRef, DatasetRef)> = Vec::new();
         while let Some((dir, parent_from)) = todo.pop() {
             let name = dir.name();
             if r.exclude.contains(&name) {
                 continue;
             }
-            let fs = dsl.head(&dir).await.map_err(of(&name))?;
+            let fs = dir.head().await.map_err(of(&name))?;
             if fs.is_inconsistent() {
                 continue;
             }
             let mut here = parent_from;
-            match dsl.snap_lookup(&fs, &tosnap).await.map_err(of_dataset)? {
-                Some(id) => {
-                    let to = dsl.dataset(id).await.map_err(of_dataset)?;
+            match fs.snapshot(&tosnap).await.map_err(of_dataset)? {
+                Some(to) => {
                     let wanted = fromsnap.as_deref().unwrap_or(&tosnap);
-                    if let Some(id) = dsl.snap_lookup(&fs, wanted).await.map_err(of_dataset)? {
-                        here = dsl.dataset(id).await.map_err(of_dataset)?.guid();
+                    if let Some(from) = fs.snapshot(wanted).await.map_err(of_dataset)? {
+                        here = from.guid();
                     }
                     let described = pool.package_entry(r, &fs, &to, parent_from).await?;
                     list.add(format!("{:#x}", fs.guid()), described);
@@ -345,7 +343,7 @@ impl Engine {
                 }
             }
             if r.replicate {
-                let mut below = dsl.child_dirs(&dir).await.map_err(of_dataset)?;
+                let mut below = dir.children().await.map_err(of_dataset)?;
                 below.reverse();
                 todo.extend(below.into_iter().map(|d| (d, here)));
             }
@@ -357,8 +355,8 @@ impl Engine {
             let mut later = Vec::new();
             let before = heads.len();
             for (fs, to) in heads {
-                let origin = match dsl.is_clone(&fs.dir()) {
-                    true => Some(dsl.dataset(fs.dir().phys().origin_obj).await.map_err(of_dataset)?),
+                let origin = match fs.dir().is_clone() {
+                    true => Some(fs.dir().origin().await.map_err(of_dataset)?),
                     false => None,
                 };
                 let of_member = origin.as_ref().map(|o| o.dir().id()).filter(|id| members.contains(id));
@@ -404,7 +402,7 @@ impl Engine {
     /// Holds a head that is to be sent as it is on disk. In a pool that is written nobody may use it: a
     /// file system must not be mounted; a volume's device, if nobody has it open, is away until the
     /// stream has ended.
-    pub(super) async fn still(&self, pool: &Arc<Pool>, head: &Arc<DslDataset>) -> Answer<LongHold> {
+    pub(super) async fn still(&self, pool: &Arc<Pool>, head: &DatasetRef) -> Answer<Hold> {
         if pool.readonly() {
             return Ok(head.hold());
         }
@@ -423,7 +421,7 @@ impl Engine {
         // What a mount began in the background may end a little after it.
         let _ = tokio::time::timeout(LINGERING, head.unheld()).await;
         let held = head.hold_alone().ok_or_else(busy)?;
-        pool.spa.sync().await.map_err(of_dataset)?;
+        pool.zilla.sync().await.map_err(of_dataset)?;
         Ok(held)
     }
 
@@ -433,18 +431,17 @@ impl Engine {
         &self,
         pool: &Pool,
         r: &StreamSend,
-        fs: &Arc<DslDataset>,
-        to: &Arc<DslDataset>,
+        fs: &DatasetRef,
+        to: &DatasetRef,
         (fromsnap, all): (Option<&str>, bool),
-        origin: Option<Arc<DslDataset>>,
+        origin: Option<DatasetRef>,
         opts: SendOpts,
         out: &mut Vec<Step>,
     ) -> Answer<()> {
-        let dsl = pool.dsl();
-        let snaps = dsl.snapshots(fs).await.map_err(of_dataset)?;
-        let until = to.phys().creation_txg;
+        let snaps = fs.snapshots().await.map_err(of_dataset)?;
+        let until = to.created_txg();
         let by_name = fromsnap.and_then(|name| snaps.iter().find(|s| s.snapshot_name() == name).cloned());
-        let mut list: Vec<_> = snaps.into_iter().filter(|s| s.phys().creation_txg <= until).collect();
+        let mut list: Vec<_> = snaps.into_iter().filter(|s| s.created_txg() <= until).collect();
         // (The one that is sent from the first dataset may be of another name or dataset: its
         // origin.)
         let named = match (&r.from, fs.name() == r.snapshot.split('@').next().unwrap_or_default()) {
@@ -458,20 +455,20 @@ impl Engine {
             _ => None,
         };
         let mut redaction = None;
-        let mut from: Option<(From, String, Option<Arc<DslDataset>>)> = match named {
+        let mut from: Option<(From, String, Option<DatasetRef>)> = match named {
             Some((f, s, left_out)) => {
                 redaction = Some(left_out);
                 Some((f, r.from.clone().unwrap_or_default(), s))
             }
             None => by_name.map(|s| {
-                let txg = s.phys().creation_txg;
+                let txg = s.created_txg();
                 (From { guid: s.guid(), txg, is_clone: false }, s.name(), Some(s))
             }),
         };
         if let Some((f, ..)) = &from {
-            list.retain(|s| s.phys().creation_txg > f.txg);
+            list.retain(|s| s.created_txg() > f.txg);
         } else if let Some(o) = origin.filter(|_| r.replicate) {
-            let f = From { guid: o.guid(), txg: o.phys().creation_txg, is_clone: true };
+            let f = From { guid: o.guid(), txg: o.created_txg(), is_clone: true };
             from = Some((f, o.name(), Some(o)));
         }
         // A dataset that is new since the package's start is sent with all it has.
@@ -484,7 +481,7 @@ impl Engine {
                 Some((f, name, snap)) => (Some((f, name)), snap),
                 None => (None, None),
             };
-            let next = From { guid: s.guid(), txg: s.phys().creation_txg, is_clone: false };
+            let next = From { guid: s.guid(), txg: s.created_txg(), is_clone: false };
             from = Some((next, s.name(), Some(s.clone())));
             let mut next = step(&s, f, from_snap, opts);
             if let Some(redaction) = redaction.take() {
@@ -499,16 +496,15 @@ impl Engine {
     }
 
     /// `-n`, `-v`, `-P`: how much it will be.
-    async fn tell_sizes(&self, pool: &Pool, r: &StreamSend, steps: &[Step], told: &Told) -> Answer<()> {
+    async fn tell_sizes(&self, r: &StreamSend, steps: &[Step], told: &Told) -> Answer<()> {
         if r.verbose == 0 {
             return Ok(());
         }
         let say = |text: String| if r.dry_run { told.out(text) } else { told.err(text) };
         let mut total = 0u64;
         for s in steps {
-            let size = estimate(pool.dsl(), &s.snap, s.from_snap.as_ref(), &s.opts, &s.special)
-                .await
-                .map_err(of_dataset)?;
+            let size =
+                s.snap.send_size(s.from_snap.as_ref(), &s.opts, &s.special).await.map_err(of_dataset)?;
             total += size;
             let name = s.snap.name();
             // Within one dataset OpenZFS names what it starts from by its last part.
@@ -535,7 +531,6 @@ impl Engine {
 
     async fn send_all(
         &self,
-        pool: &Arc<Pool>,
         r: &StreamSend,
         steps: &[Step],
         package: Option<NvList>,
@@ -548,7 +543,7 @@ impl Engine {
         }
         for s in steps {
             let progress = (r.verbose > 0).then(|| self.tell_progress(r, &s.snap, out, told));
-            let done = send_special(pool.dsl(), &s.snap, &s.opts, &s.special, out).await;
+            let done = s.snap.send(&s.opts, &s.special, out).await;
             if let Some(task) = progress {
                 task.abort();
             }
@@ -563,7 +558,7 @@ impl Engine {
     fn tell_progress(
         &self,
         r: &StreamSend,
-        snap: &Arc<DslDataset>,
+        snap: &DatasetRef,
         out: &Writer,
         told: &Told,
     ) -> tokio::task::JoinHandle<()> {
@@ -588,9 +583,9 @@ impl Engine {
 }
 
 fn step(
-    snap: &Arc<DslDataset>,
+    snap: &DatasetRef,
     from: Option<(From, String)>,
-    from_snap: Option<Arc<DslDataset>>,
+    from_snap: Option<DatasetRef>,
     opts: SendOpts,
 ) -> Step {
     let opts = SendOpts { from: from.as_ref().map(|f| f.0), ..opts };
@@ -602,7 +597,7 @@ fn step(
 }
 
 /// What a package says of itself.
-async fn send_head(r: &StreamSend, list: NvList, out: &mut dyn Sink) -> zilla_core::error::Result<()> {
+async fn send_head(r: &StreamSend, list: NvList, out: &mut dyn Sink) -> zilla::error::Result<()> {
     let payload = if list.is_empty() { Vec::new() } else { list.pack() };
     let begin = Begin {
         versioninfo: Begin::version(DMU_COMPOUNDSTREAM, if r.holds { feature::HOLDS } else { 0 }),
@@ -616,8 +611,8 @@ async fn send_head(r: &StreamSend, list: NvList, out: &mut dyn Sink) -> zilla_co
 }
 
 /// Of a stream that could not be written, or not be read from the pool.
-fn of_stream(e: zilla_core::error::Error) -> ApiError {
-    use zilla_core::error::Errno;
+fn of_stream(e: zilla::error::Error) -> ApiError {
+    use zilla::error::Errno;
     match e.errno() {
         Errno::NotSup => ApiError::with(ErrorCode::Unsupported, e.to_string()),
         Errno::Intr => ErrorCode::Intr.into(),

@@ -23,9 +23,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use zilla::tree::DatasetRef;
 use zilla_control::types::{DatasetShare, DatasetUnshare, ManyReply, ShareProtocol};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::DslDataset;
 use zilla_fuse::Notifier;
 use zilla_nfs::{Changed, Export, ExportId, Exports, Options, Remembers};
 
@@ -138,10 +138,10 @@ impl Pool {
         &self,
         engine: &Engine,
         name: &str,
-        ds: &Arc<DslDataset>,
+        ds: &DatasetRef,
         protocol: ShareProtocol,
     ) -> Result<bool, NotShared> {
-        let settings = Settings::of(self, ds).await.map_err(of(name))?;
+        let settings = Settings::of(ds).await.map_err(of(name))?;
         let Some(text) = wanted(&settings, protocol) else {
             self.unshare(name, protocol).await;
             return Ok(false);
@@ -156,7 +156,7 @@ impl Pool {
         &self,
         engine: &Engine,
         name: &str,
-        ds: &Arc<DslDataset>,
+        ds: &DatasetRef,
         text: &str,
     ) -> Result<bool, NotShared> {
         // The old share lasts until the new one takes its place.
@@ -180,7 +180,7 @@ impl Pool {
         let mut mounts = self.mounts.lock();
         let Some(mounted) = mounts.get_mut(name) else { return Ok(false) };
         let export = Export {
-            id: ExportId { pool: self.spa.guid(), dataset: ds.guid() },
+            id: ExportId { pool: self.zilla.guid(), dataset: ds.guid() },
             path: mounted.path().to_string_lossy().into_owned(),
             fs: mounted.fs.clone(),
             options,
@@ -214,12 +214,7 @@ impl Pool {
 
     /// What was just mounted is shared if it is to be. Where nothing is shared by a protocol at
     /// all, only whoever reads the log is told.
-    pub(super) async fn share_mounted(
-        &self,
-        engine: &Engine,
-        name: &str,
-        ds: &Arc<DslDataset>,
-    ) -> Answer<()> {
+    pub(super) async fn share_mounted(&self, engine: &Engine, name: &str, ds: &DatasetRef) -> Answer<()> {
         let mut first = Ok(());
         for protocol in ShareProtocol::ALL {
             match self.reshare(engine, name, ds, protocol).await {
@@ -240,7 +235,7 @@ impl Pool {
         name: &str,
         words: &BTreeMap<String, String>,
     ) -> Option<ApiError> {
-        let ds = self.dsl().by_name(name).await.ok()?;
+        let ds = self.zilla.by_name(name).await.ok()?;
         let _one = self.mounting.lock().await;
         self.mounted_at(name)?;
         for protocol in ShareProtocol::ALL {
@@ -294,8 +289,8 @@ impl Pool {
         // One at a time, so that what was taken back meanwhile is not shared by older words.
         let _one = self.mounting.lock().await;
         for below in self.mounted_below(name) {
-            let Ok(ds) = self.dsl().by_name(&below).await else { continue };
-            let settings = Settings::of(self, &ds).await;
+            let Ok(ds) = self.zilla.by_name(&below).await else { continue };
+            let settings = Settings::of(&ds).await;
             if below != name && settings.is_ok_and(|s| s.is_own(protocol.property())) {
                 continue;
             }
@@ -314,7 +309,7 @@ impl Pool {
             if !self.is_shared(&below, ShareProtocol::Smb) {
                 continue;
             }
-            let Ok(ds) = self.dsl().by_name(&below).await else { continue };
+            let Ok(ds) = self.zilla.by_name(&below).await else { continue };
             if let Err(why) = self.reshare(engine, &below, &ds, ShareProtocol::Smb).await {
                 first.get_or_insert(why.error);
             }
@@ -340,7 +335,7 @@ impl Engine {
         let mut errors = Vec::new();
         for pool in self.all_pools() {
             for name in pool.mounted_below(&pool.name()) {
-                let Ok(ds) = pool.dsl().by_name(&name).await else { continue };
+                let Ok(ds) = pool.zilla.by_name(&name).await else { continue };
                 let _one = pool.mounting.lock().await;
                 for protocol in meant(r.protocol) {
                     if !pool.is_shared(&name, protocol)
@@ -355,8 +350,8 @@ impl Engine {
     }
 
     async fn share_one(&self, pool: &Arc<Pool>, name: &str, only: Option<ShareProtocol>) -> Answer<()> {
-        let ds = pool.dsl().by_name(name).await.map_err(of(name))?;
-        let settings = Settings::of(pool, &ds).await.map_err(of(name))?;
+        let ds = pool.zilla.by_name(name).await.map_err(of(name))?;
+        let settings = Settings::of(&ds).await.map_err(of(name))?;
         let no = |what: &str| Err(failed(what).subject(name));
         let asked: Vec<ShareProtocol> = meant(only).filter(|p| wanted(&settings, *p).is_some()).collect();
         if asked.is_empty() {
@@ -406,7 +401,7 @@ impl Engine {
             false => target,
         };
         let pool = self.pool_of(&name)?;
-        pool.dsl().by_name(&name).await.map_err(of(&name))?;
+        pool.zilla.by_name(&name).await.map_err(of(&name))?;
         let _one = pool.mounting.lock().await;
         let mut any = false;
         for protocol in meant(r.protocol) {

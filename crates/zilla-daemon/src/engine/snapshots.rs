@@ -6,10 +6,10 @@ use super::datasets::typed;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
+use zilla::error::Errno;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetDestroy, DatasetRollback, DatasetSnapshot};
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::error::Errno;
 
 /// A snapshot of this very txg is in the way: the next txg's will do.
 const TRIES: usize = 8;
@@ -25,7 +25,7 @@ impl Engine {
             let pool = self.pool_of_head(name)?;
             let all = by_pool.entry(pool.name()).or_default();
             if r.recursive {
-                all.extend(pool.dsl().recursive_names(name).await.map_err(of(name))?);
+                all.extend(pool.zilla.recursive_names(name).await.map_err(of(name))?);
             } else {
                 all.push(name.clone());
             }
@@ -42,26 +42,14 @@ impl Engine {
                 return Err(ErrorCode::PoolReadonly.into());
             }
             for name in &names {
-                if let Err(e) = pool.dsl().snapshot_check(name, None).await {
+                if let Err(e) = pool.zilla.snapshot_check(name).await {
                     return Err(refusal(&e).unwrap_or_else(|| of_dataset(e)).subject(name.as_str()));
                 }
             }
             let mut tries = TRIES;
             loop {
-                let (dsl, names, settings) = (pool.dsl().clone(), names.clone(), settings.clone());
-                let who = who(caller);
-                let task = pool.spa.ctx.sync_task(move |tx| {
-                    Box::pin(async move {
-                        dsl.snapshot_limit_check(&names, &who).await?;
-                        for snap in dsl.snapshot(&tx, &names).await? {
-                            if !settings.is_empty() {
-                                dsl.set_props(&tx, &snap, &settings).await?;
-                            }
-                        }
-                        Ok(())
-                    })
-                });
-                match task.await {
+                let taken = pool.zilla.take_snapshots(names.clone(), settings.clone(), who(caller));
+                match taken.await {
                     Err(e) if e.is(Errno::Again) && tries > 0 => tries -= 1,
                     Err(e) => return Err(refusal(&e).unwrap_or_else(|| of_dataset(e))),
                     Ok(()) => break,
@@ -77,7 +65,7 @@ impl Engine {
     }
 }
 
-fn refusal(e: &zilla_core::error::Error) -> Option<ApiError> {
+fn refusal(e: &zilla::error::Error) -> Option<ApiError> {
     e.is(Errno::XDev).then(|| ApiError::with(ErrorCode::Exists, NOT_ALL))
 }
 
@@ -88,15 +76,13 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
-        let dsl = pool.dsl();
         let fs = r.snapshot.split('@').next().unwrap_or_default().to_owned();
-        let head = dsl.by_name(&fs).await.map_err(of(&fs))?;
-        let target = dsl.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
-        let all = dsl.snapshots(&head).await.map_err(of_dataset)?;
-        let later: Vec<_> =
-            all.iter().filter(|s| s.phys().creation_txg > target.phys().creation_txg).cloned().collect();
+        let head = pool.zilla.by_name(&fs).await.map_err(of(&fs))?;
+        let target = pool.zilla.by_name(&r.snapshot).await.map_err(of(&r.snapshot))?;
+        let all = head.snapshots().await.map_err(of_dataset)?;
+        let later: Vec<_> = all.iter().filter(|s| s.created_txg() > target.created_txg()).cloned().collect();
         let names: Vec<String> = later.iter().map(|s| s.name()).collect();
-        let since = target.phys().creation_txg;
+        let since = target.created_txg();
         let marks: Vec<String> = head
             .bookmarks()
             .iter()
@@ -114,7 +100,7 @@ impl Engine {
         }
         let mut clones = Vec::new();
         for snap in &later {
-            clones.extend(dsl.clones(snap).await.map_err(of_dataset)?);
+            clones.extend(snap.clones().await.map_err(of_dataset)?);
         }
         if !clones.is_empty() && !r.destroy_clones {
             let mut details =
@@ -158,7 +144,7 @@ impl Engine {
             let clones = r.destroy_clones;
             self.destroy(DatasetDestroy { target, clones, force: true, ..DatasetDestroy::default() }).await?;
         }
-        let head = pool.dsl().by_name(fs).await.map_err(of(fs))?;
+        let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
         let suspended = pool.suspend_volume(&head).await?;
         let done = self.roll_back_unused(pool, r, fs).await;
         if let Some(suspended) = suspended
@@ -172,12 +158,7 @@ impl Engine {
     async fn roll_back_unused(&self, pool: &Pool, r: &DatasetRollback, fs: &str) -> Answer<()> {
         let mut tries = TRIES;
         loop {
-            let (dsl, fs, to) = (pool.dsl().clone(), fs.to_owned(), r.snapshot.clone());
-            let task = pool
-                .spa
-                .ctx
-                .sync_task(move |tx| Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await }));
-            match task.await {
+            match pool.zilla.roll_back(fs, &r.snapshot).await {
                 Err(e) if e.is(Errno::Again) && tries > 0 => tries -= 1,
                 other => return other.map_err(of_dataset),
             }

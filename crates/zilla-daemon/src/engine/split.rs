@@ -5,10 +5,10 @@ use super::errors::{Answer, of_pool, of_vdev};
 use super::events::notify;
 use super::pool::Pool;
 use super::poolprops::heeded;
+use zilla::open::OpenOpts;
 use zilla_control::props::{self, PoolPropContext, PropType, naming};
 use zilla_control::types::{PoolSplit, SplitReply};
 use zilla_control::{ApiError, Caller, ErrorCode};
-use zilla_core::spa::{OpenOpts, Split};
 use zilla_ondisk::enums::PoolState;
 
 impl Engine {
@@ -33,19 +33,18 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
         }
         let opts = OpenOpts { name: Some(r.new_name.clone()), ..self.open_opts().await };
-        let what = Split { sides: r.sides.clone(), opts };
-        let spa = old.spa.split(what).await.map_err(of_vdev)?;
+        let zilla = old.zilla.split(r.sides.clone(), opts).await.map_err(of_vdev)?;
         notify(&old, "vdev_remove");
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
-        let pool = Pool::new(spa, r.altroot.clone(), cachefile, self.env.rng.u64());
+        let pool = Pool::new(zilla, r.altroot.clone(), cachefile, self.env.rng.u64());
         let mut stored = Ok(());
         for (property, kind, value) in typed {
             let kept = matches!(kind, PropType::Native(_) | PropType::User);
             let own = matches!(property.as_str(), "altroot" | "cachefile" | "comment" | "compatibility");
             let text = r.properties.get(&property);
             match property.as_str() {
-                "comment" => text.iter().for_each(|text| pool.spa.set_comment(text)),
-                "compatibility" => text.iter().for_each(|text| pool.spa.set_compatibility(text)),
+                "comment" => text.iter().for_each(|text| pool.zilla.set_comment(text)),
+                "compatibility" => text.iter().for_each(|text| pool.zilla.set_compatibility(text)),
                 _ => {}
             }
             if kept && !own {
@@ -56,13 +55,13 @@ impl Engine {
             self.log(&pool, caller, &line).await;
         }
         if !r.import {
-            let closed = pool.spa.close(Some(PoolState::Exported)).await;
-            pool.spa.zio.cache().clear();
+            let closed = pool.zilla.close(Some(PoolState::Exported)).await;
+            pool.zilla.clear_cache();
             self.save_cache().await;
             closed.map_err(of_pool)?;
             return stored.map(|()| SplitReply::default());
         }
-        if let Err(e) = pool.replay_volumes(&self.env).await {
+        if let Err(e) = pool.replay_volumes().await {
             tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
         }
         self.pools.write().insert(pool.name(), pool.clone());

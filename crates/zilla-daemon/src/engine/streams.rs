@@ -27,11 +27,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
+use zilla::error::{Errno, Error, Result};
+use zilla::streams::{Sink, Source};
 use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
 use zilla_control::props::nicenum::nicebytes;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::{Errno, Error, Result};
-use zilla_core::send::frame::{Sink, Source};
 
 /// Descriptors that wait for their request; a client sends it at once.
 const WAITING: usize = 64;

@@ -13,11 +13,11 @@ use super::errors::Answer;
 use super::streams::Writer;
 use bytes::Bytes;
 use std::time::{Duration, Instant};
+use zilla::error::Errno;
+use zilla::streams::Sink;
+use zilla::trace::Recording;
 use zilla_control::types::{TraceRecord, TraceReply};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Errno;
-use zilla_core::send::frame::Sink;
-use zilla_core::trace::Recording;
 use zilla_ondisk::trace::{End, end_frame, header_frame, preamble, records};
 
 /// How often the lanes are emptied: they hold this long some two million reads a second.
@@ -28,7 +28,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// and the pool pays for a recording.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn of_file(e: zilla_core::error::Error) -> ApiError {
+fn of_file(e: zilla::error::Error) -> ApiError {
     match e.errno() {
         Errno::Intr => ErrorCode::Intr.into(),
         Errno::NoSpc => ErrorCode::NoSpc.into(),
@@ -45,13 +45,13 @@ struct Tape {
 }
 
 impl Tape {
-    async fn put(&mut self, data: Vec<u8>) -> zilla_core::error::Result<()> {
+    async fn put(&mut self, data: Vec<u8>) -> zilla::error::Result<()> {
         self.written = Instant::now();
         self.out.write(vec![Bytes::from(data)]).await
     }
 
     /// Writes what has come.
-    async fn turn(&mut self) -> zilla_core::error::Result<()> {
+    async fn turn(&mut self) -> zilla::error::Result<()> {
         let (all, lost) = self.recording.take();
         if all.is_empty() && lost == 0 && self.written.elapsed() < SIGN_OF_LIFE {
             return Ok(());
@@ -67,10 +67,10 @@ impl Engine {
         let stream = self.streams.take(&r.stream)?;
         let pool = self.pool(&r.name)?;
         let load = pool.load_guid;
-        let recording = pool.spa.zio.tracer().start();
+        let recording = pool.zilla.record_trace();
         let recording = recording
             .ok_or_else(|| ApiError::with(ErrorCode::Busy, "a trace of this pool is being recorded"))?;
-        let header = pool.spa.trace_header();
+        let header = pool.zilla.trace_header();
         // Whoever exports the pool must not wait for this.
         drop(pool);
         let out = stream.writer(Some(PATIENCE))?;
@@ -88,7 +88,7 @@ impl Engine {
         r: &TraceRecord,
         load: u64,
         header: Vec<u8>,
-    ) -> zilla_core::error::Result<()> {
+    ) -> zilla::error::Result<()> {
         let begun = Instant::now();
         let limit = r.seconds.map(Duration::from_secs);
         let mut begin = preamble();

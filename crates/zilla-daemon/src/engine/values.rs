@@ -7,21 +7,18 @@ use super::errors::{Answer, of};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use zilla::Value;
+use zilla::error::Result;
+use zilla::stored::{self, PropSource};
+use zilla::tree::{self, DatasetRef};
 use zilla_control::props::{self, DATASET_PROPS, PropDesc, PropKind};
 use zilla_control::types::{DatasetInfo, DatasetKind, PropValue, Source};
-use zilla_core::dmu::Objset;
-use zilla_core::dsl::{self, DslDataset, PropSource};
-use zilla_core::error::Result;
-use zilla_core::zap::{Value, Zap};
-use zilla_core::zpl::MASTER_NODE_OBJ;
-use zilla_core::zvol::{ZVOL_OBJ, ZVOL_ZAP_OBJ};
 use zilla_ondisk::enums::ObjsetType;
 
 /// What was set on a dataset or above it.
 pub struct Settings {
     name: String,
-    all: BTreeMap<String, dsl::PropValue>,
+    all: BTreeMap<String, stored::PropValue>,
 }
 
 /// Where a file system is to be mounted.
@@ -33,8 +30,8 @@ pub enum Mountpoint {
 }
 
 impl Settings {
-    pub async fn of(pool: &Pool, ds: &Arc<DslDataset>) -> Result<Settings> {
-        Ok(Settings { name: ds.name(), all: pool.dsl().all_props(ds).await? })
+    pub async fn of(ds: &DatasetRef) -> Result<Settings> {
+        Ok(Settings { name: ds.name(), all: ds.properties().await? })
     }
 
     /// A number or word, or its default.
@@ -120,7 +117,7 @@ pub(super) fn ratio(hundredths: u64) -> String {
 }
 
 /// What is known of a dataset's key.
-fn encrypted(desc: &PropDesc, of: &dsl::Encryption) -> Option<PropValue> {
+fn encrypted(desc: &PropDesc, of: &tree::Encryption) -> Option<PropValue> {
     let word = |n: u64| desc.word_of(n).map_or_else(|| n.to_string(), str::to_owned);
     let shown = match desc.name {
         "encryption" => word(of.suite),
@@ -134,39 +131,18 @@ fn encrypted(desc: &PropDesc, of: &dsl::Encryption) -> Option<PropValue> {
     Some(PropValue::new(shown, Source::None))
 }
 
-/// What a file system's master node or a volume's ZAP says.
-#[derive(Default)]
-struct Fixed(BTreeMap<&'static str, u64>);
+/// What was settled when a file system or volume was made.
+type Fixed = BTreeMap<&'static str, u64>;
 
 impl Pool {
     /// What a file system's `version` is.
-    pub(super) async fn zpl_version(&self, ds: &Arc<DslDataset>) -> Result<Option<u64>> {
-        let fixed = Fixed::of(&self.dsl().objset(ds).await?).await?;
-        Ok(fixed.0.get("version").copied())
-    }
-}
-
-impl Fixed {
-    async fn of(os: &Arc<Objset>) -> Result<Fixed> {
-        let mut all = BTreeMap::new();
-        if os.os_type() == ObjsetType::Zvol.number() {
-            let zap = Zap::open(os, ZVOL_ZAP_OBJ).await?;
-            all.insert("volsize", zap.try_get_u64("size").await?.unwrap_or(0));
-            let data = os.hold_wait(zilla_core::types::ObjectId(ZVOL_OBJ)).await?;
-            all.insert("volblocksize", u64::from(data.blksz()));
-        } else if os.os_type() == ObjsetType::Zfs.number() {
-            let master = Zap::open(os, MASTER_NODE_OBJ).await?;
-            all.insert("version", master.try_get_u64("VERSION").await?.unwrap_or(0));
-            for name in ["utf8only", "normalization", "casesensitivity"] {
-                all.insert(name, master.try_get_u64(name).await?.unwrap_or(0));
-            }
-        }
-        Ok(Fixed(all))
+    pub(super) async fn zpl_version(&self, ds: &DatasetRef) -> Result<Option<u64>> {
+        Ok(ds.fixed_properties().await?.get("version").copied())
     }
 }
 
 /// The kind of a dataset that has contents.
-pub fn kind_of(info: &dsl::DatasetInfo) -> DatasetKind {
+pub fn kind_of(info: &tree::DatasetInfo) -> DatasetKind {
     match (info.snapshot, ObjsetType::from_number(info.os_type)) {
         (true, _) => DatasetKind::Snapshot,
         (false, Some(ObjsetType::Zvol)) => DatasetKind::Volume,
@@ -176,13 +152,13 @@ pub fn kind_of(info: &dsl::DatasetInfo) -> DatasetKind {
 
 impl Pool {
     /// A dataset with the properties of `wanted`; `all` stands for every one.
-    pub async fn describe(&self, ds: &Arc<DslDataset>, wanted: &[String]) -> Answer<DatasetInfo> {
+    pub async fn describe(&self, ds: &DatasetRef, wanted: &[String]) -> Answer<DatasetInfo> {
         let name = ds.name();
         self.describe_now(ds, wanted).await.map_err(of(&name))
     }
 
-    async fn describe_now(&self, ds: &Arc<DslDataset>, wanted: &[String]) -> Result<DatasetInfo> {
-        let i = self.dsl().info(ds).await?;
+    async fn describe_now(&self, ds: &DatasetRef, wanted: &[String]) -> Result<DatasetInfo> {
+        let i = ds.info().await?;
         let kind = kind_of(&i);
         let mut out = DatasetInfo {
             name: i.name.clone(),
@@ -196,14 +172,14 @@ impl Pool {
             return Ok(out);
         }
         let all = wanted.iter().any(|w| w == "all");
-        let settings = Settings::of(self, ds).await?;
-        let fixed = match self.dsl().objset(ds).await {
+        let settings = Settings::of(ds).await?;
+        let fixed = match ds.is_locked().await {
             // The contents of an encrypted dataset are closed to us; what the pool says of it is
             // not.
-            Ok(os) if !os.is_locked() => Fixed::of(&os).await?,
+            Ok(false) => ds.fixed_properties().await?,
             _ => Fixed::default(),
         };
-        let is_volume = fixed.0.contains_key("volsize");
+        let is_volume = fixed.contains_key("volsize");
         for desc in DATASET_PROPS.iter().filter(|d| d.applies_to(props::types_of(kind))) {
             if !(all && desc.visible || wanted.iter().any(|w| w == desc.name)) {
                 continue;
@@ -236,29 +212,6 @@ impl Pool {
         Ok(out)
     }
 
-    /// Space written between a snapshot and a later state of the same dataset.
-    pub(super) async fn written_since(
-        &self,
-        ds: &Arc<DslDataset>,
-        since: &DslDataset,
-    ) -> Result<Option<u64>> {
-        let mut sum = 0u64;
-        let mut at = ds.clone();
-        // Each snapshot is older than the one after it: a chain that is not so was made by somebody
-        // else, and might never end.
-        let (mut newest, oldest) = (u64::MAX, since.phys().creation_txg);
-        while at.id() != since.id() {
-            sum = sum.saturating_add(self.dsl().written(&at).await?);
-            let Some(prev) = self.dsl().prev(&at).await? else { return Ok(None) };
-            let made = prev.phys().creation_txg;
-            if made >= newest || made < oldest {
-                return Ok(None);
-            }
-            (newest, at) = (made, prev);
-        }
-        Ok(Some(sum))
-    }
-
     /// What a mount's own option says instead of a property.
     fn temporary(&self, dataset: &str, property: &str, settings: &Settings) -> Option<bool> {
         let mounts = self.mounts.lock();
@@ -269,7 +222,7 @@ impl Pool {
     async fn value(
         &self,
         desc: &PropDesc,
-        i: &dsl::DatasetInfo,
+        i: &tree::DatasetInfo,
         settings: &Settings,
         fixed: &Fixed,
     ) -> Result<Option<PropValue>> {
@@ -341,20 +294,20 @@ impl Pool {
                 }
                 Some(PropValue::new(shown, from))
             }
-            "volsize" => fixed.0.get("volsize").map(|n| PropValue::new(n.to_string(), Source::Local)),
-            "volblocksize" => fixed.0.get("volblocksize").map(|n| {
+            "volsize" => fixed.get("volsize").map(|n| PropValue::new(n.to_string(), Source::Local)),
+            "volblocksize" => fixed.get("volblocksize").map(|n| {
                 let default = desc.default == props::PropDefault::Num(*n);
                 PropValue::new(n.to_string(), if default { Source::Default } else { Source::None })
             }),
             "version" | "utf8only" | "normalization" | "casesensitivity" => {
-                fixed.0.get(desc.name).and_then(|n| {
+                fixed.get(desc.name).and_then(|n| {
                     let text = desc.word_of(*n).map_or_else(|| n.to_string(), str::to_owned);
                     word(&text)
                 })
             }
             "receive_resume_token" => match i.snapshot {
                 true => None,
-                false => self.resume_token(&i.name).await.as_deref().and_then(word),
+                false => self.zilla.resume_token(&i.name).await.as_deref().and_then(word),
             },
             "redact_snaps" => self.redact_snaps(&i.name).await.as_deref().and_then(word),
             "prevsnap" | "iscsioptions" | "stmf_sbd_lu" => settings.get(desc),

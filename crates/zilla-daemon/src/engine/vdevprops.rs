@@ -7,12 +7,12 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::BTreeMap;
+use zilla::Value;
+use zilla::devices::{VdevView, Vdevs};
+use zilla::error::Result;
 use zilla_control::props::{self, PropAttr, TypedValue, VDEV_PROPS};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source, VdevNode, VdevState};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Result;
-use zilla_core::vdev::{Vdev, VdevTree};
-use zilla_core::zap::Value;
 
 /// What the pool itself keeps in a vdev's ZAP is named like a user's property: where its space maps
 /// are, how far a trim has come. Whoever set that would break the pool, so nobody sets or sees it.
@@ -47,7 +47,7 @@ fn state_number(state: VdevState) -> u64 {
 }
 
 /// What is counted; nothing: it is not the vdev's to have.
-fn counted(name: &str, v: &VdevNode, vdev: &Vdev) -> Option<String> {
+fn counted(name: &str, v: &VdevNode, vdev: &VdevView) -> Option<String> {
     let s = &v.stats;
     let percent = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
     let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
@@ -75,13 +75,8 @@ fn counted(name: &str, v: &VdevNode, vdev: &Vdev) -> Option<String> {
         "initialize_errors" | "trim_errors" | "null_ops" | "free_ops" | "claim_ops" | "null_bytes"
         | "free_bytes" | "claim_bytes" => 0,
         "trim_ops" | "trim_bytes" => {
-            let counted = vdev.leaf.as_ref().map(|l| l.stats.snapshot());
-            let kind = zilla_core::vdev::IoKind::Trim as usize;
-            let of = counted.map_or(0, |c| {
-                let list = if name == "trim_ops" { &c.ops } else { &c.bytes };
-                list.get(kind).copied().unwrap_or(0)
-            });
-            return Some(of.to_string());
+            let (ops, bytes) = vdev.trims.unwrap_or_default();
+            if name == "trim_ops" { ops } else { bytes }
         }
         "fragmentation" => return Some(s.fragmentation.map_or_else(|| "-".to_owned(), |f| f.to_string())),
         "path" => return v.path.clone(),
@@ -89,10 +84,9 @@ fn counted(name: &str, v: &VdevNode, vdev: &Vdev) -> Option<String> {
         "physpath" => return v.phys_path.clone(),
         "removing" => return Some(on_off(v.removing)),
         "raidz_expanding" => {
-            let expands = vdev.config_u64("raidz_expanding").is_some();
-            return vdev.kind.nparity().map(|_| on_off(expands));
+            return vdev.parity.map(|_| on_off(vdev.is_expanding));
         }
-        "trim_support" => return vdev.leaf.as_ref().map(|l| on_off(l.can_trim())),
+        "trim_support" => return vdev.can_trim.map(on_off),
         _ => return None,
     };
     Some(number.to_string())
@@ -104,23 +98,23 @@ impl Pool {
         &self,
         info: &PoolInfo,
     ) -> Result<BTreeMap<String, BTreeMap<String, PropValue>>> {
-        let tree = self.spa.tree();
+        let vdevs = self.zilla.vdevs();
         let mut all = BTreeMap::new();
         let mut left: Vec<&VdevNode> = vec![&info.root];
         left.extend(&info.l2cache);
         while let Some(v) = left.pop() {
             left.extend(&v.children);
-            if let Some(vdev) = tree.find(v.guid) {
-                all.insert(v.guid.to_string(), self.props_of(&tree, v, &vdev).await);
+            if let Some(vdev) = vdevs.find(v.guid) {
+                all.insert(v.guid.to_string(), self.props_of(&vdevs, v, &vdev).await);
             }
         }
         Ok(all)
     }
 
     /// What was set of a vdev, as it is stored.
-    async fn stored_with(&self, vdev: &Vdev) -> Result<BTreeMap<String, String>> {
+    async fn stored_with(&self, guid: u64) -> Result<BTreeMap<String, String>> {
         let mut stored = BTreeMap::new();
-        for (name, value) in self.spa.vdev_entries(vdev).await? {
+        for (name, value) in self.zilla.vdev_entries(guid).await? {
             // What else lies there is no property: a bias, space, how far a trim has come.
             let known = props::vdev_prop(&name).is_some_and(|d| d.attr == PropAttr::Default);
             match (value.as_u64(), value.as_str()) {
@@ -134,14 +128,14 @@ impl Pool {
         Ok(stored)
     }
 
-    async fn props_of(&self, tree: &VdevTree, v: &VdevNode, vdev: &Vdev) -> BTreeMap<String, PropValue> {
+    async fn props_of(&self, vdevs: &Vdevs, v: &VdevNode, vdev: &VdevView) -> BTreeMap<String, PropValue> {
         // What is counted is known without it, and of the other vdevs everything.
-        let stored = self.stored_with(vdev).await.unwrap_or_else(|e| {
+        let stored = self.stored_with(vdev.guid).await.unwrap_or_else(|e| {
             tracing::warn!(pool = %self.name(), vdev = vdev.guid, "its properties cannot be read: {e}");
             BTreeMap::new()
         });
         // A leaf in a vdev allocates nothing itself.
-        let allocates = vdev.guid == tree.root.guid || tree.tops.iter().any(|t| t.vdev.guid == vdev.guid);
+        let allocates = vdev.guid == vdevs.root_guid() || vdevs.tops().iter().any(|t| t.guid == vdev.guid);
         let mut all = BTreeMap::new();
         for desc in VDEV_PROPS {
             if let Some(value) = counted(desc.name, v, vdev) {
@@ -214,13 +208,13 @@ impl Engine {
         let guid: Option<u64> = r.vdev.as_deref().and_then(|g| g.parse().ok());
         let guid = guid.ok_or_else(|| ApiError::from(ErrorCode::NoDevice))?;
         let set = match value {
-            TypedValue::Num(n) if r.property == "allocating" => pool.spa.set_allocating(guid, n != 0).await,
+            TypedValue::Num(n) if r.property == "allocating" => pool.zilla.set_allocating(guid, n != 0).await,
             // `none`: the usual limit.
-            TypedValue::Num(u64::MAX) => pool.spa.set_vdev_prop(guid, &r.property, None).await,
-            TypedValue::Num(n) => pool.spa.set_vdev_prop(guid, &r.property, Some(Value::u64(n))).await,
+            TypedValue::Num(u64::MAX) => pool.zilla.set_vdev_property(guid, &r.property, None).await,
+            TypedValue::Num(n) => pool.zilla.set_vdev_property(guid, &r.property, Some(Value::u64(n))).await,
             TypedValue::Str(text) => {
                 let value = (!text.is_empty()).then(|| Value::string(&text));
-                pool.spa.set_vdev_prop(guid, &r.property, value).await
+                pool.zilla.set_vdev_property(guid, &r.property, value).await
             }
         };
         set.map_err(of_pool)

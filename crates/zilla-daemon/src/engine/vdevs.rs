@@ -4,19 +4,19 @@ use super::Engine;
 use super::create::pool_spec;
 use super::errors::{Answer, of_pool, of_vdev};
 use super::events::notify;
-use super::info::vdev_state;
 use super::pool::Pool;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zilla::devices::{self, Attach, SpareSpec, VdevKind, VdevView};
+use zilla::error::Error;
+use zilla::error::PoolRefusal as Refusal;
+use zilla::status::vdev_state;
 use zilla_control::props::naming::is_draid_spare;
 use zilla_control::types::{
     LeafSpec, PoolAdd, PoolClear, PoolFreeze, PoolReopen, TopKind, TopSpec, VdevAttach, VdevDetach,
     VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec,
 };
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::error::Error;
-use zilla_core::spa::{Attach, Refusal, SpareSpec};
-use zilla_core::vdev;
 
 impl Engine {
     pub(super) fn changeable(&self, name: &str) -> Answer<Arc<Pool>> {
@@ -39,21 +39,21 @@ impl Engine {
         };
         let spec = pool_spec(&r.vdevs, ashift);
         let spares = self.spare_specs(&r.vdevs).await;
-        let tree = pool.spa.tree();
-        let own = |s: &&SpareSpec| tree.spares.iter().any(|v| Some(v.guid) == s.shared);
+        let has = pool.zilla.vdevs().spares();
+        let own = |s: &&SpareSpec| has.iter().any(|v| Some(v.guid) == s.shared);
         if let Some(again) = spares.iter().find(own) {
             let path = again.leaf.path.display();
             let line = format!("{path} is reserved as a hot spare for pool {}", r.name);
             return Err(ApiError::new(ErrorCode::VdevInvalid).details(vec![line]));
         }
         if !spec.cache.is_empty() {
-            pool.spa.add_cache(&spec.cache).await.map_err(of_vdev)?;
+            pool.zilla.add_cache(&spec.cache).await.map_err(of_vdev)?;
         }
         if !spec.tops.is_empty() {
-            pool.spa.add_vdevs(&spec).await.map_err(of_vdev)?;
+            pool.zilla.add_vdevs(&spec).await.map_err(of_vdev)?;
         }
         if !spares.is_empty() {
-            pool.spa.add_spares(&spares).await.map_err(of_vdev)?;
+            pool.zilla.add_spares(&spares).await.map_err(of_vdev)?;
         }
         self.save_cache().await;
         notify(&pool, "vdev_add");
@@ -64,7 +64,7 @@ impl Engine {
     pub(super) async fn spare_specs(&self, vdevs: &VdevSpec) -> Vec<SpareSpec> {
         let mut specs = Vec::new();
         for leaf in super::create::leaf_specs(&vdevs.spares) {
-            let label = vdev::probe_path(&self.env, &leaf.path).await.ok().flatten();
+            let label = devices::probe_path(&self.env, &leaf.path).await.ok().flatten();
             let guid = label.and_then(|(_, label)| label.guid());
             let shared = guid.filter(|_| self.spare_of(guid).is_some());
             specs.push(SpareSpec { leaf, shared });
@@ -87,12 +87,12 @@ impl Engine {
             let disk = super::create::is_disk(&path);
             let ashift = r.ashift.and_then(|a| u32::try_from(a).ok());
             let how = Attach { replace: r.replace, ashift, spare, sequential: r.sequential };
-            pool.spa.attach(r.guid, &vdev::LeafSpec { path, disk }, how).await.map_err(of_vdev)
+            pool.zilla.attach(r.guid, &devices::LeafSpec { path, disk }, how).await.map_err(of_vdev)
         };
         let attached = attached.await;
         if attached.is_err() && let_go {
             // Why it was not replaced matters more.
-            if let Err(e) = pool.spa.online(r.guid, false).await {
+            if let Err(e) = pool.zilla.online(r.guid, false).await {
                 tracing::warn!(pool = %r.name, "a device that was not replaced does not come back: {e}");
             }
         }
@@ -106,17 +106,17 @@ impl Engine {
     /// another was put there, or all of it was overwritten. Then it is let go of, if the others have
     /// what it had; true if so.
     async fn let_go_of_changed(&self, pool: &Pool, r: &VdevAttach) -> bool {
-        let leaf = pool.spa.tree().find(r.guid).and_then(|v| v.leaf.clone());
-        let Some(leaf) = leaf.filter(|l| r.replace && l.readable()) else { return false };
-        let (old, new) = (leaf.path(), Path::new(&r.path));
+        let leaf = pool.zilla.vdevs().find(r.guid).filter(|l| r.replace && l.is_readable);
+        let Some(old) = leaf.and_then(|l| l.path) else { return false };
+        let new = Path::new(&r.path);
         let (old, new) =
             (self.env.opener.canonical(Path::new(&old)).await, self.env.opener.canonical(new).await);
         if !matches!((&old, &new), (Ok(old), Ok(new)) if old == new) {
             return false;
         }
-        match vdev::probe_path(&self.env, Path::new(&r.path)).await {
+        match devices::probe_path(&self.env, Path::new(&r.path)).await {
             Ok(Some((_, label))) if label.guid() == Some(r.guid) => false,
-            Ok(_) => pool.spa.offline(r.guid, true, false).await.is_ok(),
+            Ok(_) => pool.zilla.offline(r.guid, true, false).await.is_ok(),
             Err(_) => false,
         }
     }
@@ -126,15 +126,15 @@ impl Engine {
         if is_draid_spare(&r.path) {
             return distributed_spare(pool, r).map(Some);
         }
-        let Ok(Some((_, label))) = vdev::probe_path(&self.env, Path::new(&r.path)).await else {
+        let Ok(Some((_, label))) = devices::probe_path(&self.env, Path::new(&r.path)).await else {
             return Ok(None);
         };
-        let tree = pool.spa.tree();
-        let own = tree.spares.iter().any(|s| Some(s.guid) == label.guid());
-        let Some(guid) = label.guid().filter(|guid| own && !tree.is_active_spare(*guid)) else {
+        let vdevs = pool.zilla.vdevs();
+        let own = vdevs.spares().iter().any(|s| Some(s.guid) == label.guid());
+        let Some(guid) = label.guid().filter(|guid| own && !vdevs.is_active_spare(*guid)) else {
             return Ok(None);
         };
-        match (r.replace, tree.top_of(r.guid).is_some_and(|t| t.vdev.is_log)) {
+        match (r.replace, vdevs.top_of(r.guid).is_some_and(|t| t.is_log)) {
             (true, true) => Err(ApiError::with(ErrorCode::BadTarget, "cannot replace a log with a spare")),
             (true, false) => Ok(Some(guid)),
             (false, _) => Err(ErrorCode::IsSpare.into()),
@@ -144,11 +144,11 @@ impl Engine {
     pub(super) async fn detach_vdev(&self, r: VdevDetach) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
-        let permanent = pool.spa.detach(r.guid).await.map_err(of_vdev)?;
+        let permanent = pool.zilla.detach(r.guid).await.map_err(of_vdev)?;
         notify(&pool, "vdev_remove");
         if let Some(guid) = permanent {
             for other in self.all_pools() {
-                if let Err(e) = other.spa.forget_spare(guid).await {
+                if let Err(e) = other.zilla.forget_spare(guid).await {
                     tracing::warn!("pool '{}' keeps a spare that another pool has taken: {e}", other.name());
                 }
             }
@@ -159,22 +159,22 @@ impl Engine {
 
     pub(super) async fn remove_vdev(&self, r: VdevRemove) -> Answer<VdevRemoveReply> {
         if r.dry_run {
-            let spa = &self.pool(&r.name)?.spa;
-            return Ok(VdevRemoveReply { memory: spa.indirect_size(r.guid).await.map_err(of_vdev)? });
+            let memory = self.pool(&r.name)?.zilla.removal_memory(r.guid).await.map_err(of_vdev)?;
+            return Ok(VdevRemoveReply { memory });
         }
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
         if r.cancel {
-            pool.spa.cancel_removal().await.map_err(of_vdev)?;
+            pool.zilla.cancel_removal().await.map_err(of_vdev)?;
             self.save_cache().await;
             return Ok(VdevRemoveReply::default());
         }
         let (aux, data) = {
-            let tree = pool.spa.tree();
-            let aux = tree.spares.iter().chain(&tree.cache).any(|v| v.guid == r.guid);
-            (aux, tree.tops.iter().any(|t| t.vdev.guid == r.guid && !t.vdev.is_log))
+            let vdevs = pool.zilla.vdevs();
+            let aux = vdevs.spares().iter().chain(&vdevs.caches()).any(|v| v.guid == r.guid);
+            (aux, vdevs.tops().iter().any(|t| t.guid == r.guid && !t.is_log))
         };
-        pool.spa.remove_vdev(r.guid).await.map_err(of_vdev)?;
+        pool.zilla.remove_vdev(r.guid).await.map_err(of_vdev)?;
         // That a vdev with data has gone is told when it has.
         if !data {
             notify(&pool, if aux { "vdev_remove_aux" } else { "vdev_remove_dev" });
@@ -185,57 +185,54 @@ impl Engine {
 
     pub(super) async fn offline_vdev(&self, r: VdevOffline) -> Answer<()> {
         let pool = self.changeable(&r.name)?;
-        let tree = pool.spa.tree();
-        if tree.find(r.guid).is_some_and(|v| v.kind == vdev::VdevKind::Dspare) {
+        if pool.zilla.vdevs().find(r.guid).is_some_and(|v| v.kind == VdevKind::Dspare) {
             // It has no state of its own.
             let code = if r.fault { ErrorCode::IsSpare } else { ErrorCode::PoolNotSup };
             return Err(code.into());
         }
-        pool.spa.offline(r.guid, r.temporary, r.fault).await.map_err(of_vdev)
+        pool.zilla.offline(r.guid, r.temporary, r.fault).await.map_err(of_vdev)
     }
 
     pub(super) async fn online_vdev(&self, r: VdevOnline) -> Answer<VdevOnlineReply> {
         let pool = self.changeable(&r.name)?;
-        let (state, _) = pool.spa.online(r.guid, r.expand).await.map_err(of_vdev)?;
-        pool.spa.notify("vdev_online", Some(r.guid));
+        let state = pool.zilla.online(r.guid, r.expand).await.map_err(of_vdev)?;
+        pool.zilla.notify("vdev_online", Some(r.guid));
         Ok(VdevOnlineReply { state: vdev_state(state) })
     }
 
     pub(super) async fn clear_pool(&self, r: PoolClear) -> Answer<()> {
         let pool = self.pool(&r.name)?;
-        pool.spa.clear(r.guid).await.map_err(|e| match &e {
+        pool.zilla.clear(r.guid).await.map_err(|e| match &e {
             // Which host has it cannot be told while labels name this one.
             Error::Pool(why) if matches!(&**why, Refusal::ActiveElsewhere { .. }) => {
                 ErrorCode::ActivePool.into()
             }
             _ => of_vdev(e),
         })?;
-        pool.spa.notify("vdev_clear", r.guid);
+        pool.zilla.notify("vdev_clear", r.guid);
         Ok(())
     }
 
     pub(super) async fn reopen_pool(&self, r: PoolReopen) -> Answer<()> {
-        self.pool(&r.name)?.spa.reopen().await.map_err(of_vdev)
+        self.pool(&r.name)?.zilla.reopen().await.map_err(of_vdev)
     }
 
     pub(super) async fn freeze_pool(&self, r: PoolFreeze) -> Answer<()> {
-        self.changeable(&r.name)?.spa.freeze().await.map_err(of_pool)
+        self.changeable(&r.name)?.zilla.freeze().await.map_err(of_pool)
     }
 }
 
 /// The distributed spare that a request names instead of a device. It must wait.
 fn distributed_spare(pool: &Pool, r: &VdevAttach) -> Answer<u64> {
-    let tree = pool.spa.tree();
-    let named = |v: &&Arc<vdev::Vdev>| {
-        v.kind == vdev::VdevKind::Dspare && v.leaf.as_ref().is_some_and(|l| l.path() == r.path)
-    };
-    let Some(spare) = tree.spares.iter().find(named) else {
+    let vdevs = pool.zilla.vdevs();
+    let named = |v: &VdevView| v.kind == VdevKind::Dspare && v.path.as_ref() == Some(&r.path);
+    let Some(spare) = vdevs.spares().into_iter().find(named) else {
         return Err(ApiError::with(ErrorCode::InvalConfig, "new device must be a single disk"));
     };
-    if tree.is_active_spare(spare.guid) {
+    if vdevs.is_active_spare(spare.guid) {
         return Err(ApiError::with(ErrorCode::BadDev, format!("{} is busy", r.path)));
     }
-    if tree.top_of(r.guid).is_some_and(|t| t.vdev.is_log) {
+    if vdevs.top_of(r.guid).is_some_and(|t| t.is_log) {
         return Err(ApiError::with(ErrorCode::BadTarget, "cannot replace a log with a spare"));
     }
     if !r.replace {

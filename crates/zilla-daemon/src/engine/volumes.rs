@@ -20,14 +20,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use zilla::error::Result;
+use zilla::stored::Setting;
+use zilla::tree::DatasetRef;
 use zilla::{Suspended, Volume};
 use zilla_control::paths::NBD_SOCKET;
 use zilla_control::{ApiError, ErrorCode};
-use zilla_core::dsl::DslDataset;
-use zilla_core::error::Result;
-use zilla_env::Env;
 use zilla_nbd::{Door, Exports, Refused, VolumeExport};
-use zilla_ondisk::enums::ObjsetType;
 
 /// OpenZFS's number of `volmode=none`.
 const ZFS_VOLMODE_NONE: u64 = 3;
@@ -77,7 +76,7 @@ fn busy(name: &str) -> ApiError {
 
 impl Pool {
     /// Begins to use a volume or a snapshot of one.
-    pub async fn use_volume(self: &Arc<Self>, env: &Env, ds: &Arc<DslDataset>) -> Result<InUse> {
+    pub async fn use_volume(self: &Arc<Self>, ds: &DatasetRef) -> Result<InUse> {
         let _one = self.volumes.changing.lock().await;
         let id = ds.id();
         let known = {
@@ -90,7 +89,7 @@ impl Pool {
         let (volume, closed) = match known {
             Some(known) => known,
             None => {
-                let volume = zilla::open_volume(env, self.dsl(), &ds.name(), self.readonly()).await?;
+                let volume = ds.open_volume(self.readonly()).await?;
                 let (closed, told) = watch::channel(false);
                 self.volumes.open.lock().insert(id, Open { volume: volume.clone(), closed, users: 1 });
                 (volume, told)
@@ -99,13 +98,13 @@ impl Pool {
         Ok(InUse { pool: self.clone(), id, volume, closed })
     }
 
-    fn open_volume_of(&self, ds: &DslDataset) -> Option<Arc<Volume>> {
+    fn open_volume_of(&self, ds: &DatasetRef) -> Option<Arc<Volume>> {
         self.volumes.open.lock().get(&ds.id()).map(|o| o.volume.clone())
     }
 
     /// Before a dataset goes: nobody uses it as a volume any more. With `force` who does is told
     /// that it is closed.
-    pub async fn release_volume(&self, ds: &DslDataset, force: bool) -> Answer<()> {
+    pub async fn release_volume(&self, ds: &DatasetRef, force: bool) -> Answer<()> {
         let _one = self.volumes.changing.lock().await;
         let Some(volume) = self.open_volume_of(ds) else { return Ok(()) };
         if !force {
@@ -135,7 +134,7 @@ impl Pool {
     }
 
     /// Before a rollback: requests to the volume wait.
-    pub async fn suspend_volume(&self, ds: &DslDataset) -> Answer<Option<Suspended>> {
+    pub async fn suspend_volume(&self, ds: &DatasetRef) -> Answer<Option<Suspended>> {
         match self.open_volume_of(ds) {
             Some(volume) => volume.suspend().await.map(Some).map_err(of(&ds.name())),
             None => Ok(None),
@@ -159,17 +158,13 @@ impl Pool {
         }
     }
 
-    pub async fn is_volume(&self, ds: &Arc<DslDataset>) -> Result<bool> {
-        Ok(self.dsl().os_type(ds).await? == ObjsetType::Zvol.number())
-    }
-
     /// Whether a dataset is offered to clients, who ask by its name.
-    pub async fn is_offered(&self, ds: &Arc<DslDataset>) -> Result<bool> {
+    pub async fn is_offered(&self, ds: &DatasetRef) -> Result<bool> {
         // (One that is still being received is nobody's yet.)
-        if ds.is_inconsistent() || ds.redact_snaps().is_some() || !self.is_volume(ds).await? {
+        if ds.is_inconsistent() || ds.redact_snaps().is_some() || !ds.is_volume().await? {
             return Ok(false);
         }
-        let settings = Settings::of(self, ds).await?;
+        let settings = Settings::of(ds).await?;
         let hidden = ds.is_snapshot() && settings.num("snapdev") != ZFS_SNAPDEV_VISIBLE;
         Ok(!hidden && settings.num("volmode") != ZFS_VOLMODE_NONE)
     }
@@ -177,18 +172,18 @@ impl Pool {
     /// The names of all that are offered.
     pub async fn offered_volumes(&self) -> Result<Vec<String>> {
         let mut out = Vec::new();
-        let mut dirs = vec![self.dsl().dir_by_name(&self.name()).await?];
+        let mut dirs = vec![self.zilla.dir_by_name(&self.name()).await?];
         while let Some(dir) = dirs.pop() {
-            dirs.extend(self.dsl().child_dirs(&dir).await?);
-            if dir.phys().head_dataset_obj == 0 {
+            dirs.extend(dir.children().await?);
+            if !dir.has_head() {
                 continue;
             }
-            let head = self.dsl().head(&dir).await?;
+            let head = dir.head().await?;
             if !self.is_offered(&head).await? {
                 continue;
             }
             out.push(head.name());
-            for snap in self.dsl().snapshots(&head).await? {
+            for snap in head.snapshots().await? {
                 if self.is_offered(&snap).await? {
                     out.push(snap.name());
                 }
@@ -200,24 +195,23 @@ impl Pool {
 
     /// Does what the intent logs of volumes say that a crash left, as mounting does for file
     /// systems.
-    pub async fn replay_volumes(self: &Arc<Self>, env: &Env) -> Result<()> {
+    pub async fn replay_volumes(self: &Arc<Self>) -> Result<()> {
         if self.readonly() {
             return Ok(());
         }
-        let mut dirs = vec![self.dsl().dir_by_name(&self.name()).await?];
+        let mut dirs = vec![self.zilla.dir_by_name(&self.name()).await?];
         while let Some(dir) = dirs.pop() {
-            dirs.extend(self.dsl().child_dirs(&dir).await?);
-            if dir.phys().head_dataset_obj == 0 {
+            dirs.extend(dir.children().await?);
+            if !dir.has_head() {
                 continue;
             }
-            let ds = self.dsl().head(&dir).await?;
-            if !self.is_volume(&ds).await? {
+            let ds = dir.head().await?;
+            if !ds.is_volume().await? {
                 continue;
             }
-            let os = self.dsl().objset(&ds).await?;
-            if zilla_core::zil::needs_replay(&os.phys().zil_header)
-                && !os.is_locked()
-                && let Err(e) = self.use_volume(env, &ds).await
+            if ds.needs_replay().await?
+                && !ds.is_locked().await?
+                && let Err(e) = self.use_volume(&ds).await
             {
                 tracing::error!("'{}': its intent log cannot be replayed: {e}", ds.name());
             }
@@ -228,7 +222,6 @@ impl Pool {
 
 /// The pools' volumes as clients see them.
 pub struct Offered {
-    pub env: Env,
     pub pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
 }
 
@@ -238,12 +231,12 @@ impl Offered {
     pub async fn open_volume(&self, name: &str) -> Result<Option<(InUse, bool)>> {
         let pool = self.pools.read().get(zilla_control::props::naming::pool_of(name)).cloned();
         let Some(pool) = pool else { return Ok(None) };
-        let ds = pool.dsl().by_name(name).await?;
+        let ds = pool.zilla.by_name(name).await?;
         if !pool.is_offered(&ds).await? {
             return Ok(None);
         }
-        let concurrent = Settings::of(&pool, &ds).await?.num("volthreading") != 0;
-        Ok(Some((pool.use_volume(&self.env, &ds).await?, concurrent)))
+        let concurrent = Settings::of(&ds).await?.num("volthreading") != 0;
+        Ok(Some((pool.use_volume(&ds).await?, concurrent)))
     }
 }
 
@@ -289,11 +282,7 @@ pub struct Nbd {
 
 impl Nbd {
     /// Listens on `nbd.sock`, and on TCP where that was asked for.
-    pub fn start(
-        handle: &Handle,
-        env: &Env,
-        pools: &Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
-    ) -> std::io::Result<Nbd> {
+    pub fn start(handle: &Handle, pools: &Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) -> std::io::Result<Nbd> {
         let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("nbd").enable_all().build()?;
         let doors = {
             let _in_it = runtime.enter();
@@ -305,7 +294,7 @@ impl Nbd {
         };
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
-        let offered = Arc::new(Offered { env: env.clone(), pools: pools.clone() });
+        let offered = Arc::new(Offered { pools: pools.clone() });
         let served = doors.into_iter().flatten().map(|door| {
             let mut stopped = stopped.clone();
             let shutdown = async move {
@@ -343,22 +332,17 @@ impl Drop for Nbd {
 impl Engine {
     /// `zfs set volsize=...`. Where the reservation is the volume's own, it follows; what is to be
     /// reserved is so before the volume grows.
-    pub(super) async fn resize_volume(
-        &self,
-        pool: &Arc<Pool>,
-        ds: &Arc<DslDataset>,
-        size: u64,
-    ) -> Answer<()> {
+    pub(super) async fn resize_volume(&self, pool: &Arc<Pool>, ds: &DatasetRef, size: u64) -> Answer<()> {
         let name = ds.name();
-        let used = pool.use_volume(&self.env, ds).await.map_err(of(&name))?;
+        let used = pool.use_volume(ds).await.map_err(of(&name))?;
         let (old, block_size) = {
             let v = &used.volume;
             (v.size().map_err(of(&name))?, v.block_size().map_err(of(&name))?)
         };
-        let resv = |size| zilla::volume_reservation(&pool.spa, size, block_size, 1);
-        let follows = pool.dsl().info(ds).await.map_err(of(&name))?.refreservation == resv(old);
+        let resv = |size| pool.zilla.volume_reservation(size, block_size, 1);
+        let follows = ds.info().await.map_err(of(&name))?.refreservation == resv(old);
         let reserve = async |bytes: u64| {
-            let value = zilla_core::dsl::Setting::Local(zilla_core::zap::Value::u64(bytes));
+            let value = Setting::Local(zilla::Value::u64(bytes));
             pool.change_props(&name, vec![("refreservation".to_owned(), value)]).await
         };
         if follows && size > old {

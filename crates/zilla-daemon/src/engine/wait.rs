@@ -5,9 +5,9 @@ use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use zilla::devices::UpkeepKind;
+use zilla::error::Result;
 use zilla_control::types::{Activity, PoolWait, PoolWaitReply, ScanState};
-use zilla_core::error::Result;
-use zilla_core::vdev::{UpkeepKind, VdevKind};
 
 const LONGEST: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
@@ -34,11 +34,11 @@ impl Engine {
 /// What is in progress, with the bytes left.
 async fn activities(pool: &Pool, vdevs: &[u64]) -> Result<BTreeMap<Activity, u64>> {
     let mut all = BTreeMap::new();
-    let freeing = pool.dsl().freeing().await?.used;
+    let freeing = pool.zilla.freeing().await?;
     if freeing != 0 {
         all.insert(Activity::Free, freeing);
     }
-    if let Some(c) = pool.spa.checkpoint_stat().filter(|c| c.taken.is_none()) {
+    if let Some(c) = pool.zilla.checkpoint_stat().filter(|c| c.taken.is_none()) {
         // The last step still has to be written down.
         all.insert(Activity::Discard, c.space.max(1));
     }
@@ -53,27 +53,25 @@ async fn activities(pool: &Pool, vdevs: &[u64]) -> Result<BTreeMap<Activity, u64
         all.insert(Activity::Scrub, blocks.map_or_else(left, |s| s.to_examine.max(1)));
     }
     // Devices that wait for the next resilver get theirs a moment after this one.
-    if pool.is_resilvering() || (!pool.readonly() && pool.spa.tree().wants_resilver()) {
+    if pool.is_resilvering() || (!pool.readonly() && pool.zilla.vdevs().wants_resilver()) {
         all.insert(Activity::Resilver, left());
     }
-    if let Some(left) = pool.spa.rebuild_left() {
+    if let Some(left) = pool.zilla.rebuild_left() {
         all.insert(Activity::Resilver, left);
     }
-    if pool.spa.tree().root.walk().iter().any(|v| v.kind == VdevKind::Replacing) {
+    if pool.zilla.vdevs().is_replacing() {
         all.insert(Activity::Replace, left());
     }
-    let removing = pool.spa.removing();
-    if pool.spa.is_removing() {
-        all.insert(Activity::Remove, removing.to_copy.saturating_sub(removing.copied).max(1));
+    if let Some(left) = pool.zilla.removal_left() {
+        all.insert(Activity::Remove, left.max(1));
     }
-    if let Some((vdev, now)) = pool.spa.expansion().filter(|_| pool.spa.is_expanding()) {
-        let all_of_it = pool.spa.metaslabs.vdev_stat(vdev).map_or(0, |s| s.alloc);
-        all.insert(Activity::RaidzExpand, all_of_it.saturating_sub(now.copied).max(1));
+    if let Some(left) = pool.zilla.expansion_left() {
+        all.insert(Activity::RaidzExpand, left.max(1));
     }
     for (activity, kind) in
         [(Activity::Initialize, UpkeepKind::Initialize), (Activity::Trim, UpkeepKind::Trim)]
     {
-        if let Some(left) = pool.spa.upkeep_left(kind, vdevs) {
+        if let Some(left) = pool.zilla.upkeep_left(kind, vdevs) {
             all.insert(activity, left);
         }
     }

@@ -31,14 +31,14 @@ impl Engine {
     }
 
     async fn watch(self: &Arc<Self>, pool: Arc<Pool>, look_for_others: bool) {
-        let given_up = pool.spa.check_deadman();
+        let given_up = pool.zilla.check_deadman();
         // The last look goes on.
         let Ok(_watching) = pool.watching.try_lock() else { return };
-        let judged = pool.spa.diagnose() || given_up;
+        let judged = pool.zilla.diagnose() || given_up;
         if judged || look_for_others {
             // A spare is the pool's already, and steps in at once. What is in a failed device's
             // place has to be looked at first, and may not answer: that keeps nobody here.
-            pool.spa.call_spares().await;
+            pool.zilla.call_spares().await;
             let (engine, pool) = (self.clone(), pool.clone());
             tokio::spawn(async move { engine.replace_failed(&pool).await });
         }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
-use zilla_core::events::{Event, events};
+use zilla::events::{Event, events};
 use zilla_ondisk::NvValue;
 
 /// OpenZFS's limit for a zedlet.
@@ -152,7 +152,7 @@ fn environment(event: &Event) -> Vec<(String, String)> {
         if name == "VDEV_STATE"
             && let Some(n) = event.payload.u64("vdev_state")
         {
-            let words = zilla_ondisk::enums::VdevState::from_number(n).map(super::info::vdev_state);
+            let words = zilla_ondisk::enums::VdevState::from_number(n).map(zilla::status::vdev_state);
             let words = words.map(|s| format!("{s:?}").to_uppercase()).unwrap_or_default();
             let words = if words == "HEALTHY" { "ONLINE".to_owned() } else { words };
             all.push(("ZEVENT_VDEV_STATE_STR".to_owned(), words));

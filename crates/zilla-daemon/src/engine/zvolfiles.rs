@@ -37,7 +37,7 @@ impl Engine {
         let mut mounted = self.zvol_files.lock().await;
         let dir = self.handle.state_dir().zvol_dir();
         if mounted.as_ref().is_none_or(VolumeMount::is_gone) {
-            let shelf = Arc::new(Offered { env: self.env.clone(), pools: self.pools.clone() });
+            let shelf = Arc::new(Offered { pools: self.pools.clone() });
             let (env, at) = (self.env.clone(), dir.clone());
             let mount = tokio::task::spawn_blocking(move || attach(shelf, env, at)).await.map_err(failed)?;
             *mounted = Some(mount.map_err(failed)?);

@@ -80,7 +80,7 @@ pub fn files_of(disks: &Survivors) -> Result<usize> {
             all.push(head);
             for ds in all {
                 if spa.dsl.os_type(&ds).await? == ObjsetType::Zfs.number() {
-                    let zfs = zilla::open_zfs(&env, &spa.dsl, &ds, true).await?;
+                    let zfs = zilla::engine::open_zfs(&env, &spa.dsl, &ds, true).await?;
                     files += live.readable(&zfs).await?;
                 }
             }
@@ -166,7 +166,7 @@ impl Live<'_> {
                 for kind in [Quota::User, Quota::Group, Quota::Project] {
                     let _ = self.dsl().userspace(&ds, kind).await;
                 }
-                if let Ok(zfs) = zilla::open_zfs(self.env, self.dsl(), &ds, true).await {
+                if let Ok(zfs) = zilla::engine::open_zfs(self.env, self.dsl(), &ds, true).await {
                     self.files(&zfs).await;
                 }
             }
@@ -242,7 +242,7 @@ impl Live<'_> {
     async fn change(&self) -> Result<()> {
         for head in self.heads().await.into_iter().take(6) {
             let name = head.name();
-            if let Ok(zfs) = zilla::open_zfs(self.env, self.dsl(), &head, false).await {
+            if let Ok(zfs) = zilla::engine::open_zfs(self.env, self.dsl(), &head, false).await {
                 let _ = zfs.drain_unlinked().await;
                 let _ = self.write_files(&zfs).await;
             }

@@ -274,7 +274,7 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
         let fs = open(&run, &spa).await;
         assert!(fs.zfs().is_readonly());
         drop(fs);
-        zilla::give_up_log(&spa.dsl, POOL).await.unwrap();
+        zilla::engine::give_up_log(&spa.dsl, POOL).await.unwrap();
         let fs = open(&run, &spa).await;
         assert_eq!((fs.zfs().kept_log(), spa.ctx.log.kept.list().len()), (None, 0));
         assert_eq!(there(&fs).await, done);

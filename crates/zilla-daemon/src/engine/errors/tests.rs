@@ -20,8 +20,8 @@ fn is_in_the_table(why: &Refusal) -> bool {
 }
 
 /// The same of those on pools.
-fn is_in_the_pools_table(why: &spa::Refusal) -> bool {
-    use spa::Refusal::*;
+fn is_in_the_pools_table(why: &PoolRefusal) -> bool {
+    use PoolRefusal::*;
     match why {
         NoDevice(_) | NoReplicas | NotHealthy | MissingLogs(_) | CannotRemove | AlreadyRemoving => true,
         RemovalBusy | CannotEvacuate | RaidzBesideRemoved | NoRemoval | Removing | OnlyMirrors => true,
@@ -69,7 +69,7 @@ fn refusals_on_datasets_have_these_codes_and_words() {
 
 #[test]
 fn refusals_on_pools_have_these_codes_and_words() {
-    use spa::Refusal::*;
+    use PoolRefusal::*;
     let missing = MissingLogs(vec!["\t    log [log]".to_owned()]);
     for (why, code, words) in [
         (NoDevice(7), ErrorCode::NoDevice, "no such device in pool"),

@@ -491,7 +491,7 @@ impl Bound<'_> {
 
     fn promote(&self, name: &str, mode: Mode) -> Changed {
         self.there(name)?;
-        let conflicts = self.handle.block_on(self.pool.dsl().promote_conflicts(name));
+        let conflicts = self.handle.block_on(self.pool.zilla.promote_conflicts(name));
         match conflicts {
             Ok(names) if names.is_empty() => {}
             Ok(names) => return Err((EEXIST, names)),

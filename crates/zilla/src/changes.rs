@@ -1,0 +1,161 @@
+//! Changes to datasets by their names: snapshots, clones, renames, promotions, rollbacks, and the end of
+//! datasets.
+//!
+//! Each is one sync task: there whole or not at all, and stable when the call returns. None looks
+//! whether what it changes is open somewhere beyond what the engine refuses; who serves datasets to
+//! others sees to that first. [`Dataset`](crate::Dataset) and [`Snapshot`](crate::Snapshot) do.
+
+use crate::access::Who;
+use crate::error::{Errno, Result};
+use crate::make::{Maker, Settings};
+use crate::pool::Pool;
+use crate::tree::DatasetRef;
+use zilla_core::dsl::{Limit, RECV_NAME};
+
+impl Pool {
+    /// Why a snapshot of this name cannot be taken.
+    pub async fn snapshot_check(&self, name: &str) -> Result<()> {
+        self.dsl().snapshot_check(name, None).await.map(drop)
+    }
+
+    /// Takes snapshots at the same moment, with properties. EAGAIN: there is one of this very txg;
+    /// the next will do.
+    pub async fn take_snapshots(&self, names: Vec<String>, settings: Settings, who: Who) -> Result<()> {
+        self.task(move |dsl, tx| {
+            Box::pin(async move {
+                dsl.snapshot_limit_check(&names, &who).await?;
+                for snap in dsl.snapshot(&tx, &names).await? {
+                    if !settings.is_empty() {
+                        dsl.set_props(&tx, &snap, &settings).await?;
+                    }
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Makes a dataset that begins with what a snapshot has.
+    pub async fn make_clone(
+        &self,
+        origin: &str,
+        name: &str,
+        maker: &Maker,
+        settings: Settings,
+    ) -> Result<()> {
+        let (origin, name, maker) = (origin.to_owned(), name.to_owned(), maker.clone());
+        self.task(move |dsl, tx| {
+            Box::pin(async move {
+                let parent = dsl.create_check(&name).await?;
+                dsl.new_props_check(&parent, &name, &settings)?;
+                dsl.limit_check(&parent, 1, Limit::Filesystems, &maker.who, None).await?;
+                let ds = dsl.clone_ds(&tx, &name, &origin).await?;
+                dsl.grant_to_creator(&tx, &ds.dir(), maker.uid).await?;
+                dsl.set_props(&tx, &ds, &settings).await
+            })
+        })
+        .await
+    }
+
+    /// Gives a file system or volume another name, with all that is below it.
+    pub async fn rename_dataset(&self, old: &str, new: &str, who: Who) -> Result<()> {
+        let (old, new) = (old.to_owned(), new.to_owned());
+        self.task(move |dsl, tx| {
+            Box::pin(async move {
+                // Where there is none it is refused for that.
+                if who != Who::Admin
+                    && let Some((above, _)) = new.rsplit_once('/')
+                    && let (Ok(dir), Ok(to)) = (dsl.dir_by_name(&old).await, dsl.dir_by_name(above).await)
+                {
+                    dsl.move_limit_check(&dir, &to, &who).await?;
+                }
+                dsl.rename(&tx, &old, &new).await
+            })
+        })
+        .await
+    }
+
+    /// Gives a dataset's snapshot another name; `recursive`: those of the name below it too.
+    pub async fn rename_snapshot(&self, fs: &str, old: &str, new: &str, recursive: bool) -> Result<()> {
+        let (fs, old, new) = (fs.to_owned(), old.to_owned(), new.to_owned());
+        self.task(move |dsl, tx| {
+            Box::pin(async move { dsl.rename_snapshot(&tx, &fs, &old, &new, recursive).await })
+        })
+        .await
+    }
+
+    /// The names of snapshots that a clone has and would get once more by its promotion.
+    pub async fn promote_conflicts(&self, clone: &str) -> Result<Vec<String>> {
+        self.dsl().promote_conflicts(clone).await
+    }
+
+    /// Makes a clone what its origin's dataset is, and that a clone of it; so many snapshots
+    /// (`count`) become the clone's, which may be beyond somebody's limit.
+    pub async fn promote(&self, clone: &str, count: u64, who: Who) -> Result<()> {
+        let name = clone.to_owned();
+        self.task(move |dsl, tx| {
+            Box::pin(async move {
+                let clone = dsl.by_name(&name).await?.dir();
+                dsl.promote_limit_check(&clone, count, &who).await?;
+                dsl.promote(&tx, &name).await
+            })
+        })
+        .await
+    }
+
+    /// Goes back to a dataset's newest snapshot. EAGAIN: try again in the next txg.
+    pub async fn roll_back(&self, fs: &str, to: &str) -> Result<()> {
+        let (fs, to) = (fs.to_owned(), to.to_owned());
+        self.task(move |dsl, tx| Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await })).await
+    }
+
+    /// Destroys datasets and snapshots in the order of their names here, all or none; those that are
+    /// gone already are passed over. `defer`: snapshots that are held or have clones go with the
+    /// last of these.
+    pub async fn destroy_named(&self, names: Vec<String>, defer: bool) -> Result<()> {
+        self.task(move |dsl, tx| {
+            Box::pin(async move {
+                // What an interrupted receive has left below a dataset, which nobody is shown, is a
+                // clone of what goes.
+                for name in names.iter().filter(|n| !n.contains('@')) {
+                    match dsl.by_name(&format!("{name}/{RECV_NAME}")).await {
+                        Ok(left) => dsl.recv_abort(&tx, &left).await?,
+                        Err(e) if e.is(Errno::NoEnt) => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                for name in names {
+                    // A try before this one may have come that far.
+                    if let Err(e) = dsl.by_name(&name).await
+                        && e.is(Errno::NoEnt)
+                    {
+                        continue;
+                    }
+                    if name.contains('@') {
+                        dsl.destroy_snapshots(&tx, &[name], defer).await?;
+                    } else {
+                        dsl.destroy_head(&tx, &name).await?;
+                    }
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Destroys what interrupted receives that cannot go on have left, and says what that was.
+    pub async fn destroy_inconsistent(&self) -> Result<Vec<String>> {
+        self.dsl().destroy_inconsistent().await
+    }
+}
+
+impl DatasetRef {
+    /// Sets properties, all or none.
+    pub async fn set_properties(&self, settings: Settings) -> Result<()> {
+        let (dsl, ds) = (self.dsl.clone(), self.ds.clone());
+        let task = move |tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
+            Box::pin(async move { dsl.set_props(&tx, &ds, &settings).await })
+        };
+        self.dsl.ctx().sync_task(task).await
+    }
+}

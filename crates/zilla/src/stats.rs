@@ -1,0 +1,71 @@
+//! Counters: what caches, intent logs, deduplication and heartbeats did, and how much memory there
+//! is.
+
+use crate::error::Result;
+use crate::pool::Pool;
+use zilla_env::Opener;
+
+pub use zilla_core::ddt::DedupStats;
+pub use zilla_core::dmu::FaultCounts;
+pub use zilla_core::memory::Memory;
+pub use zilla_core::spa::{BeatRecord, CheckpointStat};
+pub use zilla_core::zil::{LATENCY_BUCKETS, LogCounts};
+
+/// How much memory the machine has for this process; None: it cannot be told.
+pub async fn memory(opener: &dyn Opener) -> Option<Memory> {
+    zilla_core::memory::read(opener).await
+}
+
+impl Pool {
+    /// The caches' counters, memory's and then those of the cache devices, under OpenZFS's names.
+    pub fn arc_counts(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.spa().zio.cache().arcstats();
+        all.extend(self.spa().zio.l2().arcstats());
+        all
+    }
+
+    /// What all its intent logs did since it was opened.
+    pub fn log_counts(&self) -> LogCounts {
+        self.spa().ctx.log.stats.get()
+    }
+
+    /// What has become of the reads that writes in part put off. It grows when a txg is synced.
+    pub fn fault_counts(&self) -> FaultCounts {
+        self.spa().ctx.cache.faults.get()
+    }
+
+    /// The datasets whose intent log could not be replayed, by their numbers, and why.
+    pub fn kept_logs(&self) -> Vec<(u64, String)> {
+        self.spa().ctx.log.kept.list()
+    }
+
+    /// The last heartbeats of a pool with `multihost`.
+    pub fn heartbeats(&self) -> Vec<BeatRecord> {
+        self.spa().heartbeats()
+    }
+
+    /// What its deduplication tables hold.
+    pub fn dedup(&self) -> DedupStats {
+        self.spa().dedup()
+    }
+
+    /// Bytes of clones of files' blocks: what they take, and what they save.
+    pub fn cloned_space(&self) -> (u64, u64) {
+        self.spa().cloned_space()
+    }
+
+    /// Bytes that are being freed in the background.
+    pub async fn freeing(&self) -> Result<u64> {
+        Ok(self.dsl().freeing().await?.used)
+    }
+
+    /// Bytes that can never be freed, for what leads to them is damaged.
+    pub async fn leaked(&self) -> Result<u64> {
+        self.dsl().leaked().await
+    }
+
+    /// The checkpoint, or one whose space is being given back.
+    pub fn checkpoint_stat(&self) -> Option<CheckpointStat> {
+        self.spa().checkpoint_stat()
+    }
+}
