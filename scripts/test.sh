@@ -7,7 +7,7 @@ cd "$top"
 . scripts/packages.sh
 
 need_to_build
-need zstd=zstd tar=tar setfattr=attr setfacl=acl sqlite3=sqlite3 curl=curl openssl=openssl make=make nfs-cp=libnfs-utils smbd=samba smbclient=smbclient testparm=samba-common-bin
+need python3=python3 zstd=zstd tar=tar setfattr=attr setfacl=acl sqlite3=sqlite3 curl=curl openssl=openssl make=make nfs-cp=libnfs-utils smbd=samba smbclient=smbclient testparm=samba-common-bin
 # Previous versions are a module of Samba's, in a package of its own.
 [ -n "$(find /usr/lib -path '*/samba/vfs/shadow_copy2.so' -print -quit 2>/dev/null)" ] ||
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends samba-vfs-modules >/dev/null

@@ -19,15 +19,17 @@
 //! full before any file is looked at. What is wrong gets the protocol's error. Unless the
 //! share says otherwise, nobody is root, and nobody comes from a port that any user may use.
 //!
+//! **Calls that are sent again** after a connection broke get their first answer (`drc`).
+//!
 //! **Deliberately absent.** UDP and a portmapper: clients are given both ports (`port=`,
 //! `mountport=`), which are one. Locks (NLM): a single client mounts with `nolock`. NFS version 4.
-//! Kerberos: a network that is not trusted needs a tunnel. A cache of replies: a client that lost
-//! its connection may be told that what it asked for twice is there already. File systems below a
-//! share, which are shares of their own.
+//! Kerberos: a network that is not trusted needs a tunnel. File systems below a share, which are
+//! shares of their own.
 
 mod access;
 mod attr;
 mod change;
+mod drc;
 mod export;
 mod handle;
 mod list;

@@ -28,6 +28,15 @@ pub(crate) const MAX_IO: usize = 1 << 20;
 pub(crate) const UNSTABLE: u32 = 0;
 pub(crate) const FILE_SYNC: u32 = 2;
 
+// Procedures that others tell apart.
+pub(crate) const SETATTR: u32 = 2;
+const READ: u32 = 6;
+pub(crate) const WRITE: u32 = 7;
+pub(crate) const CREATE: u32 = 8;
+pub(crate) const LINK: u32 = 15;
+const READDIR: u32 = 16;
+const READDIRPLUS: u32 = 17;
+
 /// Why a procedure has nothing to give.
 pub(crate) enum Fail {
     Garbage,
@@ -118,10 +127,9 @@ pub(crate) fn handle_of(export: &Export, node: NodeId, attr: &Attr) -> zilla::Re
     Ok(Handle { export: export.id, snapshot, object, generation: attr.generation })
 }
 
-/// Whether a procedure's reply holds a file's bytes or a directory's names (READ, READDIR,
-/// READDIRPLUS).
+/// Whether a procedure's reply holds a file's bytes or a directory's names.
 pub(crate) fn gives_much(procedure: u32) -> bool {
-    matches!(procedure, 6 | 16 | 17)
+    matches!(procedure, READ | READDIR | READDIRPLUS)
 }
 
 /// Goes down from a share's root, directory by directory.
@@ -219,22 +227,22 @@ pub(crate) async fn answer(
     let done = match procedure {
         0 => return Ok(()),
         1 => look::getattr(caller, args, reply).await,
-        2 => change::setattr(caller, args, reply).await,
+        SETATTR => change::setattr(caller, args, reply).await,
         3 => look::lookup(caller, args, reply).await,
         4 => look::access(caller, args, reply).await,
         5 => look::readlink(caller, args, reply).await,
-        6 => look::read(caller, args, reply).await,
-        7 => change::write(caller, args, reply).await,
-        8 => change::create(caller, args, reply).await,
+        READ => look::read(caller, args, reply).await,
+        WRITE => change::write(caller, args, reply).await,
+        CREATE => change::create(caller, args, reply).await,
         9 => change::mkdir(caller, args, reply).await,
         10 => change::symlink(caller, args, reply).await,
         11 => change::mknod(caller, args, reply).await,
         12 => change::remove(caller, args, reply, false).await,
         13 => change::remove(caller, args, reply, true).await,
         14 => change::rename(caller, args, reply).await,
-        15 => change::link(caller, args, reply).await,
-        16 => list::readdir(caller, args, reply).await,
-        17 => list::readdirplus(caller, args, reply).await,
+        LINK => change::link(caller, args, reply).await,
+        READDIR => list::readdir(caller, args, reply).await,
+        READDIRPLUS => list::readdirplus(caller, args, reply).await,
         18 => look::fsstat(caller, args, reply).await,
         19 => look::fsinfo(caller, args, reply).await,
         20 => look::pathconf(caller, args, reply).await,

@@ -42,7 +42,7 @@ pub(crate) enum AuthStat {
 }
 
 /// Who a client says that he is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Claim {
     #[default]
     Nobody,
@@ -129,6 +129,14 @@ pub(crate) struct Reply {
 impl Reply {
     pub(crate) fn len(&self) -> usize {
         self.head.0.len() + self.data.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// What an NFS procedure says how it went. None: RPC refused the call.
+    pub(crate) fn status(&self) -> Option<u32> {
+        let word = |n: usize| self.head.0.get(4 * n..4 * n + 4)?.try_into().ok().map(u32::from_be_bytes);
+        // Behind xid, REPLY, accepted, a verifier of two words, success.
+        let accepted = word(2)? == 0 && word(5)? == 0;
+        word(6).filter(|_| accepted)
     }
 }
 

@@ -9,6 +9,7 @@
 //! larger records together take [`ROOM`]. Who is slow in sending what he began, or does not take
 //! his replies, loses his connection; a client makes a new one by itself, and his calls again.
 
+use crate::drc::ReplyCache;
 use crate::export::Exports;
 use crate::mountd;
 use crate::nfs::{self, Caller, MAX_IO};
@@ -62,6 +63,7 @@ struct Shared {
     room: Arc<Semaphore>,
     /// The same of replies. Apart, since who holds room for a record waits for room for its reply.
     replies: Arc<Semaphore>,
+    recent: ReplyCache,
     /// True when the server ends.
     stop: watch::Sender<bool>,
 }
@@ -72,7 +74,22 @@ type Answer = (Reply, OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 impl Shared {
     fn new(exports: Arc<dyn Exports>) -> Arc<Shared> {
         let all = || Arc::new(Semaphore::new(ROOM / UNIT));
-        Arc::new(Shared { exports, room: all(), replies: all(), stop: watch::channel(false).0 })
+        Arc::new(Shared {
+            exports,
+            room: all(),
+            replies: all(),
+            recent: ReplyCache::default(),
+            stop: watch::channel(false).0,
+        })
+    }
+
+    /// Does a call, unless it was done before and is sent again.
+    async fn perform(&self, peer: SocketAddr, call: Call) -> Reply {
+        let perform = |call| perform(&*self.exports, peer, call);
+        match (call.program, call.version) {
+            (NFS, VERSION) => self.recent.once(peer, call, perform).await,
+            _ => perform(call).await,
+        }
     }
 
     fn admits(&self, peer: SocketAddr) -> bool {
@@ -238,7 +255,7 @@ where
                         true => shared.replies.clone().acquire_many_owned(units).await.ok(),
                         false => None,
                     };
-                    let reply = perform(&*shared.exports, peer, call).await;
+                    let reply = shared.perform(peer, call).await;
                     drop(room);
                     let _ = answers.send((reply, slot, reply_room)).await;
                 });

@@ -238,6 +238,8 @@ waits!(Files gives {
     fn open(path: &str) -> File;
     /// A file that is made where there is none.
     fn create(path: &str) -> File;
+    /// A file that is made. EEXIST: there is something of that name.
+    fn create_new(path: &str) -> File;
 });
 
 waits!(Files {

@@ -87,17 +87,22 @@ impl Files {
         Ok(File { fs: self.fs.clone(), entry: self.walk(path, true).await? })
     }
 
+    /// Makes a regular file. EEXIST: there is something of that name.
+    pub async fn create_new(&self, path: &str) -> Result<File> {
+        let (dir, name) = self.parent(path).await?;
+        let entry = self.fs.create(dir.node, &name, NewFile::new(S_IFREG | 0o644, self.cred)).await?;
+        Ok(File { fs: self.fs.clone(), entry })
+    }
+
     /// Opens a regular file, made if there is none, and emptied if there is.
     pub async fn create(&self, path: &str) -> Result<File> {
-        let (dir, name) = self.parent(path).await?;
-        match self.fs.create(dir.node, &name, NewFile::new(S_IFREG | 0o644, self.cred)).await {
-            Ok(entry) => Ok(File { fs: self.fs.clone(), entry }),
+        match self.create_new(path).await {
             Err(e) if e.is(Errno::Exist) => {
                 let file = self.open(path).await?;
                 file.set_len(0).await?;
                 Ok(file)
             }
-            Err(e) => Err(e),
+            made => made,
         }
     }
 

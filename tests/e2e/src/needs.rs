@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::process::Command;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
@@ -14,6 +15,8 @@ pub enum Need {
     Libnfs,
     /// Samba's server and client (Debian: samba, samba-vfs-modules, smbclient).
     Samba,
+    /// `python3`, 3.9 or later.
+    Python,
     /// `curl` and `openssl`.
     Tls,
     /// File systems inside file systems: for an ordinary user only where /etc/fuse.conf allows it.
@@ -38,6 +41,10 @@ fn has(need: Need) -> bool {
         Need::Libnfs => Path::new("/usr/bin/nfs-cp").exists(),
         Need::Samba => {
             ["/usr/sbin/smbd", "/usr/bin/net", "/usr/bin/smbclient"].iter().all(|p| Path::new(p).exists())
+        }
+        Need::Python => {
+            let version = ["-c", "import sys; sys.exit(sys.version_info < (3, 9))"];
+            Command::new("python3").args(version).status().is_ok_and(|status| status.success())
         }
         Need::Tls => ["/usr/bin/curl", "/usr/bin/openssl"].iter().all(|p| Path::new(p).exists()),
         Need::Nested => {

@@ -24,6 +24,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("zilla-nbd", 3),
     ("zilla-nfs", 3),
     ("zilla-web", 3),
+    ("zilla-python", 3),
     ("zilla-daemon", 4),
     ("zilla-cli", 5),
     ("zilla-e2e", 6),
@@ -40,8 +41,9 @@ const RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "hyper", "axum", "fuse
 const RUNTIME_FREE: &[&str] =
     &["zilla-codec", "zilla-ondisk", "zilla-env", "zilla-advise", "zilla-core", "zilla"];
 
-/// What stands on the facade alone: a protocol that went past it would know pools.
-const ON_THE_FACADE: &[&str] = &["zilla-fuse", "zilla-nbd", "zilla-nfs"];
+/// What stands on the facade alone: a protocol that went past it would know pools, and what other
+/// languages have is what embedders have.
+const ON_THE_FACADE: &[&str] = &["zilla-fuse", "zilla-nbd", "zilla-nfs", "zilla-python"];
 const ENGINE: &str = "zilla-core";
 
 /// Only the seam talks to the kernel's I/O rings.

@@ -1,5 +1,7 @@
 //! Connections that keep to the protocol, and some that do not, to a file system in memory.
 
+mod again;
+
 use super::*;
 use crate::xdr::{In, Out};
 use crate::{Export, ExportId, Options};
@@ -52,8 +54,12 @@ fn peer(port: u16) -> SocketAddr {
 }
 
 fn call(program: u32, procedure: u32, args: &Out) -> Bytes {
+    call_of(1, program, procedure, args)
+}
+
+fn call_of(xid: u32, program: u32, procedure: u32, args: &Out) -> Bytes {
     let mut out = Out::default();
-    out.u32(1).u32(0).u32(2).u32(program).u32(3).u32(procedure);
+    out.u32(xid).u32(0).u32(2).u32(program).u32(3).u32(procedure);
     out.u32(1).u32(20).u32(0).u32(0).u32(0).u32(0).u32(0);
     out.u32(0).u32(0);
     out.0.extend_from_slice(&args.0);
