@@ -103,8 +103,8 @@ impl Story {
 
         let begin = self.env.now();
         self.spa.scan()?.start().await?;
-        self.watch(begin).await?;
-        self.row("scrub", begin, Some(all));
+        let ended = self.watch(begin).await?;
+        self.row_to("scrub", ended - begin, Some(all));
 
         // The second comes while the first is being given what it lacks, and both get it at once.
         for (i, step) in ["attach the first", "attach the second"].into_iter().enumerate() {
@@ -115,8 +115,8 @@ impl Story {
             self.row(step, begin, None);
         }
         let begin = self.env.now();
-        self.watch(begin).await?;
-        self.row("resilver", begin, Some(all));
+        let ended = self.watch(begin).await?;
+        self.row_to("resilver", ended - begin, Some(all));
 
         for i in 0..2 {
             let begin = self.env.now();
@@ -143,9 +143,15 @@ impl Story {
         Ok(json!({ "GB": self.scale * GB, "MBps": self.rate / 1e6, "rows": self.rows }))
     }
 
-    /// A line of the table: what a step took since `begin`, and where it is a scan its limit.
     fn row(&mut self, step: &str, begin: Duration, limit: Option<f64>) {
-        let took = self.env.now().saturating_sub(begin).as_secs_f64();
+        let took = self.env.now().saturating_sub(begin);
+        self.row_to(step, took, limit);
+    }
+
+    /// A line of the table: what a step took, and where all of the data is read or written its
+    /// limit.
+    fn row_to(&mut self, step: &str, took: Duration, limit: Option<f64>) {
+        let took = took.as_secs_f64();
         // What grows with the data is told for the story's size beside it.
         let whole = if limit.is_some() { took / self.scale } else { took };
         let mut line = format!("{step:18} {}", clock(took));
@@ -177,8 +183,9 @@ impl Story {
         Ok(leaf.ok_or_else(|| format!("{path} is not in the pool"))?.guid())
     }
 
-    /// Waits for the scan under way, and says what it seemed to take at first.
-    async fn watch(&self, begin: Duration) -> Result<()> {
+    /// Waits for the scan under way, and says what it seemed to take at first. Returns when it was
+    /// over.
+    async fn watch(&self, begin: Duration) -> Result<Duration> {
         let scan = self.spa.scan()?.clone();
         let env = self.env.clone();
         let looks = {
@@ -198,12 +205,13 @@ impl Story {
             })
         };
         scan.wait().await;
+        let ended = self.env.now();
         for (at, total) in looks.await {
             let total = total.map_or("not known yet".to_owned(), clock);
             println!("  after {}: in all {total}", clock(at.as_secs_f64()));
         }
         match scan.status().errors {
-            0 => Ok(()),
+            0 => Ok(ended),
             n => Err(format!("{n} errors").into()),
         }
     }

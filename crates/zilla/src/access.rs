@@ -12,8 +12,8 @@ impl Pool {
         self.dsl().delegates().await
     }
 
-    /// Gives permissions on datasets, or takes them back: all of it in one txg, so that nobody ever
-    /// has half of what he was given.
+    /// Gives permissions on datasets, or takes them back, in one txg. Where one is refused, those
+    /// before it are changed.
     pub async fn change_grants(
         &self,
         names: Vec<String>,

@@ -1,11 +1,13 @@
 //! Changes to datasets by their names: snapshots, clones, renames, promotions, rollbacks, and the end of
 //! datasets.
 //!
-//! Each is one sync task: there whole or not at all, and stable when the call returns. None looks
+//! Each is one txg's, and stable when the call returns. What is refused has changed nothing, but for
+//! what has several names ([`Pool::destroy_named`]). None looks
 //! whether what it changes is open somewhere beyond what the engine refuses; who serves datasets to
 //! others sees to that first. [`Dataset`](crate::Dataset) and [`Snapshot`](crate::Snapshot) do.
 
 use crate::access::Who;
+use crate::dataset::held;
 use crate::error::{Errno, Result};
 use crate::make::{Maker, Settings};
 use crate::pool::Pool;
@@ -103,14 +105,16 @@ impl Pool {
         .await
     }
 
-    /// Goes back to a dataset's newest snapshot. EAGAIN: try again in the next txg.
+    /// Goes back to a dataset's newest snapshot, **also under files and volumes that are open**, and
+    /// what is written to these from then on is lost: whoever serves them takes them away first, as
+    /// [`Dataset::rollback`](crate::Dataset::rollback) does. EAGAIN: try again in the next txg.
     pub async fn roll_back(&self, fs: &str, to: &str) -> Result<()> {
         let (fs, to) = (fs.to_owned(), to.to_owned());
         self.task(move |dsl, tx| Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await })).await
     }
 
-    /// Destroys datasets and snapshots in the order of their names here, all or none; those that are
-    /// gone already are passed over. `defer`: snapshots that are held or have clones go with the
+    /// Destroys datasets and snapshots in the order of their names here. Where one is refused, those
+    /// before it are gone, and it can be called again: those that are gone are passed over. `defer`: snapshots that are held or have clones go with the
     /// last of these.
     pub async fn destroy_named(&self, names: Vec<String>, defer: bool) -> Result<()> {
         self.task(move |dsl, tx| {
@@ -150,11 +154,15 @@ impl Pool {
 }
 
 impl DatasetRef {
-    /// Sets properties, all or none.
+    /// Sets properties, all or none. What is open of the dataset does not feel them:
+    /// [`Dataset::set`](crate::Dataset::set) sees to that.
     pub async fn set_properties(&self, settings: Settings) -> Result<()> {
         let (dsl, ds) = (self.dsl.clone(), self.ds.clone());
         let task = move |tx| -> futures_util::future::BoxFuture<'static, Result<()>> {
-            Box::pin(async move { dsl.set_props(&tx, &ds, &settings).await })
+            Box::pin(async move {
+                let _hold = held(&ds)?;
+                dsl.set_props(&tx, &ds, &settings).await
+            })
         };
         self.dsl.ctx().sync_task(task).await
     }

@@ -101,6 +101,15 @@ pub(crate) async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly:
     })
 }
 
+/// Keeps a dataset from being destroyed, unless it is already: it may have been looked up long ago.
+pub(crate) fn held(ds: &Arc<DslDataset>) -> Result<LongHold> {
+    let hold = ds.hold();
+    match ds.is_gone() {
+        true => Err(Error::no_ent("dataset does not exist")),
+        false => Ok(hold),
+    }
+}
+
 /// Opens the files of a file system or snapshot.
 pub(crate) async fn open_zfs(
     env: &Env,
@@ -108,7 +117,7 @@ pub(crate) async fn open_zfs(
     ds: &Arc<DslDataset>,
     readonly: bool,
 ) -> Result<Arc<Zfs>> {
-    let hold = ds.hold();
+    let hold = held(ds)?;
     if ds.is_held_alone() {
         return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", ds.name())));
     }

@@ -5,7 +5,7 @@
 //! words into them and back. What a pool's property also changes in the running pool is its caller's
 //! to say ([`Pool::set_autotrim`](crate::Pool::set_autotrim) and the like).
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::tree::DatasetRef;
 use std::collections::BTreeMap;
@@ -18,6 +18,16 @@ pub use zilla_core::dsl::{PropSource, PropValue, Setting};
 
 /// Object 1 of every MOS.
 const DIRECTORY: u64 = 1;
+
+/// What a pool keeps by itself in a vdev's ZAP is named like a user's property: where its space maps
+/// are, how far a trim has come. Whoever set that would break the pool.
+const POOLS_OWN: [&str; 6] =
+    ["com.delphix:", "com.klarasystems:", "org.openzfs:", "org.zfsonlinux:", "org.illumos:", "org.open-zfs:"];
+
+/// Whether a vdev's property is one that the pool keeps by itself.
+pub fn is_pools_own(name: &str) -> bool {
+    POOLS_OWN.iter().any(|prefix| name.starts_with(prefix))
+}
 
 impl Pool {
     /// Whether the pool has the feature without which a dataset's property cannot have a value.
@@ -72,8 +82,12 @@ impl Pool {
         }
     }
 
-    /// Sets a property of a vdev, or with None takes it away.
+    /// Sets a property of a vdev, or with None takes it away. EINVAL: the pool keeps it by itself, or
+    /// there is another way ([`Pool::set_allocating`]).
     pub async fn set_vdev_property(&self, guid: u64, name: &str, value: Option<Value>) -> Result<()> {
+        if is_pools_own(name) || name == "allocating" {
+            return Err(Error::inval(format!("'{name}' is not set so")));
+        }
         self.spa().set_vdev_prop(guid, name, value).await
     }
 

@@ -7,7 +7,7 @@
 //! A rollback puts other contents in the place of a volume's: [`Volume::suspend`] waits for the requests that are under way and
 //! keeps new ones waiting; [`Suspended::resume`] opens what is there then. A volume that is closed answers ENXIO.
 
-use crate::dataset::DatasetSpace;
+use crate::dataset::{DatasetSpace, held};
 use crate::tree::DatasetRef;
 use bytes::Bytes;
 use event_listener::Event;
@@ -107,7 +107,7 @@ async fn volume_props(dsl: &DslPool, ds: &DslDataset, readonly: bool) -> Result<
 }
 
 async fn open_zvol(env: &Env, dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<Arc<Zvol>> {
-    let hold = ds.hold();
+    let hold = held(ds)?;
     if ds.is_held_alone() {
         return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", ds.name())));
     }

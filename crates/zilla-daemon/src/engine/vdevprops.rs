@@ -10,26 +10,19 @@ use std::collections::BTreeMap;
 use zilla::Value;
 use zilla::devices::{VdevView, Vdevs};
 use zilla::error::Result;
+use zilla::stored::is_pools_own;
 use zilla_control::props::{self, PropAttr, TypedValue, VDEV_PROPS};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source, VdevNode, VdevState};
 use zilla_control::{ApiError, ErrorCode};
 
-/// What the pool itself keeps in a vdev's ZAP is named like a user's property: where its space maps
-/// are, how far a trim has come. Whoever set that would break the pool, so nobody sets or sees it.
-const RESERVED: [&str; 6] =
-    ["com.delphix:", "com.klarasystems:", "org.openzfs:", "org.zfsonlinux:", "org.illumos:", "org.open-zfs:"];
 /// Names and values are as long as those of other properties. Source: ZAP_MAXNAMELEN,
 /// ZAP_MAXVALUELEN.
 const LONGEST_NAME: usize = 256;
 const LONGEST_VALUE: usize = 8192;
 
-fn is_reserved(name: &str) -> bool {
-    RESERVED.iter().any(|prefix| name.starts_with(prefix))
-}
-
 /// A property that is the user's to name.
 fn is_users(name: &str) -> bool {
-    props::is_user_prop(name) && !is_reserved(name)
+    props::is_user_prop(name) && !is_pools_own(name)
 }
 
 /// The state's number, as OpenZFS counts them.
@@ -176,7 +169,7 @@ fn typed(name: &str, text: &str) -> Answer<TypedValue> {
         if !props::is_user_prop(name) {
             return bad(format!("invalid property '{name}'"));
         }
-        if is_reserved(name) {
+        if is_pools_own(name) {
             return bad(format!("invalid property '{name}': such names are the pool's own"));
         }
         if name.len() >= LONGEST_NAME {
