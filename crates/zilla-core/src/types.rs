@@ -65,6 +65,8 @@ pub struct Bookmark {
 }
 
 impl Bookmark {
+    /// Of a block whose place nobody knows. It is not in the error log.
+    pub const NOWHERE: Bookmark = Bookmark { objset: u64::MAX, object: 0, level: 0, blkid: 0 };
     /// The objset of the pool's own objects. Source: DMU_META_OBJSET of sys/zio.h.
     pub const MOS: u64 = 0;
     /// The level under which OpenZFS names an objset's root block.

@@ -109,6 +109,8 @@ pub trait ScanPool: Send + Sync {
     fn unreadable(&self, bp: Option<&BlkPtr>);
     /// A resilver ends, in the syncing txg. If it is complete, devices that took part have all that was born up to `max_txg`.
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()>;
+    /// Whether the pool waits for somebody to clear it.
+    fn is_suspended(&self) -> bool;
     /// Whether blocks may be shared by deduplication or cloning.
     fn shares_blocks(&self) -> bool;
     /// Whether there are such, and references are to be taken off whose places are gone already.
@@ -187,6 +189,8 @@ struct Shared {
     freed: HashSet<Key>,
     round: Option<Arc<Round>>,
     outlived: Outlived,
+    /// Since when it has been waited for devices that are away.
+    away_since: Option<Duration>,
     /// Blocks that are being read, and by which the reads can be hurried.
     reading: HashMap<Key, SmallVec<[Arc<Tickets>; 1]>>,
 }
@@ -532,9 +536,6 @@ impl Scan {
         self.errors.end_scrub(tx).await?;
         let (max_txg, resilver) = (position.phys.max_txg, position.is_resilver());
         let lost_some = complete && self.has_lost_some();
-        if lost_some && resilver {
-            self.pool.unreadable(None);
-        }
         if complete && !lost_some && position.phys.func == ScanFunc::Scrub as u64 {
             let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
             directory.set_u64(tx, DMU_POOL_LAST_SCRUBBED_TXG, max_txg).await?;
@@ -546,7 +547,8 @@ impl Scan {
             st.generation += 1;
         }
         if resilver {
-            self.pool.resilver_ends(complete, Txg(max_txg)).await;
+            // Who may lack something still is resilvered again.
+            self.pool.resilver_ends(complete && !lost_some, Txg(max_txg)).await;
         }
         self.pool.notify(match (complete, resilver) {
             (true, true) => "resilver_finish",
@@ -593,6 +595,8 @@ impl Scan {
     /// A block was freed in the syncing txg.
     pub fn freed(&self, bp: &BlkPtr) {
         let mut st = self.shared.lock();
+        // It has outlived some of its references, and not this one.
+        st.outlived.forget(bp);
         if !st.noting {
             return;
         }

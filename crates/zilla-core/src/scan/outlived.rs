@@ -10,17 +10,24 @@
 //! on after an import, the scan does not say of itself that it has read everything: a resilver
 //! leaves devices with what they lacked, and begins again; a scrub does not become what the next
 //! incremental one starts from. The same where blocks wait to be freed whose references nobody has
-//! taken off yet.
+//! taken off for ten minutes.
+//!
+//! One that is freed after all is forgotten at once: its space may be another's when the scan ends,
+//! and a repair would hit that.
 
 use super::round::Entry;
 use super::{Key, Scan, key};
 use crate::error::Result;
-use crate::types::{Bookmark, ObjectId};
+use crate::types::Bookmark;
 use std::collections::HashMap;
+use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 
 /// Blocks that are kept: 20 MB of them.
 const MOST: usize = 1 << 17;
+/// So long, and so often, it is waited for references that are still to be taken off.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSES: u32 = 600;
 
 #[derive(Default)]
 pub(super) struct Outlived {
@@ -33,6 +40,13 @@ impl Outlived {
     /// Of a scan that goes on after an import.
     pub(super) fn unknown() -> Outlived {
         Outlived { blocks: HashMap::new(), lost: true }
+    }
+
+    /// It is freed after all, and its place may be another's soon.
+    pub(super) fn forget(&mut self, bp: &BlkPtr) {
+        if !self.blocks.is_empty() {
+            self.blocks.remove(&key(bp));
+        }
     }
 
     fn add(&mut self, bp: &BlkPtr) {
@@ -57,16 +71,21 @@ impl Scan {
     pub(super) async fn outlived(&self) -> Result<Vec<Entry>> {
         // What was freed in the last txg that the walk has seen is told of in the next.
         self.synced().await?;
-        let pending = self.pool.shared_frees_pending().await;
+        let mut pending = self.pool.shared_frees_pending().await;
+        for _ in 0..PAUSES {
+            if !pending || self.must_leave() {
+                break;
+            }
+            self.ctx.env.sleep(PAUSE).await;
+            pending = self.pool.shared_frees_pending().await;
+        }
         let (blocks, resilver) = {
             let mut st = self.shared.lock();
             st.outlived.lost |= pending;
             (std::mem::take(&mut st.outlived.blocks), st.stable.is_resilver())
         };
         let wanted = blocks.into_values().filter(|bp| !resilver || self.pool.lacks(bp));
-        // Nobody knows whose they are.
-        let at = Bookmark::new(Bookmark::MOS, ObjectId(0), 0, 0);
-        Ok(wanted.map(|bp| Entry { bp, at, counted: false }).collect())
+        Ok(wanted.map(|bp| Entry { bp, at: Bookmark::NOWHERE, counted: false }).collect())
     }
 
     /// Whether there may be blocks that the scan has not come to.

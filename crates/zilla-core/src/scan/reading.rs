@@ -7,13 +7,13 @@
 //! Nothing here is on disk: after a crash the round is gathered and read again.
 
 use super::round::{Entry, Round};
-use super::work::{HELD, stands_still};
+use super::work::{AGAIN, HELD, stands_still};
 use super::{Key, Scan, key};
 use crate::error::Result;
 use crate::tunables;
 use crate::types::Bookmark;
 use crate::vdev::Tickets;
-use crate::zio::is_away;
+use crate::zio::{devices_away, is_away};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::hash_map;
@@ -30,6 +30,9 @@ const LEAST_WINDOW: u64 = 1 << 20;
 /// A read that takes longer makes the window smaller: what waits does so in the way of others.
 const SLOW: Duration = Duration::from_millis(500);
 const WINDOW_BLOCKS: usize = 4096;
+
+/// So long a scan waits for devices that are away, before it goes on without what only they have.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Whether a round is read on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,8 +90,11 @@ impl Scan {
         let env = &self.ctx.env;
         let (mut window, least) = (most, LEAST_WINDOW.min(most));
         let (mut flying, mut bytes, mut waited) = (FuturesUnordered::new(), 0, Duration::ZERO);
+        let mut left = false;
         loop {
-            let now = self.what_next();
+            let now = if left { Next::Leave } else { self.what_next() };
+            // Something else may begin while the last reads of this round are under way.
+            left |= now == Next::Leave;
             while now == Next::Read && (flying.is_empty() || bytes < window && flying.len() < blocks) {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 if i >= end {
@@ -136,11 +142,17 @@ impl Scan {
         self.issued.fetch_add(e.bp.asize(), Ordering::Relaxed);
         match result {
             Ok(repaired) => drop(self.processed.fetch_add(repaired, Ordering::Relaxed)),
-            // The scan was left meanwhile, and the round with it.
-            Err(e) if is_away(&e) => {}
+            // It is not damaged, and was not read. (If the scan is left, neither counts.)
+            Err(error) if is_away(&error) => {
+                self.pool.unreadable(Some(&e.bp));
+                self.error_count.fetch_add(1, Ordering::Relaxed);
+            }
             Err(_) => {
                 self.pool.unreadable(Some(&e.bp));
-                if !e.counted {
+                if e.at == Bookmark::NOWHERE {
+                    // The next scan finds it at a place that has a name.
+                    self.error_count.fetch_add(1, Ordering::Relaxed);
+                } else if !e.counted {
                     self.bad_block(&e.bp, e.at);
                 }
             }
@@ -149,17 +161,38 @@ impl Scan {
 
     /// Reads a block with all redundancy, and returns the bytes that were repaired; None if it was
     /// freed, before or meanwhile: nobody misses it. While devices are away without which it cannot
-    /// be read it is waited for them: that they are ([`is_away`]) is an error only of a scan that is
-    /// left meanwhile.
+    /// be read it is waited for them ([`Scan::waits_for_devices`]).
     pub(super) async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {
+        let mut waited = false;
         loop {
             match self.try_block(bp, at).await {
-                Some(Err(e)) if is_away(&e) && self.what_next() != Next::Leave => {
-                    self.ctx.env.sleep(HELD).await;
+                Some(Err(e)) if is_away(&e) && self.waits_for_devices() => {}
+                done => {
+                    if waited && !matches!(&done, Some(Err(e)) if is_away(e)) {
+                        self.shared.lock().away_since = None;
+                    }
+                    return done;
                 }
-                done => return done,
+            }
+            waited = true;
+            loop {
+                self.ctx.env.sleep(AGAIN).await;
+                match self.what_next() {
+                    Next::Read => break,
+                    Next::Wait => {}
+                    Next::Leave => return Some(Err(devices_away())),
+                }
             }
         }
+    }
+
+    /// Whether what failed because devices are away is tried again: as long as the pool is suspended,
+    /// and else for a time, for a device that is dead for good does not come back, and what the
+    /// others have is to be read.
+    pub(super) fn waits_for_devices(&self) -> bool {
+        let now = self.ctx.env.now();
+        let since = *self.shared.lock().away_since.get_or_insert(now);
+        self.pool.is_suspended() || now.saturating_sub(since) < PATIENCE
     }
 
     async fn try_block(&self, bp: &BlkPtr, at: Bookmark) -> Option<Result<u64>> {

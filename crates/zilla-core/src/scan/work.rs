@@ -36,7 +36,7 @@ pub(super) const HELD: Duration = Duration::from_millis(50);
 /// Before what was disturbed is tried again.
 const DISTURBED: Duration = Duration::from_millis(20);
 /// Before what failed is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn stands_still() -> bool {
     tunables::SCAN_SUSPEND_PROGRESS.get() != 0
@@ -96,12 +96,15 @@ impl Visitor for Collector<'_> {
             // The tree that is walked is no more.
             return Err(Error::os(Errno::Stale, "the block was freed meanwhile"));
         }
-        if is_away(&error) {
+        if is_away(&error) && self.scan.waits_for_devices() {
             return Err(error);
         }
         tracing::warn!("scan: what is below block {at} is not checked: {error}");
         self.scan.pool.unreadable(None);
-        self.scan.bad_block(bp, at);
+        match is_away(&error) {
+            true => drop(self.scan.error_count.fetch_add(1, Ordering::Relaxed)),
+            false => self.scan.bad_block(bp, at),
+        }
         self.counted = Some(at);
         Ok(())
     }
@@ -169,11 +172,16 @@ impl Scan {
     /// Something that says where to go on is damaged: an error like others, and what it leads to is
     /// passed by. What failed for another reason is tried again.
     fn damaged(&self, e: Error) -> Result<()> {
-        let Error::Corrupt(c) = &e else { return Err(e) };
+        let given_up = is_away(&e) && !self.waits_for_devices();
+        if !matches!(e, Error::Corrupt(_)) && !given_up {
+            return Err(e);
+        }
         tracing::warn!("scan: {e}");
         self.pool.unreadable(None);
         self.error_count.fetch_add(1, Ordering::Relaxed);
-        if let Some(at) = c.bookmark {
+        if let Error::Corrupt(c) = &e
+            && let Some(at) = c.bookmark
+        {
             self.errors.log(at, None);
         }
         Ok(())
@@ -212,7 +220,10 @@ impl Scan {
             // is freed.
             self.synced().await?;
             if self.shared.lock().errors_only.is_active() {
-                self.scrub_errors().await?;
+                match self.scrub_errors().await {
+                    Err(e) if is_away(&e) && !self.ctx.txgs.is_stopped() => self.ctx.env.sleep(AGAIN).await,
+                    done => done?,
+                }
                 continue;
             }
             self.reset_counters();
@@ -283,7 +294,7 @@ impl Scan {
                 Err(e) if e.is(Errno::Stale) => Gathered::Disturbed,
                 // Nobody knows what is there until they are back.
                 Err(e) if is_away(&e) => {
-                    self.ctx.env.sleep(HELD).await;
+                    self.ctx.env.sleep(AGAIN).await;
                     Gathered::Disturbed
                 }
                 Err(e) => {
@@ -498,13 +509,17 @@ impl Scan {
             }
         };
         // A snapshot from after the scan's beginning, whose blocks were seen in an earlier one.
+        let is_head = phys.num_children == 0 && !phys.bp.is_hole();
         if p.phys.cur_min_txg >= p.phys.max_txg {
+            if is_head {
+                self.log_of(p, ds, &phys.bp, out).await?;
+            }
             return Ok(false);
         }
         if self.walk(p, ds, phys.bp, generation, limit, out).await? {
             return Ok(true);
         }
-        if phys.num_children == 0 && !phys.bp.is_hole() {
+        if is_head {
             self.log_of(p, ds, &phys.bp, out).await?;
         }
         if p.phys.flags & DSF_VISIT_DS_AGAIN != 0 {
@@ -569,6 +584,9 @@ impl Scan {
                 }
                 Ok(_) => {}
                 Err(e) if e.is(Errno::Stale) => return Err(e),
+                Err(e) if e.is(Errno::NoEnt) => {
+                    self.damaged(Error::corrupt(None, "the clones of a snapshot", e.to_string()))?;
+                }
                 Err(e) => self.damaged(e)?,
             }
         }

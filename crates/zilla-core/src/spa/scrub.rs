@@ -93,6 +93,10 @@ impl ScanPool for Scanned {
         })
     }
 
+    fn is_suspended(&self) -> bool {
+        self.0.upgrade().is_some_and(|spa| spa.suspended().is_some())
+    }
+
     fn shares_blocks(&self) -> bool {
         self.0.upgrade().is_some_and(|spa| spa.brt.is_used() || spa.ddt.is_used())
     }

@@ -250,6 +250,9 @@ impl Zio {
 
     fn lost(&self, bookmark: Bookmark, bp: &BlkPtr, sealed: bool) {
         self.set_knows_damage(true);
+        if bookmark == Bookmark::NOWHERE {
+            return;
+        }
         self.tell_unreadable(Unreadable { at: bookmark, sealed });
         let mut list = self.0.damaged.lock();
         if list.len() < MAX_DAMAGED {
