@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # The Python package (python/).
-#   scripts/python.sh                  its tests, as `make test` runs them: its own, and a pool that it leaves to zpool, zfs and zdb
-#   scripts/python.sh build FOLDER     a release of it in a folder, which is then a PYTHONPATH
-#   scripts/python.sh wheel            a wheel in target/wheels; maturin comes from PyPI, into a venv below target
+#   scripts/python.sh               its tests, as `make test` runs them: its own, and a pool that
+#                                   it leaves to zpool, zfs and zdb
+#   scripts/python.sh build FOLDER  a release of it in a folder, which is then a PYTHONPATH
+#   scripts/python.sh wheel         a wheel in target/wheels; maturin comes from PyPI, into a venv
+#                                   below target
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
@@ -14,6 +16,7 @@ target=${CARGO_TARGET_DIR:-$top/target}
 case ${1:-test} in
   test)
     need_fuse || say "/dev/fuse is missing or closed to $(id -un): tests that mount cannot run here"
+    cargo build --workspace --locked --bins
     cargo test --workspace --locked --test python
     ;;
   build)
@@ -30,7 +33,8 @@ case ${1:-test} in
     [ -x "$venv/bin/pip" ] || python3 -m venv "$venv" || die 'python3 makes no venv: install python3-venv'
     "$venv/bin/pip" install --quiet 'maturin>=1.8,<2'
     rm -rf "$target/wheels"
-    "$venv/bin/maturin" build --release --locked --strip --manifest-path python/Cargo.toml --out "$target/wheels"
+    "$venv/bin/maturin" build --release --locked --strip --manifest-path python/Cargo.toml \
+      --out "$target/wheels"
     ls "$target/wheels"
     ;;
   *) die 'say nothing, build FOLDER or wheel' ;;

@@ -1,8 +1,8 @@
 //! Calls from Python into the engine: without the interpreter's lock, and what they fail with.
 //!
-//! The engine's threads are started by the first call and last as long as the process. A fork takes none of them along, so a
-//! child would wait for ever: it is refused at its first call, and what it has inherited is never given back (that would need
-//! the engine too).
+//! The engine's threads are started by the first call and last as long as the process. A fork takes
+//! none of them along, so a child would wait for ever: it is refused at its first call, and what it
+//! has inherited is never given back (that would need the engine too).
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;

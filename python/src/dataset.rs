@@ -73,7 +73,8 @@ impl Dataset {
         Ok(engine(py, || dataset.get(name))?.map(Property::from))
     }
 
-    /// Sets properties, all or none: `home.set(compression="zstd")`, or `home.set({"org.example:by": "me"})`.
+    /// Sets properties, all or none: `home.set(compression="zstd")`, or
+    /// `home.set({"org.example:by": "me"})`.
     #[pyo3(signature = (properties = None, **more))]
     fn set(
         &self,
@@ -104,8 +105,8 @@ impl Dataset {
         Ok(all.into_iter().map(|snapshot| self.snapshot_of(snapshot)).collect())
     }
 
-    /// Goes back to its newest snapshot, whose name is said so that nothing else is lost. `zilla.Busy`: it is
-    /// open; `zilla.Exists`: there is a later one.
+    /// Goes back to its newest snapshot, whose name is said so that nothing else is lost.
+    /// `zilla.Busy`: it is open; `zilla.Exists`: there is a later one.
     fn rollback(&self, py: Python<'_>, to: &str) -> PyResult<()> {
         let dataset = self.get_inner()?;
         engine(py, || dataset.rollback(to))
@@ -119,7 +120,8 @@ impl Dataset {
         Ok(())
     }
 
-    /// Destroys it. `zilla.Busy`: it is open; `zilla.Exists`: it has snapshots, or datasets below it.
+    /// Destroys it. `zilla.Busy`: it is open; `zilla.Exists`: it has snapshots, or datasets below
+    /// it.
     fn destroy(&self, py: Python<'_>) -> PyResult<()> {
         let dataset = blocking::Dataset::clone(&*self.get_inner()?);
         engine(py, || dataset.destroy())?;

@@ -14,8 +14,8 @@ use zilla::{Errno, Error, blocking};
 /// Bytes that are read or written in one call of the engine's.
 const STEP: usize = 16 << 20;
 
-/// The files of a dataset or snapshot, by path from its root. Links are followed, and nothing is refused to
-/// whoever has this.
+/// The files of a dataset or snapshot, by path from its root. Links are followed, and nothing is
+/// refused to whoever has this.
 ///
 /// It is a context manager that closes it at its end; the pool cannot be exported before.
 #[pyclass(frozen, module = "zilla")]
@@ -103,7 +103,7 @@ impl Files {
     }
 
     /// The names in a directory, in no order.
-    #[pyo3(signature = (path = PathBuf::from("/")))]
+    #[pyo3(signature = (path = PathBuf::from("/")), text_signature = "($self, path='/')")]
     fn listdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
         let (files, path) = (self.0.get()?, text(path)?);
         let all = engine(py, || files.read_dir(&path))?;

@@ -63,8 +63,8 @@ impl Found {
     }
 }
 
-/// The pools on the devices in some places. Of a directory its files are looked at; anything else is a device
-/// or image file itself.
+/// The pools on the devices in some places. Of a directory its files are looked at; anything else
+/// is a device or image file itself.
 #[pyfunction]
 #[pyo3(signature = (*places))]
 pub(crate) fn find(py: Python<'_>, places: Vec<PathBuf>) -> PyResult<Vec<Found>> {
@@ -105,8 +105,8 @@ impl ScrubResult {
 
 /// An imported pool: make one with `Pool.create`, open one with `Pool.open`.
 ///
-/// It is a context manager that exports the pool at its end. All files and volumes of it must be closed
-/// by then: use them in `with`, too.
+/// It is a context manager that exports the pool at its end. All files and volumes of it must be
+/// closed by then: use them in `with`, too.
 #[pyclass(frozen, module = "zilla")]
 pub(crate) struct Pool {
     held: Arc<Held<blocking::Pool>>,
@@ -133,9 +133,9 @@ impl Pool {
 impl Pool {
     /// Makes a pool of devices or image files, and imports it.
     ///
-    /// Each of `vdevs` is a path or a `Vdev`. `cache` are cache devices, `owner` (uid, gid) of the root
-    /// directory. A device on which something lies is refused (`zilla.Exists`) unless `overwrite`.
-    /// `memory` is how many bytes of blocks may be kept in memory; 64 MiB otherwise.
+    /// Each of `vdevs` is a path or a `Vdev`. `cache` are cache devices, `owner` (uid, gid) of the
+    /// root directory. A device on which something lies is refused (`zilla.Exists`) unless
+    /// `overwrite`. `memory` is how many bytes of blocks may be kept in memory; 64 MiB otherwise.
     #[staticmethod]
     #[pyo3(signature = (name, *vdevs, cache = Vec::new(), owner = None, overwrite = false, memory = None))]
     fn create(
@@ -169,11 +169,11 @@ impl Pool {
         Ok(Pool::new(engine(py, || blocking::Pool::create(env, new))?))
     }
 
-    /// Imports the pool of a name, or of a guid in digits, whose devices are in `places`: image files,
-    /// devices, or directories of them.
+    /// Imports the pool of a name, or of a guid in digits, whose devices are in `places`: image
+    /// files, devices, or directories of them.
     ///
-    /// `force` takes a pool that another host had last and did not export; that host must not have it any
-    /// more. `memory` as for `create`.
+    /// `force` takes a pool that another host had last and did not export; that host must not have
+    /// it any more. `memory` as for `create`.
     #[staticmethod]
     #[pyo3(signature = (name, *places, readonly = false, force = false, memory = 0))]
     fn open(
@@ -202,7 +202,8 @@ impl Pool {
         Ok(all.into_iter().map(|dataset| self.dataset_of(dataset)).collect())
     }
 
-    /// Makes a file system, with properties: `{"compression": "zstd"}`. The one above it must be there.
+    /// Makes a file system, with properties: `{"compression": "zstd"}`. The one above it must be
+    /// there.
     #[pyo3(signature = (name, properties = None))]
     fn create_filesystem(
         &self,
@@ -249,8 +250,8 @@ impl Pool {
         Ok(ScrubResult { examined, repaired, errors })
     }
 
-    /// Closes the pool and says so on its devices. `zilla.Busy`: files or a volume of it are open, and the
-    /// pool goes on as before.
+    /// Closes the pool and says so on its devices. `zilla.Busy`: files or a volume of it are open,
+    /// and the pool goes on as before.
     fn export(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.held.get()?;
         engine(py, || pool.export())?;

@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use zilla::blocking;
 
-/// A volume's bytes. It is a context manager that closes it at its end; the pool cannot be exported before.
+/// A volume's bytes. It is a context manager that closes it at its end; the pool cannot be exported
+/// before.
 #[pyclass(frozen, module = "zilla")]
 pub(crate) struct Volume(Held<blocking::Volume>);
 

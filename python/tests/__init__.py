@@ -1,1 +1,1 @@
-"""The package's tests: `python3 -m unittest discover -t python -s python/tests`, with the extension in place."""
+"""The package's tests, which scripts/python.sh runs beside the extension."""

@@ -35,7 +35,6 @@ class Datasets(World):
             with self.assertRaises(ValueError):
                 home.info()
             self.assertIn("destroyed", repr(home))
-        self.judge()
 
     def test_properties_have_sources(self) -> None:
         with self.pool() as pool:
@@ -62,7 +61,6 @@ class Datasets(World):
             self.assertEqual(home.get("quota").value, str(64 * MIB), "all or none")
         with self.again() as pool:
             self.assertEqual(pool.dataset("tank/home").get("org.example:by").value, "me")
-        self.judge()
 
     def test_snapshots_come_and_go(self) -> None:
         with self.pool() as pool:
@@ -115,7 +113,6 @@ class Datasets(World):
             self.assertGreater(info.compressratio, 1.5)
             self.assertGreater(info.available, 32 * MIB)
             self.assertIsNone(info.origin)
-        self.judge()
 
     def test_a_volume(self) -> None:
         data = os.urandom(MIB)

@@ -15,7 +15,7 @@ ZDB = "/usr/sbin/zdb"
 
 
 class World(unittest.TestCase):
-    """A test with a folder for images, which is looked at by zdb when it is done."""
+    """A test with a folder for images."""
 
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory(prefix="zilla-python.")

@@ -93,7 +93,8 @@ class File(io.RawIOBase):
         """Writes all of it, and says how many bytes. A file that was opened with "a" gets it at its end."""
         self._may_write()
         whole = _bytes(data)
-        if self._appends:
+        # Nothing does not move the position either.
+        if self._appends and whole:
             self._at = self._raw.size()
         self._raw.write_at(self._at, whole)
         self._at += len(whole)

@@ -5,6 +5,21 @@ from typing import Any, BinaryIO, Literal, TextIO, final, overload
 
 from ._io import File
 
+__all__ = [
+    "Dataset",
+    "Snapshot",
+    "Files",
+    "RawFile",
+    "Info",
+    "Property",
+    "Found",
+    "Pool",
+    "ScrubResult",
+    "Vdev",
+    "find",
+    "Volume",
+]
+
 _Path = str | os.PathLike[str]
 _Properties = Mapping[str, str | int | bool]
 

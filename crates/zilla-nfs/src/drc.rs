@@ -6,10 +6,10 @@
 //! answers are remembered, as Juszczak describes ("Improving the Performance and Correctness of an
 //! NFS Server", USENIX Winter 1989) and as all servers do.
 //!
-//! **What enters.** Of the procedures that are not the same done twice, the whole call ([`Enters`]).
-//! A WRITE only while it is under way: its client sends nothing else for that place before it has
-//! an answer, so doing it again is the same; but a first one that is slow must not come behind a
-//! second that was answered. Whatever only looks does not enter.
+//! **What enters.** Of the procedures that are not the same done twice, the whole call
+//! ([`Enters`]). A WRITE only while it is under way: its client sends nothing else for that place
+//! before it has an answer, so doing it again is the same; but a first one that is slow must not
+//! come behind a second that was answered. Whatever only looks does not enter.
 //!
 //! **What is kept true.**
 //! - A call that is under way is not begun again: who sends it again waits for the first's answer.

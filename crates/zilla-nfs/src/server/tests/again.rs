@@ -51,7 +51,8 @@ impl Server {
     async fn connect_from(&self, from: SocketAddr) -> Client {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
-        // A close is a reset, as when a connection breaks: nothing is left of it that holds its port.
+        // A close is a reset, as when a connection breaks: nothing is left of it that holds its
+        // port.
         socket.set_zero_linger().unwrap();
         socket.bind(from).unwrap();
         Client(socket.connect(self.at).await.unwrap())
