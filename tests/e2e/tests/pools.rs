@@ -272,3 +272,20 @@ fn what_the_pool_has_no_feature_for_cannot_be_set_and_such_a_pool_is_not_made() 
     }
     world.zfs("set compression=gzip tank").ok();
 }
+    // Others are refused, with all that was to come beside them.
+    let cache = world.images("cache", 1, 96 << 20)[0].display().to_string();
+    for other in [format!("-o ashift=12 tank {more} cache {cache}"), format!("-o ashift=14 tank log {more}")]
+    {
+        let refused = world.zpool(&format!("add {other}"));
+        assert_eq!(
+            (refused.code, refused.stderr.as_str()),
+            (1, "cannot add to 'tank': adding devices with different physical sector sizes is not allowed\n")
+        );
+        assert!(!world.zpool("status tank").ok().contains(&cache), "{other}");
+    }
+    pool.import();
+    // Unless it is said. Then the pool has no one size, and nothing is refused any more.
+    let more = world.images("other", 2, 96 << 20);
+    world.zpool(&format!("add --allow-ashift-mismatch -o ashift=12 tank {}", more[0].display())).ok();
+    world.zpool(&format!("add -o ashift=9 tank {}", more[1].display())).ok();
+    pool.judge();

@@ -60,6 +60,7 @@ fn of_pool_refusal(why: &spa::Refusal) -> ApiError {
         spa::Refusal::CannotEvacuate | spa::Refusal::RaidzBesideRemoved | spa::Refusal::OnlyMirrors => {
             ApiError::with(ErrorCode::InvalConfig, why.to_string())
         }
+        spa::Refusal::OtherSectors => ErrorCode::AshiftMismatch.into(),
         spa::Refusal::NoRemoval => ErrorCode::NoPending.into(),
         spa::Refusal::Removing => ErrorCode::DevrmInProgress.into(),
         spa::Refusal::Expanding => ErrorCode::RaidzExpandInProgress.into(),

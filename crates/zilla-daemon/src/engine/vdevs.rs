@@ -18,6 +18,19 @@ use zilla_core::error::Error;
 use zilla_core::spa::{Attach, Refusal, SpareSpec};
 use zilla_core::vdev;
 
+/// What was refused in part leaves nothing of it: the cache devices that came since the pool had
+/// this tree leave again.
+async fn take_out_new_cache(pool: &Pool, old: &vdev::VdevTree) {
+    for new in &pool.spa.tree().cache {
+        if old.cache.iter().any(|v| v.guid == new.guid) {
+            continue;
+        }
+        if let Err(e) = pool.spa.remove_vdev(new.guid).await {
+            tracing::warn!(pool = %pool.name(), "a cache device that came with refused vdevs stays: {e}");
+        }
+    }
+}
+
 impl Engine {
     pub(super) fn changeable(&self, name: &str) -> Answer<Arc<Pool>> {
         let pool = self.pool(name)?;
@@ -50,7 +63,14 @@ impl Engine {
             pool.spa.add_cache(&spec.cache).await.map_err(of_vdev)?;
         }
         if !spec.tops.is_empty() {
-            pool.spa.add_vdevs(&spec).await.map_err(of_vdev)?;
+            let added = match r.any_ashift {
+                true => pool.spa.add_vdevs(&spec).await,
+                false => pool.spa.add_like_vdevs(&spec).await,
+            };
+            if added.is_err() {
+                take_out_new_cache(&pool, &tree).await;
+            }
+            added.map_err(of_vdev)?;
         }
         if !spares.is_empty() {
             pool.spa.add_spares(&spares).await.map_err(of_vdev)?;
