@@ -9,6 +9,10 @@
 //! `zilla zpool list` work where no links were made. A command has no async runtime: it starts,
 //! talks to the daemon over one socket and ends.
 
+// Before all others: its macros are theirs too.
+#[macro_use]
+mod stderr;
+
 mod advise;
 mod api;
 pub mod arcstat;
@@ -133,11 +137,11 @@ fn tool(name: &str) -> Option<Tool> {
 fn zilla(word: Option<&str>) -> ExitCode {
     match word {
         Some("version" | "-V" | "--version") => {
-            println!("{}", fmt::version());
+            cx::Out::new().say(format!("{}\n", fmt::version()));
             ExitCode::SUCCESS
         }
         Some("help" | "-?" | "-h" | "--help") => {
-            print!("{}", usage());
+            cx::Out::new().say(usage());
             ExitCode::SUCCESS
         }
         _ => {
