@@ -19,6 +19,7 @@ mod autoreplace;
 mod bookmarks;
 mod cache;
 mod clonefile;
+mod configured;
 mod create;
 mod datasets;
 mod destroy;
@@ -139,6 +140,7 @@ impl Engine {
     /// alone.
     pub async fn open(handle: Handle) -> Engine {
         host::from_environment();
+        configured::apply(handle.state_dir().path());
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());
         let devices = handle.devices().map(|links| devices::Devices::new(links.to_owned()));
