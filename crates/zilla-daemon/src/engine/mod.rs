@@ -50,6 +50,7 @@ mod logs;
 mod lost;
 mod mountopts;
 mod mounts;
+mod moved;
 mod nesting;
 mod notify;
 mod opening;
@@ -139,8 +140,8 @@ impl Engine {
     /// Brings up the pools of the cache file. One that cannot be opened is told in the log and left
     /// alone.
     pub async fn open(handle: Handle) -> Engine {
-        host::from_environment();
         configured::apply(handle.state_dir().path());
+        host::from_environment();
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());
         let devices = handle.devices().map(|links| devices::Devices::new(links.to_owned()));
