@@ -2,7 +2,7 @@
 # they install.
 .PHONY: help build install install-files uninstall deb rpm tarball demo check test lint judges fuzz bench
 PREFIX ?= /usr/local
-BINARIES = zpool zfs zdb zstream zinject zillad
+BINARIES = zpool zfs zdb zstream zinject zgenhostid zillad
 # The program that is installed, and where its parts go; packages name other folders.
 BUILT ?= target/release/zilla
 BINDIR = $(PREFIX)/bin

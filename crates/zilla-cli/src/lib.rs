@@ -33,6 +33,7 @@ mod top;
 mod trace;
 pub mod zdb;
 pub mod zfs;
+pub mod zgenhostid;
 pub mod zilstat;
 pub mod zinject;
 pub mod zpool;
@@ -68,6 +69,7 @@ const PROGRAMS: &[&str] = &[
     "zillad",
     "arcstat",
     "zilstat",
+    "zgenhostid",
     "mount.zfs",
     "mount.fuse.zfs",
 ];
@@ -106,6 +108,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("arcsummary", "[-gr] [-s section] [pool]", arcsummary::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
+    ("zgenhostid", zgenhostid::WORDS, zgenhostid::main),
     ("events", "[-f] [pool]", events::main),
     ("advise", "[-j] [-c size] ... [-d disks] [-g file] [-t seconds] pool | -T trace", advise::main),
     ("trace", "record [-f] [-t seconds] pool file", trace::main),
