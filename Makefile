@@ -2,7 +2,7 @@
 # they install.
 .PHONY: help build install install-files uninstall deb rpm tarball demo check test lint judges fuzz bench
 PREFIX ?= /usr/local
-BINARIES = zpool zfs zdb zstream zinject zillad
+BINARIES = zpool zfs zdb zstream zinject zgenhostid zillad
 # The program that is installed, and where its parts go; packages name other folders.
 BUILT ?= target/release/zilla
 BINDIR = $(PREFIX)/bin
@@ -13,6 +13,9 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 MONITORDIR = $(PREFIX)/share/zilla/monitoring
+# Where the program looks: below the folder that BINDIR is in.
+COMPATDIR = $(PREFIX)/share/zilla/compatibility.d
+EXAMPLEDIR = $(PREFIX)/share/zilla/examples
 COMPLETE = crates/zilla-cli/src/complete
 UNITS = packaging/systemd/*.service packaging/systemd/*.socket packaging/systemd/*.timer
 USERUNITS = packaging/systemd/user/*.service packaging/systemd/user/*.socket
@@ -43,6 +46,9 @@ install-files:
 	for name in zpool zfs; do ln -sf zilla.fish $(DESTDIR)$(FISHDIR)/$$name.fish || exit 1; done
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(USERUNITDIR) $(DESTDIR)$(MONITORDIR)
 	install -m 644 packaging/monitoring/* $(DESTDIR)$(MONITORDIR)
+	install -d $(DESTDIR)$(COMPATDIR) $(DESTDIR)$(EXAMPLEDIR)
+	install -m 644 packaging/compatibility.d/* $(DESTDIR)$(COMPATDIR)
+	install -m 644 packaging/examples/* $(DESTDIR)$(EXAMPLEDIR)
 	for unit in $(UNITS); do sed 's,@BINDIR@,$(BINDIR),' $$unit >$(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; done
 	for unit in $(USERUNITS); do sed 's,@BINDIR@,$(BINDIR),' $$unit >$(DESTDIR)$(USERUNITDIR)/$${unit##*/} || exit 1; done
 uninstall:

@@ -58,7 +58,7 @@ impl Cx {
         let code = run(&mut cx, args).unwrap_or_else(|Exit(code)| code);
         cx.out.flush();
         if std::env::var_os("ZFS_ABORT").is_some() {
-            println!("dumping core by request");
+            cx.out.say("dumping core by request\n");
             std::process::abort();
         }
         code
@@ -254,6 +254,12 @@ impl Out {
     pub fn line(&mut self, text: impl AsRef<str>) {
         self.put(text);
         self.put("\n");
+    }
+
+    /// At once.
+    pub fn say(&mut self, text: impl AsRef<str>) {
+        self.put(text);
+        self.flush();
     }
 
     pub fn flush(&mut self) {

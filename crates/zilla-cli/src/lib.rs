@@ -9,6 +9,10 @@
 //! `zilla zpool list` work where no links were made. A command has no async runtime: it starts,
 //! talks to the daemon over one socket and ends.
 
+// Before all others: its macros are theirs too.
+#[macro_use]
+mod stderr;
+
 mod advise;
 mod api;
 pub mod arcstat;
@@ -29,6 +33,7 @@ mod top;
 mod trace;
 pub mod zdb;
 pub mod zfs;
+pub mod zgenhostid;
 pub mod zilstat;
 pub mod zinject;
 pub mod zpool;
@@ -64,6 +69,7 @@ const PROGRAMS: &[&str] = &[
     "zillad",
     "arcstat",
     "zilstat",
+    "zgenhostid",
     "mount.zfs",
     "mount.fuse.zfs",
 ];
@@ -102,6 +108,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("arcsummary", "[-gr] [-s section] [pool]", arcsummary::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
+    ("zgenhostid", zgenhostid::WORDS, zgenhostid::main),
     ("events", "[-f] [pool]", events::main),
     ("advise", "[-j] [-c size] ... [-d disks] [-g file] [-t seconds] pool | -T trace", advise::main),
     ("trace", "record [-f] [-t seconds] pool file", trace::main),
@@ -133,11 +140,11 @@ fn tool(name: &str) -> Option<Tool> {
 fn zilla(word: Option<&str>) -> ExitCode {
     match word {
         Some("version" | "-V" | "--version") => {
-            println!("{}", fmt::version());
+            cx::Out::new().say(format!("{}\n", fmt::version()));
             ExitCode::SUCCESS
         }
         Some("help" | "-?" | "-h" | "--help") => {
-            print!("{}", usage());
+            cx::Out::new().say(usage());
             ExitCode::SUCCESS
         }
         _ => {

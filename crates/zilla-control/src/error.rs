@@ -101,6 +101,7 @@ codes! {
     NoCheckpoint = "checkpoint does not exist",
     DevrmInProgress = "device removal in progress",
     RaidzExpandInProgress = "raidz expansion in progress",
+    AshiftMismatch = "adding devices with different physical sector sizes is not allowed",
     VdevTooBig = "device exceeds supported size",
     ActivePool = "pool is imported on a different host",
     CryptoFailed = "encryption failure",

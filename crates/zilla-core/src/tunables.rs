@@ -230,6 +230,15 @@ pub static MULTIHOST_FAIL_INTERVALS: Tunable = Tunable::new("zfs_multihost_fail_
 pub static MULTIHOST_IMPORT_INTERVALS: Tunable = Tunable::new("zfs_multihost_import_intervals", 20);
 pub static MULTIHOST_HISTORY: Tunable = Tunable::new("zfs_multihost_history", 0);
 
+/// Bytes that the caches of all pools may take together, and down to which they give way where
+/// memory is short; 0: what the memory allows. [`crate::memory`] says which values count.
+pub static ARC_MAX: Tunable = Tunable::new("zfs_arc_max", 0);
+pub static ARC_MIN: Tunable = Tunable::new("zfs_arc_min", 0);
+
+/// Bytes that wait for a txg, of all pools together, at which writers wait; 0: what the memory
+/// allows.
+pub static DIRTY_DATA_MAX: Tunable = Tunable::new("zfs_dirty_data_max", 0);
+
 /// The host's number; 0: the one in `/etc/hostid`.
 pub static SPL_HOSTID: Tunable = Tunable::new("spl_hostid", 0);
 
@@ -239,6 +248,9 @@ pub static ALL: &[&Tunable] = &[
     &MULTIHOST_IMPORT_INTERVALS,
     &MULTIHOST_HISTORY,
     &SPL_HOSTID,
+    &ARC_MAX,
+    &ARC_MIN,
+    &DIRTY_DATA_MAX,
     &MAX_MISSING_TVDS,
     &OVERRIDE_ESTIMATE_RECORDSIZE,
     &KEEP_LOG_SPACEMAPS_AT_EXPORT,

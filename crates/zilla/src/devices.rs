@@ -153,14 +153,30 @@ impl Pool {
         Vdevs(self.spa().tree())
     }
 
-    /// Adds top-level vdevs.
-    pub async fn add_vdevs(&self, spec: &PoolSpec) -> Result<()> {
-        self.spa().add_vdevs(spec).await
-    }
-
-    /// Adds cache devices.
-    pub async fn add_cache(&self, leaves: &[LeafSpec]) -> Result<()> {
-        self.spa().add_cache(leaves).await
+    /// Adds cache devices and top-level vdevs; unless `any_ashift` is said, none whose sectors are
+    /// others than those of the pool's vdevs. What is refused leaves nothing of it.
+    pub async fn add_vdevs(&self, spec: &PoolSpec, any_ashift: bool) -> Result<()> {
+        let (spa, before) = (self.spa(), self.spa().tree());
+        if !spec.cache.is_empty() {
+            spa.add_cache(&spec.cache).await?;
+        }
+        let added = match (spec.tops.is_empty(), any_ashift) {
+            (true, _) => return Ok(()),
+            (false, true) => spa.add_vdevs(spec).await,
+            (false, false) => spa.add_like_vdevs(spec).await,
+        };
+        if added.is_err() {
+            // The cache devices that came leave again.
+            for new in &spa.tree().cache {
+                if before.cache.iter().any(|v| v.guid == new.guid) {
+                    continue;
+                }
+                if let Err(e) = spa.remove_vdev(new.guid).await {
+                    tracing::warn!(pool = %spa.name(), "a cache device that came with refused vdevs stays: {e}");
+                }
+            }
+        }
+        added
     }
 
     /// Adds hot spares.

@@ -7,7 +7,7 @@ use zilla_core::spa::{Spa, Split};
 use zilla_env::Env;
 
 use crate::devices::PoolSpec;
-pub use zilla_core::spa::{CreateOpts, FoundPool, OpenOpts, Outward, Rank, Rewind, RootFs};
+pub use zilla_core::spa::{CreateOpts, FoundPool, OpenOpts, Outward, Rank, Rewind, RootFs, discover};
 
 impl Pool {
     /// Makes a pool of devices that are nobody else's.

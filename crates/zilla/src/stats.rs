@@ -7,7 +7,7 @@ use zilla_env::Opener;
 
 pub use zilla_core::ddt::DedupStats;
 pub use zilla_core::dmu::FaultCounts;
-pub use zilla_core::memory::Memory;
+pub use zilla_core::memory::{Chosen, Memory, chosen};
 pub use zilla_core::spa::{BeatRecord, CheckpointStat};
 pub use zilla_core::zil::{LATENCY_BUCKETS, LogCounts};
 

@@ -118,6 +118,14 @@ fn names_that_will_not_do() {
     told(&world.zfs("create nopool/a").fails(), &["no such pool"]);
     told(&world.zfs("create tank/a%b").fails(), &["invalid character"]);
     told(&world.zfs("snapshot tank/a@s").fails(), &["dataset already exists"]);
+    // What is not there is the dataset: wrong usage, before anything is made.
+    for words in ["tank/nope@t", "-r tank/nope@t", "tank/a@t tank/nope@t"] {
+        let absent = world.zfs(&format!("snapshot {words}"));
+        assert_eq!(absent.code, 2, "{absent}");
+        let said = "cannot open 'tank/nope': dataset does not exist\nusage:";
+        assert!(absent.stderr.starts_with(said), "{absent}");
+    }
+    assert!(!world.zfs("list -H -t snapshot -o name").ok().contains("@t"));
     told(&world.zfs("destroy tank/a").fails(), &["has children"]);
     told(&world.zfs("destroy tank/nothing").fails(), &["dataset does not exist"]);
     told(&world.zfs("set compression=best tank/a").fails(), &["'compression' must be one of"]);

@@ -210,6 +210,26 @@ fn keys_change_and_are_inherited() {
     world.zfs("mount -a").ok();
     assert_eq!(fs::read(pool.root().join("a/b/file")).expect("file"), b"contents");
     told(&world.zfs("unload-key tank").fails(), "'tank' is busy.");
+    // With the key, of an encryption root; while others use that it is mounted again.
+    world.zfs("unmount -u tank/a").ok();
+    assert_eq!(get(&world, "keystatus", "tank/a"), "available");
+    world.zfs("mount -a").ok();
+    let raw = key(&world, "own", &[0x44; 32]);
+    world.zfs(&format!("create -o encryption=on -o keyformat=raw -o keylocation={raw} tank/own")).ok();
+    world.zfs("snapshot tank/own@s").ok();
+    world.zfs("clone tank/own@s tank/plain/clone").ok();
+    let refused = world.zfs("unmount -u tank/own");
+    assert_eq!((refused.code, refused.stderr.as_str()), (1, "Key unload error: 'tank/own' is busy.\n"));
+    assert_eq!((get(&world, "keystatus", "tank/own"), get(&world, "mounted", "tank/own")), {
+        ("available".into(), "yes".into())
+    });
+    world.zfs("destroy tank/plain/clone").ok();
+    world.zfs("unmount -u tank/own").ok();
+    assert_eq!(get(&world, "keystatus", "tank/own"), "unavailable");
+    world.zfs("unmount -a -u").ok();
+    assert_eq!(get(&world, "keystatus", "tank"), "unavailable");
+    world.zfs("load-key tank").ok();
+    world.zfs("mount -a").ok();
     world.zfs("unmount -a").ok();
     world.zfs("unload-key tank").ok();
     told(&world.zfs("unload-key tank").fails(), "Key already unloaded for 'tank'.");

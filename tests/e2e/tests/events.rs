@@ -38,6 +38,29 @@ fn what_happens_is_told() {
     told(&world, "events -H", "sysevent.fs.zfs.scrub_finish");
     assert!(!classes(&world, "events -H other").iter().any(|c| c.contains("scrub")));
     let disk = pool.disks[1].display().to_string();
+    // Each at once, however soon it is over.
+    let states = || {
+        let long = world.zpool("events -H -v tank").ok();
+        long.lines().filter(|l| l.contains("vdev_laststate")).count()
+    };
+    let before = states();
+    world.zpool(&format!("offline tank {disk}")).ok();
+    world.zpool(&format!("online tank {disk}")).ok();
+    assert_eq!(states(), before + 2);
+    assert!(world.zpool("events -v tank").ok().contains("vdev_state = \"OFFLINE\" (0x2)"));
+    world.zpool("wait -t resilver tank").ok();
+    world.zpool("trim -r 100K tank").ok();
+    told(&world, "events -H tank", "sysevent.fs.zfs.trim_start");
+    world.zpool("trim -s tank").ok();
+    told(&world, "events -H tank", "sysevent.fs.zfs.trim_suspend");
+    world.zpool("trim tank").ok();
+    told(&world, "events -H tank", "sysevent.fs.zfs.trim_resume");
+    world.zpool("trim -c tank").ok();
+    told(&world, "events -H tank", "sysevent.fs.zfs.trim_cancel");
+    world.zpool("trim -w tank").ok();
+    told(&world, "events -H tank", "sysevent.fs.zfs.trim_finish");
+    world.zpool("reguid tank").ok();
+    told(&world, "events -H tank", "sysevent.fs.zfs.pool_reguid");
     world.zpool(&format!("offline -f tank {disk}")).ok();
     let begun = Instant::now();
     let faulted = "vdev_state = \"FAULTED\" (0x5)";

@@ -190,11 +190,27 @@ fn a_pool_whose_devices_are_missing_at_a_start_is_not_forgotten() {
     create(&world, "", "other");
     world.stop();
     assert_eq!(world.zpool("list -Ho name,health").ok(), "other\tONLINE\ntank\tUNAVAIL\n");
+    for (words, code, said) in [
+        ("clear -n tank", 2, "-n or -X only meaningful with -F\nusage:"),
+        ("clear -X other", 2, "-n or -X only meaningful with -F\nusage:"),
+        ("clear -Fn tank", 0, ""),
+        ("clear -Fn other", 0, ""),
+        ("clear -F other", 0, ""),
+        ("clear tank", 1, "cannot clear errors for tank: "),
+        ("clear -F tank", 1, "cannot clear errors for tank: "),
+    ] {
+        let done = world.zpool(words);
+        let right = if said.is_empty() { done.stderr.is_empty() } else { done.stderr.starts_with(said) };
+        assert!(done.code == code && right && done.stdout.is_empty(), "{done}");
+    }
     for entry in std::fs::read_dir(&away).unwrap() {
         let entry = entry.unwrap();
         std::fs::rename(entry.path(), disks.join(entry.file_name())).unwrap();
     }
-    world.zpool(&format!("import -d {} tank", disks.display())).ok();
+    // Now that they are back it is opened, with nothing to give up.
+    assert_eq!(world.zpool("clear -Fn tank").ok(), "");
+    assert_eq!(world.zpool("list -Ho name,health").ok(), "other\tONLINE\ntank\tUNAVAIL\n");
+    assert_eq!(world.zpool("clear -F tank").ok(), "");
     assert_eq!(world.zpool("list -Ho name,health").ok(), "other\tONLINE\ntank\tONLINE\n");
     assert_eq!(std::fs::read_to_string(world.mnt().join("tank/file")).unwrap(), "x");
 }

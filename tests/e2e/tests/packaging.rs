@@ -51,13 +51,39 @@ fn an_installation_is_whole_and_goes_without_a_trace() {
         "lib/systemd/system/zillad.service",
         "lib/systemd/system/zilla-scrub-monthly@.timer",
         "lib/systemd/user/zillad.socket",
+        "lib/systemd/system/zilla-trim-weekly@.timer",
+        "lib/systemd/system/zilla-trim@.service",
+        "share/man/man8/zgenhostid.8",
         "share/zilla/monitoring/alerts.yml",
+        "share/zilla/examples/parameters.conf",
+        "share/zilla/compatibility.d/openzfs-2.1-linux",
+        "share/zilla/compatibility.d/grub2",
     ] {
         assert!(prefix.join(name).exists(), "{name}");
     }
-    let mut version = Command::new(prefix.join("bin/zpool"));
-    version.arg("version").env("ZILLA_DIR", world.state());
-    assert!(finish(version).ok().starts_with("zilla-"));
+    let installed = |name: &str, words: &str| {
+        let mut command = Command::new(prefix.join("bin").join(name));
+        command.args(words.split_whitespace()).env("ZILLA_DIR", world.state());
+        command.env("ZILLA_ZVOL_DEVICES", "off");
+        finish(command)
+    };
+    assert!(installed("zpool", "version").ok().starts_with("zilla-"));
+    // It brings its own sets of features, wherever it lies: this one is nobody else's.
+    let (sets, image) = (prefix.join("share/zilla/compatibility.d"), &world.images("d", 1, 96 << 20)[0]);
+    std::fs::rename(sets.join("openzfs-2.1-linux"), sets.join("of-a-test")).unwrap();
+    installed("zpool", &format!("create -m none -o compatibility=of-a-test tank {}", image.display())).ok();
+    let value = |property: &str| installed("zpool", &format!("get -Ho value {property} tank")).ok();
+    assert_eq!(value("compatibility"), "of-a-test\n");
+    let features = ["feature@draid", "feature@head_errlog", "feature@zstd_compress"].map(value);
+    assert_eq!(features, ["enabled\n", "disabled\n", "enabled\n"]);
+    installed("zpool", "export tank").ok();
+    std::fs::rename(sets.join("of-a-test"), sets.join("openzfs-2.1-linux")).unwrap();
+    let hostid = world.path().join("hostid");
+    installed("zgenhostid", &format!("-o {} 0xdeadbeef", hostid.display())).ok();
+    assert_eq!(std::fs::read(&hostid).unwrap(), 0xdead_beef_u32.to_ne_bytes());
+    let again = installed("zgenhostid", &format!("-o {} 00000001", hostid.display()));
+    assert_eq!((again.code, again.stderr), (1, format!("{}: File exists\n", hostid.display())));
+    world.stop();
     make(&world, "uninstall", &dest);
     assert_eq!(files(&dest), Vec::<PathBuf>::new());
 }

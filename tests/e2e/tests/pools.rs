@@ -238,6 +238,41 @@ fn a_cache_file_leads_to_devices_that_were_renamed() {
     world.zpool("export tank").ok();
 }
 
+/// Disks get other paths while a machine is off.
+#[test]
+fn devices_that_were_renamed_are_found_at_a_start() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, 96 << 20, &[]);
+    // Others are not looked for, nor taken for what they are not.
+    let other = Pool::create(&world, "other", Kind::Mirror, 96 << 20, &[]);
+    std::fs::write(pool.root().join("old"), "old").expect("write");
+    world.stop();
+    std::fs::copy(&pool.disks[0], world.disks().join("copy.img")).expect("copy");
+    world.zpool("list").ok();
+    std::fs::write(pool.root().join("new"), "new").expect("write");
+    world.stop();
+    let renamed = [0, 1].map(|i| world.disks().join(format!("z{i}.img")));
+    std::fs::rename(&pool.disks[0], &renamed[0]).expect("renamed");
+    std::fs::rename(&pool.disks[1], &renamed[1]).expect("renamed");
+    assert_eq!(world.zpool("list -Ho name,health").ok(), "other\tONLINE\ntank\tONLINE\n");
+    let status = world.zpool("status -P").ok();
+    // The newest of what carries the guids, not the copy; and what is where it was stays there.
+    for path in renamed.iter().chain(&other.disks) {
+        assert!(status.contains(&path.display().to_string()), "{status}");
+    }
+    assert_eq!(std::fs::read_to_string(pool.root().join("new")).expect("read"), "new");
+    // One of them alone; the cache file has learned where they were.
+    world.stop();
+    std::fs::rename(&renamed[1], &pool.disks[1]).expect("renamed");
+    assert_eq!(world.zpool("list -Ho name,health tank").ok(), "tank\tONLINE\n");
+    std::fs::remove_file(world.disks().join("copy.img")).expect("removed");
+    pool.judge();
+    other.judge();
+}
+
 #[test]
 fn sectors_that_a_pool_was_made_with_are_those_of_what_is_added() {
     if !can(&[Need::Fuse, Need::Zdb]) {
@@ -247,11 +282,28 @@ fn sectors_that_a_pool_was_made_with_are_those_of_what_is_added() {
     let pool = Pool::create(&world, "tank", Kind::Single, 96 << 20, &["-o", "ashift=13"]);
     assert_eq!(world.zpool("get -H -o value,source ashift tank").ok(), "13\tlocal\n");
     let more = world.images("more", 1, 96 << 20)[0].display().to_string();
+    // Others are refused, with all that was to come beside them.
+    let cache = world.images("cache", 1, 96 << 20)[0].display().to_string();
+    for other in [format!("-o ashift=12 tank {more} cache {cache}"), format!("-o ashift=14 tank log {more}")]
+    {
+        let refused = world.zpool(&format!("add {other}"));
+        assert_eq!(
+            (refused.code, refused.stderr.as_str()),
+            (1, "cannot add to 'tank': adding devices with different physical sector sizes is not allowed\n")
+        );
+        assert!(!world.zpool("status tank").ok().contains(&cache), "{other}");
+    }
     world.zpool(&format!("add tank {more}")).ok();
     pool.judge();
     let mut zdb = std::process::Command::new("/usr/sbin/zdb");
     let config = zdb.args(["-e", "-p"]).arg(world.disks()).args(["-C", "tank"]).output().expect("zdb").stdout;
     assert_eq!(String::from_utf8_lossy(&config).matches("ashift: 13").count(), 2);
+    pool.import();
+    // Unless it is said. Then the pool has no one size, and nothing is refused any more.
+    let more = world.images("other", 2, 96 << 20);
+    world.zpool(&format!("add --allow-ashift-mismatch -o ashift=12 tank {}", more[0].display())).ok();
+    world.zpool(&format!("add -o ashift=9 tank {}", more[1].display())).ok();
+    pool.judge();
 }
 
 #[test]

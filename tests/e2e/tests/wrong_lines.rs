@@ -9,6 +9,23 @@ use zilla_e2e::{Need, World, can};
 const TABLE: &str = include_str!("wrong_lines.tsv");
 
 #[test]
+fn who_does_not_listen_gets_the_exit_code_all_the_same() {
+    let world = World::new();
+    for (program, words, code) in [
+        ("zfs", &["get"][..], 2),
+        ("zpool", &["frob"], 2),
+        ("zilla", &["frob"], 2),
+        ("zstream", &["dump", "x"], 1),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("pipe");
+        drop(reader);
+        let mut command = world.command(program);
+        let status = command.args(words).stdout(writer.try_clone().expect("pipe")).stderr(writer).status();
+        assert_eq!(status.expect("run").code(), Some(code), "{program} {words:?}");
+    }
+}
+
+#[test]
 fn wrong_lines_are_answered_as_openzfs_answers_them() {
     if !can(&[Need::Fuse]) {
         return;

@@ -5,6 +5,7 @@ use super::select::Selection;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{self, Obj};
+use zilla_control::ErrorCode;
 use zilla_control::types::{DatasetKind, DatasetMount, DatasetUnmount, ManyReply, MountList};
 
 pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -98,11 +99,6 @@ pub fn load_and_mount(cx: &mut Cx, pool: &str, options: &[String]) -> Run {
     Ok(code | report(cx, "mount", "", done)?)
 }
 
-fn unsupported(cx: &mut Cx, what: &str) -> Run {
-    cx.err(format!("zfs: '{what}' is not supported by zilla yet"));
-    Err(Exit(2))
-}
-
 /// Names of existing filesystems, or a complaint about each that is none.
 pub(super) fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<String>, bool), Exit> {
     let selection = Selection {
@@ -117,6 +113,10 @@ pub(super) fn filesystems(cx: &mut Cx, operands: &[String]) -> Result<(Vec<Strin
 pub(super) fn report(cx: &mut Cx, verb: &str, name: &str, done: Option<ManyReply>) -> Run {
     let Some(reply) = done else { return Ok(1) };
     for e in &reply.errors {
+        if verb == "unmount" && e.code == ErrorCode::CryptoFailed {
+            cx.refused("Key unload error", e);
+            continue;
+        }
         let subject = e.subject.as_deref().unwrap_or(name);
         cx.refused(&format!("cannot {verb} '{subject}'"), e);
     }
@@ -154,7 +154,7 @@ pub fn unmount(cx: &mut Cx, args: Vec<String>) -> Run {
         match option {
             Opt::Flag('a', _) => all = true,
             Opt::Flag('f', _) => request.force = true,
-            Opt::Flag('u', _) => return unsupported(cx, "unmount -u"),
+            Opt::Flag('u', _) => request.unload_keys = true,
             other => return cx.bad_option(other),
         }
     }

@@ -1,6 +1,6 @@
 //! What send and receive share: handing the pipe to the daemon, and showing what it says meanwhile.
 
-use crate::cx::{Cx, Exit};
+use crate::cx::{Cx, Exit, Out};
 use crate::fmt::time;
 use std::os::fd::AsFd;
 use zilla_control::handover::{self, Handed, LOCAL_TIME};
@@ -28,8 +28,8 @@ pub fn told<O: Operation<Reply = ()>>(
                     Some(rest) => format!("{}{rest}", time::of_day(time::now())),
                     None => text.to_owned(),
                 };
-                // Lines of one kind stay in order; nobody reads on where a write fails.
-                if is_error { eprintln!("{text}") } else { println!("{text}") }
+                // Lines of one kind stay in order.
+                if is_error { eprintln!("{text}") } else { Out::new().say(format!("{text}\n")) }
             });
         })
     });

@@ -4,8 +4,9 @@ use super::vdevs::{lookup_cache, one_pool};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use crate::fmt::vdev;
+use zilla_control::ErrorCode;
 use zilla_control::types::{
-    PoolClear, PoolFreeze, PoolQuery, PoolReopen, VdevOffline, VdevOnline, VdevState,
+    PoolClear, PoolFreeze, PoolHealth, PoolImport, PoolQuery, PoolReopen, VdevOffline, VdevOnline, VdevState,
 };
 
 pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -93,16 +94,22 @@ pub fn offline(cx: &mut Cx, args: Vec<String>) -> Run {
     Ok(code)
 }
 
+/// With `-F` a pool that could not be opened is opened as it was a few txgs before; `-n` only says
+/// what that would give up.
 pub fn clear(cx: &mut Cx, args: Vec<String>) -> Run {
-    let (options, operands) = args::parse(&args, "", &[("power", false, '\u{1}')]);
-    if let Some(option) = options.into_iter().next() {
-        return match option {
+    let (options, operands) = args::parse(&args, "FnX", &[("power", false, '\u{1}')]);
+    let mut back = PoolImport::default();
+    for option in options {
+        match option {
+            Opt::Flag('F', _) => back.rewind = true,
+            Opt::Flag('n', _) => back.rewind_dry_run = true,
+            Opt::Flag('X', _) => back.rewind_extreme = true,
             Opt::Flag('\u{1}', _) => {
                 cx.err("Power control not supported");
-                Ok(1)
+                return Ok(1);
             }
-            other => cx.bad_option(other),
-        };
+            other => return cx.bad_option(other),
+        }
     }
     let (name, device) = match operands.as_slice() {
         [] => return cx.bad_usage("missing pool name"),
@@ -110,6 +117,9 @@ pub fn clear(cx: &mut Cx, args: Vec<String>) -> Run {
         [pool, device] => (pool, Some(device)),
         _ => return cx.bad_usage("too many arguments"),
     };
+    if (back.rewind_dry_run || back.rewind_extreme) && !back.rewind {
+        return cx.bad_usage("-n or -X only meaningful with -F");
+    }
     let pool = one_pool(cx, name)?;
     let action = format!("cannot clear errors for {}", device.unwrap_or(name));
     let guid = match device {
@@ -119,8 +129,21 @@ pub fn clear(cx: &mut Cx, args: Vec<String>) -> Run {
         },
         None => None,
     };
-    if cx.ask(&action, &PoolClear { name: name.clone(), guid })?.is_none() {
-        return Ok(1);
+    // To an open pool nothing is given back, so there is nothing to say beforehand.
+    let cleared = match back.rewind_dry_run {
+        true if pool.health != PoolHealth::Unavail => return Ok(0),
+        true => Err(ErrorCode::PoolUnavail.into()),
+        false => cx.call(&PoolClear { name: name.clone(), guid })?,
+    };
+    match cleared {
+        Ok(()) => {}
+        Err(e) if e.code == ErrorCode::PoolUnavail => {
+            return super::import::open_lost(cx, &action, &pool, back);
+        }
+        Err(e) => {
+            cx.refused(&action, &e);
+            return Ok(1);
+        }
     }
     cx.log_history(name)?;
     Ok(0)

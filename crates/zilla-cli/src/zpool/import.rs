@@ -8,8 +8,8 @@ use crate::cx::{Cx, Exit, Run};
 use crate::fmt::time;
 use std::collections::{BTreeMap, BTreeSet};
 use zilla_control::types::{
-    ImportCandidate, ImportReply, ImportSearch, MmpState, PoolHealth, PoolImport, PoolLabelState, PoolQuery,
-    Rewound,
+    ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState, PoolHealth, PoolImport, PoolInfo,
+    PoolLabelState, PoolQuery, Rewound, VdevNode,
 };
 use zilla_control::{ApiError, ErrorCode};
 
@@ -300,6 +300,41 @@ fn imported(
         cx.log_history(&reply.name)?;
     }
     Ok(code)
+}
+
+/// What `zpool clear` does to a pool that could not be opened: tries it again, on the devices that
+/// it is known to have, as an import does.
+pub(super) fn open_lost(cx: &mut Cx, action: &str, pool: &PoolInfo, back: PoolImport) -> Run {
+    let source = ImportSource { dirs: paths(&pool.root), ..ImportSource::default() };
+    let dry_run = back.rewind_dry_run;
+    let request = PoolImport { guid: pool.guid, source, ..back };
+    let reply = match cx.call(&request)? {
+        Ok(reply) => reply,
+        // OpenZFS says nothing of what would not help.
+        Err(e) if dry_run && e.code != ErrorCode::Perm => return Ok(0),
+        Err(e) => {
+            cx.refused(action, &e);
+            return Ok(1);
+        }
+    };
+    if let Some(rewound) = &reply.rewound {
+        tell_rewound(cx, &pool.name, rewound, dry_run);
+    }
+    if dry_run {
+        return Ok(0);
+    }
+    for error in &reply.mount_errors {
+        let subject = error.subject.as_deref().unwrap_or(&reply.name);
+        cx.refused(&format!("cannot mount '{subject}'"), error);
+    }
+    cx.log_history(&reply.name)?;
+    Ok(0)
+}
+
+/// Where a vdev's devices are.
+fn paths(vdev: &VdevNode) -> Vec<String> {
+    let below = vdev.children.iter().flat_map(paths);
+    vdev.path.iter().cloned().chain(below).collect()
 }
 
 /// What `-F` gave up, or would.

@@ -56,6 +56,7 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
     ];
     let (options, operands) = args::parse(&args, "fgLno:P", LONG);
     let (mut force, mut in_use, mut mixed, mut dry_run) = (false, false, false, false);
+    let mut any_ashift = false;
     let mut names = NameFlags::default();
     let mut props = BTreeMap::new();
     let mut any_long = false;
@@ -71,6 +72,7 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
                 any_long = true;
                 in_use |= which == '\u{1}';
                 mixed |= which == '\u{2}';
+                any_ashift |= which == '\u{3}';
             }
             other => return cx.bad_option(other),
         }
@@ -110,7 +112,13 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
         cx.out.put(text);
         return Ok(0);
     }
-    let request = PoolAdd { name: name.clone(), vdevs: spec, ashift, force: force || in_use };
+    let request = PoolAdd {
+        name: name.clone(),
+        vdevs: spec,
+        ashift,
+        force: force || in_use,
+        any_ashift: force || any_ashift,
+    };
     finish(cx, name, &format!("cannot add to '{name}'"), &request)
 }
 

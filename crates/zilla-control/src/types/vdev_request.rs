@@ -16,6 +16,9 @@ pub struct PoolAdd {
     pub vdevs: VdevSpec,
     pub ashift: Option<u64>,
     pub force: bool,
+    /// `-f`, `--allow-ashift-mismatch`: the sectors of the new vdevs may be other than the pool's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub any_ashift: bool,
 }
 
 /// `zpool attach [-fs] [-o ashift]`, `zpool replace [-fs] [-o ashift]`

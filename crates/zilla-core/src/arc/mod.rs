@@ -124,6 +124,7 @@ pub const MIN_LIMIT: u64 = 32 << 20;
 pub struct Cache {
     shards: Box<[Mutex<Shard>]>,
     limit: AtomicU64,
+    min: AtomicU64,
     max: AtomicU64,
     /// What the second level's index takes of the limit.
     reserved: AtomicU64,
@@ -135,6 +136,7 @@ impl Cache {
         Cache {
             shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
             limit: AtomicU64::new(limit.max(MIN_LIMIT)),
+            min: AtomicU64::new(MIN_LIMIT),
             max: AtomicU64::new(limit.max(MIN_LIMIT)),
             reserved: AtomicU64::new(0),
         }
@@ -157,14 +159,21 @@ impl Cache {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// The most the cache may ever hold (`zfs_arc_max`).
-    pub fn set_max(&self, max: u64) {
-        self.max.store(max.max(MIN_LIMIT), Ordering::Relaxed);
-        self.set_limit(self.limit().min(max));
+    /// `c_min`: the limit does not go below it.
+    pub fn min(&self) -> u64 {
+        self.min.load(Ordering::Relaxed)
+    }
+
+    /// The least and the most that the limit may be.
+    pub fn set_bounds(&self, min: u64, max: u64) {
+        let max = max.max(MIN_LIMIT);
+        self.max.store(max, Ordering::Relaxed);
+        self.min.store(min.clamp(MIN_LIMIT, max), Ordering::Relaxed);
+        self.set_limit(self.limit());
     }
 
     pub fn set_limit(&self, limit: u64) {
-        let limit = limit.clamp(MIN_LIMIT, self.max());
+        let limit = limit.max(self.min()).min(self.max());
         let old = self.limit.swap(limit, Ordering::Relaxed);
         if limit < old {
             for shard in &self.shards {
@@ -273,7 +282,7 @@ impl Cache {
             sizes.add(&shard.sizes());
             counters.add(&shard.counters);
         }
-        stats::list(&counters, &sizes, self.limit(), self.max())
+        stats::list(&counters, &sizes, [self.limit(), self.min(), self.max()])
     }
 }
 

@@ -32,7 +32,7 @@ impl Counters {
     }
 }
 
-pub fn list(n: &Counters, s: &Sizes, c: u64, c_max: u64) -> Vec<(&'static str, u64)> {
+pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'static str, u64)> {
     let [[ddh, dmh], [pdh, pmh]] = n.hits;
     let [[ddm, dmm], [pdm, pmm]] = n.misses;
     vec![
@@ -54,7 +54,7 @@ pub fn list(n: &Counters, s: &Sizes, c: u64, c_max: u64) -> Vec<(&'static str, u
         ("hash_elements", s.entries),
         ("p", s.p),
         ("c", c),
-        ("c_min", super::MIN_LIMIT),
+        ("c_min", c_min),
         ("c_max", c_max),
         ("size", s.mru + s.mfu),
         ("compressed_size", s.data + s.metadata),

@@ -33,6 +33,8 @@ pub enum Refusal {
         "invalid config; a pool with removing/removed vdevs does not support adding raidz or dRAID vdevs"
     )]
     RaidzBesideRemoved,
+    #[error("adding devices with different physical sector sizes is not allowed")]
+    OtherSectors,
     #[error("operation is not in progress")]
     NoRemoval,
     /// Not a single device, or one that cannot be written to.
@@ -118,7 +120,7 @@ impl Refusal {
             Refusal::Initializing | Refusal::Trimming => Errno::Busy,
             Refusal::NoInitialize | Refusal::NoActiveTrim => Errno::NoEnt,
             Refusal::NoUpkeep | Refusal::OnlyMirrors => Errno::Inval,
-            Refusal::CannotEvacuate | Refusal::RaidzBesideRemoved => Errno::Inval,
+            Refusal::CannotEvacuate | Refusal::RaidzBesideRemoved | Refusal::OtherSectors => Errno::Inval,
             Refusal::NoRemoval => Errno::Canceled,
             Refusal::Expanding | Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => {
                 Errno::Busy

@@ -4,13 +4,18 @@
 //! memory for dirty data, divided evenly since a pool's limit says when its writers wait; and half of it for the caches, which
 //! goes to whoever reads: each may grow into its part of what none of them uses, and gives way by its part of what is missing.
 //!
+//! `zfs_arc_max` and `zfs_dirty_data_max` say other numbers for all pools together, `zfs_arc_min` a
+//! floor below which the caches do not give way, divided evenly ([`super::chosen`]). They are heeded
+//! within a second.
+//!
 //! A pool joins when it is opened. It leaves when its cache is dropped; the others notice within a second.
 //!
 //! **Deliberately absent.** Bytes that are held for damaged records (8 MiB for a file system, `dmu/held.rs`) and the buffers of NBD connections: each has a bound
 //! of its own. A simulated world knows of no memory, and nothing is divided there.
 
+use super::chosen::{self, Chosen, Set};
 use super::{Memory, idle_objects, reserve};
-use crate::arc::Cache;
+use crate::arc::{Cache, MIN_LIMIT};
 use crate::dmu::DbufCache;
 use crate::txg::{DirtyLimits, TxgState};
 use parking_lot::Mutex;
@@ -18,56 +23,99 @@ use std::sync::{Arc, Weak};
 
 struct Member {
     arc: Weak<Cache>,
+    /// What who opened the pool allows its cache.
+    arc_max: u64,
     txgs: Weak<TxgState>,
     dbufs: Weak<DbufCache>,
 }
 
-/// The process's open pools. Taken before any other lock.
-static MEMBERS: Mutex<Vec<Member>> = Mutex::new(Vec::new());
+/// The process's open pools, and what was chosen for all of them.
+struct Members {
+    all: Vec<Member>,
+    set: Set,
+    chosen: Chosen,
+}
+
+/// Taken before any other lock.
+static MEMBERS: Mutex<Members> = Mutex::new(Members {
+    all: Vec::new(),
+    set: [0; 3],
+    chosen: Chosen { arc_max: None, arc_min: None, dirty_max: None },
+});
+
+/// What counts of what was chosen for the memory of all pools.
+pub fn chosen() -> Chosen {
+    MEMBERS.lock().chosen
+}
 
 /// A pool is opened.
 pub(super) fn join(arc: &Arc<Cache>, txgs: &Arc<TxgState>, dbufs: &Arc<DbufCache>, memory: &Memory) {
+    let arc_max = arc.max();
     let (arc, txgs, dbufs) = (Arc::downgrade(arc), Arc::downgrade(txgs), Arc::downgrade(dbufs));
     let mut members = MEMBERS.lock();
-    members.retain(|m| m.arc.strong_count() > 0);
-    members.push(Member { arc, txgs, dbufs });
-    divide(&members, memory);
-    let caches: Vec<Arc<Cache>> = members.iter().filter_map(|m| m.arc.upgrade()).collect();
+    members.all.push(Member { arc, arc_max, txgs, dbufs });
+    members.look(memory, true);
+    let (caches, chosen) = (members.caches(), members.chosen);
     drop(members);
-    let used = Used::of(&caches);
+    let used = Used::of(&caches, &chosen);
     for arc in &caches {
         arc.set_limit(arc.limit().min(used.most(arc.size(), arc.max(), memory)));
     }
 }
 
-/// Gives each pool its part of what does not go where it is needed.
-fn divide(members: &[Member], memory: &Memory) {
-    let pools = members.len().max(1) as u64;
-    let limits = DirtyLimits::of_memory(memory.total / pools);
-    // Free buffers are the process's: what one txg's sync frees the next one's needs.
-    zilla_env::set_pool_limit(DirtyLimits::of_memory(memory.total).max as usize);
-    for m in members {
-        if let Some(txgs) = m.txgs.upgrade() {
-            txgs.set_limits(limits);
+impl Members {
+    /// Sees who has left and what was set, and divides anew if that is needed.
+    fn look(&mut self, memory: &Memory, joined: bool) {
+        let before = self.all.len();
+        self.all.retain(|m| m.arc.strong_count() > 0);
+        let set = chosen::set();
+        if joined || self.all.len() != before || set != self.set {
+            let (chosen, ignored) = Chosen::of(set, memory);
+            if set != self.set {
+                ignored.iter().for_each(chosen::Ignored::tell);
+            }
+            (self.set, self.chosen) = (set, chosen);
+            self.divide(memory);
         }
-        if let Some(dbufs) = m.dbufs.upgrade() {
-            dbufs.objects.set_limit(idle_objects(memory) / pools as usize);
+    }
+
+    fn caches(&self) -> Vec<Arc<Cache>> {
+        self.all.iter().filter_map(|m| m.arc.upgrade()).collect()
+    }
+
+    /// Gives each pool its part of what does not go where it is needed, and its cache its bounds.
+    fn divide(&self, memory: &Memory) {
+        let pools = self.all.len().max(1) as u64;
+        let dirty = |pools| match self.chosen.dirty_max {
+            Some(max) => DirtyLimits::of_choice(max / pools),
+            None => DirtyLimits::of_memory(memory.total / pools),
+        };
+        let limits = dirty(pools);
+        // Free buffers are the process's: what one txg's sync frees the next one's needs.
+        zilla_env::set_pool_limit(dirty(1).max as usize);
+        let least = self.chosen.arc_min.map_or(MIN_LIMIT, |min| min / pools);
+        for m in &self.all {
+            if let Some(arc) = m.arc.upgrade() {
+                arc.set_bounds(least, self.chosen.arc_max.unwrap_or(m.arc_max));
+            }
+            if let Some(txgs) = m.txgs.upgrade() {
+                txgs.set_limits(limits);
+            }
+            if let Some(dbufs) = m.dbufs.upgrade() {
+                dbufs.objects.set_limit(idle_objects(memory) / pools as usize);
+            }
         }
     }
 }
 
 /// Brings a pool's cache to its part of the memory there is now. Called once a second.
 pub(super) fn adjust(arc: &Cache, memory: &Memory) {
-    let caches: Vec<Arc<Cache>> = {
+    let (caches, chosen) = {
         let mut members = MEMBERS.lock();
-        let before = members.len();
-        members.retain(|m| m.arc.strong_count() > 0);
-        if members.len() != before {
-            divide(&members, memory);
-        }
-        members.iter().filter_map(|m| m.arc.upgrade()).collect()
+        members.look(memory, false);
+        (members.caches(), members.chosen)
     };
-    let used = Used::of(&caches);
+    let used = Used::of(&caches, &chosen);
     arc.set_limit(used.adjusted(arc.limit(), arc.size(), arc.max(), memory));
 }
 
@@ -76,11 +124,14 @@ pub(super) fn adjust(arc: &Cache, memory: &Memory) {
 struct Used {
     caches: u64,
     bytes: u64,
+    /// The most that they may, where that was chosen.
+    chosen: Option<u64>,
 }
 
 impl Used {
-    fn of(caches: &[Arc<Cache>]) -> Used {
-        Used { caches: caches.len().max(1) as u64, bytes: caches.iter().map(|c| c.size()).sum() }
+    fn of(caches: &[Arc<Cache>], chosen: &Chosen) -> Used {
+        let bytes = caches.iter().map(|c| c.size()).sum();
+        Used { caches: caches.len().max(1) as u64, bytes, chosen: chosen.arc_max }
     }
 
     /// The most that one of them may take: what it has, and its part of what none has of the half of the memory, or of what its user
@@ -89,7 +140,7 @@ impl Used {
         if self.caches == 1 {
             return max;
         }
-        let all = memory.arc_max().max(max);
+        let all = self.chosen.unwrap_or_else(|| memory.arc_max().max(max));
         used.saturating_add(all.saturating_sub(self.bytes) / self.caches)
     }
 
@@ -116,7 +167,7 @@ mod tests {
     #[test]
     fn limits_follow_memory() {
         let m = |available| Memory { total: 16 << 30, available };
-        let (max, one) = (8 << 30, |bytes| Used { caches: 1, bytes });
+        let (max, one) = (8 << 30, |bytes| Used { caches: 1, bytes, chosen: None });
         assert_eq!(one(8 << 30).adjusted(8 << 30, 8 << 30, max, &m(512 << 20)), (8 << 30) - (512 << 20));
         assert_eq!(one(1 << 30).adjusted(1 << 30, 1 << 30, max, &m(3 << 29)), 1 << 30);
         assert!(one(1 << 30).adjusted(1 << 30, 1 << 30, max, &m(8 << 30)) > 1 << 30);
@@ -126,7 +177,7 @@ mod tests {
     #[test]
     fn two_caches_share_what_one_would_have() {
         let m = |available| Memory { total: 16 << 30, available };
-        let two = |a: u64, b: u64| Used { caches: 2, bytes: a + b };
+        let two = |a: u64, b: u64| Used { caches: 2, bytes: a + b, chosen: None };
         let gib = 1u64 << 30;
         // 512 MiB are missing.
         let both = two(6 * gib, 2 * gib);
@@ -141,5 +192,10 @@ mod tests {
             busy = two(busy, idle).adjusted(busy, busy, 8 * gib, &m(12 * gib));
         }
         assert!(busy > 7 * gib && busy + idle <= 8 * gib, "{busy}");
+        // What was chosen is theirs together, be it more or less than the half.
+        for all in [2 * gib, 12 * gib] {
+            let used = Used { caches: 2, bytes: 0, chosen: Some(all) };
+            assert_eq!(used.most(0, all, &m(16 * gib)), all / 2);
+        }
     }
 }

@@ -6,7 +6,8 @@
 //! the latter any more: it is there to say what a program is to make do with).
 //!
 //! Each pool's cache has a task ([`watch`]) that reads this once a second. What follows from it for the pools' caches,
-//! dirty data and objects is divided in one place ([`budget`]).
+//! dirty data and objects is divided in one place ([`budget`]); what an administrator chose instead
+//! is judged in another ([`Chosen`]).
 //!
 //! **Invariants.** What all pools together may take is what one pool alone might. Where nothing is known of the memory (a simulated
 //! world) nothing is changed. A crash concerns none of this.
@@ -14,6 +15,10 @@
 //! **Locks.** The list of open pools is locked before any other lock.
 
 mod budget;
+mod chosen;
+
+pub use budget::chosen;
+pub use chosen::Chosen;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};

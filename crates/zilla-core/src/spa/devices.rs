@@ -41,7 +41,9 @@ impl Spa {
     #[crate::boxed]
     pub async fn offline(self: &Arc<Self>, guid: u64, temporary: bool, fault: bool) -> Result<()> {
         if let Some(vdev) = self.cache_vdev(guid) {
-            return self.offline_cache(&vdev, temporary, fault).await;
+            self.offline_cache(&vdev, temporary, fault).await?;
+            self.report_states(&self.tree());
+            return Ok(());
         }
         let changing = self.changing.lock().await;
         let (leaf, tree) = (self.leaf(guid)?, self.tree());
@@ -68,6 +70,8 @@ impl Spa {
             leaf.retire(VdevState::Offline).await;
         }
         tree.propagate();
+        // At once: it may be back before anybody looks.
+        self.report_states(&tree);
         if needed {
             // It is the devices' state now that keeps blocks away.
             self.metaslabs.set_allocatable(top.id, true)?;
@@ -99,6 +103,7 @@ impl Spa {
         self.look_at_sizes().await;
         let tree = self.tree();
         tree.propagate();
+        self.report_states(&tree);
         if (expand || self.autoexpand()) && !self.ctx.readonly && self.suspended().is_none() {
             self.expand(tree.top_of(guid).map(|t| t.vdev.guid)).await?;
         }

@@ -259,9 +259,9 @@ impl Spa {
     }
 
     /// Reports each state that is another than it was.
-    fn report_states(&self, tree: &VdevTree) -> bool {
+    pub(super) fn report_states(&self, tree: &VdevTree) -> bool {
         let mut changed = false;
-        for vdev in tree.root.walk().iter().filter(|v| v.is_leaf()) {
+        for vdev in tree.root.walk().iter().chain(&tree.cache).filter(|v| v.is_leaf()) {
             let (state, aux) = vdev.state();
             let last = self.diagnosis.lock().of(vdev.guid).state.replace(state);
             // Who looks for the first time expects nothing wrong.

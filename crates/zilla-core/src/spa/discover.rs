@@ -142,7 +142,16 @@ fn assemble(guid: u64, devices: Vec<Seen>) -> Option<FoundPool> {
         NvList::new().with("type", "root").with("id", 0u64).with("guid", guid).with("children", children);
     config.set("vdev_tree", root);
     let newest = devices.iter().filter_map(|s| s.uberblock).max().unwrap_or((0, 0));
-    let paths = devices.iter().filter_map(|s| Some((s.config.u64("guid")?, s.path.clone()))).collect();
+    // Of several copies of a device the newest is it; of several paths the first.
+    let mut newest_of: BTreeMap<u64, &Seen> = BTreeMap::new();
+    for s in &devices {
+        let Some(guid) = s.config.u64("guid") else { continue };
+        match newest_of.get(&guid) {
+            Some(other) if other.uberblock >= s.uberblock => {}
+            _ => drop(newest_of.insert(guid, s)),
+        }
+    }
+    let paths = newest_of.into_iter().map(|(guid, s)| (guid, s.path.clone())).collect();
     Some(FoundPool {
         guid,
         name: config.str("name")?.to_string(),

@@ -108,6 +108,7 @@ impl Spa {
             upkeep.update(|s| *s = old);
             return Err(e);
         }
+        self.tell_upkeep(&leaf, kind, if resumed { "resume" } else { "start" });
         self.run_upkeep(&leaf, kind);
         Ok(())
     }
@@ -182,8 +183,20 @@ impl Spa {
             s.state = state;
         });
         upkeep.halt().await;
-        let what = if state == UpkeepState::Suspended { "suspended" } else { "canceled" };
-        self.write_upkeep(leaf, kind, what).await
+        let (what, event) = match state {
+            UpkeepState::Suspended => ("suspended", "suspend"),
+            _ => ("canceled", "cancel"),
+        };
+        self.write_upkeep(leaf, kind, what).await?;
+        self.tell_upkeep(leaf, kind, event);
+        Ok(())
+    }
+
+    /// Reports what became of a trim; of an initialize OpenZFS reports nothing.
+    fn tell_upkeep(&self, leaf: &Leaf, kind: UpkeepKind, what: &str) {
+        if kind == UpkeepKind::Trim {
+            self.notify(&format!("trim_{what}"), Some(leaf.guid()));
+        }
     }
 
     /// Cancels what goes on at leaves that are about to leave the pool. For one who holds
@@ -359,7 +372,9 @@ impl Spa {
                     upkeep.update(|s| {
                         (s.state, s.action_time, s.done) = (UpkeepState::Complete, now, s.estimate);
                     });
-                    spa.write_upkeep(&leaf, kind, "complete").await
+                    let written = spa.write_upkeep(&leaf, kind, "complete").await;
+                    spa.tell_upkeep(&leaf, kind, "finish");
+                    written
                 }
                 Ok(false) => Ok(()),
                 Err(e) => Err(e),

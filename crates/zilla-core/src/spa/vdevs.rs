@@ -93,8 +93,18 @@ impl Spa {
     }
 
     /// Adds top-level vdevs.
-    #[crate::boxed]
     pub async fn add_vdevs(self: &Arc<Self>, spec: &PoolSpec) -> Result<()> {
+        self.add_tops(spec, false).await
+    }
+
+    /// The same, but of other sectors than the pool's they are refused, if the pool has one size of
+    /// them: what cannot be removed again should not come in by mistake.
+    pub async fn add_like_vdevs(self: &Arc<Self>, spec: &PoolSpec) -> Result<()> {
+        self.add_tops(spec, true).await
+    }
+
+    #[crate::boxed]
+    async fn add_tops(self: &Arc<Self>, spec: &PoolSpec, alike: bool) -> Result<()> {
         self.check_writable()?;
         check_version(self.version(), spec)?;
         let _changing = self.changing.lock().await;
@@ -117,9 +127,14 @@ impl Spa {
         let fresh: Vec<u32> =
             fresh.into_iter().filter(|id| new.top(*id).is_ok_and(|t| t.vdev.is_concrete())).collect();
         let other_sectors = |id: &u32| new.top(*id).is_ok_and(|t| t.ashift() != old.max_ashift());
-        let made = match self.is_removing() && fresh.iter().any(other_sectors) {
-            true => Err(Refusal::CannotEvacuate.into()),
-            false => self.add_made(&old, &new, &fresh).await,
+        let of_one_size = old.sector_shift();
+        let unlike = |id: &u32| of_one_size.is_some_and(|s| new.top(*id).is_ok_and(|t| t.ashift() != s));
+        let made = if self.is_removing() && fresh.iter().any(other_sectors) {
+            Err(Refusal::CannotEvacuate.into())
+        } else if alike && fresh.iter().any(unlike) {
+            Err(Refusal::OtherSectors.into())
+        } else {
+            self.add_made(&old, &new, &fresh).await
         };
         if made.is_err() {
             for leaf in new.new_leaves(&old) {

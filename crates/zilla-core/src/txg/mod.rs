@@ -66,10 +66,18 @@ pub struct DirtyLimits {
     pub delay_scale_ns: u64,
 }
 
+/// Bytes of dirty data that a pool may have in any case: a transaction of the largest records fits.
+pub const LEAST_DIRTY: u64 = 16 << 20;
+
 impl DirtyLimits {
     /// The limits for a machine (or a cgroup) with this much memory: a tenth of it (`zfs_dirty_data_max_percent`), 4 GiB at most.
     pub fn of_memory(total: u64) -> DirtyLimits {
-        DirtyLimits { max: (total / 10).clamp(16 << 20, 4 << 30), ..DirtyLimits::default() }
+        DirtyLimits { max: (total / 10).clamp(LEAST_DIRTY, 4 << 30), ..DirtyLimits::default() }
+    }
+
+    /// The same where the limit was chosen.
+    pub fn of_choice(max: u64) -> DirtyLimits {
+        DirtyLimits { max: max.max(LEAST_DIRTY), ..DirtyLimits::default() }
     }
 
     fn enough(&self) -> u64 {

@@ -269,6 +269,15 @@ impl VdevTree {
         self.tops_for(false).map(Top::ashift).max().unwrap_or(9)
     }
 
+    /// The `ashift` of the ordinary vdevs, if they have one; log devices, special and dedup vdevs
+    /// have their own.
+    pub fn sector_shift(&self) -> Option<u32> {
+        let ordinary = self.tops_for(false).filter(|t| t.vdev.bias().is_none());
+        let mut shifts = ordinary.map(Top::ashift).filter(|s| *s > 0);
+        let first = shifts.next()?;
+        shifts.all(|s| s == first).then_some(first)
+    }
+
     /// Space a copy takes as users see it.
     pub fn dva_dsize(&self, dva: &Dva) -> u64 {
         match self.tops.get(dva.vdev as usize) {

@@ -39,5 +39,15 @@ pub fn sum(pools: &[Arc<Pool>]) -> Vec<(&'static str, u64)> {
             }
         }
     }
+    // These are all pools' together, not each one's.
+    let chosen = zilla::stats::chosen();
+    for (name, n) in &mut out {
+        let said = match *name {
+            "c_min" => chosen.arc_min,
+            "c_max" => chosen.arc_max,
+            _ => None,
+        };
+        *n = said.unwrap_or(*n);
+    }
     out
 }

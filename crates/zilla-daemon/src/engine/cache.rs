@@ -76,7 +76,7 @@ impl Engine {
                 return;
             }
         };
-        let mut waiting = found;
+        let (mut waiting, mut moved) = (found, false);
         while !waiting.is_empty() {
             // Those that lack nothing come first: they may bring what others lack.
             let mut next = None;
@@ -87,12 +87,24 @@ impl Engine {
                 }
             }
             let entry = waiting.remove(next.unwrap_or(0));
-            self.restore_one(&entry).await;
+            moved |= self.restore_one(&entry).await;
+        }
+        if moved {
+            // Not before: it would leave out those that were not looked at yet.
+            self.save_cache().await;
         }
     }
 
-    async fn restore_one(&self, entry: &Cached) {
-        let pool = match self.look_for(entry, &[PoolState::Active]).await {
+    /// Opens and mounts one; whether some of its devices were elsewhere.
+    async fn restore_one(&self, entry: &Cached) -> bool {
+        let found = match self.look_for(entry, &[PoolState::Active]).await {
+            Ok(found) => {
+                let (found, elsewhere) = self.look_further(entry, found).await;
+                Ok(found.map(|f| (f, elsewhere)))
+            }
+            Err(e) => Err(e),
+        };
+        let (pool, moved) = match found {
             Ok(Some(pool)) => pool,
             Ok(None) => {
                 let lacking = entry.lacking().await;
@@ -108,12 +120,12 @@ impl Engine {
                     entry.name
                 );
                 self.lose(&entry.name, entry.lost());
-                return;
+                return false;
             }
             Err(e) => {
                 tracing::error!("cannot open pool '{}': {}", entry.name, e.description());
                 self.lose(&entry.name, entry.lost());
-                return;
+                return false;
             }
         };
         let opts = OpenOpts {
@@ -130,10 +142,12 @@ impl Engine {
                     let name = e.subject.clone().unwrap_or_default();
                     tracing::warn!("cannot mount '{name}': {}", e.description());
                 }
+                moved
             }
             Err(e) => {
                 tracing::error!("cannot open pool '{}': {}", pool.name, e.description());
                 self.lose(&entry.name, entry.lost());
+                false
             }
         }
     }
@@ -193,11 +207,11 @@ impl Engine {
 }
 
 /// A pool of a cache file.
-struct Cached {
-    name: String,
-    guid: u64,
-    paths: Vec<PathBuf>,
-    config: NvList,
+pub(super) struct Cached {
+    pub name: String,
+    pub guid: u64,
+    pub paths: Vec<PathBuf>,
+    pub config: NvList,
 }
 
 impl Cached {

@@ -20,8 +20,10 @@ use zilla_ondisk::enums::PoolState;
 
 /// Bytes of decompressed blocks that a pool keeps beside its ARC.
 pub const DBUF_CACHE: usize = 64 << 20;
-/// No pool's cache is larger.
-const MOST_ARC: u64 = 16 << 30;
+/// Bytes of a pool's cache where nothing is known about the memory.
+const USUAL_ARC: u64 = 1 << 30;
+/// Bytes that a pool's cache has in any case.
+const LEAST_ARC: u64 = 32 << 20;
 
 impl Engine {
     pub(super) async fn create_pool(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
@@ -194,10 +196,11 @@ impl Engine {
         Ok(())
     }
 
-    /// A quarter of the memory there is, at most: the host has other work, and pools share it.
+    /// A quarter of the memory there is: the host has other work, and pools share it. `zfs_arc_max`
+    /// says another number ([`zilla::tunables`]).
     pub(super) async fn arc_max(&self) -> u64 {
         let memory = zilla::stats::memory(&*self.env.opener).await;
-        memory.map_or(MOST_ARC, |m| m.total / 4).clamp(32 << 20, MOST_ARC)
+        memory.map_or(USUAL_ARC, |m| m.total / 4).max(LEAST_ARC)
     }
 }
 

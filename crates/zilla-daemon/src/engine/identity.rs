@@ -26,6 +26,7 @@ impl Engine {
             _ => of_pool(e),
         })?;
         self.save_cache().await;
+        pool.zilla.notify("pool_reguid", None);
         Ok(())
     }
 

@@ -234,6 +234,16 @@ impl Engine {
 }
 
 impl Pool {
+    /// Whether a dataset is an encryption root whose key is loaded.
+    pub(super) async fn has_own_loaded_key(&self, name: &str) -> bool {
+        let own = async {
+            let dir = self.dsl().dir_by_name(name).await?;
+            let root = self.dsl().encryption_root(&dir).await?;
+            Ok::<_, Error>(root.is_some_and(|r| r.id() == dir.id()) && self.dsl().key_loaded(&dir).await?)
+        };
+        own.await.unwrap_or(false)
+    }
+
     async fn load_key(&self, name: &str, key: WrappingKey, check: bool) -> Answer<()> {
         let _one = self.mounting.lock().await;
         self.zilla.load_key(name, key, check).await.map_err(|e| refused(name, &e))

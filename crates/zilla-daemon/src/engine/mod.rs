@@ -19,6 +19,7 @@ mod autoreplace;
 mod bookmarks;
 mod cache;
 mod clonefile;
+mod configured;
 mod create;
 mod datasets;
 mod destroy;
@@ -48,6 +49,7 @@ mod logs;
 mod lost;
 mod mountopts;
 mod mounts;
+mod moved;
 mod nesting;
 mod notify;
 mod opening;
@@ -137,6 +139,7 @@ impl Engine {
     /// Brings up the pools of the cache file. One that cannot be opened is told in the log and left
     /// alone.
     pub async fn open(handle: Handle) -> Engine {
+        configured::apply(handle.state_dir().path());
         host::from_environment();
         let env = zilla_env::real_env(WORKERS);
         let (opener, desk) = handed::handing(env.opener.clone());

@@ -26,7 +26,7 @@ use zilla::FsProps;
 use zilla::error::{Error, Result};
 use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::props::naming;
-use zilla_control::types::{DatasetMount, DatasetUnmount, ManyReply, MountEntry, Source};
+use zilla_control::types::{DatasetMount, DatasetUnmount, KeyUnload, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_env::{Env, apart_with, block_on, strerror};
 use zilla_fuse::{Mount, Options};
@@ -592,10 +592,12 @@ impl Engine {
     }
 
     pub(super) async fn unmount(&self, r: DatasetUnmount) -> Answer<ManyReply> {
-        let Some(target) = r.target else {
+        let Some(target) = r.target.clone() else {
             let mut errors = Vec::new();
             for pool in self.all_pools() {
-                errors.extend(pool.unmount_all(r.force).await);
+                for name in pool.mounted_below(&pool.name()) {
+                    errors.extend(self.unmount_asked(&pool, &name, &r).await.err());
+                }
             }
             return Ok(ManyReply { errors });
         };
@@ -616,11 +618,23 @@ impl Engine {
         let mut errors = Vec::new();
         // What is mounted below it goes first.
         for name in pool.mounted_below(&name) {
-            if let Err(e) = pool.unmount_one(&name, r.force).await {
-                errors.push(e);
-            }
+            errors.extend(self.unmount_asked(&pool, &name, &r).await.err());
         }
         Ok(ManyReply { errors })
+    }
+
+    /// Unmounts one, and with `-u` unloads its key if it has one of its own. If that is refused the
+    /// file system is mounted again.
+    async fn unmount_asked(&self, pool: &Arc<Pool>, name: &str, r: &DatasetUnmount) -> Answer<()> {
+        let temporary = pool.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
+        pool.unmount_one(name, r.force).await?;
+        if !r.unload_keys || !pool.has_own_loaded_key(name).await {
+            return Ok(());
+        }
+        let Err(e) = self.unload_key(KeyUnload { name: name.to_owned() }).await else { return Ok(()) };
+        // What stops that is in the log.
+        pool.mount_back(self, &[(name.to_owned(), temporary)]).await;
+        Err(e)
     }
 
     pub(super) fn mounted(&self) -> Vec<MountEntry> {

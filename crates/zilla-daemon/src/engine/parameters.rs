@@ -2,7 +2,7 @@
 //!
 //! Where `ZILLA_PARAMETERS` names a folder, every tunable has a file there with its value. What is written to it counts for whatever
 //! a command asks for after that, and for the rest a moment later. What is no number is not taken, and the file says again what
-//! counts.
+//! counts. To begin with that is what `parameters.conf` said, or the default (`configured.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,8 +67,9 @@ fn follow(dir: &Path, tunable: &Tunable) {
 }
 
 /// The value that a word stands for.
-fn read(tunable: &Tunable, word: &str) -> Option<u64> {
+pub(super) fn read(tunable: &Tunable, word: &str) -> Option<u64> {
     match tunable.words() {
+        [] if word.starts_with("0x") => u64::from_str_radix(&word[2..], 16).ok(),
         [] => zilla_control::props::parse_size(word).ok(),
         words => words.iter().position(|w| *w == word).and_then(|i| u64::try_from(i).ok()),
     }

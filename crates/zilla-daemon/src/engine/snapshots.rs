@@ -22,7 +22,10 @@ impl Engine {
         let mut by_pool: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for name in &r.names {
             naming::check_dataset_name(name, props::SNAP, true).map_err(|e| e.subject(name.as_str()))?;
-            let pool = self.pool_of_head(name)?;
+            let head = name.split('@').next().unwrap_or(name);
+            let pool = self.pool_of(head).map_err(|e| e.subject(head))?;
+            // What is not there is the dataset: it is looked for before anything is made.
+            pool.dsl().by_name(head).await.map_err(of(head))?;
             let all = by_pool.entry(pool.name()).or_default();
             if r.recursive {
                 all.extend(pool.zilla.recursive_names(name).await.map_err(of(name))?);

@@ -46,12 +46,7 @@ impl Engine {
             let line = format!("{path} is reserved as a hot spare for pool {}", r.name);
             return Err(ApiError::new(ErrorCode::VdevInvalid).details(vec![line]));
         }
-        if !spec.cache.is_empty() {
-            pool.zilla.add_cache(&spec.cache).await.map_err(of_vdev)?;
-        }
-        if !spec.tops.is_empty() {
-            pool.zilla.add_vdevs(&spec).await.map_err(of_vdev)?;
-        }
+        pool.zilla.add_vdevs(&spec, r.any_ashift).await.map_err(of_vdev)?;
         if !spares.is_empty() {
             pool.zilla.add_spares(&spares).await.map_err(of_vdev)?;
         }

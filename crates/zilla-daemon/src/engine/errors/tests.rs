@@ -29,6 +29,7 @@ fn is_in_the_pools_table(why: &PoolRefusal) -> bool {
         NoRebuild | RebuildDisabled | Resilvering | Rebuilding => true,
         Scrubbing | ScrubPaused | ScrubPausedToCancel | ErrorScrubbing | ErrorScrubPaused => true,
         CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
+        OtherSectors => true,
         NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
         ActiveElsewhere { .. } | NoHostid => true,
     }
@@ -102,6 +103,11 @@ fn refusals_on_pools_have_these_codes_and_words() {
             RaidzBesideRemoved,
             ErrorCode::InvalConfig,
             "invalid config; a pool with removing/removed vdevs does not support adding raidz or dRAID vdevs",
+        ),
+        (
+            OtherSectors,
+            ErrorCode::AshiftMismatch,
+            "adding devices with different physical sector sizes is not allowed",
         ),
         (OnlyMirrors, ErrorCode::InvalConfig, "Source pool must be composed only of mirrors\n"),
         (NoRemoval, ErrorCode::NoPending, "operation is not in progress"),
