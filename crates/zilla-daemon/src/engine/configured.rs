@@ -91,8 +91,10 @@ mod tests {
                     zfs_slow_io_events_per_second=many\n\
                     options zfs\n\
                     zfs_rebuild_max_segment=2M\n";
+        let named = |name: &str| *tunables::ALL.iter().find(|t| t.name == name).unwrap();
+        let largest = named("zfs_rebuild_max_segment");
         let wrong = take(text);
-        assert_eq!((tunables::TXG_HISTORY.get(), tunables::REBUILD_MAX_SEGMENT.get()), (32, 2 << 20));
+        assert_eq!((tunables::TXG_HISTORY.get(), largest.get()), (32, 2 << 20));
         assert_eq!(wrong.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4, 5, 6]);
         for ((_, why), part) in
             wrong.iter().zip(["no tunable 'zfs_no_such_thing'", "'many' is no number", "not name=value"])
@@ -104,7 +106,7 @@ mod tests {
         let path = dir.path().join(NAME);
         std::fs::write(&path, "#".repeat(LONGEST as usize + 1)).unwrap();
         assert!(read(&path).is_err());
-        for t in [&tunables::TXG_HISTORY, &tunables::REBUILD_MAX_SEGMENT] {
+        for t in [&tunables::TXG_HISTORY, largest] {
             t.set(t.default);
         }
     }

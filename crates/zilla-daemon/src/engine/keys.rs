@@ -237,9 +237,9 @@ impl Pool {
     /// Whether a dataset is an encryption root whose key is loaded.
     pub(super) async fn has_own_loaded_key(&self, name: &str) -> bool {
         let own = async {
-            let dir = self.dsl().dir_by_name(name).await?;
-            let root = self.dsl().encryption_root(&dir).await?;
-            Ok::<_, Error>(root.is_some_and(|r| r.id() == dir.id()) && self.dsl().key_loaded(&dir).await?)
+            let dir = self.zilla.dir_by_name(name).await?;
+            let root = dir.encryption_root().await?;
+            Ok::<_, Error>(root.is_some_and(|r| r.id() == dir.id()) && dir.key_loaded().await?)
         };
         own.await.unwrap_or(false)
     }

@@ -25,7 +25,7 @@ impl Engine {
             let head = name.split('@').next().unwrap_or(name);
             let pool = self.pool_of(head).map_err(|e| e.subject(head))?;
             // What is not there is the dataset: it is looked for before anything is made.
-            pool.dsl().by_name(head).await.map_err(of(head))?;
+            pool.zilla.by_name(head).await.map_err(of(head))?;
             let all = by_pool.entry(pool.name()).or_default();
             if r.recursive {
                 all.extend(pool.zilla.recursive_names(name).await.map_err(of(name))?);
