@@ -69,7 +69,7 @@ fn commands_take_over_the_pool_of_the_first_example() {
     world.zpool(&format!("import -d {} -R {} tank", disks.display(), world.mnt().display())).ok();
     assert_eq!(world.zfs("get -H -o value,source compression tank/home").ok(), "zstd\tlocal\n");
     assert_eq!(world.zfs("list -H -o name -t snapshot").ok(), "tank/home@monday\n");
-    let letters = world.mnt().join("tank/home/letters");
+    let letters = world.mnt().join("tank/home").join("letters");
     assert_eq!(std::fs::read(letters.join("first")).unwrap(), b"Dear Ann\n");
     std::fs::write(letters.join("second"), "Dear Bob\n").unwrap();
     world.zpool("scrub -w tank").ok();
