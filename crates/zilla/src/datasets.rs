@@ -75,6 +75,45 @@ pub struct Dataset {
 }
 
 /// A snapshot of a file system or volume.
+///
+/// ```
+/// use bytes::Bytes;
+/// use zilla::streams::{ReceiveOpts, RecordReader, SendOpts, Special};
+/// use zilla::{NewPool, NewVdev, Pool};
+/// use zilla_ondisk::stream::Record;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let disk = folder.path().join("a.img");
+/// # std::fs::File::create(&disk)?.set_len(128 << 20)?;
+/// # let env = zilla_env::real_env(2);
+/// # let run = env.clone();
+/// # env.block_on(async move {
+/// # let pool = Pool::create(&run, NewPool::new("tank").vdev(NewVdev::single(&disk))).await?;
+/// let home = pool.create_filesystem("tank/home", &[]).await?;
+/// home.files().await?.write("/note", "first").await?;
+/// let monday = home.snapshot("monday").await?;
+/// home.files().await?.write("/note", "second").await?;
+/// assert_eq!(monday.files().await?.read("/note").await?, b"first");
+///
+/// // As a stream, which may go anywhere, and back.
+/// let mut stream = Vec::new();
+/// let sent = pool.by_name("tank/home@monday").await?;
+/// sent.send(&SendOpts::default(), &Special::default(), &mut stream).await?;
+/// let mut source = Bytes::from(stream);
+/// let mut reader = RecordReader::new(&mut source);
+/// let Some((Record::Begin(begin), payload)) = reader.begin().await? else { panic!("no stream") };
+/// let to = ReceiveOpts { fs: "tank/copy".into(), snap: "monday".into(), ..ReceiveOpts::default() };
+/// let mut receiving = pool.receive(begin, &payload, to).await?;
+/// receiving.records(&mut reader).await?;
+/// receiving.end().await?;
+/// let copy = pool.dataset("tank/copy").await?;
+/// assert_eq!(copy.files().await?.read("/note").await?, b"first");
+/// # pool.export().await?;
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Snapshot {
     pool: Pool,

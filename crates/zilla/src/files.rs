@@ -10,6 +10,35 @@ use zilla_core::zpl::{Attr, Cred, DirEntry, NewFile, RenameFlags, S_IFDIR, S_IFL
 const MAX_LINKS: usize = 40;
 
 /// Paths of a file system, seen from its root. Everything is made in the name of one owner, and nothing is refused to him.
+///
+/// ```
+/// use zilla::{NewPool, NewVdev, Pool};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let disk = folder.path().join("a.img");
+/// # std::fs::File::create(&disk)?.set_len(128 << 20)?;
+/// # let env = zilla_env::real_env(2);
+/// # let run = env.clone();
+/// # env.block_on(async move {
+/// # let pool = Pool::create(&run, NewPool::new("tank").vdev(NewVdev::single(&disk))).await?;
+/// let home = pool.create_filesystem("tank/home", &[]).await?;
+/// let files = home.files().await?;
+/// files.create_dir("/letters").await?;
+/// files.write("/letters/one", "Dear Ann").await?;
+/// files.symlink("letters/one", "/latest").await?;
+/// assert_eq!(files.read("/latest").await?, b"Dear Ann");
+///
+/// let file = files.open("/letters/one").await?;
+/// file.write_at(5, "Joe").await?;
+/// file.sync().await?;
+/// assert_eq!(file.read_at(0, 100).await?, b"Dear Joe");
+/// # drop((file, files));
+/// # pool.export().await?;
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Files {
     fs: Arc<Filesystem>,

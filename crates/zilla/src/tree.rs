@@ -6,6 +6,34 @@
 //!
 //! [`Dataset`](crate::Dataset) and [`Snapshot`](crate::Snapshot) are the simpler way for programs
 //! that know what they look for by its name.
+//!
+//! ```
+//! use zilla::{NewPool, NewVdev, Pool};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let disk = folder.path().join("a.img");
+//! # std::fs::File::create(&disk)?.set_len(128 << 20)?;
+//! # let env = zilla_env::real_env(2);
+//! # let run = env.clone();
+//! # env.block_on(async move {
+//! # let pool = Pool::create(&run, NewPool::new("tank").vdev(NewVdev::single(&disk))).await?;
+//! pool.create_filesystem("tank/home", &[]).await?;
+//! pool.create_filesystem("tank/home/ann", &[]).await?;
+//! pool.snapshot(&["tank/home@monday"]).await?;
+//! let (mut found, mut todo) = (Vec::new(), vec![pool.dir_by_name("tank").await?]);
+//! while let Some(dir) = todo.pop() {
+//!     for snapshot in dir.head().await?.snapshots().await? {
+//!         found.push((snapshot.name(), snapshot.info().await?.referenced > 0));
+//!     }
+//!     todo.extend(dir.children().await?);
+//! }
+//! assert_eq!(found, [("tank/home@monday".to_owned(), true)]);
+//! # pool.export().await?;
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 
 use crate::error::{Errno, Error, Result};
 use crate::pool::Pool;

@@ -40,9 +40,14 @@ const RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "hyper", "axum", "fuse
 const RUNTIME_FREE: &[&str] =
     &["zilla-codec", "zilla-ondisk", "zilla-env", "zilla-advise", "zilla-core", "zilla"];
 
-/// What stands on the facade alone: a protocol that went past it would know pools.
-const ON_THE_FACADE: &[&str] = &["zilla-fuse", "zilla-nbd", "zilla-nfs"];
+/// What stands on the facade alone: a protocol that went past it would know pools, and what the daemon
+/// can do a program that embeds the library could not.
+pub(super) const ON_THE_FACADE: &[&str] =
+    &["zilla-fuse", "zilla-nbd", "zilla-nfs", "zilla-web", "zilla-daemon"];
 const ENGINE: &str = "zilla-core";
+/// The facade, and its feature for tests of the engine.
+const FACADE: &str = "zilla";
+const ENGINE_FEATURE: &str = "engine";
 
 /// Only the seam talks to the kernel's I/O rings.
 const RINGS: &str = "io-uring";
@@ -68,6 +73,16 @@ pub fn check(metadata: &Value) -> Result<Vec<Finding>, String> {
             if to == ENGINE && ON_THE_FACADE.contains(&name) && !dev {
                 findings
                     .push(Finding::error(name, format!("depends on {to}: it stands on the facade, zilla")));
+            }
+            let asked = dependency["features"].as_array().into_iter().flatten();
+            if to == FACADE
+                && ON_THE_FACADE.contains(&name)
+                && !dev
+                && asked.into_iter().any(|f| f == ENGINE_FEATURE)
+            {
+                let what =
+                    format!("asks for {to}'s feature {ENGINE_FEATURE}, which is for tests of the engine");
+                findings.push(Finding::error(name, what));
             }
             let Some(&below) = floors.get(to) else { continue };
             let ceiling = if dev { floor.max(SIMULATOR + 1) } else { floor };
@@ -172,6 +187,13 @@ mod tests {
         assert_eq!(messages(vec![package("zilla-new", &[])], json!([])).len(), 1);
         assert_eq!(messages(vec![package("zilla-nbd", &[("zilla-core", None)])], json!([])).len(), 1);
         assert!(messages(vec![package("zilla-nbd", &[("zilla-core", Some("dev"))])], json!([])).is_empty());
+        for name in ["zilla-daemon", "zilla-fuse"] {
+            assert_eq!(messages(vec![package(name, &[("zilla-core", None)])], json!([])).len(), 1, "{name}");
+            assert!(messages(vec![package(name, &[("zilla", None)])], json!([])).is_empty(), "{name}");
+            let asks = json!([{"name": "zilla", "kind": null, "features": ["engine"]}]);
+            let asking = json!({"id": name, "name": name, "dependencies": asks});
+            assert_eq!(messages(vec![asking], json!([])).len(), 1, "{name}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The house style, held by a program so that reviews can be about ideas.
 //!
 //! Each rule is a file: [`essays`] (every file says why it exists), [`sizes`] (one idea a file), [`layers`] (a
-//! dependency points down), [`floors`] (inside the engine too), [`seam`] (only `zilla-env` touches the world), [`unsafety`] (`unsafe` only in listed files),
+//! dependency points down), [`floors`] (inside the engine too), [`facade`] (where the engine ends), [`seam`] (only `zilla-env` touches the world), [`unsafety`] (`unsafe` only in listed files),
 //! [`parsers`] (no `unwrap` where bytes from disk are read), [`licenses`] (what may be linked), [`words`] (nothing
 //! unfinished, nothing of somebody's machine). They look at the text of
 //! the tree ([`tree`]) and at `cargo metadata`, never at compiled code: a rule must hold on a tree that does not build.
@@ -9,6 +9,7 @@
 //! A finding names file, line and rule. Errors fail the run; warnings are things to look at.
 
 mod essays;
+mod facade;
 mod floors;
 mod layers;
 mod licenses;
@@ -68,6 +69,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         findings.extend(seam::check(source));
     }
     findings.extend(floors::check(&sources));
+    findings.extend(facade::check(&sources));
     findings.extend(unsafety::check(&sources));
     findings.extend(parsers::check(&sources));
     findings.extend(words::check(&tree::texts(root)?));
