@@ -30,7 +30,7 @@ const MAX_LINKS: usize = 40;
 /// assert_eq!(files.read("/latest").await?, b"Dear Ann");
 ///
 /// let file = files.open("/letters/one").await?;
-/// file.write_at(5, "Joe".into()).await?;
+/// file.write_at(5, "Joe").await?;
 /// file.sync().await?;
 /// assert_eq!(file.read_at(0, 100).await?, b"Dear Joe");
 /// # drop((file, files));
