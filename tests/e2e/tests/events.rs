@@ -46,7 +46,7 @@ fn what_happens_is_told() {
     let before = states();
     world.zpool(&format!("offline tank {disk}")).ok();
     world.zpool(&format!("online tank {disk}")).ok();
-    assert_eq!(states(), before + 2);
+    assert!(states() >= before + 2, "{}", world.zpool("events -v tank").ok());
     assert!(world.zpool("events -v tank").ok().contains("vdev_state = \"OFFLINE\" (0x2)"));
     world.zpool("wait -t resilver tank").ok();
     world.zpool("trim -r 100K tank").ok();

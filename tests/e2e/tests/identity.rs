@@ -196,8 +196,8 @@ fn a_pool_whose_devices_are_missing_at_a_start_is_not_forgotten() {
         ("clear -Fn tank", 0, ""),
         ("clear -Fn other", 0, ""),
         ("clear -F other", 0, ""),
-        ("clear tank", 1, "cannot clear errors for tank: "),
-        ("clear -F tank", 1, "cannot clear errors for tank: "),
+        ("clear tank", 1, "cannot clear errors for tank: one or more devices is currently unavailable\n"),
+        ("clear -F tank", 1, "cannot clear errors for tank: one or more devices is currently unavailable\n"),
     ] {
         let done = world.zpool(words);
         let right = if said.is_empty() { done.stderr.is_empty() } else { done.stderr.starts_with(said) };

@@ -7,6 +7,7 @@ use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use zilla_control::types::{
     ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState, PoolHealth, PoolImport, PoolInfo,
     PoolLabelState, PoolQuery, Rewound, VdevNode,
@@ -305,8 +306,16 @@ fn imported(
 /// What `zpool clear` does to a pool that could not be opened: tries it again, on the devices that
 /// it is known to have, as an import does.
 pub(super) fn open_lost(cx: &mut Cx, action: &str, pool: &PoolInfo, back: PoolImport) -> Run {
-    let source = ImportSource { dirs: paths(&pool.root), ..ImportSource::default() };
     let dry_run = back.rewind_dry_run;
+    // Some may be away still, which the pool may do without.
+    let dirs: Vec<String> = paths(&pool.root).into_iter().filter(|p| Path::new(p).exists()).collect();
+    if dirs.is_empty() {
+        if !dry_run {
+            cx.err(format!("{action}: one or more devices is currently unavailable"));
+        }
+        return Ok(u8::from(!dry_run));
+    }
+    let source = ImportSource { dirs, ..ImportSource::default() };
     let request = PoolImport { guid: pool.guid, source, ..back };
     let reply = match cx.call(&request)? {
         Ok(reply) => reply,

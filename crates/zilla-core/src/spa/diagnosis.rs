@@ -262,8 +262,16 @@ impl Spa {
     pub(super) fn report_states(&self, tree: &VdevTree) -> bool {
         let mut changed = false;
         for vdev in tree.root.walk().iter().chain(&tree.cache).filter(|v| v.is_leaf()) {
+            // Looked at under the lock: of two who look at once none notes what the other has seen
+            // to be over.
+            let mut known = self.diagnosis.lock();
             let (state, aux) = vdev.state();
-            let last = self.diagnosis.lock().of(vdev.guid).state.replace(state);
+            // It is just being opened again.
+            if state < VdevState::Offline {
+                continue;
+            }
+            let last = known.of(vdev.guid).state.replace(state);
+            drop(known);
             // Who looks for the first time expects nothing wrong.
             let last = last.unwrap_or(VdevState::Healthy);
             if last == state {

@@ -369,12 +369,12 @@ impl Spa {
             let result = match spa.go_through(&leaf, kind).await {
                 Ok(true) => {
                     let now = spa.ctx.env.wall().as_secs();
+                    // First: who waits for the end finds it told.
+                    spa.tell_upkeep(&leaf, kind, "finish");
                     upkeep.update(|s| {
                         (s.state, s.action_time, s.done) = (UpkeepState::Complete, now, s.estimate);
                     });
-                    let written = spa.write_upkeep(&leaf, kind, "complete").await;
-                    spa.tell_upkeep(&leaf, kind, "finish");
-                    written
+                    spa.write_upkeep(&leaf, kind, "complete").await
                 }
                 Ok(false) => Ok(()),
                 Err(e) => Err(e),
