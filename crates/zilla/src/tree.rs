@@ -18,9 +18,9 @@
 //! # let run = env.clone();
 //! # env.block_on(async move {
 //! # let pool = Pool::create(&run, NewPool::new("tank").vdev(NewVdev::single(&disk))).await?;
-//! pool.create_filesystem("tank/home", &[]).await?;
-//! pool.create_filesystem("tank/home/ann", &[]).await?;
-//! pool.snapshot(&["tank/home@monday"]).await?;
+//! pool.create_filesystem("tank/docs", &[]).await?;
+//! pool.create_filesystem("tank/docs/ann", &[]).await?;
+//! pool.snapshot(&["tank/docs@monday"]).await?;
 //! let (mut found, mut todo) = (Vec::new(), vec![pool.dir_by_name("tank").await?]);
 //! while let Some(dir) = todo.pop() {
 //!     for snapshot in dir.head().await?.snapshots().await? {
@@ -28,7 +28,7 @@
 //!     }
 //!     todo.extend(dir.children().await?);
 //! }
-//! assert_eq!(found, [("tank/home@monday".to_owned(), true)]);
+//! assert_eq!(found, [("tank/docs@monday".to_owned(), true)]);
 //! # pool.export().await?;
 //! # Ok(())
 //! # })
