@@ -141,7 +141,11 @@ impl<'a, V: Visitor> Walk<'a, V> {
             at.check_level(&bp)?;
             match store.cached(&bp, at.objset) {
                 Some(data) => Ok(data),
-                None => store.read_tree(bp, at, Priority::AsyncRead).await,
+                None => match store.read_tree(bp, at, Priority::AsyncRead).await {
+                    // What is read ahead of others is not looked after: that devices are away.
+                    Err(Error::Corrupt(_)) => store.read_tree(bp, at, Priority::SyncRead).await,
+                    done => done,
+                },
             }
         })
     }

@@ -71,7 +71,9 @@ impl Apply {
 
     /// Checks what a raw OBJECT says, and notes it.
     pub(super) fn raw_object(&mut self, o: &Object) -> Result<()> {
-        self.native(o.flags)?;
+        if self.raw.is_some() {
+            self.native(o.flags)?;
+        }
         let Some(raw) = &mut self.raw else { return Ok(()) };
         let bad = |what: &str| bad_stream(format!("object {}: {what}", o.object));
         let tree = MetaShape {

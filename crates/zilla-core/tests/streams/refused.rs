@@ -49,7 +49,7 @@ fn embedded(object: u64, compress: Compress) -> Rec {
         object,
         length: 512,
         compression: compress as u8,
-        lsize: 512,
+        lsize: if compress == Compress::Off { 16 } else { 512 },
         psize: 16,
         ..WriteEmbedded::default()
     };
@@ -106,7 +106,7 @@ fn what_no_sync_could_put_down_is_refused() {
                 write(object, Compress::Off, 512),
                 free(object),
                 spill(object),
-                embedded(object, Compress::Lz4),
+                embedded(object, Compress::Off),
             ] {
                 p.refuses(&and(&honest, &[more]), "tank/new", "does not exist").await;
             }
