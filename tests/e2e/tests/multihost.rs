@@ -38,11 +38,18 @@ fn start(world: &World, id: &str) {
     command.env("ZILLA_HOSTID", id).env("ZILLA_KSTATS", world.path().join("kstat"));
     command.env("ZILLA_PARAMETERS", world.path().join("parameters"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().expect("zillad");
-    // A command would start one with this machine's number.
-    let is_own = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(child.id());
+    let mut child = command.spawn().expect("zillad");
     let begun = Instant::now();
-    while !world.pid().is_some_and(is_own) || world.zpool("list").code != 0 {
+    loop {
+        // A command would start one with this machine's number.
+        let is_own = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(child.id());
+        if world.pid().is_some_and(is_own) && world.zpool("list").code == 0 {
+            break;
+        }
+        // The one before it was killed, and may still be on its way out of the kernel.
+        if child.try_wait().is_ok_and(|ended| ended.is_some()) {
+            child = command.spawn().expect("zillad");
+        }
         assert!(begun.elapsed() < Duration::from_secs(60), "no daemon");
         std::thread::sleep(Duration::from_millis(50));
     }
