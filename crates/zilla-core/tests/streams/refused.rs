@@ -23,7 +23,7 @@ fn rec(record: &Record, payload: Vec<u8>) -> Rec {
 
 fn object(o: Object) -> Rec {
     let o = Object { object: NEW, otype: FILE, blksz: 512, dn_slots: o.dn_slots.max(1), ..o };
-    rec(&Record::Object(o.clone()), vec![0x5a; (o.bonuslen as usize).next_multiple_of(8)])
+    rec(&Record::Object(o), vec![0x5a; (o.bonuslen as usize).next_multiple_of(8)])
 }
 
 fn spill(object: u64) -> Rec {
