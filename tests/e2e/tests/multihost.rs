@@ -32,7 +32,7 @@ fn host(id: &str) -> World {
     world
 }
 
-#[expect(clippy::zombie_processes, reason = "a daemon outlives who starts it, and ends with its world")]
+/// It outlives its start, and ends with its world.
 fn start(world: &World, id: &str) {
     let mut command = world.command("zillad");
     command.env("ZILLA_HOSTID", id).env("ZILLA_KSTATS", world.path().join("kstat"));
