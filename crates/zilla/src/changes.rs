@@ -114,8 +114,8 @@ impl Pool {
     }
 
     /// Destroys datasets and snapshots in the order of their names here. Where one is refused, those
-    /// before it are gone, and it can be called again: those that are gone are passed over. `defer`: snapshots that are held or have clones go with the
-    /// last of these.
+    /// before it are gone. It can be called again: datasets that are gone are passed over. `defer`:
+    /// snapshots that are held or have clones go with the last hold or clone.
     pub async fn destroy_named(&self, names: Vec<String>, defer: bool) -> Result<()> {
         self.task(move |dsl, tx| {
             Box::pin(async move {

@@ -1,8 +1,11 @@
-//! The facade is where the engine ends: its handles do not get out through it, and what stands on it does not go past it.
+//! The facade is where the engine ends: the engine's handles do not get out through it, and what
+//! stands on the facade does not go past it.
 //!
-//! [`super::layers`] refuses servers a dependency on the engine. It could be had again by the facade giving out the engine's own
-//! structures, or by its module for tests of the engine, which a build of the whole workspace has switched on. So the facade's `pub
-//! use` of the engine names things one by one, and none of those by which the engine works; and no server names that module.
+//! [`super::layers`] refuses servers a dependency on the engine. A server could still reach the
+//! engine if the facade gave out the engine's own structures, or by the facade's module for tests
+//! of the engine, which a build of the whole workspace switches on. So the facade's `pub use` of
+//! the engine names things one by one, and none of those by which the engine works; and no server
+//! names that module.
 
 use super::Finding;
 use super::layers::ON_THE_FACADE;
