@@ -1,5 +1,6 @@
 //! What a side of a mirror has when it is said to have everything: also what waits in an intent log,
-//! and what another history had overwritten.
+//! and what another history had overwritten; and no block is called damaged that only could not be
+//! reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use zilla_core::spa::{Attach, Spa};
 use zilla_core::vdev::{LeafSpec, VdevState};
 use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::Env;
+use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_ondisk::enums::PoolState;
 use zilla_sim::pool::layout::{Layout, find, import};
 use zilla_sim::pool::run::open_fs;
@@ -155,6 +157,48 @@ fn a_log_that_waits_to_be_replayed_is_given_to_a_new_disk() {
             let what = format!("seed {seed}");
             read(&env, &spa, "before", 1, &what).await;
             read(&env, &spa, "logged", 2, &what).await;
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+}
+
+/// All devices go away in the midst of a scrub. What it could not reach meanwhile is read later,
+/// and what is damaged is found.
+#[test]
+fn a_scrub_waits_for_devices_that_are_away() {
+    for seed in 0..8u64 {
+        let what = format!("seed {seed}");
+        let sim = Sim::new(seed);
+        Layout::Mirror.add_disks(&sim);
+        let inner = sim.env();
+        let env = sim.env().wrap_devices(move |_, device| {
+            let device = FaultyDevice::new(device, &inner);
+            device.add(Rule::new(Ops::All, Fault::Delay(Duration::from_millis(3))));
+            Arc::new(device)
+        });
+        sim.block_on(async {
+            let spa = Layout::Mirror.create(&env).await.unwrap();
+            for i in 0..12 {
+                write(&env, &spa, &format!("f{i}"), i).await;
+            }
+            spa.sync().await.unwrap();
+            spa.drop_caches();
+            spa.scan().unwrap().start().await.unwrap();
+            env.sleep(Duration::from_millis(20 + seed * 17)).await;
+            let disks = || (0..2).filter_map(|i| sim.disk(Layout::path(i)));
+            disks().for_each(|d| d.set_offline(true));
+            env.sleep(Duration::from_secs(12)).await;
+            disks().for_each(|d| d.set_offline(false));
+            spa.clear(None).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            let begun = env.now();
+            while spa.scan().unwrap().is_scanning() {
+                assert!(env.now() - begun < Duration::from_secs(600), "{what}: the scrub does not end");
+                env.sleep(Duration::from_millis(200)).await;
+            }
+            let status = spa.scan().unwrap().status();
+            assert_eq!(status.errors, 0, "{what}");
+            assert_eq!(spa.errors().unwrap().count().await.unwrap(), 0, "{what}");
+            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
             spa.close(Some(PoolState::Exported)).await.unwrap();
         });
     }

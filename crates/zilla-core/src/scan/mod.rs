@@ -459,7 +459,7 @@ impl Scan {
             st.stable = position;
             st.next = None;
             st.generation += 1;
-            st.outlived = Outlived::default();
+            (st.outlived, st.away_since) = (Outlived::default(), None);
             (st.pass_start, st.paused_at, st.spent_paused, st.issued_before_pass) = (now, 0, 0, 0);
         }
         self.reset_counters();

@@ -109,9 +109,10 @@ impl Round {
     }
 
     /// As they came up.
-    pub(super) fn unsorted(mut entries: Vec<Entry>) -> Round {
-        entries.truncate(u32::MAX as usize);
-        let mut sorted: Vec<u32> = (0..entries.len() as u32).collect();
+    pub(super) fn unsorted(entries: Vec<Entry>) -> Round {
+        // More than memory holds.
+        let Ok(n) = u32::try_from(entries.len()) else { return Round::new(entries) };
+        let mut sorted: Vec<u32> = (0..n).collect();
         sorted.sort_unstable_by_key(|i| entries[*i as usize].place());
         let dead = alive(entries.len());
         Round { entries, sorted: Some(sorted), dead }

@@ -321,7 +321,7 @@ impl Scan {
             let (kept, freed) = {
                 let mut st = self.shared.lock();
                 let kept = next.filter(|_| st.generation == generation).map(|(p, all)| {
-                    st.next = Some(p);
+                    (st.next, st.away_since) = (Some(p), None);
                     all
                 });
                 (kept, st.freed.len())

@@ -65,8 +65,12 @@ impl Zio {
             true => read().await,
             false => self.persist(&bp, bookmark.objset, read).await,
         };
-        if matches!(out, Err(Error::Corrupt(_))) && led.into_inner() && !self.lacks_devices(&bp) {
-            self.damaged(bookmark, &bp);
+        if matches!(out, Err(Error::Corrupt(_))) && led.into_inner() {
+            // What is read ahead is not tried again, and its devices may have gone this moment.
+            self.tree().settle_suspects().await;
+            if !self.lacks_devices(&bp) {
+                self.damaged(bookmark, &bp);
+            }
         }
         out
     }
