@@ -9,8 +9,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+use zilla_testkit::{ZDB as THEIRS, zdb};
 
-const THEIRS: &str = "/usr/sbin/zdb";
 const OURS: &str = env!("CARGO_BIN_EXE_zdb");
 /// Where a block pointer's offset 0 is on a device.
 const DATA: u64 = 4 << 20;
@@ -22,7 +22,11 @@ struct Done {
 }
 
 fn run(program: &str, args: &[&str]) -> Done {
-    let done = Command::new(program).args(args).env("TZ", "UTC").output().expect("zdb");
+    let mut zdb = match program {
+        THEIRS => zdb().expect("OpenZFS's zdb"),
+        ours => Command::new(ours),
+    };
+    let done = zdb.args(args).env("TZ", "UTC").output().expect("zdb");
     let text = |raw: Vec<u8>| String::from_utf8_lossy(&raw).into_owned();
     Done { code: done.status.code().unwrap_or(-1), out: text(done.stdout), err: text(done.stderr) }
 }

@@ -16,6 +16,7 @@ use zilla_core::zio::Leave;
 use zilla_core::zpl::{self, Cloned, Cred, FilePlace, FsProps, NewFile, SetAttr, Space, Time, Zfs, ZplProps};
 use zilla_env::Env;
 use zilla_ondisk::enums::{ObjsetType, PoolState};
+use zilla_testkit::zdb_clean;
 
 const REC: usize = 16 << 10;
 
@@ -102,17 +103,6 @@ fn at(object: u64, offset: usize) -> FilePlace {
     FilePlace { object, offset: offset as u64 }
 }
 
-fn zdb(dir: &Path) -> Option<String> {
-    let out = Command::new("/usr/sbin/zdb").args(["-bcc", "-e", "-p"]).arg(dir).arg("tank").output();
-    let out = out.ok()?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "zdb:\n{text}");
-    for bad in ["leaked space", "block traversal size", "errors:", "ABORTING", "mismatch"] {
-        assert!(!text.contains(bad), "zdb:\n{text}");
-    }
-    Some(text)
-}
-
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = move || {
@@ -166,7 +156,7 @@ fn a_clone_takes_no_space_and_outlives_what_it_was_made_of() {
         spa.sync().await.unwrap();
         drop((za, zb));
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
         let spa = open(&env, dir.path()).await;
         let (za, zb) = (mount(&env, &spa, "tank/a").await, mount(&env, &spa, "tank/b").await);
         let id = za.lookup(za.root(), b"dst").await.unwrap().0.id();
@@ -178,7 +168,7 @@ fn a_clone_takes_no_space_and_outlives_what_it_was_made_of() {
         assert!(read(&zb, far).await == data);
         drop((za, zb));
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }
 
@@ -221,7 +211,7 @@ fn what_cannot_be_shared_is_said() {
         assert_eq!(spa.cloned_space(), (0, 0), "it was written before it was a clone on disk");
         drop(za);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }
 
@@ -278,7 +268,7 @@ fn files_that_share_blocks_are_as_if_they_were_copies() {
             if step % 200 == 199 {
                 drop(za);
                 spa.close(Some(PoolState::Exported)).await.unwrap();
-                zdb(dir.path());
+                zdb_clean(dir.path(), "tank");
                 spa = open(&env, dir.path()).await;
                 za = mount(&env, &spa, "tank/a").await;
             }
@@ -292,7 +282,7 @@ fn files_that_share_blocks_are_as_if_they_were_copies() {
         assert_eq!(spa.cloned_space(), (0, 0));
         drop(za);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }
 
@@ -347,7 +337,7 @@ fn a_logged_clone_holds_its_blocks_from_the_claim_to_the_end_of_its_log() {
         let (used, saved) = spa.cloned_space();
         assert!(used >= data.len() as u64 && saved == used, "the log's references: {used}, {saved}");
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(dir);
+        zdb_clean(dir, "tank");
         // The source's file system is replayed, and others write where its blocks were.
         let spa = open(&env, dir).await;
         let za = mount_with_log(&env, &spa, "tank/a").await;
@@ -366,7 +356,7 @@ fn a_logged_clone_holds_its_blocks_from_the_claim_to_the_end_of_its_log() {
         assert!(referenced >= data.len() as u64);
         drop((za, zb));
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(dir);
+        zdb_clean(dir, "tank");
     });
 }
 
@@ -387,7 +377,7 @@ fn a_log_of_clones_that_goes_unreplayed_gives_its_references_back() {
         let za = mount_with_log(&env, &spa, "tank/a").await;
         drop(za);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(crashed.path());
+        zdb_clean(crashed.path(), "tank");
     });
 }
 
@@ -456,7 +446,7 @@ fn blocks_that_are_the_same_are_kept_once() {
             assert_eq!(spa.dedup().ref_dsize, (3 + 4) * data.len() as u64);
             drop((za, zb));
             spa.close(Some(PoolState::Exported)).await.unwrap();
-            zdb(dir.path());
+            zdb_clean(dir.path(), "tank");
             let spa = open(&env, dir.path()).await;
             assert_eq!(spa.dedup().ref_dsize, 7 * data.len() as u64, "the log was read");
             let (za, zb) = (mount(&env, &spa, "tank/a").await, mount(&env, &spa, "tank/b").await);
@@ -475,7 +465,7 @@ fn blocks_that_are_the_same_are_kept_once() {
             assert!(!spa.ctx.features.is_active("fast_dedup"));
             drop((za, zb));
             spa.close(Some(PoolState::Exported)).await.unwrap();
-            zdb(dir.path());
+            zdb_clean(dir.path(), "tank");
         });
     }
 }
@@ -530,7 +520,7 @@ fn what_is_counted_is_what_is_there() {
                 if step % 150 == 149 {
                     drop(za);
                     spa.close(Some(PoolState::Exported)).await.unwrap();
-                    zdb(dir.path());
+                    zdb_clean(dir.path(), "tank");
                     spa = open(&env, dir.path()).await;
                     za = mount(&env, &spa, "tank/a").await;
                 }
@@ -546,7 +536,7 @@ fn what_is_counted_is_what_is_there() {
             assert_eq!(spa.dedup().table_size, 0);
             drop(za);
             spa.close(Some(PoolState::Exported)).await.unwrap();
-            zdb(dir.path());
+            zdb_clean(dir.path(), "tank");
         });
     }
 }

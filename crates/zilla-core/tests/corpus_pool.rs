@@ -12,6 +12,7 @@ use zilla_core::vdev::{OpenArgs, VdevTree, label, open_device, probe_path};
 use zilla_core::zio::{BlockStore, Priority, Zio};
 use zilla_env::{OpenMode, real_env};
 use zilla_ondisk::{ByteOrder, NvList, ObjsetPhys};
+use zilla_testkit::zdb;
 
 fn sets() -> Vec<(String, Vec<PathBuf>)> {
     let Ok(dir) = std::env::var("ZILLA_CORPUS") else { return Vec::new() };
@@ -33,7 +34,7 @@ fn sets() -> Vec<(String, Vec<PathBuf>)> {
 
 /// The txg `zdb -u` gives for the active uberblock.
 fn zdb_txg(image: &Path) -> Option<u64> {
-    let out = std::process::Command::new("/usr/sbin/zdb").arg("-lu").arg(image).output().ok()?;
+    let out = zdb()?.arg("-lu").arg(image).output().ok()?;
     let text = String::from_utf8_lossy(&out.stdout);
     text.lines().filter_map(|l| l.trim().strip_prefix("txg = ")).filter_map(|t| t.parse().ok()).max()
 }

@@ -12,6 +12,7 @@ use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::{OpenOpts, Spa, discover};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::{PoolState, ScanState};
+use zilla_testkit::zdb;
 
 fn sets() -> Vec<PathBuf> {
     let Ok(dir) = std::env::var("ZILLA_CORPUS") else { return Vec::new() };
@@ -38,7 +39,7 @@ async fn open(env: &Env, dir: &Path, readonly: bool) -> Option<Arc<Spa>> {
 
 /// What `zdb -b` says is allocated.
 fn zdb_allocated(dir: &Path, name: &str) -> Option<u64> {
-    let out = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-b", name]).output().ok()?;
+    let out = zdb()?.args(["-e", "-p"]).arg(dir).args(["-b", name]).output().ok()?;
     let text = String::from_utf8_lossy(&out.stdout);
     let line = text.lines().find(|l| l.trim_start().starts_with("bp allocated:"))?;
     line.split_whitespace().nth(2)?.parse().ok()
@@ -96,8 +97,8 @@ fn they_scrub_clean_and_stay_whole_when_written() {
             Some(name)
         });
         if let Some(name) = name
-            && let Ok(out) =
-                Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(&dir).args(["-bcc", &name]).output()
+            && let Some(mut zdb) = zdb()
+            && let Ok(out) = zdb.args(["-e", "-p"]).arg(&dir).args(["-bcc", &name]).output()
         {
             let (text, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
             // It does not look into partitions of images.

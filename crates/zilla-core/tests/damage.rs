@@ -16,6 +16,7 @@ use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Unlimited, Zfs};
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
+use zilla_testkit::{zdb_clean, zdb_of};
 
 const FILES: u32 = 60;
 const SIZE: u64 = 64 << 20;
@@ -182,20 +183,6 @@ fn a_raidz1() {
     rounds(VdevKind::Raidz { nparity: 1 }, 3, 1);
 }
 
-/// OpenZFS's check of an exported pool, where it is installed.
-fn zdb(dir: &Path, check: &str) {
-    let out = std::process::Command::new("zdb").args(["-e", "-p"]).arg(dir).args([check, "tank"]).output();
-    match out {
-        Ok(out) => {
-            let text =
-                format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-            assert!(out.status.success() && !text.contains("leaked space"), "zdb {check}: {text}");
-        }
-        Err(e) if std::env::var_os("CI").is_none() => eprintln!("zdb is not there: {e}"),
-        Err(e) => panic!("zdb: {e}"),
-    }
-}
-
 /// Turns over some bytes of a file's block where it lies on the only disk; again, and it is whole. Returns where.
 async fn flip(os: &Arc<zilla_core::dmu::Objset>, id: u64, blkid: u64, disk: &Path) -> u64 {
     let dn = os.hold_wait(zilla_core::types::ObjectId(id)).await.unwrap();
@@ -292,13 +279,13 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
         });
     };
     for _ in 0..2 {
-        zdb(dir.path(), "-b");
+        zdb_of(dir.path(), "tank", &["-b"]);
         found(false);
     }
     flip_at(&disk, at);
-    zdb(dir.path(), "-bcc");
+    zdb_clean(dir.path(), "tank");
     found(true);
-    zdb(dir.path(), "-bcc");
+    zdb_clean(dir.path(), "tank");
     // The same after a crash: the log has the write, and others' after it.
     env.block_on(async {
         let disk = copy.path().join("d0");

@@ -1,7 +1,6 @@
 //! A pool that loses a device goes on, remembers what the device missed, and is whole for OpenZFS at every stage.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
@@ -9,6 +8,7 @@ use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
+use zilla_testkit::zdb_clean;
 
 fn host() -> Host {
     Host { id: 0x1234, name: "here".into() }
@@ -49,18 +49,6 @@ async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
     Spa::open(env, &found[0], opts).await.unwrap()
 }
 
-/// The opinion that counts, where it is to be had.
-fn zdb(dir: &Path) {
-    let Ok(out) = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output()
-    else {
-        return;
-    };
-    let text = String::from_utf8_lossy(&out.stdout);
-    let clean = out.status.success() && text.contains("No leaks");
-    assert!(clean, "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    assert!(!text.contains("errors"), "{text}");
-}
-
 fn lose_and_regain(kind: VdevKind, n: usize, lost: &[usize]) {
     let dir =
         std::env::temp_dir().join(format!("zilla-degraded-{}-{}-{n}", std::process::id(), kind.type_name()));
@@ -93,7 +81,7 @@ fn lose_and_regain(kind: VdevKind, n: usize, lost: &[usize]) {
         put(&env, &spa, 0..100).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&dir);
+    zdb_clean(&dir, "tank");
     let aside: Vec<(PathBuf, PathBuf)> = lost.iter().map(|i| (path(*i), away.join(format!("{i}")))).collect();
     aside.iter().for_each(|(here, there)| std::fs::rename(here, there).unwrap());
     env.block_on(async {
@@ -108,7 +96,7 @@ fn lose_and_regain(kind: VdevKind, n: usize, lost: &[usize]) {
         }
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&dir);
+    zdb_clean(&dir, "tank");
     aside.iter().for_each(|(here, there)| std::fs::rename(there, here).unwrap());
     env.block_on(async {
         let spa = import(&env, &dir).await;
@@ -121,7 +109,7 @@ fn lose_and_regain(kind: VdevKind, n: usize, lost: &[usize]) {
         put(&env, &spa, 200..250).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&dir);
+    zdb_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -1,7 +1,6 @@
 //! Log devices come, go, fail and come back, and the pool is whole for OpenZFS at every stage.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zio::{LogPlace, LogStep};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
+use zilla_testkit::zdb_clean;
 
 struct World {
     env: Env,
@@ -74,7 +74,7 @@ impl World {
 
     async fn export(&self, spa: Arc<Spa>) {
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(self.dir.path());
+        zdb_clean(self.dir.path(), "tank");
     }
 
     /// Exports, checks, imports.
@@ -82,18 +82,6 @@ impl World {
         self.export(spa).await;
         self.import(false).await.unwrap()
     }
-}
-
-/// The opinion that counts, where it is to be had.
-fn zdb(dir: &Path) {
-    let Ok(out) = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output()
-    else {
-        return;
-    };
-    let text = String::from_utf8_lossy(&out.stdout);
-    let clean = out.status.success() && text.contains("No leaks");
-    assert!(clean, "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    assert!(!text.contains("errors"), "{text}");
 }
 
 fn guid(spa: &Spa, path: &Path) -> u64 {

@@ -3,8 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use zilla_codec::checksum::Checksum;
@@ -17,6 +16,7 @@ use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::enums::{PoolState, ScanState};
+use zilla_testkit::zdb_clean;
 
 const MIB: u64 = 1 << 20;
 
@@ -56,17 +56,6 @@ async fn check(zfs: &Arc<Zfs>, range: std::ops::Range<u32>) {
         let data = zfs.read(h.id(), 0, a.size as usize).await.unwrap();
         assert!(data.concat() == contents(i), "f{i}");
     }
-}
-
-/// The opinion that counts, where it is to be had.
-fn zdb(dir: &Path) {
-    let Ok(out) = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output()
-    else {
-        return;
-    };
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(text.contains("No leaks"), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    assert!(!text.contains("errors"), "{text}");
 }
 
 struct World {
@@ -169,7 +158,7 @@ fn damage_one_side(name: &str, kind: VdevKind, n: usize) {
         own_check(&spa).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&w.dir);
+    zdb_clean(&w.dir, "tank");
     w.damage(1);
     w.env.block_on(async {
         let spa = w.import().await;
@@ -182,7 +171,7 @@ fn damage_one_side(name: &str, kind: VdevKind, n: usize) {
         check(&fs(&w.env, &spa).await, 0..120).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&w.dir);
+    zdb_clean(&w.dir, "tank");
 }
 
 #[test]
@@ -237,7 +226,7 @@ fn a_scrub_from_the_last_one_reads_what_is_new() {
         check(&fs(&w.env, &spa).await, 0..90).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&w.dir);
+    zdb_clean(&w.dir, "tank");
 }
 
 #[test]
@@ -294,7 +283,7 @@ fn interrupted_and_disturbed() {
         scan.pause().await.ok();
         let paused = scan.is_paused();
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(&w.dir);
+        zdb_clean(&w.dir, "tank");
         let spa = w.import().await;
         let scan = spa.scan().unwrap().clone();
         assert_eq!(scan.is_paused(), paused);
@@ -325,7 +314,7 @@ fn interrupted_and_disturbed() {
         drop(zfs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&w.dir);
+    zdb_clean(&w.dir, "tank");
 }
 
 const RECORD: u64 = 128 << 10;
@@ -404,7 +393,7 @@ fn a_block_that_is_written_as_it_is_stays() {
         let first = pointers(&zfs, id, 1).await[0];
         drop((h, zfs, os));
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(&w.dir);
+        zdb_clean(&w.dir, "tank");
         let f = OpenOptions::new().write(true).open(w.path(0)).unwrap();
         f.write_all_at(&[0xa5; 512], first.dva(0).offset + 4 * MIB).unwrap();
         id
@@ -424,5 +413,5 @@ fn a_block_that_is_written_as_it_is_stays() {
         drop((zfs, os));
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
-    zdb(&w.dir);
+    zdb_clean(&w.dir, "tank");
 }

@@ -12,6 +12,7 @@ use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::spa::{OpenOpts, Spa, discover};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
+use zilla_testkit::zdb;
 
 fn sets() -> Vec<PathBuf> {
     let Ok(dir) = std::env::var("ZILLA_CORPUS_UNPACKED") else { return Vec::new() };
@@ -219,8 +220,8 @@ async fn check_set(env: &Env, set: &Path, replay: bool, faults: &mut Vec<String>
 
 /// OpenZFS's own check of a pool that is not imported.
 fn zdb_clean(set: &Path, faults: &mut Vec<String>) {
-    let zdb = std::process::Command::new("zdb").args(["-bcc", "-e", "-p"]).arg(set).arg("tank").output();
-    let Ok(out) = zdb else { return eprintln!("zdb is not installed") };
+    let Some(mut zdb) = zdb() else { return };
+    let out = zdb.args(["-bcc", "-e", "-p"]).arg(set).arg("tank").output().expect("zdb");
     let text = String::from_utf8_lossy(&out.stdout);
     if !out.status.success() || !text.contains("No leaks") {
         faults.push(format!("zdb: {text}{}", String::from_utf8_lossy(&out.stderr)));

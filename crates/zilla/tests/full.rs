@@ -16,25 +16,12 @@ use zilla_core::zap::Value;
 use zilla_core::zpl::S_IFREG;
 use zilla_env::{BoxFuture, Env, real_env};
 use zilla_ondisk::enums::PoolState;
+use zilla_testkit::zdb_clean;
 
 async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
     let found = discover(env, &[dir.to_owned()]).await.unwrap();
     let opts = OpenOpts { force: true, dbuf_cache: 64 << 20, arc_max: 256 << 20, ..OpenOpts::default() };
     Spa::open(env, &found[0], opts).await.unwrap()
-}
-
-fn zdb_clean(dir: &Path, pool: &str) {
-    let zdb = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", pool]).output();
-    let Ok(out) = zdb else {
-        assert!(std::env::var_os("CI").is_none(), "this test needs zdb");
-        return;
-    };
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(
-        out.status.success() && text.contains("No leaks"),
-        "{text}{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
 }
 
 /// The names in a directory, without the two that all have.

@@ -19,6 +19,7 @@ use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::enums::PoolState;
+use zilla_testkit::{zdb_clean, zdb_of};
 
 #[path = "log/replay.rs"]
 mod replay;
@@ -59,19 +60,6 @@ fn crash(dir: &Path) -> tempfile::TempDir {
     let status = Command::new("cp").arg("--sparse=always").arg(from).arg(copy.path()).status();
     assert!(status.unwrap().success());
     copy
-}
-
-fn zdb(dir: &Path, args: &[&str]) -> Option<String> {
-    let out = Command::new("zdb").args(["-e", "-p"]).arg(dir).args(args).arg(POOL).output().ok()?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.status.success(), "zdb: {text}{}", String::from_utf8_lossy(&out.stderr));
-    Some(text)
-}
-
-fn zdb_clean(dir: &Path) {
-    if let Some(text) = zdb(dir, &["-bcc"]) {
-        assert!(text.contains("No leaks"), "{text}");
-    }
 }
 
 async fn check(spa: &Arc<Spa>) {
@@ -253,8 +241,8 @@ fn everything_that_was_committed_is_there_after_a_crash() {
         let (copied, placed) =
             (now.copied_bytes - stats.copied_bytes, now.indirect_bytes - stats.indirect_bytes);
         assert!(copied > 100_000 && placed > 200_000 && copied + placed > 400_000, "{copied}, {placed}");
-        zdb_clean(crashed.path());
-        if let Some(text) = zdb(crashed.path(), &["-iiiii"]) {
+        zdb_clean(crashed.path(), POOL);
+        if let Some(text) = zdb_of(crashed.path(), POOL, &["-iiiii"]) {
             for what in [
                 "TX_MKDIR",
                 "TX_SYMLINK",
@@ -280,12 +268,12 @@ fn everything_that_was_committed_is_there_after_a_crash() {
         fs2.commit().await.unwrap();
         drop(fs2);
         again.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
 
         check(&spa).await;
         drop(fs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
     });
 }
 
@@ -307,12 +295,12 @@ fn a_crash_during_replay_and_one_after_it_change_nothing() {
         // Claimed and not replayed; then replayed and not exported; each time the machine stops.
         let spa1 = import(&run, first.path()).await;
         let second = crash(first.path());
-        zdb_clean(second.path());
+        zdb_clean(second.path(), POOL);
         let spa2 = import(&run, second.path()).await;
         let fs2 = open(&run, &spa2).await;
         assert_eq!(describe(&fs2).await, want);
         let third = crash(second.path());
-        zdb_clean(third.path());
+        zdb_clean(third.path(), POOL);
         let spa3 = import(&run, third.path()).await;
         let fs3 = open(&run, &spa3).await;
         assert_eq!(describe(&fs3).await, want);
@@ -379,7 +367,7 @@ fn a_torn_chain_gives_back_what_was_before_the_tear() {
             check(&spa).await;
             drop(fs);
             spa.close(Some(PoolState::Exported)).await.unwrap();
-            zdb_clean(torn.path());
+            zdb_clean(torn.path(), POOL);
         }
         assert_eq!(last, names.len(), "the last block was never written");
     });
@@ -421,7 +409,7 @@ fn a_log_that_cannot_be_read_stands_in_the_way_of_an_import() {
         check(&spa).await;
         drop(fs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
     });
 }
 
@@ -492,7 +480,7 @@ fn a_lone_commit_is_one_write_and_one_flush_and_many_share_them() {
         assert!(log.stats().get().commits >= before.commits + 2);
         drop(fs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
     });
 }
 
@@ -527,7 +515,7 @@ fn a_small_pool_is_not_filled_by_its_log() {
         check(&spa).await;
         drop(fs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
     });
 }
 
@@ -608,7 +596,7 @@ fn logs_go_with_their_datasets() {
         work(&run, &spa, "tank/b", "again").await;
         check(&spa).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
 
         // Imported again: empty logs, used, destroyed and rolled back without ever being opened.
         let spa = import(&run, dir.path()).await;
@@ -627,10 +615,10 @@ fn logs_go_with_their_datasets() {
         work(&run, &spa, "tank/b", "and on").await;
         check(&spa).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
 
         // After the crash: destroyed and rolled back without a replay, and one replayed.
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
         let spa = import(&run, crashed.path()).await;
         destroy(&spa, "tank/a").await;
         task(&spa, roll_back("tank/b", "tank/b@s")).await;
@@ -643,6 +631,6 @@ fn logs_go_with_their_datasets() {
         work(&run, &spa, "tank/d", "after").await;
         check(&spa).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
     });
 }

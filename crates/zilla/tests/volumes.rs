@@ -16,6 +16,7 @@ use zilla_core::zap::Value;
 use zilla_core::zvol::{NewVolume, create_volume};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
+use zilla_testkit::zdb_clean;
 
 const POOL: &str = "tank";
 const BLK: u64 = 16 << 10;
@@ -58,13 +59,6 @@ async fn volume(env: &Env, spa: &Arc<Spa>, name: &str, size: u64, settings: &[(&
     });
     task.await.unwrap();
     open_volume(env, &spa.dsl, &full, false).await.unwrap()
-}
-
-fn zdb_clean(dir: &Path) {
-    let out = Command::new("zdb").args(["-bcc", "-e", "-p"]).arg(dir).arg(POOL).output();
-    let Ok(out) = out else { return eprintln!("zdb is not installed") };
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && text.contains("No leaks"), "{text}{out:?}");
 }
 
 async fn check(spa: &Arc<Spa>) {
@@ -123,7 +117,7 @@ fn volumes_of_openzfs_have_the_contents_openzfs_says() {
             assert_eq!(seen, 10);
             spa.close((!readonly).then_some(PoolState::Exported)).await.unwrap();
         }
-        zdb_clean(&set);
+        zdb_clean(&set, POOL);
     });
 }
 
@@ -161,10 +155,10 @@ fn what_was_flushed_is_there_after_a_crash() {
         check(&after).await;
         drop(v2);
         after.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(copy.path());
+        zdb_clean(copy.path(), POOL);
         drop(v);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
     });
 }
 
@@ -197,7 +191,7 @@ fn a_reservation_is_kept_for_its_volume() {
         check(&spa).await;
         drop((thick, sparse));
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
     });
 }
 
@@ -246,6 +240,6 @@ fn a_rollback_under_an_open_volume_gives_its_users_the_snapshots_contents() {
         assert_eq!(errno(v.write(0, &[noise(1, 512)], false).await), Some(Errno::NxIo));
         assert_eq!(errno(v.flush().await), Some(Errno::NxIo));
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
     });
 }

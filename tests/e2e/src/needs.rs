@@ -23,8 +23,7 @@ pub enum Need {
     Nested,
 }
 
-/// Where OpenZFS's tools are. Ours have the same names, so no search along `PATH`.
-pub const ZDB: &str = "/usr/sbin/zdb";
+pub use zilla_testkit::ZDB;
 
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

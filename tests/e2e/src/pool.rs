@@ -1,9 +1,7 @@
 //! Pools of every kind, and OpenZFS's opinion of them.
 
-use crate::needs::{Need, ZDB, can};
 use crate::world::{World, finish};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -138,10 +136,7 @@ pub fn zdb_clean(dir: &Path, pool: &str) {
 /// The same with further options.
 #[track_caller]
 pub fn zdb_clean_with(dir: &Path, pool: &str, options: &[&str]) {
-    if !can(&[Need::Zdb]) {
-        return;
-    }
-    let mut command = Command::new(ZDB);
+    let Some(mut command) = zilla_testkit::zdb() else { return };
     command.args(options).args(["-e", "-p"]).arg(dir).args(["-bcc", pool]);
     let done = finish(command);
     let bad = ["leaked space", "double", "errors encountered", "error counts", "checksum mismatch"];

@@ -1,7 +1,6 @@
 //! `zfs bookmark`, and what a bookmark tells when its snapshot is gone.
 
 use std::fs;
-use std::process::Command;
 use zilla_e2e::{Kind, Need, Pool, World, can};
 
 #[track_caller]
@@ -11,14 +10,8 @@ fn says(done: zilla_e2e::Done, code: i32, text: &str) {
 
 /// OpenZFS counts the uses of each feature itself.
 fn counts_agree(pool: &Pool) {
-    if !can(&[Need::Zdb]) {
-        return;
-    }
-    let mut zdb = Command::new("/usr/sbin/zdb");
-    zdb.args(["-e", "-p"]).arg(pool.world.disks()).args(["-d", &pool.name]);
-    let done = zdb.output().expect("zdb");
-    let text = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success() && !text.contains("mismatch"), "{text}");
+    let Some(text) = zilla_testkit::zdb_of(&pool.world.disks(), &pool.name, &["-d"]) else { return };
+    assert!(!text.contains("mismatch"), "{text}");
     assert!(text.contains("Verified bookmark_written feature refcount of 2 is correct"), "{text}");
 }
 

@@ -39,7 +39,8 @@ fn write(path: &Path, data: &[u8]) {
 fn zdb_reads(pool: &Pool<'_>, with: &str, dataset: &str, file: &str) -> Vec<u8> {
     let out = pool.world.path().join("zdb-out");
     let _ = fs::remove_file(&out);
-    let done = Command::new("/usr/sbin/zdb")
+    let done = zilla_testkit::zdb()
+        .expect("OpenZFS's zdb")
         .args(["-e", "-p"])
         .arg(pool.world.disks())
         .args(["-K", with, "-r", dataset, file])

@@ -1,6 +1,5 @@
 //! `zpool history -i`: what the pool itself did, with the commands that asked for it.
 
-use std::process::Command;
 use zilla_e2e::{Kind, Need, Pool, World, can};
 
 #[test]
@@ -52,11 +51,7 @@ fn what_was_done_to_datasets_is_in_the_history() {
     assert!(told.contains("quota=67108864") && told.contains("tag=keep temp=0 refs=1"), "{told}");
     assert!(!world.zpool("history tank").ok().contains("[txg:"), "only who asks for them is told");
     pool.export();
-    if can(&[Need::Zdb]) {
-        let mut zdb = Command::new("/usr/sbin/zdb");
-        zdb.args(["-e", "-p"]).arg(world.disks()).args(["-h", "tank"]);
-        let done = zdb.output().expect("zdb");
-        let text = String::from_utf8_lossy(&done.stdout);
+    if let Some(text) = zilla_testkit::zdb_of(&world.disks(), "tank", &["-h"]) {
         assert!(text.contains("promote tank/clone ("), "{text}");
     }
     pool.import();

@@ -5,7 +5,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use zilla_e2e::needs::ZDB;
 use zilla_e2e::{Need, World, can};
 
 /// A loop device, taken away again.
@@ -64,7 +63,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn zdb(args: &[&str], image: &Path) -> String {
-    let done = Command::new(ZDB).args(args).arg(image).output().expect("zdb");
+    let done = zilla_testkit::zdb().expect("OpenZFS's zdb").args(args).arg(image).output().expect("zdb");
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
@@ -148,11 +147,7 @@ fn two_hosts_at_one_disk() {
     b.zpool("export tank").ok();
     drop(b);
     drop(looped);
-    if can(&[Need::Zdb]) {
-        let dir = image.parent().expect("a folder").display().to_string();
-        let done = Command::new(ZDB).args(["-bcc", "-e", "-p", &dir, "tank"]).output().expect("zdb");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    }
+    zilla_testkit::zdb_clean(image.parent().expect("a folder"), "tank");
     // Back, the short way.
     let begun = Instant::now();
     a.zpool(&format!("import -N -d {shown} tank")).ok();

@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("zilla-macros", 0),
     ("zilla-control", 0),
     ("zilla-tls", 0),
+    ("zilla-testkit", 0),
     ("zilla-advise", 1),
     ("zilla-core", 1),
     ("zilla", 2),

@@ -10,7 +10,6 @@ mod splitting;
 mod upkeep;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::{PoolState, ScanFunc, ScanState};
+use zilla_testkit::zdb_clean;
 
 const SIZE: u64 = 80 << 20;
 const RAIDZ1: VdevKind = VdevKind::Raidz { nparity: 1 };
@@ -84,7 +84,7 @@ impl World {
 
     async fn export(&self, spa: Arc<Spa>) {
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb(self.dir.path());
+        zdb_clean(self.dir.path(), "tank");
     }
 
     async fn turn(&self, spa: Arc<Spa>) -> Arc<Spa> {
@@ -159,18 +159,6 @@ impl World {
 
 fn contents(i: u32) -> Vec<u8> {
     (0..i * 900 + 1).map(|x| ((x * 7 + i) % 251) as u8 ^ (x / 300) as u8).collect()
-}
-
-/// The opinion that counts, where it is to be had.
-fn zdb(dir: &Path) {
-    let Ok(out) = Command::new("/usr/sbin/zdb").args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output()
-    else {
-        return;
-    };
-    let text = String::from_utf8_lossy(&out.stdout);
-    let clean = out.status.success() && text.contains("No leaks");
-    assert!(clean, "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    assert!(!text.contains("errors"), "{text}");
 }
 
 fn guid(spa: &Spa, path: &Path) -> u64 {

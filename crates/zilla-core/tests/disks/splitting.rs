@@ -4,6 +4,7 @@ use super::*;
 use std::collections::BTreeMap;
 use zilla_core::spa::{Refusal, Split};
 use zilla_ondisk::enums::VdevAux;
+use zilla_testkit::zdb_clean;
 
 impl World {
     fn split(&self, spa: &Spa, names: &[&str]) -> Split {
@@ -27,18 +28,6 @@ impl World {
         let names: Vec<_> = found.iter().map(|f| f.name.clone()).collect();
         let found = found.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("{names:?}"));
         Spa::open(&self.env, found, self.opts(name)).await.unwrap()
-    }
-
-    fn agree(&self, name: &str) {
-        let out = Command::new("/usr/sbin/zdb")
-            .args(["-e", "-p"])
-            .arg(self.dir.path())
-            .args(["-bcc", name])
-            .output();
-        let Ok(out) = out else { return };
-        let text = String::from_utf8_lossy(&out.stdout);
-        let clean = out.status.success() && text.contains("No leaks") && !text.contains("errors");
-        assert!(clean, "{name}: {text}\n{}", String::from_utf8_lossy(&out.stderr));
     }
 
     /// The files of a pool, whatever its name is.
@@ -75,8 +64,8 @@ fn each_half_is_a_pool() {
         w.put(&spa, 30..50).await;
         half.close(Some(PoolState::Exported)).await.unwrap();
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        w.agree("tank");
-        w.agree("half");
+        zdb_clean(w.dir.path(), "tank");
+        zdb_clean(w.dir.path(), "half");
         let (spa, half) = (w.named("tank").await, w.named("half").await);
         spa.drop_caches();
         w.has_files(&spa, 0..50).await;
@@ -93,7 +82,7 @@ fn each_half_is_a_pool() {
         for spa in [spa, half, third] {
             spa.close(Some(PoolState::Exported)).await.unwrap();
         }
-        ["tank", "half", "third"].iter().for_each(|n| w.agree(n));
+        ["tank", "half", "third"].iter().for_each(|n| zdb_clean(w.dir.path(), n));
     });
 }
 
@@ -123,8 +112,8 @@ fn mirrors_of_three_with_logs_caches_and_spares_are_split() {
         w.has_files(&half, 0..60).await;
         half.close(Some(PoolState::Exported)).await.unwrap();
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        w.agree("tank");
-        w.agree("half");
+        zdb_clean(w.dir.path(), "tank");
+        zdb_clean(w.dir.path(), "half");
         let (spa, half) = (w.named("tank").await, w.named("half").await);
         w.has_files(&spa, 0..70).await;
         w.has_files(&half, 0..60).await;

@@ -190,6 +190,6 @@ fn damaged_blocks_are_mended_from_streams_of_their_snapshot_only() {
                 assert!(stored(dir.path(), bp) == *was, "{name}: block {at} is not as it was");
             }
         }
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     }
 }

@@ -155,7 +155,7 @@ fn a_sender_that_lies_is_refused_or_believed_and_the_pool_lives() {
         }
         assert!(refused > 40 && believed > 40, "{refused} refused, {believed} believed");
         p.export().await;
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }
 
@@ -191,5 +191,5 @@ fn what_does_not_decompress_is_refused() {
         p.receive(&stream(&honest), to("tank/b", "one")).await.unwrap();
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }

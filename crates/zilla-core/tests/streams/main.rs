@@ -29,6 +29,7 @@ use zilla_core::zpl::{self, Cred, FsProps, NewFile, Time, Unlimited, Zfs, ZplPro
 use zilla_env::Env;
 use zilla_ondisk::enums::{ObjsetType, PoolState};
 use zilla_ondisk::stream::Record;
+use zilla_testkit::zdb_clean;
 
 struct Pool {
     env: Env,
@@ -169,16 +170,6 @@ fn to(fs: &str, snap: &str) -> RecvOpts {
     RecvOpts { fs: fs.into(), snap: snap.into(), ..RecvOpts::default() }
 }
 
-fn zdb(dir: &Path) {
-    let out = Command::new("/usr/sbin/zdb").args(["-bcc", "-e", "-p"]).arg(dir).arg("tank").output();
-    let Ok(out) = out else { return };
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "zdb:\n{text}");
-    for bad in ["leaked space", "block traversal size", "errors:", "ABORTING", "mismatch"] {
-        assert!(!text.contains(bad), "zdb:\n{text}");
-    }
-}
-
 /// What a stream says, as far as it does not depend on how it is put: objects, their bytes, their
 /// spill blocks.
 fn meaning(raw: &[u8]) -> BTreeMap<u64, BTreeMap<String, Vec<u8>>> {
@@ -292,7 +283,7 @@ fn what_is_sent_is_received() {
         assert_eq!(left.unwrap().len(), 1);
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }
 
 #[test]
@@ -328,7 +319,7 @@ fn what_cannot_be_received_changes_nothing() {
         same(&sent, &p.send("tank/b@two", &SendOpts::default()).await, "after all that");
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }
 
 #[test]
@@ -380,7 +371,7 @@ fn a_receive_that_was_cut_anywhere_goes_on() {
             p.export().await;
         });
     }
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }
 
 #[test]
@@ -423,7 +414,7 @@ fn streams_of_openzfs_come_back_as_they_were() {
         }
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }
 
 /// The records of a stream, each with its payload.
@@ -570,5 +561,5 @@ fn an_enemy_s_stream_is_received_or_refused() {
         same(&sent, &p.send("tank/b@one", &SendOpts::default()).await, "what was there before");
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }

@@ -113,7 +113,7 @@ fn what_is_sent_raw_is_read_with_its_key_in_each_suite() {
         p.receive(&p.send("tank/plain@t", &step).await, to("tank/gcm/child", "t")).await.unwrap();
         same(&p.plain("tank/plain@t").await, &p.plain("tank/gcm/child@t").await, "an increment");
         p.export().await;
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
         let p = Pool::open(&env, dir.path()).await;
         p.load("tank/gcm2", 7).await.unwrap();
         p.mount("tank/gcm2").await;
@@ -148,7 +148,7 @@ fn a_raw_receive_can_be_snapshotted_and_sent_on() {
         }
         same(&p.plain("tank/a@one").await, &p.plain("tank/c@one").await, "all the way");
         p.export().await;
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }
 
@@ -182,7 +182,7 @@ fn a_key_changed_on_the_receiving_side_stays_the_key() {
         p.load("tank/c", 3).await.unwrap();
         same(&p.plain("tank/a@two").await, &p.plain("tank/c@two").await, "the sender's key");
         p.export().await;
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }
 
@@ -220,7 +220,7 @@ fn other_sets_of_ivs_are_refused_and_nothing_is_left() {
         assert!(over.contains("cannot be used to destroy an encrypted filesystem"), "{over}");
         same(&p.plain("tank/a@two").await, &p.plain("tank/b@two").await, "as it was");
         p.export().await;
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }
 
@@ -249,7 +249,7 @@ fn a_raw_stream_cut_or_flipped_anywhere_goes_on_or_leaves_nothing() {
                 assert!(p.receive(cut, opts.clone()).await.is_err());
                 if round == 1 {
                     p.export().await;
-                    zdb(dir.path());
+                    zdb_clean(dir.path(), "tank");
                     p = Pool::open(&env, dir.path()).await;
                 }
                 p.spa.sync().await.unwrap();
@@ -270,6 +270,6 @@ fn a_raw_stream_cut_or_flipped_anywhere_goes_on_or_leaves_nothing() {
             }
         }
         p.export().await;
-        zdb(dir.path());
+        zdb_clean(dir.path(), "tank");
     });
 }

@@ -114,7 +114,7 @@ fn what_no_sync_could_put_down_is_refused() {
         p.receive(&stream(&honest), to("tank/new", "one")).await.unwrap();
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn what_needs_a_feature_that_the_pool_lacks_is_refused() {
         p.receive(&stream(&honest), to("tank/new", "one")).await.unwrap();
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }
 
 /// It used to take away what a block was to be written as.
@@ -174,7 +174,7 @@ fn a_raw_free_of_nothing_takes_nothing_away() {
         same(&p.plain("tank/crypt@one").await, &p.plain("tank/b@one").await, "read with its key");
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }
 
 /// A block in its pointer does not say of what type it is, and was kept in its sender's order.

@@ -152,5 +152,5 @@ fn what_was_received_so_far_goes_on_elsewhere() {
         }
         p.export().await;
     });
-    zdb(dir.path());
+    zdb_clean(dir.path(), "tank");
 }

@@ -121,7 +121,7 @@ fn flags_are_in_the_log_before_what_they_stood_in_the_way_of() {
         let crashed = crash(dir.path());
         let now = fs.zfs().intent_log().unwrap().stats().get();
         assert!(now.records > records, "it was not in the log: {now:?}");
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
 
         let again = import(&run, crashed.path()).await;
         let fs2 = open(&run, &again).await;
@@ -267,7 +267,7 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
         check(&spa).await;
         drop(fs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
 
         // Or whoever owns it does without the rest.
         let spa = import(&run, given_up.path()).await;
@@ -309,7 +309,7 @@ fn a_file_that_got_its_name_late_is_there_after_a_crash_and_one_without_is_not()
         fs.write(late.node, 10, &bytes(50, 6), false).await.unwrap();
         fs.fsync(late.node).await.unwrap();
         let (want, crashed) = (describe(&fs).await, crash(dir.path()));
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
         let again = import(&run, crashed.path()).await;
         let fs2 = open(&run, &again).await;
         assert_eq!(describe(&fs2).await, want);
@@ -320,7 +320,7 @@ fn a_file_that_got_its_name_late_is_there_after_a_crash_and_one_without_is_not()
         check(&again).await;
         drop(fs2);
         again.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(crashed.path());
+        zdb_clean(crashed.path(), POOL);
         // The one without a name goes with its last use.
         assert_eq!(fs.zfs().files_to_free().await.unwrap(), 1);
         drop((late, never));
@@ -328,6 +328,6 @@ fn a_file_that_got_its_name_late_is_there_after_a_crash_and_one_without_is_not()
         assert_eq!(fs.zfs().files_to_free().await.unwrap(), 0);
         drop(fs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
-        zdb_clean(dir.path());
+        zdb_clean(dir.path(), POOL);
     });
 }
