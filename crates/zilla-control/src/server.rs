@@ -19,10 +19,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -33,6 +34,11 @@ pub const REQUEST_LIMIT: usize = 4 << 20;
 const CONNECTIONS: usize = 256;
 /// Of those who do not own the daemon, all together.
 const GUESTS: usize = 64;
+/// Of them, of one user.
+const GUESTS_OF_ONE: usize = 16;
+/// Bytes of a guest's request: what one may ask, and be told of what was wrong with it, is bounded
+/// by that.
+const GUEST_REQUEST_LIMIT: usize = 16 << 10;
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for operations that are under way.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -74,7 +80,7 @@ pub async fn serve_to<B: Backend>(
     backend: Arc<B>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let guests = Arc::new(Semaphore::new(GUESTS));
+    let guests = Arc::new(Guests::default());
     let owner = rustix::process::geteuid().as_raw();
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let (stop, stopped) = watch::channel(false);
@@ -102,10 +108,10 @@ pub async fn serve_to<B: Backend>(
         let Some(caller) = admit(&stream, owner, share) else { continue };
         let guest = match caller.owner {
             true => None,
-            false => match guests.clone().try_acquire_owned() {
-                Ok(place) => Some(place),
-                Err(_) => {
-                    tracing::warn!("refused a connection of uid {}: there are {GUESTS}", caller.uid);
+            false => match guests.place(caller.uid) {
+                Some(place) => Some(place),
+                None => {
+                    tracing::warn!("refused a connection of uid {}: there are too many", caller.uid);
                     continue;
                 }
             },
@@ -124,6 +130,42 @@ pub async fn serve_to<B: Backend>(
         tracing::warn!("operations are still under way after {} s", DRAIN.as_secs());
     }
     Ok(())
+}
+
+/// How many connections each user has who does not own the daemon.
+#[derive(Default)]
+struct Guests(Mutex<HashMap<u32, usize>>);
+
+/// A guest's connection, counted as long as it lives.
+struct Place(Arc<Guests>, u32);
+
+impl Guests {
+    /// No one leaves it half changed.
+    fn all(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(self: &Arc<Guests>, uid: u32) -> Option<Place> {
+        let mut all = self.all();
+        let (sum, own) = (all.values().sum::<usize>(), all.get(&uid).copied().unwrap_or(0));
+        if sum >= GUESTS || own >= GUESTS_OF_ONE {
+            return None;
+        }
+        all.insert(uid, own + 1);
+        Some(Place(self.clone(), uid))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.0.all();
+        if let Some(own) = all.get_mut(&self.1) {
+            *own -= 1;
+            if *own == 0 {
+                all.remove(&self.1);
+            }
+        }
+    }
 }
 
 fn admit(stream: &UnixStream, owner: u32, share: Share) -> Option<Caller> {
@@ -206,7 +248,8 @@ async fn answer<B: Backend>(
     if request.method() != Method::POST {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "operations are posted");
     }
-    let body = Limited::new(request.into_body(), REQUEST_LIMIT).collect();
+    let limit = if caller.owner { REQUEST_LIMIT } else { GUEST_REQUEST_LIMIT };
+    let body = Limited::new(request.into_body(), limit).collect();
     let body = match tokio::time::timeout(READ_TIMEOUT, body).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long or cut short"),
@@ -242,4 +285,22 @@ fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Re
     *response.status_mut() = status;
     response.headers_mut().insert(hyper::header::CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_guest_leaves_room_for_others() {
+        let guests = Arc::new(Guests::default());
+        let mut of_one: Vec<Place> = (0..GUESTS_OF_ONE).map(|_| guests.place(7).unwrap()).collect();
+        assert!(guests.place(7).is_none());
+        let others: Vec<Place> = (100..).map_while(|uid| guests.place(uid)).collect();
+        assert_eq!(others.len(), GUESTS - GUESTS_OF_ONE);
+        of_one.pop();
+        assert!(guests.place(7).is_some(), "it was given back");
+        drop((of_one, others));
+        assert!(guests.all().is_empty());
+    }
 }

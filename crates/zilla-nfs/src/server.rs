@@ -207,6 +207,15 @@ async fn write_replies<W: AsyncWrite + Unpin>(
     writer.shutdown().await
 }
 
+/// Gives back what a reply does not need of the room for the largest. A refusal then holds next to
+/// nothing while it waits to be sent: else whoever is refused, and does not take his refusals, would
+/// keep the room from everybody.
+fn only_for(mut room: OwnedSemaphorePermit, reply: &Reply) -> OwnedSemaphorePermit {
+    let over = room.num_permits().saturating_sub(reply.len().div_ceil(UNIT));
+    drop(room.split(over));
+    room
+}
+
 /// Serves one client from its first byte to its last.
 async fn client<S>(stream: S, peer: SocketAddr, shared: Arc<Shared>) -> io::Result<()>
 where
@@ -257,6 +266,7 @@ where
                     };
                     let reply = shared.perform(peer, call).await;
                     drop(room);
+                    let reply_room = reply_room.map(|room| only_for(room, &reply));
                     let _ = answers.send((reply, slot, reply_room)).await;
                 });
             }

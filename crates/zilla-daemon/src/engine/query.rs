@@ -5,6 +5,7 @@ use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use super::values::kind_of;
 use futures_util::future::BoxFuture;
+use std::collections::HashSet;
 use std::path::Path;
 use zilla::tree::DatasetDir;
 use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply};
@@ -22,11 +23,13 @@ struct Walk<'a> {
 impl Engine {
     pub(super) async fn query_datasets(&self, r: DatasetQuery) -> Answer<DatasetQueryReply> {
         let mut reply = DatasetQueryReply::default();
-        let roots: Vec<String> = if r.roots.is_empty() {
+        let mut roots: Vec<String> = if r.roots.is_empty() {
             self.all_pools().iter().map(|p| p.name()).collect()
         } else {
             r.roots.clone()
         };
+        let (mut asked, mut told) = (HashSet::new(), HashSet::new());
+        roots.retain(|root| asked.insert(root.clone()));
         for root in &roots {
             let walked = match self.pool_of(root) {
                 Ok(pool) => query_root(&pool, &r, root).await,
@@ -34,11 +37,8 @@ impl Engine {
             };
             match walked {
                 Ok(list) => {
-                    for info in list {
-                        if !reply.datasets.iter().any(|known| known.name == info.name) {
-                            reply.datasets.push(info);
-                        }
-                    }
+                    let new = list.into_iter().filter(|info| told.insert(info.name.clone()));
+                    reply.datasets.extend(new);
                 }
                 Err(e) => reply.errors.push(if e.subject.is_some() { e } else { e.subject(root.as_str()) }),
             }
@@ -95,6 +95,8 @@ impl Walk<'_> {
 
     fn head<'a>(&'a mut self, dir: &'a DatasetDir, depth: u32) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
+            // With everything in memory nothing else waits, and others' requests are to go on.
+            tokio::task::yield_now().await;
             let below = self.r.depth.is_none_or(|max| depth < max);
             if dir.has_head() {
                 let ds = dir.head().await.map_err(of_dataset)?;

@@ -206,3 +206,39 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn who_does_not_take_his_refusals_keeps_no_room_from_others() {
+    let exports = shared("on");
+    let mut bad = Out::default();
+    bad.opaque(b"no handle").u64(0).u32(1 << 20);
+    let read = record_of(&call(NFS, 6, &bad), true);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let shared = Shared::new(Arc::new(exports));
+        let mut strangers = Vec::new();
+        for _ in 0..STRANGERS {
+            // So small that no reply is taken off the server's hands.
+            let (mut near, far) = tokio::io::duplex(16);
+            tokio::spawn(client(far, peer(2000), shared.clone()));
+            let read = read.clone();
+            strangers.push(tokio::spawn(async move {
+                for _ in 0..UNDER_WAY {
+                    near.write_all(&read).await.unwrap();
+                }
+                near
+            }));
+        }
+        let mut open = Vec::new();
+        for stranger in strangers {
+            open.push(stranger.await.unwrap());
+        }
+        // All their calls are under way or done: what they hold is what their replies need.
+        let most = STRANGERS * UNDER_WAY;
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        while shared.replies.available_permits() < ROOM / UNIT - most {
+            assert!(tokio::time::Instant::now() < deadline, "strangers hold the room for replies");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
