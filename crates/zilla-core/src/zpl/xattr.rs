@@ -54,9 +54,15 @@ fn no_data<T>() -> Result<T> {
     err(Errno::NoData, "no such extended attribute")
 }
 
+/// What a name in the user's name space may not begin with. Source: ZFS_XA_NS_PREFIX_FORBIDDEN in
+/// OpenZFS's include/sys/zfs_znode.h.
+const NAME_SPACES: [&str; 5] = ["user.", "trusted.", "security.", "system.", "freebsd:"];
+
 /// Attribute names are Linux's with their name space; the ones in the user's may have been stored without it by other systems.
+/// A name that would then be one of another name space has no such form: the kernel lets whoever
+/// may write the file use the user's names, and does not the others.
 fn bare_name(name: &str) -> Option<&str> {
-    name.strip_prefix("user.")
+    name.strip_prefix("user.").filter(|bare| !NAME_SPACES.iter().any(|space| bare.starts_with(space)))
 }
 
 fn name_str(name: &[u8]) -> Result<&str> {
@@ -127,6 +133,8 @@ impl Zfs {
             .any(|p| name.starts_with(p) && name.len() > p.len())
         {
             return err(Errno::NotSup, "no such name space of extended attributes");
+        } else if name.starts_with("user.") && bare_name(name).is_none() && !self.is_replaying() {
+            return Err(Error::inval("the attribute's name has two name spaces"));
         }
         Ok(())
     }

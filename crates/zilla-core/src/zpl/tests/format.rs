@@ -170,3 +170,38 @@ fn device_numbers_are_stored_as_the_kernel_keeps_them() {
         assert_eq!(decode_rdev(encode_rdev(rdev)), rdev);
     }
 }
+
+#[test]
+fn a_user_s_attribute_is_no_way_to_those_of_other_name_spaces() {
+    for xattr_sa in [true, false] {
+        let props = FsProps { xattr_sa, posix_acl: true, ..FsProps::default() };
+        let w = World::new(5, props);
+        let new = NewFile::new(S_IFREG | 0o644, CRED);
+        let id = block_on(w.zfs.create(w.zfs.root(), b"f", new)).unwrap().0.id();
+        // Entries of the owner, user 42, the group, the mask, others: tag, rights, id.
+        let entries = [(1u16, 6u16, !0u32), (2, 4, 42), (4, 4, !0), (16, 4, !0), (32, 0, !0)];
+        let mut acl = 2u32.to_le_bytes().to_vec();
+        for (tag, rights, id) in entries {
+            acl.extend([tag.to_le_bytes(), rights.to_le_bytes()].concat());
+            acl.extend(id.to_le_bytes());
+        }
+        let all: [(&[u8], &[u8]); 4] = [
+            (b"trusted.a", b"secret"),
+            (b"security.capability", b"may"),
+            (b"security.a", b"label"),
+            (b"system.posix_acl_access", &acl),
+        ];
+        for (name, value) in all {
+            block_on(w.zfs.setxattr(id, name, value, XattrMode::Any)).unwrap();
+        }
+        let values = || all.map(|(name, _)| block_on(w.zfs.getxattr(id, name)).unwrap());
+        let was = values();
+        for (name, _) in all {
+            let mine = [b"user.", name].concat();
+            assert!(block_on(w.zfs.getxattr(id, &mine)).unwrap_err().is(Errno::Inval));
+            assert!(block_on(w.zfs.setxattr(id, &mine, b"x", XattrMode::Any)).unwrap_err().is(Errno::Inval));
+            assert!(block_on(w.zfs.removexattr(id, &mine)).unwrap_err().is(Errno::Inval));
+        }
+        assert_eq!(values(), was);
+    }
+}
