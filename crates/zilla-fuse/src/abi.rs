@@ -101,6 +101,8 @@ pub(crate) const O_WRONLY: u32 = 1;
 pub(crate) const O_TRUNC: u32 = 0o1000;
 pub(crate) const O_APPEND: u32 = 0o2000;
 pub(crate) const O_DSYNC: u32 = 0o10000;
+/// Of the machine: it is not the same bit everywhere.
+pub(crate) const O_DIRECT: u32 = libc::O_DIRECT as u32;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 

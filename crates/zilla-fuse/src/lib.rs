@@ -29,6 +29,7 @@ mod abi;
 mod caller;
 mod crew;
 mod dev;
+mod ioctl;
 mod loopback;
 mod mount;
 mod notify;

@@ -5,14 +5,14 @@
 
 use crate::session::Options;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::FdFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
     socketpair,
 };
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt;
@@ -46,21 +46,73 @@ pub(crate) fn open_dir(path: &Path, how: OFlags) -> io::Result<OwnedFd> {
     fds.into_iter().next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The number of the file system at a path.
-pub(crate) fn device_of(path: &Path) -> io::Result<u64> {
-    let path = path.to_owned();
-    aside(move || Ok(rustix::fs::stat(&path)?.st_dev))
+/// What [`attach`] has mounted: what its directory is called, the number of the file system, and the
+/// session's device.
+pub(crate) struct Attached {
+    pub(crate) path: PathBuf,
+    pub(crate) device: u64,
+    pub(crate) fd: OwnedFd,
 }
 
-/// Mounts on a directory that is open; returns what that is called and the session's device.
-pub(crate) fn attach(dir: OwnedFd, opts: &Options) -> io::Result<(PathBuf, OwnedFd)> {
+/// Mounts on a directory that is open.
+pub(crate) fn attach(dir: OwnedFd, opts: &Options) -> io::Result<Attached> {
     let opts = opts.clone();
     let call = move |kept: &[BorrowedFd<'_>]| {
         let dir = *kept.first().ok_or(io::ErrorKind::NotFound)?;
-        Ok((path_of(dir)?, vec![attach_here(dir, &opts)?]))
+        let (path, fd) = (path_of(dir)?, attach_here(dir, &opts)?);
+        let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // 0 where it cannot be told: then nothing is changed or unmounted by its number.
+        let device = rustix::fs::openat(dir, "..", how, Mode::empty())
+            .map_err(io::Error::from)
+            .and_then(|parent| Place { parent, name: name_of(&path)? }.device())
+            .unwrap_or(0);
+        Ok(((path, device), vec![fd]))
     };
-    let (path, fds) = block_on(apart_with(vec![dir], call))?;
-    fds.into_iter().next().map(|fd| (path, fd)).ok_or_else(|| io::ErrorKind::NotFound.into())
+    let ((path, device), fds) = block_on(apart_with(vec![dir], call))?;
+    let fd = fds.into_iter().next().ok_or(io::ErrorKind::NotFound)?;
+    Ok(Attached { path, device, fd })
+}
+
+/// A mountpoint as a name in an open directory: what owners of directories above it rename, or put
+/// links in the place of, does not change what it means.
+struct Place {
+    parent: OwnedFd,
+    name: OsString,
+}
+
+fn name_of(path: &Path) -> io::Result<OsString> {
+    path.file_name().map(OsString::from).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let name = name_of(path)?;
+        let above = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Place { parent: rustix::fs::open(above, how, Mode::empty())?, name })
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new(&by_descriptor(self.parent.as_fd())).join(&self.name)
+    }
+
+    /// The number of the file system that is mounted there. Its server is not asked.
+    fn device(&self) -> io::Result<u64> {
+        let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&self.parent, &self.name, how, StatxFlags::TYPE)?;
+        Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
+    }
+
+    /// Unmounts what has this number, or whatever is there.
+    fn unmount(&self, device: Option<u64>, force: bool) -> io::Result<()> {
+        if let Some(device) = device
+            && self.device()? != device
+        {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not mounted there any more"));
+        }
+        let how = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        Ok(rustix::mount::unmount(self.path(), how | UnmountFlags::NOFOLLOW)?)
+    }
 }
 
 fn attach_here(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
@@ -78,7 +130,7 @@ fn attach_here(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
 /// What an open directory is called at the moment.
 fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let path = rustix::fs::readlink(by_descriptor(dir), Vec::new())?;
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
+    Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))
 }
 
 /// A path that leads to just what is open, whatever its name has come to mean.
@@ -129,6 +181,16 @@ fn open_mounted(mountpoint: &Path, device: u64) -> io::Result<OwnedFd> {
         return Err(io::Error::new(io::ErrorKind::NotFound, "it is not mounted there any more"));
     }
     Ok(root)
+}
+
+/// Has the kernel send what it holds of changed pages that were mapped into memory.
+pub(crate) fn write_back(mountpoint: &Path, device: u64) -> io::Result<()> {
+    let mountpoint = mountpoint.to_owned();
+    aside(move || {
+        let root = open_mounted(&mountpoint, device)?;
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::syncfs(rustix::fs::open(by_descriptor(root.as_fd()), how, Mode::empty())?)?)
+    })
 }
 
 fn mount_directly(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
@@ -245,21 +307,17 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-/// Detaches; with `force` even if files are in use, whose users then lose them when they close them.
-pub(crate) fn detach(mountpoint: &Path, force: bool) -> io::Result<()> {
+/// Detaches the file system that has this number (0: whatever is there); with `force` even if files
+/// are in use, whose users then lose them when they close them.
+pub(crate) fn detach(mountpoint: &Path, device: u64, force: bool) -> io::Result<()> {
     let mountpoint = mountpoint.to_owned();
-    aside(move || detach_here(&mountpoint, force))
+    aside(move || match Place::of(&mountpoint)?.unmount((device != 0).then_some(device), force) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => detach_by_helper(&mountpoint, force),
+        done => done,
+    })
 }
 
-fn detach_here(mountpoint: &Path, force: bool) -> io::Result<()> {
-    if is_root() {
-        let how = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-        match rustix::mount::unmount(mountpoint, how | UnmountFlags::NOFOLLOW) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::PERM) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
+fn detach_by_helper(mountpoint: &Path, force: bool) -> io::Result<()> {
     let mut cmd = helper()?;
     cmd.arg("-u").arg("-q");
     if force {
@@ -278,9 +336,17 @@ fn detach_here(mountpoint: &Path, force: bool) -> io::Result<()> {
 /// Takes a mount away whose server died. Anything else at that place is left alone; true if there was one.
 pub fn clear_stale(mountpoint: &Path) -> io::Result<bool> {
     let mountpoint = mountpoint.to_owned();
-    aside(move || match rustix::fs::statfs(&mountpoint) {
-        Err(rustix::io::Errno::NOTCONN) => detach_here(&mountpoint, true).map(|()| true),
-        _ => Ok(false),
+    aside(move || {
+        let Ok(place) = Place::of(&mountpoint) else { return Ok(false) };
+        match rustix::fs::statfs(place.path()) {
+            Err(rustix::io::Errno::NOTCONN) => {}
+            _ => return Ok(false),
+        }
+        match place.unmount(None, true) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => detach_by_helper(&mountpoint, true)?,
+            done => done?,
+        }
+        Ok(true)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Each request of the kernel, as an operation of the file system.
 
-use crate::abi::{self, Args, Header, Short, fattr, fopen, ioc, op};
+use crate::abi::{self, Args, Header, Short, fattr, fopen, op};
 use crate::caller::Caller;
 use crate::opens::{CACHED, Opened, STABLE};
 use crate::reply::{Out, Reply, from_kernel, put_dirent};
@@ -10,12 +10,11 @@ use bytes::Bytes;
 use zilla::zpl::{Atime, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, S_ISUID};
 use zilla::{
     Attr, Cred, DirEntry, Entry, Errno, NewFile, Now, RenameFlags, SetAttr, SetTime, Stop, Time, Whence,
-    XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NODUMP, ZFS_PROJINHERIT,
+    XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE,
 };
 
 const ENOSYS: i32 = 38;
-const EINVAL: i32 = 22;
-const ENOTTY: i32 = 25;
+pub(crate) const EINVAL: i32 = 22;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 const FALLOC_KEEP_SIZE: u32 = 1;
@@ -24,7 +23,7 @@ const FALLOC_ZERO_RANGE: u32 = 0x10;
 /// The group may execute the file.
 const S_IXGRP: u32 = 0o010;
 
-type Done = Result<Reply, Short>;
+pub(crate) type Done = Result<Reply, Short>;
 
 /// An answer, `None` for requests that get none; or not at once, because something must be read first.
 pub(crate) type AtOnce = Option<Result<Option<Reply>, Short>>;
@@ -60,7 +59,7 @@ impl Session {
     }
 
     /// If a file is one that may not just be opened, the kernel is to go on asking.
-    fn guard(&self, attr: &Attr) {
+    pub(crate) fn guard(&self, attr: &Attr) {
         if attr.flags & (ZFS_IMMUTABLE | ZFS_APPENDONLY) != 0 {
             self.opens.always();
         }
@@ -189,8 +188,14 @@ impl Session {
             }
             op::READ => {
                 a.skip(8)?;
-                let (off, size) = (a.u64()?, a.u32()?);
-                Ok(self.fs.read(node, off, size as usize).await.map_or_else(Reply::from, Reply::data))
+                let (off, size) = (a.u64()?, a.u32()? as usize);
+                // Flags of reading and the lock's owner come between.
+                a.skip(12)?;
+                let data = match a.u32()? & abi::O_DIRECT {
+                    0 => self.fs.read(node, off, size).await,
+                    _ => self.fs.read_direct(node, off, size).await,
+                };
+                Ok(data.map_or_else(Reply::from, Reply::data))
             }
             op::WRITE => self.write(r, a).await,
             op::STATFS => Ok(self.statfs()),
@@ -217,7 +222,7 @@ impl Session {
             op::FALLOCATE => self.fallocate(r, a).await,
             op::LSEEK => self.lseek(node, a).await,
             op::COPY_FILE_RANGE => self.copy(r, a).await,
-            op::IOCTL => self.ioctl(node, a).await,
+            op::IOCTL => self.ioctl(&r.header, a).await,
             op::DESTROY => Ok(Reply::ok()),
             // Opening, closing, access checks, locks: the kernel does them by itself once it has been told.
             _ => Ok(Reply::errno(ENOSYS)),
@@ -397,7 +402,8 @@ impl Session {
     async fn write(&self, r: &Request, a: &mut Args<'_>) -> Done {
         let (handle, off, size, flags) = (a.u64()?, a.u64()?, a.u32()?, a.u32()?);
         a.skip(8)?;
-        let sync = a.u32()? & abi::O_DSYNC != 0;
+        let file_flags = a.u32()?;
+        let (sync, direct) = (file_flags & abi::O_DSYNC != 0, file_flags & abi::O_DIRECT != 0);
         let behind = [r.all.slice(abi::WRITE_HEADER.min(r.all.len())..)];
         let data = if r.data.is_empty() { &behind } else { &r.data[..] };
         if data.iter().map(Bytes::len).sum::<usize>() != size as usize {
@@ -414,7 +420,10 @@ impl Session {
                 Err(e) => return Ok(e.into()),
             }
         }
-        let mut written = self.fs.write_vectored(node, off, data, kill).await.map(drop);
+        let mut written = match direct {
+            true => self.fs.write_direct(node, off, data, kill).await.map(drop),
+            false => self.fs.write_vectored(node, off, data, kill).await.map(drop),
+        };
         self.disarmed(node, kill);
         // A write can ask for it itself (RWF_DSYNC). The kernel sees to that only where it goes through the cache.
         let stable = handle == STABLE || sync && !(self.kernel_syncs && handle == CACHED);
@@ -584,83 +593,7 @@ impl Session {
             Err(e) => e.into(),
         })
     }
-
-    /// File flags and projects, for chattr, lsattr and project quota tools; `zfs rewrite`.
-    async fn ioctl(&self, node: u64, a: &mut Args<'_>) -> Done {
-        a.skip(12)?;
-        let cmd = a.u32()?;
-        a.skip(8)?;
-        let (in_size, out_size) = (a.u32()?, a.u32()?);
-        let input = a.bytes(in_size as usize)?;
-        let word = |at: usize| Args(input.get(at..).unwrap_or_default()).u32();
-        let mut out = Out::with(64);
-        out.u32(0).u32(0).u32(0).u32(0);
-        let attr = match self.fs.getattr(node).await {
-            Ok(a) => a,
-            Err(e) => return Ok(e.into()),
-        };
-        let set = match cmd {
-            ioc::GETFLAGS => {
-                out.u32(fl_bits(&attr));
-                None
-            }
-            ioc::FSGETXATTR => {
-                out.u32(x_bits(&attr)).u32(0).u32(0).u32(attr.projid);
-                out.0.resize(16 + 28, 0);
-                None
-            }
-            ioc::SETFLAGS => {
-                let bits = word(0)?;
-                let known = FLAGS.iter().fold(0, |k, f| k | f.1);
-                if bits & !known & !fl_bits(&attr) != 0 {
-                    return Ok(Errno::NotSup.into());
-                }
-                Some(SetAttr { flags: Some(flags_from(bits, |f| f.1)), ..SetAttr::default() })
-            }
-            ioc::FSSETXATTR => {
-                let (bits, extent, projid, cow_extent) = (word(0)?, word(4)?, word(12)?, word(16)?);
-                let known = FLAGS.iter().fold(ioc::XFLAG_HASATTR, |k, f| k | f.2);
-                if bits & !known != 0 || extent != 0 || cow_extent != 0 {
-                    return Ok(Errno::NotSup.into());
-                }
-                Some(SetAttr {
-                    flags: Some(flags_from(bits, |f| f.2)),
-                    projid: (projid != attr.projid).then_some(projid),
-                    ..SetAttr::default()
-                })
-            }
-            ioc::ZFS_REWRITE => {
-                let mut args = Args(input);
-                let (flags, off, len, arg) = (args.u64()?, args.u64()?, args.u64()?, args.u64()?);
-                if flags != 0 || arg != 0 || len != 0 && off.checked_add(len).is_none() {
-                    return Ok(Reply::errno(EINVAL));
-                }
-                if let Err(e) = self.fs.rewrite(node, off, len).await {
-                    return Ok(e.into());
-                }
-                None
-            }
-            _ => return Ok(Reply::errno(ENOTTY)),
-        };
-        if let Some(set) = set {
-            match self.fs.setattr(node, set).await {
-                Ok(attr) => self.guard(&attr),
-                Err(e) => return Ok(e.into()),
-            }
-        }
-        out.0.truncate(16 + out_size as usize);
-        Ok(Reply::head(out.0))
-    }
 }
-
-/// File flag, its bit for chattr, its bit for project tools.
-type Flag = (u64, u32, u32);
-const FLAGS: [Flag; 4] = [
-    (ZFS_IMMUTABLE, ioc::IMMUTABLE_FL, ioc::XFLAG_IMMUTABLE),
-    (ZFS_APPENDONLY, ioc::APPEND_FL, ioc::XFLAG_APPEND),
-    (ZFS_NODUMP, ioc::NODUMP_FL, ioc::XFLAG_NODUMP),
-    (ZFS_PROJINHERIT, ioc::PROJINHERIT_FL, ioc::XFLAG_PROJINHERIT),
-];
 
 fn writes(flags: u32) -> bool {
     flags & abi::O_ACCMODE != abi::O_RDONLY || flags & abi::O_TRUNC != 0
@@ -669,22 +602,6 @@ fn writes(flags: u32) -> bool {
 /// Whether a file's set-group-id bit is one that only members of the group leave.
 fn is_strangers(attr: &Attr, caller: &Caller) -> bool {
     attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !caller.is_in_group(attr.gid)
-}
-
-fn bits_of(attr: &Attr, bit: impl Fn(&Flag) -> u32) -> u32 {
-    FLAGS.iter().filter(|f| attr.flags & f.0 != 0).fold(0, |b, f| b | bit(f))
-}
-fn fl_bits(attr: &Attr) -> u32 {
-    bits_of(attr, |f| f.1)
-}
-fn x_bits(attr: &Attr) -> u32 {
-    bits_of(attr, |f| f.2)
-}
-/// What to set and what to clear.
-fn flags_from(bits: u32, bit: impl Fn(&Flag) -> u32) -> (u64, u64) {
-    FLAGS
-        .iter()
-        .fold((0, 0), |(on, off), f| if bits & bit(f) != 0 { (on | f.0, off) } else { (on, off | f.0) })
 }
 
 fn done(r: zilla::Result<()>) -> Done {

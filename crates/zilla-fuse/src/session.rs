@@ -3,7 +3,7 @@
 use crate::abi::{self, Short, cap, op};
 use crate::crew::{MAX_WRITE, Served, Turn, crew};
 use crate::dev::{Dev, Read};
-use crate::mount::{attach, change, clear_stale, detach, device_of, open_dir, others_allowed};
+use crate::mount::{Attached, attach, change, clear_stale, detach, open_dir, others_allowed, write_back};
 use crate::notify::Notifier;
 use crate::opens::{Opens, new_directly};
 use crate::reply::{Out, Reply, from_kernel};
@@ -90,14 +90,13 @@ pub fn mount(fs: Arc<Filesystem>, env: Env, mountpoint: &Path, opts: &Options) -
 
 /// The same at a directory that is open, whatever its path has come to mean.
 pub fn mount_on(fs: Arc<Filesystem>, env: Env, dir: OwnedFd, opts: &Options) -> io::Result<Mount> {
-    let (mountpoint, fd) = attach(dir, opts)?;
+    let Attached { path: mountpoint, device, fd } = attach(dir, opts)?;
     let dev = Arc::new(Dev::new(fd));
     let session = Arc::new(Session::new(fs, dev, env, opts));
     if let Err(e) = session.clone().start() {
-        let _ = detach(&mountpoint, true);
+        let _ = detach(&mountpoint, device, true);
         return Err(e);
     }
-    let device = device_of(&mountpoint).unwrap_or(0);
     read_ahead_more(device);
     Ok(Mount { session, mountpoint, device, detached: false.into() })
 }
@@ -137,13 +136,18 @@ impl Mount {
     pub fn notifier(&self) -> Notifier {
         Notifier(self.session.clone())
     }
+    /// Has the kernel send what was changed in mapped files and not written yet, which is lost if the
+    /// mount is taken away from who has it.
+    pub fn write_back(&self) -> io::Result<()> {
+        write_back(&self.mountpoint, self.device)
+    }
     /// Unmounts. Without `force`, files in use make it fail. [`Mount::gone`] tells when the last request is through.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
         if self.is_going() {
             // Nothing may be left of it but the mount, if the connection broke off.
             return clear_stale(&self.mountpoint).map(drop);
         }
-        detach(&self.mountpoint, force)?;
+        detach(&self.mountpoint, self.device, force)?;
         self.detached.store(true, Ordering::Release);
         Ok(())
     }

@@ -2,10 +2,13 @@
 
 use crate::ctldir::{NoSnapshots, Snapdir, Snapshots};
 use crate::filesystem::Filesystem;
+use crate::in_use::LOOK;
 use crate::snapshots::DatasetSnapshots;
 use crate::tree::DatasetRef;
+use parking_lot::Mutex;
 use std::sync::Arc;
-use zilla_core::dsl::{DslDataset, DslPool, LongHold};
+use std::time::Duration;
+use zilla_core::dsl::{DslDataset, DslPool, LongHold, Writer};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::txg::Tx;
 use zilla_core::types::ObjectId;
@@ -22,19 +25,30 @@ const ZFS_ACLTYPE_POSIX: u64 = 1;
 const ZFS_DNSIZE_LEGACY: u64 = 0;
 const ZFS_DNSIZE_AUTO: u64 = 1;
 
+/// So long is waited for who has closed a file system and is still at it.
+const CLOSING: Duration = Duration::from_secs(5);
+
 /// The dataset's side of [`Space`]. Holds the dataset, so that it cannot be destroyed while it is open.
 pub(crate) struct DatasetSpace {
-    pub(crate) dsl: Arc<DslPool>,
-    pub(crate) hold: LongHold,
+    dsl: Arc<DslPool>,
+    ds: Arc<DslDataset>,
+    /// Given up in this order.
+    kept: Mutex<Option<(Option<Writer>, LongHold)>>,
+}
+
+impl DatasetSpace {
+    pub(crate) fn new(dsl: &Arc<DslPool>, writer: Option<Writer>, hold: LongHold) -> DatasetSpace {
+        DatasetSpace { dsl: dsl.clone(), ds: hold.dataset().clone(), kept: Mutex::new(Some((writer, hold))) }
+    }
 }
 
 impl Space for DatasetSpace {
     fn usage(&self) -> (u64, u64) {
-        let (referenced, available, _) = self.dsl.dataset_space(self.hold.dataset());
+        let (referenced, available, _) = self.dsl.dataset_space(&self.ds);
         (referenced, available)
     }
     fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
-        self.dsl.reserve(self.hold.dataset(), tx, bytes, frees)
+        self.dsl.reserve(&self.ds, tx, bytes, frees)
     }
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
         self.dsl.hold_room(tx, space, leave)
@@ -44,15 +58,21 @@ impl Space for DatasetSpace {
     }
 
     fn need_feature(&self, name: &'static str) {
-        self.hold.dataset().will_need_feature(name);
+        self.ds.will_need_feature(name);
     }
     fn clones(&self, tx: &Tx) -> bool {
         self.dsl.feature_enabled("block_cloning") && !self.dsl.ctx().is_frozen(tx.txg())
+    }
+    fn let_go(&self) {
+        let kept = self.kept.lock().take();
+        drop(kept);
     }
 }
 
 /// OpenZFS's number of `logbias=throughput`.
 const ZFS_LOGBIAS_THROUGHPUT: u64 = 1;
+const ZFS_DIRECT_DISABLED: u64 = 0;
+const ZFS_DIRECT_STANDARD: u64 = 1;
 
 /// Reads a dataset's properties as files feel them. `readonly` makes it so whatever the property says.
 pub(crate) async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<FsProps> {
@@ -87,6 +107,7 @@ pub(crate) async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly:
     Ok(FsProps {
         sync,
         throughput: get("logbias", 0).await? == ZFS_LOGBIAS_THROUGHPUT,
+        direct: get("direct", ZFS_DIRECT_STANDARD).await? != ZFS_DIRECT_DISABLED,
         recordsize: recordsize.next_power_of_two() as u32,
         readonly: readonly || get("readonly", 0).await? != 0,
         atime,
@@ -117,6 +138,17 @@ pub(crate) async fn open_zfs(
     ds: &Arc<DslDataset>,
     readonly: bool,
 ) -> Result<Arc<Zfs>> {
+    open_zfs_as(env, dsl, ds, readonly, None).await
+}
+
+/// The same by the one who may change them.
+async fn open_zfs_as(
+    env: &Env,
+    dsl: &Arc<DslPool>,
+    ds: &Arc<DslDataset>,
+    readonly: bool,
+    writer: Option<Writer>,
+) -> Result<Arc<Zfs>> {
     let hold = held(ds)?;
     if ds.is_held_alone() {
         return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", ds.name())));
@@ -142,7 +174,7 @@ pub(crate) async fn open_zfs(
     if txgs.is_some() {
         dsl.open_log(ds).await?;
     }
-    let space = Arc::new(DatasetSpace { dsl: dsl.clone(), hold });
+    let space = Arc::new(DatasetSpace::new(dsl, writer, hold));
     Zfs::open(env.clone(), os, txgs, space, props).await
 }
 
@@ -152,17 +184,41 @@ impl DatasetRef {
         fs_props(&self.dsl, &self.ds, readonly).await
     }
 
-    /// Opens the files of a file system or snapshot, by their numbers alone.
+    /// Opens the files of a file system or snapshot, by their numbers alone. EBUSY: somebody else
+    /// has them open for writing, and this would be to write, too.
     pub async fn open_zfs(&self, readonly: bool) -> Result<Arc<Zfs>> {
-        open_zfs(&self.dsl.ctx().env, &self.dsl, &self.ds, readonly).await
+        let writer = if readonly { None } else { self.writer().await? };
+        open_zfs_as(&self.dsl.ctx().env, &self.dsl, &self.ds, readonly, writer).await
+    }
+
+    /// The right to change its files, which one has at a time; None where nothing is changed. Who
+    /// has just closed them may be at it a moment longer.
+    async fn writer(&self) -> Result<Option<Writer>> {
+        let ctx = self.dsl.ctx();
+        if ctx.readonly || self.ds.is_snapshot() {
+            return Ok(None);
+        }
+        let mut tries = CLOSING.as_millis() / LOOK.as_millis();
+        loop {
+            if let Some(writer) = self.ds.writer() {
+                return Ok(Some(writer));
+            }
+            if tries == 0 {
+                let what = format!("'{}' is busy: its files are still in use", self.ds.name());
+                return Err(Error::os(Errno::Busy, what));
+            }
+            tries -= 1;
+            ctx.env.sleep(LOOK).await;
+        }
     }
 
     /// Opens a file system or snapshot with all that is below its `.zfs`, and frees in the background
-    /// what was unlinked but open when it was last closed. Two that are open for writing must not be
-    /// of the same dataset: [`Dataset::files`](crate::Dataset::files) sees to that.
+    /// what was unlinked but open when it was last closed. EBUSY: somebody else has it open, who may
+    /// write or be allowed to (`readonly` is what the property says, and may change).
     pub async fn open_filesystem(&self, readonly: bool) -> Result<Arc<Filesystem>> {
         let env = &self.dsl.ctx().env;
-        let zfs = open_zfs(env, &self.dsl, &self.ds, readonly).await?;
+        let writer = self.writer().await?;
+        let zfs = open_zfs_as(env, &self.dsl, &self.ds, readonly, writer).await?;
         filesystem_on(env, &self.dsl, &self.ds, zfs).await
     }
 

@@ -126,7 +126,11 @@ impl Filesystem {
             return Ok(Place::Control);
         }
         match ctldir::split(node) {
-            (0, id) => Ok(Place::Main(self.zfs.read().clone(), id)),
+            (0, id) => {
+                let zfs = self.zfs();
+                zfs.check_lives()?;
+                Ok(Place::Main(zfs, id))
+            }
             (n, id) => match self.opened.get(n) {
                 Some(zfs) => Ok(Place::Snapshot(zfs, n, id)),
                 None => Err(Error::os(Errno::Stale, "the snapshot is gone")),
@@ -428,6 +432,13 @@ impl Filesystem {
         zfs.read(id, off, len).await
     }
 
+    /// The same by who wants nothing kept in memory for it (`O_DIRECT`); the file system's property
+    /// `direct` may say that it is all the same.
+    pub async fn read_direct(&self, node: NodeId, off: u64, len: usize) -> Result<ReadData> {
+        let (zfs, _, id) = self.any(node)?;
+        zfs.read_direct(id, off, len).await
+    }
+
     /// Writes; returns the file's size then.
     pub async fn write(&self, node: NodeId, off: u64, data: &Bytes, kill_suidgid: bool) -> Result<u64> {
         let (zfs, id) = self.live(node)?;
@@ -444,6 +455,18 @@ impl Filesystem {
     ) -> Result<u64> {
         let (zfs, id) = self.live(node)?;
         zfs.write_vectored(id, off, data, kill_suidgid).await
+    }
+
+    /// The same by who wants nothing kept in memory for it, as [`Filesystem::read_direct`].
+    pub async fn write_direct(
+        &self,
+        node: NodeId,
+        off: u64,
+        data: &[Bytes],
+        kill_suidgid: bool,
+    ) -> Result<u64> {
+        let (zfs, id) = self.live(node)?;
+        zfs.write_direct(id, off, data, kill_suidgid).await
     }
 
     /// Writes at the end of a file, wherever that is by then; returns its size then.

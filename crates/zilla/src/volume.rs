@@ -125,7 +125,7 @@ async fn open_zvol(env: &Env, dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly
         dsl.open_log(ds).await?;
     }
     let props = volume_props(dsl, ds, readonly).await?;
-    let space = Arc::new(DatasetSpace { dsl: dsl.clone(), hold });
+    let space = Arc::new(DatasetSpace::new(dsl, None, hold));
     Zvol::open(env.clone(), os, txgs, space, props).await
 }
 

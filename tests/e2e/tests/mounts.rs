@@ -365,3 +365,53 @@ fn a_copy_of_a_mount_in_another_namespace_makes_its_pool_busy_and_nothing_hangs(
         std::thread::sleep(Duration::from_millis(200));
     }
 }
+
+#[test]
+fn who_had_files_open_when_it_was_unmounted_by_force_changes_nothing_any_more() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    use std::io::{Read, Write};
+    let world = World::new();
+    let pool =
+        Pool::create(&world, "tank", Kind::Single, 256 << 20, &["-O", "atime=on", "-O", "relatime=off"]);
+    world.zfs("create tank/a").ok();
+    let at = |name: &str| pool.root().join("a").join(name);
+    fs::write(at("log"), "one\n").expect("file");
+    let open =
+        |name: &str| fs::File::options().read(true).write(true).create(true).truncate(false).open(at(name));
+    let (mut reader, mut writer, nameless) = (
+        fs::File::open(at("log")).expect("open"),
+        open("mine").expect("open"),
+        open("nameless").expect("open"),
+    );
+    nameless.set_len(1 << 20).expect("set_len");
+    fs::remove_file(at("nameless")).expect("rm");
+    world.zfs("snapshot tank/a@s").ok();
+
+    world.zfs("unmount -f tank/a").ok();
+    world.zfs("mount tank/a").ok();
+    let mut text = String::new();
+    assert!(reader.read_to_string(&mut text).is_err() || text == "one\n", "the kernel may have it still");
+    let mut more = fs::File::options().append(true).open(at("log")).expect("open");
+    more.write_all(b"two\n").and_then(|()| more.sync_all()).expect("append");
+    writer.write_all(b"x").and_then(|()| writer.sync_all()).expect_err("it was unmounted");
+    nameless.set_len(0).expect_err("it was unmounted");
+    drop((reader, writer, nameless, more));
+    for _ in 0..2 {
+        assert_eq!(fs::read_to_string(at("log")).expect("file"), "one\ntwo\n");
+        pool.export();
+        pool.import();
+    }
+
+    // The same for what is rolled back and destroyed under open files.
+    let mut left = open("mine").expect("open");
+    world.zfs("rollback tank/a@s").ok();
+    left.write_all(b"x").and_then(|()| left.sync_all()).expect_err("it was rolled back");
+    assert_eq!(fs::read_to_string(at("log")).expect("file"), "one\n");
+    fs::write(at("new"), [7; 1 << 16]).expect("file");
+    let mut left = (left, open("new").expect("open"));
+    world.zfs("destroy -rf tank/a").ok();
+    left.1.write_all(b"x").and_then(|()| left.1.sync_all()).expect_err("it is gone");
+    pool.judge();
+}

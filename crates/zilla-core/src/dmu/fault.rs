@@ -99,6 +99,15 @@ pub async fn in_tx<T>(txgs: &Arc<TxgState>, mut op: impl FnMut(&Tx) -> Now<T>) -
                 txgs.wait_synced(txg).await?;
             }
             Err(Stop::Err(e)) => return Err(e),
+            Err(Stop::Need(Need::LaterTxg)) => {
+                let txg = tx.txg();
+                drop(tx);
+                // There is a later one, or nothing else would have been in it. Where that is not so
+                // this must not try again without end.
+                if txgs.open() <= txg {
+                    txgs.wait_synced(txg).await?;
+                }
+            }
             Err(Stop::Need(need)) => {
                 drop(tx);
                 need.load().await?;

@@ -27,6 +27,21 @@ impl Dnode {
         blkid: u64,
         prio: Priority,
     ) -> BoxFuture<'_, Result<()>> {
+        self.load_as(level, blkid, prio, true)
+    }
+
+    /// Brings a block into memory that nobody will want again: the cache does not keep it.
+    pub(crate) fn load_once(self: &Arc<Self>, blkid: u64) -> BoxFuture<'_, Result<()>> {
+        self.load_as(0, blkid, Priority::SyncRead, false)
+    }
+
+    fn load_as(
+        self: &Arc<Self>,
+        level: u8,
+        blkid: u64,
+        prio: Priority,
+        keep: bool,
+    ) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             // What was read, and from where. It is still good if a sync has published the object
             // meanwhile, but not this block.
@@ -77,7 +92,13 @@ impl Dnode {
                     Some((_, data)) => data,
                     None => match self.shared.store.cached(&bp, self.shared.objset) {
                         Some(data) => data,
-                        None => self.shared.store.read(bp, bookmark, prio).await?,
+                        None => {
+                            let data = self.shared.store.read(bp, bookmark, prio).await?;
+                            if !keep {
+                                self.shared.store.forget_read(&bp);
+                            }
+                            data
+                        }
                     },
                 };
                 if self.install(level, blkid, Some(data.clone()), generation) {

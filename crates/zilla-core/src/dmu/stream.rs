@@ -10,6 +10,7 @@ use super::dnode::Dnode;
 use super::fault::Now;
 use crate::error::Result;
 use crate::txg::Tx;
+use crate::types::Bookmark;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -88,10 +89,29 @@ impl Dnode {
 
     /// Brings the blocks of a range into memory, all at once.
     pub(crate) async fn load_range(self: &Arc<Self>, off: u64, len: u64) -> Result<()> {
+        let loads = self.blocks_of(off, len).map(|b| self.load(0, b));
+        join_all(loads).await.into_iter().collect()
+    }
+
+    /// The same past the cache.
+    pub(crate) async fn load_range_once(self: &Arc<Self>, off: u64, len: u64) -> Result<()> {
+        let loads = self.blocks_of(off, len).map(|b| self.load_once(b));
+        join_all(loads).await.into_iter().collect()
+    }
+
+    /// What the open txg has of a range goes past the cache when it is written.
+    pub(crate) fn write_past(&self, tx: &Tx, off: u64, len: u64) {
+        for blkid in self.blocks_of(off, len) {
+            let block = Bookmark::new(self.shared.objset, self.id(), 0, blkid);
+            self.shared.store.note_past(tx.txg(), block);
+        }
+    }
+
+    /// The blocks that a range lies in, as far as there are any.
+    fn blocks_of(&self, off: u64, len: u64) -> std::ops::RangeInclusive<u64> {
         let blksz = u64::from(self.blksz().max(1));
         let last = (off.saturating_add(len).saturating_sub(1) / blksz).min(self.maxblkid());
-        let loads = (off / blksz..=last).map(|b| self.load(0, b));
-        join_all(loads).await.into_iter().collect()
+        off / blksz..=last
     }
 
     /// Writes buffers, one behind the other. Returns the same bytes in pieces of which none holds a part only of a record that is

@@ -38,6 +38,8 @@ pub struct DslDataset {
     pub(super) bookmarks_obj: AtomicU64,
     /// Long holds: mounts, sends. What is held is not destroyed.
     pub(super) long_holds: AtomicU64,
+    /// Somebody has its files open for writing ([`Writer`]).
+    written: AtomicBool,
     /// The last long hold went.
     unheld: Event,
     pub(super) gone: AtomicBool,
@@ -80,6 +82,7 @@ impl DslDataset {
             bookmarks: Mutex::default(),
             bookmarks_obj: 0.into(),
             long_holds: 0.into(),
+            written: false.into(),
             unheld: Event::new(),
             gone: false.into(),
             os_type: 0.into(),
@@ -198,6 +201,18 @@ impl DslDataset {
         self.long_holds.load(Ordering::Acquire) & ALONE != 0
     }
 
+    /// Makes the caller the one who may change its files. Two would each have their own idea of what
+    /// is in them: the sizes of one would be put over those of the other, and what one frees the
+    /// other would write to.
+    pub fn writer(self: &Arc<Self>) -> Option<Writer> {
+        let free = self.written.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire);
+        free.is_ok().then(|| Writer(self.clone()))
+    }
+
+    pub fn has_writer(&self) -> bool {
+        self.written.load(Ordering::Acquire)
+    }
+
     pub fn is_long_held(&self) -> bool {
         self.long_holds.load(Ordering::Acquire) > 0
     }
@@ -217,6 +232,15 @@ impl DslDataset {
 
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// The one who may change a dataset's files, until it is dropped.
+pub struct Writer(Arc<DslDataset>);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.written.store(false, Ordering::Release);
     }
 }
 

@@ -70,7 +70,7 @@ mod userspace;
 pub use crate::error::DatasetRefusal as Refusal;
 pub use bookmark::DslBookmark;
 pub use bpobj::{Bpobj, Space};
-pub use dataset::{DslDataset, LongHold};
+pub use dataset::{DslDataset, LongHold, Writer};
 pub use deleg::{Grantee, Grants, Who};
 pub use dir::DslDir;
 pub use errata::old_key;

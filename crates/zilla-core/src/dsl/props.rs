@@ -28,6 +28,10 @@ use zilla_ondisk::enums::{
 };
 use zilla_ondisk::object_type::{self, DMU_OT_DSL_PROPS};
 
+/// `direct`: data go past the cache if that is asked for, or always. Source: ZFS_DIRECT_STANDARD and
+/// ZFS_DIRECT_ALWAYS in OpenZFS's include/sys/fs/zfs.h.
+const DIRECT_STANDARD: u64 = 1;
+const DIRECT_ALWAYS: u64 = 2;
 /// `primarycache=all`, `secondarycache=all`.
 const CACHE_ALL: u64 = 2;
 const INHERIT: &str = "$inherit";
@@ -257,7 +261,11 @@ impl DslPool {
         };
         let most = if self.ctx.version() < SPA_VERSION_DITTO_BLOCKS { 1 } else { 3 };
         let copies = self.prop_u64(ds, "copies", 1).await?.clamp(1, most) as u8;
-        let primary = Caching::from_prop(self.prop_u64(ds, "primarycache", CACHE_ALL).await?);
+        let mut primary = Caching::from_prop(self.prop_u64(ds, "primarycache", CACHE_ALL).await?);
+        let past = self.prop_u64(ds, "direct", DIRECT_STANDARD).await? == DIRECT_ALWAYS;
+        if past && primary == Caching::All {
+            primary = Caching::Metadata;
+        }
         let secondary = Caching::from_prop(self.prop_u64(ds, "secondarycache", CACHE_ALL).await?);
         self.ctx.store.set_caching(ds.id(), CachePolicy { primary, secondary });
         let special = self.prop_u64(ds, "special_small_blocks", 0).await?;

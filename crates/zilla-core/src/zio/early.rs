@@ -118,7 +118,7 @@ impl Zio {
             let bp = pointer(txg, req, &dvas, psize, compress, checksum_of(req), cksum, sealed);
             if let Some(key) = Key::of(&bp) {
                 let lsize = req.data.len() as u32;
-                out.blocks.push((key, self.written(&bp, req.bookmark.objset, data.clone(), compress, lsize)));
+                out.blocks.push((key, self.written(&bp, &req.bookmark, data.clone(), compress, lsize)));
             }
             out.placements.push(Placement { dvas: dvas.to_vec(), data });
             out.bps.push(Some(bp));

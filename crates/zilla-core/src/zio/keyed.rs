@@ -80,6 +80,14 @@ impl BlockStore for KeyedStore {
         })
     }
 
+    fn forget_read(&self, bp: &BlkPtr) {
+        self.pool.forget_read(bp);
+    }
+
+    fn note_past(&self, txg: Txg, block: Bookmark) {
+        self.pool.note_past(txg, block);
+    }
+
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {
         Box::pin(async move { self.pool.write_sealed(txg, reqs, self.seal()?).await })
     }

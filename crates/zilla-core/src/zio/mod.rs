@@ -43,6 +43,7 @@ mod log;
 mod mend;
 mod met;
 mod nopwrite;
+mod past;
 mod pending;
 mod raw;
 mod read;
@@ -116,6 +117,7 @@ struct Inner {
     salt: RwLock<Option<Arc<Salted>>>,
     features: ZioFeatures,
     pending: pending::PendingReads,
+    past: Mutex<past::Past>,
     inflight: inflight::Inflight,
     track: track::Track,
     log_gap: gap::Gap,
@@ -149,6 +151,7 @@ impl Zio {
             salt: RwLock::new(None),
             features: ZioFeatures::default(),
             pending: pending::PendingReads::default(),
+            past: Mutex::default(),
             inflight: inflight::Inflight::default(),
             track: track::Track::default(),
             log_gap: gap::Gap::default(),

@@ -191,13 +191,14 @@ impl Zio {
     pub(super) fn written(
         &self,
         bp: &BlkPtr,
-        objset: u64,
+        bookmark: &Bookmark,
         data: Bytes,
         compress: Compress,
         lsize: u32,
     ) -> Block {
-        let metadata = bp.is_metadata();
+        let (metadata, objset) = (bp.is_metadata(), bookmark.objset);
         let keep = self.caching(objset).primary.takes(metadata);
+        let keep = !(!metadata && self.goes_past(bp, bookmark)) && keep;
         Block { data, compress, lsize, metadata, keep, l2: self.l2_facts(bp, objset, true) }
     }
 

@@ -37,6 +37,14 @@ impl BlockStore for Zio {
         self.expand(bp, &block, None).ok()
     }
 
+    fn forget_read(&self, bp: &BlkPtr) {
+        Zio::forget_read(self, bp);
+    }
+
+    fn note_past(&self, txg: Txg, block: Bookmark) {
+        Zio::note_past(self, txg, block);
+    }
+
     fn read_stored(&self, bp: BlkPtr, bookmark: Bookmark, prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
             let compressed = !bp.is_embedded() && bp.compress() != Compress::Off as u8;

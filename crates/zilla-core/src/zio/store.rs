@@ -113,6 +113,12 @@ pub trait BlockStore: Send + Sync {
     /// bytes of metadata are in the machine's byte order whoever wrote them.
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>>;
 
+    /// Who read the block does not want it again: it need not be kept in memory.
+    fn forget_read(&self, _: &BlkPtr) {}
+
+    /// What this txg writes there need not be kept in memory.
+    fn note_past(&self, _: Txg, _: Bookmark) {}
+
     /// Reads and verifies a compressed block, and gives its bytes as they are stored.
     fn read_stored(&self, bp: BlkPtr, bookmark: Bookmark, _: Priority) -> BoxFuture<'_, Result<Bytes>> {
         let what = format!("block {bookmark} is not stored compressed: {bp}");

@@ -367,7 +367,7 @@ impl Job {
         let bp = shared.unwrap_or_else(|| pointer(txg, req, &dvas, psize, compress, kind, cksum, sealed));
         if let Some(key) = Key::of(&bp) {
             let lsize = req.data.len() as u32;
-            out.blocks.push((key, zio.written(&bp, req.bookmark.objset, data, compress, lsize)));
+            out.blocks.push((key, zio.written(&bp, &req.bookmark, data, compress, lsize)));
         }
         Ok(bp)
     }

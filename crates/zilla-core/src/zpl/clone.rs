@@ -81,6 +81,8 @@ impl Zfs {
         len: u64,
         kill_suidgid: bool,
     ) -> Now<Cloned> {
+        // Who takes the source's blocks away has it revoked first, so that none is shared after that.
+        src.check_lives()?;
         if !self.space.clones(tx) {
             return Ok(Cloned::Refused("the pool's feature block_cloning is not enabled"));
         }

@@ -21,6 +21,14 @@ use std::sync::Arc;
 /// Nothing in a file lies beyond this offset.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
+/// What a write does besides.
+#[derive(Clone, Copy, Default)]
+struct How {
+    kill_suidgid: bool,
+    /// The cache does not keep what is written.
+    direct: bool,
+}
+
 /// The mode a file keeps after an unprivileged write.
 pub(super) fn without_suid(mode: u64) -> u64 {
     let mut out = mode & !u64::from(S_ISUID);
@@ -60,10 +68,22 @@ impl Zfs {
 
     /// The bytes of a file; fewer at its end.
     pub async fn read(self: &Arc<Self>, id: u64, off: u64, len: usize) -> Result<ReadData> {
+        self.read_by(id, off, len, false).await
+    }
+
+    /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
+    pub async fn read_direct(self: &Arc<Self>, id: u64, off: u64, len: usize) -> Result<ReadData> {
+        self.read_by(id, off, len, self.props().direct).await
+    }
+
+    async fn read_by(self: &Arc<Self>, id: u64, off: u64, len: usize, direct: bool) -> Result<ReadData> {
         loop {
             match self.try_read(id, off, len) {
                 Ok(data) => return Ok(data),
                 Err(Stop::Err(e)) => return Err(e),
+                Err(Stop::Need(Need::Block { dnode, level: 0, .. })) if direct => {
+                    dnode.load_range_once(off, len as u64).await?;
+                }
                 Err(Stop::Need(Need::Block { dnode, level: 0, .. })) => {
                     let zn = resident(|| self.znode(id)).await?;
                     let size = zn.state.lock().attrs.size;
@@ -109,7 +129,8 @@ impl Zfs {
     }
 
     /// Writes `data`, all at once for whoever reads. Returns the file's size after it.
-    fn write_now(&self, tx: &Tx, id: u64, at: Option<u64>, data: &[Bytes], kill_suidgid: bool) -> Now<u64> {
+    fn write_now(&self, tx: &Tx, id: u64, at: Option<u64>, data: &[Bytes], how: How) -> Now<u64> {
+        let How { kill_suidgid, direct } = how;
         let zn = self.znode(id)?;
         let mut state = zn.state.lock();
         let off = at.unwrap_or(state.attrs.size);
@@ -134,6 +155,9 @@ impl Zfs {
         let dn = zn.dnode();
         self.grow(tx, dn, state.attrs.size, end)?;
         let written = dn.write_pieces(tx, off, data);
+        if direct {
+            dn.write_past(tx, off, len);
+        }
         let mode = state.attrs.mode;
         plan.apply(tx, &zn, &mut state);
         if state.attrs.mode != mode {
@@ -151,17 +175,26 @@ impl Zfs {
 
     /// The same from several buffers, one behind the other. A whole record is taken over where one buffer holds all of it.
     pub async fn write_vectored(&self, id: u64, off: u64, data: &[Bytes], kill_suidgid: bool) -> Result<u64> {
+        self.write_by(id, off, data, How { kill_suidgid, direct: false }).await
+    }
+
+    /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
+    pub async fn write_direct(&self, id: u64, off: u64, data: &[Bytes], kill_suidgid: bool) -> Result<u64> {
+        self.write_by(id, off, data, How { kill_suidgid, direct: self.props().direct }).await
+    }
+
+    async fn write_by(&self, id: u64, off: u64, data: &[Bytes], how: How) -> Result<u64> {
         if data.iter().all(Bytes::is_empty) {
             return Ok(self.getattr(id).await?.size);
         }
-        let size = self.change(|tx| self.write_now(tx, id, Some(off), data, kill_suidgid)).await?;
+        let size = self.change(|tx| self.write_now(tx, id, Some(off), data, how)).await?;
         self.ended().await?;
         Ok(size)
     }
 
     /// Writes at the end of the file; returns its new size.
     pub async fn append(&self, id: u64, data: &Bytes) -> Result<u64> {
-        let size = self.change(|tx| self.write_now(tx, id, None, from_ref(data), false)).await?;
+        let size = self.change(|tx| self.write_now(tx, id, None, from_ref(data), How::default())).await?;
         self.ended().await?;
         Ok(size)
     }

@@ -13,7 +13,7 @@ use crate::zap::{Match, U8_TEXTPREP_TOUPPER, Zap};
 use crate::zil::Zilog;
 use crate::zio::Leave;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use zilla_env::Env;
 
@@ -61,6 +61,8 @@ pub struct FsProps {
     pub sync: SyncMode,
     /// `logbias=throughput`.
     pub throughput: bool,
+    /// Who asks for it (`O_DIRECT`) goes past the caches (not with `direct=disabled`).
+    pub direct: bool,
     /// Quotas that hold where a user, group or project has none of its own: bytes, or 0.
     pub default_quotas: [u64; 3],
 }
@@ -80,6 +82,7 @@ impl Default for FsProps {
             project_quota: true,
             sync: SyncMode::Standard,
             throughput: false,
+            direct: true,
             default_quotas: [0; 3],
         }
     }
@@ -105,6 +108,9 @@ pub trait Space: Send + Sync {
     fn clones(&self, _: &Tx) -> bool {
         false
     }
+    /// The file system is used no more, though somebody may still have it: what it kept from being
+    /// destroyed or opened by another is free.
+    fn let_go(&self) {}
 }
 
 /// A dataset without bounds.
@@ -133,6 +139,8 @@ pub struct Zfs {
     pub(super) log: Option<Arc<Zilog>>,
     /// The log is being replayed: nothing is logged, and nothing refused.
     pub(super) replaying: AtomicBool,
+    /// Nothing is read or changed any more: see [`Zfs::revoke`].
+    revoked: AtomicBool,
     /// Why the log could not be replayed to its end. It is kept, and until then nothing is changed.
     pub(super) kept_log: OnceLock<String>,
     pub(super) space: Arc<dyn Space>,
@@ -228,6 +236,7 @@ impl Zfs {
             txgs: txgs.clone(),
             log,
             replaying: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
             kept_log: OnceLock::new(),
             space: space.clone(),
             unlinked,
@@ -338,7 +347,51 @@ impl Zfs {
 
     /// Runs `op` in a transaction until all it needs is in memory.
     pub(super) async fn change<T>(&self, op: impl FnMut(&Tx) -> Now<T>) -> Result<T> {
-        in_tx(self.txgs()?, op).await
+        self.change_in(self.txgs()?, op).await
+    }
+
+    pub(super) async fn change_in<T>(
+        &self,
+        txgs: &Arc<TxgState>,
+        mut op: impl FnMut(&Tx) -> Now<T>,
+    ) -> Result<T> {
+        in_tx(txgs, |tx| {
+            self.check_lives()?;
+            op(tx)
+        })
+        .await
+    }
+
+    /// Refuses everything after [`Zfs::revoke`].
+    pub fn check_lives(&self) -> Result<()> {
+        match self.revoked.load(Ordering::Acquire) {
+            true => super::err(Errno::Io, "the file system was unmounted"),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the file system from whoever still has it: it was unmounted by force under open files,
+    /// or frees files in the background. From now on all is refused with EIO, as OpenZFS does; what
+    /// is under way in a transaction is done with when this returns, unless the pool is suspended.
+    /// What was changed stays, and whoever opens the dataset next frees the files that have no name
+    /// any more. Whoever calls this then lets go of the dataset ([`Zfs::let_go`]).
+    #[crate::boxed]
+    pub async fn revoke(&self) -> Result<()> {
+        self.revoke_now();
+        match &self.txgs {
+            Some(txgs) => txgs.wait_synced(txgs.open()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same where nobody can be in a transaction but what frees files in the background.
+    pub fn revoke_now(&self) {
+        self.revoked.store(true, Ordering::Release);
+    }
+
+    /// After [`Zfs::revoke`]: others may open the dataset, or destroy it.
+    pub fn let_go(&self) {
+        self.space.let_go();
     }
 
     /// Refuses what the dataset has no room for. What is replayed was admitted once: no quota judges it again, and it may go

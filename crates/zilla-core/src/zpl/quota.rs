@@ -7,7 +7,7 @@
 use super::attrs::Attrs;
 use super::err;
 use super::fs::Zfs;
-use crate::dmu::{Now, in_tx};
+use crate::dmu::Now;
 use crate::dsl::{Quota, Refusal};
 use crate::error::{Errno, Result};
 use crate::txg::Tx;
@@ -56,7 +56,7 @@ impl Zfs {
         let Some(txgs) = self.txgs_any().filter(|_| self.kept_log().is_none()) else {
             return err(Errno::ROFs, "nothing can be changed in the file system");
         };
-        in_tx(txgs, |tx| self.set_quota_now(tx, name, &format!("{id:x}"), quota)).await?;
+        self.change_in(txgs, |tx| self.set_quota_now(tx, name, &format!("{id:x}"), quota)).await?;
         self.quotas_changed();
         Ok(())
     }

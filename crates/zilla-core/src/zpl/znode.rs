@@ -356,7 +356,7 @@ impl Zfs {
     /// Writes access times that are only in memory.
     pub async fn flush_atimes(&self) -> Result<()> {
         let ids = std::mem::take(&mut *self.znodes.atimes.lock());
-        if self.is_readonly() {
+        if self.is_readonly() || self.check_lives().is_err() {
             return Ok(());
         }
         for id in ids {

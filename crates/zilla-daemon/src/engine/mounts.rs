@@ -21,10 +21,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use zilla::Filesystem;
 use zilla::FsProps;
 use zilla::error::{Error, Result};
 use zilla::tree::{DatasetDir, DatasetRef};
+use zilla::{Filesystem, Zfs};
 use zilla_control::props::naming;
 use zilla_control::types::{DatasetMount, DatasetUnmount, KeyUnload, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
@@ -77,13 +77,32 @@ fn failed(message: impl Into<String>) -> ApiError {
     ApiError::with(ErrorCode::MountFailed, message)
 }
 
+/// Takes a file system from whoever may still have it: files of what was unmounted by force, and what
+/// frees files in the background. Then others may open the dataset.
+async fn take_back(name: &str, zfs: Arc<Zfs>) {
+    if let Err(e) = zfs.flush_atimes().await {
+        tracing::warn!("'{name}': writing access times: {e}");
+    }
+    match tokio::time::timeout(LINGERING, zfs.revoke()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => tracing::error!("'{name}': {e}"),
+        // Its pool is suspended. Nobody is in a transaction for so long.
+        Err(_) => tracing::warn!("'{name}': what was changed last is not synced yet"),
+    }
+    zfs.let_go();
+}
+
 impl Pool {
     /// Where a dataset is mounted.
     pub fn mounted_at(&self, name: &str) -> Option<PathBuf> {
         let mut mounts = self.mounts.lock();
         let mounted = mounts.get(name)?;
         if mounted.mount.is_gone() {
+            let zfs = mounted.fs.zfs();
             mounts.remove(name);
+            // What it frees in the background is freed by the next who mounts it.
+            zfs.revoke_now();
+            zfs.let_go();
             return None;
         }
         (!mounted.mount.is_going()).then(|| mounted.path().to_owned())
@@ -92,12 +111,14 @@ impl Pool {
     /// Waits for what someone has just unmounted: the kernel is done with it before its threads
     /// are.
     async fn settle(&self, name: &str) -> Answer<()> {
-        let going = self.mounts.lock().get(name).map(|m| m.mount.clone()).filter(|m| m.is_going());
-        let Some(mount) = going else { return Ok(()) };
+        let going = |m: &&Mounted| m.mount.is_going();
+        let going = self.mounts.lock().get(name).filter(going).map(|m| (m.mount.clone(), m.fs.zfs()));
+        let Some((mount, zfs)) = going else { return Ok(()) };
         if tokio::time::timeout(GOING, mount.gone()).await.is_err() {
             return Err(failed("it is still being unmounted; try again").subject(name));
         }
         self.mounts.lock().remove(name);
+        take_back(name, zfs).await;
         Ok(())
     }
 
@@ -342,6 +363,13 @@ impl Pool {
             None => None,
         };
         let path = mount.mountpoint().to_string_lossy().into_owned();
+        if force {
+            let mount = mount.clone();
+            let written = tokio::task::spawn_blocking(move || mount.write_back());
+            if !matches!(tokio::time::timeout(lingering, written).await, Ok(Ok(Ok(())))) {
+                tracing::warn!("'{name}': what was changed in mapped files may be lost");
+            }
+        }
         let detached = {
             let mount = mount.clone();
             tokio::task::spawn_blocking(move || mount.unmount(force))
@@ -381,11 +409,7 @@ impl Pool {
             }
             mount.gone().await;
         }
-        if !self.readonly()
-            && let Err(e) = fs.zfs().sync().await
-        {
-            tracing::error!("'{name}': {e}");
-        }
+        take_back(name, fs.zfs()).await;
         self.mounts.lock().remove(name);
         drop((mount, fs));
         // What the mount began in the background ends now; a destroy that follows must not find the

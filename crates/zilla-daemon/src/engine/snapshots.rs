@@ -118,7 +118,9 @@ impl Engine {
             None => Vec::new(),
         };
         for name in &below {
-            pool.unmount_one(name, r.force).await?;
+            // As OpenZFS goes back under open files, so does this: what they were is gone. Those of
+            // file systems below are not.
+            pool.unmount_one(name, r.force || *name == fs).await?;
         }
         let done = self.roll_back_unmounted(&pool, &r, &fs, names, marks).await;
         self.show_devices(&fs).await;

@@ -15,7 +15,7 @@ mod tree;
 use crate::abi::{self, Short, cap, op};
 use crate::crew::{MAX_WRITE, Served, Turn, crew};
 use crate::dev::{Dev, Read};
-use crate::mount::{attach, detach, device_of, open_dir};
+use crate::mount::{Attached, attach, detach, open_dir};
 use crate::reply::{Out, Reply};
 use crate::request::{Buffer, Request};
 use crate::session::Options;
@@ -73,7 +73,7 @@ pub struct VolumeMount {
 pub fn mount_volumes(shelf: Arc<dyn Shelf>, env: Env, mountpoint: &Path) -> io::Result<VolumeMount> {
     let opts =
         Options { setuid: false, devices: false, exec: false, allow_other: false, ..Options::new("zvol") };
-    let (mountpoint, fd) = attach(open_dir(mountpoint, OFlags::NOFOLLOW)?, &opts)?;
+    let Attached { path: mountpoint, device, fd } = attach(open_dir(mountpoint, OFlags::NOFOLLOW)?, &opts)?;
     let dev = Arc::new(Dev::new(fd));
     let session = Arc::new(Session {
         shelf,
@@ -86,10 +86,9 @@ pub fn mount_volumes(shelf: Arc<dyn Shelf>, env: Env, mountpoint: &Path) -> io::
         ended: Event::new(),
     });
     if let Err(e) = session.clone().start() {
-        let _ = detach(&mountpoint, true);
+        let _ = detach(&mountpoint, device, true);
         return Err(e);
     }
-    let device = device_of(&mountpoint).unwrap_or(0);
     Ok(VolumeMount { session, mountpoint, device })
 }
 
@@ -109,7 +108,7 @@ impl VolumeMount {
 
     /// Unmounts. With `force` even if files are open, whose volumes stay open until they are closed.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
-        if self.is_gone() { Ok(()) } else { detach(&self.mountpoint, force) }
+        if self.is_gone() { Ok(()) } else { detach(&self.mountpoint, self.device, force) }
     }
 
     /// Waits until nothing of it runs any more.

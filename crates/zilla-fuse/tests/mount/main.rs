@@ -11,6 +11,7 @@ use zilla::FsProps;
 mod common;
 mod handles;
 mod hostile;
+mod places;
 mod privileges;
 use common::Mounted;
 

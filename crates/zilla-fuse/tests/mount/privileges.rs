@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -289,4 +290,36 @@ fn a_program_that_was_overwritten_runs_as_who_starts_it() {
         std::thread::scope(|scope| scope.spawn(act).join().unwrap());
         assert_eq!(run(), STRANGER.to_string(), "after change {n}");
     }
+}
+
+/// `zfs rewrite`'s request takes room and time: not for whoever may only read.
+#[test]
+fn only_the_owner_has_a_file_written_anew() {
+    const REWRITE: u64 = 0x4020_8303;
+    if !may_test() {
+        return;
+    }
+    let Some(m) = Mounted::new(FsProps::default()) else { return };
+    let path = m.path().join("f");
+    fs::write(&path, [7; 10_000]).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    rustix::fs::chown(&path, Some(Uid::from_raw(OWNER)), None).unwrap();
+    fs::set_permissions(m.path(), Permissions::from_mode(0o755)).unwrap();
+    let as_user = |user: User| {
+        let path = path.clone();
+        let asked = std::thread::spawn(move || {
+            let file = File::open(path).unwrap();
+            user.become_now();
+            let mut args = [0u64; 4];
+            // SAFETY: it reads the 32 bytes of `args`.
+            match unsafe { libc::ioctl(file.as_raw_fd(), REWRITE as _, args.as_mut_ptr()) } {
+                0 => None,
+                _ => std::io::Error::last_os_error().raw_os_error(),
+            }
+        });
+        asked.join().unwrap()
+    };
+    assert_eq!(as_user(User::Stranger), Some(libc::EPERM));
+    assert_eq!((as_user(User::Owner), as_user(User::Root)), (None, None));
+    assert_eq!(fs::read(&path).unwrap(), [7; 10_000]);
 }
