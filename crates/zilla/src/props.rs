@@ -11,10 +11,8 @@ use zilla_core::dsl::{DslDataset, DslPool, PropSource, Setting};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::zap::Value;
 
-/// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in
-/// sys/fs/zfs.h.
+/// `prefetch=all`. Source: ZFS_PREFETCH_ALL in sys/fs/zfs.h.
 const PREFETCH_ALL: u64 = 2;
-const DIRECT_ALWAYS: u64 = 2;
 
 /// Where a property's value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +45,6 @@ fn supported(name: &str, value: &TypedValue) -> bool {
         }
         ("zoned", TypedValue::Num(n)) => *n == 0,
         ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
-        ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
         ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
             text == "none"
         }

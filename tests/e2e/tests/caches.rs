@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use zilla_e2e::{Done, Kind, Need, Pool, World, can};
+use zilla_e2e::{Done, Kind, Need, Pool, Random, World, can};
 
 const SIZE: u64 = 96 << 20;
 
@@ -136,5 +136,55 @@ fn what_cannot_be_a_cache_is_refused() {
     wrong(&format!("remove tank {}", c[1]), 1, "no such device in pool");
     assert_eq!(zilla(&world, "arcstat -f nothing").code, 2);
     assert_ne!(zilla(&world, "arcstat nopool").code, 0);
+    pool.judge();
+}
+
+/// `O_DIRECT`, and what the property `direct` makes of it.
+#[test]
+fn what_goes_past_the_cache_is_not_kept_in_it() {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::OpenOptionsExt;
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &["-O", "compression=off"]);
+    let kept = || -> u64 {
+        let text = zilla(&world, "arcstat -p -f size tank").ok();
+        text.lines().last().and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    let again = || {
+        pool.export();
+        pool.import();
+        kept()
+    };
+    let data = Random::new(3).bytes(16 << 20);
+    let open = |name: &str, direct: bool| {
+        let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
+        options.open(pool.root().join(name)).expect("open")
+    };
+    for (value, direct, stays) in [
+        ("standard", false, true),
+        ("standard", true, false),
+        ("disabled", true, true),
+        ("always", false, false),
+    ] {
+        world.zfs(&format!("set direct={value} tank")).ok();
+        let name = format!("{value}-{direct}");
+        let as_wanted = |before: u64, what: &str| {
+            let more = kept().saturating_sub(before);
+            assert!(if stays { more > 14 << 20 } else { more < 4 << 20 }, "{name}: {more} bytes {what}");
+        };
+        let before = again();
+        open(&name, direct).write_all(&data).expect("write");
+        pool.sync();
+        as_wanted(before, "written");
+        let (before, mut back) = (again(), Vec::new());
+        open(&name, direct).read_to_end(&mut back).expect("read");
+        assert!(back == data, "{name}: other bytes");
+        as_wanted(before, "read");
+    }
     pool.judge();
 }
