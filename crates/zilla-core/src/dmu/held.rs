@@ -13,8 +13,9 @@
 //!   so nothing can be freed twice.
 //! - A *postponed* object is synced with the next txg.
 //!
-//! While any of it is there an fsync of the object fails, and each [`RETRY`] a sync tries again. What is held of one objset is at most
-//! [`MAX_HELD`]; beyond it a block is *lost*: its layer is dropped and its object named in the log.
+//! While any of it is there an fsync of the object fails, and a sync of all its objset does; each [`RETRY`] a sync tries again. What is
+//! held of one objset is at most [`MAX_HELD`]; beyond it a block is *lost*: its layer is dropped and its object named in the log.
+//! Until the block is written anew or freed, or the objset is closed, an fsync fails for it too.
 //!
 //! In the MOS nothing is held: what stands there must agree with itself, so a sync that cannot read
 //! it fails.
@@ -65,7 +66,12 @@ impl Held {
     }
 
     fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.frees.is_empty() && self.lost.is_empty() && !self.postponed
+        !self.can_be_tried() && self.lost.is_empty() && !self.postponed
+    }
+
+    /// Whether a sync may put some of it on disk though nobody changes the object.
+    fn can_be_tried(&self) -> bool {
+        !self.blocks.is_empty() || !self.frees.is_empty()
     }
 }
 
@@ -82,9 +88,10 @@ pub(crate) enum KeptPart {
     Free(u64),
 }
 
-/// Of an objset: who holds something, and how much.
+/// Of an objset: who holds something, has lost something or waits, and how much is held.
 #[derive(Default)]
 pub(crate) struct Holders {
+    /// They get off the list in syncing context only, where they also get on it. Taken under the dnodes' locks.
     dnodes: Mutex<Vec<Arc<Dnode>>>,
     bytes: AtomicUsize,
     tried: Mutex<Duration>,
@@ -94,6 +101,19 @@ impl Holders {
     /// The dnodes hold the list they are on.
     pub(crate) fn clear(&self) {
         self.dnodes.lock().clear();
+    }
+
+    /// In syncing context: whoever holds nothing any more is let go of.
+    pub(super) fn prune(&self) {
+        let over = |dn: &Arc<Dnode>| dn.inner.lock().held.is_empty();
+        let gone: Vec<_> = self.all().into_iter().filter(over).collect();
+        if !gone.is_empty() {
+            self.dnodes.lock().retain(|d| !gone.iter().any(|g| Arc::ptr_eq(g, d)));
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Dnode>> {
+        self.dnodes.lock().clone()
     }
 
     fn enter(&self, dn: &Arc<Dnode>) {
@@ -187,6 +207,8 @@ impl Dnode {
         next.spill = next.spill.take().or(spill);
         next.free_object |= free_object;
         inner.held.postponed = true;
+        drop(inner);
+        self.shared.held.enter(self);
     }
 
     /// What is held of the object, as it reads now, up to its `end`. Newer changes of the same
@@ -263,20 +285,19 @@ impl Dnode {
 impl Objset {
     /// Whether anything is held.
     pub(crate) fn holds(&self) -> bool {
-        let some = |dn: &Arc<Dnode>| {
-            let held = &dn.inner.lock().held;
-            !held.blocks.is_empty() || !held.frees.is_empty()
-        };
-        let list = self.shared.held.dnodes.lock().clone();
-        list.iter().any(some)
+        self.shared.held.all().iter().any(|dn| dn.inner.lock().held.can_be_tried())
+    }
+
+    /// An error if something that was written to any of the objects could not be put on disk.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.shared.held.all().iter().try_for_each(|dn| dn.check_held())
     }
 
     /// What a log has to say so that its replay brings back what is held. `end_of` says where an
     /// object ends, by the type of its bonus and its bonus; None: of no interest to a replay.
     pub(crate) fn kept(&self, end_of: impl Fn(u8, &[u8]) -> Option<u64>) -> Vec<Kept> {
         let (mut out, mut room) = (Vec::new(), MAX_KEPT);
-        let list = self.shared.held.dnodes.lock().clone();
-        for dn in list {
+        for dn in self.shared.held.all() {
             let end = match dn.otype() {
                 DMU_OT_PLAIN_FILE_CONTENTS => end_of(dn.bonus_type(), &dn.bonus()),
                 DMU_OT_ZVOL => Some(u64::MAX),
@@ -291,23 +312,17 @@ impl Objset {
 
     /// Whether what is held should be tried again.
     pub(crate) fn held_is_due(&self, now: Duration) -> bool {
-        let held = &self.shared.held;
-        !held.dnodes.lock().is_empty() && now >= *held.tried.lock() + RETRY
+        now >= *self.shared.held.tried.lock() + RETRY && self.holds()
     }
 
     /// Has this txg's sync try again what is held.
     pub(crate) fn retry_held(&self, tx: &Tx, now: Duration) {
-        let held = &self.shared.held;
-        *held.tried.lock() = now;
-        let dnodes = std::mem::take(&mut *held.dnodes.lock());
-        for dn in dnodes {
-            let mut inner = dn.dirty(tx);
-            let Inner { held: of, pending, .. } = &mut *inner;
-            pending[tx.txg().slot()].blocks.extend(of.blocks.keys());
-            let over = of.blocks.is_empty() && of.frees.is_empty();
-            drop(inner);
-            if !over {
-                held.enter(&dn);
+        *self.shared.held.tried.lock() = now;
+        for dn in self.shared.held.all() {
+            if dn.inner.lock().held.can_be_tried() {
+                let mut inner = dn.dirty(tx);
+                let Inner { held: of, pending, .. } = &mut *inner;
+                pending[tx.txg().slot()].blocks.extend(of.blocks.keys());
             }
         }
     }

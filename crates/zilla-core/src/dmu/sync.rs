@@ -105,6 +105,7 @@ impl Objset {
         for w in works {
             self.publish(w, txg, &mut out);
         }
+        self.shared.held.prune();
         Ok(out)
     }
 

@@ -166,13 +166,15 @@ impl Zvol {
         }
     }
 
-    /// Waits until all writes and freed ranges that were done before are on stable storage.
+    /// Waits until all writes and freed ranges that were done before are on stable storage. `EIO` if some of them cannot get from the
+    /// log to where they belong, since what lies there cannot be read.
     #[crate::boxed]
     pub async fn flush(&self) -> Result<()> {
         match &self.log {
-            Some(log) => log.commit(Some(ZVOL_OBJ)).await,
-            None => self.sync().await,
+            Some(log) => log.commit(Some(ZVOL_OBJ)).await?,
+            None => self.sync().await?,
         }
+        self.data.check_held()
     }
 
     /// Waits until all that was done so far is in a synced txg.
