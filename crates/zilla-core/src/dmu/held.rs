@@ -13,8 +13,13 @@
 //!   so nothing can be freed twice.
 //! - A *postponed* object is synced with the next txg.
 //!
-//! While any of it is there an fsync of the object fails, and each [`RETRY`] a sync tries again. What is held of one objset is at most
-//! [`MAX_HELD`]; beyond it a block is *lost*: its layer is dropped and its object named in the log.
+//! A cloned block that is held, or is a postponed object's, is read by the sync that cannot point to it. Later it may be gone: only that
+//! sync counts the pointer among those that keep the block, and what the block's owner does is not known here. From then on its bytes are
+//! held, as if they had been written. If they cannot be read, or would be too much, the clone is lost.
+//!
+//! While any of it is there an fsync of the object fails, and a sync of all its objset does; each [`RETRY`] a sync tries again. What is
+//! held of one objset is at most [`MAX_HELD`]; beyond it a block is *lost*: its layer is dropped and its object named in the log.
+//! Until the block is written anew or freed, or the objset is closed, an fsync fails for it too.
 //!
 //! In the MOS nothing is held: what stands there must agree with itself, so a sync that cannot read
 //! it fails.
@@ -56,6 +61,8 @@ pub(crate) struct Held {
     /// Blocks whose bytes were dropped.
     lost: BTreeSet<u64>,
     postponed: bool,
+    /// Bytes of cloned blocks that are postponed with the object. They are counted as held.
+    postponed_bytes: usize,
 }
 
 impl Held {
@@ -65,7 +72,12 @@ impl Held {
     }
 
     fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.frees.is_empty() && self.lost.is_empty() && !self.postponed
+        !self.can_be_tried() && self.lost.is_empty() && !self.postponed
+    }
+
+    /// Whether a sync may put some of it on disk though nobody changes the object.
+    fn can_be_tried(&self) -> bool {
+        !self.blocks.is_empty() || !self.frees.is_empty()
     }
 }
 
@@ -82,9 +94,10 @@ pub(crate) enum KeptPart {
     Free(u64),
 }
 
-/// Of an objset: who holds something, and how much.
+/// Of an objset: who holds something, has lost something or waits, and how much is held.
 #[derive(Default)]
 pub(crate) struct Holders {
+    /// They get off the list in syncing context only, where they also get on it. Taken under the dnodes' locks.
     dnodes: Mutex<Vec<Arc<Dnode>>>,
     bytes: AtomicUsize,
     tried: Mutex<Duration>,
@@ -96,6 +109,19 @@ impl Holders {
         self.dnodes.lock().clear();
     }
 
+    /// In syncing context: whoever holds nothing any more is let go of.
+    pub(super) fn prune(&self) {
+        let over = |dn: &Arc<Dnode>| dn.inner.lock().held.is_empty();
+        let gone: Vec<_> = self.all().into_iter().filter(over).collect();
+        if !gone.is_empty() {
+            self.dnodes.lock().retain(|d| !gone.iter().any(|g| Arc::ptr_eq(g, d)));
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Dnode>> {
+        self.dnodes.lock().clone()
+    }
+
     fn enter(&self, dn: &Arc<Dnode>) {
         let mut list = self.dnodes.lock();
         if !list.iter().any(|d| Arc::ptr_eq(d, dn)) {
@@ -105,14 +131,15 @@ impl Holders {
 }
 
 impl Inner {
-    /// Holds what `txg` made of a block; false if that would be too much, and it is lost.
+    /// Holds what `txg` made of a block; false if that would be too much, or is not known, and it is lost.
     fn hold(&mut self, blkid: u64, txg: Txg, Holders { bytes, .. }: &Holders) -> bool {
         let before = self.held.blocks.remove(&blkid).unwrap_or(0);
         bytes.fetch_sub(before, Ordering::Relaxed);
         let db = self.dbuf(blkid);
+        let known = db.detach(txg);
         db.hold(txg);
         let now = db.held_bytes();
-        if bytes.load(Ordering::Relaxed) + now <= MAX_HELD {
+        if known && bytes.load(Ordering::Relaxed) + now <= MAX_HELD {
             bytes.fetch_add(now, Ordering::Relaxed);
             self.held.blocks.insert(blkid, now);
             return true;
@@ -133,28 +160,42 @@ impl Inner {
     /// The object is gone.
     pub(super) fn unhold_all(&mut self, holders: &Holders) {
         let held = std::mem::take(&mut self.held);
-        holders.bytes.fetch_sub(held.blocks.values().sum(), Ordering::Relaxed);
+        let bytes = held.blocks.values().sum::<usize>() + held.postponed_bytes;
+        holders.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// A sync has done these frees, and not those.
-    pub(super) fn freed(&mut self, done: &RangeSet, left: RangeSet) {
+    pub(super) fn freed(&mut self, done: &RangeSet, left: RangeSet, holders: &Holders) {
         self.held.lost.retain(|b| !done.contains(*b));
         self.held.frees = left;
         self.held.postponed = false;
+        holders.bytes.fetch_sub(std::mem::take(&mut self.held.postponed_bytes), Ordering::Relaxed);
     }
 }
 
 impl Dnode {
     /// The bytes of a block that `txg` changed stay here, because of an error that its sync has
     /// met.
-    pub(super) fn hold(self: &Arc<Self>, blkid: u64, txg: Txg, why: &Error) {
+    pub(super) async fn hold(self: &Arc<Self>, blkid: u64, txg: Txg, why: &Error) {
         let (objset, object) = (self.shared.objset, self.id());
+        self.read_clone(blkid, txg, self.shared.held.bytes.load(Ordering::Relaxed)).await;
         let kept = self.inner.lock().hold(blkid, txg, &self.shared.held);
         self.shared.held.enter(self);
         if kept {
             tracing::warn!(objset, %object, blkid, error = %why, "a changed block is held: it cannot be written");
         } else {
-            tracing::error!(objset, %object, blkid, error = %why, "a changed block is lost: too much is held");
+            tracing::error!(objset, %object, blkid, error = %why, "a changed block is lost: it cannot be held");
+        }
+    }
+
+    /// Reads the cloned block that `txg` has put somewhere, if it has and there is room to hold it beside so many bytes.
+    async fn read_clone(self: &Arc<Self>, blkid: u64, txg: Txg, held: usize) {
+        if held + self.blksz() as usize > MAX_HELD {
+            return;
+        }
+        if let Err(e) = self.load_clone_of(blkid, txg).await {
+            let (objset, object) = (self.shared.objset, self.id());
+            tracing::error!(objset, %object, blkid, error = %e, "a cloned block cannot be read");
         }
     }
 
@@ -164,10 +205,38 @@ impl Dnode {
     }
 
     /// All that `txg` changed is left to the next one.
-    pub(super) fn postpone(self: &Arc<Self>, txg: Txg) {
+    pub(super) async fn postpone(self: &Arc<Self>, txg: Txg) {
+        let held = &self.shared.held;
+        let (clones, blksz) = {
+            let mut inner = self.inner.lock();
+            let blocks = inner.pending[txg.slot()].blocks.clone();
+            let clones: Vec<u64> = blocks.into_iter().filter(|b| inner.dbuf(*b).is_clone(txg)).collect();
+            (clones, inner.head.blksz as usize)
+        };
+        let mut bytes = held.bytes.load(Ordering::Relaxed);
+        for &blkid in &clones {
+            self.read_clone(blkid, txg, bytes).await;
+            bytes += blksz;
+        }
         let mut inner = self.dirty(&Tx::syncing(txg.next()));
-        let Pending { blocks, anew, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
+        let Pending { mut blocks, anew, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
             std::mem::take(&mut inner.pending[txg.slot()]);
+        for blkid in clones {
+            let fits = held.bytes.load(Ordering::Relaxed) + blksz <= MAX_HELD;
+            if fits && inner.dbuf(blkid).detach(txg) {
+                held.bytes.fetch_add(blksz, Ordering::Relaxed);
+                inner.held.postponed_bytes += blksz;
+                continue;
+            }
+            let (objset, object) = (self.shared.objset, self.id());
+            tracing::error!(objset, %object, blkid, "a cloned block is lost: it cannot be held");
+            let freed = frees.contains(blkid);
+            inner.dbuf(blkid).lose(txg, freed);
+            inner.held.lost.insert(blkid);
+            if !freed {
+                blocks.remove(&blkid);
+            }
+        }
         for &blkid in &blocks {
             inner.dbuf(blkid).postpone(txg);
         }
@@ -187,6 +256,8 @@ impl Dnode {
         next.spill = next.spill.take().or(spill);
         next.free_object |= free_object;
         inner.held.postponed = true;
+        drop(inner);
+        held.enter(self);
     }
 
     /// What is held of the object, as it reads now, up to its `end`. Newer changes of the same
@@ -263,20 +334,19 @@ impl Dnode {
 impl Objset {
     /// Whether anything is held.
     pub(crate) fn holds(&self) -> bool {
-        let some = |dn: &Arc<Dnode>| {
-            let held = &dn.inner.lock().held;
-            !held.blocks.is_empty() || !held.frees.is_empty()
-        };
-        let list = self.shared.held.dnodes.lock().clone();
-        list.iter().any(some)
+        self.shared.held.all().iter().any(|dn| dn.inner.lock().held.can_be_tried())
+    }
+
+    /// An error if something that was written to any of the objects could not be put on disk.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.shared.held.all().iter().try_for_each(|dn| dn.check_held())
     }
 
     /// What a log has to say so that its replay brings back what is held. `end_of` says where an
     /// object ends, by the type of its bonus and its bonus; None: of no interest to a replay.
     pub(crate) fn kept(&self, end_of: impl Fn(u8, &[u8]) -> Option<u64>) -> Vec<Kept> {
         let (mut out, mut room) = (Vec::new(), MAX_KEPT);
-        let list = self.shared.held.dnodes.lock().clone();
-        for dn in list {
+        for dn in self.shared.held.all() {
             let end = match dn.otype() {
                 DMU_OT_PLAIN_FILE_CONTENTS => end_of(dn.bonus_type(), &dn.bonus()),
                 DMU_OT_ZVOL => Some(u64::MAX),
@@ -291,23 +361,17 @@ impl Objset {
 
     /// Whether what is held should be tried again.
     pub(crate) fn held_is_due(&self, now: Duration) -> bool {
-        let held = &self.shared.held;
-        !held.dnodes.lock().is_empty() && now >= *held.tried.lock() + RETRY
+        now >= *self.shared.held.tried.lock() + RETRY && self.holds()
     }
 
     /// Has this txg's sync try again what is held.
     pub(crate) fn retry_held(&self, tx: &Tx, now: Duration) {
-        let held = &self.shared.held;
-        *held.tried.lock() = now;
-        let dnodes = std::mem::take(&mut *held.dnodes.lock());
-        for dn in dnodes {
-            let mut inner = dn.dirty(tx);
-            let Inner { held: of, pending, .. } = &mut *inner;
-            pending[tx.txg().slot()].blocks.extend(of.blocks.keys());
-            let over = of.blocks.is_empty() && of.frees.is_empty();
-            drop(inner);
-            if !over {
-                held.enter(&dn);
+        *self.shared.held.tried.lock() = now;
+        for dn in self.shared.held.all() {
+            if dn.inner.lock().held.can_be_tried() {
+                let mut inner = dn.dirty(tx);
+                let Inner { held: of, pending, .. } = &mut *inner;
+                pending[tx.txg().slot()].blocks.extend(of.blocks.keys());
             }
         }
     }

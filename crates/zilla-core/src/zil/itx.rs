@@ -3,6 +3,10 @@
 //! As in OpenZFS there are two kinds of waiting. What changes names goes into one list, in the order in which it was done, and every
 //! commit writes all of it: so whatever leads to a file is stable with the file. What changes only a file itself (writes,
 //! truncations, attributes) waits with that file, and is written when someone commits the file.
+//!
+//! Records of three txgs wait at a time, and those of a later one may depend on those of an earlier one that were pushed
+//! before. So one lock is over all: who looks at the groups or takes what they have sees them at one moment, and never takes a
+//! record without those that it depends on.
 
 use crate::txg::{Kept, Tx};
 use crate::types::{TXG_SIZE, Txg};
@@ -62,12 +66,14 @@ pub enum When {
 
 #[derive(Default)]
 pub(super) struct Itxs {
-    groups: [Mutex<Group>; TXG_SIZE],
+    /// By txg slot.
+    groups: Mutex<[Group; TXG_SIZE]>,
 }
 
 impl Itxs {
     pub(super) fn assign(&self, tx: &Tx, when: When, itx: Itx) {
-        let mut group = self.groups[tx.txg().slot()].lock();
+        let mut groups = self.groups.lock();
+        let group = &mut groups[tx.txg().slot()];
         if group.txg != tx.txg().0 {
             *group = Group { txg: tx.txg().0, ..Group::default() };
         }
@@ -78,11 +84,12 @@ impl Itxs {
     }
 
     fn each(&self, synced: Txg, mut f: impl FnMut(&mut Group)) {
+        let mut groups = self.groups.lock();
         // Older first: what depends on something is in the same txg or a later one.
         for txg in synced.0 + 1..synced.0 + TXG_SIZE as u64 {
-            let mut group = self.groups[Txg(txg).slot()].lock();
+            let group = &mut groups[Txg(txg).slot()];
             if group.txg == txg {
-                f(&mut group);
+                f(group);
             }
         }
     }
@@ -163,9 +170,59 @@ impl Itxs {
 
     /// `txg` is on disk.
     pub(super) fn clean(&self, txg: Txg) {
-        let mut group = self.groups[txg.slot()].lock();
-        if group.txg == txg.0 {
-            *group = Group::default();
+        let mut groups = self.groups.lock();
+        let group = &mut groups[txg.slot()];
+        let gone = (group.txg == txg.0).then(|| std::mem::take(group));
+        drop(groups);
+        // Freeing them takes a while, and nobody waits for it.
+        drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const SYNCED: Txg = Txg(6);
+
+    /// A record of `txg` with a number.
+    fn numbered(txg: Txg, number: u64) -> (Tx, Itx) {
+        let tx = Tx::syncing(txg);
+        let itx = Itx { offset: number, ..Itx::new(&tx, vec![1], Bytes::new(), 0) };
+        (tx, itx)
+    }
+
+    /// Record `n` of the second txg depends on record `n` of the first, so no commit may write it before.
+    #[test]
+    fn what_is_taken_is_never_without_what_was_pushed_before_it() {
+        for when in [When::Next, When::With(3)] {
+            let (itxs, over) = (Itxs::default(), AtomicBool::new(false));
+            let first = Txg(SYNCED.0 + 1);
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    for n in 1..=200_000 {
+                        for txg in [first, first.next()] {
+                            let (tx, itx) = numbered(txg, n);
+                            itxs.assign(&tx, when, itx);
+                        }
+                    }
+                    over.store(true, Ordering::Release);
+                });
+                let mut last = [0; 2];
+                loop {
+                    let ended = over.load(Ordering::Acquire);
+                    itxs.make_ready(SYNCED, Some(3));
+                    for itx in itxs.take_ready(SYNCED) {
+                        last[usize::from(itx.txg != first.0)] = itx.offset;
+                    }
+                    assert!(last[1] <= last[0], "{when:?}: {} came without what is before it", last[1]);
+                    if ended {
+                        break;
+                    }
+                }
+                assert_eq!(last, [200_000; 2]);
+            });
         }
     }
 }

@@ -85,9 +85,15 @@ impl Zfs {
         }
     }
 
-    /// Waits until everything done so far is on stable storage, access times aside.
+    /// Waits until everything done so far is on stable storage, access times aside. `EIO` if something of any file is known not to get
+    /// from the log to where it belongs.
     #[crate::boxed]
     pub async fn commit(&self) -> Result<()> {
+        self.commit_all().await?;
+        self.objset.check_held()
+    }
+
+    async fn commit_all(&self) -> Result<()> {
         match &self.log {
             Some(log) => log.commit(None).await,
             None => self.wait_all().await,
@@ -103,7 +109,7 @@ impl Zfs {
 
     /// After an operation: with `sync=always` it returns only when it is stable.
     pub(super) async fn ended(&self) -> Result<()> {
-        if self.props().sync == SyncMode::Always { self.commit().await } else { Ok(()) }
+        if self.props().sync == SyncMode::Always { self.commit_all().await } else { Ok(()) }
     }
 
     fn create_body<'a>(

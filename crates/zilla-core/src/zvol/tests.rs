@@ -101,11 +101,11 @@ impl World {
     }
 
     /// While a change waits for its txg, syncs go on.
-    fn driven(&mut self, mut change: BoxFuture<'_, Result<()>>) {
+    fn driven(&mut self, mut change: BoxFuture<'_, Result<()>>) -> Result<()> {
         self.finish_sync();
         loop {
             if let Some(done) = (&mut change).now_or_never() {
-                return done.unwrap();
+                return done;
             }
             self.sync();
         }
@@ -113,7 +113,21 @@ impl World {
 
     fn set_size(&mut self, size: u64) {
         let zvol = self.zvol.clone();
-        self.driven(async move { zvol.set_size(size).await }.boxed());
+        self.driven(async move { zvol.set_size(size).await }.boxed()).unwrap();
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let zvol = self.zvol.clone();
+        self.driven(async move { zvol.flush().await }.boxed())
+    }
+
+    /// Makes blocks unreadable where they are now; nothing of them is in memory then.
+    fn damage(&mut self, blocks: std::ops::Range<u64>) {
+        for b in blocks {
+            let bp = block_on(crate::dmu::resident(|| self.zvol.data.block_pointer(b))).unwrap().unwrap();
+            self.store.set_unreadable(bp.dva(0).offset, true);
+        }
+        self.reopen();
     }
 
     /// A block in each of many stretches.
@@ -141,7 +155,7 @@ fn a_large_volume_is_freed_in_parts() {
     let in_part = IN_PART as usize..2 * IN_PART as usize + 24;
     w.scatter();
     let (before, zvol) = (w.store.count(), w.zvol.clone());
-    w.driven(async move { zvol.trim(0, size).await }.boxed());
+    w.driven(async move { zvol.trim(0, size).await }.boxed()).unwrap();
     w.sync();
     assert!(in_part.contains(&w.most), "{} blocks freed in a txg", w.most);
     assert!(w.store.count() < before - 2 * STRETCHES as usize + 16);
@@ -181,6 +195,52 @@ fn a_volume_that_was_cut_in_part_before_a_crash_grows_by_zeroes() {
         assert_eq!(w.read(i * STRETCH + BLK, BLK), [0; BLK as usize], "stretch {i}");
     }
     assert_eq!(w.read(BLK, BLK), [7; BLK as usize]);
+}
+
+/// A write into a block that cannot be read: whoever flushes is told that it is not on disk, also where it is lost for good.
+#[test]
+fn a_flush_says_what_cannot_be_put_on_disk() {
+    // Twice as much as is held of an objset in memory.
+    let blocks = (16 << 20) / BLK;
+    let mut w = World::new(blocks * BLK);
+    let all = [Bytes::from(vec![7; (blocks * BLK) as usize])];
+    block_on(w.zvol.write(0, &all)).unwrap();
+    w.sync();
+    w.damage(3..4);
+    block_on(w.zvol.write(3 * BLK + 100, &[Bytes::from_static(&[8; 10])])).unwrap();
+    assert!(w.flush().unwrap_err().is(Errno::Io));
+    assert_eq!(w.read(3 * BLK + 100, 10), [8; 10]);
+    assert!(w.flush().unwrap_err().is(Errno::Io), "it is held still");
+    block_on(w.zvol.write(3 * BLK, &[Bytes::from(vec![9; BLK as usize])])).unwrap();
+    w.flush().unwrap();
+
+    w.damage(0..blocks);
+    let half = [Bytes::from(vec![8; BLK as usize / 2])];
+    for b in 0..blocks {
+        block_on(w.zvol.write(b * BLK, &half)).unwrap();
+    }
+    assert!(w.flush().unwrap_err().is(Errno::Io));
+    // All that is held is written whole, and what is lost not yet.
+    block_on(w.zvol.write(BLK, &[all[0].slice(BLK as usize..)])).unwrap();
+    assert!(w.flush().unwrap_err().is(Errno::Io), "the first block is neither");
+    block_on(w.zvol.write(0, &[all[0].slice(..BLK as usize)])).unwrap();
+    w.flush().unwrap();
+}
+
+/// One grows and waits for its txg, the other shrinks meanwhile: the size in memory is that on disk.
+#[test]
+fn two_changes_of_the_size_at_once_leave_one_size() {
+    let mut w = World::new(4 * BLK);
+    let (a, b) = (w.zvol.clone(), w.zvol.clone());
+    let both = async move {
+        let (grown, cut) = futures_util::future::join(a.set_size(8 * BLK), b.set_size(2 * BLK)).await;
+        grown.and(cut)
+    };
+    w.driven(both.boxed()).unwrap();
+    let size = w.zvol.size();
+    w.reopen();
+    assert_eq!(size, w.zvol.size(), "in memory and on disk");
+    assert_eq!(size, 2 * BLK, "the last one counts");
 }
 
 #[derive(Clone, Debug)]

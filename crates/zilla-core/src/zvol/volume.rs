@@ -46,6 +46,8 @@ pub struct Zvol {
     props: RwLock<VolumeProps>,
     /// Held by who changes the volume.
     pub(super) order: Mutex<()>,
+    /// Held by who changes its size, from the first txg to the last.
+    pub(super) resize: futures_util::lock::Mutex<()>,
     pub(super) cursor: Cursor,
 }
 
@@ -108,6 +110,7 @@ impl Zvol {
             size: size.into(),
             props: RwLock::new(props),
             order: Mutex::new(()),
+            resize: futures_util::lock::Mutex::new(()),
             cursor: Cursor::default(),
         };
         zvol.set_props(props);
@@ -166,13 +169,15 @@ impl Zvol {
         }
     }
 
-    /// Waits until all writes and freed ranges that were done before are on stable storage.
+    /// Waits until all writes and freed ranges that were done before are on stable storage. `EIO` if some of them cannot get from the
+    /// log to where they belong, since what lies there cannot be read.
     #[crate::boxed]
     pub async fn flush(&self) -> Result<()> {
         match &self.log {
-            Some(log) => log.commit(Some(ZVOL_OBJ)).await,
-            None => self.sync().await,
+            Some(log) => log.commit(Some(ZVOL_OBJ)).await?,
+            None => self.sync().await?,
         }
+        self.data.check_held()
     }
 
     /// Waits until all that was done so far is in a synced txg.

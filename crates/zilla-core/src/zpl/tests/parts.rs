@@ -166,6 +166,28 @@ fn a_large_file_is_cut_and_punched_in_parts() {
     assert_eq!(tail.iter().flat_map(|b| b.to_vec()).collect::<Vec<_>>(), [1]);
 }
 
+/// What is written into a part that is freed already comes after it, and stays.
+#[test]
+fn a_write_between_two_parts_of_a_hole_stays() {
+    let w = World::new();
+    let id = w.large("f");
+    let (at, data) = ((STRETCHES - 1) * STRETCH + STRETCH / 2, Bytes::from_static(&[9]));
+    let first_part_is_gone = || {
+        let some = block_on(w.zfs.read(id, at, 1)).unwrap().concat();
+        some == [0]
+    };
+    let zfs = w.zfs.clone();
+    let punch = std::thread::spawn(move || {
+        block_on(zfs.punch(id, STRETCH + 7, STRETCHES * STRETCH, false, false)).unwrap();
+    });
+    until(first_part_is_gone);
+    block_on(w.zfs.write(id, at, &data, false)).unwrap();
+    let early = !punch.is_finished();
+    punch.join().unwrap();
+    assert_eq!(block_on(w.zfs.read(id, at, 1)).unwrap().concat(), [9]);
+    assert!(early, "the write came after all of it");
+}
+
 #[test]
 fn a_large_file_without_a_name_is_freed_in_parts_and_after_a_crash_from_there_on() {
     let mut w = World::new();
