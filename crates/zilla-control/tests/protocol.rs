@@ -152,7 +152,7 @@ fn an_operation_ends_even_where_its_client_is_gone() {
 #[test]
 fn a_bug_in_one_operation_does_not_end_the_daemon() {
     let world = World::new();
-    match world.client().call(&PoolSync { name: "boom".into() }) {
+    match world.client().call(&PoolSync { name: "boom".into(), force: false }) {
         Err(ClientError::Api(e)) => assert_eq!(e.code, ErrorCode::Internal),
         other => panic!("{other:?}"),
     }

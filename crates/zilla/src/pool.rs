@@ -288,6 +288,11 @@ impl Pool {
         self.0.spa.sync().await
     }
 
+    /// The same also where nothing was changed: there is a newer uberblock then.
+    pub async fn sync_anyway(&self) -> Result<()> {
+        self.0.spa.sync_anyway().await
+    }
+
     /// Reads all that is in use and mends what can be mended; returns when it is done. One that is
     /// under way is waited for.
     pub async fn scrub(&self) -> Result<ScrubResult> {

@@ -1,7 +1,7 @@
 //! What a pool is to others: guid, version, features, sets of features, names for the time being;
 //! and going back.
 
-use zilla_e2e::{Need, World, can, pool};
+use zilla_e2e::{Kind, Need, Pool, World, can, pool};
 
 const SIZE: u64 = 128 << 20;
 
@@ -279,4 +279,26 @@ fn a_pool_goes_back_to_its_checkpoint_or_gives_it_up() {
     world.zpool(&format!("detach tank {}", side.display())).ok();
     world.zpool("export tank").ok();
     pool::zdb_clean(&world.disks(), "tank");
+}
+
+#[test]
+fn a_forced_sync_leaves_a_newer_uberblock_though_nothing_changed() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let dir = world.disks();
+    let txg = || -> u64 {
+        let said = world.run("zdb", &["-u", "-e", "-p", dir.to_str().expect("path"), "tank"]).ok();
+        let line = said.lines().find_map(|l| l.trim().strip_prefix("txg = ").map(str::to_owned));
+        line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+    };
+    world.zpool("sync").ok();
+    for words in ["sync -f tank", "sync -f"] {
+        let before = txg();
+        world.zpool(words).ok();
+        assert!(txg() > before, "zpool {words}");
+    }
+    pool.judge();
 }

@@ -57,7 +57,13 @@ fn trees_travel() {
     tree::same(&a.join(".zfs/snapshot/one"), &pool.root().join("b/.zfs/snapshot/one"));
     let got = world.zfs("get -H -o value,source compression,user:p tank/b/child").ok();
     assert_eq!(got, "gzip\treceived\n1\treceived\n");
+    let shown = |what: &str| world.zfs(&format!("get -H -o value,received,source {what} tank/b/child")).ok();
+    assert_eq!(shown("compression"), "gzip\tgzip\treceived\n");
     world.zfs("set compression=lz4 tank/b/child").ok();
+    assert_eq!(shown("compression"), "lz4\tgzip\tlocal\n");
+    world.zfs("set user:p=2 tank/b/child").ok();
+    assert_eq!(shown("user:p,copies"), "2\t1\tlocal\n1\t-\tdefault\n");
+    world.zfs("inherit -S user:p tank/b/child").ok();
     world.zfs("inherit -S compression tank/b/child").ok();
     assert_eq!(world.zfs("get -H -o value,source compression tank/b/child").ok(), "gzip\treceived\n");
     // What came before is passed over, what is new goes on top.

@@ -53,6 +53,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let fields = operands.remove(0);
     selection.operands = operands;
     selection.imply_depth();
+    selection.received = columns.contains(&Column::Received);
     let entries = match proplist::parse(&fields, Of::Datasets) {
         Ok(entries) => entries,
         Err(e) => return cx.bad_usage(format!("bad property list: {}", e.description())),

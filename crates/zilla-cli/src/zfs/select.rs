@@ -23,6 +23,8 @@ pub struct Selection {
     /// No `-t`: the pool's `listsnapshots` says whether snapshots are listed.
     pub pool_lists_snapshots: bool,
     pub paths: bool,
+    /// What streams brought is shown, too.
+    pub received: bool,
     pub sort: Vec<SortKey>,
 }
 
@@ -111,6 +113,7 @@ impl Selection {
             kinds: self.kinds.clone(),
             pool_lists_snapshots: self.pool_lists_snapshots,
             properties: wanted,
+            received: self.received,
         };
         let Some(reply) = cx.ask("cannot list datasets", &request)? else { return Err(Exit(1)) };
         for error in &reply.errors {

@@ -53,16 +53,17 @@ pub fn export(cx: &mut Cx, args: Vec<String>) -> Run {
 
 pub fn sync(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "f", &[]);
+    let mut force = false;
     for option in options {
         match option {
-            Opt::Flag('f', _) => {}
+            Opt::Flag('f', _) => force = true,
             other => return cx.bad_option(other),
         }
     }
     let (pools, mut failed) = cx.pools(&operands, PoolQuery::default())?;
     for pool in pools {
         let name = pool.name;
-        failed |= cx.ask(&format!("sync of pool '{name}' failed"), &PoolSync { name })?.is_none();
+        failed |= cx.ask(&format!("sync of pool '{name}' failed"), &PoolSync { name, force })?.is_none();
     }
     Ok(u8::from(failed))
 }

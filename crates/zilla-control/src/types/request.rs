@@ -128,6 +128,8 @@ pub struct PoolScrub {
 #[serde(default)]
 pub struct PoolSync {
     pub name: String,
+    /// Also where nothing was changed.
+    pub force: bool,
 }
 
 /// `zpool history [-il]`
@@ -357,6 +359,8 @@ pub struct DatasetQuery {
     pub pool_lists_snapshots: bool,
     /// Properties to fill; empty: none beyond the fixed fields. `all` fills everything.
     pub properties: Vec<String>,
+    /// With what streams brought of them, also where something else counts.
+    pub received: bool,
 }
 
 /// The filesystem that holds an absolute path.

@@ -237,6 +237,12 @@ impl Spa {
         self.ctx.txgs.wait_synced(txg).await
     }
 
+    /// The same also where nothing was changed: the configuration is written anew.
+    pub async fn sync_anyway(&self) -> Result<()> {
+        self.config_dirty.store(true, Ordering::Release);
+        self.sync().await
+    }
+
     /// Forgets the blocks that are in memory and on disk, so that they are read from the disks
     /// again. (Linux: `drop_caches`.)
     pub fn drop_caches(&self) {

@@ -350,6 +350,9 @@ impl Backend for Engine {
 
     async fn pool_sync(&self, _: &Caller, r: PoolSync) -> Answer<()> {
         self.check_running(&r.name)?;
+        if r.force {
+            self.pool(&r.name)?.zilla.sync_anyway().await.map_err(errors::of_pool)?;
+        }
         // As in OpenZFS also what frees wait for: afterwards space is what it will be.
         for _ in 0..=TXG_DEFER_SIZE {
             self.check_running(&r.name)?;

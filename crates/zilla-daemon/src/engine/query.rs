@@ -3,11 +3,11 @@
 use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
-use super::values::kind_of;
+use super::values::{kind_of, received};
 use futures_util::future::BoxFuture;
 use std::collections::HashSet;
 use std::path::Path;
-use zilla::tree::DatasetDir;
+use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply};
 use zilla_control::{ApiError, ErrorCode};
 
@@ -81,7 +81,7 @@ async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str) -> Answer<Vec<Dat
     }
     let ds = pool.zilla.by_name(root).await.map_err(of(root))?;
     if ds.is_snapshot() {
-        walk.out.push(pool.describe(&ds, &r.properties).await?);
+        walk.show(&ds).await?;
     } else {
         walk.head(&ds.dir(), 0).await?;
     }
@@ -93,6 +93,15 @@ impl Walk<'_> {
         self.r.kinds.is_empty() || self.r.kinds.contains(&kind)
     }
 
+    async fn show(&mut self, ds: &DatasetRef) -> Answer<()> {
+        let mut shown = self.pool.describe(ds, &self.r.properties).await?;
+        if self.r.received {
+            received(ds, &self.r.properties, &mut shown).await.map_err(of(&shown.name))?;
+        }
+        self.out.push(shown);
+        Ok(())
+    }
+
     fn head<'a>(&'a mut self, dir: &'a DatasetDir, depth: u32) -> BoxFuture<'a, Answer<()>> {
         Box::pin(async move {
             // With everything in memory nothing else waits, and others' requests are to go on.
@@ -102,11 +111,11 @@ impl Walk<'_> {
                 let ds = dir.head().await.map_err(of_dataset)?;
                 let kind = kind_of(&ds.info().await.map_err(of(&ds.name()))?);
                 if self.wants(kind) {
-                    self.out.push(self.pool.describe(&ds, &self.r.properties).await?);
+                    self.show(&ds).await?;
                 }
                 if below && self.snapshots {
                     for snap in ds.snapshots().await.map_err(of(&ds.name()))? {
-                        self.out.push(self.pool.describe(&snap, &self.r.properties).await?);
+                        self.show(&snap).await?;
                     }
                 }
                 if below && self.bookmarks {

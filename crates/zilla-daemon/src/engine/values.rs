@@ -56,7 +56,7 @@ impl Settings {
     /// The setting as it is printed, with its source.
     fn get(&self, desc: &PropDesc) -> Option<PropValue> {
         let set = self.all.get(desc.name)?;
-        Some(PropValue::new(text(desc, &set.value), source(&set.source)))
+        Some(shown(text(desc, &set.value), &set.source))
     }
 
     /// Inherited from above, the way from there is added.
@@ -89,6 +89,12 @@ impl Settings {
     }
 }
 
+/// A setting as it is printed. What was received and counts is also what was received.
+fn shown(words: String, from: &PropSource) -> PropValue {
+    let received = matches!(from, PropSource::Received).then(|| words.clone());
+    PropValue { received, ..PropValue::new(words, source(from)) }
+}
+
 fn source(from: &PropSource) -> Source {
     match from {
         PropSource::Local => Source::Local,
@@ -104,6 +110,26 @@ fn text(desc: &PropDesc, value: &Value) -> String {
         (_, Some(n)) => number(desc, n),
         (_, None) => value.as_str().unwrap_or_default().to_owned(),
     }
+}
+
+/// Adds what streams brought of the properties `wanted`: where something else counts it has a row for
+/// what does, and where nothing does one that says so.
+pub(super) async fn received(ds: &DatasetRef, wanted: &[String], shown: &mut DatasetInfo) -> Result<()> {
+    for (name, value) in ds.received_properties().await? {
+        let words = match props::dataset_prop(&name) {
+            Some(desc) => text(desc, &value),
+            None => value.as_str().unwrap_or_default().to_owned(),
+        };
+        match shown.properties.get_mut(&name) {
+            Some(known) => known.received = Some(words),
+            None if wanted.contains(&name) => {
+                let known = PropValue { received: Some(words), ..PropValue::new("-", Source::None) };
+                shown.properties.insert(name, known);
+            }
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 fn number(desc: &PropDesc, n: u64) -> String {
@@ -196,7 +222,7 @@ impl Pool {
         for (name, set) in &settings.all {
             if props::is_user_prop(name) && (all || wanted.contains(name)) {
                 let value = set.value.as_str().unwrap_or_default();
-                out.properties.insert(name.clone(), PropValue::new(value, source(&set.source)));
+                out.properties.insert(name.clone(), shown(value.to_owned(), &set.source));
             }
         }
         for name in wanted.iter().filter(|w| w.starts_with("written@") || w.starts_with("written#")) {
