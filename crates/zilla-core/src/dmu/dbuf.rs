@@ -20,7 +20,8 @@
 //! synced means.
 //!
 //! A layer that its txg's sync could not put on disk, because what it lies on cannot be read, becomes the *held* layer
-//! ([`HELD`]): below all others, until the base can be read or nothing of it is needed any more (`held.rs`).
+//! ([`HELD`]): below all others, until the base can be read or nothing of it is needed any more (`held.rs`). Such a layer, and one that is
+//! postponed, has no cloned block under it but that block's bytes: only the sync of the txg that cloned it may point to the block.
 
 use super::range::RangeSet;
 use crate::types::Txg;
@@ -240,6 +241,36 @@ impl Dbuf {
     /// A cloned block whose contents are not in memory.
     pub(crate) fn unread_clone(&self) -> Option<BlkPtr> {
         self.layers.iter().filter_map(Layer::under).find(|c| c.data.is_none()).map(|c| c.bp)
+    }
+
+    /// The same of the layer of `txg`.
+    pub(crate) fn unread_clone_of(&self, txg: Txg) -> Option<BlkPtr> {
+        let layer = self.layers.iter().find(|l| l.txg == txg)?;
+        layer.under().filter(|c| c.data.is_none()).map(|c| c.bp)
+    }
+
+    /// Whether the layer of `txg` lies on a cloned block.
+    pub(crate) fn is_clone(&self, txg: Txg) -> bool {
+        self.layers.iter().any(|l| l.txg == txg && l.under().is_some())
+    }
+
+    /// Gives the layer of `txg` the bytes of the cloned block that it lies on, if it does; false if these were not read.
+    #[must_use]
+    pub(crate) fn detach(&mut self, txg: Txg) -> bool {
+        let Some(layer) = self.layers.iter_mut().find(|l| l.txg == txg) else { return true };
+        let Some(under) = layer.under() else { return true };
+        let (Some(bytes), LayerData::Partial(part)) = (&under.data, &layer.data) else { return false };
+        let whole = if part.valid.is_empty() && bytes.len() == part.len {
+            LayerData::Frozen(bytes.clone())
+        } else {
+            let mut whole = copied(bytes, part.len);
+            for (s, e) in part.valid.iter() {
+                whole[s as usize..e as usize].copy_from_slice(part.get(s, e));
+            }
+            LayerData::Full(whole)
+        };
+        (layer.data, layer.clone) = (whole, None);
+        true
     }
 
     /// The contents of a cloned block, where it is still needed.
@@ -515,7 +546,7 @@ impl Dbuf {
         }
     }
 
-    /// The layer of `txg` cannot be put on disk: it is held, over what was held before.
+    /// The layer of `txg` cannot be put on disk: it is held, over what was held before. It was [detached](Dbuf::detach), or is given up.
     pub(crate) fn hold(&mut self, txg: Txg) {
         let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };
         let upper = self.layers.remove(at);
@@ -532,7 +563,12 @@ impl Dbuf {
         self.layers.retain(|l| l.txg != HELD);
     }
 
-    /// The layer of `txg` is to be synced with the next txg's: its object cannot be written in this one.
+    /// Forgets what `txg` made of the block: the object's user is told that it is lost.
+    pub(crate) fn lose(&mut self, txg: Txg) {
+        self.layers.retain(|l| l.txg != txg);
+    }
+
+    /// The layer of `txg`, which was [detached](Dbuf::detach), is to be synced with the next txg's: its object cannot be written in this one.
     pub(crate) fn postpone(&mut self, txg: Txg) {
         let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };
         let next = txg.next();
@@ -613,11 +649,10 @@ fn joined(lower: Layer, upper: Layer) -> Layer {
     if upper.under().is_some() {
         return upper;
     }
-    let over_clone = lower.under().is_some();
-    let clone = lower.clone.filter(|_| over_clone);
+    debug_assert!(lower.under().is_none(), "it was detached");
     let fault = if upper.fault == Fault::None { lower.fault } else { upper.fault };
     let Layer { txg, ahead, packed, .. } = upper;
-    Layer { txg, data: merged(lower.data, upper.data), ahead, packed, clone, fault }
+    Layer { txg, data: merged(lower.data, upper.data), ahead, packed, clone: None, fault }
 }
 
 /// What two layers' bytes are together.

@@ -13,6 +13,10 @@
 //!   so nothing can be freed twice.
 //! - A *postponed* object is synced with the next txg.
 //!
+//! A cloned block that is held, or is a postponed object's, is read by the sync that cannot point to it. Later it may be gone: only that
+//! sync counts the pointer among those that keep the block, and what the block's owner does is not known here. From then on its bytes are
+//! held, as if they had been written. If they cannot be read, or would be too much, the clone is lost.
+//!
 //! While any of it is there an fsync of the object fails, and a sync of all its objset does; each [`RETRY`] a sync tries again. What is
 //! held of one objset is at most [`MAX_HELD`]; beyond it a block is *lost*: its layer is dropped and its object named in the log.
 //! Until the block is written anew or freed, or the objset is closed, an fsync fails for it too.
@@ -57,6 +61,8 @@ pub(crate) struct Held {
     /// Blocks whose bytes were dropped.
     lost: BTreeSet<u64>,
     postponed: bool,
+    /// Bytes of cloned blocks that are postponed with the object. They are counted as held.
+    postponed_bytes: usize,
 }
 
 impl Held {
@@ -125,14 +131,15 @@ impl Holders {
 }
 
 impl Inner {
-    /// Holds what `txg` made of a block; false if that would be too much, and it is lost.
+    /// Holds what `txg` made of a block; false if that would be too much, or is not known, and it is lost.
     fn hold(&mut self, blkid: u64, txg: Txg, Holders { bytes, .. }: &Holders) -> bool {
         let before = self.held.blocks.remove(&blkid).unwrap_or(0);
         bytes.fetch_sub(before, Ordering::Relaxed);
         let db = self.dbuf(blkid);
+        let known = db.detach(txg);
         db.hold(txg);
         let now = db.held_bytes();
-        if bytes.load(Ordering::Relaxed) + now <= MAX_HELD {
+        if known && bytes.load(Ordering::Relaxed) + now <= MAX_HELD {
             bytes.fetch_add(now, Ordering::Relaxed);
             self.held.blocks.insert(blkid, now);
             return true;
@@ -153,28 +160,42 @@ impl Inner {
     /// The object is gone.
     pub(super) fn unhold_all(&mut self, holders: &Holders) {
         let held = std::mem::take(&mut self.held);
-        holders.bytes.fetch_sub(held.blocks.values().sum(), Ordering::Relaxed);
+        let bytes = held.blocks.values().sum::<usize>() + held.postponed_bytes;
+        holders.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// A sync has done these frees, and not those.
-    pub(super) fn freed(&mut self, done: &RangeSet, left: RangeSet) {
+    pub(super) fn freed(&mut self, done: &RangeSet, left: RangeSet, holders: &Holders) {
         self.held.lost.retain(|b| !done.contains(*b));
         self.held.frees = left;
         self.held.postponed = false;
+        holders.bytes.fetch_sub(std::mem::take(&mut self.held.postponed_bytes), Ordering::Relaxed);
     }
 }
 
 impl Dnode {
     /// The bytes of a block that `txg` changed stay here, because of an error that its sync has
     /// met.
-    pub(super) fn hold(self: &Arc<Self>, blkid: u64, txg: Txg, why: &Error) {
+    pub(super) async fn hold(self: &Arc<Self>, blkid: u64, txg: Txg, why: &Error) {
         let (objset, object) = (self.shared.objset, self.id());
+        self.read_clone(blkid, txg, self.shared.held.bytes.load(Ordering::Relaxed)).await;
         let kept = self.inner.lock().hold(blkid, txg, &self.shared.held);
         self.shared.held.enter(self);
         if kept {
             tracing::warn!(objset, %object, blkid, error = %why, "a changed block is held: it cannot be written");
         } else {
-            tracing::error!(objset, %object, blkid, error = %why, "a changed block is lost: too much is held");
+            tracing::error!(objset, %object, blkid, error = %why, "a changed block is lost: it cannot be held");
+        }
+    }
+
+    /// Reads the cloned block that `txg` has put somewhere, if it has and there is room to hold it beside so many bytes.
+    async fn read_clone(self: &Arc<Self>, blkid: u64, txg: Txg, held: usize) {
+        if held + self.blksz() as usize > MAX_HELD {
+            return;
+        }
+        if let Err(e) = self.load_clone_of(blkid, txg).await {
+            let (objset, object) = (self.shared.objset, self.id());
+            tracing::error!(objset, %object, blkid, error = %e, "a cloned block cannot be read");
         }
     }
 
@@ -184,10 +205,35 @@ impl Dnode {
     }
 
     /// All that `txg` changed is left to the next one.
-    pub(super) fn postpone(self: &Arc<Self>, txg: Txg) {
+    pub(super) async fn postpone(self: &Arc<Self>, txg: Txg) {
+        let held = &self.shared.held;
+        let (clones, blksz) = {
+            let mut inner = self.inner.lock();
+            let blocks = inner.pending[txg.slot()].blocks.clone();
+            let clones: Vec<u64> = blocks.into_iter().filter(|b| inner.dbuf(*b).is_clone(txg)).collect();
+            (clones, inner.head.blksz as usize)
+        };
+        let mut bytes = held.bytes.load(Ordering::Relaxed);
+        for &blkid in &clones {
+            self.read_clone(blkid, txg, bytes).await;
+            bytes += blksz;
+        }
         let mut inner = self.dirty(&Tx::syncing(txg.next()));
-        let Pending { blocks, anew, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
+        let Pending { mut blocks, anew, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
             std::mem::take(&mut inner.pending[txg.slot()]);
+        for blkid in clones {
+            let fits = held.bytes.load(Ordering::Relaxed) + blksz <= MAX_HELD;
+            if fits && inner.dbuf(blkid).detach(txg) {
+                held.bytes.fetch_add(blksz, Ordering::Relaxed);
+                inner.held.postponed_bytes += blksz;
+                continue;
+            }
+            let (objset, object) = (self.shared.objset, self.id());
+            tracing::error!(objset, %object, blkid, "a cloned block is lost: it cannot be held");
+            inner.dbuf(blkid).lose(txg);
+            inner.held.lost.insert(blkid);
+            blocks.remove(&blkid);
+        }
         for &blkid in &blocks {
             inner.dbuf(blkid).postpone(txg);
         }
@@ -208,7 +254,7 @@ impl Dnode {
         next.free_object |= free_object;
         inner.held.postponed = true;
         drop(inner);
-        self.shared.held.enter(self);
+        held.enter(self);
     }
 
     /// What is held of the object, as it reads now, up to its `end`. Newer changes of the same

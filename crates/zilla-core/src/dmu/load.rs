@@ -8,7 +8,7 @@ use super::dnode::{Dnode, Spill};
 use super::fault::Stop;
 use super::tree::{self, Lookup};
 use crate::error::Result;
-use crate::types::Bookmark;
+use crate::types::{Bookmark, Txg};
 use crate::zio::Priority;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -98,6 +98,15 @@ impl Dnode {
         };
         self.inner.lock().dbuf(blkid).clone_read(&bp, &data);
         Ok(())
+    }
+
+    /// Brings the cloned block into memory that `txg` has put there, if it has.
+    pub(super) async fn load_clone_of(self: &Arc<Self>, blkid: u64, txg: Txg) -> Result<()> {
+        let bp = self.inner.lock().dbuf(blkid).unread_clone_of(txg);
+        match bp {
+            Some(bp) => self.load_clone(blkid, bp, Priority::SyncRead).await,
+            None => Ok(()),
+        }
     }
 
     /// Makes what was read the synced contents, unless a sync has published something newer since.

@@ -134,7 +134,7 @@ impl Objset {
         let mut loads = futures_util::stream::iter(lacking).map(load).buffer_unordered(PREPARE_CONCURRENCY);
         let mut bytes = 0;
         while let Some((i, blkid, loaded)) = loads.next().await {
-            works[i].resolved(blkid, loaded, txg)?;
+            works[i].resolved(blkid, loaded, txg).await?;
             bytes += usize::from(works[i].phys.datablkszsec) << 9;
             if bytes >= RESOLVED_BATCH {
                 self.write_blocks(works, txg, props).await?;
@@ -248,7 +248,9 @@ impl Objset {
                     let (wait, rest) = dirty.drain(..).partition(|dn| block_of(dn) == Some(blkid));
                     *dirty = rest;
                     let wait: Vec<Arc<Dnode>> = wait;
-                    wait.iter().for_each(|dn| dn.postpone(txg));
+                    for dn in wait {
+                        dn.postpone(txg).await;
+                    }
                 }
             }
         }
@@ -312,12 +314,11 @@ impl Objset {
             inner.generation += 1;
             inner.phys = w.phys;
             let frees = std::mem::take(&mut inner.pending[txg.slot()].frees);
-            let left = !w.left.is_empty();
-            inner.freed(&frees, w.left);
+            let (left, held) = (!w.left.is_empty(), &self.shared.held);
+            inner.freed(&frees, w.left, held);
             if left {
                 w.dn.holds_frees();
             }
-            let held = &self.shared.held;
             for (blkid, base) in w.bases {
                 let len = if let Base::Data(data) = &base { data.len() } else { 0 };
                 inner.unhold(blkid, held);

@@ -176,6 +176,165 @@ fn what_lies_below_an_unreadable_indirect_block_is_left_when_the_object_goes() {
     assert_eq!(w.read(0, BLK).unwrap(), [vec![0xaa; 10], vec![0; BLK - 10]].concat());
 }
 
+/// An object in a block of dnodes of its own, each block of which is full of its number, and where these lie.
+fn source(w: &mut World, blocks: u64) -> Vec<zilla_ondisk::BlkPtr> {
+    let spec = NewObject { indblkshift: IBS, ..NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, BLK as u32) };
+    let src = block_on(resident(|| w.h.objset.claim(&w.h.tx(), SOURCE, spec))).unwrap();
+    for b in 0..blocks {
+        src.write(&w.h.tx(), b * BLK as u64, &[0xd0 | b as u8; BLK]);
+    }
+    w.sync();
+    (0..blocks).map(|b| block_on(resident(|| src.block_pointer(b))).unwrap().unwrap()).collect()
+}
+
+const SOURCE: ObjectId = ObjectId(40);
+
+impl World {
+    /// Frees the source, and lets so many txgs come that its blocks are others' then. Nothing of it may come to be the object's.
+    fn free_source(&mut self, bps: &[zilla_ondisk::BlkPtr]) {
+        let src = block_on(self.h.objset.hold_wait(SOURCE)).unwrap();
+        self.h.objset.free(&self.h.tx(), &src);
+        for _ in 0..4 {
+            self.sync_without(bps);
+        }
+        let there = self.h.store.offsets();
+        assert!(bps.iter().all(|bp| !there.contains(&bp.dva(0).offset)), "the source is freed");
+    }
+
+    fn sync_without(&mut self, bps: &[zilla_ondisk::BlkPtr]) {
+        let out = block_on(self.h.sync_open());
+        let clones = out.cloned.iter().filter(|c| bps.iter().any(|bp| bp.dva(0) == c.dva(0)));
+        assert_eq!(clones.count(), 0, "a block is shared that its owner has freed");
+    }
+}
+
+#[test]
+fn a_clone_below_an_unreadable_indirect_block_outlives_its_source() {
+    let mut w = World::new(64);
+    let bps = source(&mut w, 3);
+    let at = w.damage_indirect(0);
+    // One as it is, one that is written into.
+    w.dn.clone_block(&w.h.tx(), 3, bps[0]);
+    w.dn.clone_block(&w.h.tx(), 5, bps[1]);
+    w.write(5 * BLK as u64 + 10, &[0xaa; 20]);
+    w.sync_without(&bps);
+    w.dn.check_held().unwrap_err();
+    let second = [vec![0xd1; 10], vec![0xaa; 20], vec![0xd1; BLK - 30]].concat();
+    // The log knows it without its source.
+    let kept = w.h.objset.kept(|_, _| Some(u64::MAX)).into_iter();
+    let kept: Vec<_> = kept
+        .map(|k| match k.what {
+            KeptPart::Data(data) => (k.offset, data.to_vec()),
+            KeptPart::Free(_) => panic!("nothing is freed"),
+        })
+        .collect();
+    assert_eq!(kept, [(3 * BLK as u64, vec![0xd0; BLK]), (5 * BLK as u64, second.clone())]);
+    w.free_source(&bps);
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), [0xd0; BLK]);
+    w.repair(at);
+    w.dn.check_held().unwrap();
+    w.reopen();
+    assert_eq!(w.read(3 * BLK as u64, 2 * BLK).unwrap(), [vec![0xd0; BLK], vec![5; BLK]].concat());
+    assert_eq!(w.read(5 * BLK as u64, BLK).unwrap(), second);
+    assert_eq!(w.h.objset.shared.held.bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_clone_whose_source_cannot_be_read_either_is_lost() {
+    let mut w = World::new(64);
+    let bps = source(&mut w, 1);
+    let at = w.damage_indirect(0);
+    w.h.store.set_unreadable(bps[0].dva(0).offset, true);
+    w.dn.clone_block(&w.h.tx(), 3, bps[0]);
+    w.sync_without(&bps);
+    assert!(w.dn.inner.lock().held.lost.contains(&3));
+    w.dn.check_held().unwrap_err();
+    w.free_source(&bps);
+    w.h.store.set_unreadable(at, false);
+    w.sync_without(&bps);
+    w.reopen();
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), [4; BLK], "as it was");
+}
+
+#[test]
+fn clones_of_an_object_that_is_postponed_outlive_their_source() {
+    let mut w = World::new(3);
+    let bps = source(&mut w, 2);
+    w.reopen();
+    let meta = w.h.objset.meta.clone();
+    let blkid = w.id.0 / 32;
+    let at = block_on(resident(|| meta.block_pointer(blkid))).unwrap().unwrap().dva(0).offset;
+    meta.evict(0, blkid);
+    meta.evict(0, blkid);
+    w.h.store.set_unreadable(at, true);
+    w.dn.clone_block(&w.h.tx(), 0, bps[0]);
+    w.dn.clone_block(&w.h.tx(), 2, bps[1]);
+    w.sync_without(&bps);
+    // What is written over it in the next txg lies on its bytes.
+    w.write(2 * BLK as u64 + 7, &[0xaa; 5]);
+    w.free_source(&bps);
+    w.dn.check_held().unwrap_err();
+    w.h.store.set_unreadable(at, false);
+    w.sync_without(&bps);
+    w.dn.check_held().unwrap();
+    assert_eq!(w.h.objset.shared.held.bytes.load(Ordering::Relaxed), 0);
+    w.reopen();
+    let third = [vec![0xd1; 7], vec![0xaa; 5], vec![0xd1; BLK - 12]].concat();
+    assert_eq!(w.read(0, 3 * BLK).unwrap(), [vec![0xd0; BLK], vec![2; BLK], third].concat());
+}
+
+/// Whether its clones are held or wait with their object.
+#[test]
+fn more_clones_than_the_bound_are_lost() {
+    for postponed in [false, true] {
+        let size = 1 << 20;
+        let blocks = (MAX_HELD / size + 2) as u64;
+        let mut h = Harness::new(2);
+        let spec = NewObject { indblkshift: IBS, ..NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, size as u32) };
+        let src = block_on(resident(|| h.objset.claim(&h.tx(), SOURCE, spec))).unwrap();
+        let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
+        for b in 0..blocks {
+            src.write(&h.tx(), b * size as u64, &vec![b as u8 + 1; size]);
+            dn.write(&h.tx(), b * size as u64, &[1]);
+        }
+        block_on(h.sync_open());
+        let bps: Vec<_> = (0..blocks).map(|b| src.block_pointer(b).unwrap().unwrap()).collect();
+        let id = dn.id();
+        block_on(h.reopen());
+        let dn = block_on(h.objset.hold_wait(id)).unwrap();
+        let at = if postponed {
+            let (meta, blkid) = (h.objset.meta.clone(), id.0 / 32);
+            let bp = block_on(resident(|| meta.block_pointer(blkid))).unwrap().unwrap();
+            meta.evict(0, blkid);
+            meta.evict(0, blkid);
+            bp.dva(0).offset
+        } else {
+            dn.phys().blkptr[0].dva(0).offset
+        };
+        h.store.set_unreadable(at, true);
+        for (b, bp) in (0..).zip(&bps) {
+            dn.clone_block(&h.tx(), b, *bp);
+        }
+        for _ in 0..3 {
+            assert!(block_on(h.sync_open()).cloned.is_empty());
+            assert_eq!(h.objset.shared.held.bytes.load(Ordering::Relaxed), MAX_HELD);
+        }
+        assert_eq!(dn.inner.lock().held.lost.len(), 2);
+        h.store.set_unreadable(at, false);
+        h.objset.retry_held(&h.tx(), RETRY * 2);
+        assert!(block_on(h.sync_open()).cloned.is_empty());
+        assert_eq!(h.objset.shared.held.bytes.load(Ordering::Relaxed), 0);
+        dn.check_held().unwrap_err();
+        block_on(h.reopen());
+        let dn = block_on(h.objset.hold_wait(id)).unwrap();
+        for b in 0..blocks {
+            let mut byte = [0];
+            block_on(dn.read_wait(b * size as u64, &mut byte)).unwrap();
+            assert_eq!(byte[0], if b < blocks - 2 { b as u8 + 1 } else { 1 }, "postponed: {postponed}");
+        }
+    }
+}
+
 #[test]
 fn objects_whose_dnodes_cannot_be_read_wait_and_others_do_not() {
     let mut w = World::new(3);

@@ -144,7 +144,7 @@ impl Work {
         self.load_paths(&ids).await;
         for blkid in ids {
             if let Err(e) = self.ensure_path(blkid).await {
-                self.hold(blkid, txg, e)?;
+                self.hold(blkid, txg, e).await?;
             }
         }
         Ok(())
@@ -170,7 +170,7 @@ impl Work {
     }
 
     /// The old contents of a record in `lacking` were read, or cannot be.
-    pub(super) fn resolved(&mut self, blkid: u64, loaded: Result<()>, txg: Txg) -> Result<()> {
+    pub(super) async fn resolved(&mut self, blkid: u64, loaded: Result<()>, txg: Txg) -> Result<()> {
         match (self.freeze(blkid, txg), loaded) {
             (Some((Frozen::Data(data), _)), _) => {
                 if self.lacking.remove(&blkid) == Some(true) {
@@ -182,9 +182,9 @@ impl Work {
             #[cfg(feature = "planted")]
             (_, Err(_)) if crate::planted::is(crate::planted::Bug::DamageHidden) => {
                 self.dn.inner.lock().dbuf(blkid).set_base(Base::Hole);
-                self.resolved(blkid, Ok(()), txg)
+                Box::pin(self.resolved(blkid, Ok(()), txg)).await
             }
-            (_, Err(e)) => self.hold(blkid, txg, e),
+            (_, Err(e)) => self.hold(blkid, txg, e).await,
             (_, Ok(())) => Err(Error::corrupt(None, "", format!("block {blkid} has no contents to write"))),
         }
     }
@@ -225,7 +225,7 @@ impl Work {
     }
 
     /// Leaves a block to a later sync, as what it needs of the old state cannot be read.
-    fn hold(&mut self, blkid: u64, txg: Txg, why: Error) -> Result<()> {
+    async fn hold(&mut self, blkid: u64, txg: Txg, why: Error) -> Result<()> {
         if self.is_vital() {
             return Err(why);
         }
@@ -238,7 +238,7 @@ impl Work {
         if self.clones.remove(&blkid).is_some() {
             self.bases.retain(|(b, _)| *b != blkid);
         }
-        self.dn.hold(blkid, txg, &why);
+        self.dn.hold(blkid, txg, &why).await;
         Ok(())
     }
 
