@@ -19,6 +19,8 @@ impl Zvol {
     pub async fn set_size(&self, size: u64) -> Result<()> {
         let txgs = self.txgs()?;
         check_size(size, self.block_size)?;
+        // One that grows the volume knows its size before that is in memory: another must not come between.
+        let _resize = self.resize.lock().await;
         if self.data.maxblkid().saturating_mul(self.block_size) >= self.size() {
             self.free_beyond(txgs).await?;
         }
@@ -58,8 +60,7 @@ impl Zvol {
             let _order = self.order.lock();
             self.data.in_order(tx)?;
             self.space.admit(tx, 0, true)?;
-            // Another change of the size may have come between.
-            if at >= self.size() && at < end {
+            if at < end {
                 self.space.hold_room(tx, self.data.free_cost(tx, at, end), Leave::Quarter)?;
                 self.data.free_some(tx, at, end - at, PART);
             }

@@ -227,6 +227,22 @@ fn a_flush_says_what_cannot_be_put_on_disk() {
     w.flush().unwrap();
 }
 
+/// One grows and waits for its txg, the other shrinks meanwhile: the size in memory is that on disk.
+#[test]
+fn two_changes_of_the_size_at_once_leave_one_size() {
+    let mut w = World::new(4 * BLK);
+    let (a, b) = (w.zvol.clone(), w.zvol.clone());
+    let both = async move {
+        let (grown, cut) = futures_util::future::join(a.set_size(8 * BLK), b.set_size(2 * BLK)).await;
+        grown.and(cut)
+    };
+    w.driven(both.boxed()).unwrap();
+    let size = w.zvol.size();
+    w.reopen();
+    assert_eq!(size, w.zvol.size(), "in memory and on disk");
+    assert_eq!(size, 2 * BLK, "the last one counts");
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     /// In so many buffers.

@@ -46,6 +46,8 @@ pub struct Zvol {
     props: RwLock<VolumeProps>,
     /// Held by who changes the volume.
     pub(super) order: Mutex<()>,
+    /// Held by who changes its size, from the first txg to the last.
+    pub(super) resize: futures_util::lock::Mutex<()>,
     pub(super) cursor: Cursor,
 }
 
@@ -108,6 +110,7 @@ impl Zvol {
             size: size.into(),
             props: RwLock::new(props),
             order: Mutex::new(()),
+            resize: futures_util::lock::Mutex::new(()),
             cursor: Cursor::default(),
         };
         zvol.set_props(props);
