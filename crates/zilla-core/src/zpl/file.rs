@@ -193,19 +193,21 @@ impl Zfs {
     pub async fn punch(&self, id: u64, off: u64, len: u64, extend: bool, kill_suidgid: bool) -> Result<()> {
         let end = off.checked_add(len).ok_or_else(|| Error::os(Errno::FBig, "the range is too large"))?;
         Zfs::check_size(end)?;
-        self.punch_in_parts(id, off, end).await?;
-        self.change(|tx| self.punch_now(tx, id, off, len, extend, kill_suidgid)).await?;
+        // What lies behind it is freed, and may be written again since.
+        let left = self.punch_in_parts(id, off, end).await? - off;
+        let extend = extend.then_some(end);
+        self.change(|tx| self.punch_now(tx, id, off, left, extend, kill_suidgid)).await?;
         self.ended().await
     }
 
-    /// The same in a transaction.
+    /// The same in a transaction; the file reaches to `extend` afterwards at least.
     pub(super) fn punch_now(
         &self,
         tx: &Tx,
         id: u64,
         off: u64,
         len: u64,
-        extend: bool,
+        extend: Option<u64>,
         kill_suidgid: bool,
     ) -> Now<()> {
         let end = off.saturating_add(len);
@@ -215,7 +217,7 @@ impl Zfs {
         self.admit(tx, 0, true)?;
         let (now, old) = (self.now(), state.attrs.size);
         self.hold_room(tx, zn.dnode().free_cost(tx, off.min(old), end.min(old)), Leave::Quarter)?;
-        let size = if extend { old.max(end) } else { old };
+        let size = extend.map_or(old, |to| old.max(to));
         let plan = self.plan(tx, &zn, &state, |a| {
             a.size = size;
             self.content_modified(a, now);
@@ -232,9 +234,14 @@ impl Zfs {
         if state.attrs.mode != mode {
             self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
         }
-        let len = if extend { len } else { len.min(old.saturating_sub(off)) };
+        // A record of a range makes the file reach to its end. Where the file is to reach beyond what is freed here, another says so.
+        let all = extend == Some(end);
+        let len = if all { len } else { len.min(old.saturating_sub(off)) };
         if len > 0 {
             self.log_truncate(tx, When::With(id), id, &state.attrs, off, len);
+        }
+        if size > old && !all {
+            self.log_truncate(tx, When::With(id), id, &state.attrs, size, 0);
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ impl Zfs {
                 // What was done once is not refused when it is done again.
                 match self.is_replaying() {
                     true => self.replay_truncate(tx, id, at, upto - at)?,
-                    false => self.punch_now(tx, id, at, upto - at, false, false)?,
+                    false => self.punch_now(tx, id, at, upto - at, None, false)?,
                 }
                 Ok(tx.txg())
             });

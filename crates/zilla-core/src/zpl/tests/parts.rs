@@ -166,6 +166,26 @@ fn a_large_file_is_cut_and_punched_in_parts() {
     assert_eq!(tail.iter().flat_map(|b| b.to_vec()).collect::<Vec<_>>(), [1]);
 }
 
+/// What is written into a part that is freed already comes after it, and stays.
+#[test]
+fn a_write_between_two_parts_of_a_hole_stays() {
+    let w = World::new();
+    let id = w.large("f");
+    let (at, data) = ((STRETCHES - 1) * STRETCH + STRETCH / 2, Bytes::from_static(&[9]));
+    let first_part_is_gone = || block_on(w.zfs.read(id, at, 1)).unwrap().concat() == [0];
+    // The second part waits for the txg of the first, which waits for this.
+    let tx = block_on(w.txgs.assign()).unwrap();
+    let zfs = w.zfs.clone();
+    let punch = std::thread::spawn(move || {
+        block_on(zfs.punch(id, STRETCH + 7, STRETCHES * STRETCH, false, false)).unwrap();
+    });
+    until(first_part_is_gone);
+    block_on(w.zfs.write(id, at, &data, false)).unwrap();
+    drop(tx);
+    punch.join().unwrap();
+    assert_eq!(block_on(w.zfs.read(id, at, 1)).unwrap().concat(), [9]);
+}
+
 #[test]
 fn a_large_file_without_a_name_is_freed_in_parts_and_after_a_crash_from_there_on() {
     let mut w = World::new();
