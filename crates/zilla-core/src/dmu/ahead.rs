@@ -14,8 +14,8 @@
 //! **Invariants.** What is written ahead is what the log's record is about, all of it and nothing else: a block that a later operation
 //! has changed meanwhile is left alone, so that a replay gives no operation's data before its turn. A block is written ahead only by who
 //! holds its txg, so that its sync begins after the pointer is known. Every block that was is listed with its txg, and leaves the list by
-//! one way only: it is taken over by the sync of that txg, or that sync hands it out as unused. A layer that changes forgets its
-//! pointer, never the list.
+//! one way only: it is taken over by the sync of that txg, or that sync hands it out as unused; or the objset's contents are given up, so
+//! that no sync will come. A layer that changes forgets its pointer, never the list.
 //!
 //! **Crash.** Before the txg is synced no space map knows of the block; who imports claims what the log leads to. Afterwards it is
 //! the tree's, or free, and the log's records of that txg count for nothing.
@@ -89,6 +89,12 @@ impl Objset {
             debug_assert!(known.is_some(), "a block is taken over once");
         }
         all.into_values().collect()
+    }
+
+    /// What was written ahead and nobody will take over: the objset is not synced any more.
+    pub(crate) fn forsake_ahead(&self) -> Vec<BlkPtr> {
+        let of = |slot: &parking_lot::Mutex<_>| std::mem::take(&mut *slot.lock());
+        self.shared.ahead.iter().flat_map(|s| of(s).into_values()).collect()
     }
 }
 

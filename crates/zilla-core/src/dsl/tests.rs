@@ -117,7 +117,7 @@ impl Pool {
         let mos = self.dsl.mos().clone();
         for pass in 0.. {
             assert!(pass < 50, "does not converge");
-            self.store.free(&self.dsl.ctx().take_frees());
+            self.store.free(&self.dsl.ctx().take_frees(tx.txg()));
             if !mos.is_dirty(tx.txg()) {
                 break;
             }

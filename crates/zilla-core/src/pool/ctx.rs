@@ -41,6 +41,8 @@ pub struct PoolCtx {
     mos: OnceLock<Arc<Objset>>,
     scan: OnceLock<Weak<Scan>>,
     frees: Mutex<Vec<BlkPtr>>,
+    /// Blocks that a txg allocates in vain, which frees them itself.
+    in_vain: Mutex<Vec<(Txg, BlkPtr)>>,
     /// Blocks that the txg being synced points to once more.
     clones: Mutex<Vec<BlkPtr>>,
     /// Places on removed vdevs that became obsolete.
@@ -73,6 +75,7 @@ impl PoolCtx {
             mos: OnceLock::new(),
             scan: OnceLock::new(),
             frees: Mutex::default(),
+            in_vain: Mutex::default(),
             clones: Mutex::default(),
             obsolete: Mutex::default(),
             frozen_after: AtomicU64::new(u64::MAX),
@@ -140,6 +143,14 @@ impl PoolCtx {
         }
     }
 
+    /// Hands in a block that was allocated in `txg`, which the caller holds or which cannot be over yet, and that nothing refers to. It is
+    /// freed in no earlier one, even in the sync of one: a space map that has a block freed before it was allocated is taken for damaged.
+    pub(crate) fn free_in(&self, txg: Txg, bp: &BlkPtr) {
+        if !bp.is_hole() && !bp.is_embedded() {
+            self.in_vain.lock().push((txg, *bp));
+        }
+    }
+
     /// Hands in a place on a removed vdev that nothing points to any more.
     pub(crate) fn note_obsolete(&self, dva: Dva) {
         self.obsolete.lock().push(dva);
@@ -160,12 +171,16 @@ impl PoolCtx {
         std::mem::take(&mut *self.clones.lock())
     }
 
-    pub(crate) fn has_frees(&self) -> bool {
-        !self.frees.lock().is_empty()
+    /// Whether the sync of `txg` has something to free.
+    pub(crate) fn has_frees(&self, txg: Txg) -> bool {
+        !self.frees.lock().is_empty() || self.in_vain.lock().iter().any(|(t, _)| *t <= txg)
     }
 
-    pub(crate) fn take_frees(&self) -> Vec<BlkPtr> {
-        std::mem::take(&mut *self.frees.lock())
+    /// What the sync of `txg` has to free.
+    pub(crate) fn take_frees(&self, txg: Txg) -> Vec<BlkPtr> {
+        let mut frees = std::mem::take(&mut *self.frees.lock());
+        frees.extend(self.in_vain.lock().extract_if(.., |(t, _)| *t <= txg).map(|(_, bp)| bp));
+        frees
     }
 
     /// Runs `f` in the syncing context of some txg and waits until that txg is stable.

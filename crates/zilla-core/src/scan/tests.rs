@@ -129,7 +129,7 @@ fn start_sync_task(
                 out.killed.iter().for_each(|bp| ctx.free(bp));
                 *pool.root.lock() = out.root;
                 // Read before anything else may be put there.
-                store.free(&ctx.take_frees());
+                store.free(&ctx.take_frees(txg));
             }
             ctx.txgs.done(txg);
         }

@@ -108,7 +108,7 @@ impl Spa {
         self.sync_hooks(&tx).await?;
         self.dsl.sync_dirs(&tx).await?;
         let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);
-        if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees() && !self.metaslabs.is_dirty(txg) {
+        if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees(txg) && !self.metaslabs.is_dirty(txg) {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
             // (Who was turned away changed nothing, but left an estimate.)
             self.dsl.forget_estimates(txg);
@@ -240,7 +240,7 @@ impl Spa {
         if pass == 1 && config_dirty {
             self.write_config(tx).await?;
         }
-        let mut frees = self.ctx.take_frees();
+        let mut frees = self.ctx.take_frees(txg);
         if self.ctx.is_frozen(txg) {
             // What the uberblock on disk leads to stays as it is.
             frees.clear();
@@ -289,7 +289,7 @@ impl Spa {
             self.dsl.mos_synced(&out);
             out.killed.iter().for_each(|bp| self.ctx.free(bp));
         }
-        Ok(self.ctx.has_frees() || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || tree.dtls_dirty())
+        Ok(self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || tree.dtls_dirty())
     }
 
     async fn write_config(&self, tx: &Tx) -> Result<()> {

@@ -146,8 +146,12 @@ impl Zilog {
         let step = LogStep { pause: true, on: None };
         let mut bp = self.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await?;
         bp.set_cksum(self.new_chain());
-        self.need_saxattr(txg);
         let mut st = self.state.lock();
+        if st.abandoned {
+            self.ctx.free_in(txg, &bp);
+            return Err(Error::os(Errno::Io, "the log was given back"));
+        }
+        self.need_saxattr(txg);
         st.lwbs.push(Lwb::new(bp, txg));
         st.begun_txg = txg.0;
         st.dirty(txg);

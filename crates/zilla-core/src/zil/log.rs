@@ -58,8 +58,6 @@ pub(super) struct State {
     pub suspended: usize,
     /// The dataset is gone, or its contents were replaced.
     pub abandoned: bool,
-    /// Blocks that were allocated in a txg and then not used.
-    pub orphans: Vec<(u64, BlkPtr)>,
     /// In which txg the whole chain is given back, what it consists of besides `lwbs`, and whether its first block stays.
     pub destroy_txg: u64,
     destroy_frees: Vec<BlkPtr>,
@@ -247,11 +245,7 @@ impl Zilog {
         let mut frees = Vec::new();
         {
             let mut st = self.state.lock();
-            let unused = st.orphans.extract_if(.., |(t, _)| *t <= txg.0).map(|(_, bp)| bp);
-            frees.extend(unused);
             if st.synced_in >= txg.0 || st.abandoned {
-                drop(st);
-                frees.iter().for_each(|bp| self.ctx.free(bp));
                 return out;
             }
             st.synced_in = txg.0;
@@ -331,8 +325,10 @@ impl Zilog {
     }
 
     /// In syncing context: the dataset's contents go, and its log with them. From now on a commit waits for txgs.
+    ///
+    /// A train that is being packed may wait for this very txg, so it is not waited for: who allocates for it finds the log abandoned, and
+    /// gives the block back. What the txgs after this one have allocated they free themselves.
     pub(crate) async fn abandon(&self, os: &Objset) {
-        let mut frees = Vec::new();
         loop {
             self.wait_issued(Txg(u64::MAX)).await;
             let mut st = self.state.lock();
@@ -346,16 +342,15 @@ impl Zilog {
             st.abandoned = true;
             if st.destroy_txg > st.synced_in {
                 // What was to be given back in a later txg.
-                frees.append(&mut st.destroy_frees);
-                let first = os.phys().zil_header.log;
-                if std::mem::take(&mut st.keep_first) && !first.is_hole() {
-                    frees.push(first);
+                st.destroy_frees.drain(..).for_each(|bp| self.ctx.free(&bp));
+                if std::mem::take(&mut st.keep_first) {
+                    self.ctx.free(&os.phys().zil_header.log);
                 }
             }
-            frees.extend(st.lwbs.drain().map(|l| l.bp));
+            st.lwbs.drain().for_each(|l| self.ctx.free_in(Txg(l.alloc_txg), &l.bp));
             break;
         }
-        frees.iter().for_each(|bp| self.ctx.free(bp));
+        self.forsake(os);
     }
 
     /// Whether this session has seen to the log: what it consists of is known here and not to be read from the disk.

@@ -4,7 +4,8 @@
 //! first of the next, whose size is guessed. Of one train several blocks may be on their way at once. What no block could hold is cut.
 //!
 //! What is kept true: blocks leave in the order of the chain, and none before its successor is allocated and both are in the queue of those that
-//! the header leads to ([`super::blocks`]); so a sync that frees what is over, or gives all of it back, knows of each.
+//! the header leads to ([`super::blocks`]); so a sync that frees what is over, or gives all of it back, knows of each. What is allocated
+//! after that is in no queue: its own txg frees it again.
 
 use super::blocks::Lwb;
 use super::commit::Waiter;
@@ -304,8 +305,7 @@ impl Zilog {
             let mut st = self.state.lock();
             let broken = st.broken;
             let Some((number, lwb)) = st.lwbs.last_mut().filter(|(_, l)| !broken && l.bp == bp) else {
-                st.orphans.push((txg.0, next));
-                st.dirty(txg);
+                self.ctx.free_in(txg, &next);
                 return Err(Error::os(crate::error::Errno::Io, "the log was given back, or is broken"));
             };
             lwb.issued_txg = txg.0;

@@ -58,7 +58,8 @@ impl Zilog {
     /// Writes in place what is better there. Where there was a choice, how the train's large data go; whoever sees it home tells.
     pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites, Option<Trip>) {
         let (mut placed, mut writes) = (Placed::default(), EarlyWrites::default());
-        let objset = self.ds.upgrade().and_then(|ds| ds.open_objset());
+        let is_ours = |os: &Arc<Objset>| os.log().is_some_and(|l| std::ptr::eq(&**l, self));
+        let objset = self.ds.upgrade().and_then(|ds| ds.open_objset()).filter(is_ours);
         let Some(objset) = objset else { return (placed, writes, None) };
         let throughput = self.wants_throughput();
         let whole = whole_blocks(&objset, itxs, throughput, &mut placed.sizes);
@@ -81,6 +82,11 @@ impl Zilog {
                 of_txg.map(|(b, (dn, data))| (*b, (dn.clone(), b.2, data.clone()))).unzip();
             let (bps, early) = objset.write_ahead(&tx, &blocks).await;
             writes.join(early);
+            if self.state.lock().abandoned {
+                // What leads to them will not be written.
+                self.forsake(&objset);
+                continue;
+            }
             placed.bps.extend(some.into_iter().zip(bps).filter_map(|(b, bp)| Some((b, bp?))));
         }
         (placed, writes, trip)
@@ -101,6 +107,11 @@ impl Zilog {
         let (txg, bytes) = self.itxs.ready_bytes(synced, last);
         // Without any there is no txg to wait for: the driver would come back at once, for ever.
         (bytes >= large.max(1) && bytes * 2 >= txgs.unwritten_in(Txg(synced.0 + 1), txg)).then_some(txg)
+    }
+
+    /// Gives back what was written in place and belongs to nobody any more: the objset's contents are given up.
+    pub(super) fn forsake(&self, objset: &Objset) {
+        objset.forsake_ahead().iter().for_each(|bp| self.ctx.free_in(Txg(bp.birth()), bp));
     }
 
     fn joined(&self, txg: Txg) -> Option<Tx> {
