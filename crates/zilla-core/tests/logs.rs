@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::error::{Errno, Error};
 use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::{Attach, CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zio::{LogPlace, LogStep};
+use zilla_core::zpl::Unlimited;
+use zilla_core::zvol::{NewVolume, VolumeProps, Zvol, create_volume};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
 use zilla_testkit::zdb_clean;
@@ -269,6 +272,56 @@ fn a_missing_log_stands_in_the_way_of_an_import() {
         spa.clear(None).await.unwrap();
         assert_eq!(shape(&spa), "mirror:a,b file:l1 hole:");
         assert_eq!(used(&spa).await, [1]);
+        w.export(spa).await;
+    });
+}
+
+/// A flush of the open txg while the sync of the one before rolls the volume back: its log's blocks of the open txg are freed in that, for a
+/// space map that has a block freed before it was allocated makes its metaslab unusable.
+#[test]
+fn a_volume_that_is_rolled_back_under_a_flush_leaves_its_space_maps_whole() {
+    let w = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[]).await;
+        let dsl = spa.dsl.clone();
+        let made = spa.ctx.sync_task(move |tx| {
+            Box::pin(async move {
+                let new = NewVolume { size: 16 << 20, block_size: 16 << 10 };
+                create_volume(&dsl, &tx, "tank/v", new, &[]).await.map(drop)
+            })
+        });
+        made.await.unwrap();
+        let dsl = spa.dsl.clone();
+        let taken = spa
+            .ctx
+            .sync_task(move |tx| Box::pin(async move { dsl.snapshot(&tx, &["tank/v@s".to_owned()]).await }));
+        taken.await.unwrap();
+        let zvol = {
+            let ds = spa.dsl.by_name("tank/v").await.unwrap();
+            let os = spa.dsl.objset(&ds).await.unwrap();
+            spa.dsl.open_log(&ds).await.unwrap();
+            let (txgs, space) = (Some(spa.ctx.txgs.clone()), Arc::new(Unlimited));
+            Zvol::open(w.env.clone(), os, txgs, space, VolumeProps::default()).await.unwrap()
+        };
+        // The log has a chain then, and waits for no txg to begin one.
+        zvol.write(0, &[Bytes::from(vec![7; 4096])]).await.unwrap();
+        zvol.flush().await.unwrap();
+        spa.sync().await.unwrap();
+        let dsl = spa.dsl.clone();
+        let back = spa.ctx.sync_task(move |tx| {
+            Box::pin(async move {
+                for n in 0..4 {
+                    zvol.write(n << 16, &[Bytes::from(vec![8; 65536])]).await?;
+                    zvol.flush().await?;
+                }
+                drop(zvol);
+                dsl.rollback(&tx, "tank/v", None).await
+            })
+        });
+        back.await.unwrap();
+        let spa = w.turn(spa).await;
+        let report = check_pool(&spa, CheckOpts::default()).await.unwrap();
+        assert!(report.is_clean(), "{:#?}", report.findings);
         w.export(spa).await;
     });
 }

@@ -14,6 +14,7 @@ use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::Unlimited;
 use zilla_core::zvol::{NewVolume, VolumeProps, Zvol, create_volume};
 use zilla_env::Env;
+use zilla_ondisk::enums::PoolState;
 use zilla_sim::{CrashPolicy, Sim};
 
 /// Users, each with a part of the volume.
@@ -268,4 +269,59 @@ fn power_cuts_on_a_raidz_with_large_blocks() {
 #[test]
 fn power_cuts_with_a_log_device() {
     runs(3);
+}
+
+/// Goes away in the middle of a flush, and rolls the volume back at once: what the flush, which goes on by itself, allocates from then on is
+/// given back, and no space map has a block freed before it is allocated.
+fn roll_back_under_a_flush(case: &'static Case, seed: u64) {
+    let sim = case.world(seed);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = case.create(&env).await.unwrap();
+        let dsl = spa.dsl.clone();
+        let taken = spa
+            .ctx
+            .sync_task(move |tx| Box::pin(async move { dsl.snapshot(&tx, &["tank/v@s".to_owned()]).await }));
+        taken.await.unwrap();
+        for round in 0..6 {
+            let zvol = case.open(&env, &spa).await.unwrap();
+            if round % 3 > 0 {
+                // There is a chain already.
+                zvol.write(0, &[Bytes::from(unit(1))]).await.unwrap();
+                zvol.flush().await.unwrap();
+                if round % 3 == 1 {
+                    spa.sync().await.unwrap();
+                }
+            }
+            let len = env.random_below((UNITS * UNIT) as u64) as usize + 1;
+            let data: Vec<u8> = (0..len.div_ceil(UNIT) as u32).flat_map(|tag| unit(3 * tag + 1)).collect();
+            let at = env.random_below(2) * case.block_size;
+            zvol.write(at, &[Bytes::from(data)]).await.unwrap();
+            let mut flush = Box::pin(zvol.flush());
+            let at_once = futures_util::FutureExt::now_or_never(&mut flush).is_some();
+            drop(flush);
+            drop(zvol);
+            if !at_once && seed % 2 == 1 {
+                env.sleep(Duration::from_micros(env.random_below(3000))).await;
+            }
+            let dsl = spa.dsl.clone();
+            let back =
+                spa.ctx.sync_task(move |tx| Box::pin(async move { dsl.rollback(&tx, "tank/v", None).await }));
+            back.await.unwrap();
+        }
+        spa.sync().await.unwrap();
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let spa = import(&env).await.unwrap();
+        let report = check_pool(&spa, CheckOpts::default()).await.unwrap();
+        assert!(report.is_clean(), "{case:?}, seed {seed}: {:#?}", report.findings);
+        spa.close(None).await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_that_is_rolled_back_under_a_flush_leaks_nothing() {
+    let many = std::env::var("ZILLA_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(9);
+    for case in &CASES {
+        (0..many).for_each(|seed| roll_back_under_a_flush(case, 500 + seed));
+    }
 }

@@ -563,13 +563,9 @@ impl Dbuf {
         self.layers.retain(|l| l.txg != HELD);
     }
 
-    /// Forgets what `txg` made of the block, but that it was `freed` before: the object's user was told that it is lost.
-    pub(crate) fn lose(&mut self, txg: Txg, freed: bool) {
-        let hole = freed.then(|| Layer::new(txg, LayerData::Hole));
-        if let Some(at) = self.layers.iter().position(|l| l.txg == txg) {
-            self.layers.remove(at);
-            hole.into_iter().for_each(|h| self.layers.insert(at, h));
-        }
+    /// Forgets what `txg` made of the block: the object's user is told that it is lost.
+    pub(crate) fn lose(&mut self, txg: Txg) {
+        self.layers.retain(|l| l.txg != txg);
     }
 
     /// The layer of `txg`, which was [detached](Dbuf::detach), is to be synced with the next txg's: its object cannot be written in this one.

@@ -230,12 +230,9 @@ impl Dnode {
             }
             let (objset, object) = (self.shared.objset, self.id());
             tracing::error!(objset, %object, blkid, "a cloned block is lost: it cannot be held");
-            let freed = frees.contains(blkid);
-            inner.dbuf(blkid).lose(txg, freed);
+            inner.dbuf(blkid).lose(txg);
             inner.held.lost.insert(blkid);
-            if !freed {
-                blocks.remove(&blkid);
-            }
+            blocks.remove(&blkid);
         }
         for &blkid in &blocks {
             inner.dbuf(blkid).postpone(txg);

@@ -259,13 +259,13 @@ impl DslPool {
         crypt: &NewCrypt,
     ) -> Result<Arc<DslDataset>> {
         let parent = self.create_check(name).await?;
-        let suite = self.new_crypt_check(Some(&parent), crypt).await?;
+        let crypting = self.new_crypt_check(Some(&parent), crypt).await?;
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, None).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, None, flags).await?;
-        if let Some(suite) = suite {
-            self.create_key(tx, &ds.dir(), &ds, suite, crypt).await?;
+        if let Some(crypting) = crypting {
+            self.create_key(tx, &ds.dir(), &ds, crypting, crypt).await?;
         }
         self.new_objset(tx, &ds, os_type).await?;
         self.note(tx, &ds, "create", " ");

@@ -5,7 +5,9 @@
 //! users; a child has an object of its own, wrapped under its parent's root's key.
 //!
 //! Loading a key keeps the root's wrapping key in memory, after it has opened the root's key object; other dirs' are opened with it when
-//! they are used. An objset is opened with its key or without ([`crate::zio::SealedStore`]); when a key is loaded or unloaded
+//! they are used. A wrapping key in memory is the one that its root's key object is wrapped under, but for moments between two changes. So nothing is
+//! wrapped under one before it has opened its root once more ([`DslPool::wrapping_of`]): else a child could not be opened after a restart. An
+//! objset is opened with its key or without ([`crate::zio::SealedStore`]); when a key is loaded or unloaded
 //! those that are open, and not in use, are let go of between two txgs, so that the next user opens them anew.
 //!
 //! A crash forgets which keys were loaded, and nothing else.
@@ -21,6 +23,7 @@ use crate::zio::BlockStore;
 use crate::zio::{KeyedStore, SealedStore};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
@@ -48,6 +51,21 @@ impl Keystore {
 
     pub(super) fn insert(&self, root: u64, key: Arc<WrappingKey>) {
         self.wrapping.lock().insert(root, key);
+    }
+
+    /// The same unless there is one: false then.
+    fn insert_first(&self, root: u64, key: Arc<WrappingKey>) -> bool {
+        match self.wrapping.lock().entry(root) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(key);
+                true
+            }
+        }
+    }
+
+    fn has(&self, root: u64, key: &Arc<WrappingKey>) -> bool {
+        self.wrapping(root).is_some_and(|w| Arc::ptr_eq(&w, key))
     }
 
     pub(super) fn remove(&self, root: u64) -> Option<Arc<WrappingKey>> {
@@ -156,6 +174,15 @@ impl DslPool {
         Ok(Arc::new(key))
     }
 
+    /// The key of an encryption root for others to be wrapped under, if it is loaded. `EACCES` if it does not open the root itself: its
+    /// object has been wrapped anew since.
+    pub(super) async fn wrapping_of(&self, root: &DslDir) -> Result<Option<Arc<WrappingKey>>> {
+        let Some(wrapping) = self.keys.wrapping(root.id) else { return Ok(None) };
+        let phys = self.key_phys(self.root_object(root).await?).await?;
+        DataKey::unwrap(&*self.ctx.env.rng, &phys, &wrapping)?;
+        Ok(Some(wrapping))
+    }
+
     /// A dir's data key, if its root's key is loaded.
     pub(super) async fn data_key(&self, dir: &DslDir) -> Result<Option<Arc<DataKey>>> {
         let Some(object) = self.key_object(dir).await? else { return Ok(None) };
@@ -166,7 +193,7 @@ impl DslPool {
         let Some(wrapping) = self.keys.wrapping(root) else { return Ok(None) };
         let key = self.open_key(object, &wrapping).await?;
         // Unloaded meanwhile: what was opened must not outlive it.
-        if self.keys.wrapping(root).is_some_and(|w| Arc::ptr_eq(&w, &wrapping)) {
+        if self.keys.has(root, &wrapping) {
             self.keys.know(object, key.clone());
             return Ok(Some(key));
         }
@@ -210,13 +237,18 @@ impl DslPool {
         if only_check {
             return Ok(());
         }
-        if self.keys.wrapping(dir.id).is_some() {
+        let key = Arc::new(key);
+        if !self.keys.insert_first(dir.id, key.clone()) {
             return Err(Error::os(Errno::Exist, format!("the key of {name} is already loaded")));
         }
-        self.keys.insert(dir.id, Arc::new(key));
         self.keys.know(object, data);
-        let result = self.reopen_below(&dir).await;
-        if result.is_err() {
+        let mut result = self.reopen_below(&dir).await;
+        if result.is_ok() && self.keys.has(dir.id, &key) {
+            // A raw receive that did not see this key may have wrapped the object under another since. None
+            // can any more: there was a txg since the key is here.
+            result = self.open_key(object, &key).await.map(drop);
+        }
+        if result.is_err() && self.keys.has(dir.id, &key) {
             self.drop_keys(&dir).await?;
         }
         result
@@ -234,9 +266,19 @@ impl DslPool {
         self.drop_keys(&dir).await?;
         let result = self.reopen_below(&dir).await;
         if result.is_err() {
-            self.keys.insert(dir.id, key);
+            self.put_back(&dir, key).await;
         }
         result
+    }
+
+    /// A root's key cannot be unloaded: it is loaded again, unless there is another by now, on disk or in memory.
+    pub(super) async fn put_back(&self, root: &DslDir, key: Arc<WrappingKey>) {
+        if self.keys.insert_first(root.id, key.clone())
+            && self.wrapping_of(root).await.is_err()
+            && self.keys.has(root.id, &key)
+        {
+            self.keys.remove(root.id);
+        }
     }
 
     /// Forgets a root's wrapping key and the data keys that it opened.

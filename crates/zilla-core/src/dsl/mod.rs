@@ -83,7 +83,7 @@ pub use rawkey::RawKey;
 pub use rawroots::RawMember;
 pub use recv::{RECV_NAME, RecvOpts, RecvTarget};
 pub use redact::{RedactedRun, RedactionList, runs_of, same_snaps};
-pub use rekey::{NewCrypt, NewSuite, Rekey};
+pub use rekey::{Crypting, NewCrypt, NewSuite, Rekey};
 pub use resume::{Reached, ResumeState};
 pub use space::SpaceCheck;
 pub use userspace::{Quota, UserSpace};

@@ -138,8 +138,8 @@ impl DslPool {
             pool.make_origin(tx).await?;
         }
         let ds = pool.create_dataset_dd(tx, &root, None, 0).await?;
-        if let Some(suite) = pool.new_crypt_check(None, crypt).await? {
-            pool.create_key(tx, &root, &ds, suite, crypt).await?;
+        if let Some(crypting) = pool.new_crypt_check(None, crypt).await? {
+            pool.create_key(tx, &root, &ds, crypting, crypt).await?;
         }
         let os = pool.new_objset(tx, &ds, zilla_ondisk::enums::ObjsetType::Zfs).await?;
         crate::zpl::create_fs(&os, tx, props).await?;

@@ -284,7 +284,7 @@ impl DslPool {
                 Some(origin)
             }
         };
-        let suite = match origin.is_none() && o.raw.is_none() {
+        let crypting = match origin.is_none() && o.raw.is_none() {
             true => {
                 if o.crypt.suite != NewSuite::Off && o.crypt.key.is_none() {
                     self.recv_key_check(&parent).await?;
@@ -301,8 +301,8 @@ impl DslPool {
         }
         let last = name::parent(&o.fs).map_or(&*o.fs, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, origin.as_ref(), flags).await?;
-        if let Some(suite) = suite {
-            self.create_key(tx, &ds.dir(), &ds, suite, &o.crypt).await?;
+        if let Some(crypting) = crypting {
+            self.create_key(tx, &ds.dir(), &ds, crypting, &o.crypt).await?;
         }
         if let Some(raw) = o.raw.as_ref().filter(|_| origin.is_none()) {
             self.recv_raw_new(tx, &ds, raw).await?;

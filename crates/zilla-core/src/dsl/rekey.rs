@@ -47,10 +47,18 @@ pub enum Rekey {
     Inherit,
 }
 
+/// What a dataset that is about to be made will be encrypted with.
+pub struct Crypting {
+    suite: Suite,
+    wrapping: Arc<WrappingKey>,
+    /// The encryption root; None: the dataset itself.
+    root: Option<u64>,
+}
+
 impl DslPool {
     /// What a dataset to be made under `parent` will be encrypted with, if that can be.
     #[crate::boxed]
-    pub async fn new_crypt_check(&self, parent: Option<&DslDir>, new: &NewCrypt) -> Result<Option<Suite>> {
+    pub async fn new_crypt_check(&self, parent: Option<&DslDir>, new: &NewCrypt) -> Result<Option<Crypting>> {
         let above = match parent {
             Some(dir) => match self.key_object(dir).await? {
                 Some(object) => Suite::from_number(self.key_phys(object).await?.suite),
@@ -73,17 +81,17 @@ impl DslPool {
         if !self.feature_enabled("encryption") || !self.feature_enabled("bookmark_v2") {
             return Err(Error::os(Errno::NotSup, "Encryption feature not enabled."));
         }
-        if new.key.is_none() {
-            if above.is_none() || new.location.is_some() {
-                return Err(Error::inval("Keyformat required for new encryption root."));
-            }
-            if let Some(parent) = parent
-                && !self.key_loaded(parent).await?
-            {
-                return Err(Error::os(Errno::Access, format!("the key of {} is not loaded", parent.name())));
-            }
+        if let Some(key) = &new.key {
+            return Ok(Some(Crypting { suite, wrapping: key.clone(), root: None }));
         }
-        Ok(Some(suite))
+        let root = match parent {
+            Some(parent) if above.is_some() && new.location.is_none() => self.encryption_root(parent).await?,
+            _ => None,
+        };
+        let root = root.ok_or_else(|| Error::inval("Keyformat required for new encryption root."))?;
+        let wrapping = self.wrapping_of(&root).await?;
+        let locked = || Error::os(Errno::Access, format!("the key of {} is not loaded", root.name()));
+        Ok(Some(Crypting { suite, wrapping: wrapping.ok_or_else(locked)?, root: Some(root.id) }))
     }
 
     /// Gives a new dir its key, before anything is written into its dataset.
@@ -92,20 +100,11 @@ impl DslPool {
         tx: &Tx,
         dir: &Arc<DslDir>,
         ds: &DslDataset,
-        suite: Suite,
+        Crypting { suite, wrapping, root }: Crypting,
         new: &NewCrypt,
     ) -> Result<()> {
-        let (root, wrapping) = match &new.key {
-            Some(key) => (dir.id, key.clone()),
-            None => {
-                let locked = || Error::os(Errno::Access, "the parent's key is not loaded");
-                let parent = dir.parent().ok_or_else(locked)?;
-                let root = self.encryption_root(&parent).await?.ok_or_else(locked)?.id;
-                (root, self.keys.wrapping(root).ok_or_else(locked)?)
-            }
-        };
-        let rng = &*self.ctx.env.rng;
-        let key = DataKey::generate(rng, suite)?;
+        let root = root.unwrap_or(dir.id);
+        let key = DataKey::generate(&*self.ctx.env.rng, suite)?;
         let zap = Zap::make(self.mos(), tx, DMU_OTN_ZAP_METADATA, &CreateOpts::default()).await?;
         self.put_key(tx, &zap, &key, &wrapping, root).await?;
         zap.set_u64(tx, DSL_CRYPTO_KEY_REFCOUNT, 1).await?;
@@ -198,7 +197,7 @@ impl DslPool {
                     None => None,
                 };
                 let above = above.ok_or_else(|| Error::inval("the parent is not encrypted"))?;
-                if self.keys.wrapping(above.id).is_none() {
+                if self.wrapping_of(&above).await?.is_none() {
                     return Err(locked(&above));
                 }
             }
@@ -216,8 +215,8 @@ impl DslPool {
             Rekey::New { key, .. } => (dir.id, key.clone()),
             Rekey::Inherit => {
                 let parent = dir.parent().ok_or_else(gone)?;
-                let root = self.encryption_root(&parent).await?.ok_or_else(gone)?.id;
-                (root, self.keys.wrapping(root).ok_or_else(gone)?)
+                let root = self.encryption_root(&parent).await?.ok_or_else(gone)?;
+                (root.id, self.wrapping_of(&root).await?.ok_or_else(gone)?)
             }
         };
         // All is read and opened before the first change.

@@ -19,6 +19,7 @@ use zilla_ondisk::enums::{ObjsetType, SPA_VERSION_FEATURES};
 use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
 
 mod bookmarks;
+mod keys;
 mod life;
 mod limits;
 mod livelists;

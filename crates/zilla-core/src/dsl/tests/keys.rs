@@ -1,0 +1,67 @@
+//! Wrapping keys in memory that are not those on disk: nothing comes to be wrapped under them.
+
+use super::*;
+use crate::crypt::{KeyFormat, WrappingKey};
+use zilla_codec::crypt::Suite;
+
+fn key(byte: u8) -> Arc<WrappingKey> {
+    Arc::new(WrappingKey::raw(KeyFormat::Raw, &[byte; 32]).unwrap())
+}
+
+fn pool() -> Pool {
+    let mut p = Pool::with(&[FEATURES, &["encryption"]].concat());
+    for (name, byte) in [("tank/a", 1), ("tank/a/own", 2)] {
+        let suite = NewSuite::Of(Suite::Aes256Gcm);
+        make(&mut p, name, NewCrypt { suite, key: Some(key(byte)), location: None }).unwrap();
+    }
+    p
+}
+
+fn make(p: &mut Pool, name: &str, crypt: NewCrypt) -> Result<()> {
+    p.task(async |p, tx| p.create_fs_with(tx, name, ObjsetType::Other, 0, &crypt).await.map(drop))
+}
+
+fn root(p: &Pool, name: &str) -> Arc<DslDir> {
+    block_on(p.dsl.dir_by_name(name)).unwrap()
+}
+
+#[test]
+fn a_child_is_not_wrapped_under_a_key_that_does_not_open_its_root() {
+    let mut p = pool();
+    let a = root(&p, "tank/a").id;
+    make(&mut p, "tank/a/b", NewCrypt::default()).unwrap();
+    p.dsl.keys.insert(a, key(9));
+    assert!(make(&mut p, "tank/a/c", NewCrypt::default()).unwrap_err().is(Errno::Access));
+    let inherit = p.task(async |p, tx| p.rekey(tx, "tank/a/own", &Rekey::Inherit).await);
+    assert!(inherit.unwrap_err().is(Errno::Access));
+    p.dsl.keys.insert(a, key(1));
+    make(&mut p, "tank/a/c", NewCrypt::default()).unwrap();
+    p.task(async |p, tx| p.rekey(tx, "tank/a/own", &Rekey::Inherit).await).unwrap();
+    p.sync();
+    p.reopen();
+    for name in ["tank/a/b", "tank/a/c", "tank/a/own"] {
+        p.dsl.keys.insert(a, key(1));
+        assert!(block_on(p.dsl.data_key(&root(&p, name))).unwrap().is_some(), "{name}");
+    }
+}
+
+/// A key that cannot be unloaded comes back, but not over one that has come meanwhile.
+#[test]
+fn a_key_that_stays_is_the_one_on_disk() {
+    let mut p = pool();
+    let dir = root(&p, "tank/a");
+    let a = dir.id;
+    let old = p.dsl.keys.wrapping(a).unwrap();
+    let new = key(3);
+    block_on(p.dsl.put_back(&dir, old.clone()));
+    assert!(Arc::ptr_eq(&p.dsl.keys.wrapping(a).unwrap(), &old));
+    let change = Rekey::New { key: new.clone(), location: None };
+    p.task(async |p, tx| p.rekey(tx, "tank/a", &change).await).unwrap();
+    block_on(p.dsl.put_back(&dir, old.clone()));
+    assert!(Arc::ptr_eq(&p.dsl.keys.wrapping(a).unwrap(), &new), "it was changed meanwhile");
+    p.dsl.keys.remove(a);
+    block_on(p.dsl.put_back(&dir, old));
+    assert!(p.dsl.keys.wrapping(a).is_none(), "the key on disk is another by now");
+    block_on(p.dsl.put_back(&dir, new.clone()));
+    assert!(Arc::ptr_eq(&p.dsl.keys.wrapping(a).unwrap(), &new));
+}
