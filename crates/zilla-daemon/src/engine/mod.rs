@@ -70,6 +70,7 @@ mod send;
 mod shares;
 mod snapshots;
 mod split;
+mod startkeys;
 mod streams;
 mod trace;
 mod upkeep;
@@ -133,6 +134,8 @@ pub struct Engine {
     parameters: Option<parameters::Parameters>,
     /// Those that pools name, as they were last written.
     cache_files: Mutex<BTreeSet<PathBuf>>,
+    /// Those that servers are to be asked for.
+    start_keys: Mutex<startkeys::StartKeys>,
 }
 
 impl Engine {
@@ -166,6 +169,7 @@ impl Engine {
             devices,
             parameters: parameters::Parameters::serve(),
             cache_files: Mutex::default(),
+            start_keys: Mutex::default(),
         };
         kstats::serve(engine.pools.clone());
         poolstats::serve(engine.pools.clone());
@@ -253,6 +257,7 @@ impl Engine {
 impl Pools for Engine {
     fn attend(self: &Arc<Self>) {
         self.watch_pools();
+        self.ask_for_keys();
     }
 
     /// A worker thread of the engine takes a task and does it.
