@@ -11,9 +11,7 @@ use zilla_core::dsl::{DslDataset, DslPool, PropSource, Setting};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::zap::Value;
 
-/// `prefetch=all` and `direct=always`. Source: ZFS_PREFETCH_ALL and ZFS_DIRECT_ALWAYS in
-/// sys/fs/zfs.h.
-const PREFETCH_ALL: u64 = 2;
+/// `direct=always`. Source: ZFS_DIRECT_ALWAYS in sys/fs/zfs.h.
 const DIRECT_ALWAYS: u64 = 2;
 
 /// Where a property's value comes from.
@@ -46,7 +44,6 @@ fn supported(name: &str, value: &TypedValue) -> bool {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
         ("zoned", TypedValue::Num(n)) => *n == 0,
-        ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
         ("direct", TypedValue::Num(n)) => *n != DIRECT_ALWAYS,
         ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
             text == "none"

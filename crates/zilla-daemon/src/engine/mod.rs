@@ -172,7 +172,6 @@ impl Engine {
             start_keys: Mutex::default(),
         };
         kstats::serve(engine.pools.clone());
-        poolstats::serve(engine.pools.clone());
         engine.run_zedlets();
         engine.run_notices();
         let listener = engine.handle.nfs();
