@@ -17,6 +17,13 @@ fn properties_that_would_not_be_heeded_are_refused_by_name() {
     for setting in ["direct=disabled", "direct=standard", "special_small_blocks=64K", "zoned=off"] {
         world.zfs(&format!("set {setting} tank")).ok();
     }
+    // OpenZFS takes it, and says that it has no effect.
+    let told = world.zpool("set dedupditto=100 tank").ok();
+    assert_eq!(told, "Note: property 'dedupditto' no longer has any effect\n");
+    // Nothing is printed of what is over at once.
+    world.zfs("unmount tank").ok();
+    assert_eq!(world.zfs("mount -a -v").ok(), "");
+    assert_eq!(world.zfs("get -H -o value mounted tank").ok(), "yes\n");
     assert_eq!(world.zfs("set tank quota=1G").code, 2);
     let told = world.zfs("upgrade").ok();
     let wanted = "This system is currently running ZFS filesystem version 5.\n\n\
