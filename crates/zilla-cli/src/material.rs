@@ -1,20 +1,17 @@
 //! Key material: asked for at the terminal, read from standard input, a file or a server.
 //!
-//! What is read is checked for its form here, and goes to the daemon as bytes. The terminal does not show what is typed, also when
+//! What is read is checked for its form before it goes to the daemon as bytes. The terminal does not show what is typed, also when
 //! the command is interrupted meanwhile: its settings are put back by a guard, and the interrupt waits until then.
 
 use crate::cx::Cx;
 use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
-use std::io::{BufRead, Read, Write};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, Write};
+use std::time::Duration;
+use zilla_control::key_source::{checked, fetch, take, wipe};
 use zilla_control::types::KeyMaterial;
 
-/// Source: WRAPPING_KEY_LEN in sys/zio_crypt.h; MIN_PASSPHRASE_LEN and MAX_PASSPHRASE_LEN of libzfs_crypto.c.
-const KEY_LEN: usize = 32;
-const MIN_PASSPHRASE_LEN: usize = 8;
-const MAX_PASSPHRASE_LEN: usize = 512;
-/// More than any key.
-const MOST: u64 = 4096;
+/// How long a server may take for a key that a person waits for.
+const SERVER_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What to ask for.
 pub struct Wanted<'a> {
@@ -48,7 +45,7 @@ impl Wanted<'_> {
                 self.take(&mut file)?
             }
             url if url.starts_with("https://") || url.starts_with("http://") => {
-                let fetched = fetch(url)?;
+                let fetched = fetch(url, SERVER_PATIENCE)?;
                 self.take(&mut &fetched[..])?
             }
             other if other.contains("://") => return Err("URI scheme is not supported".into()),
@@ -59,19 +56,8 @@ impl Wanted<'_> {
         key
     }
 
-    /// Raw keys are as many bytes as they are; others are a line.
     fn take(&self, from: &mut dyn BufRead) -> Result<Vec<u8>, String> {
-        let mut bytes = Vec::with_capacity(MOST as usize);
-        let mut limited = from.take(if self.format == "raw" { KEY_LEN as u64 + 1 } else { MOST });
-        let read = match self.format {
-            "raw" => limited.read_to_end(&mut bytes),
-            _ => limited.read_until(b'\n', &mut bytes),
-        };
-        read.map_err(|e| format!("Failed to read key material: {e}"))?;
-        if self.format != "raw" && bytes.last() == Some(&b'\n') {
-            bytes.pop();
-        }
-        Ok(bytes)
+        take(self.format, from)
     }
 
     fn ask(&self, cx: &mut Cx) -> Result<Vec<u8>, String> {
@@ -110,40 +96,9 @@ impl Wanted<'_> {
         line
     }
 
-    /// The bytes that the daemon wants, if what was given has the right form.
     fn checked(&self, given: &[u8]) -> Result<Vec<u8>, String> {
-        match self.format {
-            "raw" if given.len() < KEY_LEN => Err(format!("Raw key too short (expected {KEY_LEN}).")),
-            "raw" if given.len() > KEY_LEN => Err(format!("Raw key too long (expected {KEY_LEN}).")),
-            "raw" => Ok(given.to_vec()),
-            "hex" => {
-                let expected = 2 * KEY_LEN;
-                if given.len() < expected {
-                    return Err(format!("Hex key too short (expected {expected})."));
-                }
-                if given.len() > expected {
-                    return Err(format!("Hex key too long (expected {expected})."));
-                }
-                let digit = |b: u8| char::from(b).to_digit(16).and_then(|n| u8::try_from(n).ok());
-                let pairs = given.as_chunks::<2>().0.iter().map(|[a, b]| Some(digit(*a)? << 4 | digit(*b)?));
-                pairs.collect::<Option<_>>().ok_or_else(|| "Invalid hex character detected.".into())
-            }
-            "passphrase" if given.len() > MAX_PASSPHRASE_LEN => {
-                Err(format!("Passphrase too long (max {MAX_PASSPHRASE_LEN})."))
-            }
-            // An old one may be as short as it was once allowed to be.
-            "passphrase" if self.new && given.len() < MIN_PASSPHRASE_LEN => {
-                Err(format!("Passphrase too short (min {MIN_PASSPHRASE_LEN})."))
-            }
-            "passphrase" => Ok(given.to_vec()),
-            _ => Err("Keyformat required for new encryption root.".into()),
-        }
+        checked(self.format, self.new, given)
     }
-}
-
-fn wipe(mut bytes: Vec<u8>) {
-    bytes.fill(0);
-    std::hint::black_box(&bytes);
 }
 
 /// While this is there the terminal does not show what is typed.
@@ -164,60 +119,5 @@ impl Silent {
 impl Drop for Silent {
     fn drop(&mut self) {
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Flush, &self.0);
-    }
-}
-
-/// What a server has: curl(1) asks it, which knows certificates and proxies.
-fn fetch(url: &str) -> Result<Vec<u8>, String> {
-    let ask = |program: &str| {
-        let mut curl = Command::new(program);
-        curl.args([
-            "--silent",
-            "--show-error",
-            "--fail",
-            "--location",
-            "--proto",
-            "=https,http",
-            "--max-filesize",
-        ]);
-        curl.arg(MOST.to_string()).arg("--").arg(url).stdin(Stdio::null()).output()
-    };
-    // Who starts commands with a short search path has it all the same.
-    let done = ask("curl").or_else(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => ask("/usr/bin/curl"),
-        _ => Err(e),
-    });
-    let done = done.map_err(|e| format!("Couldn't load curl: {e}"))?;
-    if !done.status.success() {
-        let why = String::from_utf8_lossy(&done.stderr);
-        return Err(format!("Couldn't GET {url}: {}", why.trim()));
-    }
-    Ok(done.stdout)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn checked(format: &str, new: bool, given: &[u8]) -> Result<usize, String> {
-        let wanted = Wanted { format, location: "prompt", name: None, new };
-        let bytes = wanted.take(&mut &given[..])?;
-        wanted.checked(&bytes).map(|k| k.len())
-    }
-
-    #[test]
-    fn the_form_of_a_key_is_checked_in_openzfs_words() {
-        assert_eq!(checked("raw", true, &[10; 32]), Ok(32));
-        assert_eq!(checked("raw", true, &[10; 31]).unwrap_err(), "Raw key too short (expected 32).");
-        assert_eq!(checked("raw", true, &[10; 40]).unwrap_err(), "Raw key too long (expected 32).");
-        let hex = [b"0aF1".repeat(16), b"\n".to_vec()].concat();
-        assert_eq!(checked("hex", false, &hex), Ok(32));
-        assert_eq!(checked("hex", false, &hex[1..]).unwrap_err(), "Hex key too short (expected 64).");
-        assert_eq!(checked("hex", false, &[b'x'; 64]).unwrap_err(), "Invalid hex character detected.");
-        assert_eq!(checked("hex", false, &[b'1'; 65]).unwrap_err(), "Hex key too long (expected 64).");
-        assert_eq!(checked("passphrase", true, b"12345678\nmore"), Ok(8));
-        assert_eq!(checked("passphrase", true, b"1234567\n").unwrap_err(), "Passphrase too short (min 8).");
-        assert_eq!(checked("passphrase", false, b"1234567\n"), Ok(7));
-        assert_eq!(checked("passphrase", true, &[b'a'; 513]).unwrap_err(), "Passphrase too long (max 512).");
     }
 }

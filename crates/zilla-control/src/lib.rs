@@ -15,6 +15,7 @@
 pub mod client;
 pub mod error;
 pub mod handover;
+pub mod key_source;
 pub mod openapi;
 pub mod operations;
 pub mod owners;

@@ -147,7 +147,12 @@ impl Mount {
             // Nothing may be left of it but the mount, if the connection broke off.
             return clear_stale(&self.mountpoint).map(drop);
         }
-        detach(&self.mountpoint, self.device, force)?;
+        match detach(&self.mountpoint, self.device, force) {
+            // Somebody has detached it, and its files are still open: they are taken from whoever has
+            // them.
+            Err(e) if force && e.kind() == io::ErrorKind::InvalidInput => {}
+            done => done?,
+        }
         self.detached.store(true, Ordering::Release);
         Ok(())
     }

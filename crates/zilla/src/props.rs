@@ -11,9 +11,6 @@ use zilla_core::dsl::{DslDataset, DslPool, PropSource, Setting};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::zap::Value;
 
-/// `prefetch=all`. Source: ZFS_PREFETCH_ALL in sys/fs/zfs.h.
-const PREFETCH_ALL: u64 = 2;
-
 /// Where a property's value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -44,7 +41,6 @@ fn supported(name: &str, value: &TypedValue) -> bool {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
         ("zoned", TypedValue::Num(n)) => *n == 0,
-        ("prefetch", TypedValue::Num(n)) => *n == PREFETCH_ALL,
         ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
             text == "none"
         }

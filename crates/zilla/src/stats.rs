@@ -6,9 +6,10 @@ use crate::pool::Pool;
 use zilla_env::Opener;
 
 pub use zilla_core::ddt::DedupStats;
-pub use zilla_core::dmu::FaultCounts;
+pub use zilla_core::dmu::{DbufCounts, FaultCounts, ObjsetCounts, StreamCounts};
 pub use zilla_core::memory::{Chosen, Memory, chosen};
-pub use zilla_core::spa::{BeatRecord, CheckpointStat};
+pub use zilla_core::spa::{BeatRecord, CheckpointStat, TrimCounts};
+pub use zilla_core::txg::{DeviceIo, TxCounts, TxgRecord};
 pub use zilla_core::zil::{LATENCY_BUCKETS, LogCounts};
 
 /// How much memory the machine has for this process; None: it cannot be told.
@@ -27,6 +28,31 @@ impl Pool {
     /// What all its intent logs did since it was opened.
     pub fn log_counts(&self) -> LogCounts {
         self.spa().ctx.log.stats.get()
+    }
+
+    /// Its last txgs, the oldest first; as many as `zfs_txg_history` says.
+    pub fn txg_history(&self) -> Vec<TxgRecord> {
+        self.spa().ctx.txgs.history()
+    }
+
+    /// What became of transactions.
+    pub fn tx_counts(&self) -> TxCounts {
+        self.spa().ctx.txgs.counts()
+    }
+
+    /// How many blocks are ready in memory, uncompressed.
+    pub fn dbuf_counts(&self) -> DbufCounts {
+        self.spa().ctx.cache.counts()
+    }
+
+    /// What was read, read ahead and written of files and volumes.
+    pub fn stream_counts(&self) -> StreamCounts {
+        self.spa().ctx.cache.streams.get()
+    }
+
+    /// What was trimmed because someone asked, and by itself.
+    pub fn trim_counts(&self) -> [TrimCounts; 2] {
+        self.spa().trim_counts()
     }
 
     /// What has become of the reads that writes in part put off. It grows when a txg is synced.

@@ -37,7 +37,7 @@
 
 use crate::error::{Errno, Error, Result};
 use crate::pool::Pool;
-use crate::stats::LogCounts;
+use crate::stats::{LogCounts, ObjsetCounts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_core::dsl::{DslDataset, DslDir, DslPool, LongHold};
@@ -342,6 +342,11 @@ impl DatasetRef {
     /// What its intent log did since it was opened.
     pub fn log_counts(&self) -> LogCounts {
         self.ds.open_objset().and_then(|os| os.log().map(|l| l.stats().get())).unwrap_or_default()
+    }
+
+    /// What was read, written and removed since it was opened.
+    pub fn io_counts(&self) -> ObjsetCounts {
+        self.ds.open_objset().map(|os| os.stats.get()).unwrap_or_default()
     }
 
     /// What was settled when it was made, and lies in its contents rather than among the properties:

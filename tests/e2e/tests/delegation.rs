@@ -295,3 +295,94 @@ fn others_do_what_they_were_given_and_nothing_else() {
     says(joe("snapshot tank/joe@off"), 1, &format!("cannot create snapshots : {off}"));
     pool.judge();
 }
+
+#[test]
+fn streams_are_sent_and_received_by_whom_it_was_allowed() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    let mut command = world.command("zpool");
+    assert!(command.env("ZILLA_SHARE", "everyone").arg("list").output().expect("zpool").status.success());
+    let pool = Pool::create(world, "tank", Kind::Single, 128 << 20, &[]);
+    let place = world.path().join("streams");
+    fs::create_dir(&place).expect("streams");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).expect("streams");
+    let as_user = |uid: u32, line: &str| {
+        let program = format!("/proc/self/fd/{} zfs", shared.program.as_raw_fd());
+        let line = format!("cd {}; {}", place.display(), line.replace("zfs", &program));
+        shared.run_as(uid, &[], &["sh", "-c", &line])
+    };
+    let refused = |uid: u32, line: &str, why: &str| {
+        let done = as_user(uid, line);
+        assert!(done.code == 1 && done.stderr.contains(why), "{done}");
+    };
+    let no = "permission denied";
+    for fs in ["joe", "joe/sub", "other", "in"] {
+        world.zfs(&format!("create tank/{fs}")).ok();
+    }
+    let written = vec![0x6a; 300_000];
+    fs::write(pool.root().join("joe/file"), &written).expect("file");
+    world.zfs("set compression=gzip tank/joe").ok();
+    world.zfs("snapshot -r tank/joe@a").ok();
+    world.zfs("snapshot tank/other@a").ok();
+
+    refused(JOE, "zfs send tank/joe@a > one", no);
+    // A snapshot is below its dataset, as in OpenZFS.
+    world.zfs(&format!("allow -lu {JOE} send tank/joe")).ok();
+    refused(JOE, "zfs send tank/joe@a > one", no);
+    world.zfs(&format!("allow -u {JOE} send tank/joe")).ok();
+    as_user(JOE, "zfs send tank/joe@a > one").ok();
+    world.zfs("snapshot -r tank@whole").ok();
+    refused(JOE, "zfs send -R tank@whole > whole", no);
+    refused(JOE, "zfs send tank/other@a > other", no);
+    refused(JOE, "zfs send tank/joe > now", no);
+    refused(ANN, "zfs send tank/joe@a > ann", no);
+    as_user(JOE, "zfs send -R tank/joe@a > all").ok();
+    as_user(JOE, "zfs send -p tank/joe@a > props").ok();
+
+    refused(JOE, "zfs receive tank/in/new < one", no);
+    world.zfs(&format!("allow -u {JOE} receive,create tank/in")).ok();
+    refused(JOE, "zfs receive tank/in/new < one", no);
+    world.zfs(&format!("allow -u {JOE} mount tank/in")).ok();
+    refused(JOE, "zfs receive tank/new < one", no);
+    as_user(JOE, "zfs receive tank/in/new < one").ok();
+    assert_eq!(world.zfs("get -Ho value mounted tank/in/new").ok(), "no\n");
+    world.zfs("mount -o ro tank/in/new").ok();
+    assert!(fs::read(pool.root().join("in/new/file")).expect("file") == written);
+
+    // More of it, into what is not mounted.
+    fs::write(pool.root().join("joe/more"), b"more").expect("more");
+    world.zfs("snapshot tank/joe@b").ok();
+    as_user(JOE, "zfs send -i @a tank/joe@b > more").ok();
+    refused(JOE, "zfs receive tank/in/new < more", "permission denied: it is mounted");
+    world.zfs("unmount tank/in/new").ok();
+    as_user(JOE, "zfs receive tank/in/new < more").ok();
+    world.zfs("mount -o ro tank/in/new").ok();
+    assert_eq!(fs::read(pool.root().join("in/new/more")).expect("more"), b"more");
+
+    // Properties that he may not set are left out.
+    let done = as_user(JOE, "zfs receive tank/in/props < props");
+    assert!(done.code == 0, "{done}");
+    let told = "cannot receive compression property on tank/in/props: permission denied";
+    assert!(done.stderr.contains(told), "{done}");
+    assert_eq!(world.zfs("get -Ho value compression tank/in/props").ok(), "on\n");
+    refused(JOE, "zfs receive -o compression=lz4 tank/in/set < one", no);
+    world.zfs(&format!("allow -u {JOE} compression tank/in")).ok();
+    as_user(JOE, "zfs receive tank/in/gzip < props").ok();
+    assert_eq!(world.zfs("get -Ho value,source compression tank/in/gzip").ok(), "gzip\treceived\n");
+    as_user(JOE, "zfs receive tank/in/all < all").ok();
+    assert_eq!(world.zfs("list -Ho name tank/in/all/sub@a").ok(), "tank/in/all/sub@a\n");
+
+    // Who may only append takes nothing back.
+    fs::set_permissions(place.join("one"), fs::Permissions::from_mode(0o644)).expect("one");
+    world.zfs(&format!("allow -u {ANN} receive:append,mount,create tank/in")).ok();
+    refused(ANN, "zfs receive -F tank/in/ann < one", no);
+    as_user(ANN, "zfs receive tank/in/ann < one").ok();
+
+    world.zpool("set delegation=off tank").ok();
+    refused(JOE, "zfs send tank/joe@a > off", "delegated administration is disabled on pool");
+    refused(JOE, "zfs receive tank/in/off < one", "delegated administration is disabled on pool");
+    pool.judge();
+}

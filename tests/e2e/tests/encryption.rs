@@ -137,12 +137,15 @@ fn a_log_is_claimed_without_the_key_and_replayed_with_it() {
     write(&root.join("large"), &large);
     fs::create_dir(root.join("dir")).expect("dir");
     write(&root.join("dir/last"), b"last");
+    let (key, away) = (world.path().join("raw"), world.path().join("away"));
+    fs::rename(&key, &away).expect("rename");
     world.kill();
     // Comes back by itself, without keys. The log is claimed all the same, and none of it is on the disk in the clear.
     assert_eq!(get(&world, "keystatus", "tank/c"), "unavailable");
     world.zpool("sync tank").ok();
     pool.scrub();
     told(&world.zfs("mount tank/c").fails(), "encryption key not loaded");
+    fs::rename(&away, &key).expect("rename");
     world.zfs("load-key tank/c").ok();
     world.zfs("mount tank/c").ok();
     assert!(fs::read(root.join("small")).expect("small") == small);
@@ -325,5 +328,101 @@ fn a_key_is_not_taken_from_under_who_writes() {
     for (n, data) in last {
         assert!(fs::read(root.join(format!("f{n}"))).expect("file") == data, "f{n}");
     }
+    pool.judge();
+}
+
+/// As OpenZFS's units do at boot: `zfs load-key -a`, then `zfs mount -a`.
+#[test]
+fn a_daemon_loads_the_keys_that_lie_in_files_when_it_starts() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let outside = key(&world, "raw", &[0x5b; 32]);
+    let phrase = key(&world, "phrase", format!("{PASS}\n").as_bytes());
+    let gone = key(&world, "gone", &[b"0123456789abcdef".repeat(4), b"\n".to_vec()].concat());
+    let make = |format: &str, location: &str, name: &str| {
+        let how = format!("-o encryption=on -o keyformat={format} -o keylocation={location}");
+        world.zfs(&format!("create {how} {name}")).ok();
+    };
+    make("raw", &outside, "tank/outside");
+    world.zfs("create -o encryption=off tank/outside/plain").ok();
+    make("passphrase -o pbkdf2iters=100000", &phrase, "tank/phrase");
+    // A key that lies in a dataset that a key opens.
+    let within = pool.root().join("outside/key");
+    write(&within, &[0x11; 32]);
+    make("raw", &format!("file://{}", within.display()), "tank/a");
+    make("hex", &gone, "tank/gone");
+    make("raw", &outside, "tank/wrong");
+    make("raw", &outside, "tank/prompt");
+    world.zfs("set keylocation=prompt tank/prompt").ok();
+    let other = key(&world, "other", &[0x77; 32]);
+    world.zfs(&format!("set keylocation={other} tank/wrong")).ok();
+    let all = ["outside", "outside/plain", "phrase", "a", "gone", "wrong", "prompt"];
+    for name in all {
+        write(&pool.root().join(name).join("file"), name.as_bytes());
+    }
+    fs::remove_file(world.path().join("gone")).expect("remove");
+    world.stop();
+    let here = |name: &str| fs::read(pool.root().join(name).join("file")).ok();
+    pool.sync();
+    for name in ["outside", "outside/plain", "phrase", "a"] {
+        assert_eq!(here(name).as_deref(), Some(name.as_bytes()), "{name}: {}", world.log());
+    }
+    for name in ["gone", "wrong", "prompt"] {
+        assert_eq!(get(&world, "keystatus", &format!("tank/{name}")), "unavailable");
+        assert_eq!(here(name), None, "{name}");
+    }
+    let lines = |name: &str| {
+        let (log, start) = (world.log(), format!("'{name}' stays locked"));
+        log.lines().filter(|l| l.contains(&start)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let said = lines("tank/gone");
+    assert_eq!(said.len(), 1, "{said:?}");
+    told(&said[0], &format!("'{gone}': Failed to open key material file: No such file or directory."));
+    let said = lines("tank/wrong");
+    assert_eq!(said.len(), 1, "{said:?}");
+    told(&said[0], "Incorrect key provided for 'tank/wrong'.");
+    assert_eq!(lines("tank/prompt"), [""; 0]);
+    // An import loads none by itself, and all that it can with -l.
+    pool.export();
+    pool.import();
+    assert_eq!(get(&world, "keystatus", "tank/outside"), "unavailable");
+    pool.judge();
+}
+
+#[test]
+fn a_daemon_asks_a_server_for_keys_when_it_has_started() {
+    use std::io::{BufRead, BufReader};
+    if !can(&[Need::Fuse]) || Command::new("curl").arg("--version").output().is_err() {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let server = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let location = format!("http://127.0.0.1:{}/key", server.local_addr().expect("address").port());
+    let serve = std::thread::spawn(move || {
+        // Once for the new dataset, once for the daemon.
+        for _ in 0..2 {
+            let (mut client, _) = server.accept().expect("accept");
+            let asked = BufReader::new(client.try_clone().expect("clone")).lines();
+            asked.map_while(Result::ok).take_while(|l| !l.is_empty()).for_each(drop);
+            let answer = [&b"HTTP/1.0 200 OK\r\nContent-Length: 32\r\n\r\n"[..], &[0x42; 32]].concat();
+            client.write_all(&answer).expect("answer");
+        }
+    });
+    world.zfs(&format!("create -o encryption=on -o keyformat=raw -o keylocation={location} tank/c")).ok();
+    let file = pool.root().join("c/file");
+    write(&file, b"contents");
+    world.stop();
+    pool.sync();
+    let begun = std::time::Instant::now();
+    while !file.exists() {
+        assert!(begun.elapsed().as_secs() < 60, "it stays locked:\n{}", world.log());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    serve.join().expect("the server");
+    assert_eq!(fs::read(&file).expect("file"), b"contents");
     pool.judge();
 }

@@ -16,6 +16,7 @@ mod holds;
 pub(crate) mod keys;
 mod list;
 mod mount;
+mod mount_progress;
 mod program;
 mod project;
 mod receive;

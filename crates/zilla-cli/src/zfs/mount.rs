@@ -1,6 +1,7 @@
 //! `zfs mount` and `zfs unmount`.
 
 use super::keys;
+use super::mount_progress::Progress;
 use super::select::Selection;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -11,13 +12,12 @@ use zilla_control::types::{DatasetKind, DatasetMount, DatasetUnmount, ManyReply,
 pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, ":ajRlvo:Of", &[("json", false, 'j')]);
     let mut request = DatasetMount::default();
-    let (mut all, mut as_json, mut load) = (false, false, false);
+    let (mut all, mut as_json, mut load, mut verbose) = (false, false, false, false);
     for option in options {
         match option {
             Opt::Flag('a', _) => all = true,
             Opt::Flag('R', _) => request.recursive = true,
-            // Progress of `-a -v` would be over before it could be read.
-            Opt::Flag('v', _) => {}
+            Opt::Flag('v', _) => verbose = true,
             Opt::Flag('l', _) => load = true,
             Opt::Flag('j', _) => as_json = true,
             Opt::Flag('o', text) if text.is_empty() => {
@@ -42,7 +42,12 @@ pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
         load_keys(cx, &[], true)?;
     }
     if all {
-        let done = cx.ask("cannot mount", &request)?;
+        let progress = if verbose { begin_progress(cx)? } else { None };
+        let done = cx.ask("cannot mount", &request);
+        if let Some(progress) = progress {
+            progress.end();
+        }
+        let done = done?;
         return report(cx, "mount", "", done);
     }
     if operands.is_empty() {
@@ -68,6 +73,21 @@ pub fn mount(cx: &mut Cx, args: Vec<String>) -> Run {
         code |= report(cx, "mount", &name, done)?;
     }
     Ok(code)
+}
+
+/// Begins to print how far `-a -v` has come.
+fn begin_progress(cx: &mut Cx) -> Result<Option<Progress>, Exit> {
+    let wanted = ["mounted", "canmount", "mountpoint", "keystatus"].map(str::to_owned).to_vec();
+    let selection = Selection { kinds: vec![DatasetKind::Filesystem], ..Selection::default() };
+    let (found, _) = selection.find(cx, wanted)?;
+    let to_mount = found.into_iter().filter(|d| {
+        let get = |name: &str| d.properties.get(name).map_or("", |v| v.value.as_str());
+        let wants = get("canmount") == "on" && get("mountpoint").starts_with('/');
+        wants && get("mounted") == "no" && get("keystatus") != "unavailable"
+    });
+    let to_mount = to_mount.map(|d| d.name).collect();
+    let client = cx.client()?.another().ok();
+    Ok(client.and_then(|client| Progress::begin(client, to_mount)))
 }
 
 /// `-l`: loads the keys that datasets need which are not loaded.

@@ -200,6 +200,13 @@ pub fn assignment<'a>(cx: &mut Cx, text: &'a str, letter: char) -> Result<(&'a s
     }
 }
 
+/// Says of a property that is taken and has no effect that it is so.
+pub fn note_on(cx: &mut Cx, property: &str) {
+    if property == "dedupditto" {
+        cx.out.line("Note: property 'dedupditto' no longer has any effect");
+    }
+}
+
 /// A pool property of the command line, under its proper name.
 pub fn add_pool_prop(
     cx: &mut Cx,
@@ -215,6 +222,7 @@ pub fn add_pool_prop(
             return Err(Exit(1));
         }
     };
+    note_on(cx, proper);
     let feature = props.keys().any(|k| props::is_feature_prop(k));
     if (props::is_feature_prop(name) && props.contains_key("version")) || (proper == "version" && feature) {
         cx.err("'feature@' and 'version' properties cannot be specified together");

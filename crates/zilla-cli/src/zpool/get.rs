@@ -381,6 +381,9 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
     if cx.ask(&refused, &request)?.is_none() {
         return Ok(1);
     }
+    if request.vdev.is_none() {
+        super::create::note_on(cx, property);
+    }
     cx.log_history(name)?;
     Ok(0)
 }

@@ -2,6 +2,7 @@
 
 mod print;
 
+use super::scripts::{self, Columns};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::interval::{Interval, Stamp};
@@ -16,12 +17,16 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, mut operands) = args::parse(&args, "c:gLPT:vyhplqrwnH", &[]);
     let mut opts = Options { names: NameFlags::from_env(), ..Options::default() };
     let (mut latency, mut queues, mut l_histo, mut rq_histo) = (false, false, false, false);
-    let (mut skip_first, mut headers_once, mut stamp) = (false, false, None);
+    let (mut skip_first, mut headers_once, mut stamp, mut script_names) = (false, false, None, None);
     for option in options {
         match option {
-            Opt::Flag('c', _) | Opt::Unknown('c', _) => {
-                cx.err("zpool: 'iostat -c' is not supported by zilla yet");
-                return Ok(2);
+            Opt::Flag('c', names) => {
+                scripts::check(cx, script_names.as_ref())?;
+                (script_names, opts.verbose) = (Some(names), true);
+            }
+            Opt::Unknown('c', _) => {
+                scripts::list(cx, "iostat");
+                return Ok(0);
             }
             Opt::Flag('g', _) => opts.names.guid = true,
             Opt::Flag('L', _) => opts.names.follow_links = true,
@@ -61,7 +66,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         cx.err("no pools available");
         return Ok(1);
     }
-    if (l_histo || rq_histo) && (latency || queues) {
+    if (l_histo || rq_histo) && (latency || queues || script_names.is_some()) {
         return cx.bad_usage("[-r|-w] isn't allowed with [-c|-l|-q]");
     }
     if l_histo && rq_histo {
@@ -94,7 +99,11 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         if pools.is_empty() {
             cx.err("no pools available");
         } else {
-            let printer = Printer::new(&opts, &pools, columns());
+            let chosen =
+                |v: &VdevNode| opts.vdevs.is_empty() || opts.vdevs.contains(&vdev::name(v, opts.names, true));
+            let scripts = script_names.as_ref().filter(|_| !skip);
+            let scripts = scripts.map(|names| Columns::ask(names, &pools, &chosen)).unwrap_or_default();
+            let printer = Printer::new(&opts, &pools, columns(), scripts);
             if let Some(stamp) = stamp {
                 cx.out.line(stamp.now());
             }

@@ -18,6 +18,7 @@ mod iostat;
 mod labelclear;
 mod list;
 mod manage;
+mod scripts;
 mod scrub;
 mod split;
 mod status;

@@ -1,5 +1,6 @@
 //! `zpool status`.
 
+use super::scripts::{self, Columns};
 use super::status_activity::{checkpoint, expansion, removal, scans};
 use super::{compat, status_json, status_text};
 use crate::args::{self, Opt};
@@ -8,6 +9,7 @@ use crate::fmt::color::{self, BLUE, RED, YELLOW, bold, paint};
 use crate::fmt::interval::{Interval, Stamp};
 use crate::fmt::vdev::{self, NameFlags};
 use crate::fmt::{ddt, json, left, time};
+use std::rc::Rc;
 use zilla_control::props::nicenum::nicenum;
 use zilla_control::status::{StatusReason, reason_of};
 use zilla_control::types::{
@@ -35,6 +37,8 @@ pub struct Options {
     pub key_guid: bool,
     /// The time printed and computed with; 0: now.
     pub now: u64,
+    /// What the scripts of `-c` said.
+    pub scripts: Option<Rc<Columns>>,
 }
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -47,12 +51,16 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     ];
     let (options, mut operands) = args::parse(&args, "c:jdDegiLpPstT:vx", LONG);
     let mut opts = Options { names: NameFlags::from_env(), ..Options::default() };
-    let mut stamp = None;
+    let (mut stamp, mut script_names) = (None, None);
     for option in options {
         match option {
-            Opt::Flag('c', _) | Opt::Unknown('c', _) => {
-                cx.err("zpool: 'status -c' is not supported by zilla yet");
-                return Ok(2);
+            Opt::Flag('c', names) => {
+                scripts::check(cx, script_names.as_ref())?;
+                script_names = Some(names);
+            }
+            Opt::Unknown('c', _) => {
+                scripts::list(cx, "status");
+                return Ok(0);
             }
             Opt::Flag('d', _) => opts.direct = true,
             Opt::Flag('D', _) => opts.dedup = true,
@@ -89,6 +97,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         opts.now = time::now();
         let query = PoolQuery { errors: opts.verbose, properties: true, ..PoolQuery::default() };
         let (pools, failed) = cx.pools(&operands, query)?;
+        opts.scripts = script_names.as_ref().map(|names| Rc::new(Columns::ask(names, &pools, &|_| true)));
         if opts.json {
             let mut root = json::schema("zpool", "status");
             if let Some(stamp) = stamp {
@@ -177,6 +186,7 @@ pub fn print(pool: &PoolInfo, reason: StatusReason, opts: &Options) -> String {
             heading.push_str(&format!(" {title:>5}"));
         }
     }
+    heading.push_str(&opts.scripts.as_ref().map(|s| s.heading()).unwrap_or_default());
     text.push_str(&bold(&heading));
     text.push('\n');
     let mut tree = Tree { pool, opts, width, text };
@@ -333,6 +343,9 @@ impl Tree<'_> {
         let rebuilding = rebuild.is_some_and(|r| r.state == ActivityState::Active);
         if rebuilding && healthy_leaf && stats.rebuild_processed != 0 {
             self.text.push_str("  (resilvering)");
+        }
+        if let Some(scripts) = &self.opts.scripts {
+            self.text.push_str(&scripts.cells(vdev));
         }
         if leaf {
             let initialize = progress(&stats.initialize, self.opts.initialize, "initialized", "initializing");

@@ -194,6 +194,9 @@ fn tree(
         counters(&mut object, vdev, opts);
     }
     remarks(&mut object, vdev, class == AllocClass::Spare, opts);
+    if let Some(scripts) = &opts.scripts {
+        scripts.json(&mut object, vdev);
+    }
     if vdev.children.is_empty() && opts.flat {
         into.obj(name, object.clone());
     }

@@ -349,7 +349,7 @@ fn iostat_tables() {
     pool.root.stats.timestamp = 10_000_000_000;
     let opts = iostat::Options { kinds: vec![iostat::Kind::Default], ..iostat::Options::default() };
     let pools = [pool.clone()];
-    let printer = iostat::Printer::new(&opts, &pools, 999);
+    let printer = iostat::Printer::new(&opts, &pools, 999, Default::default());
     assert_eq!(
         printer.header(),
         "              capacity     operations     bandwidth \n\
@@ -363,7 +363,7 @@ fn iostat_tables() {
     assert_eq!(printer.pool(&later, Some(&pool)), "tank           1M    79M    500      0      0      0\n");
 
     let opts = iostat::Options { verbose: true, ..opts };
-    let printer = iostat::Printer::new(&opts, &pools, 999);
+    let printer = iostat::Printer::new(&opts, &pools, 999, Default::default());
     let text = printer.pool(&pool, None);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[1], "  mirror-0      0    80M      0      0      0      0");
@@ -373,7 +373,7 @@ fn iostat_tables() {
     assert_eq!(lines[10], "----------  -----  -----  -----  -----  -----  -----");
 
     let opts = iostat::Options { kinds: vec![iostat::Kind::LatencyHistogram], ..iostat::Options::default() };
-    let printer = iostat::Printer::new(&opts, &pools, 999);
+    let printer = iostat::Printer::new(&opts, &pools, 999, Default::default());
     assert!(printer.pool(&pool, None).contains("\n1ns             0      0      0"));
 }
 

@@ -4,12 +4,13 @@
 //! makes dnodes forget the others. What it forgets is usually still in the ARC. Dirty blocks do not count here; the txg
 //! limits them.
 
+use super::counts::StreamStats;
 use super::dnode::Dnode;
 use super::objects::Objects;
 use super::resolve::Faults;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 struct Entry {
@@ -23,10 +24,37 @@ pub struct DbufCache {
     limit: AtomicUsize,
     bytes: AtomicUsize,
     clock: Mutex<VecDeque<Entry>>,
+    /// Most bytes so far, and how many blocks were forgotten.
+    most: AtomicUsize,
+    evicted: AtomicU64,
     /// The objects themselves, beside their blocks.
     pub(crate) objects: Objects,
     /// Reads that writes into blocks that are not here put off.
     pub faults: Faults,
+    /// What was read and written of all objects.
+    pub streams: StreamStats,
+}
+
+/// The cache at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DbufCounts {
+    /// Blocks, and their bytes with what describes them.
+    pub blocks: u64,
+    pub bytes: u64,
+    /// The most bytes so far, how many there may be, and how many blocks were forgotten.
+    pub most_bytes: u64,
+    pub limit: u64,
+    pub evicted: u64,
+}
+
+impl DbufCounts {
+    pub fn add(&mut self, other: &DbufCounts) {
+        self.blocks += other.blocks;
+        self.bytes += other.bytes;
+        self.most_bytes += other.most_bytes;
+        self.limit += other.limit;
+        self.evicted += other.evicted;
+    }
 }
 
 /// A block that holds no data still costs its bookkeeping.
@@ -36,8 +64,16 @@ const MIN_ENTRIES: usize = 64;
 
 impl DbufCache {
     pub fn new(limit: usize) -> Arc<DbufCache> {
-        let (objects, faults) = (Objects::default(), Faults::default());
-        Arc::new(DbufCache { limit: limit.into(), bytes: 0.into(), clock: Mutex::default(), objects, faults })
+        Arc::new(DbufCache {
+            limit: limit.into(),
+            bytes: 0.into(),
+            clock: Mutex::default(),
+            most: 0.into(),
+            evicted: 0.into(),
+            objects: Objects::default(),
+            faults: Faults::default(),
+            streams: StreamStats::default(),
+        })
     }
 
     pub fn set_limit(&self, limit: usize) {
@@ -46,6 +82,16 @@ impl DbufCache {
 
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn counts(&self) -> DbufCounts {
+        DbufCounts {
+            blocks: self.clock.lock().len() as u64,
+            bytes: self.bytes() as u64,
+            most_bytes: self.most.load(Ordering::Relaxed) as u64,
+            limit: self.limit.load(Ordering::Relaxed) as u64,
+            evicted: self.evicted.load(Ordering::Relaxed),
+        }
     }
 
     /// Forgets all that is clean, used or not: what is needed next is asked for below.
@@ -63,6 +109,7 @@ impl DbufCache {
         let entry = Entry { dnode: Arc::downgrade(dnode), level, blkid, bytes: len + OVERHEAD };
         let total = self.bytes.fetch_add(entry.bytes, Ordering::Relaxed) + entry.bytes;
         self.clock.lock().push_back(entry);
+        self.most.fetch_max(total, Ordering::Relaxed);
         if total > self.limit.load(Ordering::Relaxed) {
             self.shrink();
         }
@@ -84,6 +131,7 @@ impl DbufCache {
             let fate = entry.dnode.upgrade().map_or(Evicted::Gone, |dn| dn.evict(entry.level, entry.blkid));
             match fate {
                 Evicted::Gone => {
+                    self.evicted.fetch_add(1, Ordering::Relaxed);
                     self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
                 }
                 Evicted::Used => self.clock.lock().push_back(entry),

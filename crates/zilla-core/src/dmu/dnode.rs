@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) copies: [AtomicU8; 2],
     /// Micro-ZAPs may outgrow 128K.
     pub(crate) large_microzap: AtomicBool,
+    /// What readers get ahead, as the property's number ([`super::Prefetch`]).
+    pub(crate) prefetch: AtomicU8,
 }
 
 /// The fixed part of a dnode, in its open state.

@@ -33,6 +33,7 @@
 
 mod ahead;
 mod cache;
+mod counts;
 mod dbuf;
 mod dnode;
 mod fault;
@@ -51,7 +52,9 @@ pub mod testing;
 mod tree;
 mod write_props;
 
-pub use cache::DbufCache;
+pub use cache::{DbufCache, DbufCounts};
+pub(crate) use counts::count;
+pub use counts::{ObjsetCounts, ObjsetStats, StreamCounts, StreamStats};
 pub use dnode::Dnode;
 pub(crate) use dnode::max_bonus;
 pub use fault::{Need, Now, Stop, in_tx, resident};
@@ -64,6 +67,7 @@ pub use resolve::{FaultCounts, Faults, Resolver};
 pub(crate) use stream::Written;
 pub use stream::{Cursor, ReadData};
 pub use sync::{ObjsetSync, Usage};
+pub use write_props::Prefetch;
 
 #[cfg(test)]
 mod tests;

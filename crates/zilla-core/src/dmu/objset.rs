@@ -5,6 +5,7 @@
 //! stays in the table until its slot is free on disk, so a number never means two objects at once.
 
 use super::cache::DbufCache;
+use super::counts::ObjsetStats;
 use super::dnode::{Dnode, Shared, max_bonus};
 use super::fault::{Need, Now, Stop};
 use super::objects::Table;
@@ -105,6 +106,8 @@ pub struct Objset {
     pub(crate) last_dnode_block: Mutex<Option<u64>>,
     /// The intent log, once the objset is used for writing.
     log: OnceLock<Arc<crate::zil::Zilog>>,
+    /// What was done through it.
+    pub stats: ObjsetStats,
 }
 
 const SPECIAL: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
@@ -130,8 +133,18 @@ impl Objset {
         let copies = [props.copies.into(), props.metadata_copies.into()];
         let large_microzap = props.large_microzap.into();
         let changes = AtomicU64::new(0);
-        let shared = Shared { objset: id, store, cache, dirty, ahead, held, copies, large_microzap, changes };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared {
+            objset: id,
+            store,
+            cache,
+            dirty,
+            ahead,
+            held,
+            copies,
+            large_microzap,
+            changes,
+            prefetch: (props.prefetch as u8).into(),
+        });
         let meta = Dnode::new(ObjectId::META_DNODE, shared.clone(), phys.meta_dnode.clone());
         let used = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
         let special = std::array::from_fn(|i| {
@@ -149,6 +162,7 @@ impl Objset {
             encrypted: encrypted.into(),
             last_dnode_block: Mutex::new(None),
             log: OnceLock::new(),
+            stats: ObjsetStats::default(),
         });
         let table: Arc<dyn Table> = os.clone();
         os.shared.cache.objects.register(Arc::downgrade(&table));
@@ -266,6 +280,7 @@ impl Objset {
         self.shared.copies[0].store(props.copies, Ordering::Relaxed);
         self.shared.copies[1].store(props.metadata_copies, Ordering::Relaxed);
         self.shared.large_microzap.store(props.large_microzap, Ordering::Relaxed);
+        self.shared.prefetch.store(props.prefetch as u8, Ordering::Relaxed);
         *self.props.write() = props;
     }
     /// From now on, syncs report whose space changes (see [`super::ObjsetSync::usage`]).

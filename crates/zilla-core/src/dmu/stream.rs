@@ -6,8 +6,11 @@
 //!
 //! **Crash.** All a call changes lies in the caller's txg.
 
+use super::counts::count;
 use super::dnode::Dnode;
 use super::fault::Now;
+use super::tree::epbs;
+use super::write_props::Prefetch;
 use crate::error::Result;
 use crate::txg::Tx;
 use crate::types::Bookmark;
@@ -68,47 +71,74 @@ impl Dnode {
         let mut out = ReadData::new();
         if len > 0 {
             self.read_shared(off, len, &mut out)?;
-            cursor.end.store(off + len as u64, Ordering::Relaxed);
+            let stats = &self.shared.cache.streams;
+            let last = cursor.end.swap(off + len as u64, Ordering::Relaxed);
+            count(if last == off && off > 0 { &stats.sequential } else { &stats.elsewhere }, 1);
+            count(&stats.read_blocks, self.blocks_of(off, len as u64));
+            count(&stats.read_bytes, len as u64);
         }
         Ok(out)
     }
 
+    /// Blocks that a range of bytes touches.
+    fn blocks_of(&self, off: u64, len: u64) -> u64 {
+        let blksz = u64::from(self.blksz().max(1));
+        if len == 0 { 0 } else { (off + (len - 1)) / blksz + 1 - off / blksz }
+    }
+
     /// Begins to load what a sequential reader of `len` bytes at `off` will ask for next; the object's contents end at `size`.
     pub(crate) fn read_ahead(self: &Arc<Self>, env: &Env, cursor: &Cursor, off: u64, len: u64, size: u64) {
-        if crate::tunables::PREFETCH_DISABLE.get() != 0 {
+        let wanted = Prefetch::from_prop(self.shared.prefetch.load(Ordering::Relaxed).into());
+        if crate::tunables::PREFETCH_DISABLE.get() != 0 || wanted == Prefetch::None {
             return;
         }
         let Some(range) = cursor.next(off, len, size) else { return };
         let (dnode, blksz) = (self.clone(), u64::from(self.blksz().max(1)));
+        let (level, shift) = match wanted {
+            Prefetch::All | Prefetch::None => (0, 0),
+            // The blocks that lead to the data.
+            Prefetch::Metadata => {
+                let inner = self.inner.lock();
+                if inner.phys.nlevels < 2 {
+                    return;
+                }
+                (1, epbs(inner.head.indblkshift))
+            }
+        };
+        let (first, last) = ((range.start / blksz) >> shift, ((range.end - 1) / blksz) >> shift);
+        let blocks = last + 1 - first;
         env.spawn(async move {
-            let loads = (range.start / blksz..range.end.div_ceil(blksz)).map(|b| dnode.load(0, b));
+            let stats = &dnode.shared.cache.streams;
+            count(&stats.ahead_blocks, blocks);
+            count(&stats.ahead_active, blocks);
             // A block that cannot be read will be asked for again by whoever needs it, and report why.
-            let _ = join_all(loads).await;
+            let _ = join_all((first..=last).map(|b| dnode.load(level, b))).await;
+            stats.ahead_active.fetch_sub(blocks, Ordering::Relaxed);
         });
     }
 
     /// Brings the blocks of a range into memory, all at once.
     pub(crate) async fn load_range(self: &Arc<Self>, off: u64, len: u64) -> Result<()> {
-        let loads = self.blocks_of(off, len).map(|b| self.load(0, b));
+        let loads = self.records_of(off, len).map(|b| self.load(0, b));
         join_all(loads).await.into_iter().collect()
     }
 
     /// The same past the cache.
     pub(crate) async fn load_range_once(self: &Arc<Self>, off: u64, len: u64) -> Result<()> {
-        let loads = self.blocks_of(off, len).map(|b| self.load_once(b));
+        let loads = self.records_of(off, len).map(|b| self.load_once(b));
         join_all(loads).await.into_iter().collect()
     }
 
     /// What the open txg has of a range goes past the cache when it is written.
     pub(crate) fn write_past(&self, tx: &Tx, off: u64, len: u64) {
-        for blkid in self.blocks_of(off, len) {
+        for blkid in self.records_of(off, len) {
             let block = Bookmark::new(self.shared.objset, self.id(), 0, blkid);
             self.shared.store.note_past(tx.txg(), block);
         }
     }
 
     /// The blocks that a range lies in, as far as there are any.
-    fn blocks_of(&self, off: u64, len: u64) -> std::ops::RangeInclusive<u64> {
+    fn records_of(&self, off: u64, len: u64) -> std::ops::RangeInclusive<u64> {
         let blksz = u64::from(self.blksz().max(1));
         let last = (off.saturating_add(len).saturating_sub(1) / blksz).min(self.maxblkid());
         off / blksz..=last
@@ -123,6 +153,9 @@ impl Dnode {
         data: &[Bytes],
     ) -> SmallVec<[Written; 2]> {
         let pieces = with_whole_records(off, data, u64::from(self.blksz()));
+        let (stats, len) = (&self.shared.cache.streams, data.iter().map(|d| d.len() as u64).sum());
+        count(&stats.written_blocks, self.blocks_of(off, len));
+        count(&stats.written_bytes, len);
         let write = |(at, d): (u64, &Bytes)| {
             let shared = self.write_records(tx, at, d);
             Written { at, data: d.clone(), shared }

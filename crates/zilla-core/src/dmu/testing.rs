@@ -4,7 +4,7 @@
 //! go the slow way. It checks what real pools check late: a block freed twice, or read after it was freed.
 
 use super::objset::{Objset, WriteProps};
-use super::{DbufCache, ObjsetSync};
+use super::{DbufCache, ObjsetSync, Prefetch};
 use crate::crypt::Seal;
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};
@@ -157,6 +157,7 @@ pub fn props() -> WriteProps {
         large_microzap: false,
         special_upto: 0,
         dedup: None,
+        prefetch: Prefetch::default(),
     }
 }
 

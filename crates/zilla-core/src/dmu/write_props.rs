@@ -4,6 +4,27 @@ use crate::zio::Dedup;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 
+/// What is read before it is asked for (`prefetch`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefetch {
+    None,
+    /// Only what leads to data.
+    Metadata,
+    #[default]
+    All,
+}
+
+impl Prefetch {
+    /// Source: zfs_prefetch_type_t of sys/fs/zfs.h.
+    pub fn from_prop(value: u64) -> Prefetch {
+        match value {
+            0 => Prefetch::None,
+            1 => Prefetch::Metadata,
+            _ => Prefetch::All,
+        }
+    }
+}
+
 /// How blocks of an objset are written: its dataset's properties, resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteProps {
@@ -24,6 +45,8 @@ pub struct WriteProps {
     pub special_upto: u32,
     /// Data blocks that are the same are kept once.
     pub dedup: Option<Dedup>,
+    /// What readers get ahead; it is here because it comes and changes with the rest.
+    pub prefetch: Prefetch,
 }
 
 impl WriteProps {

@@ -11,7 +11,7 @@ use super::dataset::DslDataset;
 use super::dir::DslDir;
 use super::space::SpaceCheck;
 use crate::arc::Caching;
-use crate::dmu::WriteProps;
+use crate::dmu::{Prefetch, WriteProps};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Value, Zap};
@@ -273,6 +273,7 @@ impl DslPool {
         let dedup = if self.has_feature_of("dedup", dedup) { dedup } else { Checksum::Off as u64 };
         // all, most: one more of metadata; some, none: not.
         let redundant = self.prop_u64(ds, "redundant_metadata", 0).await? <= 1;
+        let prefetch = Prefetch::from_prop(self.prop_u64(ds, "prefetch", Prefetch::All as u64).await?);
         Ok(WriteProps {
             checksum,
             compress,
@@ -284,6 +285,7 @@ impl DslPool {
             large_microzap: self.feature_enabled("large_microzap"),
             special_upto: special.min(zilla_ondisk::SPA_MAXBLOCKSIZE) as u32,
             dedup: dedup_of(dedup),
+            prefetch,
         })
     }
 

@@ -222,6 +222,7 @@ impl Spa {
             config_dirty: AtomicBool::new(true),
             autoexpand: AtomicBool::new(false),
             autotrimming: AtomicBool::new(false),
+            trims: Default::default(),
             checkpoint: Mutex::default(),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),

@@ -76,6 +76,7 @@ pub use rebuild::{RebuildState, RebuildStatus};
 pub use spares::SpareSpec;
 pub use split::Split;
 pub use suspend::FailMode;
+pub use upkeep::TrimCounts;
 pub use vdevs::Attach;
 
 pub use crate::error::PoolRefusal as Refusal;
@@ -148,6 +149,8 @@ pub struct Spa {
     autoexpand: AtomicBool,
     /// Somebody sees to what is freed being trimmed.
     autotrimming: AtomicBool,
+    /// What was trimmed because someone asked, and by itself.
+    pub(crate) trims: [upkeep::TrimStats; 2],
     checkpoint: Mutex<checkpoint::Checkpoint>,
     suspension: suspend::Suspension,
     sync_over: AtomicBool,

@@ -15,7 +15,7 @@ use super::vdev_objects::{load_biases, top_zap};
 use super::{PoolCtx, Spa, State, indirect};
 use crate::arc::Cache;
 use crate::ddt::Ddt;
-use crate::dmu::{DbufCache, Objset, WriteProps};
+use crate::dmu::{DbufCache, Objset, Prefetch, WriteProps};
 use crate::dsl::DslPool;
 use crate::dsl::bpobj::Bpobj;
 use crate::error::{Errno, Error, Result};
@@ -98,6 +98,7 @@ pub(super) fn mos_props(lz4: bool, version: u64) -> WriteProps {
         embed: true,
         special_upto: 0,
         dedup: None,
+        prefetch: Prefetch::default(),
     }
 }
 
@@ -453,6 +454,7 @@ impl Spa {
             config_dirty: AtomicBool::new(!ctx.readonly),
             autoexpand: AtomicBool::new(false),
             autotrimming: AtomicBool::new(false),
+            trims: Default::default(),
             checkpoint: Mutex::new(checkpoint),
             suspension: super::suspend::Suspension::default(),
             sync_over: AtomicBool::new(false),

@@ -23,9 +23,9 @@ use crate::dsl::PoolSpace;
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::SpaceClass;
 use crate::tunables;
-use crate::txg::{Tx, syncing};
+use crate::txg::{DeviceIo, Tx, history_is_kept, syncing};
 use crate::types::Txg;
-use crate::vdev::ConfigFor;
+use crate::vdev::{ConfigFor, IoKind};
 use futures_util::future::{Either, select};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -54,9 +54,11 @@ impl Spa {
             let last = self.ctx.txgs.is_stopped();
             let txg = self.ctx.txgs.quiesce().await;
             let begun = self.zio.tracer().begin();
+            self.ctx.txgs.sync_begins(txg, self.device_io());
             match syncing(self.sync_txg(txg)).await {
                 Ok(()) => {
                     self.zio.tracer().txg(txg.0, begun);
+                    self.ctx.txgs.sync_ends(txg, self.device_io());
                     self.ctx.txgs.done(txg);
                 }
                 Err(e) => {
@@ -70,6 +72,21 @@ impl Spa {
         }
         self.sync_over.store(true, Ordering::Release);
         self.sync_ended.notify(usize::MAX);
+    }
+
+    /// What all devices did so far, if the history of txgs is kept.
+    fn device_io(&self) -> DeviceIo {
+        if !history_is_kept() {
+            return DeviceIo::default();
+        }
+        let stats = self.tree().root.stats();
+        let of = |all: &[u64], kind: IoKind| all.get(kind as usize).copied().unwrap_or(0);
+        DeviceIo {
+            reads: of(&stats.ops, IoKind::Read),
+            read_bytes: of(&stats.bytes, IoKind::Read),
+            writes: of(&stats.ops, IoKind::Write),
+            written_bytes: of(&stats.bytes, IoKind::Write),
+        }
     }
 
     /// Makes `txg` stable.

@@ -32,6 +32,7 @@ use crate::vdev::{Leaf, Priority, Top, UpkeepKind, UpkeepStat, UpkeepState};
 use crate::zap::Zap;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -72,6 +73,34 @@ fn active(kind: UpkeepKind) -> Refusal {
 struct Written {
     bytes: u64,
     errors: u64,
+    counts: TrimCounts,
+}
+
+/// Ranges that were trimmed, that were too short for it, and that failed; and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrimCounts {
+    pub written: u64,
+    pub written_bytes: u64,
+    pub skipped: u64,
+    pub skipped_bytes: u64,
+    pub failed: u64,
+    pub failed_bytes: u64,
+}
+
+/// The same since the pool was opened.
+#[derive(Default)]
+pub(crate) struct TrimStats(Mutex<TrimCounts>);
+
+impl TrimStats {
+    fn add(&self, more: &TrimCounts) {
+        let mut sum = self.0.lock();
+        sum.written += more.written;
+        sum.written_bytes += more.written_bytes;
+        sum.skipped += more.skipped;
+        sum.skipped_bytes += more.skipped_bytes;
+        sum.failed += more.failed;
+        sum.failed_bytes += more.failed_bytes;
+    }
 }
 
 impl Spa {
@@ -147,6 +176,11 @@ impl Spa {
         }
         upkeep.update(|s| *s = UpkeepStat::default());
         self.write_upkeep(&leaf, UpkeepKind::Initialize, "uninitialized").await
+    }
+
+    /// What was trimmed because someone asked (`zpool trim`), and by itself (`autotrim`).
+    pub fn trim_counts(&self) -> [TrimCounts; 2] {
+        self.trims.each_ref().map(|stats| *stats.0.lock())
     }
 
     /// Whether some leaf is being initialized or trimmed; of those named, if any are.
@@ -432,6 +466,7 @@ impl Spa {
             let began = self.ctx.env.now();
             let written = fill(leaf, top.ashift(), kind, &ranges.collect::<Vec<_>>()).await;
             drop(loan);
+            self.trims[0].add(&written.counts);
             if !leaf.writable() {
                 return Ok(false);
             }
@@ -515,7 +550,8 @@ impl Spa {
                     let leaves = top.devices().filter(|l| l.writable() && l.can_trim());
                     join_all(leaves.map(async |leaf| {
                         let ranges: Vec<_> = places(top, leaf, &loan).collect();
-                        fill(leaf, top.ashift(), UpkeepKind::Trim, &ranges).await
+                        let done = fill(leaf, top.ashift(), UpkeepKind::Trim, &ranges).await;
+                        self.trims[1].add(&done.counts);
                     }))
                     .await;
                     at = loan.end();
@@ -548,6 +584,8 @@ async fn fill(leaf: &Arc<Leaf>, ashift: u32, kind: UpkeepKind, ranges: &[(u64, u
     for &(start, end) in ranges {
         out.bytes += end - start;
         if end - start < shortest {
+            out.counts.skipped += 1;
+            out.counts.skipped_bytes += end - start;
             continue;
         }
         let mut at = start;
@@ -560,6 +598,15 @@ async fn fill(leaf: &Arc<Leaf>, ashift: u32, kind: UpkeepKind, ranges: &[(u64, u
                 }
                 UpkeepKind::Trim => leaf.trim_at(offset, len).await,
             };
+            if kind == UpkeepKind::Trim {
+                let counts = &mut out.counts;
+                let (ranges, bytes) = match result.is_ok() {
+                    true => (&mut counts.written, &mut counts.written_bytes),
+                    false => (&mut counts.failed, &mut counts.failed_bytes),
+                };
+                *ranges += 1;
+                *bytes += len;
+            }
             if result.is_err() {
                 out.errors += 1;
                 if !leaf.writable() {

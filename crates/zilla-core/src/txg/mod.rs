@@ -21,13 +21,17 @@
 //!
 //! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
 
+mod history;
 mod syncing;
 
+pub(crate) use history::is_kept as history_is_kept;
+pub use history::{DeviceIo, TxgRecord};
 pub use syncing::{carried, in_sync, syncing};
 
 use crate::error::{Errno, Error, Result};
 use crate::types::{TXG_SIZE, Txg};
 use event_listener::Event;
+use history::TxgHistory;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -123,6 +127,43 @@ pub struct TxgState {
     enough: AtomicU64,
     /// Nanoseconds of delay that writers were let off so far.
     owed: AtomicU64,
+    history: TxgHistory,
+    stats: TxStats,
+}
+
+/// What became of transactions, counted since the pool was opened.
+#[derive(Debug, Default)]
+struct TxStats {
+    assigned: AtomicU64,
+    refused: AtomicU64,
+    suspended: AtomicU64,
+    delayed: AtomicU64,
+    over_max: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxCounts {
+    /// Those that have got a txg.
+    pub assigned: u64,
+    /// Those that were refused, because the pool is closed or suspended.
+    pub refused: u64,
+    /// Times that one found the pool suspended.
+    pub suspended: u64,
+    /// Those that were delayed, because much was dirty, and times that one waited, because it was
+    /// too much.
+    pub delayed: u64,
+    pub over_max: u64,
+}
+
+impl TxCounts {
+    pub fn add(&mut self, other: &TxCounts) {
+        self.assigned += other.assigned;
+        self.refused += other.refused;
+        self.suspended += other.suspended;
+        self.delayed += other.delayed;
+        self.over_max += other.over_max;
+    }
 }
 
 /// A txg with so many bytes of whole records is pushed out. They will hardly be written again, so waiting saves no work; and the sooner
@@ -294,8 +335,12 @@ impl Drop for Tx {
 impl TxgState {
     /// `last` is the txg of the uberblock the pool was opened from.
     pub fn new(env: Env, last: Txg) -> Arc<TxgState> {
+        let history = TxgHistory::default();
+        history.opened(last.next(), env.clock.now());
         Arc::new(TxgState {
             env,
+            history,
+            stats: TxStats::default(),
             state: Mutex::new(State {
                 open: last.next(),
                 quiesced: last,
@@ -341,6 +386,23 @@ impl TxgState {
     pub fn is_throttled(&self) -> bool {
         let limits = *self.limits.lock();
         self.waiting_bytes() > limits.max * limits.delay_min_percent / 100
+    }
+
+    /// The last txgs, the oldest first.
+    pub fn history(&self) -> Vec<TxgRecord> {
+        self.history.get()
+    }
+
+    pub fn counts(&self) -> TxCounts {
+        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let s = &self.stats;
+        TxCounts {
+            assigned: of(&s.assigned),
+            refused: of(&s.refused),
+            suspended: of(&s.suspended),
+            delayed: of(&s.delayed),
+            over_max: of(&s.over_max),
+        }
     }
 
     pub fn dirty_bytes(&self) -> u64 {
@@ -418,6 +480,7 @@ impl TxgState {
     }
 
     fn hold(self: &Arc<Self>, st: &mut State) -> Tx {
+        self.stats.assigned.fetch_add(1, Ordering::Relaxed);
         st.holds[st.open.slot()] += 1;
         Tx::holding(st.open, self.clone())
     }
@@ -453,7 +516,11 @@ impl TxgState {
             let dirty = self.waiting_bytes();
             let delay = {
                 let mut st = self.state.lock();
+                if st.gate != Gate::Open {
+                    self.stats.suspended.fetch_add(1, Ordering::Relaxed);
+                }
                 if st.stopped || st.gate == Gate::Refusing {
+                    self.stats.refused.fetch_add(1, Ordering::Relaxed);
                     return Err(Error::os(Errno::Io, "the pool is closed or suspended"));
                 }
                 if st.gate == Gate::Shut {
@@ -468,12 +535,14 @@ impl TxgState {
                             / u128::from(limits.max - dirty),
                     )
                 } else {
+                    self.stats.over_max.fetch_add(1, Ordering::Relaxed);
                     let open = st.open;
                     self.want(&mut st, open);
                     None
                 }
             };
             if let Some(ns) = delay {
+                self.stats.delayed.fetch_add(1, Ordering::Relaxed);
                 let ns = ns.min(100_000_000) as u64;
                 if self.owed.fetch_add(ns, Ordering::Relaxed) + ns >= NAP_NS {
                     let nap = self.owed.swap(0, Ordering::Relaxed);
@@ -563,17 +632,31 @@ impl TxgState {
             st.open = closing.next();
             closing
         };
+        let now = self.env.clock.now();
+        self.history.step(closing, now);
+        self.history.opened(closing.next(), now);
         loop {
             let listener = self.changed.listen();
             {
                 let mut st = self.state.lock();
                 if st.holds[closing.slot()] == 0 {
                     st.quiesced = closing;
+                    drop(st);
+                    self.history.step(closing, self.env.clock.now());
                     return closing;
                 }
             }
             listener.await;
         }
+    }
+
+    /// For the sync task: notes that the sync of `txg` begins, and that it has ended.
+    pub(crate) fn sync_begins(&self, txg: Txg, before: DeviceIo) {
+        let dirty = self.dirty[txg.slot()].load(Ordering::Relaxed);
+        self.history.sync_begins(txg, self.env.clock.now(), dirty, before);
+    }
+    pub(crate) fn sync_ends(&self, txg: Txg, after: DeviceIo) {
+        self.history.sync_ends(txg, self.env.clock.now(), after);
     }
 
     /// For the sync task: `txg` is on stable storage.

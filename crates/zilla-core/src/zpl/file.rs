@@ -62,6 +62,7 @@ impl Zfs {
         };
         let len = (len as u64).min(size.saturating_sub(off));
         let out = zn.dnode().read_at(&zn.cursor, off, len as usize)?;
+        self.objset.stats.read(len as usize);
         self.accessed(&zn);
         Ok(out)
     }
@@ -188,6 +189,7 @@ impl Zfs {
             return Ok(self.getattr(id).await?.size);
         }
         let size = self.change(|tx| self.write_now(tx, id, Some(off), data, how)).await?;
+        self.objset.stats.written(data.iter().map(|d| d.len() as u64).sum());
         self.ended().await?;
         Ok(size)
     }
@@ -195,6 +197,7 @@ impl Zfs {
     /// Writes at the end of the file; returns its new size.
     pub async fn append(&self, id: u64, data: &Bytes) -> Result<u64> {
         let size = self.change(|tx| self.write_now(tx, id, None, from_ref(data), How::default())).await?;
+        self.objset.stats.written(data.len() as u64);
         self.ended().await?;
         Ok(size)
     }

@@ -9,7 +9,7 @@
 use super::fs::Zfs;
 use super::znode::{Locked, State, Znode};
 use super::{PFLAG_XATTR, acl, dirent_obj};
-use crate::dmu::{Now, PART, Stop, resident};
+use crate::dmu::{Now, PART, Stop, count, resident};
 use crate::error::{Errno, Result};
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -143,6 +143,7 @@ impl Zfs {
         }
         locked.get_mut(&zn).gone = true;
         self.objset.free(tx, zn.dnode());
+        count(&self.objset.stats.unlinked, 1);
         drop(locked);
         self.znodes.forget(id);
         Ok(true)

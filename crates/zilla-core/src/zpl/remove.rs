@@ -4,12 +4,13 @@ use super::dir::check_name;
 use super::fs::Zfs;
 use super::znode::{Locked, Plan, State, Znode};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_NOUNLINK, dirent_obj, err};
-use crate::dmu::{Now, Stop};
+use crate::dmu::{Now, Stop, count};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zap::{Match, Zap};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Zfs {
     pub(super) fn remove_entry(&self, tx: &Tx, dir: &Znode, name: &[u8]) -> Now<()> {
@@ -53,7 +54,10 @@ impl Zfs {
             // A crash between two txgs cannot leave it there, but damage can; what matters is that it is there.
             Err(Stop::Err(e)) if e.is(Errno::Exist) => Ok(alone),
             Err(stop) => Err(stop),
-            Ok(()) => Ok(alone),
+            Ok(()) => {
+                count(&self.objset.stats.unlinks, 1);
+                Ok(alone)
+            }
         }
     }
 
@@ -61,6 +65,7 @@ impl Zfs {
     pub(super) fn dequeue(&self, tx: &Tx, id: u64) {
         let undone = self.delete_queue().map(|q| q.remove(tx, Zfs::queue_key(id).as_bytes()));
         debug_assert!(matches!(undone, Ok(Ok(()))), "what a held txg dirtied is in memory");
+        self.objset.stats.unlinks.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Refuses to take the name of a file that its flags protect.

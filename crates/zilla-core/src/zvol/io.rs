@@ -30,7 +30,9 @@ impl Zvol {
     /// Bytes, if they are in memory. All of the range must be within the volume.
     pub fn try_read(&self, off: u64, len: usize) -> Now<ReadData> {
         self.check_range(off, len as u64, Errno::Inval)?;
-        self.data.read_at(&self.cursor, off, len)
+        let data = self.data.read_at(&self.cursor, off, len)?;
+        self.objset.stats.read(len);
+        Ok(data)
     }
 
     /// Bytes. All of the range must be within the volume.
@@ -60,6 +62,7 @@ impl Zvol {
             let (n, bytes) = first_part(rest);
             let (part, behind) = rest.split_at(n);
             in_tx(txgs, |tx| self.write_now(tx, off, bytes, part)).await?;
+            self.objset.stats.written(bytes);
             (off, rest) = (off + bytes, behind);
         }
         self.ended().await

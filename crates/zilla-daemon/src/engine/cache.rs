@@ -5,13 +5,15 @@
 //! itself, and with `cachefile=none` it is in none.
 //!
 //! A pool's devices may be files of another pool. Then it is opened after that one is mounted, whatever their order in
-//! the file.
+//! the file; keys that can be found without a person are loaded before (`startkeys.rs`).
 
 use super::Engine;
 use super::errors::Answer;
 use super::lost::Lost;
+use super::startkeys::StartKeys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use zilla::open::{FoundPool, OpenOpts};
 use zilla_control::{ApiError, ErrorCode};
 use zilla_ondisk::NvList;
@@ -76,7 +78,7 @@ impl Engine {
                 return;
             }
         };
-        let (mut waiting, mut moved) = (found, false);
+        let (mut waiting, mut moved, mut keys) = (found, false, StartKeys::default());
         while !waiting.is_empty() {
             // Those that lack nothing come first: they may bring what others lack.
             let mut next = None;
@@ -87,8 +89,10 @@ impl Engine {
                 }
             }
             let entry = waiting.remove(next.unwrap_or(0));
-            moved |= self.restore_one(&entry).await;
+            moved |= self.restore_one(&entry, &mut keys).await;
         }
+        keys.give_up_files();
+        *self.start_keys.lock() = keys;
         if moved {
             // Not before: it would leave out those that were not looked at yet.
             self.save_cache().await;
@@ -96,7 +100,7 @@ impl Engine {
     }
 
     /// Opens and mounts one; whether some of its devices were elsewhere.
-    async fn restore_one(&self, entry: &Cached) -> bool {
+    async fn restore_one(&self, entry: &Cached, keys: &mut StartKeys) -> bool {
         let found = match self.look_for(entry, &[PoolState::Active]).await {
             Ok(found) => {
                 let (found, elsewhere) = self.look_further(entry, found).await;
@@ -138,10 +142,14 @@ impl Engine {
             Ok(up) => {
                 self.show_pool(&up).await;
                 tracing::info!("pool '{}' is open", up.name());
-                for e in up.mount_all(self, &[]).await {
-                    let name = e.subject.clone().unwrap_or_default();
-                    tracing::warn!("cannot mount '{name}': {}", e.description());
+                keys.note(&up).await;
+                // Before anything is mounted: what is below a locked dataset may be mounted in it.
+                let opened = keys.load_files(self).await;
+                if !opened.iter().any(|pool| Arc::ptr_eq(pool, &up)) {
+                    up.mount_by_itself(self).await;
                 }
+                // What was mounted may hold keys, and so may what these open.
+                while !keys.load_files(self).await.is_empty() {}
                 moved
             }
             Err(e) => {

@@ -1,10 +1,14 @@
-//! Statistics of the caches and the intent logs as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
+//! Statistics as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
 //!
-//! Where `ZILLA_KSTATS` names a folder, `arcstats` and `zil` in it have the sum of all pools,
-//! `cow_faults` that of the reads which writes put off, and `POOL/objset-0xID` each mounted file
-//! system's, `POOL/multihost` the last heartbeats of a pool with that property (as many as
+//! Where `ZILLA_KSTATS` names a folder, `arcstats`, `zil`, `dmu_tx`, `dbufstats` and `zfetchstats`
+//! in it have the sum of all pools, and `cow_faults` that of the reads which writes put off. A
+//! pool's own are in the folder of its name: those of `poolstats.rs`, `objset-0xID` of each mounted
+//! file system, and `multihost`, the last heartbeats of a pool with that property (as many as
 //! `zfs_multihost_history` says). They are written again when they changed, a moment later; one
 //! read while it is written may be cut short.
+//!
+//! What is OpenZFS's and has no like here is left out where scripts take the names that are there,
+//! and is 0 where nothing of the kind can happen: no number is one that nobody counts.
 
 use super::pool::Pool;
 use parking_lot::RwLock;
@@ -13,10 +17,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zilla::stats::{BeatRecord, FaultCounts, LogCounts};
+use zilla::stats::{BeatRecord, DbufCounts, FaultCounts, LogCounts, ObjsetCounts, StreamCounts, TxCounts};
 
 /// How soon a change is there to be read.
-const EVERY: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_millis(500);
 /// Types of values (`KSTAT_DATA_*`).
 const UINT64: &str = "4";
 const STRING: &str = "7";
@@ -39,11 +43,11 @@ pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
 }
 
 /// Counters under OpenZFS's names.
-type Named = Vec<(&'static str, u64)>;
+pub(super) type Named = Vec<(&'static str, u64)>;
 
 /// What a file says.
 #[derive(Clone, PartialEq)]
-enum Said {
+pub(super) enum Said {
     /// Counters; the dataset's name where they are one's.
     Counts(Option<String>, Named),
     /// Lines as they are.
@@ -51,19 +55,26 @@ enum Said {
 }
 
 /// Name of the file, and what it says.
-type Stat = (PathBuf, Said);
+pub(super) type Stat = (PathBuf, Said);
 
 async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
     let mut all = LogCounts::default();
     let faults: FaultCounts = pools.iter().map(|p| p.zilla.fault_counts()).sum();
     let mut out = vec![(PathBuf::from("arcstats"), Said::Counts(None, super::arcstats::sum(&pools)))];
+    let (mut tx, mut streams, mut dbufs) =
+        (TxCounts::default(), StreamCounts::default(), DbufCounts::default());
     for pool in pools {
+        tx.add(&pool.zilla.tx_counts());
+        streams.add(&pool.zilla.stream_counts());
+        dbufs.add(&pool.zilla.dbuf_counts());
+        out.extend(super::poolstats::of(&pool));
         all.add(&pool.zilla.log_counts());
         let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
         for name in names {
             if let Ok(ds) = pool.zilla.by_name(&name).await {
                 let file = Path::new(&pool.name()).join(format!("objset-0x{:x}", ds.id()));
-                out.push((file, Said::Counts(Some(name), named(&ds.log_counts()).into())));
+                let counts = dataset_names(&ds.io_counts()).into_iter().chain(named(&ds.log_counts()));
+                out.push((file, Said::Counts(Some(name), counts.collect())));
             }
         }
         if pool.zilla.multihost() {
@@ -71,9 +82,65 @@ async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
             out.push((file, Said::Lines(heartbeats(&pool.zilla.heartbeats()))));
         }
     }
-    out.push((PathBuf::from("zil"), Said::Counts(None, named(&all).into())));
-    out.push((PathBuf::from("cow_faults"), Said::Counts(None, fault_names(&faults).into())));
+    for (name, counts) in [
+        ("zil", Named::from(named(&all))),
+        ("cow_faults", fault_names(&faults).into()),
+        ("dmu_tx", tx_names(&tx).into()),
+        ("zfetchstats", stream_names(&streams).into()),
+        ("dbufstats", dbuf_names(&dbufs).into()),
+    ] {
+        out.push((PathBuf::from(name), Said::Counts(None, counts)));
+    }
     out
+}
+
+fn dataset_names(c: &ObjsetCounts) -> [(&'static str, u64); 6] {
+    [
+        ("writes", c.writes),
+        ("nwritten", c.written_bytes),
+        ("reads", c.reads),
+        ("nread", c.read_bytes),
+        ("nunlinks", c.unlinks),
+        ("nunlinked", c.unlinked),
+    ]
+}
+
+fn tx_names(c: &TxCounts) -> [(&'static str, u64); 5] {
+    [
+        ("dmu_tx_assigned", c.assigned),
+        ("dmu_tx_error", c.refused),
+        ("dmu_tx_suspended", c.suspended),
+        ("dmu_tx_dirty_delay", c.delayed),
+        ("dmu_tx_dirty_over_max", c.over_max),
+    ]
+}
+
+fn stream_names(c: &StreamCounts) -> [(&'static str, u64); 8] {
+    [
+        ("hits", c.sequential),
+        // A stream here is one that goes on where it stopped: there are no others.
+        ("future", 0),
+        ("stride", 0),
+        ("past", 0),
+        ("misses", c.elsewhere),
+        // Each object has its own.
+        ("max_streams", 0),
+        ("io_issued", c.ahead_blocks),
+        ("io_active", c.ahead_active),
+    ]
+}
+
+fn dbuf_names(c: &DbufCounts) -> [(&'static str, u64); 7] {
+    [
+        ("cache_count", c.blocks),
+        ("cache_size_bytes", c.bytes),
+        ("cache_size_bytes_max", c.most_bytes),
+        ("cache_target_bytes", c.limit),
+        // It is brought back to its limit at once: there are no marks beside that.
+        ("cache_lowater_bytes", c.limit),
+        ("cache_hiwater_bytes", c.limit),
+        ("cache_total_evicts", c.evicted),
+    ]
 }
 
 fn fault_names(c: &FaultCounts) -> [(&'static str, u64); 6] {

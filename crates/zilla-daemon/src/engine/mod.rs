@@ -70,6 +70,7 @@ mod send;
 mod shares;
 mod snapshots;
 mod split;
+mod startkeys;
 mod streams;
 mod trace;
 mod upkeep;
@@ -133,6 +134,8 @@ pub struct Engine {
     parameters: Option<parameters::Parameters>,
     /// Those that pools name, as they were last written.
     cache_files: Mutex<BTreeSet<PathBuf>>,
+    /// Those that servers are to be asked for.
+    start_keys: Mutex<startkeys::StartKeys>,
 }
 
 impl Engine {
@@ -166,9 +169,9 @@ impl Engine {
             devices,
             parameters: parameters::Parameters::serve(),
             cache_files: Mutex::default(),
+            start_keys: Mutex::default(),
         };
         kstats::serve(engine.pools.clone());
-        poolstats::serve(engine.pools.clone());
         engine.run_zedlets();
         engine.run_notices();
         let listener = engine.handle.nfs();
@@ -189,7 +192,7 @@ impl Engine {
             Ok(nbd) => engine.nbd = Some(nbd),
             Err(e) => tracing::error!("volumes cannot be served over NBD: {e}"),
         }
-        if let Err(e) = engine.streams.start(engine.handle.state_dir()) {
+        if let Err(e) = engine.streams.start(engine.handle.state_dir(), engine.handle.share()) {
             tracing::error!("streams cannot be sent or received: {e}");
         }
         engine
@@ -253,6 +256,7 @@ impl Engine {
 impl Pools for Engine {
     fn attend(self: &Arc<Self>) {
         self.watch_pools();
+        self.ask_for_keys();
     }
 
     /// A worker thread of the engine takes a task and does it.
@@ -505,8 +509,8 @@ impl Backend for Engine {
         self.arc_statistics(&r)
     }
 
-    async fn trace_record(&self, _: &Caller, r: TraceRecord) -> Answer<TraceReply> {
-        self.record_trace(r).await
+    async fn trace_record(&self, caller: &Caller, r: TraceRecord) -> Answer<TraceReply> {
+        self.record_trace(caller, r).await
     }
 
     async fn dataset_create(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {

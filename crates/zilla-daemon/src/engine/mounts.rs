@@ -18,6 +18,7 @@ use super::usershares::Usershare;
 use super::values::{Mountpoint, Settings};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +78,32 @@ fn failed(message: impl Into<String>) -> ApiError {
     ApiError::with(ErrorCode::MountFailed, message)
 }
 
+/// An open file system that is given up when this is dropped.
+struct Unused(Option<Arc<Zfs>>);
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        if let Some(zfs) = self.0.take() {
+            zfs.revoke_now();
+            zfs.let_go();
+        }
+    }
+}
+
+/// Whether anything is mounted below a path, whoever mounted it; also where it cannot be told.
+fn is_mounted_below(at: &Path) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return true };
+    // Blanks and the like are written in octal there.
+    let octal = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    };
+    let mut below: Vec<u8> = at.as_os_str().as_bytes().iter().flat_map(octal).collect();
+    below.push(b'/');
+    let place = |line: &[u8]| line.split(|b| *b == b' ').nth(4).is_some_and(|p| p.starts_with(&below));
+    table.split(|b| *b == b'\n').any(place)
+}
+
 /// Takes a file system from whoever may still have it: files of what was unmounted by force, and what
 /// frees files in the background. Then others may open the dataset.
 async fn take_back(name: &str, zfs: Arc<Zfs>) {
@@ -110,7 +137,7 @@ impl Pool {
 
     /// Waits for what someone has just unmounted: the kernel is done with it before its threads
     /// are.
-    async fn settle(&self, name: &str) -> Answer<()> {
+    pub(super) async fn settle(&self, name: &str) -> Answer<()> {
         let going = |m: &&Mounted| m.mount.is_going();
         let going = self.mounts.lock().get(name).filter(going).map(|m| (m.mount.clone(), m.fs.zfs()));
         let Some((mount, zfs)) = going else { return Ok(()) };
@@ -218,6 +245,8 @@ impl Pool {
             ds.give_up_log().await.map_err(of(name))?;
         }
         let fs = ds.open_filesystem(told.readonly).await.map_err(of(name))?;
+        // Should it not come to be mounted, the next try must find it free.
+        let mut unused = Unused(Some(fs.zfs()));
         let kept_log = fs.zfs().kept_log().map(str::to_owned);
         told.readonly |= kept_log.is_some();
         let props = ds.fs_props(readonly).await.map_err(of(name))?;
@@ -234,6 +263,7 @@ impl Pool {
         let mount = attached.map_err(|e| e.subject(name))?;
         let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told, share: None, usershare: None };
         self.mounts.lock().insert(name.to_owned(), mounted);
+        unused.0 = None;
         let shared = self.share_mounted(engine, name, &ds).await;
         match kept_log {
             Some(why) => {
@@ -511,6 +541,26 @@ impl Pool {
             unmounted.push((name.clone(), temporary));
         }
         (unmounted, None)
+    }
+
+    /// Unmounts one that is to be rolled back, in which nothing else of the pool is mounted any more.
+    /// As OpenZFS goes back under open files, so does this: what they were is gone. Only where
+    /// something else is mounted in it, which would go with it, does it have to be free.
+    pub(super) async fn unmount_for_rollback(
+        &self,
+        name: &str,
+        force: bool,
+        unmounted: &mut Vec<(String, Temporary)>,
+    ) -> Answer<()> {
+        let Some(at) = self.mounted_at(name) else { return Ok(()) };
+        let temporary = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
+        match self.unmount_one(name, force).await {
+            Err(busy) if force || is_mounted_below(&at) => return Err(busy),
+            Err(_) => self.unmount_one(name, true).await?,
+            Ok(()) => {}
+        }
+        unmounted.push((name.to_owned(), temporary));
+        Ok(())
     }
 
     /// Mounts again what was unmounted, with the options it had; the first error.

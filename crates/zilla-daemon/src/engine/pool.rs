@@ -15,8 +15,6 @@ pub struct Pool {
     /// What `cachefile` says: None is the daemon's own file.
     pub cachefile: Mutex<Option<String>>,
     pub opened: Instant,
-    /// The txg that was on disk then.
-    pub opened_txg: u64,
     /// Differs at each opening.
     pub load_guid: u64,
     /// By dataset.
@@ -43,7 +41,6 @@ impl Pool {
         load_guid: u64,
     ) -> Arc<Pool> {
         Arc::new(Pool {
-            opened_txg: zilla.synced_txg(),
             zilla,
             altroot,
             cachefile: Mutex::new(cachefile),

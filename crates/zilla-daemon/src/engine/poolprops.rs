@@ -225,6 +225,10 @@ impl Pool {
         if !settable {
             return Err(ApiError::with(ErrorCode::PropReadonly, format!("'{name}' is readonly")));
         }
+        if proper == "dedupditto" {
+            // OpenZFS takes it as well, and keeps nothing of it; the command says so.
+            return Ok(());
+        }
         if proper == "failmode" {
             // At once, also where the pool is suspended and the property has to wait.
             self.zilla.set_fail_mode(fail_mode(value)?);

@@ -1,64 +1,109 @@
-//! What OpenZFS tells of each pool beside its statistics: `POOL/state` and `POOL/txgs` among the kstats.
-//!
-//! They are written where [`super::kstats`] writes its files, when they change, a moment later.
+//! What OpenZFS tells of each pool among its kstats: `state`, `guid`, its last `txgs`, and `iostats`.
 
+use super::kstats::{Named, Said, Stat};
 use super::pool::Pool;
-use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
-use zilla::tunables::TXG_HISTORY;
+use zilla::stats::TxgRecord;
 use zilla_ondisk::enums::VdevState;
 
-/// Of so many txgs it is told at most.
-const MOST_TXGS: u64 = 10_000;
-
-/// How soon a change is there to be read.
-const EVERY: Duration = Duration::from_millis(500);
-
-/// Writes them as long as the process lives.
-pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
-    let Some(dir) = std::env::var_os("ZILLA_KSTATS").filter(|d| !d.is_empty()).map(PathBuf::from) else {
-        return;
-    };
-    tokio::spawn(async move {
-        let mut written: BTreeMap<PathBuf, String> = BTreeMap::new();
-        loop {
-            let now: Vec<Arc<Pool>> = pools.read().values().cloned().collect();
-            let texts: BTreeMap<PathBuf, String> = now.iter().flat_map(|p| of(p)).collect();
-            written
-                .retain(|file, _| texts.contains_key(file) || std::fs::remove_file(dir.join(file)).is_err());
-            for (file, text) in texts {
-                if written.get(&file) == Some(&text) {
-                    continue;
-                }
-                let path = dir.join(&file);
-                let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-                match made.and_then(|()| std::fs::write(&path, &text)) {
-                    Ok(()) => drop(written.insert(file, text)),
-                    Err(e) => tracing::warn!("'{}': {e}", path.display()),
-                }
-            }
-            tokio::time::sleep(EVERY).await;
-        }
-    });
-}
-
-fn of(pool: &Pool) -> [(PathBuf, String); 2] {
+pub(super) fn of(pool: &Pool) -> [Stat; 4] {
     let folder = PathBuf::from(pool.name());
     let state = match pool.zilla.suspended() {
         Some(_) => "SUSPENDED",
         None => word(pool.zilla.vdevs().state()),
     };
-    // The last ones that are on disk, and the one that is open; what they took is not kept.
-    let (open, synced) = (pool.zilla.open_txg(), pool.zilla.synced_txg());
-    let kept = TXG_HISTORY.get().min(MOST_TXGS);
-    let mut txgs = "txg              state\n".to_owned();
-    let known = (synced + 1).saturating_sub(kept).max(pool.opened_txg);
-    txgs.extend((known..=synced).filter(|_| kept > 0).map(|txg| format!("{txg:<16} C\n")));
-    txgs.push_str(&format!("{open:<16} O\n"));
-    [(folder.join("state"), format!("{state}\n")), (folder.join("txgs"), txgs)]
+    [
+        (folder.join("state"), Said::Lines(format!("{state}\n"))),
+        (folder.join("guid"), Said::Lines(format!("{}\n", pool.zilla.guid()))),
+        (folder.join("txgs"), Said::Lines(txgs(&pool.zilla.txg_history()))),
+        (folder.join("iostats"), Said::Counts(None, iostats(pool))),
+    ]
+}
+
+/// The columns of OpenZFS's txg history; times are nanoseconds.
+fn txgs(all: &[TxgRecord]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:<8} {:<16} {:<5} {:<12} {:<12} {:<12} {:<8} {:<8} {:<12} {:<12} {:<12} {:<12}",
+        "txg",
+        "birth",
+        "state",
+        "ndirty",
+        "nread",
+        "nwritten",
+        "reads",
+        "writes",
+        "otime",
+        "qtime",
+        "wtime",
+        "stime"
+    );
+    for r in all {
+        let at = |step: usize| r.times.get(step).copied();
+        let took = |step: usize| match (at(step), at(step + 1)) {
+            (Some(from), Some(to)) => to.saturating_sub(from).as_nanos(),
+            _ => 0,
+        };
+        // Open, quiescing, waiting for its sync, being synced, on disk.
+        let state = ['O', 'Q', 'W', 'S', 'C'].get(r.times.len().saturating_sub(1)).copied().unwrap_or('?');
+        // What devices did so far is known of a sync that has ended.
+        let io = if r.times.len() == 5 { r.io } else { Default::default() };
+        let _ = writeln!(
+            out,
+            "{:<8} {:<16} {:<5} {:<12} {:<12} {:<12} {:<8} {:<8} {:<12} {:<12} {:<12} {:<12}",
+            r.txg,
+            at(0).unwrap_or(Duration::ZERO).as_nanos(),
+            state,
+            r.dirty,
+            io.read_bytes,
+            io.written_bytes,
+            io.reads,
+            io.writes,
+            took(0),
+            took(1),
+            took(2),
+            took(3)
+        );
+    }
+    out
+}
+
+fn iostats(pool: &Pool) -> Named {
+    let [asked, by_itself] = pool.zilla.trim_counts();
+    let io = pool.zilla.stream_counts();
+    vec![
+        ("trim_extents_written", asked.written),
+        ("trim_bytes_written", asked.written_bytes),
+        ("trim_extents_skipped", asked.skipped),
+        ("trim_bytes_skipped", asked.skipped_bytes),
+        ("trim_extents_failed", asked.failed),
+        ("trim_bytes_failed", asked.failed_bytes),
+        ("autotrim_extents_written", by_itself.written),
+        ("autotrim_bytes_written", by_itself.written_bytes),
+        ("autotrim_extents_skipped", by_itself.skipped),
+        ("autotrim_bytes_skipped", by_itself.skipped_bytes),
+        ("autotrim_extents_failed", by_itself.failed),
+        ("autotrim_bytes_failed", by_itself.failed_bytes),
+        // OpenZFS's of cache devices, which are not trimmed here.
+        ("simple_trim_extents_written", 0),
+        ("simple_trim_bytes_written", 0),
+        ("simple_trim_extents_skipped", 0),
+        ("simple_trim_bytes_skipped", 0),
+        ("simple_trim_extents_failed", 0),
+        ("simple_trim_bytes_failed", 0),
+        ("arc_read_count", io.read_blocks),
+        ("arc_read_bytes", io.read_bytes),
+        ("arc_write_count", io.written_blocks),
+        ("arc_write_bytes", io.written_bytes),
+        // All goes through the caches.
+        ("direct_read_count", 0),
+        ("direct_read_bytes", 0),
+        ("direct_write_count", 0),
+        ("direct_write_bytes", 0),
+    ]
 }
 
 fn word(state: VdevState) -> &'static str {
@@ -69,5 +114,28 @@ fn word(state: VdevState) -> &'static str {
         VdevState::Offline => "OFFLINE",
         VdevState::Removed => "REMOVED",
         _ => "UNAVAIL",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zilla::stats::DeviceIo;
+
+    #[test]
+    fn txgs_are_told_as_openzfs_tells_them() {
+        let at = |all: &[u64]| all.iter().map(|n| Duration::from_nanos(*n)).collect();
+        let io = DeviceIo { reads: 1, read_bytes: 512, writes: 9, written_bytes: 40960 };
+        let text = txgs(&[
+            TxgRecord { txg: 7, times: at(&[100, 150, 160, 161, 190]), dirty: 4096, io },
+            TxgRecord { txg: 8, times: at(&[150, 180, 181, 182]), dirty: 1, io },
+            TxgRecord { txg: 9, times: at(&[180]), dirty: 0, io: DeviceIo::default() },
+        ]);
+        let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
+        let wanted = "txg birth state ndirty nread nwritten reads writes otime qtime wtime stime";
+        assert_eq!(lines[0].join(" "), wanted);
+        assert_eq!(lines[1].join(" "), "7 100 C 4096 512 40960 1 9 50 10 1 29");
+        assert_eq!(lines[2].join(" "), "8 150 S 1 0 0 0 0 30 1 1 0");
+        assert_eq!(lines[3].join(" "), "9 180 O 0 0 0 0 0 0 0 0 0");
     }
 }

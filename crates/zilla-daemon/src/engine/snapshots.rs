@@ -112,23 +112,23 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::HasDependents, "clones of previous snapshots exist")
                 .details(details));
         }
-        let place = pool.mounted_at(&fs);
-        let below: Vec<String> = match place {
-            Some(_) => pool.mounted_below(&fs),
+        // It may be that somebody has just unmounted it.
+        pool.settle(&fs).await?;
+        let below: Vec<String> = match pool.mounted_at(&fs) {
+            Some(_) => pool.mounted_below(&fs).into_iter().filter(|name| *name != fs).collect(),
             None => Vec::new(),
         };
-        for name in &below {
-            // As OpenZFS goes back under open files, so does this: what they were is gone. Those of
-            // file systems below are not.
-            pool.unmount_one(name, r.force || *name == fs).await?;
-        }
-        let done = self.roll_back_unmounted(&pool, &r, &fs, names, marks).await;
+        let (mut unmounted, failed) = pool.unmount_each(&below, r.force).await;
+        let failed = match failed {
+            None => pool.unmount_for_rollback(&fs, r.force, &mut unmounted).await.err(),
+            failed => failed,
+        };
+        let done = match failed {
+            Some(busy) => Err(busy),
+            None => self.roll_back_unmounted(&pool, &r, &fs, names, marks).await,
+        };
         self.show_devices(&fs).await;
-        for name in below.iter().rev() {
-            if let Err(e) = pool.mount_one(self, name, &[], true).await {
-                tracing::error!("'{name}' cannot be mounted again: {e}");
-            }
-        }
+        pool.mount_back(self, &unmounted).await;
         done
     }
 

@@ -26,10 +26,8 @@ fn what_others_put_at_a_mountpoint_s_path_is_not_unmounted() {
 
     fs::rename(at("a"), at("away")).unwrap();
     std::os::unix::fs::symlink("b", at("a")).unwrap();
-    for force in [false, true] {
-        mount.unmount(force).unwrap_err();
-        assert_eq!(fs::metadata(at("b/m")).unwrap().dev(), other);
-    }
+    mount.unmount(false).unwrap_err();
+    assert_eq!(fs::metadata(at("b/m")).unwrap().dev(), other);
     assert!(!mount.is_going(), "it is there still, elsewhere");
     assert!(!zilla_fuse::clear_stale(&at("a/m")).unwrap());
 

@@ -1,5 +1,6 @@
 //! The tables of `zpool iostat`.
 
+use super::Columns;
 use crate::fmt::vdev::{self, NameFlags};
 use crate::fmt::{left, right};
 use zilla_control::props::nicenum::{Nice, format, nicenum, nicetime};
@@ -106,17 +107,19 @@ impl Options {
 pub struct Printer<'a> {
     opts: &'a Options,
     names: usize,
+    /// What the scripts of `-c` said; nothing without them.
+    scripts: Columns,
 }
 
 impl<'a> Printer<'a> {
     /// `columns`: of the terminal. The numbers take 42; longer names make their own lines longer, not all.
-    pub fn new(opts: &'a Options, pools: &[PoolInfo], columns: usize) -> Printer<'a> {
+    pub fn new(opts: &'a Options, pools: &[PoolInfo], columns: usize, scripts: Columns) -> Printer<'a> {
         let mut names = 0;
         for pool in pools {
             let own = if opts.verbose { vdev::max_width(pool, opts.names, true) } else { pool.name.len() };
             names = names.max(own).min(columns.saturating_sub(42)).max(10);
         }
-        Printer { opts, names }
+        Printer { opts, names, scripts }
     }
 
     fn title(&self) -> &'static str {
@@ -150,8 +153,10 @@ impl<'a> Printer<'a> {
                 label_over(&mut text, label, 1, width);
             }
         }
+        text.push_str(&self.scripts.heading());
         text.push('\n');
         text.push_str(&self.dashes(width, None, names));
+        text.push_str(&self.scripts.dashes());
         text.push('\n');
         crate::fmt::color::bold(&text)
     }
@@ -176,7 +181,7 @@ impl<'a> Printer<'a> {
     }
 
     pub fn separator(&self) -> String {
-        self.dashes(None, None, self.names.max(self.title().len()))
+        self.dashes(None, None, self.names.max(self.title().len())) + &self.scripts.dashes()
     }
 
     /// Whether a separator ends a round.
@@ -301,6 +306,7 @@ impl<'a> Printer<'a> {
                 }
             }
         }
+        text.push_str(&self.scripts.cells(new));
         text.push('\n');
     }
 

@@ -1,0 +1,305 @@
+//! The keys that a starting daemon loads by itself: those whose `keylocation` is a file or a server.
+//!
+//! OpenZFS's units do the same at boot (`zfs load-key -a`, then `zfs mount -a`). Pools of the cache
+//! file are opened and mounted one after the other. After each one the files are looked for: a key
+//! may lie in a file system that has just been mounted, and a pool's devices in one that a key has
+//! just opened. Servers are asked when all pools are open, beside everything else, because there
+//! may be no network yet. Keys with `keylocation=prompt` wait for a person.
+//!
+//! What it keeps true: a key that is not found costs its datasets and one line of the log, never
+//! the start. A pool chooses what its `keylocation` is, so only regular files are read, no more of
+//! them than a key has, and nothing of them is told. A pool that `zpool import` opens is none of
+//! these: there `-l` says that keys are to be loaded.
+
+use super::Engine;
+use super::pool::Pool;
+use std::fs::{File, OpenOptions};
+use std::io::BufReader;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use zilla::error::Result;
+use zilla::keys::KeyFormat;
+use zilla_control::key_source;
+use zilla_control::types::{KeyLoad, KeyMaterial};
+
+/// How long a key's file may take: one in a network file system may not answer.
+const FILE_PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a server.
+const SERVER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long servers are tried before they are given up, and how long after a failure again.
+const NETWORK_PATIENCE: Duration = Duration::from_secs(120);
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// An encryption root whose key is looked for.
+struct Locked {
+    pool: Weak<Pool>,
+    name: String,
+    location: String,
+    format: &'static str,
+    /// Why it has no key so far.
+    why: String,
+}
+
+/// Those of the pools that were opened.
+#[derive(Default)]
+pub(super) struct StartKeys(Vec<Locked>);
+
+/// What one look for a key came to.
+enum Look {
+    Loaded(Arc<Pool>),
+    /// Somebody else loaded it, or the pool is gone.
+    Settled,
+    /// Not found.
+    Missing(String),
+    /// It is not the key.
+    Wrong(String),
+}
+
+impl StartKeys {
+    /// Notes what a pool that was just opened needs.
+    pub(super) async fn note(&mut self, pool: &Arc<Pool>) {
+        match locked_roots(pool).await {
+            Ok(mut roots) => self.0.append(&mut roots),
+            Err(e) => tracing::error!("pool '{}': its keys cannot be looked for: {e}", pool.name()),
+        }
+    }
+
+    /// Looks once for each file. The pools in which a key was loaded, whose file systems were then
+    /// mounted.
+    pub(super) async fn load_files(&mut self, engine: &Engine) -> Vec<Arc<Pool>> {
+        let (mut left, mut opened) = (Vec::new(), Vec::<Arc<Pool>>::new());
+        for mut locked in std::mem::take(&mut self.0) {
+            if is_remote(&locked.location) {
+                left.push(locked);
+                continue;
+            }
+            match locked.look(engine).await {
+                Look::Loaded(pool) => {
+                    if !opened.iter().any(|p| Arc::ptr_eq(p, &pool)) {
+                        opened.push(pool);
+                    }
+                }
+                Look::Settled => {}
+                Look::Missing(why) => {
+                    locked.why = why;
+                    left.push(locked);
+                }
+                Look::Wrong(why) => locked.tell(&why),
+            }
+        }
+        self.0 = left;
+        for pool in &opened {
+            pool.mount_by_itself(engine).await;
+        }
+        opened
+    }
+
+    /// Tells of the files that were not found; what is left is asked of servers.
+    pub(super) fn give_up_files(&mut self) {
+        self.0.retain(|locked| {
+            let remote = is_remote(&locked.location);
+            if !remote {
+                locked.tell(&locked.why);
+            }
+            remote
+        });
+    }
+}
+
+impl Locked {
+    fn tell(&self, why: &str) {
+        let (name, location) = (&self.name, &self.location);
+        tracing::warn!(
+            "'{name}' stays locked, because its key was not loaded from '{location}': {why} When it is there: \
+             zfs mount -l {name}"
+        );
+    }
+
+    async fn look(&self, engine: &Engine) -> Look {
+        // It may have been exported, and another have its name.
+        let (Some(pool), Ok(now)) = (self.pool.upgrade(), engine.pool_of(&self.name)) else {
+            return Look::Settled;
+        };
+        if !Arc::ptr_eq(&pool, &now) {
+            return Look::Settled;
+        }
+        let key = match is_remote(&self.location) {
+            true => ask(self.format, self.location.clone()).await,
+            false => read(self.format, self.location.clone()).await,
+        };
+        let key = match key {
+            Ok(key) => key,
+            Err(why) => return Look::Missing(why),
+        };
+        match engine.load_key(KeyLoad { name: self.name.clone(), key, check: false }).await {
+            Ok(()) => {
+                tracing::info!("the key of '{}' is loaded", self.name);
+                Look::Loaded(pool)
+            }
+            Err(_) if pool.has_own_loaded_key(&self.name).await => Look::Settled,
+            Err(e) => Look::Wrong(e.description().to_owned()),
+        }
+    }
+}
+
+impl Pool {
+    /// Mounts what wants to be; what cannot be is told in the log.
+    pub(super) async fn mount_by_itself(&self, engine: &Engine) {
+        for e in self.mount_all(engine, &[]).await {
+            let name = e.subject.clone().unwrap_or_default();
+            tracing::warn!("cannot mount '{name}': {}", e.description());
+        }
+    }
+}
+
+fn is_remote(location: &str) -> bool {
+    location.starts_with("https://") || location.starts_with("http://")
+}
+
+/// The encryption roots of a pool whose keys are not loaded, and may be found without a person.
+async fn locked_roots(pool: &Arc<Pool>) -> Result<Vec<Locked>> {
+    let mut all = Vec::new();
+    let mut dirs = vec![pool.zilla.dir_by_name(&pool.name()).await?];
+    while let Some(dir) = dirs.pop() {
+        dirs.extend(dir.children().await?);
+        let root = dir.encryption_root().await?;
+        if !dir.has_head() || root.is_none_or(|root| root.id() != dir.id()) || dir.key_loaded().await? {
+            continue;
+        }
+        let properties = dir.head().await?.properties().await?;
+        let Some(location) = properties.get("keylocation").and_then(|p| p.value.as_str()) else { continue };
+        if !is_remote(location) && !location.starts_with("file:///") {
+            continue;
+        }
+        let format = match dir.key_shape().await?.format {
+            KeyFormat::Raw => "raw",
+            KeyFormat::Hex => "hex",
+            KeyFormat::Passphrase => "passphrase",
+        };
+        let (pool, name) = (Arc::downgrade(pool), dir.name());
+        all.push(Locked { pool, name, location: location.to_owned(), format, why: String::new() });
+    }
+    Ok(all)
+}
+
+/// The key in a file. The file may lie in a file system of this very process, or in one that does
+/// not answer.
+async fn read(format: &'static str, location: String) -> std::result::Result<KeyMaterial, String> {
+    let look = move || {
+        let path = location.trim_start_matches("file://");
+        let failed =
+            |e: std::io::Error| format!("Failed to open key material file: {}.", zilla_env::strerror(&e));
+        // Opening a pipe to which nobody writes would wait.
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(failed)?;
+        key_in(format, file)
+    };
+    match tokio::time::timeout(FILE_PATIENCE, zilla_env::apart(look)).await {
+        Ok(Ok(key)) => key,
+        Ok(Err(e)) => Err(format!("{e}.")),
+        Err(_) => Err(format!("nothing was read of it for {} seconds.", FILE_PATIENCE.as_secs())),
+    }
+}
+
+fn key_in(format: &str, file: File) -> std::result::Result<KeyMaterial, String> {
+    match file.metadata() {
+        Ok(about) if about.is_file() => {}
+        Ok(_) => return Err("it is not a regular file.".into()),
+        Err(e) => return Err(format!("{}.", zilla_env::strerror(&e))),
+    }
+    let bytes = key_source::take(format, &mut BufReader::new(file))?;
+    material(format, bytes)
+}
+
+/// The key that a server has.
+async fn ask(format: &'static str, url: String) -> std::result::Result<KeyMaterial, String> {
+    let fetch = move || key_source::fetch(&url, SERVER_PATIENCE);
+    let fetched = tokio::task::spawn_blocking(fetch).await.map_err(|e| format!("{e}."))?;
+    let fetched = fetched.map_err(|why| format!("{why}."))?;
+    let bytes = key_source::take(format, &mut &fetched[..]);
+    key_source::wipe(fetched);
+    material(format, bytes?)
+}
+
+fn material(format: &str, bytes: Vec<u8>) -> std::result::Result<KeyMaterial, String> {
+    let key = key_source::checked(format, false, &bytes).map(|key| {
+        let material = KeyMaterial::new(&key);
+        key_source::wipe(key);
+        material
+    });
+    key_source::wipe(bytes);
+    key
+}
+
+impl Engine {
+    /// Asks servers for the keys that are still to be loaded, until all are there or it has taken
+    /// too long.
+    pub(super) fn ask_for_keys(self: &Arc<Self>) {
+        let mut waiting = std::mem::take(&mut self.start_keys.lock().0);
+        if waiting.is_empty() {
+            return;
+        }
+        let engine = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let begun = Instant::now();
+            loop {
+                let mut left = Vec::new();
+                for mut locked in waiting {
+                    let Some(engine) = engine.upgrade() else { return };
+                    if engine.closing() {
+                        return;
+                    }
+                    match locked.look(&engine).await {
+                        Look::Loaded(pool) => pool.mount_by_itself(&engine).await,
+                        Look::Settled => {}
+                        Look::Missing(why) => {
+                            locked.why = why;
+                            left.push(locked);
+                        }
+                        Look::Wrong(why) => locked.tell(&why),
+                    }
+                }
+                if left.is_empty() {
+                    return;
+                }
+                if begun.elapsed() >= NETWORK_PATIENCE {
+                    left.iter().for_each(|locked| locked.tell(&locked.why));
+                    return;
+                }
+                tokio::time::sleep(AGAIN).await;
+                waiting = left;
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_regular_files_are_read_and_no_more_than_a_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| format!("file://{}", dir.path().join(name).display());
+        std::fs::write(dir.path().join("raw"), [7; 32]).unwrap();
+        let key = read("raw", at("raw")).await.unwrap();
+        assert_eq!(key.bytes().unwrap(), [7; 32]);
+        std::fs::write(dir.path().join("long"), [7; 100]).unwrap();
+        assert_eq!(read("raw", at("long")).await.unwrap_err(), "Raw key too long (expected 32).");
+        let gone = read("raw", at("gone")).await.unwrap_err();
+        assert_eq!(gone, "Failed to open key material file: No such file or directory.");
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        for odd in [at("pipe"), at(""), "file:///dev/zero".to_owned()] {
+            assert_eq!(read("raw", odd.clone()).await.unwrap_err(), "it is not a regular file.", "{odd}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Statistics as files (`ZILLA_KSTATS`), and what they say of reading ahead.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+use zilla_e2e::{Kind, Need, Pool, World, can};
+
+fn serve(world: &World) -> Child {
+    let mut command = world.command("zillad");
+    command.env("ZILLA_KSTATS", world.path().join("kstat"));
+    let log = fs::File::create(world.state().join("zillad.log")).expect("log");
+    let child = command.stdout(log.try_clone().expect("log")).stderr(log).spawn().expect("zillad");
+    until("the daemon answers", || world.run("zilla", &["status"]).code == 0);
+    child
+}
+
+#[track_caller]
+fn until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to be: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn counter(file: &Path, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find(|l| l.split_whitespace().next() == Some(name));
+    line.and_then(|l| l.split_whitespace().last()?.parse().ok()).unwrap_or(0)
+}
+
+fn put(path: &Path, data: &[u8]) {
+    let mut file = fs::File::create(path).expect("create");
+    file.write_all(data).expect("write");
+    file.sync_all().expect("fsync");
+}
+
+#[test]
+fn what_a_pool_and_its_file_systems_do_is_told() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let mut daemon = serve(&world);
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let kstat = world.path().join("kstat");
+    let of_pool = |name: &str| kstat.join("tank").join(name);
+    let text = |name: &str| fs::read_to_string(of_pool(name)).unwrap_or_default();
+    until("the state", || text("state") == "ONLINE\n");
+    let guid = world.zpool("get -H -o value guid tank").ok();
+    until("the guid", || text("guid") == guid);
+
+    (0..3).for_each(|n| put(&pool.root().join(format!("f{n}")), &[7; 10_000]));
+    fs::remove_file(pool.root().join("f0")).expect("remove");
+    pool.sync();
+    let header = "txg birth state ndirty nread nwritten reads writes otime qtime wtime stime";
+    until("the txgs", || {
+        let all = text("txgs");
+        let mut lines = all.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        let head = lines.next().map(|l| l.join(" "));
+        let rows: Vec<Vec<&str>> = lines.collect();
+        let number = |row: &[&str], i: usize| row.get(i).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        let synced = rows.iter().any(|r| r.get(2) == Some(&"C") && number(r, 5) > 0 && number(r, 11) > 0);
+        let open = rows.last().is_some_and(|r| r.get(2) == Some(&"O"));
+        head.as_deref() == Some(header) && synced && open
+    });
+    let id = world.zfs("get -H -o value objsetid tank").ok();
+    let objset = of_pool(&format!("objset-0x{:x}", id.trim().parse::<u64>().expect("objsetid")));
+    until("what was written and removed", || {
+        let of = |name: &str| counter(&objset, name);
+        of("nwritten") == 30_000 && of("writes") >= 3 && (of("nunlinks"), of("nunlinked")) == (1, 1)
+    });
+    until("what the pool wrote", || counter(&of_pool("iostats"), "arc_write_bytes") == 30_000);
+    until("transactions and blocks", || {
+        counter(&kstat.join("dmu_tx"), "dmu_tx_assigned") > 0
+            && counter(&kstat.join("dbufstats"), "cache_count") > 0
+    });
+    pool.export();
+    until("that it is gone", || !of_pool("state").exists() && !objset.exists());
+    world.stop();
+    daemon.wait().expect("the daemon");
+    zilla_e2e::zdb_clean(&world.disks(), "tank");
+}
+
+#[test]
+fn as_much_is_read_ahead_as_the_property_says() {
+    const SIZE: usize = 24 << 20;
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let mut daemon = serve(&world);
+    let options = ["-O", "recordsize=4K", "-O", "compression=off"];
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &options);
+    let file = pool.root().join("file");
+    put(&file, &vec![0x5a; SIZE]);
+    let stats = world.path().join("kstat/zfetchstats");
+    let now = || {
+        // They are told a moment later.
+        let (mut last, begun) = (None, Instant::now());
+        while begun.elapsed() < Duration::from_secs(60) {
+            let seen = (counter(&stats, "misses") + counter(&stats, "hits"), counter(&stats, "io_issued"));
+            if last == Some(seen) && counter(&stats, "io_active") == 0 {
+                return seen;
+            }
+            last = Some(seen);
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        panic!("the counters do not come to rest");
+    };
+    let mut issued = Vec::new();
+    for value in ["none", "metadata", "all"] {
+        world.zfs(&format!("set prefetch={value} tank")).ok();
+        assert_eq!(world.zfs("get -H -o value prefetch tank").ok().trim(), value);
+        pool.export();
+        pool.import();
+        let before = now();
+        let mut data = Vec::new();
+        fs::File::open(&file).expect("open").read_to_end(&mut data).expect("read");
+        assert!(data.len() == SIZE && data.iter().all(|b| *b == 0x5a), "{value}");
+        until("the reads", || counter(&stats, "misses") + counter(&stats, "hits") > before.0);
+        issued.push(now().1.saturating_sub(before.1));
+    }
+    // Counters begin anew with each import.
+    let [none, metadata, all] = issued[..] else { panic!("{issued:?}") };
+    assert_eq!(none, 0, "{issued:?}");
+    // An indirect block leads to 1,024 records.
+    assert!(metadata > 0 && metadata < 1000, "{issued:?}");
+    assert!(all > 2000, "{issued:?}");
+    pool.export();
+    world.stop();
+    daemon.wait().expect("the daemon");
+    zilla_e2e::zdb_clean(&world.disks(), "tank");
+}
