@@ -117,6 +117,18 @@ pub static SCAN_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_scan_suspend_progr
 /// Whether scans read blocks in the order in which files have them, instead of that of the disks.
 pub static SCAN_LEGACY: Tunable = Tunable::new("zfs_scan_legacy", 0);
 
+/// Bytes that a scan reads at a time of each top-level vdev, at most. (OpenZFS counts by device: 16
+/// MiB of each.)
+pub static SCAN_VDEV_LIMIT: Tunable = Tunable::new("zfs_scan_vdev_limit", 32 << 20);
+
+/// How many milliseconds of a txg's time (`zfs_txg_timeout`) a resilver has of a device that others
+/// use as well.
+pub static RESILVER_MIN_TIME_MS: Tunable = Tunable::new("zfs_resilver_min_time_ms", 1000);
+
+/// A resilver of which less than so many percent are done begins anew when another device lacks
+/// something; of any other the device waits for the next. (OpenZFS has 10.)
+pub static RESILVER_DEFER_PERCENT: Tunable = Tunable::new("zfs_resilver_defer_percent", 0);
+
 /// The part of the memory (one over so many) that a scan's round of blocks may take, and how many
 /// seconds at most lie between two places that are written down.
 pub static SCAN_MEM_LIM_FACT: Tunable = Tunable::new("zfs_scan_mem_lim_fact", 20);
@@ -124,6 +136,9 @@ pub static SCAN_CHECKPOINT_INTVAL: Tunable = Tunable::new("zfs_scan_checkpoint_i
 
 /// Whether removals of vdevs stand still where they are.
 pub static REMOVAL_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_removal_suspend_progress", 0);
+
+/// Bytes of the longest run that a removal moves, and maps, as one.
+pub static REMOVE_MAX_SEGMENT: Tunable = Tunable::new("zfs_remove_max_segment", 4 << 20);
 
 /// Whether the mappings of removed vdevs are shortened; percent of the mapped bytes that are obsolete
 /// and bytes of the mapping from which on that is done; bytes of the map of what is obsolete from
@@ -169,8 +184,20 @@ pub static INITIALIZE_CHUNK_SIZE: Tunable = Tunable::new("zfs_initialize_chunk_s
 pub static TRIM_EXTENT_BYTES_MAX: Tunable = Tunable::new("zfs_trim_extent_bytes_max", 128 << 20);
 pub static TRIM_EXTENT_BYTES_MIN: Tunable = Tunable::new("zfs_trim_extent_bytes_min", 32 << 10);
 
+/// Whether a trim leaves out the metaslabs in which nothing ever was.
+pub static TRIM_METASLAB_SKIP: Tunable = Tunable::new("zfs_trim_metaslab_skip", 0);
+
 /// In how many txgs all metaslabs have their turn to be trimmed of what was freed.
 pub static TRIM_TXG_BATCH: Tunable = Tunable::new("zfs_trim_txg_batch", 32);
+
+/// Blocks of destroyed datasets and snapshots that are freed in a txg.
+pub static ASYNC_BLOCK_MAX_BLOCKS: Tunable = Tunable::new("zfs_async_block_max_blocks", 100_000);
+
+/// Bytes of memory that a step of discarding a checkpoint may take; each is one txg.
+pub static SPA_DISCARD_MEMORY_LIMIT: Tunable = Tunable::new("zfs_spa_discard_memory_limit", 16 << 20);
+
+/// Bytes of memory that a channel program may ask for.
+pub static LUA_MAX_MEMLIMIT: Tunable = Tunable::new("zfs_lua_max_memlimit", 100 << 20);
 
 /// After how many txgs the log of a deduplication table goes into the table.
 pub static DEDUP_LOG_TXG_MAX: Tunable = Tunable::new("zfs_dedup_log_txg_max", 8);
@@ -258,9 +285,16 @@ pub static ALL: &[&Tunable] = &[
     &DISABLE_IVSET_GUID_CHECK,
     &SCAN_SUSPEND_PROGRESS,
     &SCAN_LEGACY,
+    &SCAN_VDEV_LIMIT,
+    &RESILVER_MIN_TIME_MS,
+    &RESILVER_DEFER_PERCENT,
     &SCAN_MEM_LIM_FACT,
     &SCAN_CHECKPOINT_INTVAL,
     &REMOVAL_SUSPEND_PROGRESS,
+    &REMOVE_MAX_SEGMENT,
+    &ASYNC_BLOCK_MAX_BLOCKS,
+    &SPA_DISCARD_MEMORY_LIMIT,
+    &LUA_MAX_MEMLIMIT,
     &CONDENSE_INDIRECT_VDEVS_ENABLE,
     &CONDENSE_INDIRECT_OBSOLETE_PCT,
     &CONDENSE_MIN_MAPPING_BYTES,
@@ -280,6 +314,7 @@ pub static ALL: &[&Tunable] = &[
     &INITIALIZE_CHUNK_SIZE,
     &TRIM_EXTENT_BYTES_MAX,
     &TRIM_EXTENT_BYTES_MIN,
+    &TRIM_METASLAB_SKIP,
     &TRIM_TXG_BATCH,
     &DEDUP_LOG_TXG_MAX,
     &L2ARC_REBUILD_MIN_L2SIZE,

@@ -25,6 +25,27 @@ fn copy(from: &Path, to: &Path) -> usize {
     0
 }
 
+/// Longer than a stack is deep.
+#[test]
+fn a_long_chain_of_clones_is_destroyed_at_once() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o canmount=noauto tank/0").ok();
+    for i in 1..=210 {
+        let from = format!("tank/{}@s", i - 1);
+        world.zfs(&format!("snapshot {from}")).ok();
+        world.zfs(&format!("clone -o canmount=noauto {from} tank/{i}")).ok();
+    }
+    let refused = world.zfs("destroy -r tank/0").fails();
+    assert!(refused.contains("tank/1") && refused.contains("tank/210"), "{refused}");
+    world.zfs("destroy -R tank/0").ok();
+    assert_eq!(world.zfs("list -Ho name").ok(), "tank\n");
+    pool.judge();
+}
+
 #[test]
 fn copies_share_blocks_and_outlive_kills() {
     if !can(&[Need::Fuse]) {

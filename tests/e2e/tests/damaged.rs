@@ -185,6 +185,70 @@ fn what_redundancy_does_not_cover_is_named_and_nothing_else_is() {
     pool.judge();
 }
 
+/// A block that cannot be read is told of every dataset that has it, whichever it was read in; also
+/// after a promotion and of those who lost it again, and in a log from before the feature.
+#[test]
+fn a_damaged_block_is_named_in_all_that_share_it() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &["-o", "feature@head_errlog=disabled"]);
+    world.zfs("create tank/fs").ok();
+    let contents = Random::new(9).bytes(3 * RECORD);
+    fs::write(pool.root().join("fs/f"), &contents).expect("write");
+    for words in [
+        "snapshot tank/fs@s1",
+        "clone tank/fs@s1 tank/c1",
+        "snapshot tank/c1@s2",
+        "clone tank/c1@s2 tank/c2",
+        "snapshot tank/c2@s3",
+        "clone tank/c2@s3 tank/c3",
+    ] {
+        world.zfs(words).ok();
+    }
+    pool.export();
+    let (at, _) = sectors_of(&pool.disks[0], &contents).into_iter().nth(RECORD / SECTOR + 7).expect("found");
+    overwrite(&pool.disks[0], at, SECTOR);
+    pool.import();
+    let shown = |path: &str| pool.root().join(path).display().to_string();
+    let all = |places: &[&str]| -> Vec<String> {
+        let one = |p: &&str| if p.contains('@') { (*p).to_owned() } else { shown(p) };
+        let mut names: Vec<_> = places.iter().map(one).collect();
+        names.sort();
+        names
+    };
+    fs::read(pool.root().join("c2/f")).expect_err("it is damaged");
+    world.zpool("sync tank").ok();
+    assert_eq!(named(&world), all(&["c2/f"]), "without the feature nothing more is known");
+    world.zpool("set feature@head_errlog=enabled tank").ok();
+    let everywhere = ["fs/f", "tank/fs@s1:/f", "c1/f", "tank/c1@s2:/f", "c2/f", "tank/c2@s3:/f", "c3/f"];
+    assert_eq!(named(&world), all(&everywhere));
+    world.zpool("scrub -w tank").ok();
+    assert_eq!(named(&world), all(&everywhere), "a scrub finds the same");
+    for path in ["fs/f", "c2/f"] {
+        fs::remove_file(pool.root().join(path)).expect("rm");
+    }
+    world.zfs("snapshot tank/c2@late").ok();
+    world.zfs("clone tank/c2@late tank/late").ok();
+    let left = ["tank/fs@s1:/f", "c1/f", "tank/c1@s2:/f", "tank/c2@s3:/f", "c3/f"];
+    assert_eq!(named(&world), all(&left));
+    world.zfs("promote tank/c1").ok();
+    let promoted = ["tank/c1@s1:/f", "c1/f", "tank/c1@s2:/f", "tank/c2@s3:/f", "c3/f"];
+    assert_eq!(named(&world), all(&promoted));
+    // What the clone took over is not forgotten with the dataset that it came from.
+    world.zfs("destroy tank/fs").ok();
+    assert_eq!(named(&world), all(&promoted));
+    pool.judge();
+    pool.import();
+    fs::remove_file(pool.root().join("c1/f")).expect("rm");
+    world.zfs("destroy -R tank/c1@s2").ok();
+    world.zfs("destroy tank/c1@s1").ok();
+    world.zpool("sync tank").ok();
+    assert!(named(&world).is_empty());
+    pool.judge();
+}
+
 #[test]
 fn a_stream_of_the_same_snapshot_mends_what_has_no_other_copy() {
     if !can(&[Need::Fuse]) {

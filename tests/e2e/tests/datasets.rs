@@ -63,7 +63,10 @@ fn properties_are_inherited_and_survive() {
     }
     let world = World::new();
     let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let zstd = || world.zpool("get -Ho value feature@zstd_compress tank").ok();
+    assert_eq!(zstd(), "enabled\n");
     world.zfs("create -o compression=zstd tank/a").ok();
+    assert_eq!(zstd(), "active\n", "it counts from when it is asked for");
     world.zfs("create -p tank/a/b/c").ok();
     world.zfs("set user:note=hello tank/a/b").ok();
     let get =

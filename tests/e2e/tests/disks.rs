@@ -91,6 +91,8 @@ fn disks_are_attached_detached_and_replaced() {
     told(&world.zpool(&format!("attach tank {} {small}", new[0])).fails(), "device is too small");
     let options = format!("attach -o ashift=16 tank {} {}", new[0], new[1]);
     told(&world.zpool(&options).fails(), "new device has a different optimal sector size");
+    // The pool's property is about new vdevs; a device beside others has their sectors.
+    world.zpool("set ashift=16 tank").ok();
     world.zpool(&format!("replace -w tank {} {}", new[0], new[1])).ok();
     assert_eq!(config(&world), ["1 new2"]);
     // In place: the disk was exchanged for an empty one at the same path.
@@ -344,6 +346,34 @@ fn free_space_is_initialized_and_trimmed() {
     read(&pool, "f", 7);
 }
 
+/// As in OpenZFS: somebody has to ask for it again.
+#[test]
+fn at_a_device_that_is_declared_faulty_initialize_and_trim_are_canceled() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Mirror, SIZE, &[]);
+    let disk = pool.disks[0].display().to_string();
+    world.zpool(&format!("trim -r 100K tank {disk}")).ok();
+    told(&status_of(&world, "status tank"), "  (trimming)\n");
+    world.zpool(&format!("offline -f tank {disk}")).ok();
+    let shown = || {
+        let all = status_of(&world, "status -t tank");
+        all.lines().find(|l| l.contains(&disk)).expect("the disk").to_owned()
+    };
+    assert!(shown().contains("FAULTED") && shown().ends_with("(untrimmed)"), "{}", shown());
+    pool.export();
+    pool.import();
+    // It was not opened, so nothing is known of what it can.
+    assert!(shown().contains("FAULTED") && shown().ends_with("(trim unsupported)"), "{}", shown());
+    world.zpool(&format!("online tank {disk}")).ok();
+    world.zpool(&format!("clear tank {disk}")).ok();
+    assert!(shown().contains("ONLINE") && shown().contains("(untrimmed)"), "{}", shown());
+    told(&world.zpool("history -i tank").ok(), &format!("trim vdev={disk} canceled\n"));
+    pool.judge();
+}
+
 fn status_of(world: &World, words: &str) -> String {
     world.zpool(words).ok()
 }
@@ -491,6 +521,14 @@ fn a_sequential_resilver_is_told_of_stopped_by_an_export_and_followed_by_a_scrub
     pool.judge();
     pool.import();
     read(&pool, "f", 8);
+    // A rebuild whose device is taken away is over when the command returns, also if it stands
+    // still.
+    fs::write(&hold, "1\n").expect("tunable");
+    world.zpool(&format!("replace -s tank {} {old}", new[1])).ok();
+    world.zpool(&format!("detach tank {old}")).ok();
+    let history = world.zpool("history -i tank").ok();
+    assert_eq!(history.lines().filter(|l| l.contains("rebuild") && l.contains(" canceled")).count(), 1);
+    fs::write(&hold, "0\n").expect("tunable");
     let raidz = Pool::create(&world, "three", Kind::Raidz1, SIZE, &[]);
     let refused = world.zpool(&format!("replace -s three {} {}", raidz.disks[0].display(), new[2])).fails();
     told(&refused, "only mirror and dRAID vdevs support sequential reconstruction");

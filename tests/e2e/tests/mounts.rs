@@ -298,6 +298,32 @@ fn a_first_place_mounts_what_is_mounted_unasked() {
     pool.judge();
 }
 
+/// The kernel keeps what it has read of a folder; a place that was set for the next mount is shown
+/// at once.
+#[test]
+fn what_is_set_of_a_mounted_file_system_is_seen() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let control = || {
+        let mut all = fs::read_dir(pool.root()).expect("read");
+        all.any(|e| e.expect("entry").file_name() == ".zfs")
+    };
+    for (value, seen) in [("hidden", false), ("visible", true), ("hidden", false), ("visible", true)] {
+        world.zfs(&format!("set snapdir={value} tank")).ok();
+        assert_eq!(control(), seen, "{value}");
+    }
+    world.zfs("create tank/a").ok();
+    let place = world.mnt().join("elsewhere");
+    world.zfs(&format!("set -u mountpoint={} tank/a", place.display())).ok();
+    let shown = world.zfs("get -Ho value,source mountpoint tank/a").ok();
+    assert!(shown.trim_end().ends_with("elsewhere\tlocal"), "{shown}");
+    assert!(pool.root().join("a").exists(), "it stays where it is");
+    pool.judge();
+}
+
 /// As OpenZFS: it is a folder of others then, who stay mounted.
 #[test]
 fn what_is_not_to_be_mounted_any_more_leaves_what_is_mounted_below_it() {

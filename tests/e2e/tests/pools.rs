@@ -34,6 +34,23 @@ fn round(kind: Kind) {
 }
 
 #[test]
+fn a_pool_that_is_let_go_of_hard_is_still_in_its_cache_file() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let cache = world.path().join("pools.cache");
+    let option = format!("cachefile={}", cache.display());
+    let _tank = Pool::create(&world, "tank", Kind::Single, 96 << 20, &["-o", &option]);
+    let import = format!("import -c {} tank", cache.display());
+    world.zpool("export -F tank").ok();
+    world.zpool(&import).ok();
+    world.zpool("export tank").ok();
+    world.zpool(&import).fails();
+    pool::zdb_clean(&world.disks(), "tank");
+}
+
+#[test]
 fn single() {
     round(Kind::Single);
 }

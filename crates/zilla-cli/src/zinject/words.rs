@@ -128,7 +128,7 @@ pub fn value(asked: &mut Asked, letter: char, text: &str) -> Result<(), String> 
             let what = format!("invalid error type '{text}': must be one of: {names}");
             asked.failure = Some(find(FAILURES, text).ok_or_else(which(what))?);
         }
-        'f' => asked.frequency = frequency(text)?,
+        'f' => asked.frequency = Some(frequency(text)?),
         'l' => {
             let what = format!("invalid level '{text}': must be an integer");
             asked.level = Some(text.parse().map_err(|_| what)?);
@@ -195,14 +195,14 @@ fn delay(text: &str) -> Option<(u64, u64)> {
     Some((number(latency)?, number(lanes)?))
 }
 
-/// A share of 2^32; None: always.
-fn frequency(text: &str) -> Result<Option<u32>, String> {
+/// A share of 2^32; the greatest: always.
+fn frequency(text: &str) -> Result<u32, String> {
     let must = "frequency value must be in the range [0.0001, 100.0]";
     let percent: f64 = text.parse().map_err(|_| format!("invalid value: {must}"))?;
     if !(0.0001..=100.0).contains(&percent) {
         return Err(format!("out of range: {must}"));
     }
-    Ok((percent < 100.0).then(|| (f64::from(u32::MAX) * percent / 100.0) as u32))
+    Ok((f64::from(u32::MAX) * percent / 100.0) as u32)
 }
 
 fn range(text: &str) -> Option<(u64, u64)> {
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(read('D', " 5:1").unwrap().delay, Some((5, 1)));
         assert_eq!(read('C', "0,2").unwrap().copies, 0b101);
         assert_eq!(read('f', "50").unwrap().frequency, Some(u32::MAX / 2));
-        assert_eq!(read('f', "100").unwrap().frequency, None);
+        assert_eq!(read('f', "100").unwrap().frequency, Some(u32::MAX));
         assert_eq!(read('r', "0x200,1024").unwrap().range, Some((512, 1024)));
         let at = read('b', "36:2:0:3fff").unwrap().blocks.unwrap();
         assert_eq!((at.objset, at.object, at.level, at.first, at.last), (54, 2, 0, 0x3fff, 0x3fff));

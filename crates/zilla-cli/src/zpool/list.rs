@@ -268,9 +268,6 @@ fn lines(
     spare: bool,
     opts: &Options,
 ) {
-    if vdev.kind == zilla_control::types::VdevKind::Indirect {
-        return;
-    }
     if opts.scripted {
         text.push_str(&format!("\t{name}"));
     } else {
@@ -335,9 +332,6 @@ fn as_json(pools: &[PoolInfo], entries: &[Entry], opts: &Options) -> Obj {
 }
 
 fn json_vdev(into: &mut Obj, vdev: &VdevNode, name: &str, class: AllocClass, opts: &Options) {
-    if vdev.kind == zilla_control::types::VdevKind::Indirect {
-        return;
-    }
     let mut object = status_json::vdev_info(vdev, name, class, false, opts.json_int);
     let mut properties = Obj::new();
     for (property, value) in columns(vdev, class == AllocClass::Spare, opts.literal) {

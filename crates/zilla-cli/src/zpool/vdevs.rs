@@ -31,8 +31,13 @@ fn ashift_option(cx: &mut Cx, props: &mut BTreeMap<String, String>, text: &str) 
     add_pool_prop(cx, props, name, value)
 }
 
-fn ashift_of(cx: &mut Cx, props: &BTreeMap<String, String>, pool: &PoolInfo) -> Result<Option<u64>, Exit> {
-    let set = pool.properties.get("ashift").map(|p| p.value.clone());
+/// What `-o ashift` says, or else what the pool's property does.
+fn ashift_of(
+    cx: &mut Cx,
+    props: &BTreeMap<String, String>,
+    pool: Option<&PoolInfo>,
+) -> Result<Option<u64>, Exit> {
+    let set = pool.and_then(|p| p.properties.get("ashift")).map(|p| p.value.clone());
     let Some(text) = props.get("ashift").cloned().or(set) else { return Ok(None) };
     match props::parse_size(&text) {
         Ok(0) => Ok(None),
@@ -90,7 +95,7 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
         );
     }
     let pool = one_pool(cx, name)?;
-    let ashift = ashift_of(cx, &props, &pool)?;
+    let ashift = ashift_of(cx, &props, Some(&pool))?;
     let spec = match vdevspec::parse(words).and_then(|spec| {
         if !force && !mixed {
             vdevspec::check_added(&pool.root, &spec)?;
@@ -214,7 +219,8 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
         _ => return cx.bad_usage("too many arguments"),
     };
     let pool = one_pool(cx, name)?;
-    let ashift = ashift_of(cx, &props, &pool)?;
+    // The pool's property is about new top-level vdevs; a device beside others has their sectors.
+    let ashift = ashift_of(cx, &props, None)?;
     let path = match vdevspec::leaf(new) {
         _ if naming::is_draid_spare(new) => new.clone(),
         Ok(leaf) => leaf.path,

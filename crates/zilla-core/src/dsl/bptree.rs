@@ -28,13 +28,10 @@ use zilla_ondisk::{ByteOrder, Field, Phys, SPA_OLD_MAXBLOCKSIZE};
 /// How long a damaged tree is tried again before its damaged parts are given up.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Blocks of destroyed datasets that are freed in a txg.
-const BATCH: usize = 100_000;
-
 /// How the tree that is being freed is getting on, since the pool was opened.
 pub(super) struct Destroying {
     pub patience: Duration,
-    /// How many blocks are freed in a txg.
+    /// How many blocks are freed in a txg, if the tunable allows as many.
     pub batch: usize,
     /// Livelists of destroyed clones, or parts of them (their keys), that could not be read: since
     /// when.
@@ -50,7 +47,7 @@ impl Default for Destroying {
     fn default() -> Destroying {
         Destroying {
             patience: PATIENCE,
-            batch: BATCH,
+            batch: usize::MAX,
             damaged: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             lenience: Lenience::default(),

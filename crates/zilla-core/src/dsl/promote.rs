@@ -6,6 +6,7 @@ use super::dataset::DslDataset;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
+use crate::types::Txg;
 use crate::zap::Zap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -168,6 +169,9 @@ impl DslPool {
         odd.change(tx, |d| d.origin_obj = origin.id);
         odd.origin_txg.store(op.creation_txg, Ordering::Relaxed);
         self.move_clone_entries(tx, &f, origin_head.id, &dd, &odd).await?;
+        if let Some(scan) = self.ctx.scan() {
+            scan.errors.promoted(tx, f.clone.id, origin_head.id, Txg(op.creation_txg)).await?;
+        }
         self.bookmarks_move(tx, origin_head, &f.clone, op.creation_txg).await?;
         self.bookmarks_next_changed(tx, &f.clone, origin).await?;
         self.move_snapshots(tx, &f, origin_head, old_next, &dd, &odd).await?;

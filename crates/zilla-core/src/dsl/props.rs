@@ -531,6 +531,12 @@ impl DslPool {
             "refreservation" => self.set_refreservation(tx, ds, now),
             _ => {}
         }
+        // As in OpenZFS this one counts from when it is asked for, not from the first block.
+        if let ("compression", Setting::Local(v) | Setting::Received(v)) = (name, s)
+            && v.as_u64().and_then(|v| feature_of(name, v)) == Some("zstd_compress")
+        {
+            self.activate_feature(tx, ds, "zstd_compress").await?;
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::pool::{LEAK_DIR_NAME, LEAKING};
 use super::props::{checksum_feature, compress_feature, size_features};
 use crate::dmu::{ObjsetSync, Resolver};
 use crate::error::Result;
+use crate::tunables;
 use crate::txg::Tx;
 use crate::types::Txg;
 use crate::zap::Zap;
@@ -268,7 +269,8 @@ impl DslPool {
         }
     }
 
-    /// Frees some of what destroyed snapshots and datasets left. Says whether there is more.
+    /// Frees some of what destroyed snapshots and datasets left. Says whether there is more, and it
+    /// gets on.
     #[crate::boxed]
     pub async fn process_async_frees(&self, tx: &Tx) -> Result<bool> {
         self.process_obsolete(tx).await?;
@@ -280,7 +282,8 @@ impl DslPool {
             return Ok(false);
         }
         let before = self.freeing().await?;
-        let batch = self.destroying.lock().batch;
+        let most = usize::try_from(tunables::ASYNC_BLOCK_MAX_BLOCKS.get()).unwrap_or(usize::MAX).max(1);
+        let batch = self.destroying.lock().batch.min(most);
         let lacks = (batch as u64).saturating_sub(freeing.bpobj.phys()?.num_blkptrs);
         if livelists
             && lacks > 0
@@ -315,7 +318,8 @@ impl DslPool {
             uncomp: after.uncomp.wrapping_sub(before.uncomp) as i64,
         };
         freeing.dir.diduse(tx, DD_USED_HEAD, gone);
-        Ok(after != Space::default() || self.deleted_clones.load(Ordering::Relaxed) != 0)
+        let more = after != Space::default() || self.deleted_clones.load(Ordering::Relaxed) != 0;
+        Ok(more && !bps.is_empty())
     }
 
     /// Notes that something was given up, and counts it in `$LEAK` once all else of the queue is

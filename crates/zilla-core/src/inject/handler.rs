@@ -20,14 +20,14 @@ const LONGEST: Duration = Duration::from_secs(3600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frequency {
     Always,
-    /// In this many of 2^32 cases.
+    /// In this many of 2^32 cases; the greatest number: in all.
     Of(u32),
 }
 
 impl Frequency {
     fn hits(self, rng: &dyn Rng) -> bool {
         match self {
-            Frequency::Always => true,
+            Frequency::Always | Frequency::Of(u32::MAX) => true,
             Frequency::Of(n) => ((rng.u64() >> 32) as u32) < n,
         }
     }

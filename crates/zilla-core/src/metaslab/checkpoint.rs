@@ -22,6 +22,7 @@ use super::sync::BLKSZ_WITH_LOG;
 use super::vdev::VdevSpace;
 use crate::dmu::Objset;
 use crate::error::{Error, Result};
+use crate::tunables;
 use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::zap::Zap;
@@ -32,9 +33,9 @@ use zilla_ondisk::blkptr::Dva;
 /// In a top-level vdev's ZAP (OpenZFS's VDEV_TOP_ZAP_POOL_CHECKPOINT_SM).
 const CHECKPOINT_SM: &str = "com.delphix:pool_checkpoint_sm";
 
-/// Bytes of a checkpoint space map whose ranges are freed in one txg: some 10 MiB of memory at
-/// most.
-const DISCARD_STEP: u64 = 1 << 20;
+/// Bytes of memory that the ranges of a byte of a checkpoint space map take at most while they are
+/// freed.
+const DISCARD_FACTOR: u64 = 16;
 
 impl Metaslabs {
     /// From the txg being synced on, what was born up to `txg` is kept; 0: nothing is.
@@ -106,11 +107,14 @@ impl Metaslabs {
     pub async fn discard_checkpoint(&self, mos: &Arc<Objset>, tx: &Tx) -> Result<bool> {
         let kept = self.vdevs().into_iter().find(|v| v.checkpoint.lock().is_some());
         let Some(v) = kept else { return Ok(false) };
-        let (reader, length) = match &*v.checkpoint.lock() {
-            Some(sm) => (sm.reader(), sm.length()),
+        let (reader, length, block) = match &*v.checkpoint.lock() {
+            Some(sm) => (sm.reader(), sm.length(), u64::from(sm.dnode().blksz()).max(1)),
             None => return Ok(false),
         };
-        let from = length.saturating_sub(1) / DISCARD_STEP * DISCARD_STEP;
+        // Whole blocks: no entry lies in two.
+        let limit = tunables::SPA_DISCARD_MEMORY_LIMIT.get() / DISCARD_FACTOR;
+        let step = (limit / block).max(1) * block;
+        let from = length.saturating_sub(1) / step * step;
         let mut ranges = Vec::new();
         reader
             .for_each_from(from, length, |kind, _, start, size| match kind {

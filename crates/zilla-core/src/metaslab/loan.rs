@@ -87,6 +87,8 @@ pub struct Plot {
     pub end: u64,
     /// Bytes that are not allocated.
     pub free: u64,
+    /// Nothing was ever allocated in it.
+    pub unused: bool,
 }
 
 impl Metaslab {
@@ -162,11 +164,15 @@ impl Metaslab {
 impl Metaslabs {
     /// The metaslabs of a vdev, in the order of their places.
     pub fn plots(&self, vdev: u32) -> Result<Vec<Plot>> {
-        let plot = |m: &Arc<Metaslab>| Plot {
-            id: m.id,
-            start: m.start,
-            end: m.start + m.size,
-            free: m.size.saturating_sub(m.state().allocated),
+        let plot = |m: &Arc<Metaslab>| {
+            let st = m.state();
+            Plot {
+                id: m.id,
+                start: m.start,
+                end: m.start + m.size,
+                free: m.size.saturating_sub(st.allocated),
+                unused: st.sm.is_none() && st.allocated == 0,
+            }
         };
         Ok(self.vdev(vdev)?.all.iter().map(plot).collect())
     }

@@ -20,6 +20,8 @@ pub const SUPPORTED: &[&str] = &[
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
+    // As in OpenZFS on Linux nothing ever uses it, and pools are expected to have it.
+    "multi_vdev_crash_dump",
     "spacemap_histogram",
     "enabled_txg",
     "hole_birth",
@@ -61,10 +63,6 @@ pub const SUPPORTED: &[&str] = &[
     "device_rebuild",
     "resilver_defer",
 ];
-
-/// Features that change nothing for a reader or for a writer as long as nobody uses them anew:
-/// zilla keeps what is there.
-const TOLERATED_ACTIVE: &[&str] = &["multi_vdev_crash_dump"];
 
 const FOR_READ: &str = "features_for_read";
 const FOR_WRITE: &str = "features_for_write";
@@ -252,6 +250,5 @@ impl Features {
 
 /// Whether a pool that uses this feature can be opened.
 pub fn can_serve(guid: &str) -> bool {
-    let served = |f: &Feature| [SUPPORTED, TOLERATED_ACTIVE].iter().any(|l| l.contains(&f.name));
-    feature::by_guid(guid).is_some_and(served)
+    feature::by_guid(guid).is_some_and(|f| SUPPORTED.contains(&f.name))
 }

@@ -24,7 +24,7 @@ impl ErrLog {
         }
         let mos = self.ctx.mos();
         let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
-        let mut heads = VecDeque::from([e.objset]);
+        let mut heads = VecDeque::from([self.first_head(e).await?]);
         while let Some(id) = heads.pop_front() {
             if out.len() >= most || !seen.insert(id) {
                 continue;
@@ -45,13 +45,32 @@ impl ErrLog {
                 if here == Some(true) || self.holds(at, &snap, e).await != Some(false) {
                     out.push(at);
                     if snap.next_clones_obj != 0 {
-                        heads.extend(Zap::open(mos, snap.next_clones_obj).await?.ints().await?);
+                        // The list has each clone's first dataset, which may be a snapshot of it.
+                        for first in Zap::open(mos, snap.next_clones_obj).await?.ints().await? {
+                            heads.push_back(self.head_of(first).await?);
+                        }
                     }
                 }
                 at = snap.prev_snap_obj;
             }
         }
         Ok(out)
+    }
+
+    /// The head of the oldest dataset that may have the block: a clone has it from the snapshot
+    /// that it was made from, unless that is older than the block.
+    async fn first_head(&self, e: &LoggedError) -> Result<u64> {
+        let mos = self.ctx.mos();
+        let mut seen = BTreeSet::new();
+        let mut oldest = datasets::dataset(mos, e.objset).await?;
+        while oldest.prev_snap_obj != 0 && seen.insert(oldest.prev_snap_obj) {
+            let before = datasets::dataset(mos, oldest.prev_snap_obj).await?;
+            if before.creation_txg < e.birth {
+                break;
+            }
+            oldest = before;
+        }
+        Ok(datasets::dir(mos, oldest.dir_obj).await?.head_dataset_obj)
     }
 
     /// Whether a dataset has the block of an error; None: it cannot be read.

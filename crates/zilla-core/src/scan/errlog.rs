@@ -14,7 +14,7 @@ use crate::dmu::resident;
 use crate::error::{Error, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
-use crate::types::{Bookmark, ObjectId};
+use crate::types::{Bookmark, ObjectId, Txg};
 use crate::zap::{CreateOpts, Zap};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
@@ -123,7 +123,7 @@ impl ErrLog {
         Ok(())
     }
 
-    async fn head_of(&self, ds: u64) -> Result<u64> {
+    pub(super) async fn head_of(&self, ds: u64) -> Result<u64> {
         let mos = self.ctx.mos();
         Ok(datasets::dir(mos, datasets::dataset(mos, ds).await?.dir_obj).await?.head_dataset_obj)
     }
@@ -236,6 +236,70 @@ impl ErrLog {
                 log.delete(tx, &key).await?;
             }
         }
+        Ok(())
+    }
+
+    /// A clone is promoted: what it shares with the dataset that it was made from is filed under it
+    /// from now on, so that it is not forgotten when that dataset is destroyed. `until` is the txg
+    /// of the youngest snapshot that goes over.
+    #[crate::boxed]
+    pub async fn promoted(&self, tx: &Tx, clone: u64, origin: u64, until: Txg) -> Result<()> {
+        if !self.by_head() {
+            return Ok(());
+        }
+        let mos = self.ctx.mos();
+        for id in self.logs() {
+            let log = Zap::open(mos, id).await?;
+            let Some(list) = log.try_get_u64(&format!("{origin:x}")).await? else { continue };
+            let list = Zap::open(mos, list).await?;
+            for e in list.entries().await? {
+                if ErrPhys::parse(&e.name).is_ok_and(|p| p.birth != 0 && p.birth <= until.0) {
+                    let name = e.name_str();
+                    self.list_of(tx, &log, &format!("{clone:x}")).await?.set_str(tx, &name, "").await?;
+                    list.delete(tx, &name).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The feature `head_errlog` was just enabled: the logs get its form. As in OpenZFS, places
+    /// that hold no block any more are left out.
+    #[crate::boxed]
+    pub async fn file_by_head(&self, tx: &Tx) -> Result<()> {
+        let (last, scrub) = {
+            let st = self.state.lock();
+            (st.last, st.scrub)
+        };
+        let mos = self.ctx.mos();
+        let mut new = [0; 2];
+        let names = [(last, DMU_POOL_ERRLOG_LAST), (scrub, DMU_POOL_ERRLOG_SCRUB)];
+        for (new, (id, name)) in new.iter_mut().zip(names) {
+            if id == 0 {
+                continue;
+            }
+            let (old, log) = (Zap::open(mos, id).await?, self.make(tx).await?);
+            for e in old.entries().await? {
+                let Ok(zb) = parse_bookmark(&e.name) else { continue };
+                let (objset, object, level, blkid) = (zb.objset, zb.object, zb.level(), zb.blkid);
+                // (The pool's own objects have no versions.)
+                let birth = match objset {
+                    Bookmark::MOS => 0,
+                    _ => self.birth_of(Bookmark { objset, object, level, blkid }).await,
+                };
+                if birth == 0 && objset != Bookmark::MOS {
+                    continue;
+                }
+                let head = self.head_of(objset).await.unwrap_or(objset);
+                let list = self.list_of(tx, &log, &format!("{head:x}")).await?;
+                list.set_str(tx, &ErrPhys { object, level, blkid, birth }.name(), "").await?;
+            }
+            mos.free(tx, old.dnode());
+            Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.set_u64(tx, name, log.id()).await?;
+            *new = log.id();
+        }
+        let mut st = self.state.lock();
+        [st.last, st.scrub] = new;
         Ok(())
     }
 

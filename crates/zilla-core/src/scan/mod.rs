@@ -391,6 +391,13 @@ impl Scan {
         Ok(started)
     }
 
+    /// Whether less than so many percent of a resilver that is under way are done.
+    pub fn is_early(&self, percent: u64) -> bool {
+        let s = self.status();
+        let to_do = u128::from(s.to_examine.saturating_sub(s.skipped));
+        self.is_resilvering() && u128::from(s.issued) * 100 < to_do * u128::from(percent)
+    }
+
     /// Up to which txg the pool was scrubbed.
     async fn last_scrubbed(&self) -> Result<Txg> {
         let directory = Zap::open(self.ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;

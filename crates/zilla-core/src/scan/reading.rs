@@ -89,13 +89,15 @@ impl Scan {
     ) -> (bool, Duration) {
         let env = &self.ctx.env;
         let (mut window, least) = (most, LEAST_WINDOW.min(most));
+        let readers = env.spawner.parallelism().max(1) as u64;
         let (mut flying, mut bytes, mut waited) = (FuturesUnordered::new(), 0, Duration::ZERO);
         let mut left = false;
         loop {
             let now = if left { Next::Leave } else { self.what_next() };
             // Something else may begin while the last reads of this round are under way.
             left |= now == Next::Leave;
-            while now == Next::Read && (flying.is_empty() || bytes < window && flying.len() < blocks) {
+            let limit = window.min(tunables::SCAN_VDEV_LIMIT.get() / readers);
+            while now == Next::Read && (flying.is_empty() || bytes < limit && flying.len() < blocks) {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 if i >= end {
                     break;

@@ -161,22 +161,28 @@ impl World {
         };
         let id = |d: &Arc<Dnode>| d.id().0;
         let (root_dd, origin_dd) = (alloc(DMU_OT_DSL_DIR, 256).await, alloc(DMU_OT_DSL_DIR, 256).await);
+        let clone_dd = alloc(DMU_OT_DSL_DIR, 256).await;
         let mut ds = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..6 {
             ds.push(alloc(DMU_OT_DSL_DATASET, 320).await);
         }
-        let [origin_head, origin_snap, snap, head, clone] = &ds[..] else { unreachable!() };
+        let [origin_head, origin_snap, snap, head, clone, clone_snap] = &ds[..] else { unreachable!() };
         let children = zap(DMU_OT_DSL_DIR_CHILD_MAP).await;
         children.insert_u64(&tx, "$ORIGIN", id(&origin_dd)).await.unwrap();
+        children.insert_u64(&tx, "clone", id(&clone_dd)).await.unwrap();
         Zap::new(&directory).insert_u64(&tx, "root_dataset", id(&root_dd)).await.unwrap();
         let (of_origin, of_snap) = (zap(DMU_OT_NEXT_CLONES).await, zap(DMU_OT_NEXT_CLONES).await);
         of_origin.add_int(&tx, id(snap)).await.unwrap();
-        of_snap.add_int(&tx, id(clone)).await.unwrap();
+        of_snap.add_int(&tx, id(clone_snap)).await.unwrap();
         let set_dd = |d: &Arc<Dnode>, p: DslDirPhys| d.set_bonus(&tx, &p.encode());
         let set_ds = |d: &Arc<Dnode>, p: DslDatasetPhys| d.set_bonus(&tx, &p.encode());
         set_dd(
             &root_dd,
             DslDirPhys { child_dir_zapobj: children.id(), head_dataset_obj: id(head), ..Default::default() },
+        );
+        set_dd(
+            &clone_dd,
+            DslDirPhys { head_dataset_obj: id(clone), origin_obj: id(snap), ..Default::default() },
         );
         set_dd(&origin_dd, DslDirPhys { head_dataset_obj: id(origin_head), ..Default::default() });
         let base = DslDatasetPhys { dir_obj: id(&root_dd), ..Default::default() };
@@ -216,6 +222,7 @@ impl World {
         let root2 = fs.sync(Txg(60), root1).await.unwrap().root;
         let other = Objset::open(id(clone), &root1, store.clone(), cache, props()).await.unwrap();
         write(&other, 61, 10..12, 5).await;
+        write(&other, 61, 11..12, 1).await;
         let root3 = other.sync(Txg(61), root1).await.unwrap().root;
         set_ds(
             snap,
@@ -229,7 +236,19 @@ impl World {
             },
         );
         set_ds(head, DslDatasetPhys { bp: root2, creation_txg: 50, prev_snap_obj: id(snap), ..base });
-        set_ds(clone, DslDatasetPhys { bp: root3, creation_txg: 58, prev_snap_obj: id(snap), ..base });
+        let base = DslDatasetPhys { dir_obj: id(&clone_dd), ..Default::default() };
+        set_ds(
+            clone_snap,
+            DslDatasetPhys {
+                bp: root1,
+                creation_txg: 59,
+                prev_snap_obj: id(snap),
+                next_snap_obj: id(clone),
+                num_children: 1,
+                ..base
+            },
+        );
+        set_ds(clone, DslDatasetPhys { bp: root3, creation_txg: 58, prev_snap_obj: id(clone_snap), ..base });
         let root = mos.sync(Txg(50), BlkPtr::ZERO).await.unwrap().root;
         ctx.set_mos(mos);
         let pool = Arc::new(FakePool::default());
@@ -634,21 +653,27 @@ fn a_damaged_block_is_everyone_s_who_has_it() {
                 made.insert(ds.creation_txg, id);
             }
         }
-        let [head, snap, clone] = [50, 55, 58].map(|txg| made[&txg]);
+        let [head, snap, clone, clone_snap] = [50, 55, 58, 59].map(|txg| made[&txg]);
+        let all = [head, snap, clone, clone_snap];
         let errors = &scan.errors;
-        let affected = async |object: u64, blkid: u64, birth: u64| {
-            let e = LoggedError { objset: head, object, level: 0, blkid, birth };
+        let affected = async |objset: u64, object: u64, blkid: u64, birth: u64| {
+            let e = LoggedError { objset, object, level: 0, blkid, birth };
             errors.affected(&e, 100).await.unwrap()
         };
-        // As it was written first; all of them have it.
-        assert_eq!(affected(50, 1, 50).await, [head, snap, clone]);
-        assert_eq!(affected(95, 8, 50).await, [head, snap, clone]);
+        // As it was written first; all of them have it, whichever it was met in.
+        for met in [head, clone] {
+            assert_eq!(affected(met, 50, 1, 50).await, all);
+            assert_eq!(affected(met, 95, 8, 50).await, all);
+        }
         // This one only the head has, and that one only the clone, whose log would be its own.
-        assert_eq!(affected(95, 10, 60).await, [head]);
-        assert_eq!(affected(10, 5, 61).await, [0u64; 0]);
+        assert_eq!(affected(head, 95, 10, 60).await, [head]);
+        assert_eq!(affected(head, 10, 5, 61).await, [0u64; 0]);
+        assert_eq!(affected(clone, 10, 5, 61).await, [clone]);
+        // The clone has another version by now, and its snapshot the old one.
+        assert_eq!(affected(clone, 11, 8, 50).await, [head, snap, clone_snap]);
         // It is gone everywhere, or not known which one is meant.
-        assert_eq!(affected(50, 1, 49).await, [0u64; 0]);
-        assert_eq!(affected(50, 1, 0).await, [head]);
+        assert_eq!(affected(head, 50, 1, 49).await, [0u64; 0]);
+        assert_eq!(affected(head, 50, 1, 0).await, [head]);
         let e = LoggedError { objset: head, object: 50, level: 0, blkid: 1, birth: 50 };
         assert_eq!(errors.affected(&e, 2).await.unwrap(), [head, snap]);
     });

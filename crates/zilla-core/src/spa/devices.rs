@@ -14,6 +14,7 @@ use super::Spa;
 use crate::error::{Errno, Error, Result};
 use crate::inject::{self, injections};
 use crate::spa::Refusal;
+use crate::tunables;
 use crate::vdev::{Leaf, OpenArgs, VdevAux};
 use futures_util::future::{Either, join_all, select};
 use std::sync::Arc;
@@ -63,6 +64,9 @@ impl Spa {
         }
         leaf.offline_until_import.store(temporary, Ordering::Relaxed);
         if fault {
+            if !self.ctx.readonly && self.suspended().is_none() {
+                self.cancel_upkeep(std::slice::from_ref(&leaf)).await?;
+            }
             leaf.external_fault.store(true, Ordering::Relaxed);
             leaf.fault(VdevAux::External).await;
         } else {
@@ -132,8 +136,12 @@ impl Spa {
             None => tree.root.clone(),
         };
         vdev.clear_errors();
-        let of_pool = |l: &Arc<Leaf>| !tree.is_cache(l);
-        for leaf in vdev.walk().iter().filter_map(|v| v.leaf.clone()).filter(of_pool) {
+        let mut had_failed = Vec::new();
+        for vdev in vdev.walk() {
+            let Some(leaf) = vdev.leaf.clone().filter(|l| !tree.is_cache(l)) else { continue };
+            if leaf.state().0 != VdevState::Healthy {
+                had_failed.push(vdev.guid);
+            }
             leaf.external_fault.store(false, Ordering::Relaxed);
             leaf.unspare.store(true, Ordering::Relaxed);
             leaf.forgiven();
@@ -152,6 +160,8 @@ impl Spa {
         }
         self.retry_cache(guid).await;
         tree.propagate();
+        // As in OpenZFS only of these is it told.
+        had_failed.into_iter().for_each(|guid| self.notify("vdev_clear", Some(guid)));
         drop((changing, one));
         if self.lost_to_others() {
             self.heart.reclaim().await?;
@@ -243,7 +253,8 @@ impl Spa {
         self.sync().await?;
         // Without the feature nobody waits for another one.
         let defer = self.ctx.features.is_enabled("resilver_defer");
-        let restart = restart || !defer && self.tree().wants_resilver();
+        let early = self.scan()?.is_early(tunables::RESILVER_DEFER_PERCENT.get());
+        let restart = restart || (!defer || early) && self.tree().wants_resilver();
         match self.scan()?.resilver(restart).await {
             Ok(false) => self.tree().defer_resilver(self.ctx.txgs.open().0),
             // One was ordered this moment.

@@ -86,8 +86,12 @@ impl Spa {
             .sync_task(move |tx| {
                 Box::pin(async move {
                     let directory = Zap::open(spa.ctx.mos(), DIRECTORY).await?;
+                    let by_head = spa.ctx.features.is_enabled("head_errlog");
                     for name in &names {
                         spa.ctx.features.enable(spa.ctx.mos(), &directory, &tx, name).await?;
+                    }
+                    if !by_head && spa.ctx.features.is_enabled("head_errlog") {
+                        spa.errors()?.file_by_head(&tx).await?;
                     }
                     apply_features(&spa.ctx, &spa.zio);
                     // Labels name some of them.

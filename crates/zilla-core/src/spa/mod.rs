@@ -278,7 +278,10 @@ impl Spa {
         if object == 0 {
             return Ok(());
         }
-        self.post("sysevent.fs.zfs.history_event", None, &history::as_event(&record));
+        // As in OpenZFS what has happened is told, not the command that was given.
+        if record.contains("internal_name") {
+            self.post("sysevent.fs.zfs.history_event", None, &history::as_event(&record));
+        }
         history::append(self.ctx.mos(), tx, object, &record).await
     }
 

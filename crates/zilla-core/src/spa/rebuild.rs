@@ -279,6 +279,19 @@ impl Spa {
         self.ctx.sync_task(task).await
     }
 
+    /// A device has left a top-level: if nobody is left there who is rebuilt, the rebuild is over
+    /// when this returns.
+    pub(super) async fn settle_rebuild(&self, id: u32) {
+        loop {
+            let listener = self.rebuilds.changed.listen();
+            let running = self.with_rebuild(id, |one| one.running).unwrap_or(false);
+            if !running || self.must_stop() || self.tree().top(id).map_or(true, Top::is_rebuilt) {
+                return;
+            }
+            listener.await;
+        }
+    }
+
     // ---- the work
 
     /// Takes up what is to go on.
@@ -567,9 +580,6 @@ impl Spa {
 
     async fn rebuild_stretch(&self, id: u32, gate: &Kept, start: u64, end: u64) -> Result<Copied> {
         loop {
-            while self.stands_still() && !self.must_stop() {
-                self.ctx.env.sleep(HELD).await;
-            }
             if self.must_stop() {
                 return Ok(Copied::Over(Over::Stopped));
             }
@@ -580,6 +590,12 @@ impl Spa {
             let top = tree.top(id)?;
             if !top.is_rebuilt() {
                 return Ok(Copied::Over(Over::Canceled));
+            }
+            // What ends it ends it while it stands still, too.
+            if self.stands_still() {
+                drop(tree);
+                self.ctx.env.sleep(HELD).await;
+                continue;
             }
             let copied = {
                 let _alone = gate.shut(start, end).await;

@@ -46,8 +46,8 @@ use zilla_ondisk::{Field, Phys};
 
 /// Bytes moved in a txg, if nothing else is said.
 pub(super) const BATCH: u64 = 32 << 20;
-/// The longest run that is read, and mapped, as one.
-const MAX_RUN: u64 = 4 << 20;
+/// No run that is read, and mapped, as one is longer, whatever is set.
+const MAX_RUN: u64 = 16 << 20;
 /// How often one that is held looks whether it may go on.
 const HELD: Duration = Duration::from_millis(50);
 /// What the configuration calls a vdev that is being emptied.
@@ -65,18 +65,25 @@ pub(super) struct Evacuation {
 
 /// What is in use, in runs that are read and mapped as one. None lies in two metaslabs, which are as
 /// large as is said: OpenZFS goes through them one by one, and its `zdb` relies on that.
-fn stretches(used: &[(u64, u64)], metaslab: u64) -> Vec<(u64, u64)> {
+fn stretches(used: &[(u64, u64)], metaslab: u64, longest: u64) -> Vec<(u64, u64)> {
     let mut runs = Vec::new();
     for &(start, end) in used {
         let mut at = start;
         while at < end {
             let boundary = (at / metaslab).saturating_add(1).saturating_mul(metaslab);
-            let to = at.saturating_add(MAX_RUN).min(end).min(boundary);
+            let to = at.saturating_add(longest).min(end).min(boundary);
             runs.push((at, to - at));
             at = to;
         }
     }
     runs
+}
+
+/// The runs of a top-level's bytes that are in use, as long as is set.
+fn runs(used: &[(u64, u64)], top: &Top) -> Vec<(u64, u64)> {
+    let sector = 1 << top.ashift();
+    let longest = tunables::REMOVE_MAX_SEGMENT.get().clamp(sector, MAX_RUN).next_multiple_of(sector);
+    stretches(used, 1 << top.vdev.metaslab_shift().min(63), longest)
 }
 
 impl Evacuation {
@@ -150,7 +157,7 @@ impl Spa {
             return Ok(mapping.runs().len() as u64 * ENTRY);
         }
         let used = self.metaslabs.in_use(top.id, 0, u64::MAX).await?;
-        Ok(stretches(&used, 1 << top.vdev.metaslab_shift().min(63)).len() as u64 * ENTRY)
+        Ok(runs(&used, top).len() as u64 * ENTRY)
     }
 
     /// Begins to empty a vdev; it goes when that is done. For one who holds `changing`.
@@ -358,7 +365,7 @@ impl Spa {
     async fn read_batch(&self, top: &Top, from: u64) -> Result<Vec<Sides>> {
         let most = self.removal_pace.load(Ordering::Relaxed).max(1).next_multiple_of(1 << top.ashift());
         let used = self.metaslabs.in_use(top.id, from, most).await?;
-        let runs = stretches(&used, 1 << top.vdev.metaslab_shift().min(63));
+        let runs = runs(&used, top);
         try_join_all(runs.into_iter().map(|(start, len)| self.zio.read_sides(top, start, len))).await
     }
 
@@ -563,7 +570,7 @@ mod tests {
     fn no_run_lies_in_two_metaslabs_or_is_longer_than_is_read_at_once() {
         let metaslab = 3 * MAX_RUN;
         let used = [(512, 1024), (2 * MAX_RUN, 5 * MAX_RUN + 512), (6 * MAX_RUN, 6 * MAX_RUN + 4096)];
-        let runs = stretches(&used, metaslab);
+        let runs = stretches(&used, metaslab, MAX_RUN);
         for (start, len) in &runs {
             assert!(*len > 0 && *len <= MAX_RUN);
             assert_eq!(start / metaslab, (start + len - 1) / metaslab, "{start:#x}+{len:#x}");

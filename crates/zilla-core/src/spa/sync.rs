@@ -121,7 +121,9 @@ impl Spa {
                 tracing::warn!(pool = %self.name(), error = %e, "what was done is not in the history");
             }
         }
-        self.dsl.process_async_frees(&tx).await?;
+        if self.dsl.process_async_frees(&tx).await? {
+            self.ctx.txgs.hurry();
+        }
         self.sync_hooks(&tx).await?;
         self.dsl.sync_dirs(&tx).await?;
         let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);

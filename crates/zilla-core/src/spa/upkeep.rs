@@ -16,7 +16,8 @@
 //! there and does a little again, which harms nothing.
 //!
 //! A task ends by itself when its device is not writable any more; the state stays, and it is taken
-//! up again when the device is back ([`Spa::resume_upkeep`]).
+//! up again when the device is back ([`Spa::resume_upkeep`]). At a device that was declared faulty
+//! it is canceled.
 //!
 //! **Autotrim**: metaslabs note what they get back; every txg some of them have that trimmed, on
 //! all leaves of their vdev, as far as it is still free. Nothing of it is on disk.
@@ -37,6 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zilla_ondisk::NvList;
+use zilla_ondisk::enums::VdevState;
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 use zilla_ondisk::vdev_zap as names;
 
@@ -246,12 +248,19 @@ impl Spa {
         Ok(())
     }
 
-    /// The pool is closed: nothing more is written, and an import goes on.
-    pub(super) async fn pause_upkeep(&self) {
+    /// The pool is closed: nothing more is written, and an import goes on from there.
+    pub(super) async fn pause_upkeep(self: &Arc<Self>) {
         let tree = self.tree();
         for leaf in tree.pool_leaves() {
             for kind in KINDS {
-                leaf.upkeep(kind).halt().await;
+                let upkeep = leaf.upkeep(kind);
+                upkeep.halt().await;
+                if upkeep.stat().state == UpkeepState::Active
+                    && !self.ctx.readonly
+                    && let Err(e) = self.write_upkeep(leaf, kind, "").await
+                {
+                    tracing::warn!(pool = %self.name(), path = %leaf.path(), ?kind, "how far it was: {e}");
+                }
             }
         }
     }
@@ -410,6 +419,16 @@ impl Spa {
                     });
                     spa.write_upkeep(&leaf, kind, "complete").await
                 }
+                // A device that has failed is not gone on with when it is back: as in OpenZFS
+                // somebody has to ask for it.
+                Ok(false) if leaf.state().0 == VdevState::Faulted => {
+                    upkeep.update(|s| {
+                        if s.state == UpkeepState::Active {
+                            s.state = UpkeepState::Canceled;
+                        }
+                    });
+                    spa.write_upkeep(&leaf, kind, "canceled").await
+                }
                 Ok(false) => Ok(()),
                 Err(e) => Err(e),
             };
@@ -426,6 +445,7 @@ impl Spa {
     async fn go_through(self: &Arc<Self>, leaf: &Arc<Leaf>, kind: UpkeepKind) -> Result<bool> {
         let mut noted = self.ctx.env.now();
         let mut id = 0;
+        let skips = kind == UpkeepKind::Trim && tunables::TRIM_METASLAB_SKIP.get() != 0;
         loop {
             // The tree may have changed, and the vdev grown.
             let Some(top) = self.tree().top_of(leaf.guid()).filter(|t| t.has_places()).cloned() else {
@@ -435,6 +455,9 @@ impl Spa {
             let plots = self.metaslabs.plots(top.id)?;
             let Some(plot) = plots.get(id).copied() else { return Ok(true) };
             id += 1;
+            if skips && plot.unused {
+                continue;
+            }
             if self.go_through_plot(&top, leaf, kind, plot, &mut noted).await? {
                 continue;
             }

@@ -375,18 +375,25 @@ impl Spa {
     pub async fn detach(self: &Arc<Self>, guid: u64) -> Result<Option<u64>> {
         self.check_writable()?;
         self.check_no_checkpoint()?;
-        let id = {
+        let (id, is_log) = {
             let old = self.tree();
             old.find(guid).ok_or_else(|| no_such(guid))?;
-            old.top_of(guid).filter(|t| t.vdev.is_log).map(|t| t.id)
+            let top = old.top_of(guid);
+            (top.map(|t| t.id), top.is_some_and(|t| t.vdev.is_log))
         };
         // The sides of a log that stay may be behind; emptied, it needs none.
-        if let Some(id) = id.filter(|id| self.is_behind(*id)) {
+        if let Some(id) = id.filter(|id| is_log && self.is_behind(*id)) {
             self.renew(id).await;
         }
-        let _changing = self.changing.lock().await;
-        self.check_no_checkpoint()?;
-        self.detach_leaf(guid).await
+        let permanent = {
+            let _changing = self.changing.lock().await;
+            self.check_no_checkpoint()?;
+            self.detach_leaf(guid).await?
+        };
+        if let Some(id) = id {
+            self.settle_rebuild(id).await;
+        }
+        Ok(permanent)
     }
 
     /// The same for one who holds `changing`.

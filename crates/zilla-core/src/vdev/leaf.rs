@@ -88,6 +88,8 @@ pub struct Leaf {
     pub(super) flushes: Flushes,
     pub(super) sync_writes: Recent,
     pub(super) flush_times: Recent,
+    /// What [`Leaf::can_trim`] said when the device was opened.
+    knows_trim: AtomicBool,
     /// What [`Leaf::turns`] said the last time.
     turned: AtomicBool,
     /// The flush failures that the sync of txgs has taken into account.
@@ -165,6 +167,7 @@ impl Leaf {
             flushes: Flushes::default(),
             sync_writes: Recent::default(),
             flush_times: Recent::default(),
+            knows_trim: AtomicBool::new(false),
             turned: AtomicBool::new(false),
             txg_mark: AtomicU64::new(0),
             may_lack_until: AtomicU64::new(0),
@@ -213,6 +216,7 @@ impl Leaf {
         if let Some(d) = &device {
             self.psize.store(zilla_ondisk::label::usable_size(d.size()), Ordering::Release);
             self.queue.lock().rotational = d.info().rotational.unwrap_or(false);
+            self.knows_trim.store(d.info().can_discard, Ordering::Relaxed);
             self.hung.store(false, Ordering::Release);
             self.cant_read.store(false, Ordering::Release);
             self.cant_write.store(!d.info().writable, Ordering::Release);
@@ -275,6 +279,16 @@ impl Leaf {
             (UpkeepKind::Initialize, [initialize, _]) => initialize,
             (UpkeepKind::Trim, [_, trim]) => trim,
         }
+    }
+
+    /// A resilver is under way, or is not any more.
+    pub(super) fn set_resilvers(&self, yes: bool) {
+        self.queue.lock().resilvers = yes;
+    }
+
+    /// Whether its device, or the last one that it had, can be trimmed.
+    pub fn knows_trim(&self) -> bool {
+        self.knows_trim.load(Ordering::Relaxed)
     }
 
     /// Whether its device can be told that bytes do not matter any more.

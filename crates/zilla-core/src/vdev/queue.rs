@@ -7,8 +7,9 @@
 //!
 //! What nobody waits for (scrubs and the like: [`BACKGROUND`]) has the device to itself while it is
 //! idle, and a small part of its time, one I/O after the other, while it is not: on a disk that
-//! turns each such I/O costs the others two seeks. The one that is due is started by a timer
-//! ([`Queue::wake_at`]), for it may be that nothing else happens.
+//! turns each such I/O costs the others two seeks. How small that part is can be set for resilvers
+//! (`zfs_resilver_min_time_ms`). The one that is due is started by a timer ([`Queue::wake_at`]),
+//! for it may be that nothing else happens.
 //!
 //! A prefetch that someone begins to wait for is moved to the synchronous class, so that it cannot be held up by what is
 //! less urgent than its waiter.
@@ -22,6 +23,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use zilla_env::{IoBuf, IoVec};
+
+use crate::tunables::{RESILVER_MIN_TIME_MS, TXG_TIMEOUT};
 
 use super::gather::IoDone;
 use super::priority::Priority;
@@ -125,6 +128,8 @@ pub struct Queue {
     background: u32,
     due: Duration,
     used: Option<Duration>,
+    /// A resilver is under way, of which it is set how large its part is.
+    pub resilvers: bool,
     /// Where the last I/O ended.
     pub last_offset: u64,
     pub rotational: bool,
@@ -144,6 +149,7 @@ impl Queue {
             background: 0,
             due: Duration::ZERO,
             used: None,
+            resilvers: false,
             last_offset: 0,
             rotational: false,
         }
@@ -310,10 +316,20 @@ impl Queue {
         self.left(class);
         if class as usize >= BACKGROUND {
             let took = now.saturating_sub(sent.at);
-            self.due = now + (took * (SHARE - 1)).min(HELD);
+            self.due = now + self.rest(took).min(HELD);
         } else {
             self.used = Some(now);
         }
+    }
+
+    /// How long the device is the others' after the background has had it for so long.
+    fn rest(&self, took: Duration) -> Duration {
+        if !self.resilvers {
+            return took * (SHARE - 1);
+        }
+        let txg = TXG_TIMEOUT.get().clamp(1, 3600) * 1000;
+        let part = RESILVER_MIN_TIME_MS.get().clamp(1, txg);
+        took.mul_f64((txg - part) as f64 / part as f64)
     }
 
     pub fn forget(&mut self, sent: &Arc<Sent>) {
@@ -458,6 +474,17 @@ mod tests {
         assert_eq!((q.wake_at(ms(61)), q.next(ms(70)).is_none()), (Some(ms(81)), true));
         assert!(q.next(ms(81)).is_some() && q.next(ms(81)).is_some() && q.next(ms(81)).is_some());
         assert_eq!(q.depths()[Priority::Scrub as usize], (0, 3));
+    }
+
+    #[test]
+    fn a_resilver_has_the_part_that_is_set() {
+        let (mut q, ms) = (Queue::new(), Duration::from_millis);
+        assert_eq!(q.rest(ms(10)), ms(40));
+        q.resilvers = true;
+        for (of_five_seconds, rest) in [(2500, 10), (5000, 0), (RESILVER_MIN_TIME_MS.default, 40)] {
+            RESILVER_MIN_TIME_MS.set(of_five_seconds);
+            assert_eq!(q.rest(ms(10)), ms(rest));
+        }
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl VdevTree {
     /// A resilver of everything born up to `max_txg` begins.
     pub fn begin_resilver(&self, max_txg: u64) {
         for leaf in self.data_leaves() {
+            leaf.set_resilvers(true);
             let takes_part = leaf.is_behind();
             leaf.resilvering.store(takes_part, Ordering::Relaxed);
             leaf.refused.store(false, Ordering::Relaxed);
@@ -93,6 +94,7 @@ impl VdevTree {
 
     /// A resilver that was under way when the pool was last open goes on.
     pub fn resume_resilver(&self, max_txg: u64) {
+        self.data_leaves().for_each(|leaf| leaf.set_resilvers(true));
         for leaf in self.data_leaves().filter(|l| l.is_behind()) {
             let last = leaf.dtl.bounds().map_or(0, |(_, last)| last);
             leaf.resilvering.store(last <= max_txg, Ordering::Relaxed);
@@ -155,6 +157,7 @@ impl VdevTree {
     /// The resilver is over. If it is complete, leaves that took part in all of it have everything
     /// born up to `max_txg`, provided that it is stable there. Whether the configuration changed.
     pub async fn end_resilver(&self, complete: bool, max_txg: u64) -> bool {
+        self.data_leaves().for_each(|leaf| leaf.set_resilvers(false));
         self.end_below(&self.root, complete, max_txg).await
     }
 

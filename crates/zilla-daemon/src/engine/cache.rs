@@ -10,6 +10,7 @@
 use super::Engine;
 use super::errors::Answer;
 use super::lost::Lost;
+use super::pool::Pool;
 use super::startkeys::StartKeys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,15 @@ impl Engine {
                 _ if path != own && !list.is_empty() => drop(self.cache_files.lock().insert(path)),
                 _ => {}
             }
+        }
+    }
+
+    /// A pool's own cache file stays as it is, until it is written for another pool.
+    pub(super) async fn leave_cache(&self, pool: &Pool) {
+        let named = pool.cachefile.lock().clone().filter(|name| name != "none");
+        if let Some(name) = named {
+            let path = self.resolved(Path::new(&name)).await;
+            self.cache_files.lock().remove(&path);
         }
     }
 

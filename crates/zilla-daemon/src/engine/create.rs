@@ -149,17 +149,20 @@ impl Engine {
         };
         pool.zilla.clear_cache();
         crate::memory::reclaim(pool.name(), pool.zilla.remains());
-        self.save_cache().await;
+        // What goes as if the host had gone down stays in its cache file, as in OpenZFS.
+        match state {
+            Some(_) => self.save_cache().await,
+            None => self.leave_cache(pool).await,
+        }
         closed.map_err(of_pool)
     }
 
     pub(super) async fn destroy_pool(&self, _: &Caller, r: PoolDestroy) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.pool(&r.name)?;
-        if pool.readonly() {
-            return Err(ErrorCode::PoolReadonly.into());
-        }
-        self.take_down(&pool, Some(PoolState::Destroyed), r.force).await?;
+        // As in OpenZFS one that was imported read-only is only let go of: nothing is written to it.
+        let state = if pool.readonly() { PoolState::Exported } else { PoolState::Destroyed };
+        self.take_down(&pool, Some(state), r.force).await?;
         super::events::notify(&pool, "pool_destroy");
         Ok(())
     }

@@ -4,7 +4,6 @@ use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use super::values::kind_of;
-use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use zilla::error::Errno;
@@ -14,8 +13,19 @@ use zilla_control::{ApiError, ErrorCode};
 
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// How deep datasets may depend on each other: each step takes some stack.
-const DEEPEST: usize = 200;
+
+/// What a plan has still to look at.
+enum Step {
+    Head(DatasetDir),
+    /// Of a snapshot.
+    Clone(String),
+    Snapshot {
+        name: String,
+        held: bool,
+    },
+    /// All that this one is needed for has been looked at.
+    Left(String),
+}
 
 /// What goes, in the order in which it can go.
 struct Plan<'a> {
@@ -132,7 +142,7 @@ async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &s
             }
             for clone in clones {
                 let dir = pool.zilla.dir_by_name(&clone).await.map_err(of(&clone))?;
-                plan.head(&dir).await?;
+                plan.head(dir).await?;
             }
             if snap.userrefs() > 0 {
                 return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name));
@@ -185,7 +195,7 @@ async fn plan_head(pool: &Arc<Pool>, r: &DatasetDestroy) -> Answer<DestroyReply>
     let dir = ds.dir();
     let mut plan =
         Plan { pool, r, order: Vec::new(), clones: Vec::new(), root: name.clone(), within: Vec::new() };
-    plan.head(&dir).await?;
+    plan.head(dir).await?;
     let kind = kind_of(&ds.info().await.map_err(of(name))?).as_str();
     if !r.recursive {
         let mut below: Vec<String> = plan.order.iter().filter(|n| *n != name).cloned().collect();
@@ -209,55 +219,69 @@ impl Plan<'_> {
         name.strip_prefix(self.root.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// A dataset after everything that depends on it.
-    fn head<'a>(&'a mut self, dir: &'a DatasetDir) -> BoxFuture<'a, Answer<()>> {
-        Box::pin(async move {
-            let name = dir.name();
-            if self.order.contains(&name) {
-                return Ok(());
-            }
-            // After a promotion a dataset may live from a snapshot of one below it.
-            if self.within.contains(&name) {
-                return match self.r.recursive || self.r.clones {
-                    true => Err(depends(format!("recursive dependency at '{name}'"), &self.root)),
-                    false => Ok(()),
-                };
-            }
-            if self.within.len() >= DEEPEST {
-                let what =
-                    format!("'{name}' is more than {DEEPEST} clones away: destroy the last ones first");
-                return Err(depends(what, &self.root));
-            }
-            self.within.push(name.clone());
-            for child in dir.children().await.map_err(of(&name))? {
-                self.head(&child).await?;
-            }
-            if dir.has_head() {
-                let ds = dir.head().await.map_err(of(&name))?;
-                for snap in ds.snapshots().await.map_err(of(&name))? {
-                    let full = snap.name();
-                    for clone in snap.clones().await.map_err(of(&full))? {
-                        if !self.is_below(&clone) && !self.clones.contains(&clone) {
-                            self.clones.push(clone.clone());
-                        }
-                        if self.is_below(&clone) || self.r.clones {
-                            let dir = self.pool.zilla.dir_by_name(&clone).await.map_err(of(&clone))?;
-                            self.head(&dir).await?;
-                        }
+    /// A dataset after everything that depends on it, however deep that goes.
+    async fn head(&mut self, dir: DatasetDir) -> Answer<()> {
+        let mut todo = vec![Step::Head(dir)];
+        while let Some(step) = todo.pop() {
+            match step {
+                Step::Head(dir) => {
+                    let mut steps = self.steps(&dir).await?;
+                    steps.reverse();
+                    todo.append(&mut steps);
+                }
+                Step::Clone(clone) => {
+                    if !self.is_below(&clone) && !self.clones.contains(&clone) {
+                        self.clones.push(clone.clone());
                     }
-                    if snap.userrefs() > 0 {
-                        return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(full));
-                    }
-                    if !self.order.contains(&full) {
-                        self.order.push(full);
+                    if self.is_below(&clone) || self.r.clones {
+                        todo.push(Step::Head(self.pool.zilla.dir_by_name(&clone).await.map_err(of(&clone))?));
                     }
                 }
+                Step::Snapshot { name, held: true } => {
+                    return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name));
+                }
+                Step::Snapshot { name, held: false } => self.destroy(name),
+                Step::Left(name) => {
+                    self.within.pop();
+                    self.destroy(name);
+                }
             }
-            self.within.pop();
-            if !self.order.contains(&name) {
-                self.order.push(name);
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self, name: String) {
+        if !self.order.contains(&name) {
+            self.order.push(name);
+        }
+    }
+
+    /// What comes before a dataset, and its own place behind that.
+    async fn steps(&mut self, dir: &DatasetDir) -> Answer<Vec<Step>> {
+        let name = dir.name();
+        if self.order.contains(&name) {
+            return Ok(Vec::new());
+        }
+        // After a promotion a dataset may live from a snapshot of one below it.
+        if self.within.contains(&name) {
+            return match self.r.recursive || self.r.clones {
+                true => Err(depends(format!("recursive dependency at '{name}'"), &self.root)),
+                false => Ok(Vec::new()),
+            };
+        }
+        self.within.push(name.clone());
+        let children = dir.children().await.map_err(of(&name))?;
+        let mut steps: Vec<Step> = children.into_iter().map(Step::Head).collect();
+        if dir.has_head() {
+            let ds = dir.head().await.map_err(of(&name))?;
+            for snap in ds.snapshots().await.map_err(of(&name))? {
+                let full = snap.name();
+                let clones = snap.clones().await.map_err(of(&full))?;
+                steps.extend(clones.into_iter().map(Step::Clone));
+                steps.push(Step::Snapshot { name: full, held: snap.userrefs() > 0 });
             }
-            Ok(())
-        })
+        }
+        steps.push(Step::Left(name));
+        Ok(steps)
     }
 }

@@ -310,6 +310,13 @@ impl Pool {
         let props = FsProps { posix_acl: told_acls, ..props };
         fs.zfs().set_props(temporary.heeded(settings, props, readonly));
         fs.set_snapdir(zilla::Snapdir::of(settings.num("snapdir")));
+        // The kernel keeps what it has read of the root, with `.zfs` or without.
+        let (notifier, root) = (mount.notifier(), fs.root());
+        match tokio::task::spawn_blocking(move || notifier.inode(root)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::warn!("'{name}': telling the kernel to forget the root: {e}"),
+            Err(e) => tracing::error!("'{name}': telling the kernel to forget the root: {e}"),
+        }
         let mut wanted = temporary.options(settings, name, readonly);
         wanted.readonly |= fs.zfs().kept_log().is_some();
         let changed = match differ(&told, &wanted) {

@@ -6,7 +6,6 @@
 use super::errors::{Answer, of};
 use super::pool::Pool;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use zilla::Value;
 use zilla::error::Result;
 use zilla::stored::{self, PropSource};
@@ -304,20 +303,14 @@ impl Pool {
             "refquota" => own(i.refquota),
             "refreservation" => own(i.refreservation),
             "mountpoint" => {
-                let (point, mut from) = settings.mountpoint();
+                // What is set, also where it is mounted at another place, as in OpenZFS.
+                let (point, from) = settings.mountpoint();
                 let shown = match (point, settings.place(self)) {
                     (Mountpoint::None, _) => "none".to_owned(),
                     (Mountpoint::Legacy, _) => "legacy".to_owned(),
                     (_, Mountpoint::At(path)) => path,
                     (Mountpoint::At(path), _) => path,
                 };
-                // A mount option or an import's can differ from what is set; where no place is set
-                // nothing is said of where it is mounted, as in OpenZFS.
-                let elsewhere = |at: &PathBuf| shown.starts_with('/') && at != Path::new(&shown);
-                if let Some(at) = self.mounted_at(&i.name).filter(elsewhere) {
-                    from = Source::Temporary;
-                    return Ok(Some(PropValue::new(at.to_string_lossy(), from)));
-                }
                 Some(PropValue::new(shown, from))
             }
             "volsize" => fixed.get("volsize").map(|n| PropValue::new(n.to_string(), Source::Local)),

@@ -197,6 +197,10 @@ impl Engine {
 
     pub(super) async fn clear_pool(&self, r: PoolClear) -> Answer<()> {
         let pool = self.pool(&r.name)?;
+        // (One that is suspended may be cleared; that is what it waits for.)
+        if pool.readonly() {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
         pool.zilla.clear(r.guid).await.map_err(|e| match &e {
             // Which host has it cannot be told while labels name this one.
             Error::Pool(why) if matches!(&**why, Refusal::ActiveElsewhere { .. }) => {
@@ -204,7 +208,7 @@ impl Engine {
             }
             _ => of_vdev(e),
         })?;
-        pool.zilla.notify("vdev_clear", r.guid);
+        pool.zilla.notify("config_sync", None);
         Ok(())
     }
 

@@ -144,7 +144,7 @@ fn progress(leaf: &Leaf, kind: UpkeepKind) -> LeafProgress {
         estimate: stat.estimate,
         action_time: stat.action_time,
         errors: stat.errors,
-        unsupported: kind == UpkeepKind::Trim && !leaf.can_trim(),
+        unsupported: kind == UpkeepKind::Trim && !leaf.knows_trim(),
     }
 }
 

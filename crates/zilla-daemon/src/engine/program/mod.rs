@@ -18,14 +18,14 @@ use super::errors::Answer;
 use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Value, VmState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zilla::tunables::LUA_MAX_MEMLIMIT;
 use zilla_control::types::{ProgramReply, ProgramRun};
 use zilla_control::{ApiError, Caller, ErrorCode};
 
 /// What errors call the program.
 const CHUNK: &str = "[string \"channel program\"]";
-/// The most that may be asked for. Source: zfs_lua_max_instrlimit and zfs_lua_max_memlimit.
+/// The most that may be asked for. Source: zfs_lua_max_instrlimit.
 const MOST_INSTRUCTIONS: u64 = 100_000_000;
-const MOST_MEMORY: u64 = 100 << 20;
 /// How often it is looked whether they were too many. Source: ZCP's own step.
 const STEP: u32 = 100;
 
@@ -54,7 +54,7 @@ impl Engine {
         if r.instructions == 0
             || r.instructions > MOST_INSTRUCTIONS
             || r.memory == 0
-            || r.memory > MOST_MEMORY
+            || r.memory > LUA_MAX_MEMLIMIT.get()
         {
             return Ok(failed(NO_SUCH_LIMIT));
         }
