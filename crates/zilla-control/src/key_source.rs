@@ -66,12 +66,26 @@ pub fn checked(format: &str, new: bool, given: &[u8]) -> Result<Vec<u8>, String>
 /// What a server has, which it gives within `patience`: curl(1) asks it, which knows certificates
 /// and proxies.
 pub fn fetch(url: &str, patience: Duration) -> Result<Vec<u8>, String> {
-    let ask = |program: &str| {
+    let ask = |program: &str| -> std::io::Result<std::process::Output> {
         let mut curl = Command::new(program);
+        // Whoever makes a pool chooses the URL: it is one, and nobody's settings are added to it.
+        curl.args(["-q", "--globoff"]);
         curl.args(["--silent", "--show-error", "--fail", "--location", "--proto", "=https,http"]);
         curl.arg("--max-time").arg(patience.as_secs().to_string());
         curl.arg("--max-filesize").arg(MOST.to_string());
-        curl.arg("--").arg(url).stdin(Stdio::null()).output()
+        curl.arg("--").arg(url).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = curl.spawn()?;
+        let mut said = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            // Older ones do not bound an answer that does not tell its length.
+            stdout.take(MOST + 1).read_to_end(&mut said)?;
+        }
+        if said.len() as u64 > MOST {
+            child.kill()?;
+        }
+        let mut done = child.wait_with_output()?;
+        done.stdout = said;
+        Ok(done)
     };
     // Who starts commands with a short search path has it all the same.
     let done = ask("curl").or_else(|e| match e.kind() {

@@ -80,22 +80,12 @@ pub struct Handle {
     nbd: Option<Arc<nbd::Tcp>>,
     nfs: Option<Arc<std::net::TcpListener>>,
     devices: Option<Arc<Path>>,
-    share: Share,
 }
 
 impl Handle {
     pub fn new(dir: StateDir) -> Handle {
         let stop = Arc::new(watch::channel(false).0);
-        Handle {
-            dir,
-            stop,
-            page: Arc::default(),
-            page_guard: None,
-            nbd: None,
-            nfs: None,
-            devices: None,
-            share: Share::Nobody,
-        }
+        Handle { dir, stop, page: Arc::default(), page_guard: None, nbd: None, nfs: None, devices: None }
     }
 
     /// Volumes are served there too.
@@ -116,11 +106,6 @@ impl Handle {
     /// Volumes have block devices, with links in this folder.
     pub fn with_devices(self, links: Option<&Path>) -> Handle {
         Handle { devices: links.map(Arc::from), ..self }
-    }
-
-    /// With whom the daemon is shared.
-    pub fn share(&self) -> Share {
-        self.share
     }
 
     pub fn devices(&self) -> Option<&Path> {
@@ -175,7 +160,6 @@ where
     F: Future<Output = Result<B, DaemonError>>,
 {
     let dir = handle.dir.clone();
-    let handle = Handle { share: options.share, ..handle };
     // Nothing the daemon makes is for others, whatever the umask of whoever started it.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     if options.share != Share::Nobody && !rustix::process::geteuid().is_root() {

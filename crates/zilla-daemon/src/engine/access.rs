@@ -8,9 +8,7 @@
 //! **What stays the owner's alone,** whatever was given: all that changes where and how something is mounted, for
 //! the daemon mounts with root's powers (OpenZFS on Linux keeps `mount`, `mountpoint`, `canmount`, `rename`
 //! and `share` from being delegated for the same reason: there `mount(8)` refuses); so a dataset that is mounted is
-//! not renamed, destroyed, rolled back or received into, for which it would be unmounted and mounted again, and a new one is not mounted. And whatever concerns a whole pool.
-//!
-//! **Streams** are judged where it is known which datasets they are of (`send.rs`, `receive.rs`), by the methods of [`Judge`].
+//! not renamed, destroyed or rolled back, for which it would be unmounted and mounted again, and a new one is not mounted. Streams, and whatever concerns a whole pool.
 //!
 //! **Between the judgement and the deed** the owner may change his mind; who was judged before has acted before, as
 //! in OpenZFS.
@@ -22,7 +20,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use zilla::access::Who;
-use zilla::tree::{DatasetDir, DatasetRef};
+use zilla::tree::DatasetDir;
 use zilla_control::props::{self, naming};
 use zilla_control::types::*;
 use zilla_control::{ApiError, Asked, Caller, ErrorCode};
@@ -69,24 +67,9 @@ fn denied<T>() -> Answer<T> {
 }
 
 /// One caller and one pool.
-pub(super) struct Judge {
+struct Judge {
     pool: Arc<Pool>,
     who: Who,
-}
-
-impl Pool {
-    /// Who judges a caller that is not the owner; refused where nothing that was given counts.
-    async fn judge_of(self: &Arc<Self>, caller: &Caller) -> Answer<Judge> {
-        match self.delegates().await.map_err(of_dataset)? {
-            true => Ok(Judge { pool: self.clone(), who: who(caller) }),
-            false => Err(ErrorCode::NoDelegation.into()),
-        }
-    }
-
-    /// The same; None: the caller may do everything.
-    pub(super) async fn judge_guest(self: &Arc<Self>, caller: &Caller) -> Answer<Option<Judge>> {
-        if caller.owner { Ok(None) } else { self.judge_of(caller).await.map(Some) }
-    }
 }
 
 impl Engine {
@@ -109,8 +92,6 @@ impl Engine {
                 return Err(ApiError::with(ErrorCode::BadRequest, text));
             }
             Asked::DatasetQuery(_) => return Ok(()),
-            // Judged where it is known which datasets the stream is of.
-            Asked::StreamSend(_) | Asked::StreamReceive(_) => return Ok(()),
             Asked::PoolLog(r) => return if self.lines.take(caller, &r.name) { Ok(()) } else { denied() },
             Asked::DatasetCreate(r) => &r.name,
             Asked::DatasetDestroy(r) => &r.target,
@@ -130,11 +111,13 @@ impl Engine {
             Asked::KeyUnload(r) => &r.name,
             Asked::KeyChange(r) => &r.name,
             Asked::GrantChange(r) => &r.name,
-            Asked::ReceiveAbort(r) => &r.name,
             _ => return denied(),
         };
         let pool = self.pool_of(name)?;
-        let judge = pool.judge_of(caller).await?;
+        if !pool.delegates().await.map_err(of_dataset)? {
+            return Err(ErrorCode::NoDelegation.into());
+        }
+        let judge = Judge { pool: pool.clone(), who: who(caller) };
         judge.change(caller, &asked).await?;
         self.lines.grant(caller, &pool.name());
         Ok(())
@@ -198,72 +181,8 @@ impl Judge {
             Asked::KeyUnload(r) => self.on(&r.name, "load-key").await,
             Asked::KeyChange(r) => self.on(&r.name, "change-key").await,
             Asked::GrantChange(r) => self.grants(caller, r).await,
-            // As it destroys what was received.
-            Asked::ReceiveAbort(r) => self.all(&r.name, &["destroy", "mount"]).await,
             _ => denied(),
         }
-    }
-
-    /// To send a snapshot.
-    pub(super) async fn send(&self, snap: &DatasetRef) -> Answer<()> {
-        match snap.may("send", &self.who).await.map_err(of_dataset)? {
-            true => Ok(()),
-            false => denied(),
-        }
-    }
-
-    /// To receive a stream into a dataset, which is there or not. What is mounted only root unmounts.
-    pub(super) async fn receive(&self, r: &StreamReceive, fs: &str, exists: bool) -> Answer<()> {
-        let mut at = fs;
-        if !exists {
-            // With `-d` the nearest above that is there counts.
-            while let Some((up, _)) = at.rsplit_once('/') {
-                at = up;
-                if self.pool.zilla.dir_by_name(at).await.is_ok() {
-                    break;
-                }
-            }
-        }
-        if self.on(at, "receive").await.is_err() {
-            match r.force {
-                true => return denied(),
-                false => self.on(at, "receive:append").await?,
-            }
-        }
-        self.all(at, &["mount", "create"]).await?;
-        for name in r.set.keys().chain(&r.exclude) {
-            if !self.sets(at, name, exists).await? {
-                return denied();
-            }
-        }
-        if exists { self.unmounted(fs) } else { Ok(()) }
-    }
-
-    /// Whether he may set a property of a dataset, or of one that he makes below it.
-    pub(super) async fn sets(&self, at: &str, property: &str, exists: bool) -> Answer<bool> {
-        let Ok(permission) = permission_of(property) else { return Ok(false) };
-        let dir = self.pool.zilla.dir_by_name(at).await.map_err(of(at))?;
-        let may = match exists {
-            true => dir.head().await.map_err(of_dataset)?.may(permission, &self.who).await,
-            false => dir.may_below(permission, &self.who, true).await,
-        };
-        may.map_err(of_dataset)
-    }
-
-    /// To do to a dataset and all below it what an incremental package says was done at its sender.
-    pub(super) async fn follow(&self, top: &str) -> Answer<()> {
-        let all = ["receive", "mount", "create", "destroy", "rename", "promote"];
-        self.all(top, &all).await?;
-        self.unmounted(top)?;
-        for dir in self.below(top, true).await? {
-            self.all(&dir.name(), &all).await?;
-        }
-        Ok(())
-    }
-
-    /// To hold a snapshot, or to give datasets other encryption roots.
-    pub(super) async fn has(&self, fs: &str, permission: &str) -> bool {
-        self.on(fs, permission).await.is_ok()
     }
 
     /// A permission on a dataset that is there; below it, if it is a snapshot.

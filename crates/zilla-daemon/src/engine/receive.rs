@@ -15,7 +15,6 @@ use super::followkeys::RawKeys;
 use super::pool::Pool;
 use super::received::{check_names, key_location, settings};
 use super::streams::{Reader, Told};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use zilla::error::{Errno, Error};
 use zilla::stored::Setting;
@@ -106,9 +105,8 @@ pub(super) fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> A
 
 impl Engine {
     pub(super) async fn receive_stream(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
-        let taken = self.streams.take(&r.stream, caller)?;
+        let taken = self.streams.take(&r.stream)?;
         let pool = self.pool_of(&r.target)?;
-        pool.judge_guest(caller).await?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
@@ -166,15 +164,7 @@ impl Engine {
             }
         };
         reader.end_of_package().await.map_err(plain)?;
-        let guest = pool.judge_guest(caller).await?;
         if list.contains("fromsnap") && !list.contains("not_recursive") && !r.dry_run && !r.heal {
-            if let Some(judge) = &guest {
-                let top = target_of(r, &first.toname, first.toname.split('@').next())?;
-                let top = top.split('@').next().unwrap_or_default();
-                if pool.zilla.dir_by_name(top).await.is_ok() {
-                    judge.follow(top).await?;
-                }
-            }
             self.follow(pool, caller, r, &first, &list, told).await?;
         }
         // By the names that the datasets have in the stream.
@@ -189,13 +179,6 @@ impl Engine {
                         .await?;
                 }
                 Some((Record::End(_), _)) if !keys.is_empty() && !r.dry_run && !r.heal => {
-                    let top = r.target.split('@').next().unwrap_or_default();
-                    if let Some(judge) = &guest
-                        && !judge.has(top, "change-key").await
-                    {
-                        told.err("cannot follow the sender's encryption roots: permission denied");
-                        return Ok(());
-                    }
                     return self.follow_roots(pool, r, &first, &list, &keys, told).await;
                 }
                 Some((Record::End(_), _)) => return Ok(()),
@@ -230,12 +213,6 @@ impl Engine {
             Err(e) if e.is(Errno::NoEnt) => None,
             Err(e) => return Err(of_dataset(e)),
         };
-        let guest = pool.judge_guest(caller).await?;
-        if let Some(judge) = &guest {
-            judge.receive(r, &fs, head.is_some()).await?;
-        }
-        // Only root mounts.
-        let no_mount = r.no_mount || guest.is_some();
         let fs_list = package
             .and_then(|(_, l)| members(l).into_iter().find(|f| f.str("name").is_some_and(|n| n == sent_fs)));
         let part = Part {
@@ -298,7 +275,7 @@ impl Engine {
             return self.pass_over(&part, reader).await;
         }
         if head.is_none() && r.keep_path {
-            self.create_parents(caller, pool, &fs, no_mount).await?;
+            self.create_parents(caller, pool, &fs, r.no_mount).await?;
         }
         let origin = match (&r.origin, &head) {
             (Some(name), None) => Some(name.clone()),
@@ -317,7 +294,7 @@ impl Engine {
             Some(head) => head.local_names().await.map_err(of_dataset)?,
             None => Vec::new(),
         };
-        let (mut of_fs, mut of_snap) = settings(&part, volume, &local, told)?;
+        let (mut of_fs, of_snap) = settings(&part, volume, &local, told)?;
         // What the pool cannot heed is left out, and the rest received.
         of_fs.retain(|(name, s)| match s {
             Setting::Received(v) => match pool.zilla.value_check(name, v.as_u64().unwrap_or(0)) {
@@ -338,21 +315,6 @@ impl Engine {
             let gone = gone.into_iter().filter(|name| !sent.contains(name));
             of_fs.extend(gone.map(|name| (name, Setting::NotReceived)));
         }
-        if let Some(judge) = &guest {
-            let at =
-                if head.is_some() { fs.as_str() } else { fs.rsplit_once('/').map_or(&*fs, |(up, _)| up) };
-            let mut refused = BTreeSet::new();
-            for (name, _) in of_fs.iter().chain(&of_snap) {
-                if !judge.sets(at, name, head.is_some()).await? {
-                    refused.insert(name.clone());
-                }
-            }
-            of_fs.retain(|(name, _)| !refused.contains(name));
-            of_snap.retain(|(name, _)| !refused.contains(name));
-            for name in refused {
-                told.err(format!("cannot receive {name} property on {fs}: permission denied"));
-            }
-        }
         let opts = ReceiveOpts {
             fs: fs.clone(),
             snap,
@@ -371,17 +333,13 @@ impl Engine {
         if !of_snap.is_empty() {
             pool.change_props(&target, of_snap).await?;
         }
-        let holds = match &guest {
-            Some(judge) => judge.has(&fs, "hold").await,
-            None => true,
-        };
-        if !r.skip_holds && holds {
+        if !r.skip_holds {
             self.hold_as_sent(pool, &part, told).await;
         }
         // What cannot be read without its key is mounted when that is loaded.
         let dir = pool.zilla.dir_by_name(&fs).await.map_err(of_dataset)?;
         let readable = dir.key_loaded().await.map_err(of_dataset)?;
-        if received && readable && !volume && !no_mount {
+        if received && readable && !volume && !r.no_mount {
             // One whose `canmount` says no is not mounted; one that has no place neither.
             if let Err(e) = pool.mount_one(self, &fs, &[], false).await {
                 told.err(format!("cannot mount '{fs}': {}", e.description()));

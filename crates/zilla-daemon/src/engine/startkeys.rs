@@ -183,6 +183,8 @@ async fn locked_roots(pool: &Arc<Pool>) -> Result<Vec<Locked>> {
     Ok(all)
 }
 
+const NOT_A_FILE: &str = "it is not a regular file.";
+
 /// The key in a file. The file may lie in a file system of this very process, or in one that does
 /// not answer.
 async fn read(format: &'static str, location: String) -> std::result::Result<KeyMaterial, String> {
@@ -190,6 +192,10 @@ async fn read(format: &'static str, location: String) -> std::result::Result<Key
         let path = location.trim_start_matches("file://");
         let failed =
             |e: std::io::Error| format!("Failed to open key material file: {}.", zilla_env::strerror(&e));
+        // Some devices do something when they are opened.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(NOT_A_FILE.into());
+        }
         // Opening a pipe to which nobody writes would wait.
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(failed)?;
@@ -205,7 +211,7 @@ async fn read(format: &'static str, location: String) -> std::result::Result<Key
 fn key_in(format: &str, file: File) -> std::result::Result<KeyMaterial, String> {
     match file.metadata() {
         Ok(about) if about.is_file() => {}
-        Ok(_) => return Err("it is not a regular file.".into()),
+        Ok(_) => return Err(NOT_A_FILE.into()),
         Err(e) => return Err(format!("{}.", zilla_env::strerror(&e))),
     }
     let bytes = key_source::take(format, &mut BufReader::new(file))?;

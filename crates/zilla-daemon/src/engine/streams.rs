@@ -31,13 +31,10 @@ use zilla::error::{Errno, Error, Result};
 use zilla::streams::{Sink, Source};
 use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
 use zilla_control::props::nicenum::nicebytes;
-use zilla_control::share::{Share, peer_groups};
-use zilla_control::{ApiError, Caller, ErrorCode};
+use zilla_control::{ApiError, ErrorCode};
 
-/// Descriptors of a user that wait for their request; a client sends it at once.
-const WAITING: usize = 16;
-/// Clients with whom the daemon is shared that may be handing over theirs.
-const GUESTS: usize = 16;
+/// Descriptors that wait for their request; a client sends it at once.
+const WAITING: usize = 64;
 /// A client that does not send its one message is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Buffers between a pipe's thread and the engine.
@@ -47,7 +44,6 @@ const CHUNK: usize = 1 << 20;
 
 struct Waiting {
     key: String,
-    uid: u32,
     fd: OwnedFd,
     conn: UnixStream,
 }
@@ -58,20 +54,19 @@ pub struct Desk(Arc<Mutex<VecDeque<Waiting>>>);
 
 impl Desk {
     /// Listens for clients, on a thread that ends with the process.
-    pub fn start(&self, state: &zilla_control::StateDir, share: Share) -> std::io::Result<()> {
+    pub fn start(&self, state: &zilla_control::StateDir) -> std::io::Result<()> {
         let path = state.path().join(zilla_control::paths::STREAM_SOCKET);
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
-        zilla_control::server::open_to(&path, share)?;
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         let desk = self.clone();
         let accept = move || {
-            let guests = Arc::new(());
             for conn in listener.incoming() {
                 match conn {
-                    Ok(conn) => desk.receive(conn, share, &guests),
+                    Ok(conn) => desk.take_in(conn),
                     Err(e) => {
                         tracing::warn!("accept: {e}");
                         std::thread::sleep(Duration::from_millis(50));
@@ -83,55 +78,32 @@ impl Desk {
         Ok(())
     }
 
-    /// Takes in what a client hands over. One with whom the daemon is shared keeps nobody else
-    /// waiting, and is turned away where too many like him are there; `guests`: each has a copy.
-    fn receive(&self, conn: UnixStream, share: Share, guests: &Arc<()>) {
+    fn take_in(&self, mut conn: UnixStream) {
         let owner = rustix::process::geteuid();
-        let admitted = |peer: &rustix::net::UCred| {
-            let mut groups = peer_groups(&conn).unwrap_or_default();
-            groups.push(peer.gid.as_raw());
-            share.admits(&groups)
-        };
         match rustix::net::sockopt::socket_peercred(&conn) {
-            Ok(peer) if peer.uid == owner || peer.uid.is_root() => self.take_in(conn, peer.uid.as_raw()),
-            Ok(peer) if admitted(&peer) && Arc::strong_count(guests) <= GUESTS => {
-                let (desk, guest, uid) = (self.clone(), guests.clone(), peer.uid.as_raw());
-                let take_in = move || {
-                    desk.take_in(conn, uid);
-                    drop(guest);
-                };
-                if let Err(e) = std::thread::Builder::new().name("streams".into()).spawn(take_in) {
-                    tracing::warn!("cannot start a thread: {e}");
-                }
+            Ok(peer) if peer.uid == owner || peer.uid.is_root() => {}
+            _ => {
+                tracing::warn!("refused a stream of somebody else");
+                return;
             }
-            _ => tracing::warn!("refused a stream of somebody else"),
         }
-    }
-
-    fn take_in(&self, mut conn: UnixStream, uid: u32) {
         let _ = (conn.set_read_timeout(Some(PATIENCE)), conn.set_write_timeout(Some(PATIENCE)));
         let Some((key, fd)) = message(&conn) else { return };
         let Ok(shared) = conn.try_clone() else { return };
         let mut waiting = self.0.lock();
-        // The oldest is of a client that forgot it. Nobody takes the place of another user's.
-        let of = |w: &Waiting| w.uid == uid;
-        if waiting.iter().filter(|w| of(w)).count() >= WAITING
-            && let Some(oldest) = waiting.iter().position(of)
-        {
-            waiting.remove(oldest);
+        // The oldest is of a client that forgot it.
+        if waiting.len() >= WAITING {
+            waiting.pop_front();
         }
-        if waiting.len() >= WAITING * GUESTS {
-            return;
-        }
-        waiting.push_back(Waiting { key, uid, fd, conn: shared });
+        waiting.push_back(Waiting { key, fd, conn: shared });
         drop(waiting);
         let _ = conn.write_all(&[TAKEN]);
     }
 
-    /// The descriptor of a key, for who has handed it over.
-    pub fn take(&self, key: &str, caller: &Caller) -> Answer<Stream> {
+    /// The descriptor of a key.
+    pub fn take(&self, key: &str) -> Answer<Stream> {
         let mut waiting = self.0.lock();
-        let at = waiting.iter().position(|w| w.key == key && (caller.owner || w.uid == caller.uid));
+        let at = waiting.iter().position(|w| w.key == key);
         let found = at.and_then(|at| waiting.remove(at));
         let w = found.ok_or_else(|| {
             ApiError::with(ErrorCode::BadRequest, "the stream's descriptor was not handed over")
@@ -248,11 +220,6 @@ impl Outlet {
         }
         if kind != FileType::Fifo {
             return Ok(Outlet::File(fd.into()));
-        }
-        // What the client may not write to is not opened for him.
-        let mode = rustix::fs::fcntl_getfl(&fd).map_err(std::io::Error::from)?;
-        if !mode.intersects(OFlags::WRONLY | OFlags::RDWR) {
-            return Ok(Outlet::Blocking(fd.into()));
         }
         let same = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
