@@ -59,6 +59,7 @@ fn expand_and_look(nparity: u8, disks: usize) {
         assert!(spa.tree().pool_leaves().all(|l| l.stats.snapshot().checksum_errors == 0));
         let spa = w.turn(spa).await;
         w.check(&spa, 0..70).await;
+        spa.scan().unwrap().wait().await;
         assert_eq!(spa.scan().unwrap().status().state, ScanState::Finished as u64);
         w.export(spa).await;
         w.without_each(&NAMES[..=disks], 70).await;
