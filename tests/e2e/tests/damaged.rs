@@ -239,7 +239,7 @@ fn a_damaged_block_is_named_in_all_that_share_it() {
     // What the clone took over is not forgotten with the dataset that it came from.
     world.zfs("destroy tank/fs").ok();
     assert_eq!(named(&world), all(&promoted));
-    pool.judge();
+    pool.export();
     pool.import();
     fs::remove_file(pool.root().join("c1/f")).expect("rm");
     world.zfs("destroy -R tank/c1@s2").ok();

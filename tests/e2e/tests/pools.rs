@@ -42,7 +42,7 @@ fn a_pool_that_is_let_go_of_hard_is_still_in_its_cache_file() {
     let cache = world.path().join("pools.cache");
     let option = format!("cachefile={}", cache.display());
     let _tank = Pool::create(&world, "tank", Kind::Single, 96 << 20, &["-o", &option]);
-    let import = format!("import -c {} tank", cache.display());
+    let import = format!("import -o {option} -c {} tank", cache.display());
     world.zpool("export -F tank").ok();
     world.zpool(&import).ok();
     world.zpool("export tank").ok();

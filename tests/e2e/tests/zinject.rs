@@ -252,6 +252,8 @@ fn blocks_of_a_file_fail_by_copy_level_and_kind() {
     zinject(&world, "-a").ok();
     assert_eq!(fs::read(&file).expect("read"), contents);
     world.zpool("clear tank").ok();
+    // Errors that came quickly enough have faulted a device, which is given what it missed.
+    world.zpool("wait -t resilver tank").ok();
     pool.scrub();
     pool.scrub();
     told(&world.zpool("status -v tank").ok(), "No known data errors");
