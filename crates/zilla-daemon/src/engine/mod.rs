@@ -72,6 +72,7 @@ mod snapshots;
 mod split;
 mod startkeys;
 mod streams;
+mod taken;
 mod trace;
 mod upkeep;
 mod usershares;

@@ -14,18 +14,18 @@ use super::mountopts::{Temporary, Words, differ, matters_unprivileged};
 use super::place::{Place, is_empty};
 use super::pool::Pool;
 use super::shares::Shared;
+use super::taken::{Unused, take_back};
 use super::usershares::Usershare;
 use super::values::{Mountpoint, Settings};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use zilla::Filesystem;
 use zilla::FsProps;
 use zilla::error::{Error, Result};
 use zilla::tree::{DatasetDir, DatasetRef};
-use zilla::{Filesystem, Zfs};
 use zilla_control::props::naming;
 use zilla_control::types::{DatasetMount, DatasetUnmount, KeyUnload, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
@@ -49,7 +49,7 @@ pub struct Mounted {
 /// have to be written.
 const GOING: Duration = Duration::from_secs(10);
 /// And so long for the last threads of a file system that was unmounted by force.
-const LINGERING: Duration = Duration::from_secs(5);
+pub(super) const LINGERING: Duration = Duration::from_secs(5);
 
 impl Mounted {
     pub fn path(&self) -> &Path {
@@ -76,47 +76,6 @@ pub struct How {
 
 fn failed(message: impl Into<String>) -> ApiError {
     ApiError::with(ErrorCode::MountFailed, message)
-}
-
-/// An open file system that is given up when this is dropped.
-struct Unused(Option<Arc<Zfs>>);
-
-impl Drop for Unused {
-    fn drop(&mut self) {
-        if let Some(zfs) = self.0.take() {
-            zfs.revoke_now();
-            zfs.let_go();
-        }
-    }
-}
-
-/// Whether anything is mounted below a path, whoever mounted it; also where it cannot be told.
-fn is_mounted_below(at: &Path) -> bool {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return true };
-    // Blanks and the like are written in octal there.
-    let octal = |byte: &u8| match byte {
-        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
-        byte => vec![*byte],
-    };
-    let mut below: Vec<u8> = at.as_os_str().as_bytes().iter().flat_map(octal).collect();
-    below.push(b'/');
-    let place = |line: &[u8]| line.split(|b| *b == b' ').nth(4).is_some_and(|p| p.starts_with(&below));
-    table.split(|b| *b == b'\n').any(place)
-}
-
-/// Takes a file system from whoever may still have it: files of what was unmounted by force, and what
-/// frees files in the background. Then others may open the dataset.
-async fn take_back(name: &str, zfs: Arc<Zfs>) {
-    if let Err(e) = zfs.flush_atimes().await {
-        tracing::warn!("'{name}': writing access times: {e}");
-    }
-    match tokio::time::timeout(LINGERING, zfs.revoke()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(e)) => tracing::error!("'{name}': {e}"),
-        // Its pool is suspended. Nobody is in a transaction for so long.
-        Err(_) => tracing::warn!("'{name}': what was changed last is not synced yet"),
-    }
-    zfs.let_go();
 }
 
 impl Pool {
@@ -548,26 +507,6 @@ impl Pool {
             unmounted.push((name.clone(), temporary));
         }
         (unmounted, None)
-    }
-
-    /// Unmounts one that is to be rolled back, in which nothing else of the pool is mounted any more.
-    /// As OpenZFS goes back under open files, so does this: what they were is gone. Only where
-    /// something else is mounted in it, which would go with it, does it have to be free.
-    pub(super) async fn unmount_for_rollback(
-        &self,
-        name: &str,
-        force: bool,
-        unmounted: &mut Vec<(String, Temporary)>,
-    ) -> Answer<()> {
-        let Some(at) = self.mounted_at(name) else { return Ok(()) };
-        let temporary = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
-        match self.unmount_one(name, force).await {
-            Err(busy) if force || is_mounted_below(&at) => return Err(busy),
-            Err(_) => self.unmount_one(name, true).await?,
-            Ok(()) => {}
-        }
-        unmounted.push((name.to_owned(), temporary));
-        Ok(())
     }
 
     /// Mounts again what was unmounted, with the options it had; the first error.
