@@ -198,7 +198,8 @@ impl Zio {
     ) -> Block {
         let (metadata, objset) = (bp.is_metadata(), bookmark.objset);
         let keep = self.caching(objset).primary.takes(metadata);
-        let keep = !(!metadata && self.goes_past(bp, bookmark)) && keep;
+        let past = !metadata && self.goes_past(bp, bookmark);
+        let keep = keep && !past;
         Block { data, compress, lsize, metadata, keep, l2: self.l2_facts(bp, objset, true) }
     }
 
