@@ -28,6 +28,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use zeroize::Zeroize;
 
 /// Longest request: a `zfs snapshot` of some ten thousand names.
 pub const REQUEST_LIMIT: usize = 4 << 20;
@@ -256,7 +257,14 @@ async fn answer<B: Backend>(
         Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the request takes too long"),
     };
     let operation = name.clone();
-    let task = tokio::spawn(async move { dispatch(&*backend, caller, &name, &body).await });
+    let task = tokio::spawn(async move {
+        let outcome = dispatch(&*backend, caller, &name, &body).await;
+        // There may have been a key in it.
+        if let Ok(mut body) = body.try_into_mut() {
+            body.zeroize();
+        }
+        outcome
+    });
     match task.await {
         Ok(outcome) => respond(StatusCode::OK, JSON, outcome),
         Err(e) => {

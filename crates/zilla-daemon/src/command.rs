@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::nbd::Tcp;
 use crate::{DaemonError, Handle, Options};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::path::Path;
 use zilla_control::StateDir;
 use zilla_control::share::Share;
@@ -53,6 +54,8 @@ fn listen_to(at: &str) -> Result<std::net::TcpListener, String> {
 pub fn main(words: Vec<String>) -> u8 {
     // The program is called `zilla`; people look for the daemon by its own name.
     let _ = rustix::thread::set_name(c"zillad");
+    // A core dump would have keys in it.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let mut options = Options::default();
     let mut share = std::env::var("ZILLA_SHARE").unwrap_or_default();
     let given = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());

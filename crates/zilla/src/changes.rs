@@ -105,21 +105,11 @@ impl Pool {
         .await
     }
 
-    /// Goes back to a dataset's newest snapshot, **also under files and volumes that are open**, and
-    /// what is written to these from then on is lost: whoever serves them takes them away first, as
-    /// [`Dataset::rollback`](crate::Dataset::rollback) does. EAGAIN: try again in the next txg; EBUSY:
-    /// somebody may still change its files.
+    /// Goes back to a dataset's newest snapshot. Whoever serves its files or its volume takes them
+    /// away first. EAGAIN: try again in the next txg; EBUSY: somebody has it open.
     pub async fn roll_back(&self, fs: &str, to: &str) -> Result<()> {
         let (fs, to) = (fs.to_owned(), to.to_owned());
-        self.task(move |dsl, tx| {
-            Box::pin(async move {
-                if dsl.by_name(&fs).await?.has_writer() {
-                    return Err(Error::os(Errno::Busy, format!("'{fs}' is busy: its files are in use")));
-                }
-                dsl.rollback(&tx, &fs, Some(&to)).await
-            })
-        })
-        .await
+        self.task(move |dsl, tx| Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await })).await
     }
 
     /// Destroys datasets and snapshots in the order of their names here. Where one is refused, those

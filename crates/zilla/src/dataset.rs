@@ -131,17 +131,41 @@ pub(crate) fn held(ds: &Arc<DslDataset>) -> Result<LongHold> {
     }
 }
 
-/// Opens the files of a file system or snapshot.
+/// The right to change a dataset's files, which one has at a time; None where nothing is changed. Who
+/// has just closed them may be at it a moment longer.
+async fn writer(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>) -> Result<Option<Writer>> {
+    let ctx = dsl.ctx();
+    if ctx.readonly || ds.is_snapshot() {
+        return Ok(None);
+    }
+    let mut tries = CLOSING.as_millis() / LOOK.as_millis();
+    loop {
+        if let Some(writer) = ds.writer() {
+            return Ok(Some(writer));
+        }
+        if tries == 0 {
+            let what = format!("'{}' is busy: its files are still in use", ds.name());
+            return Err(Error::os(Errno::Busy, what));
+        }
+        tries -= 1;
+        ctx.env.sleep(LOOK).await;
+    }
+}
+
+/// Opens the files of a file system or snapshot, by their numbers alone. Whoever opens them `readonly`
+/// beside others changes nothing, and does not replay what a crash has left in the log. EBUSY:
+/// somebody else has them open for writing, and this would be to write, too.
 pub(crate) async fn open_zfs(
     env: &Env,
     dsl: &Arc<DslPool>,
     ds: &Arc<DslDataset>,
     readonly: bool,
 ) -> Result<Arc<Zfs>> {
-    open_zfs_as(env, dsl, ds, readonly, None).await
+    let writer = if readonly { None } else { writer(dsl, ds).await? };
+    open_zfs_as(env, dsl, ds, readonly, writer).await
 }
 
-/// The same by the one who may change them.
+/// The same; with the right to change them its intent log is replayed.
 async fn open_zfs_as(
     env: &Env,
     dsl: &Arc<DslPool>,
@@ -165,7 +189,7 @@ async fn open_zfs_as(
     if os.is_locked() {
         return Err(Error::os(Errno::Access, "encryption key not loaded"));
     }
-    let writes = !ctx.readonly && !ds.is_snapshot();
+    let writes = writer.is_some();
     let read_only_key = writes && dsl.has_old_key(&ds.dir()).await?;
     if read_only_key && !readonly {
         return Err(zilla_core::dsl::old_key(&ds.name()));
@@ -184,32 +208,11 @@ impl DatasetRef {
         fs_props(&self.dsl, &self.ds, readonly).await
     }
 
-    /// Opens the files of a file system or snapshot, by their numbers alone. EBUSY: somebody else
-    /// has them open for writing, and this would be to write, too.
+    /// Opens the files of a file system or snapshot, by their numbers alone. Whoever opens them
+    /// `readonly` beside others changes nothing, and does not replay what a crash has left in the
+    /// log. EBUSY: somebody else has them open for writing, and this would be to write, too.
     pub async fn open_zfs(&self, readonly: bool) -> Result<Arc<Zfs>> {
-        let writer = if readonly { None } else { self.writer().await? };
-        open_zfs_as(&self.dsl.ctx().env, &self.dsl, &self.ds, readonly, writer).await
-    }
-
-    /// The right to change its files, which one has at a time; None where nothing is changed. Who
-    /// has just closed them may be at it a moment longer.
-    async fn writer(&self) -> Result<Option<Writer>> {
-        let ctx = self.dsl.ctx();
-        if ctx.readonly || self.ds.is_snapshot() {
-            return Ok(None);
-        }
-        let mut tries = CLOSING.as_millis() / LOOK.as_millis();
-        loop {
-            if let Some(writer) = self.ds.writer() {
-                return Ok(Some(writer));
-            }
-            if tries == 0 {
-                let what = format!("'{}' is busy: its files are still in use", self.ds.name());
-                return Err(Error::os(Errno::Busy, what));
-            }
-            tries -= 1;
-            ctx.env.sleep(LOOK).await;
-        }
+        open_zfs(&self.dsl.ctx().env, &self.dsl, &self.ds, readonly).await
     }
 
     /// Opens a file system or snapshot with all that is below its `.zfs`, and frees in the background
@@ -217,7 +220,7 @@ impl DatasetRef {
     /// write or be allowed to (`readonly` is what the property says, and may change).
     pub async fn open_filesystem(&self, readonly: bool) -> Result<Arc<Filesystem>> {
         let env = &self.dsl.ctx().env;
-        let writer = self.writer().await?;
+        let writer = writer(&self.dsl, &self.ds).await?;
         let zfs = open_zfs_as(env, &self.dsl, &self.ds, readonly, writer).await?;
         filesystem_on(env, &self.dsl, &self.ds, zfs).await
     }

@@ -259,14 +259,7 @@ impl Dataset {
             pool.unused(Some(id)).await?;
             change(&pool, &[Errno::Again, Errno::Busy], move |dsl, tx| {
                 let (fs, to) = (fs.clone(), to.clone());
-                Box::pin(async move {
-                    // Somebody uses it by way of the engine. (The engine does not ask: the daemon
-                    // rolls back under volumes that only wait.)
-                    if dsl.by_name(&fs).await?.is_long_held() {
-                        return Err(Error::os(Errno::Busy, format!("'{fs}' is open")));
-                    }
-                    dsl.rollback(&tx, &fs, Some(&to)).await
-                })
+                Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await })
             })
             .await
         })

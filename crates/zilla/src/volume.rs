@@ -307,6 +307,10 @@ impl Volume {
                     st.suspended = true;
                     waiting.0 = Some(self.clone());
                     if st.users == 0 {
+                        // Others may put something else in its place: it is opened anew.
+                        if let Some(zvol) = &st.zvol {
+                            zvol.let_go();
+                        }
                         break;
                     }
                 }

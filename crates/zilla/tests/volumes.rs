@@ -212,6 +212,15 @@ fn a_rollback_under_an_open_volume_gives_its_users_the_snapshots_contents() {
         v.write(0, &[noise(2, 100_000)], true).await.unwrap();
         spa.sync().await.unwrap();
 
+        // Not while requests may come.
+        let dsl = spa.dsl.clone();
+        let refused = spa.ctx.sync_task(move |tx| {
+            Box::pin(async move { dsl.rollback(&tx, "tank/v", Some("tank/v@s")).await })
+        });
+        assert_eq!(errno(refused.await), Some(Errno::Busy));
+        v.write(0, &[noise(4, 100_000)], true).await.unwrap();
+        assert!(v.read(0, 100_000).await.unwrap().concat() == noise(4, 100_000));
+
         let suspended = v.suspend().await.unwrap();
         assert!(v.try_read(0, 512).unwrap().is_none(), "requests wait");
         let (v2, done) = (v.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));

@@ -155,6 +155,36 @@ fn a_volume_changes_under_its_clients() {
     world.zfs("rollback tank/v@s").ok();
     assert!(nbd.read(0, 50_000) == noise(1, 50_000));
     assert_eq!(world.zfs("get -Hp -o value volsize tank/v").ok(), "8388608\n");
+    // So does what is received into it.
+    let stream = world.path().join("stream");
+    let send = |words: &str| {
+        let out = std::fs::File::create(&stream).expect("stream");
+        let mut send = world.command("zfs");
+        assert!(send.arg("send").args(words.split(' ')).stdout(out).status().expect("zfs").success());
+    };
+    let receive = || {
+        let from = std::fs::File::open(&stream).expect("stream");
+        let mut receive = world.command("zfs");
+        assert!(receive.args(["receive", "-F", "tank/w"]).stdin(from).status().expect("zfs").success());
+    };
+    send("tank/v@s");
+    receive();
+    let mut copy = Nbd::connect(&world, "tank/w").expect("an export");
+    assert!(copy.read(0, 50_000) == noise(1, 50_000));
+    assert_eq!(nbd.write(0, 0, &noise(3, 50_000)), 0);
+    world.zfs("snapshot tank/v@later").ok();
+    send("-i @s tank/v@later");
+    receive();
+    assert!(copy.read(0, 50_000) == noise(3, 50_000));
+    assert_eq!(copy.write(0, 0, &noise(4, 512)), 0);
+    // What it inherits in another place counts at once.
+    world.zfs("create -o readonly=on tank/ro").ok();
+    world.zfs("rename tank/w tank/ro/w").ok();
+    assert_eq!(copy.write(0, 0, &noise(5, 512)), EPERM);
+    assert!(copy.read(0, 512) == noise(4, 512));
+    copy.leave();
+    world.zfs("rollback -r tank/v@s").ok();
+    assert!(nbd.read(0, 50_000) == noise(1, 50_000));
     // Snapshots are there for those who are to see them.
     assert!(Nbd::connect(&world, "tank/v@s").is_none());
     world.zfs("set snapdev=visible tank/v").ok();

@@ -10,8 +10,9 @@
 //! CPU has them, tables without secret-dependent addresses where not. They are checked here against the vectors of
 //! NIST SP 800-38C and 38D, RFC 4231, RFC 5869's construction, and RFC 6070.
 //!
-//! What is kept true: expanded keys are overwritten when they are dropped; nothing here has a `Debug` that shows a key; a
-//! failed check gives no plaintext.
+//! What is kept true: ciphers' expanded keys are overwritten when they are dropped (the states of
+//! HMACs are not: the library has no way to); nothing here has a `Debug` that shows a key; a failed
+//! check gives no plaintext.
 
 #![deny(clippy::indexing_slicing)]
 

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use zeroize::{Zeroize, Zeroizing};
 
 /// What a user gave as a key, for the socket alone: 32 bytes, or a passphrase, in hexadecimal digits. Overwritten when it is dropped, and
 /// nothing of it is in its `Debug`, which requests are logged by.
@@ -17,21 +18,22 @@ impl KeyMaterial {
     }
 
     /// None if it is not hexadecimal.
-    pub fn bytes(&self) -> Option<Vec<u8>> {
+    pub fn bytes(&self) -> Option<Zeroizing<Vec<u8>>> {
         let digits = self.0.as_bytes();
         let nibble = |b: u8| char::from(b).to_digit(16).and_then(|n| u8::try_from(n).ok());
         let (pairs, rest) = digits.as_chunks::<2>();
-        let bytes = pairs.iter().map(|[a, b]| Some(nibble(*a)? << 4 | nibble(*b)?)).collect();
-        if rest.is_empty() { bytes } else { None }
+        // All of its room at once: a vector that grows leaves copies behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(pairs.len()));
+        for [a, b] in pairs {
+            bytes.push(nibble(*a)? << 4 | nibble(*b)?);
+        }
+        rest.is_empty().then_some(bytes)
     }
 }
 
 impl Drop for KeyMaterial {
     fn drop(&mut self) {
-        let mut bytes = std::mem::take(&mut self.0).into_bytes();
-        bytes.fill(0);
-        // What is written and never read the compiler may leave out, but for this.
-        std::hint::black_box(&bytes);
+        self.0.zeroize();
     }
 }
 

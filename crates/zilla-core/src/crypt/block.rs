@@ -3,7 +3,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::DataKey;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use bytes::Bytes;
 use zilla_codec::checksum::embedded;
 use zilla_codec::crypt::{IV_LEN, MAC_LEN, SALT_LEN, digest, same};
@@ -115,20 +115,24 @@ impl DataKey {
         Ok(buf.into_bytes())
     }
 
-    /// Encrypts a level-0 block's bytes as its pointer says they were. Other bytes than these never
-    /// leave memory: their checksum is not the pointer's.
+    /// Encrypts a level-0 block's bytes as its pointer says they were. `ECKSUM`: they are others. Two
+    /// texts under one IV would tell of each other, so what is not the block never leaves memory.
     pub fn reseal(&self, bp: &BlkPtr, data: &[u8]) -> Result<Bytes> {
         let mut buf = IoBuf::from_slice(data);
         let cipher = self.for_salt(&bp.salt())?;
-        match self.parts(bp.otype(), data, bp.byteorder())? {
+        let mac = match self.parts(bp.otype(), data, bp.byteorder())? {
             Some(parts) => {
                 let mut message = parts.gather(data);
-                cipher.seal(&bp.iv(), &parts.aad, &mut message).map_err(too_long)?;
+                let mac = cipher.seal(&bp.iv(), &parts.aad, &mut message).map_err(too_long)?;
                 parts.scatter(&message, &mut buf);
+                mac
             }
-            None => drop(cipher.seal(&bp.iv(), &[], &mut buf).map_err(too_long)?),
+            None => cipher.seal(&bp.iv(), &[], &mut buf).map_err(too_long)?,
+        };
+        match same(&mac, &bp.mac()) {
+            true => Ok(buf.into_bytes()),
+            false => Err(Error::os(Errno::Cksum, "these are not the block's contents: another code")),
         }
-        Ok(buf.into_bytes())
     }
 
     /// The two codes of an objset's head, in this machine's order.

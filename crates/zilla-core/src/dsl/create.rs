@@ -10,10 +10,12 @@ use super::space::SpaceCheck;
 use crate::dmu::{NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
+use crate::types::Bookmark;
 use crate::zap::{CreateOpts, U8_TEXTPREP_TOUPPER, Zap};
 use crate::zio::SealedStore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{
     DD_FIELD_FILESYSTEM_COUNT, DD_FIELD_SNAPSHOT_COUNT, DD_FLAG_USED_BREAKDOWN, DMU_POOL_ROOT_DATASET,
     DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys, DslDirPhys,
@@ -320,7 +322,7 @@ impl DslPool {
             os.with_phys(|p| p.flags |= flags);
             os.set_owner_fn(crate::zpl::owner_of);
         }
-        *ds.objset.lock() = Some(os.clone());
+        ds.set_objset(os.clone());
         // Even an empty objset has a root.
         ds.rewrite_root.store(true, Ordering::Relaxed);
         Ok(os)
@@ -329,34 +331,48 @@ impl DslPool {
     /// The objset of a dataset, opened if need be.
     #[crate::boxed]
     pub async fn objset(&self, ds: &Arc<DslDataset>) -> Result<Arc<Objset>> {
-        if let Some(os) = ds.open_objset() {
-            return Ok(os);
+        loop {
+            let turn = match ds.objset_or_turn() {
+                Ok(os) => return Ok(os),
+                Err(turn) => turn,
+            };
+            let bp = self.root_pointer(ds).await?;
+            let props = self.write_props(ds).await?;
+            let store = self.store_of(ds, bp.uses_crypt()).await?;
+            let os = Objset::open(ds.id, &bp, store, self.ctx.cache.clone(), props).await?;
+            let counted = os.phys().flags & OBJSET_FLAG_USERACCOUNTING_COMPLETE != 0;
+            if !ds.is_snapshot() && os.os_type() == ObjsetType::Zfs.number() && counted {
+                os.set_owner_fn(crate::zpl::owner_of);
+            }
+            // Its key may have been unloaded meanwhile, or it has other contents.
+            if let Some(os) = ds.share_objset(turn, &bp, os) {
+                return Ok(os);
+            }
         }
-        let p = ds.phys();
-        if p.bp.is_hole() {
+    }
+
+    /// Where a dataset's contents begin. An encrypted one's are sealed: a root that is not, which only
+    /// somebody else can have put there, would be believed without its code, and what is written
+    /// after it would not be encrypted.
+    async fn root_pointer(&self, ds: &DslDataset) -> Result<BlkPtr> {
+        let bp = ds.phys().bp;
+        if bp.is_hole() {
             return Err(Error::inval(format!("{} has no contents", ds.name())));
         }
-        let props = self.write_props(ds).await?;
-        let store = self.store_of(ds, p.bp.uses_crypt()).await?;
-        let os = Objset::open(ds.id, &p.bp, store, self.ctx.cache.clone(), props).await?;
-        let counted = os.phys().flags & OBJSET_FLAG_USERACCOUNTING_COMPLETE != 0;
-        if !ds.is_snapshot() && os.os_type() == ObjsetType::Zfs.number() && counted {
-            os.set_owner_fn(crate::zpl::owner_of);
+        if !bp.uses_crypt() && self.is_encrypted(&ds.dir()).await? {
+            let what = format!("{} is encrypted, and its root is not", ds.name());
+            return Err(Error::corrupt(Some(Bookmark::root(ds.id)), "", what));
         }
-        let mut slot = ds.objset.lock();
-        Ok(slot.get_or_insert(os).clone())
+        Ok(bp)
     }
 
     /// A dataset's contents as whoever has no key sees them: they are read only to be sent on as
     /// they are.
     pub(crate) async fn sealed_objset(&self, ds: &DslDataset) -> Result<Arc<Objset>> {
-        let p = ds.phys();
-        if p.bp.is_hole() {
-            return Err(Error::inval(format!("{} has no contents", ds.name())));
-        }
+        let bp = self.root_pointer(ds).await?;
         let props = self.write_props(ds).await?;
         let store = SealedStore::new(self.ctx.store.clone());
-        Objset::open(ds.id, &p.bp, store, self.ctx.cache.clone(), props).await
+        Objset::open(ds.id, &bp, store, self.ctx.cache.clone(), props).await
     }
 
     /// The intent log of a head that is to be written to.

@@ -11,9 +11,19 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DS_FLAG_DEFER_DESTROY, DS_FLAG_INCONSISTENT, DslDatasetPhys};
 use zilla_ondisk::object_type::{DMU_OT_DSL_DATASET, DMU_OTN_ZAP_METADATA};
 use zilla_ondisk::{ByteOrder, Phys};
+
+/// The objset that everybody shares, where one is open.
+#[derive(Default)]
+struct Opened {
+    objset: Option<Arc<Objset>>,
+    /// How often it was let go of. What was being opened before that is not shared: it has other
+    /// contents, or a key that was unloaded.
+    gone: u64,
+}
 
 pub struct DslDataset {
     pub(super) id: u64,
@@ -22,7 +32,7 @@ pub struct DslDataset {
     dir: Mutex<Arc<DslDir>>,
     /// Of a snapshot.
     pub(super) snapname: Mutex<String>,
-    pub(super) objset: Mutex<Option<Arc<Objset>>>,
+    objset: Mutex<Opened>,
     /// Feature flags (short names) that its contents need.
     pub(super) features: Mutex<BTreeSet<&'static str>>,
     /// The entry of the feature `redacted_datasets`.
@@ -72,7 +82,7 @@ impl DslDataset {
             phys: RwLock::new(phys),
             dir: Mutex::new(dir),
             snapname: Mutex::default(),
-            objset: Mutex::new(None),
+            objset: Mutex::default(),
             features: Mutex::default(),
             redacted: Mutex::default(),
             activating: Mutex::default(),
@@ -179,7 +189,35 @@ impl DslDataset {
 
     /// The objset, if it is open.
     pub fn open_objset(&self) -> Option<Arc<Objset>> {
-        self.objset.lock().clone()
+        self.objset.lock().objset.clone()
+    }
+
+    /// The same; or else a number, by which what is opened from now on can be shared.
+    pub(super) fn objset_or_turn(&self) -> std::result::Result<Arc<Objset>, u64> {
+        let st = self.objset.lock();
+        st.objset.clone().ok_or(st.gone)
+    }
+
+    /// Has everybody use an objset that was opened at `bp`, unless another has been opened meanwhile,
+    /// which is used then. None: what it was opened as is no more.
+    pub(super) fn share_objset(&self, turn: u64, bp: &BlkPtr, os: Arc<Objset>) -> Option<Arc<Objset>> {
+        let mut st = self.objset.lock();
+        if st.objset.is_none() && (st.gone != turn || self.phys.read().bp != *bp) {
+            return None;
+        }
+        Some(st.objset.get_or_insert(os).clone())
+    }
+
+    /// A new objset, which nobody knows yet.
+    pub(super) fn set_objset(&self, os: Arc<Objset>) {
+        self.objset.lock().objset = Some(os);
+    }
+
+    /// The next user opens it anew.
+    pub(super) fn drop_objset(&self) {
+        let mut st = self.objset.lock();
+        st.gone += 1;
+        st.objset = None;
     }
 
     /// Keeps the dataset from being destroyed, until the hold is dropped.
@@ -207,10 +245,6 @@ impl DslDataset {
     pub fn writer(self: &Arc<Self>) -> Option<Writer> {
         let free = self.written.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire);
         free.is_ok().then(|| Writer(self.clone()))
-    }
-
-    pub fn has_writer(&self) -> bool {
-        self.written.load(Ordering::Acquire)
     }
 
     pub fn is_long_held(&self) -> bool {

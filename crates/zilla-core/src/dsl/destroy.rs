@@ -31,13 +31,13 @@ impl DslPool {
             return Err(Error::inval(format!("{} is not a snapshot", snap.name())));
         }
         if snap.is_long_held() {
-            return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", snap.name())));
+            return Err(super::busy(&snap.name()));
         }
         if defer {
             return self.needs_version(SPA_VERSION_USERREFS);
         }
         if snap.userrefs() > 0 {
-            return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", snap.name())));
+            return Err(super::busy(&snap.name()));
         }
         if snap.phys().num_children > 1 {
             return Err(Error::os(Errno::Exist, format!("{}: snapshot has dependent clones", snap.name())));
@@ -67,11 +67,15 @@ impl DslPool {
     /// longer are.
     #[crate::boxed]
     pub async fn destroy_snapshots(&self, tx: &Tx, names: &[String], defer: bool) -> Result<()> {
-        let mut all = Vec::new();
+        let (mut all, mut alone) = (Vec::new(), Vec::new());
         for n in names {
             match self.by_name(n).await {
+                // (A name given twice is one snapshot.)
+                Ok(s) if all.iter().any(|known: &Arc<DslDataset>| known.id == s.id) => {}
                 Ok(s) => {
                     self.destroy_snapshot_check(&s, defer).await?;
+                    // Nobody opens it from now on.
+                    alone.push(s.hold_alone().ok_or_else(|| super::busy(n))?);
                     all.push(s);
                 }
                 Err(e) if e.is(Errno::NoEnt) => {}
@@ -240,7 +244,7 @@ impl DslPool {
             return Err(Error::inval(format!("{name} is a snapshot")));
         }
         if ds.is_long_held() {
-            return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
+            return Err(super::busy(&name));
         }
         let prev = self.prev(ds).await?;
         if prev.as_ref().is_some_and(|p| p.phys().next_snap_obj == ds.id) {
@@ -251,7 +255,7 @@ impl DslPool {
             return Err(Error::os(Errno::Exist, format!("{name}: filesystem has children")));
         }
         if self.dies_with(ds).await?.is_some_and(|o| o.is_long_held()) {
-            return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
+            return Err(super::busy(&name));
         }
         Ok(())
     }
@@ -273,6 +277,8 @@ impl DslPool {
         }
         let ds = self.by_name(name).await?;
         self.destroy_head_check(&ds).await?;
+        // Nobody opens it from now on.
+        let _alone = ds.hold_alone().ok_or_else(|| super::busy(name))?;
         self.read_for_destroyed(&ds).await?;
         self.destroy_head_sync(tx, &ds).await
     }

@@ -72,8 +72,15 @@ impl Keystore {
         self.wrapping.lock().remove(&root)
     }
 
-    pub(super) fn know(&self, object: u64, key: Arc<DataKey>) {
-        self.data.lock().insert(object, key);
+    /// Keeps a data key that was opened with a root's key; false if that is loaded no more: what it
+    /// opened must not outlive it.
+    pub(super) fn know(&self, root: u64, with: &Arc<WrappingKey>, object: u64, key: Arc<DataKey>) -> bool {
+        let wrapping = self.wrapping.lock();
+        let loaded = wrapping.get(&root).is_some_and(|w| Arc::ptr_eq(w, with));
+        if loaded {
+            self.data.lock().insert(object, key);
+        }
+        loaded
     }
 
     pub(super) fn forget(&self, object: u64) {
@@ -186,18 +193,13 @@ impl DslPool {
     /// A dir's data key, if its root's key is loaded.
     pub(super) async fn data_key(&self, dir: &DslDir) -> Result<Option<Arc<DataKey>>> {
         let Some(object) = self.key_object(dir).await? else { return Ok(None) };
+        let root = Zap::open(self.mos(), object).await?.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?;
+        let Some(wrapping) = self.keys.wrapping(root) else { return Ok(None) };
         if let Some(key) = self.keys.data.lock().get(&object) {
             return Ok(Some(key.clone()));
         }
-        let root = Zap::open(self.mos(), object).await?.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?;
-        let Some(wrapping) = self.keys.wrapping(root) else { return Ok(None) };
         let key = self.open_key(object, &wrapping).await?;
-        // Unloaded meanwhile: what was opened must not outlive it.
-        if self.keys.has(root, &wrapping) {
-            self.keys.know(object, key.clone());
-            return Ok(Some(key));
-        }
-        Ok(None)
+        Ok(self.keys.know(root, &wrapping, object, key.clone()).then_some(key))
     }
 
     /// The largest record that can be written into a dataset: CCM takes messages of less than 2^24 bytes.
@@ -241,7 +243,7 @@ impl DslPool {
         if !self.keys.insert_first(dir.id, key.clone()) {
             return Err(Error::os(Errno::Exist, format!("the key of {name} is already loaded")));
         }
-        self.keys.know(object, data);
+        self.keys.know(dir.id, &key, object, data);
         let mut result = self.reopen_below(&dir).await;
         if result.is_ok() && self.keys.has(dir.id, &key) {
             // A raw receive that did not see this key may have wrapped the object under another since. None
@@ -249,7 +251,7 @@ impl DslPool {
             result = self.open_key(object, &key).await.map(drop);
         }
         if result.is_err() && self.keys.has(dir.id, &key) {
-            self.drop_keys(&dir).await?;
+            self.drop_keys(&dir).await;
         }
         result
     }
@@ -263,7 +265,7 @@ impl DslPool {
             return Err(Error::os(Errno::Access, format!("the key of {name} is not loaded")));
         };
         // First no dataset can be opened with it any more; who is in use then has it, and is found.
-        self.drop_keys(&dir).await?;
+        self.drop_keys(&dir).await;
         let result = self.reopen_below(&dir).await;
         if result.is_err() {
             self.put_back(&dir, key).await;
@@ -281,17 +283,20 @@ impl DslPool {
         }
     }
 
-    /// Forgets a root's wrapping key and the data keys that it opened.
-    async fn drop_keys(&self, root: &DslDir) -> Result<()> {
+    /// Forgets a root's wrapping key and the data keys that it opened, and those of which it cannot
+    /// be said any more what opened them.
+    async fn drop_keys(&self, root: &DslDir) {
         self.keys.remove(root.id);
         let opened: Vec<u64> = self.keys.data.lock().keys().copied().collect();
         for object in opened {
-            let of = Zap::open(self.mos(), object).await?.try_get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await?;
+            let of = match Zap::open(self.mos(), object).await {
+                Ok(zap) => zap.try_get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await.unwrap_or_default(),
+                Err(_) => None,
+            };
             if of.is_none_or(|r| r == root.id) {
                 self.keys.forget(object);
             }
         }
-        Ok(())
     }
 
     /// Lets go of the objsets that are open of an encryption root's datasets. Between two txgs, for one that is dirty must be
@@ -322,9 +327,10 @@ impl DslPool {
             if ds.open_objset().is_some_and(|os| os.store().raw().is_some()) {
                 continue;
             }
-            if ds.is_long_held() {
+            // Nobody begins to use it until all are let go of.
+            let Some(alone) = ds.hold_alone() else {
                 return Err(Error::os(Errno::Busy, format!("{} is busy", ds.name())));
-            }
+            };
             let dirty = |os: &Arc<crate::dmu::Objset>| {
                 (0..TXG_SIZE as u64).any(|slot| os.is_dirty(Txg(slot)))
                     || os.log().is_some_and(|l| (0..TXG_SIZE as u64).any(|slot| l.is_dirty(Txg(slot))))
@@ -332,11 +338,9 @@ impl DslPool {
             if ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(|os| dirty(&os)) {
                 return Ok(false);
             }
-            all.push(ds);
+            all.push(alone);
         }
-        for ds in all {
-            *ds.objset.lock() = None;
-        }
+        all.iter().for_each(|alone| alone.dataset().drop_objset());
         Ok(true)
     }
 }

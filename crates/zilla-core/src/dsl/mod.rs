@@ -92,10 +92,16 @@ pub use userspace::{Quota, UserSpace};
 mod tests;
 
 use crate::dmu::Objset;
+use crate::error::{Errno, Error};
 use crate::zio::BlockStore;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::enums::SPA_VERSION_USERSPACE;
 use zilla_ondisk::objset::ObjsetSize;
+
+/// Somebody uses the dataset.
+fn busy(name: &str) -> Error {
+    Error::os(Errno::Busy, format!("{name}: dataset is busy"))
+}
 
 /// Gives a new objset the size that it has in pools of a version.
 pub(crate) fn size_for(os: &Objset, version: u64) {

@@ -333,7 +333,7 @@ impl DslPool {
 
     pub(super) fn forget_dataset(&self, ds: &DslDataset) {
         ds.gone.store(true, Ordering::Release);
-        *ds.objset.lock() = None;
+        ds.drop_objset();
         self.datasets.lock().remove(&ds.id);
     }
 

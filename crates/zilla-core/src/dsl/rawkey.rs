@@ -339,7 +339,7 @@ impl DslPool {
                 | OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE
                 | OBJSET_FLAG_PROJECTQUOTA_COMPLETE);
         });
-        *ds.objset.lock() = Some(os.clone());
+        ds.set_objset(os.clone());
         ds.rewrite_root.store(true, Ordering::Relaxed);
         Ok(os)
     }

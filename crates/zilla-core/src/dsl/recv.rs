@@ -512,7 +512,7 @@ impl DslPool {
                 self.recv_raw_rewrap(tx, &head.dir(), raw).await?;
             }
             // Whoever opens it now does so with its key, or as one that has none.
-            *head.objset.lock() = None;
+            head.drop_objset();
         }
         if t.new {
             self.forget_resume(tx, &head).await?;
@@ -524,16 +524,20 @@ impl DslPool {
     async fn recv_swap(&self, tx: &Tx, t: &RecvTarget, head: &Arc<DslDataset>, o: &RecvOpts) -> Result<()> {
         let from = t.ds.phys().prev_snap_obj;
         let later = self.recv_later(head, from).await?;
-        if head.is_long_held() {
+        // Who would open it meanwhile would have what is discarded.
+        let Some(_alone) = head.hold_alone() else {
             return refuse(Errno::Busy, format!("{}: dataset is busy", o.fs));
-        }
+        };
         if self.snap_lookup(head, &o.snap).await?.is_some_and(|id| !later.iter().any(|s| s.id == id)) {
             return refuse(Errno::Exist, "destination already exists");
         }
         let origin = self.dataset(from).await?;
+        // Nobody opens what goes from now on.
+        let mut alone = Vec::new();
         if o.force {
             for s in &later {
                 self.destroy_snapshot_check(s, false).await?;
+                alone.extend(s.hold_alone());
             }
         } else if !later.is_empty() || self.modified_since(head, &origin).await? {
             let what = format!("destination {} has been modified\nsince most recent snapshot", o.fs);

@@ -114,9 +114,9 @@ impl DslPool {
         if new.key.is_some() {
             let location = new.location.as_deref().unwrap_or("prompt");
             self.set_key_location(tx, dir, Some(location)).await?;
-            self.keys.insert(root, wrapping);
+            self.keys.insert(root, wrapping.clone());
         }
-        self.keys.know(zap.id(), Arc::new(key));
+        self.keys.know(root, &wrapping, zap.id(), Arc::new(key));
         Ok(())
     }
 

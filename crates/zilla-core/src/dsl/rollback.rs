@@ -27,7 +27,7 @@ impl DslPool {
             return Err(Error::inval(format!("{fs} is a snapshot")));
         }
         if ds.is_held_alone() {
-            return Err(Error::os(Errno::Busy, format!("{fs}: dataset is busy")));
+            return Err(super::busy(fs));
         }
         if !self.key_loaded(&ds.dir()).await? {
             return Err(Error::os(Errno::Access, format!("{fs}: its key is not loaded")));
@@ -59,10 +59,12 @@ impl DslPool {
         Ok(ds)
     }
 
-    /// Rolls a head back. Nobody may use its objset meanwhile; it is to be opened anew.
+    /// Rolls a head back. EBUSY: somebody uses it. Who would open it meanwhile is refused: he would
+    /// have what is discarded, and what he writes to it would reach no disk.
     #[crate::boxed]
     pub async fn rollback(&self, tx: &Tx, fs: &str, to: Option<&str>) -> Result<()> {
         let ds = self.rollback_check(fs, to).await?;
+        let _alone = ds.hold_alone().ok_or_else(|| super::busy(fs))?;
         let Some(prev) = self.prev(&ds).await? else { return Err(Error::no_ent("no snapshot")) };
         if prev.phys().creation_txg >= tx.txg().0 {
             return Err(Error::os(Errno::Again, format!("{fs}: the snapshot is of this txg")));
@@ -113,8 +115,6 @@ impl DslPool {
         if let Some(scan) = self.ctx.scan() {
             scan.swapped(tx, clone.id, head.id).await?;
         }
-        *clone.objset.lock() = None;
-        *head.objset.lock() = None;
         let (cp, hp) = (clone.phys(), head.phys());
         let reserved = head.reserved.load(Ordering::Relaxed);
         let unused = reserved.min(hp.unique_bytes) as i64 - reserved.min(cp.unique_bytes) as i64;
@@ -155,6 +155,8 @@ impl DslPool {
         };
         exchange(head, &cp);
         exchange(clone, &hp);
+        clone.drop_objset();
+        head.drop_objset();
         self.remaps_swapped(tx, clone, head).await?;
         dir.diduse(tx, DD_USED_REFRSRV, Delta { used: unused, ..Delta::default() });
         self.bookmarks_next_changed(tx, head, origin).await?;

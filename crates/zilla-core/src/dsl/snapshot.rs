@@ -29,7 +29,7 @@ impl DslPool {
             return Err(Error::os(Errno::Exist, format!("{name}: dataset already exists")));
         }
         if head.is_inconsistent() {
-            return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
+            return Err(super::busy(name));
         }
         if syncing.is_some_and(|tx| head.phys().prev_snap_txg >= tx.txg().0) {
             return Err(Error::os(Errno::Again, format!("{name}: a snapshot of this txg exists")));

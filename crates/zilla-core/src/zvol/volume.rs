@@ -117,6 +117,12 @@ impl Zvol {
         Ok(zvol)
     }
 
+    /// Gives the dataset up: no request begins any more, and others may put something else in the
+    /// place of its contents.
+    pub fn let_go(&self) {
+        self.space.let_go();
+    }
+
     pub fn objset(&self) -> &Arc<Objset> {
         &self.objset
     }

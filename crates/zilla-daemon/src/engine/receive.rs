@@ -345,9 +345,8 @@ impl Engine {
                 told.err(format!("cannot mount '{fs}': {}", e.description()));
             }
         }
-        if volume {
-            pool.refresh_volumes().await.map_err(of_dataset)?;
-        }
+        // Those below it inherit what came along.
+        pool.refresh_volumes().await.map_err(of_dataset)?;
         if r.verbose {
             told.received(reader.bytes_read(), began.elapsed());
         }
@@ -456,13 +455,9 @@ impl Engine {
             Some(e) => Err(e),
             None => {
                 let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
-                let suspended = pool.suspend_volume(&head).await?;
+                let paused = pool.pause_volume(&head).await?;
                 let done = receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e)));
-                if let Some(suspended) = suspended
-                    && let Err(e) = suspended.resume().await
-                {
-                    tracing::error!("'{fs}': its users cannot go on: {e}");
-                }
+                pool.resume_volume(paused).await;
                 done
             }
         };

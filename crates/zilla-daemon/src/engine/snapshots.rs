@@ -6,6 +6,7 @@ use super::datasets::typed;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use zilla::error::Errno;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetDestroy, DatasetRollback, DatasetSnapshot};
@@ -13,6 +14,8 @@ use zilla_control::{ApiError, Caller, ErrorCode};
 
 /// A snapshot of this very txg is in the way: the next txg's will do.
 const TRIES: usize = 8;
+/// Between two tries, where it is not a txg that is waited for.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Of one file system twice, or of several pools at once.
 const NOT_ALL: &str = "multiple snapshots of same fs not allowed";
 
@@ -150,13 +153,9 @@ impl Engine {
             self.destroy(DatasetDestroy { target, clones, force: true, ..DatasetDestroy::default() }).await?;
         }
         let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
-        let suspended = pool.suspend_volume(&head).await?;
+        let paused = pool.pause_volume(&head).await?;
         let done = self.roll_back_unused(pool, r, fs).await;
-        if let Some(suspended) = suspended
-            && let Err(e) = suspended.resume().await
-        {
-            tracing::error!("'{fs}': its users cannot go on: {e}");
-        }
+        pool.resume_volume(paused).await;
         done
     }
 
@@ -164,9 +163,12 @@ impl Engine {
         let mut tries = TRIES;
         loop {
             match pool.zilla.roll_back(fs, &r.snapshot).await {
-                Err(e) if e.is(Errno::Again) && tries > 0 => tries -= 1,
+                Err(e) if e.is(Errno::Again) && tries > 0 => {}
+                // What was just unmounted may be let go of a moment later.
+                Err(e) if e.is(Errno::Busy) && tries > 0 => tokio::time::sleep(PAUSE).await,
                 other => return other.map_err(of_dataset),
             }
+            tries -= 1;
         }
     }
 }

@@ -290,7 +290,7 @@ mod tests {
         let at = |name: &str| format!("file://{}", dir.path().join(name).display());
         std::fs::write(dir.path().join("raw"), [7; 32]).unwrap();
         let key = read("raw", at("raw")).await.unwrap();
-        assert_eq!(key.bytes().unwrap(), [7; 32]);
+        assert_eq!(key.bytes().unwrap()[..], [7; 32]);
         std::fs::write(dir.path().join("long"), [7; 100]).unwrap();
         assert_eq!(read("raw", at("long")).await.unwrap_err(), "Raw key too long (expected 32).");
         let gone = read("raw", at("gone")).await.unwrap_err();

@@ -19,10 +19,10 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
-use zilla::error::Result;
+use tokio::sync::{OwnedMutexGuard, watch};
+use zilla::error::{Errno, Result};
 use zilla::stored::Setting;
-use zilla::tree::DatasetRef;
+use zilla::tree::{DatasetDir, DatasetRef};
 use zilla::{Suspended, Volume};
 use zilla_control::paths::NBD_SOCKET;
 use zilla_control::{ApiError, ErrorCode};
@@ -44,8 +44,15 @@ struct Open {
 #[derive(Default)]
 pub struct Volumes {
     open: Mutex<BTreeMap<u64, Open>>,
-    /// Held while one is opened or closed.
-    changing: tokio::sync::Mutex<()>,
+    /// Held while one is opened or closed, or gets other contents.
+    changing: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// A volume that nobody uses or begins to use: its users wait.
+pub struct Paused {
+    suspended: Option<Suspended>,
+    id: u64,
+    _one: OwnedMutexGuard<()>,
 }
 
 /// A use of a volume, which is closed after its last.
@@ -92,7 +99,11 @@ impl Pool {
                 let volume = ds.open_volume(self.readonly()).await?;
                 let (closed, told) = watch::channel(false);
                 self.volumes.open.lock().insert(id, Open { volume: volume.clone(), closed, users: 1 });
-                (volume, told)
+                let used = InUse { pool: self.clone(), id, volume, closed: told };
+                // Replay takes time: properties that were set meanwhile were told to those that were
+                // known then.
+                used.volume.refresh().await?;
+                return Ok(used);
             }
         };
         Ok(InUse { pool: self.clone(), id, volume, closed })
@@ -133,21 +144,41 @@ impl Pool {
         Ok(())
     }
 
-    /// Before a rollback: requests to the volume wait.
-    pub async fn suspend_volume(&self, ds: &DatasetRef) -> Answer<Option<Suspended>> {
-        match self.open_volume_of(ds) {
-            Some(volume) => volume.suspend().await.map(Some).map_err(of(&ds.name())),
-            None => Ok(None),
+    /// Before a dataset gets other contents: requests to the volume wait, and so does whoever would
+    /// open it. He would have what is discarded, and what he writes to it would reach no disk.
+    pub async fn pause_volume(&self, ds: &DatasetRef) -> Answer<Paused> {
+        let one = self.volumes.changing.clone().lock_owned().await;
+        let suspended = match self.open_volume_of(ds) {
+            Some(volume) => Some(volume.suspend().await.map_err(of(&ds.name()))?),
+            None => None,
+        };
+        Ok(Paused { suspended, id: ds.id(), _one: one })
+    }
+
+    /// After that its users go on with what is there now, or are told that it is closed.
+    pub async fn resume_volume(&self, paused: Paused) {
+        let Paused { suspended, id, _one } = paused;
+        if let Some(suspended) = suspended
+            && let Err(e) = suspended.resume().await
+            && let Some(open) = self.volumes.open.lock().remove(&id)
+        {
+            tracing::error!("'{}': its users cannot go on: {e}", open.volume.name());
+            open.closed.send_replace(true);
         }
     }
 
-    /// After properties changed: volumes in use heed them.
+    /// After properties changed: volumes in use heed them. Gives the first error, after all were told.
     pub async fn refresh_volumes(&self) -> Result<()> {
         let all: Vec<Arc<Volume>> = self.volumes.open.lock().values().map(|o| o.volume.clone()).collect();
+        let mut done = Ok(());
         for volume in all {
-            volume.refresh().await?;
+            match volume.refresh().await {
+                // It was closed meanwhile.
+                Err(e) if e.is(Errno::NxIo) => {}
+                told => done = done.and(told),
+            }
         }
-        Ok(())
+        done
     }
 
     /// Waits until nobody uses a dataset as a volume any more, or until it has taken long.
@@ -169,28 +200,45 @@ impl Pool {
         Ok(!hidden && settings.num("volmode") != ZFS_VOLMODE_NONE)
     }
 
-    /// The names of all that are offered.
+    /// The names of all that are offered. One that is damaged, or goes meanwhile, hides no other.
     pub async fn offered_volumes(&self) -> Result<Vec<String>> {
         let mut out = Vec::new();
         let mut dirs = vec![self.zilla.dir_by_name(&self.name()).await?];
         while let Some(dir) = dirs.pop() {
-            dirs.extend(dir.children().await?);
-            if !dir.has_head() {
-                continue;
-            }
-            let head = dir.head().await?;
-            if !self.is_offered(&head).await? {
-                continue;
-            }
-            out.push(head.name());
-            for snap in head.snapshots().await? {
-                if self.is_offered(&snap).await? {
-                    out.push(snap.name());
-                }
+            match self.offered_of(&dir, &mut out).await {
+                Ok(below) => dirs.extend(below),
+                Err(e) if e.is(Errno::NoEnt) => {}
+                Err(e) => tracing::warn!("volumes of '{}' are not offered: {e}", dir.name()),
             }
         }
         out.sort();
         Ok(out)
+    }
+
+    /// Those of one place in the tree, and the places below it.
+    async fn offered_of(&self, dir: &DatasetDir, out: &mut Vec<String>) -> Result<Vec<DatasetDir>> {
+        let below = dir.children().await?;
+        if dir.has_head()
+            && let Err(e) = self.offered_at(dir, out).await
+            && !e.is(Errno::NoEnt)
+        {
+            tracing::warn!("'{}' is not offered: {e}", dir.name());
+        }
+        Ok(below)
+    }
+
+    async fn offered_at(&self, dir: &DatasetDir, out: &mut Vec<String>) -> Result<()> {
+        let head = dir.head().await?;
+        if !self.is_offered(&head).await? {
+            return Ok(());
+        }
+        out.push(head.name());
+        for snap in head.snapshots().await? {
+            if self.is_offered(&snap).await? {
+                out.push(snap.name());
+            }
+        }
+        Ok(())
     }
 
     /// Does what the intent logs of volumes say that a crash left, as mounting does for file
@@ -202,19 +250,19 @@ impl Pool {
         let mut dirs = vec![self.zilla.dir_by_name(&self.name()).await?];
         while let Some(dir) = dirs.pop() {
             dirs.extend(dir.children().await?);
-            if !dir.has_head() {
-                continue;
-            }
-            let ds = dir.head().await?;
-            if !ds.is_volume().await? {
-                continue;
-            }
-            if ds.needs_replay().await?
-                && !ds.is_locked().await?
-                && let Err(e) = self.use_volume(&ds).await
+            if dir.has_head()
+                && let Err(e) = self.replay_volume(&dir).await
             {
-                tracing::error!("'{}': its intent log cannot be replayed: {e}", ds.name());
+                tracing::error!("'{}': its intent log cannot be replayed: {e}", dir.name());
             }
+        }
+        Ok(())
+    }
+
+    async fn replay_volume(self: &Arc<Self>, dir: &DatasetDir) -> Result<()> {
+        let ds = dir.head().await?;
+        if ds.is_volume().await? && ds.needs_replay().await? && !ds.is_locked().await? {
+            self.use_volume(&ds).await?;
         }
         Ok(())
     }

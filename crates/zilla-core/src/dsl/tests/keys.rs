@@ -65,3 +65,53 @@ fn a_key_that_stays_is_the_one_on_disk() {
     block_on(p.dsl.put_back(&dir, new.clone()));
     assert!(Arc::ptr_eq(&p.dsl.keys.wrapping(a).unwrap(), &new));
 }
+
+/// Who can change the disk cannot have what is written later lie there in the clear.
+#[test]
+fn an_encrypted_dataset_s_root_is_sealed() {
+    let mut p = pool();
+    p.create_fs("tank/plain");
+    p.sync();
+    let plain = block_on(p.dsl.by_name("tank/plain")).unwrap().phys().bp;
+    let ds = block_on(p.dsl.by_name("tank/a")).unwrap();
+    p.task(async |_, tx| {
+        ds.change(tx, |d| d.bp = plain);
+        Ok(())
+    })
+    .unwrap();
+    ds.drop_objset();
+    for opened in [block_on(p.dsl.objset(&ds)), block_on(p.dsl.sealed_objset(&ds))] {
+        assert!(matches!(opened, Err(Error::Corrupt(_))));
+    }
+}
+
+/// What was being opened while a key was unloaded, or while others' contents took its place, is not
+/// what others get.
+#[test]
+fn an_objset_that_was_let_go_of_is_not_shared() {
+    let mut p = pool();
+    p.create_fs("tank/plain");
+    p.sync();
+    let ds = block_on(p.dsl.by_name("tank/plain")).unwrap();
+    let (bp, os) = (ds.phys().bp, block_on(p.dsl.objset(&ds)).unwrap());
+    ds.drop_objset();
+    let Err(turn) = ds.objset_or_turn() else { panic!("open") };
+    ds.drop_objset();
+    assert!(ds.share_objset(turn, &bp, os.clone()).is_none(), "let go of meanwhile");
+    let Err(turn) = ds.objset_or_turn() else { panic!("open") };
+    let other = block_on(p.dsl.by_name("tank")).unwrap().phys().bp;
+    assert!(ds.share_objset(turn, &other, os.clone()).is_none(), "it has other contents");
+    assert!(ds.share_objset(turn, &bp, os.clone()).is_some_and(|s| Arc::ptr_eq(&s, &os)));
+}
+
+/// A data key does not outlive the key that opened it.
+#[test]
+fn no_data_key_without_its_root_s() {
+    let p = pool();
+    let dir = root(&p, "tank/a");
+    assert!(block_on(p.dsl.data_key(&dir)).unwrap().is_some());
+    let old = p.dsl.keys.remove(dir.id).unwrap();
+    assert!(block_on(p.dsl.data_key(&dir)).unwrap().is_none());
+    p.dsl.keys.insert(dir.id, old);
+    assert!(block_on(p.dsl.data_key(&dir)).unwrap().is_some());
+}
