@@ -202,7 +202,7 @@ impl L2arc {
                 let mut rotor = device.rotor.lock();
                 let daddr = rotor.place(asize);
                 let full = rotor.note(entry(c, daddr), asize);
-                (daddr, if full { Some(rotor.log_block()) } else { None })
+                (daddr, if full { Some(rotor.log_block(&logs)) } else { None })
             };
             stream.push(&c.block.data, asize);
             placed.push(cached(c, daddr));

@@ -215,9 +215,15 @@ impl Rotor {
         self.entries.len() as u64 >= self.layout.log_entries
     }
 
-    /// Makes the log block of what was noted, and places it.
-    pub fn log_block(&mut self) -> Result<LogWrite> {
-        let body = L2LogBlk { prev_lbp: self.start_lbps[1], entries: std::mem::take(&mut self.entries) };
+    /// Makes the log block of what was noted, and places it. `unwritten`: those of before that are not [`Rotor::logged`] yet, the oldest first.
+    pub fn log_block(&mut self, unwritten: &[LogWrite]) -> Result<LogWrite> {
+        // The one two before it, or one chain of the two would end here.
+        let prev_lbp = match unwritten {
+            [] => self.start_lbps[1],
+            [_] => self.start_lbps[0],
+            [.., two_before, _] => two_before.ptr,
+        };
+        let body = L2LogBlk { prev_lbp, entries: std::mem::take(&mut self.entries) };
         let raw = body.encode().map_err(|e| Error::inval(e.to_string()))?;
         let sector = 1usize << self.layout.ashift;
         let mut packed = vec![0; raw.len().saturating_sub(sector)];
@@ -347,7 +353,7 @@ mod tests {
             let daddr = r.place(1 << 20);
             assert!(daddr >= r.layout.start && daddr + (1 << 20) <= r.layout.end);
             if r.note(entry(daddr), 1 << 20) {
-                let w = r.log_block().unwrap();
+                let w = r.log_block(&[]).unwrap();
                 assert_eq!(w.data.len() as u64, w.ptr.prop.psize());
                 r.logged(w.ptr);
             }
@@ -377,5 +383,31 @@ mod tests {
         assert_eq!(Rotor::new(layout).restore(&torn, 7, 9), Err(BadHeader::Damaged));
         let other = Layout::new(3 << 30, 12).unwrap();
         assert_eq!(Rotor::new(other).restore(&raw, 7, 9), Err(BadHeader::Unsupported));
+    }
+
+    /// However many log blocks a round makes before they are written, each leads to the one two before it.
+    #[test]
+    fn both_chains_go_through_all_log_blocks() {
+        let mut r = Rotor::new(Layout::new(2 << 30, 12).unwrap());
+        let mut all: Vec<LogWrite> = Vec::new();
+        for of_round in [1, 2, 0, 3, 1, 5, 2] {
+            let mut round = Vec::new();
+            while round.len() < of_round {
+                let daddr = r.place(4096);
+                if r.note(entry(daddr), 4096) {
+                    round.push(r.log_block(&round).unwrap());
+                }
+            }
+            round.iter().for_each(|w| r.logged(w.ptr));
+            all.extend(round);
+        }
+        let prev = |w: &LogWrite| {
+            let mut whole = vec![0; L2ARC_LOG_BLK_SIZE];
+            compress::decompress(Compress::Lz4, &w.data, &mut whole).unwrap();
+            L2LogBlk::parse(&whole, 127).unwrap().prev_lbp.daddr
+        };
+        let found: Vec<u64> = all.iter().map(prev).collect();
+        let wanted = [0, 0].into_iter().chain(all.iter().map(|w| w.ptr.daddr)).take(all.len());
+        assert_eq!(found, wanted.collect::<Vec<_>>());
     }
 }
