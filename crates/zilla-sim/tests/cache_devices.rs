@@ -33,12 +33,18 @@ type Files = BTreeMap<String, Bytes>;
 type Faulty = Arc<Mutex<BTreeMap<usize, Arc<FaultyDevice>>>>;
 
 fn wrap(env: &Env) -> (Env, Faulty) {
+    wrap_with(env, Vec::new())
+}
+
+/// The same with devices that go wrong from the beginning.
+fn wrap_with(env: &Env, rules: Vec<Rule>) -> (Env, Faulty) {
     let faulty = Faulty::default();
     let (kept, inner) = (faulty.clone(), env.clone());
     let wrapped =
         env.wrap_devices(move |path: &Path, device| match CACHES.iter().position(|c| Path::new(c) == path) {
             Some(i) => {
                 let device = Arc::new(FaultyDevice::new(device, &inner));
+                rules.iter().for_each(|r| drop(device.add(r.clone())));
                 kept.lock().insert(i, device.clone());
                 device
             }
@@ -210,4 +216,66 @@ fn whatever_a_cache_device_does_costs_time_only() {
         }
     }
     assert!(hits > 100, "nothing was read from a cache device ({hits})");
+}
+
+/// A log that cannot be read this time is known again as soon as it can: the device is not begun anew over it.
+#[test]
+fn what_could_not_be_read_at_one_import_is_known_at_the_next() {
+    let layout = Layout::Mirror;
+    let mut files = Files::new();
+    let sim = Sim::new(77);
+    layout.add_disks(&sim);
+    CACHES.iter().for_each(|c| drop(sim.add_disk(c, SIZE)));
+    let env = sim.env();
+    let logs = sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        spa.add_cache(&[LeafSpec { path: CACHES[0].into(), disk: true }]).await.unwrap();
+        for _ in 0..6 {
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(2)).await;
+        }
+        let logs = stat(&spa, "l2_log_blk_count");
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        logs
+    });
+    assert!(logs > 1, "{logs} log blocks");
+    let mut left = sim.power_off(CrashPolicy::Random, 1);
+    let after_header = (4 << 20) + (64 << 10)..SIZE - (1 << 20);
+    let log_fails = Rule::new(Ops::Reads, Fault::Error(5)).within(after_header);
+    let header_fails = Rule::new(Ops::Reads, Fault::Error(5)).within(4 << 20..(4 << 20) + 512);
+    // Once more for the second try of the same read.
+    let header_fails = vec![header_fails.when(When::Nth(1)); 2];
+    for (boot, rules) in [vec![log_fails], header_fails].into_iter().enumerate() {
+        let sim = left.boot(boot as u64 + 2);
+        let (env, faulty) = wrap_with(&sim.env(), rules);
+        sim.block_on(async {
+            let found = find(&env).await.unwrap().unwrap();
+            let spa = import(&env, &found, false).await.unwrap();
+            while spa.zio.l2().is_rebuilding() {
+                env.sleep(Duration::from_millis(100)).await;
+            }
+            let errors = stat(&spa, "l2_rebuild_io_errors") + stat(&spa, "l2_rebuild_dh_errors");
+            assert!(errors > 0, "boot {boot}: it could be read");
+            faulty.lock().values().for_each(|d| d.clear());
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(3)).await;
+            check(&env, &spa, &files, "while it is not known").await;
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+        left = sim.power_off(CrashPolicy::Random, 1);
+    }
+    let sim = left.boot(9);
+    let env = sim.env();
+    sim.block_on(async {
+        let found = find(&env).await.unwrap().unwrap();
+        let spa = import(&env, &found, false).await.unwrap();
+        while spa.zio.l2().is_rebuilding() {
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        let known = stat(&spa, "l2_rebuild_log_blks");
+        assert!(known >= logs, "{known} log blocks of {logs}");
+        check(&env, &spa, &files, "known again").await;
+        assert!(stat(&spa, "l2_hits") > 60, "{} hits", stat(&spa, "l2_hits"));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
 }
