@@ -128,6 +128,8 @@ pub struct Cache {
     max: AtomicU64,
     /// What the second level's index takes of the limit.
     reserved: AtomicU64,
+    /// How many caches have the memory together.
+    sharers: AtomicU64,
 }
 
 impl Cache {
@@ -139,6 +141,7 @@ impl Cache {
             min: AtomicU64::new(MIN_LIMIT),
             max: AtomicU64::new(limit.max(MIN_LIMIT)),
             reserved: AtomicU64::new(0),
+            sharers: AtomicU64::new(1),
         }
     }
 
@@ -183,10 +186,23 @@ impl Cache {
         }
     }
 
+    /// With how many others, itself included, this cache has the memory.
+    pub fn set_sharers(&self, caches: u64) {
+        self.sharers.store(caches.max(1), Ordering::Relaxed);
+    }
+
+    /// Its part of what all of them may take, if each had as much.
+    pub fn even_part(&self) -> u64 {
+        self.max() / self.sharers.load(Ordering::Relaxed)
+    }
+
+    /// What of the limit is not for blocks: half of it stays theirs whatever else grows.
+    fn not_for_blocks(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed).min(self.limit() / 2)
+    }
+
     fn per_shard(&self) -> u64 {
-        let reserved = self.reserved.load(Ordering::Relaxed);
-        // Half of it stays the blocks' whatever else grows.
-        (self.limit() - reserved.min(self.limit() / 2)) / self.shards.len() as u64
+        self.limit().saturating_sub(self.not_for_blocks()) / self.shards.len() as u64
     }
 
     /// Bytes of the limit that are not for blocks.
@@ -268,7 +284,12 @@ impl Cache {
         }
     }
 
-    /// Bytes held.
+    /// Bytes of the limit that are used: blocks, and the second level's index.
+    pub fn footprint(&self) -> u64 {
+        self.size() + self.not_for_blocks()
+    }
+
+    /// Bytes of blocks.
     pub fn size(&self) -> u64 {
         self.shards.iter().map(|s| s.lock().size()).sum()
     }

@@ -16,7 +16,8 @@
 //! What is kept true:
 //! - Nothing of the pool waits for a cache device longer than [`device::READ_TIMEOUT`]: no txg, no flush, no export.
 //! - A block is fed only when its txg is synced: what a device holds was once the pool's.
-//! - The index takes at most `l2arc_meta_percent` of the ARC's limit, and the ARC leaves room for it.
+//! - The index takes at most `l2arc_meta_percent` of the most that the ARC may take, or of its even part where several pools' ARCs have the memory, and
+//!   the ARC leaves room for it.
 //! - One task writes to a device, from one end to the other.
 //!
 //! **Crash.** What was fed after the last header is not found again. Nothing else depends on what is here.
@@ -202,7 +203,7 @@ impl L2arc {
     fn set_limits(&self) {
         let percent = tunables::L2ARC_META_PERCENT.get().min(100);
         let mut index = self.index.lock();
-        index.set_limit((u128::from(self.arc.max()) * u128::from(percent) / 100) as u64);
+        index.set_limit((u128::from(self.arc.even_part()) * u128::from(percent) / 100) as u64);
         let bytes = index.bytes();
         drop(index);
         self.arc.set_reserved(bytes);
