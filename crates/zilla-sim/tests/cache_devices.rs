@@ -279,3 +279,27 @@ fn what_could_not_be_read_at_one_import_is_known_at_the_next() {
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }
+
+/// Writes that fail now and then, among others that succeed, are no reason to take a device out of use.
+#[test]
+fn a_device_that_fails_now_and_then_stays_in_use() {
+    let (layout, sim) = (Layout::Mirror, Sim::new(78));
+    layout.add_disks(&sim);
+    CACHES.iter().for_each(|c| drop(sim.add_disk(c, SIZE)));
+    let (env, faulty) = wrap(&sim.env());
+    sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        spa.add_cache(&[LeafSpec { path: CACHES[0].into(), disk: true }]).await.unwrap();
+        // Twice in a row, or the second try is as good as the first.
+        let fails = Rule::new(Ops::Writes, Fault::Error(5)).when(When::Chance(0.6));
+        faulty.lock().values().for_each(|d| drop(d.add(fails.clone())));
+        let mut files = Files::new();
+        while stat(&spa, "l2_writes_error") < 24 {
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(5)).await;
+            assert!(files.len() < 2000, "{} errors", stat(&spa, "l2_writes_error"));
+        }
+        assert_eq!(spa.tree().cache[0].state().0, VdevState::Healthy);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}

@@ -33,10 +33,44 @@ pub struct CacheDev {
     pub rebuilding: AtomicBool,
     stopped: AtomicBool,
     pub(super) stop: Event,
-    /// Nanoseconds of the clock until which reads pass by.
+    patience: Patience,
+}
+
+/// How often a device has failed us, and until when it is passed by for that.
+#[derive(Default)]
+struct Patience {
+    /// Nanoseconds of the clock.
     away_until: AtomicU64,
+    /// Times in a row that it was passed by.
     timeouts: AtomicU32,
+    /// Failures in a row.
     strikes: AtomicU32,
+}
+
+impl Patience {
+    fn is_away(&self, now: Duration) -> bool {
+        self.away_until.load(Ordering::Relaxed) > nanos(now)
+    }
+
+    /// Something was not answered in time. For how long the device is passed by now; None if it was already: what was sent together fails together.
+    fn stalled(&self, now: Duration) -> Option<Duration> {
+        let until = self.away_until.load(Ordering::Relaxed);
+        if until > nanos(now) {
+            return None;
+        }
+        let n = self.timeouts.load(Ordering::Relaxed).min(16);
+        let away = AWAY_FIRST.saturating_mul(1 << n).min(AWAY_MOST);
+        let new = nanos(now.saturating_add(away));
+        let first = self.away_until.compare_exchange(until, new, Ordering::Relaxed, Ordering::Relaxed);
+        first.ok()?;
+        self.timeouts.fetch_add(1, Ordering::Relaxed);
+        Some(away)
+    }
+
+    /// Whether it was one failure in a row too many.
+    fn failed(&self) -> bool {
+        self.strikes.fetch_add(1, Ordering::Relaxed) + 1 == MAX_STRIKES
+    }
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -54,9 +88,7 @@ impl CacheDev {
             rebuilding: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             stop: Event::new(),
-            away_until: AtomicU64::new(0),
-            timeouts: AtomicU32::new(0),
-            strikes: AtomicU32::new(0),
+            patience: Patience::default(),
         }
     }
 
@@ -71,34 +103,57 @@ impl CacheDev {
     }
 
     pub fn readable(&self, now: Duration) -> bool {
-        !self.is_stopped() && self.leaf.readable() && self.away_until.load(Ordering::Relaxed) <= nanos(now)
+        !self.is_stopped() && self.leaf.readable() && !self.patience.is_away(now)
     }
 
     pub fn writable(&self, now: Duration) -> bool {
         self.readable(now) && self.leaf.writable()
     }
 
-    /// It answered, and well.
+    /// A read was answered, and well.
     pub fn worked(&self) {
-        self.strikes.store(0, Ordering::Relaxed);
-        self.timeouts.store(0, Ordering::Relaxed);
+        self.patience.strikes.store(0, Ordering::Relaxed);
+        self.patience.timeouts.store(0, Ordering::Relaxed);
+    }
+
+    /// A write was. Whether reads are answered in time is not known by that.
+    pub fn wrote(&self) {
+        self.patience.strikes.store(0, Ordering::Relaxed);
     }
 
     /// It did not answer in time.
     pub fn stalled(&self, now: Duration) {
-        let n = self.timeouts.fetch_add(1, Ordering::Relaxed).min(16);
-        let away = AWAY_FIRST.saturating_mul(1 << n).min(AWAY_MOST);
-        self.away_until.store(nanos(now.saturating_add(away)), Ordering::Relaxed);
-        tracing::warn!(path = %self.leaf.path(), seconds = away.as_secs(), "the cache device does not answer: it is passed by");
+        if let Some(away) = self.patience.stalled(now) {
+            tracing::warn!(path = %self.leaf.path(), seconds = away.as_secs(), "the cache device does not answer: it is passed by");
+        }
     }
 
     /// An I/O failed. Whether the device was taken out of use for it.
     pub fn failed(&self) -> bool {
-        let taken_out = self.strikes.fetch_add(1, Ordering::Relaxed) + 1 == MAX_STRIKES;
+        let taken_out = self.patience.failed();
         if taken_out {
             tracing::error!(path = %self.leaf.path(), "the cache device fails every I/O: it is taken out of use");
             self.leaf.set_unusable(VdevState::Faulted, VdevAux::ErrExceeded);
         }
         taken_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stalls_together_counts_once() {
+        let (p, secs) = (Patience::default(), Duration::from_secs);
+        let mut now = secs(100);
+        for away in [2, 4, 8, 16, 32, 64, 120, 120] {
+            assert_eq!(p.stalled(now), Some(secs(away)));
+            for _ in 0..7 {
+                assert_eq!(p.stalled(now + secs(1)), None);
+            }
+            now += secs(away);
+            assert!(p.is_away(now - Duration::from_millis(1)) && !p.is_away(now));
+        }
     }
 }

@@ -253,6 +253,7 @@ impl L2arc {
         add(&self.stats.writes_done, 1);
         match result {
             Some(Ok(())) => {
+                device.wrote();
                 add(&self.stats.write_bytes, len);
                 Some(())
             }
