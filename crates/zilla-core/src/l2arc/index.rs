@@ -4,8 +4,9 @@
 //! on it, in chunks, so that no entry is ever moved. A table finds an entry by its block's identity (vdev, offset, birth, as in the ARC); it holds only
 //! the entry's device and number. An entry with its share of the table takes 52 bytes at most while the table's load is at its lowest.
 //!
-//! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given: where a new entry would break it the device's oldest
-//! go. The table leads to entries that are there and alive.
+//! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given: where a new entry would break it the oldest
+//! of the device that has most go, so that one that comes later has its part too. A limit that was lowered is come down to step by step; meanwhile nothing new
+//! is taken. The table leads to entries that are there and alive.
 //!
 //! Nothing here need be right: who reads a block by an entry checks it against the block pointer. A crash loses the index, and the log on the device has most of it.
 
@@ -24,6 +25,9 @@ const SEQ_BITS: u32 = 56;
 /// More cache devices than this a pool cannot have.
 pub const MAX_DEVICES: usize = 255;
 const KIND_SHIFT: u32 = 56;
+/// Entries that are forgotten at most while the index is locked once: for a new one, which is as many as free a chunk, and for a lower limit.
+const FOR_ONE: u64 = CHUNK;
+const FOR_LIMIT: u64 = 64 * CHUNK;
 
 /// Kinds of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -265,9 +269,25 @@ impl Index {
         Index { table: HashTable::new(), devices: Vec::new(), claims: HashSet::new(), limit: u64::MAX }
     }
 
-    /// Bytes of memory that the index may take.
+    /// Bytes of memory that the index may take. What is beyond that goes, as much as there is time for: to be called again.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
+        if self.bytes() <= limit {
+            return;
+        }
+        for _ in 0..FOR_LIMIT {
+            if self.bytes_at_least() <= limit || self.pop_of_largest().is_none() {
+                break;
+            }
+        }
+        if self.bytes_at_least() <= limit {
+            self.shrink();
+        }
+    }
+
+    fn shrink(&mut self) {
+        let devices = &self.devices;
+        self.table.shrink_to_fit(|w| key_of(devices, *w).map_or(0, |k| hash(&k)));
     }
 
     /// Whether one more would break the limit. A table that has no room doubles.
@@ -278,17 +298,26 @@ impl Index {
 
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> u64 {
-        let rings: u64 = self.devices.iter().flatten().map(|d| d.ring.bytes()).sum();
-        self.table_bytes() + rings
+        self.table_bytes() + self.ring_bytes()
     }
 
-    /// A table has a byte of tags beside each word, and is filled to seven eighths.
-    fn table_bytes(&self) -> u64 {
-        let slots = match self.table.capacity() as u64 {
+    /// Bytes that it would take with a table no larger than it must be.
+    fn bytes_at_least(&self) -> u64 {
+        // A byte of tags beside each word, and filled to seven eighths.
+        let slots = match self.table.len() as u64 {
             0 => 0,
-            n => (n * 8 / 7).next_power_of_two(),
+            n => (n * 8).div_ceil(7).next_power_of_two(),
         };
-        slots * (size_of::<u64>() as u64 + 1)
+        let least = slots * (size_of::<u64>() as u64 + 1);
+        least.min(self.table_bytes()) + self.ring_bytes()
+    }
+
+    fn ring_bytes(&self) -> u64 {
+        self.devices.iter().flatten().map(|d| d.ring.bytes()).sum()
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.table.allocation_size() as u64
     }
 
     /// A slot for a device; None if there are as many as there can be.
@@ -315,7 +344,7 @@ impl Index {
         if let Some(place) = self.devices.get_mut(slot) {
             *place = None;
         }
-        self.table.shrink_to_fit(|w| key_of(&self.devices, *w).map_or(0, |k| hash(&k)));
+        self.shrink();
     }
 
     pub fn amounts(&self, slot: usize) -> Amounts {
@@ -352,21 +381,28 @@ impl Index {
         self.claims.remove(key);
     }
 
-    /// Adds a device's newest block.
+    /// Adds a device's newest block, if there is room or can be made.
     pub fn push(&mut self, slot: usize, c: &Cached) {
         self.insert(slot, c, true);
     }
 
     /// Adds one that is older than all that are known of the device.
     pub fn push_older(&mut self, slot: usize, c: &Cached) -> bool {
-        !self.is_full() && self.insert(slot, c, false)
+        self.insert(slot, c, false)
     }
 
     fn insert(&mut self, slot: usize, c: &Cached, newest: bool) -> bool {
         if self.contains(&c.key) {
             return false;
         }
-        while newest && self.is_full() && self.pop(slot).is_some() {}
+        for _ in 0..FOR_ONE {
+            if !newest || !self.is_full() || self.pop_of_largest().is_none() {
+                break;
+            }
+        }
+        if self.is_full() {
+            return false;
+        }
         let Some(device) = self.devices.get_mut(slot).and_then(Option::as_mut) else { return false };
         let entry = Entry::new(c);
         let seq = if newest { device.ring.push_back(entry) } else { device.ring.push_front(entry) };
@@ -390,6 +426,14 @@ impl Index {
             self.uncount(slot, &cached);
         }
         Some(cached)
+    }
+
+    /// Takes the oldest block of the device that has most away.
+    fn pop_of_largest(&mut self) -> Option<Cached> {
+        let sizes = self.devices.iter().map(|d| d.as_ref().map_or(0, |d| d.ring.bytes()));
+        // Of equals always the same one, or none of them would lose a whole chunk.
+        let (slot, _) = sizes.enumerate().max_by_key(|(_, bytes)| *bytes)?;
+        self.pop(slot)
     }
 
     fn uncount(&mut self, slot: usize, c: &Cached) {
@@ -475,6 +519,41 @@ mod tests {
         }
         assert!(index.contains(&cached((1 << 19) - 1).key) && !index.contains(&cached(0).key));
         assert!((0..2 * CHUNK).any(|n| !index.push_older(slot, &cached(n))), "older ones push nothing out");
+    }
+
+    /// A device that comes when the index is full of another's blocks gets its part of it.
+    #[test]
+    fn a_full_index_has_room_for_a_new_device() {
+        let mut index = Index::new();
+        let (old, new) = (index.add_device(9).unwrap(), index.add_device(9).unwrap());
+        let all = 1 << 16;
+        (0..all).for_each(|n| index.push(old, &cached(n)));
+        index.set_limit(index.bytes());
+        (all..2 * all).for_each(|n| index.push(new, &cached(n)));
+        let blocks = [old, new].map(|slot| index.amounts(slot).blocks);
+        assert!(blocks.iter().all(|n| *n > all / 3), "{blocks:?}");
+        assert!(index.contains(&cached(2 * all - 1).key) && !index.contains(&cached(0).key));
+    }
+
+    /// A limit that is lowered is kept soon, and what is new is taken again then.
+    #[test]
+    fn a_lower_limit_is_come_down_to() {
+        let mut index = Index::new();
+        let slot = index.add_device(9).unwrap();
+        let all = 1 << 18;
+        (0..all).for_each(|n| index.push(slot, &cached(n)));
+        let limit = index.bytes() / 5;
+        let mut times = 0;
+        while index.bytes() > limit {
+            let before = index.total().blocks;
+            index.set_limit(limit);
+            times += 1;
+            assert!(before - index.total().blocks <= FOR_LIMIT && times < 100, "{} bytes", index.bytes());
+        }
+        assert!(times > 1 && index.bytes() > limit / 3, "{} of {limit} bytes", index.bytes());
+        (all..all + 1000).for_each(|n| index.push(slot, &cached(n)));
+        assert!(index.contains(&cached(all + 999).key) && index.contains(&cached(all - 1).key));
+        assert!(index.bytes() <= limit + CHUNK * 32);
     }
 
     #[test]
