@@ -51,6 +51,10 @@ impl Zio {
     pub(super) fn cached_block(&self, bp: &BlkPtr, objset: u64, prefetch: bool) -> Option<Block> {
         let key = Key::of(bp)?;
         let block = self.0.inflight.get(&key).or_else(|| self.0.cache.get(&key, prefetch))?;
+        // In a damaged pool pointers may agree in the place only.
+        if !is_of(&block, bp) {
+            return None;
+        }
         if self.0.tracer.is_on() {
             self.0.tracer.block(bp, objset, prefetch, Found::Memory, None);
         }
@@ -140,9 +144,14 @@ impl Zio {
             }
             match self.0.pending.join(key, class) {
                 Join::Wait(pending) => {
-                    if let Some(outcome) = pending.wait().await {
-                        found(Found::OnItsWay);
-                        return outcome;
+                    match pending.wait().await {
+                        // Somebody else's, with another pointer to the same place.
+                        Some(Ok(block)) if !is_of(&block, &bp) => {}
+                        Some(outcome) => {
+                            found(Found::OnItsWay);
+                            return outcome;
+                        }
+                        None => {}
                     }
                 }
                 Join::Lead(lead) => {
@@ -236,6 +245,10 @@ impl Zio {
 
     /// The logical contents of a cached block.
     pub(super) fn expand(&self, bp: &BlkPtr, block: &Block, bookmark: Option<Bookmark>) -> Result<Bytes> {
+        if block.compress == Compress::Off && block.data.len() as u64 != bp.lsize() {
+            let what = format!("{} bytes are stored, and {} said", block.data.len(), bp.lsize());
+            return Err(Error::corrupt(bookmark, bp.to_string(), what));
+        }
         let data = match block.compress {
             Compress::Off if is_sealed(bp) => byteswap::block(bp, block.data.clone()),
             Compress::Off => block.data.clone(),
@@ -500,6 +513,11 @@ impl Zio {
             }
         }
     }
+}
+
+/// Whether a block from memory is kept as its pointer says.
+fn is_of(block: &Block, bp: &BlkPtr) -> bool {
+    u64::from(block.lsize) == bp.lsize() && block.compress as u8 == bp.compress()
 }
 
 /// Whether a block's bytes, as they are on disk, are what its code is taken of.
