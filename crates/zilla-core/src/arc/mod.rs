@@ -230,23 +230,38 @@ impl Cache {
         self.shard(key).lock().contains(key)
     }
 
-    pub fn insert(&self, key: Key, mut block: Block, prefetch: bool) {
+    /// Takes what is being written.
+    pub fn insert(&self, key: Key, block: Block, prefetch: bool) {
+        self.put(key, block, |shard, block, limit| shard.insert(key, block, prefetch, limit));
+    }
+
+    /// Takes what was read from a device, unless a block is here: that is as new, or newer. `still`, which is asked when nobody can come in between, says
+    /// whether it is what lies there now. A block that is not to be kept is let go as soon as it was asked for: it was read ahead.
+    pub fn insert_read(&self, key: Key, block: Block, prefetch: bool, still: impl FnOnce() -> bool) {
+        let once = !block.keep;
+        self.put(key, block, |shard, block, limit| {
+            if shard.contains(&key) || !still() {
+                return [block].into_iter().collect();
+            }
+            let gone = shard.insert(key, block, prefetch, limit);
+            if once {
+                shard.once(&key);
+            }
+            gone
+        });
+    }
+
+    fn put(&self, key: Key, mut block: Block, how: impl FnOnce(&mut Shard, Block, u64) -> shard::Gone) {
         if block.data.len() < SMALL {
             block.data = Bytes::copy_from_slice(&block.data);
         }
-        if block.data.len() as u64 > self.per_shard() {
+        let limit = self.per_shard();
+        if block.data.len() as u64 > limit {
             return;
         }
-        let limit = self.per_shard();
-        let gone = self.shard(&key).lock().insert(key, block, prefetch, limit);
+        let gone = how(&mut self.shard(&key).lock(), block, limit);
         // Buffers are freed here, outside the lock.
         drop(gone);
-    }
-
-    /// Inserts a block that is kept only until it is asked for: its dataset's blocks are not cached, and this one was read ahead.
-    pub fn insert_once(&self, key: Key, block: Block) {
-        self.insert(key, block, true);
-        self.shard(&key).lock().once(&key);
     }
 
     /// A block as it is here, which is no use of it.

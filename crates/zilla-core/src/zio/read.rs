@@ -155,6 +155,12 @@ impl Zio {
                     }
                 }
                 Join::Lead(lead) => {
+                    // Written to the same place since the first look: that is not to be missed.
+                    if let Some(block) = self.0.inflight.get(&key).filter(|b| is_of(b, &bp)) {
+                        let outcome = Ok(block);
+                        lead.finish(&outcome);
+                        return outcome;
+                    }
                     led.store(true, Ordering::Relaxed);
                     self.0.cache.missed(&key, bp.is_metadata(), prefetch);
                     let second = self.read_second_level(&bp, &key, class).await;
@@ -166,11 +172,10 @@ impl Zio {
                     found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
                     if let Ok(block) = &outcome {
-                        match (block.keep, prefetch) {
-                            (true, _) => self.0.cache.insert(key, block.clone(), prefetch),
-                            // Read ahead for somebody who has not asked yet.
-                            (false, true) => self.0.cache.insert_once(key, block.clone()),
-                            (false, false) => {}
+                        // (What is not kept may have been read ahead for somebody who has not asked yet.)
+                        if block.keep || prefetch {
+                            let still = || !lead.pending.is_overwritten();
+                            self.0.cache.insert_read(key, block.clone(), prefetch, still);
                         }
                     }
                     lead.finish(&outcome);
