@@ -303,3 +303,37 @@ fn a_device_that_fails_now_and_then_stays_in_use() {
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }
+
+/// A device that answers, but late each time, is waited for a moment only, and after a few reads not at all for a while.
+#[test]
+fn a_device_that_is_always_late_holds_nothing_up() {
+    let (layout, sim) = (Layout::Mirror, Sim::new(79));
+    layout.add_disks(&sim);
+    CACHES.iter().for_each(|c| drop(sim.add_disk(c, SIZE)));
+    let (env, faulty) = wrap(&sim.env());
+    sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        spa.add_cache(&[LeafSpec { path: CACHES[0].into(), disk: true }]).await.unwrap();
+        let mut files = Files::new();
+        for _ in 0..5 {
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(2)).await;
+        }
+        let timed = async |what: &str| {
+            let (begun, hits) = (env.clock.now(), stat(&spa, "l2_hits"));
+            check(&env, &spa, &files, what).await;
+            (env.clock.now() - begun, stat(&spa, "l2_hits") - hits)
+        };
+        let (_, hits) = timed("sound").await;
+        assert!(hits > 60, "{hits} blocks came from the cache device");
+        let late = Rule::new(Ops::Reads, Fault::Delay(Duration::from_millis(400)));
+        faulty.lock().values().for_each(|d| drop(d.add(late.clone())));
+        let (took, hits) = timed("late").await;
+        assert!(took < Duration::from_secs(2), "{took:?}, {hits} hits");
+        faulty.lock().values().for_each(|d| d.clear());
+        env.sleep(Duration::from_secs(10)).await;
+        let (_, hits) = timed("sound again").await;
+        assert!(hits > 60, "{hits} blocks came from the cache device");
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}

@@ -22,6 +22,8 @@ const AWAY_FIRST: Duration = Duration::from_secs(2);
 const AWAY_MOST: Duration = Duration::from_secs(120);
 /// Failures in a row after which a device is taken out of use.
 const MAX_STRIKES: u32 = 16;
+/// Reads in a row in which the pool's disks catch up with a device after which it is passed by.
+const MAX_OUTRUN: u32 = 8;
 
 pub struct CacheDev {
     pub vdev: Arc<Vdev>,
@@ -43,6 +45,8 @@ struct Patience {
     away_until: AtomicU64,
     /// Times in a row that it was passed by.
     timeouts: AtomicU32,
+    /// Reads in a row that the pool's disks answered first, though they were asked later.
+    outrun: AtomicU32,
     /// Failures in a row.
     strikes: AtomicU32,
 }
@@ -65,6 +69,15 @@ impl Patience {
         first.ok()?;
         self.timeouts.fetch_add(1, Ordering::Relaxed);
         Some(away)
+    }
+
+    /// The pool's disks were faster. The same if that was once too often.
+    fn outrun(&self, now: Duration) -> Option<Duration> {
+        if self.outrun.fetch_add(1, Ordering::Relaxed) + 1 < MAX_OUTRUN {
+            return None;
+        }
+        self.outrun.store(0, Ordering::Relaxed);
+        self.stalled(now)
     }
 
     /// Whether it was one failure in a row too many.
@@ -112,8 +125,9 @@ impl CacheDev {
 
     /// A read was answered, and well.
     pub fn worked(&self) {
-        self.patience.strikes.store(0, Ordering::Relaxed);
-        self.patience.timeouts.store(0, Ordering::Relaxed);
+        for of_a_row in [&self.patience.strikes, &self.patience.timeouts, &self.patience.outrun] {
+            of_a_row.store(0, Ordering::Relaxed);
+        }
     }
 
     /// A write was. Whether reads are answered in time is not known by that.
@@ -123,8 +137,17 @@ impl CacheDev {
 
     /// It did not answer in time.
     pub fn stalled(&self, now: Duration) {
-        if let Some(away) = self.patience.stalled(now) {
-            tracing::warn!(path = %self.leaf.path(), seconds = away.as_secs(), "the cache device does not answer: it is passed by");
+        self.passed_by(self.patience.stalled(now));
+    }
+
+    /// It was slower than the pool's disks, which were asked later.
+    pub fn outrun(&self, now: Duration) {
+        self.passed_by(self.patience.outrun(now));
+    }
+
+    fn passed_by(&self, away: Option<Duration>) {
+        if let Some(away) = away {
+            tracing::warn!(path = %self.leaf.path(), seconds = away.as_secs(), "the cache device does not answer in time: it is passed by");
         }
     }
 
@@ -153,6 +176,7 @@ mod tests {
                 assert_eq!(p.stalled(now + secs(1)), None);
             }
             now += secs(away);
+            (0..MAX_OUTRUN).for_each(|_| assert_eq!(p.outrun(now - secs(1)), None));
             assert!(p.is_away(now - Duration::from_millis(1)) && !p.is_away(now));
         }
     }

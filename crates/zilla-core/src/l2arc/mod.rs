@@ -42,6 +42,7 @@ use parking_lot::{Mutex, RwLock};
 use zilla_env::Env;
 
 pub use device::CacheDev;
+pub use read::Place;
 pub use rotor::Layout;
 
 use crate::arc::{Cache, Key};

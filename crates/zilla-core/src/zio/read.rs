@@ -13,13 +13,14 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_OBJSET;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE, SPA_MINBLOCKSHIFT};
 
-use super::pending::Join;
+use super::pending::{Join, Lead};
 use super::{Priority, Zio, byteswap, verify};
 use super::{devices_away, is_away};
 use crate::arc::{Block, Key, L2Facts};
 use crate::crypt::indirect_mac;
 use crate::error::{Errno, Error, Result};
 use crate::inject::Failure;
+use crate::l2arc::Place;
 use crate::trace::Found;
 use crate::txg::in_sync;
 use crate::types::Bookmark;
@@ -163,11 +164,12 @@ impl Zio {
                     }
                     led.store(true, Ordering::Relaxed);
                     self.0.cache.missed(&key, bp.is_metadata(), prefetch);
-                    let second = self.read_second_level(&bp, &key, class).await;
-                    let place = if second.is_some() { Found::CacheDevice } else { Found::Pool };
-                    let raw = match second {
-                        Some(raw) => Ok(raw),
-                        None => self.read_copies(&bp, bookmark, class, Some(&lead.pending.tickets)).await,
+                    let (place, raw) = match self.find_second_level(&bp, &key) {
+                        None => {
+                            let tickets = Some(&lead.pending.tickets);
+                            (Found::Pool, self.read_copies(&bp, bookmark, class, tickets).await)
+                        }
+                        Some(place) => Box::pin(self.read_second_level(&bp, bookmark, class, place, &lead)).await,
                     };
                     found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
@@ -185,20 +187,33 @@ impl Zio {
         }
     }
 
-    /// The bytes of a block as stored, from a cache device that has them.
-    async fn read_second_level(&self, bp: &BlkPtr, key: &Key, class: Priority) -> Option<Bytes> {
+    /// Where a block is to be read, if not from the pool's disks.
+    fn find_second_level(&self, bp: &BlkPtr, key: &Key) -> Option<Place> {
         // Without a checksum nobody could tell what came from there.
         if !self.0.l2.has_devices() || !verify::tells_apart(bp) {
             return None;
         }
-        let salt = self.salt();
-        let check = |data: &[u8]| verify::block(bp, data, salt.as_deref());
-        let load = || {
+        self.0.l2.find(bp, key, || {
             let tree = self.tree();
             let top = bp.dvas().next().and_then(|dva| tree.tops.get(dva.vdev as usize));
             top.and_then(|t| t.devices().map(|l| l.load()).min()).unwrap_or(0)
-        };
-        self.0.l2.read(bp, key, class, &check, load).await
+        })
+    }
+
+    /// The bytes of a block as stored, from a cache device that has them, or from the pool if that is the faster one.
+    async fn read_second_level(
+        &self,
+        bp: &BlkPtr,
+        bookmark: Bookmark,
+        class: Priority,
+        place: Place,
+        lead: &Lead<'_>,
+    ) -> (Found, Result<Bytes>) {
+        let salt = self.salt();
+        let check = |data: &[u8]| verify::block(bp, data, salt.as_deref());
+        let pool = self.read_copies(bp, bookmark, class, Some(&lead.pending.tickets));
+        let (own, raw) = self.0.l2.read(place, class, &check, pool).await;
+        (if own { Found::CacheDevice } else { Found::Pool }, raw)
     }
 
     /// What the cache keeps of a block that is written.
