@@ -185,6 +185,10 @@ impl L2arc {
         };
         {
             let mut index = self.index.lock();
+            // Asked under the lock: its slot may be another's as soon as it has left.
+            if device.is_stopped() {
+                return None;
+            }
             for range in &gone {
                 index.evict(device.slot, range.start, range.end);
             }
@@ -228,7 +232,6 @@ impl L2arc {
         }
         {
             let mut index = self.index.lock();
-            // Asked under the lock: its slot may be another's as soon as it has left.
             if !device.is_stopped() {
                 placed.iter().for_each(|c| index.push(device.slot, c));
             }
@@ -260,7 +263,7 @@ impl L2arc {
             Some(Err(_)) => {
                 add(&self.stats.writes_error, 1);
                 if device.failed() {
-                    self.index.lock().clear_device(device.slot);
+                    self.forget_later(device.slot);
                 }
                 None
             }

@@ -28,6 +28,8 @@ const KIND_SHIFT: u32 = 56;
 /// Entries that are forgotten at most while the index is locked once: for a new one, which is as many as free a chunk, and for a lower limit.
 const FOR_ONE: u64 = CHUNK;
 const FOR_LIMIT: u64 = 64 * CHUNK;
+/// The same for a device that leaves.
+const FOR_DEVICE: u64 = 8 * CHUNK;
 
 /// Kinds of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -285,6 +287,7 @@ impl Index {
         }
     }
 
+    /// Gives the table's memory back that it has no use for.
     fn shrink(&mut self) {
         let devices = &self.devices;
         self.table.shrink_to_fit(|w| key_of(devices, *w).map_or(0, |k| hash(&k)));
@@ -303,13 +306,16 @@ impl Index {
 
     /// Bytes that it would take with a table no larger than it must be.
     fn bytes_at_least(&self) -> u64 {
+        self.table_at_least().min(self.table_bytes()) + self.ring_bytes()
+    }
+
+    fn table_at_least(&self) -> u64 {
         // A byte of tags beside each word, and filled to seven eighths.
         let slots = match self.table.len() as u64 {
             0 => 0,
             n => (n * 8).div_ceil(7).next_power_of_two(),
         };
-        let least = slots * (size_of::<u64>() as u64 + 1);
-        least.min(self.table_bytes()) + self.ring_bytes()
+        slots * (size_of::<u64>() as u64 + 1)
     }
 
     fn ring_bytes(&self) -> u64 {
@@ -334,17 +340,20 @@ impl Index {
         Some(free)
     }
 
-    /// Forgets a device's blocks; it may have others later.
-    pub fn clear_device(&mut self, slot: usize) {
-        while self.pop(slot).is_some() {}
+    /// Forgets some of a device's blocks; whether it has more. Not all at once: it may have millions, and others wait for the index.
+    pub fn forget_some(&mut self, slot: usize) -> bool {
+        (0..FOR_DEVICE).all(|_| self.pop(slot).is_some())
     }
 
+    /// Gives the slot of a device back of which all is forgotten.
     pub fn remove_device(&mut self, slot: usize) {
-        self.clear_device(slot);
         if let Some(place) = self.devices.get_mut(slot) {
             *place = None;
         }
-        self.shrink();
+        // Which takes time by what is left in it.
+        if self.table_at_least() < self.table_bytes() / 4 {
+            self.shrink();
+        }
     }
 
     pub fn amounts(&self, slot: usize) -> Amounts {
@@ -499,6 +508,7 @@ mod tests {
         assert_eq!(index.evict(slot, 0, 700 << 12), 0);
         assert!(!index.contains(&cached(699).key) && index.contains(&cached(700).key));
         assert_eq!(index.total().blocks, 2300);
+        while index.forget_some(slot) {}
         index.remove_device(slot);
         assert_eq!((index.total(), index.bytes()), (Amounts::default(), 0));
     }
@@ -554,6 +564,28 @@ mod tests {
         (all..all + 1000).for_each(|n| index.push(slot, &cached(n)));
         assert!(index.contains(&cached(all + 999).key) && index.contains(&cached(all - 1).key));
         assert!(index.bytes() <= limit + CHUNK * 32);
+    }
+
+    /// Others are served while a device leaves, and nobody finds what it had.
+    #[test]
+    fn a_device_is_forgotten_step_by_step() {
+        let mut index = Index::new();
+        let (leaves, stays) = (index.add_device(9).unwrap(), index.add_device(9).unwrap());
+        let all = 40_000;
+        (0..all).for_each(|n| index.push(leaves, &cached(n)));
+        let mut steps = 0;
+        while index.forget_some(leaves) {
+            steps += 1;
+            assert!(!index.contains(&cached(steps * FOR_DEVICE - 1).key));
+            index.forget(&cached(all - steps).key);
+            index.push(stays, &cached(all + steps));
+        }
+        assert!(steps == all / FOR_DEVICE && index.amounts(leaves).blocks == 0);
+        let before = index.bytes();
+        index.remove_device(leaves);
+        assert!(index.bytes() < before / 10, "{} of {before} bytes", index.bytes());
+        assert!((1..=steps).all(|n| index.get(&cached(all + n).key).is_some_and(|(slot, _)| slot == stays)));
+        assert_eq!(index.add_device(9), Some(leaves));
     }
 
     #[test]

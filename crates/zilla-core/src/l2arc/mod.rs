@@ -19,6 +19,7 @@
 //! - The index takes at most `l2arc_meta_percent` of the most that the ARC may take, or of its even part where several pools' ARCs have the memory, and
 //!   the ARC leaves room for it.
 //! - One task writes to a device, from one end to the other.
+//! - The index is locked for a moment only: a device that leaves is forgotten step by step, and its slot is given to no other before that.
 //!
 //! **Crash.** What was fed after the last header is not found again. Nothing else depends on what is here.
 //!
@@ -35,7 +36,8 @@ mod rotor;
 mod stats;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::Poll;
 
 use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
@@ -55,6 +57,8 @@ use stats::{Counters, Gauges};
 
 /// The cache devices of a pool.
 pub struct L2arc {
+    /// Itself, for tasks.
+    me: Weak<L2arc>,
     env: Env,
     arc: Arc<Cache>,
     devices: RwLock<Vec<Arc<CacheDev>>>,
@@ -83,7 +87,8 @@ pub struct CacheSpace {
 
 impl L2arc {
     pub fn new(env: &Env, arc: &Arc<Cache>) -> Arc<L2arc> {
-        Arc::new(L2arc {
+        Arc::new_cyclic(|me| L2arc {
+            me: me.clone(),
             env: env.clone(),
             arc: arc.clone(),
             devices: RwLock::new(Vec::new()),
@@ -142,7 +147,7 @@ impl L2arc {
     }
 
     /// Takes a device out of use. What it holds stays there; somebody may bring it back.
-    pub fn remove(&self, guid: u64) {
+    pub async fn remove(&self, guid: u64) {
         let mut gone = None;
         {
             let mut devices = self.devices.write();
@@ -151,21 +156,50 @@ impl L2arc {
             }
             self.any.store(!devices.is_empty(), Ordering::Release);
         }
-        if let Some(device) = gone {
-            device.stop();
-            self.index.lock().remove_device(device.slot);
+        let (Some(device), Some(l2)) = (gone, self.me.upgrade()) else { return };
+        device.stop();
+        // It comes to its end also if nobody waits for it any more.
+        let task = async move {
+            l2.forget_all(&device, false).await;
+            l2.index.lock().remove_device(device.slot);
+            l2.set_limits();
+        };
+        self.env.spawn_with_result(task).await;
+    }
+
+    /// Forgets the blocks of a device that was taken out of use, when there is time for it.
+    fn forget_later(&self, slot: usize) {
+        if let (Some(l2), Some(device)) = (self.me.upgrade(), self.by_slot(slot)) {
+            self.env.spawn(async move { l2.forget_all(&device, true).await });
         }
-        self.set_limits();
+    }
+
+    /// Forgets the blocks of a device, and lets others have the index in between. `in_use`: as long as its slot is no other's.
+    async fn forget_all(&self, device: &CacheDev, in_use: bool) {
+        loop {
+            {
+                let mut index = self.index.lock();
+                if in_use && device.is_stopped() || !index.forget_some(device.slot) {
+                    return;
+                }
+            }
+            let mut first = true;
+            let turn = std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+            });
+            turn.await;
+        }
     }
 
     /// Stops all of it (export).
     pub async fn shutdown(&self) {
         let devices = std::mem::take(&mut *self.devices.write());
         self.any.store(false, Ordering::Release);
-        for device in &devices {
-            device.stop();
-            self.index.lock().remove_device(device.slot);
-        }
+        devices.iter().for_each(|d| d.stop());
+        let all = std::mem::replace(&mut *self.index.lock(), Index::new());
+        // Not while somebody waits for the lock.
+        drop(all);
         self.set_limits();
         join_all(devices.iter().map(|d| within(&self.env, SLOW_TIMEOUT, d.leaf.close()))).await;
     }

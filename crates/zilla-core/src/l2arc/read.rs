@@ -127,7 +127,7 @@ impl L2arc {
             Some(Err(_)) => {
                 add(&self.stats.io_error, 1);
                 if device.failed() {
-                    self.index.lock().clear_device(device.slot);
+                    self.forget_later(device.slot);
                 }
             }
             None => {
