@@ -22,7 +22,7 @@ use crate::tunables;
 use crate::vdev::{Priority, within};
 
 /// I/Os that may wait for a cache device before a read passes it by; the pool's own disks are taken then, unless they have more to do.
-const BUSY: usize = 32;
+pub(super) const BUSY: usize = 32;
 
 /// A read waits so long for a cache device alone: several times what a flash device needs while it is written to, and what a disk needs when
 /// others are before it.
