@@ -291,10 +291,10 @@ impl Cache {
         drop(gone);
     }
 
-    /// Empties the cache (export).
+    /// Empties the cache (export, and `drop_caches`). What was counted stays.
     pub fn clear(&self) {
         for shard in &self.shards {
-            let gone = std::mem::take(&mut *shard.lock());
+            let gone = shard.lock().empty();
             drop(gone);
         }
     }

@@ -83,3 +83,19 @@ fn what_was_read_replaces_nothing() {
     arc.insert_read(key(3), Block { keep: false, ..block(1) }, true, || true);
     assert_eq!((first(3), first(3)), (Some(1), None), "it was read ahead for one who did not want it kept");
 }
+
+#[test]
+fn what_was_counted_outlives_the_contents() {
+    let arc = Cache::new(MIN_LIMIT);
+    (0..MIN_LIMIT / 8192 + 10).for_each(|n| arc.insert(key(n), block(1), false));
+    assert!(arc.get(&key(MIN_LIMIT / 8192), false).is_some() && !arc.is_cold());
+    arc.missed(&key(1), false, false);
+    let counted = |arc: &Cache| {
+        let of = |name: &str| arc.arcstats().into_iter().find(|(n, _)| *n == name).unwrap().1;
+        ["hits", "misses", "deleted"].map(of)
+    };
+    let before = counted(&arc);
+    arc.clear();
+    assert_eq!((arc.size(), counted(&arc)), (0, before));
+    assert!(before.iter().all(|n| *n > 0) && !arc.is_cold());
+}
