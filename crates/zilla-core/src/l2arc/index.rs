@@ -1,19 +1,20 @@
 //! What lies where on the cache devices, in memory.
 //!
 //! A device is written as a ring, so its blocks are a queue by age: each device has a [`Ring`] of 32-byte entries in the order in which they lie
-//! on it, in chunks, so that no entry is ever moved. A table finds an entry by its block's identity (vdev, offset, birth, as in the ARC); it holds only
-//! the entry's device and number. An entry with its share of the table takes 52 bytes at most while the table's load is at its lowest.
+//! on it, in chunks, so that no entry is ever moved. [`Tables`] find an entry by its block's identity (vdev, offset, birth, as in the ARC); they hold only
+//! the entry's device and number. An entry with its share of the tables takes 53 bytes at most while their load is at its lowest.
 //!
 //! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given: where a new entry would break it the oldest
 //! of the device that has most go, so that one that comes later has its part too. A limit that was lowered is come down to step by step; meanwhile nothing new
-//! is taken. The table leads to entries that are there and alive.
+//! is taken. The tables lead to entries that are there and alive.
 //!
 //! Nothing here need be right: who reads a block by an entry checks it against the block pointer. A crash loses the index, and the log on the device has most of it.
 
 use std::collections::VecDeque;
 
-use hashbrown::{HashSet, HashTable};
+use hashbrown::HashSet;
 
+use super::tables::Tables;
 use crate::arc::Key;
 
 /// Entries a chunk of a ring has: 16 KiB.
@@ -238,7 +239,7 @@ impl Device {
 
 /// The index of a pool's cache devices.
 pub struct Index {
-    table: HashTable<u64>,
+    tables: Tables,
     /// By the devices' slots.
     devices: Vec<Option<Device>>,
     /// Blocks that are just being written to some device.
@@ -268,7 +269,7 @@ fn key_of(devices: &[Option<Device>], word: u64) -> Option<Key> {
 
 impl Index {
     pub fn new() -> Index {
-        Index { table: HashTable::new(), devices: Vec::new(), claims: HashSet::new(), limit: u64::MAX }
+        Index { tables: Tables::new(), devices: Vec::new(), claims: HashSet::new(), limit: u64::MAX }
     }
 
     /// Bytes of memory that the index may take. What is beyond that goes, as much as there is time for: to be called again.
@@ -277,8 +278,8 @@ impl Index {
         if self.bytes() <= limit {
             return;
         }
-        for _ in 0..FOR_LIMIT {
-            if self.bytes_at_least() <= limit || self.pop_of_largest().is_none() {
+        for n in 0..FOR_LIMIT {
+            if n % CHUNK == 0 && self.bytes_at_least() <= limit || self.pop_of_largest().is_none() {
                 break;
             }
         }
@@ -287,43 +288,29 @@ impl Index {
         }
     }
 
-    /// Gives the table's memory back that it has no use for.
+    /// Gives the tables' memory back that they have no use for.
     fn shrink(&mut self) {
         let devices = &self.devices;
-        self.table.shrink_to_fit(|w| key_of(devices, *w).map_or(0, |k| hash(&k)));
+        self.tables.shrink(|w| key_of(devices, w).map_or(0, |k| hash(&k)));
     }
 
-    /// Whether one more would break the limit. A table that has no room doubles.
-    pub fn is_full(&self) -> bool {
-        let doubles = if self.table.len() == self.table.capacity() { self.table_bytes() } else { 0 };
-        self.bytes() + doubles >= self.limit
+    /// Whether one more would break the limit.
+    pub fn is_full_for(&self, key: &Key) -> bool {
+        self.bytes() + self.tables.growth(hash(key)) >= self.limit
     }
 
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> u64 {
-        self.table_bytes() + self.ring_bytes()
+        self.tables.bytes() + self.ring_bytes()
     }
 
-    /// Bytes that it would take with a table no larger than it must be.
+    /// Bytes that it would take with tables no larger than they must be.
     fn bytes_at_least(&self) -> u64 {
-        self.table_at_least().min(self.table_bytes()) + self.ring_bytes()
-    }
-
-    fn table_at_least(&self) -> u64 {
-        // A byte of tags beside each word, and filled to seven eighths.
-        let slots = match self.table.len() as u64 {
-            0 => 0,
-            n => (n * 8).div_ceil(7).next_power_of_two(),
-        };
-        slots * (size_of::<u64>() as u64 + 1)
+        self.tables.bytes_at_least() + self.ring_bytes()
     }
 
     fn ring_bytes(&self) -> u64 {
         self.devices.iter().flatten().map(|d| d.ring.bytes()).sum()
-    }
-
-    fn table_bytes(&self) -> u64 {
-        self.table.allocation_size() as u64
     }
 
     /// A slot for a device; None if there are as many as there can be.
@@ -351,7 +338,7 @@ impl Index {
             *place = None;
         }
         // Which takes time by what is left in it.
-        if self.table_at_least() < self.table_bytes() / 4 {
+        if self.tables.bytes_at_least() < self.tables.bytes() / 4 {
             self.shrink();
         }
     }
@@ -367,7 +354,7 @@ impl Index {
     }
 
     fn find(&self, key: &Key) -> Option<u64> {
-        self.table.find(hash(key), |w| key_of(&self.devices, *w).as_ref() == Some(key)).copied()
+        self.tables.find(hash(key), |w| key_of(&self.devices, w).as_ref() == Some(key))
     }
 
     /// Where a block lies.
@@ -405,11 +392,11 @@ impl Index {
             return false;
         }
         for _ in 0..FOR_ONE {
-            if !newest || !self.is_full() || self.pop_of_largest().is_none() {
+            if !newest || !self.is_full_for(&c.key) || self.pop_of_largest().is_none() {
                 break;
             }
         }
-        if self.is_full() {
+        if self.is_full_for(&c.key) {
             return false;
         }
         let Some(device) = self.devices.get_mut(slot).and_then(Option::as_mut) else { return false };
@@ -418,8 +405,7 @@ impl Index {
         let asize = device.asize(c.psize);
         device.amounts.change(c, asize, |a, b| a + b);
         let devices = &self.devices;
-        self.table
-            .insert_unique(hash(&c.key), word(slot, seq), |w| key_of(devices, *w).map_or(0, |k| hash(&k)));
+        self.tables.insert(hash(&c.key), word(slot, seq), |w| key_of(devices, w).map_or(0, |k| hash(&k)));
         true
     }
 
@@ -428,10 +414,7 @@ impl Index {
         let (seq, entry) = self.devices.get_mut(slot)?.as_mut()?.ring.pop_front()?;
         let cached = entry.cached();
         if !entry.is_dead() {
-            let found = self.table.find_entry(hash(&cached.key), |w| *w == word(slot, seq));
-            if let Ok(found) = found {
-                found.remove();
-            }
+            self.tables.remove(hash(&cached.key), word(slot, seq));
             self.uncount(slot, &cached);
         }
         Some(cached)
@@ -469,9 +452,7 @@ impl Index {
     /// Forgets a block: it was freed, or is not what it should be.
     pub fn forget(&mut self, key: &Key) {
         let Some(found) = self.find(key) else { return };
-        if let Ok(entry) = self.table.find_entry(hash(key), |w| *w == found) {
-            entry.remove();
-        }
+        self.tables.remove(hash(key), found);
         let (slot, seq) = split(found);
         let ring = self.devices.get_mut(slot).and_then(Option::as_mut).map(|d| &mut d.ring);
         let Some(entry) = ring.and_then(|r| r.at_mut(seq)) else { return };

@@ -2,7 +2,7 @@
 //!
 //! **Floor 4.** It is asked by `zio`, and asks the devices.
 //!
-//! - [`index`] is what lies where, in memory;
+//! - [`index`] is what lies where, in memory, and [`tables`] how it is found;
 //! - [`rotor`] is a device as a ring with its log, which OpenZFS reads and writes alike;
 //! - [`feed`] takes blocks from the tails of the ARC's lists and writes them, ahead of eviction and never in its way;
 //! - [`rebuild`] reads the log of a device that was filled before, in the background;
@@ -34,6 +34,7 @@ mod read;
 mod rebuild;
 mod rotor;
 mod stats;
+mod tables;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

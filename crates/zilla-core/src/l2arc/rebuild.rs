@@ -175,7 +175,7 @@ impl L2arc {
             let Some(cached) = cached(entry) else { continue };
             let mut index = self.index.lock();
             // (Asked under the lock: its slot may be another's as soon as the device has left.)
-            if index.is_full() || device.is_stopped() {
+            if index.is_full_for(&cached.key) || device.is_stopped() {
                 return false;
             }
             let entered = index.push_older(device.slot, &cached);
