@@ -81,12 +81,7 @@ impl L2arc {
         outcome
     }
 
-    fn choose(
-        &self,
-        bp: &BlkPtr,
-        key: &Key,
-        pool_load: impl FnOnce() -> usize,
-    ) -> Option<Place> {
+    fn choose(&self, bp: &BlkPtr, key: &Key, pool_load: impl FnOnce() -> usize) -> Option<Place> {
         let (slot, cached) = self.index.lock().get(key)?;
         let device = self.by_slot(slot)?;
         if cached.psize != bp.psize() || !device.readable(self.env.clock.now()) {

@@ -169,7 +169,9 @@ impl Zio {
                             let tickets = Some(&lead.pending.tickets);
                             (Found::Pool, self.read_copies(&bp, bookmark, class, tickets).await)
                         }
-                        Some(place) => Box::pin(self.read_second_level(&bp, bookmark, class, place, &lead)).await,
+                        Some(place) => {
+                            Box::pin(self.read_second_level(&bp, bookmark, class, place, &lead)).await
+                        }
                     };
                     found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
