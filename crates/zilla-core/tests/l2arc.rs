@@ -81,14 +81,23 @@ impl World {
     }
 
     async fn zfs(&self, spa: &Arc<Spa>) -> Arc<Zfs> {
+        self.zfs_of(spa, FsProps::default()).await
+    }
+
+    async fn zfs_of(&self, spa: &Arc<Spa>, props: FsProps) -> Arc<Zfs> {
         let ds = spa.dsl.by_name("tank").await.unwrap();
         let os = spa.dsl.objset(&ds).await.unwrap();
         let txgs = (!spa.ctx.readonly).then(|| spa.ctx.txgs.clone());
-        Zfs::open(self.env.clone(), os, txgs, Arc::new(Unlimited), FsProps::default()).await.unwrap()
+        Zfs::open(self.env.clone(), os, txgs, Arc::new(Unlimited), props).await.unwrap()
     }
 
     async fn put(&self, spa: &Arc<Spa>, files: std::ops::Range<u32>) {
-        let zfs = self.zfs(spa).await;
+        self.put_in(spa, files, 128 << 10).await;
+    }
+
+    /// Files whose blocks have `recordsize` bytes.
+    async fn put_in(&self, spa: &Arc<Spa>, files: std::ops::Range<u32>, recordsize: u32) {
+        let zfs = self.zfs_of(spa, FsProps { recordsize, ..FsProps::default() }).await;
         for i in files {
             let new = NewFile::new(0o100644, Cred::default());
             let (h, _) = zfs.create(zfs.root(), format!("f{i}").as_bytes(), new).await.unwrap();
@@ -189,6 +198,30 @@ fn what_is_fed_is_read_from_there_and_known_again_after_an_import() {
         w.check(&spa, 0..FILES).await;
         assert!(stat(&spa, "l2_hits") >= u64::from(FILES) * 6, "{}", stat(&spa, "l2_hits"));
         assert!(disk_reads(&spa) - before < u64::from(FILES) * FILE as u64 / 2);
+        assert_eq!((stat(&spa, "l2_cksum_bad"), stat(&spa, "l2_io_error")), (0, 0));
+        w.export(spa).await;
+    });
+}
+
+/// A round of feeding makes many log blocks where blocks are small. All of them are found again.
+#[test]
+fn small_blocks_are_all_known_again() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let spa = w.create(&["cache"]).await;
+        w.put_in(&spa, 0..8, 4096).await;
+        w.fed(&spa, 8 << 20).await;
+        let (logs, blocks) = (stat(&spa, "l2_log_blk_count"), stat(&spa, "l2_size") >> 12);
+        assert!(logs > 25, "{logs} log blocks for {blocks} blocks");
+        w.export(spa).await;
+        if let Some(text) = zdb_says(&["-lll", &w.path("cache").to_string_lossy()]) {
+            assert_eq!(number(&text, "log_blk_count:"), logs, "{text}");
+            assert!(text.contains("0 with invalid cksum"), "{text}");
+        }
+        let spa = w.import().await.unwrap();
+        w.until("rebuilt", || !spa.zio.l2().is_rebuilding()).await;
+        assert_eq!(stat(&spa, "l2_rebuild_log_blks"), logs);
+        w.check(&spa, 0..8).await;
         assert_eq!((stat(&spa, "l2_cksum_bad"), stat(&spa, "l2_io_error")), (0, 0));
         w.export(spa).await;
     });

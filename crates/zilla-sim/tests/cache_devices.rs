@@ -33,12 +33,18 @@ type Files = BTreeMap<String, Bytes>;
 type Faulty = Arc<Mutex<BTreeMap<usize, Arc<FaultyDevice>>>>;
 
 fn wrap(env: &Env) -> (Env, Faulty) {
+    wrap_with(env, Vec::new())
+}
+
+/// The same with devices that go wrong from the beginning.
+fn wrap_with(env: &Env, rules: Vec<Rule>) -> (Env, Faulty) {
     let faulty = Faulty::default();
     let (kept, inner) = (faulty.clone(), env.clone());
     let wrapped =
         env.wrap_devices(move |path: &Path, device| match CACHES.iter().position(|c| Path::new(c) == path) {
             Some(i) => {
                 let device = Arc::new(FaultyDevice::new(device, &inner));
+                rules.iter().for_each(|r| drop(device.add(r.clone())));
                 kept.lock().insert(i, device.clone());
                 device
             }
@@ -210,4 +216,124 @@ fn whatever_a_cache_device_does_costs_time_only() {
         }
     }
     assert!(hits > 100, "nothing was read from a cache device ({hits})");
+}
+
+/// A log that cannot be read this time is known again as soon as it can: the device is not begun anew over it.
+#[test]
+fn what_could_not_be_read_at_one_import_is_known_at_the_next() {
+    let layout = Layout::Mirror;
+    let mut files = Files::new();
+    let sim = Sim::new(77);
+    layout.add_disks(&sim);
+    CACHES.iter().for_each(|c| drop(sim.add_disk(c, SIZE)));
+    let env = sim.env();
+    let logs = sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        spa.add_cache(&[LeafSpec { path: CACHES[0].into(), disk: true }]).await.unwrap();
+        for _ in 0..6 {
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(2)).await;
+        }
+        let logs = stat(&spa, "l2_log_blk_count");
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        logs
+    });
+    assert!(logs > 1, "{logs} log blocks");
+    let mut left = sim.power_off(CrashPolicy::Random, 1);
+    let after_header = (4 << 20) + (64 << 10)..SIZE - (1 << 20);
+    let log_fails = Rule::new(Ops::Reads, Fault::Error(5)).within(after_header);
+    let header_fails = Rule::new(Ops::Reads, Fault::Error(5)).within(4 << 20..(4 << 20) + 512);
+    // Once more for the second try of the same read.
+    let header_fails = vec![header_fails.when(When::Nth(1)); 2];
+    for (boot, rules) in [vec![log_fails], header_fails].into_iter().enumerate() {
+        let sim = left.boot(boot as u64 + 2);
+        let (env, faulty) = wrap_with(&sim.env(), rules);
+        sim.block_on(async {
+            let found = find(&env).await.unwrap().unwrap();
+            let spa = import(&env, &found, false).await.unwrap();
+            while spa.zio.l2().is_rebuilding() {
+                env.sleep(Duration::from_millis(100)).await;
+            }
+            let errors = stat(&spa, "l2_rebuild_io_errors") + stat(&spa, "l2_rebuild_dh_errors");
+            assert!(errors > 0, "boot {boot}: it could be read");
+            faulty.lock().values().for_each(|d| d.clear());
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(3)).await;
+            check(&env, &spa, &files, "while it is not known").await;
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+        left = sim.power_off(CrashPolicy::Random, 1);
+    }
+    let sim = left.boot(9);
+    let env = sim.env();
+    sim.block_on(async {
+        let found = find(&env).await.unwrap().unwrap();
+        let spa = import(&env, &found, false).await.unwrap();
+        while spa.zio.l2().is_rebuilding() {
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        let known = stat(&spa, "l2_rebuild_log_blks");
+        assert!(known >= logs, "{known} log blocks of {logs}");
+        check(&env, &spa, &files, "known again").await;
+        assert!(stat(&spa, "l2_hits") > 60, "{} hits", stat(&spa, "l2_hits"));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// Writes that fail now and then, among others that succeed, are no reason to take a device out of use.
+#[test]
+fn a_device_that_fails_now_and_then_stays_in_use() {
+    let (layout, sim) = (Layout::Mirror, Sim::new(78));
+    layout.add_disks(&sim);
+    CACHES.iter().for_each(|c| drop(sim.add_disk(c, SIZE)));
+    let (env, faulty) = wrap(&sim.env());
+    sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        spa.add_cache(&[LeafSpec { path: CACHES[0].into(), disk: true }]).await.unwrap();
+        // Twice in a row, or the second try is as good as the first.
+        let fails = Rule::new(Ops::Writes, Fault::Error(5)).when(When::Chance(0.6));
+        faulty.lock().values().for_each(|d| drop(d.add(fails.clone())));
+        let mut files = Files::new();
+        while stat(&spa, "l2_writes_error") < 24 {
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(5)).await;
+            assert!(files.len() < 2000, "{} errors", stat(&spa, "l2_writes_error"));
+        }
+        assert_eq!(spa.tree().cache[0].state().0, VdevState::Healthy);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// A device that answers, but late each time, is waited for a moment only, and after a few reads not at all for a while.
+#[test]
+fn a_device_that_is_always_late_holds_nothing_up() {
+    let (layout, sim) = (Layout::Mirror, Sim::new(79));
+    layout.add_disks(&sim);
+    CACHES.iter().for_each(|c| drop(sim.add_disk(c, SIZE)));
+    let (env, faulty) = wrap(&sim.env());
+    sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        spa.add_cache(&[LeafSpec { path: CACHES[0].into(), disk: true }]).await.unwrap();
+        let mut files = Files::new();
+        for _ in 0..5 {
+            put(&env, &spa, &mut files).await;
+            env.sleep(Duration::from_secs(2)).await;
+        }
+        let timed = async |what: &str| {
+            let (begun, hits) = (env.clock.now(), stat(&spa, "l2_hits"));
+            check(&env, &spa, &files, what).await;
+            (env.clock.now() - begun, stat(&spa, "l2_hits") - hits)
+        };
+        let (_, hits) = timed("sound").await;
+        assert!(hits > 60, "{hits} blocks came from the cache device");
+        let late = Rule::new(Ops::Reads, Fault::Delay(Duration::from_millis(400)));
+        faulty.lock().values().for_each(|d| drop(d.add(late.clone())));
+        let (took, hits) = timed("late").await;
+        assert!(took < Duration::from_secs(2), "{took:?}, {hits} hits");
+        faulty.lock().values().for_each(|d| d.clear());
+        env.sleep(Duration::from_secs(10)).await;
+        let (_, hits) = timed("sound again").await;
+        assert!(hits > 60, "{hits} blocks came from the cache device");
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
 }

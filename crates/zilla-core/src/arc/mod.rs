@@ -128,6 +128,8 @@ pub struct Cache {
     max: AtomicU64,
     /// What the second level's index takes of the limit.
     reserved: AtomicU64,
+    /// How many caches have the memory together.
+    sharers: AtomicU64,
 }
 
 impl Cache {
@@ -139,6 +141,7 @@ impl Cache {
             min: AtomicU64::new(MIN_LIMIT),
             max: AtomicU64::new(limit.max(MIN_LIMIT)),
             reserved: AtomicU64::new(0),
+            sharers: AtomicU64::new(1),
         }
     }
 
@@ -183,10 +186,23 @@ impl Cache {
         }
     }
 
+    /// With how many others, itself included, this cache has the memory.
+    pub fn set_sharers(&self, caches: u64) {
+        self.sharers.store(caches.max(1), Ordering::Relaxed);
+    }
+
+    /// Its part of what all of them may take, if each had as much.
+    pub fn even_part(&self) -> u64 {
+        self.max() / self.sharers.load(Ordering::Relaxed)
+    }
+
+    /// What of the limit is not for blocks: half of it stays theirs whatever else grows.
+    fn not_for_blocks(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed).min(self.limit() / 2)
+    }
+
     fn per_shard(&self) -> u64 {
-        let reserved = self.reserved.load(Ordering::Relaxed);
-        // Half of it stays the blocks' whatever else grows.
-        (self.limit() - reserved.min(self.limit() / 2)) / self.shards.len() as u64
+        self.limit().saturating_sub(self.not_for_blocks()) / self.shards.len() as u64
     }
 
     /// Bytes of the limit that are not for blocks.
@@ -214,23 +230,38 @@ impl Cache {
         self.shard(key).lock().contains(key)
     }
 
-    pub fn insert(&self, key: Key, mut block: Block, prefetch: bool) {
+    /// Takes what is being written.
+    pub fn insert(&self, key: Key, block: Block, prefetch: bool) {
+        self.put(key, block, |shard, block, limit| shard.insert(key, block, prefetch, limit));
+    }
+
+    /// Takes what was read from a device, unless a block is here: that is as new, or newer. `still`, which is asked when nobody can come in between, says
+    /// whether it is what lies there now. A block that is not to be kept is let go as soon as it was asked for: it was read ahead.
+    pub fn insert_read(&self, key: Key, block: Block, prefetch: bool, still: impl FnOnce() -> bool) {
+        let once = !block.keep;
+        self.put(key, block, |shard, block, limit| {
+            if shard.contains(&key) || !still() {
+                return [block].into_iter().collect();
+            }
+            let gone = shard.insert(key, block, prefetch, limit);
+            if once {
+                shard.once(&key);
+            }
+            gone
+        });
+    }
+
+    fn put(&self, key: Key, mut block: Block, how: impl FnOnce(&mut Shard, Block, u64) -> shard::Gone) {
         if block.data.len() < SMALL {
             block.data = Bytes::copy_from_slice(&block.data);
         }
-        if block.data.len() as u64 > self.per_shard() {
+        let limit = self.per_shard();
+        if block.data.len() as u64 > limit {
             return;
         }
-        let limit = self.per_shard();
-        let gone = self.shard(&key).lock().insert(key, block, prefetch, limit);
+        let gone = how(&mut self.shard(&key).lock(), block, limit);
         // Buffers are freed here, outside the lock.
         drop(gone);
-    }
-
-    /// Inserts a block that is kept only until it is asked for: its dataset's blocks are not cached, and this one was read ahead.
-    pub fn insert_once(&self, key: Key, block: Block) {
-        self.insert(key, block, true);
-        self.shard(&key).lock().once(&key);
     }
 
     /// A block as it is here, which is no use of it.
@@ -260,15 +291,20 @@ impl Cache {
         drop(gone);
     }
 
-    /// Empties the cache (export).
+    /// Empties the cache (export, and `drop_caches`). What was counted stays.
     pub fn clear(&self) {
         for shard in &self.shards {
-            let gone = std::mem::take(&mut *shard.lock());
+            let gone = shard.lock().empty();
             drop(gone);
         }
     }
 
-    /// Bytes held.
+    /// Bytes of the limit that are used: blocks, and the second level's index.
+    pub fn footprint(&self) -> u64 {
+        self.size() + self.not_for_blocks()
+    }
+
+    /// Bytes of blocks.
     pub fn size(&self) -> u64 {
         self.shards.iter().map(|s| s.lock().size()).sum()
     }

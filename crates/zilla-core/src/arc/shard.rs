@@ -220,6 +220,12 @@ impl Shard {
         gone
     }
 
+    /// Forgets all, and goes on counting.
+    pub fn empty(&mut self) -> Shard {
+        let counters = self.counters;
+        std::mem::replace(self, Shard { counters, ..Shard::default() })
+    }
+
     pub fn peek(&self, key: &Key) -> Option<Block> {
         self.entries[*self.map.get(key)? as usize].block.clone()
     }

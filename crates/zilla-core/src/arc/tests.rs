@@ -68,3 +68,34 @@ fn a_ghost_hit_moves_the_target() {
     }
     assert!(p(&arc) > 0, "recent blocks were evicted too early");
 }
+
+#[test]
+fn what_was_read_replaces_nothing() {
+    let arc = Cache::new(MIN_LIMIT);
+    let first = |n| arc.get(&key(n), false).map(|b| b.data[0]);
+    arc.insert(key(1), block(2), false);
+    arc.insert_read(key(1), block(1), false, || true);
+    assert_eq!(first(1), Some(2), "what is here is newer");
+    arc.insert_read(key(2), block(1), false, || false);
+    assert_eq!(first(2), None, "it lies there no more");
+    arc.insert_read(key(2), block(1), false, || true);
+    assert_eq!((first(2), first(2)), (Some(1), Some(1)));
+    arc.insert_read(key(3), Block { keep: false, ..block(1) }, true, || true);
+    assert_eq!((first(3), first(3)), (Some(1), None), "it was read ahead for one who did not want it kept");
+}
+
+#[test]
+fn what_was_counted_outlives_the_contents() {
+    let arc = Cache::new(MIN_LIMIT);
+    (0..MIN_LIMIT / 8192 + 10).for_each(|n| arc.insert(key(n), block(1), false));
+    assert!(arc.get(&key(MIN_LIMIT / 8192), false).is_some() && !arc.is_cold());
+    arc.missed(&key(1), false, false);
+    let counted = |arc: &Cache| {
+        let of = |name: &str| arc.arcstats().into_iter().find(|(n, _)| *n == name).unwrap().1;
+        ["hits", "misses", "deleted"].map(of)
+    };
+    let before = counted(&arc);
+    arc.clear();
+    assert_eq!((arc.size(), counted(&arc)), (0, before));
+    assert!(before.iter().all(|n| *n > 0) && !arc.is_cold());
+}

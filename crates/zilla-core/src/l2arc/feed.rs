@@ -5,7 +5,8 @@
 //! buffers that are written one after the other. The ARC is not held up: a shard is locked for a glance at a few hundred entries, and what is evicted
 //! meanwhile is simply not fed. A block is claimed in the index before it is written, so that two devices do not take the same.
 //!
-//! While writers of the pool are held back by dirty data, a quarter is written.
+//! While writers of the pool are held back by dirty data, a quarter is written; then, and while many reads wait for the device, it is not fed again before
+//! `l2arc_feed_secs` are over (`l2arc_feed_again`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -20,6 +21,7 @@ use zilla_ondisk::{Dva, SPA_MINBLOCKSHIFT};
 
 use super::device::CacheDev;
 use super::index::{Cached, Kind};
+use super::read::BUSY;
 use super::stats::{add, mean};
 use super::{L2arc, PoolFacts};
 use crate::arc::{Block, Key, Tail, Wanted};
@@ -70,14 +72,22 @@ pub(super) async fn run(l2: Weak<L2arc>, device: Arc<CacheDev>) {
         let Some(l2) = l2.upgrade() else { return };
         let secs = Duration::from_secs(tunables::L2ARC_FEED_SECS.get().max(1));
         let (written, budget) = l2.feed(&device).await;
-        // While there is more than enough it goes on soon (`l2arc_feed_again`).
-        let again = tunables::L2ARC_FEED_AGAIN.get() != 0 && written > budget / 2 && l2.arc.is_cold();
-        wait = if again { FEED_MIN } else { secs };
+        wait = if l2.suffers(&device) { secs } else { pause(written, budget, secs) };
         l2.set_limits();
     }
 }
 
+/// How long a device rests after a turn: while there is more than enough for it, it is fed again soon (`l2arc_feed_again`).
+fn pause(written: u64, budget: u64, secs: Duration) -> Duration {
+    if tunables::L2ARC_FEED_AGAIN.get() != 0 && written > budget / 2 { FEED_MIN } else { secs }
+}
+
 impl L2arc {
+    /// Whether writers of the pool are held back, or so many reads wait for the device that others pass it by: it need not be fed sooner than it must.
+    fn suffers(&self, device: &CacheDev) -> bool {
+        self.pool_facts().is_ok_and(|facts| facts.txgs.is_throttled()) || device.leaf.load() >= BUSY
+    }
+
     /// One turn: how much was written, and how much might have been.
     async fn feed(&self, device: &Arc<CacheDev>) -> (u64, u64) {
         let Ok(facts) = self.pool_facts() else { return (0, 0) };
@@ -185,6 +195,10 @@ impl L2arc {
         };
         {
             let mut index = self.index.lock();
+            // Asked under the lock: its slot may be another's as soon as it has left.
+            if device.is_stopped() {
+                return None;
+            }
             for range in &gone {
                 index.evict(device.slot, range.start, range.end);
             }
@@ -202,7 +216,7 @@ impl L2arc {
                 let mut rotor = device.rotor.lock();
                 let daddr = rotor.place(asize);
                 let full = rotor.note(entry(c, daddr), asize);
-                (daddr, if full { Some(rotor.log_block()) } else { None })
+                (daddr, if full { Some(rotor.log_block(&logs)) } else { None })
             };
             stream.push(&c.block.data, asize);
             placed.push(cached(c, daddr));
@@ -228,7 +242,6 @@ impl L2arc {
         }
         {
             let mut index = self.index.lock();
-            // Asked under the lock: its slot may be another's as soon as it has left.
             if !device.is_stopped() {
                 placed.iter().for_each(|c| index.push(device.slot, c));
             }
@@ -253,13 +266,14 @@ impl L2arc {
         add(&self.stats.writes_done, 1);
         match result {
             Some(Ok(())) => {
+                device.wrote();
                 add(&self.stats.write_bytes, len);
                 Some(())
             }
             Some(Err(_)) => {
                 add(&self.stats.writes_error, 1);
                 if device.failed() {
-                    self.index.lock().clear_device(device.slot);
+                    self.forget_later(device.slot);
                 }
                 None
             }
@@ -347,5 +361,18 @@ impl Stream {
         debug_assert!(self.filled.is_multiple_of(1 << ashift), "blocks are whole sectors");
         self.flush();
         self.parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_had_much_is_fed_again_soon() {
+        let secs = Duration::from_secs(1);
+        assert_eq!(pause(5 << 20, 8 << 20, secs), FEED_MIN);
+        assert_eq!(pause(4 << 20, 8 << 20, secs), secs);
+        assert_eq!(pause(0, 0, secs), secs);
     }
 }

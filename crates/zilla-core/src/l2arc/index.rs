@@ -1,18 +1,20 @@
 //! What lies where on the cache devices, in memory.
 //!
 //! A device is written as a ring, so its blocks are a queue by age: each device has a [`Ring`] of 32-byte entries in the order in which they lie
-//! on it, in chunks, so that no entry is ever moved. A table finds an entry by its block's identity (vdev, offset, birth, as in the ARC); it holds only
-//! the entry's device and number. An entry with its share of the table takes 52 bytes at most while the table's load is at its lowest.
+//! on it, in chunks, so that no entry is ever moved. [`Tables`] find an entry by its block's identity (vdev, offset, birth, as in the ARC); they hold only
+//! the entry's device and number. An entry with its share of the tables takes 53 bytes at most while their load is at its lowest.
 //!
-//! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given: where a new entry would break it the device's oldest
-//! go. The table leads to entries that are there and alive.
+//! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given: where a new entry would break it the oldest
+//! of the device that has most go, so that one that comes later has its part too. A limit that was lowered is come down to step by step; meanwhile nothing new
+//! is taken. The tables lead to entries that are there and alive.
 //!
 //! Nothing here need be right: who reads a block by an entry checks it against the block pointer. A crash loses the index, and the log on the device has most of it.
 
 use std::collections::VecDeque;
 
-use hashbrown::{HashSet, HashTable};
+use hashbrown::HashSet;
 
+use super::tables::Tables;
 use crate::arc::Key;
 
 /// Entries a chunk of a ring has: 16 KiB.
@@ -24,6 +26,11 @@ const SEQ_BITS: u32 = 56;
 /// More cache devices than this a pool cannot have.
 pub const MAX_DEVICES: usize = 255;
 const KIND_SHIFT: u32 = 56;
+/// Entries that are forgotten at most while the index is locked once: for a new one, which is as many as free a chunk, and for a lower limit.
+const FOR_ONE: u64 = CHUNK;
+const FOR_LIMIT: u64 = 64 * CHUNK;
+/// The same for a device that leaves.
+const FOR_DEVICE: u64 = 8 * CHUNK;
 
 /// Kinds of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,7 +239,7 @@ impl Device {
 
 /// The index of a pool's cache devices.
 pub struct Index {
-    table: HashTable<u64>,
+    tables: Tables,
     /// By the devices' slots.
     devices: Vec<Option<Device>>,
     /// Blocks that are just being written to some device.
@@ -262,33 +269,48 @@ fn key_of(devices: &[Option<Device>], word: u64) -> Option<Key> {
 
 impl Index {
     pub fn new() -> Index {
-        Index { table: HashTable::new(), devices: Vec::new(), claims: HashSet::new(), limit: u64::MAX }
+        Index { tables: Tables::new(), devices: Vec::new(), claims: HashSet::new(), limit: u64::MAX }
     }
 
-    /// Bytes of memory that the index may take.
+    /// Bytes of memory that the index may take. What is beyond that goes, as much as there is time for: to be called again.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
+        if self.bytes() <= limit {
+            return;
+        }
+        for n in 0..FOR_LIMIT {
+            if n % CHUNK == 0 && self.bytes_at_least() <= limit || self.pop_of_largest().is_none() {
+                break;
+            }
+        }
+        if self.bytes_at_least() <= limit {
+            self.shrink();
+        }
     }
 
-    /// Whether one more would break the limit. A table that has no room doubles.
-    pub fn is_full(&self) -> bool {
-        let doubles = if self.table.len() == self.table.capacity() { self.table_bytes() } else { 0 };
-        self.bytes() + doubles >= self.limit
+    /// Gives the tables' memory back that they have no use for.
+    fn shrink(&mut self) {
+        let devices = &self.devices;
+        self.tables.shrink(|w| key_of(devices, w).map_or(0, |k| hash(&k)));
+    }
+
+    /// Whether one more would break the limit.
+    pub fn is_full_for(&self, key: &Key) -> bool {
+        self.bytes() + self.tables.growth(hash(key)) >= self.limit
     }
 
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> u64 {
-        let rings: u64 = self.devices.iter().flatten().map(|d| d.ring.bytes()).sum();
-        self.table_bytes() + rings
+        self.tables.bytes() + self.ring_bytes()
     }
 
-    /// A table has a byte of tags beside each word, and is filled to seven eighths.
-    fn table_bytes(&self) -> u64 {
-        let slots = match self.table.capacity() as u64 {
-            0 => 0,
-            n => (n * 8 / 7).next_power_of_two(),
-        };
-        slots * (size_of::<u64>() as u64 + 1)
+    /// Bytes that it would take with tables no larger than they must be.
+    fn bytes_at_least(&self) -> u64 {
+        self.tables.bytes_at_least() + self.ring_bytes()
+    }
+
+    fn ring_bytes(&self) -> u64 {
+        self.devices.iter().flatten().map(|d| d.ring.bytes()).sum()
     }
 
     /// A slot for a device; None if there are as many as there can be.
@@ -305,17 +327,20 @@ impl Index {
         Some(free)
     }
 
-    /// Forgets a device's blocks; it may have others later.
-    pub fn clear_device(&mut self, slot: usize) {
-        while self.pop(slot).is_some() {}
+    /// Forgets some of a device's blocks; whether it has more. Not all at once: it may have millions, and others wait for the index.
+    pub fn forget_some(&mut self, slot: usize) -> bool {
+        (0..FOR_DEVICE).all(|_| self.pop(slot).is_some())
     }
 
+    /// Gives the slot of a device back of which all is forgotten.
     pub fn remove_device(&mut self, slot: usize) {
-        self.clear_device(slot);
         if let Some(place) = self.devices.get_mut(slot) {
             *place = None;
         }
-        self.table.shrink_to_fit(|w| key_of(&self.devices, *w).map_or(0, |k| hash(&k)));
+        // Which takes time by what is left in it.
+        if self.tables.bytes_at_least() < self.tables.bytes() / 4 {
+            self.shrink();
+        }
     }
 
     pub fn amounts(&self, slot: usize) -> Amounts {
@@ -329,7 +354,7 @@ impl Index {
     }
 
     fn find(&self, key: &Key) -> Option<u64> {
-        self.table.find(hash(key), |w| key_of(&self.devices, *w).as_ref() == Some(key)).copied()
+        self.tables.find(hash(key), |w| key_of(&self.devices, w).as_ref() == Some(key))
     }
 
     /// Where a block lies.
@@ -352,29 +377,35 @@ impl Index {
         self.claims.remove(key);
     }
 
-    /// Adds a device's newest block.
+    /// Adds a device's newest block, if there is room or can be made.
     pub fn push(&mut self, slot: usize, c: &Cached) {
         self.insert(slot, c, true);
     }
 
     /// Adds one that is older than all that are known of the device.
     pub fn push_older(&mut self, slot: usize, c: &Cached) -> bool {
-        !self.is_full() && self.insert(slot, c, false)
+        self.insert(slot, c, false)
     }
 
     fn insert(&mut self, slot: usize, c: &Cached, newest: bool) -> bool {
         if self.contains(&c.key) {
             return false;
         }
-        while newest && self.is_full() && self.pop(slot).is_some() {}
+        for _ in 0..FOR_ONE {
+            if !newest || !self.is_full_for(&c.key) || self.pop_of_largest().is_none() {
+                break;
+            }
+        }
+        if self.is_full_for(&c.key) {
+            return false;
+        }
         let Some(device) = self.devices.get_mut(slot).and_then(Option::as_mut) else { return false };
         let entry = Entry::new(c);
         let seq = if newest { device.ring.push_back(entry) } else { device.ring.push_front(entry) };
         let asize = device.asize(c.psize);
         device.amounts.change(c, asize, |a, b| a + b);
         let devices = &self.devices;
-        self.table
-            .insert_unique(hash(&c.key), word(slot, seq), |w| key_of(devices, *w).map_or(0, |k| hash(&k)));
+        self.tables.insert(hash(&c.key), word(slot, seq), |w| key_of(devices, w).map_or(0, |k| hash(&k)));
         true
     }
 
@@ -383,13 +414,18 @@ impl Index {
         let (seq, entry) = self.devices.get_mut(slot)?.as_mut()?.ring.pop_front()?;
         let cached = entry.cached();
         if !entry.is_dead() {
-            let found = self.table.find_entry(hash(&cached.key), |w| *w == word(slot, seq));
-            if let Ok(found) = found {
-                found.remove();
-            }
+            self.tables.remove(hash(&cached.key), word(slot, seq));
             self.uncount(slot, &cached);
         }
         Some(cached)
+    }
+
+    /// Takes the oldest block of the device that has most away.
+    fn pop_of_largest(&mut self) -> Option<Cached> {
+        let sizes = self.devices.iter().map(|d| d.as_ref().map_or(0, |d| d.ring.bytes()));
+        // Of equals always the same one, or none of them would lose a whole chunk.
+        let (slot, _) = sizes.enumerate().max_by_key(|(_, bytes)| *bytes)?;
+        self.pop(slot)
     }
 
     fn uncount(&mut self, slot: usize, c: &Cached) {
@@ -416,9 +452,7 @@ impl Index {
     /// Forgets a block: it was freed, or is not what it should be.
     pub fn forget(&mut self, key: &Key) {
         let Some(found) = self.find(key) else { return };
-        if let Ok(entry) = self.table.find_entry(hash(key), |w| *w == found) {
-            entry.remove();
-        }
+        self.tables.remove(hash(key), found);
         let (slot, seq) = split(found);
         let ring = self.devices.get_mut(slot).and_then(Option::as_mut).map(|d| &mut d.ring);
         let Some(entry) = ring.and_then(|r| r.at_mut(seq)) else { return };
@@ -455,6 +489,7 @@ mod tests {
         assert_eq!(index.evict(slot, 0, 700 << 12), 0);
         assert!(!index.contains(&cached(699).key) && index.contains(&cached(700).key));
         assert_eq!(index.total().blocks, 2300);
+        while index.forget_some(slot) {}
         index.remove_device(slot);
         assert_eq!((index.total(), index.bytes()), (Amounts::default(), 0));
     }
@@ -475,6 +510,63 @@ mod tests {
         }
         assert!(index.contains(&cached((1 << 19) - 1).key) && !index.contains(&cached(0).key));
         assert!((0..2 * CHUNK).any(|n| !index.push_older(slot, &cached(n))), "older ones push nothing out");
+    }
+
+    /// A device that comes when the index is full of another's blocks gets its part of it.
+    #[test]
+    fn a_full_index_has_room_for_a_new_device() {
+        let mut index = Index::new();
+        let (old, new) = (index.add_device(9).unwrap(), index.add_device(9).unwrap());
+        let all = 1 << 16;
+        (0..all).for_each(|n| index.push(old, &cached(n)));
+        index.set_limit(index.bytes());
+        (all..2 * all).for_each(|n| index.push(new, &cached(n)));
+        let blocks = [old, new].map(|slot| index.amounts(slot).blocks);
+        assert!(blocks.iter().all(|n| *n > all / 3), "{blocks:?}");
+        assert!(index.contains(&cached(2 * all - 1).key) && !index.contains(&cached(0).key));
+    }
+
+    /// A limit that is lowered is kept soon, and what is new is taken again then.
+    #[test]
+    fn a_lower_limit_is_come_down_to() {
+        let mut index = Index::new();
+        let slot = index.add_device(9).unwrap();
+        let all = 1 << 18;
+        (0..all).for_each(|n| index.push(slot, &cached(n)));
+        let limit = index.bytes() / 5;
+        let mut times = 0;
+        while index.bytes() > limit {
+            let before = index.total().blocks;
+            index.set_limit(limit);
+            times += 1;
+            assert!(before - index.total().blocks <= FOR_LIMIT && times < 100, "{} bytes", index.bytes());
+        }
+        assert!(times > 1 && index.bytes() > limit / 3, "{} of {limit} bytes", index.bytes());
+        (all..all + 1000).for_each(|n| index.push(slot, &cached(n)));
+        assert!(index.contains(&cached(all + 999).key) && index.contains(&cached(all - 1).key));
+        assert!(index.bytes() <= limit + CHUNK * 32);
+    }
+
+    /// Others are served while a device leaves, and nobody finds what it had.
+    #[test]
+    fn a_device_is_forgotten_step_by_step() {
+        let mut index = Index::new();
+        let (leaves, stays) = (index.add_device(9).unwrap(), index.add_device(9).unwrap());
+        let all = 40_000;
+        (0..all).for_each(|n| index.push(leaves, &cached(n)));
+        let mut steps = 0;
+        while index.forget_some(leaves) {
+            steps += 1;
+            assert!(!index.contains(&cached(steps * FOR_DEVICE - 1).key));
+            index.forget(&cached(all - steps).key);
+            index.push(stays, &cached(all + steps));
+        }
+        assert!(steps == all / FOR_DEVICE && index.amounts(leaves).blocks == 0);
+        let before = index.bytes();
+        index.remove_device(leaves);
+        assert!(index.bytes() < before / 10, "{} of {before} bytes", index.bytes());
+        assert!((1..=steps).all(|n| index.get(&cached(all + n).key).is_some_and(|(slot, _)| slot == stays)));
+        assert_eq!(index.add_device(9), Some(leaves));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! **Floor 4.** It is asked by `zio`, and asks the devices.
 //!
-//! - [`index`] is what lies where, in memory;
+//! - [`index`] is what lies where, in memory, and [`tables`] how it is found;
 //! - [`rotor`] is a device as a ring with its log, which OpenZFS reads and writes alike;
 //! - [`feed`] takes blocks from the tails of the ARC's lists and writes them, ahead of eviction and never in its way;
 //! - [`rebuild`] reads the log of a device that was filled before, in the background;
@@ -16,8 +16,10 @@
 //! What is kept true:
 //! - Nothing of the pool waits for a cache device longer than [`device::READ_TIMEOUT`]: no txg, no flush, no export.
 //! - A block is fed only when its txg is synced: what a device holds was once the pool's.
-//! - The index takes at most `l2arc_meta_percent` of the ARC's limit, and the ARC leaves room for it.
+//! - The index takes at most `l2arc_meta_percent` of the most that the ARC may take, or of its even part where several pools' ARCs have the memory, and
+//!   the ARC leaves room for it.
 //! - One task writes to a device, from one end to the other.
+//! - The index is locked for a moment only: a device that leaves is forgotten step by step, and its slot is given to no other before that.
 //!
 //! **Crash.** What was fed after the last header is not found again. Nothing else depends on what is here.
 //!
@@ -32,15 +34,18 @@ mod read;
 mod rebuild;
 mod rotor;
 mod stats;
+mod tables;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::Poll;
 
 use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use zilla_env::Env;
 
 pub use device::CacheDev;
+pub use read::Place;
 pub use rotor::Layout;
 
 use crate::arc::{Cache, Key};
@@ -53,6 +58,8 @@ use stats::{Counters, Gauges};
 
 /// The cache devices of a pool.
 pub struct L2arc {
+    /// Itself, for tasks.
+    me: Weak<L2arc>,
     env: Env,
     arc: Arc<Cache>,
     devices: RwLock<Vec<Arc<CacheDev>>>,
@@ -81,7 +88,8 @@ pub struct CacheSpace {
 
 impl L2arc {
     pub fn new(env: &Env, arc: &Arc<Cache>) -> Arc<L2arc> {
-        Arc::new(L2arc {
+        Arc::new_cyclic(|me| L2arc {
+            me: me.clone(),
             env: env.clone(),
             arc: arc.clone(),
             devices: RwLock::new(Vec::new()),
@@ -140,7 +148,7 @@ impl L2arc {
     }
 
     /// Takes a device out of use. What it holds stays there; somebody may bring it back.
-    pub fn remove(&self, guid: u64) {
+    pub async fn remove(&self, guid: u64) {
         let mut gone = None;
         {
             let mut devices = self.devices.write();
@@ -149,21 +157,50 @@ impl L2arc {
             }
             self.any.store(!devices.is_empty(), Ordering::Release);
         }
-        if let Some(device) = gone {
-            device.stop();
-            self.index.lock().remove_device(device.slot);
+        let (Some(device), Some(l2)) = (gone, self.me.upgrade()) else { return };
+        device.stop();
+        // It comes to its end also if nobody waits for it any more.
+        let task = async move {
+            l2.forget_all(&device, false).await;
+            l2.index.lock().remove_device(device.slot);
+            l2.set_limits();
+        };
+        self.env.spawn_with_result(task).await;
+    }
+
+    /// Forgets the blocks of a device that was taken out of use, when there is time for it.
+    fn forget_later(&self, slot: usize) {
+        if let (Some(l2), Some(device)) = (self.me.upgrade(), self.by_slot(slot)) {
+            self.env.spawn(async move { l2.forget_all(&device, true).await });
         }
-        self.set_limits();
+    }
+
+    /// Forgets the blocks of a device, and lets others have the index in between. `in_use`: as long as its slot is no other's.
+    async fn forget_all(&self, device: &CacheDev, in_use: bool) {
+        loop {
+            {
+                let mut index = self.index.lock();
+                if in_use && device.is_stopped() || !index.forget_some(device.slot) {
+                    return;
+                }
+            }
+            let mut first = true;
+            let turn = std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+            });
+            turn.await;
+        }
     }
 
     /// Stops all of it (export).
     pub async fn shutdown(&self) {
         let devices = std::mem::take(&mut *self.devices.write());
         self.any.store(false, Ordering::Release);
-        for device in &devices {
-            device.stop();
-            self.index.lock().remove_device(device.slot);
-        }
+        devices.iter().for_each(|d| d.stop());
+        let all = std::mem::replace(&mut *self.index.lock(), Index::new());
+        // Not while somebody waits for the lock.
+        drop(all);
         self.set_limits();
         join_all(devices.iter().map(|d| within(&self.env, SLOW_TIMEOUT, d.leaf.close()))).await;
     }
@@ -202,7 +239,7 @@ impl L2arc {
     fn set_limits(&self) {
         let percent = tunables::L2ARC_META_PERCENT.get().min(100);
         let mut index = self.index.lock();
-        index.set_limit((u128::from(self.arc.max()) * u128::from(percent) / 100) as u64);
+        index.set_limit((u128::from(self.arc.even_part()) * u128::from(percent) / 100) as u64);
         let bytes = index.bytes();
         drop(index);
         self.arc.set_reserved(bytes);

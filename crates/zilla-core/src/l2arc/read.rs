@@ -1,9 +1,15 @@
 //! Reading a block from a cache device, if that is the better way.
+//!
+//! A device that does not answer within [`PATIENCE`] may be one that never does, or that was written to at this moment: then the pool's disks are
+//! asked as well, and who answers first, and well, is taken. So a slow cache device costs a read that time and no more; one that
+//! is slower again and again is passed by for a while, as if it had not answered.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 
 use super::device::READ_TIMEOUT;
@@ -11,41 +17,71 @@ use super::index::Cached;
 use super::stats::add;
 use super::{CacheDev, L2arc};
 use crate::arc::Key;
+use crate::error::Result;
 use crate::tunables;
 use crate::vdev::{Priority, within};
 
 /// I/Os that may wait for a cache device before a read passes it by; the pool's own disks are taken then, unless they have more to do.
-const BUSY: usize = 32;
+pub(super) const BUSY: usize = 32;
+
+/// A read waits so long for a cache device alone: several times what a flash device needs while it is written to, and what a disk needs when
+/// others are before it.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Where a block lies.
+pub struct Place {
+    device: Arc<CacheDev>,
+    cached: Cached,
+}
+
+/// What says whether bytes are the block.
+pub type Check<'a> = &'a (dyn Fn(&[u8]) -> Result<(), String> + Sync);
 
 impl L2arc {
-    /// The block's bytes as they are on disk, if a cache device has them. `check` says whether bytes are the block; `pool_load` is what waits for
-    /// the disk that would have to be asked otherwise.
-    pub async fn read(
-        &self,
-        bp: &BlkPtr,
-        key: &Key,
-        class: Priority,
-        check: &(dyn Fn(&[u8]) -> Result<(), String> + Sync),
-        pool_load: impl FnOnce() -> usize,
-    ) -> Option<Bytes> {
+    /// Where to read a block, if a cache device has it and is worth asking. `pool_load` is what waits for the disk that would have to be
+    /// asked otherwise.
+    pub fn find(&self, bp: &BlkPtr, key: &Key, pool_load: impl FnOnce() -> usize) -> Option<Place> {
         if !self.has_devices() {
             return None;
         }
-        let Some((device, cached)) = self.choose(bp, key, pool_load) else {
+        let place = self.choose(bp, key, pool_load);
+        if place.is_none() {
             add(&self.stats.misses, 1);
-            return None;
-        };
-        let bytes = self.read_cached(&device, &cached, class, check).await;
-        add(if bytes.is_some() { &self.stats.hits } else { &self.stats.misses }, 1);
-        bytes
+        }
+        place
     }
 
-    fn choose(
+    /// The block's bytes as they are on disk, from there or by `pool`, and whether they came from there.
+    pub async fn read(
         &self,
-        bp: &BlkPtr,
-        key: &Key,
-        pool_load: impl FnOnce() -> usize,
-    ) -> Option<(Arc<CacheDev>, Cached)> {
+        place: Place,
+        class: Priority,
+        check: Check<'_>,
+        pool: impl Future<Output = Result<Bytes>>,
+    ) -> (bool, Result<Bytes>) {
+        let mut own = std::pin::pin!(self.read_cached(&place, class, check));
+        let mut pool = std::pin::pin!(pool);
+        let outcome = match select(own.as_mut(), self.env.sleep(PATIENCE)).await {
+            Either::Left((Some(bytes), _)) => (true, Ok(bytes)),
+            Either::Left((None, _)) => (false, pool.await),
+            Either::Right(_) => match select(own.as_mut(), pool.as_mut()).await {
+                Either::Left((Some(bytes), _)) => (true, Ok(bytes)),
+                Either::Left((None, _)) => (false, pool.await),
+                Either::Right((Ok(bytes), _)) => {
+                    place.device.outrun(self.env.clock.now());
+                    (false, Ok(bytes))
+                }
+                Either::Right((failed, _)) => match own.await {
+                    Some(bytes) => (true, Ok(bytes)),
+                    None => (false, failed),
+                },
+            },
+        };
+        add(if outcome.0 { &self.stats.hits } else { &self.stats.misses }, 1);
+        outcome
+    }
+
+    fn choose(&self, bp: &BlkPtr, key: &Key, pool_load: impl FnOnce() -> usize) -> Option<Place> {
         let (slot, cached) = self.index.lock().get(key)?;
         let device = self.by_slot(slot)?;
         if cached.psize != bp.psize() || !device.readable(self.env.clock.now()) {
@@ -59,15 +95,14 @@ impl L2arc {
             add(&self.stats.rw_clash, 1);
             return None;
         }
-        Some((device, cached))
+        Some(Place { device, cached })
     }
 
     async fn read_cached(
         &self,
-        device: &CacheDev,
-        cached: &Cached,
+        Place { device, cached }: &Place,
         class: Priority,
-        check: &(dyn Fn(&[u8]) -> Result<(), String> + Sync),
+        check: Check<'_>,
     ) -> Option<Bytes> {
         let asize = device.layout.asize(cached.psize);
         let read = device.leaf.read_at(cached.daddr, asize, class);
@@ -87,7 +122,7 @@ impl L2arc {
             Some(Err(_)) => {
                 add(&self.stats.io_error, 1);
                 if device.failed() {
-                    self.index.lock().clear_device(device.slot);
+                    self.forget_later(device.slot);
                 }
             }
             None => {

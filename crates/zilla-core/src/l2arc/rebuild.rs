@@ -2,7 +2,8 @@
 //!
 //! The header leads to the newest two log blocks, each of them to the one two before it. They are read newest first, and so are their
 //! blocks entered. It ends at the first log block that is not whole any more, lies, or cannot be read, and where the index is full; what was
-//! entered until then stays. Nothing waits for it, and what is entered is used at once.
+//! entered until then stays. Nothing waits for it, and what is entered is used at once. What could not be read this time is kept for the next: the
+//! device is begun anew only if the header or the newest log block is none of ours.
 //!
 //! Every number is hostile. What a log block says of a place outside of what it may speak of is passed over; each log block must lie further
 //! behind the hand than the one before, so a chain cannot go in circles. What passes all that and still lies is found out when it is
@@ -12,6 +13,7 @@
 
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 use zilla_codec::checksum::fletcher4;
 use zilla_codec::compress::{self, Compress};
@@ -28,36 +30,67 @@ use crate::tunables;
 use crate::vdev::{Priority, SLOW_TIMEOUT, within};
 
 const ARC_STATE_MFU: u8 = 3;
+/// How often the header of a device is asked for, and after which pause again.
+const HEADER_TRIES: u32 = 3;
+const HEADER_PAUSE: Duration = Duration::from_secs(5);
+
+/// What became of what the device held before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It is not this pool's, or not what the header says.
+    Nothing,
+    /// It may be there, be it known now or not: hand and chain go on where they were, and the next import may find it.
+    Something,
+}
 
 impl L2arc {
     /// Learns what the device holds, or makes it an empty one.
     pub(super) async fn start(&self, device: &Arc<CacheDev>, fresh: bool) {
         let Ok(facts) = self.pool_facts() else { return };
-        let known = !fresh && tunables::L2ARC_REBUILD_ENABLED.get() != 0 && self.restore(device, facts).await;
-        if known {
-            self.rebuild(device).await;
-        }
+        let found = if fresh { Found::Nothing } else { self.learn(device, facts).await };
         if device.is_stopped() || facts.readonly {
             return;
         }
-        let empty = device.rotor.lock().log_blocks.is_empty();
-        if empty {
+        if found == Found::Nothing {
             // Nothing that the header leads to counts: from now on it leads nowhere.
             *device.rotor.lock() = Rotor::new(device.layout);
             self.write_header(device, facts).await;
         }
     }
 
-    /// Reads the header; whether it is one of this device in this pool.
-    async fn restore(&self, device: &CacheDev, facts: &PoolFacts) -> bool {
-        let size = device.layout.header_size();
-        let read = device.leaf.read_at(VDEV_LABEL_START_SIZE, size, Priority::AsyncRead);
-        let Some(Ok(raw)) = within(&self.env, SLOW_TIMEOUT, read).await else {
+    async fn learn(&self, device: &Arc<CacheDev>, facts: &PoolFacts) -> Found {
+        let Some(raw) = self.read_header(device).await else { return Found::Nothing };
+        if !self.restore(device, facts, &raw) || device.layout.log_entries == 0 {
+            return Found::Nothing;
+        }
+        if tunables::L2ARC_REBUILD_ENABLED.get() == 0 {
+            return Found::Something;
+        }
+        self.rebuild(device).await
+    }
+
+    /// The header's bytes. A device that does not give them is asked again after a while: who does not know the hand overwrites what it holds.
+    async fn read_header(&self, device: &CacheDev) -> Option<Bytes> {
+        for tried in 1..=HEADER_TRIES {
+            let size = device.layout.header_size();
+            let read = device.leaf.read_at(VDEV_LABEL_START_SIZE, size, Priority::AsyncRead);
+            if let Some(Ok(raw)) = within(&self.env, SLOW_TIMEOUT, read).await {
+                return Some(raw);
+            }
             add(&self.stats.rebuild_dh_errors, 1);
-            return false;
-        };
+            let stop = device.stop.listen();
+            if tried == HEADER_TRIES || device.is_stopped() {
+                break;
+            }
+            within(&self.env, HEADER_PAUSE, stop).await;
+        }
+        None
+    }
+
+    /// Takes the header over; whether it is one of this device in this pool.
+    fn restore(&self, device: &CacheDev, facts: &PoolFacts, raw: &[u8]) -> bool {
         let restored = device.rotor.lock().restore(
-            &raw,
+            raw,
             facts.guid.load(std::sync::atomic::Ordering::Acquire),
             device.vdev.guid,
         );
@@ -70,10 +103,8 @@ impl L2arc {
         false
     }
 
-    async fn rebuild(&self, device: &Arc<CacheDev>) {
-        if device.layout.log_entries == 0 {
-            return;
-        }
+    async fn rebuild(&self, device: &Arc<CacheDev>) -> Found {
+        let mut found = Found::Nothing;
         let mut rotor = device.rotor.lock().clone();
         let [mut this, mut next] = rotor.start_lbps;
         let mut behind = 0;
@@ -86,16 +117,18 @@ impl L2arc {
             behind = further;
             let raw = self.read_log(device, this).await;
             if device.is_stopped() {
-                return;
+                return Found::Something;
             }
             let Some(raw) = raw else {
                 add(&self.stats.rebuild_io_errors, 1);
+                found = Found::Something;
                 break;
             };
             let Some(block) = open(&this, &raw, device.layout.log_entries as usize) else {
                 add(&self.stats.rebuild_cksum_lb_errors, 1);
                 break;
             };
+            found = Found::Something;
             if !self.enter(device, &rotor, &this, &block) {
                 add(&self.stats.rebuild_lowmem, 1);
                 break;
@@ -110,12 +143,13 @@ impl L2arc {
             (this, next) = (next, block.prev_lbp);
         }
         if rotor.log_blocks.is_empty() {
-            return;
+            return found;
         }
         add(&self.stats.rebuild_success, 1);
         tracing::info!(path = %device.leaf.path(), log_blocks = rotor.log_blocks.len(), "the cache is known again");
         *device.rotor.lock() = rotor;
         self.set_limits();
+        found
     }
 
     async fn read_log(&self, device: &CacheDev, ptr: L2LogBlkptr) -> Option<Bytes> {
@@ -141,7 +175,7 @@ impl L2arc {
             let Some(cached) = cached(entry) else { continue };
             let mut index = self.index.lock();
             // (Asked under the lock: its slot may be another's as soon as the device has left.)
-            if index.is_full() || device.is_stopped() {
+            if index.is_full_for(&cached.key) || device.is_stopped() {
                 return false;
             }
             let entered = index.push_older(device.slot, &cached);

@@ -175,18 +175,16 @@ impl Rotor {
     pub fn make_room(&mut self, bytes: u64) -> SmallVec<[Range<u64>; 2]> {
         let mut gone = SmallVec::new();
         if self.hand.saturating_add(bytes) > self.layout.end {
-            if !self.first {
-                gone.push(self.hand..self.layout.end);
-            }
+            gone.push(self.hand..self.layout.end);
             (self.hand, self.evict, self.first) = (self.layout.start, self.layout.start, false);
         }
+        let mut to = self.hand.saturating_add(bytes).min(self.layout.end);
         if !self.first {
-            let to = self.hand.saturating_add(bytes).min(self.layout.end);
-            if to > self.evict {
-                self.evict = to;
-            }
-            gone.push(self.hand..self.evict);
+            self.evict = self.evict.max(to);
+            to = self.evict;
         }
+        // In the first round nothing should lie there, but a header that was read may have said that it is the first.
+        gone.push(self.hand..to);
         while self.log_blocks.back().is_some_and(|oldest| !self.is_valid(oldest)) {
             if let Some(oldest) = self.log_blocks.pop_back() {
                 self.log_bytes = self.log_bytes.saturating_sub(oldest.prop.psize());
@@ -215,9 +213,15 @@ impl Rotor {
         self.entries.len() as u64 >= self.layout.log_entries
     }
 
-    /// Makes the log block of what was noted, and places it.
-    pub fn log_block(&mut self) -> Result<LogWrite> {
-        let body = L2LogBlk { prev_lbp: self.start_lbps[1], entries: std::mem::take(&mut self.entries) };
+    /// Makes the log block of what was noted, and places it. `unwritten`: those of before that are not [`Rotor::logged`] yet, the oldest first.
+    pub fn log_block(&mut self, unwritten: &[LogWrite]) -> Result<LogWrite> {
+        // The one two before it, or one chain of the two would end here.
+        let prev_lbp = match unwritten {
+            [] => self.start_lbps[1],
+            [_] => self.start_lbps[0],
+            [.., two_before, _] => two_before.ptr,
+        };
+        let body = L2LogBlk { prev_lbp, entries: std::mem::take(&mut self.entries) };
         let raw = body.encode().map_err(|e| Error::inval(e.to_string()))?;
         let sector = 1usize << self.layout.ashift;
         let mut packed = vec![0; raw.len().saturating_sub(sector)];
@@ -347,7 +351,7 @@ mod tests {
             let daddr = r.place(1 << 20);
             assert!(daddr >= r.layout.start && daddr + (1 << 20) <= r.layout.end);
             if r.note(entry(daddr), 1 << 20) {
-                let w = r.log_block().unwrap();
+                let w = r.log_block(&[]).unwrap();
                 assert_eq!(w.data.len() as u64, w.ptr.prop.psize());
                 r.logged(w.ptr);
             }
@@ -359,7 +363,11 @@ mod tests {
     fn the_ring_goes_round_and_its_log_is_always_whole() {
         let layout = Layout::new(2 << 30, 12).unwrap();
         let mut r = Rotor::new(layout);
-        assert!(fill(&mut r, 1900).is_empty(), "the first round overwrites nothing");
+        let mut at = layout.start;
+        for gone in fill(&mut r, 1900) {
+            assert!(gone.start >= at, "the first round overwrites nothing");
+            at = gone.start + (1 << 20);
+        }
         assert_eq!(r.log_blocks.len(), 1900 / 127);
         let gone = fill(&mut r, 400);
         assert!(!r.first && !gone.is_empty() && gone.iter().all(|g| g.end <= layout.end));
@@ -377,5 +385,31 @@ mod tests {
         assert_eq!(Rotor::new(layout).restore(&torn, 7, 9), Err(BadHeader::Damaged));
         let other = Layout::new(3 << 30, 12).unwrap();
         assert_eq!(Rotor::new(other).restore(&raw, 7, 9), Err(BadHeader::Unsupported));
+    }
+
+    /// However many log blocks a round makes before they are written, each leads to the one two before it.
+    #[test]
+    fn both_chains_go_through_all_log_blocks() {
+        let mut r = Rotor::new(Layout::new(2 << 30, 12).unwrap());
+        let mut all: Vec<LogWrite> = Vec::new();
+        for of_round in [1, 2, 0, 3, 1, 5, 2] {
+            let mut round = Vec::new();
+            while round.len() < of_round {
+                let daddr = r.place(4096);
+                if r.note(entry(daddr), 4096) {
+                    round.push(r.log_block(&round).unwrap());
+                }
+            }
+            round.iter().for_each(|w| r.logged(w.ptr));
+            all.extend(round);
+        }
+        let prev = |w: &LogWrite| {
+            let mut whole = vec![0; L2ARC_LOG_BLK_SIZE];
+            compress::decompress(Compress::Lz4, &w.data, &mut whole).unwrap();
+            L2LogBlk::parse(&whole, 127).unwrap().prev_lbp.daddr
+        };
+        let found: Vec<u64> = all.iter().map(prev).collect();
+        let wanted = [0, 0].into_iter().chain(all.iter().map(|w| w.ptr.daddr)).take(all.len());
+        assert_eq!(found, wanted.collect::<Vec<_>>());
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn join(arc: &Arc<Cache>, txgs: &Arc<TxgState>, dbufs: &Arc<DbufCache
     drop(members);
     let used = Used::of(&caches, &chosen);
     for arc in &caches {
-        arc.set_limit(arc.limit().min(used.most(arc.size(), arc.max(), memory)));
+        arc.set_limit(arc.limit().min(used.most(arc.footprint(), arc.max(), memory)));
     }
 }
 
@@ -96,6 +96,7 @@ impl Members {
         let least = self.chosen.arc_min.map_or(MIN_LIMIT, |min| min / pools);
         for m in &self.all {
             if let Some(arc) = m.arc.upgrade() {
+                arc.set_sharers(pools);
                 arc.set_bounds(least, self.chosen.arc_max.unwrap_or(m.arc_max));
             }
             if let Some(txgs) = m.txgs.upgrade() {
@@ -116,10 +117,10 @@ pub(super) fn adjust(arc: &Cache, memory: &Memory) {
         (members.caches(), members.chosen)
     };
     let used = Used::of(&caches, &chosen);
-    arc.set_limit(used.adjusted(arc.limit(), arc.size(), arc.max(), memory));
+    arc.set_limit(used.adjusted(arc.limit(), arc.footprint(), arc.max(), memory));
 }
 
-/// What all caches hold together.
+/// What all caches take together: blocks, and the indices of their second levels.
 #[derive(Clone, Copy, Debug)]
 struct Used {
     caches: u64,
@@ -130,7 +131,7 @@ struct Used {
 
 impl Used {
     fn of(caches: &[Arc<Cache>], chosen: &Chosen) -> Used {
-        let bytes = caches.iter().map(|c| c.size()).sum();
+        let bytes = caches.iter().map(|c| c.footprint()).sum();
         Used { caches: caches.len().max(1) as u64, bytes, chosen: chosen.arc_max }
     }
 
@@ -163,6 +164,42 @@ impl Used {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arc::{Block, Key, L2Facts};
+    use bytes::Bytes;
+    use zilla_codec::compress::Compress;
+
+    /// An index of the second level is a part of what a cache takes, and gives way to nothing: the blocks make room for what is
+    /// missing, and for no more than that.
+    #[test]
+    fn an_index_is_counted_once() {
+        const MIB: u64 = 1 << 20;
+        let arc = Arc::new(Cache::new(256 * MIB));
+        let full = |arc: &Cache| {
+            for n in 0..400u64 {
+                let data = Bytes::from(vec![0; 1 << 20]);
+                let (l2, lsize) = (L2Facts::default(), 1 << 20);
+                let block = Block { data, compress: Compress::Off, lsize, metadata: false, keep: true, l2 };
+                arc.insert(Key { vdev: 0, offset: n << 20, birth: 7 }, block, false);
+            }
+        };
+        arc.set_reserved(80 * MIB);
+        full(&arc);
+        let taken = arc.footprint();
+        assert!((240 * MIB..=256 * MIB).contains(&taken) && arc.size() == taken - 80 * MIB, "{taken}");
+        // 4 MiB are missing.
+        let memory = Memory { total: 1 << 30, available: 60 * MIB };
+        let used = Used::of(&[arc.clone()], &Chosen::default());
+        arc.set_limit(used.adjusted(arc.limit(), taken, arc.max(), &memory));
+        assert!(arc.limit() <= taken - 4 * MIB, "it gives way");
+        assert!(arc.footprint() >= taken - 16 * MIB, "{} of {taken} are left", arc.footprint());
+        // What another cache may take is without it.
+        let other = Arc::new(Cache::new(256 * MIB));
+        let both = Used::of(&[arc.clone(), other], &Chosen { arc_max: Some(256 * MIB), ..Chosen::default() });
+        let most = both.most(0, 256 * MIB, &Memory { total: 1 << 30, available: 1 << 29 });
+        assert_eq!(most, (256 * MIB - arc.footprint()) / 2);
+        arc.set_sharers(2);
+        assert_eq!(arc.even_part(), 128 * MIB);
+    }
 
     #[test]
     fn limits_follow_memory() {

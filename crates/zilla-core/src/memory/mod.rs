@@ -173,24 +173,35 @@ pub async fn join(env: &Env, arc: &Arc<Cache>, txgs: &Arc<TxgState>, dbufs: &Arc
 
 /// Looks after a cache's limit, and after the free buffers, until the cache is gone. To be spawned.
 pub async fn watch(arc: Weak<Cache>, env: Env) {
-    let mut seconds = 0;
+    watch_below(arc, env, Path::new("/")).await;
+}
+
+async fn watch_below(arc: Weak<Cache>, env: Env, root: &Path) {
     // Where there is nothing to be known about memory this ends before it waits for anything.
-    while let Some(memory) = read(&*env.opener).await {
-        match arc.upgrade() {
-            Some(arc) => budget::adjust(&arc, &memory),
-            None => {
-                // What it left is nobody's working set.
+    let mut said = read_below(&*env.opener, root).await;
+    if said.is_none() {
+        return;
+    }
+    let mut seconds = 0;
+    loop {
+        let Some(arc) = arc.upgrade() else {
+            // What it left is nobody's working set.
+            zilla_env::trim_pool();
+            return;
+        };
+        // (It may not be told once, when a process has no file descriptor left.)
+        if let Some(memory) = said {
+            budget::adjust(&arc, &memory);
+            if memory.available < reserve(&memory) {
                 zilla_env::trim_pool();
-                return;
+            } else if seconds % AGING == 0 {
+                zilla_env::age_pool();
             }
         }
-        if memory.available < reserve(&memory) {
-            zilla_env::trim_pool();
-        } else if seconds % AGING == 0 {
-            zilla_env::age_pool();
-        }
-        seconds += 1;
+        drop(arc);
+        seconds = seconds.wrapping_add(1);
         env.sleep(Duration::from_secs(1)).await;
+        said = read_below(&*env.opener, root).await;
     }
 }
 
@@ -262,5 +273,47 @@ mod tests {
         assert_eq!(said("garbage", &[("memory.pressure", "some avg10=x")]).available, 512 * MIB);
         // Others wait at a limit of their own.
         assert_eq!(said(&line("80.00"), &[("memory.pressure", &line("0.00"))]).available, 512 * MIB);
+    }
+
+    /// A clock on which a second is over at once, and something happens in it.
+    struct Seconds(parking_lot::Mutex<std::vec::IntoIter<Box<dyn FnOnce() + Send>>>);
+
+    impl zilla_env::Clock for Seconds {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn wall(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep(&self, _: Duration) -> zilla_env::BoxFuture<'static, ()> {
+            if let Some(happens) = self.0.lock().next() {
+                happens();
+            }
+            Box::pin(async {})
+        }
+    }
+
+    /// What cannot be read for a second is read in the next.
+    #[test]
+    fn memory_is_looked_after_also_when_it_was_not_told_once() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("proc")).unwrap();
+        let file = root.path().join("proc/meminfo");
+        let say = move |text: &str| std::fs::write(&file, text).unwrap();
+        say("MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n");
+        let (arc, say) = (Arc::new(Cache::new(256 * MIB)), Arc::new(say));
+        let (watched, say2, (limit, seen)) = (Arc::downgrade(&arc), say.clone(), std::sync::mpsc::channel());
+        let happens: Vec<Box<dyn FnOnce() + Send>> = vec![
+            Box::new(move || say("")),
+            Box::new(move || say2("MemTotal: 1048576 kB\nMemAvailable: 0 kB\n")),
+            // With the last to hold it the cache is gone.
+            Box::new(move || limit.send(arc.limit()).unwrap()),
+        ];
+        let clock = Arc::new(Seconds(parking_lot::Mutex::new(happens.into_iter())));
+        let env = Env { clock, ..zilla_env::real_env(1) };
+        zilla_env::block_on(watch_below(watched, env, root.path()));
+        assert!(seen.recv().is_ok_and(|limit| limit < 256 * MIB));
     }
 }

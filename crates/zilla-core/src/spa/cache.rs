@@ -116,7 +116,7 @@ impl Spa {
         let _changing = self.changing.lock().await;
         let new = Arc::new(self.tree().without_aux(vdev.guid));
         self.change_cache(new).await?;
-        self.zio.l2().remove(vdev.guid);
+        self.zio.l2().remove(vdev.guid).await;
         if let Some(leaf) = &vdev.leaf {
             within(&self.ctx.env, SLOW_TIMEOUT, leaf.retire(VdevState::Closed)).await;
             leaf.set_unusable(VdevState::Closed, VdevAux::None);
@@ -170,7 +170,7 @@ impl Spa {
         {
             let _changing = self.changing.lock().await;
             leaf.offline_until_import.store(temporary, Ordering::Relaxed);
-            self.zio.l2().remove(vdev.guid);
+            self.zio.l2().remove(vdev.guid).await;
             let (state, aux) = if fault {
                 leaf.external_fault.store(true, Ordering::Relaxed);
                 (VdevState::Faulted, VdevAux::External)
@@ -214,7 +214,7 @@ impl Spa {
 
     async fn reopen_cache(&self, vdev: &Arc<Vdev>) {
         let Some(leaf) = &vdev.leaf else { return };
-        self.zio.l2().remove(vdev.guid);
+        self.zio.l2().remove(vdev.guid).await;
         within(&self.ctx.env, SLOW_TIMEOUT, leaf.close()).await;
         self.tree().open_cache(vdev, !self.ctx.readonly, false).await;
         self.use_cache(std::slice::from_ref(vdev), false);

@@ -545,15 +545,12 @@ impl Leaf {
                     self.strike(&mut run, start, buf.as_mut(), now);
                 }
                 let data = buf.map(IoBuf::into_bytes);
-                for io in run {
+                for mut io in run {
                     let write = !matches!(io.op, QOp::Read(_));
                     self.stats.took(write, took, now.saturating_sub(io.at));
-                    let (kind, data) = match (&io.op, &data) {
-                        (QOp::Read(_), Some(d)) => {
-                            let at = (io.offset - start) as usize;
-                            (IoKind::Read, d.slice(at..at + io.len as usize))
-                        }
-                        (QOp::Discard, _) => (IoKind::Trim, Bytes::new()),
+                    let (kind, data) = match &data {
+                        Some(whole) if !write => (IoKind::Read, io.part(whole, start)),
+                        _ if matches!(io.op, QOp::Discard) => (IoKind::Trim, Bytes::new()),
                         _ => (IoKind::Write, Bytes::new()),
                     };
                     self.stats.count(kind, 1, io.len);

@@ -20,9 +20,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use zilla_env::{IoBuf, IoVec};
+use zilla_env::{IoBuf, IoVec, PAGE};
 
 use crate::tunables::{RESILVER_MIN_TIME_MS, TXG_TIMEOUT};
 
@@ -92,6 +93,28 @@ impl QIo {
         !self.retry
             && !other.retry
             && matches!((&self.op, &other.op), (QOp::Read(_), QOp::Read(_)) | (QOp::Write(_), QOp::Write(_)))
+    }
+
+    /// What it has read of what was read together from `start` on. Of several that were joined each gets a buffer of its own, for a block that is
+    /// cached would hold the bytes of all else. What the background reads is let go at once, and what is small the cache copies itself.
+    pub fn part(&mut self, whole: &Bytes, start: u64) -> Bytes {
+        let at = (self.offset - start) as usize;
+        let part = whole.slice(at..at + self.len as usize);
+        let own = match &mut self.op {
+            QOp::Read(own) => own.take().filter(|buf| buf.len() == part.len()),
+            _ => None,
+        };
+        match own {
+            _ if part.len() == whole.len() => part,
+            Some(mut buf) => {
+                buf.copy_from_slice(&part);
+                buf.into_bytes()
+            }
+            None if (self.class as usize) < BACKGROUND && part.len() >= PAGE => {
+                IoBuf::from_slice(&part).into_bytes()
+            }
+            None => part,
+        }
     }
 }
 
@@ -405,6 +428,27 @@ mod tests {
         q.left(Priority::AsyncRead);
         assert_eq!(offsets(&q.next(Duration::ZERO).unwrap()), [1 << 20]);
         assert_eq!(q.load(), 3);
+    }
+
+    /// Blocks that came with one I/O do not hold one another in memory.
+    #[test]
+    fn what_was_read_together_is_kept_apart() {
+        let whole = Bytes::from((0..40_000u32).map(|n| n as u8).collect::<Vec<_>>());
+        let shares = |part: &Bytes| whole.as_ptr_range().contains(&part.as_ptr());
+        let part = |class, offset, len, own: Option<usize>| {
+            let mut io = QIo { op: QOp::Read(own.map(IoBuf::scratch)), ..io(class, offset, len, 0) };
+            let part = io.part(&whole, 100_000);
+            assert!(part[..] == whole[offset as usize - 100_000..][..len as usize]);
+            part
+        };
+        for class in [Priority::SyncRead, Priority::AsyncRead] {
+            assert!(!shares(&part(class, 100_000, 8192, None)));
+            assert!(!shares(&part(class, 120_480, 4608, None)));
+            assert!(!shares(&part(class, 120_480, 2048, Some(2048))), "it brought its own");
+            assert!(shares(&part(class, 120_480, 2048, None)), "it is copied when it is cached");
+            assert!(shares(&part(class, 100_000, 40_000, None)), "it came alone");
+        }
+        assert!(shares(&part(Priority::Scrub, 100_000, 8192, None)), "nobody keeps it");
     }
 
     #[test]

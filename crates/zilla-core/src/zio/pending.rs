@@ -2,8 +2,12 @@
 //!
 //! The first reader does the work in its own task. If it goes away unfinished (its client was dropped), whoever waits for it
 //! starts over. A more urgent second reader promotes the I/Os that still queue.
+//!
+//! A txg may write a block that it wrote before once more to the same place. Whoever still reads what was there gets it or an error, but
+//! nobody joins him any more, and it does not come into the cache.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use event_listener::Event;
 use hashbrown::HashMap;
@@ -21,6 +25,7 @@ pub struct Pending {
     pub tickets: Tickets,
     outcome: Mutex<Outcome>,
     over: Event,
+    overwritten: AtomicBool,
 }
 
 enum Outcome {
@@ -56,13 +61,31 @@ impl PendingReads {
             tickets: Tickets::default(),
             outcome: Mutex::new(Outcome::Running),
             over: Event::new(),
+            overwritten: AtomicBool::new(false),
         });
         map.insert(key, pending.clone());
         Join::Lead(Lead { reads: self, key, pending })
     }
+
+    /// Other contents are about to be written there, and must not be in a cache yet.
+    pub fn overwrite(&self, keys: &[Key]) {
+        let mut map = self.0.lock();
+        if map.is_empty() {
+            return;
+        }
+        for key in keys {
+            if let Some(p) = map.remove(key) {
+                p.overwritten.store(true, Ordering::Release);
+            }
+        }
+    }
 }
 
 impl Pending {
+    pub fn is_overwritten(&self) -> bool {
+        self.overwritten.load(Ordering::Acquire)
+    }
+
     /// The leader's outcome; `None` if it went away.
     pub async fn wait(self: Arc<Self>) -> Option<Result<Block>> {
         loop {
@@ -85,7 +108,13 @@ impl Lead<'_> {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        self.reads.0.lock().remove(&self.key);
+        {
+            let mut map = self.reads.0.lock();
+            // Another's by now, if it was overwritten.
+            if map.get(&self.key).is_some_and(|p| Arc::ptr_eq(p, &self.pending)) {
+                map.remove(&self.key);
+            }
+        }
         {
             let mut outcome = self.pending.outcome.lock();
             if matches!(*outcome, Outcome::Running) {
@@ -93,5 +122,25 @@ impl Drop for Lead<'_> {
             }
         }
         self.pending.over.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_joins_who_reads_what_is_overwritten() {
+        let (reads, key) = (PendingReads::default(), |offset| Key { vdev: 0, offset, birth: 7 });
+        let join = |offset| reads.join(key(offset), Priority::SyncRead);
+        let (Join::Lead(old), Join::Lead(other)) = (join(1), join(2)) else { panic!("nobody reads yet") };
+        assert!(matches!(join(1), Join::Wait(_)));
+        reads.overwrite(&[key(1), key(3)]);
+        assert!(old.pending.is_overwritten() && !other.pending.is_overwritten());
+        let Join::Lead(new) = join(1) else { panic!("it joined a read of what was there before") };
+        drop(old);
+        assert!(matches!(join(1), Join::Wait(p) if Arc::ptr_eq(&p, &new.pending)));
+        drop(new);
+        assert!(matches!(join(1), Join::Lead(_)));
     }
 }

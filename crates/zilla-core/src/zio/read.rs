@@ -13,13 +13,14 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_OBJSET;
 use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE, SPA_MINBLOCKSHIFT};
 
-use super::pending::Join;
+use super::pending::{Join, Lead};
 use super::{Priority, Zio, byteswap, verify};
 use super::{devices_away, is_away};
 use crate::arc::{Block, Key, L2Facts};
 use crate::crypt::indirect_mac;
 use crate::error::{Errno, Error, Result};
 use crate::inject::Failure;
+use crate::l2arc::Place;
 use crate::trace::Found;
 use crate::txg::in_sync;
 use crate::types::Bookmark;
@@ -51,6 +52,10 @@ impl Zio {
     pub(super) fn cached_block(&self, bp: &BlkPtr, objset: u64, prefetch: bool) -> Option<Block> {
         let key = Key::of(bp)?;
         let block = self.0.inflight.get(&key).or_else(|| self.0.cache.get(&key, prefetch))?;
+        // In a damaged pool pointers may agree in the place only.
+        if !is_of(&block, bp) {
+            return None;
+        }
         if self.0.tracer.is_on() {
             self.0.tracer.block(bp, objset, prefetch, Found::Memory, None);
         }
@@ -140,28 +145,41 @@ impl Zio {
             }
             match self.0.pending.join(key, class) {
                 Join::Wait(pending) => {
-                    if let Some(outcome) = pending.wait().await {
-                        found(Found::OnItsWay);
-                        return outcome;
+                    match pending.wait().await {
+                        // Somebody else's, with another pointer to the same place.
+                        Some(Ok(block)) if !is_of(&block, &bp) => {}
+                        Some(outcome) => {
+                            found(Found::OnItsWay);
+                            return outcome;
+                        }
+                        None => {}
                     }
                 }
                 Join::Lead(lead) => {
+                    // Written to the same place since the first look: that is not to be missed.
+                    if let Some(block) = self.0.inflight.get(&key).filter(|b| is_of(b, &bp)) {
+                        let outcome = Ok(block);
+                        lead.finish(&outcome);
+                        return outcome;
+                    }
                     led.store(true, Ordering::Relaxed);
                     self.0.cache.missed(&key, bp.is_metadata(), prefetch);
-                    let second = self.read_second_level(&bp, &key, class).await;
-                    let place = if second.is_some() { Found::CacheDevice } else { Found::Pool };
-                    let raw = match second {
-                        Some(raw) => Ok(raw),
-                        None => self.read_copies(&bp, bookmark, class, Some(&lead.pending.tickets)).await,
+                    let (place, raw) = match self.find_second_level(&bp, &key) {
+                        None => {
+                            let tickets = Some(&lead.pending.tickets);
+                            (Found::Pool, self.read_copies(&bp, bookmark, class, tickets).await)
+                        }
+                        Some(place) => {
+                            Box::pin(self.read_second_level(&bp, bookmark, class, place, &lead)).await
+                        }
                     };
                     found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
                     if let Ok(block) = &outcome {
-                        match (block.keep, prefetch) {
-                            (true, _) => self.0.cache.insert(key, block.clone(), prefetch),
-                            // Read ahead for somebody who has not asked yet.
-                            (false, true) => self.0.cache.insert_once(key, block.clone()),
-                            (false, false) => {}
+                        // (What is not kept may have been read ahead for somebody who has not asked yet.)
+                        if block.keep || prefetch {
+                            let still = || !lead.pending.is_overwritten();
+                            self.0.cache.insert_read(key, block.clone(), prefetch, still);
                         }
                     }
                     lead.finish(&outcome);
@@ -171,20 +189,33 @@ impl Zio {
         }
     }
 
-    /// The bytes of a block as stored, from a cache device that has them.
-    async fn read_second_level(&self, bp: &BlkPtr, key: &Key, class: Priority) -> Option<Bytes> {
+    /// Where a block is to be read, if not from the pool's disks.
+    fn find_second_level(&self, bp: &BlkPtr, key: &Key) -> Option<Place> {
         // Without a checksum nobody could tell what came from there.
         if !self.0.l2.has_devices() || !verify::tells_apart(bp) {
             return None;
         }
-        let salt = self.salt();
-        let check = |data: &[u8]| verify::block(bp, data, salt.as_deref());
-        let load = || {
+        self.0.l2.find(bp, key, || {
             let tree = self.tree();
             let top = bp.dvas().next().and_then(|dva| tree.tops.get(dva.vdev as usize));
             top.and_then(|t| t.devices().map(|l| l.load()).min()).unwrap_or(0)
-        };
-        self.0.l2.read(bp, key, class, &check, load).await
+        })
+    }
+
+    /// The bytes of a block as stored, from a cache device that has them, or from the pool if that is the faster one.
+    async fn read_second_level(
+        &self,
+        bp: &BlkPtr,
+        bookmark: Bookmark,
+        class: Priority,
+        place: Place,
+        lead: &Lead<'_>,
+    ) -> (Found, Result<Bytes>) {
+        let salt = self.salt();
+        let check = |data: &[u8]| verify::block(bp, data, salt.as_deref());
+        let pool = self.read_copies(bp, bookmark, class, Some(&lead.pending.tickets));
+        let (own, raw) = self.0.l2.read(place, class, &check, pool).await;
+        (if own { Found::CacheDevice } else { Found::Pool }, raw)
     }
 
     /// What the cache keeps of a block that is written.
@@ -236,6 +267,10 @@ impl Zio {
 
     /// The logical contents of a cached block.
     pub(super) fn expand(&self, bp: &BlkPtr, block: &Block, bookmark: Option<Bookmark>) -> Result<Bytes> {
+        if block.compress == Compress::Off && block.data.len() as u64 != bp.lsize() {
+            let what = format!("{} bytes are stored, and {} said", block.data.len(), bp.lsize());
+            return Err(Error::corrupt(bookmark, bp.to_string(), what));
+        }
         let data = match block.compress {
             Compress::Off if is_sealed(bp) => byteswap::block(bp, block.data.clone()),
             Compress::Off => block.data.clone(),
@@ -500,6 +535,11 @@ impl Zio {
             }
         }
     }
+}
+
+/// Whether a block from memory is kept as its pointer says.
+fn is_of(block: &Block, bp: &BlkPtr) -> bool {
+    u64::from(block.lsize) == bp.lsize() && block.compress as u8 == bp.compress()
 }
 
 /// Whether a block's bytes, as they are on disk, are what its code is taken of.

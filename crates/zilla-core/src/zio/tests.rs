@@ -564,3 +564,26 @@ fn a_leaf_that_lacks_a_log_block_goes_on_lacking_its_txg() {
     w.env.block_on(w.zio.resend_txg(Txg(9)));
     assert_eq!(lacking(9), [false, false]);
 }
+
+/// Pointers of a damaged pool may agree in the place only: each gets what it would get from disk.
+#[test]
+fn a_hit_is_of_the_pointer_that_asks() {
+    let w = world(VdevKind::File, 1, 12);
+    let reqs = [req(noise(1, 8192), 0), req(text(2, 65_536), 1)];
+    let bps = w.write(5, reqs.to_vec());
+    w.stable(5);
+    let [mut half, mut raw] = [bps[0], bps[1]];
+    half.set_lsize(4096);
+    half.set_psize(4096);
+    raw.set_compress(Compress::Off as u8);
+    raw.set_lsize(raw.psize());
+    for forged in [half, raw] {
+        w.check(&reqs, &bps);
+        let warm = w.read(&forged).ok();
+        w.zio.cache().clear();
+        assert!(warm == w.read(&forged).ok(), "{forged}");
+        for (r, bp) in reqs.iter().zip(&bps) {
+            assert!(w.read(bp).unwrap() == r.data, "{bp} after {forged}");
+        }
+    }
+}

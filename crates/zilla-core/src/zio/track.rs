@@ -124,7 +124,7 @@ pub struct Batch {
     txg: Txg,
     left: AtomicUsize,
     missed: Mutex<Vec<usize>>,
-    keys: Vec<Key>,
+    pub(super) keys: Vec<Key>,
     /// A write of it failed.
     failed: AtomicBool,
     me: Weak<Batch>,

@@ -436,6 +436,7 @@ impl Zio {
         let keys = blocks.iter().map(|(key, _)| *key).collect();
         let batch = Batch::new(zio, txg, writes, missed, keys);
         zio.0.inflight.insert(&blocks, &batch);
+        zio.0.pending.overwrite(&batch.keys);
         for (key, block) in blocks {
             if block.keep {
                 zio.0.cache.insert(key, block, false);
