@@ -14,11 +14,15 @@ use std::sync::atomic::Ordering;
 
 impl Zfs {
     pub(super) fn remove_entry(&self, tx: &Tx, dir: &Znode, name: &[u8]) -> Now<()> {
+        self.remove_as(tx, dir, name, self.name_match)
+    }
+
+    /// The same by a way of comparing names.
+    fn remove_as(&self, tx: &Tx, dir: &Znode, name: &[u8], how: Match) -> Now<()> {
         let zap = self.dir_zap(dir);
-        if self.name_match == Match::Exact {
-            zap.remove(tx, name)
-        } else {
-            zap.remove_norm(tx, name, self.name_match)
+        match how {
+            Match::Exact => zap.remove(tx, name),
+            how => zap.remove_norm(tx, name, how),
         }
     }
 
@@ -86,11 +90,17 @@ impl Zfs {
     ) -> Now<Arc<Znode>> {
         self.check_dir(dir)?;
         let missing = || Stop::Err(Error::os(Errno::NoEnt, "no such file or directory"));
-        let id = dirent_obj(self.find_entry(dir, name)?.ok_or_else(missing)?);
+        let pflags = dir.state.lock().attrs.pflags;
+        let find = || {
+            let how = self.match_in(dir, pflags, name)?;
+            Ok::<_, Stop>(self.find_as(dir, name, how)?.map(|v| (dirent_obj(v), how)))
+        };
+        let found = find()?;
+        let (id, how) = found.ok_or_else(missing)?;
         let zn = self.znode(id)?;
         let mut locked = Locked::new(&[dir, &zn]);
         // Before the locks were taken another file may have come to have the name.
-        if self.find_entry(dir, name)?.map(dirent_obj) != Some(id) {
+        if find()? != found {
             drop(locked);
             return self.remove_now(tx, dir, name, want_dir);
         }
@@ -110,7 +120,7 @@ impl Zfs {
         let (file, last) = self.plan_unlink(tx, &zn, state)?;
         let parent = self.plan_dir(tx, dir, locked.get(dir), -1, -i64::from(is_dir))?;
         let _queue = if last { Some(self.enqueue(tx, id)?) } else { None };
-        if let Err(stop) = self.remove_entry(tx, dir, name) {
+        if let Err(stop) = self.remove_as(tx, dir, name, how) {
             if last {
                 self.dequeue(tx, id);
             }

@@ -18,6 +18,7 @@ use crate::dmu::{Now, PART, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
+use crate::zap::Match;
 use crate::zil::{Replay, Replayed};
 use crate::zio::Leave;
 use bytes::Bytes;
@@ -269,11 +270,17 @@ impl Zfs {
     }
 
     fn replay_create(self: &Arc<Self>, tx: &Tx, c: &CreateBody<'_>) -> Now<Arc<Znode>> {
-        super::dir::check_name(self, c.name)?;
         let dir = self.znode(c.dir)?;
         let mut state = dir.state.lock();
+        // Extended attributes have names of their own kind: with slashes, and each spelling is
+        // another.
+        let is_xattr = state.attrs.pflags & PFLAG_XATTR != 0;
+        let how = if is_xattr { Match::Exact } else { self.name_match };
+        if !is_xattr {
+            super::dir::check_name(self, c.name)?;
+        }
         self.check_dir_change(&dir, &state, true)?;
-        if self.find_entry(&dir, c.name)?.is_some() {
+        if self.find_as(&dir, c.name, how)?.is_some() {
             return Err(Error::os(Errno::Exist, "the file exists").into());
         }
         let (attrs, place) = self.logged_attrs(tx, dir.id(), &state.attrs, c)?;
