@@ -3,6 +3,7 @@
 mod format;
 mod model;
 mod parts;
+mod reap;
 mod replay;
 mod rewrite;
 mod threads;
