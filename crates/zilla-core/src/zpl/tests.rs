@@ -1,6 +1,7 @@
 //! The file system against a small reference one, over txgs, lost caches and crashes; and the bytes it writes.
 
 mod format;
+mod memory;
 mod model;
 mod parts;
 mod reap;

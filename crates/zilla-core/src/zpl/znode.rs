@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use zilla_ondisk::nvlist::NvList;
 
 const SHARDS: usize = 64;
@@ -68,8 +68,22 @@ struct Shard {
 pub(super) struct Znodes {
     shards: [Mutex<Shard>; SHARDS],
     /// Files whose access time is to be written some time.
-    pub(super) atimes: Mutex<BTreeSet<u64>>,
+    pub(super) atimes: Mutex<Atimes>,
 }
+
+/// Each keeps its file in memory until it is written, so that they are not left to the next sync
+/// where many files are only read.
+#[derive(Default)]
+pub(super) struct Atimes {
+    ids: BTreeSet<u64>,
+    /// So many could not be written when it was last tried.
+    failed: usize,
+    /// A task writes them.
+    flushing: bool,
+}
+
+/// With so many more access times in memory than could not be written they are written.
+const ATIMES: usize = 4096;
 
 impl Default for Znodes {
     fn default() -> Self {
@@ -346,37 +360,76 @@ impl Zfs {
             return;
         }
         a.atime = encode_time(now);
-        if !state.atime_dirty {
-            state.atime_dirty = true;
-            drop(state);
-            self.znodes.atimes.lock().insert(zn.id);
+        if state.atime_dirty {
+            return;
+        }
+        state.atime_dirty = true;
+        drop(state);
+        let mut atimes = self.znodes.atimes.lock();
+        atimes.ids.insert(zn.id);
+        let many = atimes.ids.len() >= atimes.failed + ATIMES && !atimes.flushing;
+        if let Some(zfs) = self.myself.get().filter(|_| many).and_then(Weak::upgrade) {
+            atimes.flushing = true;
+            drop(atimes);
+            let task = async move {
+                if let Err(e) = zfs.flush_atimes().await {
+                    tracing::warn!("writing access times: {e}");
+                }
+                zfs.znodes.atimes.lock().flushing = false;
+            };
+            self.env.spawn(task);
         }
     }
 
-    /// Writes access times that are only in memory.
+    /// Writes access times that are only in memory. Those that cannot be written stay for the next
+    /// time, as do all that are left when this is dropped.
     pub async fn flush_atimes(&self) -> Result<()> {
-        let ids = std::mem::take(&mut *self.znodes.atimes.lock());
-        if self.is_readonly() || self.check_lives().is_err() {
-            return Ok(());
-        }
-        for id in ids {
-            let Some(zn) = self.znodes.get(id) else { continue };
-            self.change(|tx| {
+        let (mut at, mut failed, mut result) = (0, 0, Ok(()));
+        while !self.is_readonly() && self.check_lives().is_ok() {
+            let Some((id, zn)) = self.next_atime(at) else { break };
+            at = id + 1;
+            let written = self.change(|tx| {
                 let mut state = zn.state.lock();
                 if state.atime_dirty && !state.gone {
                     let plan = self.plan(tx, &zn, &state, |_| ())?;
                     plan.apply(tx, &zn, &mut state);
+                    tx.dirtied(512);
                 }
+                // Before anyone can read it again.
+                self.znodes.atimes.lock().ids.remove(&id);
                 Ok(())
-            })
-            .await?;
+            });
+            if let Err(e) = written.await {
+                failed += 1;
+                result = result.and(Err(e));
+            }
         }
-        Ok(())
+        self.znodes.atimes.lock().failed = failed;
+        result
+    }
+
+    /// The next file from `at` on whose access time is only in memory.
+    fn next_atime(&self, at: u64) -> Option<(u64, Arc<Znode>)> {
+        let mut atimes = self.znodes.atimes.lock();
+        loop {
+            let id = *atimes.ids.range(at..).next()?;
+            match self.znodes.get(id) {
+                Some(zn) => return Some((id, zn)),
+                // It was freed.
+                None => atimes.ids.remove(&id),
+            };
+        }
+    }
+
+    /// How many access times are only in memory.
+    #[cfg(test)]
+    pub(super) fn atimes_waiting(&self) -> usize {
+        self.znodes.atimes.lock().ids.len()
     }
 
     /// Reads the attributes of every file in memory anew: after a rollback nothing of it is true any more.
     pub fn forget_all(&self) {
-        self.znodes.atimes.lock().clear();
+        self.znodes.atimes.lock().ids.clear();
         for shard in &self.znodes.shards {
             shard.lock().znodes.clear();
         }

@@ -1,0 +1,44 @@
+//! What of files stays in memory, and what comes back of those that did not.
+
+use super::super::*;
+use super::world::{CRED, World};
+use std::time::{Duration, Instant};
+use zilla_env::block_on;
+
+fn make(w: &World, name: &str) -> u64 {
+    let new = NewFile::new(S_IFREG | 0o644, CRED);
+    block_on(w.zfs.create(w.zfs.root(), name.as_bytes(), new)).unwrap().0.id()
+}
+
+/// Who reads a million files does not keep them all in memory for their times.
+#[test]
+fn access_times_of_many_files_are_written_without_a_sync() {
+    let w = World::new(5, FsProps::default());
+    let ids: Vec<u64> = (0..4100).map(|n| make(&w, &format!("f{n}"))).collect();
+    for id in &ids {
+        block_on(w.zfs.read(*id, 0, 1)).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while w.zfs.atimes_waiting() > 100 {
+        assert!(Instant::now() < deadline, "{} wait", w.zfs.atimes_waiting());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What could not be written is not forgotten.
+#[test]
+fn access_times_wait_until_they_can_be_written() {
+    let mut w = World::new(5, FsProps::default());
+    let id = make(&w, "f");
+    w.sync();
+    let before = block_on(w.zfs.getattr(id)).unwrap().atime;
+    block_on(w.zfs.read(id, 0, 1)).unwrap();
+    w.zfs.set_props(FsProps { readonly: true, ..w.props });
+    block_on(w.zfs.flush_atimes()).unwrap();
+    w.zfs.set_props(w.props);
+    block_on(w.zfs.flush_atimes()).unwrap();
+    assert_eq!(w.zfs.atimes_waiting(), 0);
+    w.sync();
+    w.crash();
+    assert!(block_on(w.zfs.getattr(id)).unwrap().atime > before);
+}
