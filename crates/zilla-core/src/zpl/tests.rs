@@ -3,6 +3,7 @@
 mod format;
 mod memory;
 mod model;
+mod names;
 mod parts;
 mod reap;
 mod replay;

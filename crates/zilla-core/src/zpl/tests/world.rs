@@ -45,8 +45,11 @@ impl World {
 
     /// One whose names are compared without their case.
     pub(super) fn insensitive() -> World {
-        let made = |zpl| ZplProps { casesensitivity: 1, ..zpl };
-        World::made(&made, FsProps::default(), Arc::new(Unlimited))
+        World::insensitive_within(FsProps::default(), Arc::new(Unlimited))
+    }
+
+    pub(super) fn insensitive_within(props_of_fs: FsProps, space: Arc<dyn Space>) -> World {
+        World::made(&|zpl| ZplProps { casesensitivity: 1, ..zpl }, props_of_fs, space)
     }
 
     fn made(settle: &dyn Fn(ZplProps) -> ZplProps, props_of_fs: FsProps, space: Arc<dyn Space>) -> World {
