@@ -24,6 +24,7 @@ impl Zfs {
         if self.is_readonly() {
             return;
         }
+        // A file without a name is in memory as long as it is used.
         let Ok(zn) = self.znode(id) else { return };
         let unlinked = {
             let state = zn.state.lock();

@@ -99,7 +99,10 @@ impl Table for Znodes {
             let mut spare = shard.znodes.len().div_ceil(2);
             shard.znodes.retain(|_, z| {
                 let unused = spare > 0 && Arc::strong_count(z) == 1;
-                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty && !s.unnamed);
+                // One without a name is freed when its last user goes, who does not wait for it to be
+                // read again to learn that ([`Zfs::forget`]).
+                let named = |s: &State| s.attrs.links != 0;
+                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty && named(&s));
                 spare -= usize::from(idle);
                 !idle
             });

@@ -2,6 +2,8 @@
 
 use super::super::*;
 use super::world::{CRED, World};
+use crate::dmu::objects::Table;
+use crate::error::Errno;
 use std::time::{Duration, Instant};
 use zilla_env::block_on;
 
@@ -41,4 +43,31 @@ fn access_times_wait_until_they_can_be_written() {
     w.sync();
     w.crash();
     assert!(block_on(w.zfs.getattr(id)).unwrap().atime > before);
+}
+
+/// Lets go of all files and objects that nobody uses, as where there are too many.
+fn trim(w: &World) {
+    for _ in 0..20 {
+        w.zfs.znodes.trim();
+    }
+    w.objset.trim();
+    w.drop_caches();
+}
+
+/// A client that has a file without a name only by its number gives it back: then it is freed, and
+/// not at the next mount.
+#[test]
+fn an_unlinked_file_that_nobody_touched_for_long_is_freed() {
+    let mut w = World::new(5, FsProps::default());
+    let root = w.zfs.root();
+    make(&w, "other");
+    let (held, _) = block_on(w.zfs.create(root, b"f", NewFile::new(S_IFREG | 0o644, CRED))).unwrap();
+    let id = held.leak();
+    block_on(w.zfs.unlink(root, b"f")).unwrap();
+    w.sync();
+    trim(&w);
+    w.zfs.forget(id, 1);
+    w.sync();
+    assert!(block_on(w.zfs.getattr(id)).unwrap_err().is(Errno::NoEnt));
+    assert_eq!(block_on(w.zfs.files_to_free()).unwrap(), 0);
 }
