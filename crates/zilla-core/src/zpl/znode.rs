@@ -44,6 +44,14 @@ pub(super) struct State {
 }
 
 impl Znode {
+    pub(super) fn new(dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
+        Arc::new(Znode {
+            id: dnode.id().0,
+            dnode,
+            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false, unnamed: false }),
+            cursor: Cursor::default(),
+        })
+    }
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -63,6 +71,9 @@ struct Shard {
     znodes: HashMap<u64, Arc<Znode>>,
     /// Who uses a file, by its number: [`Held`]s, and references that clients have.
     users: HashMap<u64, u64>,
+    /// How often files have left `znodes`. Attributes that were read meanwhile may be old: the file
+    /// may have come, been changed and gone again.
+    left: u64,
 }
 
 pub(super) struct Znodes {
@@ -106,6 +117,7 @@ impl Table for Znodes {
                 spare -= usize::from(idle);
                 !idle
             });
+            shard.left += 1;
         }
     }
 }
@@ -116,29 +128,40 @@ impl Znodes {
     }
 
     fn get(&self, id: u64) -> Option<Arc<Znode>> {
-        self.shard(id).znodes.get(&id).cloned()
+        self.find(id).ok()
     }
 
-    /// Puts a file in the table, unless another thread was faster: then that one's is taken.
-    fn insert(&self, zn: Arc<Znode>) -> Arc<Znode> {
+    /// A file of the table, or how many have left so far, which is for who reads it now.
+    pub(super) fn find(&self, id: u64) -> Result<Arc<Znode>, u64> {
+        let shard = self.shard(id);
+        shard.znodes.get(&id).cloned().ok_or(shard.left)
+    }
+
+    /// Puts a file in the table, unless another thread was faster: then that one's is taken. `left`
+    /// is what there was before its attributes were read; None where there is no other way to it
+    /// yet. Comes to nothing if they may be old.
+    pub(super) fn insert(&self, zn: Arc<Znode>, left: Option<u64>) -> Option<Arc<Znode>> {
         let mut shard = self.shard(zn.id);
         // Who looked an object up just before it was freed, and comes here just after, must not put it back: the number may
         // come to mean another file.
         if zn.dnode.is_freed() {
             zn.state.lock().gone = true;
-            return zn;
+            return Some(zn);
         }
         match shard.znodes.get(&zn.id) {
-            Some(old) if Arc::ptr_eq(&old.dnode, &zn.dnode) => old.clone(),
+            Some(old) if Arc::ptr_eq(&old.dnode, &zn.dnode) => Some(old.clone()),
+            _ if left.is_some_and(|left| left != shard.left) => None,
             _ => {
                 shard.znodes.insert(zn.id, zn.clone());
-                zn
+                Some(zn)
             }
         }
     }
 
     pub(super) fn forget(&self, id: u64) {
-        self.shard(id).znodes.remove(&id);
+        let mut shard = self.shard(id);
+        shard.znodes.remove(&id);
+        shard.left += 1;
     }
 
     pub(super) fn use_more(&self, id: u64, n: u64) {
@@ -253,22 +276,22 @@ impl Zfs {
 
     /// The file of this number.
     pub(super) fn znode(&self, id: u64) -> Now<Arc<Znode>> {
-        if let Some(zn) = self.znodes.get(id) {
-            return Ok(zn);
+        loop {
+            let left = match self.znodes.find(id) {
+                Ok(zn) => return Ok(zn),
+                Err(left) => left,
+            };
+            let dnode = self.objset.hold(ObjectId(id))?;
+            let attrs = Attrs::load(&self.sa, &dnode)?;
+            if let Some(zn) = self.znodes.insert(Znode::new(dnode, attrs), Some(left)) {
+                return Ok(zn);
+            }
         }
-        let dnode = self.objset.hold(ObjectId(id))?;
-        let attrs = Attrs::load(&self.sa, &dnode)?;
-        Ok(self.adopt(dnode, attrs))
     }
 
-    /// Puts an object whose attributes are known into the table.
+    /// Puts an object that was just made into the table.
     pub(super) fn adopt(&self, dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
-        self.znodes.insert(Arc::new(Znode {
-            id: dnode.id().0,
-            dnode,
-            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false, unnamed: false }),
-            cursor: Cursor::default(),
-        }))
+        self.znodes.insert(Znode::new(dnode, attrs), None).expect("nobody has changed it before")
     }
 
     pub(super) fn held(self: &Arc<Self>, zn: Arc<Znode>) -> Held {
@@ -434,7 +457,9 @@ impl Zfs {
     pub fn forget_all(&self) {
         self.znodes.atimes.lock().ids.clear();
         for shard in &self.znodes.shards {
-            shard.lock().znodes.clear();
+            let mut shard = shard.lock();
+            shard.znodes.clear();
+            shard.left += 1;
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What of files stays in memory, and what comes back of those that did not.
 
 use super::super::*;
+use super::super::attrs::Attrs;
+use super::super::znode::Znode;
 use super::world::{CRED, World};
 use crate::dmu::objects::Table;
 use crate::error::Errno;
+use crate::types::ObjectId;
 use std::time::{Duration, Instant};
 use zilla_env::block_on;
 
@@ -70,4 +73,22 @@ fn an_unlinked_file_that_nobody_touched_for_long_is_freed() {
     w.sync();
     assert!(block_on(w.zfs.getattr(id)).unwrap_err().is(Errno::NoEnt));
     assert_eq!(block_on(w.zfs.files_to_free()).unwrap(), 0);
+}
+
+/// One thread reads a file's attributes; before it comes to put them into the table another has
+/// changed the file, and it was let go of again.
+#[test]
+fn attributes_that_were_read_before_a_change_are_read_again() {
+    let w = World::new(5, FsProps::default());
+    let id = make(&w, "f");
+    w.zfs.forget_all();
+    let left = w.zfs.znodes.find(id).unwrap_err();
+    let dnode = block_on(w.objset.hold_wait(ObjectId(id))).unwrap();
+    let attrs = block_on(crate::dmu::resident(|| Attrs::load(&w.zfs.sa, &dnode))).unwrap();
+    let set = SetAttr { size: Some(5000), ..SetAttr::default() };
+    block_on(w.zfs.setattr(id, set)).unwrap();
+    trim(&w);
+    assert!(w.zfs.znodes.find(id).is_err(), "it is not in the table");
+    assert!(w.zfs.znodes.insert(Znode::new(dnode, attrs), Some(left)).is_none());
+    assert_eq!(block_on(w.zfs.getattr(id)).unwrap().size, 5000);
 }
