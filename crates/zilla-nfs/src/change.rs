@@ -200,6 +200,11 @@ async fn furnish(dir: &At, made: &Entry, want: &Wanted) -> zilla::Result<()> {
     Ok(())
 }
 
+/// What another meaning of a name changes: itself, and the directory's times and size.
+fn named(dir: &At, name: &[u8]) -> Vec<Changed> {
+    vec![Changed::Name(dir.node, name.to_vec()), Changed::File(dir.node)]
+}
+
 async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<Entry, Fail> {
     check_word(name, Status::Exist)?;
     let fs = &dir.export.fs;
@@ -208,7 +213,7 @@ async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<
         false => fs.create(dir.node, name, new).await?,
     };
     furnish(dir, &made, want).await?;
-    dir.tell(vec![Changed::Name(dir.node, name.to_vec())]).await;
+    dir.tell(named(dir, name)).await;
     // A commit of the new file writes its name and its attributes; one of the directory writes the
     // name alone.
     if dir.export.options.sync {
@@ -343,7 +348,9 @@ pub(crate) async fn remove(caller: &Caller<'_>, mut args: In, reply: &mut Reply,
         true => fs.rmdir(dir.node, &name).await?,
         false => fs.unlink(dir.node, &name).await?,
     }
-    dir.tell(vec![Changed::Name(dir.node, name.to_vec()), Changed::File(victim.node)]).await;
+    let mut changed = named(&dir, &name);
+    changed.push(Changed::File(victim.node));
+    dir.tell(changed).await;
     dir.stable().await?;
     dir.put_changed(reply.head.u32(0)).await;
     Ok(())
@@ -378,7 +385,8 @@ pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
     } else {
         fs.rename(from.node, &old, to.node, &new, RenameFlags::default(), from.who.cred()).await?;
     }
-    let mut changed = vec![Changed::Name(from.node, old.to_vec()), Changed::Name(to.node, new.to_vec())];
+    let mut changed = named(&from, &old);
+    changed.extend(named(&to, &new));
     changed.extend(replaced.into_iter().chain([moved.node]).map(Changed::File));
     from.tell(changed).await;
     from.stable().await?;
@@ -402,7 +410,9 @@ pub(crate) async fn link(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -
     }
     check_word(&name, Status::Exist)?;
     dir.export.fs.link(at.node, dir.node, &name).await?;
-    dir.tell(vec![Changed::Name(dir.node, name.to_vec()), Changed::File(at.node)]).await;
+    let mut changed = named(&dir, &name);
+    changed.push(Changed::File(at.node));
+    dir.tell(changed).await;
     dir.stable().await?;
     let out = reply.head.u32(0);
     at.put_now(out).await;
