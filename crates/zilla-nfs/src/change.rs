@@ -75,13 +75,11 @@ async fn allowed(at: &At, want: &Wanted) -> Result<SetAttr, Fail> {
     Ok(set)
 }
 
-async fn apply(at: &At, want: &Wanted) -> Done {
-    let set = allowed(at, want).await?;
+async fn apply(at: &At, want: &Wanted, set: SetAttr) -> zilla::Result<()> {
     if at.attr.is_file() && (want.size.is_some() || want.uid.is_some() || want.gid.is_some()) {
         at.export.fs.kill_capabilities(at.node).await?;
     }
-    at.export.fs.setattr(at.node, set).await?;
-    Ok(())
+    at.export.fs.setattr(at.node, set).await.map(drop)
 }
 
 pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
@@ -93,11 +91,27 @@ pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply
     if guard.is_some_and(|t| !same(t)) {
         return Err(Status::NotSync.into());
     }
-    apply(&at, &want).await?;
-    at.stable().await?;
+    let set = allowed(&at, &want).await?;
+    let applied = apply(&at, &want, set).await;
+    // What failed may have been done in part.
     at.tell(vec![Changed::File(at.node)]).await;
+    applied?;
+    at.stable().await?;
     at.put_changed(reply.head.u32(0)).await;
     Ok(())
+}
+
+/// Writes, and takes away what a change by this caller takes from a program.
+async fn put(at: &At, off: u64, data: &Bytes) -> zilla::Result<()> {
+    let fs = &at.export.fs;
+    fs.kill_capabilities(at.node).await?;
+    let armed = at.attr.mode & (S_ISUID | S_ISGID) != 0 && !at.who.is_root();
+    // The group's bit of a file that the group does not execute goes only if a stranger to the
+    // group writes.
+    if armed && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
+        fs.setattr(at.node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
+    }
+    fs.write(at.node, off, data, armed).await.map(drop)
 }
 
 pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
@@ -120,18 +134,12 @@ pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
         return Err(Status::FBig.into());
     }
     access::check_write(&at.export, at.node, &at.who, &at.attr).await?;
-    let fs = &at.export.fs;
     if count > 0 {
-        fs.kill_capabilities(at.node).await?;
-        let armed = at.attr.mode & (S_ISUID | S_ISGID) != 0 && !at.who.is_root();
-        // The group's bit of a file that the group does not execute goes only if a stranger to the
-        // group writes.
-        if armed && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
-            fs.setattr(at.node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
-        }
-        fs.write(at.node, off, &data, armed).await?;
+        let written = put(&at, off, &data).await;
         at.tell(vec![Changed::File(at.node)]).await;
+        written?;
     }
+    let fs = &at.export.fs;
     if how != UNSTABLE {
         fs.fsync(at.node).await?;
     }
@@ -208,12 +216,25 @@ fn named(dir: &At, name: &[u8]) -> Vec<Changed> {
 async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<Entry, Fail> {
     check_word(name, Status::Exist)?;
     let fs = &dir.export.fs;
-    let made = match dir.node == fs.snapdir_node() && new.mode & S_IFMT == S_IFDIR {
+    let is_dir = new.mode & S_IFMT == S_IFDIR;
+    let snapshot = is_dir && dir.node == fs.snapdir_node();
+    let made = match snapshot {
         true => fs.take_snapshot(name, dir.who.uid, dir.who.gids()).await?,
         false => fs.create(dir.node, name, new).await?,
     };
-    furnish(dir, &made, want).await?;
+    let furnished = furnish(dir, &made, want).await;
+    if furnished.is_err() && !snapshot {
+        // Nobody is told of it, so it is not to be there. (What cannot be taken away is told below.)
+        let undone = match is_dir {
+            true => fs.rmdir(dir.node, name).await,
+            false => fs.unlink(dir.node, name).await,
+        };
+        if let Err(e) = undone {
+            tracing::warn!("nfs: what could not be made whole is left: {e}");
+        }
+    }
     dir.tell(named(dir, name)).await;
+    furnished?;
     // A commit of the new file writes its name and its attributes; one of the directory writes the
     // name alone.
     if dir.export.options.sync {
@@ -287,8 +308,10 @@ async fn resize(dir: &At, found: &Entry, size: u64) -> Done {
     access::check_write(&dir.export, found.node, &dir.who, &found.attr).await?;
     fs.kill_capabilities(found.node).await?;
     let kill_suidgid = !dir.who.is_root();
-    fs.setattr(found.node, SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() }).await?;
+    let set = SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() };
+    let resized = fs.setattr(found.node, set).await;
     dir.tell(vec![Changed::File(found.node)]).await;
+    resized?;
     fs.fsync(found.node).await?;
     Ok(())
 }

@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use std::sync::Mutex;
 use zilla::NodeId;
 
+const LOOKUP: u32 = 3;
 const CREATE: u32 = 8;
 const MKDIR: u32 = 9;
 const REMOVE: u32 = 12;
@@ -112,4 +113,16 @@ fn a_directory_changes_with_its_names() {
     let mut want = w.named(top, b"d");
     want.push(Changed::File(d));
     assert_eq!((status, told), (0, want));
+}
+
+/// A file that cannot have all that is wanted of it is not there, and nobody goes on believing that
+/// it is, or is not.
+#[test]
+fn what_is_not_made_whole_is_not_there() {
+    let w = World::new();
+    // A size that no file has.
+    let more = [0, 1, 0o644, 0, 0, 1, u32::MAX, u32::MAX, 0, 0];
+    let (status, told, _) = w.call(CREATE, &place(&w.root.0, b"f", &more));
+    assert_eq!((status, told), (27, w.named(w.root.1, b"f")));
+    assert_eq!(w.call(LOOKUP, &place(&w.root.0, b"f", &[])).0, 2);
 }
