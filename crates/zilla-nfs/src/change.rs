@@ -15,7 +15,7 @@ use crate::rpc::Reply;
 use crate::xdr::{Garbage, In};
 use bytes::Bytes;
 use zilla::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_ISUID};
-use zilla::{Attr, Entry, NewFile, RenameFlags, SetAttr, SetTime, Time};
+use zilla::{Attr, Entry, Errno, NewFile, NodeId, SetAttr, SetTime, Time};
 
 /// The group may execute the file.
 const S_IXGRP: u32 = 0o010;
@@ -225,11 +225,7 @@ async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<
     let furnished = furnish(dir, &made, want).await;
     if furnished.is_err() && !snapshot {
         // Nobody is told of it, so it is not to be there. (What cannot be taken away is told below.)
-        let undone = match is_dir {
-            true => fs.rmdir(dir.node, name).await,
-            false => fs.unlink(dir.node, name).await,
-        };
-        if let Err(e) = undone {
+        if let Err(e) = fs.remove_judged(dir.node, name, is_dir, made.node).await {
             tracing::warn!("nfs: what could not be made whole is left: {e}");
         }
     }
@@ -287,7 +283,7 @@ pub(crate) async fn create(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
     let found = match dir.export.fs.lookup(dir.node, &name).await {
         Ok(found) if there(&found.attr) => Some(found),
         Ok(_) => return Err(Status::Exist.into()),
-        Err(e) if e.is(zilla::Errno::NoEnt) => None,
+        Err(e) if e.is(Errno::NoEnt) => None,
         Err(e) => return Err(e.into()),
     };
     if let Some(found) = found {
@@ -356,27 +352,74 @@ pub(crate) async fn mknod(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
     put_made(&dir, &made, reply).await
 }
 
+/// So often a change is judged anew because a name has come to mean another file meanwhile, before
+/// the client is to try again.
+const TRIES: usize = 16;
+
+/// Takes a name away of what this caller may; returns what it was.
+async fn take_away(dir: &At, name: &[u8], directory: bool) -> Result<NodeId, Fail> {
+    let fs = &dir.export.fs;
+    for _ in 0..TRIES {
+        let victim = fs.lookup(dir.node, name).await?;
+        check_sticky(&dir.who, &dir.attr, &victim.attr)?;
+        let done = match directory && dir.node == fs.snapdir_node() {
+            true => fs.destroy_snapshot(name, dir.who.uid, dir.who.gids()).await,
+            false => fs.remove_judged(dir.node, name, directory, victim.node).await,
+        };
+        match done {
+            Err(e) if e.is(Errno::Stale) => {}
+            done => return Ok(done.map(|()| victim.node)?),
+        }
+    }
+    Err(Status::Jukebox.into())
+}
+
 /// REMOVE, and RMDIR of a directory.
 pub(crate) async fn remove(caller: &Caller<'_>, mut args: In, reply: &mut Reply, directory: bool) -> Done {
     let (dir, name) = place(&mut args)?;
     let dir = changeable(caller, dir).await?;
     check_word(&name, if name == *".." { Status::NotEmpty } else { Status::Inval })?;
-    let fs = &dir.export.fs;
-    let victim = fs.lookup(dir.node, &name).await?;
-    check_sticky(&dir.who, &dir.attr, &victim.attr)?;
-    match directory {
-        true if dir.node == fs.snapdir_node() => {
-            fs.destroy_snapshot(&name, dir.who.uid, dir.who.gids()).await?;
-        }
-        true => fs.rmdir(dir.node, &name).await?,
-        false => fs.unlink(dir.node, &name).await?,
-    }
+    let victim = take_away(&dir, &name, directory).await?;
     let mut changed = named(&dir, &name);
-    changed.push(Changed::File(victim.node));
+    changed.push(Changed::File(victim));
     dir.tell(changed).await;
     dir.stable().await?;
     dir.put_changed(reply.head.u32(0)).await;
     Ok(())
+}
+
+/// Renames what this caller may; returns what that is, and what was replaced.
+async fn give_name(
+    (from, old): (&At, &[u8]),
+    (to, new): (&At, &[u8]),
+) -> Result<(NodeId, Option<NodeId>), Fail> {
+    let fs = &from.export.fs;
+    for _ in 0..TRIES {
+        let moved = fs.lookup(from.node, old).await?;
+        check_sticky(&from.who, &from.attr, &moved.attr)?;
+        if moved.attr.is_dir() && from.node != to.node {
+            // Its entry `..` changes.
+            check(&from.export, moved.node, &from.who, &moved.attr, WRITE).await?;
+        }
+        let replaced = match fs.lookup(to.node, new).await {
+            Ok(there) => {
+                check_sticky(&to.who, &to.attr, &there.attr)?;
+                Some(there.node)
+            }
+            Err(e) if e.is(Errno::NoEnt) => None,
+            Err(e) => return Err(e.into()),
+        };
+        let judged = (moved.node, replaced);
+        let done = match from.node == fs.snapdir_node() && to.node == from.node {
+            true => fs.rename_snapshot(old, new, from.who.uid, from.who.gids()).await,
+            false => fs.rename_judged((from.node, old), (to.node, new), from.who.cred(), judged).await,
+        };
+        match done {
+            Err(e) if e.is(Errno::Stale) => {}
+            done => return Ok(done.map(|()| judged)?),
+        }
+    }
+    Err(Status::Jukebox.into())
 }
 
 pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
@@ -388,29 +431,10 @@ pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
     }
     check_word(&old, Status::Inval)?;
     check_word(&new, Status::Inval)?;
-    let fs = &from.export.fs;
-    let moved = fs.lookup(from.node, &old).await?;
-    check_sticky(&from.who, &from.attr, &moved.attr)?;
-    if moved.attr.is_dir() && from.node != to.node {
-        // Its entry `..` changes.
-        check(&from.export, moved.node, &from.who, &moved.attr, WRITE).await?;
-    }
-    let replaced = match fs.lookup(to.node, &new).await {
-        Ok(there) => {
-            check_sticky(&to.who, &to.attr, &there.attr)?;
-            Some(there.node)
-        }
-        Err(e) if e.is(zilla::Errno::NoEnt) => None,
-        Err(e) => return Err(e.into()),
-    };
-    if from.node == fs.snapdir_node() && to.node == from.node {
-        fs.rename_snapshot(&old, &new, from.who.uid, from.who.gids()).await?;
-    } else {
-        fs.rename(from.node, &old, to.node, &new, RenameFlags::default(), from.who.cred()).await?;
-    }
+    let (moved, replaced) = give_name((&from, &old), (&to, &new)).await?;
     let mut changed = named(&from, &old);
     changed.extend(named(&to, &new));
-    changed.extend(replaced.into_iter().chain([moved.node]).map(Changed::File));
+    changed.extend(replaced.into_iter().chain([moved]).map(Changed::File));
     from.tell(changed).await;
     from.stable().await?;
     to.stable().await?;

@@ -1,5 +1,6 @@
 //! A dataset's files by node number.
 
+mod judged;
 mod snapdir;
 
 use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Opened, Snapdir, Snapshots};

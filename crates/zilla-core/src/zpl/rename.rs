@@ -2,6 +2,7 @@
 
 use super::dir::check_name;
 use super::fs::Zfs;
+use super::remove::check_judged;
 use super::types::*;
 use super::znode::{Held, Locked, Znode};
 use super::{PFLAG_XATTR, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_PROJINHERIT, dirent, dirent_obj, err};
@@ -22,7 +23,12 @@ pub(super) struct Names<'a> {
     pub(super) old: &'a [u8],
     pub(super) to: &'a Arc<Znode>,
     pub(super) new: &'a [u8],
+    /// What the caller has found under them, if he means that and nothing else.
+    pub(super) judged: Option<Judged>,
 }
+
+/// The file to be renamed, and the one to be replaced.
+pub type Judged = (u64, Option<u64>);
 
 fn refuse<T>(errno: Errno, what: &'static str) -> Now<T> {
     Err(Error::os(errno, what).into())
@@ -39,6 +45,34 @@ impl Zfs {
         flags: RenameFlags,
         cred: Cred,
     ) -> Result<()> {
+        self.rename_names(from, old, to, new, flags, cred, None).await
+    }
+
+    /// The same for who has looked at the files that the names led to, and means those: refused with
+    /// ESTALE if one leads to another by now.
+    pub async fn rename_judged(
+        self: &Arc<Self>,
+        from: u64,
+        old: &[u8],
+        to: u64,
+        new: &[u8],
+        cred: Cred,
+        judged: Judged,
+    ) -> Result<()> {
+        self.rename_names(from, old, to, new, RenameFlags::default(), cred, Some(judged)).await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is another fact of one rename")]
+    async fn rename_names(
+        self: &Arc<Self>,
+        from: u64,
+        old: &[u8],
+        to: u64,
+        new: &[u8],
+        flags: RenameFlags,
+        cred: Cred,
+        judged: Option<Judged>,
+    ) -> Result<()> {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return err(Errno::Inval, "an exchange always replaces");
         }
@@ -52,7 +86,7 @@ impl Zfs {
             .change(|tx| {
                 let _one_at_a_time = self.rename.lock();
                 let (from, to) = (self.znode(from)?, self.znode(to)?);
-                let names = Names { from: &from, old, to: &to, new };
+                let names = Names { from: &from, old, to: &to, new, judged };
                 Ok(self.rename_now(tx, &names, flags, cred, None)?.map(|zn| self.held(zn)))
             })
             .await?;
@@ -97,6 +131,8 @@ impl Zfs {
         };
         let src = self.znode(source)?;
         let target = entry(names.to, names.new)?;
+        check_judged(names.judged.map(|j| Some(j.0)), Some(source))?;
+        check_judged(names.judged.map(|j| j.1), target)?;
         let tgt = match target {
             Some(id) => Some(self.znode(id)?),
             None => None,

@@ -328,7 +328,7 @@ impl Zfs {
         let zn = self
             .redo(seq, |tx| {
                 let dzn = self.znode(dir)?;
-                self.remove_now(tx, &dzn, name, is_dir)
+                self.remove_now(tx, &dzn, name, is_dir, None)
             })
             .await?;
         self.reap_replayed(&zn).await
@@ -355,7 +355,7 @@ impl Zfs {
             .redo(seq, |tx| {
                 let _one_at_a_time = self.rename.lock();
                 let (from, to) = (self.znode(from)?, self.znode(to)?);
-                let names = Names { from: &from, old, to: &to, new };
+                let names = Names { from: &from, old, to: &to, new, judged: None };
                 self.rename_now(tx, &names, flags, Cred::default(), white)
             })
             .await?;

@@ -84,3 +84,23 @@ fn what_cannot_be_spelled_anew_stays_as_it_is() {
     w.crash();
     assert_eq!(block_on(w.zfs.lookup(w.zfs.root(), &old)).unwrap().0.id(), id);
 }
+
+/// Who has judged by one file does not take the name of another.
+#[test]
+fn a_name_that_leads_to_another_file_than_was_judged_stays() {
+    let w = World::new(5, FsProps::default());
+    let root = w.zfs.root();
+    let (a, b) = (make(&w, b"a"), make(&w, b"b"));
+    let stale = |r: Result<()>| assert!(r.unwrap_err().is(Errno::Stale));
+    stale(block_on(w.zfs.remove_judged(root, b"a", false, b)));
+    let rename = |new: &[u8], judged| block_on(w.zfs.rename_judged(root, b"a", root, new, CRED, judged));
+    stale(rename(b"b", (b, Some(b))));
+    stale(rename(b"b", (a, None)));
+    stale(rename(b"b", (a, Some(a))));
+    stale(rename(b"c", (a, Some(b))));
+    assert_eq!(names(&w), [b"a", b"b"]);
+    rename(b"b", (a, Some(b))).unwrap();
+    assert_eq!(names(&w), [b"b"]);
+    block_on(w.zfs.remove_judged(root, b"b", false, a)).unwrap();
+    assert!(names(&w).is_empty());
+}
