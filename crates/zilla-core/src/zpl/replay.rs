@@ -189,8 +189,8 @@ impl Zfs {
             RecordBody::Truncate { object, offset, length } => {
                 let end = offset.saturating_add(*length);
                 let freed = match length {
-                    0 => self.cut_in_parts(*object, *offset).await,
-                    _ => self.punch_in_parts(*object, *offset, end).await.map(drop),
+                    0 => self.cut_in_parts(*object, *offset, &SetAttr::default()).await,
+                    _ => self.punch_in_parts(*object, *offset, end, false).await.map(drop),
                 };
                 let redo = self.redo(seq, |tx| self.replay_truncate(tx, *object, *offset, *length));
                 unless_gone(match freed {
@@ -515,7 +515,7 @@ impl Zfs {
             set.projid = projid.filter(|_| self.props().project_quota);
         }
         if let Some(size) = set.size {
-            self.cut_in_parts(object, size).await?;
+            self.cut_in_parts(object, size, &set).await?;
         }
         self.redo(seq, |tx| {
             let zn = self.znode(object)?;
