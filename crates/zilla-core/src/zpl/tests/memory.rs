@@ -1,8 +1,8 @@
 //! What of files stays in memory, and what comes back of those that did not.
 
-use super::super::*;
 use super::super::attrs::Attrs;
 use super::super::znode::Znode;
+use super::super::*;
 use super::world::{CRED, World};
 use crate::dmu::objects::Table;
 use crate::error::Errno;
