@@ -95,7 +95,9 @@ mod tests {
     fn only_who_is_in_the_group_makes_a_file_that_runs_as_it() {
         let dir = |mode| attr(S_IFDIR | mode, 0);
         let armed = S_IFREG | S_ISGID | 0o755;
-        assert!(is_armed(armed) && !is_armed(S_IFREG | S_ISGID | 0o745) && !is_armed(S_IFDIR | S_ISGID | 0o755));
+        assert!(
+            is_armed(armed) && !is_armed(S_IFREG | S_ISGID | 0o745) && !is_armed(S_IFDIR | S_ISGID | 0o755)
+        );
         assert_eq!(stripped(armed, &dir(0o2777), &caller(5000, 5000)), armed & !S_ISGID);
         assert_eq!(stripped(armed, &dir(0o2777), &caller(5000, 4000)), armed);
         assert_eq!(stripped(armed, &dir(0o777), &caller(5000, 5000)), armed, "it is his own group's");
