@@ -177,7 +177,7 @@ impl Zfs {
         let zap = self.dir_zap(names.from);
         let spelled = |name| Ok::<_, Stop>(zap.lookup_norm(name, self.name_match)?.map(|found| found.name));
         let (old, new) = (spelled(names.old)?, spelled(names.new)?);
-        Ok(old.filter(|_| old == new))
+        Ok(if old == new { old } else { None })
     }
 
     fn check_rename(
