@@ -16,6 +16,8 @@ use std::cell::OnceCell;
 
 /// The bit of CAP_FSETID (linux/capability.h).
 const CAP_FSETID: u64 = 1 << 4;
+/// The bit of CAP_LINUX_IMMUTABLE.
+const CAP_LINUX_IMMUTABLE: u64 = 1 << 9;
 /// The initial user namespace's inode (`PROC_USER_INIT_INO`, linux/proc_ns.h).
 const INIT_USER_NS: u64 = 0xEFFF_FFFD;
 
@@ -53,6 +55,11 @@ impl Caller {
     /// Whether the bits stay whatever he changes.
     pub(crate) fn keeps_ids(&self) -> bool {
         self.status().is_some_and(|s| s.effective & CAP_FSETID != 0)
+    }
+
+    /// Whether he may make a file immutable or append-only, or end that.
+    pub(crate) fn sets_immutable(&self) -> bool {
+        self.status().is_some_and(|s| s.effective & CAP_LINUX_IMMUTABLE != 0)
     }
 
     /// The user and his groups, his own first.

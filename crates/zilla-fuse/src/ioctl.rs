@@ -1,9 +1,12 @@
 //! File flags and projects, for chattr, lsattr and project quota tools; `zfs rewrite`.
 //!
-//! The kernel judges who may set flags and projects, whose numbers it knows. What it does not know
-//! it passes on for whoever has the file open, also for reading only: those are judged here.
+//! The kernel judges who may set flags and projects, whose numbers it knows (an older one does
+//! not). What it does not judge it passes on for whoever has the file open, also for reading only:
+//! those are judged here.
 
 use crate::abi::{Args, Header, ioc};
+use crate::caller::Caller;
+use crate::older;
 use crate::ops::{Done, EINVAL};
 use crate::reply::{Out, Reply};
 use crate::session::Session;
@@ -84,6 +87,9 @@ impl Session {
             _ => return Ok(Reply::errno(ENOTTY)),
         };
         if let Some(set) = set {
+            if !self.kernel_judges && !older::may_set(&Caller::of(caller), caller.uid, &attr, &set) {
+                return Ok(Errno::Perm.into());
+            }
             match self.fs.setattr(node, set).await {
                 Ok(attr) => self.guard(&attr),
                 Err(e) => return Ok(e.into()),

@@ -33,6 +33,7 @@ mod ioctl;
 mod loopback;
 mod mount;
 mod notify;
+mod older;
 mod opens;
 mod ops;
 mod reply;

@@ -2,6 +2,7 @@
 
 use crate::abi::{self, Args, Header, Short, fattr, fopen, op};
 use crate::caller::Caller;
+use crate::older;
 use crate::opens::{CACHED, Opened, STABLE};
 use crate::reply::{Out, Reply, from_kernel, put_dirent};
 use crate::request::Request;
@@ -353,9 +354,23 @@ impl Session {
                 let (uid, gids) = Caller::of(&r.header).ids();
                 self.fs.take_snapshot(name, uid, gids).await
             }
-            false => self.fs.create(r.header.node, name, new).await,
+            false => {
+                if let Err(e) = self.strip(r, &mut new).await {
+                    return Ok(e.into());
+                }
+                self.fs.create(r.header.node, name, new).await
+            }
         };
         Ok(made.map_or_else(Reply::from, |e| self.entry(e)))
+    }
+
+    /// What an older kernel does not take from the mode of a file to be made.
+    async fn strip(&self, r: &Request, new: &mut NewFile<'_>) -> zilla::Result<()> {
+        if !self.kernel_strips && older::is_armed(new.mode) {
+            let dir = self.fs.getattr(r.header.node).await?;
+            new.mode = older::stripped(new.mode, &dir, &Caller::of(&r.header));
+        }
+        Ok(())
     }
 
     /// Makes a file and opens it. The kernel asks for this where it knows of no file of the name.
@@ -365,6 +380,9 @@ impl Session {
         let mut new = NewFile::new(a.u32()?, cred);
         new.umask = a.u32()?;
         a.skip(4)?;
+        if let Err(e) = self.strip(r, &mut new).await {
+            return Ok(e.into());
+        }
         let made = match r.header.opcode {
             op::TMPFILE => self.fs.create_unnamed(r.header.node, new).await,
             _ => self.fs.create(r.header.node, a.string()?, new).await,

@@ -5,6 +5,7 @@ use crate::crew::{MAX_WRITE, Served, Turn, crew};
 use crate::dev::{Dev, Read};
 use crate::mount::{Attached, attach, change, clear_stale, detach, open_dir, others_allowed, write_back};
 use crate::notify::Notifier;
+use crate::older;
 use crate::opens::{Opens, new_directly};
 use crate::reply::{Out, Reply, from_kernel};
 use crate::request::{Buffer, Request};
@@ -65,6 +66,10 @@ pub(crate) struct Session {
     pub(crate) writeback: bool,
     /// The kernel sends an fsync after each write through its cache that is to be stable.
     pub(crate) kernel_syncs: bool,
+    /// The kernel asks who wants to change file flags and projects before it passes that on.
+    pub(crate) kernel_judges: bool,
+    /// The kernel takes the set-group-id bit from files that strangers to the group make.
+    pub(crate) kernel_strips: bool,
     pub(crate) opens: Opens,
     /// The root's number, which a rollback does not change.
     root: NodeId,
@@ -195,6 +200,8 @@ impl Session {
             env,
             writeback: opts.writeback,
             kernel_syncs: kernel_syncs(linux()),
+            kernel_judges: older::judges_flags(linux()),
+            kernel_strips: older::strips_modes(linux()),
             opens: Opens::new(new_directly(linux())),
             root,
             cores: std::thread::available_parallelism().map_or(1, usize::from),

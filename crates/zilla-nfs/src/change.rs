@@ -15,7 +15,7 @@ use crate::rpc::Reply;
 use crate::xdr::{Garbage, In};
 use bytes::Bytes;
 use zilla::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_ISUID};
-use zilla::{Attr, Entry, NewFile, RenameFlags, SetAttr, SetTime, Time};
+use zilla::{Attr, Entry, Errno, NewFile, NodeId, SetAttr, SetTime, Time};
 
 /// The group may execute the file.
 const S_IXGRP: u32 = 0o010;
@@ -75,13 +75,11 @@ async fn allowed(at: &At, want: &Wanted) -> Result<SetAttr, Fail> {
     Ok(set)
 }
 
-async fn apply(at: &At, want: &Wanted) -> Done {
-    let set = allowed(at, want).await?;
+async fn apply(at: &At, want: &Wanted, set: SetAttr) -> zilla::Result<()> {
     if at.attr.is_file() && (want.size.is_some() || want.uid.is_some() || want.gid.is_some()) {
         at.export.fs.kill_capabilities(at.node).await?;
     }
-    at.export.fs.setattr(at.node, set).await?;
-    Ok(())
+    at.export.fs.setattr(at.node, set).await.map(drop)
 }
 
 pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
@@ -93,11 +91,27 @@ pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply
     if guard.is_some_and(|t| !same(t)) {
         return Err(Status::NotSync.into());
     }
-    apply(&at, &want).await?;
-    at.stable().await?;
+    let set = allowed(&at, &want).await?;
+    let applied = apply(&at, &want, set).await;
+    // What failed may have been done in part.
     at.tell(vec![Changed::File(at.node)]).await;
+    applied?;
+    at.stable().await?;
     at.put_changed(reply.head.u32(0)).await;
     Ok(())
+}
+
+/// Writes, and takes away what a change by this caller takes from a program.
+async fn put(at: &At, off: u64, data: &Bytes) -> zilla::Result<()> {
+    let fs = &at.export.fs;
+    fs.kill_capabilities(at.node).await?;
+    let armed = at.attr.mode & (S_ISUID | S_ISGID) != 0 && !at.who.is_root();
+    // The group's bit of a file that the group does not execute goes only if a stranger to the
+    // group writes.
+    if armed && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
+        fs.setattr(at.node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
+    }
+    fs.write(at.node, off, data, armed).await.map(drop)
 }
 
 pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
@@ -120,18 +134,12 @@ pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
         return Err(Status::FBig.into());
     }
     access::check_write(&at.export, at.node, &at.who, &at.attr).await?;
-    let fs = &at.export.fs;
     if count > 0 {
-        fs.kill_capabilities(at.node).await?;
-        let armed = at.attr.mode & (S_ISUID | S_ISGID) != 0 && !at.who.is_root();
-        // The group's bit of a file that the group does not execute goes only if a stranger to the
-        // group writes.
-        if armed && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
-            fs.setattr(at.node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
-        }
-        fs.write(at.node, off, &data, armed).await?;
+        let written = put(&at, off, &data).await;
         at.tell(vec![Changed::File(at.node)]).await;
+        written?;
     }
+    let fs = &at.export.fs;
     if how != UNSTABLE {
         fs.fsync(at.node).await?;
     }
@@ -200,15 +208,29 @@ async fn furnish(dir: &At, made: &Entry, want: &Wanted) -> zilla::Result<()> {
     Ok(())
 }
 
+/// What another meaning of a name changes: itself, and the directory's times and size.
+fn named(dir: &At, name: &[u8]) -> Vec<Changed> {
+    vec![Changed::Name(dir.node, name.to_vec()), Changed::File(dir.node)]
+}
+
 async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<Entry, Fail> {
     check_word(name, Status::Exist)?;
     let fs = &dir.export.fs;
-    let made = match dir.node == fs.snapdir_node() && new.mode & S_IFMT == S_IFDIR {
+    let is_dir = new.mode & S_IFMT == S_IFDIR;
+    let snapshot = is_dir && dir.node == fs.snapdir_node();
+    let made = match snapshot {
         true => fs.take_snapshot(name, dir.who.uid, dir.who.gids()).await?,
         false => fs.create(dir.node, name, new).await?,
     };
-    furnish(dir, &made, want).await?;
-    dir.tell(vec![Changed::Name(dir.node, name.to_vec())]).await;
+    let furnished = furnish(dir, &made, want).await;
+    if furnished.is_err() && !snapshot {
+        // Nobody is told of it, so it is not to be there. (What cannot be taken away is told below.)
+        if let Err(e) = fs.remove_judged(dir.node, name, is_dir, made.node).await {
+            tracing::warn!("nfs: what could not be made whole is left: {e}");
+        }
+    }
+    dir.tell(named(dir, name)).await;
+    furnished?;
     // A commit of the new file writes its name and its attributes; one of the directory writes the
     // name alone.
     if dir.export.options.sync {
@@ -261,7 +283,7 @@ pub(crate) async fn create(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
     let found = match dir.export.fs.lookup(dir.node, &name).await {
         Ok(found) if there(&found.attr) => Some(found),
         Ok(_) => return Err(Status::Exist.into()),
-        Err(e) if e.is(zilla::Errno::NoEnt) => None,
+        Err(e) if e.is(Errno::NoEnt) => None,
         Err(e) => return Err(e.into()),
     };
     if let Some(found) = found {
@@ -282,8 +304,10 @@ async fn resize(dir: &At, found: &Entry, size: u64) -> Done {
     access::check_write(&dir.export, found.node, &dir.who, &found.attr).await?;
     fs.kill_capabilities(found.node).await?;
     let kill_suidgid = !dir.who.is_root();
-    fs.setattr(found.node, SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() }).await?;
+    let set = SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() };
+    let resized = fs.setattr(found.node, set).await;
     dir.tell(vec![Changed::File(found.node)]).await;
+    resized?;
     fs.fsync(found.node).await?;
     Ok(())
 }
@@ -328,25 +352,74 @@ pub(crate) async fn mknod(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
     put_made(&dir, &made, reply).await
 }
 
+/// So often a change is judged anew because a name has come to mean another file meanwhile, before
+/// the client is to try again.
+const TRIES: usize = 16;
+
+/// Takes a name away of what this caller may; returns what it was.
+async fn take_away(dir: &At, name: &[u8], directory: bool) -> Result<NodeId, Fail> {
+    let fs = &dir.export.fs;
+    for _ in 0..TRIES {
+        let victim = fs.lookup(dir.node, name).await?;
+        check_sticky(&dir.who, &dir.attr, &victim.attr)?;
+        let done = match directory && dir.node == fs.snapdir_node() {
+            true => fs.destroy_snapshot(name, dir.who.uid, dir.who.gids()).await,
+            false => fs.remove_judged(dir.node, name, directory, victim.node).await,
+        };
+        match done {
+            Err(e) if e.is(Errno::Stale) => {}
+            done => return Ok(done.map(|()| victim.node)?),
+        }
+    }
+    Err(Status::Jukebox.into())
+}
+
 /// REMOVE, and RMDIR of a directory.
 pub(crate) async fn remove(caller: &Caller<'_>, mut args: In, reply: &mut Reply, directory: bool) -> Done {
     let (dir, name) = place(&mut args)?;
     let dir = changeable(caller, dir).await?;
     check_word(&name, if name == *".." { Status::NotEmpty } else { Status::Inval })?;
-    let fs = &dir.export.fs;
-    let victim = fs.lookup(dir.node, &name).await?;
-    check_sticky(&dir.who, &dir.attr, &victim.attr)?;
-    match directory {
-        true if dir.node == fs.snapdir_node() => {
-            fs.destroy_snapshot(&name, dir.who.uid, dir.who.gids()).await?;
-        }
-        true => fs.rmdir(dir.node, &name).await?,
-        false => fs.unlink(dir.node, &name).await?,
-    }
-    dir.tell(vec![Changed::Name(dir.node, name.to_vec()), Changed::File(victim.node)]).await;
+    let victim = take_away(&dir, &name, directory).await?;
+    let mut changed = named(&dir, &name);
+    changed.push(Changed::File(victim));
+    dir.tell(changed).await;
     dir.stable().await?;
     dir.put_changed(reply.head.u32(0)).await;
     Ok(())
+}
+
+/// Renames what this caller may; returns what that is, and what was replaced.
+async fn give_name(
+    (from, old): (&At, &[u8]),
+    (to, new): (&At, &[u8]),
+) -> Result<(NodeId, Option<NodeId>), Fail> {
+    let fs = &from.export.fs;
+    for _ in 0..TRIES {
+        let moved = fs.lookup(from.node, old).await?;
+        check_sticky(&from.who, &from.attr, &moved.attr)?;
+        if moved.attr.is_dir() && from.node != to.node {
+            // Its entry `..` changes.
+            check(&from.export, moved.node, &from.who, &moved.attr, WRITE).await?;
+        }
+        let replaced = match fs.lookup(to.node, new).await {
+            Ok(there) => {
+                check_sticky(&to.who, &to.attr, &there.attr)?;
+                Some(there.node)
+            }
+            Err(e) if e.is(Errno::NoEnt) => None,
+            Err(e) => return Err(e.into()),
+        };
+        let judged = (moved.node, replaced);
+        let done = match from.node == fs.snapdir_node() && to.node == from.node {
+            true => fs.rename_snapshot(old, new, from.who.uid, from.who.gids()).await,
+            false => fs.rename_judged((from.node, old), (to.node, new), from.who.cred(), judged).await,
+        };
+        match done {
+            Err(e) if e.is(Errno::Stale) => {}
+            done => return Ok(done.map(|()| judged)?),
+        }
+    }
+    Err(Status::Jukebox.into())
 }
 
 pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
@@ -358,28 +431,10 @@ pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
     }
     check_word(&old, Status::Inval)?;
     check_word(&new, Status::Inval)?;
-    let fs = &from.export.fs;
-    let moved = fs.lookup(from.node, &old).await?;
-    check_sticky(&from.who, &from.attr, &moved.attr)?;
-    if moved.attr.is_dir() && from.node != to.node {
-        // Its entry `..` changes.
-        check(&from.export, moved.node, &from.who, &moved.attr, WRITE).await?;
-    }
-    let replaced = match fs.lookup(to.node, &new).await {
-        Ok(there) => {
-            check_sticky(&to.who, &to.attr, &there.attr)?;
-            Some(there.node)
-        }
-        Err(e) if e.is(zilla::Errno::NoEnt) => None,
-        Err(e) => return Err(e.into()),
-    };
-    if from.node == fs.snapdir_node() && to.node == from.node {
-        fs.rename_snapshot(&old, &new, from.who.uid, from.who.gids()).await?;
-    } else {
-        fs.rename(from.node, &old, to.node, &new, RenameFlags::default(), from.who.cred()).await?;
-    }
-    let mut changed = vec![Changed::Name(from.node, old.to_vec()), Changed::Name(to.node, new.to_vec())];
-    changed.extend(replaced.into_iter().chain([moved.node]).map(Changed::File));
+    let (moved, replaced) = give_name((&from, &old), (&to, &new)).await?;
+    let mut changed = named(&from, &old);
+    changed.extend(named(&to, &new));
+    changed.extend(replaced.into_iter().chain([moved]).map(Changed::File));
     from.tell(changed).await;
     from.stable().await?;
     to.stable().await?;
@@ -402,7 +457,9 @@ pub(crate) async fn link(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -
     }
     check_word(&name, Status::Exist)?;
     dir.export.fs.link(at.node, dir.node, &name).await?;
-    dir.tell(vec![Changed::Name(dir.node, name.to_vec()), Changed::File(at.node)]).await;
+    let mut changed = named(&dir, &name);
+    changed.push(Changed::File(at.node));
+    dir.tell(changed).await;
     dir.stable().await?;
     let out = reply.head.u32(0);
     at.put_now(out).await;

@@ -1,12 +1,10 @@
 //! `.zfs/snapshot`: the directory that is not there, and the snapshots in it.
 //!
 //! A file's node number is its object number; in a snapshot, the upper 16 bits say in which. The control directory's own nodes
-//! have all 16 set. The numbers of snapshots are given out as they are first looked into and hold as long as the file system is open.
+//! have all 16 set. The numbers of snapshots are given out as they are looked into ([`crate::opened`]).
 
 use crate::filesystem::NodeId;
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use zilla_core::dsl::Who;
 use zilla_core::error::{Errno, Error, Result};
@@ -14,7 +12,7 @@ use zilla_core::zpl::{Attr, S_IFDIR, Time, Zfs};
 
 const SHIFT: u32 = 48;
 const OBJECT: u64 = (1 << SHIFT) - 1;
-const CONTROL: u64 = 0xffff;
+pub(crate) const CONTROL: u64 = 0xffff;
 /// `.zfs`
 pub(crate) const CTL_ROOT: NodeId = CONTROL << SHIFT | 1;
 /// `.zfs/snapshot`
@@ -99,67 +97,6 @@ impl Snapshots for NoSnapshots {
     }
     fn named(&self, _: u64) -> BoxFuture<'_, Result<String>> {
         Box::pin(async { Err(Error::no_ent("no such snapshot")) })
-    }
-}
-
-/// Snapshots that were looked into.
-#[derive(Default)]
-pub(crate) struct Opened {
-    inner: Mutex<Inner>,
-}
-
-#[derive(Default)]
-struct Inner {
-    by_name: HashMap<String, u64>,
-    /// With their guids.
-    by_number: HashMap<u64, (u64, Arc<Zfs>)>,
-    last: u64,
-}
-
-impl Opened {
-    pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        self.inner.lock().by_name.get(name).copied()
-    }
-
-    pub(crate) fn add(&self, name: &str, (guid, zfs): (u64, Arc<Zfs>)) -> Result<u64> {
-        let mut inner = self.inner.lock();
-        if let Some(n) = inner.by_name.get(name) {
-            return Ok(*n);
-        }
-        // Numbers are not given out twice: a client may still hold files of a snapshot that was destroyed.
-        let n = inner.last + 1;
-        if n >= CONTROL {
-            return Err(Error::os(Errno::NoMem, "too many snapshots were looked into"));
-        }
-        inner.last = n;
-        inner.by_name.insert(name.to_owned(), n);
-        inner.by_number.insert(n, (guid, zfs));
-        Ok(n)
-    }
-
-    pub(crate) fn get(&self, number: u64) -> Option<Arc<Zfs>> {
-        self.inner.lock().by_number.get(&number).map(|(_, zfs)| zfs.clone())
-    }
-
-    pub(crate) fn guid(&self, number: u64) -> Option<u64> {
-        self.inner.lock().by_number.get(&number).map(|(guid, _)| *guid)
-    }
-
-    pub(crate) fn with_guid(&self, guid: u64) -> Option<u64> {
-        self.inner.lock().by_number.iter().find(|(_, (g, _))| *g == guid).map(|(n, _)| *n)
-    }
-
-    pub(crate) fn remove(&self, name: &str) -> Option<u64> {
-        let mut inner = self.inner.lock();
-        let n = inner.by_name.remove(name)?;
-        inner.by_number.remove(&n);
-        Some(n)
-    }
-
-    pub(crate) fn clear(&self) {
-        let mut inner = self.inner.lock();
-        inner.by_name.clear();
-        inner.by_number.clear();
     }
 }
 

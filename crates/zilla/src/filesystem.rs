@@ -1,8 +1,10 @@
 //! A dataset's files by node number.
 
+mod judged;
 mod snapdir;
 
-use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Opened, Snapdir, Snapshots};
+use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Snapdir, Snapshots};
+use crate::opened::Opened;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -66,7 +68,7 @@ enum Place {
 pub struct Filesystem {
     zfs: RwLock<Arc<Zfs>>,
     snapshots: Arc<dyn Snapshots>,
-    opened: Opened,
+    opened: Arc<Opened>,
     control: Mutex<Control>,
 }
 
@@ -91,7 +93,7 @@ impl Filesystem {
         Arc::new(Filesystem {
             zfs: RwLock::new(zfs),
             snapshots,
-            opened: Opened::default(),
+            opened: Arc::default(),
             control: Mutex::default(),
         })
     }

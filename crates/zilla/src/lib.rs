@@ -42,6 +42,7 @@ mod make;
 pub mod manage;
 mod new_pool;
 pub mod open;
+mod opened;
 mod pool;
 mod props;
 pub mod scrub;

@@ -67,11 +67,24 @@ impl Zfs {
 
     /// What an entry of a directory holds.
     pub(super) fn find_entry(&self, dir: &Znode, name: &[u8]) -> Now<Option<u64>> {
+        self.find_as(dir, name, self.name_match)
+    }
+
+    /// The same by a way of comparing names.
+    pub(super) fn find_as(&self, dir: &Znode, name: &[u8], how: Match) -> Now<Option<u64>> {
         let zap = self.dir_zap(dir);
-        if self.name_match == Match::Exact {
-            return zap.lookup_u64(name);
+        match how {
+            Match::Exact => zap.lookup_u64(name),
+            how => Ok(zap.lookup_norm(name, how)?.and_then(|f| f.value.as_u64())),
         }
-        Ok(zap.lookup_norm(name, self.name_match)?.and_then(|f| f.value.as_u64()))
+    }
+
+    /// How the name of an entry that is to go is compared, in a directory with these flags. Names
+    /// of extended attributes are what they are. But OpenZFS compares them as it does files', so its
+    /// log may spell one otherwise than the directory.
+    pub(super) fn match_in(&self, dir: &Znode, pflags: u64, name: &[u8]) -> Now<Match> {
+        let exact = pflags & PFLAG_XATTR != 0 && self.dir_zap(dir).contains(name)?;
+        Ok(if exact { Match::Exact } else { self.name_match })
     }
 
     /// Refuses what is not a directory, or one that was removed.

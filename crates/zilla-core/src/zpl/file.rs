@@ -230,7 +230,7 @@ impl Zfs {
         let end = off.checked_add(len).ok_or_else(|| Error::os(Errno::FBig, "the range is too large"))?;
         Zfs::check_size(end)?;
         // What lies behind it is freed, and may be written again since.
-        let left = self.punch_in_parts(id, off, end).await? - off;
+        let left = self.punch_in_parts(id, off, end, kill_suidgid).await? - off;
         let extend = extend.then_some(end);
         self.change(|tx| self.punch_now(tx, id, off, left, extend, kill_suidgid)).await?;
         self.ended().await

@@ -14,7 +14,7 @@ use crate::zil::Zilog;
 use crate::zio::Leave;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use zilla_env::Env;
 
 /// When reading updates the access time.
@@ -132,6 +132,8 @@ impl Space for Unlimited {
 /// An open file system.
 pub struct Zfs {
     pub(super) env: Env,
+    /// For tasks that a mere reader begins.
+    pub(super) myself: OnceLock<Weak<Zfs>>,
     pub(super) objset: Arc<Objset>,
     /// None for a snapshot or a pool that is imported read-only: nothing can be changed.
     txgs: Option<Arc<TxgState>>,
@@ -183,6 +185,8 @@ impl Zfs {
             return Err(Error::os(Errno::NotSup, what));
         }
         let zfs = Arc::new(resident(|| Zfs::open_now(&env, &objset, &txgs, &space, props)).await?);
+        let first = zfs.myself.set(Arc::downgrade(&zfs));
+        debug_assert!(first.is_ok(), "it was just made");
         zfs.start_log().await?;
         Ok(zfs)
     }
@@ -232,6 +236,7 @@ impl Zfs {
         }
         Ok(Zfs {
             env: env.clone(),
+            myself: OnceLock::new(),
             objset: objset.clone(),
             txgs: txgs.clone(),
             log,

@@ -75,6 +75,7 @@ pub use diff::{Change, Difference, differences};
 pub use fs::{Atime, FsProps, Space, SyncMode, Unlimited, Zfs};
 pub use mkfs::{ZplProps, create_fs};
 pub use quota::quota_name;
+pub use rename::Judged;
 pub use types::*;
 pub use znode::{Held, Znode};
 

@@ -4,7 +4,8 @@
 //! that gets a hole gets a hole. So a crash between two of them leaves a file that is cut less, and
 //! the log's records say the same as what was done. The next part waits for the txg of the last, so
 //! that no txg frees more than [`crate::dmu::PART`] blocks for one caller. (What several callers
-//! free together is held against the memory that a txg may take.)
+//! free together is held against the memory that a txg may take.) What a change by this caller takes
+//! away of a program's set-id bits goes with the first.
 
 use super::fs::Zfs;
 use super::types::SetAttr;
@@ -12,15 +13,16 @@ use crate::dmu::resident;
 use crate::error::Result;
 
 impl Zfs {
-    /// Cuts a file until what lies behind `size` is one part.
-    pub(super) async fn cut_in_parts(&self, id: u64, size: u64) -> Result<()> {
+    /// Cuts a file until what lies behind `size` is one part; `set` is all that is to be changed.
+    pub(super) async fn cut_in_parts(&self, id: u64, size: u64, set: &SetAttr) -> Result<()> {
         let zn = resident(|| self.znode(id)).await?;
         loop {
             let old = zn.state.lock().attrs.size;
             let Some(at) = zn.dnode().last_part(size, old).await?.filter(|at| *at > size && *at < old) else {
                 return Ok(());
             };
-            let cut = SetAttr { size: Some(at), ..SetAttr::default() };
+            let SetAttr { kill_suidgid, kill_sgid, .. } = *set;
+            let cut = SetAttr { size: Some(at), kill_suidgid, kill_sgid, ..SetAttr::default() };
             let change = self.change(|tx| {
                 match self.is_replaying() {
                     true => self.replay_truncate(tx, id, at, 0)?,
@@ -36,7 +38,13 @@ impl Zfs {
     }
 
     /// Frees what lies between two places of a file until it is one part; where that ends.
-    pub(super) async fn punch_in_parts(&self, id: u64, off: u64, end: u64) -> Result<u64> {
+    pub(super) async fn punch_in_parts(
+        &self,
+        id: u64,
+        off: u64,
+        end: u64,
+        kill_suidgid: bool,
+    ) -> Result<u64> {
         let zn = resident(|| self.znode(id)).await?;
         let mut end = end;
         loop {
@@ -48,7 +56,7 @@ impl Zfs {
                 // What was done once is not refused when it is done again.
                 match self.is_replaying() {
                     true => self.replay_truncate(tx, id, at, upto - at)?,
-                    false => self.punch_now(tx, id, at, upto - at, None, false)?,
+                    false => self.punch_now(tx, id, at, upto - at, None, kill_suidgid)?,
                 }
                 Ok(tx.txg())
             });

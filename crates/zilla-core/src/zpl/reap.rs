@@ -24,6 +24,7 @@ impl Zfs {
         if self.is_readonly() {
             return;
         }
+        // A file without a name is in memory as long as it is used.
         let Ok(zn) = self.znode(id) else { return };
         let unlinked = {
             let state = zn.state.lock();
@@ -225,23 +226,39 @@ impl Zfs {
         Ok(done)
     }
 
-    async fn drain_one(self: Arc<Self>, id: u64) -> Result<()> {
+    pub(super) async fn drain_one(self: Arc<Self>, id: u64) -> Result<()> {
         let zn = resident(|| self.znode_if_any(id)).await?;
         let Some(zn) = zn else {
             // Queued, but its object is gone: only the entry is left to take away.
             let forget = |tx: &Tx| {
                 let _queue = self.queue.lock();
+                // Unless the number was given out again meanwhile.
+                if !self.is_queued(id)? || self.znode_if_any(id)?.is_some() {
+                    return Ok(());
+                }
                 self.delete_queue()?.remove(tx, Zfs::queue_key(id).as_bytes())
             };
             return self.change(forget).await;
         };
-        {
-            // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link
-            // count says.
+        // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link count
+        // says. But it was read a while ago. Since then a user may have given the file a name; or
+        // its last user has freed it, and its number is another file's.
+        let unlinked = resident(|| {
             let mut state = zn.state.lock();
-            state.attrs.links = 0;
-        }
+            let _queue = self.queue.lock();
+            let queued = !state.gone && self.is_queued(id)?;
+            if queued {
+                state.attrs.links = 0;
+            }
+            Ok(queued)
+        });
+        let unlinked = unlinked.await?;
         drop(zn);
-        self.reap(id).await
+        if unlinked { self.reap(id).await } else { Ok(()) }
+    }
+
+    /// Whether a file is in the delete queue, which the caller has locked.
+    fn is_queued(&self, id: u64) -> Now<bool> {
+        self.delete_queue()?.contains(Zfs::queue_key(id).as_bytes())
     }
 }

@@ -12,13 +12,25 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Refuses what was judged by another file than the name leads to.
+pub(super) fn check_judged(judged: Option<Option<u64>>, found: Option<u64>) -> Result<()> {
+    match judged.is_some_and(|judged| judged != found) {
+        true => err(Errno::Stale, "the name has come to mean another file"),
+        false => Ok(()),
+    }
+}
+
 impl Zfs {
     pub(super) fn remove_entry(&self, tx: &Tx, dir: &Znode, name: &[u8]) -> Now<()> {
+        self.remove_as(tx, dir, name, self.name_match)
+    }
+
+    /// The same by a way of comparing names.
+    fn remove_as(&self, tx: &Tx, dir: &Znode, name: &[u8], how: Match) -> Now<()> {
         let zap = self.dir_zap(dir);
-        if self.name_match == Match::Exact {
-            zap.remove(tx, name)
-        } else {
-            zap.remove_norm(tx, name, self.name_match)
+        match how {
+            Match::Exact => zap.remove(tx, name),
+            how => zap.remove_norm(tx, name, how),
         }
     }
 
@@ -83,16 +95,24 @@ impl Zfs {
         dir: &Arc<Znode>,
         name: &[u8],
         want_dir: bool,
+        judged: Option<u64>,
     ) -> Now<Arc<Znode>> {
         self.check_dir(dir)?;
         let missing = || Stop::Err(Error::os(Errno::NoEnt, "no such file or directory"));
-        let id = dirent_obj(self.find_entry(dir, name)?.ok_or_else(missing)?);
+        let pflags = dir.state.lock().attrs.pflags;
+        let find = || {
+            let how = self.match_in(dir, pflags, name)?;
+            Ok::<_, Stop>(self.find_as(dir, name, how)?.map(|v| (dirent_obj(v), how)))
+        };
+        let found = find()?;
+        let (id, how) = found.ok_or_else(missing)?;
+        check_judged(judged.map(Some), Some(id))?;
         let zn = self.znode(id)?;
         let mut locked = Locked::new(&[dir, &zn]);
         // Before the locks were taken another file may have come to have the name.
-        if self.find_entry(dir, name)?.map(dirent_obj) != Some(id) {
+        if find()? != found {
             drop(locked);
-            return self.remove_now(tx, dir, name, want_dir);
+            return self.remove_now(tx, dir, name, want_dir, judged);
         }
         self.check_dir_change(dir, locked.get(dir), false)?;
         let state = locked.get(&zn);
@@ -110,7 +130,7 @@ impl Zfs {
         let (file, last) = self.plan_unlink(tx, &zn, state)?;
         let parent = self.plan_dir(tx, dir, locked.get(dir), -1, -i64::from(is_dir))?;
         let _queue = if last { Some(self.enqueue(tx, id)?) } else { None };
-        if let Err(stop) = self.remove_entry(tx, dir, name) {
+        if let Err(stop) = self.remove_as(tx, dir, name, how) {
             if last {
                 self.dequeue(tx, id);
             }
@@ -123,13 +143,19 @@ impl Zfs {
         Ok(zn)
     }
 
-    async fn remove(self: &Arc<Self>, dir: u64, name: &[u8], want_dir: bool) -> Result<()> {
+    async fn remove(
+        self: &Arc<Self>,
+        dir: u64,
+        name: &[u8],
+        want_dir: bool,
+        judged: Option<u64>,
+    ) -> Result<()> {
         check_name(self, name)?;
         // Held, so that the file is freed here and now if nobody else uses it.
         let held = self
             .change(|tx| {
                 let dzn = self.znode(dir)?;
-                Ok(self.held(self.remove_now(tx, &dzn, name, want_dir)?))
+                Ok(self.held(self.remove_now(tx, &dzn, name, want_dir, judged)?))
             })
             .await?;
         drop(held);
@@ -141,7 +167,7 @@ impl Zfs {
         if matches!(name, b"." | b"..") {
             return err(Errno::IsDir, "is a directory");
         }
-        self.remove(dir, name, false).await
+        self.remove(dir, name, false, None).await
     }
 
     /// Removes an empty directory.
@@ -149,7 +175,19 @@ impl Zfs {
         match name {
             b"." => err(Errno::Inval, "a directory cannot be removed from within"),
             b".." => err(Errno::NotEmpty, "the directory is not empty"),
-            _ => self.remove(dir, name, true).await,
+            _ => self.remove(dir, name, true, None).await,
         }
+    }
+
+    /// [`Zfs::unlink`], or [`Zfs::rmdir`] of a directory, for who has looked at the file that the
+    /// name led to and means that one: refused with ESTALE if it leads to another by now.
+    pub async fn remove_judged(
+        self: &Arc<Self>,
+        dir: u64,
+        name: &[u8],
+        is_dir: bool,
+        file: u64,
+    ) -> Result<()> {
+        self.remove(dir, name, is_dir, Some(file)).await
     }
 }

@@ -2,12 +2,14 @@
 
 use super::dir::check_name;
 use super::fs::Zfs;
+use super::remove::check_judged;
 use super::types::*;
 use super::znode::{Held, Locked, Znode};
 use super::{PFLAG_XATTR, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZFS_PROJINHERIT, dirent, dirent_obj, err};
 use crate::dmu::{Now, Stop};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
+use crate::zap::Match;
 use std::sync::Arc;
 use zilla_ondisk::zil::{CreateBody, Foid, RecordBody};
 
@@ -21,7 +23,12 @@ pub(super) struct Names<'a> {
     pub(super) old: &'a [u8],
     pub(super) to: &'a Arc<Znode>,
     pub(super) new: &'a [u8],
+    /// What the caller has found under them, if he means that and nothing else.
+    pub(super) judged: Option<Judged>,
 }
+
+/// The file to be renamed, and the one to be replaced.
+pub type Judged = (u64, Option<u64>);
 
 fn refuse<T>(errno: Errno, what: &'static str) -> Now<T> {
     Err(Error::os(errno, what).into())
@@ -38,6 +45,34 @@ impl Zfs {
         flags: RenameFlags,
         cred: Cred,
     ) -> Result<()> {
+        self.rename_names(from, old, to, new, flags, cred, None).await
+    }
+
+    /// The same for who has looked at the files that the names led to, and means those: refused with
+    /// ESTALE if one leads to another by now.
+    pub async fn rename_judged(
+        self: &Arc<Self>,
+        from: u64,
+        old: &[u8],
+        to: u64,
+        new: &[u8],
+        cred: Cred,
+        judged: Judged,
+    ) -> Result<()> {
+        self.rename_names(from, old, to, new, RenameFlags::default(), cred, Some(judged)).await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is another fact of one rename")]
+    async fn rename_names(
+        self: &Arc<Self>,
+        from: u64,
+        old: &[u8],
+        to: u64,
+        new: &[u8],
+        flags: RenameFlags,
+        cred: Cred,
+        judged: Option<Judged>,
+    ) -> Result<()> {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return err(Errno::Inval, "an exchange always replaces");
         }
@@ -51,7 +86,7 @@ impl Zfs {
             .change(|tx| {
                 let _one_at_a_time = self.rename.lock();
                 let (from, to) = (self.znode(from)?, self.znode(to)?);
-                let names = Names { from: &from, old, to: &to, new };
+                let names = Names { from: &from, old, to: &to, new, judged };
                 Ok(self.rename_now(tx, &names, flags, cred, None)?.map(|zn| self.held(zn)))
             })
             .await?;
@@ -96,6 +131,8 @@ impl Zfs {
         };
         let src = self.znode(source)?;
         let target = entry(names.to, names.new)?;
+        check_judged(names.judged.map(|j| Some(j.0)), Some(source))?;
+        check_judged(names.judged.map(|j| j.1), target)?;
         let tgt = match target {
             Some(id) => Some(self.znode(id)?),
             None => None,
@@ -115,24 +152,32 @@ impl Zfs {
             return self.rename_now(tx, names, flags, cred, white);
         }
         self.check_rename(names, &locked, &src, tgt.as_ref(), flags)?;
-        if tgt.as_ref().is_some_and(|t| t.id() == src.id()) && !self.only_spelling(names) {
+        let spelled = self.only_spelling(names)?;
+        if tgt.as_ref().is_some_and(|t| t.id() == src.id()) && spelled.is_none() {
             return Ok(None);
         }
         self.admit(tx, RENAME_COST, tgt.is_some() && !flags.exchange)?;
         match &tgt {
             Some(t) if flags.exchange => self.exchange(tx, names, locked, &src, t).map(|()| None),
             Some(t) if t.id() != src.id() => {
-                self.move_entry(tx, names, locked, &src, Some(t), flags, cred, white)
+                self.move_entry(tx, names, locked, (&src, None), Some(t), flags, cred, white)
             }
-            _ => self.move_entry(tx, names, locked, &src, None, flags, cred, white),
+            _ => {
+                let src = (&src, spelled.as_deref());
+                self.move_entry(tx, names, locked, src, None, flags, cred, white)
+            }
         }
     }
 
-    /// Whether both names are one entry of a directory that ignores case, which is to be spelled anew.
-    fn only_spelling(&self, names: &Names<'_>) -> bool {
-        names.from.id() == names.to.id()
-            && names.old != names.new
-            && self.name_match != crate::zap::Match::Exact
+    /// If both names are one entry, of a directory that ignores case or form, which is to be spelled anew: how it is spelled.
+    fn only_spelling(&self, names: &Names<'_>) -> Now<Option<Vec<u8>>> {
+        if names.from.id() != names.to.id() || names.old == names.new || self.name_match == Match::Exact {
+            return Ok(None);
+        }
+        let zap = self.dir_zap(names.from);
+        let spelled = |name| Ok::<_, Stop>(zap.lookup_norm(name, self.name_match)?.map(|found| found.name));
+        let (old, new) = (spelled(names.old)?, spelled(names.new)?);
+        Ok(if old == new { old } else { None })
     }
 
     fn check_rename(
@@ -195,7 +240,7 @@ impl Zfs {
     /// Changes what an entry holds. The name is the directory's own spelling where spelling does not matter.
     fn set_entry(&self, tx: &Tx, dir: &Znode, name: &[u8], value: u64) -> Now<()> {
         let zap = self.dir_zap(dir);
-        if self.name_match == crate::zap::Match::Exact {
+        if self.name_match == Match::Exact {
             return zap.update_u64(tx, name, value);
         }
         match zap.lookup_norm(name, self.name_match)? {
@@ -253,14 +298,14 @@ impl Zfs {
         Ok(())
     }
 
-    /// Moves a name, over `tgt` if there is one; returns that.
+    /// Moves a name, over `tgt` if there is one; returns that. Where the name is only spelled anew the source comes with its spelling.
     #[expect(clippy::too_many_arguments, reason = "each is another fact of one rename")]
     fn move_entry(
         self: &Arc<Self>,
         tx: &Tx,
         names: &Names<'_>,
         mut locked: Locked<'_>,
-        src: &Arc<Znode>,
+        (src, spelled): (&Arc<Znode>, Option<&[u8]>),
         tgt: Option<&Arc<Znode>>,
         flags: RenameFlags,
         cred: Cred,
@@ -319,7 +364,7 @@ impl Zfs {
         let old_value = tgt.map(|t| dirent(self.version, t.id(), locked.get(t).attrs.fmt()));
         let mut changed = match old_value {
             Some(_) => self.set_entry(tx, names.to, names.new, value),
-            None if self.only_spelling(names) => Ok(()),
+            None if spelled.is_some() => Ok(()),
             None => self.add_entry(tx, names.to, names.new, value),
         };
         if changed.is_ok() {
@@ -329,17 +374,22 @@ impl Zfs {
                 }
                 None => self.remove_entry(tx, names.from, names.old),
             };
-            if changed.is_ok() && old_value.is_none() && self.only_spelling(names) {
-                // The one entry was just taken away; in its place, and memory, comes the new spelling.
-                changed = self.add_entry(tx, names.to, names.new, value);
-            } else if changed.is_err() {
-                let undone = match old_value {
-                    Some(v) => self.set_entry(tx, names.to, names.new, v),
-                    None if self.only_spelling(names) => Ok(()),
-                    None => self.dir_zap(names.to).remove(tx, names.new),
-                };
-                debug_assert!(undone.is_ok(), "what a held txg dirtied is in memory");
-            }
+            let undone = match (old_value, spelled) {
+                (None, Some(spelled)) if changed.is_ok() => {
+                    // The one entry was just taken away; in its place comes the new spelling.
+                    changed = self.add_entry(tx, names.to, names.new, value);
+                    match (&changed, &white) {
+                        (Ok(()), _) => Ok(()),
+                        (Err(_), Some(_)) => self.set_entry(tx, names.from, names.old, value),
+                        (Err(_), None) => self.add_entry(tx, names.from, spelled, value),
+                    }
+                }
+                _ if changed.is_ok() => Ok(()),
+                (Some(v), _) => self.set_entry(tx, names.to, names.new, v),
+                (None, Some(_)) => Ok(()),
+                (None, None) => self.dir_zap(names.to).remove(tx, names.new),
+            };
+            debug_assert!(undone.is_ok(), "what a held txg dirtied is in memory");
         }
         if let Err(stop) = changed {
             if let Some(t) = tgt.filter(|_| last) {

@@ -18,6 +18,7 @@ use crate::dmu::{Now, PART, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
+use crate::zap::Match;
 use crate::zil::{Replay, Replayed};
 use crate::zio::Leave;
 use bytes::Bytes;
@@ -188,8 +189,8 @@ impl Zfs {
             RecordBody::Truncate { object, offset, length } => {
                 let end = offset.saturating_add(*length);
                 let freed = match length {
-                    0 => self.cut_in_parts(*object, *offset).await,
-                    _ => self.punch_in_parts(*object, *offset, end).await.map(drop),
+                    0 => self.cut_in_parts(*object, *offset, &SetAttr::default()).await,
+                    _ => self.punch_in_parts(*object, *offset, end, false).await.map(drop),
                 };
                 let redo = self.redo(seq, |tx| self.replay_truncate(tx, *object, *offset, *length));
                 unless_gone(match freed {
@@ -269,11 +270,17 @@ impl Zfs {
     }
 
     fn replay_create(self: &Arc<Self>, tx: &Tx, c: &CreateBody<'_>) -> Now<Arc<Znode>> {
-        super::dir::check_name(self, c.name)?;
         let dir = self.znode(c.dir)?;
         let mut state = dir.state.lock();
+        // Extended attributes have names of their own kind: with slashes, and each spelling is
+        // another.
+        let is_xattr = state.attrs.pflags & PFLAG_XATTR != 0;
+        let how = if is_xattr { Match::Exact } else { self.name_match };
+        if !is_xattr {
+            super::dir::check_name(self, c.name)?;
+        }
         self.check_dir_change(&dir, &state, true)?;
-        if self.find_entry(&dir, c.name)?.is_some() {
+        if self.find_as(&dir, c.name, how)?.is_some() {
             return Err(Error::os(Errno::Exist, "the file exists").into());
         }
         let (attrs, place) = self.logged_attrs(tx, dir.id(), &state.attrs, c)?;
@@ -321,7 +328,7 @@ impl Zfs {
         let zn = self
             .redo(seq, |tx| {
                 let dzn = self.znode(dir)?;
-                self.remove_now(tx, &dzn, name, is_dir)
+                self.remove_now(tx, &dzn, name, is_dir, None)
             })
             .await?;
         self.reap_replayed(&zn).await
@@ -348,7 +355,7 @@ impl Zfs {
             .redo(seq, |tx| {
                 let _one_at_a_time = self.rename.lock();
                 let (from, to) = (self.znode(from)?, self.znode(to)?);
-                let names = Names { from: &from, old, to: &to, new };
+                let names = Names { from: &from, old, to: &to, new, judged: None };
                 self.rename_now(tx, &names, flags, Cred::default(), white)
             })
             .await?;
@@ -508,7 +515,7 @@ impl Zfs {
             set.projid = projid.filter(|_| self.props().project_quota);
         }
         if let Some(size) = set.size {
-            self.cut_in_parts(object, size).await?;
+            self.cut_in_parts(object, size, &set).await?;
         }
         self.redo(seq, |tx| {
             let zn = self.znode(object)?;

@@ -46,7 +46,7 @@ impl Zfs {
         if let Some(size) = set.size {
             let zn = resident(|| self.znode(id)).await?;
             self.check_setattr(&zn, &zn.state.lock(), &set)?;
-            self.cut_in_parts(id, size).await?;
+            self.cut_in_parts(id, size, &set).await?;
         }
         let change = self.change(|tx| {
             let zn = self.znode(id)?;

@@ -1,8 +1,11 @@
 //! The file system against a small reference one, over txgs, lost caches and crashes; and the bytes it writes.
 
 mod format;
+mod memory;
 mod model;
+mod names;
 mod parts;
+mod reap;
 mod replay;
 mod rewrite;
 mod threads;

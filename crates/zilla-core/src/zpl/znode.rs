@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use zilla_ondisk::nvlist::NvList;
 
 const SHARDS: usize = 64;
@@ -44,6 +44,14 @@ pub(super) struct State {
 }
 
 impl Znode {
+    pub(super) fn new(dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
+        Arc::new(Znode {
+            id: dnode.id().0,
+            dnode,
+            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false, unnamed: false }),
+            cursor: Cursor::default(),
+        })
+    }
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -63,13 +71,30 @@ struct Shard {
     znodes: HashMap<u64, Arc<Znode>>,
     /// Who uses a file, by its number: [`Held`]s, and references that clients have.
     users: HashMap<u64, u64>,
+    /// How often files have left `znodes`. Attributes that were read meanwhile may be old: the file
+    /// may have come, been changed and gone again.
+    left: u64,
 }
 
 pub(super) struct Znodes {
     shards: [Mutex<Shard>; SHARDS],
     /// Files whose access time is to be written some time.
-    pub(super) atimes: Mutex<BTreeSet<u64>>,
+    pub(super) atimes: Mutex<Atimes>,
 }
+
+/// Each keeps its file in memory until it is written, so that they are not left to the next sync
+/// where many files are only read.
+#[derive(Default)]
+pub(super) struct Atimes {
+    ids: BTreeSet<u64>,
+    /// So many could not be written when it was last tried.
+    failed: usize,
+    /// A task writes them.
+    flushing: bool,
+}
+
+/// With so many more access times in memory than could not be written they are written.
+const ATIMES: usize = 4096;
 
 impl Default for Znodes {
     fn default() -> Self {
@@ -85,10 +110,14 @@ impl Table for Znodes {
             let mut spare = shard.znodes.len().div_ceil(2);
             shard.znodes.retain(|_, z| {
                 let unused = spare > 0 && Arc::strong_count(z) == 1;
-                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty && !s.unnamed);
+                // One without a name is freed when its last user goes, who does not wait for it to be
+                // read again to learn that ([`Zfs::forget`]).
+                let named = |s: &State| s.attrs.links != 0;
+                let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty && named(&s));
                 spare -= usize::from(idle);
                 !idle
             });
+            shard.left += 1;
         }
     }
 }
@@ -99,29 +128,40 @@ impl Znodes {
     }
 
     fn get(&self, id: u64) -> Option<Arc<Znode>> {
-        self.shard(id).znodes.get(&id).cloned()
+        self.find(id).ok()
     }
 
-    /// Puts a file in the table, unless another thread was faster: then that one's is taken.
-    fn insert(&self, zn: Arc<Znode>) -> Arc<Znode> {
+    /// A file of the table, or how many have left so far, which is for who reads it now.
+    pub(super) fn find(&self, id: u64) -> Result<Arc<Znode>, u64> {
+        let shard = self.shard(id);
+        shard.znodes.get(&id).cloned().ok_or(shard.left)
+    }
+
+    /// Puts a file in the table, unless another thread was faster: then that one's is taken. `left`
+    /// is what there was before its attributes were read; None where there is no other way to it
+    /// yet. Comes to nothing if they may be old.
+    pub(super) fn insert(&self, zn: Arc<Znode>, left: Option<u64>) -> Option<Arc<Znode>> {
         let mut shard = self.shard(zn.id);
         // Who looked an object up just before it was freed, and comes here just after, must not put it back: the number may
         // come to mean another file.
         if zn.dnode.is_freed() {
             zn.state.lock().gone = true;
-            return zn;
+            return Some(zn);
         }
         match shard.znodes.get(&zn.id) {
-            Some(old) if Arc::ptr_eq(&old.dnode, &zn.dnode) => old.clone(),
+            Some(old) if Arc::ptr_eq(&old.dnode, &zn.dnode) => Some(old.clone()),
+            _ if left.is_some_and(|left| left != shard.left) => None,
             _ => {
                 shard.znodes.insert(zn.id, zn.clone());
-                zn
+                Some(zn)
             }
         }
     }
 
     pub(super) fn forget(&self, id: u64) {
-        self.shard(id).znodes.remove(&id);
+        let mut shard = self.shard(id);
+        shard.znodes.remove(&id);
+        shard.left += 1;
     }
 
     pub(super) fn use_more(&self, id: u64, n: u64) {
@@ -236,22 +276,22 @@ impl Zfs {
 
     /// The file of this number.
     pub(super) fn znode(&self, id: u64) -> Now<Arc<Znode>> {
-        if let Some(zn) = self.znodes.get(id) {
-            return Ok(zn);
+        loop {
+            let left = match self.znodes.find(id) {
+                Ok(zn) => return Ok(zn),
+                Err(left) => left,
+            };
+            let dnode = self.objset.hold(ObjectId(id))?;
+            let attrs = Attrs::load(&self.sa, &dnode)?;
+            if let Some(zn) = self.znodes.insert(Znode::new(dnode, attrs), Some(left)) {
+                return Ok(zn);
+            }
         }
-        let dnode = self.objset.hold(ObjectId(id))?;
-        let attrs = Attrs::load(&self.sa, &dnode)?;
-        Ok(self.adopt(dnode, attrs))
     }
 
-    /// Puts an object whose attributes are known into the table.
+    /// Puts an object that was just made into the table.
     pub(super) fn adopt(&self, dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
-        self.znodes.insert(Arc::new(Znode {
-            id: dnode.id().0,
-            dnode,
-            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false, unnamed: false }),
-            cursor: Cursor::default(),
-        }))
+        self.znodes.insert(Znode::new(dnode, attrs), None).expect("nobody has changed it before")
     }
 
     pub(super) fn held(self: &Arc<Self>, zn: Arc<Znode>) -> Held {
@@ -346,39 +386,80 @@ impl Zfs {
             return;
         }
         a.atime = encode_time(now);
-        if !state.atime_dirty {
-            state.atime_dirty = true;
-            drop(state);
-            self.znodes.atimes.lock().insert(zn.id);
+        if state.atime_dirty {
+            return;
+        }
+        state.atime_dirty = true;
+        drop(state);
+        let mut atimes = self.znodes.atimes.lock();
+        atimes.ids.insert(zn.id);
+        let many = atimes.ids.len() >= atimes.failed + ATIMES && !atimes.flushing;
+        if let Some(zfs) = self.myself.get().filter(|_| many).and_then(Weak::upgrade) {
+            atimes.flushing = true;
+            drop(atimes);
+            let task = async move {
+                if let Err(e) = zfs.flush_atimes().await {
+                    tracing::warn!("writing access times: {e}");
+                }
+                zfs.znodes.atimes.lock().flushing = false;
+            };
+            self.env.spawn(task);
         }
     }
 
-    /// Writes access times that are only in memory.
+    /// Writes access times that are only in memory. Those that cannot be written stay for the next
+    /// time, as do all that are left when this is dropped.
     pub async fn flush_atimes(&self) -> Result<()> {
-        let ids = std::mem::take(&mut *self.znodes.atimes.lock());
-        if self.is_readonly() || self.check_lives().is_err() {
-            return Ok(());
-        }
-        for id in ids {
-            let Some(zn) = self.znodes.get(id) else { continue };
-            self.change(|tx| {
+        let (mut at, mut failed, mut result) = (0, 0, Ok(()));
+        while !self.is_readonly() && self.check_lives().is_ok() {
+            let Some((id, zn)) = self.next_atime(at) else { break };
+            at = id + 1;
+            let written = self.change(|tx| {
                 let mut state = zn.state.lock();
                 if state.atime_dirty && !state.gone {
                     let plan = self.plan(tx, &zn, &state, |_| ())?;
                     plan.apply(tx, &zn, &mut state);
+                    tx.dirtied(512);
                 }
+                // Before anyone can read it again.
+                self.znodes.atimes.lock().ids.remove(&id);
                 Ok(())
-            })
-            .await?;
+            });
+            if let Err(e) = written.await {
+                failed += 1;
+                result = result.and(Err(e));
+            }
         }
-        Ok(())
+        self.znodes.atimes.lock().failed = failed;
+        result
+    }
+
+    /// The next file from `at` on whose access time is only in memory.
+    fn next_atime(&self, at: u64) -> Option<(u64, Arc<Znode>)> {
+        let mut atimes = self.znodes.atimes.lock();
+        loop {
+            let id = *atimes.ids.range(at..).next()?;
+            match self.znodes.get(id) {
+                Some(zn) => return Some((id, zn)),
+                // It was freed.
+                None => atimes.ids.remove(&id),
+            };
+        }
+    }
+
+    /// How many access times are only in memory.
+    #[cfg(test)]
+    pub(super) fn atimes_waiting(&self) -> usize {
+        self.znodes.atimes.lock().ids.len()
     }
 
     /// Reads the attributes of every file in memory anew: after a rollback nothing of it is true any more.
     pub fn forget_all(&self) {
-        self.znodes.atimes.lock().clear();
+        self.znodes.atimes.lock().ids.clear();
         for shard in &self.znodes.shards {
-            shard.lock().znodes.clear();
+            let mut shard = shard.lock();
+            shard.znodes.clear();
+            shard.left += 1;
         }
     }
 }

@@ -331,3 +331,40 @@ fn a_file_that_got_its_name_late_is_there_after_a_crash_and_one_without_is_not()
         zdb_clean(dir.path(), POOL);
     });
 }
+
+/// Who may write a file may give it attributes of any name. A large one lies in a directory, where
+/// files' names have no slash.
+#[test]
+fn an_attribute_with_a_slash_in_its_name_stops_no_replay() {
+    let env = real_env(2);
+    let run = env.clone();
+    env.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let spa = create(&run, dir.path()).await;
+        let fs = open(&run, &spa).await;
+        let file = Dir(&fs).file("first", 10).await;
+        fs.commit().await.unwrap();
+        spa.sync().await.unwrap();
+        let value = bytes(40_000, 9);
+        for name in [&b"user.a/b"[..], b"user.a/c"] {
+            fs.setxattr(file.node, name, &value, XattrMode::Any).await.unwrap();
+        }
+        fs.removexattr(file.node, b"user.a/c").await.unwrap();
+        let later = Dir(&fs).file("later", 10).await;
+        fs.fsync(later.node).await.unwrap();
+        let (want, crashed) = (describe(&fs).await, crash(dir.path()));
+        let again = import(&run, crashed.path()).await;
+        let fs2 = open(&run, &again).await;
+        assert_eq!(fs2.zfs().kept_log(), None);
+        assert_eq!(describe(&fs2).await, want);
+        let first = fs2.lookup(fs2.root(), b"first").await.unwrap();
+        assert_eq!(fs2.getxattr(first.node, b"user.a/b").await.unwrap(), value);
+        assert_eq!(fs2.listxattr(first.node).await.unwrap(), [b"user.a/b"]);
+        check(&again).await;
+        drop(fs2);
+        again.close(Some(PoolState::Exported)).await.unwrap();
+        zdb_clean(crashed.path(), POOL);
+        drop(fs);
+        spa.close(None).await.unwrap();
+    });
+}

@@ -186,6 +186,36 @@ fn a_write_between_two_parts_of_a_hole_stays() {
     assert_eq!(block_on(w.zfs.read(id, at, 1)).unwrap().concat(), [9]);
 }
 
+/// Whoever runs the file while it is cut, or after a crash between two parts, runs it as himself.
+#[test]
+fn the_set_id_bits_go_with_the_first_part() {
+    let w = World::new();
+    for (name, cut) in [("f", true), ("g", false)] {
+        let id = w.large(name);
+        let chmod = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+        let old = block_on(w.zfs.setattr(id, chmod)).unwrap().size;
+        // The second part waits for the txg of the first, which waits for this.
+        let tx = block_on(w.txgs.assign()).unwrap();
+        let zfs = w.zfs.clone();
+        let change = std::thread::spawn(move || match cut {
+            true => {
+                let cut = SetAttr { size: Some(1), kill_suidgid: true, ..SetAttr::default() };
+                block_on(zfs.setattr(id, cut)).map(drop).unwrap();
+            }
+            false => block_on(zfs.punch(id, STRETCH + 7, old, false, true)).unwrap(),
+        });
+        until(|| match cut {
+            true => block_on(w.zfs.getattr(id)).unwrap().size < old,
+            false => block_on(w.zfs.read(id, old - 1, 1)).unwrap().concat() == [0],
+        });
+        let between = block_on(w.zfs.getattr(id)).unwrap();
+        drop(tx);
+        change.join().unwrap();
+        assert!(!cut || between.size > 1, "it was cut at once");
+        assert_eq!(between.mode & 0o7777, 0o755, "{name}");
+    }
+}
+
 #[test]
 fn a_large_file_without_a_name_is_freed_in_parts_and_after_a_crash_from_there_on() {
     let mut w = World::new();

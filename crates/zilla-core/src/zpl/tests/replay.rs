@@ -289,3 +289,41 @@ fn every_record_is_replayed_whatever_the_projects_are_and_read_only_or_not() {
         assert!(check(&w, &ids), "{name} was not done across projects");
     }
 }
+
+/// Files have all names of attributes: `/` is as good as any letter.
+#[test]
+fn an_attribute_with_a_slash_is_replayed() {
+    let (w, i, _) = world(0, FsProps::default());
+    let dir = CreateBody { dir: i.file, ..new_file(&i, S_IFDIR | 0o1777, b"", None) };
+    let file = Foid { object: NEW + 1, slots: 1 };
+    let made = CreateBody { dir: NEW, file, ..new_file(&i, S_IFREG | 0o644, b"user.a/b", None) };
+    replay(&w, RecordBody::Mkxattr(dir)).unwrap();
+    replay(&w, RecordBody::Create(made)).unwrap();
+    let value = RecordBody::Write { object: NEW + 1, offset: 0, length: 1, blkptr: BlkPtr::ZERO, data: b"v" };
+    replay(&w, value).unwrap();
+    assert_eq!(block_on(w.zfs.getxattr(i.file, b"user.a/b")).unwrap(), b"v");
+    replay(&w, RecordBody::Remove { dir: NEW, name: b"user.a/b" }).unwrap();
+    let none = block_on(w.zfs.getxattr(i.file, b"user.a/b")).unwrap_err();
+    assert!(none.is(Errno::NoData), "{none}");
+}
+
+/// Where files' names are compared without their case attributes' are not; but OpenZFS's logs may
+/// spell one otherwise than it is.
+#[test]
+fn attributes_whose_names_differ_in_case_are_two() {
+    let w = World::insensitive();
+    let new = NewFile::new(S_IFREG | 0o644, CRED);
+    let file = block_on(w.zfs.create(w.zfs.root(), b"f", new)).unwrap().0.id();
+    let i = Ids { dir: NEW, other: 0, file, target: 0, new: NEW };
+    let dir = CreateBody { dir: file, ..new_file(&i, S_IFDIR | 0o1777, b"", None) };
+    replay(&w, RecordBody::Mkxattr(dir)).unwrap();
+    for (object, name) in [(NEW + 1, &b"user.A"[..]), (NEW + 2, b"user.a"), (NEW + 3, b"user.B")] {
+        let file = Foid { object, slots: 1 };
+        let made = CreateBody { file, name, ..new_file(&i, S_IFREG | 0o644, b"", None) };
+        replay(&w, RecordBody::Create(made)).unwrap_or_else(|e| panic!("{object}: {e}"));
+    }
+    for name in [b"user.a", b"user.b"] {
+        replay(&w, RecordBody::Remove { dir: NEW, name }).unwrap();
+    }
+    assert_eq!(block_on(w.zfs.listxattr(file)).unwrap(), [b"user.A".to_vec()]);
+}

@@ -40,6 +40,19 @@ impl World {
 
     /// One whose dataset has so much room.
     pub(super) fn within(version: u64, props_of_fs: FsProps, space: Arc<dyn Space>) -> World {
+        World::made(&|zpl| ZplProps { version, ..zpl }, props_of_fs, space)
+    }
+
+    /// One whose names are compared without their case.
+    pub(super) fn insensitive() -> World {
+        World::insensitive_within(FsProps::default(), Arc::new(Unlimited))
+    }
+
+    pub(super) fn insensitive_within(props_of_fs: FsProps, space: Arc<dyn Space>) -> World {
+        World::made(&|zpl| ZplProps { casesensitivity: 1, ..zpl }, props_of_fs, space)
+    }
+
+    fn made(settle: &dyn Fn(ZplProps) -> ZplProps, props_of_fs: FsProps, space: Arc<dyn Space>) -> World {
         let env = env();
         let store = Arc::new(MemStore::default());
         let cache = DbufCache::new(64 << 20);
@@ -47,7 +60,7 @@ impl World {
         let txgs = TxgState::new(env.clone(), Txg(9));
         {
             let tx = block_on(txgs.assign()).unwrap();
-            let zpl = ZplProps { version, ..ZplProps::new(CRED.uid, CRED.gid, Time::from_wall(env.wall())) };
+            let zpl = settle(ZplProps::new(CRED.uid, CRED.gid, Time::from_wall(env.wall())));
             block_on(create_fs(&objset, &tx, &zpl)).unwrap();
         }
         let zfs =

@@ -1,0 +1,94 @@
+//! What of files stays in memory, and what comes back of those that did not.
+
+use super::super::attrs::Attrs;
+use super::super::znode::Znode;
+use super::super::*;
+use super::world::{CRED, World};
+use crate::dmu::objects::Table;
+use crate::error::Errno;
+use crate::types::ObjectId;
+use std::time::{Duration, Instant};
+use zilla_env::block_on;
+
+fn make(w: &World, name: &str) -> u64 {
+    let new = NewFile::new(S_IFREG | 0o644, CRED);
+    block_on(w.zfs.create(w.zfs.root(), name.as_bytes(), new)).unwrap().0.id()
+}
+
+/// Who reads a million files does not keep them all in memory for their times.
+#[test]
+fn access_times_of_many_files_are_written_without_a_sync() {
+    let w = World::new(5, FsProps::default());
+    let ids: Vec<u64> = (0..4100).map(|n| make(&w, &format!("f{n}"))).collect();
+    for id in &ids {
+        block_on(w.zfs.read(*id, 0, 1)).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while w.zfs.atimes_waiting() > 100 {
+        assert!(Instant::now() < deadline, "{} wait", w.zfs.atimes_waiting());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What could not be written is not forgotten.
+#[test]
+fn access_times_wait_until_they_can_be_written() {
+    let mut w = World::new(5, FsProps::default());
+    let id = make(&w, "f");
+    w.sync();
+    let before = block_on(w.zfs.getattr(id)).unwrap().atime;
+    block_on(w.zfs.read(id, 0, 1)).unwrap();
+    w.zfs.set_props(FsProps { readonly: true, ..w.props });
+    block_on(w.zfs.flush_atimes()).unwrap();
+    w.zfs.set_props(w.props);
+    block_on(w.zfs.flush_atimes()).unwrap();
+    assert_eq!(w.zfs.atimes_waiting(), 0);
+    w.sync();
+    w.crash();
+    assert!(block_on(w.zfs.getattr(id)).unwrap().atime > before);
+}
+
+/// Lets go of all files and objects that nobody uses, as where there are too many.
+fn trim(w: &World) {
+    for _ in 0..20 {
+        w.zfs.znodes.trim();
+    }
+    w.objset.trim();
+    w.drop_caches();
+}
+
+/// A client that has a file without a name only by its number gives it back: then it is freed, and
+/// not at the next mount.
+#[test]
+fn an_unlinked_file_that_nobody_touched_for_long_is_freed() {
+    let mut w = World::new(5, FsProps::default());
+    let root = w.zfs.root();
+    make(&w, "other");
+    let (held, _) = block_on(w.zfs.create(root, b"f", NewFile::new(S_IFREG | 0o644, CRED))).unwrap();
+    let id = held.leak();
+    block_on(w.zfs.unlink(root, b"f")).unwrap();
+    w.sync();
+    trim(&w);
+    w.zfs.forget(id, 1);
+    w.sync();
+    assert!(block_on(w.zfs.getattr(id)).unwrap_err().is(Errno::NoEnt));
+    assert_eq!(block_on(w.zfs.files_to_free()).unwrap(), 0);
+}
+
+/// One thread reads a file's attributes; before it comes to put them into the table another has
+/// changed the file, and it was let go of again.
+#[test]
+fn attributes_that_were_read_before_a_change_are_read_again() {
+    let w = World::new(5, FsProps::default());
+    let id = make(&w, "f");
+    w.zfs.forget_all();
+    let left = w.zfs.znodes.find(id).unwrap_err();
+    let dnode = block_on(w.objset.hold_wait(ObjectId(id))).unwrap();
+    let attrs = block_on(crate::dmu::resident(|| Attrs::load(&w.zfs.sa, &dnode))).unwrap();
+    let set = SetAttr { size: Some(5000), ..SetAttr::default() };
+    block_on(w.zfs.setattr(id, set)).unwrap();
+    trim(&w);
+    assert!(w.zfs.znodes.find(id).is_err(), "it is not in the table");
+    assert!(w.zfs.znodes.insert(Znode::new(dnode, attrs), Some(left)).is_none());
+    assert_eq!(block_on(w.zfs.getattr(id)).unwrap().size, 5000);
+}

@@ -1,0 +1,217 @@
+//! Snapshots that are looked into through `.zfs`: their numbers, and when they are let go.
+//!
+//! One stays open as long as somebody has a file of it, and a while longer, as OpenZFS's stay
+//! mounted: who looks into a snapshot looks again. Its number is then free, and comes again only
+//! after all others. A number whose snapshot was destroyed under a client that has files of it is
+//! not given out any more, for he would find other files under it.
+
+use crate::ctldir::CONTROL;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use zilla_core::error::{Errno, Error, Result};
+use zilla_core::zpl::Zfs;
+use zilla_env::Env;
+
+/// So long a snapshot stays open that nobody uses. Source: zfs_expire_snapshot.
+const IDLE: Duration = Duration::from_secs(300);
+
+#[derive(Default)]
+pub(crate) struct Opened {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    by_name: HashMap<String, u64>,
+    by_number: HashMap<u64, Snapshot>,
+    /// Numbers that lead nowhere, and may be known to clients.
+    spent: HashSet<u64>,
+    last: u64,
+    /// A task looks for those that nobody uses.
+    watched: bool,
+}
+
+struct Snapshot {
+    name: String,
+    guid: u64,
+    zfs: Arc<Zfs>,
+    /// When it was last asked for.
+    used: Duration,
+}
+
+impl Snapshot {
+    /// Whether anybody has a file of it.
+    fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.zfs) > 1 || !self.zfs.files_in_use().is_empty()
+    }
+}
+
+impl Inner {
+    fn touch(&mut self, number: u64) -> Option<&Snapshot> {
+        let snapshot = self.by_number.get_mut(&number)?;
+        snapshot.used = snapshot.zfs.env().now();
+        Some(snapshot)
+    }
+
+    /// The number that was free for the longest time.
+    fn free_number(&self) -> Option<u64> {
+        let all = (self.last + 1..CONTROL).chain(1..=self.last.min(CONTROL - 1));
+        let free = |n: &u64| !self.by_number.contains_key(n) && !self.spent.contains(n);
+        all.into_iter().find(free)
+    }
+
+    fn close(&mut self, number: u64) -> Option<Snapshot> {
+        let snapshot = self.by_number.remove(&number)?;
+        self.by_name.remove(&snapshot.name);
+        if snapshot.is_in_use() {
+            self.spent.insert(number);
+        }
+        Some(snapshot)
+    }
+}
+
+impl Opened {
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        let n = inner.by_name.get(name).copied()?;
+        inner.touch(n).map(|_| n)
+    }
+
+    pub(crate) fn add(self: &Arc<Self>, name: &str, (guid, zfs): (u64, Arc<Zfs>)) -> Result<u64> {
+        let mut inner = self.inner.lock();
+        if let Some(n) = inner.by_name.get(name) {
+            return Ok(*n);
+        }
+        let Some(n) = inner.free_number() else {
+            return Err(Error::os(Errno::NoMem, "too many snapshots are looked into"));
+        };
+        let env = zfs.env().clone();
+        inner.last = n;
+        inner.by_name.insert(name.to_owned(), n);
+        let snapshot = Snapshot { name: name.to_owned(), guid, zfs, used: env.now() };
+        inner.by_number.insert(n, snapshot);
+        if !std::mem::replace(&mut inner.watched, true) {
+            env.spawn(watch(Arc::downgrade(self), env.clone()));
+        }
+        Ok(n)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Zfs>> {
+        self.inner.lock().touch(number).map(|s| s.zfs.clone())
+    }
+
+    pub(crate) fn guid(&self, number: u64) -> Option<u64> {
+        self.inner.lock().touch(number).map(|s| s.guid)
+    }
+
+    pub(crate) fn with_guid(&self, guid: u64) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        let n = inner.by_number.iter().find(|(_, s)| s.guid == guid).map(|(n, _)| *n)?;
+        inner.touch(n).map(|_| n)
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        let n = inner.by_name.get(name).copied()?;
+        let closed = inner.close(n);
+        drop(inner);
+        closed.map(|_| n)
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut inner = self.inner.lock();
+        let all: Vec<u64> = inner.by_number.keys().copied().collect();
+        let closed: Vec<Snapshot> = all.into_iter().filter_map(|n| inner.close(n)).collect();
+        drop(inner);
+        drop(closed);
+    }
+
+    /// Closes what nobody uses and nobody has asked for since a time; whether anything is left to
+    /// look at again.
+    fn close_idle(&self, since: Duration) -> bool {
+        let mut inner = self.inner.lock();
+        let idle = |s: &Snapshot| s.used <= since && !s.is_in_use();
+        let all: Vec<u64> = inner.by_number.iter().filter(|(_, s)| idle(s)).map(|(n, _)| *n).collect();
+        let closed: Vec<Snapshot> = all.into_iter().filter_map(|n| inner.close(n)).collect();
+        inner.watched = !inner.by_number.is_empty();
+        let left = inner.watched;
+        drop(inner);
+        drop(closed);
+        left
+    }
+}
+
+async fn watch(opened: Weak<Opened>, env: Env) {
+    loop {
+        env.sleep(IDLE).await;
+        let Some(opened) = opened.upgrade() else { return };
+        if !opened.close_idle(env.now().saturating_sub(IDLE)) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zilla_core::dmu::testing::{MemStore, props};
+    use zilla_core::dmu::{DbufCache, Objset};
+    use zilla_core::txg::TxgState;
+    use zilla_core::types::Txg;
+    use zilla_core::zpl::{FsProps, Time, Unlimited, ZplProps, create_fs};
+    use zilla_env::{block_on, real_env};
+
+    /// A file system that stands for a snapshot.
+    fn snapshot(env: &Env) -> Arc<Zfs> {
+        let objset = Objset::create(1, 2, Arc::new(MemStore::default()), DbufCache::new(1 << 20), props());
+        let txgs = TxgState::new(env.clone(), Txg(9));
+        let tx = block_on(txgs.assign()).unwrap();
+        block_on(create_fs(&objset, &tx, &ZplProps::new(0, 0, Time::default()))).unwrap();
+        drop(tx);
+        block_on(Zfs::open(env.clone(), objset, None, Arc::new(Unlimited), FsProps::default())).unwrap()
+    }
+
+    #[test]
+    fn a_snapshot_is_let_go_when_nobody_uses_it() {
+        let env = real_env(1);
+        let opened = Arc::new(Opened::default());
+        let n = opened.add("a", (7, snapshot(&env))).unwrap();
+        assert!(opened.close_idle(Duration::ZERO), "it was just asked for");
+        assert_eq!(opened.number("a"), Some(n));
+
+        let zfs = opened.get(n).unwrap();
+        let root = zfs.root();
+        let entry = block_on(zfs.hold(root)).unwrap();
+        drop(zfs);
+        assert!(opened.close_idle(Duration::MAX), "a file is open");
+        entry.leak();
+        assert!(opened.close_idle(Duration::MAX), "a client has one by its number");
+        opened.get(n).unwrap().forget(root, 1);
+        assert!(!opened.close_idle(Duration::MAX));
+        assert_eq!((opened.number("a"), opened.with_guid(7)), (None, None));
+        assert!(opened.get(n).is_none());
+    }
+
+    #[test]
+    fn a_number_comes_again_after_all_others_and_not_under_who_knows_it() {
+        let env = real_env(1);
+        let opened = Arc::new(Opened::default());
+        let zfs = snapshot(&env);
+        let first = opened.add("a", (1, zfs.clone())).unwrap();
+        assert_eq!(opened.remove("a"), Some(first), "destroyed, and open");
+        let other = snapshot(&env);
+        let mut last = 0;
+        for _ in 0..CONTROL {
+            last = opened.add("b", (2, other.clone())).unwrap();
+            let mut inner = opened.inner.lock();
+            let closed = inner.close(last);
+            inner.spent.remove(&last);
+            assert!(closed.is_some() && last != first);
+        }
+        assert!(last < CONTROL, "they went round");
+        opened.inner.lock().spent.extend(1..CONTROL);
+        assert!(opened.add("c", (3, other)).unwrap_err().is(Errno::NoMem));
+    }
+}
