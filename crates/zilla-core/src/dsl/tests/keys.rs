@@ -70,7 +70,7 @@ fn a_key_that_stays_is_the_one_on_disk() {
 #[test]
 fn an_encrypted_dataset_s_root_is_sealed() {
     let mut p = pool();
-    p.create_fs("tank/plain");
+    p.create("tank/plain");
     p.sync();
     let plain = block_on(p.dsl.by_name("tank/plain")).unwrap().phys().bp;
     let ds = block_on(p.dsl.by_name("tank/a")).unwrap();
@@ -90,7 +90,7 @@ fn an_encrypted_dataset_s_root_is_sealed() {
 #[test]
 fn an_objset_that_was_let_go_of_is_not_shared() {
     let mut p = pool();
-    p.create_fs("tank/plain");
+    p.create("tank/plain");
     p.sync();
     let ds = block_on(p.dsl.by_name("tank/plain")).unwrap();
     let (bp, os) = (ds.phys().bp, block_on(p.dsl.objset(&ds)).unwrap());
