@@ -114,6 +114,8 @@ struct Inner {
     /// With their guids.
     by_number: HashMap<u64, (u64, Arc<Zfs>)>,
     last: u64,
+    /// None are looked into any more.
+    closed: bool,
 }
 
 impl Opened {
@@ -123,6 +125,9 @@ impl Opened {
 
     pub(crate) fn add(&self, name: &str, (guid, zfs): (u64, Arc<Zfs>)) -> Result<u64> {
         let mut inner = self.inner.lock();
+        if inner.closed {
+            return Err(Error::os(Errno::Io, "the file system was unmounted"));
+        }
         if let Some(n) = inner.by_name.get(name) {
             return Ok(*n);
         }
@@ -160,6 +165,21 @@ impl Opened {
         let mut inner = self.inner.lock();
         inner.by_name.clear();
         inner.by_number.clear();
+    }
+
+    /// Lets go of all for good: who is about to look into one is refused.
+    pub(crate) fn close(&self) {
+        let all: Vec<_> = {
+            let mut inner = self.inner.lock();
+            inner.closed = true;
+            inner.by_name.clear();
+            inner.by_number.drain().collect()
+        };
+        for (_, (_, zfs)) in all {
+            // Whoever is in the middle of a read has it a moment longer.
+            zfs.revoke_now();
+            zfs.let_go();
+        }
     }
 }
 
