@@ -32,6 +32,7 @@ mod dev;
 mod ioctl;
 mod loopback;
 mod mount;
+pub mod mountinfo;
 mod notify;
 mod opens;
 mod ops;

@@ -147,11 +147,10 @@ impl Mount {
             // Nothing may be left of it but the mount, if the connection broke off.
             return clear_stale(&self.mountpoint).map(drop);
         }
-        match detach(&self.mountpoint, self.device, force) {
-            // Somebody has detached it, and its files are still open: they are taken from whoever has
-            // them.
-            Err(e) if force && e.kind() == io::ErrorKind::InvalidInput => {}
-            done => done?,
+        // Where somebody else has detached it and its files are still open, they can be taken from
+        // whoever has them.
+        if !detach(&self.mountpoint, self.device, force)? && !force {
+            return Err(io::Error::other("it is not mounted any more, but its files are open"));
         }
         self.detached.store(true, Ordering::Release);
         Ok(())
