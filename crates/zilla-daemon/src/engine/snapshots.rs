@@ -73,7 +73,8 @@ fn refusal(e: &zilla::error::Error) -> Option<ApiError> {
 }
 
 impl Engine {
-    /// `zfs rollback`. What is mounted is taken away and mounted again: whoever has a file open sees to it first.
+    /// `zfs rollback`. What is mounted is taken away, also from whoever has a file open, and mounted
+    /// again.
     pub(super) async fn roll_back(&self, r: DatasetRollback) -> Answer<()> {
         let pool = self.pool_of(&r.snapshot)?;
         if pool.readonly() {
@@ -100,6 +101,10 @@ impl Engine {
             details.extend(marks);
             return Err(ApiError::with(ErrorCode::HasDependents, "more recent snapshots or bookmarks exist")
                 .details(details));
+        }
+        // What could not be destroyed is refused before anything is taken from anybody.
+        if let Some(held) = later.iter().find(|s| s.userrefs() > 0) {
+            return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(held.name()));
         }
         let mut clones = Vec::new();
         for snap in &later {
@@ -128,8 +133,10 @@ impl Engine {
             None => self.roll_back_unmounted(&pool, &r, &fs, names, marks).await,
         };
         self.show_devices(&fs).await;
-        pool.mount_back(self, &unmounted).await;
-        done
+        let lost = pool.mount_back(self, &unmounted).await;
+        done?;
+        // Programs would go on in the directory below.
+        lost.map_or(Ok(()), Err)
     }
 
     async fn roll_back_unmounted(
