@@ -45,6 +45,44 @@ pub struct Mounted {
     pub(super) share: Option<Shared>,
     /// The same over SMB.
     pub(super) usershare: Option<Usershare>,
+    /// Somebody is about to unmount it, and takes away what is left of it.
+    in_hand: bool,
+}
+
+/// A mount that is being unmounted, until this is dropped.
+struct InHand<'p> {
+    pool: &'p Pool,
+    name: &'p str,
+    mount: Arc<Mount>,
+}
+
+impl<'p> InHand<'p> {
+    fn take(pool: &'p Pool, name: &'p str, mount: &Arc<Mount>) -> InHand<'p> {
+        let taken = InHand { pool, name, mount: mount.clone() };
+        taken.set(true);
+        taken
+    }
+
+    fn set(&self, in_hand: bool) {
+        let mut mounts = self.pool.mounts.lock();
+        if let Some(m) = mounts.get_mut(self.name).filter(|m| Arc::ptr_eq(&m.mount, &self.mount)) {
+            m.in_hand = in_hand;
+        }
+    }
+
+    /// It is gone. Another may be mounted under its name by now.
+    fn forget(&self) {
+        let mut mounts = self.pool.mounts.lock();
+        if mounts.get(self.name).is_some_and(|m| Arc::ptr_eq(&m.mount, &self.mount)) {
+            mounts.remove(self.name);
+        }
+    }
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
 }
 
 /// How long the last threads of an unmounted file system are waited for; access times that wait may
@@ -105,6 +143,9 @@ impl Pool {
     pub fn mounted_at(&self, name: &str) -> Option<PathBuf> {
         let mut mounts = self.mounts.lock();
         let mounted = mounts.get(name)?;
+        if mounted.mount.is_gone() && mounted.in_hand {
+            return None;
+        }
         if mounted.mount.is_gone() {
             let fs = mounted.fs.clone();
             mounts.remove(name);
@@ -117,16 +158,17 @@ impl Pool {
     }
 
     /// Waits for what someone has just unmounted: the kernel is done with it before its threads
-    /// are.
+    /// are. Called with `mounting` held.
     pub(super) async fn settle(&self, name: &str) -> Answer<()> {
         let going = |m: &&Mounted| m.mount.is_going();
         let going = self.mounts.lock().get(name).filter(going).map(|m| (m.mount.clone(), m.fs.clone()));
         let Some((mount, fs)) = going else { return Ok(()) };
+        let hand = InHand::take(self, name, &mount);
         if tokio::time::timeout(GOING, mount.gone()).await.is_err() {
             return Err(failed("it is still being unmounted; try again").subject(name));
         }
-        self.mounts.lock().remove(name);
         take_back(name, &fs).await;
+        hand.forget();
         Ok(())
     }
 
@@ -243,7 +285,8 @@ impl Pool {
             .map_err(|e| failed(e.to_string()))?;
         let mount = attached.map_err(|e| e.subject(name))?;
         let (mount, at) = (Arc::new(mount), how.at.clone());
-        let mounted = Mounted { fs, mount, temporary, at, told, share: None, usershare: None };
+        let (share, usershare) = (None, None);
+        let mounted = Mounted { fs, mount, temporary, at, told, share, usershare, in_hand: false };
         self.mounts.lock().insert(name.to_owned(), mounted);
         unused.0 = None;
         let shared = self.share_mounted(engine, name, &ds).await;
@@ -385,6 +428,7 @@ impl Pool {
             (m.mount.clone(), m.fs.clone(), shares)
         });
         let Some((mount, fs, (share, usershare))) = found else { return Ok(()) };
+        let hand = InHand::take(self, name, &mount);
         // Clients of NFS use the file system no more, or it would not be free.
         share.iter().for_each(Shared::hide);
         let usershare = match usershare {
@@ -437,8 +481,8 @@ impl Pool {
             mount.gone().await;
         }
         take_back(name, &fs).await;
-        self.mounts.lock().remove(name);
-        drop((mount, fs));
+        hand.forget();
+        drop((hand, mount, fs));
         // What the mount began in the background ends now; a destroy that follows must not find the
         // dataset busy.
         if let Ok(ds) = self.zilla.by_name(name).await {

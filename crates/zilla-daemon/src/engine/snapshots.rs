@@ -118,7 +118,10 @@ impl Engine {
                 .details(details));
         }
         // It may be that somebody has just unmounted it.
-        pool.settle(&fs).await?;
+        {
+            let _one = pool.mounting.lock().await;
+            pool.settle(&fs).await?;
+        }
         let below: Vec<String> = match pool.mounted_at(&fs) {
             Some(_) => pool.mounted_below(&fs).into_iter().filter(|name| *name != fs).collect(),
             None => Vec::new(),
