@@ -10,9 +10,13 @@ use super::mounts::{ELSEWHERE, LINGERING, Stays};
 use super::pool::Pool;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zilla::Filesystem;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_fuse::mountinfo;
+
+/// How often copies of a mount are looked for again.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// An open file system that is given up when this is dropped.
 pub(super) struct Unused(pub(super) Option<Arc<Filesystem>>);
@@ -53,6 +57,18 @@ fn is_mounted_below(at: &Path) -> bool {
     mountinfo::mounted().map_or(true, |all| all.iter().any(|m| m.path != at && m.path.starts_with(at)))
 }
 
+/// Whether there are copies of a mount that stay. A container that starts has all mounts for a moment.
+async fn keeps_copies(device: u64) -> bool {
+    let begun = Instant::now();
+    while zilla_env::apart(move || mountinfo::has_copies(device)).await.unwrap_or(false) {
+        if begun.elapsed() >= LINGERING {
+            return true;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    false
+}
+
 impl Pool {
     /// Unmounts one that is to be rolled back, in which nothing else of the pool is mounted any more.
     /// As OpenZFS goes back under open files, so does this: what they were is gone. Only where
@@ -67,7 +83,7 @@ impl Pool {
     ) -> Answer<()> {
         let Some(at) = self.mounted_at(name) else { return Ok(()) };
         let device = self.mounts.lock().get(name).map(|m| m.mount.device()).unwrap_or_default();
-        if !force && zilla_env::apart(move || mountinfo::has_copies(device)).await.unwrap_or(false) {
+        if !force && keeps_copies(device).await {
             let path = at.to_string_lossy().into_owned();
             return Err(ApiError::with(ErrorCode::UmountFailed, ELSEWHERE).subject(path));
         }
