@@ -221,7 +221,14 @@ async fn locked_roots(pool: &Arc<Pool>) -> Result<Vec<Locked>> {
             KeyFormat::Passphrase => "passphrase",
         };
         let (pool, name) = (Arc::downgrade(pool), dir.name());
-        all.push(Locked { pool, name, location: location.to_owned(), format, why: String::new(), silent: false });
+        all.push(Locked {
+            pool,
+            name,
+            location: location.to_owned(),
+            format,
+            why: String::new(),
+            silent: false,
+        });
     }
     Ok(all)
 }
@@ -339,7 +346,14 @@ mod tests {
     async fn files_that_do_not_answer_do_not_hold_up_the_start() {
         let note = |keys: &mut StartKeys, location: String| {
             let (pool, name) = (Weak::new(), "tank/a".to_owned());
-            keys.locked.push(Locked { pool, name, location, format: "raw", why: String::new(), silent: false });
+            keys.locked.push(Locked {
+                pool,
+                name,
+                location,
+                format: "raw",
+                why: String::new(),
+                silent: false,
+            });
         };
         let read = |locked: &Locked| {
             let location = locked.location.clone();
