@@ -5,7 +5,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use zilla_nbd::{Export, Exports, Extent, Facts, ReadData, Refused, serve_client};
+use zilla_nbd::{Export, Exports, Extent, Facts, Memory, ReadData, Refused, serve_client};
 
 const SIZE: u64 = 1 << 20;
 
@@ -88,7 +88,7 @@ fuzz_target!(|data: &[u8]| {
     runtime.block_on(async {
         let (client, server) = tokio::io::duplex(8192);
         let (r, w) = tokio::io::split(server);
-        let served = tokio::spawn(serve_client(r, w, Arc::new(Shelf)));
+        let served = tokio::spawn(async move { serve_client(r, w, Arc::new(Shelf), &Memory::of(0)).await });
         let (mut from, mut to) = tokio::io::split(client);
         let writing = tokio::spawn(async move {
             let _ = to.write_all(&sent).await;

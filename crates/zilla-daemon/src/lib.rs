@@ -166,6 +166,7 @@ where
         let why = "only a daemon of root's can be shared: commands trust nobody but root and their own user";
         return Err(DaemonError::Backend(why.to_owned()));
     }
+    raise_descriptors();
     let handed = supervisor::listener(&dir.socket()).map_err(DaemonError::Backend)?;
     let mut instance = Instance::claim(&dir, options.background)?;
     log::start(instance.folder(), options.background)?;
@@ -230,6 +231,16 @@ where
     tracing::info!("all pools are closed");
     drop(instance);
     Ok(())
+}
+
+/// Clients, disks and files all take descriptors; what a login has as its soft limit is little for a
+/// server. Where it cannot be raised it stays.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::debug!("the limit of open files stays: {e}");
+    }
 }
 
 type Door = (tokio::net::TcpListener, zilla_web::Tokens, zilla_web::server::Guard);

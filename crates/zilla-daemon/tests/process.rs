@@ -161,3 +161,24 @@ fn a_killed_daemon_stands_in_nobody_s_way() {
     signal(&second, rustix::process::Signal::TERM);
     assert_eq!(said(second).0, Some(0));
 }
+
+#[test]
+fn a_daemon_may_have_as_many_files_open_as_the_hard_limit_says() {
+    let (_keep, dir) = home();
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -Sn 128 && exec \"$0\" child --exact --nocapture"])
+        .arg(std::env::current_exe().unwrap())
+        .env("ZILLA_TEST_CHILD", "1")
+        .env("ZILLA_DIR", &dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    connect(&dir);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let line = limits.lines().find(|l| l.starts_with("Max open files")).unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().filter(|w| w.parse::<u64>().is_ok()).collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1] && numbers[0] != "128", "{line}");
+    connect(&dir).call(&Shutdown {}).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

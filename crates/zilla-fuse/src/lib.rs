@@ -32,6 +32,7 @@ mod dev;
 mod ioctl;
 mod loopback;
 mod mount;
+pub mod mountinfo;
 mod notify;
 mod older;
 mod opens;

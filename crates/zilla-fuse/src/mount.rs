@@ -3,6 +3,7 @@
 //! The directory may lie in another file system of this process, so whatever goes by path is done apart ([`zilla_env::apart`]): who waits
 //! here for that other file system holds up neither it nor the end of the process.
 
+use crate::mountinfo;
 use crate::session::Options;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
@@ -61,16 +62,24 @@ pub(crate) fn attach(dir: OwnedFd, opts: &Options) -> io::Result<Attached> {
         let dir = *kept.first().ok_or(io::ErrorKind::NotFound)?;
         let (path, fd) = (path_of(dir)?, attach_here(dir, &opts)?);
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // 0 where it cannot be told: then nothing is changed or unmounted by its number.
+        // 0 where it cannot be told: then nothing is changed, and nothing unmounted.
         let device = rustix::fs::openat(dir, "..", how, Mode::empty())
             .map_err(io::Error::from)
             .and_then(|parent| Place { parent, name: name_of(&path)? }.device())
+            .or_else(|_| device_of(&path, &opts.source))
             .unwrap_or(0);
         Ok(((path, device), vec![fd]))
     };
     let ((path, device), fds) = block_on(apart_with(vec![dir], call))?;
     let fd = fds.into_iter().next().ok_or(io::ErrorKind::NotFound)?;
     Ok(Attached { path, device, fd })
+}
+
+/// The number of what was mounted last at a path from a source.
+fn device_of(path: &Path, source: &str) -> io::Result<u64> {
+    let mut all = mountinfo::mounted()?.into_iter().rev();
+    let found = all.find(|m| m.path == path && m.source == source);
+    found.map(|m| m.device).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// A mountpoint as a name in an open directory: what owners of directories above it rename, or put
@@ -103,13 +112,8 @@ impl Place {
         Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
     }
 
-    /// Unmounts what has this number, or whatever is there.
-    fn unmount(&self, device: Option<u64>, force: bool) -> io::Result<()> {
-        if let Some(device) = device
-            && self.device()? != device
-        {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not mounted there any more"));
-        }
+    /// Unmounts whatever is there.
+    fn unmount(&self, force: bool) -> io::Result<()> {
         let how = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         Ok(rustix::mount::unmount(self.path(), how | UnmountFlags::NOFOLLOW)?)
     }
@@ -307,14 +311,44 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-/// Detaches the file system that has this number (0: whatever is there); with `force` even if files
-/// are in use, whose users then lose them when they close them.
-pub(crate) fn detach(mountpoint: &Path, device: u64, force: bool) -> io::Result<()> {
+/// Detaches the file system that has this number; with `force` even if files are in use, whose users
+/// then lose them when they close them. False if it is mounted nowhere any more: somebody else has
+/// detached it. What has come to be at its path, or lies over it, is left alone, and so is the file
+/// system then.
+pub(crate) fn detach(mountpoint: &Path, device: u64, force: bool) -> io::Result<bool> {
     let mountpoint = mountpoint.to_owned();
-    aside(move || match Place::of(&mountpoint)?.unmount((device != 0).then_some(device), force) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => detach_by_helper(&mountpoint, force),
-        done => done,
+    aside(move || {
+        let there = Place::of(&mountpoint).and_then(|place| Ok((place.device()?, place)));
+        let unmounted = match there {
+            Ok((found, place)) if found == device && device != 0 => place.unmount(force),
+            other => return elsewhere(&mountpoint, device, other.err()).map_or(Ok(false), Err),
+        };
+        match unmounted {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => detach_by_helper(&mountpoint, force)?,
+            done => done?,
+        }
+        Ok(true)
     })
+}
+
+/// Why what is not to be found at its path (`failed`: the path cannot be looked at) cannot be detached
+/// there; None if it is not mounted.
+fn elsewhere(mountpoint: &Path, device: u64, failed: Option<io::Error>) -> Option<io::Error> {
+    if device == 0 {
+        let what = format!("it cannot be told what is mounted there: umount {}", mountpoint.display());
+        return Some(io::Error::other(what));
+    }
+    let all = match mountinfo::mounted() {
+        Ok(all) => all,
+        Err(e) => return Some(e),
+    };
+    let found = all.iter().find(|m| m.device == device)?;
+    let what = match found.path == mountpoint {
+        true if failed.is_some() => return failed,
+        true => "something else is mounted over it: unmount that first".to_owned(),
+        false => format!("it is not mounted there any more, but at '{}'", found.path.display()),
+    };
+    Some(io::Error::other(what))
 }
 
 fn detach_by_helper(mountpoint: &Path, force: bool) -> io::Result<()> {
@@ -342,7 +376,7 @@ pub fn clear_stale(mountpoint: &Path) -> io::Result<bool> {
             Err(rustix::io::Errno::NOTCONN) => {}
             _ => return Ok(false),
         }
-        match place.unmount(None, true) {
+        match place.unmount(true) {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => detach_by_helper(&mountpoint, true)?,
             done => done?,
         }

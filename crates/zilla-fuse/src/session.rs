@@ -11,6 +11,7 @@ use crate::reply::{Out, Reply, from_kernel};
 use crate::request::{Buffer, Request};
 use event_listener::Event;
 use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::io;
@@ -58,6 +59,10 @@ impl Options {
 
 /// I/O that usually takes no longer is waited for by the thread that has the request in hand: handing it over would take as long.
 const QUICK: Duration = Duration::from_micros(500);
+
+/// So long is waited for times of reading to be written when the file system was unmounted: a
+/// suspended pool writes nothing.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 pub(crate) struct Session {
     pub(crate) fs: Arc<Filesystem>,
@@ -152,11 +157,10 @@ impl Mount {
             // Nothing may be left of it but the mount, if the connection broke off.
             return clear_stale(&self.mountpoint).map(drop);
         }
-        match detach(&self.mountpoint, self.device, force) {
-            // Somebody has detached it, and its files are still open: they are taken from whoever has
-            // them.
-            Err(e) if force && e.kind() == io::ErrorKind::InvalidInput => {}
-            done => done?,
+        // Where somebody else has detached it and its files are still open, they can be taken from
+        // whoever has them.
+        if !detach(&self.mountpoint, self.device, force)? && !force {
+            return Err(io::Error::other("it is not mounted any more, but its files are open"));
         }
         self.detached.store(true, Ordering::Release);
         Ok(())
@@ -357,8 +361,12 @@ impl Served for Session {
         let env = self.env.clone();
         env.spawn(async move {
             // Times of reading that wait to be written have no other occasion.
-            if let Err(e) = self.fs.zfs().flush_atimes().await {
-                tracing::warn!("writing access times: {e}");
+            let zfs = self.fs.zfs();
+            let written = Box::pin(zfs.flush_atimes());
+            match select(written, Box::pin(self.env.sleep(FAREWELL))).await {
+                Either::Left((Ok(()), _)) => {}
+                Either::Left((Err(e), _)) => tracing::warn!("writing access times: {e}"),
+                Either::Right(_) => tracing::warn!("access times could not be written in time"),
             }
             self.gone.store(true, Ordering::Release);
             self.ended.notify(usize::MAX);

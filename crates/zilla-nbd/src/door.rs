@@ -1,10 +1,20 @@
 //! Where clients come from: a Unix socket in the clear, or TCP with TLS.
 
 use crate::export::Exports;
-use crate::{serve_client, serve_tls_client, tls};
+use crate::{Memory, serve_client, serve_tls_client, tls};
+use rustix::net::sockopt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// A connection on which nothing comes is tried after this, and so often at such distances: a client
+/// whose machine is gone would keep its volume in use for ever.
+const QUIET: Duration = Duration::from_secs(60);
+const PROBES: u32 = 6;
+const PROBE: Duration = Duration::from_secs(10);
+/// As long as that lasts at most, what was sent may go without an answer.
+const UNANSWERED: Duration = Duration::from_secs(120);
 
 pub enum Door {
     /// Whoever may open the socket may use the volumes.
@@ -22,23 +32,55 @@ impl Door {
     pub(crate) async fn accept(&self) -> io::Result<Guest> {
         match self {
             Door::Unix(listener) => Ok(Guest::Unix(listener.accept().await?.0)),
-            Door::Tls(listener, _) => {
-                let (stream, _) = listener.accept().await?;
-                // Replies are small and waited for.
-                stream.set_nodelay(true)?;
-                Ok(Guest::Tcp(stream))
-            }
+            Door::Tls(listener, _) => Ok(Guest::Tcp(listener.accept().await?.0)),
         }
     }
 
-    pub(crate) async fn serve<E: Exports>(&self, guest: Guest, exports: Arc<E>) -> io::Result<()> {
+    /// `stranger` is dropped when it is known who the guest is.
+    pub(crate) async fn serve<E: Exports>(
+        &self,
+        guest: Guest,
+        exports: Arc<E>,
+        memory: &Memory,
+        stranger: impl Send,
+    ) -> io::Result<()> {
         match (self, guest) {
             (_, Guest::Unix(stream)) => {
                 let (reader, writer) = stream.into_split();
-                serve_client(reader, writer, exports).await
+                serve_client(reader, writer, exports, memory).await
             }
-            (Door::Tls(_, acceptor), Guest::Tcp(stream)) => serve_tls_client(stream, exports, acceptor).await,
+            (Door::Tls(_, acceptor), Guest::Tcp(stream)) => {
+                look_after(&stream)?;
+                serve_tls_client(stream, exports, acceptor, memory, stranger).await
+            }
             (Door::Unix(_), Guest::Tcp(_)) => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+}
+
+/// How the kernel is to treat a connection.
+fn look_after(stream: &TcpStream) -> io::Result<()> {
+    // Replies are small and waited for.
+    stream.set_nodelay(true)?;
+    sockopt::set_tcp_keepidle(stream, QUIET)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, UNANSWERED.as_millis() as u32)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_on_which_nothing_comes_is_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        look_after(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap() && stream.nodelay().unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), QUIET);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 120_000);
     }
 }

@@ -12,8 +12,10 @@
 //! writes answered before on any connection (multi-conn). Nothing is promised of a write that was not answered.
 //!
 //! **Hostile clients.** Everything a client sends is bounded: options by length, number and time; requests by what is under way
-//! (32 MiB, and one request of 32 MiB at most beyond it, a connection); a client that does not read its replies is read from no more. What
-//! breaks the framing ends the connection; what is only wrong gets the error that the protocol has for it.
+//! (32 MiB, and one request of 32 MiB at most beyond it, a connection; a sixteenth of the machine's memory all together); a client that
+//! does not read its replies is read from no more, and is sent away after a minute if others wait for the memory. What
+//! breaks the framing ends the connection; what is only wrong gets the error that the protocol has for it. Over TCP only a few at a
+//! time may be there who have not shown a certificate, and not for long.
 //!
 //! **An export that goes.** When a volume is closed under its clients, requests under way end, later ones get ESHUTDOWN, and the
 //! connection is closed. A volume that changes its size is used by the new size at once; clients learn of it when they ask.
@@ -29,6 +31,7 @@
 mod door;
 mod export;
 mod handshake;
+mod memory;
 mod proto;
 mod reader;
 pub use zilla_tls as tls;
@@ -36,6 +39,7 @@ mod transmit;
 
 pub use door::Door;
 pub use export::{Export, Exports, Facts, Refused, VolumeExport};
+pub use memory::Memory;
 pub use zilla::{Extent, ReadData, Result};
 
 use std::future::Future;
@@ -48,8 +52,13 @@ use tokio::task::JoinSet;
 
 /// As many clients at a time.
 const CONNECTIONS: usize = 4096;
+/// And as many of them over TCP who have not shown a certificate yet: each is a descriptor of the
+/// process, and anybody can be one.
+const STRANGERS: usize = 64;
 /// So long may a client take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(60);
+/// And so long of that until it has shown its certificate.
+const INTRODUCTION: Duration = Duration::from_secs(10);
 /// After accepting failed (no descriptors left, say) it is tried again after this.
 const PAUSE: Duration = Duration::from_millis(50);
 /// So long may requests that are under way take when the server ends.
@@ -59,8 +68,8 @@ fn too_slow() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the handshake takes too long")
 }
 
-/// Serves one client from its first byte to its last.
-pub async fn serve_client<E, R, W>(reader: R, writer: W, exports: Arc<E>) -> io::Result<()>
+/// Serves one client from its first byte to its last; its data have room in `memory`.
+pub async fn serve_client<E, R, W>(reader: R, writer: W, exports: Arc<E>, memory: &Memory) -> io::Result<()>
 where
     E: Exports,
     R: AsyncRead + Unpin + Send,
@@ -73,18 +82,24 @@ where
         handshake::negotiate(&mut reader, &mut writer, &*exports, greeted, false).await
     });
     match agreed.await.map_err(|_| too_slow())?? {
-        Some(agreed) => transmit::serve(reader, writer, agreed, false).await,
+        Some(agreed) => transmit::serve(reader, writer, agreed, memory, false).await,
         None => Ok(()),
     }
 }
 
-/// Serves one client that must speak TLS.
-pub async fn serve_tls_client<E, S>(mut stream: S, exports: Arc<E>, tls: &tls::Acceptor) -> io::Result<()>
+/// Serves one client that must speak TLS; `stranger` is dropped when it has shown a certificate.
+pub async fn serve_tls_client<E, S>(
+    mut stream: S,
+    exports: Arc<E>,
+    tls: &tls::Acceptor,
+    memory: &Memory,
+    stranger: impl Send,
+) -> io::Result<()>
 where
     E: Exports,
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let agreed = tokio::time::timeout(HANDSHAKE, async {
+    let introduced = tokio::time::timeout(INTRODUCTION, async {
         let greeted = {
             let (reader, mut writer) = tokio::io::split(&mut stream);
             let mut reader = reader::Reader::new(reader);
@@ -94,13 +109,15 @@ where
             }
             greeted
         };
-        let (reader, mut writer) = tokio::io::split(tls.accept(stream).await?);
-        let mut reader = reader::Reader::new(reader);
-        let agreed = handshake::negotiate(&mut reader, &mut writer, &*exports, greeted, true).await?;
-        io::Result::Ok(agreed.map(|agreed| (reader, writer, agreed)))
+        io::Result::Ok(Some((greeted, tls.accept(stream).await?)))
     });
-    match agreed.await.map_err(|_| too_slow())?? {
-        Some((reader, writer, agreed)) => transmit::serve(reader, writer, agreed, true).await,
+    let Some((greeted, stream)) = introduced.await.map_err(|_| too_slow())?? else { return Ok(()) };
+    drop(stranger);
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut reader = reader::Reader::new(reader);
+    let agreed = handshake::negotiate(&mut reader, &mut writer, &*exports, greeted, true);
+    match tokio::time::timeout(HANDSHAKE, agreed).await.map_err(|_| too_slow())?? {
+        Some(agreed) => transmit::serve(reader, writer, agreed, memory, true).await,
         None => Ok(()),
     }
 }
@@ -109,12 +126,22 @@ where
 pub async fn serve<E: Exports>(door: Door, exports: Arc<E>, shutdown: impl Future<Output = ()> + Send) {
     let door = Arc::new(door);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let memory = Memory::of_machine();
     let mut clients = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
         // A slot first: with none free, clients wait in the kernel's queue.
-        let slot = tokio::select! {
-            slot = slots.clone().acquire_owned() => slot,
+        let room = async {
+            let slot = slots.clone().acquire_owned().await;
+            let stranger = match &*door {
+                Door::Tls(..) => Some(strangers.clone().acquire_owned().await),
+                Door::Unix(_) => None,
+            };
+            (slot, stranger)
+        };
+        let (slot, stranger) = tokio::select! {
+            room = room => room,
             () = &mut shutdown => break,
         };
         let guest = tokio::select! {
@@ -129,10 +156,10 @@ pub async fn serve<E: Exports>(door: Door, exports: Arc<E>, shutdown: impl Futur
             () = &mut shutdown => break,
         };
         while clients.try_join_next().is_some() {}
-        let (exports, door) = (exports.clone(), door.clone());
+        let (exports, door, memory) = (exports.clone(), door.clone(), memory.clone());
         clients.spawn(async move {
             let _slot = slot;
-            if let Err(e) = door.serve(guest, exports).await {
+            if let Err(e) = door.serve(guest, exports, &memory, stranger).await {
                 tracing::info!("nbd: a connection ends: {e}");
             }
         });

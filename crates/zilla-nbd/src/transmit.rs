@@ -5,6 +5,7 @@
 
 use crate::export::{Export, Facts};
 use crate::handshake::{Agreed, CONTEXT_ID};
+use crate::memory::{Memory, Share};
 use crate::proto::{self, PAYLOAD_MAX, Request, STATE_HOLE, STATE_ZERO, chunk, command, errno, flag};
 use crate::reader::Reader;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -14,13 +15,17 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, sleep_until};
 use zilla::{Errno, Error, Extent, ReadData, Result};
 
 /// As many requests are under way at most.
 const UNDER_WAY: usize = 128;
 /// And so many bytes of data, in requests under way and in replies not yet sent.
 const BYTES_UNDER_WAY: usize = 32 << 20;
+/// Who takes none of his replies for so long goes, if others wait for the memory that they are in.
+const UNTAKEN: Duration = Duration::from_secs(60);
 
 /// The error on the wire.
 fn wire(e: &Error) -> u32 {
@@ -46,7 +51,8 @@ enum Outcome {
 /// Replies that are to be sent, as pieces of one stream.
 #[derive(Default)]
 struct Queue {
-    parts: VecDeque<Bytes>,
+    /// The last part of a read's data has its share of the memory.
+    parts: VecDeque<(Bytes, Option<Share>)>,
     len: usize,
 }
 
@@ -54,7 +60,14 @@ impl Queue {
     fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.len += part.len();
-            self.parts.push_back(part);
+            self.parts.push_back((part, None));
+        }
+    }
+
+    /// What was pushed last is in this memory.
+    fn keep(&mut self, share: Option<Share>) {
+        if let Some(last) = self.parts.back_mut() {
+            last.1 = share;
         }
     }
 }
@@ -64,16 +77,16 @@ impl Buf for Queue {
         self.len
     }
     fn chunk(&self) -> &[u8] {
-        self.parts.front().map_or(&[], |p| &p[..])
+        self.parts.front().map_or(&[], |(p, _)| &p[..])
     }
     fn chunks_vectored<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let n = out.len().min(self.parts.len());
-        out.iter_mut().zip(&self.parts).for_each(|(slot, part)| *slot = IoSlice::new(part));
+        out.iter_mut().zip(&self.parts).for_each(|(slot, (part, _))| *slot = IoSlice::new(part));
         n
     }
     fn advance(&mut self, mut n: usize) {
         self.len -= n;
-        while let Some(front) = self.parts.front_mut().filter(|_| n > 0) {
+        while let Some((front, _)) = self.parts.front_mut().filter(|_| n > 0) {
             let step = n.min(front.len());
             front.advance(step);
             n -= step;
@@ -84,8 +97,9 @@ impl Buf for Queue {
     }
 }
 
-/// A request that waits for something: how many bytes of data are counted for it, itself, and what it comes to.
-type UnderWay = BoxFuture<'static, (usize, Request, Outcome)>;
+/// A request that waits for something: how many bytes of data are counted for it and its share of the
+/// memory, itself, and what it comes to.
+type UnderWay = BoxFuture<'static, (usize, Option<Share>, Request, Outcome)>;
 
 struct Connection<X> {
     export: Arc<X>,
@@ -97,7 +111,13 @@ struct Connection<X> {
 }
 
 /// Serves requests until the client leaves, the export is closed, or the framing is lost.
-pub async fn serve<R, W, X>(reader: Reader<R>, mut writer: W, agreed: Agreed<X>, tls: bool) -> io::Result<()>
+pub async fn serve<R, W, X>(
+    reader: Reader<R>,
+    mut writer: W,
+    agreed: Agreed<X>,
+    memory: &Memory,
+    tls: bool,
+) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -118,26 +138,42 @@ where
     let mut open = true;
     // TLS keeps what it could not send at once, and sends it only when asked to.
     let mut unflushed = false;
+    // The memory for the request that is being read, and when replies were last taken.
+    let (mut share, mut taken) = (None, Instant::now());
     while open || !c.under_way.is_empty() || c.out.has_remaining() || unflushed {
         let concurrent = export.facts().map_or(true, |f| f.concurrent);
         let room = if concurrent { UNDER_WAY } else { 1 };
+        let waits = c.out.has_remaining();
         let reads = open && c.under_way.len() < room && c.bytes + c.out.len < BYTES_UNDER_WAY;
         tokio::select! {
             biased;
             sent = send(&mut writer, &mut c.out, &mut unflushed), if c.out.has_remaining() || unflushed => {
                 sent?;
                 unflushed &= tls;
+                taken = Instant::now();
             }
-            Some((bytes, request, outcome)) = c.under_way.next(), if !c.under_way.is_empty() => {
+            Some((bytes, share, request, outcome)) = c.under_way.next(), if !c.under_way.is_empty() => {
                 c.bytes -= bytes;
-                c.answer(&request, outcome);
+                c.answer(&request, outcome, share);
             }
-            read = next(&mut reader, &*export), if reads => match read? {
-                Some((request, data)) if request.command != command::DISC => c.begin(request, data),
+            read = next(&mut reader, &*export, memory, &mut share), if reads => match read? {
+                Some((request, data)) if request.command != command::DISC => {
+                    c.begin(request, data, share.take());
+                }
                 _ => open = false,
             },
+            () = sleep_until(taken + UNTAKEN), if waits => {
+                if memory.is_short() {
+                    let what = "it takes none of its replies, and others wait for the memory";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                }
+                taken = Instant::now();
+            }
             // Whoever closed it has let requests under way end; what they came to is still told.
             () = &mut closed, if open => open = false,
+        }
+        if !waits {
+            taken = Instant::now();
         }
     }
     writer.shutdown().await
@@ -161,18 +197,24 @@ async fn send<W: AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// The next request with its data, which may be given up and asked for again.
+/// The next request with its data, which may be given up and asked for again: its share of the memory
+/// is kept meanwhile.
 async fn next<R: AsyncRead + Unpin, X: Export>(
     reader: &mut Reader<R>,
     export: &X,
+    memory: &Memory,
+    share: &mut Option<Share>,
 ) -> io::Result<Option<(Request, Vec<Bytes>)>> {
     let Some(request) = reader.request().await? else { return Ok(None) };
+    if request.command == command::WRITE && request.length > PAYLOAD_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a write of too many bytes"));
+    }
+    if matches!(request.command, command::READ | command::WRITE) && share.is_none() {
+        *share = Some(memory.take(request.length).await?);
+    }
     if request.command != command::WRITE {
         reader.request_done();
         return Ok(Some((request, Vec::new())));
-    }
-    if request.length > PAYLOAD_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a write of too many bytes"));
     }
     let block = export.facts().map_or(1, |f| f.block_size);
     let data = reader.data(&request, block).await?;
@@ -180,7 +222,7 @@ async fn next<R: AsyncRead + Unpin, X: Export>(
 }
 
 impl<X: Export> Connection<X> {
-    fn begin(&mut self, request: Request, data: Vec<Bytes>) {
+    fn begin(&mut self, request: Request, data: Vec<Bytes>, share: Option<Share>) {
         let refusal = match self.export.facts() {
             Ok(Facts { size, readonly, .. }) => {
                 request.check(size, readonly, self.structured, self.status).err()
@@ -188,26 +230,27 @@ impl<X: Export> Connection<X> {
             Err(e) => Some(wire(&e)),
         };
         if let Some(error) = refusal {
-            return self.answer(&request, Outcome::Failed(error));
+            return self.answer(&request, Outcome::Failed(error), None);
         }
         if request.command == command::READ {
             match self.export.try_read(request.offset, request.length as usize) {
-                Ok(Some(data)) => return self.answer(&request, Outcome::Data(data)),
+                Ok(Some(data)) => return self.answer(&request, Outcome::Data(data), share),
                 Ok(None) => {}
-                Err(e) => return self.answer(&request, Outcome::Failed(wire(&e))),
+                Err(e) => return self.answer(&request, Outcome::Failed(wire(&e)), None),
             }
         }
         let bytes = match request.command {
             command::READ | command::WRITE => request.length as usize,
+            command::CACHE => request.length.min(PAYLOAD_MAX) as usize,
             _ => 0,
         };
         let export = self.export.clone();
         let mut work: UnderWay = Box::pin(async move {
             let outcome = run(&*export, &request, data).await;
-            (bytes, request, outcome.unwrap_or_else(|e| Outcome::Failed(wire(&e))))
+            (bytes, share, request, outcome.unwrap_or_else(|e| Outcome::Failed(wire(&e))))
         });
         match (&mut work).now_or_never() {
-            Some((_, request, outcome)) => self.answer(&request, outcome),
+            Some((_, share, request, outcome)) => self.answer(&request, outcome, share),
             None => {
                 self.bytes += bytes;
                 self.under_way.push(work);
@@ -241,7 +284,7 @@ impl<X: Export> Connection<X> {
         self.out.push(out.freeze());
     }
 
-    fn answer(&mut self, request: &Request, outcome: Outcome) {
+    fn answer(&mut self, request: &Request, outcome: Outcome, share: Option<Share>) {
         // These are answered in chunks where that was agreed on, even if they fail.
         let chunks = self.structured && matches!(request.command, command::READ | command::BLOCK_STATUS);
         match outcome {
@@ -253,6 +296,7 @@ impl<X: Export> Connection<X> {
                     self.simple(request, 0);
                 }
                 data.into_iter().for_each(|part| self.out.push(part));
+                self.out.keep(share);
             }
             Outcome::Status(extents) => {
                 self.chunk(request, chunk::DONE, chunk::BLOCK_STATUS, 4 + extents.len() * 8, |b| {

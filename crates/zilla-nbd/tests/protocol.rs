@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use zilla::Result;
-use zilla_nbd::{Export, Exports, Extent, Facts, ReadData, Refused, serve_client};
+use zilla_nbd::{Export, Exports, Extent, Facts, Memory, ReadData, Refused, serve_client};
 
 #[path = "protocol/abuse.rs"]
 mod abuse;
@@ -112,10 +112,15 @@ impl Disk {
 
 impl Client {
     fn connect(readonly: bool) -> Client {
+        Client::with_memory(readonly, Memory::of(0))
+    }
+
+    fn with_memory(readonly: bool, memory: Memory) -> Client {
         let disk = Disk::new(readonly);
         let (io, theirs) = tokio::io::duplex(64 << 10);
         let (r, w) = tokio::io::split(theirs);
-        let server = tokio::spawn(serve_client(r, w, Arc::new(Shelf(disk.clone()))));
+        let shelf = Arc::new(Shelf(disk.clone()));
+        let server = tokio::spawn(async move { serve_client(r, w, shelf, &memory).await });
         Client { io, disk, server }
     }
 
@@ -475,4 +480,48 @@ async fn nonsense_ends() {
         sent.await.unwrap();
         let _ = c.server.await.unwrap();
     }
+}
+
+/// A client with requests for 32 MiB, whose replies it takes none of.
+async fn greedy(memory: &Memory) -> Client {
+    let mut c = Client::with_memory(false, memory.clone());
+    c.hello(3).await;
+    c.choose().await;
+    for cookie in 0..32 {
+        c.send(0, 0, cookie, 1 << 20, 1 << 20, b"").await;
+    }
+    c
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_clients_have_a_bounded_memory_and_nobody_keeps_it_for_ever() {
+    let memory = Memory::of(0);
+    let mut first = greedy(&memory).await;
+    let second = greedy(&memory).await;
+    let mut third = Client::with_memory(false, memory.clone());
+    third.hello(3).await;
+    third.choose().await;
+    third.send(0, 0, 1, 1 << 20, 4096, b"").await;
+    third.send(1, 0, 2, 4096, 4, b"data").await;
+    let waits = tokio::time::timeout(Duration::from_secs(5), third.io.read_u8()).await;
+    assert!(waits.is_err() && third.disk.read_bytes.load(Ordering::SeqCst) == 0, "there is no room");
+    // What one takes is for the others.
+    for cookie in 0..2 {
+        assert_eq!(first.chunk().await.0, cookie);
+    }
+    assert_eq!(third.chunk().await.0, 1);
+    assert_eq!(third.simple().await, (2, 0));
+    // Memory is short still: who takes nothing goes, and who takes some does not.
+    for cookie in 2..12 {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(first.chunk().await.0, cookie);
+    }
+    assert_eq!(second.server.await.unwrap().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    for cookie in 12..32 {
+        assert_eq!(first.chunk().await.0, cookie);
+    }
+    // Where nobody waits, nobody has to go.
+    let idle = greedy(&memory).await;
+    tokio::time::sleep(Duration::from_secs(86_400)).await;
+    assert!(!idle.server.is_finished());
 }

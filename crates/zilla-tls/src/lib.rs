@@ -51,7 +51,12 @@ fn all<T: PemObject>(path: &Path) -> io::Result<Vec<T>> {
     Ok(found)
 }
 
-fn key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+/// The key that a server shows who it is with, which must not be for everybody to read.
+fn guarded_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+    use std::os::unix::fs::MetadataExt;
+    if std::fs::metadata(path).map_err(|e| invalid(path, &e))?.mode() & 0o007 != 0 {
+        return Err(invalid(path, &"everybody may read it: chmod o-rwx"));
+    }
     PrivateKeyDer::from_pem_file(path).map_err(|e| invalid(path, &e))
 }
 
@@ -68,7 +73,8 @@ fn server(at: &Path) -> io::Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
 impl Acceptor {
     /// Lets in who shows a certificate that an authority has signed. A folder has what qemu and
     /// nbdkit look for in theirs: `ca-cert.pem`, the authorities; `server-cert.pem` with the
-    /// server's certificate and what leads from it to its authority, and `server-key.pem`.
+    /// server's certificate and what leads from it to its authority, and `server-key.pem`, which
+    /// must not be for everybody to read.
     /// `ca-crl.pem`, if it is there, says which certificates count no more.
     pub fn with_clients(dir: &Path) -> io::Result<Acceptor> {
         let authorities = dir.join(AUTHORITIES);
@@ -88,7 +94,7 @@ impl Acceptor {
             .map_err(|e| invalid(dir, &e))?;
         let config = server(dir)?
             .with_client_cert_verifier(clients)
-            .with_single_cert(chain, key(&dir.join(KEY))?)
+            .with_single_cert(chain, guarded_key(&dir.join(KEY))?)
             .map_err(|e| invalid(dir, &e))?;
         Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
     }
@@ -97,16 +103,12 @@ impl Acceptor {
     /// authority, and one with its key, which must not be for everybody to read. Also says by which
     /// names it may be called.
     pub fn for_anyone(certificate: &Path, secret: &Path) -> io::Result<(Acceptor, Names)> {
-        use std::os::unix::fs::MetadataExt;
         let chain = all::<CertificateDer<'static>>(certificate)?;
         let names = chain.first().map(|own| Names::of(own.clone())).transpose();
         let names = names.map_err(|e| invalid(certificate, &e))?.unwrap_or_default();
-        if std::fs::metadata(secret).map_err(|e| invalid(secret, &e))?.mode() & 0o007 != 0 {
-            return Err(invalid(secret, &"everybody may read it: chmod o-rwx"));
-        }
         let config = server(certificate)?
             .with_no_client_auth()
-            .with_single_cert(chain, key(secret)?)
+            .with_single_cert(chain, guarded_key(secret)?)
             .map_err(|e| invalid(certificate, &e))?;
         Ok((Acceptor(TlsAcceptor::from(Arc::new(config))), names))
     }

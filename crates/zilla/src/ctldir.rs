@@ -100,6 +100,90 @@ impl Snapshots for NoSnapshots {
     }
 }
 
+<<<<<<< HEAD
+=======
+/// Snapshots that were looked into.
+#[derive(Default)]
+pub(crate) struct Opened {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    by_name: HashMap<String, u64>,
+    /// With their guids.
+    by_number: HashMap<u64, (u64, Arc<Zfs>)>,
+    last: u64,
+    /// None are looked into any more.
+    closed: bool,
+}
+
+impl Opened {
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.inner.lock().by_name.get(name).copied()
+    }
+
+    pub(crate) fn add(&self, name: &str, (guid, zfs): (u64, Arc<Zfs>)) -> Result<u64> {
+        let mut inner = self.inner.lock();
+        if inner.closed {
+            return Err(Error::os(Errno::Io, "the file system was unmounted"));
+        }
+        if let Some(n) = inner.by_name.get(name) {
+            return Ok(*n);
+        }
+        // Numbers are not given out twice: a client may still hold files of a snapshot that was destroyed.
+        let n = inner.last + 1;
+        if n >= CONTROL {
+            return Err(Error::os(Errno::NoMem, "too many snapshots were looked into"));
+        }
+        inner.last = n;
+        inner.by_name.insert(name.to_owned(), n);
+        inner.by_number.insert(n, (guid, zfs));
+        Ok(n)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Zfs>> {
+        self.inner.lock().by_number.get(&number).map(|(_, zfs)| zfs.clone())
+    }
+
+    pub(crate) fn guid(&self, number: u64) -> Option<u64> {
+        self.inner.lock().by_number.get(&number).map(|(guid, _)| *guid)
+    }
+
+    pub(crate) fn with_guid(&self, guid: u64) -> Option<u64> {
+        self.inner.lock().by_number.iter().find(|(_, (g, _))| *g == guid).map(|(n, _)| *n)
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        let n = inner.by_name.remove(name)?;
+        inner.by_number.remove(&n);
+        Some(n)
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut inner = self.inner.lock();
+        inner.by_name.clear();
+        inner.by_number.clear();
+    }
+
+    /// Lets go of all for good: who is about to look into one is refused.
+    pub(crate) fn close(&self) {
+        let all: Vec<_> = {
+            let mut inner = self.inner.lock();
+            inner.closed = true;
+            inner.by_name.clear();
+            inner.by_number.drain().collect()
+        };
+        for (_, (_, zfs)) in all {
+            // Whoever is in the middle of a read has it a moment longer.
+            zfs.revoke_now();
+            zfs.let_go();
+        }
+    }
+}
+
+>>>>>>> daemon
 pub(crate) fn is_control(node: NodeId) -> bool {
     node >> SHIFT == CONTROL
 }

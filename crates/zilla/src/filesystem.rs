@@ -109,6 +109,21 @@ impl Filesystem {
         self.opened.clear();
     }
 
+    /// Takes all of it from whoever still has it, what was looked into of its snapshots too
+    /// ([`Zfs::revoke`]).
+    pub async fn revoke(&self) -> Result<()> {
+        let zfs = self.zfs();
+        zfs.revoke_now();
+        self.opened.close();
+        zfs.revoke().await
+    }
+
+    /// The same where nobody can be in a transaction but what frees files in the background.
+    pub fn revoke_now(&self) {
+        self.zfs().revoke_now();
+        self.opened.close();
+    }
+
     /// What of `.zfs` there is to be seen.
     pub fn set_snapdir(&self, to: Snapdir) {
         self.control.lock().snapdir = to;
@@ -123,16 +138,15 @@ impl Filesystem {
         self.zfs.read().root()
     }
 
+    /// Snapshots are a part of what was taken away ([`Filesystem::revoke`]).
     fn place(&self, node: NodeId) -> Result<Place> {
+        let zfs = self.zfs();
+        zfs.check_lives()?;
         if ctldir::is_control(node) {
             return Ok(Place::Control);
         }
         match ctldir::split(node) {
-            (0, id) => {
-                let zfs = self.zfs();
-                zfs.check_lives()?;
-                Ok(Place::Main(zfs, id))
-            }
+            (0, id) => Ok(Place::Main(zfs, id)),
             (n, id) => match self.opened.get(n) {
                 Some(zfs) => Ok(Place::Snapshot(zfs, n, id)),
                 None => Err(Error::os(Errno::Stale, "the snapshot is gone")),
@@ -251,6 +265,7 @@ impl Filesystem {
     }
 
     async fn lookup_control(&self, dir: NodeId, name: &[u8]) -> Result<Entry> {
+        self.zfs().check_lives()?;
         let control = |node| Entry::control(node, self.control_attr(node));
         match (dir, name) {
             (CTL_ROOT | CTL_SNAPSHOT, b".") => return Ok(control(dir)),

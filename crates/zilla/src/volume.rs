@@ -27,8 +27,9 @@ const ZFS_SYNC_DISABLED: u64 = 2;
 const ZFS_LOGBIAS_THROUGHPUT: u64 = 1;
 /// Zeroes that are to be written, not left out, are written in pieces of so many bytes at most.
 const ZEROES_MAX: u64 = 4 << 20;
-/// So much is brought into memory by one call that only asks for that.
+/// So much is brought into memory by one call that only asks for that, in such pieces.
 const CACHE_MAX: u64 = 32 << 20;
+const CACHE_STEP: u64 = 1 << 20;
 
 /// An open volume, or a snapshot of one.
 ///
@@ -277,7 +278,15 @@ impl Volume {
     /// Brings the beginning of a range into memory, 32 MiB of it at most.
     pub async fn cache(&self, off: u64, len: u64) -> Result<()> {
         let request = self.begin().await?;
-        request.zvol.read(off, len.min(CACHE_MAX) as usize).await.map(drop)
+        let len = len.min(CACHE_MAX);
+        let mut done = 0;
+        while done < len {
+            // Only the cache keeps what was read.
+            let n = CACHE_STEP.min(len - done);
+            request.zvol.read(off.saturating_add(done), n as usize).await?;
+            done += n;
+        }
+        Ok(())
     }
 
     /// Changes the size. What is beyond a smaller one is lost. It is on stable storage when this returns.

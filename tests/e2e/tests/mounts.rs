@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use zilla_e2e::{Kind, Need, Pool, World, can, needs};
+use zilla_e2e::{Kind, Need, Pool, World, can, needs, tree};
 
 /// The options that the kernel has for a mount.
 fn options(at: &Path) -> String {
@@ -357,14 +357,8 @@ fn what_is_not_to_be_mounted_any_more_leaves_what_is_mounted_below_it() {
 
 /// A container or a service that was started while a file system was mounted has a copy of the
 /// mount.
-#[test]
-fn a_copy_of_a_mount_in_another_namespace_makes_its_pool_busy_and_nothing_hangs() {
-    if !can(&[Need::Fuse, Need::Root]) {
-        return;
-    }
-    let world = World::new();
-    let _pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
-    world.zfs("create tank/a").ok();
+/// A process with a mount namespace of its own, with copies of the world's mounts.
+fn namespace(world: &World) -> std::process::Child {
     // The mounts of tests beside this one are let go of again.
     let others = format!(
         "awk -v own={} '$3 ~ /^fuse/ && index($2, own) != 1 {{print $2}}' /proc/self/mounts",
@@ -378,6 +372,29 @@ fn a_copy_of_a_mount_in_another_namespace_makes_its_pool_busy_and_nothing_hangs(
         .expect("unshare");
     let mut ready = [0; 6];
     std::io::Read::read_exact(holder.stdout.as_mut().expect("piped"), &mut ready).expect("ready");
+    holder
+}
+
+/// Whether something is mounted at a place, by the kernel's table.
+fn is_mounted(at: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    table.lines().any(|l| l.split(' ').nth(4) == at.to_str())
+}
+
+#[test]
+fn a_copy_of_a_mount_in_another_namespace_makes_its_pool_busy_and_nothing_hangs() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    world.zfs("snapshot tank/a@s").ok();
+    let mut holder = namespace(&world);
+    // The copy could not be given back: nothing is done.
+    let refused = world.zfs("rollback tank/a@s").fails();
+    assert!(refused.contains("another mount namespace"), "{refused}");
+    assert!(is_mounted(&pool.root().join("a")));
     let begun = Instant::now();
     let refused = world.zpool("export tank").fails();
     assert!(refused.contains("another mount namespace"), "{refused}");
@@ -439,5 +456,126 @@ fn who_had_files_open_when_it_was_unmounted_by_force_changes_nothing_any_more() 
     let mut left = (left, open("new").expect("open"));
     world.zfs("destroy -rf tank/a").ok();
     left.1.write_all(b"x").and_then(|()| left.1.sync_all()).expect_err("it is gone");
+    pool.judge();
+}
+
+#[test]
+fn what_a_rollback_takes_away_comes_back_where_it_was() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let place = world.path().join("by hand");
+    fs::create_dir(&place).expect("folder");
+    let by_hand = |dataset: &str, words: &[&str]| {
+        let place = place.to_str().expect("text");
+        // As mount(8) calls it.
+        let args = [&["mount.zfs"], words, &[dataset, place]].concat();
+        world.run("zilla", &args).ok();
+    };
+    world.zfs("create -o mountpoint=legacy tank/legacy").ok();
+    world.zfs("create tank/own").ok();
+    for (dataset, words) in [("tank/legacy", &["-o", "noexec"][..]), ("tank/own", &["-o", "zfsutil"])] {
+        world.zfs(&format!("unmount {dataset}"));
+        by_hand(dataset, words);
+        fs::write(place.join("f"), "before").expect("file");
+        world.zfs(&format!("snapshot {dataset}@s")).ok();
+        fs::write(place.join("f"), "after").expect("file");
+        let open = fs::File::open(place.join("f")).expect("open");
+        world.zfs(&format!("rollback {dataset}@s")).ok();
+        assert!(is_mounted_as(&place, dataset), "{dataset}");
+        assert_eq!(fs::read_to_string(place.join("f")).expect("file"), "before");
+        if dataset == "tank/legacy" {
+            has(&place, &["noexec"], &[]);
+        }
+        drop(open);
+        // Nor does what is set of others move it.
+        world.zfs(&format!("set mountpoint={} tank", pool.root().display())).ok();
+        assert!(is_mounted_as(&place, dataset), "{dataset}");
+        world.zfs(&format!("unmount {dataset}")).ok();
+    }
+
+    // A copy of a mount could not be given back.
+    world.zfs("mount tank/own").ok();
+    let own = pool.root().join("own");
+    tree::host("mount", &["--bind".as_ref(), own.as_os_str(), place.as_os_str()]);
+    let refused = world.zfs("rollback tank/own@s").fails();
+    assert!(refused.contains("mounted at another place"), "{refused}");
+    assert!(is_mounted_as(&own, "tank/own") && is_mounted_as(&place, "tank/own"));
+    tree::host("umount", &[place.as_os_str()]);
+    world.zfs("rollback tank/own@s").ok();
+    assert!(is_mounted_as(&own, "tank/own"));
+
+    // What is held is refused before anything is unmounted.
+    world.zfs("snapshot tank/own@t").ok();
+    world.zfs("hold mine tank/own@t").ok();
+    let open = fs::File::open(own.join("f")).expect("open");
+    world.zfs("rollback -r tank/own@s").fails();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut &open, &mut text).expect("nobody took it");
+    world.zfs("release mine tank/own@t").ok();
+    // Also one that was looked into, by a process that stands in it.
+    let inside = own.join(".zfs/snapshot/t");
+    let mut stands = Command::new("sleep").arg("600").current_dir(&inside).spawn().expect("sleep");
+    world.zfs("rollback -r tank/own@s").ok();
+    assert!(!inside.exists() && is_mounted_as(&own, "tank/own"));
+    stands.kill().and_then(|()| stands.wait()).expect("kill");
+    drop(open);
+    pool.judge();
+}
+
+fn is_mounted_as(at: &Path, dataset: &str) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let at = at.to_str().expect("text").replace(' ', "\\040");
+    let line = table.lines().rev().find(|l| l.split(' ').nth(4) == Some(&at));
+    line.is_some_and(|l| l.contains(&format!(" {dataset} ")))
+}
+
+#[test]
+fn something_over_a_mount_keeps_it_mounted() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let at = pool.root().join("a");
+    fs::write(at.join("f"), "text").expect("file");
+    tree::host("mount", &["-t".as_ref(), "tmpfs".as_ref(), "tmpfs".as_ref(), at.as_os_str()]);
+    let refused = world.zfs("unmount -f tank/a").fails();
+    assert!(refused.contains("mounted over it"), "{refused}");
+    tree::host("umount", &[at.as_os_str()]);
+    assert_eq!(fs::read_to_string(at.join("f")).expect("file"), "text");
+    world.zfs("unmount -f tank/a").ok();
+    assert!(!is_mounted(&at));
+    world.zfs("mount tank/a").ok();
+    pool.judge();
+}
+
+#[test]
+fn many_who_mount_and_unmount_and_ask_leave_one_mount() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    fs::write(pool.root().join("a/f"), "text").expect("file");
+    world.zfs("snapshot tank/a@s").ok();
+    std::thread::scope(|scope| {
+        for words in [&["unmount -f tank/a", "mount tank/a"][..], &["rollback tank/a@s"], &["list", "mount"]] {
+            let world = &world;
+            scope.spawn(move || {
+                // Whether each is refused is a matter of chance.
+                (0..10).for_each(|_| words.iter().for_each(|words| drop(world.zfs(words))));
+            });
+        }
+    });
+    world.zfs("mount tank/a");
+    assert_eq!(world.zfs("get -H -o value mounted tank/a").ok().trim(), "yes");
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    assert_eq!(table.lines().filter(|l| l.contains(" tank/a ")).count(), 1, "{table}");
+    assert_eq!(fs::read_to_string(pool.root().join("a/f")).expect("file"), "text");
     pool.judge();
 }

@@ -21,7 +21,7 @@ fn scripts_of_the_caller_say_something_of_each_device() {
     };
     script(
         "place",
-        "[ \"$1\" = -h ] && echo 'Where it lies.' && exit\n\
+        "[ \"$1\" = -h ] && echo \"Where it lies.$SECRET\" && exit\n\
          echo \"file=${VDEV_PATH##*/}\"; echo \"under=${VDEV_UPATH##*/}\"; echo \"pool=$POOL_NAME\"; \
          echo \"home=$HOME\"; echo rest of it; echo not=read",
     );
@@ -31,12 +31,17 @@ fn scripts_of_the_caller_say_something_of_each_device() {
     let run = |as_root: &str, words: &[&str]| {
         let mut command = world.command("zpool");
         command.args(words).env("ZPOOL_SCRIPTS_PATH", &scripts).env("ZPOOL_SCRIPTS_AS_ROOT", as_root);
+        // Nothing for the scripts to see.
+        command.env("SECRET", "of the caller");
         world::finish(command)
     };
     for command in ["status", "iostat"] {
         if root {
             let refused = run("0", &[command, "-c", "place"]);
             let why = "Can't run -c with root privileges unless ZPOOL_SCRIPTS_AS_ROOT is set.\n";
+            assert_eq!((refused.code, refused.stderr.as_str()), (1, why));
+            // They are run to be listed, too.
+            let refused = run("0", &[command, "-c"]);
             assert_eq!((refused.code, refused.stderr.as_str()), (1, why));
         }
         let twice = run("1", &[command, "-c", "place", "-c", "fails"]);

@@ -25,7 +25,13 @@ fn a_full_host_suspends_a_pool_and_clear_resumes_it() {
     fs::File::create(&image).and_then(|f| f.set_len(256 << 20)).expect("image");
     let root = world.mnt().join("tank");
     world.zpool(&format!("create -O compression=off -m {} tank {}", root.display(), image.display())).ok();
+    world.zfs("create -o atime=on -o relatime=off tank/read").ok();
+    let read = root.join("read/f");
+    fs::write(&read, "text").expect("file");
     world.zpool("sync tank").ok();
+    // From now on a time of reading waits to be written.
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(fs::read_to_string(&read).expect("file"), "text");
     let chunk = |i: usize| Random::new(i as u64).bytes(1 << 20);
     let writer = {
         let root = root.clone();
@@ -63,6 +69,12 @@ fn a_full_host_suspends_a_pool_and_clear_resumes_it() {
     {
         refused("zfs", words);
     }
+    // What is to be written before is refused, and what is taken by force is.
+    refused("zfs", "unmount tank/read");
+    let begin = Instant::now();
+    world.zfs("unmount -f tank/read").ok();
+    assert!(begin.elapsed() < Duration::from_secs(40), "unmount -f waited");
+    assert!(!read.exists());
     // The device shows what it did.
     let status = world.zpool("status -p tank").ok();
     let line = status.lines().find(|l| l.contains("d.img")).expect("the device");
@@ -77,6 +89,8 @@ fn a_full_host_suspends_a_pool_and_clear_resumes_it() {
     writer.join().expect("the writer goes on");
     assert_eq!(health(), "ONLINE");
     world.zpool("sync tank").ok();
+    world.zfs("mount tank/read").ok();
+    assert_eq!(fs::read_to_string(&read).expect("file"), "text");
     for i in 0..FILES {
         assert!(fs::read(root.join(format!("f{i}"))).expect("read") == chunk(i), "f{i}");
     }

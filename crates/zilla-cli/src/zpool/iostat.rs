@@ -25,7 +25,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
                 (script_names, opts.verbose) = (Some(names), true);
             }
             Opt::Unknown('c', _) => {
-                scripts::list(cx, "iostat");
+                scripts::list(cx, "iostat")?;
                 return Ok(0);
             }
             Opt::Flag('g', _) => opts.names.guid = true,

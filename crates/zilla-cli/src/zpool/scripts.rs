@@ -70,8 +70,12 @@ fn folders() -> Vec<PathBuf> {
     own.into_iter().chain([PathBuf::from(SCRIPTS_DIR)]).collect()
 }
 
-/// Prints what scripts there are, in their own words.
-pub fn list(cx: &mut Cx, command: &str) {
+/// Where a script finds programs.
+const PATH: &str = "/bin:/sbin:/usr/bin:/usr/sbin";
+
+/// Prints what scripts there are, in their own words: they are run for that.
+pub fn list(cx: &mut Cx, command: &str) -> Result<(), Exit> {
+    check(cx, None)?;
     cx.out.line(format!("Available 'zpool {command} -c' commands:"));
     for folder in folders() {
         let Ok(entries) = std::fs::read_dir(folder) else { continue };
@@ -80,12 +84,13 @@ pub fn list(cx: &mut Cx, command: &str) {
         for path in paths.iter().filter(|p| is_script(p)) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let mut command = Command::new(path);
-            command.arg("-h");
+            command.arg("-h").env_clear().env("PATH", PATH);
             for line in output(command).unwrap_or_default().lines().filter(|l| !l.trim().is_empty()) {
                 cx.out.line(format!("  {name:<14}  {line}"));
             }
         }
     }
+    Ok(())
 }
 
 fn is_script(path: &Path) -> bool {
@@ -243,7 +248,7 @@ fn run(script: &Path, device: &Asked<'_>) -> Option<String> {
     let mut command = Command::new(script);
     command
         .env_clear()
-        .env("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
+        .env("PATH", PATH)
         .env("POOL_NAME", device.pool)
         .env("VDEV_PATH", device.path)
         .env("VDEV_UPATH", &under)

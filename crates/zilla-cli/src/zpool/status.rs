@@ -59,7 +59,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
                 script_names = Some(names);
             }
             Opt::Unknown('c', _) => {
-                scripts::list(cx, "status");
+                scripts::list(cx, "status")?;
                 return Ok(0);
             }
             Opt::Flag('d', _) => opts.direct = true,

@@ -308,6 +308,7 @@ impl Engine {
         }
         let placed = settings.iter().any(|(n, _)| n == "mountpoint");
         let mounted = pool.mounted_below(&name);
+        let by_hand = pool.places_by_hand(&mounted).await;
         pool.change_props(&name, settings).await?;
         let after = Settings::of(ds).await.map_err(of(&name))?;
         let place = after.place(pool);
@@ -316,6 +317,10 @@ impl Engine {
             let Ok(ds) = pool.zilla.by_name(name).await else { continue };
             let settings = Settings::of(&ds).await.map_err(of(name))?;
             let at = pool.mounted_at(name);
+            // What somebody mounted at a place of his own moves when it is given another.
+            if by_hand.get(name).is_some_and(|before| *before == settings.place(pool)) {
+                continue;
+            }
             let same = matches!((settings.place(pool), &at), (Mountpoint::At(p), Some(at)) if at.as_os_str() == p.as_str());
             if !same || settings.num("canmount") == 0 {
                 moved.push(name.clone());
@@ -339,7 +344,12 @@ impl Engine {
             first = pool.first_places(ds).await?;
             first.retain(|name| !mounted.contains(name));
         }
-        let mut mount_error = pool.mount_back(self, &unmounted).await;
+        let back = unmounted.into_iter().map(|(name, earlier)| match moved.contains(&name) {
+            true => (name, earlier.in_its_place()),
+            false => (name, earlier),
+        });
+        let back: Vec<_> = back.collect();
+        let mut mount_error = pool.mount_back(self, &back).await;
         for name in first.iter().rev() {
             if let Err(e) = pool.mount(self, name, &How::default()).await {
                 mount_error.get_or_insert(e);

@@ -1,7 +1,7 @@
 //! `zfs upgrade`, and `zfs set version`: a file system gets a newer version of its format.
 //!
 //! It is closed for that: what is mounted there is unmounted, and mounted again afterwards. Where
-//! somebody uses it, or has mounted it at a place of his own, nothing is done.
+//! somebody uses it nothing is done.
 
 use super::Engine;
 use super::errors::{Answer, of};
@@ -33,12 +33,6 @@ impl Engine {
         }
         let is_mounted = pool.mounted_at(&name).is_some();
         let mounted = if is_mounted { pool.mounted_below(&name) } else { Vec::new() };
-        for below in &mounted {
-            if !pool.may_be_mounted(below).await {
-                let what = format!("'{below}' is mounted by hand: unmount it first");
-                return Err(ApiError::with(ErrorCode::Busy, what));
-            }
-        }
         let (unmounted, stopped) = pool.unmount_each(&mounted, false).await;
         let done = match stopped {
             Some(e) => Err(e),

@@ -47,6 +47,7 @@ mod kstats;
 mod labelclear;
 mod logs;
 mod lost;
+mod meanwhile;
 mod mountopts;
 mod mounts;
 mod moved;

@@ -37,12 +37,52 @@ pub struct Mounted {
     pub fs: Arc<Filesystem>,
     pub mount: Arc<Mount>,
     pub temporary: Temporary,
+    /// Where somebody wanted it, whatever its property says.
+    pub(super) at: Option<String>,
     /// What the kernel was told.
     told: Options,
     /// Its row in the table of shares, if it is shared over NFS.
     pub(super) share: Option<Shared>,
     /// The same over SMB.
     pub(super) usershare: Option<Usershare>,
+    /// Somebody is about to unmount it, and takes away what is left of it.
+    in_hand: bool,
+}
+
+/// A mount that is being unmounted, until this is dropped.
+struct InHand<'p> {
+    pool: &'p Pool,
+    name: &'p str,
+    mount: Arc<Mount>,
+}
+
+impl<'p> InHand<'p> {
+    fn take(pool: &'p Pool, name: &'p str, mount: &Arc<Mount>) -> InHand<'p> {
+        let taken = InHand { pool, name, mount: mount.clone() };
+        taken.set(true);
+        taken
+    }
+
+    fn set(&self, in_hand: bool) {
+        let mut mounts = self.pool.mounts.lock();
+        if let Some(m) = mounts.get_mut(self.name).filter(|m| Arc::ptr_eq(&m.mount, &self.mount)) {
+            m.in_hand = in_hand;
+        }
+    }
+
+    /// It is gone. Another may be mounted under its name by now.
+    fn forget(&self) {
+        let mut mounts = self.pool.mounts.lock();
+        if mounts.get(self.name).is_some_and(|m| Arc::ptr_eq(&m.mount, &self.mount)) {
+            mounts.remove(self.name);
+        }
+    }
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
 }
 
 /// How long the last threads of an unmounted file system are waited for; access times that wait may
@@ -50,6 +90,26 @@ pub struct Mounted {
 const GOING: Duration = Duration::from_secs(10);
 /// And so long for the last threads of a file system that was unmounted by force.
 pub(super) const LINGERING: Duration = Duration::from_secs(5);
+
+/// Whoever has a copy of a mount may keep it for ever.
+pub(super) const ELSEWHERE: &str = "pool or dataset is busy: it is mounted at another place, or another \
+                                    mount namespace has it mounted, too";
+
+/// Why something was not unmounted.
+pub(super) enum Stays {
+    /// Its files are in use.
+    Busy(ApiError),
+    /// Force would not help, or would take it from somebody for good.
+    Other(ApiError),
+}
+
+impl Stays {
+    pub(super) fn why(self) -> ApiError {
+        match self {
+            Stays::Busy(why) | Stays::Other(why) => why,
+        }
+    }
+}
 
 impl Mounted {
     pub fn path(&self) -> &Path {
@@ -83,28 +143,32 @@ impl Pool {
     pub fn mounted_at(&self, name: &str) -> Option<PathBuf> {
         let mut mounts = self.mounts.lock();
         let mounted = mounts.get(name)?;
+        if mounted.mount.is_gone() && mounted.in_hand {
+            return None;
+        }
         if mounted.mount.is_gone() {
-            let zfs = mounted.fs.zfs();
+            let fs = mounted.fs.clone();
             mounts.remove(name);
             // What it frees in the background is freed by the next who mounts it.
-            zfs.revoke_now();
-            zfs.let_go();
+            fs.revoke_now();
+            fs.zfs().let_go();
             return None;
         }
         (!mounted.mount.is_going()).then(|| mounted.path().to_owned())
     }
 
     /// Waits for what someone has just unmounted: the kernel is done with it before its threads
-    /// are.
+    /// are. Called with `mounting` held.
     pub(super) async fn settle(&self, name: &str) -> Answer<()> {
         let going = |m: &&Mounted| m.mount.is_going();
-        let going = self.mounts.lock().get(name).filter(going).map(|m| (m.mount.clone(), m.fs.zfs()));
-        let Some((mount, zfs)) = going else { return Ok(()) };
+        let going = self.mounts.lock().get(name).filter(going).map(|m| (m.mount.clone(), m.fs.clone()));
+        let Some((mount, fs)) = going else { return Ok(()) };
+        let hand = InHand::take(self, name, &mount);
         if tokio::time::timeout(GOING, mount.gone()).await.is_err() {
             return Err(failed("it is still being unmounted; try again").subject(name));
         }
-        self.mounts.lock().remove(name);
-        take_back(name, zfs).await;
+        take_back(name, &fs).await;
+        hand.forget();
         Ok(())
     }
 
@@ -205,7 +269,7 @@ impl Pool {
         }
         let fs = ds.open_filesystem(told.readonly).await.map_err(of(name))?;
         // Should it not come to be mounted, the next try must find it free.
-        let mut unused = Unused(Some(fs.zfs()));
+        let mut unused = Unused(Some(fs.clone()));
         let kept_log = fs.zfs().kept_log().map(str::to_owned);
         told.readonly |= kept_log.is_some();
         let props = ds.fs_props(readonly).await.map_err(of(name))?;
@@ -220,7 +284,9 @@ impl Pool {
             .await
             .map_err(|e| failed(e.to_string()))?;
         let mount = attached.map_err(|e| e.subject(name))?;
-        let mounted = Mounted { fs, mount: Arc::new(mount), temporary, told, share: None, usershare: None };
+        let (mount, at) = (Arc::new(mount), how.at.clone());
+        let (share, usershare) = (None, None);
+        let mounted = Mounted { fs, mount, temporary, at, told, share, usershare, in_hand: false };
         self.mounts.lock().insert(name.to_owned(), mounted);
         unused.0 = None;
         let shared = self.share_mounted(engine, name, &ds).await;
@@ -346,12 +412,23 @@ impl Pool {
     /// The same; `lingering`: so long is waited for who still uses what was taken away by force,
     /// and as long for what the mount had begun.
     pub(super) async fn unmount_within(&self, name: &str, force: bool, lingering: Duration) -> Answer<()> {
+        self.try_unmount(name, force, lingering).await.map_err(Stays::why)
+    }
+
+    /// The same, and what kind of reason keeps it mounted.
+    pub(super) async fn try_unmount(
+        &self,
+        name: &str,
+        force: bool,
+        lingering: Duration,
+    ) -> std::result::Result<(), Stays> {
         let _one = self.mounting.lock().await;
         let found = self.mounts.lock().get_mut(name).map(|m| {
             let shares = (m.share.take(), m.usershare.take());
             (m.mount.clone(), m.fs.clone(), shares)
         });
         let Some((mount, fs, (share, usershare))) = found else { return Ok(()) };
+        let hand = InHand::take(self, name, &mount);
         // Clients of NFS use the file system no more, or it would not be free.
         share.iter().for_each(Shared::hide);
         let usershare = match usershare {
@@ -387,27 +464,25 @@ impl Pool {
                     Err(why) => tracing::warn!("'{name}' is not shared any more: {}", why.text()),
                 }
             }
-            let what = match e.kind() {
-                io::ErrorKind::ResourceBusy => "pool or dataset is busy".to_owned(),
-                _ => e.to_string(),
-            };
-            return Err(ApiError::with(ErrorCode::UmountFailed, what).subject(path));
+            let failed = |what: String| ApiError::with(ErrorCode::UmountFailed, what).subject(path);
+            return Err(match e.kind() {
+                io::ErrorKind::ResourceBusy => Stays::Busy(failed("pool or dataset is busy".to_owned())),
+                _ => Stays::Other(failed(e.to_string())),
+            });
         }
         if force {
             // Files still open keep a detached mount alive; it must not keep the pool.
             let _ = tokio::time::timeout(lingering, mount.gone()).await;
         } else {
             let gone = tokio::time::timeout(lingering, mount.gone()).await.is_ok();
-            // Whoever has a copy of the mount may keep it for ever.
             if !gone && mount.lives_elsewhere() {
-                let what = "pool or dataset is busy: it is mounted at another place, or another mount namespace has it mounted, too";
-                return Err(ApiError::with(ErrorCode::UmountFailed, what).subject(path));
+                return Err(Stays::Other(ApiError::with(ErrorCode::UmountFailed, ELSEWHERE).subject(path)));
             }
             mount.gone().await;
         }
-        take_back(name, fs.zfs()).await;
-        self.mounts.lock().remove(name);
-        drop((mount, fs));
+        take_back(name, &fs).await;
+        hand.forget();
+        drop((hand, mount, fs));
         // What the mount began in the background ends now; a destroy that follows must not find the
         // dataset busy.
         if let Ok(ds) = self.zilla.by_name(name).await {
@@ -481,67 +556,6 @@ impl Pool {
             }
         }
         Ok(left)
-    }
-
-    /// Unmounts a tree, deepest first. Returns what was unmounted, and what stopped it.
-    pub(super) async fn unmount_tree(
-        &self,
-        name: &str,
-        force: bool,
-    ) -> (Vec<(String, Temporary)>, Option<ApiError>) {
-        self.unmount_each(&self.mounted_below(name), force).await
-    }
-
-    /// The same for some, in this order.
-    pub(super) async fn unmount_each(
-        &self,
-        names: &[String],
-        force: bool,
-    ) -> (Vec<(String, Temporary)>, Option<ApiError>) {
-        let mut unmounted = Vec::new();
-        for name in names {
-            let temporary = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
-            if let Err(e) = self.unmount_one(name, force).await {
-                return (unmounted, Some(e));
-            }
-            unmounted.push((name.clone(), temporary));
-        }
-        (unmounted, None)
-    }
-
-    /// Mounts again what was unmounted, with the options it had; the first error.
-    pub(super) async fn mount_back(
-        &self,
-        engine: &Engine,
-        unmounted: &[(String, Temporary)],
-    ) -> Option<ApiError> {
-        let mut first = None;
-        for (name, temporary) in unmounted.iter().rev() {
-            // It was mounted: so it is now, unasked or not, if it may be at all.
-            if !self.may_be_mounted(name).await {
-                continue;
-            }
-            let how = How { temporary: *temporary, explicit: true, ..How::default() };
-            if let Err(e) = self.mount(engine, name, &how).await {
-                tracing::warn!("'{name}' cannot be mounted again: {}", e.description());
-                first.get_or_insert(e);
-            }
-        }
-        first
-    }
-
-    /// Whether a file system has a mountpoint that is a path, and is not kept from it.
-    pub(super) async fn may_be_mounted(&self, name: &str) -> bool {
-        let Ok(ds) = self.zilla.by_name(name).await else { return false };
-        let settings = Settings::of(&ds).await;
-        settings.is_ok_and(|s| matches!(s.place(self), Mountpoint::At(_)) && s.num("canmount") != 0)
-    }
-
-    /// Mounts a tree again, so that it heeds what only a new mount does.
-    pub(super) async fn mount_anew(&self, engine: &Engine, name: &str) -> Answer<()> {
-        let (unmounted, stopped) = self.unmount_tree(name, false).await;
-        let failed = self.mount_back(engine, &unmounted).await;
-        stopped.or(failed).map_or(Ok(()), Err)
     }
 
     /// A snapshot goes: nobody may look into it through `.zfs` any more.
@@ -646,14 +660,18 @@ impl Engine {
     /// Unmounts one, and with `-u` unloads its key if it has one of its own. If that is refused the
     /// file system is mounted again.
     async fn unmount_asked(&self, pool: &Arc<Pool>, name: &str, r: &DatasetUnmount) -> Answer<()> {
-        let temporary = pool.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
+        if !r.force {
+            // What is to be written first would never be.
+            pool.check_running()?;
+        }
+        let earlier = pool.earlier(name);
         pool.unmount_one(name, r.force).await?;
         if !r.unload_keys || !pool.has_own_loaded_key(name).await {
             return Ok(());
         }
         let Err(e) = self.unload_key(KeyUnload { name: name.to_owned() }).await else { return Ok(()) };
         // What stops that is in the log.
-        pool.mount_back(self, &[(name.to_owned(), temporary)]).await;
+        pool.mount_back(self, &[(name.to_owned(), earlier)]).await;
         Err(e)
     }
 

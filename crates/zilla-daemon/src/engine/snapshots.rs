@@ -76,7 +76,8 @@ fn refusal(e: &zilla::error::Error) -> Option<ApiError> {
 }
 
 impl Engine {
-    /// `zfs rollback`. What is mounted is taken away and mounted again: whoever has a file open sees to it first.
+    /// `zfs rollback`. What is mounted is taken away, also from whoever has a file open, and mounted
+    /// again.
     pub(super) async fn roll_back(&self, r: DatasetRollback) -> Answer<()> {
         let pool = self.pool_of(&r.snapshot)?;
         if pool.readonly() {
@@ -104,6 +105,10 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::HasDependents, "more recent snapshots or bookmarks exist")
                 .details(details));
         }
+        // What could not be destroyed is refused before anything is taken from anybody.
+        if let Some(held) = later.iter().find(|s| s.userrefs() > 0) {
+            return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(held.name()));
+        }
         let mut clones = Vec::new();
         for snap in &later {
             clones.extend(snap.clones().await.map_err(of_dataset)?);
@@ -116,7 +121,10 @@ impl Engine {
                 .details(details));
         }
         // It may be that somebody has just unmounted it.
-        pool.settle(&fs).await?;
+        {
+            let _one = pool.mounting.lock().await;
+            pool.settle(&fs).await?;
+        }
         let below: Vec<String> = match pool.mounted_at(&fs) {
             Some(_) => pool.mounted_below(&fs).into_iter().filter(|name| *name != fs).collect(),
             None => Vec::new(),
@@ -131,8 +139,10 @@ impl Engine {
             None => self.roll_back_unmounted(&pool, &r, &fs, names, marks).await,
         };
         self.show_devices(&fs).await;
-        pool.mount_back(self, &unmounted).await;
-        done
+        let lost = pool.mount_back(self, &unmounted).await;
+        done?;
+        // Programs would go on in the directory below.
+        lost.map_or(Ok(()), Err)
     }
 
     async fn roll_back_unmounted(

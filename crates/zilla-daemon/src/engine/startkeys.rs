@@ -7,12 +7,14 @@
 //! may be no network yet. Keys with `keylocation=prompt` wait for a person.
 //!
 //! What it keeps true: a key that is not found costs its datasets and one line of the log, never
-//! the start. A pool chooses what its `keylocation` is, so only regular files are read, no more of
+//! the start: files are looked for together, one that does not answer is not asked again, and all of
+//! them have little more than [`FILE_PATIENCE`]. A pool chooses what its `keylocation` is, so only regular files are read, no more of
 //! them than a key has, and nothing of them is told. A pool that `zpool import` opens is none of
 //! these: there `-l` says that keys are to be loaded.
 
 use super::Engine;
 use super::pool::Pool;
+use futures_util::stream::{StreamExt, iter};
 use std::fs::{File, OpenOptions};
 use std::io::BufReader;
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,8 +25,12 @@ use zilla::keys::KeyFormat;
 use zilla_control::key_source;
 use zilla_control::types::{KeyLoad, KeyMaterial};
 
-/// How long a key's file may take: one in a network file system may not answer.
+/// How long files that do not answer (they may lie in a network file system) may keep the start
+/// waiting, and how long at least each look for some waits.
 const FILE_PATIENCE: Duration = Duration::from_secs(30);
+const A_LOOK: Duration = Duration::from_secs(1);
+/// Files that are looked for at a time: each has a thread.
+const TOGETHER: usize = 256;
 /// The same for a server.
 const SERVER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long servers are tried before they are given up, and how long after a failure again.
@@ -39,11 +45,20 @@ struct Locked {
     format: &'static str,
     /// Why it has no key so far.
     why: String,
+    /// Its file did not answer, and is not asked again.
+    silent: bool,
 }
 
 /// Those of the pools that were opened.
 #[derive(Default)]
-pub(super) struct StartKeys(Vec<Locked>);
+pub(super) struct StartKeys {
+    locked: Vec<Locked>,
+    /// How long files that did not answer were waited for.
+    waited: Duration,
+}
+
+/// A key, or why there is none.
+type Found = std::result::Result<KeyMaterial, String>;
 
 /// What one look for a key came to.
 enum Look {
@@ -60,7 +75,7 @@ impl StartKeys {
     /// Notes what a pool that was just opened needs.
     pub(super) async fn note(&mut self, pool: &Arc<Pool>) {
         match locked_roots(pool).await {
-            Ok(mut roots) => self.0.append(&mut roots),
+            Ok(mut roots) => self.locked.append(&mut roots),
             Err(e) => tracing::error!("pool '{}': its keys cannot be looked for: {e}", pool.name()),
         }
     }
@@ -69,12 +84,13 @@ impl StartKeys {
     /// mounted.
     pub(super) async fn load_files(&mut self, engine: &Engine) -> Vec<Arc<Pool>> {
         let (mut left, mut opened) = (Vec::new(), Vec::<Arc<Pool>>::new());
-        for mut locked in std::mem::take(&mut self.0) {
-            if is_remote(&locked.location) {
+        let found = self.look_together(|locked| read(locked.format, locked.location.clone())).await;
+        for (mut locked, found) in found {
+            let Some(found) = found else {
                 left.push(locked);
                 continue;
-            }
-            match locked.look(engine).await {
+            };
+            match locked.load(engine, found).await {
                 Look::Loaded(pool) => {
                     if !opened.iter().any(|p| Arc::ptr_eq(p, &pool)) {
                         opened.push(pool);
@@ -88,16 +104,46 @@ impl StartKeys {
                 Look::Wrong(why) => locked.tell(&why),
             }
         }
-        self.0 = left;
+        self.locked = left;
         for pool in &opened {
             pool.mount_by_itself(engine).await;
         }
         opened
     }
 
+    /// All that are noted, and what `read` has found for those whose keys are in files.
+    async fn look_together<F>(&mut self, read: impl Fn(&Locked) -> F) -> Vec<(Locked, Option<Found>)>
+    where
+        F: Future<Output = Found>,
+    {
+        let begun = tokio::time::Instant::now();
+        let until = begun + FILE_PATIENCE.saturating_sub(self.waited).max(A_LOOK);
+        let looks = std::mem::take(&mut self.locked).into_iter().map(|mut locked| {
+            let found = (!locked.silent && !is_remote(&locked.location)).then(|| read(&locked));
+            async move {
+                let found = match found {
+                    None => None,
+                    Some(found) => match tokio::time::timeout_at(until, found).await {
+                        Ok(found) => Some(found),
+                        Err(_) => {
+                            locked.silent = true;
+                            Some(Err(SILENT.to_owned()))
+                        }
+                    },
+                };
+                (locked, found)
+            }
+        });
+        let all: Vec<_> = iter(looks).buffered(TOGETHER).collect().await;
+        if all.iter().any(|(locked, found)| locked.silent && found.is_some()) {
+            self.waited += begun.elapsed();
+        }
+        all
+    }
+
     /// Tells of the files that were not found; what is left is asked of servers.
     pub(super) fn give_up_files(&mut self) {
-        self.0.retain(|locked| {
+        self.locked.retain(|locked| {
             let remote = is_remote(&locked.location);
             if !remote {
                 locked.tell(&locked.why);
@@ -116,19 +162,16 @@ impl Locked {
         );
     }
 
-    async fn look(&self, engine: &Engine) -> Look {
-        // It may have been exported, and another have its name.
-        let (Some(pool), Ok(now)) = (self.pool.upgrade(), engine.pool_of(&self.name)) else {
-            return Look::Settled;
-        };
-        if !Arc::ptr_eq(&pool, &now) {
-            return Look::Settled;
-        }
-        let key = match is_remote(&self.location) {
-            true => ask(self.format, self.location.clone()).await,
-            false => read(self.format, self.location.clone()).await,
-        };
-        let key = match key {
+    /// Its pool, if it is still there under the name: it may have been exported, and another have that.
+    fn pool(&self, engine: &Engine) -> Option<Arc<Pool>> {
+        let (pool, now) = (self.pool.upgrade()?, engine.pool_of(&self.name).ok()?);
+        Arc::ptr_eq(&pool, &now).then_some(pool)
+    }
+
+    /// Loads what was found.
+    async fn load(&self, engine: &Engine, found: Found) -> Look {
+        let Some(pool) = self.pool(engine) else { return Look::Settled };
+        let key = match found {
             Ok(key) => key,
             Err(why) => return Look::Missing(why),
         };
@@ -178,16 +221,24 @@ async fn locked_roots(pool: &Arc<Pool>) -> Result<Vec<Locked>> {
             KeyFormat::Passphrase => "passphrase",
         };
         let (pool, name) = (Arc::downgrade(pool), dir.name());
-        all.push(Locked { pool, name, location: location.to_owned(), format, why: String::new() });
+        all.push(Locked {
+            pool,
+            name,
+            location: location.to_owned(),
+            format,
+            why: String::new(),
+            silent: false,
+        });
     }
     Ok(all)
 }
 
 const NOT_A_FILE: &str = "it is not a regular file.";
+const SILENT: &str = "its file system did not answer.";
 
 /// The key in a file. The file may lie in a file system of this very process, or in one that does
 /// not answer.
-async fn read(format: &'static str, location: String) -> std::result::Result<KeyMaterial, String> {
+async fn read(format: &'static str, location: String) -> Found {
     let look = move || {
         let path = location.trim_start_matches("file://");
         let failed =
@@ -201,14 +252,10 @@ async fn read(format: &'static str, location: String) -> std::result::Result<Key
         let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(failed)?;
         key_in(format, file)
     };
-    match tokio::time::timeout(FILE_PATIENCE, zilla_env::apart(look)).await {
-        Ok(Ok(key)) => key,
-        Ok(Err(e)) => Err(format!("{e}.")),
-        Err(_) => Err(format!("nothing was read of it for {} seconds.", FILE_PATIENCE.as_secs())),
-    }
+    zilla_env::apart(look).await.unwrap_or_else(|e| Err(format!("{e}.")))
 }
 
-fn key_in(format: &str, file: File) -> std::result::Result<KeyMaterial, String> {
+fn key_in(format: &str, file: File) -> Found {
     match file.metadata() {
         Ok(about) if about.is_file() => {}
         Ok(_) => return Err(NOT_A_FILE.into()),
@@ -219,7 +266,7 @@ fn key_in(format: &str, file: File) -> std::result::Result<KeyMaterial, String> 
 }
 
 /// The key that a server has.
-async fn ask(format: &'static str, url: String) -> std::result::Result<KeyMaterial, String> {
+async fn ask(format: &'static str, url: String) -> Found {
     let fetch = move || key_source::fetch(&url, SERVER_PATIENCE);
     let fetched = tokio::task::spawn_blocking(fetch).await.map_err(|e| format!("{e}."))?;
     let fetched = fetched.map_err(|why| format!("{why}."))?;
@@ -228,7 +275,7 @@ async fn ask(format: &'static str, url: String) -> std::result::Result<KeyMateri
     material(format, bytes?)
 }
 
-fn material(format: &str, bytes: Vec<u8>) -> std::result::Result<KeyMaterial, String> {
+fn material(format: &str, bytes: Vec<u8>) -> Found {
     let key = key_source::checked(format, false, &bytes).map(|key| {
         let material = KeyMaterial::new(&key);
         key_source::wipe(key);
@@ -242,7 +289,7 @@ impl Engine {
     /// Asks servers for the keys that are still to be loaded, until all are there or it has taken
     /// too long.
     pub(super) fn ask_for_keys(self: &Arc<Self>) {
-        let mut waiting = std::mem::take(&mut self.start_keys.lock().0);
+        let mut waiting = std::mem::take(&mut self.start_keys.lock().locked);
         if waiting.is_empty() {
             return;
         }
@@ -256,7 +303,16 @@ impl Engine {
                     if engine.closing() {
                         return;
                     }
-                    match locked.look(&engine).await {
+                    if locked.pool(&engine).is_none() {
+                        continue;
+                    }
+                    let found = ask(locked.format, locked.location.clone()).await;
+                    // The pool may have gone meanwhile; now it cannot until all is mounted.
+                    let _changes = engine.changes.lock().await;
+                    if engine.closing() {
+                        return;
+                    }
+                    match locked.load(&engine, found).await {
                         Look::Loaded(pool) => pool.mount_by_itself(&engine).await,
                         Look::Settled => {}
                         Look::Missing(why) => {
@@ -283,6 +339,53 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Files of file systems that do not answer are waited for together, once, and all of them not
+    /// much longer than one.
+    #[tokio::test(start_paused = true)]
+    async fn files_that_do_not_answer_do_not_hold_up_the_start() {
+        let note = |keys: &mut StartKeys, location: String| {
+            let (pool, name) = (Weak::new(), "tank/a".to_owned());
+            keys.locked.push(Locked {
+                pool,
+                name,
+                location,
+                format: "raw",
+                why: String::new(),
+                silent: false,
+            });
+        };
+        let read = |locked: &Locked| {
+            let location = locked.location.clone();
+            async move {
+                if location.contains("dead") {
+                    std::future::pending::<()>().await;
+                }
+                Err(location)
+            }
+        };
+        let begun = tokio::time::Instant::now();
+        let mut keys = StartKeys::default();
+        for pool in 0..20 {
+            for i in 0..20 {
+                note(&mut keys, format!("file:///dead/{pool}/{i}"));
+            }
+            note(&mut keys, format!("file:///there/{pool}"));
+            note(&mut keys, "https://dead".to_owned());
+            // As often as a pool is opened and something is mounted.
+            for round in 0..3 {
+                let all = keys.look_together(read).await;
+                let silent = all.iter().filter(|(l, f)| l.silent && f.is_some()).count();
+                assert_eq!(silent, if round == 0 { 20 } else { 0 });
+                assert_eq!(all.iter().filter(|(l, f)| !l.silent && f.is_some()).count(), pool + 1);
+                keys.locked = all.into_iter().map(|(locked, _)| locked).collect();
+            }
+        }
+        assert!(begun.elapsed() <= FILE_PATIENCE + 20 * A_LOOK, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= FILE_PATIENCE);
+        keys.give_up_files();
+        assert!(keys.locked.iter().all(|l| is_remote(&l.location)) && keys.locked.len() == 20);
+    }
 
     #[tokio::test]
     async fn only_regular_files_are_read_and_no_more_than_a_key() {

@@ -2,76 +2,97 @@
 //! rollback, or never mounted after all.
 //!
 //! What is kept true: a dataset's files are one mount's. Whoever still has the files of another gets
-//! EIO from then on ([`Zfs::revoke`]), and then the dataset is free for the next.
+//! EIO from then on ([`Filesystem::revoke`]), and then the dataset is free for the next.
 
 use super::errors::Answer;
-use super::mountopts::Temporary;
-use super::mounts::LINGERING;
+use super::meanwhile::Earlier;
+use super::mounts::{ELSEWHERE, LINGERING, Stays};
 use super::pool::Pool;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use zilla::Zfs;
+use std::time::{Duration, Instant};
+use zilla::Filesystem;
+use zilla_control::{ApiError, ErrorCode};
+use zilla_fuse::mountinfo;
+
+/// How often copies of a mount are looked for again.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// An open file system that is given up when this is dropped.
-pub(super) struct Unused(pub(super) Option<Arc<Zfs>>);
+pub(super) struct Unused(pub(super) Option<Arc<Filesystem>>);
 
 impl Drop for Unused {
     fn drop(&mut self) {
-        if let Some(zfs) = self.0.take() {
-            zfs.revoke_now();
-            zfs.let_go();
+        if let Some(fs) = self.0.take() {
+            fs.revoke_now();
+            fs.zfs().let_go();
         }
     }
 }
 
-/// Takes a file system from whoever may still have it: files of what was unmounted by force, and what
-/// frees files in the background. Then others may open the dataset.
-pub(super) async fn take_back(name: &str, zfs: Arc<Zfs>) {
-    if let Err(e) = zfs.flush_atimes().await {
-        tracing::warn!("'{name}': writing access times: {e}");
-    }
-    match tokio::time::timeout(LINGERING, zfs.revoke()).await {
+/// Takes a file system from whoever may still have it: files of what was unmounted by force, what was
+/// looked into of its snapshots, and what frees files in the background. Then others may open the
+/// dataset.
+pub(super) async fn take_back(name: &str, fs: &Filesystem) {
+    let taken = async {
+        if let Err(e) = fs.zfs().flush_atimes().await {
+            tracing::warn!("'{name}': writing access times: {e}");
+        }
+        fs.revoke().await
+    };
+    match tokio::time::timeout(LINGERING, taken).await {
         Ok(Ok(())) => {}
         Ok(Err(e)) => tracing::error!("'{name}': {e}"),
         // Its pool is suspended. Nobody is in a transaction for so long.
-        Err(_) => tracing::warn!("'{name}': what was changed last is not synced yet"),
+        Err(_) => {
+            tracing::warn!("'{name}': what was changed last is not synced yet");
+            fs.revoke_now();
+        }
     }
-    zfs.let_go();
+    fs.zfs().let_go();
 }
 
 /// Whether anything is mounted below a path, whoever mounted it; also where it cannot be told.
 fn is_mounted_below(at: &Path) -> bool {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return true };
-    // Blanks and the like are written in octal there.
-    let octal = |byte: &u8| match byte {
-        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
-        byte => vec![*byte],
-    };
-    let mut below: Vec<u8> = at.as_os_str().as_bytes().iter().flat_map(octal).collect();
-    below.push(b'/');
-    let place = |line: &[u8]| line.split(|b| *b == b' ').nth(4).is_some_and(|p| p.starts_with(&below));
-    table.split(|b| *b == b'\n').any(place)
+    mountinfo::mounted().map_or(true, |all| all.iter().any(|m| m.path != at && m.path.starts_with(at)))
+}
+
+/// Whether there are copies of a mount that stay. A container that starts has all mounts for a moment.
+async fn keeps_copies(device: u64) -> bool {
+    let begun = Instant::now();
+    while zilla_env::apart(move || mountinfo::has_copies(device)).await.unwrap_or(false) {
+        if begun.elapsed() >= LINGERING {
+            return true;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    false
 }
 
 impl Pool {
     /// Unmounts one that is to be rolled back, in which nothing else of the pool is mounted any more.
     /// As OpenZFS goes back under open files, so does this: what they were is gone. Only where
-    /// something else is mounted in it, which would go with it, does it have to be free.
+    /// something else is mounted in it, which would go with it, does it have to be free. A copy of
+    /// the mount, which a container has or a bind mount is, could not be given back: where there
+    /// is one nothing is done.
     pub(super) async fn unmount_for_rollback(
         &self,
         name: &str,
         force: bool,
-        unmounted: &mut Vec<(String, Temporary)>,
+        unmounted: &mut Vec<(String, Earlier)>,
     ) -> Answer<()> {
         let Some(at) = self.mounted_at(name) else { return Ok(()) };
-        let temporary = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
-        match self.unmount_one(name, force).await {
-            Err(busy) if force || is_mounted_below(&at) => return Err(busy),
-            Err(_) => self.unmount_one(name, true).await?,
-            Ok(()) => {}
+        let device = self.mounts.lock().get(name).map(|m| m.mount.device()).unwrap_or_default();
+        if !force && keeps_copies(device).await {
+            let path = at.to_string_lossy().into_owned();
+            return Err(ApiError::with(ErrorCode::UmountFailed, ELSEWHERE).subject(path));
         }
-        unmounted.push((name.to_owned(), temporary));
+        let earlier = self.earlier(name);
+        match self.try_unmount(name, force, LINGERING).await {
+            Err(Stays::Busy(_)) if !force && !is_mounted_below(&at) => self.unmount_one(name, true).await?,
+            done => done.map_err(Stays::why)?,
+        }
+        unmounted.push((name.to_owned(), earlier));
         Ok(())
     }
 }

@@ -108,7 +108,7 @@ impl VolumeMount {
 
     /// Unmounts. With `force` even if files are open, whose volumes stay open until they are closed.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
-        if self.is_gone() { Ok(()) } else { detach(&self.mountpoint, self.device, force) }
+        if self.is_gone() { Ok(()) } else { detach(&self.mountpoint, self.device, force).map(drop) }
     }
 
     /// Waits until nothing of it runs any more.

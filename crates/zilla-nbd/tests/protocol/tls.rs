@@ -8,8 +8,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, version};
-use zilla_nbd::serve_tls_client;
+use tokio::net::{TcpListener, TcpStream};
 use zilla_nbd::tls::Acceptor;
+use zilla_nbd::{Door, serve, serve_tls_client};
 
 const STARTTLS: u32 = 5;
 const TLS_REQD: u32 = (1 << 31) + 5;
@@ -39,6 +40,7 @@ impl Authority {
         put("ca-cert.pem", self.0.pem());
         put("server-cert.pem", cert.pem());
         put("server-key.pem", key.serialize_pem());
+        allow(dir.path(), 0o600);
         dir
     }
 
@@ -63,6 +65,13 @@ impl Authority {
     }
 }
 
+/// Who may read the server's key.
+fn allow(dir: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    let key = dir.join("server-key.pem");
+    std::fs::set_permissions(key, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
 fn acceptor(dir: &Path) -> Acceptor {
     Acceptor::with_clients(dir).unwrap()
 }
@@ -73,7 +82,7 @@ impl Client {
         let (disk, tls) = (Disk::new(false), acceptor(authority.folder().path()));
         let (io, theirs) = tokio::io::duplex(64 << 10);
         let shelf = Arc::new(Shelf(disk.clone()));
-        let server = tokio::spawn(async move { serve_tls_client(theirs, shelf, &tls).await });
+        let server = tokio::spawn(async move { serve_tls_client(theirs, shelf, &tls, &Memory::of(0), ()).await });
         Client { io, disk, server }
     }
 
@@ -196,8 +205,58 @@ fn a_folder_that_guards_nothing_is_refused() {
         std::fs::write(dir.path().join(name), text).unwrap();
         assert!(Acceptor::with_clients(dir.path()).is_err(), "{name}");
     }
+    // A key that everybody may read.
+    let dir = authority.folder();
+    allow(dir.path(), 0o644);
+    let why = Acceptor::with_clients(dir.path()).unwrap_err().to_string();
+    assert!(why.contains("server-key.pem") && why.contains("chmod"), "{why}");
     // A key of somebody else.
     let dir = authority.folder();
     std::fs::write(dir.path().join("server-key.pem"), KeyPair::generate().unwrap().serialize_pem()).unwrap();
     assert!(Acceptor::with_clients(dir.path()).is_err());
+}
+
+/// More than the server lets in before they have shown a certificate.
+const SILENT: usize = 100;
+
+#[tokio::test]
+async fn those_who_say_nothing_keep_nobody_out() {
+    let authority = Authority::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let disk = Disk::new(false);
+    let door = Door::Tls(listener, acceptor(authority.folder().path()));
+    let shelf = Arc::new(Shelf(disk.clone()));
+    let server = tokio::spawn(serve(door, shelf, async move { stopped.await.unwrap() }));
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(at).await.unwrap());
+    }
+    // Those whom the server talks to.
+    let greeted = async |all: &mut Vec<TcpStream>| {
+        let mut count = 0;
+        for stream in all {
+            let mut hello = [0; 18];
+            let read = stream.read_exact(&mut hello);
+            count += usize::from(tokio::time::timeout(Duration::from_millis(20), read).await.is_ok());
+        }
+        count
+    };
+    assert!(greeted(&mut silent).await < SILENT);
+    let mut io = TcpStream::connect(at).await.unwrap();
+    let mut hello = [0; 18];
+    // After those before it have had their time.
+    let came = tokio::time::timeout(Duration::from_secs(60), io.read_exact(&mut hello)).await;
+    came.unwrap().unwrap();
+    io.write_all(&3u32.to_be_bytes()).await.unwrap();
+    let mut c = Client { io, disk, server: tokio::spawn(async { Ok(()) }) };
+    c.ask(STARTTLS, b"").await;
+    assert_eq!(c.told(STARTTLS).await.0, 1);
+    let name = "localhost".try_into().unwrap();
+    let io = authority.connector(Some(&authority)).connect(name, c.io).await.unwrap();
+    let mut c = Client { io, disk: c.disk, server: c.server };
+    c.choose().await;
+    stop.send(()).unwrap();
+    server.await.unwrap();
 }

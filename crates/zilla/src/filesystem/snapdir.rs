@@ -28,6 +28,7 @@ impl Filesystem {
 
     /// Somebody who wants to change what snapshots there are, as permissions know him.
     fn manages(&self, uid: u32, gids: Vec<u32>) -> Result<Who> {
+        self.zfs().check_lives()?;
         match self.manager() {
             None => Err(Error::os(Errno::Access, "snapshots are not managed here")),
             Some(manager) if uid == manager || uid == 0 => Ok(Who::Admin),
