@@ -4,6 +4,7 @@
 //!
 //! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
+pub mod cached;
 mod copy;
 mod large;
 mod mounted;
@@ -84,7 +85,7 @@ pub fn plots(result: &Value, folder: &Path) -> Result<Vec<PathBuf>> {
 pub fn main(mut args: lexopt::Parser) -> Result<()> {
     let (mut seconds, mut only, mut disks) = (SECONDS, String::new(), DISKS.to_vec());
     let (mut log, mut through) = (String::new(), Through::Facade);
-    let (mut gb, mut legacy) = (None, true);
+    let (mut gb, mut legacy, mut rows) = (None, true, String::new());
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Long("seconds") => seconds = args.value()?.parse()?,
@@ -92,6 +93,7 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
             lexopt::Arg::Long("log") => log = args.value()?.string()?,
             lexopt::Arg::Long("gb") => gb = Some(args.value()?.parse()?),
             lexopt::Arg::Long("no-legacy") => legacy = false,
+            lexopt::Arg::Long("rows") => rows = args.value()?.string()?,
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             lexopt::Arg::Long("through") => {
                 through = match args.value()?.string()?.as_str() {
@@ -105,6 +107,10 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
     }
     if only == "scan" {
         println!("{}", scan::run(gb.unwrap_or(scan::GB), legacy)?);
+        return Ok(());
+    }
+    if only == "cache" {
+        println!("{}", cached::run(&rows)?);
         return Ok(());
     }
     if only == "story" {

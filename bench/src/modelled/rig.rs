@@ -75,7 +75,7 @@ impl Devices {
     }
 }
 
-/// Where a device of a role is found: `main`, `log` or `spare`, counted from 0.
+/// Where a device of a role is found: `main`, `log`, `cache` or `spare`, counted from 0.
 pub fn path(role: &str, i: usize) -> PathBuf {
     PathBuf::from(format!("/modelled/{role}{i}"))
 }
@@ -120,7 +120,12 @@ impl Opener for Modelled {
 
 /// A world in which computing takes no time. It ends with the [`Sim`]: keep that as long as a rig stands in it.
 pub fn virtual_world() -> Sim {
-    Sim::with_config(1, SimConfig { max_polls: u64::MAX, punctual: true, ..SimConfig::default() })
+    seeded_world(1)
+}
+
+/// The same with other chances.
+pub fn seeded_world(seed: u64) -> Sim {
+    Sim::with_config(seed, SimConfig { max_polls: u64::MAX, punctual: true, ..SimConfig::default() })
 }
 
 /// A pool in a world.

@@ -1,0 +1,131 @@
+//! What is in L2ARC, read at random in small blocks, and in streams of large ones.
+
+use super::Figure;
+use super::limits::Flash;
+use super::stage::{Load, Next, SET, Seen, Size, Stage, Step, at_random, on_stage};
+use crate::engine::Result;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use zilla::Volume;
+
+const DEVICES: [usize; 4] = [0, 1, 2, 4];
+const WARM: Duration = Duration::from_secs(2);
+
+const SMALL: u64 = 4 << 10;
+const RANDOM: Size = Size(256 << 20);
+const THREADS: usize = 64;
+
+const LARGE: u64 = 128 << 10;
+const STREAMED: Size = Size(512 << 20);
+const STREAMS: u64 = 16;
+/// Threads that read the streams; one that has several takes a block of each in turn.
+const FEW: usize = 4;
+const MANY: usize = 16;
+
+/// Disks with room enough that the arm has ways to go.
+const DISK: u64 = 2 << 30;
+
+/// A set in L2ARC, read in small blocks at random.
+pub fn random() -> Result<(Vec<Figure>, Value)> {
+    let flash = Flash::new()?;
+    let mut seen: Vec<Seen> = Vec::new();
+    let mut shown = Vec::new();
+    for devices in DEVICES {
+        let one = on_stage(1, RANDOM, DISK, devices, |stage| async move { small(stage, 0).await })?;
+        shown.push(one.show(&format!("{devices} cache devices")));
+        seen.push(one);
+    }
+    let figure = |i: usize, of: usize, wanted: f64| {
+        let value = seen[i].per_second / seen[of].per_second;
+        let flash_only = flash.reads_by(DEVICES[i], THREADS, SMALL) / (1.0 - seen[i].from_memory());
+        Figure {
+            what: format!("4K at random, {} devices over {}", DEVICES[i], DEVICES[of]),
+            unit: "times",
+            value,
+            wanted,
+            at_most: false,
+            limit: flash_only / seen[of].per_second,
+            note: format!("{THREADS} threads at {flash_only:.0} a second"),
+        }
+    };
+    let figures = vec![figure(1, 0, 6.7), figure(2, 1, 1.5), figure(3, 1, 2.0)];
+    Ok((figures, json!(shown)))
+}
+
+async fn small(mut stage: Stage, writes: u64) -> Result<Seen> {
+    let bytes = RANDOM.of(SET);
+    let volume = stage.volume("set", bytes, SMALL).await?;
+    stage.plug().await?;
+    let share = stage.warm(std::slice::from_ref(&volume)).await?;
+    let blocks = bytes / SMALL;
+    let load = Load { threads: THREADS, block: SMALL, warm: WARM, time: Duration::from_secs(2) };
+    let seen = stage.run(load, at_random(&stage.env, &volume, blocks, writes)).await?;
+    let held = stage.statistic("l2_bufc_data_asize") / SMALL;
+    if held > 0 {
+        println!(
+            "  {share:.3} of the set was cached; {held} blocks, {:.1} bytes of memory each",
+            stage.statistic("l2_hdr_size") as f64 / held as f64
+        );
+    }
+    Ok(seen)
+}
+
+/// A set in L2ARC, read in streams.
+pub fn streams() -> Result<(Vec<Figure>, Value)> {
+    let flash = Flash::new()?;
+    let (mut shown, mut figures) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    for devices in DEVICES {
+        let runs = on_stage(1, STREAMED, DISK, devices, |stage| async move { large(stage).await })?;
+        for (threads, one) in [FEW, MANY].into_iter().zip(&runs) {
+            shown.push(one.show(&format!("{devices} devices, {threads} threads")));
+        }
+        all.push(runs);
+    }
+    for (i, (threads, wanted)) in [(FEW, 3.0), (MANY, 1.6)].into_iter().enumerate() {
+        let (with, without) = (&all[1][i], &all[0][i]);
+        let limit = flash.rate() / 1e6 / (1.0 - with.from_memory());
+        figures.push(Figure {
+            what: format!("{STREAMS} streams of 128K, {threads} threads"),
+            unit: "times",
+            value: with.mbps / without.mbps,
+            wanted,
+            at_most: false,
+            limit: limit / without.mbps,
+            note: format!("what is not in memory at {:.0} MB/s", flash.rate() / 1e6),
+        });
+    }
+    Ok((figures, json!(shown)))
+}
+
+async fn large(mut stage: Stage) -> Result<Vec<Seen>> {
+    let bytes = STREAMED.of(SET) / STREAMS / LARGE * LARGE;
+    let mut volumes = Vec::new();
+    for i in 0..STREAMS {
+        volumes.push(stage.volume(&format!("stream{i}"), bytes, LARGE).await?);
+    }
+    stage.plug().await?;
+    let share = stage.warm(&volumes).await?;
+    println!("  {share:.3} of the set was cached");
+    let mut out = Vec::new();
+    for threads in [FEW, MANY] {
+        let load = Load { threads, block: LARGE, warm: WARM, time: Duration::from_secs(8) };
+        out.push(stage.run(load, in_order(&volumes, bytes / LARGE, threads)).await?);
+    }
+    Ok(out)
+}
+
+/// Each thread reads every so manieth volume from its beginning to its end and again, a block of
+/// each in turn.
+fn in_order(volumes: &[Arc<Volume>], blocks: u64, threads: usize) -> Next {
+    let volumes = volumes.to_vec();
+    let turns: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+    Arc::new(move |thread| {
+        let own = (volumes.len() / threads).max(1) as u64;
+        let turn = turns[thread].fetch_add(1, Ordering::Relaxed);
+        let stream = thread + (turn % own) as usize * threads;
+        Step { volume: volumes[stream].clone(), block: turn / own % blocks, write: false }
+    })
+}

@@ -1,0 +1,103 @@
+//! A scan of ten times the cache beside a set that is used, and what of the set is cached then.
+
+use super::Figure;
+use super::stage::{FLASH, Load, MEMORY, SET, Seen, Size, at_random, on_stage};
+use crate::engine::Result;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use zilla::Volume;
+use zilla_env::Env;
+
+const SIZE: Size = Size(128 << 20);
+const BLOCK: u64 = 16 << 10;
+const LARGE: u64 = 128 << 10;
+/// Those who use the set.
+const THREADS: usize = 4;
+/// Of memory and cache devices together.
+const TIMES: u64 = 10;
+const PIECE: u64 = 1 << 20;
+const DISK: u64 = 2 << 30;
+
+/// Rates of hits before, beside and after the scan, and how long that took.
+struct Scan {
+    before: Seen,
+    after: Seen,
+    seconds: f64,
+    fed: f64,
+}
+
+pub fn run() -> Result<(Vec<Figure>, Value)> {
+    let (mut figures, mut shown) = (Vec::new(), Vec::new());
+    for (name, is_used) in [("set in use", true), ("set idle", false)] {
+        let scan = one(is_used)?;
+        shown.push(scan.before.show(&format!("{name}, before the scan")));
+        shown.push(scan.after.show(&format!("{name}, after")));
+        let ring = SIZE.of(FLASH) as f64;
+        println!(
+            "  the scan took {:.1} s; {:.2} times the cache device was written",
+            scan.seconds,
+            scan.fed / ring
+        );
+        if is_used {
+            figures.push(Figure {
+                what: "hit rate kept over a scan".into(),
+                unit: "of it",
+                value: scan.after.hits() / scan.before.hits(),
+                wanted: 0.9,
+                at_most: false,
+                limit: 1.0,
+                note: "if nothing of the scan were cached".into(),
+            });
+        }
+    }
+    Ok((figures, json!(shown)))
+}
+
+fn one(is_used: bool) -> Result<Scan> {
+    on_stage(1, SIZE, DISK, 1, |mut stage| async move {
+        let (set, scan) = (SIZE.of(SET), TIMES * (SIZE.of(FLASH) + SIZE.of(MEMORY)));
+        let volume = stage.volume("set", set, BLOCK).await?;
+        let scanned = stage.volume("scan", scan, LARGE).await?;
+        stage.plug().await?;
+        stage.warm(std::slice::from_ref(&volume)).await?;
+        let next = at_random(&stage.env, &volume, set / BLOCK, 0);
+        let load = Load {
+            threads: THREADS,
+            block: BLOCK,
+            warm: Duration::from_secs(1),
+            time: Duration::from_secs(1),
+        };
+        let before = stage.run(load, next.clone()).await?;
+        let (begin, fed) = (stage.env.now(), stage.statistic("l2_write_bytes"));
+        let stop = Arc::new(AtomicBool::new(false));
+        let users: Vec<_> = (0..if is_used { THREADS } else { 0 })
+            .map(|_| {
+                let (env, volume, stop) = (stage.env.clone(), volume.clone(), stop.clone());
+                let user = use_set(env, volume, set / BLOCK, stop);
+                stage.env.spawn_with_result(user)
+            })
+            .collect();
+        for at in (0..scan).step_by(PIECE as usize) {
+            scanned.read(at, PIECE.min(scan - at) as usize).await?;
+        }
+        let seconds = stage.env.now().saturating_sub(begin).as_secs_f64();
+        let fed = (stage.statistic("l2_write_bytes") - fed) as f64;
+        stop.store(true, Ordering::Relaxed);
+        for user in users {
+            user.await?;
+        }
+        // So short that what is read again from the disks does not count as kept.
+        let short = Load { warm: Duration::ZERO, time: Duration::from_millis(100), ..load };
+        let after = stage.run(short, next).await?;
+        Ok(Scan { before, after, seconds, fed })
+    })
+}
+
+async fn use_set(env: Env, volume: Arc<Volume>, blocks: u64, stop: Arc<AtomicBool>) -> zilla::Result<()> {
+    while !stop.load(Ordering::Relaxed) {
+        volume.read(env.random_below(blocks) * BLOCK, BLOCK as usize).await?;
+    }
+    Ok(())
+}
