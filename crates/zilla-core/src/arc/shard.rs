@@ -52,6 +52,8 @@ pub struct Sizes {
     pub metadata: u64,
     pub uncompressed: u64,
     pub entries: u64,
+    /// Bytes of memory for entries, ghosts among them, and the table.
+    pub headers: u64,
 }
 
 impl Sizes {
@@ -65,6 +67,7 @@ impl Sizes {
         self.metadata += o.metadata;
         self.uncompressed += o.uncompressed;
         self.entries += o.entries;
+        self.headers += o.headers;
     }
 }
 
@@ -314,6 +317,14 @@ impl Shard {
         }
     }
 
+    fn headers(&self) -> u64 {
+        // A table has a byte of tags beside each place, and is filled to seven eighths.
+        let places = (self.map.capacity() * 8 / 7).next_power_of_two();
+        let table = places * (size_of::<(Key, u32)>() + 1);
+        let entries = self.entries.capacity() * size_of::<Entry>();
+        (table + entries + self.free.capacity() * size_of::<u32>()) as u64
+    }
+
     pub fn sizes(&self) -> Sizes {
         let mut s = Sizes {
             mru: self.lists[0].size,
@@ -321,6 +332,7 @@ impl Shard {
             mru_ghost: self.lists[2].size,
             mfu_ghost: self.lists[3].size,
             p: self.p,
+            headers: self.headers(),
             ..Sizes::default()
         };
         for b in self.entries.iter().filter_map(|e| e.block.as_ref()) {

@@ -56,6 +56,7 @@ pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'stat
         ("c", c),
         ("c_min", c_min),
         ("c_max", c_max),
+        ("hdr_size", s.headers),
         ("size", s.mru + s.mfu),
         ("compressed_size", s.data + s.metadata),
         ("uncompressed_size", s.uncompressed),
