@@ -21,7 +21,8 @@ use crate::error::Result;
 use crate::tunables;
 use crate::vdev::{Priority, within};
 
-/// I/Os that may wait for a cache device before a read passes it by; the pool's own disks are taken then, unless they have more to do.
+/// I/Os that may wait for a cache device before it is asked whether the pool's own disk would be
+/// sooner.
 pub(super) const BUSY: usize = 32;
 
 /// A read waits so long for a cache device alone: several times what a flash device needs while it is written to, and what a disk needs when
@@ -38,13 +39,13 @@ pub struct Place {
 pub type Check<'a> = &'a (dyn Fn(&[u8]) -> Result<(), String> + Sync);
 
 impl L2arc {
-    /// Where to read a block, if a cache device has it and is worth asking. `pool_load` is what waits for the disk that would have to be
-    /// asked otherwise.
-    pub fn find(&self, bp: &BlkPtr, key: &Key, pool_load: impl FnOnce() -> usize) -> Option<Place> {
+    /// Where to read a block, if a cache device has it and is worth asking. `pool_takes` is how long
+    /// the disk would take that would have to be asked otherwise.
+    pub fn find(&self, bp: &BlkPtr, key: &Key, pool_takes: impl FnOnce() -> Duration) -> Option<Place> {
         if !self.has_devices() {
             return None;
         }
-        let place = self.choose(bp, key, pool_load);
+        let place = self.choose(bp, key, pool_takes);
         if place.is_none() {
             add(&self.stats.misses, 1);
         }
@@ -81,14 +82,13 @@ impl L2arc {
         outcome
     }
 
-    fn choose(&self, bp: &BlkPtr, key: &Key, pool_load: impl FnOnce() -> usize) -> Option<Place> {
+    fn choose(&self, bp: &BlkPtr, key: &Key, pool_takes: impl FnOnce() -> Duration) -> Option<Place> {
         let (slot, cached) = self.index.lock().get(key)?;
         let device = self.by_slot(slot)?;
         if cached.psize != bp.psize() || !device.readable(self.env.clock.now()) {
             return None;
         }
-        let load = device.leaf.load();
-        if load >= BUSY && load > pool_load() {
+        if device.leaf.load() >= BUSY && device.leaf.expected() > pool_takes() {
             return None;
         }
         if tunables::L2ARC_NORW.get() != 0 && device.leaf.is_writing() {

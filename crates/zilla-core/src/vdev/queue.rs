@@ -43,6 +43,8 @@ const LIMITS: [(u32, u32); CLASSES] = [
     (1, 2),   // trim
     (1, 3),   // rebuild
 ];
+/// Reads that somebody waits for at a device.
+pub const READS_AT_ONCE: u64 = LIMITS[0].1 as u64;
 /// This class and those below it work in the background.
 const BACKGROUND: usize = Priority::Scrub as usize;
 /// One part in so many of a busy device's time is the background's. The promise is that readers

@@ -58,6 +58,8 @@ pub struct LeafStats {
     pub total_latency: [Histogram<LATENCY_BUCKETS>; 2],
     /// At the device alone.
     pub disk_latency: [Histogram<LATENCY_BUCKETS>; 2],
+    /// Nanoseconds of a read at the device, of the last ones.
+    pub(super) mean_read: AtomicU64,
     /// Waiting in the queue, by class.
     pub queue_latency: [Histogram<LATENCY_BUCKETS>; CLASSES],
     /// Sizes of I/Os that went alone and of those that were merged, by class.
@@ -113,6 +115,11 @@ impl LeafStats {
     }
 
     pub(super) fn took(&self, write: bool, disk: Duration, total: Duration) {
+        if !write {
+            let (old, new) = (self.mean_read.load(Ordering::Relaxed), nanos(disk));
+            let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
+            self.mean_read.store(mean, Ordering::Relaxed);
+        }
         let i = usize::from(write);
         if let (Some(d), Some(t)) = (self.disk_latency.get(i), self.total_latency.get(i)) {
             d.add(nanos(disk));
