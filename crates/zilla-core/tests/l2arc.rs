@@ -380,6 +380,13 @@ fn a_small_device_goes_round_and_round() {
         spa.add_cache(&[w.leaf("small", 64 << 20)]).await.unwrap();
         let guid = spa.tree().cache[0].guid;
         w.put(&spa, 0..100).await;
+        w.until("it is full", || stat(&spa, "l2_write_bytes") > 50 << 20).await;
+        // What was read before pushes out what only came.
+        for _ in 0..3 {
+            w.check(&spa, 0..100).await;
+            let feeds = stat(&spa, "l2_feeds");
+            w.until("two turns", || stat(&spa, "l2_feeds") > feeds + 1).await;
+        }
         w.until("it went round", || stat(&spa, "l2_write_bytes") > 90 << 20).await;
         let space = spa.cache_space(guid).unwrap();
         assert!(space.alloc <= space.space && space.alloc > space.space / 2, "{space:?}");

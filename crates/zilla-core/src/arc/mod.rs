@@ -264,6 +264,11 @@ impl Cache {
         drop(gone);
     }
 
+    /// Says of a block that came just now that it was used before, longer ago than the ghosts know.
+    pub fn used_before(&self, key: &Key) {
+        self.shard(key).lock().used_before(key);
+    }
+
     /// A block as it is here, which is no use of it.
     pub fn peek(&self, key: &Key) -> Option<Block> {
         self.shard(key).lock().peek(key)

@@ -10,6 +10,10 @@ const NIL: u32 = u32::MAX;
 /// Bytes of bookkeeping an entry costs; ghosts are bounded by this.
 const OVERHEAD: u64 = 128;
 
+/// One part in so many is for recent blocks whatever the ghosts say: what is read ahead must stay
+/// until it is asked for.
+const LEAST_RECENT: u64 = 16;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 enum List {
@@ -193,8 +197,9 @@ impl Shard {
     pub fn trim(&mut self, limit: u64) -> Gone {
         let mut gone = Gone::new();
         while self.size() > limit {
+            let least = self.p.max(limit / LEAST_RECENT);
             let from_mru =
-                self.lists[0].count > 0 && (self.lists[0].size > self.p || self.lists[1].count == 0);
+                self.lists[0].count > 0 && (self.lists[0].size > least || self.lists[1].count == 0);
             let (list, ghost) =
                 if from_mru { (List::Mru, List::MruGhost) } else { (List::Mfu, List::MfuGhost) };
             let i = self.lists[list as usize].tail;
@@ -236,6 +241,15 @@ impl Shard {
     pub fn once(&mut self, key: &Key) {
         if let Some(&i) = self.map.get(key) {
             self.entries[i as usize].once = true;
+        }
+    }
+
+    /// See [`super::Cache::used_before`].
+    pub fn used_before(&mut self, key: &Key) {
+        let Some(&i) = self.map.get(key) else { return };
+        if self.entries[i as usize].list == List::Mru {
+            self.unlink(i);
+            self.push_front(i, List::Mfu);
         }
     }
 

@@ -53,6 +53,27 @@ fn replaces_and_removes() {
 }
 
 #[test]
+fn what_was_used_before_is_frequent_and_the_recent_keep_a_part() {
+    let arc = Cache::new(MIN_LIMIT);
+    let stat = |name: &str| arc.arcstats().into_iter().find(|(n, _)| *n == name).unwrap().1;
+    let fits = MIN_LIMIT / (8192 + 128);
+    for n in 0..2 * fits {
+        arc.insert(key(n), block(1), false);
+        arc.used_before(&key(n));
+    }
+    assert_eq!((stat("mru_size"), stat("p")), (0, 0));
+    // What is read ahead is still there when it is asked for.
+    for n in 2 * fits..2 * fits + 100 {
+        arc.insert(key(n), block(1), true);
+    }
+    assert!((2 * fits..2 * fits + 100).all(|n| arc.contains(&key(n))));
+    for n in 3 * fits..4 * fits {
+        arc.insert(key(n), block(1), false);
+    }
+    assert!(stat("mfu_size") > MIN_LIMIT * 9 / 10, "what is read once leaves the others alone");
+}
+
+#[test]
 fn a_ghost_hit_moves_the_target() {
     let arc = Cache::new(MIN_LIMIT);
     let p = |arc: &Cache| arc.arcstats().into_iter().find(|(n, _)| *n == "p").unwrap().1;

@@ -1,7 +1,7 @@
 //! Writing blocks that the ARC is about to let go to a cache device.
 //!
 //! Each device has a task of its own. Every `l2arc_feed_secs` it looks along the tails of the ARC's lists, as far as `l2arc_headroom` times what it may
-//! write: metadata first, then data, the frequent before the recent. What it takes is copied into large
+//! write: metadata first, then data, the frequent before the recent; once the device is full no data that is merely recent ([`super::seen`]). What it takes is copied into large
 //! buffers that are written one after the other. The ARC is not held up: a shard is locked for a glance at a few hundred entries, and what is evicted
 //! meanwhile is simply not fed. A block is claimed in the index before it is written, so that two devices do not take the same.
 //!
@@ -140,6 +140,7 @@ impl L2arc {
             0 => u64::MAX,
             n => budget.saturating_mul(n),
         };
+        let recent = device.rotor.lock().first || tunables::L2ARC_FEED_RECENT.get() != 0;
         let (mfu_only, no_prefetch) = (tunables::L2ARC_MFUONLY.get(), tunables::L2ARC_NOPREFETCH.get() != 0);
         let synced = facts.txgs.synced().0;
         let shards = self.arc.shard_count();
@@ -148,6 +149,9 @@ impl L2arc {
         for pass in PASSES {
             // 1: only the frequent; 2: all metadata, and the frequent of the data.
             if !pass.frequent && (mfu_only == 1 || mfu_only == 2 && !pass.metadata) {
+                continue;
+            }
+            if !recent && !pass.frequent && !pass.metadata {
                 continue;
             }
             let begin = self.turn.fetch_add(1, Ordering::Relaxed) as usize;

@@ -5,6 +5,7 @@
 //! - [`index`] is what lies where, in memory, and [`tables`] how it is found;
 //! - [`rotor`] is a device as a ring with its log, which OpenZFS reads and writes alike;
 //! - [`feed`] takes blocks from the tails of the ARC's lists and writes them, ahead of eviction and never in its way;
+//! - [`seen`] says what is worth a place on a device that is full;
 //! - [`rebuild`] reads the log of a device that was filled before, in the background;
 //! - [`device`] says whether a device is worth asking; [`stats`] counts.
 //!
@@ -33,6 +34,7 @@ mod index;
 mod read;
 mod rebuild;
 mod rotor;
+mod seen;
 mod stats;
 mod tables;
 
@@ -54,6 +56,7 @@ use crate::tunables;
 use crate::txg::TxgState;
 use crate::vdev::{SLOW_TIMEOUT, Vdev, within};
 use index::Index;
+use seen::Seen;
 use stats::{Counters, Gauges};
 
 /// The cache devices of a pool.
@@ -66,6 +69,7 @@ pub struct L2arc {
     /// Whether there are any, for reads of pools that have none.
     any: AtomicBool,
     index: Mutex<Index>,
+    seen: Mutex<Seen>,
     stats: Counters,
     pool: OnceLock<PoolFacts>,
     /// Shards that are looked at first by the next feeder.
@@ -95,6 +99,7 @@ impl L2arc {
             devices: RwLock::new(Vec::new()),
             any: AtomicBool::new(false),
             index: Mutex::new(Index::new()),
+            seen: Mutex::default(),
             stats: Counters::default(),
             pool: OnceLock::new(),
             turn: AtomicU64::new(0),
@@ -163,6 +168,9 @@ impl L2arc {
         let task = async move {
             l2.forget_all(&device, false).await;
             l2.index.lock().remove_device(device.slot);
+            if !l2.has_devices() {
+                *l2.seen.lock() = Seen::default();
+            }
             l2.set_limits();
         };
         self.env.spawn_with_result(task).await;
@@ -201,6 +209,7 @@ impl L2arc {
         let all = std::mem::replace(&mut *self.index.lock(), Index::new());
         // Not while somebody waits for the lock.
         drop(all);
+        *self.seen.lock() = Seen::default();
         self.set_limits();
         join_all(devices.iter().map(|d| within(&self.env, SLOW_TIMEOUT, d.leaf.close()))).await;
     }
@@ -242,7 +251,16 @@ impl L2arc {
         index.set_limit((u128::from(self.arc.even_part()) * u128::from(percent) / 100) as u64);
         let bytes = index.bytes();
         drop(index);
-        self.arc.set_reserved(bytes);
+        self.arc.set_reserved(bytes + self.seen.lock().bytes());
+    }
+
+    /// Says that a block was read from the pool's disks; whether it was before, not too long ago.
+    pub fn seen_before(&self, key: &Key) -> bool {
+        if !self.has_devices() {
+            return false;
+        }
+        let blocks = self.index.lock().total().blocks;
+        self.seen.lock().note(key, blocks)
     }
 
     /// A block was freed: what lies of it on a cache device is nobody's.
@@ -265,6 +283,7 @@ impl L2arc {
         gauges.amounts = index.total();
         gauges.header_bytes = index.bytes();
         drop(index);
+        gauges.header_bytes += self.seen.lock().bytes();
         stats::list(&self.stats, &gauges)
     }
 }

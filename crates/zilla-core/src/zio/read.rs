@@ -173,6 +173,8 @@ impl Zio {
                             Box::pin(self.read_second_level(&bp, bookmark, class, place, &lead)).await
                         }
                     };
+                    // A second use, of which the cache in memory does not know any more.
+                    let again = place == Found::CacheDevice || self.0.l2.seen_before(&key);
                     found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
                     if let Ok(block) = &outcome {
@@ -180,6 +182,9 @@ impl Zio {
                         if block.keep || prefetch {
                             let still = || !lead.pending.is_overwritten();
                             self.0.cache.insert_read(key, block.clone(), prefetch, still);
+                            if again && block.keep {
+                                self.0.cache.used_before(&key);
+                            }
                         }
                     }
                     lead.finish(&outcome);
