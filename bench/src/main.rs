@@ -5,7 +5,7 @@
 //! switches are counted for a process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same options
 //! and the same JSON; `sync` is another, of writes that are stable when they return; `modelled` runs the published tests of log devices on
 //! modelled disks, in virtual time, so that it needs neither disks nor a quiet machine, and one of them also through the kernel, in real
-//! time; `files` makes the pool that the import part imports.
+//! time, and what cache devices bring on modelled ones; `files` makes the pool that the import part imports.
 //!
 //! Peers are never linked: they are programs that the driver finds or builds (`driver/peers.rs`).
 

@@ -298,17 +298,14 @@ impl Stage {
         gauge.counts.store(true, Ordering::Relaxed);
         self.env.sleep(load.time).await;
         gauge.counts.store(false, Ordering::Relaxed);
-        let (after, cpu) = (self.counts(), mark.spent().cpu);
+        let (after, disks, cpu) = (self.counts(), self.from_disks(&before), mark.spent().cpu);
         gauge.stop.store(true, Ordering::Relaxed);
         for thread in threads {
             thread.await?;
         }
         let times = std::mem::take(&mut *gauge.times.lock().unwrap_or_else(PoisonError::into_inner));
         let (n, seconds) = (times.len() as f64, load.time.as_secs_f64());
-        let (flash, disks) = match self.is_cached {
-            true => (after.l2_hits - before.l2_hits, after.l2_misses - before.l2_misses),
-            false => (0, after.misses - before.misses),
-        };
+        let (flash, disks) = (after.l2_hits - before.l2_hits, disks);
         let share = |n_of: u64| n_of as f64 / n.max(1.0);
         let mut seen = Seen {
             per_second: n / seconds,
@@ -322,6 +319,34 @@ impl Stage {
         };
         seen.judge();
         Ok(seen)
+    }
+
+    /// The share of so many steps for which no disk is read, however long they take.
+    pub async fn probe(&self, threads: usize, steps: u64, block: u64, next: &Next) -> Result<f64> {
+        let before = self.counts();
+        let probes: Vec<_> = (0..threads)
+            .map(|thread| {
+                let next = next.clone();
+                self.env.spawn_with_result(async move {
+                    for _ in 0..steps / threads as u64 {
+                        let step = next(thread);
+                        step.volume.read(step.block * block, block as usize).await?;
+                    }
+                    Ok::<_, zilla::Error>(())
+                })
+            })
+            .collect();
+        for probe in probes {
+            probe.await?;
+        }
+        let read = self.from_disks(&before) as f64 / steps as f64;
+        Ok((1.0 - read).max(0.0))
+    }
+
+    /// Blocks that were read from disks since.
+    fn from_disks(&self, before: &Counts) -> u64 {
+        let after = self.counts();
+        if self.is_cached { after.l2_misses - before.l2_misses } else { after.misses - before.misses }
     }
 
     /// Exports the pool and imports it again.
