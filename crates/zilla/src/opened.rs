@@ -31,6 +31,8 @@ struct Inner {
     last: u64,
     /// A task looks for those that nobody uses.
     watched: bool,
+    /// None are looked into any more.
+    ended: bool,
 }
 
 struct Snapshot {
@@ -81,6 +83,9 @@ impl Opened {
 
     pub(crate) fn add(self: &Arc<Self>, name: &str, (guid, zfs): (u64, Arc<Zfs>)) -> Result<u64> {
         let mut inner = self.inner.lock();
+        if inner.ended {
+            return Err(Error::os(Errno::Io, "the file system was unmounted"));
+        }
         if let Some(n) = inner.by_name.get(name) {
             return Ok(*n);
         }
@@ -126,6 +131,21 @@ impl Opened {
         let closed: Vec<Snapshot> = all.into_iter().filter_map(|n| inner.close(n)).collect();
         drop(inner);
         drop(closed);
+    }
+
+    /// Lets go of all for good: who is about to look into one is refused.
+    pub(crate) fn close(&self) {
+        let all: Vec<Snapshot> = {
+            let mut inner = self.inner.lock();
+            inner.ended = true;
+            inner.by_name.clear();
+            inner.by_number.drain().map(|(_, snapshot)| snapshot).collect()
+        };
+        for snapshot in all {
+            // Whoever is in the middle of a read has it a moment longer.
+            snapshot.zfs.revoke_now();
+            snapshot.zfs.let_go();
+        }
     }
 
     /// Closes what nobody uses and nobody has asked for since a time; whether anything is left to
