@@ -119,6 +119,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 class,
                 ashift: top.ashift() as u8,
                 asize: top.vdev.asize(),
+                create_txg: Txg(top.vdev.config_u64("create_txg").unwrap_or(0)),
                 ms_shift: top.vdev.metaslab_shift() as u8,
                 ms_array: ObjectId(top.vdev.metaslab_array()),
                 top_zap: top_zap(&top.vdev),
