@@ -170,3 +170,40 @@ fn a_larger_log_takes_the_number_of_one_that_was_removed_before_a_power_cut() {
 fn a_side_of_a_mirror_takes_the_number_of_a_log_that_was_removed_before_a_power_cut() {
     in_the_place_of_a_log(&[2, 3], Some(2));
 }
+
+#[test]
+fn a_new_disk_lacks_what_was_written_while_it_was_made_ready() {
+    for layout in [Layout::Single, Layout::Mirror, Layout::Raidz1] {
+        let what = format!("{layout:?}");
+        let sim = Sim::new(11);
+        layout.add_disks(&sim);
+        sim.add_disk(Layout::path(SLOW_DISK), 128 << 20);
+        let (devices, env) = Devices::new(&sim);
+        sim.block_on(async {
+            let spa = layout.create(&env).await.unwrap();
+            IN_IT.put(&env, &spa, 0..5).await.unwrap();
+            let first = spa.uberblock().txg;
+            let writes = async {
+                for i in 5..40 {
+                    IN_IT.put(&env, &spa, i..i + 1).await.unwrap();
+                }
+                let made =
+                    spa.tree().leaves.iter().any(|l| PathBuf::from(l.path()) == Layout::path(SLOW_DISK));
+                assert!(!made && spa.uberblock().txg > first + 20, "{what}: it was ready too soon");
+                devices.get(SLOW_DISK).clear();
+            };
+            let (made, ()) = join(spa.attach(guid(&spa, 0), &leaf(SLOW_DISK), REPLACE), writes).await;
+            made.unwrap();
+            IN_IT.put(&env, &spa, 40..45).await.unwrap();
+            settled(&env, &spa, &what).await;
+            // As few others as can be.
+            if layout != Layout::Single {
+                spa.offline(guid(&spa, 1), false, false).await.unwrap();
+            }
+            spa.drop_caches();
+            IN_IT.check(&env, &spa, 45, &what).await;
+            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+}

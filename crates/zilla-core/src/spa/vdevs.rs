@@ -298,9 +298,6 @@ impl Spa {
         change::attach(&mut nv, guid, &leaf, kind, new_guid(&*env.rng))?;
         let new = Arc::new(old.changed(env, &nv)?);
         new.open_new(&old, how.ashift).await?;
-        // Nothing that was written until the change is stable can be expected there.
-        let until = self.ctx.txgs.open().0 + 2 * TXG_SIZE as u64;
-        new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
         let rebuilt = sequential.then_some(top.id);
         let made = self.attach_made(&old, &new, new_leaf, rebuilt).await;
         if made.is_err() {
@@ -357,6 +354,11 @@ impl Spa {
                     }
                     let vdev = new.find(leaf).ok_or_else(|| no_such(leaf))?;
                     VdevObjects::open(&spa.ctx, &tx).await?.leaf(&vdev).await?;
+                    // Nothing that was written until the change is stable can be expected there. Only
+                    // now it is known when that is: any number of txgs have passed while the labels
+                    // were written.
+                    let until = tx.txg().0 + 2 * TXG_SIZE as u64;
+                    new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
                     if let Some(id) = rebuilt {
                         spa.order_rebuild(&tx, new.top(id)?, &old).await?;
                     }
