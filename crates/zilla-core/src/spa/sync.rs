@@ -191,6 +191,7 @@ impl Spa {
         self.dsl.sync_done(txg);
         self.settle_scan().await;
         self.metaslabs.sync_done(txg)?;
+        self.zio.settle_txg(txg);
         self.update_space()
     }
 

@@ -166,6 +166,7 @@ impl World {
     }
     fn stable(&self, txg: u64) {
         self.env.block_on(self.zio.wait_txg(Txg(txg))).unwrap();
+        self.zio.settle_txg(Txg(txg));
     }
     fn read(&self, bp: &BlkPtr) -> Result<Bytes> {
         self.env.block_on(self.zio.read(*bp, Bookmark::default(), Priority::SyncRead))
