@@ -484,7 +484,8 @@ impl Spa {
                 spa.make_newest(&ub).await?;
             }
             let kept = Some(Txg(ub.checkpoint_txg)).filter(|txg| txg.0 != 0);
-            let claim = crate::zil::Claim { first: ctx.txgs.open(), kept, lost: opts.missing_log };
+            let (first, open) = (Txg(ub.txg).next(), ctx.txgs.open());
+            let claim = crate::zil::Claim { first, open, kept, lost: opts.missing_log };
             crate::zil::claim_all(&spa.dsl, &spa.metaslabs, claim).await?;
             match from {
                 From::Split(into) => spa.come_apart(into).await?,
