@@ -207,3 +207,37 @@ fn a_new_disk_lacks_what_was_written_while_it_was_made_ready() {
         });
     }
 }
+
+#[test]
+fn what_a_disk_missed_while_another_was_attached_is_known_after_an_import() {
+    let sim = Sim::new(12);
+    Layout::Mirror.add_disks(&sim);
+    sim.add_disk(Layout::path(SLOW_DISK), 80 << 20);
+    let (devices, env) = Devices::new(&sim);
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        IN_IT.put(&env, &spa, 0..5).await.unwrap();
+        let dtl = |spa: &Spa| spa.tree().find(guid(spa, 1)).unwrap().config_u64("DTL");
+        let misses = async {
+            IN_IT.put(&env, &spa, 5..8).await.unwrap();
+            assert_eq!(dtl(&spa), None);
+            devices.get(1).add(Rule::new(Ops::Writes, Fault::Error(EIO)).when(When::Nth(1)));
+            IN_IT.put(&env, &spa, 8..10).await.unwrap();
+            devices.get(1).clear();
+            // The txg after it writes it down.
+            IN_IT.put(&env, &spa, 10..12).await.unwrap();
+            IN_IT.put(&env, &spa, 12..14).await.unwrap();
+            let object = dtl(&spa);
+            assert!(object.is_some());
+            devices.get(SLOW_DISK).clear();
+            object
+        };
+        let (made, object) =
+            join(spa.attach(guid(&spa, 0), &leaf(SLOW_DISK), Attach::default()), misses).await;
+        made.unwrap();
+        assert_eq!(dtl(&spa), object);
+        settled(&env, &spa, "mirror").await;
+        audit(&spa, true, false).await.unwrap();
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}

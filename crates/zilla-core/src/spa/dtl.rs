@@ -60,6 +60,18 @@ impl VdevTree {
 
     /// Whether a DTL changed since it was written.
     pub fn dtls_dirty(&self) -> bool {
+    /// Takes over from the tree whose place this one takes where the DTLs are written.
+    pub fn know_dtls_of(&self, old: &VdevTree) {
+        let nodes = old.root.walk();
+        for v in self.root.walk() {
+            let Some(leaf) = &v.leaf else { continue };
+            let before = nodes.iter().find(|o| o.leaf.as_ref().is_some_and(|l| l.index == leaf.index));
+            if let Some(object) = before.and_then(|o| o.config_u64("DTL")).filter(|o| *o != 0) {
+                v.set_config_u64("DTL", object);
+            }
+        }
+    }
+
         self.pool_leaves().any(|l| l.dtl.is_dirty())
     }
 

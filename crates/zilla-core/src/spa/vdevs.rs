@@ -81,6 +81,8 @@ impl Spa {
 
     /// Makes a changed tree the pool's, in the syncing context.
     pub(super) fn use_tree(&self, new: Arc<VdevTree>) {
+        // A leaf may have got its first DTL since the new tree was made.
+        new.know_dtls_of(&self.tree());
         new.name_leaves();
         self.zio.set_tree(new);
     }
