@@ -241,3 +241,42 @@ fn what_a_disk_missed_while_another_was_attached_is_known_after_an_import() {
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }
+
+#[test]
+fn a_side_stays_that_is_needed_when_its_turn_to_leave_comes() {
+    let sim = Sim::new(13);
+    Layout::Mirror.add_disks(&sim);
+    let (devices, env) = Devices::new(&sim);
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        IN_IT.put(&env, &spa, 0..5).await.unwrap();
+        // Its writes of the next txg fail at the end of it.
+        devices.get(1).add(Rule::new(Ops::Writes, Fault::Delay(SLOW)));
+        let written = env.spawn_with_result({
+            let (env, spa) = (env.clone(), spa.clone());
+            async move { IN_IT.put(&env, &spa, 5..10).await }
+        });
+        env.sleep(SLOW / 4).await;
+        let disk = sim.disk(Layout::path(1)).unwrap();
+        let leaves = async {
+            env.sleep(SLOW / 4).await;
+            disk.set_offline(true);
+        };
+        let left = env.timeout(Duration::from_secs(60), spa.detach(guid(&spa, 0)));
+        let (left, ()) = join(left, leaves).await;
+        let refused = left.expect("the pool waits for the only disk that it has left").unwrap_err();
+        assert!(matches!(&refused, Error::Pool(why) if **why == Refusal::NoReplicas), "{refused}");
+        written.await.unwrap();
+        assert!(spa.suspended().is_none());
+        spa.drop_caches();
+        IN_IT.check(&env, &spa, 10, "one side is away").await;
+        devices.get(1).clear();
+        disk.set_offline(false);
+        spa.clear(None).await.unwrap();
+        settled(&env, &spa, "both are there").await;
+        spa.detach(guid(&spa, 0)).await.unwrap();
+        spa.drop_caches();
+        IN_IT.check(&env, &spa, 10, "the other side alone").await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
