@@ -131,7 +131,8 @@ impl Spa {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
             // (Who was turned away changed nothing, but left an estimate.)
             self.dsl.forget_estimates(txg);
-            self.metaslabs.sync(mos, txg, 1).await?;
+            // It is no pass: what is asked to be flushed since goes into a MOS that is written.
+            self.metaslabs.sync(mos, txg, 0).await?;
             self.settle_scan().await;
             self.metaslabs.sync_done(txg)?;
             return self.update_space();
