@@ -280,3 +280,24 @@ fn a_side_stays_that_is_needed_when_its_turn_to_leave_comes() {
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }
+
+#[test]
+fn nothing_is_missed_of_txgs_that_are_to_come() {
+    let sim = Sim::new(15);
+    Layout::Mirror.add_disks(&sim);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        IN_IT.put(&env, &spa, 0..5).await.unwrap();
+        let leaf = spa.tree().leaves[1].clone();
+        leaf.dtl.add(1 << 40, 1 << 50);
+        leaf.dtl.add(4, 6);
+        IN_IT.put(&env, &spa, 5..6).await.unwrap();
+        spa.close(None).await.unwrap();
+        let found = find(&env).await.unwrap().unwrap();
+        let spa = import(&env, &found, true).await.unwrap();
+        let missed = spa.tree().leaves[1].dtl.ranges();
+        assert_eq!(missed, [(4, 6)]);
+        spa.close(None).await.unwrap();
+    });
+}

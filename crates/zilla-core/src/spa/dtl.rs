@@ -10,7 +10,7 @@ use crate::dmu::Objset;
 use crate::error::Result;
 use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
 use crate::txg::Tx;
-use crate::types::{ObjectId, TXG_INITIAL};
+use crate::types::{ObjectId, TXG_INITIAL, TXG_SIZE};
 use crate::vdev::{REBUILD_TXG, RESILVER_TXG, VdevTree};
 
 const BLOCK: u32 = 4096;
@@ -23,9 +23,11 @@ pub struct DtlFormat {
 }
 
 impl VdevTree {
-    /// Reads what leaves have missed.
+    /// Reads what leaves have missed, as of a txg. What goes far beyond it nobody can have missed:
+    /// to write such ranges down again might take more than there is memory.
     #[crate::boxed]
-    pub async fn load_dtls(&self, mos: &Arc<Objset>) -> Result<()> {
+    pub async fn load_dtls(&self, mos: &Arc<Objset>, as_of: u64) -> Result<()> {
+        let end = as_of.saturating_add(2 * TXG_SIZE as u64);
         for v in self.root.walk() {
             let (Some(leaf), Some(object)) = (&v.leaf, v.config_u64("DTL").filter(|o| *o != 0)) else {
                 continue;
@@ -37,7 +39,7 @@ impl VdevTree {
             entries
                 .for_each(map.length(), |kind, _, start, size| {
                     if kind == MapType::Alloc {
-                        ranges.push((start, start.saturating_add(size)));
+                        ranges.push((start, start.saturating_add(size).min(end)));
                     }
                     Ok(())
                 })
@@ -58,8 +60,6 @@ impl VdevTree {
         }
     }
 
-    /// Whether a DTL changed since it was written.
-    pub fn dtls_dirty(&self) -> bool {
     /// Takes over from the tree whose place this one takes where the DTLs are written.
     pub fn know_dtls_of(&self, old: &VdevTree) {
         let nodes = old.root.walk();
@@ -72,6 +72,8 @@ impl VdevTree {
         }
     }
 
+    /// Whether a DTL changed since it was written.
+    pub fn dtls_dirty(&self) -> bool {
         self.pool_leaves().any(|l| l.dtl.is_dirty())
     }
 
