@@ -40,10 +40,15 @@ use zilla_ondisk::{BlkPtr, Uberblock};
 const LONGEST_TXG: u64 = 1 << 30;
 const PASS_DEFERRED_FREE: u64 = 2;
 const PASS_DONT_COMPRESS: u64 = 6;
-/// Bytes that deduplication may be believed to save.
+/// Bytes that a table may be believed to save.
 const MOST_SAVED: u64 = 1 << 60;
 /// More passes than this mean that they do not converge.
 const MAX_PASSES: u64 = 100;
+
+/// Bytes that two tables say they save. They may say anything.
+fn believed(deduplicated: u64, cloned: u64) -> u64 {
+    deduplicated.min(MOST_SAVED) + cloned.min(MOST_SAVED)
+}
 
 impl Spa {
     /// Runs until the pool is closed or cannot be written any more.
@@ -242,11 +247,10 @@ impl Spa {
         // OpenZFS's quota of tables where the property says `auto`.
         let tables = self.metaslabs.class_stat(SpaceClass::Dedup);
         self.ddt.note_room(tables.space > 0 && tables.alloc / 85 >= tables.space / 100);
-        // Tables may say anything.
-        let deduplicated = self.ddt.stats().saved().min(MOST_SAVED);
+        let saved = believed(self.ddt.stats().saved(), self.brt.used_and_saved().1);
         self.dsl.set_pool_space(PoolSpace {
             // What clones and deduplication save counts as space: its owners count it as used.
-            dspace: normal.dspace + self.brt.used_and_saved().1 + deduplicated,
+            dspace: normal.dspace.saturating_add(saved),
             slop: self.metaslabs.slop(),
             deferred: normal.deferred,
             deferred_frees,
@@ -464,5 +468,17 @@ impl Spa {
             Some(e) => Err(e),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_SAVED, believed};
+
+    #[test]
+    fn tables_are_believed_within_reason() {
+        assert_eq!(believed(5, 7), 12);
+        assert_eq!(believed(u64::MAX, 1), MOST_SAVED + 1);
+        assert_eq!(believed(u64::MAX, u64::MAX), 2 * MOST_SAVED);
     }
 }
