@@ -171,6 +171,7 @@ fn a_side_of_a_mirror_takes_the_number_of_a_log_that_was_removed_before_a_power_
     in_the_place_of_a_log(&[2, 3], Some(2));
 }
 
+/// Txgs pass while the labels of a new device are written: what is born in them is not on it.
 #[test]
 fn a_new_disk_lacks_what_was_written_while_it_was_made_ready() {
     for layout in [Layout::Single, Layout::Mirror, Layout::Raidz1] {
@@ -208,6 +209,8 @@ fn a_new_disk_lacks_what_was_written_while_it_was_made_ready() {
     }
 }
 
+/// While a device is attached another one misses something for the first time: where that is
+/// written down is in the tree that comes, too.
 #[test]
 fn what_a_disk_missed_while_another_was_attached_is_known_after_an_import() {
     let sim = Sim::new(12);
@@ -242,6 +245,7 @@ fn what_a_disk_missed_while_another_was_attached_is_known_after_an_import() {
     });
 }
 
+/// The side that stays misses a txg after it was found that it has everything.
 #[test]
 fn a_side_stays_that_is_needed_when_its_turn_to_leave_comes() {
     let sim = Sim::new(13);
@@ -281,6 +285,32 @@ fn a_side_stays_that_is_needed_when_its_turn_to_leave_comes() {
     });
 }
 
+/// Also others than a txg's writes find out that a device lacks something: that does not keep a
+/// txg from its end.
+#[test]
+fn a_txg_ends_while_a_disk_is_found_to_lack_ever_more() {
+    let sim = Sim::new(14);
+    Layout::Mirror.add_disks(&sim);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        IN_IT.put(&env, &spa, 0..5).await.unwrap();
+        let (leaf, clock) = (spa.tree().leaves[1].clone(), env.clone());
+        env.spawn(async move {
+            for n in 0..40_000 {
+                leaf.dtl.add(10_000 + 2 * n, 10_001 + 2 * n);
+                clock.sleep(Duration::from_micros(50)).await;
+            }
+        });
+        for i in 5..9 {
+            IN_IT.put(&env, &spa, i..i + 1).await.unwrap();
+        }
+        assert!(spa.suspended().is_none());
+    });
+}
+
+/// What a device is said to have missed in a far future is cut off: there may be more of it than
+/// memory.
 #[test]
 fn nothing_is_missed_of_txgs_that_are_to_come() {
     let sim = Sim::new(15);

@@ -191,13 +191,13 @@ impl Spa {
             self.retreat_expansion();
             self.zio.resend_txg(txg).await;
         }
+        self.zio.settle_txg(txg);
         if self.resumed() {
             self.condense_on();
         }
         self.dsl.sync_done(txg);
         self.settle_scan().await;
         self.metaslabs.sync_done(txg)?;
-        self.zio.settle_txg(txg);
         self.update_space()
     }
 
@@ -278,7 +278,11 @@ impl Spa {
         let gone = self.ddt.sync(tx, pass == 1).await?;
         self.free_unshared(tx, gone.into()).await?;
         let tree = self.tree();
-        if tree.dtls_dirty() {
+        // Also others than this txg's writes find out that a device lacks something, a resilver
+        // again and again. The passes come to an end all the same: what is late is the next txg's
+        // to write down.
+        let in_time = pass < PASS_DONT_COMPRESS;
+        if in_time && tree.dtls_dirty() {
             let histogram = self.ctx.features.is_enabled("spacemap_histogram");
             let how = DtlFormat { v2: self.ctx.features.is_enabled("spacemap_v2"), histogram };
             let fresh = tree.sync_dtls(mos, tx, pass, how).await?;
@@ -314,7 +318,8 @@ impl Spa {
             self.dsl.mos_synced(&out);
             out.killed.iter().for_each(|bp| self.ctx.free(bp));
         }
-        Ok(self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || tree.dtls_dirty())
+        let missed = in_time && tree.dtls_dirty();
+        Ok(self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || missed)
     }
 
     async fn write_config(&self, tx: &Tx) -> Result<()> {
