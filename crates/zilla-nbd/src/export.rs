@@ -100,7 +100,7 @@ impl Export for VolumeExport {
 
     async fn trim(&self, off: u64, len: u64, fua: bool) -> Result<()> {
         self.volume.trim(off, len).await?;
-        if fua { self.volume.flush().await } else { Ok(()) }
+        if fua { self.volume.commit().await } else { Ok(()) }
     }
 
     async fn write_zeroes(&self, off: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {

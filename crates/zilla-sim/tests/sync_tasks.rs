@@ -7,9 +7,12 @@ use zilla_core::dsl::DslPool;
 use zilla_core::error::Result;
 use zilla_core::spa::{Spa, discover};
 use zilla_core::txg::Tx;
+use zilla_core::types::{Bookmark, ObjectId};
+use zilla_core::zap::Zap;
 use zilla_core::zpl::{self, Time, ZplProps};
 use zilla_env::Env;
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
+use zilla_ondisk::dsl::DMU_POOL_ERRLOG_LAST;
 use zilla_ondisk::enums::ObjsetType;
 use zilla_sim::pool::Layout;
 use zilla_sim::pool::layout::import;
@@ -139,4 +142,39 @@ fn what_cannot_be_read_leaves_nothing_half_done() {
         }
         assert!(from > 1, "{what} reads something");
     }
+}
+
+/// The log of errors is a list for people: nothing else needs it to be readable.
+#[test]
+fn a_log_of_errors_that_cannot_be_read_is_in_nobodys_way() {
+    const NO_OBJECT: u64 = 0xfff0;
+    let sim = prepared().boot(1);
+    let env = sim.env();
+    let imported = async || {
+        let found = discover(&env, &["/disks".into()]).await.unwrap();
+        import(&env, &found[0], false).await.unwrap()
+    };
+    sim.block_on(async {
+        let spa = imported().await;
+        let ctx = spa.ctx.clone();
+        task(&spa, move |_, tx| {
+            Box::pin(async move {
+                Zap::open(ctx.mos(), 1).await?.set_u64(&tx, DMU_POOL_ERRLOG_LAST, NO_OBJECT).await
+            })
+        })
+        .await
+        .unwrap();
+        spa.close(None).await.unwrap();
+        drop(spa);
+        let spa = imported().await;
+        task(&spa, |d, tx| Box::pin(async move { d.promote(&tx, "tank/clone").await })).await.unwrap();
+        task(&spa, |d, tx| Box::pin(async move { perform(&d, &tx, "create").await })).await.unwrap();
+        task(&spa, |d, tx| Box::pin(async move { d.destroy_head(&tx, "tank/new").await })).await.unwrap();
+        let scan = spa.scan().unwrap().clone();
+        scan.errors.log(Bookmark::new(54, ObjectId(1), 0, 0), Some(5));
+        task(&spa, move |_, tx| Box::pin(async move { scan.errors.sync(&tx).await })).await.unwrap();
+        assert!(spa.suspended().is_none(), "{:?}", spa.suspended());
+        assert_eq!(spa.scan().unwrap().errors.count().await.unwrap(), 1);
+        spa.close(None).await.unwrap();
+    });
 }

@@ -223,12 +223,17 @@ impl Volume {
     pub async fn write(&self, off: u64, data: &[Bytes], fua: bool) -> Result<()> {
         let request = self.begin().await?;
         request.zvol.write(off, data).await?;
-        if fua { request.zvol.flush().await } else { Ok(()) }
+        if fua { request.zvol.commit().await } else { Ok(()) }
     }
 
     /// Waits until everything that was done before is on stable storage.
     pub async fn flush(&self) -> Result<()> {
         self.begin().await?.zvol.flush().await
+    }
+
+    /// The same for who asks about a change of his own: one elsewhere that cannot leave the log is no error of his.
+    pub async fn commit(&self) -> Result<()> {
+        self.begin().await?.zvol.commit().await
     }
 
     /// Says that a range is not needed any more: its whole blocks read as zeroes from now on and give their space back.
@@ -266,7 +271,7 @@ impl Volume {
         } else {
             request.zvol.free(off, len).await?;
         }
-        if fua { request.zvol.flush().await } else { Ok(()) }
+        if fua { request.zvol.commit().await } else { Ok(()) }
     }
 
     /// What a range consists of, from its beginning on; it may be told of a part only.

@@ -11,7 +11,7 @@ use super::corrupt;
 use super::sync::stat_of;
 use super::table::Key;
 use crate::dmu::{Dnode, NewObject, resident};
-use crate::error::Result;
+use crate::error::{Errno, Error, Result};
 use crate::pool::PoolCtx;
 use crate::tunables;
 use crate::txg::Tx;
@@ -35,6 +35,11 @@ const MAX_LOG_BLOCK: u32 = 16 << 20;
 /// A log is not longer than this: OpenZFS lets its records take one hundredth of the machine's
 /// memory.
 const MAX_LENGTH: u64 = 16 << 30;
+/// The entries of the logs may take one part in so many of this process's memory when they are
+/// read.
+const MEMORY_SHARE: u64 = 4;
+/// Entries that may be read where nothing is known of the memory: some 250 MB.
+const ENTRIES_ANYWAY: u64 = 1_000_000;
 /// The active log is flushed when it has so many entries: some 25 MB in memory.
 const MAX_ENTRIES: usize = 100_000;
 /// At least so many entries go to the ZAPs in a txg. Source: zfs_dedup_log_flush_entries_min of
@@ -59,8 +64,17 @@ pub(super) struct Logs {
     pub histogram: DdtHistogram,
 }
 
+/// How many entries of logs there is memory for.
+async fn most_entries(ctx: &PoolCtx) -> u64 {
+    // A tree's nodes are full to two thirds or so.
+    let bytes = size_of::<(Key, DdtLogged)>() as u64 * 3 / 2;
+    let memory = crate::memory::read(&*ctx.env.opener).await;
+    memory.map_or(ENTRIES_ANYWAY, |m| (m.total / MEMORY_SHARE / bytes).max(ENTRIES_ANYWAY))
+}
+
 impl Log {
-    async fn load(ctx: &PoolCtx, id: u64, flat: bool) -> Result<(Log, bool)> {
+    /// Reads one that has no more entries than `most`.
+    async fn load(ctx: &PoolCtx, id: u64, flat: bool, most: u64) -> Result<(Log, bool)> {
         let object = ctx.mos().hold_wait(ObjectId(id)).await?;
         let phys = DdtLogPhys::decode(&object.bonus(), ByteOrder::NATIVE);
         let phys = phys.map_err(|e| corrupt(e.to_string()))?;
@@ -82,6 +96,13 @@ impl Log {
                 if checkpoint.is_none_or(|done| key > done) {
                     entries.insert(key, logged);
                 }
+            }
+            if entries.len() as u64 > most {
+                let what = format!(
+                    "the log of the pool's deduplication table has more than {most} entries: to read them \
+                     takes more memory than there is"
+                );
+                return Err(Error::os(Errno::NoMem, what));
             }
         }
         let DdtLogPhys { length, first_txg, .. } = phys;
@@ -119,9 +140,10 @@ impl Logs {
         tree: &VdevTree,
     ) -> Result<Logs> {
         let mut logs = Logs::default();
+        let most = most_entries(ctx).await / 2;
         for n in 0..2 {
             let Some(id) = directory.try_get_u64(&log_name(kind, n)).await? else { continue };
-            let (log, flushing) = Log::load(ctx, id, flat).await?;
+            let (log, flushing) = Log::load(ctx, id, flat, most).await?;
             let place = if flushing { &mut logs.flushing } else { &mut logs.active };
             if place.object.is_some() {
                 return Err(corrupt("both logs have one part"));

@@ -288,7 +288,7 @@ impl DslPool {
         let dir = ds.dir();
         if let Some(scan) = self.ctx.scan() {
             scan.destroyed(tx, ds.id, None).await?;
-            scan.errors.forget_dataset(tx, ds.id).await?;
+            scan.errors.forget_dataset(tx, ds.id).await;
         }
         let origin = self.dies_with(ds).await?;
         let prev = self.prev(ds).await?;

@@ -170,7 +170,7 @@ impl DslPool {
         odd.origin_txg.store(op.creation_txg, Ordering::Relaxed);
         self.move_clone_entries(tx, &f, origin_head.id, &dd, &odd).await?;
         if let Some(scan) = self.ctx.scan() {
-            scan.errors.promoted(tx, f.clone.id, origin_head.id, Txg(op.creation_txg)).await?;
+            scan.errors.promoted(tx, f.clone.id, origin_head.id, Txg(op.creation_txg)).await;
         }
         self.bookmarks_move(tx, origin_head, &f.clone, op.creation_txg).await?;
         self.bookmarks_next_changed(tx, &f.clone, origin).await?;

@@ -433,8 +433,18 @@ impl Metaslabs {
         let vdev = vdev.ok_or_else(|| Error::corrupt(None, place(), "an entry names no vdev"))?;
         // A vdev that was removed since needs nothing any more.
         let Ok(v) = self.vdev(vdev) else { return Ok(()) };
-        let ms = v.metaslab_of(start, size)?;
+        // Nor does one whose number another has by now. Whether it is another's is asked only where
+        // the entry is none for this one: what this one's metaslabs need is for their own txgs to
+        // say.
+        let of_former = txg < v.spec.create_txg;
+        let ms = match v.metaslab_of(start, size) {
+            Err(_) if of_former => return Ok(()),
+            found => found?,
+        };
         let mut st = ms.state();
+        if st.unflushed_txg == Txg(0) && of_former {
+            return Ok(());
+        }
         if st.unflushed_txg == Txg(0) {
             return Err(Error::corrupt(
                 None,

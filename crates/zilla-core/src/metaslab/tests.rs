@@ -41,6 +41,7 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         class,
         ashift: 12,
         asize: metaslabs << 24,
+        create_txg: Txg(0),
         ms_shift: 24,
         ms_array: ObjectId(0),
         top_zap: ObjectId(0),

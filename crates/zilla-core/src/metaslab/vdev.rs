@@ -70,6 +70,8 @@ pub struct VdevSpec {
     pub class: SpaceClass,
     pub ashift: u8,
     pub asize: u64,
+    /// Since when it has this number, which another may have had before; 0 if that is not known.
+    pub create_txg: Txg,
     pub ms_shift: u8,
     /// The object that lists the space maps; 0 before there is one.
     pub ms_array: ObjectId,

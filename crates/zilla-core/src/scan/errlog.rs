@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId, Txg};
-use crate::zap::{CreateOpts, Zap};
+use crate::zap::{CreateOpts, Entry, Zap};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -51,6 +51,11 @@ struct State {
 pub struct ErrLog {
     pub(super) ctx: Arc<PoolCtx>,
     state: Mutex<State>,
+}
+
+/// A list made for people is no reason to stop a txg.
+fn unreadable(e: &Error) {
+    tracing::warn!(error = %e, "a part of the log of errors cannot be read");
 }
 
 impl ErrLog {
@@ -98,8 +103,12 @@ impl ErrLog {
             return Ok(());
         }
         let mos = self.ctx.mos();
-        let log = if known != 0 {
-            Zap::open(mos, known).await?
+        let opened = match known {
+            0 => None,
+            id => Zap::open(mos, id).await.inspect_err(|e| unreadable(e)).ok(),
+        };
+        let log = if let Some(log) = opened {
+            log
         } else {
             let log = self.make(tx).await?;
             let name = if scrubbing { DMU_POOL_ERRLOG_SCRUB } else { DMU_POOL_ERRLOG_LAST };
@@ -109,18 +118,23 @@ impl ErrLog {
             log
         };
         for ((objset, object, level, blkid), birth) in pending {
-            if !self.by_head() {
-                let name = bookmark_name(&ZbookmarkPhys::new(objset, object, level, blkid));
-                log.set_str(tx, &name, "").await?;
-                continue;
-            }
-            let at = Bookmark { objset, object, level, blkid };
-            let birth = if birth != 0 { birth } else { self.birth_of(at).await };
-            let head = self.head_of(objset).await.unwrap_or(objset);
-            let list = self.list_of(tx, &log, &format!("{head:x}")).await?;
-            list.set_str(tx, &ErrPhys { object, level, blkid, birth }.name(), "").await?;
+            let entered = self.enter(tx, &log, Bookmark { objset, object, level, blkid }, birth).await;
+            entered.unwrap_or_else(|e| unreadable(&e));
         }
         Ok(())
+    }
+
+    /// Writes one error into a log.
+    async fn enter(&self, tx: &Tx, log: &Zap, at: Bookmark, birth: u64) -> Result<()> {
+        let Bookmark { objset, object, level, blkid } = at;
+        if !self.by_head() {
+            let name = bookmark_name(&ZbookmarkPhys::new(objset, object, level, blkid));
+            return log.set_str(tx, &name, "").await;
+        }
+        let birth = if birth != 0 { birth } else { self.birth_of(at).await };
+        let head = self.head_of(objset).await.unwrap_or(objset);
+        let list = self.list_of(tx, log, &format!("{head:x}")).await?;
+        list.set_str(tx, &ErrPhys { object, level, blkid, birth }.name(), "").await
     }
 
     pub(super) async fn head_of(&self, ds: u64) -> Result<u64> {
@@ -147,7 +161,7 @@ impl ErrLog {
         };
         let mos = self.ctx.mos();
         let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
-        self.free_log(tx, last).await?;
+        self.free_log(tx, last).await;
         if scrub != 0 {
             directory.delete(tx, DMU_POOL_ERRLOG_SCRUB).await?;
             directory.set_u64(tx, DMU_POOL_ERRLOG_LAST, scrub).await?;
@@ -188,7 +202,7 @@ impl ErrLog {
                     list.set_str(tx, &e.name_str(), "").await?;
                 }
             }
-            self.free_log(tx, scrub).await?;
+            self.free_log(tx, scrub).await;
         }
         directory.delete(tx, DMU_POOL_ERRLOG_SCRUB).await?;
         let mut st = self.state.lock();
@@ -206,35 +220,45 @@ impl ErrLog {
         Ok(list)
     }
 
-    async fn free_log(&self, tx: &Tx, id: u64) -> Result<()> {
+    /// What of it cannot be read is not freed.
+    async fn free_log(&self, tx: &Tx, id: u64) {
         if id == 0 {
-            return Ok(());
+            return;
         }
         let mos = self.ctx.mos();
-        let log = Zap::open(mos, id).await?;
-        for e in log.entries().await? {
+        let (log, entries) = match self.read_log(id).await {
+            Ok(read) => read,
+            Err(e) => return unreadable(&e),
+        };
+        for e in entries {
             if let (true, Some(list)) = (self.by_head(), e.value.as_u64()) {
-                mos.free(tx, &mos.hold_wait(ObjectId(list)).await?);
+                match mos.hold_wait(ObjectId(list)).await {
+                    Ok(list) => mos.free(tx, &list),
+                    Err(e) => unreadable(&e),
+                }
             }
         }
         mos.free(tx, log.dnode());
-        Ok(())
     }
 
     /// A dataset is destroyed: its errors are nobody's any more.
     #[crate::boxed]
-    pub async fn forget_dataset(&self, tx: &Tx, head: u64) -> Result<()> {
-        if !self.by_head() {
-            return Ok(());
-        }
-        let mos = self.ctx.mos();
-        for id in self.logs() {
-            let log = Zap::open(mos, id).await?;
-            let key = format!("{head:x}");
-            if let Some(list) = log.try_get_u64(&key).await? {
-                mos.free(tx, &mos.hold_wait(ObjectId(list)).await?);
-                log.delete(tx, &key).await?;
+    pub async fn forget_dataset(&self, tx: &Tx, head: u64) {
+        for id in self.logs().into_iter().filter(|_| self.by_head()) {
+            if let Err(e) = self.forget_in(tx, id, head).await {
+                tracing::warn!(error = %e, head, "a log of errors still has those of a dataset that is gone");
             }
+        }
+    }
+
+    async fn forget_in(&self, tx: &Tx, log: u64, head: u64) -> Result<()> {
+        let mos = self.ctx.mos();
+        let log = Zap::open(mos, log).await?;
+        let key = format!("{head:x}");
+        if let Some(list) = log.try_get_u64(&key).await? {
+            let list = mos.hold_wait(ObjectId(list)).await?;
+            log.delete(tx, &key).await?;
+            mos.free(tx, &list);
         }
         Ok(())
     }
@@ -243,21 +267,24 @@ impl ErrLog {
     /// from now on, so that it is not forgotten when that dataset is destroyed. `until` is the txg
     /// of the youngest snapshot that goes over.
     #[crate::boxed]
-    pub async fn promoted(&self, tx: &Tx, clone: u64, origin: u64, until: Txg) -> Result<()> {
-        if !self.by_head() {
-            return Ok(());
+    pub async fn promoted(&self, tx: &Tx, clone: u64, origin: u64, until: Txg) {
+        for id in self.logs().into_iter().filter(|_| self.by_head()) {
+            if let Err(e) = self.promoted_in(tx, id, (clone, origin), until).await {
+                tracing::warn!(error = %e, clone, origin, "a log of errors does not know of a promotion");
+            }
         }
+    }
+
+    async fn promoted_in(&self, tx: &Tx, log: u64, (clone, origin): (u64, u64), until: Txg) -> Result<()> {
         let mos = self.ctx.mos();
-        for id in self.logs() {
-            let log = Zap::open(mos, id).await?;
-            let Some(list) = log.try_get_u64(&format!("{origin:x}")).await? else { continue };
-            let list = Zap::open(mos, list).await?;
-            for e in list.entries().await? {
-                if ErrPhys::parse(&e.name).is_ok_and(|p| p.birth != 0 && p.birth <= until.0) {
-                    let name = e.name_str();
-                    self.list_of(tx, &log, &format!("{clone:x}")).await?.set_str(tx, &name, "").await?;
-                    list.delete(tx, &name).await?;
-                }
+        let log = Zap::open(mos, log).await?;
+        let Some(list) = log.try_get_u64(&format!("{origin:x}")).await? else { return Ok(()) };
+        let list = Zap::open(mos, list).await?;
+        for e in list.entries().await? {
+            if ErrPhys::parse(&e.name).is_ok_and(|p| p.birth != 0 && p.birth <= until.0) {
+                let name = e.name_str();
+                self.list_of(tx, &log, &format!("{clone:x}")).await?.set_str(tx, &name, "").await?;
+                list.delete(tx, &name).await?;
             }
         }
         Ok(())
@@ -278,8 +305,15 @@ impl ErrLog {
             if id == 0 {
                 continue;
             }
-            let (old, log) = (Zap::open(mos, id).await?, self.make(tx).await?);
-            for e in old.entries().await? {
+            let log = self.make(tx).await?;
+            let (old, entries) = match self.read_log(id).await {
+                Ok((old, entries)) => (Some(old), entries),
+                Err(e) => {
+                    tracing::warn!(error = %e, name, "a log of errors cannot be read: it begins anew");
+                    (None, Vec::new())
+                }
+            };
+            for e in entries {
                 let Ok(zb) = parse_bookmark(&e.name) else { continue };
                 let (objset, object, level, blkid) = (zb.objset, zb.object, zb.level(), zb.blkid);
                 // (The pool's own objects have no versions.)
@@ -294,13 +328,19 @@ impl ErrLog {
                 let list = self.list_of(tx, &log, &format!("{head:x}")).await?;
                 list.set_str(tx, &ErrPhys { object, level, blkid, birth }.name(), "").await?;
             }
-            mos.free(tx, old.dnode());
+            old.iter().for_each(|old| mos.free(tx, old.dnode()));
             Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.set_u64(tx, name, log.id()).await?;
             *new = log.id();
         }
         let mut st = self.state.lock();
         [st.last, st.scrub] = new;
         Ok(())
+    }
+
+    async fn read_log(&self, id: u64) -> Result<(Zap, Vec<Entry>)> {
+        let log = Zap::open(self.ctx.mos(), id).await?;
+        let entries = log.entries().await?;
+        Ok((log, entries))
     }
 
     fn logs(&self) -> Vec<u64> {

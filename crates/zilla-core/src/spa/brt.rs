@@ -36,6 +36,10 @@ const COUNT: u64 = size_of::<u16>() as u64;
 const MIN_RANGESIZE: u64 = 1 << 16;
 /// Bytes of a vdev that share a count. Source: BRT_RANGESIZE in sys/brt_impl.h.
 const BRT_RANGESIZE: u64 = 16 << 20;
+/// Counts of a vdev at most, which are all in memory: enough for one of 4 PiB.
+const MOST_COUNTS: u64 = 1 << 28;
+/// Bytes of counts that are read at once.
+const PIECE: u64 = 1 << 20;
 /// Source: BRT_BLOCKSIZE of brt.c.
 const BRT_BLOCKSIZE: u32 = 32 << 10;
 /// log2 of the entries' blocks. Source: brt_zap_default_bs and brt_zap_default_ibs of brt.c.
@@ -85,11 +89,7 @@ impl Brt {
             if phys.rangesize < MIN_RANGESIZE || phys.size > asize / phys.rangesize + 1 {
                 return Err(bad("more counts than the vdev has room for"));
             }
-            let mut bytes = vec![0; (phys.size * COUNT) as usize];
-            if !bytes.is_empty() {
-                object.read_wait(0, &mut bytes).await?;
-            }
-            let counts = bytes.as_chunks().0.iter().map(|c| u16::from_ne_bytes(*c)).collect();
+            let counts = read_counts(&object, phys.size, &name).await?;
             let entries = Zap::open(ctx.mos(), phys.mos_entries).await?;
             let table = Table { object, entries, state: Mutex::new(State { phys, counts }) };
             brt.tables.lock().insert(vdev, Arc::new(table));
@@ -221,6 +221,24 @@ impl Brt {
     }
 }
 
+/// Reads a table's counts. A vdev may be said to be larger than any is, and its counts be all holes.
+async fn read_counts(object: &Arc<Dnode>, size: u64, name: &str) -> Result<Vec<u16>> {
+    let mut counts = Vec::new();
+    if size > MOST_COUNTS || counts.try_reserve_exact(size as usize).is_err() {
+        let what = format!("the pool directory's {name} has {size} counts, for which there is no memory");
+        return Err(Error::os(Errno::NoMem, what));
+    }
+    let mut bytes = vec![0; PIECE.min(size * COUNT) as usize];
+    let mut at = 0;
+    while at < size * COUNT {
+        let piece = bytes.get_mut(..PIECE.min(size * COUNT - at) as usize).unwrap_or_default();
+        object.read_wait(at, piece).await?;
+        counts.extend(piece.as_chunks().0.iter().map(|c| u16::from_ne_bytes(*c)));
+        at += PIECE;
+    }
+    Ok(counts)
+}
+
 impl Table {
     async fn lookup(&self, bp: &BlkPtr) -> Result<u64> {
         let offset = bp.dva(0).offset;
@@ -302,5 +320,33 @@ impl Table {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dmu::testing::Harness;
+    use zilla_env::block_on;
+
+    #[test]
+    fn counts_are_read_by_pieces_and_no_more_than_there_is_memory_for() {
+        block_on(async {
+            let mut h = Harness::new(0);
+            let tx = h.tx();
+            let spec = NewObject::new(DMU_OTN_UINT64_METADATA, BRT_BLOCKSIZE);
+            let object = resident(|| h.objset.alloc(&tx, spec)).await.expect("an object");
+            let size = PIECE / COUNT + 1000;
+            object.write(&tx, 0, &7u16.to_ne_bytes());
+            object.write(&tx, (size - 1) * COUNT, &9u16.to_ne_bytes());
+            drop(tx);
+            h.sync_open().await;
+            let counts = read_counts(&object, size, "table").await.expect("counts");
+            assert_eq!((counts.len() as u64, counts.first(), counts.last()), (size, Some(&7), Some(&9)));
+            assert_eq!(counts.iter().map(|n| u64::from(*n)).sum::<u64>(), 16);
+            assert_eq!(read_counts(&object, 0, "table").await.expect("none"), [0u16; 0]);
+            let refused = read_counts(&object, MOST_COUNTS + 1, "table").await;
+            assert!(refused.is_err_and(|e| e.is(Errno::NoMem)));
+        });
     }
 }

@@ -10,7 +10,7 @@ use crate::dmu::Objset;
 use crate::error::Result;
 use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
 use crate::txg::Tx;
-use crate::types::{ObjectId, TXG_INITIAL};
+use crate::types::{ObjectId, TXG_INITIAL, TXG_SIZE};
 use crate::vdev::{REBUILD_TXG, RESILVER_TXG, VdevTree};
 
 const BLOCK: u32 = 4096;
@@ -23,9 +23,11 @@ pub struct DtlFormat {
 }
 
 impl VdevTree {
-    /// Reads what leaves have missed.
+    /// Reads what leaves have missed, as of a txg. What goes far beyond it nobody can have missed:
+    /// to write such ranges down again might take more than there is memory.
     #[crate::boxed]
-    pub async fn load_dtls(&self, mos: &Arc<Objset>) -> Result<()> {
+    pub async fn load_dtls(&self, mos: &Arc<Objset>, as_of: u64) -> Result<()> {
+        let end = as_of.saturating_add(2 * TXG_SIZE as u64);
         for v in self.root.walk() {
             let (Some(leaf), Some(object)) = (&v.leaf, v.config_u64("DTL").filter(|o| *o != 0)) else {
                 continue;
@@ -37,7 +39,7 @@ impl VdevTree {
             entries
                 .for_each(map.length(), |kind, _, start, size| {
                     if kind == MapType::Alloc {
-                        ranges.push((start, start.saturating_add(size)));
+                        ranges.push((start, start.saturating_add(size).min(end)));
                     }
                     Ok(())
                 })
@@ -54,6 +56,18 @@ impl VdevTree {
             let unfinished = [RESILVER_TXG, REBUILD_TXG].iter().any(|key| v.config_u64(key).is_some());
             if let Some(leaf) = v.leaf.as_ref().filter(|_| unfinished) {
                 leaf.dtl.add(TXG_INITIAL.0, last + 1);
+            }
+        }
+    }
+
+    /// Takes over from the tree whose place this one takes where the DTLs are written.
+    pub fn know_dtls_of(&self, old: &VdevTree) {
+        let nodes = old.root.walk();
+        for v in self.root.walk() {
+            let Some(leaf) = &v.leaf else { continue };
+            let before = nodes.iter().find(|o| o.leaf.as_ref().is_some_and(|l| l.index == leaf.index));
+            if let Some(object) = before.and_then(|o| o.config_u64("DTL")).filter(|o| *o != 0) {
+                v.set_config_u64("DTL", object);
             }
         }
     }

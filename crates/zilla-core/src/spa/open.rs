@@ -119,6 +119,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 class,
                 ashift: top.ashift() as u8,
                 asize: top.vdev.asize(),
+                create_txg: Txg(top.vdev.config_u64("create_txg").unwrap_or(0)),
                 ms_shift: top.vdev.metaslab_shift() as u8,
                 ms_array: ObjectId(top.vdev.metaslab_array()),
                 top_zap: top_zap(&top.vdev),
@@ -380,7 +381,7 @@ impl Spa {
             zio.set_salt(salt);
         }
         apply_features(&ctx, &zio);
-        tree.load_dtls(&mos).await?;
+        tree.load_dtls(&mos, ub.txg).await?;
         tree.note_outdated(&labels, ub.txg);
         let metaslabs = Metaslabs::new(space_features(&ctx));
         metaslabs.set_txgs(&ctx.txgs);
@@ -483,7 +484,8 @@ impl Spa {
                 spa.make_newest(&ub).await?;
             }
             let kept = Some(Txg(ub.checkpoint_txg)).filter(|txg| txg.0 != 0);
-            let claim = crate::zil::Claim { first: ctx.txgs.open(), kept, lost: opts.missing_log };
+            let (first, open) = (Txg(ub.txg).next(), ctx.txgs.open());
+            let claim = crate::zil::Claim { first, open, kept, lost: opts.missing_log };
             crate::zil::claim_all(&spa.dsl, &spa.metaslabs, claim).await?;
             match from {
                 From::Split(into) => spa.come_apart(into).await?,

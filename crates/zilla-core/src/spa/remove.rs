@@ -50,6 +50,8 @@ pub(super) const BATCH: u64 = 32 << 20;
 const MAX_RUN: u64 = 16 << 20;
 /// How often one that is held looks whether it may go on.
 const HELD: Duration = Duration::from_millis(50);
+/// How long a removal rests that could not be completed.
+const REST: Duration = Duration::from_secs(5);
 /// What the configuration calls a vdev that is being emptied.
 const REMOVING: &str = "removing";
 /// Bytes of a mapping's entry.
@@ -89,14 +91,30 @@ fn runs(used: &[(u64, u64)], top: &Top) -> Vec<(u64, u64)> {
 impl Evacuation {
     /// Lets it end after the txg that it is at, and waits for that.
     async fn halt(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.stop.store(true, Ordering::SeqCst);
         loop {
             let listener = self.changed.listen();
-            if self.over.load(Ordering::Acquire) {
+            if self.over.load(Ordering::SeqCst) {
                 return;
             }
             listener.await;
         }
+    }
+
+    fn is_over(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.changed.notify(usize::MAX);
+    }
+
+    /// Whether it may go on after it was over. Who halts it meanwhile finds it over, and it finds
+    /// that it was halted; or he waits.
+    fn begin_again(&self) -> bool {
+        self.over.store(false, Ordering::SeqCst);
+        let may = !self.stop.load(Ordering::SeqCst);
+        if !may {
+            self.is_over();
+        }
+        may
     }
 }
 
@@ -304,23 +322,36 @@ impl Spa {
         *self.evacuation.lock() = Some(evacuation.clone());
         let (spa, top) = (self.clone(), top.clone());
         self.ctx.env.spawn(async move {
-            let over = || evacuation.stop.load(Ordering::Acquire) || spa.ctx.txgs.is_stopped();
-            let mut done = spa.move_all(&top, &evacuation).await;
-            // What failed while the pool was suspended is done again when it is resumed.
-            while done.is_err() && spa.suspended().is_some() && !over() {
-                while spa.suspended().is_some() && !over() {
-                    spa.ctx.env.sleep(HELD).await;
+            while !spa.evacuate_once(&top, &evacuation).await {
+                // Something was in the way: perhaps it is gone later, and so is what came into use.
+                spa.ctx.env.sleep(REST).await;
+                if !evacuation.begin_again() {
+                    return;
                 }
-                done = spa.move_all(&top, &evacuation).await;
-            }
-            evacuation.over.store(true, Ordering::Release);
-            evacuation.changed.notify(usize::MAX);
-            match done {
-                Ok(true) => spa.complete_removal(&top, &evacuation).await,
-                Ok(false) => {}
-                Err(e) => spa.give_up_removal(&top, &evacuation, e).await,
             }
         });
+    }
+
+    /// Moves all there is and completes the removal; whether nothing is left to be done.
+    async fn evacuate_once(self: &Arc<Self>, top: &Top, evacuation: &Arc<Evacuation>) -> bool {
+        let over = || evacuation.stop.load(Ordering::Acquire) || self.ctx.txgs.is_stopped();
+        let mut done = self.move_all(top, evacuation).await;
+        // What failed while the pool was suspended is done again when it is resumed.
+        while done.is_err() && self.suspended().is_some() && !over() {
+            while self.suspended().is_some() && !over() {
+                self.ctx.env.sleep(HELD).await;
+            }
+            done = self.move_all(top, evacuation).await;
+        }
+        evacuation.is_over();
+        match done {
+            Ok(true) => self.complete_removal(top, evacuation).await,
+            Ok(false) => true,
+            Err(e) => {
+                self.give_up_removal(top, evacuation, e).await;
+                true
+            }
+        }
     }
 
     /// It cannot be finished: canceled, unless that is because the pool is not in use any more.
@@ -419,33 +450,32 @@ impl Spa {
         self.evacuation.lock().as_ref().is_some_and(|e| Arc::ptr_eq(e, own))
     }
 
-    async fn complete_removal(self: &Arc<Self>, top: &Top, own: &Arc<Evacuation>) {
-        let changing = self.changing.lock().await;
+    /// False if it could not be, and is to be tried again.
+    async fn complete_removal(self: &Arc<Self>, top: &Top, own: &Arc<Evacuation>) -> bool {
+        let _changing = self.changing.lock().await;
         let old = self.tree();
-        let Ok(top) = old.top(top.id).cloned() else { return };
+        let Ok(top) = old.top(top.id).cloned() else { return true };
         if !self.is_current(own) {
-            return;
+            return true;
         }
         let leaves = top.leaves().cloned().collect();
         let spa = self.clone();
         let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
             Box::pin(async move { spa.complete_sync(&tx, &top).await })
         };
-        let done = self.ctx.sync_task(task).await;
-        *self.evacuation.lock() = None;
-        match done {
-            Ok(()) => {
-                if let Ok(top) = old.top(self.removing().removing_vdev as u32) {
-                    self.part_with(&old, top, leaves).await;
-                }
-                if let Err(e) = self.update_space() {
-                    tracing::warn!(pool = %self.name(), "after a removal: {e}");
-                }
-                self.notify("vdev_remove_dev", None);
-            }
-            Err(e) => tracing::error!(pool = %self.name(), "the removal is not completed: {e}"),
+        if let Err(e) = self.ctx.sync_task(task).await {
+            tracing::error!(pool = %self.name(), "the removal is not completed: {e}");
+            return self.ctx.txgs.is_stopped();
         }
-        drop(changing);
+        *self.evacuation.lock() = None;
+        if let Ok(top) = old.top(self.removing().removing_vdev as u32) {
+            self.part_with(&old, top, leaves).await;
+        }
+        if let Err(e) = self.update_space() {
+            tracing::warn!(pool = %self.name(), "after a removal: {e}");
+        }
+        self.notify("vdev_remove_dev", None);
+        true
     }
 
     async fn complete_sync(self: &Arc<Self>, tx: &Tx, top: &Top) -> Result<()> {

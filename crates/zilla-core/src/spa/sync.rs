@@ -40,10 +40,15 @@ use zilla_ondisk::{BlkPtr, Uberblock};
 const LONGEST_TXG: u64 = 1 << 30;
 const PASS_DEFERRED_FREE: u64 = 2;
 const PASS_DONT_COMPRESS: u64 = 6;
-/// Bytes that deduplication may be believed to save.
+/// Bytes that a table may be believed to save.
 const MOST_SAVED: u64 = 1 << 60;
 /// More passes than this mean that they do not converge.
 const MAX_PASSES: u64 = 100;
+
+/// Bytes that two tables say they save. They may say anything.
+fn believed(deduplicated: u64, cloned: u64) -> u64 {
+    deduplicated.min(MOST_SAVED) + cloned.min(MOST_SAVED)
+}
 
 impl Spa {
     /// Runs until the pool is closed or cannot be written any more.
@@ -131,7 +136,8 @@ impl Spa {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
             // (Who was turned away changed nothing, but left an estimate.)
             self.dsl.forget_estimates(txg);
-            self.metaslabs.sync(mos, txg, 1).await?;
+            // It is no pass: what is asked to be flushed since goes into a MOS that is written.
+            self.metaslabs.sync(mos, txg, 0).await?;
             self.settle_scan().await;
             self.metaslabs.sync_done(txg)?;
             return self.update_space();
@@ -185,6 +191,7 @@ impl Spa {
             self.retreat_expansion();
             self.zio.resend_txg(txg).await;
         }
+        self.zio.settle_txg(txg);
         if self.resumed() {
             self.condense_on();
         }
@@ -240,11 +247,10 @@ impl Spa {
         // OpenZFS's quota of tables where the property says `auto`.
         let tables = self.metaslabs.class_stat(SpaceClass::Dedup);
         self.ddt.note_room(tables.space > 0 && tables.alloc / 85 >= tables.space / 100);
-        // Tables may say anything.
-        let deduplicated = self.ddt.stats().saved().min(MOST_SAVED);
+        let saved = believed(self.ddt.stats().saved(), self.brt.used_and_saved().1);
         self.dsl.set_pool_space(PoolSpace {
             // What clones and deduplication save counts as space: its owners count it as used.
-            dspace: normal.dspace + self.brt.used_and_saved().1 + deduplicated,
+            dspace: normal.dspace.saturating_add(saved),
             slop: self.metaslabs.slop(),
             deferred: normal.deferred,
             deferred_frees,
@@ -272,7 +278,11 @@ impl Spa {
         let gone = self.ddt.sync(tx, pass == 1).await?;
         self.free_unshared(tx, gone.into()).await?;
         let tree = self.tree();
-        if tree.dtls_dirty() {
+        // Also others than this txg's writes find out that a device lacks something, a resilver
+        // again and again. The passes come to an end all the same: what is late is the next txg's
+        // to write down.
+        let in_time = pass < PASS_DONT_COMPRESS;
+        if in_time && tree.dtls_dirty() {
             let histogram = self.ctx.features.is_enabled("spacemap_histogram");
             let how = DtlFormat { v2: self.ctx.features.is_enabled("spacemap_v2"), histogram };
             let fresh = tree.sync_dtls(mos, tx, pass, how).await?;
@@ -308,7 +318,8 @@ impl Spa {
             self.dsl.mos_synced(&out);
             out.killed.iter().for_each(|bp| self.ctx.free(bp));
         }
-        Ok(self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || tree.dtls_dirty())
+        let missed = in_time && tree.dtls_dirty();
+        Ok(self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || missed)
     }
 
     async fn write_config(&self, tx: &Tx) -> Result<()> {
@@ -462,5 +473,17 @@ impl Spa {
             Some(e) => Err(e),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_SAVED, believed};
+
+    #[test]
+    fn tables_are_believed_within_reason() {
+        assert_eq!(believed(5, 7), 12);
+        assert_eq!(believed(u64::MAX, 1), MOST_SAVED + 1);
+        assert_eq!(believed(u64::MAX, u64::MAX), 2 * MOST_SAVED);
     }
 }

@@ -81,6 +81,8 @@ impl Spa {
 
     /// Makes a changed tree the pool's, in the syncing context.
     pub(super) fn use_tree(&self, new: Arc<VdevTree>) {
+        // A leaf may have got its first DTL since the new tree was made.
+        new.know_dtls_of(&self.tree());
         new.name_leaves();
         self.zio.set_tree(new);
     }
@@ -298,9 +300,6 @@ impl Spa {
         change::attach(&mut nv, guid, &leaf, kind, new_guid(&*env.rng))?;
         let new = Arc::new(old.changed(env, &nv)?);
         new.open_new(&old, how.ashift).await?;
-        // Nothing that was written until the change is stable can be expected there.
-        let until = self.ctx.txgs.open().0 + 2 * TXG_SIZE as u64;
-        new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
         let rebuilt = sequential.then_some(top.id);
         let made = self.attach_made(&old, &new, new_leaf, rebuilt).await;
         if made.is_err() {
@@ -355,6 +354,11 @@ impl Spa {
                     if rebuilt.is_some() && spa.scan()?.is_resilvering() {
                         return Err(Refusal::Resilvering.into());
                     }
+                    // Nothing that was written until the change is stable can be expected there. Only
+                    // now it is known when that is: any number of txgs have passed while the labels
+                    // were written.
+                    let until = tx.txg().0 + 2 * TXG_SIZE as u64;
+                    new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
                     let vdev = new.find(leaf).ok_or_else(|| no_such(leaf))?;
                     VdevObjects::open(&spa.ctx, &tx).await?.leaf(&vdev).await?;
                     if let Some(id) = rebuilt {
@@ -405,14 +409,20 @@ impl Spa {
         let Some(leaf) = vdev.leaf.clone().filter(|_| parent.kind.is_mirror()) else {
             return Err(Error::os(Errno::NotSup, "only applicable to mirror and replacing vdevs"));
         };
-        let stays = |l: &Arc<crate::vdev::Leaf>| {
-            l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty()
-        };
-        // Who never had anything is not needed either.
         let for_a_time = parent.kind == VdevKind::Replacing || vdev.is_spare();
-        let newcomer = for_a_time && !leaf.dtl.is_empty();
-        let required = inject::any() && injections().is_required(guid);
-        if required || !top.survives(stays) && !newcomer {
+        let needed = {
+            let (top, leaf) = (top.clone(), leaf.clone());
+            move || {
+                let stays = |l: &Arc<crate::vdev::Leaf>| {
+                    l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty()
+                };
+                // Who never had anything is not needed either.
+                let newcomer = for_a_time && !leaf.dtl.is_empty();
+                let required = inject::any() && injections().is_required(guid);
+                required || !top.survives(stays) && !newcomer
+            }
+        };
+        if needed() {
             return Err(Refusal::NoReplicas.into());
         }
         self.cancel_upkeep(std::slice::from_ref(&leaf)).await?;
@@ -423,12 +433,9 @@ impl Spa {
             change::make_young(&mut nv, stays.guid);
         }
         // A new device takes over from the spare that stood in for the one it replaces.
-        if parent.kind == VdevKind::Replacing
-            && old.parent_of(parent.guid).is_some_and(|p| p.kind == VdevKind::Spare)
-            && let Some(leaf) = parent.children.last().and_then(|v| v.leaf.as_ref())
-        {
-            leaf.unspare.store(true, Ordering::Relaxed);
-        }
+        let beside_spare = parent.kind == VdevKind::Replacing
+            && old.parent_of(parent.guid).is_some_and(|p| p.kind == VdevKind::Spare);
+        let takes_over = parent.children.last().and_then(|v| v.leaf.clone()).filter(|_| beside_spare);
         let permanent = parent.replaced_by_spare(guid);
         if let Some(spare) = permanent {
             change::make_permanent(&mut nv, spare);
@@ -443,6 +450,11 @@ impl Spa {
         self.ctx
             .sync_task(move |tx| {
                 Box::pin(async move {
+                    // Those that stay may have missed something since they were asked.
+                    if needed() {
+                        return Err(Refusal::NoReplicas.into());
+                    }
+                    takes_over.iter().for_each(|l| l.unspare.store(true, Ordering::Relaxed));
                     VdevObjects::open(&spa.ctx, &tx).await?.free_leaf(&gone).await?;
                     if permanent.is_some() {
                         spa.write_spares(&tx, &new).await?;

@@ -91,6 +91,14 @@ fn hand_over(from: &mut NvList, to: &mut NvList) {
     }
 }
 
+/// Who takes a top-level's place is as old as it: logs of space are asked by that.
+fn as_old_as(top: &NvList, side: &mut NvList) {
+    match top.u64("create_txg") {
+        Some(txg) => side.set("create_txg", txg),
+        None => return drop(side.remove("create_txg")),
+    };
+}
+
 fn renumber(list: &mut [NvList]) {
     for (i, c) in list.iter_mut().enumerate() {
         c.set("id", i as u64);
@@ -202,6 +210,7 @@ pub fn keep_only(root: &mut NvList, guid: u64) -> Result<()> {
         let Some(at) = children_of(top).iter().position(|c| c.u64("guid") == Some(guid)) else { continue };
         let mut side = children(top).swap_remove(at);
         hand_over(top, &mut side);
+        as_old_as(top, &mut side);
         *top = side;
         return Ok(());
     }
@@ -266,6 +275,7 @@ fn detach_below(nv: &mut NvList, guid: u64, depth: usize) -> bool {
             let id = child.u64("id").unwrap_or(0);
             if depth == 0 {
                 hand_over(child, &mut last);
+                as_old_as(child, &mut last);
                 // Were it known by another guid, a side that was taken out while it was away would
                 // look like a second top-level.
                 if let (Some(own), Some(group)) = (last.u64("guid"), child.u64("guid")) {

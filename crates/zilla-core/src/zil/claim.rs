@@ -26,8 +26,11 @@ const BLOCK_CLONING: &str = "block_cloning";
 /// How logs are claimed.
 #[derive(Clone, Copy)]
 pub struct Claim {
-    /// The pool's first txg.
+    /// The txg after the one that the pool is opened as of: from it on nothing in the logs is
+    /// synced. Where the pool goes back others have had this number and those that follow.
     pub first: Txg,
+    /// The pool's first txg, in which the logs are claimed.
+    pub open: Txg,
     /// The pool goes back to a checkpoint of this txg. Its logs ended there for those who used it
     /// on: what followed is not kept.
     pub kept: Option<Txg>,
@@ -54,7 +57,7 @@ async fn claim(
     dsl: &Arc<DslPool>,
     metaslabs: &Metaslabs,
     ds: &Arc<DslDataset>,
-    Claim { first: txg, kept, lost }: Claim,
+    Claim { first, open, kept, lost }: Claim,
 ) -> Result<()> {
     let objset = dsl.objset(ds).await?;
     let header = objset.phys().zil_header;
@@ -68,7 +71,7 @@ async fn claim(
     }
     let mut walk = Walk::new(store, &header, ds.id());
     let mut claims =
-        Claims { dsl, metaslabs, store, objset: ds.id(), first: txg, seen: BTreeSet::new(), failed: None };
+        Claims { dsl, metaslabs, store, objset: ds.id(), first, open, seen: BTreeSet::new(), failed: None };
     let (mut blocks, mut records, mut last_block, mut last_record) = (0u64, 0u64, 0, 0);
     while let Some(block) = walk.next().await {
         if let Err(why) = claims.block(&block.bp).await? {
@@ -98,7 +101,7 @@ async fn claim(
     }
     objset.with_phys(|p| {
         let h = &mut p.zil_header;
-        h.claim_txg = txg.0;
+        h.claim_txg = first.0;
         h.claim_blk_seq = last_block;
         h.claim_lr_seq = last_record;
         h.flags |= ZIL_CLAIM_LR_SEQ_VALID;
@@ -132,6 +135,7 @@ struct Claims<'a> {
     store: &'a dyn BlockStore,
     objset: u64,
     first: Txg,
+    open: Txg,
     seen: BTreeSet<[u64; 2]>,
     failed: Option<Error>,
 }
@@ -154,11 +158,11 @@ impl Claims<'_> {
     async fn take(&self, bp: &BlkPtr) -> Result<Result<(), String>> {
         let mut done = Vec::new();
         for dva in bp.dvas() {
-            match self.metaslabs.claim_wait(self.first, &dva).await {
+            match self.metaslabs.claim_wait(self.open, &dva).await {
                 Ok(()) => done.push(dva),
                 Err(Error::Corrupt(c)) => {
                     for dva in done {
-                        self.metaslabs.unalloc(self.first, &dva)?;
+                        self.metaslabs.unalloc(self.open, &dva)?;
                     }
                     return Ok(Err(c.to_string()));
                 }
@@ -195,7 +199,7 @@ impl Claims<'_> {
         }
         if let Some(why) = wrong {
             for dva in taken.iter().flat_map(BlkPtr::dvas) {
-                self.metaslabs.unalloc(self.first, &dva)?;
+                self.metaslabs.unalloc(self.open, &dva)?;
             }
             return Ok(Err(why.into()));
         }

@@ -111,6 +111,8 @@ impl Zio {
         unit.leaves.iter().filter(|l| !l.writable()).for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
         for (leaf, data) in unit.leaves.iter().filter(|l| l.writable()).zip(versions.iter().cycle()) {
             let at = offset + VDEV_LABEL_START_SIZE;
+            // What each side gets of its own is not sent again.
+            self.0.track.not_kept(txg, leaf.index);
             if leaf.write_at(at, data.clone(), Priority::Removal).await.is_err() {
                 leaf.dtl.add(txg.0, txg.0 + 1);
                 return Err(differ());

@@ -24,7 +24,7 @@ use crate::vdev::{Reader, VdevTree, unfenced};
 
 const GANG_CHILDREN: usize = 3;
 /// Each level divides by three, so sixteen megabytes in sectors of 512 bytes are ten levels.
-const MAX_DEPTH: usize = 12;
+pub(super) const MAX_DEPTH: usize = 12;
 /// `ZIO_COMPRESS_OFF`.
 const COMPRESS_OFF: u8 = 2;
 
@@ -377,7 +377,7 @@ impl HeaderSum {
 }
 
 /// Ends a gang's header: a checksum that says for which pointer it is.
-fn seal(header: &mut [u8], first: &Dva, txg: Txg, sum: HeaderSum) -> Result<()> {
+pub(super) fn seal(header: &mut [u8], first: &Dva, txg: Txg, sum: HeaderSum) -> Result<()> {
     let verifier = embedded::gang_verifier(u64::from(first.vdev), first.offset, txg.0);
     let sealed = match sum {
         HeaderSum::Whole => embedded::seal(Checksum::GangHeader, header, &verifier, ByteOrder::NATIVE),

@@ -128,7 +128,7 @@ impl LogWrite {
             if leaf.resilvering.load(Ordering::Relaxed) {
                 leaf.refused.store(true, Ordering::Relaxed);
             }
-            self.zio.0.track.log_missed(self.txg, leaf.index);
+            self.zio.0.track.not_kept(self.txg, leaf.index);
         }
         tree.check_suspects().await;
         let top = tree.top(self.vdev)?;

@@ -270,16 +270,19 @@ impl Zio {
 
     /// Waits until every block written in `txg` is on its leaves and stable there. An error means
     /// that some block is not, and that the txg must not be finished; after [`Zio::resend_txg`] it
-    /// may be waited for again.
+    /// may be waited for again, until it is [settled](Zio::settle_txg).
     pub async fn wait_txg(&self, txg: Txg) -> Result<()> {
         let missed = self.0.track.wait(txg).await;
         let tree = self.tree();
         let readable = tree.missed(txg.0, &missed);
         tree.check_suspects().await;
         readable?;
-        tree.flush_all(txg.0).await?;
+        tree.flush_all(txg.0).await
+    }
+
+    /// The pool's uberblock leads to the txg: it need not be sent again.
+    pub fn settle_txg(&self, txg: Txg) {
         self.0.track.settled(self, txg);
-        Ok(())
     }
 }
 

@@ -166,6 +166,7 @@ impl World {
     }
     fn stable(&self, txg: u64) {
         self.env.block_on(self.zio.wait_txg(Txg(txg))).unwrap();
+        self.zio.settle_txg(Txg(txg));
     }
     fn read(&self, bp: &BlkPtr) -> Result<Bytes> {
         self.env.block_on(self.zio.read(*bp, Bookmark::default(), Priority::SyncRead))
@@ -553,7 +554,7 @@ fn a_leaf_that_lacks_a_log_block_goes_on_lacking_its_txg() {
     for leaf in &w.tree.leaves {
         leaf.dtl.add(5, 6);
     }
-    w.zio.0.track.log_missed(Txg(5), 0);
+    w.zio.0.track.not_kept(Txg(5), 0);
     w.env.block_on(w.zio.resend_txg(Txg(5)));
     let lacking = |txg: u64| -> Vec<bool> { w.tree.leaves.iter().map(|l| l.dtl.contains(txg)).collect() };
     assert_eq!(lacking(5), [true, false]);
@@ -586,4 +587,64 @@ fn a_hit_is_of_the_pointer_that_asks() {
             assert!(w.read(bp).unwrap() == r.data, "{bp} after {forged}");
         }
     }
+}
+
+/// What has reached its leaves is sent again as long as the pool's uberblock does not lead to it.
+#[test]
+fn a_txg_is_kept_until_it_is_settled() {
+    let w = world(VdevKind::Mirror, 2, 9);
+    let reqs = vec![req(noise(1, 4096), 0)];
+    let bps = w.write(5, reqs.clone());
+    w.env.block_on(w.zio.wait_txg(Txg(5))).unwrap();
+    let place = bps[0].dva(0).offset + zilla_ondisk::label::VDEV_LABEL_START_SIZE;
+    let lost = Bytes::from(vec![0; 4096]);
+    w.env.block_on(w.devices[1].write(place, lost.clone())).unwrap();
+    w.env.block_on(w.zio.resend_txg(Txg(5)));
+    w.stable(5);
+    let at = |i: usize| w.env.block_on(w.devices[i].read(place, 4096)).unwrap();
+    assert!(at(0)[..] == at(1)[..] && at(1)[..] != lost[..]);
+    w.env.block_on(w.devices[1].write(place, lost.clone())).unwrap();
+    w.env.block_on(w.zio.resend_txg(Txg(5)));
+    w.stable(5);
+    assert!(at(1)[..] == lost[..], "it is not kept for ever");
+}
+
+/// Sides that are to differ are not sent again: one that lost what it took goes on lacking it.
+#[test]
+fn a_side_of_its_own_is_not_thought_to_be_sent_again() {
+    let w = world(VdevKind::Mirror, 2, 9);
+    let versions = vec![noise(1, 4096), noise(2, 4096)];
+    let sides = crate::zio::Sides { offset: 0, len: 4096, versions };
+    let mut runs = Vec::new();
+    let moved = w.zio.write_sides(Txg(5), AllocClass::Normal, &sides, (0, 4096), &mut runs);
+    w.env.block_on(moved).unwrap();
+    w.tree.leaves[1].dtl.add(5, 6);
+    w.env.block_on(w.zio.resend_txg(Txg(5)));
+    assert!(w.tree.leaves[1].dtl.contains(5) && !w.tree.leaves[0].dtl.contains(5));
+    w.stable(5);
+}
+
+/// A header whose first child is itself, as no honest pool has one.
+#[test]
+fn a_gang_that_leads_to_itself_is_freed_in_the_end() {
+    let w = world(VdevKind::File, 1, 9);
+    let dva = Dva { vdev: 0, offset: 1 << 20, asize: 1024, gang: true };
+    let mut bp = BlkPtr::ZERO;
+    bp.set_dva(0, dva);
+    bp.set_lsize(512);
+    bp.set_psize(512);
+    bp.set_compress(Compress::Off as u8);
+    bp.set_checksum_kind(Checksum::Fletcher4 as u8);
+    bp.set_byteorder(zilla_ondisk::ByteOrder::NATIVE);
+    bp.set_births(5, 5);
+    let mut header = vec![0; crate::types::GANG_HEADER_SIZE as usize];
+    let own = bp.encode();
+    header[..own.len()].copy_from_slice(&own);
+    gang::seal(&mut header, &dva, Txg(5), gang::HeaderSum::Whole).unwrap();
+    let place = dva.offset + zilla_ondisk::label::VDEV_LABEL_START_SIZE;
+    w.env.block_on(w.devices[0].write(place, header.into())).unwrap();
+    assert_eq!(w.env.block_on(w.zio.pieces(&bp)).unwrap(), [bp]);
+    w.env.block_on(w.zio.free(Txg(6), &[bp])).unwrap();
+    assert_eq!(w.bump.freed.lock().len(), gang::MAX_DEPTH + 2);
+    assert!(w.env.block_on(w.zio.places(&bp)).is_err());
 }

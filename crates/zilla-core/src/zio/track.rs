@@ -36,8 +36,9 @@ type Kept = BTreeMap<(u32, u64), Bytes>;
 pub struct Track {
     slots: Mutex<[Slot; TXG_SIZE]>,
     kept: [Mutex<Kept>; TXG_SIZE],
-    /// Leaves that lack a block of the intent log, by the txg of its birth: such blocks are not kept.
-    log_missed: Mutex<BTreeSet<(Txg, usize)>>,
+    /// Leaves that a block was written to which is not kept, or that lack one: of the intent log, or
+    /// of a mirror whose sides are to differ. By the txg of its birth.
+    unkept: Mutex<BTreeSet<(Txg, usize)>>,
     changed: Event,
 }
 
@@ -66,17 +67,17 @@ impl Track {
         self.kept[txg.slot()].lock().clone()
     }
 
-    pub(super) fn log_missed(&self, txg: Txg, leaf: usize) {
-        self.log_missed.lock().insert((txg, leaf));
+    pub(super) fn not_kept(&self, txg: Txg, leaf: usize) {
+        self.unkept.lock().insert((txg, leaf));
     }
 
-    pub(super) fn lacks_log(&self, txg: Txg, leaf: usize) -> bool {
-        self.log_missed.lock().contains(&(txg, leaf))
+    pub(super) fn lacks_unkept(&self, txg: Txg, leaf: usize) -> bool {
+        self.unkept.lock().contains(&(txg, leaf))
     }
 
     /// The txg is stable.
     pub(super) fn settled(&self, zio: &Zio, txg: Txg) {
-        self.log_missed.lock().retain(|(of, _)| *of > txg);
+        self.unkept.lock().retain(|(of, _)| *of > txg);
         let kept = std::mem::take(&mut *self.kept[txg.slot()].lock());
         let failed = std::mem::take(&mut self.slots.lock()[txg.slot()].failed);
         for batch in failed {

@@ -454,8 +454,8 @@ impl Zio {
 
 impl Zio {
     /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing
-    /// of it. But for blocks of the intent log that were allocated in it, which are not kept: a
-    /// leaf that lacks one goes on lacking the txg.
+    /// of it. But for blocks that are not kept, of the intent log or of a mirror whose sides are to
+    /// differ: a leaf that may lack one goes on lacking the txg.
     pub async fn resend_txg(&self, txg: Txg) {
         let tree = self.tree();
         #[cfg(feature = "planted")]
@@ -464,7 +464,7 @@ impl Zio {
             return;
         }
         for leaf in tree.pool_leaves().filter(|l| l.writable()) {
-            if !self.0.track.lacks_log(txg, leaf.index) {
+            if !self.0.track.lacks_unkept(txg, leaf.index) {
                 leaf.dtl.remove(txg.0, txg.0 + 1);
             }
             leaf.written_again(txg);

@@ -127,7 +127,7 @@ impl Zvol {
 
     /// After a change: with `sync=always` it returns only when it is stable.
     async fn ended(&self) -> Result<()> {
-        if self.props().sync == SyncMode::Always { self.flush().await } else { Ok(()) }
+        if self.props().sync == SyncMode::Always { self.commit().await } else { Ok(()) }
     }
 
     /// What a range consists of, from its beginning: how many bytes, and whether they are a hole.

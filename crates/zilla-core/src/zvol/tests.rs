@@ -121,6 +121,11 @@ impl World {
         self.driven(async move { zvol.flush().await }.boxed())
     }
 
+    fn commit(&mut self) -> Result<()> {
+        let zvol = self.zvol.clone();
+        self.driven(async move { zvol.commit().await }.boxed())
+    }
+
     /// Makes blocks unreadable where they are now; nothing of them is in memory then.
     fn damage(&mut self, blocks: std::ops::Range<u64>) {
         for b in blocks {
@@ -211,6 +216,9 @@ fn a_flush_says_what_cannot_be_put_on_disk() {
     assert!(w.flush().unwrap_err().is(Errno::Io));
     assert_eq!(w.read(3 * BLK + 100, 10), [8; 10]);
     assert!(w.flush().unwrap_err().is(Errno::Io), "it is held still");
+    // It is none of those who made something else stable.
+    block_on(w.zvol.write(9 * BLK, &[Bytes::from_static(&[6; 10])])).unwrap();
+    w.commit().unwrap();
     block_on(w.zvol.write(3 * BLK, &[Bytes::from(vec![9; BLK as usize])])).unwrap();
     w.flush().unwrap();
 

@@ -179,11 +179,18 @@ impl Zvol {
     /// log to where they belong, since what lies there cannot be read.
     #[crate::boxed]
     pub async fn flush(&self) -> Result<()> {
-        match &self.log {
-            Some(log) => log.commit(Some(ZVOL_OBJ)).await?,
-            None => self.sync().await?,
-        }
+        self.commit().await?;
         self.data.check_held()
+    }
+
+    /// The same for who asks about a change of his own: one elsewhere that stays in the log is none
+    /// of his.
+    #[crate::boxed]
+    pub async fn commit(&self) -> Result<()> {
+        match &self.log {
+            Some(log) => log.commit(Some(ZVOL_OBJ)).await,
+            None => self.sync().await,
+        }
     }
 
     /// Waits until all that was done so far is in a synced txg.
