@@ -19,7 +19,7 @@ mod synced;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers by turns
-  --part engine|kernels|fuse|import|slog|scan|sync|nbd   which part (default: all; repeatable)
+  --part engine|kernels|fuse|import|slog|scan|volume|sync|nbd   which part (default: all; repeatable)
   --runs N (5)  --seconds S (3)  --only TEXT (workloads with this in their name)
   --dir FOLDER (/dev/shm/zilla-bench)   backing files; must be in memory for comparable figures
   --disk FOLDER (target/bench-disk)     where the sync part works: on the real disk
@@ -32,6 +32,7 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
        zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT] [--through facade|fuse]
                                       log devices, on modelled devices in virtual time; perrin through fuse in real time
        zilla-bench modelled --only scan [--gb 4] [--no-legacy]   scrub and resilver of a fragmented pool, on modelled disks
+       zilla-bench modelled --only volume [--gb 4]   writes into parts of a volume's records, on modelled disks
        zilla-bench files --count N [options]   an exported pool of so many small files
 ";
 

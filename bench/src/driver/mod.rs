@@ -66,7 +66,7 @@ impl Options {
             }
         }
         if o.parts.is_empty() {
-            o.parts = ["engine", "kernels", "fuse", "import", "slog", "scan", "sync", "nbd"]
+            o.parts = ["engine", "kernels", "fuse", "import", "slog", "scan", "volume", "sync", "nbd"]
                 .map(String::from)
                 .to_vec();
         }
@@ -102,6 +102,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
             "import" => import::run(&o),
             "slog" => slog(&o),
             "scan" => modelled::scan::run(modelled::scan::GB, true),
+            "volume" => modelled::volume::run(modelled::volume::GB),
             "sync" => sync::run(&o, peer.as_deref()),
             "nbd" => nbd::run(&o),
             other => Err(format!("no part {other}").into()),
