@@ -130,8 +130,8 @@ pub fn run(o: &Options) -> Result<Value> {
 fn all(runs: &mut Runs<'_>) -> Result<Value> {
     let head = ["", "MB/s", "plain", "CPU s/GiB", "plain", "ratio", "limit", "promised"];
     let mut rows = vec![head.map(String::from).to_vec()];
-    let mut out = Vec::new();
-    for case in CASES.iter().filter(|c| runs.o.wants(c.name)) {
+    let (o, mut out) = (runs.o, Vec::new());
+    for case in CASES.iter().filter(|c| o.wants(c.name)) {
         let results = runs.of(case.args)?;
         let of = |r: &Value| case.part.map_or(r.clone(), |part| r[part].clone());
         let results: Vec<Value> = results.iter().map(of).collect();
@@ -162,7 +162,7 @@ fn all(runs: &mut Runs<'_>) -> Result<Value> {
         out.push(json!({ "what": case.name, "ratio": ratio, "limit": limit, "promised": promised }));
     }
     println!("{}", table(&rows));
-    if runs.o.wants("AES-256-GCM") {
+    if o.wants("AES-256-GCM") {
         let results = runs.of(&["--what", "crypt"])?;
         let speed = |way: &str| median(results.iter().filter_map(|r| r["cipher_GBps"][way].as_f64()));
         let (seal, open) = (speed("seal"), speed("open"));
@@ -173,10 +173,10 @@ fn all(runs: &mut Runs<'_>) -> Result<Value> {
         );
         out.push(json!({ "what": "cipher", "seal_GBps": seal, "open_GBps": open }));
     }
-    if runs.o.wants("incremental") {
+    if o.wants("incremental") {
         out.push(increments(runs)?);
     }
-    if runs.o.wants("clone") {
+    if o.wants("clone") {
         out.push(clones(runs)?);
     }
     Ok(json!({ "summary": out }))
