@@ -5,7 +5,8 @@
 //! switches are counted for a process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same options
 //! and the same JSON; `sync` is another, of writes that are stable when they return; `modelled` runs the published tests of log devices on
 //! modelled disks, in virtual time, so that it needs neither disks nor a quiet machine, and one of them also through the kernel, in real
-//! time; `streams` is one measurement of sends, receives, encryption, deduplication or clones; `files` makes the pool that the import part imports.
+//! time; `streams` is one measurement of sends, receives, encryption, deduplication or clones; `files`
+//! makes the pool that the import part imports.
 //!
 //! Peers are never linked: they are programs that the driver finds or builds (`driver/peers.rs`).
 

@@ -161,7 +161,9 @@ fn all(runs: &mut Runs<'_>) -> Result<Value> {
         rows.push(row);
         out.push(json!({ "what": case.name, "ratio": ratio, "limit": limit, "promised": promised }));
     }
-    println!("{}", table(&rows));
+    if rows.len() > 1 {
+        println!("{}", table(&rows));
+    }
     if o.wants("AES-256-GCM") {
         let results = runs.of(&["--what", "crypt"])?;
         let speed = |way: &str| median(results.iter().filter_map(|r| r["cipher_GBps"][way].as_f64()));
