@@ -5,7 +5,8 @@
 //! switches are counted for a process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same options
 //! and the same JSON; `sync` is another, of writes that are stable when they return; `modelled` runs the published tests of log devices on
 //! modelled disks, in virtual time, so that it needs neither disks nor a quiet machine, and one of them also through the kernel, in real
-//! time, and what cache devices bring on modelled ones; `files` makes the pool that the import part imports.
+//! time, and what cache devices bring on modelled ones; `streams` is one measurement of sends, receives,
+//! encryption, deduplication or clones; `files` makes the pool that the import part imports.
 //!
 //! Peers are never linked: they are programs that the driver finds or builds (`driver/peers.rs`).
 
@@ -14,12 +15,13 @@ mod engine;
 mod files;
 mod meter;
 mod modelled;
+mod streams;
 mod synced;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers by turns
-  --part engine|kernels|fuse|import|slog|scan|cache|sync|nbd   which part (default: all; repeatable)
+  --part engine|kernels|fuse|import|slog|scan|cache|volume|sync|nbd|streams   which part (default: all; repeatable)
   --runs N (5)  --seconds S (3)  --only TEXT (workloads with this in their name)
   --dir FOLDER (/dev/shm/zilla-bench)   backing files; must be in memory for comparable figures
   --disk FOLDER (target/bench-disk)     where the sync part works: on the real disk
@@ -33,6 +35,9 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
                                       log devices, on modelled devices in virtual time; perrin through fuse in real time
        zilla-bench modelled --only scan [--gb 4] [--no-legacy]   scrub and resilver of a fragmented pool, on modelled disks
        zilla-bench modelled --only cache [--rows random|streams|feeding|scan|restart]   cache devices, on modelled devices
+       zilla-bench modelled --only volume [--gb 4]   writes into parts of a volume's records, on modelled disks
+       zilla-bench streams --what send|receive|incremental|crypt|dedup|clone --file FILE [options]   one measurement
+  --file-mb 3072 --size-mb 256 --record 128K --turns 3 --files N --changed N --entries N
        zilla-bench files --count N [options]   an exported pool of so many small files
 ";
 
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         "engine" => engine::main(args),
         "sync" => synced::main(args),
         "modelled" => modelled::main(args),
+        "streams" => streams::main(args),
         "files" => files::main(args),
         _ => {
             eprint!("{USAGE}");

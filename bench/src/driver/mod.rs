@@ -12,6 +12,7 @@ mod machine;
 mod nbd;
 mod peers;
 mod report;
+mod streams;
 mod sync;
 mod workloads;
 
@@ -66,9 +67,12 @@ impl Options {
             }
         }
         if o.parts.is_empty() {
-            o.parts = ["engine", "kernels", "fuse", "import", "slog", "scan", "cache", "sync", "nbd"]
-                .map(String::from)
-                .to_vec();
+            o.parts = [
+                "engine", "kernels", "fuse", "import", "slog", "scan", "cache", "volume", "sync", "nbd",
+                "streams",
+            ]
+            .map(String::from)
+            .to_vec();
         }
         Ok(o)
     }
@@ -103,8 +107,10 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
             "slog" => slog(&o),
             "scan" => modelled::scan::run(modelled::scan::GB, true),
             "cache" => modelled::cached::run(""),
+            "volume" => modelled::volume::run(modelled::volume::GB),
             "sync" => sync::run(&o, peer.as_deref()),
             "nbd" => nbd::run(&o),
+            "streams" => streams::run(&o),
             other => Err(format!("no part {other}").into()),
         };
         match result {

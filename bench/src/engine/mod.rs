@@ -4,7 +4,7 @@
 //! before anything is timed, reads come after an export, a drop of the host's cache and an import, and a write's time
 //! includes the sync of what it dirtied. The clients are threads of their own that call the engine and wait, as a server's would.
 
-mod data;
+pub mod data;
 mod job;
 mod options;
 mod traced;

@@ -1,6 +1,7 @@
 //! What log devices are worth: published tests, and large writes, run on modelled devices in
 //! virtual time; the first of them also through the kernel, in real time. And how fast scrubs and
-//! resilvers are ([`scan`], a part of its own), also at the size of a published story ([`story`]).
+//! resilvers are ([`scan`], a part of its own), also at the size of a published story ([`story`]); and
+//! overwrites of parts of a volume's records ([`volume`]).
 //!
 //! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
@@ -14,6 +15,7 @@ mod plot;
 mod rig;
 pub mod scan;
 pub mod story;
+pub mod volume;
 
 use crate::engine::Result;
 use lexopt::ValueExt;
@@ -115,6 +117,10 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
     }
     if only == "story" {
         println!("{}", story::run(gb.unwrap_or(story::GB))?);
+        return Ok(());
+    }
+    if only == "volume" {
+        println!("{}", volume::run(gb.unwrap_or(volume::GB))?);
         return Ok(());
     }
     println!("{}", run(seconds, &only, &disks, &log, through)?);

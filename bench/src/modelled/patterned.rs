@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use zilla_env::{Device, DeviceInfo, Io, IoOp, IoResult, MemDevice, check_bounds};
 
 const PAGE: usize = 4096;
@@ -24,6 +25,8 @@ pub struct Patterned {
     pages: Mutex<Pages>,
     /// Where it was read since [`Patterned::reads`] was asked, from and to.
     reads: Mutex<Vec<(u64, u64)>>,
+    /// Bytes that were written.
+    written: AtomicU64,
     size: u64,
     info: DeviceInfo,
 }
@@ -33,13 +36,22 @@ impl Patterned {
         let info = MemDevice::new(size).named(path).info();
         let words = vec![0; size.div_ceil(PAGE as u64) as usize];
         let pages = Mutex::new(Pages { words, ..Pages::default() });
-        Patterned { pages, reads: Mutex::default(), size, info }
+        Patterned { pages, reads: Mutex::default(), written: AtomicU64::new(0), size, info }
+    }
+
+    /// How many bytes were written so far.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Where it was read since the last time this or [`Patterned::reads`] was asked, as it was.
+    pub fn reads_as_made(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut *self.reads.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
     /// Where it was read since the last time this was asked, in order, each place once.
     pub fn reads(&self) -> Vec<(u64, u64)> {
-        let mut all =
-            std::mem::take(&mut *self.reads.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let mut all = self.reads_as_made();
         all.sort_unstable();
         all.dedup_by(|next, before| {
             let joins = next.0 <= before.1;
@@ -60,10 +72,12 @@ impl Patterned {
                 return Ok(Some(buf));
             }
             IoOp::Write { mut offset, data } => {
+                let from = offset;
                 for piece in data {
                     pages.write(offset, &piece);
                     offset += piece.len() as u64;
                 }
+                self.written.fetch_add(offset - from, Ordering::Relaxed);
             }
             IoOp::Flush => {}
             IoOp::Discard { offset, len } | IoOp::WriteZeroes { offset, len } => {

@@ -50,6 +50,8 @@ pub enum Shape {
     Pairs,
     /// All in one RAID-Z with one parity.
     Raidz,
+    /// The same with two.
+    Raidz2,
     /// In no use yet.
     Spare,
 }
@@ -62,6 +64,7 @@ impl Devices {
             Shape::Single => (VdevKind::Disk, 1),
             Shape::Pairs => (VdevKind::Mirror, 2),
             Shape::Raidz => (VdevKind::Raidz { nparity: 1 }, self.count),
+            Shape::Raidz2 => (VdevKind::Raidz { nparity: 2 }, self.count),
             Shape::Spare => return Vec::new(),
         };
         let top = |leaves: &[LeafSpec]| TopSpec {

@@ -1,5 +1,9 @@
 //! AES in GCM or CCM over one buffer in place, with 12 bytes of IV and 16 of code.
+//!
+//! GCM is ring's, which does several blocks at once and hashes them meanwhile; RustCrypto's does
+//! one thing after the other. ring has no keys of 192 bits, and no CCM.
 
+use super::ring_gcm::RingGcm;
 use super::{IV_LEN, MAC_LEN, Suite};
 use aes_gcm::aead::consts::{U12, U16};
 use aes_gcm::aead::{AeadInPlace, KeyInit};
@@ -26,9 +30,12 @@ pub struct Cipher {
 }
 
 enum Mode {
-    Gcm128(Box<Gcm<Aes128>>),
+    Ring(RingGcm),
+    RustCrypto(RustCrypto),
+}
+
+enum RustCrypto {
     Gcm192(Box<Gcm<Aes192>>),
-    Gcm256(Box<Gcm<Aes256>>),
     Ccm128(Box<Ccm<Aes128>>),
     Ccm192(Box<Ccm<Aes192>>),
     Ccm256(Box<Ccm<Aes256>>),
@@ -40,16 +47,14 @@ impl std::fmt::Debug for Cipher {
     }
 }
 
-/// One call for whichever cipher it is.
+/// One call for whichever of RustCrypto's it is.
 macro_rules! with {
-    ($self:expr, $c:ident => $e:expr) => {
-        match &$self.mode {
-            Mode::Gcm128($c) => $e,
-            Mode::Gcm192($c) => $e,
-            Mode::Gcm256($c) => $e,
-            Mode::Ccm128($c) => $e,
-            Mode::Ccm192($c) => $e,
-            Mode::Ccm256($c) => $e,
+    ($mode:expr, $c:ident => $e:expr) => {
+        match $mode {
+            RustCrypto::Gcm192($c) => $e,
+            RustCrypto::Ccm128($c) => $e,
+            RustCrypto::Ccm192($c) => $e,
+            RustCrypto::Ccm256($c) => $e,
         }
     };
 }
@@ -57,13 +62,16 @@ macro_rules! with {
 impl Cipher {
     /// None if the key is not as long as the suite's.
     pub fn new(suite: Suite, key: &[u8]) -> Option<Cipher> {
-        let mode = match suite {
-            Suite::Aes128Gcm => Mode::Gcm128(Box::new(Gcm::new_from_slice(key).ok()?)),
-            Suite::Aes192Gcm => Mode::Gcm192(Box::new(Gcm::new_from_slice(key).ok()?)),
-            Suite::Aes256Gcm => Mode::Gcm256(Box::new(Gcm::new_from_slice(key).ok()?)),
-            Suite::Aes128Ccm => Mode::Ccm128(Box::new(Ccm::new_from_slice(key).ok()?)),
-            Suite::Aes192Ccm => Mode::Ccm192(Box::new(Ccm::new_from_slice(key).ok()?)),
-            Suite::Aes256Ccm => Mode::Ccm256(Box::new(Ccm::new_from_slice(key).ok()?)),
+        let of_rust_crypto = match suite {
+            Suite::Aes128Gcm | Suite::Aes256Gcm => None,
+            Suite::Aes192Gcm => Some(RustCrypto::Gcm192(Box::new(Gcm::new_from_slice(key).ok()?))),
+            Suite::Aes128Ccm => Some(RustCrypto::Ccm128(Box::new(Ccm::new_from_slice(key).ok()?))),
+            Suite::Aes192Ccm => Some(RustCrypto::Ccm192(Box::new(Ccm::new_from_slice(key).ok()?))),
+            Suite::Aes256Ccm => Some(RustCrypto::Ccm256(Box::new(Ccm::new_from_slice(key).ok()?))),
+        };
+        let mode = match of_rust_crypto {
+            Some(cipher) => Mode::RustCrypto(cipher),
+            None => Mode::Ring(RingGcm::new(suite, key)?),
         };
         Some(Cipher { suite, mode })
     }
@@ -74,9 +82,14 @@ impl Cipher {
 
     /// Encrypts `buf` where it is and gives the code over it and `aad`. An IV is never used twice with one key.
     pub fn seal(&self, iv: &[u8; IV_LEN], aad: &[u8], buf: &mut [u8]) -> Result<[u8; MAC_LEN], TooLong> {
-        let nonce = Nonce::<U12>::from_slice(iv);
-        let tag = with!(self, c => c.encrypt_in_place_detached(nonce, aad, buf));
-        tag.map(Into::into).map_err(|_| TooLong(buf.len()))
+        let sealed = match &self.mode {
+            Mode::Ring(c) => c.seal(iv, aad, buf),
+            Mode::RustCrypto(c) => {
+                let nonce = Nonce::<U12>::from_slice(iv);
+                with!(c, c => c.encrypt_in_place_detached(nonce, aad, buf)).ok().map(Into::into)
+            }
+        };
+        sealed.ok_or(TooLong(buf.len()))
     }
 
     /// Decrypts `buf` where it is, if the code is right. If it is not, `buf` holds nothing of use.
@@ -87,7 +100,13 @@ impl Cipher {
         buf: &mut [u8],
         mac: &[u8; MAC_LEN],
     ) -> Result<(), Forged> {
-        let nonce = Nonce::<U12>::from_slice(iv);
-        with!(self, c => c.decrypt_in_place_detached(nonce, aad, buf, mac.into())).map_err(|_| Forged)
+        let opened = match &self.mode {
+            Mode::Ring(c) => c.open(iv, aad, buf, mac),
+            Mode::RustCrypto(c) => {
+                let nonce = Nonce::<U12>::from_slice(iv);
+                with!(c, c => c.decrypt_in_place_detached(nonce, aad, buf, mac.into())).is_ok()
+            }
+        };
+        if opened { Ok(()) } else { Err(Forged) }
     }
 }

@@ -6,8 +6,9 @@
 //! disk wrapped, that is encrypted, under a key of the user's: 32 bytes, or a passphrase through PBKDF2
 //! ([`Passphrase`]).
 //!
-//! The algorithms are RustCrypto's: no build tool beyond cargo, no assembler of another license, AES-NI and PCLMULQDQ where the
-//! CPU has them, tables without secret-dependent addresses where not. They are checked here against the vectors of
+//! AES-GCM of 128 and 256 bits is ring's, which the product has for TLS anyway: a core that has VAES
+//! encrypts 7 GB/s in blocks of 128K, where RustCrypto's does 1.2. All else is RustCrypto's: AES-NI and PCLMULQDQ where the CPU has them,
+//! tables without secret-dependent addresses where not. They are checked here against the vectors of
 //! NIST SP 800-38C and 38D, RFC 4231, RFC 5869's construction, and RFC 6070.
 //!
 //! What is kept true: ciphers' expanded keys are overwritten when they are dropped (the states of
@@ -19,6 +20,7 @@
 mod cipher;
 mod kdf;
 mod mac;
+mod ring_gcm;
 mod suite;
 
 #[cfg(test)]

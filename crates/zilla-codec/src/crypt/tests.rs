@@ -193,3 +193,35 @@ fn nothing_shows_a_key() {
     assert!(!shown.contains("ab") && !shown.contains("171"), "{shown}");
     assert!(same(b"12", b"12") && !same(b"12", b"13") && !same(b"12", b"123"));
 }
+
+/// Lengths at which an implementation goes from one way of working to another.
+#[test]
+fn both_gcms_are_the_same_at_all_lengths() {
+    use aes_gcm::aead::{AeadInPlace, KeyInit};
+    let (iv, aad) = ([9; IV_LEN], [3; 40]);
+    let theirs128 = aes_gcm::Aes128Gcm::new_from_slice(&[7; 16]).unwrap();
+    let theirs256 = aes_gcm::Aes256Gcm::new_from_slice(&[7; 32]).unwrap();
+    let ours128 = Cipher::new(Suite::Aes128Gcm, &[7; 16]).unwrap();
+    let ours256 = Cipher::new(Suite::Aes256Gcm, &[7; 32]).unwrap();
+    let around = |n: usize| n.saturating_sub(17)..n + 18;
+    for len in around(0).chain(around(96)).chain(around(128)).chain(around(512)).chain(around(4096)) {
+        let plain: Vec<u8> = (0..len).map(|i| (1 + i * 7 + i / 251) as u8).collect();
+        let (mut a, mut b) = (plain.clone(), plain.clone());
+        let tag = ours128.seal(&iv, &aad, &mut a).unwrap();
+        let other = theirs128.encrypt_in_place_detached(&iv.into(), &aad, &mut b).unwrap();
+        assert!(a == b && tag[..] == other[..], "128 bits, {len} bytes");
+        assert_eq!(ours128.open(&iv, &aad, &mut b, &tag), Ok(()));
+        assert!(b == plain, "128 bits, {len} bytes, back");
+        let (mut a, mut b) = (plain.clone(), plain.clone());
+        let tag = ours256.seal(&iv, &aad, &mut a).unwrap();
+        let other = theirs256.encrypt_in_place_detached(&iv.into(), &aad, &mut b).unwrap();
+        assert!(a == b && tag[..] == other[..], "256 bits, {len} bytes");
+        assert_eq!(ours256.open(&iv, &aad, &mut b, &tag), Ok(()));
+        assert!(b == plain, "256 bits, {len} bytes, back");
+        if len > 0 {
+            a[0] ^= 1;
+            assert_eq!(ours256.open(&iv, &aad, &mut a, &tag), Err(Forged));
+            assert!(a != plain, "nothing of what is forged is given out");
+        }
+    }
+}

@@ -19,6 +19,7 @@ use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId, TXG_SIZE};
 use crate::zio::{BlockStore, Packed};
 use bytes::Bytes;
+use event_listener::Event;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -113,6 +114,8 @@ pub(crate) struct Inner {
     pub(crate) phys: DnodePhys,
     pub(crate) indirects: Indirects,
     pub(crate) dbufs: BTreeMap<u64, Dbuf>,
+    /// Blocks that are being read ahead, each with who waits for it (`load`).
+    pub(crate) reading_ahead: BTreeMap<u64, Arc<Event>>,
     /// Counts publications of the synced state, so that a slow read cannot install what has since
     /// been replaced.
     pub(crate) generation: u64,
@@ -184,6 +187,7 @@ impl Dnode {
             phys,
             indirects: Indirects::default(),
             dbufs: BTreeMap::new(),
+            reading_ahead: BTreeMap::new(),
             generation: 0,
         };
         shared.cache.objects.born();

@@ -2,6 +2,10 @@
 //!
 //! A read waits with no lock held, so a sync may publish a newer state meanwhile. What was read is taken only if the dnode's
 //! generation is still that of the lookup; otherwise the lookup is done again. Nothing here changes what is on disk.
+//!
+//! Who wants a block that is being read ahead waits for that, if more is to be done with it than to
+//! read it. I/O is shared by all who ask for the same place in any case, but each would decrypt and
+//! decompress what came; and the two go through a file side by side, so all of it would be done twice.
 
 use super::dbuf::Base;
 use super::dnode::{Dnode, Spill};
@@ -13,7 +17,50 @@ use crate::zio::Priority;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use zilla_codec::compress::Compress;
 use zilla_ondisk::blkptr::BlkPtr;
+
+/// For whom a block is brought into memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Wanted,
+    /// Nobody will want it again: the cache does not keep it.
+    WantedOnce,
+    Ahead,
+}
+
+/// Whether more is to be done than to read it.
+fn costs_more_than_io(bp: &BlkPtr) -> bool {
+    bp.uses_crypt() || Compress::from_u8(bp.compress()) != Some(Compress::Off)
+}
+
+/// A block that is being read ahead, and that others wait for.
+struct ReadingAhead<'d> {
+    dnode: &'d Dnode,
+    blkid: u64,
+}
+
+impl<'d> ReadingAhead<'d> {
+    /// None: it is in memory, or on its way.
+    fn begin(dnode: &'d Dnode, blkid: u64) -> Option<ReadingAhead<'d>> {
+        let mut inner = dnode.inner.lock();
+        let known = inner.dbufs.get(&blkid).is_some_and(|db| db.base_known() || db.hides_base());
+        if known || inner.reading_ahead.contains_key(&blkid) {
+            return None;
+        }
+        inner.reading_ahead.insert(blkid, Arc::default());
+        Some(ReadingAhead { dnode, blkid })
+    }
+}
+
+impl Drop for ReadingAhead<'_> {
+    fn drop(&mut self) {
+        let waiting = self.dnode.inner.lock().reading_ahead.remove(&self.blkid);
+        if let Some(event) = waiting {
+            event.notify(usize::MAX);
+        }
+    }
+}
 
 impl Dnode {
     /// Brings a block (or an indirect block) into memory.
@@ -27,12 +74,18 @@ impl Dnode {
         blkid: u64,
         prio: Priority,
     ) -> BoxFuture<'_, Result<()>> {
-        self.load_as(level, blkid, prio, true)
+        self.load_as(level, blkid, prio, Why::Wanted)
     }
 
     /// Brings a block into memory that nobody will want again: the cache does not keep it.
     pub(crate) fn load_once(self: &Arc<Self>, blkid: u64) -> BoxFuture<'_, Result<()>> {
-        self.load_as(0, blkid, Priority::SyncRead, false)
+        self.load_as(0, blkid, Priority::SyncRead, Why::WantedOnce)
+    }
+
+    /// Brings a block into memory before anybody wants it. To be called in a task of its own: others
+    /// may wait for it.
+    pub(super) async fn load_ahead(self: &Arc<Self>, level: u8, blkid: u64) -> Result<()> {
+        self.load_as(level, blkid, Priority::SyncRead, Why::Ahead).await
     }
 
     fn load_as(
@@ -40,13 +93,25 @@ impl Dnode {
         level: u8,
         blkid: u64,
         prio: Priority,
-        keep: bool,
+        why: Why,
     ) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             // What was read, and from where. It is still good if a sync has published the object
             // meanwhile, but not this block.
             let mut had: Option<(BlkPtr, Bytes)> = None;
+            let mut mark = None;
             loop {
+                let ahead = match level {
+                    0 if why != Why::Ahead => {
+                        let inner = self.inner.lock();
+                        inner.reading_ahead.get(&blkid).map(|event| event.listen())
+                    }
+                    _ => None,
+                };
+                if let Some(ahead) = ahead {
+                    ahead.await;
+                    continue;
+                }
                 let found = {
                     let mut inner = self.inner.lock();
                     let clone = if level == 0 { inner.dbuf(blkid).unread_clone() } else { None };
@@ -88,13 +153,19 @@ impl Dnode {
                 };
                 let bookmark = Bookmark::new(self.shared.objset, self.id(), level, blkid);
                 bookmark.check_level(&bp)?;
+                if level == 0 && why == Why::Ahead && mark.is_none() && costs_more_than_io(&bp) {
+                    mark = ReadingAhead::begin(self, blkid);
+                    if mark.is_none() {
+                        return Ok(());
+                    }
+                }
                 let data = match had.take().filter(|(of, _)| *of == bp) {
                     Some((_, data)) => data,
                     None => match self.shared.store.cached(&bp, self.shared.objset) {
                         Some(data) => data,
                         None => {
                             let data = self.shared.store.read(bp, bookmark, prio).await?;
-                            if !keep {
+                            if why == Why::WantedOnce {
                                 self.shared.store.forget_read(&bp);
                             }
                             data
@@ -199,5 +270,50 @@ impl Dnode {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dmu::testing::Harness;
+    use crate::dmu::{NewObject, resident};
+    use futures_util::future::{join, join_all};
+    use std::sync::atomic::Ordering;
+    use zilla_env::block_on;
+    use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+
+    const BLOCKS: u64 = 4;
+
+    #[test]
+    fn what_is_read_ahead_is_decompressed_once() {
+        let mut h = Harness::new(2);
+        h.store.says_compressed.store(true, Ordering::Relaxed);
+        let spec = NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, 512);
+        let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
+        for b in 0..BLOCKS {
+            dn.write_block(&h.tx(), b, vec![1 + b as u8; 512].into());
+        }
+        block_on(h.sync_open());
+        let id = dn.id();
+        block_on(h.reopen());
+        let dn = block_on(h.objset.hold_wait(id)).unwrap();
+        block_on(dn.load(1, 0)).unwrap();
+        let before = h.store.reads.load(Ordering::Relaxed);
+        let ahead = join_all((0..BLOCKS).map(|b| dn.load_ahead(0, b)));
+        let wanted = join_all((0..BLOCKS).map(|b| dn.load(0, b)));
+        let (ahead, wanted) = block_on(join(ahead, wanted));
+        assert!(ahead.iter().chain(&wanted).all(Result::is_ok));
+        assert_eq!(h.store.reads.load(Ordering::Relaxed) - before, BLOCKS);
+        let mut out = vec![0; 512 * BLOCKS as usize];
+        dn.read(0, &mut out).unwrap();
+        assert!(out.chunks(512).zip(1..).all(|(block, n)| block.iter().all(|b| *b == n)));
+        // And what could not be read ahead is for whoever wants it to find out.
+        block_on(h.reopen());
+        let dn = block_on(h.objset.hold_wait(id)).unwrap();
+        block_on(dn.load(1, 0)).unwrap();
+        h.store.offsets().iter().for_each(|o| h.store.set_unreadable(*o, true));
+        let (ahead, wanted) = block_on(join(dn.load_ahead(0, 1), dn.load(0, 1)));
+        assert!(ahead.is_err() && wanted.is_err());
     }
 }

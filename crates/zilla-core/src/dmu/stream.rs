@@ -28,6 +28,8 @@ pub type ReadData = SmallVec<[Bytes; 2]>;
 
 /// How far a sequential reader is read ahead, in bytes.
 const READ_AHEAD: u64 = 8 << 20;
+/// Of them a task reads so many: what has to be decrypted or decompressed is, on several cores.
+const AHEAD_TASK: u64 = 1 << 20;
 
 /// A piece of what was written.
 pub(crate) struct Written {
@@ -106,15 +108,18 @@ impl Dnode {
             }
         };
         let (first, last) = ((range.start / blksz) >> shift, ((range.end - 1) / blksz) >> shift);
-        let blocks = last + 1 - first;
-        env.spawn(async move {
-            let stats = &dnode.shared.cache.streams;
-            count(&stats.ahead_blocks, blocks);
-            count(&stats.ahead_active, blocks);
-            // A block that cannot be read will be asked for again by whoever needs it, and report why.
-            let _ = join_all((first..=last).map(|b| dnode.load(level, b))).await;
-            stats.ahead_active.fetch_sub(blocks, Ordering::Relaxed);
-        });
+        let each = (AHEAD_TASK / blksz).max(1);
+        for from in (first..=last).step_by(each as usize) {
+            let (dnode, to) = (dnode.clone(), last.min(from + each - 1));
+            env.spawn(async move {
+                let (stats, blocks) = (&dnode.shared.cache.streams, to + 1 - from);
+                count(&stats.ahead_blocks, blocks);
+                count(&stats.ahead_active, blocks);
+                // A block that cannot be read will be asked for again by whoever needs it, and report why.
+                let _ = join_all((from..=to).map(|b| dnode.load_ahead(level, b))).await;
+                stats.ahead_active.fetch_sub(blocks, Ordering::Relaxed);
+            });
+        }
     }
 
     /// Brings the blocks of a range into memory, all at once.

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_ondisk::blkptr::{BlkPtr, Dva};
@@ -26,6 +26,8 @@ pub struct MemStore {
     next: AtomicU64,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
+    /// Pointers say that their blocks are compressed, which they are not.
+    pub says_compressed: AtomicBool,
 }
 
 impl MemStore {
@@ -100,7 +102,8 @@ impl BlockStore for MemStore {
             bp.set_otype(r.otype);
             bp.set_level(r.level);
             bp.set_checksum_kind(r.checksum as u8);
-            bp.set_compress(Compress::Off as u8);
+            let compressed = self.says_compressed.load(Ordering::Relaxed);
+            bp.set_compress(if compressed { Compress::Lz4 } else { Compress::Off } as u8);
             bp.set_birth(txg.0);
             bp.set_fill(r.fill);
             out.push(bp);
