@@ -44,7 +44,9 @@ fn wrap_with(env: &Env, rules: Vec<Rule>) -> (Env, Faulty) {
         env.wrap_devices(move |path: &Path, device| match CACHES.iter().position(|c| Path::new(c) == path) {
             Some(i) => {
                 let device = Arc::new(FaultyDevice::new(device, &inner));
-                rules.iter().for_each(|r| drop(device.add(r.clone())));
+                for rule in &rules {
+                    device.add(rule.clone());
+                }
                 kept.lock().insert(i, device.clone());
                 device
             }
@@ -218,7 +220,8 @@ fn whatever_a_cache_device_does_costs_time_only() {
     assert!(hits > 100, "nothing was read from a cache device ({hits})");
 }
 
-/// A log that cannot be read this time is known again as soon as it can: the device is not begun anew over it.
+/// A log that cannot be read this time is known again as soon as it can: the device is not begun
+/// anew over it.
 #[test]
 fn what_could_not_be_read_at_one_import_is_known_at_the_next() {
     let layout = Layout::Mirror;
@@ -239,7 +242,7 @@ fn what_could_not_be_read_at_one_import_is_known_at_the_next() {
         logs
     });
     assert!(logs > 1, "{logs} log blocks");
-    let mut left = sim.power_off(CrashPolicy::Random, 1);
+    let mut left = sim.power_off(CrashPolicy::KeepAll, 1);
     let after_header = (4 << 20) + (64 << 10)..SIZE - (1 << 20);
     let log_fails = Rule::new(Ops::Reads, Fault::Error(5)).within(after_header);
     let header_fails = Rule::new(Ops::Reads, Fault::Error(5)).within(4 << 20..(4 << 20) + 512);
@@ -262,7 +265,7 @@ fn what_could_not_be_read_at_one_import_is_known_at_the_next() {
             check(&env, &spa, &files, "while it is not known").await;
             spa.close(Some(PoolState::Exported)).await.unwrap();
         });
-        left = sim.power_off(CrashPolicy::Random, 1);
+        left = sim.power_off(CrashPolicy::KeepAll, 1);
     }
     let sim = left.boot(9);
     let env = sim.env();
@@ -280,7 +283,8 @@ fn what_could_not_be_read_at_one_import_is_known_at_the_next() {
     });
 }
 
-/// Writes that fail now and then, among others that succeed, are no reason to take a device out of use.
+/// Writes that fail now and then, among others that succeed, are no reason to take a device out of
+/// use.
 #[test]
 fn a_device_that_fails_now_and_then_stays_in_use() {
     let (layout, sim) = (Layout::Mirror, Sim::new(78));
@@ -292,7 +296,9 @@ fn a_device_that_fails_now_and_then_stays_in_use() {
         spa.add_cache(&[LeafSpec { path: CACHES[0].into(), disk: true }]).await.unwrap();
         // Twice in a row, or the second try is as good as the first.
         let fails = Rule::new(Ops::Writes, Fault::Error(5)).when(When::Chance(0.6));
-        faulty.lock().values().for_each(|d| drop(d.add(fails.clone())));
+        for device in faulty.lock().values() {
+            device.add(fails.clone());
+        }
         let mut files = Files::new();
         while stat(&spa, "l2_writes_error") < 24 {
             put(&env, &spa, &mut files).await;
@@ -304,7 +310,8 @@ fn a_device_that_fails_now_and_then_stays_in_use() {
     });
 }
 
-/// A device that answers, but late each time, is waited for a moment only, and after a few reads not at all for a while.
+/// A device that answers, but late each time, is waited for a moment only, and after a few reads
+/// not at all for a while.
 #[test]
 fn a_device_that_is_always_late_holds_nothing_up() {
     let (layout, sim) = (Layout::Mirror, Sim::new(79));
@@ -327,7 +334,9 @@ fn a_device_that_is_always_late_holds_nothing_up() {
         let (_, hits) = timed("sound").await;
         assert!(hits > 60, "{hits} blocks came from the cache device");
         let late = Rule::new(Ops::Reads, Fault::Delay(Duration::from_millis(400)));
-        faulty.lock().values().for_each(|d| drop(d.add(late.clone())));
+        for device in faulty.lock().values() {
+            device.add(late.clone());
+        }
         let (took, hits) = timed("late").await;
         assert!(took < Duration::from_secs(2), "{took:?}, {hits} hits");
         faulty.lock().values().for_each(|d| d.clear());

@@ -235,8 +235,10 @@ impl Cache {
         self.put(key, block, |shard, block, limit| shard.insert(key, block, prefetch, limit));
     }
 
-    /// Takes what was read from a device, unless a block is here: that is as new, or newer. `still`, which is asked when nobody can come in between, says
-    /// whether it is what lies there now. A block that is not to be kept is let go as soon as it was asked for: it was read ahead.
+    /// Takes what was read from a device, unless a block is here: that is as new, or newer.
+    /// `still`, which is asked when nobody can come in between, says whether it is what lies there
+    /// now. A block that is not to be kept is let go as soon as it was asked for: it was read
+    /// ahead.
     pub fn insert_read(&self, key: Key, block: Block, prefetch: bool, still: impl FnOnce() -> bool) {
         let once = !block.keep;
         self.put(key, block, |shard, block, limit| {

@@ -56,7 +56,8 @@ impl Patience {
         self.away_until.load(Ordering::Relaxed) > nanos(now)
     }
 
-    /// Something was not answered in time. For how long the device is passed by now; None if it was already: what was sent together fails together.
+    /// Something was not answered in time. For how long the device is passed by now; None if it was
+    /// already: what was sent together fails together.
     fn stalled(&self, now: Duration) -> Option<Duration> {
         let until = self.away_until.load(Ordering::Relaxed);
         if until > nanos(now) {

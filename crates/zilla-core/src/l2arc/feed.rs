@@ -5,8 +5,9 @@
 //! buffers that are written one after the other. The ARC is not held up: a shard is locked for a glance at a few hundred entries, and what is evicted
 //! meanwhile is simply not fed. A block is claimed in the index before it is written, so that two devices do not take the same.
 //!
-//! While writers of the pool are held back by dirty data, a quarter is written; then, and while many reads wait for the device, it is not fed again before
-//! `l2arc_feed_secs` are over (`l2arc_feed_again`).
+//! While writers of the pool are held back by dirty data, a quarter is written; then, and while
+//! many reads wait for the device, it is not fed again before `l2arc_feed_secs` are over
+//! (`l2arc_feed_again`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -77,13 +78,15 @@ pub(super) async fn run(l2: Weak<L2arc>, device: Arc<CacheDev>) {
     }
 }
 
-/// How long a device rests after a turn: while there is more than enough for it, it is fed again soon (`l2arc_feed_again`).
+/// How long a device rests after a turn: while there is more than enough for it, it is fed again
+/// soon (`l2arc_feed_again`).
 fn pause(written: u64, budget: u64, secs: Duration) -> Duration {
     if tunables::L2ARC_FEED_AGAIN.get() != 0 && written > budget / 2 { FEED_MIN } else { secs }
 }
 
 impl L2arc {
-    /// Whether writers of the pool are held back, or so many reads wait for the device that others pass it by: it need not be fed sooner than it must.
+    /// Whether writers of the pool are held back, or so many reads wait for the device that others
+    /// pass it by: it need not be fed sooner than it must.
     fn suffers(&self, device: &CacheDev) -> bool {
         self.pool_facts().is_ok_and(|facts| facts.txgs.is_throttled()) || device.leaf.load() >= BUSY
     }

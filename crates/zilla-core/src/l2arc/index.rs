@@ -1,12 +1,14 @@
 //! What lies where on the cache devices, in memory.
 //!
 //! A device is written as a ring, so its blocks are a queue by age: each device has a [`Ring`] of 32-byte entries in the order in which they lie
-//! on it, in chunks, so that no entry is ever moved. [`Tables`] find an entry by its block's identity (vdev, offset, birth, as in the ARC); they hold only
-//! the entry's device and number. An entry with its share of the tables takes 53 bytes at most while their load is at its lowest.
+//! on it, in chunks, so that no entry is ever moved. [`Tables`] find an entry by its block's
+//! identity (vdev, offset, birth, as in the ARC); they hold only the entry's device and number. An
+//! entry with its share of the tables takes 53 bytes at most while their load is at its lowest.
 //!
-//! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given: where a new entry would break it the oldest
-//! of the device that has most go, so that one that comes later has its part too. A limit that was lowered is come down to step by step; meanwhile nothing new
-//! is taken. The tables lead to entries that are there and alive.
+//! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given:
+//! where a new entry would break it the oldest of the device that has most go, so that one that
+//! comes later has its part too. A limit that was lowered is come down to step by step; meanwhile
+//! nothing new is taken. The tables lead to entries that are there and alive.
 //!
 //! Nothing here need be right: who reads a block by an entry checks it against the block pointer. A crash loses the index, and the log on the device has most of it.
 
@@ -26,7 +28,8 @@ const SEQ_BITS: u32 = 56;
 /// More cache devices than this a pool cannot have.
 pub const MAX_DEVICES: usize = 255;
 const KIND_SHIFT: u32 = 56;
-/// Entries that are forgotten at most while the index is locked once: for a new one, which is as many as free a chunk, and for a lower limit.
+/// Entries that are forgotten at most while the index is locked once: for a new one, which is as
+/// many as free a chunk, and for a lower limit.
 const FOR_ONE: u64 = CHUNK;
 const FOR_LIMIT: u64 = 64 * CHUNK;
 /// The same for a device that leaves.
@@ -272,7 +275,8 @@ impl Index {
         Index { tables: Tables::new(), devices: Vec::new(), claims: HashSet::new(), limit: u64::MAX }
     }
 
-    /// Bytes of memory that the index may take. What is beyond that goes, as much as there is time for: to be called again.
+    /// Bytes of memory that the index may take. What is beyond that goes, as much as there is time
+    /// for: to be called again.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         if self.bytes() <= limit {
@@ -327,7 +331,8 @@ impl Index {
         Some(free)
     }
 
-    /// Forgets some of a device's blocks; whether it has more. Not all at once: it may have millions, and others wait for the index.
+    /// Forgets some of a device's blocks; whether it has more. Not all at once: it may have
+    /// millions, and others wait for the index.
     pub fn forget_some(&mut self, slot: usize) -> bool {
         (0..FOR_DEVICE).all(|_| self.pop(slot).is_some())
     }

@@ -17,10 +17,11 @@
 //! What is kept true:
 //! - Nothing of the pool waits for a cache device longer than [`device::READ_TIMEOUT`]: no txg, no flush, no export.
 //! - A block is fed only when its txg is synced: what a device holds was once the pool's.
-//! - The index takes at most `l2arc_meta_percent` of the most that the ARC may take, or of its even part where several pools' ARCs have the memory, and
-//!   the ARC leaves room for it.
+//! - The index takes at most `l2arc_meta_percent` of the most that the ARC may take, or of its even
+//!   part where several pools' ARCs have the memory, and the ARC leaves room for it.
 //! - One task writes to a device, from one end to the other.
-//! - The index is locked for a moment only: a device that leaves is forgotten step by step, and its slot is given to no other before that.
+//! - The index is locked for a moment only: a device that leaves is forgotten step by step, and its
+//!   slot is given to no other before that.
 //!
 //! **Crash.** What was fed after the last header is not found again. Nothing else depends on what is here.
 //!
@@ -183,7 +184,8 @@ impl L2arc {
         }
     }
 
-    /// Forgets the blocks of a device, and lets others have the index in between. `in_use`: as long as its slot is no other's.
+    /// Forgets the blocks of a device, and lets others have the index in between. `in_use`: as long
+    /// as its slot is no other's.
     async fn forget_all(&self, device: &CacheDev, in_use: bool) {
         loop {
             {

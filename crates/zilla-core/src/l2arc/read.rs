@@ -1,8 +1,9 @@
 //! Reading a block from a cache device, if that is the better way.
 //!
-//! A device that does not answer within [`PATIENCE`] may be one that never does, or that was written to at this moment: then the pool's disks are
-//! asked as well, and who answers first, and well, is taken. So a slow cache device costs a read that time and no more; one that
-//! is slower again and again is passed by for a while, as if it had not answered.
+//! A device that does not answer within [`PATIENCE`] may be one that never does, or that was
+//! written to at this moment: then the pool's disks are asked as well, and who answers first, and
+//! well, is taken. So a slow cache device costs a read that time and no more; one that is slower
+//! again and again is passed by for a while, as if it had not answered.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -25,8 +26,8 @@ use crate::vdev::{Priority, within};
 /// sooner.
 pub(super) const BUSY: usize = 32;
 
-/// A read waits so long for a cache device alone: several times what a flash device needs while it is written to, and what a disk needs when
-/// others are before it.
+/// A read waits so long for a cache device alone: several times what a flash device needs while it
+/// is written to, and what a disk needs when others are before it.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Where a block lies.
@@ -52,7 +53,8 @@ impl L2arc {
         place
     }
 
-    /// The block's bytes as they are on disk, from there or by `pool`, and whether they came from there.
+    /// The block's bytes as they are on disk, from there or by `pool`, and whether they came from
+    /// there.
     pub async fn read(
         &self,
         place: Place,

@@ -2,8 +2,9 @@
 //!
 //! The header leads to the newest two log blocks, each of them to the one two before it. They are read newest first, and so are their
 //! blocks entered. It ends at the first log block that is not whole any more, lies, or cannot be read, and where the index is full; what was
-//! entered until then stays. Nothing waits for it, and what is entered is used at once. What could not be read this time is kept for the next: the
-//! device is begun anew only if the header or the newest log block is none of ours.
+//! entered until then stays. Nothing waits for it, and what is entered is used at once. What could
+//! not be read this time is kept for the next: the device is begun anew only if the header or the
+//! newest log block is none of ours.
 //!
 //! Every number is hostile. What a log block says of a place outside of what it may speak of is passed over; each log block must lie further
 //! behind the hand than the one before, so a chain cannot go in circles. What passes all that and still lies is found out when it is
@@ -39,7 +40,8 @@ const HEADER_PAUSE: Duration = Duration::from_secs(5);
 enum Found {
     /// It is not this pool's, or not what the header says.
     Nothing,
-    /// It may be there, be it known now or not: hand and chain go on where they were, and the next import may find it.
+    /// It may be there, be it known now or not: hand and chain go on where they were, and the next
+    /// import may find it.
     Something,
 }
 
@@ -69,7 +71,8 @@ impl L2arc {
         self.rebuild(device).await
     }
 
-    /// The header's bytes. A device that does not give them is asked again after a while: who does not know the hand overwrites what it holds.
+    /// The header's bytes. A device that does not give them is asked again after a while: who does
+    /// not know the hand overwrites what it holds.
     async fn read_header(&self, device: &CacheDev) -> Option<Bytes> {
         for tried in 1..=HEADER_TRIES {
             let size = device.layout.header_size();

@@ -183,7 +183,8 @@ impl Rotor {
             self.evict = self.evict.max(to);
             to = self.evict;
         }
-        // In the first round nothing should lie there, but a header that was read may have said that it is the first.
+        // In the first round nothing should lie there, but a header that was read may have said
+        // that it is the first.
         gone.push(self.hand..to);
         while self.log_blocks.back().is_some_and(|oldest| !self.is_valid(oldest)) {
             if let Some(oldest) = self.log_blocks.pop_back() {
@@ -213,7 +214,8 @@ impl Rotor {
         self.entries.len() as u64 >= self.layout.log_entries
     }
 
-    /// Makes the log block of what was noted, and places it. `unwritten`: those of before that are not [`Rotor::logged`] yet, the oldest first.
+    /// Makes the log block of what was noted, and places it. `unwritten`: those of before that are
+    /// not [`Rotor::logged`] yet, the oldest first.
     pub fn log_block(&mut self, unwritten: &[LogWrite]) -> Result<LogWrite> {
         // The one two before it, or one chain of the two would end here.
         let prev_lbp = match unwritten {
@@ -387,7 +389,8 @@ mod tests {
         assert_eq!(Rotor::new(other).restore(&raw, 7, 9), Err(BadHeader::Unsupported));
     }
 
-    /// However many log blocks a round makes before they are written, each leads to the one two before it.
+    /// However many log blocks a round makes before they are written, each leads to the one two
+    /// before it.
     #[test]
     fn both_chains_go_through_all_log_blocks() {
         let mut r = Rotor::new(Layout::new(2 << 30, 12).unwrap());

@@ -1,5 +1,6 @@
-//! The words by which the index finds its entries, in several tables, each of which grows by itself: there may be millions of words, and whoever
-//! waits for the index would wait while all of them move.
+//! The words by which the index finds its entries, in several tables, each of which grows by
+//! itself: there may be millions of words, and whoever waits for the index would wait while all of
+//! them move.
 //!
 //! Which table a word is in follows from bits of its hash that the tables do not begin with.
 //!

@@ -168,8 +168,8 @@ mod tests {
     use bytes::Bytes;
     use zilla_codec::compress::Compress;
 
-    /// An index of the second level is a part of what a cache takes, and gives way to nothing: the blocks make room for what is
-    /// missing, and for no more than that.
+    /// An index of the second level is a part of what a cache takes, and gives way to nothing: the
+    /// blocks make room for what is missing, and for no more than that.
     #[test]
     fn an_index_is_counted_once() {
         const MIB: u64 = 1 << 20;

@@ -97,8 +97,9 @@ impl QIo {
             && matches!((&self.op, &other.op), (QOp::Read(_), QOp::Read(_)) | (QOp::Write(_), QOp::Write(_)))
     }
 
-    /// What it has read of what was read together from `start` on. Of several that were joined each gets a buffer of its own, for a block that is
-    /// cached would hold the bytes of all else. What the background reads is let go at once, and what is small the cache copies itself.
+    /// What it has read of what was read together from `start` on. Of several that were joined each
+    /// gets a buffer of its own, for a block that is cached would hold the bytes of all else. What
+    /// the background reads is let go at once, and what is small the cache copies itself.
     pub fn part(&mut self, whole: &Bytes, start: u64) -> Bytes {
         let at = (self.offset - start) as usize;
         let part = whole.slice(at..at + self.len as usize);

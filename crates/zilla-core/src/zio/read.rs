@@ -178,7 +178,8 @@ impl Zio {
                     found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
                     if let Ok(block) = &outcome {
-                        // (What is not kept may have been read ahead for somebody who has not asked yet.)
+                        // (What is not kept may have been read ahead for somebody who has not asked
+                        // yet.)
                         if block.keep || prefetch {
                             let still = || !lead.pending.is_overwritten();
                             self.0.cache.insert_read(key, block.clone(), prefetch, still);
@@ -207,7 +208,8 @@ impl Zio {
         })
     }
 
-    /// The bytes of a block as stored, from a cache device that has them, or from the pool if that is the faster one.
+    /// The bytes of a block as stored, from a cache device that has them, or from the pool if that
+    /// is the faster one.
     async fn read_second_level(
         &self,
         bp: &BlkPtr,
