@@ -10,9 +10,12 @@ const NIL: u32 = u32::MAX;
 /// Bytes of bookkeeping an entry costs; ghosts are bounded by this.
 const OVERHEAD: u64 = 128;
 
-/// One part in so many is for recent blocks whatever the ghosts say: what is read ahead must stay
-/// until it is asked for.
+/// One part in so many is for recent blocks whatever the ghosts say, for what is read ahead must
+/// stay until it is asked for; and where that is little, what is read ahead of two streams, as far
+/// as that is no more than a quarter.
 const LEAST_RECENT: u64 = 16;
+const READ_AHEAD: u64 = 16 << 20;
+const MOST_READ_AHEAD: u64 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
@@ -197,7 +200,8 @@ impl Shard {
     pub fn trim(&mut self, limit: u64) -> Gone {
         let mut gone = Gone::new();
         while self.size() > limit {
-            let least = self.p.max(limit / LEAST_RECENT);
+            let recent = (limit / LEAST_RECENT).max(READ_AHEAD.min(limit / MOST_READ_AHEAD));
+            let least = self.p.max(recent);
             let from_mru =
                 self.lists[0].count > 0 && (self.lists[0].size > least || self.lists[1].count == 0);
             let (list, ghost) =

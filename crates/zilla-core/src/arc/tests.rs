@@ -62,15 +62,16 @@ fn what_was_used_before_is_frequent_and_the_recent_keep_a_part() {
         arc.used_before(&key(n));
     }
     assert_eq!((stat("mru_size"), stat("p")), (0, 0));
-    // What is read ahead is still there when it is asked for.
-    for n in 2 * fits..2 * fits + 100 {
+    // What is read ahead of a stream, 8 MiB at most, is still there when it is asked for.
+    let ahead = 2 * fits..2 * fits + (7 << 20) / 8192;
+    for n in ahead.clone() {
         arc.insert(key(n), block(1), true);
     }
-    assert!((2 * fits..2 * fits + 100).all(|n| arc.contains(&key(n))));
+    assert!(ahead.clone().all(|n| arc.contains(&key(n))));
     for n in 3 * fits..4 * fits {
         arc.insert(key(n), block(1), false);
     }
-    assert!(stat("mfu_size") > MIN_LIMIT * 9 / 10, "what is read once leaves the others alone");
+    assert!(stat("mfu_size") > MIN_LIMIT * 7 / 10, "what is read once leaves the others alone");
 }
 
 #[test]
