@@ -10,7 +10,8 @@ use std::time::Duration;
 use zilla::Volume;
 use zilla_env::Env;
 
-const SIZE: Size = Size(128 << 20);
+/// What is read ahead for a stream is not scaled: memory must be large beside it.
+const SIZE: Size = Size(512 << 20);
 const BLOCK: u64 = 16 << 10;
 const LARGE: u64 = 128 << 10;
 /// Blocks at random that are asked for after the scan: so few that what is read again by the way
