@@ -8,7 +8,7 @@
 
 use crate::access::Who;
 use crate::dataset::held;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Result};
 use crate::make::{Maker, Settings};
 use crate::pool::Pool;
 use crate::tree::DatasetRef;

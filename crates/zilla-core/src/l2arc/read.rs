@@ -90,7 +90,8 @@ impl L2arc {
         if cached.psize != bp.psize() || !device.readable(self.env.clock.now()) {
             return None;
         }
-        if device.leaf.load() >= BUSY && device.leaf.expected() > pool_takes() {
+        let load = device.leaf.load();
+        if load >= BUSY && device.leaf.stats.expected(load) > pool_takes() {
             return None;
         }
         if tunables::L2ARC_NORW.get() != 0 && device.leaf.is_writing() {

@@ -23,7 +23,7 @@ use super::dtl::Dtl;
 use super::flush::{Flushes, Recent};
 use super::gather::{Gather, IoDone};
 use super::priority::Priority;
-use super::queue::{QIo, QOp, Queue, READS_AT_ONCE, Run, Sent, Ticket};
+use super::queue::{QIo, QOp, Queue, Run, Sent, Ticket};
 use super::state::StateCell;
 use super::stats::{CLASSES, IoKind, LeafStats};
 use super::tickets::Tickets;
@@ -323,12 +323,6 @@ impl Leaf {
     /// I/Os that wait or are under way.
     pub fn load(&self) -> usize {
         self.queue.lock().load()
-    }
-
-    /// How long a read would take that came now, after what waits; nothing where nothing was read.
-    pub fn expected(&self) -> Duration {
-        let rounds = 1 + self.load() as u64 / READS_AT_ONCE;
-        Duration::from_nanos(self.stats.mean_read.load(Ordering::Relaxed).saturating_mul(rounds))
     }
 
     /// Whether writes are among them.

@@ -5,6 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::queue::READS_AT_ONCE;
+
 /// Buckets of a latency histogram: powers of two of nanoseconds, as OpenZFS's.
 pub const LATENCY_BUCKETS: usize = 37;
 /// Buckets of a size histogram: powers of two of bytes.
@@ -59,7 +61,7 @@ pub struct LeafStats {
     /// At the device alone.
     pub disk_latency: [Histogram<LATENCY_BUCKETS>; 2],
     /// Nanoseconds of a read at the device, of the last ones.
-    pub(super) mean_read: AtomicU64,
+    mean_read: AtomicU64,
     /// Waiting in the queue, by class.
     pub queue_latency: [Histogram<LATENCY_BUCKETS>; CLASSES],
     /// Sizes of I/Os that went alone and of those that were merged, by class.
@@ -125,6 +127,12 @@ impl LeafStats {
             d.add(nanos(disk));
             t.add(nanos(total));
         }
+    }
+
+    /// How long a read would take that came after `load` others; nothing where nothing was read.
+    pub fn expected(&self, load: usize) -> Duration {
+        let rounds = 1 + load as u64 / READS_AT_ONCE;
+        Duration::from_nanos(self.mean_read.load(Ordering::Relaxed).saturating_mul(rounds))
     }
 
     pub fn snapshot(&self) -> StatSnapshot {

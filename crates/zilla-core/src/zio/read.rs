@@ -204,7 +204,7 @@ impl Zio {
         self.0.l2.find(bp, key, || {
             let tree = self.tree();
             let top = bp.dvas().next().and_then(|dva| tree.tops.get(dva.vdev as usize));
-            top.and_then(|t| t.devices().map(|l| l.expected()).min()).unwrap_or_default()
+            top.and_then(|t| t.devices().map(|l| l.stats.expected(l.load())).min()).unwrap_or_default()
         })
     }
 
