@@ -117,10 +117,12 @@ mod tests {
 
     #[test]
     fn copies_that_follow_go_and_others_stay() {
-        let own = rows(b"\
+        let own = rows(
+            b"\
 22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
 30 22 0:40 / /tank rw shared:2 - fuse.zfs tank rw
-");
+",
+        );
         let here = own[1].clone();
         let has = |table: &str| stays(&here, &own, &rows(table.as_bytes()));
         assert!(!stays(&here, &own, &own));

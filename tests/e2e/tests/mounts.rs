@@ -564,7 +564,8 @@ fn many_who_mount_and_unmount_and_ask_leave_one_mount() {
     fs::write(pool.root().join("a/f"), "text").expect("file");
     world.zfs("snapshot tank/a@s").ok();
     std::thread::scope(|scope| {
-        for words in [&["unmount -f tank/a", "mount tank/a"][..], &["rollback tank/a@s"], &["list", "mount"]] {
+        for words in [&["unmount -f tank/a", "mount tank/a"][..], &["rollback tank/a@s"], &["list", "mount"]]
+        {
             let world = &world;
             scope.spawn(move || {
                 // Whether each is refused is a matter of chance.

@@ -3,12 +3,12 @@
 use super::*;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
 use std::path::Path;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, version};
-use tokio::net::{TcpListener, TcpStream};
 use zilla_nbd::tls::Acceptor;
 use zilla_nbd::{Door, serve, serve_tls_client};
 
@@ -82,7 +82,8 @@ impl Client {
         let (disk, tls) = (Disk::new(false), acceptor(authority.folder().path()));
         let (io, theirs) = tokio::io::duplex(64 << 10);
         let shelf = Arc::new(Shelf(disk.clone()));
-        let server = tokio::spawn(async move { serve_tls_client(theirs, shelf, &tls, &Memory::of(0), ()).await });
+        let server =
+            tokio::spawn(async move { serve_tls_client(theirs, shelf, &tls, &Memory::of(0), ()).await });
         Client { io, disk, server }
     }
 
