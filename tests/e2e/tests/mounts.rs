@@ -466,7 +466,7 @@ fn what_a_rollback_takes_away_comes_back_where_it_was() {
     }
     let world = World::new();
     let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
-    let place = world.path().join("by hand");
+    let place = world.path().join("by-hand");
     fs::create_dir(&place).expect("folder");
     let by_hand = |dataset: &str, words: &[&str]| {
         let place = place.to_str().expect("text");
@@ -527,8 +527,7 @@ fn what_a_rollback_takes_away_comes_back_where_it_was() {
 
 fn is_mounted_as(at: &Path, dataset: &str) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-    let at = at.to_str().expect("text").replace(' ', "\\040");
-    let line = table.lines().rev().find(|l| l.split(' ').nth(4) == Some(&at));
+    let line = table.lines().rev().find(|l| l.split(' ').nth(4) == at.to_str());
     line.is_some_and(|l| l.contains(&format!(" {dataset} ")))
 }
 
