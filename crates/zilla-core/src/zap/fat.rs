@@ -18,10 +18,17 @@ use std::sync::Arc;
 use zilla_env::IoBuf;
 use zilla_ondisk::zap::fat::embedded_ptrtbl_shift;
 use zilla_ondisk::zap::{Leaf, LeafMut, ZapPhys};
+use zilla_ondisk::object_type::DMU_OT_DIRECTORY_CONTENTS;
 use zilla_ondisk::{ByteOrder, FormatError, Problem};
 
 /// Where the header counts the entries.
 pub(super) const NUM_ENTRIES_AT: usize = 8 * 9;
+/// A pointer table may have so many bits however few leaves there are: 64K.
+const SMALL_TABLE: u32 = 13;
+/// Beyond that so many pointers a leaf (as a power of two): of a directory, whose names its users choose, and of what may
+/// have leaves that few entries fill. In ordinary leaves hashes without an intent behind them need less than 2^4.
+const POINTERS_OF_DIRECTORY: u32 = 6;
+const POINTERS: u32 = 13;
 /// Blocks of a ZAP have at most 2^20 bytes: more chunks than 16 bits can number cannot be.
 const MAX_SHIFT: u32 = 20;
 
@@ -79,6 +86,14 @@ impl Fat {
 
     pub fn table_shift(&self) -> u32 {
         self.phys.ptrtbl.shift as u32
+    }
+
+    /// Bits that the table may have in the end. What hashes names is no secret, so names can be made that share what bits one likes;
+    /// who makes them is not to get a table of gigabytes for some dozens.
+    fn most_bits(&self, otype: u8) -> u32 {
+        let leaves = self.phys.num_leafs.clamp(1, self.phys.freeblk.max(1)).ilog2();
+        let each = if otype == DMU_OT_DIRECTORY_CONTENTS { POINTERS_OF_DIRECTORY } else { POINTERS };
+        (leaves + each).max(SMALL_TABLE).min(self.spec.hashbits() - 2).max(self.table_shift())
     }
 
     /// Block and byte where the pointer for `idx` is.
@@ -188,9 +203,17 @@ impl<'a> Edit<'a> {
         }
         let leaf = Leaf::new(self.block(blk)?, ByteOrder::NATIVE).map_err(fail)?;
         let (header, covers) = (leaf.header(), leaf.covers(hash));
+        let mut differ = 0u64;
+        for e in leaf.iter() {
+            differ |= e.map_err(fail)?.hash ^ hash;
+        }
         let len = u32::from(header.prefix_len);
         if len > self.fat.table_shift() || !covers {
             return Err(fail(bad("lh_prefix", 16, header.prefix, "not what the pointer table says")).into());
+        }
+        // Nothing is gained before the table has a bit in which the hashes differ.
+        if differ.leading_zeros().max(len) >= self.fat.most_bits(dn.otype()) {
+            return Err(Error::os(Errno::NoSpc, "too many names of nearly one hash").into());
         }
         while len >= self.fat.table_shift() {
             self.grow_table()?;
@@ -217,9 +240,6 @@ impl<'a> Edit<'a> {
     }
 
     fn grow_table(&mut self) -> Now<()> {
-        if self.fat.table_shift() >= self.fat.spec.hashbits() - 2 {
-            return Err(Error::os(Errno::NoSpc, "too many names of one hash").into());
-        }
         if self.fat.phys.is_embedded() {
             let header = self.block(0)?;
             let old = words(header.get(header.len() / 2..).unwrap_or_default());

@@ -380,3 +380,74 @@ fn positions_that_would_never_end_are_damage() {
         b.copy_within(at[0]..at[0] + leaf::CHUNK_SIZE, at[1]);
     }));
 }
+
+/// Names of 255 bytes whose hashes begin with the same `bits` bits, whatever the salt: changes of some of a name's bits change the
+/// hash by what each of them does alone, so a set of them that changes nothing in the upper bits can be solved for.
+fn colliding(bits: u32, count: usize) -> Vec<Vec<u8>> {
+    use zilla_ondisk::zap::ZapKey;
+    let base = [b'@'; 255];
+    let hash = |n: &[u8]| ZapKey::string(n).hash(77, 0) >> (64 - bits);
+    let zero = hash(&base);
+    // Rows: what a bit does, and which bits of the name it is made of. Letters stay printable: bits 0 to 3 of 20 bytes.
+    let (mut pivots, mut free) = (Vec::<(u64, u128)>::new(), Vec::new());
+    for i in 0..80u32 {
+        let mut n = base;
+        n[(i / 4) as usize] ^= 1 << (i % 4);
+        let mut row = (hash(&n) ^ zero, 1u128 << i);
+        for p in &pivots {
+            if row.0 ^ p.0 < row.0 {
+                row = (row.0 ^ p.0, row.1 ^ p.1);
+            }
+        }
+        if row.0 == 0 {
+            free.push(row.1);
+        } else {
+            pivots.push(row);
+            pivots.sort_unstable_by_key(|p| std::cmp::Reverse(p.0));
+        }
+    }
+    let name = |k: usize| {
+        let set =
+            free.iter().take(8).enumerate().filter(|(i, _)| k >> i & 1 == 1).fold(0u128, |a, (_, f)| a ^ f);
+        let mut n = base.to_vec();
+        (0..80u32).filter(|i| set >> i & 1 == 1).for_each(|i| n[(i / 4) as usize] ^= 1 << (i % 4));
+        assert_eq!(hash(&n), zero);
+        n
+    };
+    (0..count).map(name).collect()
+}
+
+#[test]
+fn names_made_to_collide_are_refused_before_the_table_grows() {
+    let h = Harness::new(2);
+    for bits in [28, 26, 25, 17, 14] {
+        let zap = make(&h, CreateOpts::default());
+        let tx = h.tx();
+        let names = colliding(bits, 60);
+        let fits = names.iter().take_while(|n| zap.add_u64(&tx, n, 1).is_ok()).count();
+        assert!((40..60).contains(&fits), "{fits} of {bits} bits");
+        let refused = zap.add_u64(&tx, &names[fits], 1);
+        assert!(matches!(refused, Err(Stop::Err(e)) if e.errno() == Errno::NoSpc));
+        // The header and a leaf; others still find their place.
+        assert!(zap.dnode().maxblkid() <= 2, "{} blocks for {bits} bits", zap.dnode().maxblkid());
+        for i in 0..300 {
+            zap.add_u64(&tx, format!("an ordinary name {i}").as_bytes(), i).unwrap();
+        }
+        assert_eq!(all(&zap).len(), 300 + fits);
+        for n in &names[..fits] {
+            zap.remove(&tx, n).unwrap();
+        }
+    }
+}
+
+#[test]
+fn names_that_are_a_little_alike_get_a_larger_table() {
+    let h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    let names = colliding(11, 80);
+    for n in &names {
+        zap.add_u64(&tx, n, 1).unwrap();
+    }
+    assert_eq!(all(&zap).len(), 80);
+}
