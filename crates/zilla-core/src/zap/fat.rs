@@ -81,6 +81,14 @@ impl Fat {
             return Err(bad("zap_ptrtbl", 16, t.blk, "the table is nowhere"));
         }
         let spec = HashSpec { salt: phys.salt, normflags: phys.normflags, flags: phys.flags };
+        // No sum is too large: all are below the limit.
+        let grows = t.nextblk != 0;
+        if t.shift + u64::from(grows) > u64::from(spec.hashbits() - 2) {
+            return Err(bad("zt_shift", 32, t.shift, "more bits than a table may have"));
+        }
+        if t.blk + t.numblks > phys.freeblk || (grows && t.nextblk + 2 * t.numblks > phys.freeblk) {
+            return Err(bad("zap_ptrtbl", 16, t.blk, "beyond the blocks that are in use"));
+        }
         Ok(Fat { shift, phys, spec })
     }
 
@@ -262,6 +270,10 @@ impl<'a> Edit<'a> {
         let t = self.fat.phys.ptrtbl;
         for b in t.blks_copied..t.numblks {
             let old = words(self.block(t.blk + b)?);
+            // A table of holes costs nothing on disk, and twice its size in memory.
+            for p in &old {
+                self.fat.check_leaf(self.dn, *p)?;
+            }
             let (low, high) = old.split_at(old.len() / 2);
             self.put_doubled(low, t.nextblk + 2 * b);
             self.put_doubled(high, t.nextblk + 2 * b + 1);

@@ -451,3 +451,69 @@ fn names_that_are_a_little_alike_get_a_larger_table() {
     }
     assert_eq!(all(&zap).len(), 80);
 }
+
+/// A header's words: `n` is counted from its beginning.
+fn put_word(b: &mut [u8], n: usize, v: u64) {
+    b[8 * n..8 * n + 8].copy_from_slice(&v.to_ne_bytes());
+}
+
+/// A directory of names that nearly fill their leaves, of whose header an attacker changed something; what adding names comes to.
+fn adding_after(damage: impl Fn(&mut [u8])) -> Result<()> {
+    let h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    let name = |i: u32| format!("{i:0255}").into_bytes();
+    (0..200).for_each(|i| zap.add_u64(&tx, &name(i), 1).unwrap());
+    zap.dnode().modify(&tx, 0, damage).unwrap();
+    *zap.dnode().zap.write() = State::Unknown;
+    (200..1000).try_for_each(|i| block_on(resident(|| zap.add_u64(&tx, &name(i), 1))))
+}
+
+#[test]
+fn a_table_that_an_attacker_left_half_grown_is_damage() {
+    assert!(adding_after(|_| ()).is_ok());
+    // (blk, numblks, shift, nextblk, blks_copied) and freeblk; blocks of 2^11 pointers.
+    let table = |t: [u64; 5], freeblk: u64| {
+        adding_after(|b| {
+            t.iter().zip(2..).for_each(|(v, n)| put_word(b, n, *v));
+            put_word(b, 7, freeblk);
+        })
+    };
+    for (t, freeblk) in [
+        // Holes for a table of all bits but one, and for one in the midst of growing.
+        ([1 << 20, 1 << 15, 26, 0, 0], 1 << 30),
+        ([1 << 20, 1 << 14, 25, 1 << 21, 0], 1 << 30),
+        // It has all bits, and grows on.
+        ([1 << 20, 1 << 15, 26, 1 << 21, 0], 1 << 30),
+        ([1 << 20, 1 << 16, 27, 0, 0], 1 << 30),
+        // Where nothing is in use.
+        ([1 << 20, 2, 12, 0, 0], (1 << 20) + 1),
+        ([1 << 20, 2, 12, 1 << 21, 0], (1 << 21) + 3),
+    ] {
+        let r = table(t, freeblk);
+        assert!(matches!(r, Err(Error::Corrupt(_))), "{t:?}: {r:?}");
+    }
+}
+
+#[test]
+fn a_half_grown_table_of_holes_is_not_grown_on() {
+    let h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    let name = |i: u32| format!("{i:0255}").into_bytes();
+    (0..200).for_each(|i| zap.add_u64(&tx, &name(i), 1).unwrap());
+    // The first half of a table of two blocks is good, and the second is not there.
+    let half = zap.dnode().with_block(0, |b| b[b.len() / 2..b.len() * 3 / 4].to_vec()).unwrap();
+    let four_times: Vec<u8> = half.chunks(8).flat_map(|p| p.repeat(4)).collect();
+    zap.dnode().write_block(&tx, 100, four_times.into());
+    let header = |b: &mut [u8]| {
+        [100, 2, 12, 200, 0, 204].iter().zip(2..).for_each(|(v, n)| put_word(b, n, *v));
+    };
+    zap.dnode().modify(&tx, 0, header).unwrap();
+    *zap.dnode().zap.write() = State::Unknown;
+    let found = |n: &Vec<u8>| matches!(block_on(resident(|| zap.lookup(n))), Ok(None));
+    let add = |n: Vec<u8>| block_on(resident(|| zap.add_u64(&tx, &n, 1)));
+    let first = (200..3000).map(name).filter(found).map(add).find(Result::is_err);
+    assert!(matches!(first, Some(Err(Error::Corrupt(_)))), "{first:?}");
+    assert_eq!(zap.dnode().maxblkid(), 100);
+}
