@@ -45,6 +45,11 @@ fn bad(field: &'static str, at: usize, value: u64, why: &'static str) -> FormatE
     FormatError::impossible("zap_phys", field, at, value, why)
 }
 
+/// Blocks that an object of 2^`shift` bytes a block has fewer of. One that ended further on could not be written down.
+fn most_blocks(shift: u32) -> u64 {
+    (i64::MAX as u64 >> shift).min(1 << 47)
+}
+
 /// The first `bits` bits of a hash.
 fn prefix_of(hash: u64, bits: u32) -> u64 {
     if bits == 0 { 0 } else { hash >> (64 - bits) }
@@ -72,7 +77,7 @@ impl Fat {
             return Err(bad("block", 0, block.len() as u64, "no block size for a ZAP"));
         }
         let t = phys.ptrtbl;
-        let limit = 1u64 << 47;
+        let limit = most_blocks(shift);
         if phys.freeblk >= limit || t.blk >= limit || t.nextblk >= limit || t.numblks >= limit {
             return Err(bad("zap_freeblk", 56, phys.freeblk, "beyond any object"));
         }
@@ -203,6 +208,17 @@ impl<'a> Edit<'a> {
         })
     }
 
+    /// So many blocks that were never used.
+    fn take_blocks(&mut self, n: u64) -> Now<u64> {
+        let first = self.fat.phys.freeblk;
+        let end = first.saturating_add(n);
+        if end >= most_blocks(self.fat.shift) {
+            return Err(Error::os(Errno::NoSpc, "the ZAP has all the blocks that an object can have").into());
+        }
+        self.fat.phys.freeblk = end;
+        Ok(first)
+    }
+
     fn split(&mut self, hash: u64, blk: u64) -> Now<()> {
         let dn = self.dn;
         let fail = |e| super::corrupt(dn, blk, e);
@@ -233,13 +249,12 @@ impl<'a> Edit<'a> {
                 return Err(fail(bad("zap_ptrtbl", 16, i, "a pointer leads to a wrong leaf")).into());
             }
         }
-        let new = self.fat.phys.freeblk;
+        let new = self.take_blocks(1)?;
         let mut right = IoBuf::zeroed(1 << self.fat.shift);
         let sorted = self.fat.spec.normflags != 0;
         LeafMut::new(self.block(blk)?).and_then(|mut l| l.split(&mut right, sorted)).map_err(fail)?;
         self.blocks.insert(new, right);
-        self.fat.phys.freeblk += 1;
-        self.fat.phys.num_leafs += 1;
+        self.fat.phys.num_leafs = self.fat.phys.num_leafs.saturating_add(1);
         for i in first..first + (1 << diff) {
             let (table, at) = self.fat.pointer_at(i);
             set_word(self.block(table)?, at, new);
@@ -251,17 +266,15 @@ impl<'a> Edit<'a> {
         if self.fat.phys.is_embedded() {
             let header = self.block(0)?;
             let old = words(header.get(header.len() / 2..).unwrap_or_default());
-            let new = self.fat.phys.freeblk;
+            let new = self.take_blocks(1)?;
             self.put_doubled(&old, new);
-            self.fat.phys.freeblk += 1;
             let t = &mut self.fat.phys.ptrtbl;
             (t.blk, t.numblks, t.shift) = (new, 1, t.shift + 1);
             return Ok(());
         }
-        let z = &mut self.fat.phys;
-        z.ptrtbl.nextblk = z.freeblk;
-        z.ptrtbl.blks_copied = 0;
-        z.freeblk += 2 * z.ptrtbl.numblks;
+        let new = self.take_blocks(2 * self.fat.phys.ptrtbl.numblks)?;
+        let t = &mut self.fat.phys.ptrtbl;
+        (t.nextblk, t.blks_copied) = (new, 0);
         self.finish_growing()
     }
 

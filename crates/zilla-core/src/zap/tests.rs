@@ -517,3 +517,25 @@ fn a_half_grown_table_of_holes_is_not_grown_on() {
     assert!(matches!(first, Some(Err(Error::Corrupt(_)))), "{first:?}");
     assert_eq!(zap.dnode().maxblkid(), 100);
 }
+
+#[test]
+fn a_zap_that_an_attacker_put_at_an_objects_end_does_not_grow_over_it() {
+    // Blocks of 128K, of which an object has 2^46.
+    for (freeblk, opens) in [((1 << 46) - 2, true), (1 << 46, false)] {
+        let mut h = Harness::new(2);
+        let flags = ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY;
+        let zap = make(&h, CreateOpts { flags, leaf_shift: 17, ..CreateOpts::default() });
+        let tx = h.tx();
+        zap.dnode().modify(&tx, 0, |b| put_word(b, 7, freeblk)).unwrap();
+        *zap.dnode().zap.write() = State::Unknown;
+        let add = |i: u64| zap.add_key(&tx, &[i], &Value::bytes(&[7; 4000]));
+        match ((0..100).try_for_each(add), opens) {
+            (Err(Stop::Err(Error::Corrupt(_))), false) => {}
+            (Err(Stop::Err(e)), true) => assert!(e.is(Errno::NoSpc), "{e}"),
+            (other, _) => panic!("{other:?}"),
+        }
+        // What was added is there, and the objset can be written.
+        let zap = reopen(&mut h, zap);
+        assert_eq!(block_on(zap.entries()).is_ok(), opens);
+    }
+}
