@@ -118,7 +118,7 @@ fn leaf_entries(
     for e in leaf.iter() {
         let e = e?;
         // Positions would go back, or come again, and whoever follows them never come to the end.
-        if !leaf.covers(e.hash) || e.cd >= spec.max_cd() || e.hash << spec.hashbits() != 0 {
+        if !leaf.covers(e.hash) || !spec.may_have(e.cd) || e.hash << spec.hashbits() != 0 {
             let why = "an entry in another's place";
             return Err(FormatError::impossible("zap_leaf", "le_hash", 0, e.hash, why));
         }

@@ -372,6 +372,12 @@ fn positions_that_would_never_end_are_damage() {
     damaged(after_damage(true, 1, put(16, 77, 8)));
     // The highest collision differentiator, behind which comes the first one again.
     damaged(after_damage(false, 0, put(64 + 8, u64::MAX, 4)));
+    // The one before it, whose next is the highest.
+    damaged(after_damage(false, 0, put(64 + 8, u64::MAX - 1, 4)));
+    damaged(after_damage(true, 1, |b| {
+        let at = entries(b)[0] + 12;
+        b[at..at + 4].copy_from_slice(&(u32::MAX - 1).to_ne_bytes());
+    }));
     // A hash of more bits than a position holds, which comes again and again.
     damaged(after_damage(true, 1, |b| b[entries(b)[0] + 16] = 1));
     // Two entries in one place.
