@@ -545,3 +545,32 @@ fn a_zap_that_an_attacker_put_at_an_objects_end_does_not_grow_over_it() {
         assert_eq!(block_on(zap.entries()).is_ok(), opens);
     }
 }
+
+/// Leaves stay when their entries go. Each is looked at once on the way to the first entry, however many must be read.
+#[test]
+fn leaves_without_entries_are_passed_once() {
+    let mut h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let name = |i: u64| format!("a name of some length that is one of many {i}").into_bytes();
+    let tx = h.tx();
+    (0..20_000).for_each(|i| zap.add_u64(&tx, &name(i), i).unwrap());
+    (0..20_000).for_each(|i| zap.remove(&tx, &name(i)).unwrap());
+    let zap = reopen(&mut h, zap);
+    let leaves = block_on(resident(|| zap.state().map(|s| match &*s {
+        State::Fat(f) => f.phys.num_leafs,
+        _ => 0,
+    })));
+    let (mut at, mut before, mut steps, mut stays) = (0, 0, 0u64, 0);
+    let batch = block_on(resident(|| {
+        let got = zap.read_on(&mut at, 10);
+        if matches!(got, Err(Stop::Need(_))) {
+            *if at > before { &mut steps } else { &mut stays } += 1;
+            before = at;
+        }
+        got
+    }))
+    .unwrap();
+    assert!(batch.entries.is_empty() && batch.next == END);
+    // The first leaf, and perhaps the table, are read where it begins.
+    assert!(steps + 1 >= leaves.unwrap() && stays <= 2, "{steps} steps, {stays} without one");
+}
