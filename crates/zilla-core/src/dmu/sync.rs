@@ -328,6 +328,9 @@ impl Objset {
                     cached.push((0, blkid, len));
                 }
             }
+            // What was read below them before they were damaged would still be found.
+            let epbs = super::tree::epbs(inner.phys.indblkshift);
+            w.lost.iter().for_each(|&(level, blkid)| inner.indirects.remove_below(level, blkid, epbs));
             for (level, blkid, data) in w.written {
                 let len = data.len();
                 if inner.indirects.insert(level, blkid, data) {

@@ -474,3 +474,22 @@ fn a_block_that_many_pointers_lead_to_is_freed_once() {
     assert!(block_on(w.h.objset.hold_wait(w.id)).is_err(), "the object is gone");
     assert!(w.h.store.count() < before, "what it had once is freed");
 }
+
+/// What lay below a damaged block is lost as a whole, also where a part of it is still known.
+#[test]
+fn a_file_that_was_emptied_below_a_damaged_block_has_nothing_of_what_was_there() {
+    let mut w = World::new(200);
+    assert_eq!(w.dn.phys().nlevels, 3);
+    assert_eq!(w.read(0, 1).unwrap(), [1]);
+    // The lowest indirect block stays in memory; what leads to it, and the record, do not.
+    for (level, blkid) in [(2, 0), (0, 0), (0, 0)] {
+        w.dn.evict(level, blkid);
+    }
+    w.h.store.set_unreadable(w.dn.phys().blkptr[0].dva(0).offset, true);
+    w.dn.free_range(&w.h.tx(), 0, u64::MAX);
+    w.sync();
+    w.write(199 * BLK as u64, &[9; BLK]);
+    w.sync();
+    assert_eq!(w.read(0, BLK).unwrap(), [0; BLK]);
+    assert_eq!(w.read(199 * BLK as u64, BLK).unwrap(), [9; BLK]);
+}
