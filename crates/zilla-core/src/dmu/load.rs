@@ -27,12 +27,23 @@ impl Dnode {
         blkid: u64,
         prio: Priority,
     ) -> BoxFuture<'_, Result<()>> {
-        self.load_as(level, blkid, prio, true)
+        self.load_as(level, blkid, prio, true, None)
+    }
+
+    /// Brings into memory what the sync of `txg` needs of a block. What a later txg clones there is none of its business: that may be
+    /// damaged.
+    pub(super) fn load_for(
+        self: &Arc<Self>,
+        txg: Txg,
+        blkid: u64,
+        prio: Priority,
+    ) -> BoxFuture<'_, Result<()>> {
+        self.load_as(0, blkid, prio, true, Some(txg))
     }
 
     /// Brings a block into memory that nobody will want again: the cache does not keep it.
     pub(crate) fn load_once(self: &Arc<Self>, blkid: u64) -> BoxFuture<'_, Result<()>> {
-        self.load_as(0, blkid, Priority::SyncRead, false)
+        self.load_as(0, blkid, Priority::SyncRead, false, None)
     }
 
     fn load_as(
@@ -41,6 +52,7 @@ impl Dnode {
         blkid: u64,
         prio: Priority,
         keep: bool,
+        of: Option<Txg>,
     ) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             // What was read, and from where. It is still good if a sync has published the object
@@ -49,7 +61,11 @@ impl Dnode {
             loop {
                 let found = {
                     let mut inner = self.inner.lock();
-                    let clone = if level == 0 { inner.dbuf(blkid).unread_clone() } else { None };
+                    let clone = match of {
+                        _ if level > 0 => None,
+                        Some(txg) => inner.dbuf(blkid).unread_clone_of(txg),
+                        None => inner.dbuf(blkid).unread_clone(),
+                    };
                     match clone {
                         Some(bp) => Err(bp),
                         None => {

@@ -129,7 +129,7 @@ impl Objset {
         }
         lacking.sort_unstable_by_key(|(place, i, b, _)| (*place, *i, *b));
         let load = |(_, i, blkid, dn): (_, usize, u64, Arc<Dnode>)| async move {
-            (i, blkid, dn.load_with(0, blkid, Priority::SyncRead).await)
+            (i, blkid, dn.load_for(txg, blkid, Priority::SyncRead).await)
         };
         let mut loads = futures_util::stream::iter(lacking).map(load).buffer_unordered(PREPARE_CONCURRENCY);
         let mut bytes = 0;

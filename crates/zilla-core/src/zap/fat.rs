@@ -16,9 +16,9 @@ use crate::txg::Tx;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_env::IoBuf;
+use zilla_ondisk::object_type::DMU_OT_DIRECTORY_CONTENTS;
 use zilla_ondisk::zap::fat::embedded_ptrtbl_shift;
 use zilla_ondisk::zap::{Leaf, LeafMut, ZapPhys};
-use zilla_ondisk::object_type::DMU_OT_DIRECTORY_CONTENTS;
 use zilla_ondisk::{ByteOrder, FormatError, Problem};
 
 /// Where the header counts the entries.

@@ -556,10 +556,12 @@ fn leaves_without_entries_are_passed_once() {
     (0..20_000).for_each(|i| zap.add_u64(&tx, &name(i), i).unwrap());
     (0..20_000).for_each(|i| zap.remove(&tx, &name(i)).unwrap());
     let zap = reopen(&mut h, zap);
-    let leaves = block_on(resident(|| zap.state().map(|s| match &*s {
-        State::Fat(f) => f.phys.num_leafs,
-        _ => 0,
-    })));
+    let leaves = block_on(resident(|| {
+        zap.state().map(|s| match &*s {
+            State::Fat(f) => f.phys.num_leafs,
+            _ => 0,
+        })
+    }));
     let (mut at, mut before, mut steps, mut stays) = (0, 0, 0u64, 0);
     let batch = block_on(resident(|| {
         let got = zap.read_on(&mut at, 10);

@@ -493,3 +493,20 @@ fn a_file_that_was_emptied_below_a_damaged_block_has_nothing_of_what_was_there()
     assert_eq!(w.read(0, BLK).unwrap(), [0; BLK]);
     assert_eq!(w.read(199 * BLK as u64, BLK).unwrap(), [9; BLK]);
 }
+
+/// The next txg points the record to a block that cannot be read: this one's sync does not ask for that.
+#[test]
+fn a_record_is_written_though_its_next_contents_are_damaged() {
+    let mut w = World::new(64);
+    let bps = source(&mut w, 1);
+    w.reopen();
+    w.write(3 * BLK as u64 + 10, &[0xaa; 20]);
+    let txg = w.h.next_txg();
+    w.h.store.set_unreadable(bps[0].dva(0).offset, true);
+    w.dn.clone_block(&w.h.tx(), 3, bps[0]);
+    block_on(w.h.sync(txg));
+    w.dn.check_held().unwrap();
+    w.reopen();
+    let want = [vec![4; 10], vec![0xaa; 20], vec![4; BLK - 30]].concat();
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), want);
+}
