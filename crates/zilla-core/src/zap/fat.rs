@@ -13,8 +13,10 @@ use super::key::{HashSpec, Key};
 use crate::dmu::{Dnode, Now};
 use crate::error::{Errno, Error};
 use crate::txg::Tx;
+use crate::zio::Leave;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zilla_env::IoBuf;
 use zilla_ondisk::object_type::DMU_OT_DIRECTORY_CONTENTS;
 use zilla_ondisk::zap::fat::embedded_ptrtbl_shift;
@@ -29,6 +31,8 @@ const SMALL_TABLE: u32 = 13;
 /// have leaves that few entries fill. In ordinary leaves hashes without an intent behind them need less than 2^4.
 const POINTERS_OF_DIRECTORY: u32 = 6;
 const POINTERS: u32 = 13;
+/// Who adds an entry has asked for room for so many blocks: the header, a leaf, another that it is split into, parts of the table.
+const ASKED_FOR: usize = 8;
 /// Blocks of a ZAP have at most 2^20 bytes: more chunks than 16 bits can number cannot be.
 const MAX_SHIFT: u32 = 20;
 
@@ -306,6 +310,21 @@ impl<'a> Edit<'a> {
             *to = p.to_ne_bytes();
         }
         self.blocks.insert(blk, buf);
+    }
+
+    /// Holds room for a much larger table. Refused at once where there is none: what made place for the entry is dirty already, so
+    /// that nobody could tell whether waiting for a txg helps.
+    pub fn hold_room(&self, tx: &Tx) -> Now<()> {
+        if tx.is_syncing() || self.blocks.len() <= ASKED_FOR {
+            return Ok(());
+        }
+        let shared = &self.dn.shared;
+        let bytes = (self.blocks.len() as u64) << self.fat.shift;
+        tx.promise(tx.worst(bytes, shared.copies[1].load(Ordering::Relaxed)));
+        match shared.store.has_room(0, Leave::Quarter) {
+            true => Ok(()),
+            false => Err(Error::os(Errno::NoSpc, "no space left for a larger pointer table").into()),
+        }
     }
 
     /// Puts everything in place.

@@ -576,3 +576,23 @@ fn leaves_without_entries_are_passed_once() {
     // The first leaf, and perhaps the table, are read where it begins.
     assert!(steps + 1 >= leaves.unwrap() && stays <= 2, "{steps} steps, {stays} without one");
 }
+
+/// The table of a ZAP whose entries fill their leaves can become large at once, of which the caller knows nothing.
+#[test]
+fn a_table_grows_by_much_only_where_there_is_room() {
+    let h = Harness::new(2);
+    let txgs = crate::txg::TxgState::new(zilla_env::real_env(1), crate::types::Txg(h.txg.0 - 1));
+    let opts = CreateOpts { flags: ZAP_FLAG_HASH64, leaf_shift: 12, ..CreateOpts::default() };
+    let tx = block_on(txgs.assign()).unwrap();
+    let dn = block_on(resident(|| Zap::create(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &opts))).unwrap();
+    let zap = Zap::new(&dn);
+    let add = |i: u32| zap.add_u64(&tx, format!("{i:0200}").as_bytes(), 1);
+    h.store.full.store(true, Ordering::Relaxed);
+    // A leaf is split, and a small table grows, within what was asked for.
+    let refused = (0..100_000).find_map(|i| add(i).err().map(|e| (i, e)));
+    let Some((at, Stop::Err(e))) = refused else { panic!("{refused:?}") };
+    assert!(e.is(Errno::NoSpc) && at > 500, "{at}: {e}");
+    h.store.full.store(false, Ordering::Relaxed);
+    add(at).unwrap();
+    assert_eq!(all(&zap).len(), at as usize + 1);
+}
