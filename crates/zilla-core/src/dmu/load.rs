@@ -30,8 +30,8 @@ impl Dnode {
         self.load_as(level, blkid, prio, true, None)
     }
 
-    /// Brings into memory what the sync of `txg` needs of a block. What a later txg clones there is none of its business: that may be
-    /// damaged.
+    /// Brings into memory what the sync of `txg` needs of a block. What a later txg clones there is
+    /// none of its business: that may be damaged.
     pub(super) fn load_for(
         self: &Arc<Self>,
         txg: Txg,

@@ -336,7 +336,8 @@ impl Objset {
         let sealed = self.shared.store.raw().is_some();
         // It looks through all tables.
         self.shared.cache.objects.make_room();
-        // What the block says of an object holds while the object is not in the table: it must be read and put there in one step.
+        // What the block says of an object holds while the object is not in the table: it must be
+        // read and put there in one step.
         let mut table = self.dnodes.lock();
         if let Some(dn) = table.get(&id) {
             return self.unless_freed(dn);
@@ -436,7 +437,8 @@ impl Objset {
                 self.move_cursor(from, block_end);
                 continue;
             }
-            // As in `hold`: the table first, so that nothing gets into the block and out of the table in between.
+            // As in `hold`: the table first, so that nothing gets into the block and out of the
+            // table in between.
             let mut table = self.dnodes.lock();
             let used = match self.meta.with_block(blkid, used_slots) {
                 Ok(used) => used,

@@ -57,8 +57,9 @@ impl Zap {
         self.read_on(&mut at, max)
     }
 
-    /// At least one and about `max` of the entries from position `at` on (0: the first), as far as they are in memory. Where something must
-    /// be read first `at` has moved on over leaves without entries: who begins again there does not go through them again.
+    /// At least one and about `max` of the entries from position `at` on (0: the first), as far as
+    /// they are in memory. Where something must be read first `at` has moved on over leaves without
+    /// entries: who begins again there does not go through them again.
     pub fn read_on(&self, at: &mut u64, max: usize) -> Now<Batch> {
         let mut out = Batch { entries: Vec::new(), next: END };
         if *at == END {

@@ -27,11 +27,13 @@ use zilla_ondisk::{ByteOrder, FormatError, Problem};
 pub(super) const NUM_ENTRIES_AT: usize = 8 * 9;
 /// A pointer table may have so many bits however few leaves there are: 64K.
 const SMALL_TABLE: u32 = 13;
-/// Beyond that so many pointers a leaf (as a power of two): of a directory, whose names its users choose, and of what may
-/// have leaves that few entries fill. In ordinary leaves hashes without an intent behind them need less than 2^4.
+/// Beyond that so many pointers a leaf (as a power of two): of a directory, whose names its users
+/// choose, and of what may have leaves that few entries fill. In ordinary leaves hashes without an
+/// intent behind them need less than 2^4.
 const POINTERS_OF_DIRECTORY: u32 = 6;
 const POINTERS: u32 = 13;
-/// Who adds an entry has asked for room for so many blocks: the header, a leaf, another that it is split into, parts of the table.
+/// Who adds an entry has asked for room for so many blocks: the header, a leaf, another that it is
+/// split into, parts of the table.
 const ASKED_FOR: usize = 8;
 /// Blocks of a ZAP have at most 2^20 bytes: more chunks than 16 bits can number cannot be.
 const MAX_SHIFT: u32 = 20;
@@ -49,7 +51,8 @@ fn bad(field: &'static str, at: usize, value: u64, why: &'static str) -> FormatE
     FormatError::impossible("zap_phys", field, at, value, why)
 }
 
-/// Blocks that an object of 2^`shift` bytes a block has fewer of. One that ended further on could not be written down.
+/// Blocks that an object of 2^`shift` bytes a block has fewer of. One that ended further on could
+/// not be written down.
 fn most_blocks(shift: u32) -> u64 {
     (i64::MAX as u64 >> shift).min(1 << 47)
 }
@@ -105,8 +108,9 @@ impl Fat {
         self.phys.ptrtbl.shift as u32
     }
 
-    /// Bits that the table may have in the end. What hashes names is no secret, so names can be made that share what bits one likes;
-    /// who makes them is not to get a table of gigabytes for some dozens.
+    /// Bits that the table may have in the end. What hashes names is no secret, so names can be
+    /// made that share what bits one likes; who makes them is not to get a table of gigabytes for
+    /// some dozens.
     fn most_bits(&self, otype: u8) -> u32 {
         let leaves = self.phys.num_leafs.clamp(1, self.phys.freeblk.max(1)).ilog2();
         let each = if otype == DMU_OT_DIRECTORY_CONTENTS { POINTERS_OF_DIRECTORY } else { POINTERS };
@@ -312,8 +316,8 @@ impl<'a> Edit<'a> {
         self.blocks.insert(blk, buf);
     }
 
-    /// Holds room for a much larger table. Refused at once where there is none: what made place for the entry is dirty already, so
-    /// that nobody could tell whether waiting for a txg helps.
+    /// Holds room for a much larger table. Refused at once where there is none: what made place for
+    /// the entry is dirty already, so that nobody could tell whether waiting for a txg helps.
     pub fn hold_room(&self, tx: &Tx) -> Now<()> {
         if tx.is_syncing() || self.blocks.len() <= ASKED_FOR {
             return Ok(());

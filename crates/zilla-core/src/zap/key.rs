@@ -41,7 +41,8 @@ impl HashSpec {
         max_cd(self.flags)
     }
 
-    /// Whether an entry may have this collision number: the position behind it has the next one, and that of the highest is none.
+    /// Whether an entry may have this collision number: the position behind it has the next one,
+    /// and that of the highest is none.
     pub fn may_have(&self, cd: u32) -> bool {
         cd < self.max_cd() - 1
     }

@@ -387,14 +387,16 @@ fn positions_that_would_never_end_are_damage() {
     }));
 }
 
-/// Names of 255 bytes whose hashes begin with the same `bits` bits, whatever the salt: changes of some of a name's bits change the
-/// hash by what each of them does alone, so a set of them that changes nothing in the upper bits can be solved for.
+/// Names of 255 bytes whose hashes begin with the same `bits` bits, whatever the salt: changes of
+/// some of a name's bits change the hash by what each of them does alone, so a set of them that
+/// changes nothing in the upper bits can be solved for.
 fn colliding(bits: u32, count: usize) -> Vec<Vec<u8>> {
     use zilla_ondisk::zap::ZapKey;
     let base = [b'@'; 255];
     let hash = |n: &[u8]| ZapKey::string(n).hash(77, 0) >> (64 - bits);
     let zero = hash(&base);
-    // Rows: what a bit does, and which bits of the name it is made of. Letters stay printable: bits 0 to 3 of 20 bytes.
+    // Rows: what a bit does, and which bits of the name it is made of. Letters stay printable: bits
+    // 0 to 3 of 20 bytes.
     let (mut pivots, mut free) = (Vec::<(u64, u128)>::new(), Vec::new());
     for i in 0..80u32 {
         let mut n = base;
@@ -463,7 +465,8 @@ fn put_word(b: &mut [u8], n: usize, v: u64) {
     b[8 * n..8 * n + 8].copy_from_slice(&v.to_ne_bytes());
 }
 
-/// A directory of names that nearly fill their leaves, of whose header an attacker changed something; what adding names comes to.
+/// A directory of names that nearly fill their leaves, of whose header an attacker changed
+/// something; what adding names comes to.
 fn adding_after(damage: impl Fn(&mut [u8])) -> Result<()> {
     let h = Harness::new(2);
     let zap = make(&h, CreateOpts::default());
@@ -546,7 +549,8 @@ fn a_zap_that_an_attacker_put_at_an_objects_end_does_not_grow_over_it() {
     }
 }
 
-/// Leaves stay when their entries go. Each is looked at once on the way to the first entry, however many must be read.
+/// Leaves stay when their entries go. Each is looked at once on the way to the first entry, however
+/// many must be read.
 #[test]
 fn leaves_without_entries_are_passed_once() {
     let mut h = Harness::new(2);
@@ -577,7 +581,8 @@ fn leaves_without_entries_are_passed_once() {
     assert!(steps + 1 >= leaves.unwrap() && stays <= 2, "{steps} steps, {stays} without one");
 }
 
-/// The table of a ZAP whose entries fill their leaves can become large at once, of which the caller knows nothing.
+/// The table of a ZAP whose entries fill their leaves can become large at once, of which the caller
+/// knows nothing.
 #[test]
 fn a_table_grows_by_much_only_where_there_is_room() {
     let h = Harness::new(2);

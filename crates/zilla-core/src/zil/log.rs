@@ -396,7 +396,8 @@ impl Zilog {
     }
 }
 
-/// Commits wait for txgs as long as one of these is there. Who empties a log may be dropped while he waits.
+/// Commits wait for txgs as long as one of these is there. Who empties a log may be dropped while
+/// he waits.
 struct Suspended<'a>(&'a Zilog);
 
 impl Suspended<'_> {

@@ -154,8 +154,8 @@ impl Zfs {
         resident(|| self.try_lookup(dir, name)).await
     }
 
-    /// Some entries of a directory from `cookie` on, if they are in memory; none at its end. `at` is where in its ZAP to begin,
-    /// as [`Zap::read_on`] has it.
+    /// Some entries of a directory from `cookie` on, if they are in memory; none at its end. `at`
+    /// is where in its ZAP to begin, as [`Zap::read_on`] has it.
     fn try_readdir(&self, dir: u64, cookie: u64, at: &mut u64) -> Now<Vec<DirEntry>> {
         let dzn = self.znode(dir)?;
         self.check_dir(&dzn)?;

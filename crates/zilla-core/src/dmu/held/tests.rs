@@ -494,7 +494,8 @@ fn a_file_that_was_emptied_below_a_damaged_block_has_nothing_of_what_was_there()
     assert_eq!(w.read(199 * BLK as u64, BLK).unwrap(), [9; BLK]);
 }
 
-/// The next txg points the record to a block that cannot be read: this one's sync does not ask for that.
+/// The next txg points the record to a block that cannot be read: this one's sync does not ask for
+/// that.
 #[test]
 fn a_record_is_written_though_its_next_contents_are_damaged() {
     let mut w = World::new(64);
