@@ -325,3 +325,21 @@ fn a_volume_that_is_rolled_back_under_a_flush_leaves_its_space_maps_whole() {
         w.export(spa).await;
     });
 }
+
+/// Whoever asks for it may go away: the log is used on.
+#[test]
+fn a_removal_that_nobody_waits_for_leaves_the_log_in_use() {
+    let w = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[&["l"]]).await;
+        let log = guid(&spa, &w.path("l"));
+        assert!(used(&spa).await.iter().all(|v| *v == 1));
+        {
+            let mut removal = std::pin::pin!(spa.remove_vdev(log));
+            assert!(futures_util::poll!(&mut removal).is_pending());
+        }
+        assert!(used(&spa).await.iter().all(|v| *v == 1), "the log is not used any more");
+        spa.remove_vdev(log).await.unwrap();
+        w.export(spa).await;
+    });
+}

@@ -145,7 +145,7 @@ impl Zdb {
         let zap = Zap::new(&cx.os.hold_wait(id).await?);
         let mut at = 0;
         while at != zilla_core::zap::END {
-            let batch = resident(|| zap.read_from(at, 4096)).await?;
+            let batch = resident(|| zap.read_on(&mut at, 4096)).await?;
             let lines: String = batch.entries.iter().map(|e| line(e, style)).collect();
             self.out.put(lines);
             at = batch.next;

@@ -82,7 +82,7 @@ impl Table {
         let Some(zap) = self.prunable() else { return Ok(()) };
         let mut at = 0;
         while at != END {
-            let batch = resident(|| zap.read_from(at, BATCH)).await?;
+            let batch = resident(|| zap.read_on(&mut at, BATCH)).await?;
             for e in &batch.entries {
                 let key = Key::try_from(e.key.as_slice());
                 if let (Ok(key), Some(start)) = (key, start(&decode(&e.value, true)?)) {

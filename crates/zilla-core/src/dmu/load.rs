@@ -26,6 +26,8 @@ enum Why {
     Wanted,
     /// Nobody will want it again: the cache does not keep it.
     WantedOnce,
+    /// For the sync of a txg.
+    Sync(Txg),
     Ahead,
 }
 
@@ -77,6 +79,17 @@ impl Dnode {
         self.load_as(level, blkid, prio, Why::Wanted)
     }
 
+    /// Brings into memory what the sync of `txg` needs of a block. What a later txg clones there is
+    /// none of its business: that may be damaged.
+    pub(super) fn load_for(
+        self: &Arc<Self>,
+        txg: Txg,
+        blkid: u64,
+        prio: Priority,
+    ) -> BoxFuture<'_, Result<()>> {
+        self.load_as(0, blkid, prio, Why::Sync(txg))
+    }
+
     /// Brings a block into memory that nobody will want again: the cache does not keep it.
     pub(crate) fn load_once(self: &Arc<Self>, blkid: u64) -> BoxFuture<'_, Result<()>> {
         self.load_as(0, blkid, Priority::SyncRead, Why::WantedOnce)
@@ -114,7 +127,11 @@ impl Dnode {
                 }
                 let found = {
                     let mut inner = self.inner.lock();
-                    let clone = if level == 0 { inner.dbuf(blkid).unread_clone() } else { None };
+                    let clone = match why {
+                        _ if level > 0 => None,
+                        Why::Sync(txg) => inner.dbuf(blkid).unread_clone_of(txg),
+                        _ => inner.dbuf(blkid).unread_clone(),
+                    };
                     match clone {
                         Some(bp) => Err(bp),
                         None => {

@@ -324,7 +324,7 @@ impl Objset {
     /// The object of this number.
     pub fn hold(self: &Arc<Self>, id: ObjectId) -> Now<Arc<Dnode>> {
         if let Some(dn) = self.dnodes.lock().get(&id) {
-            return if dn.is_freed() { Err(self.no_object(id)) } else { Ok(dn.clone()) };
+            return self.unless_freed(dn);
         }
         if let Some(dn) = self.special(id) {
             return Ok(dn);
@@ -334,6 +334,14 @@ impl Objset {
         }
         let (blkid, at) = (id.0 / DNODES_PER_BLOCK, (id.0 % DNODES_PER_BLOCK) as usize);
         let sealed = self.shared.store.raw().is_some();
+        // It looks through all tables.
+        self.shared.cache.objects.make_room();
+        // What the block says of an object holds while the object is not in the table: it must be
+        // read and put there in one step.
+        let mut table = self.dnodes.lock();
+        if let Some(dn) = table.get(&id) {
+            return self.unless_freed(dn);
+        }
         let phys = match self.meta.with_block(blkid, |b| decode_slot(b, at, sealed)) {
             Ok(found) => found,
             Err(Stop::Need(_)) => return Err(Stop::Need(Need::Object { objset: self.clone(), id })),
@@ -341,10 +349,9 @@ impl Objset {
         };
         match phys {
             Ok(Some(phys)) => {
-                self.shared.cache.objects.make_room();
-                let mut table = self.dnodes.lock();
-                let fresh = || Dnode::new(id, self.shared.clone(), phys);
-                Ok(table.entry(id).or_insert_with(fresh).clone())
+                let dn = Dnode::new(id, self.shared.clone(), phys);
+                table.insert(id, dn.clone());
+                Ok(dn)
             }
             Ok(None) => Err(self.no_object(id)),
             Err(what) => {
@@ -352,6 +359,10 @@ impl Objset {
                 Err(Error::corrupt(Some(b), "", format!("object {id}: {what}")).into())
             }
         }
+    }
+
+    fn unless_freed(&self, dn: &Arc<Dnode>) -> Now<Arc<Dnode>> {
+        if dn.is_freed() { Err(self.no_object(dn.id())) } else { Ok(dn.clone()) }
     }
 
     /// The object of this number, if it is in memory.
@@ -414,6 +425,7 @@ impl Objset {
     /// Makes an object with the next free number.
     pub fn alloc(self: &Arc<Self>, tx: &Tx, spec: NewObject) -> Now<Arc<Dnode>> {
         let slots = (spec.dnodesize >> DNODE_SHIFT).clamp(1, 32) as u64;
+        self.shared.cache.objects.make_room();
         loop {
             let from = self.cursor.load(Ordering::Relaxed);
             if from >= DN_MAX_OBJECT {
@@ -425,6 +437,9 @@ impl Objset {
                 self.move_cursor(from, block_end);
                 continue;
             }
+            // As in `hold`: the table first, so that nothing gets into the block and out of the
+            // table in between.
+            let mut table = self.dnodes.lock();
             let used = match self.meta.with_block(blkid, used_slots) {
                 Ok(used) => used,
                 Err(Stop::Need(_)) => {
@@ -432,8 +447,6 @@ impl Objset {
                 }
                 Err(e) => return Err(e),
             };
-            self.shared.cache.objects.make_room();
-            let mut table = self.dnodes.lock();
             let Some(id) = free_run(used, &table, blkid * DNODES_PER_BLOCK, from, slots) else {
                 drop(table);
                 self.move_cursor(from, block_end);
@@ -499,12 +512,12 @@ impl Objset {
         if id.0 == 0 || id.0 >= DN_MAX_OBJECT || at + slots > DNODES_PER_BLOCK {
             return Err(Error::inval(format!("there can be no object {id} of {slots} slots")).into());
         }
+        let mut table = self.dnodes.lock();
         let used = match self.meta.with_block(blkid, used_slots) {
             Ok(used) => used,
             Err(Stop::Need(_)) => return Err(Stop::Need(Need::Object { objset: self.clone(), id })),
             Err(e) => return Err(e),
         };
-        let mut table = self.dnodes.lock();
         if table.contains_key(&id) {
             return Err(Error::os(Errno::Busy, format!("object {id} is being freed")).into());
         }

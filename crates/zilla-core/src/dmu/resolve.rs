@@ -184,7 +184,7 @@ impl Resolver {
         let load = |(_, dn, blkid): (Place, Arc<Dnode>, u64)| async move {
             let lacks = dn.inner.lock().dbufs.get(&blkid).is_some_and(|db| db.lacks_base(txg));
             if lacks {
-                drop(dn.load_with(0, blkid, Priority::AsyncRead).await);
+                drop(dn.load_for(txg, blkid, Priority::AsyncRead).await);
             }
         };
         futures_util::stream::iter(placed).for_each_concurrent(AT_ONCE, load).await;

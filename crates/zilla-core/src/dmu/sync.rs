@@ -129,7 +129,7 @@ impl Objset {
         }
         lacking.sort_unstable_by_key(|(place, i, b, _)| (*place, *i, *b));
         let load = |(_, i, blkid, dn): (_, usize, u64, Arc<Dnode>)| async move {
-            (i, blkid, dn.load_with(0, blkid, Priority::SyncRead).await)
+            (i, blkid, dn.load_for(txg, blkid, Priority::SyncRead).await)
         };
         let mut loads = futures_util::stream::iter(lacking).map(load).buffer_unordered(PREPARE_CONCURRENCY);
         let mut bytes = 0;
@@ -328,6 +328,9 @@ impl Objset {
                     cached.push((0, blkid, len));
                 }
             }
+            // What was read below them before they were damaged would still be found.
+            let epbs = super::tree::epbs(inner.phys.indblkshift);
+            w.lost.iter().for_each(|&(level, blkid)| inner.indirects.remove_below(level, blkid, epbs));
             for (level, blkid, data) in w.written {
                 let len = data.len();
                 if inner.indirects.insert(level, blkid, data) {

@@ -8,7 +8,7 @@ use super::{DbufCache, ObjsetSync, Prefetch};
 use crate::crypt::Seal;
 use crate::error::{Error, Result};
 use crate::types::{Bookmark, Txg};
-use crate::zio::{BlockStore, EarlyWrites, Priority, WriteReq};
+use crate::zio::{BlockStore, EarlyWrites, Leave, Priority, WriteReq};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -24,6 +24,8 @@ pub struct MemStore {
     blocks: Mutex<HashMap<u64, Bytes>>,
     unreadable: Mutex<HashSet<u64>>,
     next: AtomicU64,
+    /// Whether nothing more is to be dirtied.
+    pub full: AtomicBool,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     /// Pointers say that their blocks are compressed, which they are not.
@@ -128,6 +130,10 @@ impl BlockStore for MemStore {
             let bps = self.write(txg, reqs).await.unwrap_or_default();
             (bps.into_iter().map(|bp| Some(bp).filter(|b| !b.is_hole())).collect(), EarlyWrites::default())
         })
+    }
+
+    fn has_room(&self, _: u64, _: Leave) -> bool {
+        !self.full.load(Ordering::Relaxed)
     }
 
     fn dsize(&self, bp: &BlkPtr) -> u64 {

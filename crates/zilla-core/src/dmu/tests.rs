@@ -6,6 +6,7 @@
 use super::testing::Harness;
 use super::*;
 use crate::types::Txg;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -294,4 +295,72 @@ fn objects_get_numbers_that_are_free_on_disk_and_in_memory() {
     let mut want: Vec<u64> = held.keys().copied().collect();
     want.sort_unstable();
     assert_eq!(found, want);
+}
+
+/// What happens once, as soon as the tables are looked through to make room for one more object.
+struct Meanwhile {
+    objset: Arc<Objset>,
+    todo: Mutex<Option<Box<dyn FnOnce(&Arc<Objset>) + Send>>>,
+}
+
+impl super::objects::Table for Meanwhile {
+    fn trim(&self) {
+        let todo = self.todo.lock().take();
+        todo.into_iter().for_each(|f| f(&self.objset));
+    }
+}
+
+fn meanwhile(h: &Harness, what: impl FnOnce(&Arc<Objset>) + Send + 'static) -> Arc<Meanwhile> {
+    let todo = Mutex::new(Some(Box::new(what) as Box<_>));
+    let m = Arc::new(Meanwhile { objset: h.objset.clone(), todo });
+    let table: Arc<dyn super::objects::Table> = m.clone();
+    h.cache.objects.register(Arc::downgrade(&table));
+    h.cache.objects.set_limit(0);
+    m
+}
+
+/// Another thread unlinks a file while this one looks for it, and a txg is synced.
+#[test]
+fn an_object_that_is_freed_while_it_is_looked_up_does_not_come_back() {
+    let mut h = Harness::new(2);
+    let id = three_blocks(&mut h).id();
+    block_on(h.reopen());
+    block_on(h.objset.load(id)).unwrap();
+    let (store, root, txg) = (h.store.clone(), h.root, h.txg);
+    let m = meanwhile(&h, move |os| {
+        os.free(&crate::txg::Tx::syncing(txg), &os.hold(id).unwrap());
+        store.free(&block_on(os.sync(txg, root)).unwrap().killed);
+    });
+    match h.objset.hold(id) {
+        Err(Stop::Err(e)) => assert!(e.is(crate::error::Errno::NoEnt), "{e}"),
+        Err(Stop::Need(need)) => panic!("{need:?}"),
+        Ok(dn) => panic!("a freed object of {} bytes is back", dn.used()),
+    }
+    assert!(m.todo.lock().is_none());
+}
+
+/// Another thread makes a file at the same time; a txg is synced and the file is forgotten.
+#[test]
+fn a_number_that_is_taken_while_another_looks_for_one_is_not_given_twice() {
+    let file = zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+    for claimed in [false, true] {
+        let mut h = Harness::new(2);
+        let first = three_blocks(&mut h).id();
+        let next = crate::types::ObjectId(first.0 + 1);
+        let (store, root, txg) = (h.store.clone(), h.root, h.txg);
+        let m = meanwhile(&h, move |os| {
+            let dn = os.alloc(&crate::txg::Tx::syncing(txg), NewObject::new(file, 512)).unwrap();
+            assert_eq!(dn.id(), next);
+            store.free(&block_on(os.sync(txg, root)).unwrap().killed);
+        });
+        h.next_txg();
+        let new = NewObject::new(file, 512);
+        if claimed {
+            let made = h.objset.claim(&h.tx(), next, new);
+            assert!(matches!(made, Err(Stop::Err(e)) if e.is(crate::error::Errno::Exist)));
+        } else {
+            assert_ne!(h.objset.alloc(&h.tx(), new).unwrap().id(), next);
+        }
+        assert!(m.todo.lock().is_none());
+    }
 }

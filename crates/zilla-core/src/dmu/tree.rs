@@ -43,6 +43,16 @@ impl Indirects {
     pub(crate) fn remove(&mut self, level: u8, blkid: u64) {
         self.blocks.remove(&(level, blkid));
     }
+    /// Forgets a block and all that lies below it.
+    pub(crate) fn remove_below(&mut self, level: u8, blkid: u64, epbs: u32) {
+        for l in 1..=level {
+            let shift = epbs * u32::from(level - l);
+            let first = blkid.checked_shl(shift).unwrap_or(u64::MAX);
+            let behind = (blkid + 1).checked_shl(shift).unwrap_or(u64::MAX);
+            let known: Vec<_> = self.blocks.range((l, first)..(l, behind)).map(|(k, _)| *k).collect();
+            known.iter().for_each(|k| drop(self.blocks.remove(k)));
+        }
+    }
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
     }

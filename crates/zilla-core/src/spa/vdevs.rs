@@ -493,14 +493,13 @@ impl Spa {
     // ---- logs
 
     /// Lets nothing new go to a log, and waits until nothing is left on it. When that cannot be, it
-    /// is used on as before.
+    /// is used on as before, and so it is when nobody waits for it any more.
     pub(super) async fn empty_log(&self, vdev: u32) -> Result<()> {
+        let mut closed = Closed { spa: self, vdev, stays: false };
         self.metaslabs.set_allocatable(vdev, false)?;
-        let result = self.drain(vdev).await;
-        if result.is_err() {
-            self.metaslabs.set_allocatable(vdev, true)?;
-        }
-        result
+        self.drain(vdev).await?;
+        closed.stays = true;
+        Ok(())
     }
 
     async fn drain(&self, vdev: u32) -> Result<()> {
@@ -569,5 +568,21 @@ impl Spa {
         }
         // The devices' DTLs are written down.
         self.sync().await
+    }
+}
+
+/// A log to which nothing new goes. Unless that is to stay so, it is used again when this goes.
+struct Closed<'a> {
+    spa: &'a Spa,
+    vdev: u32,
+    stays: bool,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        if !self.stays {
+            // One that is not there needs it no more.
+            drop(self.spa.metaslabs.set_allocatable(self.vdev, true));
+        }
     }
 }

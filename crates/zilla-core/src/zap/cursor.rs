@@ -52,15 +52,22 @@ fn parse(spec: &HashSpec, at: u64) -> (u64, u32) {
 }
 
 impl Zap {
-    /// At least one and about `max` of the entries from position `at` on (0: the first), as far as they are in memory.
-    pub fn read_from(&self, at: u64, max: usize) -> Now<Batch> {
+    /// As [`Zap::read_on`], for what is small.
+    pub fn read_from(&self, mut at: u64, max: usize) -> Now<Batch> {
+        self.read_on(&mut at, max)
+    }
+
+    /// At least one and about `max` of the entries from position `at` on (0: the first), as far as
+    /// they are in memory. Where something must be read first `at` has moved on over leaves without
+    /// entries: who begins again there does not go through them again.
+    pub fn read_on(&self, at: &mut u64, max: usize) -> Now<Batch> {
         let mut out = Batch { entries: Vec::new(), next: END };
-        if at == END {
+        if *at == END {
             return Ok(out);
         }
         let state = self.state()?;
         let spec = Zap::spec(&state);
-        let (mut hash, mut cd) = parse(&spec, at);
+        let (mut hash, mut cd) = parse(&spec, *at);
         match &*state {
             State::Unknown => Ok(out),
             State::Micro(m) => self.dn.with_block(0, |b| {
@@ -96,7 +103,10 @@ impl Zap {
                         out.next = position(&spec, hash, cd);
                         return Ok(out);
                     }
-                    Err(e) => return Err(e),
+                    Err(e) => {
+                        *at = position(&spec, hash, cd);
+                        return Err(e);
+                    }
                 }
             },
         }
@@ -118,7 +128,7 @@ fn leaf_entries(
     for e in leaf.iter() {
         let e = e?;
         // Positions would go back, or come again, and whoever follows them never come to the end.
-        if !leaf.covers(e.hash) || e.cd >= spec.max_cd() || e.hash << spec.hashbits() != 0 {
+        if !leaf.covers(e.hash) || !spec.may_have(e.cd) || e.hash << spec.hashbits() != 0 {
             let why = "an entry in another's place";
             return Err(FormatError::impossible("zap_leaf", "le_hash", 0, e.hash, why));
         }

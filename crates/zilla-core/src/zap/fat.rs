@@ -13,15 +13,28 @@ use super::key::{HashSpec, Key};
 use crate::dmu::{Dnode, Now};
 use crate::error::{Errno, Error};
 use crate::txg::Tx;
+use crate::zio::Leave;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zilla_env::IoBuf;
+use zilla_ondisk::object_type::DMU_OT_DIRECTORY_CONTENTS;
 use zilla_ondisk::zap::fat::embedded_ptrtbl_shift;
 use zilla_ondisk::zap::{Leaf, LeafMut, ZapPhys};
 use zilla_ondisk::{ByteOrder, FormatError, Problem};
 
 /// Where the header counts the entries.
 pub(super) const NUM_ENTRIES_AT: usize = 8 * 9;
+/// A pointer table may have so many bits however few leaves there are: 64K.
+const SMALL_TABLE: u32 = 13;
+/// Beyond that so many pointers a leaf (as a power of two): of a directory, whose names its users
+/// choose, and of what may have leaves that few entries fill. In ordinary leaves hashes without an
+/// intent behind them need less than 2^4.
+const POINTERS_OF_DIRECTORY: u32 = 6;
+const POINTERS: u32 = 13;
+/// Who adds an entry has asked for room for so many blocks: the header, a leaf, another that it is
+/// split into, parts of the table.
+const ASKED_FOR: usize = 8;
 /// Blocks of a ZAP have at most 2^20 bytes: more chunks than 16 bits can number cannot be.
 const MAX_SHIFT: u32 = 20;
 
@@ -36,6 +49,12 @@ pub(crate) struct Fat {
 
 fn bad(field: &'static str, at: usize, value: u64, why: &'static str) -> FormatError {
     FormatError::impossible("zap_phys", field, at, value, why)
+}
+
+/// Blocks that an object of 2^`shift` bytes a block has fewer of. One that ended further on could
+/// not be written down.
+fn most_blocks(shift: u32) -> u64 {
+    (i64::MAX as u64 >> shift).min(1 << 47)
 }
 
 /// The first `bits` bits of a hash.
@@ -65,7 +84,7 @@ impl Fat {
             return Err(bad("block", 0, block.len() as u64, "no block size for a ZAP"));
         }
         let t = phys.ptrtbl;
-        let limit = 1u64 << 47;
+        let limit = most_blocks(shift);
         if phys.freeblk >= limit || t.blk >= limit || t.nextblk >= limit || t.numblks >= limit {
             return Err(bad("zap_freeblk", 56, phys.freeblk, "beyond any object"));
         }
@@ -74,11 +93,28 @@ impl Fat {
             return Err(bad("zap_ptrtbl", 16, t.blk, "the table is nowhere"));
         }
         let spec = HashSpec { salt: phys.salt, normflags: phys.normflags, flags: phys.flags };
+        // No sum is too large: all are below the limit.
+        let grows = t.nextblk != 0;
+        if t.shift + u64::from(grows) > u64::from(spec.hashbits() - 2) {
+            return Err(bad("zt_shift", 32, t.shift, "more bits than a table may have"));
+        }
+        if t.blk + t.numblks > phys.freeblk || (grows && t.nextblk + 2 * t.numblks > phys.freeblk) {
+            return Err(bad("zap_ptrtbl", 16, t.blk, "beyond the blocks that are in use"));
+        }
         Ok(Fat { shift, phys, spec })
     }
 
     pub fn table_shift(&self) -> u32 {
         self.phys.ptrtbl.shift as u32
+    }
+
+    /// Bits that the table may have in the end. What hashes names is no secret, so names can be
+    /// made that share what bits one likes; who makes them is not to get a table of gigabytes for
+    /// some dozens.
+    fn most_bits(&self, otype: u8) -> u32 {
+        let leaves = self.phys.num_leafs.clamp(1, self.phys.freeblk.max(1)).ilog2();
+        let each = if otype == DMU_OT_DIRECTORY_CONTENTS { POINTERS_OF_DIRECTORY } else { POINTERS };
+        (leaves + each).max(SMALL_TABLE).min(self.spec.hashbits() - 2).max(self.table_shift())
     }
 
     /// Block and byte where the pointer for `idx` is.
@@ -180,6 +216,17 @@ impl<'a> Edit<'a> {
         })
     }
 
+    /// So many blocks that were never used.
+    fn take_blocks(&mut self, n: u64) -> Now<u64> {
+        let first = self.fat.phys.freeblk;
+        let end = first.saturating_add(n);
+        if end >= most_blocks(self.fat.shift) {
+            return Err(Error::os(Errno::NoSpc, "the ZAP has all the blocks that an object can have").into());
+        }
+        self.fat.phys.freeblk = end;
+        Ok(first)
+    }
+
     fn split(&mut self, hash: u64, blk: u64) -> Now<()> {
         let dn = self.dn;
         let fail = |e| super::corrupt(dn, blk, e);
@@ -188,9 +235,17 @@ impl<'a> Edit<'a> {
         }
         let leaf = Leaf::new(self.block(blk)?, ByteOrder::NATIVE).map_err(fail)?;
         let (header, covers) = (leaf.header(), leaf.covers(hash));
+        let mut differ = 0u64;
+        for e in leaf.iter() {
+            differ |= e.map_err(fail)?.hash ^ hash;
+        }
         let len = u32::from(header.prefix_len);
         if len > self.fat.table_shift() || !covers {
             return Err(fail(bad("lh_prefix", 16, header.prefix, "not what the pointer table says")).into());
+        }
+        // Nothing is gained before the table has a bit in which the hashes differ.
+        if differ.leading_zeros().max(len) >= self.fat.most_bits(dn.otype()) {
+            return Err(Error::os(Errno::NoSpc, "too many names of nearly one hash").into());
         }
         while len >= self.fat.table_shift() {
             self.grow_table()?;
@@ -202,13 +257,12 @@ impl<'a> Edit<'a> {
                 return Err(fail(bad("zap_ptrtbl", 16, i, "a pointer leads to a wrong leaf")).into());
             }
         }
-        let new = self.fat.phys.freeblk;
+        let new = self.take_blocks(1)?;
         let mut right = IoBuf::zeroed(1 << self.fat.shift);
         let sorted = self.fat.spec.normflags != 0;
         LeafMut::new(self.block(blk)?).and_then(|mut l| l.split(&mut right, sorted)).map_err(fail)?;
         self.blocks.insert(new, right);
-        self.fat.phys.freeblk += 1;
-        self.fat.phys.num_leafs += 1;
+        self.fat.phys.num_leafs = self.fat.phys.num_leafs.saturating_add(1);
         for i in first..first + (1 << diff) {
             let (table, at) = self.fat.pointer_at(i);
             set_word(self.block(table)?, at, new);
@@ -217,23 +271,18 @@ impl<'a> Edit<'a> {
     }
 
     fn grow_table(&mut self) -> Now<()> {
-        if self.fat.table_shift() >= self.fat.spec.hashbits() - 2 {
-            return Err(Error::os(Errno::NoSpc, "too many names of one hash").into());
-        }
         if self.fat.phys.is_embedded() {
             let header = self.block(0)?;
             let old = words(header.get(header.len() / 2..).unwrap_or_default());
-            let new = self.fat.phys.freeblk;
+            let new = self.take_blocks(1)?;
             self.put_doubled(&old, new);
-            self.fat.phys.freeblk += 1;
             let t = &mut self.fat.phys.ptrtbl;
             (t.blk, t.numblks, t.shift) = (new, 1, t.shift + 1);
             return Ok(());
         }
-        let z = &mut self.fat.phys;
-        z.ptrtbl.nextblk = z.freeblk;
-        z.ptrtbl.blks_copied = 0;
-        z.freeblk += 2 * z.ptrtbl.numblks;
+        let new = self.take_blocks(2 * self.fat.phys.ptrtbl.numblks)?;
+        let t = &mut self.fat.phys.ptrtbl;
+        (t.nextblk, t.blks_copied) = (new, 0);
         self.finish_growing()
     }
 
@@ -242,6 +291,10 @@ impl<'a> Edit<'a> {
         let t = self.fat.phys.ptrtbl;
         for b in t.blks_copied..t.numblks {
             let old = words(self.block(t.blk + b)?);
+            // A table of holes costs nothing on disk, and twice its size in memory.
+            for p in &old {
+                self.fat.check_leaf(self.dn, *p)?;
+            }
             let (low, high) = old.split_at(old.len() / 2);
             self.put_doubled(low, t.nextblk + 2 * b);
             self.put_doubled(high, t.nextblk + 2 * b + 1);
@@ -261,6 +314,21 @@ impl<'a> Edit<'a> {
             *to = p.to_ne_bytes();
         }
         self.blocks.insert(blk, buf);
+    }
+
+    /// Holds room for a much larger table. Refused at once where there is none: what made place for
+    /// the entry is dirty already, so that nobody could tell whether waiting for a txg helps.
+    pub fn hold_room(&self, tx: &Tx) -> Now<()> {
+        if tx.is_syncing() || self.blocks.len() <= ASKED_FOR {
+            return Ok(());
+        }
+        let shared = &self.dn.shared;
+        let bytes = (self.blocks.len() as u64) << self.fat.shift;
+        tx.promise(tx.worst(bytes, shared.copies[1].load(Ordering::Relaxed)));
+        match shared.store.has_room(0, Leave::Quarter) {
+            true => Ok(()),
+            false => Err(Error::os(Errno::NoSpc, "no space left for a larger pointer table").into()),
+        }
     }
 
     /// Puts everything in place.

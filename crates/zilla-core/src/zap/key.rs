@@ -41,6 +41,12 @@ impl HashSpec {
         max_cd(self.flags)
     }
 
+    /// Whether an entry may have this collision number: the position behind it has the next one,
+    /// and that of the highest is none.
+    pub fn may_have(&self, cd: u32) -> bool {
+        cd < self.max_cd() - 1
+    }
+
     pub fn int_keys(&self) -> bool {
         self.flags & ZAP_FLAG_UINT64_KEY != 0
     }

@@ -40,7 +40,7 @@ impl Micro {
         let mut index = BTreeMap::new();
         for e in m.iter() {
             let e = e?;
-            if e.cd >= spec.max_cd() {
+            if !spec.may_have(e.cd) {
                 let problem = Problem::Impossible { value: e.cd.into(), why: "not below the highest" };
                 return Err(FormatError::new("mzap_ent_phys", "mze_cd", 64 * (e.chunk + 1) + 8, problem));
             }

@@ -490,6 +490,7 @@ impl Zap {
                     Some(_) => edit.update(key, value)?,
                     None => edit.add(key, None, value)?,
                 }
+                edit.hold_room(tx)?;
                 *fat = edit.commit(tx);
                 Ok(())
             }

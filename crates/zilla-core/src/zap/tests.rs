@@ -372,6 +372,12 @@ fn positions_that_would_never_end_are_damage() {
     damaged(after_damage(true, 1, put(16, 77, 8)));
     // The highest collision differentiator, behind which comes the first one again.
     damaged(after_damage(false, 0, put(64 + 8, u64::MAX, 4)));
+    // The one before it, whose next is the highest.
+    damaged(after_damage(false, 0, put(64 + 8, u64::MAX - 1, 4)));
+    damaged(after_damage(true, 1, |b| {
+        let at = entries(b)[0] + 12;
+        b[at..at + 4].copy_from_slice(&(u32::MAX - 1).to_ne_bytes());
+    }));
     // A hash of more bits than a position holds, which comes again and again.
     damaged(after_damage(true, 1, |b| b[entries(b)[0] + 16] = 1));
     // Two entries in one place.
@@ -379,4 +385,219 @@ fn positions_that_would_never_end_are_damage() {
         let at = entries(b);
         b.copy_within(at[0]..at[0] + leaf::CHUNK_SIZE, at[1]);
     }));
+}
+
+/// Names of 255 bytes whose hashes begin with the same `bits` bits, whatever the salt: changes of
+/// some of a name's bits change the hash by what each of them does alone, so a set of them that
+/// changes nothing in the upper bits can be solved for.
+fn colliding(bits: u32, count: usize) -> Vec<Vec<u8>> {
+    use zilla_ondisk::zap::ZapKey;
+    let base = [b'@'; 255];
+    let hash = |n: &[u8]| ZapKey::string(n).hash(77, 0) >> (64 - bits);
+    let zero = hash(&base);
+    // Rows: what a bit does, and which bits of the name it is made of. Letters stay printable: bits
+    // 0 to 3 of 20 bytes.
+    let (mut pivots, mut free) = (Vec::<(u64, u128)>::new(), Vec::new());
+    for i in 0..80u32 {
+        let mut n = base;
+        n[(i / 4) as usize] ^= 1 << (i % 4);
+        let mut row = (hash(&n) ^ zero, 1u128 << i);
+        for p in &pivots {
+            if row.0 ^ p.0 < row.0 {
+                row = (row.0 ^ p.0, row.1 ^ p.1);
+            }
+        }
+        if row.0 == 0 {
+            free.push(row.1);
+        } else {
+            pivots.push(row);
+            pivots.sort_unstable_by_key(|p| std::cmp::Reverse(p.0));
+        }
+    }
+    let name = |k: usize| {
+        let set =
+            free.iter().take(8).enumerate().filter(|(i, _)| k >> i & 1 == 1).fold(0u128, |a, (_, f)| a ^ f);
+        let mut n = base.to_vec();
+        (0..80u32).filter(|i| set >> i & 1 == 1).for_each(|i| n[(i / 4) as usize] ^= 1 << (i % 4));
+        assert_eq!(hash(&n), zero);
+        n
+    };
+    (0..count).map(name).collect()
+}
+
+#[test]
+fn names_made_to_collide_are_refused_before_the_table_grows() {
+    let h = Harness::new(2);
+    for bits in [28, 26, 25, 17, 14] {
+        let zap = make(&h, CreateOpts::default());
+        let tx = h.tx();
+        let names = colliding(bits, 60);
+        let fits = names.iter().take_while(|n| zap.add_u64(&tx, n, 1).is_ok()).count();
+        assert!((40..60).contains(&fits), "{fits} of {bits} bits");
+        let refused = zap.add_u64(&tx, &names[fits], 1);
+        assert!(matches!(refused, Err(Stop::Err(e)) if e.errno() == Errno::NoSpc));
+        // The header and a leaf; others still find their place.
+        assert!(zap.dnode().maxblkid() <= 2, "{} blocks for {bits} bits", zap.dnode().maxblkid());
+        for i in 0..300 {
+            zap.add_u64(&tx, format!("an ordinary name {i}").as_bytes(), i).unwrap();
+        }
+        assert_eq!(all(&zap).len(), 300 + fits);
+        for n in &names[..fits] {
+            zap.remove(&tx, n).unwrap();
+        }
+    }
+}
+
+#[test]
+fn names_that_are_a_little_alike_get_a_larger_table() {
+    let h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    let names = colliding(11, 80);
+    for n in &names {
+        zap.add_u64(&tx, n, 1).unwrap();
+    }
+    assert_eq!(all(&zap).len(), 80);
+}
+
+/// A header's words: `n` is counted from its beginning.
+fn put_word(b: &mut [u8], n: usize, v: u64) {
+    b[8 * n..8 * n + 8].copy_from_slice(&v.to_ne_bytes());
+}
+
+/// A directory of names that nearly fill their leaves, of whose header an attacker changed
+/// something; what adding names comes to.
+fn adding_after(damage: impl Fn(&mut [u8])) -> Result<()> {
+    let h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    let name = |i: u32| format!("{i:0255}").into_bytes();
+    (0..200).for_each(|i| zap.add_u64(&tx, &name(i), 1).unwrap());
+    zap.dnode().modify(&tx, 0, damage).unwrap();
+    *zap.dnode().zap.write() = State::Unknown;
+    (200..1000).try_for_each(|i| block_on(resident(|| zap.add_u64(&tx, &name(i), 1))))
+}
+
+#[test]
+fn a_table_that_an_attacker_left_half_grown_is_damage() {
+    assert!(adding_after(|_| ()).is_ok());
+    // (blk, numblks, shift, nextblk, blks_copied) and freeblk; blocks of 2^11 pointers.
+    let table = |t: [u64; 5], freeblk: u64| {
+        adding_after(|b| {
+            t.iter().zip(2..).for_each(|(v, n)| put_word(b, n, *v));
+            put_word(b, 7, freeblk);
+        })
+    };
+    for (t, freeblk) in [
+        // Holes for a table of all bits but one, and for one in the midst of growing.
+        ([1 << 20, 1 << 15, 26, 0, 0], 1 << 30),
+        ([1 << 20, 1 << 14, 25, 1 << 21, 0], 1 << 30),
+        // It has all bits, and grows on.
+        ([1 << 20, 1 << 15, 26, 1 << 21, 0], 1 << 30),
+        ([1 << 20, 1 << 16, 27, 0, 0], 1 << 30),
+        // Where nothing is in use.
+        ([1 << 20, 2, 12, 0, 0], (1 << 20) + 1),
+        ([1 << 20, 2, 12, 1 << 21, 0], (1 << 21) + 3),
+    ] {
+        let r = table(t, freeblk);
+        assert!(matches!(r, Err(Error::Corrupt(_))), "{t:?}: {r:?}");
+    }
+}
+
+#[test]
+fn a_half_grown_table_of_holes_is_not_grown_on() {
+    let h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let tx = h.tx();
+    let name = |i: u32| format!("{i:0255}").into_bytes();
+    (0..200).for_each(|i| zap.add_u64(&tx, &name(i), 1).unwrap());
+    // The first half of a table of two blocks is good, and the second is not there.
+    let half = zap.dnode().with_block(0, |b| b[b.len() / 2..b.len() * 3 / 4].to_vec()).unwrap();
+    let four_times: Vec<u8> = half.chunks(8).flat_map(|p| p.repeat(4)).collect();
+    zap.dnode().write_block(&tx, 100, four_times.into());
+    let header = |b: &mut [u8]| {
+        [100, 2, 12, 200, 0, 204].iter().zip(2..).for_each(|(v, n)| put_word(b, n, *v));
+    };
+    zap.dnode().modify(&tx, 0, header).unwrap();
+    *zap.dnode().zap.write() = State::Unknown;
+    let found = |n: &Vec<u8>| matches!(block_on(resident(|| zap.lookup(n))), Ok(None));
+    let add = |n: Vec<u8>| block_on(resident(|| zap.add_u64(&tx, &n, 1)));
+    let first = (200..3000).map(name).filter(found).map(add).find(Result::is_err);
+    assert!(matches!(first, Some(Err(Error::Corrupt(_)))), "{first:?}");
+    assert_eq!(zap.dnode().maxblkid(), 100);
+}
+
+#[test]
+fn a_zap_that_an_attacker_put_at_an_objects_end_does_not_grow_over_it() {
+    // Blocks of 128K, of which an object has 2^46.
+    for (freeblk, opens) in [((1 << 46) - 2, true), (1 << 46, false)] {
+        let mut h = Harness::new(2);
+        let flags = ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY;
+        let zap = make(&h, CreateOpts { flags, leaf_shift: 17, ..CreateOpts::default() });
+        let tx = h.tx();
+        zap.dnode().modify(&tx, 0, |b| put_word(b, 7, freeblk)).unwrap();
+        *zap.dnode().zap.write() = State::Unknown;
+        let add = |i: u64| zap.add_key(&tx, &[i], &Value::bytes(&[7; 4000]));
+        match ((0..100).try_for_each(add), opens) {
+            (Err(Stop::Err(Error::Corrupt(_))), false) => {}
+            (Err(Stop::Err(e)), true) => assert!(e.is(Errno::NoSpc), "{e}"),
+            (other, _) => panic!("{other:?}"),
+        }
+        // What was added is there, and the objset can be written.
+        let zap = reopen(&mut h, zap);
+        assert_eq!(block_on(zap.entries()).is_ok(), opens);
+    }
+}
+
+/// Leaves stay when their entries go. Each is looked at once on the way to the first entry, however
+/// many must be read.
+#[test]
+fn leaves_without_entries_are_passed_once() {
+    let mut h = Harness::new(2);
+    let zap = make(&h, CreateOpts::default());
+    let name = |i: u64| format!("a name of some length that is one of many {i}").into_bytes();
+    let tx = h.tx();
+    (0..20_000).for_each(|i| zap.add_u64(&tx, &name(i), i).unwrap());
+    (0..20_000).for_each(|i| zap.remove(&tx, &name(i)).unwrap());
+    let zap = reopen(&mut h, zap);
+    let leaves = block_on(resident(|| {
+        zap.state().map(|s| match &*s {
+            State::Fat(f) => f.phys.num_leafs,
+            _ => 0,
+        })
+    }));
+    let (mut at, mut before, mut steps, mut stays) = (0, 0, 0u64, 0);
+    let batch = block_on(resident(|| {
+        let got = zap.read_on(&mut at, 10);
+        if matches!(got, Err(Stop::Need(_))) {
+            *if at > before { &mut steps } else { &mut stays } += 1;
+            before = at;
+        }
+        got
+    }))
+    .unwrap();
+    assert!(batch.entries.is_empty() && batch.next == END);
+    // The first leaf, and perhaps the table, are read where it begins.
+    assert!(steps + 1 >= leaves.unwrap() && stays <= 2, "{steps} steps, {stays} without one");
+}
+
+/// The table of a ZAP whose entries fill their leaves can become large at once, of which the caller
+/// knows nothing.
+#[test]
+fn a_table_grows_by_much_only_where_there_is_room() {
+    let h = Harness::new(2);
+    let txgs = crate::txg::TxgState::new(zilla_env::real_env(1), crate::types::Txg(h.txg.0 - 1));
+    let opts = CreateOpts { flags: ZAP_FLAG_HASH64, leaf_shift: 12, ..CreateOpts::default() };
+    let tx = block_on(txgs.assign()).unwrap();
+    let dn = block_on(resident(|| Zap::create(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &opts))).unwrap();
+    let zap = Zap::new(&dn);
+    let add = |i: u32| zap.add_u64(&tx, format!("{i:0200}").as_bytes(), 1);
+    h.store.full.store(true, Ordering::Relaxed);
+    // A leaf is split, and a small table grows, within what was asked for.
+    let refused = (0..100_000).find_map(|i| add(i).err().map(|e| (i, e)));
+    let Some((at, Stop::Err(e))) = refused else { panic!("{refused:?}") };
+    assert!(e.is(Errno::NoSpc) && at > 500, "{at}: {e}");
+    h.store.full.store(false, Ordering::Relaxed);
+    add(at).unwrap();
+    assert_eq!(all(&zap).len(), at as usize + 1);
 }

@@ -119,7 +119,7 @@ impl Zap {
         let mut out = Vec::new();
         let mut at = 0;
         while at != super::END {
-            let batch = resident(|| self.read_from(at, 4096)).await?;
+            let batch = resident(|| self.read_on(&mut at, 4096)).await?;
             out.extend(batch.entries);
             at = batch.next;
         }

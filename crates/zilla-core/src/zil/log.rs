@@ -366,15 +366,10 @@ impl Zilog {
         words
     }
 
-    /// Empties the log and keeps it empty until [`Zilog::resume`]: everything waits for txgs meanwhile. For whoever takes a log
-    /// device away.
-    pub async fn suspend(self: &Arc<Self>) -> Result<()> {
-        self.state.lock().suspended += 1;
-        let emptied = self.empty().await;
-        if emptied.is_err() {
-            self.resume();
-        }
-        emptied
+    /// Empties the log: everything waits for txgs meanwhile. For whoever takes a log device away.
+    pub(super) async fn reset(self: &Arc<Self>) -> Result<()> {
+        let _suspended = Suspended::new(self);
+        self.empty().await
     }
 
     async fn empty(self: &Arc<Self>) -> Result<()> {
@@ -399,9 +394,21 @@ impl Zilog {
         drop(tx);
         txgs.wait_synced(txg).await
     }
+}
 
-    pub fn resume(&self) {
-        let mut st = self.state.lock();
-        st.suspended = st.suspended.saturating_sub(1);
+/// Commits wait for txgs as long as one of these is there. Who empties a log may be dropped while
+/// he waits.
+struct Suspended<'a>(&'a Zilog);
+
+impl Suspended<'_> {
+    fn new(log: &Zilog) -> Suspended<'_> {
+        log.state.lock().suspended += 1;
+        Suspended(log)
+    }
+}
+
+impl Drop for Suspended<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().suspended -= 1;
     }
 }

@@ -61,8 +61,7 @@ pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
         }
         let log = dsl.open_log(&head).await?;
         log.start(&objset, &Nothing).await?;
-        log.suspend().await?;
-        log.resume();
+        log.reset().await?;
     }
     Ok(())
 }

@@ -154,8 +154,9 @@ impl Zfs {
         resident(|| self.try_lookup(dir, name)).await
     }
 
-    /// Some entries of a directory from `cookie` on, if they are in memory; none at its end.
-    pub fn try_readdir(&self, dir: u64, cookie: u64) -> Now<Vec<DirEntry>> {
+    /// Some entries of a directory from `cookie` on, if they are in memory; none at its end. `at`
+    /// is where in its ZAP to begin, as [`Zap::read_on`] has it.
+    fn try_readdir(&self, dir: u64, cookie: u64, at: &mut u64) -> Now<Vec<DirEntry>> {
         let dzn = self.znode(dir)?;
         self.check_dir(&dzn)?;
         let mut out = Vec::new();
@@ -171,8 +172,7 @@ impl Zfs {
         if cookie <= 1 {
             out.push(dot(b"..", dzn.state.lock().attrs.parent, 2));
         }
-        let at = if cookie >= DIR_END { END } else { cookie.saturating_sub(2) };
-        let batch = self.dir_zap(&dzn).read_from(at, BATCH)?;
+        let batch = self.dir_zap(&dzn).read_on(at, BATCH)?;
         for e in batch.entries {
             let Some(v) = e.value.as_u64() else { continue };
             let cookie = if e.next == END { DIR_END } else { e.next + 2 };
@@ -185,7 +185,8 @@ impl Zfs {
     }
 
     pub async fn readdir(&self, dir: u64, cookie: u64) -> Result<Vec<DirEntry>> {
-        resident(|| self.try_readdir(dir, cookie)).await
+        let mut at = if cookie >= DIR_END { END } else { cookie.saturating_sub(2) };
+        resident(|| self.try_readdir(dir, cookie, &mut at)).await
     }
 
     /// The files of some entries, if they are all in memory; otherwise everything that is missing, so that it can be read at once.

@@ -161,12 +161,14 @@ impl Zfs {
     /// Frees the files in a directory of extended attributes. Nobody else can reach them: the
     /// directory's file is gone.
     async fn purge_xattr_dir(self: &Arc<Self>, id: u64) -> Result<()> {
+        // Nothing is added any more, so what lies before the first entry stays empty.
+        let mut at = 0;
         loop {
             let left = self
                 .change(|tx| {
                     let dir = self.znode(id)?;
                     let zap = Zap::new(dir.dnode());
-                    let batch = zap.read_from(0, 1)?;
+                    let batch = zap.read_on(&mut at, 1)?;
                     let Some(e) = batch.entries.into_iter().next() else { return Ok(false) };
                     let child = match e.value.as_u64() {
                         Some(v) => self.znode_if_any(dirent_obj(v))?,
@@ -211,7 +213,7 @@ impl Zfs {
         while at != END {
             let Some(zfs) = weak.upgrade().filter(|z| !z.is_readonly()) else { return Ok(done) };
             let Some(queue) = &zfs.unlinked else { return Ok(done) };
-            let batch = resident(|| queue.read_from(at, 64)).await?;
+            let batch = resident(|| queue.read_on(&mut at, 64)).await?;
             drop(zfs);
             at = batch.next;
             for id in batch.entries.into_iter().filter_map(|e| e.value.as_u64()) {

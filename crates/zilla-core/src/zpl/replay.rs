@@ -410,9 +410,11 @@ impl Zfs {
             a.size = size;
             self.content_modified(a, now);
         })?;
-        let reach = at.saturating_add(data.len() as u64);
-        self.grow(tx, zn.dnode(), state.attrs.size, reach)?;
-        zn.dnode().write_records(tx, at, data);
+        // A block of the log's may go on where no file does, and the object could not be written.
+        let room = (i64::MAX as u64).saturating_sub(at).min(data.len() as u64);
+        let data = data.slice(..room as usize);
+        self.grow(tx, zn.dnode(), state.attrs.size, at.saturating_add(room))?;
+        zn.dnode().write_records(tx, at, &data);
         plan.apply(tx, &zn, &mut state);
         Ok(())
     }

@@ -48,7 +48,7 @@ impl Zfs {
         let Some(dir) = resident(|| self.xattr_dir(zn)).await? else { return Ok(Vec::new()) };
         let (zap, mut at, mut out) = (self.dir_zap(&dir), 0, Vec::new());
         while at != END {
-            let batch = resident(|| zap.read_from(at, 64)).await?;
+            let batch = resident(|| zap.read_on(&mut at, 64)).await?;
             at = batch.next;
             out.extend(batch.entries.into_iter().map(|e| e.name));
         }

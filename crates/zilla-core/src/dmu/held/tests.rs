@@ -474,3 +474,40 @@ fn a_block_that_many_pointers_lead_to_is_freed_once() {
     assert!(block_on(w.h.objset.hold_wait(w.id)).is_err(), "the object is gone");
     assert!(w.h.store.count() < before, "what it had once is freed");
 }
+
+/// What lay below a damaged block is lost as a whole, also where a part of it is still known.
+#[test]
+fn a_file_that_was_emptied_below_a_damaged_block_has_nothing_of_what_was_there() {
+    let mut w = World::new(200);
+    assert_eq!(w.dn.phys().nlevels, 3);
+    assert_eq!(w.read(0, 1).unwrap(), [1]);
+    // The lowest indirect block stays in memory; what leads to it, and the record, do not.
+    for (level, blkid) in [(2, 0), (0, 0), (0, 0)] {
+        w.dn.evict(level, blkid);
+    }
+    w.h.store.set_unreadable(w.dn.phys().blkptr[0].dva(0).offset, true);
+    w.dn.free_range(&w.h.tx(), 0, u64::MAX);
+    w.sync();
+    w.write(199 * BLK as u64, &[9; BLK]);
+    w.sync();
+    assert_eq!(w.read(0, BLK).unwrap(), [0; BLK]);
+    assert_eq!(w.read(199 * BLK as u64, BLK).unwrap(), [9; BLK]);
+}
+
+/// The next txg points the record to a block that cannot be read: this one's sync does not ask for
+/// that.
+#[test]
+fn a_record_is_written_though_its_next_contents_are_damaged() {
+    let mut w = World::new(64);
+    let bps = source(&mut w, 1);
+    w.reopen();
+    w.write(3 * BLK as u64 + 10, &[0xaa; 20]);
+    let txg = w.h.next_txg();
+    w.h.store.set_unreadable(bps[0].dva(0).offset, true);
+    w.dn.clone_block(&w.h.tx(), 3, bps[0]);
+    block_on(w.h.sync(txg));
+    w.dn.check_held().unwrap();
+    w.reopen();
+    let want = [vec![4; 10], vec![0xaa; 20], vec![4; BLK - 30]].concat();
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), want);
+}

@@ -66,6 +66,8 @@ pub(super) struct Work {
     pub(super) freed: bool,
     /// Frees that could not be done.
     pub(super) left: RangeSet,
+    /// Indirect blocks that could not be read and are gone with all that they led to.
+    pub(super) lost: Vec<(u8, u64)>,
     /// Indirect blocks below which something was freed.
     met: Met,
 }
@@ -94,6 +96,7 @@ impl Work {
             used_delta: 0,
             freed: false,
             left: RangeSet::default(),
+            lost: Vec::new(),
             met: Met::default(),
         }
     }
@@ -503,6 +506,7 @@ impl Work {
             let lsize = 1u64 << self.phys.indblkshift;
             let hole = BlkPtr::hole(lsize, self.phys.otype, level, txg.0);
             self.put(level, blkid, if props.hole_birth { hole } else { BlkPtr::ZERO });
+            self.lost.push((level, blkid));
             return Ok(());
         }
         if self.is_vital() {

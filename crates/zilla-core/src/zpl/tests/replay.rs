@@ -327,3 +327,14 @@ fn attributes_whose_names_differ_in_case_are_two() {
     }
     assert_eq!(block_on(w.zfs.listxattr(file)).unwrap(), [b"user.A".to_vec()]);
 }
+
+/// Found by reading: the dnode could not be encoded, which ended the sync of the whole pool.
+#[test]
+fn a_logged_block_that_goes_on_behind_the_largest_file_is_cut() {
+    let (mut w, ids, _) = world(0, FsProps::default());
+    let (offset, length) = (i64::MAX as u64 - 100, 50);
+    let blkptr = BlkPtr::hole(1536, 19, 0, 1);
+    replay(&w, RecordBody::Write { object: ids.file, offset, length, blkptr, data: b"" }).unwrap();
+    w.sync();
+    assert_eq!(attr(&w, ids.file).size, offset + length);
+}
