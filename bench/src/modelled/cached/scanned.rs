@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use zilla::Volume;
+use zilla_core::tunables::L2ARC_FEED_RECENT;
 use zilla_env::Env;
 
 /// What is read ahead for a stream is not scaled: memory must be large beside it.
@@ -34,8 +35,16 @@ struct Scan {
 
 pub fn run() -> Result<(Vec<Figure>, Value)> {
     let (mut figures, mut shown) = (Vec::new(), Vec::new());
-    for (name, is_used) in [("set in use", true), ("set idle", false)] {
-        let scan = one(is_used)?;
+    let default = L2ARC_FEED_RECENT.get();
+    for (name, is_used, recent) in [
+        ("set in use", true, 1),
+        ("the same, only the frequent fed", true, 0),
+        ("set idle, as before", false, 0),
+    ] {
+        L2ARC_FEED_RECENT.set(recent);
+        let scan = one(is_used);
+        L2ARC_FEED_RECENT.set(default);
+        let scan = scan?;
         shown.push(scan.before.show(&format!("{name}, before the scan")));
         let ring = scan.fed / SIZE.of(FLASH) as f64;
         println!(

@@ -1,7 +1,7 @@
 //! Writing blocks that the ARC is about to let go to a cache device.
 //!
 //! Each device has a task of its own. Every `l2arc_feed_secs` it looks along the tails of the ARC's lists, as far as `l2arc_headroom` times what it may
-//! write: metadata first, then data, the frequent before the recent; once the device is full no data that is merely recent ([`super::seen`]). What it takes is copied into large
+//! write: metadata first, then data, the frequent before the recent; without `l2arc_feed_recent`, once the device is full, no data that is merely recent ([`super::seen`]). What it takes is copied into large
 //! buffers that are written one after the other. The ARC is not held up: a shard is locked for a glance at a few hundred entries, and what is evicted
 //! meanwhile is simply not fed. A block is claimed in the index before it is written, so that two devices do not take the same.
 //!

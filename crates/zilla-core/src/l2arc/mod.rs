@@ -25,7 +25,7 @@
 //!
 //! **Crash.** What was fed after the last header is not found again. Nothing else depends on what is here.
 //!
-//! **Lock order.** The index and a device's ring are leaves, and never held together.
+//! **Lock order.** The index, what was seen, and a device's ring are leaves, and never held together.
 //!
 //! **Deliberately absent.** Blocks of encrypted datasets are not fed yet; nothing is trimmed ahead of the hand (`l2arc_trim_ahead`).
 

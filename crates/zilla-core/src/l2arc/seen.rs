@@ -4,7 +4,7 @@
 //! once; if that is fed, what is used has to be read from the disks again. So when a block is read
 //! from the disks it is noted, and one that was noted before counts as frequent, like a hit of one
 //! of the ARC's ghosts. These reach back as far as memory does, this as far as the cache devices
-//! do. A full device is fed nothing that is merely recent (`l2arc_feed_recent`).
+//! do. Without `l2arc_feed_recent` a full device is fed nothing that is merely recent.
 //!
 //! What is noted are bits (a Bloom filter) in two generations: when as many blocks were noted as
 //! the devices hold, the older one is forgotten. A block for which bits of others stand, one in some
