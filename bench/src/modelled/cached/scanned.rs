@@ -38,8 +38,8 @@ pub fn run() -> Result<(Vec<Figure>, Value)> {
     let default = L2ARC_FEED_RECENT.get();
     for (name, is_used, recent) in [
         ("set in use", true, 1),
-        ("the same, only the frequent fed", true, 0),
-        ("set idle, as before", false, 0),
+        ("set in use, only the frequent fed", true, 0),
+        ("set idle, only the frequent fed", false, 0),
     ] {
         L2ARC_FEED_RECENT.set(recent);
         let scan = one(is_used);
