@@ -31,8 +31,8 @@
 //! **Txgs.** Two are open to changes at once: the open one, and the one before as long as someone is in it. An object that the newer one has
 //! changed is not changed in the older one any more ([`crate::dmu::Dnode::in_order`]): the operation leaves its txg and joins the newer.
 //!
-//! **Lock order.** The rename lock, znodes by ascending object number, the delete queue's, the tables of `sa`, a ZAP's state, a dnode. The znode table's
-//! shards are leaves. Nothing waits under any of them.
+//! **Lock order.** The rename lock, znodes by ascending object number, the delete queue's, the tables of `sa`, a ZAP's state, a dnode. The list of
+//! access times comes behind a znode and before the znode table's shards, which are leaves. Nothing waits under any of them.
 //!
 //! **Deliberately absent.** No permission checks: servers have their own (FUSE lets the kernel do them from the attributes and ACLs).
 //! No byte range locks: the kernel's or the client's are enough. No conversion of old znodes to new ones; they are written as they are.

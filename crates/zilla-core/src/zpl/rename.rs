@@ -169,7 +169,8 @@ impl Zfs {
         }
     }
 
-    /// If both names are one entry, of a directory that ignores case or form, which is to be spelled anew: how it is spelled.
+    /// If both names are one entry, of a directory that ignores case or form, which is to be spelled
+    /// anew: how it is spelled.
     fn only_spelling(&self, names: &Names<'_>) -> Now<Option<Vec<u8>>> {
         if names.from.id() != names.to.id() || names.old == names.new || self.name_match == Match::Exact {
             return Ok(None);
@@ -298,7 +299,8 @@ impl Zfs {
         Ok(())
     }
 
-    /// Moves a name, over `tgt` if there is one; returns that. Where the name is only spelled anew the source comes with its spelling.
+    /// Moves a name, over `tgt` if there is one; returns that. Where the name is only spelled anew
+    /// the source comes with its spelling.
     #[expect(clippy::too_many_arguments, reason = "each is another fact of one rename")]
     fn move_entry(
         self: &Arc<Self>,

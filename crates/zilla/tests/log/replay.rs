@@ -361,10 +361,10 @@ fn an_attribute_with_a_slash_in_its_name_stops_no_replay() {
         assert_eq!(fs2.getxattr(first.node, b"user.a/b").await.unwrap(), value);
         assert_eq!(fs2.listxattr(first.node).await.unwrap(), [b"user.a/b"]);
         check(&again).await;
-        drop(fs2);
+        drop((fs2, first));
         again.close(Some(PoolState::Exported)).await.unwrap();
         zdb_clean(crashed.path(), POOL);
-        drop(fs);
+        drop((fs, file, later));
         spa.close(None).await.unwrap();
     });
 }
