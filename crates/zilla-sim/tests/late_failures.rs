@@ -62,7 +62,8 @@ fn a_side_that_missed_a_txg_has_it_when_the_labels_failed_as_well() {
                 }
                 env.sleep(Duration::from_millis(200)).await;
             }
-            panic!("a side still lacks something");
+            let lacking: Vec<_> = spa.tree().pool_leaves().map(|l| (l.path(), l.dtl.ranges())).collect();
+            panic!("a side still lacks something: {lacking:?}");
         };
         whole().await;
         for i in 0..2 {
