@@ -14,7 +14,7 @@ use zilla_core::types::Txg;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::Env;
-use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
+use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_ondisk::enums::PoolState;
 use zilla_sim::pool::files::Files;
 use zilla_sim::pool::layout::{Layout, find, import};
@@ -98,6 +98,20 @@ async fn make_stable(env: &Env, spa: &Arc<Spa>, name: &str) {
     zfs.fsync(h.id()).await.unwrap();
 }
 
+/// Writes so much that the pool's metaslabs are all changed: they are flushed one a txg.
+async fn change_all(env: &Env, spa: &Arc<Spa>) {
+    let zfs = open_fs(env, spa, "tank").await.unwrap();
+    let (h, _) = zfs.create(zfs.root(), b"large", NewFile::new(0o100644, Cred::default())).await.unwrap();
+    let mut x = 1u64;
+    for at in 0..80 {
+        let noise = (0..(1 << 17)).flat_map(|_| {
+            x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (x >> 8).to_le_bytes()
+        });
+        zfs.write(h.id(), at << 20, &noise.collect::<Vec<u8>>().into(), false).await.unwrap();
+    }
+}
+
 /// How many entries the log space maps of txgs before one have of a vdev's number.
 async fn entries_before(spa: &Spa, end: Txg, vdev: u32) -> u64 {
     let mut entries = 0;
@@ -130,6 +144,7 @@ fn in_the_place_of_a_log(next: &[usize], detached: Option<usize>) {
             make_stable(&env, &spa, &format!("before{i}")).await;
             IN_IT.put(&env, &spa, i..i + 1).await.unwrap();
         }
+        change_all(&env, &spa).await;
         let vdev = spa.tree().top_of(guid(&spa, 1)).unwrap().id;
         spa.remove_vdev(guid(&spa, 1)).await.unwrap();
         let added = Txg(spa.uberblock().txg + 1);
@@ -224,7 +239,7 @@ fn what_a_disk_missed_while_another_was_attached_is_known_after_an_import() {
         let misses = async {
             IN_IT.put(&env, &spa, 5..8).await.unwrap();
             assert_eq!(dtl(&spa), None);
-            devices.get(1).add(Rule::new(Ops::Writes, Fault::Error(EIO)).when(When::Nth(1)));
+            devices.get(1).add(Rule::new(Ops::Writes, Fault::Error(EIO)));
             IN_IT.put(&env, &spa, 8..10).await.unwrap();
             devices.get(1).clear();
             // The txg after it writes it down.
@@ -239,6 +254,7 @@ fn what_a_disk_missed_while_another_was_attached_is_known_after_an_import() {
             join(spa.attach(guid(&spa, 0), &leaf(SLOW_DISK), Attach::default()), misses).await;
         made.unwrap();
         assert_eq!(dtl(&spa), object);
+        spa.clear(None).await.unwrap();
         settled(&env, &spa, "mirror").await;
         audit(&spa, true, false).await.unwrap();
         spa.close(Some(PoolState::Exported)).await.unwrap();
