@@ -43,7 +43,7 @@ pub use zilla_ondisk::zap::{
     ZAP_MAXNAMELEN_NEW, ZAP_MAXVALUELEN, ZapValue as Value,
 };
 
-use crate::dmu::{Dnode, NewObject, Now, Objset, Stop};
+use crate::dmu::{Dnode, NewObject, Now, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
@@ -445,15 +445,14 @@ impl Zap {
     /// Rewrites a micro-ZAP as a fat one.
     fn upgrade(&self, tx: &Tx, old: &State) -> Now<Fat> {
         let State::Micro(m) = old else { return Err(Error::inval("not a micro-ZAP").into()) };
-        let edit = self.dn.with_block(0, |b| {
-            let mut edit = Edit::create(&self.dn, FZAP_DEFAULT_BLOCK_SHIFT, m.spec)?;
-            for (&(_, cd), &i) in &m.index {
-                let Some(s) = micro::slot(b, i) else { continue };
-                let key = Key::name(&m.spec, s.name, Match::Exact)?;
-                edit.add(&key, Some(cd), &Value::u64(s.value))?;
-            }
-            Ok::<_, Stop>(edit)
-        })??;
+        // Not in place: the edit looks at the object itself.
+        let block = self.dn.block(0)?;
+        let mut edit = Edit::create(&self.dn, FZAP_DEFAULT_BLOCK_SHIFT, m.spec)?;
+        for (&(_, cd), &i) in &m.index {
+            let Some(s) = micro::slot(&block, i) else { continue };
+            let key = Key::name(&m.spec, s.name, Match::Exact)?;
+            edit.add(&key, Some(cd), &Value::u64(s.value))?;
+        }
         self.dn.set_blksz(tx, 1 << FZAP_DEFAULT_BLOCK_SHIFT, 0)?;
         Ok(edit.commit(tx))
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::dmu::resident;
+use crate::dmu::{Stop, resident};
 use crate::dmu::testing::Harness;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
