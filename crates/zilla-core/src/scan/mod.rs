@@ -669,3 +669,9 @@ impl Scan {
         self.datasets_changed(tx, |p| p.swapped(a, b)).await
     }
 }
+    /// Which datasets follow which was changed in the syncing txg. A slice of the walk that began
+    /// meanwhile may have seen some of it as it was before, and some as it is now.
+    pub fn rearranged(&self) {
+        self.shared.lock().generation += 1;
+    }
+

@@ -1,0 +1,37 @@
+//! What the end of a scan may say, where it goes on, and what it does with what cannot be read.
+
+use super::*;
+
+#[test]
+fn places_move_with_datasets() {
+    let mut p = Position::default();
+    p.phys.bookmark.objset = 7;
+    p.queue.insert(8, 5);
+    p.snapshotted(7, 70);
+    p.snapshotted(8, 80);
+    assert_eq!((p.phys.bookmark.objset, p.queue.get(&80), p.queue.len()), (70, Some(&5), 1));
+    p.destroyed(70, Some(7));
+    assert_eq!(p.phys.bookmark.objset, 7);
+    assert_ne!(p.phys.flags, 0);
+    p.destroyed(80, Some(8));
+    p.swapped(7, 8);
+    assert_eq!((p.phys.bookmark.objset, p.queue.get(&7)), (8, Some(&5)));
+    p.destroyed(8, None);
+    assert_eq!(p.phys.bookmark.objset, u64::MAX);
+}
+
+/// A slice of the walk that saw a part of what is being changed is done again.
+#[test]
+fn a_slice_does_not_survive_a_promotion() {
+    run(|w| async move {
+        let scan = w.slow().await;
+        let generation = scan.shared.lock().generation;
+        assert!(!scan.disturbed(generation));
+        scan.rearranged();
+        assert!(scan.disturbed(generation));
+        w.let_all_through();
+        scan.wait().await;
+        w.check(false);
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+    });
+}
