@@ -293,7 +293,12 @@ impl Spa {
                 let first = at.next;
                 let _alone = reflow.exclude(0, first).await;
                 mover.from_scratch(first).await?;
-                reflow.change(at, Position { synced: first, next: first, stage: Stage::Moved });
+                reflow.change(scratch, Position { stage: Stage::Moved, ..scratch });
+                // Old places are written over from here on, also if that is not finished.
+                let scratch = Position { synced: first, next: first, stage: Stage::Scratch };
+                if !reflow.change(at, scratch) {
+                    return Ok(Some(Step::On));
+                }
                 Step::Sync
             }
             Stage::Moved if written.stage != Stage::Moved => Step::Sync,

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use zilla_env::IoBuf;
 use zilla_ondisk::label::{VDEV_BOOT_OFFSET, VDEV_BOOT_SIZE, VDEV_LABEL_START_SIZE};
 
@@ -100,7 +100,8 @@ impl Move {
         let writes = writes.map(|(leaf, part)| {
             leaf.write_at(base + (part.row << self.ashift), part.data, Priority::Removal)
         });
-        try_join_all(writes).await.map(drop)
+        // None may be under way when others are let in again, also if one has failed.
+        join_all(writes).await.into_iter().collect()
     }
 
     async fn flush(&self, marks: &[u64]) -> io::Result<()> {
