@@ -13,7 +13,7 @@ use zilla_env::{Device, MemDevice, real_env};
 use zilla_ondisk::{BlkPtr, Dva};
 
 use super::*;
-use crate::vdev::{LeafSpec, OpenArgs, PoolSpec, TopSpec, VdevKind};
+use crate::vdev::{Indirect, LeafSpec, OpenArgs, PoolSpec, Run, TopSpec, VdevKind, change};
 
 const DEV: u64 = 80 << 20;
 
@@ -586,4 +586,33 @@ fn a_hit_is_of_the_pointer_that_asks() {
             assert!(w.read(bp).unwrap() == r.data, "{bp} after {forged}");
         }
     }
+}
+
+#[test]
+fn a_resilver_reads_gangs_whose_pieces_may_have_been_moved() {
+    let gang = {
+        let w = world(VdevKind::File, 1, 9);
+        w.bump.largest.store(4096, Ordering::Relaxed);
+        w.write(5, vec![req(noise(1, 8192), 0)])[0]
+    };
+    assert!(gang.is_gang());
+    let env = real_env(2);
+    let tops = vec![spec(VdevKind::File, 1, 9), spec(VdevKind::Mirror, 2, 9)];
+    let config = PoolSpec { tops, ..PoolSpec::default() }.config(77, &*env.rng).unwrap();
+    let devices: Vec<Arc<MemDevice>> = (0..3).map(|_| Arc::new(MemDevice::new(DEV))).collect();
+    let w = open(env.clone(), &config, devices, &[0, 1, 2]);
+    let mut nv = w.tree.to_edit();
+    change::make_indirect(&mut nv, w.tree.tops[0].vdev.guid, 99, |_| {}).unwrap();
+    let tree = w.tree.changed(&env, &nv).unwrap();
+    // The header was moved in txg 6, before a device was away.
+    let (from, len) = (gang.dva(0).offset, 512);
+    let runs = vec![Run { src: from, len, vdev: 1, dst: 0 }];
+    tree.tops[0].vdev.set_indirect(Some(Arc::new(Indirect::new(runs, vec![(from + len, 6)]).unwrap())));
+    let leaf = tree.tops[1].leaves().next().unwrap();
+    leaf.dtl.add(7, 8);
+    tree.begin_resilver(10);
+    assert!(leaf.resilvering.load(Ordering::Relaxed));
+    assert!(tree.lacks(&gang));
+    tree.not_resilvered(Some(&gang));
+    assert!(leaf.refused.load(Ordering::Relaxed));
 }
