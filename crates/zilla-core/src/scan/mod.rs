@@ -60,7 +60,7 @@ pub use errlog::{ErrLog, LoggedError};
 pub use errors_only::ErrorScrubStatus;
 
 use crate::dmu::resident;
-use crate::error::{Error, PoolRefusal as Refusal, Result};
+use crate::error::{Errno, Error, PoolRefusal as Refusal, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
@@ -158,6 +158,18 @@ impl ScanStatus {
     }
 }
 
+/// Nothing is under way where its state cannot be made out: the pool is more than its scan, and what
+/// devices lack is in their DTLs.
+fn unless_damaged<T: Default>(loaded: Result<T>) -> Result<T> {
+    match loaded {
+        Err(e) if matches!(e, Error::Corrupt(_)) || e.is(Errno::NoEnt) => {
+            tracing::warn!("no scan goes on: {e}");
+            Ok(T::default())
+        }
+        loaded => loaded,
+    }
+}
+
 /// Where a block is: the words of its first DVA, and its birth.
 type Key = (u64, u64, u64);
 
@@ -236,13 +248,13 @@ impl Scan {
     /// The pool's scan as it was left; one that was under way goes on, unless the pool is read-only.
     #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>, pool: Arc<dyn ScanPool>) -> Result<Arc<Scan>> {
-        let stable = Position::load(ctx.mos()).await?;
+        let stable = unless_damaged(Position::load(ctx.mos()).await)?;
         let now = ctx.env.wall().as_secs();
         let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
         let errors_only = match stable.is_scanning() {
             // Both at once is what nobody writes; the scan of more is the one that goes on.
             true => errors_only::ErrorsOnly::default(),
-            false => errors_only::ErrorsOnly::load(&directory, now).await?,
+            false => unless_damaged(errors_only::ErrorsOnly::load(&directory, now).await)?,
         };
         let errors = ErrLog::open(ctx).await?;
         if stable.is_scanning() || errors_only.is_active() {

@@ -1,6 +1,8 @@
 //! What the end of a scan may say, where it goes on, and what it does with what cannot be read.
 
 use super::*;
+use crate::zap::Value;
+use zilla_ondisk::dsl::{DMU_POOL_ERRORSCRUB, DMU_POOL_SCAN};
 
 #[test]
 fn places_move_with_datasets() {
@@ -18,6 +20,40 @@ fn places_move_with_datasets() {
     assert_eq!((p.phys.bookmark.objset, p.queue.get(&7)), (8, Some(&5)));
     p.destroyed(8, None);
     assert_eq!(p.phys.bookmark.objset, u64::MAX);
+}
+
+impl World {
+    async fn in_sync<T: Send + 'static>(
+        &self,
+        task: impl FnOnce(Arc<PoolCtx>, Tx) -> BoxFuture<'static, Result<T>> + Send + 'static,
+    ) -> T {
+        let ctx = self.ctx.clone();
+        self.ctx.sync_task(move |tx| task(ctx, tx)).await.unwrap()
+    }
+}
+
+/// A pool is opened though nobody can tell how far its scan was.
+#[test]
+fn a_scan_whose_state_is_damaged_is_not_under_way() {
+    run(|w| async move {
+        for name in [DMU_POOL_SCAN, DMU_POOL_ERRORSCRUB] {
+            let damage = move |ctx: Arc<PoolCtx>, tx: Tx| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move {
+                    let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
+                    directory.set(&tx, name, &Value::u64s(&[1, 2, 3])).await
+                })
+            };
+            w.in_sync(damage).await;
+            let scan = w.open().await;
+            assert!(!scan.is_scanning() && !scan.is_scrubbing_errors());
+            // The next one takes its place.
+            scan.start().await.unwrap();
+            scan.wait().await;
+            let scan = w.again(scan).await;
+            assert_eq!(scan.status().state, ScanState::Finished as u64);
+            w.close(scan).await;
+        }
+    });
 }
 
 /// A slice of the walk that saw a part of what is being changed is done again.
