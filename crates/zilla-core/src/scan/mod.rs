@@ -201,6 +201,8 @@ struct Shared {
     freed: HashSet<Key>,
     round: Option<Arc<Round>>,
     outlived: Outlived,
+    /// There is what the scan did not read, nor knows to be damaged.
+    passed_by: bool,
     /// Since when it has been waited for devices that are away.
     away_since: Option<Duration>,
     /// Blocks that are being read, and by which the reads can be hurried.
@@ -267,6 +269,8 @@ impl Scan {
             pass_start: if stable.is_scanning() { now } else { stable.phys.start_time },
             paused_at: if stable.is_scanning() && stable.is_paused() { now } else { 0 },
             issued_before_pass: stable.phys.examined,
+            // Errors that are in no log are of what was not read.
+            passed_by: stable.is_scanning() && stable.phys.errors > errors.scrubbed().await.unwrap_or(0),
             stable,
             errors_only,
             ..Shared::default()
@@ -478,7 +482,7 @@ impl Scan {
             st.stable = position;
             st.next = None;
             st.generation += 1;
-            (st.outlived, st.away_since) = (Outlived::default(), None);
+            (st.outlived, st.away_since, st.passed_by) = (Outlived::default(), None, false);
             (st.pass_start, st.paused_at, st.spent_paused, st.issued_before_pass) = (now, 0, 0, 0);
         }
         self.reset_counters();
@@ -552,10 +556,15 @@ impl Scan {
             mos.free(tx, &dn);
         }
         position.save(mos, tx).await?;
-        self.errors.end_scrub(tx).await?;
         let (max_txg, resilver) = (position.phys.max_txg, position.is_resilver());
         let lost_some = complete && self.has_lost_some();
-        if complete && !lost_some && position.phys.func == ScanFunc::Scrub as u64 {
+        let passed_by = self.shared.lock().passed_by;
+        // What it has not looked at is as bad as it was. (OpenZFS forgets it.)
+        match complete && !passed_by && !resilver && position.phys.min_txg == 0 {
+            true => self.errors.end_scrub(tx).await?,
+            false => self.errors.abandon_scrub(tx).await?,
+        }
+        if complete && !passed_by && !lost_some && position.phys.func == ScanFunc::Scrub as u64 {
             let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
             directory.set_u64(tx, DMU_POOL_LAST_SCRUBBED_TXG, max_txg).await?;
         }
@@ -669,6 +678,12 @@ impl Scan {
         self.datasets_changed(tx, |p| p.destroyed(ds, next_snap)).await
     }
 
+    /// Which datasets follow which was changed in the syncing txg. A slice of the walk that began
+    /// meanwhile may have seen some of it as it was before, and some as it is now.
+    pub fn rearranged(&self) {
+        self.shared.lock().generation += 1;
+    }
+
     /// `snap` was made of `head`.
     #[crate::boxed]
     pub async fn snapshotted(&self, tx: &Tx, head: u64, snap: u64) -> Result<()> {
@@ -681,9 +696,3 @@ impl Scan {
         self.datasets_changed(tx, |p| p.swapped(a, b)).await
     }
 }
-    /// Which datasets follow which was changed in the syncing txg. A slice of the walk that began
-    /// meanwhile may have seen some of it as it was before, and some as it is now.
-    pub fn rearranged(&self) {
-        self.shared.lock().generation += 1;
-    }
-

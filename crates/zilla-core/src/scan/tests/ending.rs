@@ -30,6 +30,11 @@ impl World {
         let ctx = self.ctx.clone();
         self.ctx.sync_task(move |tx| task(ctx, tx)).await.unwrap()
     }
+
+    /// Up to which txg the pool is said to have been scrubbed.
+    async fn last_scrubbed(&self, scan: &Scan) -> u64 {
+        scan.last_scrubbed().await.unwrap().0
+    }
 }
 
 /// A pool is opened though nobody can tell how far its scan was.
@@ -53,6 +58,57 @@ fn a_scan_whose_state_is_damaged_is_not_under_way() {
             assert_eq!(scan.status().state, ScanState::Finished as u64);
             w.close(scan).await;
         }
+    });
+}
+
+/// Errors that are known stay so until a scrub has looked at everything.
+#[test]
+fn what_does_not_look_at_everything_forgets_no_error() {
+    run(|w| async move {
+        w.logs_by_head().await;
+        let scan = w.open().await;
+        let known = with_errors(&w, &scan).await;
+        w.pool.bad.lock().clear();
+        // Of nothing but what was written since.
+        scan.start_from_last().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), known, "after an incremental scrub");
+        *w.pool.missing.lock() = Some((Txg(5000), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), known, "after a resilver");
+        w.let_through(1);
+        scan.start().await.unwrap();
+        scan.cancel().await.unwrap();
+        w.let_all_through();
+        assert_eq!(scan.errors.count().await.unwrap(), known, "after half a scrub");
+        scan.start().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), 0);
+    });
+}
+
+/// What it passed by the next incremental one looks at.
+#[test]
+fn a_scrub_that_could_not_read_all_is_no_base_for_the_next() {
+    run(|w| async move {
+        let scan = w.open().await;
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let base = w.last_scrubbed(&scan).await;
+        assert!(base > 0);
+        w.let_through(100);
+        scan.start().await.unwrap();
+        w.has_stopped().await;
+        scan.shared.lock().passed_by = true;
+        w.let_all_through();
+        scan.wait().await;
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+        assert_eq!(w.last_scrubbed(&scan).await, base);
+        // Another one reads all.
+        scan.start().await.unwrap();
+        scan.wait().await;
+        assert!(w.last_scrubbed(&scan).await > base);
     });
 }
 
@@ -88,5 +144,29 @@ fn a_resilver_waits_for_what_is_being_freed() {
         w.pool.freeing.store(false, Ordering::Relaxed);
         scan.wait().await;
         assert_eq!(*w.pool.finished.lock(), [true]);
+    });
+}
+
+/// Neither the walk nor the look at its intent log waits for it for ever.
+#[test]
+fn a_head_whose_root_is_on_devices_that_are_away_for_good_is_passed_by() {
+    run(|w| async move {
+        let scan = w.open().await;
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let base = w.last_scrubbed(&scan).await;
+        let mut root = None;
+        for id in 1..40 {
+            let ds = datasets::dataset(w.ctx.mos(), id).await.ok();
+            root = root.or(ds.filter(|ds| ds.num_children == 0 && !ds.bp.is_hole()));
+        }
+        w.store.set_away(root.unwrap().bp.dva(0).offset);
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let s = scan.status();
+        assert_eq!(s.state, ScanState::Finished as u64);
+        assert!(s.errors > 0);
+        assert_eq!(scan.errors.count().await.unwrap(), 0, "it is not damaged");
+        assert_eq!(w.last_scrubbed(&scan).await, base, "nor was it read");
     });
 }
