@@ -588,6 +588,45 @@ fn a_hit_is_of_the_pointer_that_asks() {
     }
 }
 
+impl World {
+    /// The pieces of a gang.
+    fn pieces(&self, gang: &BlkPtr) -> Vec<BlkPtr> {
+        let (dva, at) = (gang.dva(0), Bookmark::default());
+        let found = self.zio.gang_children(&self.tree, gang, &dva, at, Priority::SyncRead, false);
+        self.env.block_on(found).unwrap()
+    }
+}
+
+#[test]
+fn a_piece_of_a_gang_that_is_lost_is_the_block_s_loss_and_the_others_are_mended() {
+    let w = world(VdevKind::Mirror, 2, 9);
+    w.bump.largest.store(4096, Ordering::Relaxed);
+    let mut r = req(noise(1, 8192), 0);
+    r.copies = 2;
+    let gang = w.write(5, vec![r])[0];
+    w.stable(5);
+    assert!(gang.is_gang() && gang.ndvas() > 1);
+    let pieces = w.pieces(&gang);
+    assert!(pieces.len() > 1);
+    let spoil = |device: usize, piece: &BlkPtr| {
+        for dva in piece.dvas() {
+            let at = (4 << 20) + dva.offset;
+            w.env.block_on(w.devices[device].write(at, noise(77, 512))).unwrap();
+        }
+    };
+    // Each header leads to it, and it is counted once.
+    let copies = pieces[1].ndvas();
+    spoil(1, &pieces[1]);
+    let s = w.env.block_on(w.zio.scrub(gang, Bookmark::default())).unwrap();
+    assert_eq!((s.bad, s.repaired), (copies, copies));
+    (0..2).for_each(|device| spoil(device, &pieces[0]));
+    spoil(1, &pieces[1]);
+    let e = w.env.block_on(w.zio.scrub(gang, Bookmark::default())).unwrap_err();
+    assert!(matches!(e, Error::Corrupt(_)), "{e}");
+    let s = w.env.block_on(w.zio.scrub(pieces[1], Bookmark::default())).unwrap();
+    assert_eq!(s.bad, 0, "the other piece was mended");
+}
+
 #[test]
 fn a_resilver_reads_gangs_whose_pieces_may_have_been_moved() {
     let gang = {
