@@ -12,7 +12,7 @@ use zilla_ondisk::enums::PoolState;
 use zilla_sim::pool::files::Files;
 use zilla_sim::pool::layout::{Layout, find, import};
 use zilla_sim::pool::verify::audit;
-use zilla_sim::{CrashPolicy, Sim, Survivors};
+use zilla_sim::{CrashPolicy, DiskFaults, Sim, Survivors};
 
 const OLD_FILES: u32 = 24;
 /// Power cuts for each layout.
@@ -121,4 +121,28 @@ fn a_power_cut_while_a_raidz1_is_expanded_loses_nothing() {
 #[test]
 fn a_power_cut_while_a_raidz2_is_expanded_loses_nothing() {
     tell(Layout::Raidz2);
+}
+
+/// A disk stops taking writes while the first rows are written to their new places: some of them are
+/// there, over what was at the old ones, and some are not.
+#[test]
+fn first_rows_that_are_half_written_are_read_from_the_scratch_area() {
+    let layout = Layout::Raidz1;
+    let sim = before(layout).boot(1);
+    let env = sim.env();
+    sim.block_on(async {
+        let found = find(&env).await.unwrap().unwrap();
+        let spa = import(&env, &found, false).await.unwrap();
+        let leaf = LeafSpec { path: Layout::path(layout.disks()), disk: true };
+        spa.attach(spa.tree().tops[0].vdev.guid, &leaf, Attach::default()).await.unwrap();
+        while spa.uberblock().reflow_scratch_state() == 0 {
+            env.sleep(Duration::from_micros(100)).await;
+        }
+        let disk = sim.disk(Layout::path(0)).unwrap();
+        disk.set_faults(DiskFaults { write: 1, ..DiskFaults::default() });
+        env.sleep(Duration::from_secs(2)).await;
+        assert!(spa.is_expanding());
+        spa.drop_caches();
+        IN_IT.check(&env, &spa, OLD_FILES, "with half of the first rows moved").await;
+    });
 }

@@ -23,6 +23,7 @@ use zilla_ondisk::blkptr::{BlkPtr, Dva};
 pub struct MemStore {
     blocks: Mutex<HashMap<u64, Bytes>>,
     unreadable: Mutex<HashSet<u64>>,
+    away: Mutex<HashSet<u64>>,
     next: AtomicU64,
     /// Whether nothing more is to be dirtied.
     pub full: AtomicBool,
@@ -49,6 +50,11 @@ impl MemStore {
         } else {
             all.remove(&offset)
         };
+    }
+
+    /// The devices that have a block go away for good.
+    pub fn set_away(&self, offset: u64) {
+        self.away.lock().insert(offset);
     }
 
     /// Changes a block where it is, as who forges checksums can.
@@ -78,10 +84,14 @@ impl BlockStore for MemStore {
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, _prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let readable = !self.unreadable.lock().contains(&bp.dva(0).offset);
+        let away = self.away.lock().contains(&bp.dva(0).offset);
         let found = self.blocks.lock().get(&bp.dva(0).offset).filter(|_| readable).cloned();
         Box::pin(async move {
             // A real read takes a while: let others run in between.
             yield_once().await;
+            if away {
+                return Err(crate::zio::devices_away());
+            }
             found.ok_or_else(|| Error::corrupt(Some(bookmark), "memory", "no such block"))
         })
     }

@@ -192,7 +192,11 @@ impl DslPool {
             }
         }
         self.forget_dataset(ds);
-        self.free_zapified(tx, &ds.dn).await
+        self.free_zapified(tx, &ds.dn).await?;
+        if let Some(scan) = self.ctx.scan() {
+            scan.rearranged();
+        }
+        Ok(())
     }
 
     /// A head's unique space, from what it refers to and what its snapshot still holds.

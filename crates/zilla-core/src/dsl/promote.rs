@@ -175,6 +175,9 @@ impl DslPool {
         self.bookmarks_move(tx, origin_head, &f.clone, op.creation_txg).await?;
         self.bookmarks_next_changed(tx, &f.clone, origin).await?;
         self.move_snapshots(tx, &f, origin_head, old_next, &dd, &odd).await?;
+        if let Some(scan) = self.ctx.scan() {
+            scan.rearranged();
+        }
 
         let delta = clone_snap.used as i64 - dd.phys().used_breakdown[DD_USED_SNAP] as i64;
         dd.diduse(tx, DD_USED_SNAP, Delta { used: delta, ..Delta::default() });

@@ -157,6 +157,9 @@ impl DslPool {
         exchange(clone, &hp);
         clone.drop_objset();
         head.drop_objset();
+        if let Some(scan) = self.ctx.scan() {
+            scan.rearranged();
+        }
         self.remaps_swapped(tx, clone, head).await?;
         dir.diduse(tx, DD_USED_REFRSRV, Delta { used: unused, ..Delta::default() });
         self.bookmarks_next_changed(tx, head, origin).await?;

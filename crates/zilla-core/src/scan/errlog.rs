@@ -3,8 +3,8 @@
 //!
 //! There are two logs, ZAPs named in the pool's directory: *last* is what is known; during a scrub
 //! new errors go to *scrub*, and the scrub's end makes that the last one, so that what was repaired
-//! or overwritten goes. With the feature `head_errlog` a log is a ZAP of ZAPs, by head dataset;
-//! before, one of places.
+//! or overwritten goes. The end of one that has not looked at everything adds it to the last. With
+//! the feature `head_errlog` a log is a ZAP of ZAPs, by head dataset; before, one of places.
 //!
 //! Errors are noted in memory at once and written by the sync task. A crash loses what was noted in
 //! the last txg; the next read finds it again.
@@ -150,8 +150,7 @@ impl ErrLog {
         found.ok().flatten().map_or(0, |bp| bp.birth())
     }
 
-    /// A scrub is over: what it found is what is known now. As in OpenZFS that is so for one that
-    /// was stopped, too.
+    /// A scrub of everything is over: what it found is what is known now.
     pub(super) async fn end_scrub(&self, tx: &Tx) -> Result<()> {
         self.sync(tx).await?;
         let (last, scrub) = {
@@ -174,7 +173,7 @@ impl ErrLog {
         Ok(())
     }
 
-    /// A scrub of known errors was canceled: what it found is known beside what was known before.
+    /// What ends has not looked at everything: what it found is known beside what was known before.
     pub(super) async fn abandon_scrub(&self, tx: &Tx) -> Result<()> {
         self.sync(tx).await?;
         let (last, scrub) = {
@@ -348,35 +347,51 @@ impl ErrLog {
         [st.last, st.scrub].into_iter().filter(|id| *id != 0).collect()
     }
 
+    /// How many errors the scrub under way has written down.
+    pub(super) async fn scrubbed(&self) -> Result<u64> {
+        let scrub = self.state.lock().scrub;
+        match scrub {
+            0 => Ok(0),
+            id => Ok(self.written(id).await?.len() as u64),
+        }
+    }
+
+    /// What a log has.
+    async fn written(&self, id: u64) -> Result<Vec<LoggedError>> {
+        let mos = self.ctx.mos();
+        let bad = |e: zilla_ondisk::FormatError| Error::corrupt(None, "error log", e.to_string());
+        let mut out = Vec::new();
+        for e in Zap::open(mos, id).await?.entries().await? {
+            // Logs from before the feature was enabled hold places themselves.
+            if let Ok(zb) = parse_bookmark(&e.name) {
+                let (object, level, blkid) = (zb.object, zb.level(), zb.blkid);
+                out.push(LoggedError { objset: zb.objset, object, level, blkid, birth: 0 });
+                continue;
+            }
+            let name = e.name_str().into_owned();
+            let (Ok(head), Some(list)) = (u64::from_str_radix(&name, 16), e.value.as_u64()) else {
+                continue;
+            };
+            for e in Zap::open(mos, list).await?.entries().await? {
+                let p = ErrPhys::parse(&e.name).map_err(bad)?;
+                let (object, level, blkid, birth) = (p.object, p.level, p.blkid, p.birth);
+                out.push(LoggedError { objset: head, object, level, blkid, birth });
+            }
+        }
+        Ok(out)
+    }
+
     /// All errors in the log, and those not yet written.
     #[crate::boxed]
     pub async fn entries(&self) -> Result<Vec<LoggedError>> {
-        let mos = self.ctx.mos();
         let (mut out, mut seen) = (Vec::new(), HashSet::new());
         let mut add = |e: LoggedError| {
             if seen.insert(e) {
                 out.push(e);
             }
         };
-        let bad = |e: zilla_ondisk::FormatError| Error::corrupt(None, "error log", e.to_string());
         for id in self.logs() {
-            for e in Zap::open(mos, id).await?.entries().await? {
-                // Logs from before the feature was enabled hold places themselves.
-                if let Ok(zb) = parse_bookmark(&e.name) {
-                    let (object, level, blkid) = (zb.object, zb.level(), zb.blkid);
-                    add(LoggedError { objset: zb.objset, object, level, blkid, birth: 0 });
-                    continue;
-                }
-                let name = e.name_str().into_owned();
-                let (Ok(head), Some(list)) = (u64::from_str_radix(&name, 16), e.value.as_u64()) else {
-                    continue;
-                };
-                for e in Zap::open(mos, list).await?.entries().await? {
-                    let p = ErrPhys::parse(&e.name).map_err(bad)?;
-                    let (object, level, blkid, birth) = (p.object, p.level, p.blkid, p.birth);
-                    add(LoggedError { objset: head, object, level, blkid, birth });
-                }
-            }
+            self.written(id).await?.into_iter().for_each(&mut add);
         }
         let pending: Vec<_> = self.state.lock().pending.iter().copied().collect();
         for ((ds, object, level, blkid), birth) in pending {

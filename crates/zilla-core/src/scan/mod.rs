@@ -60,7 +60,7 @@ pub use errlog::{ErrLog, LoggedError};
 pub use errors_only::ErrorScrubStatus;
 
 use crate::dmu::resident;
-use crate::error::{Error, PoolRefusal as Refusal, Result};
+use crate::error::{Errno, Error, PoolRefusal as Refusal, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
@@ -113,8 +113,8 @@ pub trait ScanPool: Send + Sync {
     fn is_suspended(&self) -> bool;
     /// Whether blocks may be shared by deduplication or cloning.
     fn shares_blocks(&self) -> bool;
-    /// Whether there are such, and references are to be taken off whose places are gone already.
-    fn shared_frees_pending(&self) -> BoxFuture<'_, bool>;
+    /// Whether blocks wait to be freed whose places are gone already.
+    fn frees_pending(&self) -> BoxFuture<'_, bool>;
     /// Whether devices are given what they lack by something else.
     fn is_rebuilding(&self) -> bool;
     /// The txg in which a resilver was completed is synced.
@@ -158,6 +158,18 @@ impl ScanStatus {
     }
 }
 
+/// Nothing is under way where its state cannot be made out: the pool is more than its scan, and what
+/// devices lack is in their DTLs.
+fn unless_damaged<T: Default>(loaded: Result<T>) -> Result<T> {
+    match loaded {
+        Err(e) if matches!(e, Error::Corrupt(_)) || e.is(Errno::NoEnt) => {
+            tracing::warn!("no scan goes on: {e}");
+            Ok(T::default())
+        }
+        loaded => loaded,
+    }
+}
+
 /// Where a block is: the words of its first DVA, and its birth.
 type Key = (u64, u64, u64);
 
@@ -189,6 +201,8 @@ struct Shared {
     freed: HashSet<Key>,
     round: Option<Arc<Round>>,
     outlived: Outlived,
+    /// There is what the scan did not read, nor knows to be damaged.
+    passed_by: bool,
     /// Since when it has been waited for devices that are away.
     away_since: Option<Duration>,
     /// Blocks that are being read, and by which the reads can be hurried.
@@ -236,13 +250,13 @@ impl Scan {
     /// The pool's scan as it was left; one that was under way goes on, unless the pool is read-only.
     #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>, pool: Arc<dyn ScanPool>) -> Result<Arc<Scan>> {
-        let stable = Position::load(ctx.mos()).await?;
+        let stable = unless_damaged(Position::load(ctx.mos()).await)?;
         let now = ctx.env.wall().as_secs();
         let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
         let errors_only = match stable.is_scanning() {
             // Both at once is what nobody writes; the scan of more is the one that goes on.
             true => errors_only::ErrorsOnly::default(),
-            false => errors_only::ErrorsOnly::load(&directory, now).await?,
+            false => unless_damaged(errors_only::ErrorsOnly::load(&directory, now).await)?,
         };
         let errors = ErrLog::open(ctx).await?;
         if stable.is_scanning() || errors_only.is_active() {
@@ -255,6 +269,8 @@ impl Scan {
             pass_start: if stable.is_scanning() { now } else { stable.phys.start_time },
             paused_at: if stable.is_scanning() && stable.is_paused() { now } else { 0 },
             issued_before_pass: stable.phys.examined,
+            // Errors that are in no log are of what was not read.
+            passed_by: stable.is_scanning() && stable.phys.errors > errors.scrubbed().await.unwrap_or(0),
             stable,
             errors_only,
             ..Shared::default()
@@ -466,7 +482,7 @@ impl Scan {
             st.stable = position;
             st.next = None;
             st.generation += 1;
-            (st.outlived, st.away_since) = (Outlived::default(), None);
+            (st.outlived, st.away_since, st.passed_by) = (Outlived::default(), None, false);
             (st.pass_start, st.paused_at, st.spent_paused, st.issued_before_pass) = (now, 0, 0, 0);
         }
         self.reset_counters();
@@ -540,10 +556,15 @@ impl Scan {
             mos.free(tx, &dn);
         }
         position.save(mos, tx).await?;
-        self.errors.end_scrub(tx).await?;
         let (max_txg, resilver) = (position.phys.max_txg, position.is_resilver());
         let lost_some = complete && self.has_lost_some();
-        if complete && !lost_some && position.phys.func == ScanFunc::Scrub as u64 {
+        let passed_by = self.shared.lock().passed_by;
+        // What it has not looked at is as bad as it was. (OpenZFS forgets it.)
+        match complete && !passed_by && !resilver && position.phys.min_txg == 0 {
+            true => self.errors.end_scrub(tx).await?,
+            false => self.errors.abandon_scrub(tx).await?,
+        }
+        if complete && !passed_by && !lost_some && position.phys.func == ScanFunc::Scrub as u64 {
             let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
             directory.set_u64(tx, DMU_POOL_LAST_SCRUBBED_TXG, max_txg).await?;
         }
@@ -655,6 +676,12 @@ impl Scan {
     #[crate::boxed]
     pub async fn destroyed(&self, tx: &Tx, ds: u64, next_snap: Option<u64>) -> Result<()> {
         self.datasets_changed(tx, |p| p.destroyed(ds, next_snap)).await
+    }
+
+    /// Which datasets follow which was changed in the syncing txg. A slice of the walk that began
+    /// meanwhile may have seen some of it as it was before, and some as it is now.
+    pub fn rearranged(&self) {
+        self.shared.lock().generation += 1;
     }
 
     /// `snap` was made of `head`.

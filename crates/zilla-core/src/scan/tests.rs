@@ -1,5 +1,6 @@
 //! Scans of a pool of a few datasets in memory: every block once, whatever happens on the way.
 
+mod ending;
 mod leaving;
 
 use super::*;
@@ -41,6 +42,8 @@ struct FakePool {
     most: AtomicU64,
     finished: Mutex<Vec<bool>>,
     shares: AtomicBool,
+    /// Blocks wait to be freed.
+    freeing: AtomicBool,
     /// Reads fail because devices are away.
     away: AtomicBool,
     /// How often it was told that a whole tree was not read.
@@ -54,8 +57,8 @@ impl ScanPool for FakePool {
     fn shares_blocks(&self) -> bool {
         self.shares.load(Ordering::Relaxed)
     }
-    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
-        Box::pin(async { false })
+    fn frees_pending(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async { self.freeing.load(Ordering::Relaxed) })
     }
     fn mos_root(&self) -> BlkPtr {
         *self.root.lock()
@@ -678,23 +681,4 @@ fn a_damaged_block_is_everyone_s_who_has_it() {
         let e = LoggedError { objset: head, object: 50, level: 0, blkid: 1, birth: 50 };
         assert_eq!(errors.affected(&e, 2).await.unwrap(), [head, snap]);
     });
-}
-
-#[test]
-fn places_move_with_datasets() {
-    let mut p = Position::default();
-    p.phys.bookmark.objset = 7;
-    p.queue.insert(8, 5);
-    p.snapshotted(7, 70);
-    p.snapshotted(8, 80);
-    assert_eq!((p.phys.bookmark.objset, p.queue.get(&80), p.queue.len()), (70, Some(&5), 1));
-    p.destroyed(70, Some(7));
-    assert_eq!(p.phys.bookmark.objset, 7);
-    assert_ne!(p.phys.flags, 0);
-    p.destroyed(80, Some(8));
-    p.swapped(7, 8);
-    assert_eq!((p.phys.bookmark.objset, p.queue.get(&7)), (8, Some(&5)));
-    p.destroyed(8, None);
-    assert_eq!(p.phys.bookmark.objset, u64::MAX);
-    let _ = DMU_POOL_DIRECTORY_OBJECT;
 }

@@ -100,7 +100,7 @@ impl Visitor for Collector<'_> {
             return Err(error);
         }
         tracing::warn!("scan: what is below block {at} is not checked: {error}");
-        self.scan.pool.unreadable(None);
+        self.scan.passed_by();
         match is_away(&error) {
             true => drop(self.scan.error_count.fetch_add(1, Ordering::Relaxed)),
             false => self.scan.bad_block(bp, at),
@@ -177,7 +177,7 @@ impl Scan {
             return Err(e);
         }
         tracing::warn!("scan: {e}");
-        self.pool.unreadable(None);
+        self.passed_by();
         self.error_count.fetch_add(1, Ordering::Relaxed);
         if let Error::Corrupt(c) = &e
             && let Some(at) = c.bookmark
@@ -185,6 +185,13 @@ impl Scan {
             self.errors.log(at, None);
         }
         Ok(())
+    }
+
+    /// What is below something is not read: devices do not get it, and the scan is none of
+    /// everything.
+    fn passed_by(&self) {
+        self.pool.unreadable(None);
+        self.shared.lock().passed_by = true;
     }
 
     pub(super) fn bad_block(&self, bp: &BlkPtr, at: Bookmark) {
@@ -546,8 +553,12 @@ impl Scan {
         let props = ctx.mos().props();
         let os = match Objset::open(ds, root, ctx.store.clone(), ctx.cache.clone(), props).await {
             Ok(os) => os,
-            // The walk has met that.
+            // The walk has met that, and it is gone by what it could not read for long.
             Err(Error::Corrupt(_)) => return Ok(()),
+            Err(e) if is_away(&e) && !self.waits_for_devices() => {
+                self.passed_by();
+                return Ok(());
+            }
             Err(e) => return Err(e),
         };
         let header = os.phys().zil_header;
@@ -556,7 +567,7 @@ impl Scan {
         }
         let (blocks, whole) = zil::claimed(&*ctx.store, &header, ds).await;
         if !whole {
-            self.pool.unreadable(None);
+            self.passed_by();
         }
         let at = Bookmark { objset: ds, object: 0, level: ZB_ZIL_LEVEL, blkid: 0 };
         let wanted =

@@ -282,8 +282,10 @@ impl Spa {
         let (at, written) = (reflow.now(), reflow.written());
         let step = match at.stage {
             Stage::Plain if at.next == 0 => {
+                self.load_first(top, mover.first()).await?;
                 let _alone = reflow.exclude(0, mover.first()).await;
-                let copied = mover.to_scratch().await?;
+                let Some(used) = self.used_first(top, mover.first()) else { return Ok(Some(Step::On)) };
+                let copied = mover.to_scratch(&used).await?;
                 widths.count_copied(copied);
                 reflow.change(at, Position { next: mover.first(), stage: Stage::Copied, ..at });
                 Step::Sync
@@ -292,8 +294,13 @@ impl Spa {
             Stage::Copied | Stage::Scratch => {
                 let first = at.next;
                 let _alone = reflow.exclude(0, first).await;
+                // Old places are written over from here on, also if that is not finished.
+                let scratch = Position { synced: first, next: first, stage: Stage::Scratch };
+                if !reflow.change(at, scratch) {
+                    return Ok(Some(Step::On));
+                }
                 mover.from_scratch(first).await?;
-                reflow.change(at, Position { synced: first, next: first, stage: Stage::Moved });
+                reflow.change(scratch, Position { stage: Stage::Moved, ..scratch });
                 Step::Sync
             }
             Stage::Moved if written.stage != Stage::Moved => Step::Sync,
@@ -326,6 +333,27 @@ impl Spa {
             Step::On => {}
         }
         Ok(Some(step))
+    }
+
+    /// The metaslabs of the first rows, and their numbers.
+    fn first_metaslabs(top: &Top, first: u64) -> impl Iterator<Item = (u64, u64, u64)> + use<> {
+        let (shift, end) = (top.vdev.metaslab_shift(), first.min(whole_metaslabs(&top.vdev)));
+        (0..end.div_ceil(1 << shift)).map(move |id| (id, id << shift, ((id + 1) << shift).min(end)))
+    }
+
+    async fn load_first(&self, top: &Top, first: u64) -> Result<()> {
+        for (id, ..) in Self::first_metaslabs(top, first) {
+            self.metaslabs.load_used(top.id, id).await?;
+        }
+        Ok(())
+    }
+
+    /// What of the first rows is in use; None if that has to be loaded again.
+    fn used_first(&self, top: &Top, first: u64) -> Option<Vec<(u64, u64)>> {
+        let all = Self::first_metaslabs(top, first);
+        let used: Option<Vec<_>> =
+            all.map(|(id, from, to)| self.metaslabs.used_now(top.id, id, from, to)).collect();
+        Some(used?.concat())
     }
 
     async fn move_some(&self, top: &Top, mover: &Move, reflow: &Reflow, at: Position) -> Result<Step> {

@@ -452,7 +452,7 @@ impl Spa {
 
     /// False if it could not be, and is to be tried again.
     async fn complete_removal(self: &Arc<Self>, top: &Top, own: &Arc<Evacuation>) -> bool {
-        let _changing = self.changing.lock().await;
+        let changing = self.changing.lock().await;
         let old = self.tree();
         let Ok(top) = old.top(top.id).cloned() else { return true };
         if !self.is_current(own) {
@@ -475,7 +475,21 @@ impl Spa {
             tracing::warn!(pool = %self.name(), "after a removal: {e}");
         }
         self.notify("vdev_remove_dev", None);
+        drop(changing);
+        // One that is under way has passed what was moved.
+        self.resilver_after_removal(true).await;
         true
+    }
+
+    /// As long as a vdev is being emptied no resilver gives devices the copies that they lack of it,
+    /// nor ends saying that they have everything.
+    async fn resilver_after_removal(self: &Arc<Self>, restart: bool) {
+        if self.removing().state == ScanState::Scanning as u64 || self.ctx.txgs.is_stopped() {
+            return;
+        }
+        if let Err(e) = self.resilver(restart).await {
+            tracing::warn!(pool = %self.name(), "what devices lack after a removal: {e}");
+        }
     }
 
     async fn complete_sync(self: &Arc<Self>, tx: &Tx, top: &Top) -> Result<()> {
@@ -499,6 +513,10 @@ impl Spa {
         objects.free_leaves(top).await?;
         new.propagate();
         self.use_tree(new);
+        // What was moved is elsewhere now, where a resilver under way does not look for it any more;
+        // nor does it if it goes on after a crash.
+        self.tree().not_resilvered(None);
+        self.tree().note_dropouts(tx.txg().0);
         self.metaslabs.set_removed(top.id, mapping, top_zap(&top.vdev), top.vdev.asize());
         phys.prev_indirect_vdev = u64::from(top.id);
         phys.state = ScanState::Finished as u64;
@@ -515,7 +533,7 @@ impl Spa {
         let evacuation = self.evacuation.lock().clone();
         let evacuation = evacuation.ok_or(Refusal::NoRemoval)?;
         evacuation.halt().await;
-        let _changing = self.changing.lock().await;
+        let changing = self.changing.lock().await;
         let top = self.tree().tops.iter().find(|t| t.vdev.guid == evacuation.guid).cloned();
         let top = top.filter(|_| self.evacuation.lock().is_some()).ok_or(Refusal::NoRemoval)?;
         let (spa, id) = (self.clone(), top.id);
@@ -525,7 +543,10 @@ impl Spa {
         self.ctx.sync_task(task).await?;
         *self.evacuation.lock() = None;
         self.metaslabs.set_allocatable(id, true)?;
-        self.update_space()
+        let updated = self.update_space();
+        drop(changing);
+        self.resilver_after_removal(false).await;
+        updated
     }
 
     async fn cancel_sync(self: &Arc<Self>, tx: &Tx, top: &Top) -> Result<()> {

@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use zilla_ondisk::dsl::DMU_POOL_DIRECTORY_OBJECT;
+use zilla_ondisk::enums::ScanState;
 use zilla_ondisk::{BlkPtr, NvList};
 
 /// A round has as much, however little memory there is: some thousands of blocks.
@@ -83,8 +84,9 @@ impl ScanPool for Scanned {
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let Some(spa) = self.0.upgrade() else { return };
-            if spa.has_checkpoint() {
-                // What only the checkpoint has was not given to them.
+            // What only the checkpoint has was not given to them; nor were copies of a vdev that is
+            // being emptied, which are read from there as long as it is there.
+            if spa.has_checkpoint() || spa.removing().state == ScanState::Scanning as u64 {
                 spa.tree().not_resilvered(None);
             }
             if spa.tree().end_resilver(complete, max_txg.0).await {
@@ -101,9 +103,9 @@ impl ScanPool for Scanned {
         self.0.upgrade().is_some_and(|spa| spa.brt.is_used() || spa.ddt.is_used())
     }
 
-    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
+    fn frees_pending(&self) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            let Some(spa) = self.0.upgrade().filter(|_| self.shares_blocks()) else { return false };
+            let Some(spa) = self.0.upgrade() else { return false };
             // What cannot be told may be so.
             !spa.dsl.freeing().await.is_ok_and(|space| space.used == 0)
         })

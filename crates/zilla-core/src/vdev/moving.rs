@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use zilla_env::IoBuf;
 use zilla_ondisk::label::{VDEV_BOOT_OFFSET, VDEV_BOOT_SIZE, VDEV_LABEL_START_SIZE};
 
@@ -48,9 +48,13 @@ impl Move {
         self.write(parts, VDEV_LABEL_START_SIZE).await
     }
 
-    /// Copies the first rows, as they are to be, to the scratch area; how many bytes.
-    pub async fn to_scratch(&self) -> io::Result<u64> {
-        let parts = self.read(0, self.first() >> self.ashift).await?;
+    /// Copies the first rows, as they are to be, to the scratch area; how many bytes. What is not in
+    /// use need not be readable.
+    pub async fn to_scratch(&self, used: &[(u64, u64)]) -> io::Result<u64> {
+        let parts = match self.read(0, self.first() >> self.ashift).await {
+            Ok(parts) => parts,
+            Err(_) => self.read_used(used).await?,
+        };
         let marks: Vec<u64> = self.leaves.iter().map(|l| l.mark()).collect();
         self.write(parts, VDEV_BOOT_OFFSET).await?;
         self.flush(&marks).await?;
@@ -68,6 +72,24 @@ impl Move {
         let marks: Vec<u64> = self.leaves.iter().map(|l| l.mark()).collect();
         self.write(parts.collect(), VDEV_LABEL_START_SIZE).await?;
         self.flush(&marks).await
+    }
+
+    /// The first rows with nothing in them but what is in use.
+    async fn read_used(&self, used: &[(u64, u64)]) -> io::Result<Vec<Option<Part>>> {
+        let mut rows: Vec<_> = (0..self.new).map(|_| IoBuf::zeroed(VDEV_BOOT_SIZE as usize)).collect();
+        for (from, to) in used {
+            let parts = self.read(from >> self.ashift, to.min(&self.first()) >> self.ashift).await?;
+            for (row, part) in rows.iter_mut().zip(parts) {
+                let Some(Part { row: at, data }) = part else { continue };
+                let at = (at << self.ashift) as usize;
+                let place = row.get_mut(at..at + data.len());
+                place
+                    .ok_or_else(|| io::Error::other("a sector beyond the first rows"))?
+                    .copy_from_slice(&data);
+            }
+        }
+        let len = (VDEV_BOOT_SIZE >> self.ashift << self.ashift) as usize;
+        Ok(rows.into_iter().map(|row| Some(Part { row: 0, data: row.into_bytes().slice(..len) })).collect())
     }
 
     /// Reads sectors from their old places: what each child is to have of them.
@@ -100,7 +122,8 @@ impl Move {
         let writes = writes.map(|(leaf, part)| {
             leaf.write_at(base + (part.row << self.ashift), part.data, Priority::Removal)
         });
-        try_join_all(writes).await.map(drop)
+        // None may be under way when others are let in again, also if one has failed.
+        join_all(writes).await.into_iter().collect()
     }
 
     async fn flush(&self, marks: &[u64]) -> io::Result<()> {

@@ -123,8 +123,11 @@ impl VdevTree {
     /// Whether somebody who takes part in the resilver lacks a block.
     pub fn lacks(&self, bp: &BlkPtr) -> bool {
         let lacks = |l: &Arc<Leaf>, birth| l.resilvering.load(Ordering::Relaxed) && !l.holds(birth);
-        // The pieces of a gang block may be anywhere.
-        let gang = bp.is_gang() && self.data_leaves().any(|l| lacks(l, bp.phys_birth()));
+        // The pieces of a gang block may be anywhere, and may have been moved since.
+        let moved = self.indirect().next().is_some();
+        let takes_part = |l: &Arc<Leaf>| l.resilvering.load(Ordering::Relaxed);
+        let any_lacks = |l: &Arc<Leaf>| (moved && takes_part(l)) || lacks(l, bp.phys_birth());
+        let gang = bp.is_gang() && self.data_leaves().any(any_lacks);
         gang || self.places(bp).any(|(top, birth)| top.leaves().any(|l| lacks(l, birth)))
     }
 
@@ -142,10 +145,11 @@ impl VdevTree {
 
     /// A block (or all below one, if there is no pointer) could not be given to those who lack it.
     pub fn not_resilvered(&self, bp: Option<&BlkPtr>) {
+        let moved = self.indirect().next().is_some();
         for leaf in self.data_leaves().filter(|l| l.resilvering.load(Ordering::Relaxed)) {
             let concerned = bp.is_none_or(|bp| {
                 let on = |top: &Top| top.leaves().any(|l| Arc::ptr_eq(l, leaf));
-                let gang = bp.is_gang() && !leaf.holds(bp.phys_birth());
+                let gang = bp.is_gang() && (moved || !leaf.holds(bp.phys_birth()));
                 gang || self.places(bp).any(|(top, birth)| !leaf.holds(birth) && on(top))
             });
             if concerned {

@@ -362,6 +362,7 @@ fn hostile_configurations_are_refused() {
 }
 
 mod injected;
+mod moving;
 
 #[test]
 fn a_pool_lacks_no_more_tops_than_it_may_and_never_all() {

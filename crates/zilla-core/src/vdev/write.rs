@@ -217,22 +217,24 @@ impl VdevTree {
         }
     }
 
-    /// Writes a block born in txg `birth` again over a damaged copy. Whether that worked is the
-    /// disk's problem.
-    pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes, birth: u64) {
+    /// Writes a block born in txg `birth` again over a damaged copy; whether all of it was
+    /// taken.
+    pub async fn rewrite(&self, top: &Top, offset: u64, data: &Bytes, birth: u64) -> bool {
         let len = (data.len() as u64).next_multiple_of(1 << top.ashift());
         let data = pad(data, len);
-        let mut at = 0;
+        let (mut at, mut taken) = (0, true);
         for piece in self.resolve(top.id, offset, len, birth).unwrap_or_default() {
-            let Ok(top) = self.top(piece.vdev) else { return };
+            let Ok(top) = self.top(piece.vdev) else { return false };
             let data = data.slice(at..at + piece.len as usize);
             at += piece.len as usize;
             for i in self.write_now(top, piece.offset, &data, piece.birth, Priority::AsyncWrite).await {
+                taken = false;
                 if let Some(leaf) = self.leaves.get(i) {
                     leaf.refused.store(true, Ordering::Relaxed);
                 }
             }
         }
+        taken && at as u64 == len
     }
 
     /// Writes one block, born in txg `birth`, to the leaves of its vdev; the indices of those that

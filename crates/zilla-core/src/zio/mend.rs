@@ -19,7 +19,7 @@ impl Zio {
     /// Reads all copies, as a scrub does. An error: the block cannot be put together.
     pub(super) async fn look(&self, bp: BlkPtr, at: Bookmark) -> Result<()> {
         self.scrub(bp, at).await?;
-        // A scrub only counts what a gang's pieces lack.
+        // A scrub looks at a gang's pieces one by one.
         if bp.is_gang() {
             self.read_copies(&bp, at, Priority::Scrub, None).await.inspect_err(|_| self.damaged(at, &bp))?;
         }

@@ -401,19 +401,30 @@ impl Zio {
         reader.read().await.map(|(data, _)| data)
     }
 
-    /// Writes copies that could not be read again, from one that could.
-    async fn rewrite_copies(&self, failures: Vec<(Dva, DvaFailure)>, data: &Bytes, birth: u64, guard: Guard) {
+    /// Writes copies that could not be read again, from one that could: how many were taken, and how
+    /// many bytes they are.
+    async fn rewrite_copies(
+        &self,
+        failures: Vec<(Dva, DvaFailure)>,
+        data: &Bytes,
+        birth: u64,
+        guard: Guard,
+    ) -> (usize, u64) {
         let (tree, data) = (self.tree(), data.clone());
         let task = async move {
+            let (mut taken, mut bytes) = (0, 0);
             for (dva, failure) in failures.iter().filter(|f| is_damaged(f)) {
                 if let Ok(top) = tree.check_dva(dva, data.len() as u64, birth)
                     && tree.is_writable()
                 {
                     tracing::info!(place = %failure.place, "rewriting a damaged copy from another one");
-                    tree.rewrite(top, dva.offset, &data, birth).await;
+                    if tree.rewrite(top, dva.offset, &data, birth).await {
+                        (taken, bytes) = (taken + 1, bytes + dva.asize);
+                    }
                 }
             }
             drop(guard);
+            (taken, bytes)
         };
         self.0.env.spawn_with_result(task).await
     }
@@ -433,7 +444,7 @@ impl Zio {
         bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
         let tree = self.tree();
         let salt = self.salt();
-        let mut good = None;
+        let (mut good, mut lost) = (None, None);
         let mut failures = Vec::new();
         for dva in bp.dvas() {
             let copy = self.copy_of(&bp, &dva);
@@ -446,6 +457,8 @@ impl Zio {
                 // The header's copies, then each child as a block of its own.
                 let children = self.gang_children(&tree, &bp, &dva, bookmark, Priority::Scrub, true).await;
                 match children {
+                    // Each copy of the header names the same pieces.
+                    Ok(_) if good.is_some() => {}
                     Ok(children) => {
                         for child in children {
                             match Box::pin(self.scrub_for(child, bookmark, tickets)).await {
@@ -455,9 +468,11 @@ impl Zio {
                                     out.repaired_bytes += s.repaired_bytes;
                                 }
                                 Err(e) if is_away(&e) => return Err(e),
-                                Err(_) => {
+                                // The others are looked at all the same.
+                                Err(e) => {
                                     out.bad += 1;
                                     tree.not_resilvered(Some(&child));
+                                    lost.get_or_insert(e);
                                 }
                             }
                         }
@@ -520,13 +535,12 @@ impl Zio {
                     tree.not_resilvered(Some(&bp));
                 }
                 if !data.is_empty() {
-                    for (dva, _) in failures.iter().filter(|f| is_damaged(f)) {
-                        out.repaired += 1;
-                        out.repaired_bytes += dva.asize;
-                    }
-                    self.rewrite_copies(failures, &data, bp.phys_birth(), Box::new(())).await;
+                    let birth = bp.phys_birth();
+                    let (taken, bytes) = self.rewrite_copies(failures, &data, birth, Box::new(())).await;
+                    out.repaired += taken;
+                    out.repaired_bytes += bytes;
                 }
-                Ok(out)
+                lost.map_or(Ok(out), Err)
             }
             None if !Arc::ptr_eq(&tree, &self.tree()) => {
                 Box::pin(self.scrub_for(bp, bookmark, tickets)).await

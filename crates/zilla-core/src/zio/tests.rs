@@ -13,7 +13,7 @@ use zilla_env::{Device, MemDevice, real_env};
 use zilla_ondisk::{BlkPtr, Dva};
 
 use super::*;
-use crate::vdev::{LeafSpec, OpenArgs, PoolSpec, TopSpec, VdevKind};
+use crate::vdev::{Indirect, LeafSpec, OpenArgs, PoolSpec, Run, TopSpec, VdevKind, change};
 
 const DEV: u64 = 80 << 20;
 
@@ -647,4 +647,72 @@ fn a_gang_that_leads_to_itself_is_freed_in_the_end() {
     w.env.block_on(w.zio.free(Txg(6), &[bp])).unwrap();
     assert_eq!(w.bump.freed.lock().len(), gang::MAX_DEPTH + 2);
     assert!(w.env.block_on(w.zio.places(&bp)).is_err());
+}
+
+impl World {
+    /// The pieces of a gang.
+    fn pieces(&self, gang: &BlkPtr) -> Vec<BlkPtr> {
+        let (dva, at) = (gang.dva(0), Bookmark::default());
+        let found = self.zio.gang_children(&self.tree, gang, &dva, at, Priority::SyncRead, false);
+        self.env.block_on(found).unwrap()
+    }
+}
+
+#[test]
+fn a_piece_of_a_gang_that_is_lost_is_the_block_s_loss_and_the_others_are_mended() {
+    let w = world(VdevKind::Mirror, 2, 9);
+    w.bump.largest.store(4096, Ordering::Relaxed);
+    let mut r = req(noise(1, 8192), 0);
+    r.copies = 2;
+    let gang = w.write(5, vec![r])[0];
+    w.stable(5);
+    assert!(gang.is_gang() && gang.ndvas() > 1);
+    let pieces = w.pieces(&gang);
+    assert!(pieces.len() > 1);
+    let spoil = |device: usize, piece: &BlkPtr| {
+        for dva in piece.dvas() {
+            let at = (4 << 20) + dva.offset;
+            w.env.block_on(w.devices[device].write(at, noise(77, 512))).unwrap();
+        }
+    };
+    // Each header leads to it, and it is counted once.
+    let copies = pieces[1].ndvas();
+    spoil(1, &pieces[1]);
+    let s = w.env.block_on(w.zio.scrub(gang, Bookmark::default())).unwrap();
+    assert_eq!((s.bad, s.repaired), (copies, copies));
+    (0..2).for_each(|device| spoil(device, &pieces[0]));
+    spoil(1, &pieces[1]);
+    let e = w.env.block_on(w.zio.scrub(gang, Bookmark::default())).unwrap_err();
+    assert!(matches!(e, Error::Corrupt(_)), "{e}");
+    let s = w.env.block_on(w.zio.scrub(pieces[1], Bookmark::default())).unwrap();
+    assert_eq!(s.bad, 0, "the other piece was mended");
+}
+
+#[test]
+fn a_resilver_reads_gangs_whose_pieces_may_have_been_moved() {
+    let gang = {
+        let w = world(VdevKind::File, 1, 9);
+        w.bump.largest.store(4096, Ordering::Relaxed);
+        w.write(5, vec![req(noise(1, 8192), 0)])[0]
+    };
+    assert!(gang.is_gang());
+    let env = real_env(2);
+    let tops = vec![spec(VdevKind::File, 1, 9), spec(VdevKind::Mirror, 2, 9)];
+    let config = PoolSpec { tops, ..PoolSpec::default() }.config(77, &*env.rng).unwrap();
+    let devices: Vec<Arc<MemDevice>> = (0..3).map(|_| Arc::new(MemDevice::new(DEV))).collect();
+    let w = open(env.clone(), &config, devices, &[0, 1, 2]);
+    let mut nv = w.tree.to_edit();
+    change::make_indirect(&mut nv, w.tree.tops[0].vdev.guid, 99, |_| {}).unwrap();
+    let tree = w.tree.changed(&env, &nv).unwrap();
+    // The header was moved in txg 6, before a device was away.
+    let (from, len) = (gang.dva(0).offset, 512);
+    let runs = vec![Run { src: from, len, vdev: 1, dst: 0 }];
+    tree.tops[0].vdev.set_indirect(Some(Arc::new(Indirect::new(runs, vec![(from + len, 6)]).unwrap())));
+    let leaf = tree.tops[1].leaves().next().unwrap();
+    leaf.dtl.add(7, 8);
+    tree.begin_resilver(10);
+    assert!(leaf.resilvering.load(Ordering::Relaxed));
+    assert!(tree.lacks(&gang));
+    tree.not_resilvered(Some(&gang));
+    assert!(leaf.refused.load(Ordering::Relaxed));
 }

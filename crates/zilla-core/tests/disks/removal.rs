@@ -178,6 +178,40 @@ fn a_side_may_leave_a_mirror_that_is_being_emptied() {
     });
 }
 
+/// Copies are made while one side of the mirror that they go to is away, and a resilver that cannot
+/// give it to that side ends before the removal does.
+#[test]
+fn a_side_that_was_away_gets_what_was_moved_meanwhile() {
+    for canceled in [false, true] {
+        let w = World::new();
+        w.env.clone().block_on(async move {
+            let spa = w.create(VdevKind::Mirror, &["a1", "a2"]).await;
+            w.put(&spa, 0..60).await;
+            w.add(&spa, VdevKind::Mirror, &["b1", "b2"]).await;
+            spa.set_removal_pace(100 << 10);
+            let b2 = guid(&spa, &w.path("b2"));
+            spa.offline(b2, true, false).await.unwrap();
+            w.remove(&spa, 0).await;
+            w.part_of_it(&spa).await;
+            spa.online(b2, false).await.unwrap();
+            while !is_resilver(&spa, ScanState::Finished) {
+                w.env.sleep(Duration::from_millis(10)).await;
+            }
+            assert!(spa.is_removing());
+            if canceled {
+                spa.cancel_removal().await.unwrap();
+            } else {
+                spa.set_removal_pace(32 << 20);
+                w.removed(&spa).await;
+            }
+            w.whole(&spa).await;
+            w.check(&spa, 0..60).await;
+            w.export(spa).await;
+            w.without_each(&["b1", "b2"], 60).await;
+        });
+    }
+}
+
 /// Runs of the first vdev's mapping.
 fn runs(spa: &Arc<Spa>) -> usize {
     spa.tree().tops[0].vdev.indirect().map_or(0, |m| m.runs().len())

@@ -1,0 +1,172 @@
+//! What the end of a scan may say, where it goes on, and what it does with what cannot be read.
+
+use super::*;
+use crate::zap::Value;
+use zilla_ondisk::dsl::{DMU_POOL_ERRORSCRUB, DMU_POOL_SCAN};
+
+#[test]
+fn places_move_with_datasets() {
+    let mut p = Position::default();
+    p.phys.bookmark.objset = 7;
+    p.queue.insert(8, 5);
+    p.snapshotted(7, 70);
+    p.snapshotted(8, 80);
+    assert_eq!((p.phys.bookmark.objset, p.queue.get(&80), p.queue.len()), (70, Some(&5), 1));
+    p.destroyed(70, Some(7));
+    assert_eq!(p.phys.bookmark.objset, 7);
+    assert_ne!(p.phys.flags, 0);
+    p.destroyed(80, Some(8));
+    p.swapped(7, 8);
+    assert_eq!((p.phys.bookmark.objset, p.queue.get(&7)), (8, Some(&5)));
+    p.destroyed(8, None);
+    assert_eq!(p.phys.bookmark.objset, u64::MAX);
+}
+
+impl World {
+    async fn in_sync<T: Send + 'static>(
+        &self,
+        task: impl FnOnce(Arc<PoolCtx>, Tx) -> BoxFuture<'static, Result<T>> + Send + 'static,
+    ) -> T {
+        let ctx = self.ctx.clone();
+        self.ctx.sync_task(move |tx| task(ctx, tx)).await.unwrap()
+    }
+
+    /// Up to which txg the pool is said to have been scrubbed.
+    async fn last_scrubbed(&self, scan: &Scan) -> u64 {
+        scan.last_scrubbed().await.unwrap().0
+    }
+}
+
+/// A pool is opened though nobody can tell how far its scan was.
+#[test]
+fn a_scan_whose_state_is_damaged_is_not_under_way() {
+    run(|w| async move {
+        for name in [DMU_POOL_SCAN, DMU_POOL_ERRORSCRUB] {
+            let damage = move |ctx: Arc<PoolCtx>, tx: Tx| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move {
+                    let directory = Zap::open(ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
+                    directory.set(&tx, name, &Value::u64s(&[1, 2, 3])).await
+                })
+            };
+            w.in_sync(damage).await;
+            let scan = w.open().await;
+            assert!(!scan.is_scanning() && !scan.is_scrubbing_errors());
+            // The next one takes its place.
+            scan.start().await.unwrap();
+            scan.wait().await;
+            let scan = w.again(scan).await;
+            assert_eq!(scan.status().state, ScanState::Finished as u64);
+            w.close(scan).await;
+        }
+    });
+}
+
+/// Errors that are known stay so until a scrub has looked at everything.
+#[test]
+fn what_does_not_look_at_everything_forgets_no_error() {
+    run(|w| async move {
+        w.logs_by_head().await;
+        let scan = w.open().await;
+        let known = with_errors(&w, &scan).await;
+        w.pool.bad.lock().clear();
+        // Of nothing but what was written since.
+        scan.start_from_last().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), known, "after an incremental scrub");
+        *w.pool.missing.lock() = Some((Txg(5000), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), known, "after a resilver");
+        w.let_through(1);
+        scan.start().await.unwrap();
+        scan.cancel().await.unwrap();
+        w.let_all_through();
+        assert_eq!(scan.errors.count().await.unwrap(), known, "after half a scrub");
+        scan.start().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.errors.count().await.unwrap(), 0);
+    });
+}
+
+/// What it passed by the next incremental one looks at.
+#[test]
+fn a_scrub_that_could_not_read_all_is_no_base_for_the_next() {
+    run(|w| async move {
+        let scan = w.open().await;
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let base = w.last_scrubbed(&scan).await;
+        assert!(base > 0);
+        w.let_through(100);
+        scan.start().await.unwrap();
+        w.has_stopped().await;
+        scan.shared.lock().passed_by = true;
+        w.let_all_through();
+        scan.wait().await;
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+        assert_eq!(w.last_scrubbed(&scan).await, base);
+        // Another one reads all.
+        scan.start().await.unwrap();
+        scan.wait().await;
+        assert!(w.last_scrubbed(&scan).await > base);
+    });
+}
+
+/// A slice of the walk that saw a part of what is being changed is done again.
+#[test]
+fn a_slice_does_not_survive_a_promotion() {
+    run(|w| async move {
+        let scan = w.slow().await;
+        let generation = scan.shared.lock().generation;
+        assert!(!scan.disturbed(generation));
+        scan.rearranged();
+        assert!(scan.disturbed(generation));
+        w.let_all_through();
+        scan.wait().await;
+        w.check(false);
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+    });
+}
+
+/// What is left of a destroyed dataset the walk does not come to.
+#[test]
+fn a_resilver_waits_for_what_is_being_freed() {
+    run(|w| async move {
+        let scan = w.open().await;
+        w.pool.freeing.store(true, Ordering::Relaxed);
+        scan.start().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.status().state, ScanState::Finished as u64, "a scrub has nothing to say of it");
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        w.env.sleep(Duration::from_millis(1500)).await;
+        assert!(scan.is_resilvering());
+        w.pool.freeing.store(false, Ordering::Relaxed);
+        scan.wait().await;
+        assert_eq!(*w.pool.finished.lock(), [true]);
+    });
+}
+
+/// Neither the walk nor the look at its intent log waits for it for ever.
+#[test]
+fn a_head_whose_root_is_on_devices_that_are_away_for_good_is_passed_by() {
+    run(|w| async move {
+        let scan = w.open().await;
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let base = w.last_scrubbed(&scan).await;
+        let mut root = None;
+        for id in 1..40 {
+            let ds = datasets::dataset(w.ctx.mos(), id).await.ok();
+            root = root.or(ds.filter(|ds| ds.num_children == 0 && !ds.bp.is_hole()));
+        }
+        w.store.set_away(root.unwrap().bp.dva(0).offset);
+        scan.start().await.unwrap();
+        scan.wait().await;
+        let s = scan.status();
+        assert_eq!(s.state, ScanState::Finished as u64);
+        assert!(s.errors > 0);
+        assert_eq!(scan.errors.count().await.unwrap(), 0, "it is not damaged");
+        assert_eq!(w.last_scrubbed(&scan).await, base, "nor was it read");
+    });
+}
