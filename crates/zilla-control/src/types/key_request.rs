@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn material_travels_and_is_not_shown() {
         let key = KeyMaterial::new(b"correct horse \xff\0");
-        assert_eq!(key.bytes().unwrap(), b"correct horse \xff\0");
+        assert_eq!(key.bytes().unwrap()[..], *b"correct horse \xff\0");
         let json = serde_json::to_string(&key).unwrap();
         assert_eq!(serde_json::from_str::<KeyMaterial>(&json).unwrap(), key);
         let shown = format!("{:?}", KeyLoad { name: "a".into(), key, check: false });

@@ -1,6 +1,6 @@
 use super::*;
-use crate::dmu::{Stop, resident};
 use crate::dmu::testing::Harness;
+use crate::dmu::{Stop, resident};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use zilla_env::block_on;
