@@ -13,8 +13,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 const QUIET: Duration = Duration::from_secs(60);
 const PROBES: u32 = 6;
 const PROBE: Duration = Duration::from_secs(10);
-/// As long as that lasts at most, what was sent may go without an answer.
-const UNANSWERED: Duration = Duration::from_secs(120);
 
 pub enum Door {
     /// Whoever may open the socket may use the volumes.
@@ -65,7 +63,6 @@ fn look_after(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, QUIET)?;
     sockopt::set_tcp_keepintvl(stream, PROBE)?;
     sockopt::set_tcp_keepcnt(stream, PROBES)?;
-    sockopt::set_tcp_user_timeout(stream, UNANSWERED.as_millis() as u32)?;
     Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
 
@@ -81,6 +78,5 @@ mod tests {
         look_after(&stream).unwrap();
         assert!(sockopt::socket_keepalive(&stream).unwrap() && stream.nodelay().unwrap());
         assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), QUIET);
-        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 120_000);
     }
 }

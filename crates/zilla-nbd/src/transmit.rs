@@ -143,7 +143,8 @@ where
     while open || !c.under_way.is_empty() || c.out.has_remaining() || unflushed {
         let concurrent = export.facts().map_or(true, |f| f.concurrent);
         let room = if concurrent { UNDER_WAY } else { 1 };
-        let waits = c.out.has_remaining();
+        // Others may wait for the memory of replies that are not taken, and of a write that does not come.
+        let waits = c.out.has_remaining() || share.is_some();
         let reads = open && c.under_way.len() < room && c.bytes + c.out.len < BYTES_UNDER_WAY;
         tokio::select! {
             biased;
@@ -164,7 +165,7 @@ where
             },
             () = sleep_until(taken + UNTAKEN), if waits => {
                 if memory.is_short() {
-                    let what = "it takes none of its replies, and others wait for the memory";
+                    let what = "it takes no replies or sends no data, and others wait for the memory";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, what));
                 }
                 taken = Instant::now();

@@ -6,6 +6,7 @@ mod snapdir;
 use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Snapdir, Snapshots};
 use crate::opened::Opened;
 use bytes::Bytes;
+use judged::is_free;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use zilla_core::dmu::{Now, Stop, resident};
@@ -372,9 +373,7 @@ impl Filesystem {
     /// Makes a file, directory, link or device.
     pub async fn create(&self, dir: NodeId, name: &[u8], new: NewFile<'_>) -> Result<Entry> {
         let (zfs, id) = self.live(dir)?;
-        if id == zfs.root() && name == b".zfs" {
-            return Err(Error::os(Errno::Exist, "the file exists"));
-        }
+        is_free(&zfs, id, name)?;
         let (held, attr) = zfs.create(id, name, new).await?;
         Ok(Entry::new(0, held, attr))
     }
@@ -390,6 +389,7 @@ impl Filesystem {
     /// Gives a file another name.
     pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<Entry> {
         let ((zfs, id), (_, dir)) = (self.live(node)?, self.live(dir)?);
+        is_free(&zfs, dir, name)?;
         let (held, attr) = zfs.link(id, dir, name).await?;
         Ok(Entry::new(0, held, attr))
     }
@@ -417,6 +417,7 @@ impl Filesystem {
         cred: Cred,
     ) -> Result<()> {
         let ((zfs, from), (_, to)) = (self.live(from)?, self.live(to)?);
+        is_free(&zfs, to, new)?;
         zfs.rename(from, old, to, new, flags, cred).await
     }
 

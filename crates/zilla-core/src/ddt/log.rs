@@ -140,7 +140,7 @@ impl Logs {
         tree: &VdevTree,
     ) -> Result<Logs> {
         let mut logs = Logs::default();
-        let most = most_entries(ctx).await / 2;
+        let most = most_entries(ctx).await;
         for n in 0..2 {
             let Some(id) = directory.try_get_u64(&log_name(kind, n)).await? else { continue };
             let (log, flushing) = Log::load(ctx, id, flat, most).await?;

@@ -283,6 +283,10 @@ impl DslPool {
         self.destroy_head_check(&ds).await?;
         // Nobody opens it from now on.
         let _alone = ds.hold_alone().ok_or_else(|| super::busy(name))?;
+        let _origin_alone = match self.dies_with(&ds).await? {
+            Some(origin) => Some(origin.hold_alone().ok_or_else(|| super::busy(name))?),
+            None => None,
+        };
         self.read_for_destroyed(&ds).await?;
         self.destroy_head_sync(tx, &ds).await
     }

@@ -537,7 +537,7 @@ impl DslPool {
         if o.force {
             for s in &later {
                 self.destroy_snapshot_check(s, false).await?;
-                alone.extend(s.hold_alone());
+                alone.push(s.hold_alone().ok_or_else(|| super::busy(&s.name()))?);
             }
         } else if !later.is_empty() || self.modified_since(head, &origin).await? {
             let what = format!("destination {} has been modified\nsince most recent snapshot", o.fs);

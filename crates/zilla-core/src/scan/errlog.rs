@@ -184,28 +184,42 @@ impl ErrLog {
         if scrub == 0 {
             return Ok(());
         }
-        let mos = self.ctx.mos();
-        let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
-        if last == 0 {
-            directory.set_u64(tx, DMU_POOL_ERRLOG_LAST, scrub).await?;
-        } else {
-            let known = Zap::open(mos, last).await?;
-            for e in Zap::open(mos, scrub).await?.entries().await? {
-                let name = e.name_str().into_owned();
-                let Some(found) = e.value.as_u64() else {
-                    known.set_str(tx, &name, "").await?;
-                    continue;
-                };
-                let list = self.list_of(tx, &known, &name).await?;
-                for e in Zap::open(mos, found).await?.entries().await? {
-                    list.set_str(tx, &e.name_str(), "").await?;
-                }
+        let directory = Zap::open(self.ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
+        let known = match last {
+            0 => None,
+            id => Zap::open(self.ctx.mos(), id).await.inspect_err(|e| unreadable(e)).ok(),
+        };
+        let kept = match known {
+            Some(known) => {
+                self.add_log(tx, &known, scrub).await.unwrap_or_else(|e| unreadable(&e));
+                self.free_log(tx, scrub).await;
+                last
             }
-            self.free_log(tx, scrub).await;
-        }
+            None => {
+                directory.set_u64(tx, DMU_POOL_ERRLOG_LAST, scrub).await?;
+                scrub
+            }
+        };
         directory.delete(tx, DMU_POOL_ERRLOG_SCRUB).await?;
         let mut st = self.state.lock();
-        (st.last, st.scrub) = (if last == 0 { scrub } else { last }, 0);
+        (st.last, st.scrub) = (kept, 0);
+        Ok(())
+    }
+
+    /// Adds to a log what is in another.
+    async fn add_log(&self, tx: &Tx, to: &Zap, from: u64) -> Result<()> {
+        let mos = self.ctx.mos();
+        for e in Zap::open(mos, from).await?.entries().await? {
+            let name = e.name_str().into_owned();
+            let Some(found) = e.value.as_u64() else {
+                to.set_str(tx, &name, "").await?;
+                continue;
+            };
+            let list = self.list_of(tx, to, &name).await?;
+            for e in Zap::open(mos, found).await?.entries().await? {
+                list.set_str(tx, &e.name_str(), "").await?;
+            }
+        }
         Ok(())
     }
 

@@ -113,8 +113,8 @@ pub trait ScanPool: Send + Sync {
     fn is_suspended(&self) -> bool;
     /// Whether blocks may be shared by deduplication or cloning.
     fn shares_blocks(&self) -> bool;
-    /// Whether blocks wait to be freed whose places are gone already.
-    fn frees_pending(&self) -> BoxFuture<'_, bool>;
+    /// Whether there are such, and references are to be taken off whose places are gone already.
+    fn shared_frees_pending(&self) -> BoxFuture<'_, bool>;
     /// Whether devices are given what they lack by something else.
     fn is_rebuilding(&self) -> bool;
     /// The txg in which a resilver was completed is synced.

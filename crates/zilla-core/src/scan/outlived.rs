@@ -10,8 +10,7 @@
 //! on after an import, the scan does not say of itself that it has read everything: a resilver
 //! leaves devices with what they lacked, and begins again; a scrub does not become what the next
 //! incremental one starts from. The same where blocks wait to be freed whose references nobody has
-//! taken off for ten minutes; of a resilver also where blocks are not shared, for the walk does not
-//! come to what is left of a destroyed dataset.
+//! taken off for ten minutes.
 //!
 //! One that is freed after all is forgotten at once: its space may be another's when the scan ends,
 //! and a repair would hit that.
@@ -72,17 +71,13 @@ impl Scan {
     pub(super) async fn outlived(&self) -> Result<Vec<Entry>> {
         // What was freed in the last txg that the walk has seen is told of in the next.
         self.synced().await?;
-        // A scrub has nothing to say of blocks that are being freed if these are nobody else's. A
-        // device that is said to have everything must have them: the trees are read to free what is
-        // below them.
-        let matter = self.is_resilvering() || self.pool.shares_blocks();
-        let mut pending = matter && self.pool.frees_pending().await;
+        let mut pending = self.pool.shared_frees_pending().await;
         for _ in 0..PAUSES {
             if !pending || self.must_leave() {
                 break;
             }
             self.ctx.env.sleep(PAUSE).await;
-            pending = self.pool.frees_pending().await;
+            pending = self.pool.shared_frees_pending().await;
         }
         let (blocks, resilver) = {
             let mut st = self.shared.lock();

@@ -42,8 +42,6 @@ struct FakePool {
     most: AtomicU64,
     finished: Mutex<Vec<bool>>,
     shares: AtomicBool,
-    /// Blocks wait to be freed.
-    freeing: AtomicBool,
     /// Reads fail because devices are away.
     away: AtomicBool,
     /// How often it was told that a whole tree was not read.
@@ -57,8 +55,8 @@ impl ScanPool for FakePool {
     fn shares_blocks(&self) -> bool {
         self.shares.load(Ordering::Relaxed)
     }
-    fn frees_pending(&self) -> BoxFuture<'_, bool> {
-        Box::pin(async { self.freeing.load(Ordering::Relaxed) })
+    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async { false })
     }
     fn mos_root(&self) -> BlkPtr {
         *self.root.lock()

@@ -103,9 +103,9 @@ impl ScanPool for Scanned {
         self.0.upgrade().is_some_and(|spa| spa.brt.is_used() || spa.ddt.is_used())
     }
 
-    fn frees_pending(&self) -> BoxFuture<'_, bool> {
+    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            let Some(spa) = self.0.upgrade() else { return false };
+            let Some(spa) = self.0.upgrade().filter(|_| self.shares_blocks()) else { return false };
             // What cannot be told may be so.
             !spa.dsl.freeing().await.is_ok_and(|space| space.used == 0)
         })

@@ -25,6 +25,7 @@ use zilla_ondisk::{ByteOrder, Dva};
 
 use super::early::EarlyWrites;
 use super::store::{LogStep, LogWritten};
+use super::track::Unkept;
 use super::write::Place;
 use super::{AllocClass, AllocReq, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
@@ -121,6 +122,8 @@ impl LogWrite {
             return Ok(());
         }
         let tree = self.zio.tree();
+        let top = tree.top(self.vdev)?;
+        let readable = self.readable(top);
         for leaf in missed.iter().filter_map(|i| tree.leaves.get(*i)) {
             leaf.dtl.add(self.txg.0, self.txg.0 + 1);
             // The block may be older than the resilver's or rebuild's last txg, and its place was
@@ -128,11 +131,13 @@ impl LogWrite {
             if leaf.resilvering.load(Ordering::Relaxed) {
                 leaf.refused.store(true, Ordering::Relaxed);
             }
-            self.zio.0.track.not_kept(self.txg, leaf.index);
+            // One that cannot be read is nobody's: what is in it is told to nobody.
+            if readable {
+                self.zio.0.track.not_kept(self.txg, leaf.index, Unkept::Log);
+            }
         }
         tree.check_suspects().await;
-        let top = tree.top(self.vdev)?;
-        if self.readable(top) {
+        if readable {
             return Ok(());
         }
         let what = format!("vdev {}: too few devices took a block of the intent log", self.vdev);

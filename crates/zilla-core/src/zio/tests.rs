@@ -554,7 +554,7 @@ fn a_leaf_that_lacks_a_log_block_goes_on_lacking_its_txg() {
     for leaf in &w.tree.leaves {
         leaf.dtl.add(5, 6);
     }
-    w.zio.0.track.not_kept(Txg(5), 0);
+    w.zio.0.track.not_kept(Txg(5), 0, track::Unkept::Log);
     w.env.block_on(w.zio.resend_txg(Txg(5)));
     let lacking = |txg: u64| -> Vec<bool> { w.tree.leaves.iter().map(|l| l.dtl.contains(txg)).collect() };
     assert_eq!(lacking(5), [true, false]);
@@ -562,6 +562,13 @@ fn a_leaf_that_lacks_a_log_block_goes_on_lacking_its_txg() {
     w.check(&reqs, &bps);
     // The next of the slot's txgs has nothing of it.
     w.tree.leaves[0].dtl.add(9, 10);
+    w.env.block_on(w.zio.resend_txg(Txg(9)));
+    assert_eq!(lacking(9), [false, false]);
+    // Where each lacks one, one of them must get the uberblock.
+    for leaf in &w.tree.leaves {
+        leaf.dtl.add(9, 10);
+        w.zio.0.track.not_kept(Txg(9), leaf.index, track::Unkept::Log);
+    }
     w.env.block_on(w.zio.resend_txg(Txg(9)));
     assert_eq!(lacking(9), [false, false]);
 }

@@ -36,10 +36,18 @@ type Kept = BTreeMap<(u32, u64), Bytes>;
 pub struct Track {
     slots: Mutex<[Slot; TXG_SIZE]>,
     kept: [Mutex<Kept>; TXG_SIZE],
-    /// Leaves that a block was written to which is not kept, or that lack one: of the intent log, or
-    /// of a mirror whose sides are to differ. By the txg of its birth.
-    unkept: Mutex<BTreeSet<(Txg, usize)>>,
+    /// Leaves that a block was written to which is not kept, or that lack one, by the txg of its birth.
+    unkept: Mutex<BTreeSet<(Txg, usize, Unkept)>>,
     changed: Event,
+}
+
+/// What is not kept.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Unkept {
+    /// Of the intent log.
+    Log,
+    /// Moved from a mirror whose sides are to differ.
+    Moved,
 }
 
 impl Track {
@@ -67,17 +75,18 @@ impl Track {
         self.kept[txg.slot()].lock().clone()
     }
 
-    pub(super) fn not_kept(&self, txg: Txg, leaf: usize) {
-        self.unkept.lock().insert((txg, leaf));
+    pub(super) fn not_kept(&self, txg: Txg, leaf: usize, what: Unkept) {
+        self.unkept.lock().insert((txg, leaf, what));
     }
 
-    pub(super) fn lacks_unkept(&self, txg: Txg, leaf: usize) -> bool {
-        self.unkept.lock().contains(&(txg, leaf))
+    /// Whether a leaf may lack such a block.
+    pub(super) fn lacks(&self, txg: Txg, leaf: usize, what: Unkept) -> bool {
+        self.unkept.lock().contains(&(txg, leaf, what))
     }
 
     /// The txg is stable.
     pub(super) fn settled(&self, zio: &Zio, txg: Txg) {
-        self.unkept.lock().retain(|(of, _)| *of > txg);
+        self.unkept.lock().retain(|(of, ..)| *of > txg);
         let kept = std::mem::take(&mut *self.kept[txg.slot()].lock());
         let failed = std::mem::take(&mut self.slots.lock()[txg.slot()].failed);
         for batch in failed {

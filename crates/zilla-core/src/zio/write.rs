@@ -17,15 +17,15 @@ use zilla_ondisk::{ByteOrder, Dva, SPA_MAXBLOCKSIZE, object_type};
 use super::dedup::{Asked, Leads, Turn, may_share};
 use super::devices_away;
 use super::gang::HeaderSum;
-use super::track::Batch;
+use super::track::{Batch, Unkept};
 use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
 use crate::crypt::{Seal, SealedBlock, Sealing, indirect_mac};
 use crate::error::{Errno, Error, Result};
 use crate::txg::carried;
 use crate::types::Txg;
-use crate::vdev::IoDone;
 use crate::vdev::write::{Entered, Plan};
+use crate::vdev::{IoDone, Leaf};
 
 /// A stretch of a batch that one task takes: what a core's L2 holds with its parity until it has
 /// been written, and enough neighbours for a large write. (Twice as much takes 2 % more CPU in a
@@ -463,11 +463,17 @@ impl Zio {
             tree.pool_leaves().for_each(|l| l.dtl.remove(txg.0, txg.0 + 1));
             return;
         }
-        for leaf in tree.pool_leaves().filter(|l| l.writable()) {
-            if !self.0.track.lacks_unkept(txg, leaf.index) {
-                leaf.dtl.remove(txg.0, txg.0 + 1);
+        let lacks = |leaf: &Leaf, what| self.0.track.lacks(txg, leaf.index, what);
+        for top in &tree.tops {
+            // Where too few would be left that lack no block of the log, the txg could not be finished.
+            // Whoever reads such a block finds out by its checksum, and asks another.
+            let enough = top.survives(|l| l.writable() && !lacks(l, Unkept::Log));
+            for leaf in top.leaves().filter(|l| l.writable()) {
+                if !(enough && lacks(leaf, Unkept::Log) || lacks(leaf, Unkept::Moved)) {
+                    leaf.dtl.remove(txg.0, txg.0 + 1);
+                }
+                leaf.written_again(txg);
             }
-            leaf.written_again(txg);
         }
         let (mut part, mut bytes) = (Vec::new(), 0);
         for ((vdev, offset), data) in self.0.track.kept(txg) {

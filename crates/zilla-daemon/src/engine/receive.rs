@@ -346,7 +346,7 @@ impl Engine {
             }
         }
         // Those below it inherit what came along.
-        pool.refresh_volumes().await.map_err(of_dataset)?;
+        pool.refresh_volumes_of_others().await;
         if r.verbose {
             told.received(reader.bytes_read(), began.elapsed());
         }

@@ -134,7 +134,7 @@ impl StartKeys {
                 (locked, found)
             }
         });
-        let all: Vec<_> = iter(looks).buffered(TOGETHER).collect().await;
+        let all: Vec<_> = iter(looks).buffer_unordered(TOGETHER).collect().await;
         if all.iter().any(|(locked, found)| locked.silent && found.is_some()) {
             self.waited += begun.elapsed();
         }

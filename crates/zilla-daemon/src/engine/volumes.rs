@@ -181,6 +181,13 @@ impl Pool {
         done
     }
 
+    /// The same after what is done and is no failure of theirs.
+    pub async fn refresh_volumes_of_others(&self) {
+        if let Err(e) = self.refresh_volumes().await {
+            tracing::warn!(pool = %self.name(), "a volume in use does not heed its properties: {e}");
+        }
+    }
+
     /// Waits until nobody uses a dataset as a volume any more, or until it has taken long.
     pub async fn wait_until_closed(&self, id: u64, longest: Duration, poll: Duration) {
         let until = Instant::now() + longest;

@@ -4,8 +4,16 @@
 //! then it is refused with `Stale`, and is to be judged again.
 
 use super::{Filesystem, NodeId};
-use zilla_core::error::Result;
-use zilla_core::zpl::Cred;
+use zilla_core::error::{Errno, Error, Result};
+use zilla_core::zpl::{Cred, Zfs};
+
+/// Refuses the name of the control directory, under which nobody would find a file.
+pub(super) fn is_free(zfs: &Zfs, dir: u64, name: &[u8]) -> Result<()> {
+    match dir == zfs.root() && name == b".zfs" {
+        true => Err(Error::os(Errno::Exist, "the file exists")),
+        false => Ok(()),
+    }
+}
 
 impl Filesystem {
     /// [`Filesystem::unlink`], or [`Filesystem::rmdir`] of a directory, if the name leads to `file`.
@@ -24,6 +32,7 @@ impl Filesystem {
         judged: (NodeId, Option<NodeId>),
     ) -> Result<()> {
         let ((zfs, from), (_, to)) = (self.live(from)?, self.live(to)?);
+        is_free(&zfs, to, new)?;
         zfs.rename_judged(from, old, to, new, cred, judged).await
     }
 }

@@ -128,25 +128,6 @@ fn a_slice_does_not_survive_a_promotion() {
     });
 }
 
-/// What is left of a destroyed dataset the walk does not come to.
-#[test]
-fn a_resilver_waits_for_what_is_being_freed() {
-    run(|w| async move {
-        let scan = w.open().await;
-        w.pool.freeing.store(true, Ordering::Relaxed);
-        scan.start().await.unwrap();
-        scan.wait().await;
-        assert_eq!(scan.status().state, ScanState::Finished as u64, "a scrub has nothing to say of it");
-        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
-        assert!(scan.resilver(false).await.unwrap());
-        w.env.sleep(Duration::from_millis(1500)).await;
-        assert!(scan.is_resilvering());
-        w.pool.freeing.store(false, Ordering::Relaxed);
-        scan.wait().await;
-        assert_eq!(*w.pool.finished.lock(), [true]);
-    });
-}
-
 /// Neither the walk nor the look at its intent log waits for it for ever.
 #[test]
 fn a_head_whose_root_is_on_devices_that_are_away_for_good_is_passed_by() {
