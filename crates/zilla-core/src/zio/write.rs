@@ -465,8 +465,7 @@ impl Zio {
         }
         let lacks = |leaf: &Leaf, what| self.0.track.lacks(txg, leaf.index, what);
         for top in &tree.tops {
-            // Where too few would be left that lack no block of the log, the txg could not be finished.
-            // Whoever reads such a block finds out by its checksum, and asks another.
+            // With too few left it could not be finished. Blocks of the log tell by their checksums.
             let enough = top.survives(|l| l.writable() && !lacks(l, Unkept::Log));
             for leaf in top.leaves().filter(|l| l.writable()) {
                 if !(enough && lacks(leaf, Unkept::Log) || lacks(leaf, Unkept::Moved)) {
