@@ -68,7 +68,7 @@ fn log(disks: &[usize]) -> PoolSpec {
 
 fn guid(spa: &Spa, i: usize) -> u64 {
     let walk = spa.tree().root.walk();
-    let is = |l: &Arc<zilla_core::vdev::Leaf>| PathBuf::from(l.path()) == Layout::path(i);
+    let is = |l: &Arc<zilla_core::vdev::Leaf>| l.path() == Layout::path(i);
     walk.iter().find(|v| v.leaf.as_ref().is_some_and(is)).unwrap().guid
 }
 
@@ -203,8 +203,7 @@ fn a_new_disk_lacks_what_was_written_while_it_was_made_ready() {
                 for i in 5..40 {
                     IN_IT.put(&env, &spa, i..i + 1).await.unwrap();
                 }
-                let made =
-                    spa.tree().leaves.iter().any(|l| PathBuf::from(l.path()) == Layout::path(SLOW_DISK));
+                let made = spa.tree().leaves.iter().any(|l| l.path() == Layout::path(SLOW_DISK));
                 assert!(!made && spa.uberblock().txg > first + 20, "{what}: it was ready too soon");
                 devices.get(SLOW_DISK).clear();
             };

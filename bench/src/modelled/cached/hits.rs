@@ -43,7 +43,7 @@ pub fn random() -> Result<(Vec<Figure>, Value)> {
     }
     let figure = |i: usize, of: usize, wanted: f64| {
         let value = seen[i].per_second / seen[of].per_second;
-        let flash_only = flash.reads_by(DEVICES[i], THREADS, SMALL) / (1.0 - seen[i].from_memory());
+        let flash_only = flash.reads_by(DEVICES[i], THREADS, SMALL) / (1.0 - seen[i].memory_share());
         Figure {
             what: format!("4K at random, {} devices over {}", DEVICES[i], DEVICES[of]),
             unit: "times",
@@ -106,7 +106,7 @@ pub fn streams() -> Result<(Vec<Figure>, Value)> {
     }
     for (i, (threads, wanted)) in [(FEW, 3.0), (MANY, 1.6)].into_iter().enumerate() {
         let (with, without) = (&all[1][i], &all[0][i]);
-        let limit = flash.rate() / 1e6 / (1.0 - with.from_memory());
+        let limit = flash.rate() / 1e6 / (1.0 - with.memory_share());
         figures.push(Figure {
             what: format!("{STREAMS} streams of 128K, {threads} threads"),
             unit: "times",

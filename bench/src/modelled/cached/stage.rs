@@ -126,7 +126,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn from_memory(&self) -> f64 {
+    pub fn memory_share(&self) -> f64 {
         1.0 - self.flash - self.disks
     }
 
@@ -142,14 +142,14 @@ impl Seen {
             self.mbps,
             self.mean,
             self.p99,
-            self.from_memory(),
+            self.memory_share(),
             self.flash,
             self.disks,
             self.fed_mbps,
             self.cpu
         );
         json!({ "what": what, "per_second": self.per_second, "MBps": self.mbps, "mean_us": self.mean, "p99_us": self.p99,
-            "memory": self.from_memory(), "flash": self.flash, "disks": self.disks, "fed_MBps": self.fed_mbps,
+            "memory": self.memory_share(), "flash": self.flash, "disks": self.disks, "fed_MBps": self.fed_mbps,
             "cpu_us": self.cpu })
     }
 
@@ -298,7 +298,7 @@ impl Stage {
         gauge.counts.store(true, Ordering::Relaxed);
         self.env.sleep(load.time).await;
         gauge.counts.store(false, Ordering::Relaxed);
-        let (after, disks, cpu) = (self.counts(), self.from_disks(&before), mark.spent().cpu);
+        let (after, disks, cpu) = (self.counts(), self.disk_reads(&before), mark.spent().cpu);
         gauge.stop.store(true, Ordering::Relaxed);
         for thread in threads {
             thread.await?;
@@ -339,12 +339,12 @@ impl Stage {
         for probe in probes {
             probe.await?;
         }
-        let read = self.from_disks(&before) as f64 / steps as f64;
+        let read = self.disk_reads(&before) as f64 / steps as f64;
         Ok((1.0 - read).max(0.0))
     }
 
     /// Blocks that were read from disks since.
-    fn from_disks(&self, before: &Counts) -> u64 {
+    fn disk_reads(&self, before: &Counts) -> u64 {
         let after = self.counts();
         if self.is_cached { after.l2_misses - before.l2_misses } else { after.misses - before.misses }
     }

@@ -300,8 +300,10 @@ fn objects_get_numbers_that_are_free_on_disk_and_in_memory() {
 /// What happens once, as soon as the tables are looked through to make room for one more object.
 struct Meanwhile {
     objset: Arc<Objset>,
-    todo: Mutex<Option<Box<dyn FnOnce(&Arc<Objset>) + Send>>>,
+    todo: Mutex<Option<Todo>>,
 }
+
+type Todo = Box<dyn FnOnce(&Arc<Objset>) + Send>;
 
 impl super::objects::Table for Meanwhile {
     fn trim(&self) {

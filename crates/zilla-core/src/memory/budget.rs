@@ -188,7 +188,7 @@ mod tests {
         assert!((240 * MIB..=256 * MIB).contains(&taken) && arc.size() == taken - 80 * MIB, "{taken}");
         // 4 MiB are missing.
         let memory = Memory { total: 1 << 30, available: 60 * MIB };
-        let used = Used::of(&[arc.clone()], &Chosen::default());
+        let used = Used::of(std::slice::from_ref(&arc), &Chosen::default());
         arc.set_limit(used.adjusted(arc.limit(), taken, arc.max(), &memory));
         assert!(arc.limit() <= taken - 4 * MIB, "it gives way");
         assert!(arc.footprint() >= taken - 16 * MIB, "{} of {taken} are left", arc.footprint());

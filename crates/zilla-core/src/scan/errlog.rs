@@ -105,7 +105,7 @@ impl ErrLog {
         let mos = self.ctx.mos();
         let opened = match known {
             0 => None,
-            id => Zap::open(mos, id).await.inspect_err(|e| unreadable(e)).ok(),
+            id => Zap::open(mos, id).await.inspect_err(unreadable).ok(),
         };
         let log = if let Some(log) = opened {
             log
@@ -187,7 +187,7 @@ impl ErrLog {
         let directory = Zap::open(self.ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await?;
         let known = match last {
             0 => None,
-            id => Zap::open(self.ctx.mos(), id).await.inspect_err(|e| unreadable(e)).ok(),
+            id => Zap::open(self.ctx.mos(), id).await.inspect_err(unreadable).ok(),
         };
         let kept = match known {
             Some(known) => {

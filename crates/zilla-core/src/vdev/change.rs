@@ -93,10 +93,11 @@ fn hand_over(from: &mut NvList, to: &mut NvList) {
 
 /// Who takes a top-level's place is as old as it: logs of space are asked by that.
 fn as_old_as(top: &NvList, side: &mut NvList) {
-    match top.u64("create_txg") {
-        Some(txg) => side.set("create_txg", txg),
-        None => return drop(side.remove("create_txg")),
-    };
+    if let Some(txg) = top.u64("create_txg") {
+        side.set("create_txg", txg);
+    } else {
+        side.remove("create_txg");
+    }
 }
 
 fn renumber(list: &mut [NvList]) {
