@@ -79,6 +79,10 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
     });
     pool.export();
     until("that it is gone", || !of_pool("state").exists() && !objset.exists());
+    // Names are there without a pool, too.
+    let caches = fs::read_to_string(kstat.join("arcstats")).expect("arcstats");
+    let of_rebuilding = caches.lines().find(|l| l.starts_with("l2_rebuild_log_blks "));
+    assert_eq!(of_rebuilding.and_then(|l| l.split_whitespace().last()), Some("0"), "{caches}");
     world.stop();
     daemon.wait().expect("the daemon");
     zilla_e2e::zdb_clean(&world.disks(), "tank");
