@@ -231,8 +231,13 @@ impl Analysis {
     /// Advice, if there was a header.
     pub fn advice(self, options: &Options) -> Option<Advice> {
         let mut this = self;
-        let readers = this.crowd.size();
         let (counted, from) = this.slices.since(this.last / 2000);
+        let counted_seconds = (this.last as f64 / 1e6 - from as f64 / 1e3).max(1e-3);
+        // Who waits on the average is there (Little's law), also where it is a file's read-ahead, which
+        // goes on beside the reader that it is for.
+        let waited = counted.of(Found::Pool).1.saturating_add(counted.of(Found::OnItsWay).1);
+        let at_once = waited as f64 / 1e6 / counted_seconds;
+        let readers = this.crowd.size().max(at_once.round() as u64);
         let part = this.sample.part();
         let mut accesses = this.sample.all;
         // Those of one moment may have come in another order.
@@ -243,7 +248,7 @@ impl Analysis {
             lost: this.lost,
             seconds: this.last as f64 / 1e6,
             counted,
-            counted_seconds: (this.last as f64 / 1e6 - from as f64 / 1e3).max(1e-3),
+            counted_seconds,
             from: u32::try_from(from).unwrap_or(u32::MAX),
             readers,
             part,

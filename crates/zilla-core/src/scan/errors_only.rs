@@ -221,6 +221,10 @@ impl Scan {
         let note = || {
             let done = examined.load(Ordering::Relaxed);
             let mut st = self.shared.lock();
+            // Something else may have taken its place: these are not its counts.
+            if !st.errors_only.is_active() {
+                return;
+            }
             let p = &mut st.errors_only.phys;
             (p.examined, p.to_examine) = (done, all.saturating_sub(done));
             p.errors = errors.load(Ordering::Relaxed);

@@ -612,8 +612,7 @@ fn a_resilver_takes_the_place_of_a_scrub_of_errors() {
         // It has everything to do, so it is not over at once.
         *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
         assert!(scan.resilver(false).await.unwrap());
-        // (A block that it was at may still be counted.)
-        assert_eq!(scan.error_scrub().state, ErrorScrubStatus::default().state);
+        assert_eq!(scan.error_scrub(), ErrorScrubStatus::default());
         let during = scan.errors.count().await.unwrap();
         assert!(during >= known, "{during} of {known}");
         w.let_all_through();
